@@ -1,0 +1,85 @@
+# One Makefile for everything; `make help` lists it. Every target works from a fresh clone and
+# installs what it needs into .venv (and, for a real Kubernetes, into $(VGPU_CACHE)).
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# Heavy builds (Kubernetes) live outside the tree and are rebuilt only when absent or changed.
+VGPU_CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/vgpu
+export VGPU_CACHE
+# CLUSTER=standin (one process, default) or CLUSTER=real (a real control plane).
+CLUSTER ?= standin
+PYTEST_ARGS ?=
+
+SETUP := $(VENV)/.ready
+
+.PHONY: help setup demo test e2e bench lint fmt crds proto lock native control-plane ci clean
+
+help:  ## list the targets
+	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(SETUP) native  ## install what the project needs into .venv, build the native library
+
+$(SETUP): requirements.lock pyproject.toml tests/setup-venv.sh
+	@PYTHON=$(PYTHON) bash tests/setup-venv.sh $(VENV)
+	@touch $@
+
+native:  ## build libvgpu.so and the simulated driver
+	@$(MAKE) -C libvgpu all
+
+demo: setup  ## two pods share one simulated card; KEEP=1 leaves the cluster up
+	@$(BIN)/python -m vgpu_local.demo $(if $(KEEP),--keep)
+
+test: setup  ## the whole fast suite (CLUSTER=real: API and client suite on a real control plane)
+ifeq ($(CLUSTER),real)
+	@$(MAKE) control-plane
+	@VGPU_TEST_CLUSTER=real $(BIN)/pytest tests/integration $(PYTEST_ARGS)
+else
+	@$(MAKE) -C libvgpu test
+	@$(BIN)/pytest -n 2 --dist loadgroup $(PYTEST_ARGS)
+endif
+
+control-plane: $(SETUP)  ## build a real Kubernetes control plane into the cache (once)
+	@bash tests/cluster/build.sh
+
+e2e:  ## the seeds' examples on a real Kubernetes node
+	@echo "make e2e: nothing to run yet; the real node arrives with the real-Kubernetes test bed" >&2; exit 2
+
+bench:  ## performance benches
+	@echo "make bench: nothing to measure yet; benches arrive with the placement engine" >&2; exit 2
+
+lint: $(SETUP)  ## format, lint, types, import contracts, generated files fresh
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache
+	@$(BIN)/python -m vgpu_api --check
+	@bash tests/packaging/proto.sh --check
+
+fmt: $(SETUP)  ## format the Python code
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+crds: $(SETUP)  ## write the CRDs from the models
+	@$(BIN)/python -m vgpu_api
+
+proto: $(SETUP)  ## generate the kubelet API stubs
+	@bash tests/packaging/proto.sh
+
+lock: $(SETUP)  ## refresh requirements.lock from pyproject.toml
+	@$(BIN)/pip-compile -q --generate-hashes --strip-extras --extra dev --allow-unsafe \
+	  --no-emit-index-url --no-emit-trusted-host --no-header -o requirements.lock pyproject.toml
+
+ci: lint  ## what CI runs: lint, tests, sanitizers, then the real control plane
+	@$(MAKE) test
+	@$(MAKE) -C libvgpu asan ubsan
+	@$(MAKE) test CLUSTER=real
+
+clean:  ## remove what was built in the tree
+	@$(MAKE) -C libvgpu clean
+	@rm -rf build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache $(VENV)

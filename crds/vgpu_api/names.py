@@ -1,0 +1,87 @@
+"""Every name that two parties must agree on: API group, annotations, finalizers, paths, env.
+
+A name that stands in a user's YAML, on disk or in another process's memory is part of the
+contract; it is written here once and nowhere else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+GROUP = "vgpu.dev"
+VERSION = "v1alpha1"
+API_VERSION = f"{GROUP}/{VERSION}"
+
+FINALIZER_IN_USE = "vgpu.dev/in-use"
+"""On every allocated claim: its cards are not freed while a container may still use them."""
+
+# Pod annotations of our own.
+ANNOTATION_CLAIM = "vgpu.dev/claim"
+ANNOTATION_CLAIM_TEMPLATE = "vgpu.dev/claim-template"
+ANNOTATION_SLOTS_ADDED = "vgpu.dev/slots-added"
+"""Comma list of the containers to which admission added a slot (they are not read as HAMi)."""
+ANNOTATION_POKE = "vgpu.dev/poke"
+"""Touched to make kube-scheduler or the kubelet look at a pod again."""
+
+# HAMi's records, written for people and tools that read them; never read back.
+HAMI_DEVICES_ALLOCATED = "hami.io/vgpu-devices-allocated"
+HAMI_NODE = "hami.io/vgpu-node"
+HAMI_TIME = "hami.io/vgpu-time"
+HAMI_NODE_POLICY = "hami.io/node-scheduler-policy"
+HAMI_DEVICE_POLICY = "hami.io/gpu-scheduler-policy"
+HAMI_DEVICE_WEIGHTS = "hami.io/device-scoring-weights"
+HAMI_DEVICE_CORDON = "hami.io/device-cordon"
+HAMI_WEBHOOK_LABEL = "hami.io/webhook"
+
+NVIDIA_USE_TYPE = "nvidia.com/use-gputype"
+NVIDIA_NOUSE_TYPE = "nvidia.com/nouse-gputype"
+NVIDIA_USE_UUID = "nvidia.com/use-gpuuuid"
+NVIDIA_NOUSE_UUID = "nvidia.com/nouse-gpuuuid"
+NVIDIA_NUMA_BIND = "nvidia.com/numa-bind"
+NVIDIA_MODE = "nvidia.com/vgpu-mode"
+
+SCHEDULER_NAME = "vgpu-scheduler"
+SCHEDULER_ALIASES = frozenset({SCHEDULER_NAME, "hami-scheduler"})
+
+# Inside a container.
+CONTAINER_FOLDER = "/usr/local/vgpu"
+CONTAINER_LIMITS = "/usr/local/vgpu/limits"
+CONTAINER_USAGE = "/usr/local/vgpu/usage"
+CONTAINER_REGION = "/usr/local/vgpu/usage/region"
+CONTAINER_PRELOAD = "/etc/ld.so.preload"
+
+ENV_LIMIT_PAGE = "VGPU_LIMIT_PAGE"
+ENV_USAGE_REGION = "VGPU_USAGE_REGION"
+ENV_VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
+ENV_MEMORY_LIMIT = "CUDA_DEVICE_MEMORY_LIMIT"
+ENV_SM_LIMIT = "CUDA_DEVICE_SM_LIMIT"
+ENV_CORE_POLICY = "GPU_CORE_UTILIZATION_POLICY"
+ENV_DISABLE_CONTROL = "CUDA_DISABLE_CONTROL"
+
+FIELD_MANAGER_OPERATOR = "vgpu-operator"
+FIELD_MANAGER_AGENT = "vgpu-nodeagent"
+
+_POD_NAME_KEPT = 200
+_UID_KEPT = 8
+
+
+def device_object_name(uuid: str) -> str:
+    """The GPUDevice object's name for a card: its UUID in lower case, made a valid DNS name."""
+    name = re.sub(r"[^a-z0-9.-]+", "-", uuid.lower()).strip("-.")
+    if name == uuid.lower() and len(name) <= 253:
+        return name
+    return f"{name[:200].rstrip('-.')}-{hashlib.sha256(uuid.encode()).hexdigest()[:8]}"
+
+
+def device_object_name_on_node(uuid: str, node_name: str) -> str:
+    """The name used when the card's object already exists under another live node."""
+    return f"{device_object_name(uuid)}.{hashlib.sha256(node_name.encode()).hexdigest()[:8]}"
+
+
+def pod_claim_name(pod_name: str, pod_uid: str) -> str:
+    """The name of the claim that the operator makes for a pod: distinct per pod UID."""
+    digest = re.sub(r"[^0-9a-f]", "", pod_uid.lower())[:_UID_KEPT]
+    if len(digest) < _UID_KEPT:  # a UID that is not hexadecimal: still distinct, still valid
+        digest = hashlib.sha256(pod_uid.encode()).hexdigest()[:_UID_KEPT]
+    return f"{pod_name[:_POD_NAME_KEPT].rstrip('-.')}-{digest}"

@@ -1,0 +1,105 @@
+"""Kubernetes quantities as exact integers.
+
+The API server canonicalises what users write (`4000` becomes `4k`, `16384Mi` becomes `16Gi`), so
+a reader must understand every spelling, and exactly: no floats anywhere.
+Source: apimachinery's resource.Quantity (suffixes n u m "" k M G T P E, Ki Mi Gi Ti Pi Ei, eN EN).
+"""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+from vgpu_api.errors import QuantityError
+
+MIB = 1 << 20
+
+_DECIMAL = {
+    "n": Fraction(1, 10**9),
+    "u": Fraction(1, 10**6),
+    "m": Fraction(1, 1000),
+    "": Fraction(1),
+    "k": Fraction(10**3),
+    "M": Fraction(10**6),
+    "G": Fraction(10**9),
+    "T": Fraction(10**12),
+    "P": Fraction(10**15),
+    "E": Fraction(10**18),
+}
+_BINARY = {suffix: 1 << (10 * (i + 1)) for i, suffix in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"))}
+_FORM = re.compile(
+    r"^(?P<sign>[+-]?)(?P<number>[0-9]+(?:\.[0-9]*)?|\.[0-9]+)"
+    r"(?:(?P<exponent>[eE][+-]?[0-9]{1,3})|(?P<suffix>[numkMGTPE]|[KMGTPE]i)?)$"
+)
+_MAX_LENGTH = 64
+
+
+def parse(text: str | int) -> Fraction:
+    """The exact value of a quantity in its base unit.
+
+    Raises:
+        QuantityError: `text` is not a quantity.
+    """
+    if isinstance(text, int):
+        return Fraction(text)
+    match = _FORM.match(text) if len(text) <= _MAX_LENGTH else None
+    if match is None:
+        raise QuantityError(text, "a Kubernetes quantity such as 8Gi, 8192Mi or 4000")
+    value = Fraction(match["number"])
+    if match["exponent"]:
+        value *= Fraction(10) ** int(match["exponent"][1:])
+    elif match["suffix"] in _BINARY:
+        value *= _BINARY[match["suffix"]]
+    else:
+        value *= _DECIMAL[match["suffix"] or ""]
+    return -value if match["sign"] == "-" else value
+
+
+def has_binary_suffix(text: str | int) -> bool:
+    """Whether the quantity is written with Ki, Mi, Gi …: then it counts bytes, whatever the field."""
+    return isinstance(text, str) and text.endswith("i")
+
+
+def whole(text: str | int) -> int:
+    """A quantity that must be a whole number ≥ 0, as for counts and percentages.
+
+    Raises:
+        QuantityError: not a quantity, negative, or with a fraction.
+    """
+    value = parse(text)
+    if value < 0 or value.denominator != 1:
+        raise QuantityError(text, "a whole number, 0 or more")
+    return value.numerator
+
+
+def mib(text: str | int) -> int:
+    """A size in bytes as a whole number of MiB, 1 or more.
+
+    Raises:
+        QuantityError: not a quantity, below 1Mi, or not a whole number of MiB.
+    """
+    value = parse(text) / MIB
+    if value < 1 or value.denominator != 1:
+        raise QuantityError(text, "a whole number of MiB, 1Mi or more (for example 8Gi or 8192Mi)")
+    return value.numerator
+
+
+def format_mib(size: int) -> str:
+    """MiB as the canonical quantity: `8192` → `8Gi`, `4095` → `4095Mi`, `0` → `0`."""
+    if size == 0:
+        return "0"
+    suffixes = ("Mi", "Gi", "Ti", "Pi")
+    step = 0
+    while size % 1024 == 0 and step < len(suffixes) - 1:
+        size //= 1024
+        step += 1
+    return f"{size}{suffixes[step]}"
+
+
+def read_mib(text: str | int) -> int:
+    """A size that we or the API server wrote, 0 allowed, as MiB.
+
+    Raises:
+        QuantityError: not a quantity or not a whole number of MiB.
+    """
+    return 0 if parse(text) == 0 else mib(text)

@@ -1,0 +1,78 @@
+"""Why something was refused: one enum, with counts, turned into text in one place.
+
+The card reasons are HAMi's words byte for byte, because people grep for them; the text form
+`count/total Reason` sorted and joined by `, ` is HAMi's too. Ours come after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Reason(StrEnum):
+    """One way in which a card, a node or a request can be refused."""
+
+    # A card (in the order of the checks).
+    CARD_NOT_HEALTHY = "CardNotHealth"
+    CARD_CORDONED = "CardCordoned"
+    CARD_TYPE_MISMATCH = "CardTypeMismatch"
+    NUMA_NOT_FIT = "NumaNotFit"
+    CARD_UUID_MISMATCH = "CardUuidMismatch"
+    CARD_TIME_SLICING_EXHAUSTED = "CardTimeSlicingExhausted"
+    EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT = "ExclusiveDeviceAllocateConflict"
+    RESOURCE_QUOTA_NOT_FIT = "ResourceQuotaNotFit"
+    CARD_INSUFFICIENT_MEMORY = "CardInsufficientMemory"
+    CARD_INSUFFICIENT_CORE = "CardInsufficientCore"
+    CARD_COMPUTE_UNITS_EXHAUSTED = "CardComputeUnitsExhausted"
+    CARD_MIG_TOPOLOGY_INFEASIBLE = "CardMigTopologyInfeasible"
+    CARD_NOT_FOUND_CUSTOM_FILTER_RULE = "CardNotFoundCustomFilterRule"
+    ALLOCATED_CARDS_INSUFFICIENT_REQUEST = "AllocatedCardsInsufficientRequest"
+    # A node.
+    NODE_INSUFFICIENT_DEVICE = "NodeInsufficientDevice"
+    NODE_NOT_READY = "NodeNotReady"
+    NODE_UNSCHEDULABLE = "NodeUnschedulable"
+    NODE_SELECTOR_MISMATCH = "NodeSelectorMismatch"
+    NODE_TAINTED = "NodeTainted"
+    NO_GPU_NODES = "NoGPUNodes"
+    # A request, a claim or a pod.
+    CLAIM_NOT_FOUND = "ClaimNotFound"
+    CLAIM_IN_USE = "ClaimInUse"
+    CLAIM_UNREADABLE = "ClaimUnreadable"
+    REQUEST_MISMATCH = "RequestMismatch"
+    POD_UNREADABLE = "PodUnreadable"
+    RESERVED_ELSEWHERE = "ReservedElsewhere"
+    NOT_LEADING = "NotLeading"
+    WAITING_FOR_POD = "WaitingForPod"
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """How often each reason applied, out of how many cards (or nodes)."""
+
+    counts: Mapping[Reason, int]
+    total: int
+
+    def __str__(self) -> str:
+        parts = sorted(f"{count}/{self.total} {reason}" for reason, count in self.counts.items() if count)
+        return ", ".join(parts)
+
+    def __bool__(self) -> bool:
+        return any(self.counts.values())
+
+    def leading(self) -> Reason | None:
+        """The reason that applied most often; the first by name on a tie."""
+        ranked = sorted(self.counts.items(), key=lambda item: (-item[1], item[0].value))
+        return ranked[0][0] if ranked and ranked[0][1] else None
+
+
+def sum_up(tallies: Iterable[Tally]) -> Tally:
+    """Several tallies as one, for instance of all nodes of a cluster."""
+    counts: dict[Reason, int] = {}
+    total = 0
+    for tally in tallies:
+        total += tally.total
+        for reason, count in tally.counts.items():
+            counts[reason] = counts.get(reason, 0) + count
+    return Tally(counts, total)

@@ -1,0 +1,55 @@
+"""The kinds we read and write, as values: where each lives in the API."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vgpu_api.names import GROUP, VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """One kind of the API: group, version, plural, kind, and whether it lives in namespaces."""
+
+    group: str
+    version: str
+    plural: str
+    kind: str
+    namespaced: bool
+
+    @property
+    def api_version(self) -> str:
+        """`group/version`, or the bare version for the core group."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    def path(self, *, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
+        """The URL path of the collection, an object, or an object's subresource."""
+        path = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
+        if namespace is not None and self.namespaced:
+            path += f"/namespaces/{namespace}"
+        path += f"/{self.plural}"
+        if name is not None:
+            path += f"/{name}"
+        return f"{path}/{subresource}" if subresource else path
+
+
+GPU_DEVICES = Resource(GROUP, VERSION, "gpudevices", "GPUDevice", False)
+VGPU_CLAIMS = Resource(GROUP, VERSION, "vgpuclaims", "VGPUClaim", True)
+PODS = Resource("", "v1", "pods", "Pod", True)
+NODES = Resource("", "v1", "nodes", "Node", False)
+EVENTS = Resource("", "v1", "events", "Event", True)
+CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap", True)
+SECRETS = Resource("", "v1", "secrets", "Secret", True)
+NAMESPACES = Resource("", "v1", "namespaces", "Namespace", False)
+RESOURCE_QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota", True)
+LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease", True)
+ENDPOINT_SLICES = Resource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice", True)
+CUSTOM_RESOURCE_DEFINITIONS = Resource(
+    "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", False
+)
+MUTATING_WEBHOOKS = Resource(
+    "admissionregistration.k8s.io", "v1", "mutatingwebhookconfigurations", "MutatingWebhookConfiguration", False
+)
+VALIDATING_WEBHOOKS = Resource(
+    "admissionregistration.k8s.io", "v1", "validatingwebhookconfigurations", "ValidatingWebhookConfiguration", False
+)
