@@ -1,0 +1,206 @@
+/* vgpu_abi.h - the two files that the node agent and libvgpu.so share.
+ *
+ *   limit page     written by the agent, mapped read-only by every process of a container.
+ *                  It is the authority: what it does not grant, the library denies.
+ *   usage region   mapped read-write by every process of a container, read by the agent.
+ *                  It holds the ledger: who holds how many bytes of which card.
+ *
+ * Both are files of a fixed size, little-endian, created zero-filled at full size before the
+ * container starts and only ever changed in place (a rename would not reach a bind mount).
+ * Offsets never move; new fields come out of reserved space. This header is self-contained so
+ * that a test can compile it and compare every offset with its mirror in another language.
+ *
+ * Writing the page (one writer, the agent): seq += 1 (now odd), change the fields, seq += 1 (even).
+ * The first filling does the same from the all-zero file, so seq goes 0 -> 1 -> 2.
+ * Reading it: copy while seq is even and the same before and after. A page that is all zero, odd for
+ * longer than a reader cares to wait, of another magic, version or size, too short, or in any state
+ * but GRANT grants nothing: allocations fail with CUDA_ERROR_OUT_OF_MEMORY and views show a total of 0.
+ * A card whose UUID is not on a granting page has a limit of 0.
+ *
+ * The region needs no lock. A process claims a slot with one compare-and-swap of `owner`, and from then
+ * on is the only one to change the words of that slot. The use of a card is the sum of one column over
+ * slots [0, slot_high), whoever owns them: words of free slots are zero. See src/ledger.h for the protocol.
+ */
+#ifndef VGPU_ABI_H
+#define VGPU_ABI_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define VGPU_ABI_VERSION 1u
+#define VGPU_MAX_DEVICES 64u
+#define VGPU_UUID_BYTES 64u       /* text with its NUL, such as "GPU-6f3c1c2e-..." or "MIG-..." */
+#define VGPU_UNLIMITED UINT64_MAX
+
+/* ---------------------------------------------------------------- limit page */
+
+#define VGPU_PAGE_MAGIC UINT64_C(0x4547415055504756) /* the bytes "VGPUPAGE" */
+#define VGPU_PAGE_BYTES 16384u
+
+enum vgpu_page_state {
+    VGPU_PAGE_DENY = 0,   /* created, not granted yet (or withdrawn for a while) */
+    VGPU_PAGE_GRANT = 1,  /* the devices below hold */
+    VGPU_PAGE_CLOSED = 2, /* the grant is over; nothing will follow on this page */
+};
+
+enum vgpu_core_policy {
+    VGPU_CORES_DEFAULT = 0, /* limit compute while others are active on the card */
+    VGPU_CORES_FORCE = 1,   /* limit always */
+    VGPU_CORES_DISABLE = 2, /* never limit */
+};
+
+struct vgpu_page_device {
+    char uuid[VGPU_UUID_BYTES];
+    uint64_t memory_limit_bytes; /* VGPU_UNLIMITED: the card's own memory is the limit */
+    uint32_t cores_percent;      /* 1-100; 0: no limit */
+    uint32_t core_policy;        /* enum vgpu_core_policy */
+    uint32_t priority;           /* 0: highest */
+    uint32_t flags;              /* none defined yet: 0 */
+    uint8_t reserved[104];
+};
+
+struct vgpu_page {
+    uint64_t magic;        /* VGPU_PAGE_MAGIC */
+    uint32_t abi_version;  /* VGPU_ABI_VERSION */
+    uint32_t size;         /* VGPU_PAGE_BYTES */
+    uint32_t seq;          /* seqlock: even is stable */
+    uint32_t state;        /* enum vgpu_page_state */
+    uint64_t epoch;        /* grows with every change of the grant */
+    uint32_t device_count; /* <= VGPU_MAX_DEVICES */
+    uint32_t flags;        /* none defined yet: 0 */
+    char nonce[64];        /* name of the allocation, NUL-terminated */
+    uint8_t reserved_header[152];
+    struct vgpu_page_device devices[VGPU_MAX_DEVICES];
+    uint8_t reserved_tail[3840];
+};
+
+/* -------------------------------------------------------------- usage region */
+
+#define VGPU_REGION_MAGIC UINT64_C(0x4e47455255504756) /* the bytes "VGPUREGN" */
+#define VGPU_REGION_SLOTS 1024u
+#define VGPU_REGION_BYTES 2113536u
+
+/* One card of the container: which column of every slot is its own. `key` is the 64-bit FNV-1a hash of
+ * the UUID text and is claimed by compare-and-swap (0: free); the text follows, always the same bytes. */
+struct vgpu_region_column {
+    uint64_t key;
+    char uuid[VGPU_UUID_BYTES];
+    uint64_t denied_count;    /* allocations refused because of the limit */
+    uint64_t denied_last_ns;  /* CLOCK_MONOTONIC of the last refusal */
+    uint64_t peak_bytes;      /* highest sum ever seen by an admitted reservation */
+    uint8_t reserved[96];     /* compute bucket and debt of the container */
+};
+
+/* owner: 0 is free, else the identity of a process in one word, so that one compare-and-swap says
+ * everything a reaper must know:
+ *   bits  0-21  pid in the process's own pid namespace
+ *   bits 22-41  low 20 bits of the inode of that namespace (/proc/self/ns/pid)
+ *   bits 42-62  low 21 bits of the start time (field 22 of /proc/self/stat, clock ticks)
+ *   bit  63     set: that process is emptying the slot of a dead one */
+#define VGPU_OWNER_PID_BITS 22
+#define VGPU_OWNER_NS_BITS 20
+#define VGPU_OWNER_START_BITS 21
+#define VGPU_OWNER_REAPING (UINT64_C(1) << 63)
+
+struct vgpu_region_slot {
+    uint64_t owner;
+    uint64_t start_time;      /* in full, for the agent */
+    uint64_t pid_namespace;   /* in full, for the agent */
+    uint64_t image;           /* random bytes of the loaded program: tells an exec from its past self */
+    uint32_t pid;             /* as the process sees itself */
+    uint32_t host_pid;        /* written by the agent; 0: not known */
+    uint64_t registered_ns;   /* CLOCK_MONOTONIC */
+    uint8_t reserved_header[80];
+    uint64_t used[VGPU_MAX_DEVICES];     /* bytes charged, by column */
+    uint64_t peak[VGPU_MAX_DEVICES];     /* highest value of used */
+    uint64_t overhead[VGPU_MAX_DEVICES]; /* of used: contexts, modules and the like */
+    uint8_t reserved[384];
+};
+
+enum vgpu_region_state {
+    VGPU_REGION_EMPTY = 0, /* zero-filled by the agent */
+    VGPU_REGION_READY = 1, /* header written; the last word to be set */
+};
+
+struct vgpu_region {
+    uint64_t magic;        /* VGPU_REGION_MAGIC */
+    uint32_t abi_version;  /* VGPU_ABI_VERSION */
+    uint32_t size;         /* VGPU_REGION_BYTES */
+    uint32_t slot_count;   /* VGPU_REGION_SLOTS */
+    uint32_t device_count; /* VGPU_MAX_DEVICES */
+    uint32_t state;        /* enum vgpu_region_state */
+    uint32_t slot_high;    /* slots at or above this index were never used */
+    uint8_t reserved_header[224];
+    struct vgpu_region_column columns[VGPU_MAX_DEVICES];
+    uint8_t reserved_tail[3840];
+    struct vgpu_region_slot slots[VGPU_REGION_SLOTS];
+};
+
+/* ------------------------------------------------------- the layout is a promise */
+
+#define VGPU_AT(type, field, offset) \
+    _Static_assert(offsetof(struct type, field) == (offset), #type "." #field)
+#define VGPU_SIZE(type, bytes) _Static_assert(sizeof(struct type) == (bytes), "size of " #type)
+
+VGPU_AT(vgpu_page_device, uuid, 0);
+VGPU_AT(vgpu_page_device, memory_limit_bytes, 64);
+VGPU_AT(vgpu_page_device, cores_percent, 72);
+VGPU_AT(vgpu_page_device, core_policy, 76);
+VGPU_AT(vgpu_page_device, priority, 80);
+VGPU_AT(vgpu_page_device, flags, 84);
+VGPU_AT(vgpu_page_device, reserved, 88);
+VGPU_SIZE(vgpu_page_device, 192);
+
+VGPU_AT(vgpu_page, magic, 0);
+VGPU_AT(vgpu_page, abi_version, 8);
+VGPU_AT(vgpu_page, size, 12);
+VGPU_AT(vgpu_page, seq, 16);
+VGPU_AT(vgpu_page, state, 20);
+VGPU_AT(vgpu_page, epoch, 24);
+VGPU_AT(vgpu_page, device_count, 32);
+VGPU_AT(vgpu_page, flags, 36);
+VGPU_AT(vgpu_page, nonce, 40);
+VGPU_AT(vgpu_page, reserved_header, 104);
+VGPU_AT(vgpu_page, devices, 256);
+VGPU_AT(vgpu_page, reserved_tail, 12544);
+VGPU_SIZE(vgpu_page, VGPU_PAGE_BYTES);
+
+VGPU_AT(vgpu_region_column, key, 0);
+VGPU_AT(vgpu_region_column, uuid, 8);
+VGPU_AT(vgpu_region_column, denied_count, 72);
+VGPU_AT(vgpu_region_column, denied_last_ns, 80);
+VGPU_AT(vgpu_region_column, peak_bytes, 88);
+VGPU_AT(vgpu_region_column, reserved, 96);
+VGPU_SIZE(vgpu_region_column, 192);
+
+VGPU_AT(vgpu_region_slot, owner, 0);
+VGPU_AT(vgpu_region_slot, start_time, 8);
+VGPU_AT(vgpu_region_slot, pid_namespace, 16);
+VGPU_AT(vgpu_region_slot, image, 24);
+VGPU_AT(vgpu_region_slot, pid, 32);
+VGPU_AT(vgpu_region_slot, host_pid, 36);
+VGPU_AT(vgpu_region_slot, registered_ns, 40);
+VGPU_AT(vgpu_region_slot, reserved_header, 48);
+VGPU_AT(vgpu_region_slot, used, 128);
+VGPU_AT(vgpu_region_slot, peak, 640);
+VGPU_AT(vgpu_region_slot, overhead, 1152);
+VGPU_AT(vgpu_region_slot, reserved, 1664);
+VGPU_SIZE(vgpu_region_slot, 2048);
+
+VGPU_AT(vgpu_region, magic, 0);
+VGPU_AT(vgpu_region, abi_version, 8);
+VGPU_AT(vgpu_region, size, 12);
+VGPU_AT(vgpu_region, slot_count, 16);
+VGPU_AT(vgpu_region, device_count, 20);
+VGPU_AT(vgpu_region, state, 24);
+VGPU_AT(vgpu_region, slot_high, 28);
+VGPU_AT(vgpu_region, reserved_header, 32);
+VGPU_AT(vgpu_region, columns, 256);
+VGPU_AT(vgpu_region, reserved_tail, 12544);
+VGPU_AT(vgpu_region, slots, 16384);
+VGPU_SIZE(vgpu_region, VGPU_REGION_BYTES);
+
+#undef VGPU_AT
+#undef VGPU_SIZE
+
+#endif
