@@ -1,4 +1,4 @@
-"""The language everybody speaks: typed resources, quantities, names, reasons, a pod's effective use.
+"""The language everybody speaks: typed resources, quantities, names, reasons, effective use.
 
 Depends on nothing of ours and does no I/O; operator, agent and tests import it.
 """

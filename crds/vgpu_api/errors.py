@@ -8,14 +8,16 @@ class VgpuError(Exception):
 
 
 class BadInput(VgpuError):
-    """Something a person wrote is wrong; says which field, what stood there, what would be right."""
+    """Something a person wrote is wrong; says which field, which value, what would be right."""
 
     def __init__(self, *, field: str, value: object, expected: str) -> None:
         """`field` is a path such as `spec.requests[0].memory`."""
         self.field = field
         self.value = value
         self.expected = expected
-        super().__init__(f"{field}: {value!r} is not {expected}" if field else f"{value!r} is not {expected}")
+        super().__init__(
+            f"{field}: {value!r} is not {expected}" if field else f"{value!r} is not {expected}"
+        )
 
 
 class QuantityError(BadInput, ValueError):

@@ -26,7 +26,9 @@ _DECIMAL = {
     "P": Fraction(10**15),
     "E": Fraction(10**18),
 }
-_BINARY = {suffix: 1 << (10 * (i + 1)) for i, suffix in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"))}
+_BINARY = {
+    suffix: 1 << (10 * (i + 1)) for i, suffix in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"))
+}
 _FORM = re.compile(
     r"^(?P<sign>[+-]?)(?P<number>[0-9]+(?:\.[0-9]*)?|\.[0-9]+)"
     r"(?:(?P<exponent>[eE][+-]?[0-9]{1,3})|(?P<suffix>[numkMGTPE]|[KMGTPE]i)?)$"
@@ -56,7 +58,7 @@ def parse(text: str | int) -> Fraction:
 
 
 def has_binary_suffix(text: str | int) -> bool:
-    """Whether the quantity is written with Ki, Mi, Gi …: then it counts bytes, whatever the field."""
+    """Whether it is written with Ki, Mi, Gi …: then it counts bytes, whatever the field."""
     return isinstance(text, str) and text.endswith("i")
 
 

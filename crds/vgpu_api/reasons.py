@@ -55,7 +55,9 @@ class Tally:
     total: int
 
     def __str__(self) -> str:
-        parts = sorted(f"{count}/{self.total} {reason}" for reason, count in self.counts.items() if count)
+        parts = sorted(
+            f"{count}/{self.total} {reason}" for reason, count in self.counts.items() if count
+        )
         return ", ".join(parts)
 
     def __bool__(self) -> bool:

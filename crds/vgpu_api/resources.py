@@ -22,7 +22,13 @@ class Resource:
         """`group/version`, or the bare version for the core group."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
-    def path(self, *, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
+    def path(
+        self,
+        *,
+        namespace: str | None = None,
+        name: str | None = None,
+        subresource: str | None = None,
+    ) -> str:
         """The URL path of the collection, an object, or an object's subresource."""
         path = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
         if namespace is not None and self.namespaced:
@@ -48,8 +54,16 @@ CUSTOM_RESOURCE_DEFINITIONS = Resource(
     "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", False
 )
 MUTATING_WEBHOOKS = Resource(
-    "admissionregistration.k8s.io", "v1", "mutatingwebhookconfigurations", "MutatingWebhookConfiguration", False
+    "admissionregistration.k8s.io",
+    "v1",
+    "mutatingwebhookconfigurations",
+    "MutatingWebhookConfiguration",
+    False,
 )
 VALIDATING_WEBHOOKS = Resource(
-    "admissionregistration.k8s.io", "v1", "validatingwebhookconfigurations", "ValidatingWebhookConfiguration", False
+    "admissionregistration.k8s.io",
+    "v1",
+    "validatingwebhookconfigurations",
+    "ValidatingWebhookConfiguration",
+    False,
 )

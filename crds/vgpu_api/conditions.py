@@ -1,0 +1,36 @@
+"""Conditions as values: setting one keeps its transition time when nothing changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from vgpu_api.v1alpha1.base import Condition
+
+# Of a claim.
+ALLOCATED = "Allocated"
+PREPARED = "Prepared"
+RELEASED = "Released"
+READY = "Ready"
+# Of a device.
+HEALTHY = "Healthy"
+
+
+def find(conditions: Iterable[Condition], type_: str) -> Condition | None:
+    """The condition of that type, if it is there."""
+    return next((condition for condition in conditions if condition.type == type_), None)
+
+
+def is_true(conditions: Iterable[Condition], type_: str) -> bool:
+    """Whether the condition is there and `True`."""
+    condition = find(conditions, type_)
+    return condition is not None and condition.status == "True"
+
+
+def with_condition(conditions: Sequence[Condition], new: Condition) -> list[Condition]:
+    """The list with `new` in place of its type; `lastTransitionTime` moves only with the status."""
+    old = find(conditions, new.type)
+    if old is not None and old.status == new.status and old.last_transition_time:
+        new = new.model_copy(update={"last_transition_time": old.last_transition_time})
+    if old is None:
+        return [*conditions, new]
+    return [new if condition.type == new.type else condition for condition in conditions]

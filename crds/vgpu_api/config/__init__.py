@@ -1,0 +1,10 @@
+"""The documents that operator and agent both read."""
+
+from vgpu_api.config.cluster import (
+    ClusterConfig,
+    NvidiaConfig,
+    SchedulingConfig,
+    load_cluster_config,
+)
+
+__all__ = ["ClusterConfig", "NvidiaConfig", "SchedulingConfig", "load_cluster_config"]

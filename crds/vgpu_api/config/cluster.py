@@ -1,0 +1,98 @@
+"""The cluster's configuration: resource names, defaults and policies, one document.
+
+The `nvidia` section uses HAMi's own keys: that section of its `device-config.yaml` reads unchanged.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
+from pydantic.alias_generators import to_camel
+
+from vgpu_api.errors import BadInput
+from vgpu_api.v1alpha1.vgpuclaim import DevicePolicy, NodePolicy
+
+ResourceName = Annotated[str, Field(pattern=r"^[a-z0-9.-]+/[A-Za-z0-9._-]+$", max_length=316)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True
+    )
+
+
+class NvidiaConfig(_Section):
+    """NVIDIA's resource names and defaults, in HAMi's words."""
+
+    resource_count_name: ResourceName = "nvidia.com/gpu"
+    resource_memory_name: ResourceName = "nvidia.com/gpumem"
+    resource_memory_percentage_name: ResourceName = "nvidia.com/gpumem-percentage"
+    resource_core_name: ResourceName = "nvidia.com/gpucores"
+    resource_priority_name: ResourceName = "nvidia.com/priority"
+    device_split_count: Annotated[int, Field(ge=1, le=1000)] = 10
+    """Requests that one card serves at most, unless the device's spec says otherwise."""
+    device_memory_scaling: Annotated[float, Field(gt=0, le=100)] = 1.0
+    device_core_scaling: Annotated[float, Field(gt=0, le=100)] = 1.0
+    default_memory: Annotated[int, Field(ge=0)] = Field(
+        default=0, validation_alias=AliasChoices("defaultMem", "defaultMemory", "default_memory")
+    )
+    """MiB per card for a request that gives no memory; 0: all of it."""
+    default_cores: Annotated[int, Field(ge=0, le=100)] = 0
+    """Percent of compute for a request that gives none; 0: no reservation."""
+    default_gpu_num: Annotated[int, Field(ge=1, le=64)] = Field(
+        default=1, validation_alias=AliasChoices("defaultGPUNum", "default_gpu_num")
+    )
+    """Cards for a request that names memory or cores only."""
+    memory_factor: Annotated[int, Field(ge=1)] = 1
+    """MiB that one unit of the memory resource stands for."""
+
+
+class SchedulingConfig(_Section):
+    """What holds where a claim, pod or node says nothing."""
+
+    node_policy: NodePolicy = "Binpack"
+    device_policy: DevicePolicy = "Spread"
+    scheduler_name: str = "vgpu-scheduler"
+    """Set on pods that ask for a GPU and name no scheduler. Empty: leave them alone."""
+
+
+class ClusterConfig(_Section):
+    """The whole document."""
+
+    nvidia: NvidiaConfig = Field(default_factory=NvidiaConfig)
+    scheduling: SchedulingConfig = Field(default_factory=SchedulingConfig)
+
+
+def read_cluster_config(document: Any) -> ClusterConfig:
+    """A parsed document as configuration.
+
+    Raises:
+        BadInput: names the path, the value and what is wrong, for the first of the errors.
+    """
+    try:
+        return ClusterConfig.model_validate(document or {})
+    except ValidationError as error:
+        first = error.errors()[0]
+        path = ".".join(str(part) for part in first["loc"]) or "document"
+        raise BadInput(
+            field=path, value=first["input"], expected=f"right: {first['msg']}"
+        ) from error
+
+
+def load_cluster_config(path: Path | None) -> ClusterConfig:
+    """The configuration in a YAML file; the defaults when there is none.
+
+    Raises:
+        BadInput: the file is not YAML, or something in it is wrong.
+        OSError: it cannot be read.
+    """
+    if path is None:
+        return ClusterConfig()
+    try:
+        document = yaml.safe_load(path.read_text())
+    except yaml.YAMLError as error:
+        raise BadInput(field=str(path), value=str(error), expected="a YAML document") from error
+    return read_cluster_config(document)

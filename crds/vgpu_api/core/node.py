@@ -1,0 +1,43 @@
+"""A node, as far as placing pods on it is concerned."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from vgpu_api.v1alpha1.base import ApiModel, Condition, Metadata
+
+
+class Taint(ApiModel):
+    """A taint of a node."""
+
+    key: str = ""
+    value: str = ""
+    effect: str = ""
+
+
+class NodeSpec(ApiModel):
+    """What of a node's spec we read."""
+
+    unschedulable: bool = False
+    taints: list[Taint] = Field(default_factory=list)
+
+
+class NodeStatus(ApiModel):
+    """What of a node's status we read."""
+
+    conditions: list[Condition] = Field(default_factory=list)
+    capacity: dict[str, str | int] = Field(default_factory=dict)
+    allocatable: dict[str, str | int] = Field(default_factory=dict)
+
+
+class Node(ApiModel):
+    """A node."""
+
+    metadata: Metadata = Field(default_factory=Metadata)
+    spec: NodeSpec = Field(default_factory=NodeSpec)
+    status: NodeStatus = Field(default_factory=lambda: NodeStatus())
+
+    @property
+    def is_ready(self) -> bool:
+        """Its kubelet says so."""
+        return any(c.type == "Ready" and c.status == "True" for c in self.status.conditions)

@@ -1,0 +1,124 @@
+"""A pod, as far as sharing GPUs is concerned."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+from vgpu_api.v1alpha1.base import ApiModel, Condition, Metadata
+
+
+class EnvVar(ApiModel):
+    """An environment variable; `value` is absent when it comes from elsewhere."""
+
+    name: str = ""
+    value: str | None = None
+
+
+class ResourceRequirements(ApiModel):
+    """Limits and requests, quantities by resource name (canonicalised by the API server)."""
+
+    limits: dict[str, str | int] = Field(default_factory=dict)
+    requests: dict[str, str | int] = Field(default_factory=dict)
+
+
+class SecurityContext(ApiModel):
+    """What of a container's security context matters here."""
+
+    privileged: bool | None = None
+
+
+class VolumeMount(ApiModel):
+    """A mount of a container."""
+
+    name: str = ""
+    mount_path: str = ""
+
+
+class Container(ApiModel):
+    """A container or init container."""
+
+    name: str = ""
+    image: str = ""
+    command: list[str] = Field(default_factory=list)
+    args: list[str] = Field(default_factory=list)
+    env: list[EnvVar] = Field(default_factory=list)
+    resources: ResourceRequirements = Field(default_factory=ResourceRequirements)
+    restart_policy: str | None = None
+    security_context: SecurityContext | None = None
+    volume_mounts: list[VolumeMount] = Field(default_factory=list)
+
+    def asked(self, resource: str) -> str | int | None:
+        """The quantity of a resource: the limit, or the request in its stead."""
+        limits = self.resources.limits
+        return limits[resource] if resource in limits else self.resources.requests.get(resource)
+
+    def env_value(self, name: str) -> str | None:
+        """The value of a variable written in the pod, if it is."""
+        return next((variable.value for variable in self.env if variable.name == name), None)
+
+    @property
+    def is_sidecar(self) -> bool:
+        """A restartable init container: it runs beside the app containers and counts with them."""
+        return self.restart_policy == "Always"
+
+
+class Toleration(ApiModel):
+    """A taint that the pod bears."""
+
+    key: str = ""
+    operator: str = "Equal"
+    value: str = ""
+    effect: str = ""
+
+
+class PodSpec(ApiModel):
+    """What of a pod's spec we read."""
+
+    node_name: str = ""
+    scheduler_name: str = ""
+    containers: list[Container] = Field(default_factory=list)
+    init_containers: list[Container] = Field(default_factory=list)
+    node_selector: dict[str, str] = Field(default_factory=dict)
+    tolerations: list[Toleration] = Field(default_factory=list)
+    scheduling_gates: list[dict[str, Any]] = Field(default_factory=list)
+    volumes: list[dict[str, Any]] = Field(default_factory=list)
+    runtime_class_name: str | None = None
+
+
+class ContainerStatus(ApiModel):
+    """The state of one container."""
+
+    name: str = ""
+    ready: bool = False
+    restart_count: int = 0
+    state: dict[str, Any] = Field(default_factory=dict)
+
+
+class PodStatus(ApiModel):
+    """What of a pod's status we read."""
+
+    phase: str = ""
+    conditions: list[Condition] = Field(default_factory=list)
+    nominated_node_name: str = ""
+    container_statuses: list[ContainerStatus] = Field(default_factory=list)
+    init_container_statuses: list[ContainerStatus] = Field(default_factory=list)
+
+
+class Pod(ApiModel):
+    """A pod."""
+
+    metadata: Metadata = Field(default_factory=Metadata)
+    spec: PodSpec = Field(default_factory=PodSpec)
+    status: PodStatus = Field(default_factory=lambda: PodStatus())
+
+    @property
+    def is_terminal(self) -> bool:
+        """It has ended: nothing of it runs or will run."""
+        return self.status.phase in ("Succeeded", "Failed")
+
+    @property
+    def is_bound(self) -> bool:
+        """A node has been chosen."""
+        return bool(self.spec.node_name)

@@ -1,0 +1,213 @@
+"""The CustomResourceDefinitions: schema from the models, and what is said about each kind by hand.
+
+Columns, short names, selectable fields and the rules that look at the whole object stand here;
+everything about a single field stands on the field.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from vgpu_api.names import GROUP, VERSION
+from vgpu_api.schema import structural_schema
+from vgpu_api.v1alpha1 import ApiModel, GPUDevice, VGPUClaim
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A printed column; `wide` columns show with `-o wide` only."""
+
+    name: str
+    path: str
+    type: str = "string"
+    wide: bool = False
+
+    def to_wire(self) -> dict[str, Any]:
+        """As in `additionalPrinterColumns`."""
+        column: dict[str, Any] = {"name": self.name, "type": self.type, "jsonPath": self.path}
+        if self.wide:
+            column["priority"] = 1
+        return column
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A CEL rule at the schema's root."""
+
+    expression: str
+    message: str
+
+    def to_wire(self) -> dict[str, str]:
+        """As in `x-kubernetes-validations`."""
+        return {"rule": self.expression, "message": self.message}
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """All that makes a CRD of a model."""
+
+    model: type[ApiModel]
+    plural: str
+    singular: str
+    short_names: tuple[str, ...]
+    namespaced: bool
+    columns: tuple[Column, ...]
+    rules: tuple[Rule, ...] = ()
+    selectable: tuple[str, ...] = ()
+    name: str = field(default="")
+
+    def crd(self) -> dict[str, Any]:
+        """The whole CustomResourceDefinition."""
+        kind = self.model.__name__
+        return {
+            "apiVersion": "apiextensions.k8s.io/v1",
+            "kind": "CustomResourceDefinition",
+            "metadata": {"name": f"{self.plural}.{GROUP}"},
+            "spec": {
+                "group": GROUP,
+                "scope": "Namespaced" if self.namespaced else "Cluster",
+                "names": {
+                    "kind": kind,
+                    "listKind": f"{kind}List",
+                    "plural": self.plural,
+                    "singular": self.singular,
+                    "shortNames": list(self.short_names),
+                    "categories": ["vgpu"],
+                },
+                "versions": [self._version()],
+            },
+        }
+
+    def _version(self) -> dict[str, Any]:
+        schema = structural_schema(self.model)
+        # The API server knows these; a CRD may say no more about metadata than its type.
+        schema["properties"]["metadata"] = {"type": "object"}
+        for known in ("apiVersion", "kind"):
+            schema["properties"][known] = {"type": "string"}
+        schema.pop("required", None)
+        schema["required"] = ["spec"]
+        if self.rules:
+            schema["x-kubernetes-validations"] = [rule.to_wire() for rule in self.rules]
+        version: dict[str, Any] = {
+            "name": VERSION,
+            "served": True,
+            "storage": True,
+            "subresources": {"status": {}},
+            "additionalPrinterColumns": [column.to_wire() for column in self.columns],
+            "schema": {"openAPIV3Schema": schema},
+        }
+        if self.selectable:
+            version["selectableFields"] = [{"jsonPath": path} for path in self.selectable]
+        return version
+
+
+def _same(old: str, new: str, name: str) -> str:
+    """CEL for "an optional field did not change"."""
+    before, after = f"{old}.{name}", f"{new}.{name}"
+    return f"has({before}) == has({after}) && (!has({before}) || {before} == {after})"
+
+
+_FROZEN_IN_REQUEST = (
+    "phase",
+    "count",
+    "memoryPercent",
+    "vendor",
+    "mode",
+    "corePolicy",
+    "computePriority",
+    "selector",
+)
+_FROZEN_IN_SPEC = ("placement", "bindingMode", "schedulingPriority")
+_NOT_ALLOCATED = "!has(oldSelf.status) || !has(oldSelf.status.allocation)"
+
+CLAIM_RULES = (
+    Rule(
+        "self.spec.requests.all(r, !(has(r.memory) && has(r.memoryPercent)))",
+        "give memory or memoryPercent, not both",
+    ),
+    Rule(
+        "self.spec.requests.size() == 1 || self.spec.requests.all(r, has(r.name) && r.name != '')",
+        "a request without a name must be the only one",
+    ),
+    Rule(
+        f"{_NOT_ALLOCATED} || (self.spec.requests.size() == oldSelf.spec.requests.size() && "
+        "self.spec.requests.all(r, oldSelf.spec.requests.exists(o, o.name == r.name && "
+        + " && ".join(f"({_same('o', 'r', name)})" for name in _FROZEN_IN_REQUEST)
+        + ")))",
+        "once allocated, only ttlSecondsAfterUnused and each request's memory and cores can change",
+    ),
+    Rule(
+        f"{_NOT_ALLOCATED} || ("
+        + " && ".join(f"({_same('oldSelf.spec', 'self.spec', name)})" for name in _FROZEN_IN_SPEC)
+        + ")",
+        "placement, bindingMode and schedulingPriority cannot change once the claim is allocated",
+    ),
+)
+
+KINDS = (
+    Kind(
+        model=GPUDevice,
+        plural="gpudevices",
+        singular="gpudevice",
+        short_names=("gpudev",),
+        namespaced=False,
+        columns=(
+            Column("NODE", ".spec.nodeName"),
+            Column("INDEX", ".status.index", "integer"),
+            Column("MODEL", ".status.model"),
+            Column("MODE", ".spec.mode"),
+            Column("MEM-USED", ".status.allocated.memory"),
+            Column("MEM-TOTAL", ".status.capacity.memory"),
+            Column("CORES", ".status.allocated.cores", "integer"),
+            Column("CLAIMS", ".status.allocated.slots", "integer"),
+            Column("READY", '.status.conditions[?(@.type=="Ready")].status'),
+            Column("AGE", ".metadata.creationTimestamp", "date"),
+            Column("UUID", ".status.uuid", wide=True),
+            Column("NUMA", ".status.numaNode", "integer", wide=True),
+            Column("DRIVER", ".status.driverVersion", wide=True),
+            Column("CORDONED", ".spec.cordoned", "boolean", wide=True),
+        ),
+        selectable=(".spec.nodeName",),
+    ),
+    Kind(
+        model=VGPUClaim,
+        plural="vgpuclaims",
+        singular="vgpuclaim",
+        short_names=("vgc",),
+        namespaced=True,
+        columns=(
+            Column("STATE", ".status.state"),
+            Column("REQUEST", ".status.summary"),
+            Column("NODE", ".status.allocation.nodeName"),
+            Column("POD", ".status.reservedFor.podName"),
+            Column("REASON", '.status.conditions[?(@.type=="Allocated")].reason'),
+            Column("AGE", ".metadata.creationTimestamp", "date"),
+            Column("DEVICES", ".status.cards", wide=True),
+            Column("MESSAGE", '.status.conditions[?(@.type=="Allocated")].message', wide=True),
+        ),
+        rules=CLAIM_RULES,
+        selectable=(".status.allocation.nodeName",),
+    ),
+)
+
+
+def crd_files() -> dict[str, str]:
+    """File name → content, for everything that `make crds` writes."""
+    banner = "# Generated from crds/vgpu_api by `make crds`; do not edit.\n"
+    files = {
+        f"{GROUP}_{kind.plural}.yaml": banner
+        + yaml.safe_dump(kind.crd(), sort_keys=False, width=100, allow_unicode=True)
+        for kind in KINDS
+    }
+    files["kustomization.yaml"] = yaml.safe_dump(
+        {
+            "apiVersion": "kustomize.config.k8s.io/v1beta1",
+            "kind": "Kustomization",
+            "resources": sorted(files),
+        },
+        sort_keys=False,
+    )
+    return files

@@ -1,0 +1,93 @@
+"""What every kind shares: camelCase on the wire, metadata, conditions.
+
+The models are the source of the CRDs (see `vgpu_api.schema`): docstrings and field descriptions
+become `kubectl explain`, and `json_schema_extra` carries what pydantic has no word for.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+ListMap = "x-kubernetes-list-map-keys"
+
+
+class ApiModel(BaseModel):
+    """A value on the wire: camelCase there, snake_case here; fields we do not know are ignored."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel,
+        populate_by_name=True,
+        extra="ignore",
+        frozen=True,
+        use_attribute_docstrings=True,
+    )
+
+    def to_wire(self) -> dict[str, Any]:
+        """The JSON object the API server sees: absent instead of null, defaults kept."""
+        return self.model_dump(by_alias=True, exclude_none=True, mode="json")
+
+
+class OwnerReference(ApiModel):
+    """Who owns the object: it goes when the owner goes."""
+
+    api_version: str = ""
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+    controller: bool | None = None
+    block_owner_deletion: bool | None = None
+
+
+class Metadata(ApiModel):
+    """The part of an object's metadata that we read."""
+
+    name: str = ""
+    namespace: str | None = None
+    uid: str = ""
+    resource_version: str = ""
+    generation: int = 0
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
+    labels: dict[str, str] = Field(default_factory=dict)
+    annotations: dict[str, str] = Field(default_factory=dict)
+    finalizers: list[str] = Field(default_factory=list)
+    owner_references: list[OwnerReference] = Field(default_factory=list)
+
+
+Name = Annotated[str, Field(max_length=253)]
+Size = Annotated[
+    str,
+    Field(max_length=32, pattern=r"^[0-9]+(\.[0-9]+)?([KMGTPE]i|[kMGTPE])?$"),
+]
+"""A Kubernetes quantity of bytes, such as 8Gi or 8192Mi."""
+Percent = Annotated[int, Field(ge=0, le=100)]
+
+
+class Condition(ApiModel):
+    """One aspect of the object's state."""
+
+    type: Annotated[str, Field(max_length=64)]
+    """What the condition is about."""
+    status: Literal["True", "False", "Unknown"]
+    """Whether it holds."""
+    reason: Annotated[str, Field(max_length=128)] = ""
+    """One CamelCase word for why."""
+    message: Annotated[str, Field(max_length=4096)] = ""
+    """The same for people."""
+    last_transition_time: Annotated[str, Field(max_length=64)] = ""
+    """When `status` changed last (RFC 3339)."""
+    observed_generation: int | None = None
+    """The generation of the spec that was looked at."""
+
+
+Conditions = Annotated[
+    list[Condition],
+    Field(
+        default_factory=list,
+        max_length=16,
+        json_schema_extra={"x-kubernetes-list-type": "map", ListMap: ["type"]},
+    ),
+]

@@ -1,0 +1,176 @@
+"""GPUDevice: one object per physical card, published by the agent of its node.
+
+`spec` holds the administrator's wishes (the agent never writes them after creation), `status` what
+the agent sees and, in `allocated` and `claims`, what the operator gave away: a view.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from vgpu_api import quantity
+from vgpu_api.v1alpha1.base import ApiModel, Conditions, ListMap, Metadata, Name, Percent, Size
+
+DeviceMode = Literal["Shared", "Exclusive", "MIG", "MPS"]
+CorePolicy = Literal["Default", "Force", "Disable"]
+Scaling = Annotated[str, Field(max_length=16, pattern=r"^[0-9]{1,3}(\.[0-9]{1,3})?$")]
+
+
+class GPUDeviceSpec(ApiModel):
+    """What the administrator wants of this card."""
+
+    node_name: Annotated[
+        Name,
+        Field(
+            min_length=1,
+            json_schema_extra={
+                "x-kubernetes-validations": [
+                    {
+                        "rule": "self == oldSelf",
+                        "message": "nodeName is set at creation and never changes",
+                    }
+                ]
+            },
+        ),
+    ]
+    """The node that holds the card. Set when the object is created, immutable."""
+    cordoned: bool = False
+    """Give nothing new on this card; what runs stays."""
+    mode: DeviceMode = "Shared"
+    """How the card is divided."""
+    slots: Annotated[int, Field(ge=1, le=1000)] | None = None
+    """Requests that the card serves at most. Default: the configuration's, 10."""
+    memory_scaling: Scaling | None = None
+    """Factor between the card's memory and what is given away, such as 1.5. Default 1."""
+    core_scaling: Scaling | None = None
+    """Factor between the card's compute and what is given away. Default 1."""
+    core_policy: CorePolicy = "Default"
+    """When compute shares are enforced: while others are active, always, or never."""
+
+
+class Amount(ApiModel):
+    """An amount of a card."""
+
+    memory: Size = "0"
+    """Memory, a quantity of bytes."""
+    cores: int = 0
+    """Compute, in percent of one card."""
+    slots: int = 0
+    """Requests."""
+
+    @property
+    def memory_mib(self) -> int:
+        """The memory in MiB."""
+        return quantity.read_mib(self.memory)
+
+
+class Link(ApiModel):
+    """How the card reaches another card of its node."""
+
+    peer: Annotated[str, Field(max_length=128)]
+    """The other card's UUID."""
+    type: Annotated[str, Field(max_length=32)] = ""
+    """NVLink, or the PCIe class of the path."""
+    score: int = 0
+    """How well the two are connected; more is better."""
+
+
+class MigStatus(ApiModel):
+    """Multi-instance mode of the card."""
+
+    enabled: bool = False
+    """Whether the card is in MIG mode."""
+    profiles: Annotated[list[Annotated[str, Field(max_length=64)]], Field(max_length=64)] = Field(
+        default_factory=list
+    )
+    """The profiles that the card supports."""
+    instances: Annotated[list[Annotated[str, Field(max_length=128)]], Field(max_length=64)] = Field(
+        default_factory=list
+    )
+    """The instances that exist, by UUID."""
+
+
+class DeviceUsage(ApiModel):
+    """What is really in use, seen by the driver; coarse."""
+
+    memory: Size = "0"
+    """Memory in use."""
+    cores: Percent = 0
+    """Compute in use, percent."""
+
+
+class DeviceClaim(ApiModel):
+    """One claim that holds a part of the card."""
+
+    namespace: Name = ""
+    """The claim's namespace."""
+    name: Name = ""
+    """The claim's name."""
+    memory: Size = "0"
+    """Memory it holds."""
+    cores: int = 0
+    """Compute it holds, percent."""
+
+
+class GPUDeviceStatus(ApiModel):
+    """What the agent sees, and what the operator gave away."""
+
+    vendor: Annotated[str, Field(max_length=64)] = ""
+    """The maker, such as nvidia."""
+    index: int | None = None
+    """The card's number on its node."""
+    uuid: Annotated[str, Field(max_length=128)] = ""
+    """The card's own identity, as the driver spells it."""
+    model: Annotated[str, Field(max_length=128)] = ""
+    """The model's name, as the driver spells it."""
+    architecture: Annotated[str, Field(max_length=64)] = ""
+    """The chip's generation."""
+    compute_capability: Annotated[str, Field(max_length=16)] = ""
+    """CUDA compute capability, such as 8.0."""
+    driver_version: Annotated[str, Field(max_length=64)] = ""
+    """The driver's version."""
+    runtime_version: Annotated[str, Field(max_length=64)] = ""
+    """The newest CUDA version that the driver serves."""
+    pci_bus_id: Annotated[str, Field(max_length=64)] = ""
+    """Where the card sits on the bus."""
+    numa_node: int | None = None
+    """The NUMA node it belongs to; absent when unknown."""
+    links: Annotated[list[Link], Field(max_length=64)] = Field(default_factory=list)
+    """How it reaches the other cards."""
+    capacity: Amount | None = None
+    """What the card has."""
+    allocatable: Amount | None = None
+    """What may be given away: capacity times the scaling factors."""
+    mig: MigStatus | None = None
+    """Multi-instance mode."""
+    usage: DeviceUsage | None = None
+    """What is in use, written at most every 30 s and only when it moved."""
+    observed_time: Annotated[str, Field(max_length=64)] = ""
+    """When the agent looked last and something had changed (RFC 3339)."""
+    allocated: Amount | None = None
+    """What claims hold: a view of the claims, written by the operator."""
+    claims: Annotated[
+        list[DeviceClaim],
+        Field(
+            max_length=1000,
+            json_schema_extra={"x-kubernetes-list-type": "map", ListMap: ["namespace", "name"]},
+        ),
+    ] = Field(default_factory=list)
+    """The claims that hold it: a view, written by the operator."""
+    conditions: Conditions
+    """Ready and Healthy."""
+
+
+class GPUDevice(ApiModel):
+    """A physical GPU of a node, and what of it is given away."""
+
+    plural: ClassVar[str] = "gpudevices"
+    api_version: str = "vgpu.dev/v1alpha1"
+    kind: str = "GPUDevice"
+    metadata: Metadata = Field(default_factory=Metadata)
+    spec: GPUDeviceSpec
+    """What the administrator wants."""
+    status: GPUDeviceStatus = Field(default_factory=lambda: GPUDeviceStatus(conditions=[]))
+    """What is."""

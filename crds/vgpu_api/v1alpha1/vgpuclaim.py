@@ -1,0 +1,259 @@
+"""VGPUClaim: what one pod asks for, and, in its status, what it got.
+
+`status.allocation` is the only truth about who holds which card: an allocation exists if and only
+if it stands there.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from vgpu_api import quantity
+from vgpu_api.v1alpha1.base import ApiModel, Conditions, ListMap, Metadata, Name, Size
+from vgpu_api.v1alpha1.gpudevice import CorePolicy
+
+RequestMode = Literal["Any", "Shared", "Exclusive", "MIG", "MPS"]
+Phase = Literal["App", "Init"]
+NodePolicy = Literal["Binpack", "Spread", "NUMAFirst", "Fragmentation"]
+DevicePolicy = Literal[
+    "Binpack",
+    "Spread",
+    "BestFit",
+    "IdleFirst",
+    "NUMAFirst",
+    "NUMA",
+    "Topology",
+    "Mutex",
+    "Fragmentation",
+]
+NumaPolicy = Literal["None", "Prefer", "Require"]
+BindingMode = Literal["WaitForFirstConsumer", "Immediate"]
+ClaimState = Literal["Pending", "Allocated", "InUse", "Released", "Failed"]
+Pattern = Annotated[str, Field(min_length=1, max_length=128)]
+Weight = Annotated[int, Field(ge=0, le=1000)]
+
+MEMORY_RULES: list[dict[str, str]] = [
+    {
+        "rule": "quantity(self).compareTo(quantity('1Mi')) >= 0",
+        "message": "memory is bytes: write 8Gi or 8192Mi; less than 1Mi is refused",
+    },
+    {
+        "rule": "quantity(self).isInteger() && quantity(self).asInteger() % 1048576 == 0",
+        "message": "memory must be a whole number of MiB",
+    },
+]
+
+
+class DeviceSelector(ApiModel):
+    """Which cards may serve a request. Exclusion wins."""
+
+    models: Annotated[list[Pattern], Field(max_length=32)] = Field(default_factory=list)
+    """Only models whose name contains one of these, whatever the case: A10 matches A100."""
+    exclude_models: Annotated[list[Pattern], Field(max_length=32)] = Field(default_factory=list)
+    """No model whose name contains one of these."""
+    uuids: Annotated[list[Pattern], Field(max_length=64)] = Field(
+        default_factory=list, alias="uuids"
+    )
+    """Only these cards."""
+    exclude_uuids: Annotated[list[Pattern], Field(max_length=64)] = Field(
+        default_factory=list, alias="excludeUUIDs"
+    )
+    """None of these cards."""
+
+
+class VGPURequest(ApiModel):
+    """What one container asks for. Neither memory nor memoryPercent: all the memory of the card."""
+
+    name: Annotated[str, Field(max_length=63)] = ""
+    """The container's name. May be left out by a sole request: the pod's first asking container."""
+    phase: Phase = "App"
+    """App for containers that run, Init for ordinary init containers."""
+    count: Annotated[int, Field(ge=1, le=64)] = 1
+    """How many distinct cards."""
+    memory: (
+        Annotated[Size, Field(json_schema_extra={"x-kubernetes-validations": MEMORY_RULES})] | None
+    ) = None
+    """Memory of each card, such as 8Gi."""
+    memory_percent: Annotated[int, Field(ge=1, le=100)] | None = None
+    """Memory as a percentage of each card's."""
+    cores: Annotated[int, Field(ge=0, le=100)] | None = None
+    """Percent of each card's compute. 0 or absent: no limit, nothing reserved. 100: it alone."""
+    vendor: Annotated[str, Field(max_length=64)] = "nvidia"
+    """Whose cards."""
+    mode: RequestMode = "Any"
+    """How the card must be divided."""
+    core_policy: CorePolicy = "Default"
+    """When the compute share is enforced: while others are active, always, or never."""
+    compute_priority: Annotated[int, Field(ge=0, le=10)] | None = None
+    """Throttling between neighbours on a card; 0 is the highest."""
+    selector: DeviceSelector | None = None
+    """Which cards may serve."""
+
+    @field_validator("memory")
+    @classmethod
+    def _whole_mib(cls, value: str | None) -> str | None:
+        if value is not None:
+            quantity.mib(value)
+        return value
+
+    @model_validator(mode="after")
+    def _one_memory_form(self) -> VGPURequest:
+        if self.memory is not None and self.memory_percent is not None:
+            raise ValueError("give memory or memoryPercent, not both")
+        return self
+
+    @property
+    def memory_mib(self) -> int | None:
+        """The memory per card in MiB, if given as a size."""
+        return None if self.memory is None else quantity.mib(self.memory)
+
+
+class Weights(ApiModel):
+    """How much each term counts in a card's score."""
+
+    slots: Weight = 1
+    """Weight of the used slots."""
+    cores: Weight = 1
+    """Weight of the used compute."""
+    memory: Weight = 1
+    """Weight of the used memory."""
+
+
+class Placement(ApiModel):
+    """Preferences among the places that fit. What is absent comes from the configuration."""
+
+    node: NodePolicy | None = None
+    """Among nodes."""
+    device: Annotated[list[DevicePolicy], Field(max_length=8)] = Field(default_factory=list)
+    """Among the cards of a node: one policy, or several in order."""
+    numa: NumaPolicy | None = None
+    """Whether the cards must share a NUMA node."""
+    weights: Weights | None = None
+    """Weights of the card score."""
+
+
+class VGPUClaimSpec(ApiModel):
+    """What is asked for: a request per container, decided together on one node, all or nothing."""
+
+    requests: Annotated[
+        list[VGPURequest],
+        Field(
+            min_length=1,
+            max_length=32,
+            json_schema_extra={"x-kubernetes-list-type": "map", ListMap: ["name"]},
+        ),
+    ]
+    """One per asking container."""
+    placement: Placement | None = None
+    """Preferences among the places that fit."""
+    binding_mode: BindingMode = "WaitForFirstConsumer"
+    """Decide when the pod is scheduled, or at once."""
+    scheduling_priority: int = 0
+    """Orders waiting Immediate claims; more goes first."""
+    ttl_seconds_after_unused: Annotated[int, Field(ge=0)] | None = None
+    """Delete the claim that long after its pod ended. Absent: keep it, holding nothing."""
+
+    @model_validator(mode="after")
+    def _names_tell_requests_apart(self) -> VGPUClaimSpec:
+        names = [request.name for request in self.requests]
+        if len(set(names)) != len(names):
+            raise ValueError("two requests have the same name")
+        if len(names) > 1 and "" in names:
+            raise ValueError("a request without a name must be the only one")
+        return self
+
+
+class MigAllocation(ApiModel):
+    """The MIG instance that serves a request."""
+
+    profile: Annotated[str, Field(max_length=64)] = ""
+    """Its profile."""
+    uuid: Annotated[str, Field(max_length=128)] = ""
+    """Its identity, once made."""
+
+
+class AllocatedDevice(ApiModel):
+    """One card, or a part of it, given to one request."""
+
+    request: Annotated[str, Field(max_length=63)] = ""
+    """The request it serves."""
+    name: Name = ""
+    """The GPUDevice object."""
+    uuid: Annotated[str, Field(max_length=128)] = ""
+    """The card."""
+    index: int = 0
+    """The card's number on its node."""
+    memory: Size = "0"
+    """Memory given."""
+    cores: Annotated[int, Field(ge=0, le=100)] = 0
+    """Compute given, percent; 0 is no reservation and no limit."""
+    mig: MigAllocation | None = None
+    """The MIG instance, if it is one."""
+
+    @property
+    def memory_mib(self) -> int:
+        """The memory given, in MiB."""
+        return quantity.read_mib(self.memory)
+
+
+class Allocation(ApiModel):
+    """The decision: which cards of which node. Exists, or does not; never in parts."""
+
+    node_name: Name = ""
+    """The node."""
+    devices: Annotated[list[AllocatedDevice], Field(max_length=2048)] = Field(default_factory=list)
+    """The cards, in the order of the requests."""
+    allocated_time: Annotated[str, Field(max_length=64)] = ""
+    """When it was decided (RFC 3339 with microseconds); names this allocation."""
+
+
+class ReservedFor(ApiModel):
+    """The pod that may use the claim."""
+
+    pod_name: Name = ""
+    """Its name."""
+    pod_uid: Annotated[str, Field(max_length=64)] = Field(default="", alias="podUID")
+    """Its identity: a pod made anew under the same name is another consumer."""
+
+
+class VGPUClaimStatus(ApiModel):
+    """What came of it."""
+
+    allocation: Allocation | None = None
+    """The cards, once decided."""
+    reserved_for: ReservedFor | None = None
+    """The pod that may use them."""
+    state: ClaimState | None = None
+    """One word for the printed columns."""
+    summary: Annotated[str, Field(max_length=256)] = ""
+    """The request in short, for the printed columns."""
+    cards: Annotated[str, Field(max_length=1024)] = ""
+    """The cards' UUIDs, for the printed columns."""
+    observed_generation: int | None = None
+    """The generation of the spec that was looked at."""
+    conditions: Conditions
+    """Allocated, Prepared, Released and Ready."""
+
+
+class VGPUClaim(ApiModel):
+    """What one pod asks of the cluster's GPUs, and what it got."""
+
+    plural: ClassVar[str] = "vgpuclaims"
+    api_version: str = "vgpu.dev/v1alpha1"
+    kind: str = "VGPUClaim"
+    metadata: Metadata = Field(default_factory=Metadata)
+    spec: VGPUClaimSpec
+    """What is asked for."""
+    status: VGPUClaimStatus = Field(default_factory=lambda: VGPUClaimStatus(conditions=[]))
+    """What came of it."""
+
+    @classmethod
+    def read(cls, raw: dict[str, Any]) -> VGPUClaim:
+        """The claim as the API server sent it.
+
+        Raises:
+            pydantic.ValidationError: it cannot be read; its cards count as full until it can.
+        """
+        return cls.model_validate(raw)
