@@ -1,0 +1,67 @@
+"""`kubelet_internal_checkpoint`: the device manager's memory on disk, in the kubelet's format.
+
+An agent reads it to learn which container an allocation belongs to, which no API tells; hence the
+same JSON, written at the same moment: after Allocate answered, before anything is started.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from vgpu_local.kubelet.holdings import NO_NUMA, Holding
+
+FILE_NAME = "kubelet_internal_checkpoint"
+
+
+def write_checkpoint(
+    path: Path, holdings: Iterable[Holding], registered: Mapping[str, Iterable[str]]
+) -> None:
+    """Replace the file at once.
+
+    Args:
+        path: the file.
+        holdings: everything held.
+        registered: the healthy ids of each resource.
+    """
+    data = {
+        "PodDeviceEntries": [_entry(holding) for holding in holdings],
+        "RegisteredDevices": {name: sorted(ids) for name, ids in sorted(registered.items())},
+    }
+    text = json.dumps({"Data": data, "Checksum": _checksum(data)}, separators=(",", ":"))
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_text(text)
+    os.replace(temporary, path)
+
+
+def read_registered(path: Path) -> set[str]:
+    """Return the resources a kubelet still knows of after its restart; none without a file."""
+    if not path.exists():
+        return set()
+    return set(json.loads(path.read_text())["Data"]["RegisteredDevices"])
+
+
+def _entry(holding: Holding) -> dict[str, Any]:
+    by_numa: dict[str, list[str]] = {}
+    for device, nodes in zip(holding.device_ids, holding.numa, strict=True):
+        for node in nodes or (NO_NUMA,):
+            by_numa.setdefault(str(node), []).append(device)
+    return {
+        "PodUID": holding.pod_uid,
+        "ContainerName": holding.container,
+        "ResourceName": holding.resource,
+        "DeviceIDs": by_numa,
+        "AllocResp": base64.b64encode(holding.response).decode(),
+    }
+
+
+def _checksum(data: object) -> int:
+    """FNV-1a, 32 bits, like the kubelet's; over our JSON, for Go's dump of it exists in Go only."""
+    value = 0x811C9DC5
+    for byte in json.dumps(data, sort_keys=True).encode():
+        value = (value ^ byte) * 0x01000193 & 0xFFFFFFFF
+    return value

@@ -1,0 +1,75 @@
+"""The kubelet's PodResources service: which container of which pod holds which device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import grpc
+
+from vgpu_local.kubelet.holdings import Holding, Holdings
+from vgpu_local.kubelet.podspec import Container, Pod
+from vgpu_nodeagent.kubelet_api import podresources_pb2 as pr
+from vgpu_nodeagent.kubelet_api import podresources_pb2_grpc as pr_grpc
+
+
+class PodResources(pr_grpc.PodResourcesListerServicer):
+    """Answers from the kubelet's bookkeeping.
+
+    As the real one: only active pods; no ordinary init containers; sidecars first; one entry for
+    each device. Asking is also what makes the kubelet forget the devices of ended pods.
+    """
+
+    def __init__(self, holdings: Holdings, active_pods: Callable[[], Iterable[Pod]]) -> None:
+        """Serve what `holdings` says about the pods that `active_pods` returns."""
+        self._holdings = holdings
+        self._active_pods = active_pods
+
+    async def List(  # noqa: N802
+        self, request: pr.ListPodResourcesRequest, context: grpc.aio.ServicerContext[object, object]
+    ) -> pr.ListPodResourcesResponse:
+        """List every active pod, those without devices too."""
+        pods = list(self._active_pods())
+        self._holdings.keep_only({pod.uid for pod in pods})
+        return pr.ListPodResourcesResponse(pod_resources=[self._pod(pod) for pod in pods])
+
+    async def Get(  # noqa: N802
+        self, request: pr.GetPodResourcesRequest, context: grpc.aio.ServicerContext[object, object]
+    ) -> pr.GetPodResourcesResponse:
+        """Describe one pod by its name."""
+        for pod in self._active_pods():
+            if (pod.namespace, pod.name) == (request.pod_namespace, request.pod_name):
+                return pr.GetPodResourcesResponse(pod_resources=self._pod(pod))
+        await context.abort(
+            grpc.StatusCode.UNKNOWN,
+            f"pod {request.pod_name} in namespace {request.pod_namespace} not found",
+        )
+
+    def _pod(self, pod: Pod) -> pr.PodResources:
+        listed: list[Container] = [c for c in pod.init_containers if c.restartable]
+        listed.extend(pod.containers)
+        return pr.PodResources(
+            name=pod.name,
+            namespace=pod.namespace,
+            containers=[
+                pr.ContainerResources(
+                    name=container.name,
+                    devices=[
+                        entry
+                        for holding in self._holdings.of_container(pod.uid, container.name)
+                        for entry in _devices(holding)
+                    ],
+                )
+                for container in listed
+            ],
+        )
+
+
+def _devices(holding: Holding) -> list[pr.ContainerDevices]:
+    return [
+        pr.ContainerDevices(
+            resource_name=holding.resource,
+            device_ids=[device],
+            topology=pr.NUMATopology(nodes=[pr.NUMANode(ID=n) for n in nodes]) if nodes else None,
+        )
+        for device, nodes in zip(holding.device_ids, holding.numa, strict=True)
+    ]

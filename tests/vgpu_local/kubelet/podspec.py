@@ -1,0 +1,123 @@
+"""The part of a pod that a kubelet acts on, parsed once from the API's JSON.
+
+Everything behind this module works on these values, so what the stand-in supports can be read off
+here: what is not a field here (volumes, probes, images) has no effect on a simulated node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+RestartPolicy = Literal["Always", "OnFailure", "Never"]
+
+
+@dataclass(frozen=True, slots=True)
+class EnvVar:
+    """One environment variable: a text with `$(NAME)` references, or a field of the pod."""
+
+    name: str
+    value: str
+    field_path: str | None = None
+    unsupported: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """One container of a pod.
+
+    Attributes:
+        devices: whole numbers asked of each extended resource (a name with a slash in it).
+        restartable: an init container with `restartPolicy: Always`, which is a sidecar.
+    """
+
+    name: str
+    command: tuple[str, ...] = ()
+    args: tuple[str, ...] = ()
+    env: tuple[EnvVar, ...] = ()
+    devices: tuple[tuple[str, int], ...] = ()
+    image: str = ""
+    restartable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """One pod as its kubelet sees it; two versions compare equal when a kubelet need not act."""
+
+    uid: str
+    name: str
+    namespace: str
+    node: str
+    labels: tuple[tuple[str, str], ...]
+    annotations: tuple[tuple[str, str], ...]
+    init_containers: tuple[Container, ...]
+    containers: tuple[Container, ...]
+    restart_policy: RestartPolicy
+    deletion_timestamp: str | None
+    grace_seconds: float
+
+    @property
+    def all_containers(self) -> tuple[Container, ...]:
+        """Init containers first, in the order in which a kubelet allocates devices for them."""
+        return self.init_containers + self.containers
+
+
+def parse_pod(pod: Mapping[str, Any]) -> Pod:
+    """Read a pod object of the API.
+
+    Raises:
+        KeyError: the object has no metadata.uid or no name: it never was on an API server.
+    """
+    metadata, spec = pod["metadata"], pod["spec"]
+    grace = metadata.get("deletionGracePeriodSeconds")
+    if grace is None:
+        grace = spec.get("terminationGracePeriodSeconds", 30)
+    return Pod(
+        uid=metadata["uid"],
+        name=metadata["name"],
+        namespace=metadata.get("namespace", "default"),
+        node=spec.get("nodeName", ""),
+        labels=_pairs(metadata.get("labels")),
+        annotations=_pairs(metadata.get("annotations")),
+        init_containers=_containers(spec.get("initContainers")),
+        containers=_containers(spec.get("containers")),
+        restart_policy=spec.get("restartPolicy", "Always"),
+        deletion_timestamp=metadata.get("deletionTimestamp"),
+        grace_seconds=float(grace),
+    )
+
+
+def _pairs(mapping: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((mapping or {}).items()))
+
+
+def _containers(items: Sequence[Mapping[str, Any]] | None) -> tuple[Container, ...]:
+    return tuple(_container(item) for item in items or ())
+
+
+def _container(item: Mapping[str, Any]) -> Container:
+    limits = (item.get("resources") or {}).get("limits") or {}
+    return Container(
+        name=item["name"],
+        command=tuple(item.get("command") or ()),
+        args=tuple(item.get("args") or ()),
+        env=tuple(_env_var(entry) for entry in item.get("env") or ())
+        + tuple(EnvVar("envFrom", "", unsupported="envFrom") for _ in item.get("envFrom") or ()),
+        devices=tuple(sorted((name, int(v)) for name, v in limits.items() if _is_extended(name))),
+        image=item.get("image", ""),
+        restartable=item.get("restartPolicy") == "Always",
+    )
+
+
+def _is_extended(resource: str) -> bool:
+    return "/" in resource and not resource.partition("/")[0].endswith("kubernetes.io")
+
+
+def _env_var(entry: Mapping[str, Any]) -> EnvVar:
+    source = entry.get("valueFrom")
+    if not source:
+        return EnvVar(entry["name"], entry.get("value") or "")
+    if "fieldRef" in source:
+        return EnvVar(entry["name"], "", field_path=source["fieldRef"]["fieldPath"])
+    return EnvVar(entry["name"], "", unsupported=next(iter(source)))
