@@ -1,0 +1,165 @@
+"""Who we are to the API server: address, trust and credentials, however the cluster gives them.
+
+Reading kubeconfigs (contexts, exec plugins, cloud providers) and service accounts is left to
+kubernetes-asyncio's loaders. This module turns what they found into the three things an HTTP
+session needs, and keeps the credentials fresh: service account tokens are read again from their
+file every minute, plugin tokens renewed before they expire, and everything is loaded anew when
+the server says 401.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+from kubernetes_asyncio.client import Configuration
+from kubernetes_asyncio.config import ConfigException, load_kube_config
+from kubernetes_asyncio.config.incluster_config import (
+    SERVICE_CERT_FILENAME,
+    SERVICE_TOKEN_FILENAME,
+    InClusterConfigLoader,
+)
+from kubernetes_asyncio.config.kube_config import KubeConfigLoader
+
+from vgpu_client.errors import LoginError
+
+
+@dataclass(slots=True)
+class Connection:
+    """A way to one API server.
+
+    Attributes:
+        server: The URL without a trailing slash.
+        tls: Trust and client certificate; None for plain HTTP.
+        server_name: The name to check the server's certificate against, where it is not the host's.
+        proxy: URL of an HTTP proxy to go through.
+        headers: Gives the authorization header for a request, renewed where it was about to expire.
+        renew: Loads all credentials again, after the server refused them.
+    """
+
+    server: str
+    tls: ssl.SSLContext | None
+    server_name: str | None
+    proxy: str | None
+    headers: Callable[[], Awaitable[Mapping[str, str]]]
+    renew: Callable[[], Awaitable[None]]
+
+
+async def login(kubeconfig: str | None = None, context: str | None = None) -> Connection:
+    """Find the API server and our credentials.
+
+    Where no kubeconfig is given: the files of `KUBECONFIG`, else the pod's service account, else
+    `~/.kube/config`.
+
+    Args:
+        kubeconfig: Path of a kubeconfig.
+        context: The context in it; None for its current one.
+
+    Raises:
+        LoginError: Nothing usable was found; the message says where it was looked for.
+    """
+    files = kubeconfig or os.environ.get("KUBECONFIG")
+    if not files and os.environ.get("KUBERNETES_SERVICE_HOST"):
+        return await _from_service_account()
+    return await _from_kubeconfig(files or str(Path.home() / ".kube" / "config"), context)
+
+
+async def _from_service_account() -> Connection:
+    found = Configuration()
+    loader = InClusterConfigLoader(SERVICE_TOKEN_FILENAME, SERVICE_CERT_FILENAME)
+
+    async def headers() -> Mapping[str, str]:
+        return await _authorization(found)
+
+    async def renew() -> None:
+        try:
+            loader.load_and_set(found)
+        except (ConfigException, OSError) as error:
+            raise LoginError(f"service account: {error}") from error
+
+    await renew()
+    return _connection(found, _tls(found), headers, renew)
+
+
+async def _from_kubeconfig(files: str, context: str | None) -> Connection:
+    if not _any_exists(files):
+        raise LoginError(f"kubeconfig {files} does not exist, and this is not a pod")
+    found = Configuration()
+    loader = await _load(files, context, found)
+    tls = _tls(found)
+
+    async def headers() -> Mapping[str, str]:
+        if loader.provider == "gcp":
+            found.api_key["BearerToken"] = await loader.load_gcp_token()
+        elif hasattr(loader, "exec_plugin_expiry"):
+            # Returns at once while the plugin's token is good. A plugin that names no expiry is
+            # asked again only after a 401.
+            await loader.load_from_exec_plugin()
+            found.api_key["BearerToken"] = loader.token
+        return await _authorization(found)
+
+    async def renew() -> None:
+        nonlocal loader
+        loader = await _load(files, context, found)
+        if tls is not None and found.cert_file:
+            tls.load_cert_chain(found.cert_file, found.key_file)
+
+    return _connection(found, tls, headers, renew)
+
+
+def _any_exists(files: str) -> bool:
+    return any(Path(file).expanduser().is_file() for file in files.split(os.pathsep))
+
+
+async def _load(files: str, context: str | None, into: Configuration) -> KubeConfigLoader:
+    try:
+        return await load_kube_config(files, context, client_configuration=into)
+    except (ConfigException, OSError, yaml.YAMLError, TypeError, KeyError, ValueError) as error:
+        # The loader meets a malformed file with whatever Python raises on it.
+        raise LoginError(f"kubeconfig {files}: {error}") from error
+
+
+async def _authorization(found: Configuration) -> Mapping[str, str]:
+    value = await found.get_api_key_with_prefix("BearerToken")
+    return {"Authorization": value.strip()} if value else {}
+
+
+def _server(found: Configuration) -> str:
+    if not found.host:
+        raise LoginError("the kubeconfig's cluster names no server")
+    return found.host.rstrip("/")
+
+
+def _tls(found: Configuration) -> ssl.SSLContext | None:
+    if not _server(found).startswith("https"):
+        return None
+    try:
+        tls = ssl.create_default_context(cafile=found.ssl_ca_cert)
+        if found.cert_file:
+            tls.load_cert_chain(found.cert_file, found.key_file)
+    except OSError as error:  # ssl.SSLError included
+        raise LoginError(f"certificates for {found.host}: {error}") from error
+    if not found.verify_ssl:
+        tls.check_hostname = False
+        tls.verify_mode = ssl.CERT_NONE
+    return tls
+
+
+def _connection(
+    found: Configuration,
+    tls: ssl.SSLContext | None,
+    headers: Callable[[], Awaitable[Mapping[str, str]]],
+    renew: Callable[[], Awaitable[None]],
+) -> Connection:
+    return Connection(
+        server=_server(found),
+        tls=tls,
+        server_name=found.tls_server_name,
+        proxy=found.proxy,
+        headers=headers,
+        renew=renew,
+    )

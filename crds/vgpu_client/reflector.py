@@ -1,0 +1,257 @@
+"""A faithful, running copy of one kind: every change is delivered, deletions missed included.
+
+Kopf lists again after a gap and reports what exists; what was deleted meanwhile it never
+mentions, and an allocator that misses a deletion loses a card until its restart. So we keep our
+own list-and-watch. It remembers uid and version of everything it has delivered, and after a gap
+(410, a broken or silent stream) compares that with a fresh list.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeAlias, TypeVar
+
+from vgpu_api.resources import Resource
+from vgpu_client.api import Api
+from vgpu_client.errors import ClientError, Gone
+from vgpu_client.transport import Object
+
+logger = logging.getLogger(__name__)
+
+_Place: TypeAlias = tuple[str, str]  # namespace ("" if it has none), name
+_Version: TypeAlias = tuple[str, str]  # uid, resourceVersion
+
+_ITEMS_A_TURN = 200
+
+T = TypeVar("T")
+TIn = TypeVar("TIn", contravariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Which object: its place and the uid that tells it from others of its name."""
+
+    namespace: str
+    name: str
+    uid: str
+
+
+class Sink(Protocol[TIn]):
+    """Who is told. The calls are synchronous and in order; what they raise ends the reflector."""
+
+    def added(self, obj: TIn) -> None:
+        """An object that was not known."""
+
+    def modified(self, obj: TIn) -> None:
+        """A newer version of a known object (perhaps unreadable until now)."""
+
+    def deleted(self, identity: Identity) -> None:
+        """It is gone, or no longer matches the selectors."""
+
+    def unreadable(self, identity: Identity, raw: Object, error: Exception) -> None:
+        """An object, new or newer, that the decoder refused. Its deletion will be told too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What to copy: a namespace (None for all) and selectors, as the API server takes them."""
+
+    namespace: str | None = None
+    label_selector: str | None = None
+    field_selector: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Times of a reflector, in seconds."""
+
+    watch_s: float = 300.0
+    """The server ends a stream properly after this long, and we go on from there."""
+    inactivity_s: float = 90.0
+    """A stream without event or bookmark (one a minute) for this long is taken for dead."""
+    first_retry_s: float = 0.2
+    last_retry_s: float = 30.0
+
+
+class Reflector(Generic[T]):
+    """Lists and watches one kind and tells a sink.
+
+    Args:
+        api: Where from.
+        resource: The kind.
+        sink: Who is told.
+        decode: Makes of a raw object what the sink wants; may raise anything on a bad object.
+        scope: Namespace and selectors.
+        pace: Times.
+        sleep: Waits before a retry; swapped in tests.
+        jitter: Spreads those waits, 0 to 1.
+        on_restart: Told why whenever the stream has to be made up for by a new list
+            (`gone`, `broken`); for a metric.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        resource: Resource,
+        sink: Sink[T],
+        *,
+        decode: Callable[[Object], T],
+        scope: Scope = Scope(),
+        pace: Pace = Pace(),
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        jitter: Callable[[], float] = random.random,
+        on_restart: Callable[[str], None] = lambda reason: None,
+    ) -> None:
+        self._api = api
+        self._resource = resource
+        self._sink = sink
+        self._decode = decode
+        self._scope = scope
+        self._pace = pace
+        self._sleep = sleep
+        self._jitter = jitter
+        self._on_restart = on_restart
+        self._known: dict[_Place, _Version] = {}
+        self._position = 0  # the version up to which everything has been told
+        self._failures = 0  # in a row
+        self._list_wanted = asyncio.Event()
+        self._lists_begun = 0
+        self._lists_told = 0  # the number of the last list that was told completely
+        self._list_told = asyncio.Condition()
+        self.synced = asyncio.Event()
+        """Set once the first full list has been told."""
+
+    async def relist(self) -> None:
+        """Return after a list begun later than this call has been told (a quorum read)."""
+        wanted = self._lists_begun + 1
+        self._list_wanted.set()
+        async with self._list_told:
+            await self._list_told.wait_for(lambda: self._lists_told >= wanted)
+
+    async def run(self) -> None:
+        """Keep the sink up to date, for ever. Only a fault of the sink's ends it."""
+        while True:
+            try:
+                await self._list()
+                while not self._list_wanted.is_set():
+                    if not await self._follow():
+                        # Closed before it said anything: the server is going, or behind.
+                        self._failures += 1
+                        await self._sleep(self._retry_s())
+            except Gone as error:
+                await self._start_over("gone", error)
+            except ClientError as error:
+                await self._start_over("broken", error)
+
+    async def _start_over(self, reason: str, error: ClientError) -> None:
+        self._failures += 1
+        wait_s = self._retry_s()
+        logger.warning("%s: listing again in %.1f s: %s", self._resource.plural, wait_s, error)
+        self._on_restart(reason)
+        await self._sleep(wait_s)
+
+    def _retry_s(self) -> float:
+        longest = self._pace.first_retry_s * 2.0 ** min(self._failures - 1, 16)
+        return min(longest, self._pace.last_retry_s) * (0.5 + 0.5 * self._jitter())
+
+    async def _list(self) -> None:
+        """Read everything and tell the difference to what was told before; deletions first."""
+        self._list_wanted.clear()
+        self._lists_begun += 1
+        listing = await self._api.list(
+            self._resource,
+            namespace=self._scope.namespace,
+            label_selector=self._scope.label_selector,
+            field_selector=self._scope.field_selector,
+        )
+        present = {_place(item) for item in listing.items}
+        for place in [place for place in self._known if place not in present]:
+            self._tell_deleted(place)
+        for number, item in enumerate(listing.items):
+            known = self._known.get(_place(item))
+            if known is None or known != _version(item):
+                self._tell(item)
+            if number % _ITEMS_A_TURN == 0:
+                await asyncio.sleep(0)  # a long list must not starve the lease's renewal
+        self._position = int(listing.resource_version)
+        self._lists_told = self._lists_begun
+        self.synced.set()
+        async with self._list_told:
+            self._list_told.notify_all()
+
+    async def _follow(self) -> bool:
+        """Follow a stream until it ends or a list is wanted; False if it ended without a word."""
+        stream = asyncio.ensure_future(self._stream())
+        interrupt = asyncio.ensure_future(self._list_wanted.wait())
+        try:
+            await asyncio.wait({stream, interrupt}, return_when=asyncio.FIRST_COMPLETED)
+            return await stream if stream.done() else True
+        finally:
+            stream.cancel()
+            interrupt.cancel()
+            await asyncio.gather(stream, interrupt, return_exceptions=True)
+
+    async def _stream(self) -> bool:
+        events = self._api.watch(
+            self._resource,
+            resource_version=str(self._position),
+            namespace=self._scope.namespace,
+            label_selector=self._scope.label_selector,
+            field_selector=self._scope.field_selector,
+            timeout_s=self._pace.watch_s * (1 - 0.2 * self._jitter()),
+            inactivity_s=self._pace.inactivity_s,
+        )
+        said_anything = False
+        async with aclosing(events):
+            async for event in events:
+                said_anything = True
+                self._failures = 0
+                self._apply(event["type"], event["object"])
+        return said_anything
+
+    def _apply(self, kind: str, raw: Object) -> None:
+        version = int(raw["metadata"]["resourceVersion"])
+        if version <= self._position:
+            return  # told before: versions grow along a stream
+        self._position = version
+        if kind == "DELETED":
+            if _place(raw) in self._known:
+                self._tell_deleted(_place(raw))
+        elif kind != "BOOKMARK":
+            self._tell(raw)
+
+    def _tell(self, raw: Object) -> None:
+        place, version = _place(raw), _version(raw)
+        known = self._known.get(place)
+        if known is not None and known[0] != version[0]:  # another object under the same name
+            self._tell_deleted(place)
+            known = None
+        self._known[place] = version
+        try:
+            obj = self._decode(raw)
+        except Exception as error:  # whatever the decoder raises, the object must not be lost
+            self._sink.unreadable(Identity(*place, version[0]), raw, error)
+            return
+        if known is None:
+            self._sink.added(obj)
+        else:
+            self._sink.modified(obj)
+
+    def _tell_deleted(self, place: _Place) -> None:
+        uid, _ = self._known.pop(place)
+        self._sink.deleted(Identity(*place, uid))
+
+
+def _place(raw: Object) -> _Place:
+    metadata = raw["metadata"]
+    return metadata.get("namespace", ""), metadata["name"]
+
+
+def _version(raw: Object) -> _Version:
+    metadata = raw["metadata"]
+    return metadata["uid"], metadata["resourceVersion"]

@@ -1,0 +1,186 @@
+"""One HTTP exchange with the API server: sent, answered, and failures told apart.
+
+Kept from the verbs (`api.py`) because its one subject is hard enough: for every way in which an
+exchange can fail, to say whether a write was done, was not done, or may have been done. aiohttp
+resends a PUT or DELETE by itself when a kept-alive connection turns out to be dead; their
+outcome is then the second one's, which is why the writes that must be exact are PATCH and POST.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, TypeAlias
+
+import aiohttp
+import orjson
+from yarl import URL
+
+from vgpu_client.connection import Connection
+from vgpu_client.errors import ServerError, StreamBroken, Unknown, Unreachable, error_from_status
+
+Object: TypeAlias = dict[str, Any]
+"""An object of the API as it stands on the wire."""
+
+Params: TypeAlias = Mapping[str, str]
+
+# How long past the server's own limit an answer may still be on its way.
+_GRACE_S = 2.0
+_CONNECT_S = 10.0
+
+
+class Transport:
+    """Sends requests over one session; owned by `Api`."""
+
+    def __init__(self, session: aiohttp.ClientSession, connection: Connection) -> None:
+        self._session = session
+        self._connection = connection
+
+    async def read(self, path: str, params: Params, *, timeout_s: float) -> Object:
+        """GET a document.
+
+        Raises:
+            Unreachable: No answer; nothing is wrong with asking again.
+            ApiError: The server's no.
+        """
+        try:
+            return await self._exchange("GET", path, params, None, "", timeout_s)
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise Unreachable(f"GET {path}: {_why(error)}") from error
+
+    async def write(
+        self,
+        method: str,
+        path: str,
+        params: Params,
+        body: object,
+        *,
+        content_type: str = "application/json",
+        timeout_s: float,
+    ) -> Object:
+        """Send a write, which the server abandons after `timeout_s` seconds; never repeated.
+
+        Raises:
+            Unreachable: It was not sent.
+            Unknown: It was sent and no answer came, or the server ran into the limit.
+            ApiError: The server's no.
+        """
+        params = {**params, "timeout": f"{max(1, int(timeout_s * 1000))}ms"}
+        data = orjson.dumps(body)
+        try:
+            return await self._exchange(
+                method, path, params, data, content_type, timeout_s + _GRACE_S
+            )
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+            raise Unreachable(f"{method} {path}: {_why(error)}") from error
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise Unknown(f"{method} {path}: {_why(error)}") from error
+        except ServerError as error:
+            if error.status == 504:
+                raise Unknown(f"{method} {path}: {error}") from error
+            raise
+
+    @asynccontextmanager
+    async def stream(
+        self, path: str, params: Params, *, inactivity_s: float
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        """GET an endless answer, line by line; silence beyond `inactivity_s` breaks it.
+
+        Raises:
+            Unreachable: The stream could not be opened.
+            StreamBroken: It broke or fell silent. Its proper end is no error.
+            ApiError: The server's no.
+        """
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=inactivity_s)
+        opened = False
+        try:
+            async with await self._request("GET", path, params, None, "", timeout) as answer:
+                await _raise_refusal(answer)
+                opened = True
+                yield _lines(answer.content)
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            kind = StreamBroken if opened else Unreachable
+            raise kind(f"watch {path}: {_why(error)}") from error
+
+    async def _exchange(
+        self,
+        method: str,
+        path: str,
+        params: Params,
+        data: bytes | None,
+        content_type: str,
+        timeout_s: float,
+    ) -> Object:
+        timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=min(_CONNECT_S, timeout_s))
+        answer = await self._request(method, path, params, data, content_type, timeout)
+        if answer.status == 401:
+            answer.release()
+            await self._connection.renew()
+            answer = await self._request(method, path, params, data, content_type, timeout)
+        async with answer:
+            await _raise_refusal(answer)
+            text = await answer.read()
+            try:
+                decoded: Object = orjson.loads(text)
+            except orjson.JSONDecodeError as error:  # something in between answered
+                raise ServerError(f"not JSON: {text[:80]!r}", status=answer.status) from error
+            return decoded
+
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        params: Params,
+        data: bytes | None,
+        content_type: str,
+        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - the session enforces it
+    ) -> aiohttp.ClientResponse:
+        headers = {"Accept": "application/json", **await self._connection.headers()}
+        if content_type:
+            headers["Content-Type"] = content_type
+        tls: ssl.SSLContext | bool = self._connection.tls or True
+        return await self._session.request(
+            method,
+            URL(self._connection.server + path).with_query(params),
+            data=data,
+            headers=headers,
+            timeout=timeout,
+            ssl=tls,
+            server_hostname=self._connection.server_name,
+            proxy=self._connection.proxy,
+            allow_redirects=False,
+        )
+
+
+async def _raise_refusal(answer: aiohttp.ClientResponse) -> None:
+    if answer.status < 300:
+        return
+    text = await answer.read()
+    try:
+        body = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        body = {"message": text[:200].decode(errors="replace").strip()}
+    seconds = answer.headers.get("Retry-After", "")
+    raise error_from_status(
+        answer.status,
+        body if isinstance(body, dict) else {},
+        retry_after=float(seconds) if seconds.isdecimal() else None,
+    )
+
+
+async def _lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+    # Not the reader's own lines: those have a length limit, and an event may be a megabyte long.
+    rest = b""
+    async for chunk in content.iter_any():
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            if line:
+                yield line
+
+
+def _why(error: BaseException) -> str:
+    if isinstance(error, (TimeoutError, asyncio.TimeoutError)):
+        return "no answer in time"
+    return f"{type(error).__name__}: {error}"
