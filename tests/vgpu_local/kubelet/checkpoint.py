@@ -38,13 +38,6 @@ def write_checkpoint(
     os.replace(temporary, path)
 
 
-def read_registered(path: Path) -> set[str]:
-    """Return the resources a kubelet still knows of after its restart; none without a file."""
-    if not path.exists():
-        return set()
-    return set(json.loads(path.read_text())["Data"]["RegisteredDevices"])
-
-
 def _entry(holding: Holding) -> dict[str, Any]:
     by_numa: dict[str, list[str]] = {}
     for device, nodes in zip(holding.device_ids, holding.numa, strict=True):

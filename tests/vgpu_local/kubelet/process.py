@@ -81,7 +81,9 @@ class ContainerProcess:
     async def stop(self, grace: float) -> None:
         """Ask the main process to end, and kill everything after `grace` seconds."""
         if self._process.returncode is None:
-            self._process.send_signal(signal.SIGTERM)
+            with contextlib.suppress(ProcessLookupError):
+                # Not through asyncio: its send_signal may reap the child behind its own back.
+                os.kill(self.pid, signal.SIGTERM)
             try:
                 async with asyncio.timeout(grace):
                     await self._process.wait()

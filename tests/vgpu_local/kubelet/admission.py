@@ -1,0 +1,93 @@
+"""Admitting pods to a node: choosing devices and calling Allocate, one pod at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from vgpu_local.kubelet.checkpoint import write_checkpoint
+from vgpu_local.kubelet.holdings import AdmissionError, Holding, Holdings, pick
+from vgpu_local.kubelet.plugins import PluginError, PluginRegistry
+from vgpu_local.kubelet.podspec import Container, Pod
+
+
+class Admission:
+    """Gives the containers of a pod their devices, or refuses the pod.
+
+    A resource that no plugin ever registered is skipped, not refused: that is what the kubelet
+    does (it drops extended resources its node does not have from the check), and the reason why
+    a scheduler must never be told to ignore the resource.
+    """
+
+    def __init__(
+        self,
+        registry: PluginRegistry,
+        holdings: Holdings,
+        *,
+        checkpoint: Path,
+        active: Callable[[], Collection[str]],
+        order: random.Random,
+    ) -> None:
+        """Admit onto one node.
+
+        Args:
+            registry: its plugins.
+            holdings: who holds what; written here only.
+            checkpoint: file in which each allocation is noted before anything starts.
+            active: UIDs of the pods that still count.
+            order: in which free devices are picked.
+        """
+        self._registry = registry
+        self._holdings = holdings
+        self._checkpoint = checkpoint
+        self._active = active
+        self._order = order
+        self._one_at_a_time = asyncio.Lock()
+
+    async def admit(self, pod: Pod) -> None:
+        """Allocate for every container of a pod, init containers first.
+
+        Raises:
+            AdmissionError: the pod must fail; what its earlier containers got stays with it until
+                the next one is admitted, as on a real node.
+        """
+        async with self._one_at_a_time:
+            self._holdings.keep_only(self._active())
+            reusable: dict[str, set[str]] = {}
+            for container in pod.all_containers:
+                for resource, needed in container.devices:
+                    if resource in self._registry.resources and needed > 0:
+                        again = reusable.setdefault(resource, set())
+                        ids = await self._allocate(pod, container, resource, needed, again)
+                        if container in pod.init_containers and not container.restartable:
+                            again.update(ids)
+                        else:
+                            again.difference_update(ids)
+
+    def save(self) -> None:
+        """Write the checkpoint."""
+        registered = {name: r.healthy for name, r in self._registry.resources.items()}
+        write_checkpoint(self._checkpoint, self._holdings, registered)
+
+    async def _allocate(
+        self, pod: Pod, container: Container, name: str, needed: int, reusable: set[str]
+    ) -> tuple[str, ...]:
+        resource = self._registry.resources[name]
+        try:
+            ids = pick(
+                resource=name,
+                needed=needed,
+                healthy=resource.healthy,
+                in_use=self._holdings.in_use(name),
+                reusable=reusable,
+                order=self._order,
+            )
+            numa = tuple(resource.devices[i].numa for i in ids)
+            response = await self._registry.allocate(resource, ids)
+        except (AdmissionError, PluginError) as error:
+            raise AdmissionError(f"Allocate failed due to {error}, which is unexpected") from error
+        self._holdings.add(Holding(pod.uid, container.name, name, ids, numa, response))
+        self.save()
+        return ids

@@ -1,0 +1,67 @@
+"""Where a simulated node keeps its files, and how its sockets get a path short enough to bind."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from vgpu_local.kubelet.checkpoint import FILE_NAME
+
+SOCKET_PATH_MAX = 107
+"""Longest path a unix socket can be bound to, in bytes."""
+
+_LONGEST_SOCKET = "device-plugins/" + "x" * 40
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFolders:
+    """The folders of one node.
+
+    Attributes:
+        root: the run folder itself.
+        sockets: the same folder, perhaps through a short symlink; sockets are bound below it.
+        link: the temporary folder that holds the symlink, if there is one.
+    """
+
+    root: Path
+    sockets: Path
+    link: Path | None
+
+    @property
+    def device_plugins(self) -> Path:
+        """Where plugins put their sockets; the kubelet's is `kubelet.sock`."""
+        return self.sockets / "device-plugins"
+
+    @property
+    def pod_resources(self) -> Path:
+        """Where the PodResources socket is, `kubelet.sock`."""
+        return self.sockets / "pod-resources"
+
+    @property
+    def cdi(self) -> Path:
+        """Where CDI spec files are looked for."""
+        return self.root / "cdi"
+
+    @property
+    def checkpoint(self) -> Path:
+        """The device manager's checkpoint."""
+        return self.root / "device-plugins" / FILE_NAME
+
+    def remove_link(self) -> None:
+        """Remove what lies outside the run folder."""
+        if self.link is not None:
+            shutil.rmtree(self.link, ignore_errors=True)
+
+
+def make_folders(root: Path) -> NodeFolders:
+    """Create the folders of a node under `root`."""
+    root = root.absolute()
+    for name in ("device-plugins", "pod-resources", "cdi", "logs"):
+        (root / name).mkdir(parents=True, exist_ok=True)
+    if len(bytes(root / _LONGEST_SOCKET)) <= SOCKET_PATH_MAX:
+        return NodeFolders(root, root, None)
+    link = Path(tempfile.mkdtemp(prefix="vgpu-"))
+    (link / "n").symlink_to(root)
+    return NodeFolders(root, link / "n", link)

@@ -1,0 +1,277 @@
+"""The kubelet itself: its sockets, its pods, its node."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import grpc
+
+from vgpu_api.resources import PODS
+from vgpu_client.api import Api
+from vgpu_client.errors import ClientError
+from vgpu_client.reflector import Identity, Reflector, Scope
+from vgpu_client.transport import Object
+from vgpu_local.kubelet.admission import Admission
+from vgpu_local.kubelet.folders import NodeFolders
+from vgpu_local.kubelet.holdings import Holdings
+from vgpu_local.kubelet.node import NodeShape, register_node, write_node_status
+from vgpu_local.kubelet.plugins import PluginRegistry
+from vgpu_local.kubelet.podresources import PodResources
+from vgpu_local.kubelet.podspec import Pod
+from vgpu_local.kubelet.process import ExecResult
+from vgpu_local.kubelet.reporter import Reporter
+from vgpu_local.kubelet.runtime import Runtime
+from vgpu_local.kubelet.worker import Pace, PodWorker
+from vgpu_nodeagent.kubelet_api import deviceplugin_pb2_grpc as dp_grpc
+from vgpu_nodeagent.kubelet_api import podresources_pb2_grpc as pr_grpc
+
+HEARTBEAT = 300.0
+
+log = logging.getLogger(__name__)
+
+
+class Kubelet:
+    """The kubelet of one node. It belongs to the loop on which `start` was awaited."""
+
+    def __init__(
+        self,
+        api: Api,
+        shape: NodeShape,
+        folders: NodeFolders,
+        *,
+        environment: Mapping[str, str],
+        pace: Pace = Pace(),  # noqa: B008 - immutable
+        order: random.Random | None = None,
+    ) -> None:
+        """Describe a kubelet; nothing happens before `start`.
+
+        Args:
+            api: the cluster.
+            shape: the node to register.
+            folders: its files.
+            environment: what every container has, as if from its image.
+            pace: waiting times.
+            order: in which free devices are handed out; unpredictable when None.
+        """
+        self.shape = shape
+        self.folders = folders
+        self._api = api
+        self._pace = pace
+        self._workers: dict[str, PodWorker] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._servers: list[grpc.aio.Server] = []
+        self._devices_changed = asyncio.Event()
+        self._holdings = Holdings()
+        self._registry = PluginRegistry(folders.device_plugins, self._devices_changed.set)
+        self._admission = Admission(
+            self._registry,
+            self._holdings,
+            checkpoint=folders.checkpoint,
+            active=lambda: {pod.uid for pod in self._active_pods()},
+            order=order or random.Random(),
+        )
+        self._runtime = Runtime(
+            self._registry,
+            self._holdings,
+            cdi_folders=[folders.cdi],
+            image={"PATH": os.environ.get("PATH", os.defpath), **environment},
+            folder=folders.root,
+        )
+        self._reporter = Reporter(api, shape.name)
+        self._pods = Reflector(
+            api,
+            PODS,
+            _PodSink(self),
+            decode=lambda raw: raw,
+            scope=Scope(field_selector=f"spec.nodeName={shape.name}"),
+        )
+
+    async def start(self) -> None:
+        """Open the sockets, register the node and take on its pods."""
+        await self._serve()
+        await register_node(self._api, self.shape)
+        self._devices_changed.set()
+        self._spawn(self._keep_node_status())
+        self._spawn(self._pods.run())
+        await self._pods.synced.wait()
+
+    async def stop(self) -> None:
+        """Kill every container and close everything; the Node and Pod objects stay."""
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*(worker.kill() for worker in tuple(self._workers.values())))
+        await self._close_sockets()
+        await self._registry.forget()
+        self.folders.remove_link()
+
+    async def restart(self) -> None:
+        """Restart the kubelet's process: sockets and plugin options go, containers stay."""
+        await self._close_sockets()
+        await self._registry.forget()
+        for path in self.folders.device_plugins.iterdir():
+            if path.name != self.folders.checkpoint.name:
+                path.unlink()
+        await self._serve()
+
+    async def exec(
+        self,
+        namespace: str,
+        pod: str,
+        container: str,
+        command: Sequence[str],
+        *,
+        environment: Mapping[str, str] | None = None,
+        limit: float = 30.0,
+    ) -> ExecResult:
+        """Run a command in a running container, as `kubectl exec` does.
+
+        Raises:
+            LookupError: there is no such pod here, or the container is not running.
+            TimeoutError: it took more than `limit` seconds.
+        """
+        process = self._worker(namespace, pod).process(container)
+        return await process.exec(command, environment or {}, limit)
+
+    def environment(self, namespace: str, pod: str, container: str) -> Mapping[str, str]:
+        """Return the environment that a running container was started with.
+
+        Raises:
+            LookupError: there is no such pod here, or the container is not running.
+        """
+        return self._worker(namespace, pod).process(container).environment
+
+    def logs(self, namespace: str, pod: str, container: str) -> str:
+        """Return the output of all runs of a container, also after its end.
+
+        Raises:
+            LookupError: this node never had such a pod.
+        """
+        found = sorted((self.folders.root / "logs").glob(f"{namespace}_{pod}_*"), key=_age)
+        if not found:
+            raise LookupError(f"no pod {namespace}/{pod} was on {self.shape.name}")
+        path = found[-1] / f"{container}.log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    # The pods
+
+    def take(self, raw: Object) -> None:
+        """Take on a pod, or the news about one."""
+        uid = raw["metadata"]["uid"]
+        worker = self._workers.get(uid)
+        if worker is None:
+            worker = self._workers[uid] = PodWorker(
+                raw,
+                admission=self._admission,
+                runtime=self._runtime,
+                reporter=self._reporter,
+                pace=self._pace,
+            )
+            if (raw.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
+                worker.active = False
+            elif not worker.pod.deletion_timestamp:
+                self._spawn(worker.run())
+        else:
+            worker.update(raw)
+        if worker.pod.deletion_timestamp and not worker.terminating:
+            worker.terminating = True
+            self._spawn(worker.terminate())
+
+    def drop(self, uid: str) -> None:
+        """End a pod whose object is gone, deleted by force perhaps."""
+        worker = self._workers.get(uid)
+        if worker is not None:
+            self._spawn(self._forget(worker))
+
+    async def _forget(self, worker: PodWorker) -> None:
+        await worker.kill()
+        self._workers.pop(worker.pod.uid, None)
+
+    def _active_pods(self) -> Iterator[Pod]:
+        return (worker.pod for worker in self._workers.values() if worker.active)
+
+    def _worker(self, namespace: str, name: str) -> PodWorker:
+        for worker in reversed(self._workers.values()):  # the newest of that name
+            if (worker.pod.namespace, worker.pod.name) == (namespace, name):
+                return worker
+        raise LookupError(f"no pod {namespace}/{name} on {self.shape.name}")
+
+    # The sockets and the node
+
+    async def _serve(self) -> None:
+        registration, resources = grpc.aio.server(), grpc.aio.server()
+        dp_grpc.add_RegistrationServicer_to_server(self._registry, registration)
+        pr_grpc.add_PodResourcesListerServicer_to_server(
+            PodResources(self._holdings, self._active_pods), resources
+        )
+        for server, folder in (
+            (registration, self.folders.device_plugins),
+            (resources, self.folders.pod_resources),
+        ):
+            socket = folder / "kubelet.sock"
+            socket.unlink(missing_ok=True)
+            server.add_insecure_port(f"unix://{socket}")
+            await server.start()
+            self._servers.append(server)
+
+    async def _close_sockets(self) -> None:
+        servers, self._servers = self._servers, []
+        await asyncio.gather(*(server.stop(None) for server in servers))
+
+    async def _keep_node_status(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(HEARTBEAT):
+                    await self._devices_changed.wait()
+            except TimeoutError:
+                pass  # time for a heartbeat
+            self._devices_changed.clear()
+            self._admission.save()
+            devices = {
+                name: (len(resource.devices), len(resource.healthy))
+                for name, resource in self._registry.resources.items()
+            }
+            try:
+                await write_node_status(self._api, self.shape, devices)
+            except ClientError as error:
+                log.info("node %s: %s", self.shape.name, error)
+                self._devices_changed.set()
+                await asyncio.sleep(self._pace.write_retry)
+
+    def _spawn(self, work: Coroutine[object, object, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("kubelet of %s: %s", self.shape.name, error, exc_info=error)
+
+
+class _PodSink:
+    """Hands the reflector's news on to the kubelet."""
+
+    def __init__(self, kubelet: Kubelet) -> None:
+        self._kubelet = kubelet
+
+    def added(self, obj: Object) -> None:
+        self._kubelet.take(obj)
+
+    def modified(self, obj: Object) -> None:
+        self._kubelet.take(obj)
+
+    def deleted(self, identity: Identity) -> None:
+        self._kubelet.drop(identity.uid)
+
+    def unreadable(self, identity: Identity, raw: Object, error: Exception) -> None:
+        raise AssertionError("objects are taken as they are") from error
+
+
+def _age(path: Path) -> float:
+    return path.stat().st_mtime

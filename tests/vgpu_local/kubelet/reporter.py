@@ -1,0 +1,103 @@
+"""Telling the API server about pods: their status, their events, their end."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from vgpu_api.resources import PODS
+from vgpu_client.api import Api
+from vgpu_client.errors import ClientError, Conflict, NotFound
+from vgpu_client.event import create_event
+from vgpu_client.transport import Object
+
+log = logging.getLogger(__name__)
+
+Compose = Callable[[Sequence[Mapping[str, Any]]], Mapping[str, Any]]
+"""Makes a status of the conditions that the pod has."""
+
+
+def timestamp() -> str:
+    """Return the present moment as the API writes it."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+class Reporter:
+    """Writes as one node's kubelet."""
+
+    def __init__(self, api: Api, node: str) -> None:
+        """Report through `api` for the node of that name."""
+        self._api = api
+        self._node = node
+
+    async def write_status(self, pod: Object, compose: Compose) -> Object | None:
+        """Bring the status up to date, on top of whatever others wrote into it.
+
+        Args:
+            pod: the newest known version.
+            compose: called again with fresh conditions when that version was stale.
+
+        Returns:
+            The pod as it is now, or None when it is gone.
+
+        Raises:
+            ClientError: the API server did not take it; to be tried again.
+        """
+        uid = pod["metadata"]["uid"]
+        while True:
+            before = pod.get("status") or {}
+            status = compose(before.get("conditions") or ())
+            if all(before.get(key) == value for key, value in status.items()):
+                return pod
+            try:
+                return await self._api.replace(
+                    PODS, {**pod, "status": {**before, **status}}, subresource="status"
+                )
+            except NotFound:
+                return None
+            except Conflict:
+                try:
+                    pod = await self._api.get(
+                        PODS, pod["metadata"]["name"], namespace=pod["metadata"]["namespace"]
+                    )
+                except NotFound:
+                    return None
+                if pod["metadata"]["uid"] != uid:
+                    return None
+
+    async def event(
+        self, pod: Object, kind: Literal["Normal", "Warning"], reason: str, message: str
+    ) -> None:
+        """Write an event; one that cannot be written is lost, as a kubelet's is."""
+        try:
+            await create_event(
+                self._api,
+                {"apiVersion": "v1", "kind": "Pod", **pod},
+                type=kind,
+                reason=reason,
+                message=message,
+                component=f"kubelet/{self._node}",
+                now=datetime.now(UTC),
+            )
+        except ClientError as error:
+            log.info("event %s of %s not written: %s", reason, pod["metadata"]["name"], error)
+
+    async def remove(self, pod: Object) -> None:
+        """Delete a pod whose containers have all ended.
+
+        Raises:
+            ClientError: the API server did not take it; to be tried again.
+        """
+        metadata = pod["metadata"]
+        try:
+            await self._api.delete(
+                PODS,
+                metadata["name"],
+                namespace=metadata["namespace"],
+                uid=metadata["uid"],
+                grace_s=0,
+            )
+        except (NotFound, Conflict):
+            return  # somebody else was faster, or there is a new pod of this name

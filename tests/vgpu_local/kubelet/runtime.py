@@ -1,0 +1,128 @@
+"""Starting one container: the kubelet's last questions, then what a container runtime does."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from vgpu_local.kubelet.cdi import BindMount, CdiError, Edits, resolve
+from vgpu_local.kubelet.environment import ConfigError, command_line, container_environment
+from vgpu_local.kubelet.holdings import Holdings
+from vgpu_local.kubelet.plugins import PluginError, PluginRegistry
+from vgpu_local.kubelet.podspec import Container, Pod
+from vgpu_local.kubelet.process import ContainerProcess
+from vgpu_nodeagent.kubelet_api import deviceplugin_pb2 as dp
+
+
+class StartError(Exception):
+    """A container could not be started, and will be tried again.
+
+    Attributes:
+        reason: the word that its waiting state shows.
+    """
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class Runtime:
+    """Turns containers of admitted pods into processes."""
+
+    def __init__(
+        self,
+        registry: PluginRegistry,
+        holdings: Holdings,
+        *,
+        cdi_folders: Sequence[Path],
+        image: Mapping[str, str],
+        folder: Path,
+    ) -> None:
+        """Start containers of one node.
+
+        Args:
+            registry: the node's plugins.
+            holdings: the devices of each container.
+            cdi_folders: where spec files are.
+            image: environment that every container has.
+            folder: working directory of all containers; logs go below it.
+        """
+        self._registry = registry
+        self._holdings = holdings
+        self._cdi_folders = cdi_folders
+        self._image = image
+        self._folder = folder
+
+    async def start(self, pod: Pod, container: Container) -> ContainerProcess:
+        """Start a container: PreStartContainer, then CDI names, then the process.
+
+        Raises:
+            StartError: it does not run; nothing is left behind.
+        """
+        try:
+            await self._pre_start(pod, container)
+        except PluginError as error:
+            raise StartError("CreateContainerConfigError", str(error)) from error
+        try:
+            environment = self._environment(pod, container)
+            command = command_line(container, environment)
+        except ConfigError as error:
+            raise StartError("CreateContainerConfigError", str(error)) from error
+        except (CdiError, OSError) as error:
+            raise StartError("CreateContainerError", str(error)) from error
+        try:
+            return await ContainerProcess.start(
+                command, environment, folder=self._folder, log=self.log_file(pod, container.name)
+            )
+        except OSError as error:
+            raise StartError(
+                "RunContainerError",
+                f'failed to create containerd task: exec: "{command[0]}": {error.strerror}',
+            ) from error
+
+    def log_file(self, pod: Pod, container: str) -> Path:
+        """Return the file with the output of all runs of a container."""
+        return self._folder / "logs" / f"{pod.namespace}_{pod.name}_{pod.uid}" / f"{container}.log"
+
+    async def _pre_start(self, pod: Pod, container: Container) -> None:
+        for name, needed in container.devices:
+            resource = self._registry.resources.get(name)
+            if resource is None or needed <= 0:
+                continue
+            holding = self._holdings.find(pod.uid, container.name, name)
+            if holding is None:
+                raise PluginError(
+                    f"no devices found allocated in local cache for pod {pod.uid}, "
+                    f"container {container.name}, resource {name}"
+                )
+            await self._registry.pre_start(resource, holding.device_ids)
+
+    def _environment(self, pod: Pod, container: Container) -> dict[str, str]:
+        allocated, names = Edits(), list[str]()
+        for holding in self._holdings.of_container(pod.uid, container.name):
+            answer = dp.ContainerAllocateResponse.FromString(holding.response)
+            allocated += _edits(answer)
+            names.extend(device.name for device in answer.cdi_devices)
+        injected = resolve(names, self._cdi_folders)
+        for mount in allocated.mounts + injected.mounts:
+            if not os.path.exists(mount.host_path):
+                raise CdiError(
+                    f'error mounting "{mount.host_path}" to rootfs at "{mount.container_path}": '
+                    "no such file or directory"
+                )
+        return container_environment(
+            pod,
+            container,
+            image={"HOSTNAME": pod.name, **self._image},
+            allocated=allocated,
+            injected=injected,
+        )
+
+
+def _edits(answer: dp.ContainerAllocateResponse) -> Edits:
+    return Edits(
+        env=tuple(sorted(answer.envs.items())),
+        mounts=tuple(BindMount(m.container_path, m.host_path) for m in answer.mounts),
+        device_nodes=tuple(device.container_path for device in answer.devices),
+    )

@@ -1,0 +1,303 @@
+"""One pod from its admission to its end: the loop a kubelet runs for each pod."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from vgpu_client.errors import ClientError
+from vgpu_client.transport import Object
+from vgpu_local.kubelet.admission import Admission
+from vgpu_local.kubelet.holdings import AdmissionError
+from vgpu_local.kubelet.podspec import parse_pod
+from vgpu_local.kubelet.process import ContainerProcess
+from vgpu_local.kubelet.reporter import Reporter, timestamp
+from vgpu_local.kubelet.runtime import Runtime, StartError
+from vgpu_local.kubelet.status import (
+    ContainerRecord,
+    Running,
+    Terminated,
+    Waiting,
+    initialized,
+    phase_of,
+    pod_status,
+    refused_status,
+)
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How long a kubelet waits, in seconds.
+
+    Attributes:
+        first_retry: after the first failure to start a container.
+        retry: after every further one.
+        first_restart: before the second restart of a container that ended; then doubled.
+        last_restart: at most.
+        write_retry: before a status is written again that the API server did not take.
+    """
+
+    first_retry: float = 0.5
+    retry: float = 10.0
+    first_restart: float = 1.0
+    last_restart: float = 10.0
+    write_retry: float = 0.5
+
+
+class PodWorker:
+    """Runs one pod. All methods are called on the kubelet's loop."""
+
+    def __init__(
+        self,
+        pod: Object,
+        *,
+        admission: Admission,
+        runtime: Runtime,
+        reporter: Reporter,
+        pace: Pace,
+    ) -> None:
+        """Take on a pod that is bound to this node and not running anywhere yet."""
+        self.pod = parse_pod(pod)
+        self.active = True
+        self.terminating = False
+        self._raw = pod
+        self._admission = admission
+        self._runtime = runtime
+        self._reporter = reporter
+        self._pace = pace
+        self._start_time = timestamp()
+        self._refusal: Mapping[str, Any] | None = None
+        first = Waiting("PodInitializing" if self.pod.init_containers else "ContainerCreating")
+        self._inits = [
+            ContainerRecord(c, Waiting("PodInitializing")) for c in self.pod.init_containers
+        ]
+        self._apps = [ContainerRecord(c, first) for c in self.pod.containers]
+        self._processes: dict[str, ContainerProcess] = {}
+        self._watches: dict[str, asyncio.Task[None]] = {}
+        self._wake = asyncio.Event()
+        self._unreported = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._running: asyncio.Task[None] | None = None
+
+    # What the kubelet calls
+
+    async def run(self) -> None:
+        """Run the pod until it has ended; `terminate` and `kill` may end it before."""
+        self._running = asyncio.create_task(self._live())
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._running
+
+    def update(self, raw: Object) -> bool:
+        """Take a newer version; say whether it means anything to a kubelet (status does not)."""
+        self._raw = raw
+        pod = parse_pod(raw)
+        changed = pod != self.pod
+        self.pod = pod
+        if changed:
+            for record in self._inits + self._apps:
+                if record.failing:
+                    record.not_before = 0.0
+            self._wake.set()
+        return changed
+
+    async def terminate(self) -> None:
+        """End the pod as its deletion asks for, then remove it from the API server."""
+        self.terminating = True
+        await self._cease()
+        for name in tuple(self._processes):
+            await self._reporter.event(self._raw, "Normal", "Killing", f"Stopping container {name}")
+        await self._stop_all(self.pod.grace_seconds)
+        self.active = False
+        await self._persist(self._report_once)
+        await self._persist(lambda: self._reporter.remove(self._raw))
+
+    async def kill(self) -> None:
+        """End the pod at once: it is gone from the API server, or the kubelet is stopping."""
+        self.terminating = True
+        self.active = False
+        await self._cease()
+        await self._stop_all(0)
+
+    def process(self, container: str) -> ContainerProcess:
+        """Return the running process of a container.
+
+        Raises:
+            LookupError: it is not running.
+        """
+        try:
+            return self._processes[container]
+        except KeyError:
+            raise LookupError(f"container {container} of {self.pod.name} is not running") from None
+
+    # The loop
+
+    async def _live(self) -> None:
+        try:
+            await self._admission.admit(self.pod)
+        except AdmissionError as error:
+            await self._refuse(str(error))
+            return
+        report = asyncio.create_task(self._report())
+        self._unreported.set()
+        try:
+            while not self._over:
+                self._wake.clear()
+                due = await self._sync()
+                self._unreported.set()
+                if not self._over:
+                    await self._pause(due)
+            await self._stop_all(self.pod.grace_seconds)  # the sidecars
+            self.active = False
+        finally:
+            report.cancel()
+            await asyncio.gather(report, return_exceptions=True)
+        await self._persist(self._report_once)
+
+    @property
+    def _over(self) -> bool:
+        return phase_of(self.pod, self._inits, self._apps) in ("Succeeded", "Failed")
+
+    async def _pause(self, due: float | None) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(due):
+                await self._wake.wait()
+
+    async def _sync(self) -> float | None:
+        """Start what should run now; return the loop time of the next attempt, if one is due."""
+        for record in self._inits:
+            await self._start_if_due(record)
+            if not initialized([record]):
+                return self._next_attempt()
+        for record in self._apps:
+            await self._start_if_due(record)
+        return self._next_attempt()
+
+    def _next_attempt(self) -> float | None:
+        return min(
+            (r.not_before for r in self._inits + self._apps if self._wanted(r) and r.not_before),
+            default=None,
+        )
+
+    def _wanted(self, record: ContainerRecord) -> bool:
+        if isinstance(record.state, Running):
+            return False
+        ended = record.state if isinstance(record.state, Terminated) else record.last
+        if ended is None or record.container.restartable:
+            return True
+        if self.pod.restart_policy == "Never":
+            return False
+        is_app = record in self._apps
+        return ended.exit_code != 0 or (is_app and self.pod.restart_policy == "Always")
+
+    async def _start_if_due(self, record: ContainerRecord) -> None:
+        if not self._wanted(record) or self._loop.time() < record.not_before:
+            return
+        name = record.container.name
+        try:
+            process = await self._runtime.start(self.pod, record.container)
+        except StartError as error:
+            self._set_waiting(record, Waiting(error.reason, str(error)))
+            wait = self._pace.retry if record.failing else self._pace.first_retry
+            record.not_before = self._loop.time() + wait
+            record.failing = True
+            await self._reporter.event(self._raw, "Warning", "Failed", f"Error: {error}")
+            return
+        if isinstance(record.state, Terminated):
+            record.last = record.state
+        if record.last is not None:
+            record.restarts += 1
+        record.failing, record.not_before = False, 0.0
+        record.container_id = f"process://{secrets.token_hex(32)}"
+        record.state = Running(timestamp())
+        self._processes[name] = process
+        self._watches[name] = asyncio.create_task(self._watch(record, process))
+        self._unreported.set()
+        await self._reporter.event(self._raw, "Normal", "Started", f"Started container {name}")
+
+    async def _watch(self, record: ContainerRecord, process: ContainerProcess) -> None:
+        code = await process.wait()
+        name = record.container.name
+        started = record.state.started_at if isinstance(record.state, Running) else timestamp()
+        record.state = Terminated(code, started, timestamp())
+        del self._processes[name]
+        if not self.terminating and self._wanted(record) and record.restarts:
+            wait = min(
+                self._pace.first_restart * 2 ** (record.restarts - 1), self._pace.last_restart
+            )
+            record.not_before = self._loop.time() + wait
+            message = (
+                f"back-off {wait:g}s restarting failed container={name} "
+                f"pod={self.pod.name}_{self.pod.namespace}({self.pod.uid})"
+            )
+            self._set_waiting(record, Waiting("CrashLoopBackOff", message))
+        self._unreported.set()
+        self._wake.set()
+
+    @staticmethod
+    def _set_waiting(record: ContainerRecord, waiting: Waiting) -> None:
+        if isinstance(record.state, Terminated):
+            record.last = record.state
+        record.state = waiting
+
+    # The end, and telling about it
+
+    async def _cease(self) -> None:
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.gather(self._running, return_exceptions=True)
+
+    async def _stop_all(self, grace: float) -> None:
+        await asyncio.gather(*(p.stop(grace) for p in tuple(self._processes.values())))
+        await asyncio.gather(*self._watches.values())
+
+    async def _refuse(self, why: str) -> None:
+        self.active = False
+        reason = "UnexpectedAdmissionError"
+        self._refusal = refused_status(reason, why, start_time=self._start_time)
+        await self._reporter.event(self._raw, "Warning", reason, why)
+        await self._persist(self._report_once)
+
+    async def _report(self) -> None:
+        while True:
+            await self._unreported.wait()
+            self._unreported.clear()
+            if not self._over:  # an end is told once, when nothing runs any more
+                await self._persist(self._report_once)
+
+    async def _report_once(self) -> None:
+        def compose(conditions: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+            if self._refusal is not None:
+                return self._refusal
+            return pod_status(
+                self.pod,
+                self._inits,
+                self._apps,
+                start_time=self._start_time,
+                now=timestamp(),
+                conditions=conditions,
+                terminal=not self.active,
+            )
+
+        written = await self._reporter.write_status(self._raw, compose)
+        if written is not None and _version(written) > _version(self._raw):
+            self._raw = written
+
+    async def _persist(self, write: Callable[[], Awaitable[object]]) -> None:
+        while True:
+            try:
+                await write()
+                return
+            except ClientError as error:
+                log.info("pod %s: %s", self.pod.name, error)
+                await asyncio.sleep(self._pace.write_retry)
+
+
+def _version(raw: Object) -> int:
+    return int(raw["metadata"]["resourceVersion"])
