@@ -90,7 +90,10 @@ class Api:
         """
         connection = await login(kubeconfig, context)
         connector = aiohttp.TCPConnector(limit=_CONNECTIONS)
-        async with aiohttp.ClientSession(connector=connector, read_bufsize=2**20) as session:
+        headers = {"User-Agent": "vgpu"}  # the field manager of writes that name none
+        async with aiohttp.ClientSession(
+            connector=connector, headers=headers, read_bufsize=2**20
+        ) as session:
             yield cls(Transport(session, connection))
 
     async def get(self, resource: Resource, name: str, *, namespace: str | None = None) -> Object:
@@ -208,7 +211,7 @@ class Api:
         field_manager: str | None = None,
         timeout_s: float = WRITE_TIMEOUT_S,
     ) -> Object:
-        """Patch by operations; a `test` that does not hold raises `PatchTestFailed`."""
+        """Patch by operations; a `test` that does not hold raises `PatchDoesNotFit`."""
         return await self._transport.write(
             "PATCH",
             resource.path(namespace=namespace, name=name, subresource=subresource),

@@ -18,7 +18,7 @@ from typing import Generic, Protocol, TypeAlias, TypeVar
 
 from vgpu_api.resources import Resource
 from vgpu_client.api import Api
-from vgpu_client.errors import ClientError, Gone
+from vgpu_client.errors import ClientError, Gone, StreamBroken
 from vgpu_client.transport import Object
 
 logger = logging.getLogger(__name__)
@@ -206,16 +206,18 @@ class Reflector(Generic[T]):
             timeout_s=self._pace.watch_s * (1 - 0.2 * self._jitter()),
             inactivity_s=self._pace.inactivity_s,
         )
-        said_anything = False
+        said_anything, opened_at = False, self._position
         async with aclosing(events):
             async for event in events:
                 said_anything = True
                 self._failures = 0
-                self._apply(event["type"], event["object"])
+                self._apply(event["type"], event["object"], since=opened_at)
         return said_anything
 
-    def _apply(self, kind: str, raw: Object) -> None:
+    def _apply(self, kind: str, raw: Object, *, since: int) -> None:
         version = int(raw["metadata"]["resourceVersion"])
+        if version < since:
+            raise StreamBroken(f"version {version} after {since}: the server's data were restored")
         if version <= self._position:
             return  # told before: versions grow along a stream
         self._position = version

@@ -1,0 +1,219 @@
+"""Who decides: one holder of a Lease, with no trust in anybody's wall clock.
+
+A holder may act until `duration_s` after it *began* its last successful renewal, by its own
+monotonic clock. A candidate takes over only when it has seen the record unchanged for that
+duration plus the time a write may take, by its own clock again. The times written into the
+record are for people. So a jumping wall clock can neither prolong nor shorten a lease.
+
+kubernetes-asyncio's elector compares wall clocks and does not tell how long the lease still
+lasts, which a writer must know to start no write that could outlive it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import NoReturn
+
+from vgpu_api.resources import LEASES
+from vgpu_client.api import Api
+from vgpu_client.errors import ClientError, Conflict, NotFound
+from vgpu_client.transport import Object
+
+logger = logging.getLogger(__name__)
+
+
+class LeaseLost(ClientError):
+    """Somebody else may lead by now; whoever acts on the lease must stop at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """The times of an election, in seconds. All candidates of one lease must agree on them."""
+
+    duration_s: int = 15
+    """A lease lasts this long after its last renewal was begun."""
+    renew_s: float = 4.0
+    """The holder renews this often, and candidates look this often."""
+    retry_s: float = 1.0
+    """A renewal that failed is tried again after this long."""
+    write_s: float = 5.0
+    """A candidate waits this much longer than the lease: what its holder sent has landed then."""
+
+
+def boot_clock() -> float:
+    """Seconds since boot, time asleep included (a suspended holder must find its lease over)."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class Elector:
+    """One candidate for one Lease: `acquire`, then `hold` until it raises, or `release`.
+
+    Args:
+        api: Where the lease is.
+        namespace: Its namespace.
+        name: Its name.
+        identity: Our name in it; must be unique to this process, restarts included.
+        terms: The times.
+        clock: Monotonic seconds.
+        sleep: Waits that many of them.
+        wall: The time of day, which is written down and never read.
+        jitter: Spreads the candidates' looks, 0 to 1.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        *,
+        namespace: str,
+        name: str,
+        identity: str,
+        terms: Terms = Terms(),
+        clock: Callable[[], float] = boot_clock,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        wall: Callable[[], datetime] = lambda: datetime.now(UTC),
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        self._api = api
+        self._namespace = namespace
+        self._name = name
+        self._identity = identity
+        self._terms = terms
+        self._clock = clock
+        self._sleep = sleep
+        self._wall = wall
+        self._jitter = jitter
+        self._lease: Object = {}  # as last read or written
+        self._seen: Object = {}  # the record whose age counts ...
+        self._seen_at = 0.0  # ... and when we saw it first
+        self._until: float | None = None  # our lease's end
+
+    def remaining_s(self) -> float:
+        """Seconds for which we certainly lead; 0 or less when we do not. A write's budget."""
+        return 0.0 if self._until is None else self._until - self._clock()
+
+    def is_leading(self, *, margin_s: float = 0.0) -> bool:
+        """Whether we shall still lead in `margin_s` seconds."""
+        return self.remaining_s() > margin_s
+
+    async def acquire(self) -> None:
+        """Return when we lead. Faults of the server are waited out."""
+        while True:
+            try:
+                if await self._try_to_take():
+                    return
+            except ClientError as error:
+                logger.warning("lease %s: looking again: %s", self._name, error)
+            await self._sleep(self._terms.renew_s * (0.75 + 0.5 * self._jitter()))
+
+    async def hold(self) -> NoReturn:
+        """Renew the lease, for ever.
+
+        Raises:
+            LeaseLost: It is held by another, or its end came before a renewal got through.
+        """
+        wait_s = self._terms.renew_s
+        while True:
+            await self._sleep(max(0.0, min(wait_s, self.remaining_s())))
+            if not self.is_leading():
+                self._until = None
+                raise LeaseLost(f"{self._name}: not renewed in time")
+            wait_s = self._terms.renew_s if await self._renew() else self._terms.retry_s
+
+    async def release(self) -> None:
+        """Give the lease up, so that a successor need not wait.
+
+        End `hold` and every write first.
+        """
+        if not self.is_leading():
+            return
+        self._until = None
+        spec = {**self._lease["spec"], "holderIdentity": ""}
+        with suppress(ClientError):  # then it simply runs out
+            await self._api.replace(LEASES, {**self._lease, "spec": spec})
+
+    async def _try_to_take(self) -> bool:
+        try:
+            self._lease = await self._api.get(LEASES, self._name, namespace=self._namespace)
+            spec = self._lease.get("spec") or {}
+        except NotFound:
+            # Deleted under a holder whom we saw: it may not know yet, so its lease counts on.
+            self._lease = {}
+            spec = {**self._seen, "deleted": True} if self._seen else {}
+        if spec != self._seen:
+            self._seen, self._seen_at = spec, self._clock()
+        holder = spec.get("holderIdentity")
+        if holder and holder != self._identity and not self._has_run_out(spec):
+            return False
+        if not self._lease:
+            return await self._create()
+        # Ours under our own name too: a write of ours whose answer was lost. Only a renewal that
+        # is answered tells from when on it counts.
+        return await self._write(taking_over=holder != self._identity)
+
+    def _has_run_out(self, spec: Object) -> bool:
+        duration_s = float(spec.get("leaseDurationSeconds") or self._terms.duration_s)
+        return self._clock() - self._seen_at > duration_s + self._terms.write_s
+
+    async def _create(self) -> bool:
+        began = self._clock()
+        now = self._now()
+        lease: Object = {
+            "apiVersion": LEASES.api_version,
+            "kind": LEASES.kind,
+            "metadata": {"namespace": self._namespace, "name": self._name},
+            "spec": {
+                "holderIdentity": self._identity,
+                "leaseDurationSeconds": self._terms.duration_s,
+                "acquireTime": now,
+                "renewTime": now,
+                "leaseTransitions": 0,
+            },
+        }
+        self._lease = await self._api.create(LEASES, lease, timeout_s=self._terms.write_s)
+        self._until = began + self._terms.duration_s
+        return True
+
+    async def _renew(self) -> bool:
+        """Prolong the lease; False if that failed and should be tried again."""
+        try:
+            return await self._write(taking_over=False)
+        except Conflict:
+            pass  # changed since: by another, or by a renewal of ours whose answer was lost
+        except ClientError:
+            return False
+        try:
+            self._lease = await self._api.get(LEASES, self._name, namespace=self._namespace)
+        except ClientError:
+            return False
+        holder = (self._lease.get("spec") or {}).get("holderIdentity")
+        if holder != self._identity:
+            self._until = None
+            raise LeaseLost(f"{self._name}: held by {holder or 'nobody'}")
+        return False
+
+    async def _write(self, *, taking_over: bool) -> bool:
+        began = self._clock()
+        spec = {
+            **(self._lease.get("spec") or {}),
+            "holderIdentity": self._identity,
+            "leaseDurationSeconds": self._terms.duration_s,
+            "renewTime": self._now(),
+        }
+        if taking_over:
+            spec["acquireTime"] = spec["renewTime"]
+            spec["leaseTransitions"] = int(spec.get("leaseTransitions") or 0) + 1
+        self._lease = await self._api.replace(
+            LEASES, {**self._lease, "spec": spec}, timeout_s=self._terms.write_s
+        )
+        self._until = began + self._terms.duration_s
+        return True
+
+    def _now(self) -> str:
+        return self._wall().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

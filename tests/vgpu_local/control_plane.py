@@ -1,0 +1,269 @@
+"""A real Kubernetes control plane for tests: etcd and API server, up in about three seconds.
+
+The stand-in API server says what we believe Kubernetes does; this one says what it does. The
+programs come from `tests/cluster/build.sh`. Everything a run writes lies in one temporary folder
+that goes when it stops, and etcd listens on a Unix socket in it, so only one port is taken.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from vgpu_local.pki import Authority
+
+_BUILD = Path(__file__).parents[1] / "cluster" / "build.sh"
+_START_S = 60.0
+
+_USERS = {  # user: group
+    "admin": "system:masters",
+    "system:kube-controller-manager": "",
+    "system:kube-scheduler": "",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What runs besides etcd and the API server, and how.
+
+    Attributes:
+        controllers: Run kube-controller-manager (garbage collection, namespaces that go).
+        scheduler: Run kube-scheduler.
+        scheduler_config: A KubeSchedulerConfiguration; None for the scheduler's defaults.
+        apiserver_args: More flags for the API server.
+    """
+
+    controllers: bool = False
+    scheduler: bool = False
+    scheduler_config: Path | None = None
+    apiserver_args: Sequence[str] = ()
+
+
+class ControlPlane:
+    """Use as a context manager, or call `start` and `stop`.
+
+    Pods are admitted without a ServiceAccount, which would arrive some seconds late.
+
+    Attributes:
+        kubeconfig: Path of an administrator's kubeconfig, while it runs.
+        url: The API server's URL.
+        programs: The folder with `kubectl` and the others.
+    """
+
+    def __init__(self, options: Options = Options()) -> None:
+        self._options = options
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._folder = Path()
+        self._authority = Authority(name="vgpu-control-plane")
+        self._tokens = {user: secrets.token_hex(16) for user in _USERS}
+        self.programs = Path(
+            subprocess.run(
+                ["bash", _BUILD, "--where"], check=True, capture_output=True, text=True
+            ).stdout.strip()
+        )
+        self.url = ""
+        self.kubeconfig = Path()
+
+    def __enter__(self) -> ControlPlane:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start everything; returns when the API server says that it is ready.
+
+        Raises:
+            RuntimeError: The programs are not built, or one of them ended; says which and why.
+        """
+        if not (self.programs / "kube").exists():
+            raise RuntimeError("Kubernetes is not built yet: run `make control-plane`")
+        self._folder = Path(tempfile.mkdtemp(prefix="vgpu-control-plane-"))
+        port = _free_port()
+        self.url = f"https://127.0.0.1:{port}"
+        try:
+            self._write_credentials()
+            self._start_etcd()
+            self._start_apiserver(port)
+            self._await_ready()
+            if self._options.controllers:
+                self._start_controllers()
+            if self._options.scheduler or self._options.scheduler_config:
+                self._start_scheduler()
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """End what was started and remove its files."""
+        # KILL: the API server takes eight seconds to end politely, for data thrown away anyhow.
+        for process in self._processes:
+            process.kill()
+        for process in self._processes:
+            process.wait()
+        self._processes.clear()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _write_credentials(self) -> None:
+        folder = self._folder
+        (folder / "ca.crt").write_bytes(self._authority.certificate)
+        leaf = self._authority.leaf(names=("localhost", "kubernetes.default.svc"))
+        leaf.write(folder, name="apiserver")
+        key = ec.generate_private_key(ec.SECP256R1())
+        (folder / "sa.key").write_bytes(
+            key.private_bytes(
+                serialization.Encoding.PEM,
+                serialization.PrivateFormat.TraditionalOpenSSL,
+                serialization.NoEncryption(),
+            )
+        )
+        (folder / "sa.pub").write_bytes(
+            key.public_key().public_bytes(
+                serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+            )
+        )
+        (folder / "tokens.csv").write_text(
+            "".join(f'{self._tokens[user]},{user},{user},"{_USERS[user]}"\n' for user in _USERS)
+        )
+        for user in _USERS:
+            self._kubeconfig_of(user).write_text(json.dumps(self._kubeconfig_content(user)))
+        self.kubeconfig = self._kubeconfig_of("admin")
+
+    def _kubeconfig_of(self, user: str) -> Path:
+        return self._folder / f"{user.removeprefix('system:')}.kubeconfig"
+
+    def _kubeconfig_content(self, user: str) -> dict[str, object]:
+        cluster = {"server": self.url, "certificate-authority": str(self._folder / "ca.crt")}
+        return {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "local", "cluster": cluster}],
+            "users": [{"name": user, "user": {"token": self._tokens[user]}}],
+            "contexts": [{"name": "local", "context": {"cluster": "local", "user": user}}],
+            "current-context": "local",
+        }
+
+    def _start_etcd(self) -> None:
+        # It insists on advertising something of the form host:port, which nobody uses here.
+        nowhere = "http://localhost:1"
+        self._launch(
+            "etcd",
+            f"--data-dir={self._folder}/etcd",
+            "--unsafe-no-fsync",
+            "--log-level=warn",
+            f"--listen-client-urls=unix://{self._folder}/etcd.sock",
+            f"--advertise-client-urls={nowhere}",
+            f"--listen-peer-urls=unix://{self._folder}/etcd-peer.sock",
+            f"--initial-advertise-peer-urls={nowhere}",
+            f"--initial-cluster=default={nowhere}",
+        )
+
+    def _start_apiserver(self, port: int) -> None:
+        folder = self._folder
+        self._launch(
+            "kube-apiserver",
+            f"--etcd-servers=unix://{folder}/etcd.sock",
+            "--bind-address=127.0.0.1",
+            f"--secure-port={port}",
+            "--endpoint-reconciler-type=none",  # a loopback address may not be advertised
+            "--service-cluster-ip-range=10.96.0.0/16",
+            "--allow-privileged=true",
+            "--profiling=false",
+            "--authorization-mode=Node,RBAC",
+            "--disable-admission-plugins=ServiceAccount",
+            f"--token-auth-file={folder}/tokens.csv",
+            f"--tls-cert-file={folder}/apiserver.crt",
+            f"--tls-private-key-file={folder}/apiserver.key",
+            f"--cert-dir={folder}/apiserver",
+            "--service-account-issuer=https://kubernetes.default.svc",
+            f"--service-account-key-file={folder}/sa.pub",
+            f"--service-account-signing-key-file={folder}/sa.key",
+            *self._options.apiserver_args,
+        )
+
+    def _start_controllers(self) -> None:
+        self._launch(
+            "kube-controller-manager",
+            f"--kubeconfig={self._kubeconfig_of('system:kube-controller-manager')}",
+            "--leader-elect=false",
+            "--secure-port=0",
+            "--kube-api-qps=500",  # the default makes a fresh cluster wait for seconds
+            "--kube-api-burst=1000",
+            "--use-service-account-credentials=true",
+            f"--root-ca-file={self._folder}/ca.crt",
+            f"--service-account-private-key-file={self._folder}/sa.key",
+        )
+
+    def _start_scheduler(self) -> None:
+        config = self._options.scheduler_config
+        self._launch(
+            "kube-scheduler",
+            *(
+                [f"--config={config}"]
+                if config
+                else [
+                    f"--kubeconfig={self._kubeconfig_of('system:kube-scheduler')}",
+                    "--leader-elect=false",
+                ]
+            ),
+            "--secure-port=0",
+        )
+
+    def _launch(self, program: str, *arguments: str) -> None:
+        # setpriv: a test run that is killed must not leave servers behind.
+        command = ["setpriv", "--pdeathsig=KILL", str(self.programs / program), *arguments]
+        with (self._folder / f"{program}.log").open("wb") as log:
+            self._processes.append(
+                subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            )
+
+    def _await_ready(self) -> None:
+        request = urllib.request.Request(
+            f"{self.url}/readyz", headers={"Authorization": f"Bearer {self._tokens['admin']}"}
+        )
+        trust = self._authority.client_context()
+        deadline = time.monotonic() + _START_S
+        while time.monotonic() < deadline:
+            for process in self._processes:
+                if process.poll() is not None:
+                    raise RuntimeError(f"it ended at start: {self._last_words()}")
+            try:
+                with urllib.request.urlopen(request, timeout=5, context=trust) as answer:
+                    if answer.status == 200:
+                        return
+            except (urllib.error.URLError, OSError):
+                time.sleep(0.05)
+        raise RuntimeError(f"not ready after {_START_S:.0f} s: {self._last_words()}")
+
+    def _last_words(self) -> str:
+        return "\n".join(
+            f"{log.name}: {log.read_text(errors='replace')[-1000:]}"
+            for log in self._folder.glob("*.log")
+        )
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
