@@ -1,0 +1,18 @@
+"""What the webhooks answer, as functions on values: change a pod, refuse a pod, refuse a claim.
+
+Pure: whatever must be looked up (the claim that a pod names) is passed in.
+"""
+
+from vgpu_operator.admission.claims import validate_claim
+from vgpu_operator.admission.denial import Denied
+from vgpu_operator.admission.podmutation import LookupClaim, claim_named_by, mutate_pod
+from vgpu_operator.admission.podrules import validate_pod
+
+__all__ = [
+    "Denied",
+    "LookupClaim",
+    "claim_named_by",
+    "mutate_pod",
+    "validate_claim",
+    "validate_pod",
+]

@@ -1,0 +1,113 @@
+"""Whether a claim may be written: what the schema's rules say, in words, and what they cannot say.
+
+The same rules stand in the CRD (CEL) where CEL can say them; here they hold also where no CEL is
+evaluated, and their messages name the value.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from vgpu_api.v1alpha1 import VGPUClaim, VGPUClaimSpec, VGPURequest
+from vgpu_operator.admission.denial import Denied
+from vgpu_operator.admission.rawpod import without_nulls
+from vgpu_operator.admission.wording import describe, shown
+
+_CONTAINER_NAME = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
+_RESIZABLE = frozenset({"memory", "cores"})
+"""Fields of a request that may change while it holds cards (resize in place)."""
+_CHANGEABLE = frozenset({"requests", "ttl_seconds_after_unused"})
+"""Fields of the spec that are not frozen as a whole."""
+
+
+def validate_claim(raw_claim: dict[str, Any], old: dict[str, Any] | None = None) -> None:
+    """Refuse a claim that cannot be meant, or an update that an allocation forbids.
+
+    `old` is the stored object on an update. An update that leaves the spec as it is passes, so
+    that finalizers and labels of an older claim can always be written.
+
+    Raises:
+        Denied: code 422; the message names each field, its value and what would be right.
+    """
+    raw_spec = _spec_of(raw_claim)
+    if old is not None and _spec_of(old) == raw_spec:
+        return
+    spec = _read(raw_claim, raw_spec)
+    _refuse_what_the_schema_cannot_say(spec)
+    if old is not None and _is_allocated(old):
+        _refuse_change_in_use(spec, old)
+
+
+def _spec_of(raw: Any) -> Any:
+    return without_nulls(raw.get("spec")) if isinstance(raw, dict) else None
+
+
+def _read(raw: Any, raw_spec: Any) -> VGPUClaimSpec:
+    if not isinstance(raw, dict):
+        raise Denied(f"object: {shown(raw)} is not a VGPUClaim")
+    try:
+        document = {} if raw_spec is None else {"spec": raw_spec}
+        return VGPUClaim.model_validate(document, strict=True).spec
+    except ValidationError as error:
+        raise Denied(describe(error)) from error
+
+
+def _refuse_what_the_schema_cannot_say(spec: VGPUClaimSpec) -> None:
+    for index, request in enumerate(spec.requests):
+        if request.name and not _CONTAINER_NAME.fullmatch(request.name):
+            raise Denied(
+                f"spec.requests[{index}].name: {shown(request.name)} is not a container's name"
+            )
+    weights = spec.placement.weights if spec.placement is not None else None
+    if weights is not None and not (weights.slots or weights.cores or weights.memory):
+        raise Denied("spec.placement.weights: all 0 is not right: give one of them 1 or more")
+
+
+def _is_allocated(raw: Mapping[str, Any]) -> bool:
+    status = raw.get("status")
+    return isinstance(status, dict) and status.get("allocation") is not None
+
+
+def _refuse_change_in_use(new: VGPUClaimSpec, raw_old: dict[str, Any]) -> None:
+    """Once cards are given only the ttl, and each request's memory and cores, may change."""
+    try:
+        old = VGPUClaim.model_validate({"spec": _spec_of(raw_old)}).spec
+    except ValidationError as error:
+        raise Denied(
+            "spec: cannot change while the claim holds cards and its old spec is unreadable: "
+            "delete the claim"
+        ) from error
+    for field in type(new).model_fields:
+        if field not in _CHANGEABLE and getattr(new, field) != getattr(old, field):
+            raise _frozen(f"spec.{_wire_name(VGPUClaimSpec, field)}", new, old, field)
+    old_requests = {request.name: request for request in old.requests}
+    if {request.name for request in new.requests} != set(old_requests):
+        names = sorted(request.name for request in new.requests)
+        raise Denied(
+            f"spec.requests: {shown(names)} cannot replace {shown(sorted(old_requests))} "
+            "while the claim holds cards"
+        )
+    for index, request in enumerate(new.requests):
+        before = old_requests[request.name]
+        for field in type(request).model_fields:
+            if field not in _RESIZABLE and getattr(request, field) != getattr(before, field):
+                path = f"spec.requests[{index}].{_wire_name(VGPURequest, field)}"
+                raise _frozen(path, request, before, field)
+
+
+def _wire_name(model: type[VGPUClaimSpec] | type[VGPURequest], field: str) -> str:
+    return model.model_fields[field].alias or field
+
+
+def _frozen(
+    path: str, new: VGPUClaimSpec | VGPURequest, old: VGPUClaimSpec | VGPURequest, field: str
+) -> Denied:
+    alias = _wire_name(type(new), field)
+    now, before = (item.to_wire().get(alias) for item in (new, old))
+    return Denied(
+        f"{path}: {shown(now)} cannot replace {shown(before)} while the claim holds cards"
+    )

@@ -1,0 +1,190 @@
+"""What admission changes in a pod that asks for a GPU, and in no other.
+
+The count resource where only memory or cores are given; one slot in each container of a named
+claim, recorded in an annotation; sizes turned into plain numbers; our scheduler's name; and
+`NVIDIA_VISIBLE_DEVICES=void` in every GPU container, which only the node's CDI spec overrides: so
+a node without our plugin hands out nothing (rule 4 of the architecture, fail closed).
+
+A pod that wears HAMi's label `hami.io/webhook: ignore` is left alone but for that last one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from vgpu_api import names, quantity
+from vgpu_api.config import ClusterConfig
+from vgpu_api.core import Pod
+from vgpu_api.errors import BadInput
+from vgpu_api.v1alpha1 import VGPUClaim
+from vgpu_operator.admission.denial import denying
+from vgpu_operator.admission.jsonpatch import JsonPatch, Operation
+from vgpu_operator.admission.podrules import HIDDEN, refuse_what_is_wrong
+from vgpu_operator.admission.rawpod import read_pod
+from vgpu_operator.dialects import NamedClaim, PodAsk, containers_of_claim, native, read
+from vgpu_operator.dialects.containers import PodContainer, each_container
+from vgpu_operator.dialects.hami import resource_names
+from vgpu_operator.dialects.reading import is_left_alone
+
+LookupClaim = Callable[[str], VGPUClaim | None]
+"""The claim of that name in the pod's own namespace, read live; `None` where there is none."""
+
+DEFAULT_SCHEDULER = "default-scheduler"
+
+
+def claim_named_by(raw_pod: dict[str, Any]) -> NamedClaim | None:
+    """The claim or template that `mutate_pod` will look up, for a caller that must fetch it first.
+
+    Raises:
+        Denied: the pod is unreadable, or its annotations name no claim of its own namespace.
+    """
+    with denying():
+        pod = read_pod(raw_pod)
+        return None if is_left_alone(pod) else native.named_claim(pod)
+
+
+def mutate_pod(
+    raw_pod: dict[str, Any], config: ClusterConfig, lookup_claim: LookupClaim
+) -> list[Operation]:
+    """The JSON patch for a pod that is being created; empty when there is nothing to do.
+
+    Applied to its own result it yields nothing (the API server may call again).
+
+    Raises:
+        Denied: the pod asks in a way that cannot be understood or is not allowed.
+    """
+    with denying():
+        pod = read_pod(raw_pod)
+        patch = JsonPatch(raw_pod)
+        ask = None if is_left_alone(pod) else read(pod, config)
+        given = () if ask is None else _asking_containers(pod, ask, lookup_claim)
+        if ask is not None:
+            refuse_what_is_wrong(pod, given, config)
+            if ask.native is not None:
+                _add_slots(given, config, patch)
+            else:
+                _complete_amounts(given, config, patch)
+            _choose_scheduler(pod, config, patch)
+        resources = resource_names(config)
+        for place in each_container(pod):
+            if place in given or any(place.container.asked(name) is not None for name in resources):
+                _hide_cards(place, patch)
+        return patch.operations
+
+
+def _asking_containers(
+    pod: Pod, ask: PodAsk, lookup_claim: LookupClaim
+) -> tuple[PodContainer, ...]:
+    """The containers that will hold cards; those of a named claim are found in the claim."""
+    wanted = ask.containers if ask.native is None else _of_claim(pod, ask.native, lookup_claim)
+    return tuple(place for place in each_container(pod) if place.name in wanted)
+
+
+def _of_claim(pod: Pod, named: NamedClaim, lookup_claim: LookupClaim) -> tuple[str, ...]:
+    claim = lookup_claim(named.name)
+    if claim is None:
+        raise BadInput(
+            field=native.claim_field(named),
+            value=named.name,
+            expected="in the pod's namespace: create the claim first",
+        )
+    if named.is_template and claim.spec.binding_mode != "WaitForFirstConsumer":
+        raise BadInput(
+            field=native.claim_field(named),
+            value=named.name,
+            expected=f"a template: its bindingMode is {claim.spec.binding_mode}, "
+            "and a template's must be WaitForFirstConsumer",
+        )
+    wanted = containers_of_claim(pod, claim.spec)
+    foreign = [name for name in native.slots_added(pod) if name not in wanted]
+    if foreign:
+        raise BadInput(
+            field=native.SLOTS_ADDED_FIELD,
+            value=",".join(foreign),
+            expected="what the claim says: leave this annotation out, admission writes it",
+        )
+    return wanted
+
+
+def _add_slots(places: Iterable[PodContainer], config: ClusterConfig, patch: JsonPatch) -> None:
+    """One slot a container whatever its count, and the record of which containers got one."""
+    places = tuple(places)
+    for place in places:
+        _give(place, config.nvidia.resource_count_name, "1", patch)
+    recorded = ",".join(place.name for place in places)
+    patch.set("metadata", "annotations", names.ANNOTATION_SLOTS_ADDED, value=recorded)
+
+
+def _complete_amounts(
+    places: Iterable[PodContainer], config: ClusterConfig, patch: JsonPatch
+) -> None:
+    """The count where it is missing, sizes as plain numbers, limits and requests equal."""
+    count_name = config.nvidia.resource_count_name
+    for place in places:
+        if place.container.asked(count_name) is None:
+            _give(place, count_name, str(config.nvidia.default_gpu_num), patch)
+        for name in resource_names(config):
+            given = place.container.asked(name)
+            if given is None:
+                continue
+            wanted = _plain_memory(given, config) if _is_memory(name, config) else given
+            if wanted != given or not _agree(place, name):
+                _give(place, name, str(wanted), patch)
+
+
+def _is_memory(name: str, config: ClusterConfig) -> bool:
+    return name == config.nvidia.resource_memory_name
+
+
+def _plain_memory(given: str | int, config: ClusterConfig) -> str | int:
+    """`16Gi` as the plain number of units that quotas count.
+
+    A size that is no whole number of units (memoryFactor > 1) stays as written: it is read
+    exactly all the same.
+    """
+    if not quantity.has_binary_suffix(given):
+        return given
+    units = quantity.parse(given) / quantity.MIB / config.nvidia.memory_factor
+    return str(units.numerator) if units.denominator == 1 else given
+
+
+def _agree(place: PodContainer, name: str) -> bool:
+    """Whether limits and requests say the same, as Kubernetes demands of extended resources.
+
+    A limit alone is enough: the API server defaults the request from it.
+    """
+    resources = place.container.resources
+    if name not in resources.limits:
+        return False
+    limit = quantity.parse(resources.limits[name])
+    try:
+        return quantity.parse(resources.requests.get(name, resources.limits[name])) == limit
+    except BadInput:
+        return False
+
+
+def _give(place: PodContainer, name: str, amount: str, patch: JsonPatch) -> None:
+    """The amount, in limits and requests alike; equal quantities stay as they are written."""
+    for kind in ("limits", "requests"):
+        steps = ("spec", place.section, place.index, "resources", kind, name)
+        if str(patch.get(*steps)) != amount:
+            patch.set(*steps, value=amount)
+
+
+def _choose_scheduler(pod: Pod, config: ClusterConfig, patch: JsonPatch) -> None:
+    """Our scheduler, where the pod chose none; one that it names (hami-scheduler too) stays."""
+    ours = config.scheduling.scheduler_name
+    if ours and pod.spec.scheduler_name in ("", DEFAULT_SCHEDULER):
+        patch.set("spec", "schedulerName", value=ours)
+
+
+def _hide_cards(place: PodContainer, patch: JsonPatch) -> None:
+    """`NVIDIA_VISIBLE_DEVICES=void`, in place of every other value of that variable."""
+    steps = ("spec", place.section, place.index, "env")
+    hidden = {"name": names.ENV_VISIBLE_DEVICES, "value": HIDDEN}
+    env = list(patch.get(*steps) or [])
+    written = [i for i, variable in enumerate(env) if variable.get("name") == hidden["name"]]
+    for index in written:
+        env[index] = hidden
+    patch.set(*steps, value=env if written else [*env, hidden])

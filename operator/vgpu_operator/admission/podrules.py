@@ -1,0 +1,234 @@
+"""What a pod that asks for a GPU may not do: a table of rules, each naming field and value.
+
+HAMi drops a request that it cannot read; here the pod is refused, so that its author learns of it.
+The rules concern pods being created: later the scheduler sets `spec.nodeName` itself.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from typing import Any
+
+from vgpu_api import names, quantity
+from vgpu_api.config import ClusterConfig
+from vgpu_api.core import Pod
+from vgpu_api.errors import BadInput, QuantityError
+from vgpu_operator.admission.denial import denying
+from vgpu_operator.admission.rawpod import read_pod
+from vgpu_operator.dialects import hami, native, read
+from vgpu_operator.dialects.containers import PodContainer, each_container
+from vgpu_operator.dialects.hami_annotations import is_true
+from vgpu_operator.dialects.reading import is_left_alone
+
+Rule = Callable[[Pod, Sequence[PodContainer], ClusterConfig], None]
+"""Raises `BadInput` for a pod, of which the given containers ask for cards."""
+
+HIDDEN = "void"
+"""The value of NVIDIA_VISIBLE_DEVICES under which a runtime shows no card."""
+HARMLESS = frozenset({"", "none", HIDDEN})
+RESERVED_PREFIXES = ("CUDA_DEVICE_MEMORY_", "CUDA_DEVICE_SM_")
+"""HAMi's limit variables. CUDA's own (CUDA_DEVICE_ORDER, …_MAX_CONNECTIONS) are the user's."""
+RESERVED_NAMES = frozenset({names.ENV_LIMIT_PAGE, names.ENV_USAGE_REGION})
+
+COVERED_PATHS = (names.CONTAINER_FOLDER, names.CONTAINER_PRELOAD)
+"""In a container: no mount on them, inside them, or over a folder that holds them."""
+HOST_FOLDERS = (
+    "/var/lib/kubelet/device-plugins",
+    "/etc/cdi",
+    "/run/cdi",
+    "/var/lib/vgpu",
+    "/run/vgpu",
+    "/usr/local/vgpu",
+    "/etc/vgpu",
+)
+"""On the node: whoever writes there can give itself a card, or another limit."""
+
+
+def validate_pod(raw_pod: dict[str, Any], config: ClusterConfig) -> None:
+    """Refuse a pod, as it stands after all mutation, that asks for a GPU and may not.
+
+    Raises:
+        Denied: code 422; the message names the field, the value and what would be right.
+    """
+    with denying():
+        pod = read_pod(raw_pod)
+        ask = None if is_left_alone(pod) else read(pod, config)
+        if ask is None:
+            return
+        asking = [place for place in each_container(pod) if place.name in ask.containers]
+        if not asking:
+            raise BadInput(
+                field=native.SLOTS_ADDED_FIELD,
+                value=",".join(ask.containers),
+                expected="the containers of the claim, which the mutating webhook records",
+            )
+        refuse_what_is_wrong(pod, asking, config)
+        for place in asking:
+            _refuse_visible_cards(place)
+
+
+def refuse_what_is_wrong(pod: Pod, asking: Sequence[PodContainer], config: ClusterConfig) -> None:
+    """Hold the rules, in their order, against what the pod's author wrote.
+
+    Raises:
+        BadInput: for the first that is broken.
+    """
+    for rule in RULES:
+        rule(pod, asking, config)
+
+
+def _node_is_not_chosen(pod: Pod, asking: Sequence[PodContainer], config: ClusterConfig) -> None:
+    if pod.spec.node_name:
+        raise BadInput(
+            field="spec.nodeName",
+            value=pod.spec.node_name,
+            expected="allowed: a pod that asks for a GPU goes through the scheduler",
+        )
+
+
+def _amounts_are_in_range(pod: Pod, asking: Sequence[PodContainer], config: ClusterConfig) -> None:
+    """The parser clamps and overlooks as HAMi does; what a person wrote must be meant."""
+    nvidia = config.nvidia
+    recorded = native.slots_added(pod)
+    for place in asking:
+        if place.name in recorded:
+            continue
+        hami.memory(place, config)
+        hami.priority(place, config)
+        for name in (nvidia.resource_memory_percentage_name, nvidia.resource_core_name):
+            given = place.container.asked(name)
+            if given is not None and _percentage(given) is None:
+                raise BadInput(
+                    field=place.resource_path(name),
+                    value=given,
+                    expected="a whole percentage, 0 to 100",
+                )
+
+
+def _percentage(given: str | int) -> int | None:
+    try:
+        number = quantity.parse(given)
+    except QuantityError:
+        return None
+    whole = number.denominator == 1 and 0 <= number <= Fraction(100)
+    return number.numerator if whole else None
+
+
+def _slots_stand_alone(pod: Pod, asking: Sequence[PodContainer], config: ClusterConfig) -> None:
+    """A container of a named claim gets what the claim says; amounts of its own would be lost."""
+    count, *amounts = hami.resource_names(config)
+    recorded = native.slots_added(pod)
+    for place in asking:
+        if place.name not in recorded:
+            continue
+        for name in amounts:
+            if place.container.asked(name) is not None:
+                raise BadInput(
+                    field=place.resource_path(name),
+                    value=place.container.asked(name),
+                    expected=f"allowed with {names.ANNOTATION_CLAIM}: write it in the claim",
+                )
+        if place.container.asked(count) not in (None, 1, "1"):
+            raise BadInput(
+                field=place.resource_path(count),
+                value=place.container.asked(count),
+                expected="1, the slot of a container that a claim serves",
+            )
+
+
+def _unprivileged(pod: Pod, asking: Sequence[PodContainer], config: ClusterConfig) -> None:
+    for place in asking:
+        context = place.container.security_context
+        if context is not None and context.privileged:
+            raise BadInput(
+                field=f"{place.path}.securityContext.privileged",
+                value=True,
+                expected="allowed with a GPU: a privileged container sees every card of its node",
+            )
+
+
+def _environment_is_free(pod: Pod, asking: Sequence[PodContainer], config: ClusterConfig) -> None:
+    """Variables that say what we decide, in any container of the pod."""
+    for place in each_container(pod):
+        for variable in place.container.env:
+            expected = _why_reserved(variable.name, variable.value or "")
+            if expected is not None:
+                raise BadInput(
+                    field=place.env_path(variable.name), value=variable.value, expected=expected
+                )
+
+
+def _why_reserved(name: str, value: str) -> str | None:
+    if name.startswith(RESERVED_PREFIXES) or name in RESERVED_NAMES:
+        return "allowed: leave it out, the limits come from the claim"
+    if name == names.ENV_VISIBLE_DEVICES and value not in HARMLESS:
+        return "allowed: leave it out, the claim decides which cards are visible"
+    if name == "LD_PRELOAD" and ("libvgpu" in value or names.CONTAINER_FOLDER in value):
+        return "allowed: leave it out, the node loads the library"
+    if name == names.ENV_DISABLE_CONTROL and is_true(value):
+        return "allowed: limits cannot be switched off in this namespace"
+    return None
+
+
+def _nothing_is_covered(pod: Pod, asking: Sequence[PodContainer], config: ClusterConfig) -> None:
+    for place in asking:
+        for index, mount in enumerate(place.container.volume_mounts):
+            if any(_touches(mount.mount_path, path) for path in COVERED_PATHS):
+                raise BadInput(
+                    field=f"{place.path}.volumeMounts[{index}].mountPath",
+                    value=mount.mount_path,
+                    expected=f"allowed with a GPU: it covers {' or '.join(COVERED_PATHS)}",
+                )
+
+
+def _node_folders_are_closed(
+    pod: Pod, asking: Sequence[PodContainer], config: ClusterConfig
+) -> None:
+    for index, volume in enumerate(pod.spec.volumes):
+        host_path = volume.get("hostPath")
+        path = host_path.get("path") if isinstance(host_path, dict) else None
+        if isinstance(path, str) and any(_touches(path, folder) for folder in HOST_FOLDERS):
+            raise BadInput(
+                field=f"spec.volumes[{index}].hostPath.path",
+                value=path,
+                expected="allowed with a GPU: it opens folders in which the node keeps its limits",
+            )
+
+
+def _touches(path: str, guarded: str) -> bool:
+    """Whether a mount at `path` is, holds or lies in the guarded place."""
+    path = _normal(path)
+    guarded = _normal(guarded)
+    return (
+        path in ("/", guarded) or guarded.startswith(f"{path}/") or path.startswith(f"{guarded}/")
+    )
+
+
+def _normal(path: str) -> str:
+    """Absolute, without dots and doubled slashes; /var/run is /run on every node."""
+    plain = posixpath.normpath(f"/{path.lstrip('/')}")
+    return plain.removeprefix("/var") if f"{plain}/".startswith("/var/run/") else plain
+
+
+def _refuse_visible_cards(place: PodContainer) -> None:
+    """After mutation nothing but `void` may stand there: the node's spec alone shows cards."""
+    values = [v.value for v in place.container.env if v.name == names.ENV_VISIBLE_DEVICES]
+    if not values or any(value != HIDDEN for value in values):
+        raise BadInput(
+            field=place.env_path(names.ENV_VISIBLE_DEVICES),
+            value=values[-1] if values else None,
+            expected=f"{HIDDEN}, which the mutating webhook sets",
+        )
+
+
+RULES: tuple[Rule, ...] = (
+    _node_is_not_chosen,
+    _amounts_are_in_range,
+    _slots_stand_alone,
+    _unprivileged,
+    _environment_is_free,
+    _nothing_is_covered,
+    _node_folders_are_closed,
+)

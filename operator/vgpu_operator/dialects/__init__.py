@@ -1,0 +1,18 @@
+"""What a pod asks for, in every dialect, as one value. Pure: values in, values out.
+
+One module a dialect; `reading` holds the table of them. A new dialect is a module and a row.
+"""
+
+from vgpu_operator.dialects.hami_views import binding_annotations
+from vgpu_operator.dialects.native import containers_of_claim, slots_added
+from vgpu_operator.dialects.podask import NamedClaim, PodAsk
+from vgpu_operator.dialects.reading import read
+
+__all__ = [
+    "NamedClaim",
+    "PodAsk",
+    "binding_annotations",
+    "containers_of_claim",
+    "read",
+    "slots_added",
+]

@@ -1,0 +1,70 @@
+"""The containers of a pod that can hold cards, each with its place in the pod.
+
+The place is what an error names, and the phase is what the claim's request needs: an ordinary
+init container runs alone and before (Init), a restartable one runs beside the others (App).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from vgpu_api.config import ClusterConfig
+from vgpu_api.core import Container, Pod
+from vgpu_api.v1alpha1 import Placement, VGPURequest
+from vgpu_api.v1alpha1.vgpuclaim import Phase
+
+Section = Literal["initContainers", "containers"]
+
+
+@dataclass(frozen=True, slots=True)
+class PodContainer:
+    """A container, where it stands in the pod's spec, and when it runs."""
+
+    container: Container
+    section: Section
+    index: int
+    phase: Phase
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self.container.name
+
+    @property
+    def path(self) -> str:
+        """Where it stands, as an error calls it: `spec.containers[0]`."""
+        return f"spec.{self.section}[{self.index}]"
+
+    def resource_path(self, resource: str) -> str:
+        """The field that gives a resource: the limit, or the request that stands in for it."""
+        resources = self.container.resources
+        in_requests = resource not in resources.limits and resource in resources.requests
+        return f"{self.path}.resources.{'requests' if in_requests else 'limits'}[{resource}]"
+
+    def env_path(self, variable: str) -> str:
+        """The field of an environment variable."""
+        return f"{self.path}.env[{variable}]"
+
+
+def each_container(pod: Pod) -> Iterator[PodContainer]:
+    """All containers in HAMi's positional order: init containers first."""
+    for index, container in enumerate(pod.spec.init_containers):
+        phase: Phase = "App" if container.is_sidecar else "Init"
+        yield PodContainer(container, "initContainers", index, phase)
+    for index, container in enumerate(pod.spec.containers):
+        yield PodContainer(container, "containers", index, "App")
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceDialect:
+    """A dialect in which containers ask by extended resources.
+
+    `asks` tells whether a container asks for a card in this dialect, `request` what it asks for,
+    and `placement` where the pod wants to go. The last two raise `BadInput`.
+    """
+
+    asks: Callable[[Container, ClusterConfig], bool]
+    request: Callable[[Pod, PodContainer, ClusterConfig], VGPURequest]
+    placement: Callable[[Pod], Placement | None]

@@ -1,0 +1,184 @@
+"""HAMi's dialect: a container asks by extended resources, and by two variables of its own.
+
+Behaviour of HAMi v2.10, except where it ignores what it cannot read: that is refused here.
+Memory comes as a plain number of MiB, but the API server canonicalises what was written (`4000`
+becomes `4k`, `16384Mi` becomes `16Gi`), so a binary suffix means bytes and anything else a number.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from vgpu_api import names, quantity
+from vgpu_api.config import ClusterConfig
+from vgpu_api.core import Container, Pod
+from vgpu_api.errors import BadInput, QuantityError
+from vgpu_api.v1alpha1 import VGPURequest
+from vgpu_api.v1alpha1.gpudevice import CorePolicy
+from vgpu_operator.dialects import hami_annotations
+from vgpu_operator.dialects.containers import PodContainer, ResourceDialect
+
+MAX_COUNT = 64
+MAX_PRIORITY = 10
+MAX_MEMORY_MIB = 1 << 30
+"""1 Pi for one card: whoever writes more meant another unit."""
+
+CORE_POLICIES: dict[str, CorePolicy] = {
+    "": "Default",
+    "default": "Default",
+    "force": "Force",
+    "disable": "Disable",
+}
+MEMORY_EXPECTED = (
+    "a size per card: a whole number of MiB such as 8192, or with its unit such as 8Gi"
+)
+
+
+def resource_names(config: ClusterConfig) -> tuple[str, ...]:
+    """The resources of this dialect, the count first."""
+    nvidia = config.nvidia
+    return (
+        nvidia.resource_count_name,
+        nvidia.resource_memory_name,
+        nvidia.resource_memory_percentage_name,
+        nvidia.resource_core_name,
+        nvidia.resource_priority_name,
+    )
+
+
+def asks(container: Container, config: ClusterConfig) -> bool:
+    """Whether the container asks for a card: by a count, or by memory or cores without one.
+
+    A count of 0 asks for nothing, whatever else is given; a count that cannot be read does ask,
+    so that it is refused and not overlooked.
+    """
+    count, memory, percentage, cores, _ = resource_names(config)
+    number = container.asked(count)
+    if number is None:
+        return any(container.asked(name) is not None for name in (memory, percentage, cores))
+    try:
+        return quantity.parse(number) != 0
+    except QuantityError:
+        return True
+
+
+def request(pod: Pod, place: PodContainer, config: ClusterConfig) -> VGPURequest:
+    """What one container asks for.
+
+    Raises:
+        BadInput: an amount, a variable or a selecting annotation cannot be read.
+    """
+    nvidia = config.nvidia
+    memory_mib = memory(place, config)
+    percent = None if memory_mib is not None else percentage(place, config)
+    if memory_mib is None and percent is None and nvidia.default_memory > 0:
+        memory_mib = nvidia.default_memory
+    cores = core_share(place, config)
+    if cores is None:
+        takes_whole_card = memory_mib is None and percent in (None, 100)
+        cores = 100 if takes_whole_card else nvidia.default_cores
+    return VGPURequest(
+        name=place.name,
+        phase=place.phase,
+        count=count(place, config),
+        memory=None if memory_mib is None else quantity.format_mib(memory_mib),
+        memory_percent=percent,
+        cores=cores,
+        mode=hami_annotations.mode(pod),
+        core_policy=core_policy(place),
+        compute_priority=priority(place, config),
+        selector=hami_annotations.selector(pod),
+    )
+
+
+def count(place: PodContainer, config: ClusterConfig) -> int:
+    """The number of distinct cards; the configured one where only memory or cores are given."""
+    name = config.nvidia.resource_count_name
+    given = _number(place, name, f"a number of cards, 1 to {MAX_COUNT}")
+    if given is None:
+        return config.nvidia.default_gpu_num
+    return _within(place, name, given, 1, MAX_COUNT, f"a number of cards, 1 to {MAX_COUNT}")
+
+
+def memory(place: PodContainer, config: ClusterConfig) -> int | None:
+    """MiB per card; `None` when not given, and 0 counts as not given."""
+    name = config.nvidia.resource_memory_name
+    given = place.container.asked(name)
+    if given is None:
+        return None
+    number = _number(place, name, MEMORY_EXPECTED) or Fraction(0)
+    if quantity.has_binary_suffix(given):
+        number /= quantity.MIB
+    else:
+        number *= config.nvidia.memory_factor
+    return _within(place, name, number, 0, MAX_MEMORY_MIB, MEMORY_EXPECTED) or None
+
+
+def percentage(place: PodContainer, config: ClusterConfig) -> int | None:
+    """Percent of each card's memory, at most 100; 0 or less counts as not given."""
+    name = config.nvidia.resource_memory_percentage_name
+    expected = "a whole percentage, 1 to 100"
+    given = _number(place, name, expected)
+    if given is None or given <= 0:
+        return None
+    return _within(place, name, min(given, Fraction(100)), 1, 100, expected)
+
+
+def core_share(place: PodContainer, config: ClusterConfig) -> int | None:
+    """Percent of each card's compute, at most 100; `None` when not given."""
+    name = config.nvidia.resource_core_name
+    expected = "a whole percentage, 0 to 100"
+    given = _number(place, name, expected)
+    if given is None:
+        return None
+    return _within(place, name, min(given, Fraction(100)), 0, 100, expected)
+
+
+def priority(place: PodContainer, config: ClusterConfig) -> int | None:
+    """The throttling priority, 0 the highest; `None` when not given."""
+    name = config.nvidia.resource_priority_name
+    expected = f"a priority, 0 (highest) to {MAX_PRIORITY}"
+    given = _number(place, name, expected)
+    return None if given is None else _within(place, name, given, 0, MAX_PRIORITY, expected)
+
+
+def core_policy(place: PodContainer) -> CorePolicy:
+    """When the compute share is enforced, from the container's own environment."""
+    written = place.container.env_value(names.ENV_CORE_POLICY) or ""
+    policy = CORE_POLICIES.get(written.strip().lower())
+    if policy is None:
+        raise BadInput(
+            field=place.env_path(names.ENV_CORE_POLICY),
+            value=written,
+            expected="one of default, force, disable",
+        )
+    return policy
+
+
+def _number(place: PodContainer, resource: str, expected: str) -> Fraction | None:
+    """The exact number given for a resource, before anybody asked what it means."""
+    given = place.container.asked(resource)
+    if given is None:
+        return None
+    try:
+        return quantity.parse(given)
+    except QuantityError as error:
+        raise BadInput(
+            field=place.resource_path(resource), value=given, expected=expected
+        ) from error
+
+
+def _within(
+    place: PodContainer, resource: str, number: Fraction, low: int, high: int, expected: str
+) -> int:
+    """The number as an integer, if it is one and in its range."""
+    if number.denominator != 1 or not low <= number <= high:
+        raise BadInput(
+            field=place.resource_path(resource),
+            value=place.container.asked(resource),
+            expected=expected,
+        )
+    return number.numerator
+
+
+DIALECT = ResourceDialect(asks=asks, request=request, placement=hami_annotations.placement)

@@ -1,0 +1,147 @@
+"""HAMi's pod annotations: which cards may serve, and which of them are preferred.
+
+They hold for the whole pod. HAMi overlooks a policy word that it does not know; here it is
+refused, because the pod would land where its author did not want it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TypeVar
+
+from vgpu_api import names
+from vgpu_api.core import Pod
+from vgpu_api.errors import BadInput
+from vgpu_api.v1alpha1 import DeviceSelector, Placement, Weights
+from vgpu_api.v1alpha1.vgpuclaim import DevicePolicy, NodePolicy, NumaPolicy, RequestMode
+
+MODES: dict[str, RequestMode] = {
+    "shared": "Shared",
+    "hami-core": "Shared",
+    "mig": "MIG",
+    "mps": "MPS",
+}
+NODE_POLICIES: dict[str, NodePolicy] = {
+    "binpack": "Binpack",
+    "spread": "Spread",
+    "numa-first": "NUMAFirst",
+}
+DEVICE_POLICIES: dict[str, DevicePolicy] = {
+    "binpack": "Binpack",
+    "spread": "Spread",
+    "numa": "NUMA",
+    "numa-first": "NUMAFirst",
+    "best-fit": "BestFit",
+    "idle-first": "IdleFirst",
+    "mutex": "Mutex",
+    "topology": "Topology",
+    "topology-aware": "Topology",
+}
+MAX_PATTERN = 128
+MAX_MODELS = 32
+MAX_UUIDS = 64
+MAX_WEIGHT = 1000
+
+_T = TypeVar("_T")
+_TRUE = frozenset({"1", "t", "T", "true", "True", "TRUE"})
+_WEIGHT = re.compile(r"(slot|core|memory)\s*=\s*([0-9]{1,9})")
+
+
+def annotation_field(key: str) -> str:
+    """How an error calls an annotation."""
+    return f"metadata.annotations[{key}]"
+
+
+def is_true(text: str) -> bool:
+    """A switch as HAMi reads it (Go's words for true); what cannot be read is off."""
+    return text in _TRUE
+
+
+def mode(pod: Pod) -> RequestMode:
+    """How the cards must be divided; Any when the pod does not say."""
+    written = pod.metadata.annotations.get(names.NVIDIA_MODE, "").strip()
+    if not written:
+        return "Any"
+    return _word(names.NVIDIA_MODE, written, MODES)
+
+
+def selector(pod: Pod) -> DeviceSelector | None:
+    """Which cards may serve; `None` when any may."""
+    chosen = DeviceSelector(
+        models=_list(pod, names.NVIDIA_USE_TYPE, MAX_MODELS),
+        exclude_models=_list(pod, names.NVIDIA_NOUSE_TYPE, MAX_MODELS),
+        uuids=_list(pod, names.NVIDIA_USE_UUID, MAX_UUIDS),
+        exclude_uuids=_list(pod, names.NVIDIA_NOUSE_UUID, MAX_UUIDS),
+    )
+    return None if chosen == DeviceSelector() else chosen
+
+
+def placement(pod: Pod) -> Placement | None:
+    """What the pod prefers; `None` when it leaves everything to the configuration.
+
+    Raises:
+        BadInput: an unknown policy, or weights that are no weights.
+    """
+    annotations = pod.metadata.annotations
+    wanted = Placement(
+        node=_node_policy(annotations.get(names.HAMI_NODE_POLICY, "").strip()),
+        device=_device_policies(annotations.get(names.HAMI_DEVICE_POLICY, "")),
+        numa=_numa(annotations.get(names.NVIDIA_NUMA_BIND, "").strip()),
+        weights=_weights(annotations.get(names.HAMI_DEVICE_WEIGHTS)),
+    )
+    return None if wanted == Placement() else wanted
+
+
+def _node_policy(written: str) -> NodePolicy | None:
+    return _word(names.HAMI_NODE_POLICY, written, NODE_POLICIES) if written else None
+
+
+def _device_policies(written: str) -> list[DevicePolicy]:
+    """One policy, or a chain in its written order; a word that comes twice adds nothing."""
+    words = [word.strip() for word in written.split(",") if word.strip()]
+    chain = [_word(names.HAMI_DEVICE_POLICY, word, DEVICE_POLICIES) for word in words]
+    return list(dict.fromkeys(chain))
+
+
+def _numa(written: str) -> NumaPolicy | None:
+    return "Require" if is_true(written) else None
+
+
+def _weights(written: str | None) -> Weights | None:
+    """`slot=1,core=1,memory=3`: all three, whole numbers, each once, not all 0."""
+    if written is None:
+        return None
+    found = [_WEIGHT.fullmatch(part.strip()) for part in written.split(",")]
+    weights = {match[1]: int(match[2]) for match in found if match is not None}
+    complete = len(found) == len(weights) == 3
+    if not complete or not any(weights.values()) or max(weights.values()) > MAX_WEIGHT:
+        raise BadInput(
+            field=annotation_field(names.HAMI_DEVICE_WEIGHTS),
+            value=written,
+            expected="three whole numbers such as slot=1,core=1,memory=3, "
+            f"each 0 to {MAX_WEIGHT} and not all 0",
+        )
+    return Weights(slots=weights["slot"], cores=weights["core"], memory=weights["memory"])
+
+
+def _word(key: str, written: str, table: Mapping[str, _T]) -> _T:
+    value = table.get(written.lower())
+    if value is None:
+        raise BadInput(
+            field=annotation_field(key), value=written, expected=f"one of {', '.join(table)}"
+        )
+    return value
+
+
+def _list(pod: Pod, key: str, most: int) -> list[str]:
+    """A comma list, trimmed, empty items overlooked."""
+    written = pod.metadata.annotations.get(key, "")
+    items = [item.strip() for item in written.split(",") if item.strip()]
+    if len(items) > most or any(len(item) > MAX_PATTERN for item in items):
+        raise BadInput(
+            field=annotation_field(key),
+            value=written if len(written) <= MAX_PATTERN else f"{written[:MAX_PATTERN]}…",
+            expected=f"at most {most} items of at most {MAX_PATTERN} characters",
+        )
+    return items

@@ -1,0 +1,115 @@
+"""The native dialect: a pod names a claim, or a template that each pod gets a copy of.
+
+Admission gives each container of the claim one slot (the count resource, so that the kubelet
+calls our plugin) and records which containers those are; a recorded container is read in no
+other dialect.
+"""
+
+from __future__ import annotations
+
+import re
+
+from vgpu_api import names
+from vgpu_api.core import Pod
+from vgpu_api.errors import BadInput
+from vgpu_api.v1alpha1 import VGPUClaimSpec, VGPURequest
+from vgpu_operator.dialects.containers import PodContainer, each_container
+from vgpu_operator.dialects.podask import NamedClaim
+
+SLOTS_ADDED_FIELD = f"metadata.annotations[{names.ANNOTATION_SLOTS_ADDED}]"
+_LABEL = r"[a-z0-9]([a-z0-9-]*[a-z0-9])?"
+_OBJECT_NAME = re.compile(rf"{_LABEL}(\.{_LABEL})*")
+_OBJECT_NAME_LENGTH = 253
+
+
+def claim_field(named: NamedClaim) -> str:
+    """The annotation that names the claim, as an error calls it."""
+    key = names.ANNOTATION_CLAIM_TEMPLATE if named.is_template else names.ANNOTATION_CLAIM
+    return f"metadata.annotations[{key}]"
+
+
+def named_claim(pod: Pod) -> NamedClaim | None:
+    """The claim or template that the pod names, if it names one.
+
+    Raises:
+        BadInput: it names both, or something that is no name of a claim in its own namespace.
+    """
+    annotations = pod.metadata.annotations
+    claim = annotations.get(names.ANNOTATION_CLAIM)
+    template = annotations.get(names.ANNOTATION_CLAIM_TEMPLATE)
+    if claim is None and template is None:
+        return None
+    if claim is not None and template is not None:
+        raise BadInput(
+            field=f"metadata.annotations[{names.ANNOTATION_CLAIM_TEMPLATE}]",
+            value=template,
+            expected=f"allowed beside {names.ANNOTATION_CLAIM}: name a claim or a template",
+        )
+    name = claim if claim is not None else template or ""
+    named = NamedClaim(name=name, is_template=claim is None)
+    if "/" in name:
+        raise BadInput(
+            field=claim_field(named),
+            value=name,
+            expected="the name of a claim in the pod's own namespace; "
+            "a claim of another namespace cannot be used",
+        )
+    if len(name) > _OBJECT_NAME_LENGTH or not _OBJECT_NAME.fullmatch(name):
+        raise BadInput(field=claim_field(named), value=name, expected="the name of a claim")
+    return named
+
+
+def slots_added(pod: Pod) -> tuple[str, ...]:
+    """The containers to which admission added a slot, as it recorded them."""
+    text = pod.metadata.annotations.get(names.ANNOTATION_SLOTS_ADDED, "")
+    return tuple(name for name in (part.strip() for part in text.split(",")) if name)
+
+
+def containers_of_claim(pod: Pod, spec: VGPUClaimSpec) -> tuple[str, ...]:
+    """Which container each request of the claim means, in the order of the requests.
+
+    A sole request without a name means the recorded container, else the first of its phase: a
+    sidecar injected in front after admission does not take the claim's place.
+
+    Raises:
+        BadInput: a request means no container of the pod, or one that runs at another time.
+    """
+    by_name = {place.name: place for place in each_container(pod)}
+    return tuple(_container_of(pod, by_name, request) for request in spec.requests)
+
+
+def _container_of(pod: Pod, by_name: dict[str, PodContainer], request: VGPURequest) -> str:
+    if not request.name:
+        return _unnamed(pod, by_name, request)
+    place = by_name.get(request.name)
+    if place is None:
+        raise BadInput(
+            field="spec.containers",
+            value=sorted(by_name),
+            expected=f"what the claim needs: it has a request for container {request.name!r}",
+        )
+    if place.phase != request.phase:
+        raise BadInput(
+            field=place.path,
+            value=request.name,
+            expected=f"a container of phase {request.phase}, which the claim's request is for",
+        )
+    return place.name
+
+
+def _unnamed(pod: Pod, by_name: dict[str, PodContainer], request: VGPURequest) -> str:
+    """The container that a sole request without a name means."""
+    recorded = slots_added(pod)
+    candidates = [place for place in by_name.values() if place.phase == request.phase]
+    if len(recorded) == 1 and any(place.name == recorded[0] for place in candidates):
+        return recorded[0]
+    section = "containers" if request.phase == "App" else "initContainers"
+    first = next((place for place in candidates if place.section == section), None)
+    if first is None:
+        raise BadInput(
+            field=f"spec.{section}",
+            value=[],
+            expected=f"what the claim needs: its request is for a container of phase "
+            f"{request.phase}",
+        )
+    return first.name

@@ -1,0 +1,95 @@
+"""From a pod to its ask: which dialect each container speaks, and one claim for all of them.
+
+A pod has one claim. So it either names one (native), or its containers ask by resources and get
+one made for them; it cannot do both.
+"""
+
+from __future__ import annotations
+
+from vgpu_api import names
+from vgpu_api.config import ClusterConfig
+from vgpu_api.core import Pod
+from vgpu_api.errors import BadInput
+from vgpu_api.v1alpha1 import VGPUClaimSpec
+from vgpu_operator.dialects import hami, native
+from vgpu_operator.dialects.containers import PodContainer, ResourceDialect, each_container
+from vgpu_operator.dialects.podask import PodAsk
+
+DIALECTS: tuple[ResourceDialect, ...] = (hami.DIALECT,)
+"""In the order in which a container is tried; the first that knows it reads it."""
+
+MAX_REQUESTS = 32
+_MAX_NAME = 63
+
+
+def is_left_alone(pod: Pod) -> bool:
+    """The pod wears HAMi's opt-out label: it is nobody's business here, and gets no GPU."""
+    return pod.metadata.labels.get(names.HAMI_WEBHOOK_LABEL) == "ignore"
+
+
+def read(pod: Pod, config: ClusterConfig) -> PodAsk | None:
+    """What the pod asks for; `None` when it asks for no GPU. Total: any pod gives an answer.
+
+    Raises:
+        BadInput: it asks, but not in a way that can be understood; names field and value.
+    """
+    if is_left_alone(pod):
+        return None
+    named = native.named_claim(pod)
+    recorded = native.slots_added(pod)
+    asking = [
+        (place, dialect)
+        for place in each_container(pod)
+        if place.name not in recorded and (dialect := _dialect_of(place, config)) is not None
+    ]
+    if named is not None:
+        if asking:
+            raise BadInput(
+                field=f"{asking[0][0].path}.resources",
+                value=asking[0][0].name,
+                expected="a container that may ask by resources: the pod names a claim, "
+                "whose requests say what each container gets",
+            )
+        return PodAsk(native=named, containers=recorded)
+    if recorded:
+        raise BadInput(
+            field=native.SLOTS_ADDED_FIELD,
+            value=",".join(recorded),
+            expected="allowed on a pod that names no claim: admission alone writes it",
+        )
+    return _made_for(pod, asking, config) if asking else None
+
+
+def _made_for(
+    pod: Pod, asking: list[tuple[PodContainer, ResourceDialect]], config: ClusterConfig
+) -> PodAsk:
+    """The ask of a pod whose containers ask by resources."""
+    _refuse_bad_names([place for place, _ in asking])
+    spec = VGPUClaimSpec(
+        requests=[dialect.request(pod, place, config) for place, dialect in asking],
+        placement=asking[0][1].placement(pod),
+    )
+    return PodAsk(spec=spec, containers=tuple(request.name for request in spec.requests))
+
+
+def _dialect_of(place: PodContainer, config: ClusterConfig) -> ResourceDialect | None:
+    return next((d for d in DIALECTS if d.asks(place.container, config)), None)
+
+
+def _refuse_bad_names(places: list[PodContainer]) -> None:
+    """Requests are told apart by their containers' names, so those must be able to."""
+    if len(places) > MAX_REQUESTS:
+        raise BadInput(
+            field="spec.containers",
+            value=len(places),
+            expected=f"at most {MAX_REQUESTS} containers that ask for a GPU",
+        )
+    seen: set[str] = set()
+    for place in places:
+        if not place.name or len(place.name) > _MAX_NAME or place.name in seen:
+            raise BadInput(
+                field=f"{place.path}.name",
+                value=place.name,
+                expected="a container name of its own, 1 to 63 characters",
+            )
+        seen.add(place.name)
