@@ -1,0 +1,161 @@
+"""What a claim asks for once every default has been filled in: the input of a decision.
+
+Claims, HAMi's resources and every other dialect end here, so that placement knows one language
+and equal requests are equal values: an `Ask` is hashable and serves as the key of a request class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from vgpu_api.config import ClusterConfig
+from vgpu_api.v1alpha1 import DeviceSelector, VGPUClaimSpec, VGPURequest
+from vgpu_api.v1alpha1.gpudevice import CorePolicy
+from vgpu_api.v1alpha1.vgpuclaim import DevicePolicy, NodePolicy, NumaPolicy, Phase, RequestMode
+
+ALL_CORES = 100
+"""A request for this many percent of compute wants the card alone."""
+WHOLE_MEMORY = 100
+"""Percent of memory that makes a request one for whole cards."""
+
+DEVICE_POLICY_WORDS: Mapping[str, DevicePolicy] = MappingProxyType(
+    {
+        "binpack": "Binpack",
+        "spread": "Spread",
+        "best-fit": "BestFit",
+        "idle-first": "IdleFirst",
+        "numa-first": "NUMAFirst",
+        "numa": "NUMA",
+        "topology": "Topology",
+        "topology-aware": "Topology",
+        "mutex": "Mutex",
+        "fragmentation": "Fragmentation",
+    }
+)
+"""Card policies as annotations spell them (`hami.io/gpu-scheduler-policy`)."""
+NODE_POLICY_WORDS: Mapping[str, NodePolicy] = MappingProxyType(
+    {
+        "binpack": "Binpack",
+        "spread": "Spread",
+        "numa-first": "NUMAFirst",
+        "fragmentation": "Fragmentation",
+    }
+)
+"""Node policies as annotations spell them (`hami.io/node-scheduler-policy`)."""
+
+
+def read_device_policies(text: str) -> tuple[DevicePolicy, ...]:
+    """A comma chain of card policies, as written in an annotation; unknown words are left out.
+
+    Only unknown words is Spread, nothing at all is no policy.
+    """
+    words = [word for part in text.split(",") if (word := part.strip().lower())]
+    known = tuple(DEVICE_POLICY_WORDS[word] for word in words if word in DEVICE_POLICY_WORDS)
+    return known or (("Spread",) if words else ())
+
+
+@dataclass(frozen=True, slots=True)
+class RequestAsk:
+    """What one container asks of each of `count` distinct cards.
+
+    Exactly one of `memory_mib` (MiB per card) and `memory_percent` (1..100 of each card's memory)
+    is given. `cores` is percent of a card's compute: 0 reserves nothing, 100 wants the card alone.
+    Models are in lower case.
+    """
+
+    name: str
+    phase: Phase
+    count: int
+    memory_mib: int | None
+    memory_percent: int | None
+    cores: int
+    vendor: str
+    mode: RequestMode
+    core_policy: CorePolicy
+    priority: int | None
+    models: tuple[str, ...] = ()
+    exclude_models: tuple[str, ...] = ()
+    uuids: frozenset[str] = frozenset()
+    exclude_uuids: frozenset[str] = frozenset()
+
+    def memory_on(self, total_mib: int) -> int:
+        """MiB that this request means on a card with `total_mib` of memory."""
+        if self.memory_mib is not None:
+            return self.memory_mib
+        return total_mib * (self.memory_percent or WHOLE_MEMORY) // 100
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """All requests of a claim, decided together on one node, and how to choose among what fits.
+
+    `device_policies` is empty when the claim says nothing: then the node's own policy holds, or
+    the configuration's. `weights` are of slots, cores and memory in a card's score.
+    """
+
+    requests: tuple[RequestAsk, ...]
+    node_policy: NodePolicy
+    device_policies: tuple[DevicePolicy, ...] = ()
+    numa: NumaPolicy = "None"
+    weights: tuple[int, int, int] = (1, 1, 1)
+
+    @classmethod
+    def of(cls, spec: VGPUClaimSpec, config: ClusterConfig) -> Ask:
+        """The claim's spec with the defaults that hold for every dialect.
+
+        Source: HAMi v2.10 (docs/compatibility.md, Quantities).
+        """
+        placement = spec.placement
+        weights = placement.weights if placement is not None else None
+        return cls(
+            requests=tuple(_request(request, config) for request in spec.requests),
+            node_policy=(placement and placement.node) or config.scheduling.node_policy,
+            device_policies=tuple(placement.device) if placement is not None else (),
+            numa=(placement and placement.numa) or "None",
+            weights=(weights.slots, weights.cores, weights.memory) if weights else (1, 1, 1),
+        )
+
+
+def _request(request: VGPURequest, config: ClusterConfig) -> RequestAsk:
+    memory_mib, memory_percent = _memory(request, config)
+    selector = request.selector or DeviceSelector()
+    return RequestAsk(
+        name=request.name,
+        phase=request.phase,
+        count=request.count,
+        memory_mib=memory_mib,
+        memory_percent=memory_percent,
+        cores=_cores(request, whole=memory_percent == WHOLE_MEMORY, config=config),
+        vendor=request.vendor.lower(),
+        mode=request.mode,
+        core_policy=request.core_policy,
+        priority=request.compute_priority,
+        models=_patterns(selector.models),
+        exclude_models=_patterns(selector.exclude_models),
+        uuids=frozenset(selector.uuids),
+        exclude_uuids=frozenset(selector.exclude_uuids),
+    )
+
+
+def _memory(request: VGPURequest, config: ClusterConfig) -> tuple[int | None, int | None]:
+    """(MiB, percent), one of them None: the size, else the percentage, else the default."""
+    if request.memory_mib is not None:
+        return request.memory_mib, None
+    if request.memory_percent is not None:
+        return None, min(request.memory_percent, WHOLE_MEMORY)
+    if config.nvidia.default_memory > 0:
+        return config.nvidia.default_memory, None
+    return None, WHOLE_MEMORY
+
+
+def _cores(request: VGPURequest, *, whole: bool, config: ClusterConfig) -> int:
+    """Who takes all the memory of a card and names no cores, takes the card alone."""
+    if request.cores is not None:
+        return min(request.cores, ALL_CORES)
+    return ALL_CORES if whole else config.nvidia.default_cores
+
+
+def _patterns(written: list[str]) -> tuple[str, ...]:
+    return tuple(pattern for text in written if (pattern := text.strip().lower()))

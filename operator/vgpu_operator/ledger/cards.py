@@ -1,0 +1,72 @@
+"""Devices and nodes as the columns want them: what an object means for placement.
+
+Absent or contradictory facts make a card unfit, never more capable.
+"""
+
+from __future__ import annotations
+
+from vgpu_api import conditions, names
+from vgpu_api.config import ClusterConfig
+from vgpu_api.core import Node
+from vgpu_api.v1alpha1 import Amount, GPUDevice
+from vgpu_operator.ask import read_device_policies
+from vgpu_operator.placement.columns import NUMA_UNKNOWN, Card, NodeState
+
+
+def card_of(
+    device: GPUDevice, *, cordoned_on_node: frozenset[str], duplicate: bool, config: ClusterConfig
+) -> Card:
+    """The card behind a device object whose UUID is known.
+
+    Args:
+        device: The object.
+        cordoned_on_node: UUIDs that the node's annotation cordons.
+        duplicate: Another object claims the same UUID: nobody knows which node has the card.
+        config: Slots where the device says nothing.
+    """
+    spec, status = device.spec, device.status
+    given = status.allocatable or Amount()
+    slots = spec.slots or given.slots or config.nvidia.device_split_count
+    return Card(
+        name=device.metadata.name,
+        node=spec.node_name,
+        uuid=status.uuid,
+        index=status.index if status.index is not None else 0,
+        vendor=status.vendor.lower(),
+        model=status.model.lower(),
+        mode="MIG" if status.mig is not None and status.mig.enabled else spec.mode,
+        numa=status.numa_node if status.numa_node is not None else NUMA_UNKNOWN,
+        slots=1 if spec.mode == "Exclusive" else slots,
+        cores=given.cores,
+        memory_mib=given.memory_mib,
+        healthy=is_healthy(device) and not duplicate,
+        cordoned=spec.cordoned or status.uuid in cordoned_on_node,
+    )
+
+
+def is_healthy(device: GPUDevice) -> bool:
+    """Neither Healthy nor Ready says otherwise, and there is something to give."""
+    reported = (
+        conditions.find(device.status.conditions, type_)
+        for type_ in (conditions.HEALTHY, conditions.READY)
+    )
+    return device.status.allocatable is not None and all(
+        condition is None or condition.status == "True" for condition in reported
+    )
+
+
+def cordoned_uuids(node: Node | None) -> frozenset[str]:
+    """The UUIDs that a node's annotation keeps new claims off."""
+    text = node.metadata.annotations.get(names.HAMI_DEVICE_CORDON, "") if node else ""
+    return frozenset(uuid for part in text.split(",") if (uuid := part.strip()))
+
+
+def state_of(node: Node, *, config: ClusterConfig) -> NodeState:
+    """Whether the node takes pods, and the policies for its cards."""
+    default = (config.scheduling.device_policy,)
+    written = read_device_policies(node.metadata.annotations.get(names.HAMI_DEVICE_POLICY, ""))
+    return NodeState(
+        ready=node.is_ready,
+        schedulable=not node.spec.unschedulable,
+        device_policies=written or default,
+    )

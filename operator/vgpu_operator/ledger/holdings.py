@@ -1,0 +1,101 @@
+"""What one claim holds of which cards, read from its status, from a plan, or from a ruin of it.
+
+A claim has several possible truths at once: what was observed, and each write whose outcome is
+not known yet. It holds the greatest of them on each card, so whichever comes true fits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from vgpu_api.effective import Use, effective_use
+from vgpu_api.v1alpha1 import Allocation, VGPUClaimSpec
+from vgpu_operator.ask import ALL_CORES
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """What is held of one card.
+
+    Attributes:
+        use: Memory, compute and slots, at the claim's worst moment.
+        alone: A request has all cores, so nobody else gets compute, however cores are scaled.
+        full: Nobody knows how much, so all of it.
+    """
+
+    use: Use = field(default_factory=Use)
+    alone: bool = False
+    full: bool = False
+
+    def peak(self, other: Hold) -> Hold:
+        """The greater of each."""
+        return Hold(self.use.peak(other.use), self.alone or other.alone, self.full or other.full)
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What is held of each card (by UUID), and nodes of which everything is held."""
+
+    cards: Mapping[str, Hold] = field(default_factory=dict)
+    full_nodes: frozenset[str] = frozenset()
+
+
+NOTHING = Holding()
+
+
+def holding_of(spec: VGPUClaimSpec, allocation: Allocation | None) -> Holding:
+    """What an allocation made for `spec` holds. A device without a UUID fills its node."""
+    if allocation is None:
+        return NOTHING
+    alone = {device.uuid for device in allocation.devices if device.cores >= ALL_CORES}
+    uses = effective_use(spec, allocation.devices)
+    return Holding(
+        cards={uuid: Hold(use, uuid in alone) for uuid, use in uses.items() if uuid},
+        full_nodes=frozenset({allocation.node_name}) if "" in uses else frozenset(),
+    )
+
+
+def holding_of_ruin(raw: Mapping[str, Any], *, known: Holding) -> Holding:
+    """What a claim holds that cannot be read: every card it names, to the full.
+
+    Where a card's name is lost too, all cards of its node, and what was `known` of it before.
+    """
+    status = raw.get("status")
+    allocation = status.get("allocation") if isinstance(status, Mapping) else status
+    if allocation is None:
+        return NOTHING
+    if not isinstance(allocation, Mapping):
+        return _filled(known)
+    devices = allocation.get("devices")
+    uuids = [_uuid(device) for device in devices] if isinstance(devices, list) else [None]
+    named = Holding({uuid: Hold(full=True) for uuid in uuids if uuid})
+    if None not in uuids:
+        return named
+    node = allocation.get("nodeName")
+    nodes = frozenset({node}) if isinstance(node, str) and node else frozenset[str]()
+    return peak_of((named, _filled(known), Holding(full_nodes=nodes)))
+
+
+def peak_of(holdings: Iterable[Holding]) -> Holding:
+    """The greatest of several possible truths, card by card."""
+    cards: dict[str, Hold] = {}
+    nodes: frozenset[str] = frozenset()
+    for holding in holdings:
+        nodes |= holding.full_nodes
+        for uuid, hold in holding.cards.items():
+            cards[uuid] = cards[uuid].peak(hold) if uuid in cards else hold
+    return Holding(cards, nodes)
+
+
+def _filled(known: Holding) -> Holding:
+    return Holding(
+        {uuid: Hold(hold.use, hold.alone, full=True) for uuid, hold in known.cards.items()},
+        known.full_nodes,
+    )
+
+
+def _uuid(device: Any) -> str | None:
+    uuid = device.get("uuid") if isinstance(device, Mapping) else None
+    return uuid if isinstance(uuid, str) and uuid else None

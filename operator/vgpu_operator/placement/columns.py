@@ -1,0 +1,262 @@
+"""The state of every card and node as columns: one list per property, one number per row.
+
+A decision reads a few properties of many cards; lists indexed by small integers are the cheapest
+shape for that, and the one from which score vectors can be kept later. The ledger is the only
+writer, but for `plan.place`, which takes cards for the length of a decision and gives them back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from vgpu_api.v1alpha1.gpudevice import DeviceMode
+from vgpu_api.v1alpha1.vgpuclaim import DevicePolicy
+
+NUMA_UNKNOWN = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """What is known of a card apart from its use.
+
+    Attributes:
+        name: The GPUDevice object.
+        node: The node that holds it.
+        uuid: The card, as the driver spells it.
+        index: Its number on the node.
+        vendor: In lower case.
+        model: In lower case.
+        mode: How it is divided.
+        numa: Its NUMA node; NUMA_UNKNOWN if nobody knows.
+        slots: Requests it serves at most.
+        cores: Percent of compute that may be given away.
+        memory_mib: MiB that may be given away.
+        healthy: It works and may be given.
+        cordoned: Nothing new on it.
+    """
+
+    name: str
+    node: str
+    uuid: str
+    index: int
+    vendor: str
+    model: str
+    mode: DeviceMode
+    numa: int
+    slots: int
+    cores: int
+    memory_mib: int
+    healthy: bool
+    cordoned: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """What is known of a node: whether it takes pods, and the policies for its cards."""
+
+    ready: bool = False
+    schedulable: bool = True
+    device_policies: tuple[DevicePolicy, ...] = ("Spread",)
+
+
+class Columns:
+    """Cards and nodes by number. Numbers of what was removed are used again.
+
+    Per card: `name uuid index vendor model mode numa slots cores memory healthy cordoned`, the
+    amounts in use `slots_used cores_used memory_used`, and `node_of` (the node's number).
+    Per node: `node_name node_cards` (cards by index, then UUID) `node_ready node_schedulable
+    node_policies` and the sums over its cards `node_slots node_slots_used` and so on.
+    """
+
+    def __init__(self) -> None:
+        self.name: list[str] = []
+        self.uuid: list[str] = []
+        self.index: list[int] = []
+        self.vendor: list[str] = []
+        self.model: list[str] = []
+        self.mode: list[DeviceMode] = []
+        self.numa: list[int] = []
+        self.slots: list[int] = []
+        self.cores: list[int] = []
+        self.memory: list[int] = []
+        self.healthy: list[bool] = []
+        self.cordoned: list[bool] = []
+        self.slots_used: list[int] = []
+        self.cores_used: list[int] = []
+        self.memory_used: list[int] = []
+        self.node_of: list[int] = []
+
+        self.node_name: list[str] = []
+        self.node_cards: list[list[int]] = []
+        self.node_ready: list[bool] = []
+        self.node_schedulable: list[bool] = []
+        self.node_policies: list[tuple[DevicePolicy, ...]] = []
+        self.node_slots: list[int] = []
+        self.node_cores: list[int] = []
+        self.node_memory: list[int] = []
+        self.node_slots_used: list[int] = []
+        self.node_cores_used: list[int] = []
+        self.node_memory_used: list[int] = []
+
+        self._card_ids: dict[str, int] = {}
+        self._node_ids: dict[str, int] = {}
+        self._free_cards: list[int] = []
+        self._free_nodes: list[int] = []
+
+    # Reading.
+
+    def node_id(self, name: str) -> int | None:
+        """The node's number, if it is known."""
+        return self._node_ids.get(name)
+
+    def card_id(self, name: str) -> int | None:
+        """The number of a card by its object's name, if it is known."""
+        return self._card_ids.get(name)
+
+    def nodes_with_cards(self) -> Iterator[int]:
+        """The nodes that have at least one card."""
+        return (node for node in self._node_ids.values() if self.node_cards[node])
+
+    def state(self) -> dict[str, tuple[int, int, int]]:
+        """(slots, cores, MiB) in use by card: what a plan must leave as it found it."""
+        return {
+            name: (self.slots_used[card], self.cores_used[card], self.memory_used[card])
+            for name, card in self._card_ids.items()
+        }
+
+    # Writing.
+
+    def put_card(self, card: Card) -> int:
+        """Add a card, or replace what is known of it (it may have changed its node)."""
+        number = self._card_ids.get(card.name)
+        if number is not None and self.node_name[self.node_of[number]] != card.node:
+            self.remove_card(card.name)
+            number = None
+        if number is None:
+            number = self._new_card(card)
+        else:
+            self._add_to_sums(number, -1)
+        self.uuid[number] = card.uuid
+        self.index[number] = card.index
+        self.vendor[number] = card.vendor
+        self.model[number] = card.model
+        self.mode[number] = card.mode
+        self.numa[number] = card.numa
+        self.slots[number] = card.slots
+        self.cores[number] = card.cores
+        self.memory[number] = card.memory_mib
+        self.healthy[number] = card.healthy
+        self.cordoned[number] = card.cordoned
+        self._add_to_sums(number, 1)
+        self.node_cards[self.node_of[number]].sort(key=self._place_on_node)
+        return number
+
+    def remove_card(self, name: str) -> None:
+        """Forget a card; nothing happens if it is not known."""
+        number = self._card_ids.pop(name, None)
+        if number is None:
+            return
+        self.set_used(number, slots=0, cores=0, memory=0)
+        self._add_to_sums(number, -1)
+        node = self.node_of[number]
+        self.node_cards[node].remove(number)
+        self._free_cards.append(number)
+
+    def put_node(self, name: str, state: NodeState) -> int:
+        """Add a node, or replace what is known of it."""
+        node = self._node(name)
+        self.node_ready[node] = state.ready
+        self.node_schedulable[node] = state.schedulable
+        self.node_policies[node] = state.device_policies
+        return node
+
+    def remove_node(self, name: str) -> None:
+        """Forget a node that has no cards any more; one that has some is only not ready."""
+        node = self._node_ids.get(name)
+        if node is None:
+            return
+        self.node_ready[node] = False
+        if not self.node_cards[node]:
+            del self._node_ids[name]
+            self._free_nodes.append(node)
+
+    def set_used(self, card: int, *, slots: int, cores: int, memory: int) -> None:
+        """Set what of a card is in use: requests, percent of compute, MiB."""
+        node = self.node_of[card]
+        self.node_slots_used[node] += slots - self.slots_used[card]
+        self.node_cores_used[node] += cores - self.cores_used[card]
+        self.node_memory_used[node] += memory - self.memory_used[card]
+        self.slots_used[card] = slots
+        self.cores_used[card] = cores
+        self.memory_used[card] = memory
+
+    def _new_card(self, card: Card) -> int:
+        node = self._node(card.node)
+        if self._free_cards:
+            number = self._free_cards.pop()
+            self.name[number] = card.name
+            self.node_of[number] = node
+            self.slots[number] = self.cores[number] = self.memory[number] = 0
+        else:
+            number = len(self.name)
+            self.name.append(card.name)
+            self.node_of.append(node)
+            for text in (self.uuid, self.vendor, self.model):
+                text.append("")
+            self.mode.append("Shared")
+            for flag in (self.healthy, self.cordoned):
+                flag.append(False)
+            for amount in (
+                self.index,
+                self.numa,
+                self.slots,
+                self.cores,
+                self.memory,
+                self.slots_used,
+                self.cores_used,
+                self.memory_used,
+            ):
+                amount.append(0)
+        self._card_ids[card.name] = number
+        self.node_cards[node].append(number)
+        return number
+
+    def _node(self, name: str) -> int:
+        node = self._node_ids.get(name)
+        if node is not None:
+            return node
+        if self._free_nodes:
+            node = self._free_nodes.pop()
+            self.node_name[node] = name
+        else:
+            node = len(self.node_name)
+            self.node_name.append(name)
+            self.node_cards.append([])
+            self.node_ready.append(False)
+            self.node_schedulable.append(True)
+            self.node_policies.append(("Spread",))
+            for amount in self._node_sums():
+                amount.append(0)
+        self.node_ready[node] = False
+        self._node_ids[name] = node
+        return node
+
+    def _node_sums(self) -> Iterable[list[int]]:
+        return (
+            self.node_slots,
+            self.node_cores,
+            self.node_memory,
+            self.node_slots_used,
+            self.node_cores_used,
+            self.node_memory_used,
+        )
+
+    def _add_to_sums(self, card: int, sign: int) -> None:
+        node = self.node_of[card]
+        self.node_slots[node] += sign * self.slots[card]
+        self.node_cores[node] += sign * self.cores[card]
+        self.node_memory[node] += sign * self.memory[card]
+
+    def _place_on_node(self, card: int) -> tuple[int, str, str]:
+        return self.index[card], self.uuid[card], self.name[card]
