@@ -24,9 +24,9 @@ from vgpu_local.kubelet.plugins import PluginRegistry
 from vgpu_local.kubelet.podresources import PodResources
 from vgpu_local.kubelet.podspec import Pod
 from vgpu_local.kubelet.process import ExecResult
-from vgpu_local.kubelet.reporter import Reporter
 from vgpu_local.kubelet.runtime import Runtime
 from vgpu_local.kubelet.worker import Pace, PodWorker
+from vgpu_local.podwriter import PodWriter
 from vgpu_nodeagent.kubelet_api import deviceplugin_pb2_grpc as dp_grpc
 from vgpu_nodeagent.kubelet_api import podresources_pb2_grpc as pr_grpc
 
@@ -82,7 +82,7 @@ class Kubelet:
             image={"PATH": os.environ.get("PATH", os.defpath), **environment},
             folder=folders.root,
         )
-        self._reporter = Reporter(api, shape.name)
+        self._writer = PodWriter(api, f"kubelet/{shape.name}")
         self._pods = Reflector(
             api,
             PODS,
@@ -169,7 +169,7 @@ class Kubelet:
                 raw,
                 admission=self._admission,
                 runtime=self._runtime,
-                reporter=self._reporter,
+                writer=self._writer,
                 pace=self._pace,
             )
             if (raw.get("status") or {}).get("phase") in ("Succeeded", "Failed"):

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any
 
 from vgpu_api.resources import NODES
 from vgpu_client.api import Api
 from vgpu_client.errors import AlreadyExists, Conflict
 from vgpu_client.transport import Object
-from vgpu_local.kubelet.status import merge_conditions
+from vgpu_local.podwriter import merge_conditions, timestamp
 
 VERSION = "v1.36.3"
 
@@ -60,7 +59,7 @@ def node_status(
         devices: capacity and allocatable of each device plugin resource.
         before: the status so far; conditions that others wrote are kept.
     """
-    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    now = timestamp()
     own = {
         "cpu": str(shape.cpu),
         "memory": f"{shape.memory_mib * 1024}Ki",

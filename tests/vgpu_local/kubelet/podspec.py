@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from vgpu_api.quantity import whole
+
 RestartPolicy = Literal["Always", "OnFailure", "Never"]
 
 
@@ -68,6 +70,7 @@ def parse_pod(pod: Mapping[str, Any]) -> Pod:
 
     Raises:
         KeyError: the object has no metadata.uid or no name: it never was on an API server.
+        QuantityError: an extended resource is not a whole number.
     """
     metadata, spec = pod["metadata"], pod["spec"]
     grace = metadata.get("deletionGracePeriodSeconds")
@@ -104,7 +107,7 @@ def _container(item: Mapping[str, Any]) -> Container:
         args=tuple(item.get("args") or ()),
         env=tuple(_env_var(entry) for entry in item.get("env") or ())
         + tuple(EnvVar("envFrom", "", unsupported="envFrom") for _ in item.get("envFrom") or ()),
-        devices=tuple(sorted((name, int(v)) for name, v in limits.items() if _is_extended(name))),
+        devices=tuple(sorted((name, whole(v)) for name, v in limits.items() if _is_extended(name))),
         image=item.get("image", ""),
         restartable=item.get("restartPolicy") == "Always",
     )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from vgpu_local.kubelet.podspec import Container, Pod
+from vgpu_local.podwriter import merge_conditions
 
 Phase = Literal["Pending", "Running", "Succeeded", "Failed"]
 
@@ -166,21 +167,6 @@ def refused_status(reason: str, message: str, *, start_time: str) -> dict[str, A
         "message": f"Pod was rejected: {message}",
         "startTime": start_time,
     }
-
-
-def merge_conditions(
-    before: Sequence[Mapping[str, Any]], wanted: Sequence[dict[str, Any]], now: str
-) -> list[dict[str, Any]]:
-    """Set some conditions by type; keep all others, and the time of those that did not change."""
-    old = {condition["type"]: condition for condition in before}
-    mine = {condition["type"] for condition in wanted}
-    merged = [dict(condition) for condition in before if condition["type"] not in mine]
-    for condition in wanted:
-        previous = old.get(condition["type"])
-        unchanged = previous is not None and previous.get("status") == condition["status"]
-        since = previous.get("lastTransitionTime", now) if previous and unchanged else now
-        merged.append({**condition, "lastTransitionTime": since})
-    return merged
 
 
 def _condition(kind: str, holds: bool, otherwise: Mapping[str, str]) -> dict[str, Any]:

@@ -16,7 +16,6 @@ from vgpu_local.kubelet.admission import Admission
 from vgpu_local.kubelet.holdings import AdmissionError
 from vgpu_local.kubelet.podspec import parse_pod
 from vgpu_local.kubelet.process import ContainerProcess
-from vgpu_local.kubelet.reporter import Reporter, timestamp
 from vgpu_local.kubelet.runtime import Runtime, StartError
 from vgpu_local.kubelet.status import (
     ContainerRecord,
@@ -28,6 +27,7 @@ from vgpu_local.kubelet.status import (
     pod_status,
     refused_status,
 )
+from vgpu_local.podwriter import PodWriter, timestamp
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class PodWorker:
         *,
         admission: Admission,
         runtime: Runtime,
-        reporter: Reporter,
+        writer: PodWriter,
         pace: Pace,
     ) -> None:
         """Take on a pod that is bound to this node and not running anywhere yet."""
@@ -70,7 +70,7 @@ class PodWorker:
         self._raw = pod
         self._admission = admission
         self._runtime = runtime
-        self._reporter = reporter
+        self._writer = writer
         self._pace = pace
         self._start_time = timestamp()
         self._refusal: Mapping[str, Any] | None = None
@@ -112,11 +112,11 @@ class PodWorker:
         self.terminating = True
         await self._cease()
         for name in tuple(self._processes):
-            await self._reporter.event(self._raw, "Normal", "Killing", f"Stopping container {name}")
+            await self._writer.event(self._raw, "Normal", "Killing", f"Stopping container {name}")
         await self._stop_all(self.pod.grace_seconds)
         self.active = False
         await self._persist(self._report_once)
-        await self._persist(lambda: self._reporter.remove(self._raw))
+        await self._persist(lambda: self._writer.remove(self._raw))
 
     async def kill(self) -> None:
         """End the pod at once: it is gone from the API server, or the kubelet is stopping."""
@@ -207,7 +207,7 @@ class PodWorker:
             wait = self._pace.retry if record.failing else self._pace.first_retry
             record.not_before = self._loop.time() + wait
             record.failing = True
-            await self._reporter.event(self._raw, "Warning", "Failed", f"Error: {error}")
+            await self._writer.event(self._raw, "Warning", "Failed", f"Error: {error}")
             return
         if isinstance(record.state, Terminated):
             record.last = record.state
@@ -219,7 +219,7 @@ class PodWorker:
         self._processes[name] = process
         self._watches[name] = asyncio.create_task(self._watch(record, process))
         self._unreported.set()
-        await self._reporter.event(self._raw, "Normal", "Started", f"Started container {name}")
+        await self._writer.event(self._raw, "Normal", "Started", f"Started container {name}")
 
     async def _watch(self, record: ContainerRecord, process: ContainerProcess) -> None:
         code = await process.wait()
@@ -261,7 +261,7 @@ class PodWorker:
         self.active = False
         reason = "UnexpectedAdmissionError"
         self._refusal = refused_status(reason, why, start_time=self._start_time)
-        await self._reporter.event(self._raw, "Warning", reason, why)
+        await self._writer.event(self._raw, "Warning", reason, why)
         await self._persist(self._report_once)
 
     async def _report(self) -> None:
@@ -285,7 +285,7 @@ class PodWorker:
                 terminal=not self.active,
             )
 
-        written = await self._reporter.write_status(self._raw, compose)
+        written = await self._writer.write_status(self._raw, compose)
         if written is not None and _version(written) > _version(self._raw):
             self._raw = written
 

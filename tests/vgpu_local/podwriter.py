@@ -1,4 +1,4 @@
-"""Telling the API server about pods: their status, their events, their end."""
+"""Telling the API server about pods, as scheduler and kubelet do: status, events, the end."""
 
 from __future__ import annotations
 
@@ -24,13 +24,28 @@ def timestamp() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-class Reporter:
-    """Writes as one node's kubelet."""
+def merge_conditions(
+    before: Sequence[Mapping[str, Any]], wanted: Sequence[dict[str, Any]], now: str
+) -> list[dict[str, Any]]:
+    """Set some conditions by type; keep all others, and the time of those that did not change."""
+    old = {condition["type"]: condition for condition in before}
+    mine = {condition["type"] for condition in wanted}
+    merged = [dict(condition) for condition in before if condition["type"] not in mine]
+    for condition in wanted:
+        previous = old.get(condition["type"])
+        unchanged = previous is not None and previous.get("status") == condition["status"]
+        since = previous.get("lastTransitionTime", now) if previous and unchanged else now
+        merged.append({**condition, "lastTransitionTime": since})
+    return merged
 
-    def __init__(self, api: Api, node: str) -> None:
-        """Report through `api` for the node of that name."""
+
+class PodWriter:
+    """Writes as one component of the cluster."""
+
+    def __init__(self, api: Api, component: str) -> None:
+        """Write through `api`; events name `component` as their source."""
         self._api = api
-        self._node = node
+        self._component = component
 
     async def write_status(self, pod: Object, compose: Compose) -> Object | None:
         """Bring the status up to date, on top of whatever others wrote into it.
@@ -70,7 +85,7 @@ class Reporter:
     async def event(
         self, pod: Object, kind: Literal["Normal", "Warning"], reason: str, message: str
     ) -> None:
-        """Write an event; one that cannot be written is lost, as a kubelet's is."""
+        """Write an event; one that cannot be written is lost, as events are."""
         try:
             await create_event(
                 self._api,
@@ -78,7 +93,7 @@ class Reporter:
                 type=kind,
                 reason=reason,
                 message=message,
-                component=f"kubelet/{self._node}",
+                component=self._component,
                 now=datetime.now(UTC),
             )
         except ClientError as error:

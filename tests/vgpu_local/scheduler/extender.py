@@ -1,0 +1,125 @@
+"""The scheduler's side of the extender protocol: JSON over HTTP(S) with Go's field names."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+
+from vgpu_local.scheduler.fit import Refusal
+
+
+class ExtenderError(Exception):
+    """The extender cannot be reached or says that it failed; the pod stays pending."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExtenderConfig:
+    """One entry of `extenders` in a KubeSchedulerConfiguration, with `nodeCacheCapable: true`.
+
+    Attributes:
+        managed: resources that make a pod the extender's business, and whether the scheduler's
+            own fit ignores them; empty means every pod.
+        bind_verb: None leaves the binding to the scheduler.
+        tls: trust, and a client certificate where the extender wants one.
+    """
+
+    url: str
+    filter_verb: str = "filter"
+    bind_verb: str | None = "bind"
+    managed: Mapping[str, bool] = field(default_factory=dict)
+    tls: ssl.SSLContext | None = None
+    timeout_s: float = 10.0
+
+    @property
+    def ignored(self) -> frozenset[str]:
+        """Resources that the scheduler's own fit leaves to the extender."""
+        return frozenset(name for name, ignored in self.managed.items() if ignored)
+
+    def interested_in(self, pod: Mapping[str, Any]) -> bool:
+        """Say whether the pod is the extender's business."""
+        if not self.managed:
+            return True
+        spec = pod["spec"]
+        containers = (*(spec.get("initContainers") or ()), *(spec.get("containers") or ()))
+        return any(
+            name in (container.get("resources") or {}).get(kind, {})
+            for container in containers
+            for kind in ("requests", "limits")
+            for name in self.managed
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Filtered:
+    """What a filter call left over."""
+
+    nodes: tuple[str, ...]
+    refusals: Mapping[str, Refusal]
+
+
+class Extender:
+    """Calls one extender."""
+
+    def __init__(self, config: ExtenderConfig, session: aiohttp.ClientSession) -> None:
+        """Call the extender that `config` describes."""
+        self.config = config
+        self._session = session
+
+    async def filter(self, pod: Mapping[str, Any], nodes: Sequence[str]) -> Filtered:
+        """Ask which of the nodes will do.
+
+        Raises:
+            ExtenderError: no answer, or an answer with an error.
+        """
+        body = {"Pod": pod, "Nodes": None, "NodeNames": list(nodes)}
+        answer = await self._post(self.config.filter_verb, body)
+        refusals = {
+            name: Refusal((reason,), resolvable=resolvable)
+            for key, resolvable in (("failednodes", True), ("failedandunresolvablenodes", False))
+            for name, reason in (answer.get(key) or {}).items()
+        }
+        passed = tuple(name for name in answer.get("nodenames") or () if name in nodes)
+        return Filtered(passed, refusals)
+
+    async def bind(self, pod: Mapping[str, Any], node: str) -> None:
+        """Have the pod bound.
+
+        Raises:
+            ExtenderError: it was not, as far as is known.
+        """
+        assert self.config.bind_verb is not None
+        metadata = pod["metadata"]
+        body = {
+            "PodName": metadata["name"],
+            "PodNamespace": metadata["namespace"],
+            "PodUID": metadata["uid"],
+            "Node": node,
+        }
+        await self._post(self.config.bind_verb, body)
+
+    async def _post(self, verb: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        url = f"{self.config.url.rstrip('/')}/{verb}"
+        try:
+            async with self._session.post(
+                url,
+                json=body,
+                ssl=self.config.tls if self.config.tls is not None else True,
+                timeout=aiohttp.ClientTimeout(total=self.config.timeout_s),
+            ) as answer:
+                if answer.status != 200:
+                    raise ExtenderError(
+                        f"failed {verb} with extender at URL {url}, code {answer.status}"
+                    )
+                fields = await answer.json(content_type=None)
+        except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+            raise ExtenderError(f'Post "{url}": {error or "deadline exceeded"}') from error
+        if not isinstance(fields, dict):
+            raise ExtenderError(f'Post "{url}": the answer is not an object')
+        folded = {key.lower(): value for key, value in fields.items()}
+        if folded.get("error"):
+            raise ExtenderError(str(folded["error"]))
+        return folded

@@ -1,0 +1,54 @@
+"""How much of each node its pods ask for, kept up to date pod by pod."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+Amounts = Mapping[str, Fraction]
+"""Resource name → amount in its base unit."""
+
+
+def plus(one: Amounts, other: Amounts) -> dict[str, Fraction]:
+    """Add two amounts, resource by resource."""
+    names = {**one, **other}
+    return {name: one.get(name, Fraction(0)) + other.get(name, Fraction(0)) for name in names}
+
+
+def most(one: Amounts, other: Amounts) -> dict[str, Fraction]:
+    """Take the larger of two amounts, resource by resource."""
+    names = {**one, **other}
+    return {name: max(one.get(name, Fraction(0)), other.get(name, Fraction(0))) for name in names}
+
+
+@dataclass(slots=True)
+class Occupancy:
+    """Pods by UID, bound or about to be, and the sums per node."""
+
+    _pods: dict[str, tuple[str, Amounts]] = field(default_factory=dict)
+    _used: dict[str, dict[str, Fraction]] = field(default_factory=dict)
+
+    def used(self, node: str) -> Amounts:
+        """Return what the pods on a node ask for together."""
+        return self._used.get(node, {})
+
+    def node_of(self, uid: str) -> str | None:
+        """Return where a pod counts, if anywhere."""
+        placed = self._pods.get(uid)
+        return placed[0] if placed else None
+
+    def place(self, uid: str, node: str, requests: Amounts) -> None:
+        """Count a pod on a node, and nowhere else."""
+        self.remove(uid)
+        self._pods[uid] = (node, requests)
+        self._used[node] = plus(self._used.get(node, {}), requests)
+
+    def remove(self, uid: str) -> bool:
+        """Count a pod nowhere; say whether it was counted."""
+        placed = self._pods.pop(uid, None)
+        if placed is None:
+            return False
+        node, requests = placed
+        self._used[node] = plus(self._used[node], {name: -v for name, v in requests.items()})
+        return True
