@@ -1,0 +1,97 @@
+/* ctl.c - vgpu-fake-ctl: look at and break a simulated machine.
+ *
+ *   vgpu-fake-ctl MACHINE status                    JSON: bytes held, peak and faults of every card
+ *   vgpu-fake-ctl MACHINE xid CARD NUMBER           report an XID error
+ *   vgpu-fake-ctl MACHINE lost CARD 0|1             the card falls off the bus, or comes back
+ *   vgpu-fake-ctl MACHINE fail CARD N               the N-th allocation from now on fails
+ *   vgpu-fake-ctl MACHINE ecc CARD COUNT            uncorrected ECC errors so far
+ *   vgpu-fake-ctl MACHINE remap CARD 0|1            row remapping failed
+ *   vgpu-fake-ctl MACHINE util CARD PERCENT         utilisation NVML reports
+ *   vgpu-fake-ctl MACHINE reset-peak CARD           forget the highest use
+ *
+ * CARD is an index or a UUID.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "machine.h"
+#include "state.h"
+
+struct order {
+    const char *verb;
+    int card;
+    uint32_t value;
+};
+
+static void carry_out(struct state *s, void *argument)
+{
+    const struct order *order = argument;
+    struct state_card *card = &s->cards[order->card];
+    if (!strcmp(order->verb, "lost")) {
+        card->lost = order->value;
+    } else if (!strcmp(order->verb, "fail")) {
+        card->fail_after = order->value;
+    } else if (!strcmp(order->verb, "ecc")) {
+        card->ecc_uncorrected = order->value;
+    } else if (!strcmp(order->verb, "remap")) {
+        card->remap_failed = order->value;
+    } else if (!strcmp(order->verb, "util")) {
+        card->gpu_utilisation = order->value;
+    } else if (!strcmp(order->verb, "reset-peak")) {
+        card->peak_bytes = 0;
+    }
+}
+
+static int status(const struct machine *m)
+{
+    struct state *s = state_open(m);
+    if (!s) {
+        fprintf(stderr, "cannot use %s.state\n", m->path);
+        return 1;
+    }
+    printf("{\"cards\": [");
+    for (int i = 0; i < m->card_count; i++) {
+        printf("%s{\"index\": %d, \"uuid\": \"%s\", \"total\": %llu, \"used\": %llu, \"peak\": %llu, \"lost\": %s}",
+               i ? ", " : "", i, m->cards[i].uuid, (unsigned long long)m->cards[i].memory_bytes,
+               (unsigned long long)state_used(m, i), (unsigned long long)s->cards[i].peak_bytes,
+               s->cards[i].lost ? "true" : "false");
+    }
+    printf("], \"events\": %u}\n", s->event_count);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    static const char *const verbs[] = {"xid", "lost", "fail", "ecc", "remap", "util", "reset-peak"};
+    static struct machine m;
+    char why[256] = "";
+    if (argc < 3) {
+        fprintf(stderr, "usage: %s MACHINE status | VERB CARD [VALUE]\n", argv[0]);
+        return 2;
+    }
+    int line = machine_read(&m, argv[1], why, sizeof why);
+    if (line) {
+        fprintf(stderr, "%s:%d: %s\n", argv[1], line, why);
+        return 1;
+    }
+    if (!strcmp(argv[2], "status")) {
+        return status(&m);
+    }
+    struct order order = {.verb = argv[2], .card = argc > 3 ? machine_card_named(&m, argv[3]) : -1};
+    order.value = argc > 4 ? (uint32_t)strtoul(argv[4], NULL, 10) : 0;
+    int known = 0;
+    for (size_t i = 0; i < sizeof verbs / sizeof verbs[0]; i++) {
+        known |= !strcmp(order.verb, verbs[i]);
+    }
+    if (!known || order.card < 0 || (argc < 5 && strcmp(order.verb, "reset-peak") != 0)) {
+        fprintf(stderr, "%s: no such verb, card or value\n", argv[2]);
+        return 2;
+    }
+    if (!strcmp(order.verb, "xid")) {
+        state_event(&m, order.card, order.value);
+    } else {
+        state_change(&m, carry_out, &order);
+    }
+    return 0;
+}

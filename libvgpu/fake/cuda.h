@@ -1,0 +1,51 @@
+/* cuda.h - what the files of the simulated libcuda share. */
+#ifndef FAKE_CUDA_H
+#define FAKE_CUDA_H
+
+#include <stdint.h>
+
+#include "machine.h"
+#include "state.h"
+#include "vgpu_cuda.h"
+
+#define CUDA_API __attribute__((visibility("default")))
+
+/* The driver as one process sees it after cuInit. */
+struct cuda_session {
+    const struct machine *machine;
+    int visible[MACHINE_MAX_CARDS]; /* CUdevice -> card */
+    int count;
+    int pid;
+};
+
+struct CUctx_st {
+    CUdevice device;
+    int card;
+    int primary;
+    unsigned flags;
+    unsigned retained;      /* primary contexts: how often */
+    int alive;              /* its memory is charged and usable */
+};
+
+/* Session of this process, NULL when cuInit has not been called (or this is a fork of one that did). */
+const struct cuda_session *cuda_session(void);
+
+/* CUDA_SUCCESS, or why no call on `device` can work. */
+CUresult cuda_check_device(CUdevice device);
+
+/* Current context of this thread; sets `*result` when there is none. */
+struct CUctx_st *cuda_current(CUresult *result);
+
+/* Context a stream belongs to; the null stream and its two aliases belong to the current one. */
+struct CUctx_st *cuda_stream_context(CUstream stream, CUresult *result);
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device);
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device);
+
+/* Turn what the shared state said into a CUresult. */
+CUresult cuda_result(enum state_result result);
+
+/* Free all memory that was allocated in a context. */
+void cuda_memory_drop_context(struct CUctx_st *context);
+
+#endif

@@ -1,0 +1,235 @@
+/* cuda_alloc.c - the entry points that allocate, free, copy and report memory. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "cuda_memory.h"
+
+/* A memory pool is only a name for a device here: memory goes straight to the card and comes straight back. */
+struct CUmemPoolHandle_st {
+    CUdevice device;
+};
+
+static struct CUmemPoolHandle_st default_pools[MACHINE_MAX_CARDS];
+
+static CUresult allocate(size_t bytes, CUdeviceptr *out)
+{
+    CUresult result = CUDA_SUCCESS;
+    struct CUctx_st *context = cuda_current(&result);
+    if (!context) {
+        return result;
+    }
+    return out ? cuda_memory_take(context, bytes, out) : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUDA_API CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t bytes)
+{
+    return allocate(bytes, out);
+}
+
+CUDA_API CUresult cuMemAlloc(unsigned *out, unsigned bytes)
+{
+    (void)out, (void)bytes;
+    return CUDA_ERROR_NOT_SUPPORTED; /* the 32-bit API has no meaning on a 64-bit device */
+}
+
+CUDA_API CUresult cuMemAllocPitch_v2(CUdeviceptr *out, size_t *pitch, size_t width, size_t height, unsigned element)
+{
+    if (!pitch || !width || !height || (element != 4 && element != 8 && element != 16)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    size_t row = (width + 511) & ~(size_t)511;
+    if (row < width || height > SIZE_MAX / row) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    CUresult result = allocate(row * height, out);
+    if (result == CUDA_SUCCESS) {
+        *pitch = row;
+    }
+    return result;
+}
+
+CUDA_API CUresult cuMemAllocPitch(unsigned *out, unsigned *pitch, unsigned width, unsigned height, unsigned element)
+{
+    (void)out, (void)pitch, (void)width, (void)height, (void)element;
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+CUDA_API CUresult cuMemAllocManaged(CUdeviceptr *out, size_t bytes, unsigned flags)
+{
+    if (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    return allocate(bytes, out);
+}
+
+CUDA_API CUresult cuMemFree_v2(CUdeviceptr address)
+{
+    return cuda_memory_give(address);
+}
+
+CUDA_API CUresult cuMemFree(unsigned address)
+{
+    (void)address;
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+static CUresult allocate_on_stream(CUdeviceptr *out, size_t bytes, CUstream stream)
+{
+    CUresult result = CUDA_SUCCESS;
+    struct CUctx_st *context = cuda_stream_context(stream, &result);
+    if (!context) {
+        return result;
+    }
+    return out ? cuda_memory_take(context, bytes, out) : CUDA_ERROR_INVALID_VALUE;
+}
+
+static CUresult allocate_from_pool(CUdeviceptr *out, size_t bytes, CUmemoryPool pool)
+{
+    CUresult result = CUDA_SUCCESS;
+    struct CUctx_st *context = cuda_current(&result), *owner = NULL;
+    if (!context || !out || !pool) {
+        return context ? CUDA_ERROR_INVALID_VALUE : result;
+    }
+    if (context->device == pool->device) {
+        return cuda_memory_take(context, bytes, out);
+    }
+    result = cuDevicePrimaryCtxRetain(&owner, pool->device);
+    if (result == CUDA_SUCCESS) {
+        result = cuda_memory_take(owner, bytes, out);
+        if (result != CUDA_SUCCESS) {
+            cuDevicePrimaryCtxRelease_v2(pool->device);
+        }
+    }
+    return result;
+}
+
+CUDA_API CUresult cuMemAllocAsync(CUdeviceptr *out, size_t bytes, CUstream stream)
+{
+    return allocate_on_stream(out, bytes, stream);
+}
+
+CUDA_API CUresult cuMemAllocAsync_ptsz(CUdeviceptr *out, size_t bytes, CUstream stream)
+{
+    return allocate_on_stream(out, bytes, stream);
+}
+
+CUDA_API CUresult cuMemAllocFromPoolAsync(CUdeviceptr *out, size_t bytes, CUmemoryPool pool, CUstream stream)
+{
+    (void)stream;
+    return allocate_from_pool(out, bytes, pool);
+}
+
+CUDA_API CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *out, size_t bytes, CUmemoryPool pool, CUstream stream)
+{
+    (void)stream;
+    return allocate_from_pool(out, bytes, pool);
+}
+
+CUDA_API CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream)
+{
+    (void)stream;
+    return cuda_memory_give(address);
+}
+
+CUDA_API CUresult cuMemFreeAsync_ptsz(CUdeviceptr address, CUstream stream)
+{
+    (void)stream;
+    return cuda_memory_give(address);
+}
+
+CUDA_API CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *out, CUdevice device)
+{
+    CUresult result = cuda_check_device(device);
+    if (result != CUDA_SUCCESS || !out) {
+        return result != CUDA_SUCCESS ? result : CUDA_ERROR_INVALID_VALUE;
+    }
+    default_pools[device].device = device;
+    *out = &default_pools[device];
+    return CUDA_SUCCESS;
+}
+
+CUDA_API CUresult cuDeviceGetMemPool(CUmemoryPool *out, CUdevice device)
+{
+    return cuDeviceGetDefaultMemPool(out, device);
+}
+
+CUDA_API CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool)
+{
+    CUresult result = cuda_check_device(device);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    return pool && pool->device == device ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUDA_API CUresult cuMemPoolCreate(CUmemoryPool *out, const CUmemPoolProps *props)
+{
+    if (!out || !props || props->location_type != CU_MEM_LOCATION_TYPE_DEVICE) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    CUresult result = cuda_check_device(props->location_id);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    struct CUmemPoolHandle_st *pool = calloc(1, sizeof *pool);
+    if (!pool) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    pool->device = props->location_id;
+    *out = pool;
+    return CUDA_SUCCESS;
+}
+
+CUDA_API CUresult cuMemPoolDestroy(CUmemoryPool pool)
+{
+    if (!pool) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    free(pool);
+    return CUDA_SUCCESS;
+}
+
+CUDA_API CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep)
+{
+    (void)keep;
+    return pool ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUDA_API CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total)
+{
+    CUresult result = CUDA_SUCCESS;
+    struct CUctx_st *context = cuda_current(&result);
+    if (!context) {
+        return result;
+    }
+    const struct machine *m = cuda_session()->machine;
+    if (free_bytes) {
+        *free_bytes = m->cards[context->card].memory_bytes - state_used(m, context->card);
+    }
+    if (total) {
+        *total = m->cards[context->card].memory_bytes;
+    }
+    return CUDA_SUCCESS;
+}
+
+CUDA_API CUresult cuMemGetInfo(unsigned *free_bytes, unsigned *total)
+{
+    size_t wide_free = 0, wide_total = 0;
+    CUresult result = cuMemGetInfo_v2(&wide_free, &wide_total);
+    if (result == CUDA_SUCCESS && free_bytes && total) {
+        *free_bytes = wide_free > UINT32_MAX ? UINT32_MAX : (unsigned)wide_free;
+        *total = wide_total > UINT32_MAX ? UINT32_MAX : (unsigned)wide_total;
+    }
+    return result;
+}
+
+CUDA_API CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr address)
+{
+    return cuda_memory_find(address, 1, base, bytes) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUDA_API CUresult cuMemGetAddressRange(unsigned *base, unsigned *bytes, unsigned address)
+{
+    (void)base, (void)bytes, (void)address;
+    return CUDA_ERROR_NOT_SUPPORTED;
+}

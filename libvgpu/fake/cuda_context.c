@@ -1,0 +1,300 @@
+/* cuda_context.c - contexts of the simulated driver: one primary per device, others at will, a stack per thread. */
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "cuda.h"
+
+static struct CUctx_st primaries[MACHINE_MAX_CARDS];
+static pthread_mutex_t contexts_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* A thread's stack holds contexts by reference; the same context may lie on it more than once. */
+struct frame {
+    struct CUctx_st *context;
+    struct frame *below;
+};
+static __thread struct frame *stack;
+
+struct CUctx_st *cuda_current(CUresult *result)
+{
+    struct CUctx_st *context = stack ? stack->context : NULL;
+    if (!cuda_session()) {
+        *result = CUDA_ERROR_NOT_INITIALIZED;
+        return NULL;
+    }
+    if (!context || !context->alive) {
+        *result = CUDA_ERROR_INVALID_CONTEXT;
+        return NULL;
+    }
+    return context;
+}
+
+static CUresult push(struct CUctx_st *context)
+{
+    struct frame *frame = malloc(sizeof *frame);
+    if (!frame) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *frame = (struct frame){.context = context, .below = stack};
+    stack = frame;
+    return CUDA_SUCCESS;
+}
+
+static struct CUctx_st *pop(void)
+{
+    struct frame *frame = stack;
+    struct CUctx_st *context = frame ? frame->context : NULL;
+    if (frame) {
+        stack = frame->below;
+        free(frame);
+    }
+    return context;
+}
+
+static CUresult bring_up(struct CUctx_st *context, CUdevice device, unsigned flags, int primary)
+{
+    const struct cuda_session *s = cuda_session();
+    int card = s->visible[device];
+    CUresult result = cuda_result(state_take(s->machine, card, s->machine->context_bytes, 1));
+    if (result == CUDA_SUCCESS) {
+        context->device = device;
+        context->card = card;
+        context->flags = flags;
+        context->primary = primary;
+        context->alive = 1;
+    }
+    return result;
+}
+
+static void tear_down(struct CUctx_st *context)
+{
+    const struct machine *m = cuda_session()->machine;
+    cuda_memory_drop_context(context);
+    context->alive = 0;
+    context->retained = 0;
+    state_give(m, context->card, m->context_bytes, 1);
+}
+
+CUDA_API CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device)
+{
+    CUresult result = cuda_check_device(device);
+    if (result != CUDA_SUCCESS || !out) {
+        return result != CUDA_SUCCESS ? result : CUDA_ERROR_INVALID_VALUE;
+    }
+    struct CUctx_st *context = &primaries[device];
+    pthread_mutex_lock(&contexts_lock);
+    if (!context->alive) {
+        result = bring_up(context, device, context->flags, 1);
+    }
+    if (result == CUDA_SUCCESS) {
+        context->retained++;
+        *out = context;
+    }
+    pthread_mutex_unlock(&contexts_lock);
+    return result;
+}
+
+CUDA_API CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
+{
+    CUresult result = cuda_check_device(device);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    pthread_mutex_lock(&contexts_lock);
+    if (!primaries[device].retained) {
+        result = CUDA_ERROR_INVALID_CONTEXT;
+    } else if (--primaries[device].retained == 0) {
+        tear_down(&primaries[device]);
+    }
+    pthread_mutex_unlock(&contexts_lock);
+    return result;
+}
+
+CUDA_API CUresult cuDevicePrimaryCtxRelease(CUdevice device)
+{
+    return cuDevicePrimaryCtxRelease_v2(device);
+}
+
+CUDA_API CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
+{
+    CUresult result = cuda_check_device(device);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    pthread_mutex_lock(&contexts_lock);
+    if (primaries[device].alive) {
+        tear_down(&primaries[device]);
+    }
+    pthread_mutex_unlock(&contexts_lock);
+    return CUDA_SUCCESS;
+}
+
+CUDA_API CUresult cuDevicePrimaryCtxReset(CUdevice device)
+{
+    return cuDevicePrimaryCtxReset_v2(device);
+}
+
+CUDA_API CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigned flags)
+{
+    CUresult result = cuda_check_device(device);
+    if (result == CUDA_SUCCESS) {
+        primaries[device].flags = flags;
+    }
+    return result;
+}
+
+CUDA_API CUresult cuDevicePrimaryCtxSetFlags(CUdevice device, unsigned flags)
+{
+    return cuDevicePrimaryCtxSetFlags_v2(device, flags);
+}
+
+CUDA_API CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *active)
+{
+    CUresult result = cuda_check_device(device);
+    if (result != CUDA_SUCCESS || !flags || !active) {
+        return result != CUDA_SUCCESS ? result : CUDA_ERROR_INVALID_VALUE;
+    }
+    pthread_mutex_lock(&contexts_lock);
+    *flags = primaries[device].flags;
+    *active = primaries[device].alive;
+    pthread_mutex_unlock(&contexts_lock);
+    return CUDA_SUCCESS;
+}
+
+static CUresult create(CUcontext *out, unsigned flags, CUdevice device)
+{
+    CUresult result = cuda_check_device(device);
+    if (result != CUDA_SUCCESS || !out) {
+        return result != CUDA_SUCCESS ? result : CUDA_ERROR_INVALID_VALUE;
+    }
+    struct CUctx_st *context = calloc(1, sizeof *context);
+    if (!context) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    result = bring_up(context, device, flags, 0);
+    if (result == CUDA_SUCCESS) {
+        result = push(context);
+    }
+    if (result != CUDA_SUCCESS) {
+        free(context);
+        return result;
+    }
+    *out = context;
+    return CUDA_SUCCESS;
+}
+
+CUDA_API CUresult cuCtxCreate(CUcontext *out, unsigned flags, CUdevice device)
+{
+    return create(out, flags, device);
+}
+
+CUDA_API CUresult cuCtxCreate_v2(CUcontext *out, unsigned flags, CUdevice device)
+{
+    return create(out, flags, device);
+}
+
+CUDA_API CUresult cuCtxCreate_v3(CUcontext *out, void *affinity, int affinities, unsigned flags, CUdevice device)
+{
+    (void)affinity;
+    return affinities ? CUDA_ERROR_NOT_SUPPORTED : create(out, flags, device);
+}
+
+CUDA_API CUresult cuCtxCreate_v4(CUcontext *out, void *parameters, unsigned flags, CUdevice device)
+{
+    (void)parameters;
+    return create(out, flags, device);
+}
+
+CUDA_API CUresult cuCtxDestroy_v2(CUcontext context)
+{
+    if (!cuda_session()) {
+        return CUDA_ERROR_NOT_INITIALIZED;
+    }
+    if (!context || context->primary || !context->alive) {
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    if (stack && stack->context == context) {
+        pop();
+    }
+    tear_down(context); /* not freed: other threads may still have it current and must be told so */
+    return CUDA_SUCCESS;
+}
+
+CUDA_API CUresult cuCtxDestroy(CUcontext context)
+{
+    return cuCtxDestroy_v2(context);
+}
+
+CUDA_API CUresult cuCtxPushCurrent_v2(CUcontext context)
+{
+    if (!cuda_session()) {
+        return CUDA_ERROR_NOT_INITIALIZED;
+    }
+    return context ? push(context) : CUDA_ERROR_INVALID_CONTEXT;
+}
+
+CUDA_API CUresult cuCtxPushCurrent(CUcontext context)
+{
+    return cuCtxPushCurrent_v2(context);
+}
+
+CUDA_API CUresult cuCtxPopCurrent_v2(CUcontext *out)
+{
+    struct CUctx_st *context = pop();
+    if (out) {
+        *out = context;
+    }
+    return context ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+}
+
+CUDA_API CUresult cuCtxPopCurrent(CUcontext *out)
+{
+    return cuCtxPopCurrent_v2(out);
+}
+
+CUDA_API CUresult cuCtxSetCurrent(CUcontext context)
+{
+    if (!cuda_session()) {
+        return CUDA_ERROR_NOT_INITIALIZED;
+    }
+    pop();
+    return context ? push(context) : CUDA_SUCCESS;
+}
+
+CUDA_API CUresult cuCtxGetCurrent(CUcontext *out)
+{
+    if (!cuda_session()) {
+        return CUDA_ERROR_NOT_INITIALIZED;
+    }
+    if (!out) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    *out = stack ? stack->context : NULL;
+    return CUDA_SUCCESS;
+}
+
+CUDA_API CUresult cuCtxGetDevice(CUdevice *out)
+{
+    CUresult result = CUDA_SUCCESS;
+    struct CUctx_st *context = cuda_current(&result);
+    if (!context || !out) {
+        return context ? CUDA_ERROR_INVALID_VALUE : result;
+    }
+    *out = context->device;
+    return CUDA_SUCCESS;
+}
+
+CUDA_API CUresult cuCtxGetApiVersion(CUcontext context, unsigned *version)
+{
+    (void)context;
+    if (!version) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    *version = 3020;
+    return CUDA_SUCCESS;
+}
+
+CUDA_API CUresult cuCtxSynchronize(void)
+{
+    CUresult result = CUDA_SUCCESS;
+    return cuda_current(&result) ? CUDA_SUCCESS : result;
+}

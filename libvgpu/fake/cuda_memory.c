@@ -1,0 +1,171 @@
+#include "cuda_memory.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+/* Kept in an array sorted by address: copies look up any address inside an allocation, and the sizes of tests
+ * make insertion in O(n) cheap enough. */
+struct allocation {
+    uintptr_t start;
+    size_t bytes;   /* as asked for */
+    size_t charged; /* rounded up to the machine's granularity */
+    struct CUctx_st *context;
+};
+
+static struct allocation *list;
+static size_t count, room;
+static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* Index of the first allocation that starts above `address`. */
+static size_t above(uintptr_t address)
+{
+    size_t low = 0, high = count;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (list[middle].start <= address) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return low;
+}
+
+static int insert(struct allocation a)
+{
+    if (count == room) {
+        size_t more = room ? room * 2 : 64;
+        struct allocation *bigger = realloc(list, more * sizeof *list);
+        if (!bigger) {
+            return -1;
+        }
+        list = bigger;
+        room = more;
+    }
+    size_t at = above(a.start);
+    for (size_t i = count; i > at; i--) {
+        list[i] = list[i - 1];
+    }
+    list[at] = a;
+    count++;
+    return 0;
+}
+
+static void erase(size_t at)
+{
+    for (size_t i = at; i + 1 < count; i++) {
+        list[i] = list[i + 1];
+    }
+    count--;
+}
+
+static size_t mapping_of(size_t bytes)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    return (bytes + page - 1) & ~(page - 1);
+}
+
+static void unmap_and_give(const struct machine *m, struct allocation a)
+{
+    munmap((void *)a.start, mapping_of(a.charged));
+    state_give(m, a.context->card, a.charged, 0);
+}
+
+CUresult cuda_memory_take(struct CUctx_st *context, size_t bytes, CUdeviceptr *out)
+{
+    const struct machine *m = cuda_session()->machine;
+    if (bytes == 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (bytes > m->cards[context->card].memory_bytes) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    size_t charged = (bytes + m->granularity - 1) & ~(size_t)(m->granularity - 1);
+    CUresult result = cuda_result(state_take(m, context->card, charged, 0));
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    void *start = mmap(NULL, mapping_of(charged), PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (start == MAP_FAILED) {
+        state_give(m, context->card, charged, 0);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    struct allocation a = {.start = (uintptr_t)start, .bytes = bytes, .charged = charged, .context = context};
+    pthread_mutex_lock(&list_lock);
+    int failed = insert(a);
+    pthread_mutex_unlock(&list_lock);
+    if (failed) {
+        unmap_and_give(m, a);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *out = (CUdeviceptr)a.start;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuda_memory_give(CUdeviceptr address)
+{
+    const struct cuda_session *s = cuda_session();
+    if (!s) {
+        return CUDA_ERROR_NOT_INITIALIZED;
+    }
+    if (!address) {
+        return CUDA_SUCCESS; /* freeing nothing is allowed */
+    }
+    struct allocation a = {0};
+    pthread_mutex_lock(&list_lock);
+    size_t at = above((uintptr_t)address);
+    if (at > 0 && list[at - 1].start == (uintptr_t)address) {
+        a = list[at - 1];
+        erase(at - 1);
+    }
+    pthread_mutex_unlock(&list_lock);
+    if (!a.start) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    unmap_and_give(s->machine, a);
+    return CUDA_SUCCESS;
+}
+
+int cuda_memory_find(CUdeviceptr address, size_t bytes, CUdeviceptr *base, size_t *size)
+{
+    int found = 0;
+    pthread_mutex_lock(&list_lock);
+    size_t at = above((uintptr_t)address);
+    if (at > 0) {
+        const struct allocation *a = &list[at - 1];
+        uintptr_t offset = (uintptr_t)address - a->start;
+        found = offset < a->bytes && bytes <= a->bytes - offset;
+        if (found && base) {
+            *base = (CUdeviceptr)a->start;
+        }
+        if (found && size) {
+            *size = a->bytes;
+        }
+    }
+    pthread_mutex_unlock(&list_lock);
+    return found;
+}
+
+void cuda_memory_drop_context(struct CUctx_st *context)
+{
+    const struct machine *m = cuda_session()->machine;
+    for (;;) {
+        struct allocation a = {0};
+        pthread_mutex_lock(&list_lock);
+        for (size_t i = count; i-- > 0;) {
+            if (list[i].context == context) {
+                a = list[i];
+                erase(i);
+                break;
+            }
+        }
+        pthread_mutex_unlock(&list_lock);
+        if (!a.start) {
+            return;
+        }
+        unmap_and_give(m, a);
+    }
+}

@@ -1,0 +1,20 @@
+/* cuda_memory.h - the allocations of one process.
+ *
+ * Device memory is host memory reserved without backing, so a card of any size costs nothing until it is
+ * written, and copies really copy.
+ */
+#ifndef FAKE_CUDA_MEMORY_H
+#define FAKE_CUDA_MEMORY_H
+
+#include "cuda.h"
+
+/* Allocate `bytes` on the card of `context`, charging it in the shared state. */
+CUresult cuda_memory_take(struct CUctx_st *context, size_t bytes, CUdeviceptr *out);
+
+/* Free what starts at `address`; CUDA_ERROR_INVALID_VALUE when nothing does. */
+CUresult cuda_memory_give(CUdeviceptr address);
+
+/* The allocation that contains [address, address + bytes); 0 when there is none. */
+int cuda_memory_find(CUdeviceptr address, size_t bytes, CUdeviceptr *base, size_t *size);
+
+#endif

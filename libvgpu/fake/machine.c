@@ -1,0 +1,81 @@
+#include "machine.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "vgpu_nvml.h"
+
+static struct machine current;
+static int current_ok;
+static pthread_once_t current_once = PTHREAD_ONCE_INIT;
+
+static void read_current(void)
+{
+    const char *path = getenv("VGPU_FAKE_MACHINE");
+    char why[256] = "";
+    if (!path) {
+        return;
+    }
+    int line = machine_read(&current, path, why, sizeof why);
+    if (line) {
+        /* A simulated machine that is wrong is a mistake of whoever wrote it: say so, loudly. */
+        fprintf(stderr, "VGPU_FAKE_MACHINE: %s:%d: %s\n", path, line, why);
+        return;
+    }
+    current_ok = 1;
+}
+
+const struct machine *machine_current(void)
+{
+    pthread_once(&current_once, read_current);
+    return current_ok ? &current : NULL;
+}
+
+int machine_level(const struct machine *m, int a, int b)
+{
+    int level = m->links[a][b].level;
+    if (level >= 0) {
+        return level;
+    }
+    return m->cards[a].numa == m->cards[b].numa ? NVML_TOPOLOGY_NODE : NVML_TOPOLOGY_SYSTEM;
+}
+
+int machine_card_by_uuid(const struct machine *m, const char *uuid)
+{
+    int found = -1;
+    size_t length = strlen(uuid);
+    for (int i = 0; length > 4 && i < m->card_count; i++) {
+        if (!strncmp(m->cards[i].uuid, uuid, length)) {
+            if (found >= 0) {
+                return -1;
+            }
+            found = i;
+        }
+    }
+    return found;
+}
+
+int machine_visible(const struct machine *m, const char *list, int cards[MACHINE_MAX_CARDS])
+{
+    int all = !list || !strcmp(list, "all"), count = 0;
+    char chosen[MACHINE_MAX_CARDS] = {0};
+    char text[4096];
+    if (!all && strcmp(list, "void") != 0 && strcmp(list, "none") != 0) {
+        char *rest = NULL;
+        snprintf(text, sizeof text, "%s", list);
+        for (char *word = strtok_r(text, ", ", &rest); word; word = strtok_r(NULL, ", ", &rest)) {
+            int card = machine_card_named(m, word);
+            if (card >= 0) {
+                chosen[card] = 1;
+            }
+        }
+    }
+    for (int i = 0; i < m->card_count; i++) {
+        if (all || chosen[i]) {
+            cards[count++] = i;
+        }
+    }
+    return count;
+}

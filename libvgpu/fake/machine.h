@@ -1,0 +1,68 @@
+/* machine.h - the simulated machine, as its text file describes it (format: fake/README.md).
+ *
+ * A description is parsed once per process and never changes; what changes lives in state.h.
+ * `machine_visible` narrows it to what a container would see through its device nodes.
+ */
+#ifndef FAKE_MACHINE_H
+#define FAKE_MACHINE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define MACHINE_MAX_CARDS 64
+
+struct machine_card {
+    char uuid[48]; /* GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx */
+    unsigned char uuid_bytes[16];
+    char model[96];
+    char serial[32];
+    uint64_t memory_bytes;
+    int numa; /* -1: the platform does not say */
+    unsigned domain, bus, device;
+    int cc_major, cc_minor;
+    int sms;
+    int minor;
+    int mig_capable;
+    int mig_enabled;
+    unsigned power_limit_mw;
+};
+
+struct machine_link {
+    int nvlinks;
+    int level; /* NVML_TOPOLOGY_*, or -1: follow the NUMA nodes */
+};
+
+struct machine {
+    char path[4000];
+    char driver_version[64];
+    int cuda_version; /* 12080 for 12.8 */
+    uint64_t context_bytes; /* what every context costs on its card */
+    uint64_t granularity;   /* every allocation is rounded up to this */
+    int fork_works;         /* 1: a forked child may go on using the driver (a real one cannot) */
+    int card_count;
+    struct machine_card cards[MACHINE_MAX_CARDS];
+    struct machine_link links[MACHINE_MAX_CARDS][MACHINE_MAX_CARDS];
+};
+
+/* Parse `path` into `out`. Returns 0, or the 1-based line that is wrong (with `why` filled), or -1 when the
+ * file cannot be read. */
+int machine_read(struct machine *out, const char *path, char *why, size_t why_bytes);
+
+/* The machine of VGPU_FAKE_MACHINE, read at the first call; NULL when there is none or it is wrong. */
+const struct machine *machine_current(void);
+
+/* Topology level between two different cards. */
+int machine_level(const struct machine *m, int a, int b);
+
+/* Cards a list such as NVIDIA_VISIBLE_DEVICES selects, in card order: `list` NULL or "all" selects all; "",
+ * "void" and "none" none; else indices and UUIDs separated by commas, unknown ones ignored.
+ * Fills `cards` with card indices, returns how many. */
+int machine_visible(const struct machine *m, const char *list, int cards[MACHINE_MAX_CARDS]);
+
+/* Index of the card called by its index or UUID, -1 when there is none. */
+int machine_card_named(const struct machine *m, const char *name);
+
+/* Index of the card with this UUID text (a unique prefix will do), -1 when there is none. */
+int machine_card_by_uuid(const struct machine *m, const char *uuid);
+
+#endif

@@ -1,0 +1,30 @@
+/* nvml.h - what the files of the simulated libnvidia-ml share. */
+#ifndef FAKE_NVML_H
+#define FAKE_NVML_H
+
+#include "machine.h"
+#include "state.h"
+#include "vgpu_nvml.h"
+
+#define NVML_API __attribute__((visibility("default")))
+
+/* The library between init and shutdown: the machine, and the cards this process may see. */
+struct nvml_session {
+    const struct machine *machine;
+    struct state *state;
+    int visible[MACHINE_MAX_CARDS]; /* NVML index -> card */
+    int count;
+};
+
+/* NULL before nvmlInit and after the last nvmlShutdown. */
+const struct nvml_session *nvml_session(void);
+
+/* NVML index of a card, or -1 when it is not visible. */
+int nvml_index_of(const struct nvml_session *s, int card);
+
+nvmlDevice_t nvml_handle(int card);
+
+/* Check a handle: sets `*card` and returns NVML_SUCCESS, or the error that a call on it must return. */
+nvmlReturn_t nvml_card(nvmlDevice_t device, int *card);
+
+#endif

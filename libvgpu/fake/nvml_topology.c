@@ -1,0 +1,183 @@
+/* nvml_topology.c - how two cards reach each other, and who runs on a card. */
+#include <limits.h>
+#include <stdio.h>
+
+#include "nvml.h"
+
+static nvmlReturn_t two_cards(nvmlDevice_t a, nvmlDevice_t b, int *card_a, int *card_b)
+{
+    nvmlReturn_t result = nvml_card(a, card_a);
+    return result == NVML_SUCCESS ? nvml_card(b, card_b) : result;
+}
+
+NVML_API nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t a, nvmlDevice_t b, int *level)
+{
+    int x = -1, y = -1;
+    nvmlReturn_t result = two_cards(a, b, &x, &y);
+    if (result != NVML_SUCCESS) {
+        return result;
+    }
+    if (!level || x == y) {
+        return NVML_ERROR_INVALID_ARGUMENT;
+    }
+    *level = machine_level(nvml_session()->machine, x, y);
+    return NVML_SUCCESS;
+}
+
+NVML_API nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t a, nvmlDevice_t b, int kind, int *status)
+{
+    int x = -1, y = -1;
+    nvmlReturn_t result = two_cards(a, b, &x, &y);
+    enum { P2P_READ = 0, P2P_WRITE = 1, P2P_NVLINK = 2, P2P_OK = 0, P2P_NOT_SUPPORTED = 5 };
+    if (result != NVML_SUCCESS) {
+        return result;
+    }
+    if (!status || x == y) {
+        return NVML_ERROR_INVALID_ARGUMENT;
+    }
+    const struct machine *m = nvml_session()->machine;
+    int linked = m->links[x][y].nvlinks > 0;
+    int ok = linked || ((kind == P2P_READ || kind == P2P_WRITE) && machine_level(m, x, y) < NVML_TOPOLOGY_SYSTEM);
+    *status = ok ? P2P_OK : P2P_NOT_SUPPORTED;
+    return NVML_SUCCESS;
+}
+
+/* Links are dealt out to the peers in card order. Returns the card at the far end of `link`, -1 when it is unused. */
+static int peer_of_link(const struct machine *m, int card, unsigned link)
+{
+    unsigned first = 0;
+    for (int peer = 0; peer < m->card_count; peer++) {
+        unsigned count = (unsigned)m->links[card][peer].nvlinks;
+        if (link >= first && link < first + count) {
+            return peer;
+        }
+        first += count;
+    }
+    return -1;
+}
+
+static nvmlReturn_t link_peer(nvmlDevice_t device, unsigned link, int *card, int *peer)
+{
+    nvmlReturn_t result = nvml_card(device, card);
+    if (result != NVML_SUCCESS) {
+        return result;
+    }
+    if (link >= NVML_NVLINK_MAX_LINKS) {
+        return NVML_ERROR_INVALID_ARGUMENT;
+    }
+    const struct machine *m = nvml_session()->machine;
+    if (peer_of_link(m, *card, 0) < 0) {
+        return NVML_ERROR_NOT_SUPPORTED;
+    }
+    *peer = peer_of_link(m, *card, link);
+    return NVML_SUCCESS;
+}
+
+NVML_API nvmlReturn_t nvmlDeviceGetNvLinkState(nvmlDevice_t device, unsigned link, unsigned *active)
+{
+    int card = -1, peer = -1;
+    nvmlReturn_t result = link_peer(device, link, &card, &peer);
+    if (result == NVML_SUCCESS && !active) {
+        return NVML_ERROR_INVALID_ARGUMENT;
+    }
+    if (result == NVML_SUCCESS) {
+        *active = peer >= 0;
+    }
+    return result;
+}
+
+NVML_API nvmlReturn_t nvmlDeviceGetNvLinkVersion(nvmlDevice_t device, unsigned link, unsigned *version)
+{
+    int card = -1, peer = -1;
+    nvmlReturn_t result = link_peer(device, link, &card, &peer);
+    if (result != NVML_SUCCESS || !version) {
+        return result != NVML_SUCCESS ? result : NVML_ERROR_INVALID_ARGUMENT;
+    }
+    *version = nvml_session()->machine->cards[card].cc_major >= 9 ? 4 : 3;
+    return NVML_SUCCESS;
+}
+
+NVML_API nvmlReturn_t nvmlDeviceGetNvLinkCapability(nvmlDevice_t device, unsigned link, int capability, unsigned *out)
+{
+    int card = -1, peer = -1;
+    nvmlReturn_t result = link_peer(device, link, &card, &peer);
+    if (result != NVML_SUCCESS || !out) {
+        return result != NVML_SUCCESS ? result : NVML_ERROR_INVALID_ARGUMENT;
+    }
+    *out = peer >= 0 && capability == 0; /* NVML_NVLINK_CAP_P2P_SUPPORTED */
+    return NVML_SUCCESS;
+}
+
+NVML_API nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t device, unsigned link, nvmlPciInfo_t *out)
+{
+    int card = -1, peer = -1;
+    nvmlReturn_t result = link_peer(device, link, &card, &peer);
+    if (result != NVML_SUCCESS || !out) {
+        return result != NVML_SUCCESS ? result : NVML_ERROR_INVALID_ARGUMENT;
+    }
+    if (peer < 0) {
+        return NVML_ERROR_INVALID_ARGUMENT;
+    }
+    const struct machine_card *c = &nvml_session()->machine->cards[peer];
+    *out = (nvmlPciInfo_t){.domain = c->domain, .bus = c->bus, .device = c->device, .pciDeviceId = 0x20b010de};
+    snprintf(out->busIdLegacy, sizeof out->busIdLegacy, "%04X:%02X:%02X.0", c->domain & 0xffff, c->bus & 0xff,
+             c->device & 0x1f);
+    snprintf(out->busId, sizeof out->busId, "%08X:%02X:%02X.0", c->domain, c->bus, c->device);
+    return NVML_SUCCESS;
+}
+
+NVML_API nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_t *out)
+{
+    int card = -1;
+    nvmlReturn_t result = nvml_card(device, &card);
+    if (result != NVML_SUCCESS) {
+        return result;
+    }
+    if (!count || (*count && !out)) {
+        return NVML_ERROR_INVALID_ARGUMENT;
+    }
+    const struct nvml_session *s = nvml_session();
+    unsigned room = *count, found = 0;
+    state_bury_dead(s->machine);
+    for (uint32_t i = 0; i < s->state->process_high; i++) {
+        const struct state_process *p = &s->state->processes[i];
+        if (!p->pid || (!p->used[card] && !p->contexts[card])) {
+            continue;
+        }
+        if (found < room) {
+            out[found] = (nvmlProcessInfo_t){.pid = (unsigned)p->pid,
+                                             .usedGpuMemory = p->used[card],
+                                             .gpuInstanceId = UINT_MAX,
+                                             .computeInstanceId = UINT_MAX};
+        }
+        found++;
+    }
+    *count = found;
+    return found > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
+}
+
+NVML_API nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_t *out)
+{
+    return nvmlDeviceGetComputeRunningProcesses_v3(device, count, out);
+}
+
+NVML_API nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_t *out)
+{
+    int card = -1;
+    nvmlReturn_t result = nvml_card(device, &card);
+    (void)out;
+    if (result != NVML_SUCCESS) {
+        return result;
+    }
+    if (!count) {
+        return NVML_ERROR_INVALID_ARGUMENT;
+    }
+    *count = 0; /* the simulated machine draws nothing */
+    return NVML_SUCCESS;
+}
+
+NVML_API nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t device, unsigned *count,
+                                                                 nvmlProcessInfo_t *out)
+{
+    return nvmlDeviceGetGraphicsRunningProcesses_v3(device, count, out);
+}

@@ -1,0 +1,307 @@
+#include "state.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/auxv.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define STATE_MAGIC UINT64_C(0x3145544154534b46)
+
+/* One per process; a forked child opens its own, because a lock belongs to the open file. */
+static struct {
+    pthread_mutex_t mutex;
+    struct state *shared;
+    int fd;
+    pid_t pid;
+    struct state_process *mine;
+} here = {.mutex = PTHREAD_MUTEX_INITIALIZER, .fd = -1};
+
+static void child_starts_anew(void)
+{
+    pthread_mutex_init(&here.mutex, NULL);
+    if (here.fd >= 0) {
+        close(here.fd);
+    }
+    here.fd = -1;
+    here.mine = NULL;
+}
+
+static void watch_forks(void)
+{
+    pthread_atfork(NULL, NULL, child_starts_anew);
+}
+
+static uint64_t image_of_program(void)
+{
+    uint64_t image = 0;
+    const void *random = (const void *)getauxval(AT_RANDOM);
+    if (random) {
+        memcpy(&image, random, sizeof image);
+    }
+    return image;
+}
+
+/* Start time of a process that still runs, 0 when there is none (a zombie holds no memory any more). */
+static uint64_t living_since(pid_t pid)
+{
+    char path[64], text[1024];
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t got = fd >= 0 ? read(fd, text, sizeof text - 1) : -1;
+    if (fd >= 0) {
+        close(fd);
+    }
+    if (got <= 0) {
+        return 0;
+    }
+    text[got] = '\0';
+    char *after_name = strrchr(text, ')');
+    char state = 0;
+    long threads = 0;
+    unsigned long long start = 0;
+    if (!after_name || sscanf(after_name + 1,
+                              " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %ld %*d %llu",
+                              &state, &threads, &start) != 3) {
+        return 0;
+    }
+    if ((state == 'Z' || state == 'X') && threads <= 1) {
+        return 0;
+    }
+    return start;
+}
+
+static int file_lock(int type)
+{
+    struct flock lock = {.l_type = (short)type, .l_whence = SEEK_SET};
+    int rc;
+    do {
+        rc = fcntl(here.fd, F_OFD_SETLKW, &lock);
+    } while (rc && errno == EINTR);
+    return rc;
+}
+
+static int open_file(const struct machine *m)
+{
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%s.state", m->path);
+    here.fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (here.fd < 0 || file_lock(F_WRLCK)) {
+        return -1;
+    }
+    struct stat is;
+    int bad = fstat(here.fd, &is) || (is.st_size < (off_t)sizeof(struct state) && ftruncate(here.fd, sizeof(struct state)));
+    if (!bad && !here.shared) {
+        void *map = mmap(NULL, sizeof(struct state), PROT_READ | PROT_WRITE, MAP_SHARED, here.fd, 0);
+        here.shared = map == MAP_FAILED ? NULL : map;
+    }
+    if (!bad && here.shared && here.shared->magic != STATE_MAGIC) {
+        fchmod(here.fd, 0666);
+        for (int i = 0; i < MACHINE_MAX_CARDS; i++) {
+            here.shared->cards[i].temperature_c = 35;
+            here.shared->cards[i].power_mw = 60000;
+        }
+        __atomic_store_n(&here.shared->magic, STATE_MAGIC, __ATOMIC_RELEASE);
+    }
+    file_lock(F_UNLCK);
+    return bad || !here.shared ? -1 : 0;
+}
+
+struct state *state_open(const struct machine *m)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, watch_forks);
+    pthread_mutex_lock(&here.mutex);
+    if (here.fd < 0 && open_file(m) && here.fd >= 0) {
+        close(here.fd);
+        here.fd = -1;
+    }
+    struct state *shared = here.fd >= 0 ? here.shared : NULL;
+    pthread_mutex_unlock(&here.mutex);
+    return shared;
+}
+
+static struct state *lock(const struct machine *m)
+{
+    if (!state_open(m)) {
+        return NULL;
+    }
+    pthread_mutex_lock(&here.mutex);
+    if (file_lock(F_WRLCK)) {
+        pthread_mutex_unlock(&here.mutex);
+        return NULL;
+    }
+    return here.shared;
+}
+
+static void unlock(void)
+{
+    file_lock(F_UNLCK);
+    pthread_mutex_unlock(&here.mutex);
+}
+
+static void bury(struct state *s)
+{
+    for (uint32_t i = 0; i < s->process_high; i++) {
+        struct state_process *p = &s->processes[i];
+        if (p->pid && p != here.mine && living_since(p->pid) != p->start_time) {
+            p->pid = 0; /* a record without a pid is free, whatever else it says */
+        }
+    }
+}
+
+static struct state_process *free_record(struct state *s)
+{
+    for (uint32_t i = 0; i < STATE_MAX_PROCESSES; i++) {
+        if (!s->processes[i].pid) {
+            s->process_high = i >= s->process_high ? i + 1 : s->process_high;
+            return &s->processes[i];
+        }
+    }
+    return NULL;
+}
+
+/* The record of this process, under the lock. A record of the same process from before an exec is emptied. */
+static struct state_process *my_record(struct state *s)
+{
+    pid_t pid = getpid();
+    if (here.mine && here.pid == pid) {
+        return here.mine;
+    }
+    uint64_t start = living_since(pid), image = image_of_program();
+    struct state_process *mine = NULL;
+    here.mine = NULL;
+    for (uint32_t i = 0; i < s->process_high; i++) {
+        struct state_process *p = &s->processes[i];
+        if (p->pid == pid && p->start_time == start && p->image == image) {
+            mine = p; /* libcuda and libnvidia-ml of one process share a record */
+        } else if (p->pid == pid) {
+            p->pid = 0;
+        }
+    }
+    if (!mine) {
+        mine = free_record(s);
+        if (!mine) {
+            bury(s);
+            mine = free_record(s);
+        }
+        if (!mine) {
+            return NULL;
+        }
+        *mine = (struct state_process){.start_time = start, .image = image};
+        __atomic_store_n(&mine->pid, pid, __ATOMIC_RELEASE);
+    }
+    here.mine = mine;
+    here.pid = pid;
+    return mine;
+}
+
+static uint64_t sum(const struct state *s, int card)
+{
+    uint64_t total = 0;
+    for (uint32_t i = 0; i < s->process_high; i++) {
+        total += s->processes[i].pid ? s->processes[i].used[card] : 0;
+    }
+    return total;
+}
+
+enum state_result state_take(const struct machine *m, int card, uint64_t bytes, int contexts)
+{
+    struct state *s = lock(m);
+    if (!s) {
+        return STATE_BROKEN;
+    }
+    struct state_card *c = &s->cards[card];
+    struct state_process *mine = my_record(s);
+    enum state_result result = STATE_OK;
+    if (!mine) {
+        result = STATE_BROKEN;
+    } else if (c->lost) {
+        result = STATE_LOST;
+    } else if (c->fail_after && --c->fail_after == 0) {
+        result = STATE_NO_MEMORY;
+    } else if (bytes > m->cards[card].memory_bytes) {
+        result = STATE_NO_MEMORY;
+    } else {
+        uint64_t total = sum(s, card);
+        if (total + bytes > c->peak_bytes || total + bytes > m->cards[card].memory_bytes) {
+            bury(s);
+            total = sum(s, card);
+        }
+        if (total + bytes > m->cards[card].memory_bytes) {
+            result = STATE_NO_MEMORY;
+        } else {
+            mine->used[card] += bytes;
+            mine->contexts[card] += (uint32_t)contexts;
+            c->alloc_count += bytes && !contexts;
+            c->peak_bytes = total + bytes > c->peak_bytes ? total + bytes : c->peak_bytes;
+        }
+    }
+    unlock();
+    return result;
+}
+
+void state_give(const struct machine *m, int card, uint64_t bytes, int contexts)
+{
+    struct state *s = lock(m);
+    if (!s) {
+        return;
+    }
+    struct state_process *mine = my_record(s);
+    if (mine) {
+        mine->used[card] -= bytes <= mine->used[card] ? bytes : mine->used[card];
+        mine->contexts[card] -= (uint32_t)contexts <= mine->contexts[card] ? (uint32_t)contexts : mine->contexts[card];
+    }
+    unlock();
+}
+
+uint64_t state_used(const struct machine *m, int card)
+{
+    struct state *s = lock(m);
+    if (!s) {
+        return 0;
+    }
+    bury(s);
+    uint64_t total = sum(s, card);
+    unlock();
+    return total;
+}
+
+void state_change(const struct machine *m, void (*change)(struct state *, void *), void *argument)
+{
+    struct state *s = lock(m);
+    if (s) {
+        change(s, argument);
+        unlock();
+    }
+}
+
+void state_bury_dead(const struct machine *m)
+{
+    struct state *s = lock(m);
+    if (s) {
+        bury(s);
+        unlock();
+    }
+}
+
+void state_event(const struct machine *m, int card, uint32_t xid)
+{
+    struct state *s = lock(m);
+    if (!s) {
+        return;
+    }
+    s->events[s->event_count % STATE_MAX_EVENTS] = (struct state_event){.card = card, .xid = xid};
+    __atomic_add_fetch(&s->event_count, 1, __ATOMIC_RELEASE);
+    syscall(SYS_futex, &s->event_count, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+    unlock();
+}

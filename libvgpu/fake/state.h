@@ -1,0 +1,77 @@
+/* state.h - what changes on the simulated machine, shared by all its processes.
+ *
+ * Lives in `<machine file>.state`, created by whoever comes first. This is the oracle of the tests: it knows
+ * how many bytes of a card every living process really holds, and the most that were ever held at once.
+ * Every change happens under one file lock, which the kernel drops with its holder; a process writes only its
+ * own record, so it may die anywhere. Memory of a dead process counts until somebody needs to know; then
+ * the record is emptied.
+ */
+#ifndef FAKE_STATE_H
+#define FAKE_STATE_H
+
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "machine.h"
+
+#define STATE_MAX_PROCESSES 4096
+#define STATE_MAX_EVENTS 256
+
+struct state_card {
+    uint64_t peak_bytes;  /* most ever held at once by living processes */
+    uint64_t alloc_count; /* successful allocations, ever */
+    uint32_t fail_after;  /* fault: 1 makes the next allocation fail, 2 the one after, 0 none */
+    uint32_t lost;        /* fault: the card has fallen off the bus */
+    uint32_t gpu_utilisation, memory_utilisation; /* percent */
+    uint32_t temperature_c, power_mw;
+    uint64_t ecc_corrected, ecc_uncorrected;
+    uint32_t remapped_correctable, remapped_uncorrectable, remap_pending, remap_failed;
+};
+
+struct state_process {
+    int32_t pid; /* 0: free record */
+    uint32_t reserved;
+    uint64_t start_time;
+    uint64_t image; /* changes with exec */
+    uint64_t used[MACHINE_MAX_CARDS];
+    uint32_t contexts[MACHINE_MAX_CARDS];
+};
+
+struct state_event {
+    int32_t card;
+    uint32_t xid;
+};
+
+struct state {
+    uint64_t magic;
+    uint32_t process_high;
+    uint32_t event_count; /* ever; also a futex. Event n lies at n % STATE_MAX_EVENTS */
+    struct state_event events[STATE_MAX_EVENTS];
+    struct state_card cards[MACHINE_MAX_CARDS];
+    struct state_process processes[STATE_MAX_PROCESSES];
+};
+
+enum state_result { STATE_OK = 0, STATE_NO_MEMORY, STATE_LOST, STATE_BROKEN };
+
+/* The shared state of this machine, mapped at the first call; NULL when its file cannot be used. */
+struct state *state_open(const struct machine *m);
+
+/* Take `bytes` of a card for the calling process, or say why not. `contexts` is added to its context count. */
+enum state_result state_take(const struct machine *m, int card, uint64_t bytes, int contexts);
+
+/* Give bytes and contexts back. */
+void state_give(const struct machine *m, int card, uint64_t bytes, int contexts);
+
+/* Bytes all living processes hold on a card. */
+uint64_t state_used(const struct machine *m, int card);
+
+/* Run `change` on the state under its lock. */
+void state_change(const struct machine *m, void (*change)(struct state *, void *), void *argument);
+
+/* Record an XID and wake those who wait for events. */
+void state_event(const struct machine *m, int card, uint32_t xid);
+
+/* Empty the records of dead processes. */
+void state_bury_dead(const struct machine *m);
+
+#endif

@@ -1,0 +1,76 @@
+/* vgpu_nvml.h - the part of NVML that this project speaks; our own minimal declarations of its ABI. */
+#ifndef VGPU_NVML_H
+#define VGPU_NVML_H
+
+#include <stdint.h>
+
+typedef int nvmlReturn_t;
+enum {
+    NVML_SUCCESS = 0,
+    NVML_ERROR_UNINITIALIZED = 1,
+    NVML_ERROR_INVALID_ARGUMENT = 2,
+    NVML_ERROR_NOT_SUPPORTED = 3,
+    NVML_ERROR_NO_PERMISSION = 4,
+    NVML_ERROR_NOT_FOUND = 6,
+    NVML_ERROR_INSUFFICIENT_SIZE = 7,
+    NVML_ERROR_DRIVER_NOT_LOADED = 9,
+    NVML_ERROR_TIMEOUT = 10,
+    NVML_ERROR_LIBRARY_NOT_FOUND = 12,
+    NVML_ERROR_FUNCTION_NOT_FOUND = 13,
+    NVML_ERROR_GPU_IS_LOST = 15,
+    NVML_ERROR_MEMORY = 20,
+    NVML_ERROR_ARGUMENT_VERSION_MISMATCH = 25,
+    NVML_ERROR_UNKNOWN = 999,
+};
+
+typedef struct nvmlDevice_st *nvmlDevice_t;
+typedef struct nvmlEventSet_st *nvmlEventSet_t;
+
+typedef struct {
+    unsigned long long total, free, used; /* bytes */
+} nvmlMemory_t;
+
+typedef struct {
+    unsigned int version; /* NVML_MEMORY_V2 */
+    unsigned long long total, reserved, free, used;
+} nvmlMemory_v2_t;
+#define NVML_MEMORY_V2 (sizeof(nvmlMemory_v2_t) | (2u << 24))
+
+typedef struct {
+    char busIdLegacy[16]; /* domain:bus:device.function with a domain of 4 digits */
+    unsigned int domain, bus, device;
+    unsigned int pciDeviceId, pciSubSystemId;
+    char busId[32]; /* with a domain of 8 digits */
+} nvmlPciInfo_t;
+
+typedef struct {
+    unsigned int gpu, memory; /* percent */
+} nvmlUtilization_t;
+
+typedef struct {
+    unsigned int pid;
+    unsigned long long usedGpuMemory; /* bytes */
+    unsigned int gpuInstanceId, computeInstanceId;
+} nvmlProcessInfo_t;
+
+typedef struct {
+    nvmlDevice_t device;
+    unsigned long long eventType;
+    unsigned long long eventData; /* the XID */
+    unsigned int gpuInstanceId, computeInstanceId;
+} nvmlEventData_t;
+
+enum { NVML_EVENT_XID_CRITICAL_ERROR = 8 };
+
+enum {
+    NVML_TOPOLOGY_INTERNAL = 0,
+    NVML_TOPOLOGY_SINGLE = 10,
+    NVML_TOPOLOGY_MULTIPLE = 20,
+    NVML_TOPOLOGY_HOSTBRIDGE = 30,
+    NVML_TOPOLOGY_NODE = 40,
+    NVML_TOPOLOGY_SYSTEM = 50,
+};
+
+#define NVML_NVLINK_MAX_LINKS 18u
+
+#endif

@@ -1,0 +1,352 @@
+/* probe.c - vgpu-probe: a driver-API client that tests and the demo run inside a container.
+ *
+ * It finds the driver the way libcudart does (dlopen libcuda.so.1, dlsym cuGetProcAddress_v2, everything else
+ * through that) and NVML the way monitoring tools do. Every command prints one JSON object on a line.
+ *
+ *   vgpu-probe info
+ *   vgpu-probe alloc SIZE [--device N] [--managed|--async|--pitch]
+ *   vgpu-probe fill [--step SIZE] [--device N]     allocate until out of memory, to the exact byte
+ *   vgpu-probe hold SIZE SECONDS [--device N]
+ *   vgpu-probe sleep SECONDS
+ *   vgpu-probe free                                everything allocated so far
+ *   vgpu-probe run 'COMMAND; COMMAND; ...'         several in one process, what they allocate stays
+ *
+ * SIZE is bytes, or has a suffix K, M or G (binary). Being refused memory is an answer: exit status 0 with the
+ * CUresult in "result". Status 1: something failed that should not. 2: wrong usage.
+ */
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "vgpu_cuda.h"
+#include "vgpu_nvml.h"
+
+#define MAX_WORDS 16
+#define GRAIN 512
+
+#define DRIVER_FUNCTIONS(X)                                                   \
+    X(cuInit, 2000, (unsigned))                                               \
+    X(cuDeviceGetCount, 2000, (int *))                                        \
+    X(cuDeviceGet, 2000, (CUdevice *, int))                                   \
+    X(cuDeviceGetName, 2000, (char *, int, CUdevice))                         \
+    X(cuDeviceGetUuid, 11040, (CUuuid *, CUdevice))                           \
+    X(cuDeviceTotalMem, 3020, (size_t *, CUdevice))                           \
+    X(cuDevicePrimaryCtxRetain, 7000, (CUcontext *, CUdevice))                \
+    X(cuCtxSetCurrent, 4000, (CUcontext))                                     \
+    X(cuMemGetInfo, 3020, (size_t *, size_t *))                               \
+    X(cuMemAlloc, 3020, (CUdeviceptr *, size_t))                              \
+    X(cuMemAllocManaged, 6000, (CUdeviceptr *, size_t, unsigned))             \
+    X(cuMemAllocPitch, 3020, (CUdeviceptr *, size_t *, size_t, size_t, unsigned)) \
+    X(cuMemAllocAsync, 11020, (CUdeviceptr *, size_t, CUstream))              \
+    X(cuMemFree, 3020, (CUdeviceptr))
+
+static struct {
+#define MEMBER(name, version, parameters) CUresult(*name) parameters;
+    DRIVER_FUNCTIONS(MEMBER)
+#undef MEMBER
+} cu;
+
+static struct {
+    nvmlReturn_t (*init)(void);
+    nvmlReturn_t (*by_uuid)(const char *, nvmlDevice_t *);
+    nvmlReturn_t (*memory)(nvmlDevice_t, nvmlMemory_t *);
+} nvml;
+
+static struct {
+    CUdeviceptr address;
+    int device;
+} held[65536];
+static size_t held_count;
+
+static int fail(const char *what, CUresult result)
+{
+    printf("{\"error\": \"%s\", \"result\": %d}\n", what, result);
+    fflush(stdout);
+    return 1;
+}
+
+static int load_driver(void)
+{
+    static int loaded;
+    CUresult (*get)(const char *, void **, int, uint64_t, int *) = NULL;
+    if (loaded) {
+        return 0;
+    }
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    if (driver) {
+        *(void **)&get = dlsym(driver, "cuGetProcAddress_v2");
+    }
+    if (!get) {
+        return fail("no driver: libcuda.so.1 with cuGetProcAddress_v2", CUDA_ERROR_NOT_FOUND);
+    }
+#define LOOK_UP(name, version, parameters)                                             \
+    if (get(#name, (void **)&cu.name, version, 0, &(int){0}) != CUDA_SUCCESS || !cu.name) { \
+        return fail("missing " #name, CUDA_ERROR_NOT_FOUND);                           \
+    }
+    DRIVER_FUNCTIONS(LOOK_UP)
+#undef LOOK_UP
+    CUresult result = cu.cuInit(0);
+    if (result != CUDA_SUCCESS) {
+        return fail("cuInit", result);
+    }
+    loaded = 1;
+    return 0;
+}
+
+static int load_nvml(void)
+{
+    if (nvml.memory) {
+        return 0;
+    }
+    void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
+    if (library) {
+        *(void **)&nvml.init = dlsym(library, "nvmlInit_v2");
+        *(void **)&nvml.by_uuid = dlsym(library, "nvmlDeviceGetHandleByUUID");
+        *(void **)&nvml.memory = dlsym(library, "nvmlDeviceGetMemoryInfo");
+    }
+    if (!nvml.init || !nvml.by_uuid || !nvml.memory || nvml.init() != NVML_SUCCESS) {
+        return fail("no NVML: libnvidia-ml.so.1", CUDA_ERROR_NOT_FOUND);
+    }
+    return 0;
+}
+
+static int use_device(int device)
+{
+    CUcontext context;
+    CUresult result = cu.cuDevicePrimaryCtxRetain(&context, device);
+    if (result == CUDA_SUCCESS) {
+        result = cu.cuCtxSetCurrent(context);
+    }
+    return result == CUDA_SUCCESS ? 0 : fail("primary context", result);
+}
+
+static int parse_size(const char *text, uint64_t *out)
+{
+    char *end;
+    errno = 0;
+    unsigned long long value = strtoull(text, &end, 10);
+    int shift = *end == 'K' ? 10 : *end == 'M' ? 20 : *end == 'G' ? 30 : 0;
+    if (shift) {
+        end++;
+    }
+    if (errno || end == text || *text == '-' || *end || value > UINT64_MAX >> shift) {
+        return -1;
+    }
+    *out = value << shift;
+    return 0;
+}
+
+static int info(void)
+{
+    int count = 0;
+    CUresult result = cu.cuDeviceGetCount(&count);
+    if (result != CUDA_SUCCESS || load_nvml()) {
+        return result == CUDA_SUCCESS ? 1 : fail("cuDeviceGetCount", result);
+    }
+    printf("{\"devices\": [");
+    for (int i = 0; i < count; i++) {
+        char name[128] = "", uuid[64];
+        CUuuid id = {{0}};
+        size_t free_bytes = 0, total = 0, device_total = 0;
+        nvmlMemory_t view = {0};
+        nvmlDevice_t handle;
+        if (use_device(i)) {
+            return 1;
+        }
+        cu.cuDeviceGetName(name, sizeof name, i);
+        cu.cuDeviceGetUuid(&id, i);
+        cu.cuDeviceTotalMem(&device_total, i);
+        result = cu.cuMemGetInfo(&free_bytes, &total);
+        int at = snprintf(uuid, sizeof uuid, "GPU-");
+        for (int b = 0; b < 16; b++) {
+            const char *dash = b == 4 || b == 6 || b == 8 || b == 10 ? "-" : "";
+            at += snprintf(uuid + at, sizeof uuid - (size_t)at, "%s%02x", dash, id.bytes[b]);
+        }
+        nvmlReturn_t seen = nvml.by_uuid(uuid, &handle);
+        if (seen == NVML_SUCCESS) {
+            seen = nvml.memory(handle, &view);
+        }
+        printf("%s{\"index\": %d, \"uuid\": \"%s\", \"name\": \"%s\", \"cuda_result\": %d, \"cuda_total\": %zu, "
+               "\"cuda_free\": %zu, \"device_total\": %zu, \"nvml_result\": %d, \"nvml_total\": %llu, "
+               "\"nvml_used\": %llu, \"nvml_free\": %llu}",
+               i ? ", " : "", i, uuid, name, result, total, free_bytes, device_total, seen, view.total, view.used,
+               view.free);
+    }
+    printf("]}\n");
+    return 0;
+}
+
+enum kind { LINEAR, MANAGED, ASYNC, PITCH };
+
+static CUresult take(enum kind kind, int device, uint64_t bytes)
+{
+    CUdeviceptr address = 0;
+    size_t pitch;
+    CUresult result = CUDA_ERROR_INVALID_VALUE;
+    if (held_count == sizeof held / sizeof held[0]) {
+        return CUDA_ERROR_UNKNOWN;
+    }
+    switch (kind) {
+    case LINEAR:
+        result = cu.cuMemAlloc(&address, bytes);
+        break;
+    case MANAGED:
+        result = cu.cuMemAllocManaged(&address, bytes, CU_MEM_ATTACH_GLOBAL);
+        break;
+    case ASYNC:
+        result = cu.cuMemAllocAsync(&address, bytes, NULL);
+        break;
+    case PITCH:
+        result = cu.cuMemAllocPitch(&address, &pitch, GRAIN, (bytes + GRAIN - 1) / GRAIN, 4);
+        break;
+    }
+    if (result == CUDA_SUCCESS) {
+        held[held_count].address = address;
+        held[held_count++].device = device;
+    }
+    return result;
+}
+
+static int alloc(enum kind kind, int device, uint64_t bytes)
+{
+    if (use_device(device)) {
+        return 1;
+    }
+    CUresult result = take(kind, device, bytes);
+    printf("{\"alloc\": %llu, \"device\": %d, \"result\": %d}\n", (unsigned long long)bytes, device, result);
+    return result != CUDA_SUCCESS && result != CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* Take `step` while it fits, then halve it down to one grain: what is got is all that could be had. */
+static int fill(int device, uint64_t step)
+{
+    uint64_t got = 0;
+    CUresult result = CUDA_SUCCESS;
+    if (use_device(device)) {
+        return 1;
+    }
+    while (step >= GRAIN) {
+        result = take(LINEAR, device, step);
+        if (result == CUDA_SUCCESS) {
+            got += step;
+        } else if (result == CUDA_ERROR_OUT_OF_MEMORY) {
+            step = step / 2 / GRAIN * GRAIN;
+        } else {
+            return fail("cuMemAlloc", result);
+        }
+    }
+    printf("{\"filled\": %llu, \"device\": %d, \"result\": %d}\n", (unsigned long long)got, device, result);
+    return 0;
+}
+
+static void wait_seconds(double seconds)
+{
+    struct timespec left = {.tv_sec = (time_t)seconds, .tv_nsec = (long)((seconds - (double)(time_t)seconds) * 1e9)};
+    fflush(stdout);
+    while (nanosleep(&left, &left) && errno == EINTR) {
+    }
+}
+
+static int release_all(void)
+{
+    CUresult worst = CUDA_SUCCESS;
+    size_t count = held_count;
+    while (held_count) {
+        CUresult result = use_device(held[held_count - 1].device) ? CUDA_ERROR_UNKNOWN
+                                                                  : cu.cuMemFree(held[held_count - 1].address);
+        worst = result != CUDA_SUCCESS ? result : worst;
+        held_count--;
+    }
+    printf("{\"freed\": %zu, \"result\": %d}\n", count, worst);
+    return worst != CUDA_SUCCESS;
+}
+
+static int usage(const char *what)
+{
+    fprintf(stderr, "vgpu-probe: cannot understand '%s' (see the head of probe.c)\n", what);
+    return 2;
+}
+
+static int command(int count, char **words)
+{
+    int device = 0, plain = 0;
+    enum kind kind = LINEAR;
+    uint64_t step = UINT64_C(64) << 20, bytes = 0;
+    char *arguments[MAX_WORDS] = {0};
+    for (int i = 1; i < count; i++) {
+        if (!strcmp(words[i], "--device") && i + 1 < count) {
+            device = atoi(words[++i]);
+        } else if (!strcmp(words[i], "--step") && i + 1 < count) {
+            if (parse_size(words[++i], &step)) {
+                return usage(words[i]);
+            }
+        } else if (!strcmp(words[i], "--managed")) {
+            kind = MANAGED;
+        } else if (!strcmp(words[i], "--async")) {
+            kind = ASYNC;
+        } else if (!strcmp(words[i], "--pitch")) {
+            kind = PITCH;
+        } else {
+            arguments[plain++] = words[i];
+        }
+    }
+    if (!strcmp(words[0], "sleep") && plain == 1) {
+        wait_seconds(atof(arguments[0]));
+        return 0;
+    }
+    if (load_driver()) {
+        return 1;
+    }
+    if (!strcmp(words[0], "info") && plain == 0) {
+        return info();
+    }
+    if (!strcmp(words[0], "alloc") && plain == 1 && !parse_size(arguments[0], &bytes)) {
+        return alloc(kind, device, bytes);
+    }
+    if (!strcmp(words[0], "fill") && plain == 0) {
+        return fill(device, step);
+    }
+    if (!strcmp(words[0], "hold") && plain == 2 && !parse_size(arguments[0], &bytes)) {
+        int failed = alloc(kind, device, bytes);
+        wait_seconds(failed ? 0 : atof(arguments[1]));
+        return failed;
+    }
+    if (!strcmp(words[0], "free") && plain == 0) {
+        return release_all();
+    }
+    return usage(words[0]);
+}
+
+static int run(char *script)
+{
+    char *rest = NULL;
+    for (char *part = strtok_r(script, ";", &rest); part; part = strtok_r(NULL, ";", &rest)) {
+        char *words[MAX_WORDS], *next = NULL;
+        int count = 0;
+        for (char *word = strtok_r(part, " \t\n", &next); word && count < MAX_WORDS; word = strtok_r(NULL, " \t\n", &next)) {
+            words[count++] = word;
+        }
+        int status = count ? command(count, words) : 0;
+        fflush(stdout);
+        if (status) {
+            return status;
+        }
+    }
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 2 || argc > MAX_WORDS) {
+        return usage("");
+    }
+    if (!strcmp(argv[1], "run")) {
+        return argc == 3 ? run(argv[2]) : usage("run");
+    }
+    return command(argc - 1, argv + 1);
+}
