@@ -1,0 +1,316 @@
+"""Objects for tests, written as sentences: `a_claim(requests=[a_request(memory="8Gi")])`.
+
+Each builder makes a right object of its kind with defaults that most tests can live with; a test
+names only what it is about. Sizes are in MiB unless they are Kubernetes quantities (strings).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from vgpu_api.conditions import HEALTHY, READY
+from vgpu_api.config import ClusterConfig
+from vgpu_api.core import (
+    Container,
+    Node,
+    Pod,
+    PodSpec,
+    PodStatus,
+    Taint,
+    Toleration,
+)
+from vgpu_api.core.node import NodeSpec, NodeStatus
+from vgpu_api.core.pod import ResourceRequirements
+from vgpu_api.effective import Use
+from vgpu_api.names import HAMI_DEVICE_CORDON, HAMI_DEVICE_POLICY, device_object_name
+from vgpu_api.quantity import format_mib
+from vgpu_api.v1alpha1 import (
+    AllocatedDevice,
+    Allocation,
+    Amount,
+    Condition,
+    GPUDevice,
+    GPUDeviceSpec,
+    GPUDeviceStatus,
+    Metadata,
+    Placement,
+    VGPUClaim,
+    VGPUClaimSpec,
+    VGPUClaimStatus,
+    VGPURequest,
+)
+from vgpu_api.v1alpha1.gpudevice import DeviceMode
+from vgpu_operator.ask import Ask
+from vgpu_operator.placement.columns import Card, Columns, NodeState
+
+NODE = "node-1"
+T4_MIB = 16_384
+
+
+# The API's objects.
+
+
+def a_device(
+    *,
+    uuid: str = "GPU-0",
+    node: str = NODE,
+    name: str | None = None,
+    index: int = 0,
+    memory_mib: int = T4_MIB,
+    cores: int = 100,
+    slots: int | None = None,
+    vendor: str = "nvidia",
+    model: str = "Tesla T4",
+    numa: int | None = 0,
+    mode: DeviceMode = "Shared",
+    cordoned: bool = False,
+    healthy: bool = True,
+    ready: bool = True,
+    resource_version: int = 1,
+) -> GPUDevice:
+    """A GPUDevice as the agent of its node publishes it; 16 GiB, 10 slots by configuration."""
+    amount = Amount(memory=format_mib(memory_mib), cores=cores, slots=slots or 0)
+    return GPUDevice(
+        metadata=Metadata(
+            name=name or device_object_name(uuid), resource_version=str(resource_version)
+        ),
+        spec=GPUDeviceSpec(node_name=node, cordoned=cordoned, mode=mode, slots=slots),
+        status=GPUDeviceStatus(
+            vendor=vendor,
+            index=index,
+            uuid=uuid,
+            model=model,
+            numa_node=numa,
+            capacity=amount,
+            allocatable=amount,
+            conditions=[
+                Condition(type=READY, status="True" if ready else "False"),
+                Condition(type=HEALTHY, status="True" if healthy else "False"),
+            ],
+        ),
+    )
+
+
+def a_node(
+    name: str = NODE,
+    *,
+    ready: bool = True,
+    unschedulable: bool = False,
+    labels: Mapping[str, str] | None = None,
+    taints: Iterable[Taint] = (),
+    cordoned_uuids: Iterable[str] = (),
+    device_policy: str = "",
+    resource_version: int = 1,
+) -> Node:
+    """A node that is ready and takes pods."""
+    annotations = {
+        HAMI_DEVICE_CORDON: ",".join(cordoned_uuids),
+        HAMI_DEVICE_POLICY: device_policy,
+    }
+    return Node(
+        metadata=Metadata(
+            name=name,
+            uid=f"uid-of-{name}",
+            resource_version=str(resource_version),
+            labels=dict(labels or {}),
+            annotations={key: value for key, value in annotations.items() if value},
+        ),
+        spec=NodeSpec(unschedulable=unschedulable, taints=list(taints)),
+        status=NodeStatus(
+            conditions=[Condition(type="Ready", status="True" if ready else "False")]
+        ),
+    )
+
+
+def a_request(**fields: Any) -> VGPURequest:
+    """A request with the fields of the API, in snake_case."""
+    return VGPURequest(**fields)
+
+
+def a_spec(requests: Sequence[VGPURequest] | None = None, **fields: Any) -> VGPUClaimSpec:
+    """A claim's spec: one card with 1 GiB unless requests are given; `placement` may be a dict."""
+    placement = fields.pop("placement", None)
+    if isinstance(placement, Mapping):
+        placement = Placement(**placement)
+    return VGPUClaimSpec(
+        requests=list(requests) if requests is not None else [a_request(memory="1Gi")],
+        placement=placement,
+        **fields,
+    )
+
+
+def an_allocated_device(
+    *,
+    uuid: str = "GPU-0",
+    request: str = "",
+    index: int = 0,
+    memory_mib: int = 1024,
+    cores: int = 0,
+) -> AllocatedDevice:
+    """A part of a card, given to a request."""
+    return AllocatedDevice(
+        request=request,
+        name=device_object_name(uuid),
+        uuid=uuid,
+        index=index,
+        memory=format_mib(memory_mib),
+        cores=cores,
+    )
+
+
+def an_allocation(
+    *devices: AllocatedDevice,
+    node: str = NODE,
+    allocated_time: str = "2026-01-01T00:00:00.000000Z",
+) -> Allocation:
+    """An allocation on one node; of a part of card GPU-0 unless devices are given."""
+    return Allocation(
+        node_name=node,
+        devices=list(devices) or [an_allocated_device()],
+        allocated_time=allocated_time,
+    )
+
+
+def a_claim(
+    name: str = "claim-1",
+    *,
+    namespace: str = "default",
+    uid: str | None = None,
+    resource_version: int = 1,
+    generation: int = 1,
+    requests: Sequence[VGPURequest] | None = None,
+    allocation: Allocation | None = None,
+    status: VGPUClaimStatus | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    **spec: Any,
+) -> VGPUClaim:
+    """A claim; `spec` are further fields of its spec, `metadata` further fields of that."""
+    return VGPUClaim(
+        metadata=Metadata(
+            name=name,
+            namespace=namespace,
+            uid=uid or f"uid-of-{name}",
+            resource_version=str(resource_version),
+            generation=generation,
+            **(metadata or {}),
+        ),
+        spec=a_spec(requests, **spec),
+        status=status or VGPUClaimStatus(allocation=allocation, conditions=[]),
+    )
+
+
+def a_container(
+    name: str = "main",
+    *,
+    limits: Mapping[str, str | int] | None = None,
+    requests: Mapping[str, str | int] | None = None,
+    **fields: Any,
+) -> Container:
+    """A container with resource limits (and requests, if they differ)."""
+    return Container(
+        name=name,
+        image="image",
+        resources=ResourceRequirements(
+            limits=dict(limits or {}),
+            requests=dict(limits or {}) if requests is None else dict(requests),
+        ),
+        **fields,
+    )
+
+
+def a_pod(
+    name: str = "pod-1",
+    *,
+    namespace: str = "default",
+    uid: str | None = None,
+    resource_version: int = 1,
+    annotations: Mapping[str, str] | None = None,
+    labels: Mapping[str, str] | None = None,
+    containers: Sequence[Container] | None = None,
+    init_containers: Sequence[Container] = (),
+    node: str = "",
+    phase: str = "Pending",
+    scheduler: str = "vgpu-scheduler",
+    node_selector: Mapping[str, str] | None = None,
+    tolerations: Iterable[Toleration] = (),
+    deletion_timestamp: str | None = None,
+) -> Pod:
+    """A pod that waits for a node; one container without a GPU unless containers are given."""
+    return Pod(
+        metadata=Metadata(
+            name=name,
+            namespace=namespace,
+            uid=uid or f"uid-of-{name}",
+            resource_version=str(resource_version),
+            annotations=dict(annotations or {}),
+            labels=dict(labels or {}),
+            deletion_timestamp=deletion_timestamp,
+        ),
+        spec=PodSpec(
+            node_name=node,
+            scheduler_name=scheduler,
+            containers=list(containers) if containers is not None else [a_container()],
+            init_containers=list(init_containers),
+            node_selector=dict(node_selector or {}),
+            tolerations=list(tolerations),
+        ),
+        status=PodStatus(phase=phase),
+    )
+
+
+# Placement's values.
+
+
+def an_ask(*requests: VGPURequest, config: ClusterConfig | None = None, **placement: Any) -> Ask:
+    """What requests ask for with defaults applied; `placement` as in the claim's spec."""
+    return Ask.of(a_spec(requests or None, placement=placement or None), config or ClusterConfig())
+
+
+def a_card(
+    uuid: str = "GPU-0",
+    *,
+    node: str = NODE,
+    index: int = 0,
+    vendor: str = "nvidia",
+    model: str = "tesla t4",
+    mode: DeviceMode = "Shared",
+    numa: int = 0,
+    slots: int = 10,
+    cores: int = 100,
+    memory_mib: int = T4_MIB,
+    healthy: bool = True,
+    cordoned: bool = False,
+) -> Card:
+    """A card as placement sees it."""
+    return Card(
+        name=device_object_name(uuid),
+        node=node,
+        uuid=uuid,
+        index=index,
+        vendor=vendor,
+        model=model,
+        mode=mode,
+        numa=numa,
+        slots=slots,
+        cores=cores,
+        memory_mib=memory_mib,
+        healthy=healthy,
+        cordoned=cordoned,
+    )
+
+
+def some_columns(
+    *cards: Card,
+    used: Mapping[str, Use] | None = None,
+    states: Mapping[str, NodeState] | None = None,
+) -> Columns:
+    """Columns of these cards; `used` by UUID, `states` of nodes that are not just ready."""
+    columns = Columns()
+    for card in cards:
+        number = columns.put_card(card)
+        use = (used or {}).get(card.uuid, Use())
+        columns.set_used(number, slots=use.slots, cores=use.cores, memory=use.memory_mib)
+    for node in dict.fromkeys(card.node for card in cards):
+        columns.put_node(node, (states or {}).get(node, NodeState(ready=True)))
+    return columns
