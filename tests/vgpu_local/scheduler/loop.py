@@ -65,7 +65,6 @@ class Scheduler:
         self._nodes: dict[str, NodeView] = {}
         self._pods: dict[str, Object] = {}
         self._occupancy = Occupancy()
-        self._assumed: set[str] = set()
         self._wake = asyncio.Event()
         self._nodes_copy = Reflector(api, NODES, _NodeSink(self), decode=read_node)
         self._pods_copy = Reflector(api, PODS, _PodSink(self), decode=lambda raw: raw)
@@ -115,7 +114,6 @@ class Scheduler:
         node = min(
             shuffled, key=lambda name: load(ask, self._nodes[name], self._occupancy.used(name))
         )
-        self._assumed.add(uid)
         self._occupancy.place(uid, node, dict(ask.requests))
         group.create_task(self._bind(pod, node))
 
@@ -159,7 +157,6 @@ class Scheduler:
                     annotations={},
                 )
         except (ClientError, ExtenderError) as error:
-            self._assumed.discard(metadata["uid"])
             self._occupancy.remove(metadata["uid"])
             if (now := self._pods.get(metadata["uid"])) is not None:
                 await self._put_back(now, "SchedulerError", f"binding rejected: {error}")
@@ -209,7 +206,6 @@ class Scheduler:
             self._queue.remove(uid)
         elif spec.get("nodeName"):
             self._queue.remove(uid)
-            self._assumed.discard(uid)
             if self._occupancy.node_of(uid) != spec["nodeName"]:
                 self._occupancy.place(uid, spec["nodeName"], effective_requests(spec))
                 self._hasten_all()
@@ -228,7 +224,6 @@ class Scheduler:
     def lose_pod(self, uid: str) -> None:
         """Forget a pod that is gone."""
         self._pods.pop(uid, None)
-        self._assumed.discard(uid)
         self._queue.remove(uid)
         if self._occupancy.remove(uid):
             self._hasten_all()

@@ -1,0 +1,137 @@
+"""Simulated GPU nodes: what cards they have, and the file that tells the simulated driver.
+
+The presets are round numbers under the names of real cards, so that expected placements can be
+worked out by hand. UUIDs follow from node and index alone: they are the same in every run.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from vgpu_local.kubelet.node import NodeShape
+
+_NAMESPACE = uuid.UUID("6f0e1f0a-7c52-4a53-9d5b-0f6b6a2f7e11")
+
+
+@dataclass(frozen=True, slots=True)
+class CardModel:
+    """One kind of card.
+
+    Attributes:
+        memory_mib: device memory.
+        compute: compute capability, `major.minor`.
+        multiprocessors: how many.
+        mig: whether it can be split by the hardware.
+    """
+
+    name: str
+    memory_mib: int
+    compute: str
+    multiprocessors: int
+    mig: bool = False
+
+
+T4 = CardModel("Tesla T4", 16384, "7.5", 40)
+V100 = CardModel("Tesla V100-SXM2-32GB", 32768, "7.0", 80)
+A100 = CardModel("NVIDIA A100-SXM4-80GB", 81920, "8.0", 108, mig=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """One card of a node.
+
+    Attributes:
+        numa: NUMA node, or -1 where the platform does not say.
+    """
+
+    uuid: str
+    model: CardModel
+    numa: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """What joins two cards of a node, by their indices.
+
+    Attributes:
+        nvlinks: number of NVLink connections.
+        level: PCIe class as `nvidia-smi topo` names it; None follows the NUMA nodes.
+    """
+
+    one: int
+    other: int
+    nvlinks: int = 0
+    level: Literal["PIX", "PXB", "PHB", "NODE", "SYS"] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuNode:
+    """A node with simulated cards."""
+
+    shape: NodeShape
+    cards: tuple[Card, ...]
+    links: tuple[Link, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The node's name."""
+        return self.shape.name
+
+    def machine_text(self) -> str:
+        """Describe the machine for the simulated driver (format: libvgpu/fake/README.md)."""
+        lines = ["# Simulated machine of node " + self.name]
+        for index, card in enumerate(self.cards):
+            model = card.model
+            lines.append(
+                f'card uuid={card.uuid} model="{model.name}" memory_mib={model.memory_mib} '
+                f"numa={card.numa} bus=0000:{index + 1:02x}:00.0 cc={model.compute} "
+                f"sms={model.multiprocessors} mig={'off' if model.mig else 'none'}"
+            )
+        for link in self.links:
+            level = f" level={link.level}" if link.level else ""
+            lines.append(f"link {link.one} {link.other} nvlinks={link.nvlinks}{level}")
+        return "\n".join(lines) + "\n"
+
+    def write_machine(self, folder: Path) -> Path:
+        """Write the description into a folder; the driver keeps its state beside it."""
+        path = folder / "machine"
+        path.write_text(self.machine_text())
+        return path
+
+
+def card_uuid(node: str, index: int) -> str:
+    """Return the UUID of a node's card, the same in every run."""
+    return f"GPU-{uuid.uuid5(_NAMESPACE, f'{node}/{index}')}"
+
+
+def gpu_node(name: str, models: Sequence[CardModel], *, shape: NodeShape | None = None) -> GpuNode:
+    """Describe a node with one card of each of `models`, unlinked, NUMA unknown."""
+    cards = tuple(Card(card_uuid(name, index), model) for index, model in enumerate(models))
+    return GpuNode(replace(shape, name=name) if shape else NodeShape(name), cards)
+
+
+def t4_node(name: str, cards: int = 1) -> GpuNode:
+    """Describe a node with 16 GiB cards."""
+    return gpu_node(name, [T4] * cards)
+
+
+def v100_node(name: str, cards: int = 1) -> GpuNode:
+    """Describe a node with 32 GiB cards."""
+    return gpu_node(name, [V100] * cards)
+
+
+def a100_node(name: str, cards: int = 1) -> GpuNode:
+    """Describe a node with 80 GiB cards."""
+    return gpu_node(name, [A100] * cards)
+
+
+def a100_server(name: str) -> GpuNode:
+    """Describe eight 80 GiB cards on two NUMA nodes, all joined by NVLink through a switch."""
+    bare = gpu_node(name, [A100] * 8)
+    cards = tuple(replace(card, numa=index // 4) for index, card in enumerate(bare.cards))
+    links = tuple(Link(a, b, nvlinks=12) for a in range(8) for b in range(a + 1, 8))
+    return replace(bare, cards=cards, links=links)
