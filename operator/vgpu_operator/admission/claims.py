@@ -7,7 +7,6 @@ evaluated, and their messages name the value.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Any
 
 from pydantic import ValidationError
@@ -67,8 +66,8 @@ def _refuse_what_the_schema_cannot_say(spec: VGPUClaimSpec) -> None:
         raise Denied("spec.placement.weights: all 0 is not right: give one of them 1 or more")
 
 
-def _is_allocated(raw: Mapping[str, Any]) -> bool:
-    status = raw.get("status")
+def _is_allocated(raw: Any) -> bool:
+    status = raw.get("status") if isinstance(raw, dict) else None
     return isinstance(status, dict) and status.get("allocation") is not None
 
 
