@@ -1,0 +1,1 @@
+"""The operator: reads what pods ask for, decides which cards serve it, writes the decision."""

@@ -1,0 +1,123 @@
+"""How this process runs: arguments, or the environment in their stead.
+
+What the cluster's administrator decides (resource names, policies) is in the cluster
+configuration, a document of its own (`vgpu_api.config`) that the agent reads too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from vgpu_api.config import ClusterConfig, load_cluster_config
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a server listens."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """`host:port`; argparse turns the error into a message that names the argument."""
+        host, colon, port = text.rpartition(":")
+        if not colon or not port.isdigit() or int(port) > 65535:
+            raise argparse.ArgumentTypeError(f"{text!r} is not host:port, such as 0.0.0.0:9443")
+        return cls(host.strip("[]") or "0.0.0.0", int(port))
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """A server's certificate and key, and the CA whose clients it admits (None: any client)."""
+
+    certificate: Path
+    key: Path
+    client_ca: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorConfig:
+    """Everything that `app.run` needs to know."""
+
+    cluster: ClusterConfig
+    kubeconfig: str | None
+    context: str | None
+    namespace: str
+    identity: str
+    lease_name: str
+    lease_duration_s: float
+    extender: Address
+    extender_tls: Tls | None
+    webhook: Address | None
+    webhook_tls: Tls | None
+    metrics: Address | None
+    liveness: Address | None
+    log_level: str
+
+
+def parse(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> OperatorConfig:
+    """The configuration that arguments and environment give.
+
+    An argument `--some-name` may be given as `VGPU_SOME_NAME` instead.
+
+    Raises:
+        SystemExit: an argument is wrong; argparse has said which.
+        BadInput: the cluster configuration is wrong.
+    """
+    parser = argparse.ArgumentParser(prog="vgpu-operator", description="Shares GPUs among pods.")
+
+    def option(name: str, *, default: str | None = None, **rest: object) -> None:
+        variable = "VGPU_" + name.removeprefix("--").replace("-", "_").upper()
+        parser.add_argument(name, default=environ.get(variable, default), **rest)  # type: ignore[arg-type]
+
+    option("--kubeconfig", help="default: in-cluster, or the usual kubeconfig")
+    option("--context", help="context of the kubeconfig")
+    option("--config", type=Path, help="the cluster configuration, YAML")
+    option("--namespace", default="vgpu-system", help="where the Lease lives")
+    option("--identity", default=f"{socket.gethostname()}-{os.getpid()}", help="name in the Lease")
+    option("--lease-name", default="vgpu-operator")
+    option("--lease-duration", type=float, default="15", help="seconds a silent leader keeps it")
+    option("--extender", type=Address.parse, default="0.0.0.0:9443", help="host:port")
+    option("--extender-cert", type=Path)
+    option("--extender-key", type=Path)
+    option("--extender-client-ca", type=Path, help="only clients of this CA may ask")
+    option("--webhook", type=Address.parse, help="host:port of the admission webhooks")
+    option("--webhook-cert", type=Path)
+    option("--webhook-key", type=Path)
+    option("--metrics", type=Address.parse, help="host:port of the Prometheus metrics")
+    option("--liveness", type=Address.parse, help="host:port of the liveness probe")
+    option("--log-level", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
+    given = parser.parse_args(arguments)
+
+    def tls(name: str, certificate: Path | None, key: Path | None, ca: Path | None) -> Tls | None:
+        if (certificate is None) != (key is None):
+            parser.error(f"--{name}-cert and --{name}-key go together")
+        return None if certificate is None or key is None else Tls(certificate, key, ca)
+
+    webhook_tls = tls("webhook", given.webhook_cert, given.webhook_key, None)
+    if given.webhook is not None and webhook_tls is None:
+        parser.error("--webhook needs --webhook-cert and --webhook-key: webhooks speak HTTPS only")
+    return OperatorConfig(
+        cluster=load_cluster_config(given.config),
+        kubeconfig=given.kubeconfig,
+        context=given.context,
+        namespace=given.namespace,
+        identity=given.identity,
+        lease_name=given.lease_name,
+        lease_duration_s=given.lease_duration,
+        extender=given.extender,
+        extender_tls=tls(
+            "extender", given.extender_cert, given.extender_key, given.extender_client_ca
+        ),
+        webhook=given.webhook,
+        webhook_tls=webhook_tls,
+        metrics=given.metrics,
+        liveness=given.liveness,
+        log_level=given.log_level,
+    )

@@ -1,0 +1,361 @@
+"""The serial loop: sees every change, tends claims, places pods, in one task of one thread.
+
+The reflectors call the `…_changed` and `…_gone` methods, which only take notes; the loop does the
+work, so that bursts coalesce. Where this replica does not lead, the notes are all that happens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from vgpu_api.conditions import PREPARED, is_true
+from vgpu_api.config import ClusterConfig
+from vgpu_api.core import Node, Pod
+from vgpu_api.names import ANNOTATION_POKE
+from vgpu_api.resources import PODS
+from vgpu_api.v1alpha1 import GPUDevice, VGPUClaim
+from vgpu_client.api import Api
+from vgpu_client.errors import ClientError
+from vgpu_operator.engine.books import Books, key_of
+from vgpu_operator.engine.claim_writer import ClaimWrite, ClaimWriter, Key
+from vgpu_operator.engine.consumers import Consumer, consumer_of
+from vgpu_operator.engine.refusals import Refusal
+from vgpu_operator.engine.release import is_stranded, release_reason
+from vgpu_operator.engine.reservations import Reservation
+from vgpu_operator.engine.scheduler import Clock, Scheduler
+from vgpu_operator.engine.status import Wish, rfc3339, says
+from vgpu_operator.engine.teller import Teller
+from vgpu_operator.engine.writes import in_use_write, refusal_write, release_write, unstrand_write
+from vgpu_operator.ledger import Ledger
+from vgpu_operator.metrics import SCHEDULING_ATTEMPTS, SCHEDULING_DURATION
+
+logger = logging.getLogger(__name__)
+
+_COALESCE_S = 0.005
+_TICK_S = 1.0
+
+
+class Engine:
+    """Takes notes of what changes, and acts on them where it leads.
+
+    Args:
+        api: For pokes.
+        config: Defaults and policies.
+        ledger: Who holds what.
+        books: What was seen.
+        writer: Writes claims.
+        teller: Tells why something was refused.
+        clock: Both clocks.
+        leads: Whether this replica decides, and has seen everything it must have seen.
+    """
+
+    def __init__(
+        self,
+        *,
+        api: Api,
+        config: ClusterConfig,
+        ledger: Ledger,
+        books: Books,
+        writer: ClaimWriter,
+        teller: Teller,
+        clock: Clock,
+        leads: Callable[[], bool],
+    ) -> None:
+        self.scheduler = Scheduler(
+            config=config,
+            ledger=ledger,
+            books=books,
+            writer=writer,
+            clock=clock,
+            failed=self._write_failed,
+        )
+        self.books = books
+        self._api = api
+        self._config = config
+        self._ledger = ledger
+        self._writer = writer
+        self._teller = teller
+        self._clock = clock
+        self._leads = leads
+        self._wake = asyncio.Event()
+        self._cursor = 0
+        self._fresh: dict[str, None] = {}  # pod UIDs to be placed now
+        self._waiting: dict[str, None] = {}  # pod UIDs refused; tried again when a node changes
+        self._parked: set[str] = set()  # pod UIDs whose reservation expired: until Filter asks
+        self._vain: set[str] = set()  # pod UIDs that Filter was refused: poked when there is room
+        self._claims: dict[Key, None] = {}  # claims to be tended
+        self._immediate: dict[Key, None] = {}  # Immediate claims without an allocation
+        self._background: set[asyncio.Task[None]] = set()
+
+    # What the reflectors, the writer and the extender bring.
+
+    def pod_changed(self, pod: Pod) -> Consumer | None:
+        """A pod was seen; returns it as a consumer if it asks for GPUs."""
+        consumer = consumer_of(pod, self._config)
+        if consumer is None:
+            return None
+        if self.books.put_consumer(consumer):
+            if consumer.wants_node or consumer.lacks_grant:
+                if consumer.uid not in self._parked:
+                    self._fresh[consumer.uid] = None
+            else:
+                self._forget_pod(consumer.uid)
+            self._note(consumer.claim)
+        return self.books.consumer(consumer.uid)
+
+    def pod_gone(self, uid: str) -> None:
+        """A pod is gone."""
+        consumer = self.books.drop_consumer(uid)
+        self._forget_pod(uid)
+        self._parked.discard(uid)
+        if consumer is not None:
+            self._note(consumer.claim)
+
+    def claim_changed(self, claim: VGPUClaim) -> None:
+        """A version of a claim was seen or written."""
+        if not self.books.put_claim(claim):
+            return
+        self._ledger.apply_claim(claim)
+        key = key_of(claim)
+        self._note(key)
+        for consumer in self.books.consumers_of(key):
+            if consumer.uid in self._waiting:
+                self._fresh[consumer.uid] = None
+
+    def claim_gone(self, key: Key, uid: str) -> None:
+        """A claim is gone."""
+        self._ledger.remove_claim(uid)
+        if self.books.drop_claim(key, uid) is None:
+            return
+        reservation = self.scheduler.reservations.of_claim(key)
+        if reservation is not None and reservation.written.done():
+            self.scheduler.reservations.drop(reservation)
+        for consumer in self.books.consumers_of(key):
+            if consumer.wants_node:
+                self._fresh[consumer.uid] = None
+        self._teller.forget(key)
+        self._immediate.pop(key, None)
+        self.wake()
+
+    def claim_unreadable(self, uid: str, raw: dict[str, object]) -> None:
+        """A claim cannot be read: its cards count as full until it can."""
+        self._ledger.mark_unreadable(uid, raw)
+
+    def node_changed(self, node: Node) -> None:
+        """A node was seen."""
+        self.books.nodes[node.metadata.name] = node
+        self._ledger.apply_node(node)
+
+    def node_gone(self, name: str) -> None:
+        """A node is gone: claims on it are released."""
+        self.books.nodes.pop(name, None)
+        self._ledger.remove_node(name)
+        for claim in self.books.claims():
+            if claim.status.allocation and claim.status.allocation.node_name == name:
+                self._note(key_of(claim))
+
+    def device_changed(self, device: GPUDevice) -> None:
+        """A device was seen."""
+        self._ledger.apply_device(device)
+
+    def device_gone(self, name: str) -> None:
+        """A device is gone."""
+        self._ledger.remove_device(name)
+
+    def now(self) -> float:
+        """Monotonic seconds."""
+        return self._clock.monotonic()
+
+    def wake(self) -> None:
+        """There may be something to do."""
+        self._wake.set()
+
+    def asked(self, consumer: Consumer, outcome: Reservation | Refusal) -> None:
+        """A Filter asked about the pod and was answered so."""
+        self._parked.discard(consumer.uid)
+        if isinstance(outcome, Refusal):
+            self._vain.add(consumer.uid)
+            self._fresh[consumer.uid] = None  # so that the refusal is told
+            self.wake()
+            return
+        self._vain.discard(consumer.uid)
+        if outcome.asked is None:
+            outcome.asked = self._clock.monotonic()
+
+    def tend_everything(self) -> None:
+        """This replica begins to lead: look at all there is."""
+        for claim in self.books.claims():
+            self._note(key_of(claim))
+        for consumer in self.books.consumers():
+            if consumer.wants_node or consumer.lacks_grant:
+                self._fresh[consumer.uid] = None
+        self.wake()
+
+    # The loop.
+
+    async def run(self) -> None:
+        """Work for ever."""
+        while True:
+            try:
+                async with asyncio.timeout(_TICK_S):
+                    await self._wake.wait()
+                await asyncio.sleep(_COALESCE_S)  # a burst is one round
+            except TimeoutError:
+                pass  # nothing changed but the time: reservations may have expired
+            self._wake.clear()
+            if self._leads():
+                self._round()
+
+    def _round(self) -> None:
+        for reservation in self.scheduler.reservations.expired(self._clock.monotonic()):
+            self._parked.add(reservation.pod_uid)
+            self.release_reservation(reservation, "its pod was not bound in time")
+        claims, self._claims = self._claims, {}
+        for key in claims:
+            self._tend(key)
+        self._cursor, changed = self._ledger.changed_since(self._cursor)
+        if changed:
+            self._fresh |= self._waiting
+        for key in self._immediate_in_order() if changed or claims else ():
+            self._decide_immediate(key)
+        fresh, self._fresh = self._fresh, {}
+        consumers = [c for uid in fresh if (c := self.books.consumer(uid)) is not None]
+        for consumer in sorted(consumers, key=_age):
+            self._decide(consumer)
+        self._teller.tell_what_is_due()
+
+    def _note(self, key: Key) -> None:
+        self._claims[key] = None
+        self.wake()
+
+    def _forget_pod(self, uid: str) -> None:
+        self._fresh.pop(uid, None)
+        self._waiting.pop(uid, None)
+        self._vain.discard(uid)
+
+    def _immediate_in_order(self) -> list[Key]:
+        def rank(key: Key) -> tuple[int, str, Key]:
+            claim = self.books.claim(key)
+            assert claim is not None
+            created = claim.metadata.creation_timestamp or ""
+            return (-claim.spec.scheduling_priority, created, key)
+
+        return sorted(self._immediate, key=rank)
+
+    def _decide(self, consumer: Consumer) -> None:
+        """Place a pod that waits, or give a bound one what it should have had."""
+        bound = consumer.lacks_grant
+        if not (consumer.wants_node or bound):
+            return
+        if self.scheduler.reservations.of_pod(consumer.uid) is not None:
+            self._waiting.pop(consumer.uid, None)
+            return
+        candidates = [consumer.pod.spec.node_name] if bound else None
+        with SCHEDULING_DURATION.labels(phase="decide").time():
+            outcome = self.scheduler.reserve(consumer, candidates=candidates)
+        if isinstance(outcome, Refusal):
+            SCHEDULING_ATTEMPTS.labels(result="refused", reason=outcome.reason).inc()
+            self._waiting[consumer.uid] = None
+            self._teller.tell_pod(consumer, outcome)
+            return
+        outcome.binding = bound
+        SCHEDULING_ATTEMPTS.labels(result="reserved", reason="").inc()
+        self._waiting.pop(consumer.uid, None)
+        if consumer.uid in self._vain:
+            self._vain.discard(consumer.uid)
+            self._in_background(self._poke(consumer))
+
+    def _decide_immediate(self, key: Key) -> None:
+        claim = self.books.claim(key)
+        if claim is None or claim.status.allocation is not None or self._writer.busy(key):
+            return
+        outcome = self.scheduler.reserve_immediate(claim)
+        if isinstance(outcome, Refusal):
+            SCHEDULING_ATTEMPTS.labels(result="refused", reason=outcome.reason).inc()
+            self._teller.tell_claim(key, outcome)
+
+    def _tend(self, key: Key) -> None:
+        """Do what a claim needs but a decision."""
+        claim = self.books.claim(key)
+        if claim is None or self._writer.busy(key):
+            return  # the end of the write brings it here again
+        self._immediate.pop(key, None)
+        if is_stranded(claim):
+            self._submit(unstrand_write(claim))
+            return
+        reason = release_reason(claim, self.books)
+        if reason is not None:
+            self._release(claim, reason)
+            return
+        if claim.metadata.deletion_timestamp is not None:
+            return
+        if claim.status.allocation is not None:
+            if is_true(claim.status.conditions, PREPARED) and claim.status.state == "Allocated":
+                self._submit(in_use_write(claim, now=self._clock.unix()))
+        elif claim.spec.binding_mode == "Immediate":
+            self._immediate[key] = None
+            self.wake()
+        elif not self.books.consumers_of(key) and claim.status.state in (None, "Pending"):
+            wish = Wish.waiting()
+            if not says(claim, wish):
+                self._submit(refusal_write(key, wish, now=self._clock.unix()))
+
+    def _release(self, claim: VGPUClaim, reason: str) -> None:
+        reservation = self.scheduler.reservations.of_claim(key_of(claim))
+        if reservation is not None:
+            self.scheduler.reservations.drop(reservation)
+        self._submit(release_write(claim, reason, now=self._clock.unix()))
+
+    def release_reservation(self, reservation: Reservation, message: str) -> None:
+        """Give the cards back of a reservation that no pod will use; an Immediate claim's stay."""
+        claim = self.books.claim(reservation.claim)
+        self.scheduler.reservations.drop(reservation)
+        if claim is None or claim.status.allocation is None:
+            return
+        logger.info(
+            "claim %s/%s: the reservation on %s expired", *reservation.claim, reservation.node
+        )
+        expired = claim.status.allocation.allocated_time
+        wish = Wish.refused(
+            reason="ReservationExpired", message="its pod was not bound in time; decided anew then"
+        )
+        self._submit(
+            refusal_write(reservation.claim, wish, now=self._clock.unix(), instead_of=expired)
+        )
+
+    # What writes bring back.
+
+    def _write_failed(self, reservation: Reservation, why: str) -> None:
+        logger.warning("claim %s/%s was not written: %s", *reservation.claim, why)
+        consumer = self.books.consumer(reservation.pod_uid)
+        if consumer is not None and consumer.wants_node:
+            self._fresh[consumer.uid] = None
+        self._note(reservation.claim)
+
+    def _submit(self, write: ClaimWrite) -> None:
+        task = self._writer.submit(write)
+        task.add_done_callback(lambda _: self._note(write.key))
+
+    async def _poke(self, consumer: Consumer) -> None:
+        """Make kube-scheduler look again: there is room now, and it cannot see that."""
+        metadata = consumer.pod.metadata
+        now = rfc3339(self._clock.unix())
+        changes = {"metadata": {"uid": metadata.uid, "annotations": {ANNOTATION_POKE: now}}}
+        try:
+            await self._api.merge_patch(PODS, metadata.name, changes, namespace=metadata.namespace)
+        except ClientError as error:
+            logger.info("pod %s/%s not poked: %s", metadata.namespace, metadata.name, error)
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+
+def _age(consumer: Consumer) -> tuple[str, str, str]:
+    """Oldest first; ties by name, never by chance."""
+    metadata = consumer.pod.metadata
+    return (metadata.creation_timestamp or "", metadata.namespace or "", metadata.name)

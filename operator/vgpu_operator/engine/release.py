@@ -1,0 +1,44 @@
+"""When the cards of a claim are free again. Pure.
+
+Capacity is free exactly when `status.allocation` is gone, and that goes only when nothing can
+use the cards any more: the agent says so of this very allocation, or the pod never had a node,
+or the node is gone. Source: design, Life of a claim.
+"""
+
+from __future__ import annotations
+
+from vgpu_api.names import FINALIZER_IN_USE
+from vgpu_api.v1alpha1 import VGPUClaim
+from vgpu_operator.engine.books import Books
+from vgpu_operator.engine.status import was_released
+
+
+def release_reason(claim: VGPUClaim, books: Books) -> str | None:
+    """Why the claim's allocation must go now; None while it must stay."""
+    allocation = claim.status.allocation
+    if allocation is None:
+        return None
+    if was_released(claim):
+        return "its pod has ended"
+    if allocation.node_name not in books.nodes:
+        return f"node {allocation.node_name} is gone"
+    reserved = claim.status.reserved_for
+    if reserved is None or not reserved.pod_uid:
+        deleted = claim.metadata.deletion_timestamp is not None
+        return "it was deleted before a pod used it" if deleted else None
+    consumer = books.consumer(reserved.pod_uid)
+    if consumer is None:
+        never = books.was_never_bound(reserved.pod_uid)
+        return "its pod went before it had a node" if never else None
+    if consumer.pod.is_terminal and not consumer.pod.is_bound:
+        return "its pod ended before it had a node"
+    return None
+
+
+def is_stranded(claim: VGPUClaim) -> bool:
+    """Whether only our finalizer keeps a deleted claim, which holds nothing."""
+    return (
+        claim.metadata.deletion_timestamp is not None
+        and claim.status.allocation is None
+        and FINALIZER_IN_USE in claim.metadata.finalizers
+    )

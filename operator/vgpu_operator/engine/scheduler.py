@@ -1,0 +1,299 @@
+"""The one function that decides, for engine and extender alike, and the reservations it makes.
+
+Everything here is synchronous: nothing moves between looking and assuming, so no lock exists. The
+writes it starts end later and come back through callbacks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from vgpu_api.config import ClusterConfig
+from vgpu_api.errors import BadInput
+from vgpu_api.reasons import Reason, Tally
+from vgpu_api.v1alpha1 import Allocation, VGPUClaim, VGPUClaimSpec, VGPUClaimStatus
+from vgpu_operator.ask import Ask
+from vgpu_operator.engine.books import Books
+from vgpu_operator.engine.claim_writer import ClaimWrite, ClaimWriter, Done, Key, Result, Verdict
+from vgpu_operator.engine.consumers import Consumer, mismatch, serves_another
+from vgpu_operator.engine.refusals import Refusal
+from vgpu_operator.engine.reservations import Reservation, Reservations
+from vgpu_operator.engine.status import Wish, claim_for_pod, rfc3339, says, status_with
+from vgpu_operator.ledger import Assumption, ClaimKey, Ledger, node_admits
+from vgpu_operator.placement import Plan, place
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """The two clocks: monotonic seconds for waiting, Unix seconds for what is written down."""
+
+    monotonic: Callable[[], float]
+    unix: Callable[[], float]
+
+
+class Scheduler:
+    """Decides, assumes, and hands the decision to the writer.
+
+    Args:
+        config: Defaults and policies.
+        ledger: Who holds what.
+        books: What was seen.
+        writer: Writes claims.
+        clock: Both clocks.
+        failed: Told of a reservation whose write did not come to stand.
+    """
+
+    def __init__(
+        self,
+        *,
+        config: ClusterConfig,
+        ledger: Ledger,
+        books: Books,
+        writer: ClaimWriter,
+        clock: Clock,
+        failed: Callable[[Reservation, str], None],
+    ) -> None:
+        self.reservations = Reservations()
+        self._config = config
+        self._ledger = ledger
+        self._books = books
+        self._writer = writer
+        self._clock = clock
+        self._failed = failed
+
+    def reserve(
+        self, consumer: Consumer, *, candidates: Collection[str] | None = None
+    ) -> Reservation | Refusal:
+        """Reserve cards for a pod on the best of the candidate nodes (None: of all).
+
+        A reservation that stands on one of the candidates is kept; elsewhere it moves. If there
+        is no place among the candidates it stays where it is, and the answer is a refusal.
+        """
+        held = self.reservations.of_pod(consumer.uid)
+        if held is not None and (candidates is None or held.node in candidates):
+            return held
+        spec = self._spec_for(consumer)
+        if isinstance(spec, Refusal):
+            return spec
+        claim = self._books.claim(consumer.claim)
+        if claim is not None:
+            standing = self._standing(consumer, claim, candidates)
+            if standing is not None:
+                return standing
+        plan = self._place(consumer, spec, candidates)
+        if plan.refused:
+            texts = {node: str(tally) for node, tally in plan.refusals.items()}
+            return Refusal(plan.reason, plan.text, texts)
+        return self._assume(
+            plan,
+            spec,
+            key=consumer.claim,
+            consumer=consumer,
+            create=claim_for_pod(consumer.pod, spec) if consumer.owned else None,
+        )
+
+    def reserve_immediate(self, claim: VGPUClaim) -> Reservation | Refusal:
+        """Decide a claim at once, for whatever pod comes to use it."""
+        key = (claim.metadata.namespace or "", claim.metadata.name)
+        held = self.reservations.of_claim(key)
+        if held is not None:
+            return held
+        plan = place(self._ledger.columns, Ask.of(claim.spec, self._config), None)
+        if plan.refused:
+            return Refusal(plan.reason, plan.text, {})
+        return self._assume(plan, claim.spec, key=key, consumer=None, create=None)
+
+    def reserve_for(self, reservation: Reservation, consumer: Consumer) -> None:
+        """Put the pod's name on an allocation that was made without one."""
+        allocation = reservation.wish.allocation
+        assert allocation is not None
+        reservation.pod_uid = consumer.uid
+        reservation.wish = Wish.allocated(allocation, consumer.reserved_for)
+        self.reservations.put(reservation)
+        reservation.written = self._submit(reservation, consumer=consumer)
+
+    def without_effect(self, consumer: Consumer, candidates: Collection[str]) -> Plan | Refusal:
+        """Where the pod would go; nothing is reserved."""
+        spec = self._spec_for(consumer)
+        return spec if isinstance(spec, Refusal) else self._place(consumer, spec, candidates)
+
+    def _spec_for(self, consumer: Consumer) -> VGPUClaimSpec | Refusal:
+        if isinstance(consumer.ask, BadInput):
+            return Refusal(Reason.POD_UNREADABLE, str(consumer.ask), {})
+        claim = self._books.claim(consumer.claim)
+        if claim is not None:
+            return claim.spec
+        if consumer.ask.spec is not None:
+            return consumer.ask.spec
+        source = consumer.template or consumer.claim
+        template = self._books.claim(source)
+        if template is None:
+            what = "claim template" if consumer.template else "claim"
+            return Refusal(
+                Reason.CLAIM_NOT_FOUND, f"{what} {source[1]} does not exist: create it first", {}
+            )
+        return template.spec
+
+    def _standing(
+        self, consumer: Consumer, claim: VGPUClaim, candidates: Collection[str] | None
+    ) -> Reservation | Refusal | None:
+        """What an existing claim says already; None when it is free to be decided."""
+        if claim.metadata.deletion_timestamp is not None:
+            return Refusal(Reason.CLAIM_IN_USE, f"claim {claim.metadata.name} is going away", {})
+        if serves_another(claim, consumer):
+            reserved = claim.status.reserved_for
+            assert reserved is not None
+            return Refusal(
+                Reason.CLAIM_IN_USE, f"claim {claim.metadata.name} serves {reserved.pod_name}", {}
+            )
+        differs = mismatch(consumer, claim.spec)
+        if differs:
+            return Refusal(Reason.REQUEST_MISMATCH, differs, {})
+        allocation = claim.status.allocation
+        if allocation is None:
+            return None
+        elsewhere = candidates is not None and allocation.node_name not in candidates
+        immediate = claim.spec.binding_mode == "Immediate"
+        if elsewhere and not immediate:
+            return None
+        if elsewhere:
+            text = f"claim {claim.metadata.name} has its cards on {allocation.node_name}"
+            return Refusal(Reason.RESERVED_ELSEWHERE, text, {})
+        return self._adopt(consumer, claim, immediate=immediate)
+
+    def _adopt(self, consumer: Consumer, claim: VGPUClaim, *, immediate: bool) -> Reservation:
+        """An allocation that stands in the claim, as this pod's reservation."""
+        assert claim.status.allocation is not None
+        written: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        written.set_result(Done(claim))
+        reservation = Reservation(
+            claim=consumer.claim,
+            pod_uid=consumer.uid,
+            wish=Wish.allocated(claim.status.allocation, claim.status.reserved_for),
+            since=self._clock.monotonic(),
+            immediate=immediate,
+        )
+        reservation.written = written
+        self.reservations.put(reservation)
+        return reservation
+
+    def _place(
+        self, consumer: Consumer, spec: VGPUClaimSpec, candidates: Collection[str] | None
+    ) -> Plan:
+        """Where it fits; what the claim holds already is not in its own way."""
+        ask = Ask.of(spec, self._config)
+        refused: dict[str, Tally] = {}
+        open_nodes: list[str] = []
+        for name in self._books.nodes if candidates is None else candidates:
+            node = self._books.nodes.get(name)
+            reason = None if node is None else node_admits(consumer.pod, node)
+            if reason is None:
+                open_nodes.append(name)
+            else:
+                refused[name] = Tally({reason: 1}, 1)
+        if candidates is None:  # nodes without cards are nobody's business
+            known = {
+                self._ledger.columns.node_name[n] for n in self._ledger.columns.nodes_with_cards()
+            }
+            open_nodes = [name for name in open_nodes if name in known]
+            refused = {name: tally for name, tally in refused.items() if name in known}
+        with self._ledger.without(ClaimKey(*consumer.claim)):
+            plan = place(self._ledger.columns, ask, open_nodes)
+        return Plan(plan.node, plan.grants, {**refused, **plan.refusals})
+
+    def _assume(
+        self,
+        plan: Plan,
+        spec: VGPUClaimSpec,
+        *,
+        key: Key,
+        consumer: Consumer | None,
+        create: dict[str, object] | None,
+    ) -> Reservation:
+        allocation = plan.allocation(allocated_time=rfc3339(self._clock.unix()))
+        assumption = self._ledger.assume(ClaimKey(*key), spec, plan)
+        former = self.reservations.of_claim(key)
+        reservation = Reservation(
+            claim=key,
+            pod_uid=consumer.uid if consumer is not None else "",
+            wish=Wish.allocated(allocation, consumer.reserved_for if consumer else None),
+            since=self._clock.monotonic(),
+            immediate=consumer is None,
+        )
+        self.reservations.put(reservation)
+        reservation.written = self._submit(
+            reservation, consumer=consumer, create=create, spec=spec, former=former
+        )
+        reservation.written.add_done_callback(
+            lambda done: self._settle(reservation, assumption, done)
+        )
+        return reservation
+
+    def _submit(
+        self,
+        reservation: Reservation,
+        *,
+        consumer: Consumer | None,
+        create: dict[str, object] | None = None,
+        spec: VGPUClaimSpec | None = None,
+        former: Reservation | None = None,
+    ) -> asyncio.Task[Result]:
+        wish = reservation.wish
+        known = self._books.claim(reservation.claim)
+        # What this write may replace: nothing, what was known when it was decided, and what an
+        # earlier write, still under way, may have put there.
+        ours = _time(wish.allocation)
+        replaceable = {None, ours, _time(known.status.allocation) if known is not None else None}
+        replaceable.add(_time(former.wish.allocation) if former is not None else None)
+
+        def judge(claim: VGPUClaim) -> Verdict:
+            standing = _time(claim.status.allocation)
+            if standing == ours and says(claim, wish):
+                return "done"
+            if standing not in replaceable:
+                return "moot"
+            if claim.metadata.deletion_timestamp is not None:
+                return "moot"
+            if spec is not None and claim.spec != spec:
+                return "moot"
+            if consumer is not None and not _may_serve(claim, consumer):
+                return "moot"
+            return "write" if self.reservations.is_current(reservation) else "moot"
+
+        def status(claim: VGPUClaim) -> VGPUClaimStatus:
+            return status_with(claim, wish, now=self._clock.unix())
+
+        return self._writer.submit(
+            ClaimWrite(
+                key=reservation.claim, status=status, judge=judge, create=create, finalizer="hold"
+            )
+        )
+
+    def _settle(
+        self, reservation: Reservation, assumption: Assumption, done: asyncio.Future[Result]
+    ) -> None:
+        """The write has ended: what was assumed is now true, or was never."""
+        if done.cancelled():
+            return
+        result = done.result()
+        if isinstance(result, Done):
+            self._ledger.confirm(assumption, result.claim)
+            return
+        self._ledger.forget(assumption)
+        if self.reservations.is_current(reservation):
+            self.reservations.drop(reservation)
+            self._failed(reservation, result.why)
+
+
+def _may_serve(claim: VGPUClaim, consumer: Consumer) -> bool:
+    """A claim of the pod's own name must be the pod's own; any other must serve nobody else."""
+    if consumer.owned:
+        return any(owner.uid == consumer.uid for owner in claim.metadata.owner_references)
+    return not serves_another(claim, consumer)
+
+
+def _time(allocation: Allocation | None) -> str | None:
+    """What names an allocation."""
+    return allocation.allocated_time if allocation is not None else None

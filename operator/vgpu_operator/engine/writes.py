@@ -1,0 +1,90 @@
+"""The writes to a claim other than its allocation: refused, in use, released, let go. Pure.
+
+Each carries a judge, so that it is dropped where the claim has meanwhile become something else.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vgpu_api.conditions import PREPARED, is_true
+from vgpu_api.names import FINALIZER_IN_USE
+from vgpu_api.v1alpha1 import VGPUClaim, VGPUClaimStatus
+from vgpu_operator.engine.books import key_of
+from vgpu_operator.engine.claim_writer import ClaimWrite, Key, Verdict
+from vgpu_operator.engine.release import is_stranded
+from vgpu_operator.engine.status import Wish, in_use, says, status_with
+
+
+def refusal_write(
+    key: Key,
+    wish: Wish,
+    *,
+    now: float,
+    create: dict[str, Any] | None = None,
+    instead_of: str | None = None,
+) -> ClaimWrite:
+    """Say why a claim has nothing.
+
+    Args:
+        key: The claim.
+        wish: What to say.
+        now: Unix time.
+        create: The claim to make where there is none.
+        instead_of: The allocation (by its time) that goes with this; None: there must be none.
+    """
+
+    def judge(claim: VGPUClaim) -> Verdict:
+        allocation = claim.status.allocation
+        standing = allocation.allocated_time if allocation is not None else None
+        if standing is None and says(claim, wish):
+            return "done"
+        return "write" if standing in (None, instead_of) else "moot"
+
+    def status(claim: VGPUClaim) -> VGPUClaimStatus:
+        return status_with(claim, wish, now=now)
+
+    return ClaimWrite(key=key, status=status, judge=judge, create=create)
+
+
+def in_use_write(claim: VGPUClaim, *, now: float) -> ClaimWrite:
+    """Say that the limits are in place."""
+
+    def judge(current: VGPUClaim) -> Verdict:
+        if current.status.state != "Allocated":
+            return "moot"
+        return "write" if is_true(current.status.conditions, PREPARED) else "moot"
+
+    def status(current: VGPUClaim) -> VGPUClaimStatus:
+        return in_use(current, now=now)
+
+    return ClaimWrite(key=key_of(claim), status=status, judge=judge)
+
+
+def release_write(claim: VGPUClaim, reason: str, *, now: float) -> ClaimWrite:
+    """The write that takes the allocation, then the finalizer, off the claim."""
+    assert claim.status.allocation is not None
+    allocated_time = claim.status.allocation.allocated_time
+    wish = Wish.released(reason)
+
+    def judge(current: VGPUClaim) -> Verdict:
+        allocation = current.status.allocation
+        if allocation is not None:
+            return "write" if allocation.allocated_time == allocated_time else "moot"
+        return "write" if FINALIZER_IN_USE in current.metadata.finalizers else "done"
+
+    def status(current: VGPUClaim) -> VGPUClaimStatus:
+        return status_with(current, wish, now=now)
+
+    return ClaimWrite(key=key_of(claim), status=status, judge=judge, finalizer="drop")
+
+
+def unstrand_write(claim: VGPUClaim) -> ClaimWrite:
+    """The write that lets a stranded claim go."""
+
+    def judge(current: VGPUClaim) -> Verdict:
+        return "write" if is_stranded(current) else "moot"
+
+    return ClaimWrite(
+        key=key_of(claim), status=lambda current: current.status, judge=judge, finalizer="drop"
+    )

@@ -1,0 +1,1 @@
+"""The scheduler plugin: kube-scheduler's extender, filter and bind over HTTP(S)."""

@@ -1,0 +1,103 @@
+"""The extender's HTTP(S) server: `/filter`, `/bind`, `/readyz`.
+
+It answers only where it leads: elsewhere 503, which kube-scheduler takes for a failed attempt and
+tries again. A request that cannot be read is answered in the protocol's own `Error` field.
+"""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+import orjson
+from aiohttp import web
+
+from vgpu_api.errors import BadInput
+from vgpu_operator.config import Address, Tls
+from vgpu_operator.errors import NotLeading
+from vgpu_operator.extender.wire import BindRequest, FilterAnswer, FilterRequest
+from vgpu_operator.metrics import EXTENDER_DURATION
+
+logger = logging.getLogger(__name__)
+
+# A pod and 5,000 full nodes: about 40 MB. Names alone are a few hundred kB.
+_LARGEST_REQUEST = 128 << 20
+
+
+class Verbs(Protocol):
+    """What the server hands requests to."""
+
+    def filter(self, request: FilterRequest) -> FilterAnswer:
+        """Answer at once; raises NotLeading."""
+
+    async def bind(self, request: BindRequest) -> str:
+        """Bind; returns the error, empty when bound. Raises NotLeading."""
+
+    def is_ready(self) -> bool:
+        """Whether this replica leads and has seen everything."""
+
+
+class ExtenderServer:
+    """Serves the extender's verbs; `async with` starts and stops it."""
+
+    def __init__(self, verbs: Verbs, address: Address, tls: Tls | None) -> None:
+        self._verbs = verbs
+        self._address = address
+        self._tls = tls
+        app = web.Application(client_max_size=_LARGEST_REQUEST)
+        app.router.add_post("/filter", self._timed("filter", self._filter))
+        app.router.add_post("/bind", self._timed("bind", self._bind))
+        app.router.add_get("/readyz", self._readyz)
+        self._runner = web.AppRunner(app, access_log=None)
+
+    async def __aenter__(self) -> ExtenderServer:
+        await self._runner.setup()
+        context = None if self._tls is None else _ssl_context(self._tls)
+        site = web.TCPSite(
+            self._runner, self._address.host, self._address.port, ssl_context=context
+        )
+        await site.start()
+        logger.info("the extender listens on %s", site.name)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._runner.cleanup()
+
+    def _timed(
+        self, verb: str, handler: Callable[[Any], Awaitable[dict[str, Any]]]
+    ) -> Callable[[web.Request], Awaitable[web.Response]]:
+        async def handle(request: web.Request) -> web.Response:
+            with EXTENDER_DURATION.labels(verb=verb).time():
+                try:
+                    answer = await handler(orjson.loads(await request.read()))
+                except orjson.JSONDecodeError as error:
+                    answer = {"Error": f"the request is not JSON: {error}"}
+                except BadInput as error:
+                    answer = {"Error": str(error)}
+                except NotLeading as error:
+                    return web.Response(status=503, text=str(error))
+            return web.Response(body=orjson.dumps(answer), content_type="application/json")
+
+        return handle
+
+    async def _filter(self, body: Any) -> dict[str, Any]:
+        return self._verbs.filter(FilterRequest.read(body)).to_wire()
+
+    async def _bind(self, body: Any) -> dict[str, Any]:
+        return {"Error": await self._verbs.bind(BindRequest.read(body))}
+
+    async def _readyz(self, _: web.Request) -> web.Response:
+        ready = self._verbs.is_ready()
+        return web.Response(status=200 if ready else 503, text="ok" if ready else "not leading")
+
+
+def _ssl_context(tls: Tls) -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(tls.certificate, tls.key)
+    if tls.client_ca is not None:
+        context.load_verify_locations(tls.client_ca)
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context

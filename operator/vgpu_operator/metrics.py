@@ -1,0 +1,29 @@
+"""What the operator measures of itself, in Prometheus' words. Names: docs/operations.md."""
+
+from __future__ import annotations
+
+from prometheus_client import Counter, Gauge, Histogram
+
+_FAST = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 5)
+
+SCHEDULING_ATTEMPTS = Counter(
+    "vgpu_scheduling_attempts_total", "Decisions taken.", ["result", "reason"]
+)
+SCHEDULING_DURATION = Histogram(
+    "vgpu_scheduling_duration_seconds",
+    "How long a decision took: to decide, to write, and from seen to written.",
+    ["phase"],
+    buckets=_FAST,
+)
+EXTENDER_DURATION = Histogram(
+    "vgpu_extender_duration_seconds",
+    "How long the extender took to answer.",
+    ["verb"],
+    buckets=_FAST,
+)
+WATCH_RESTARTS = Counter(
+    "vgpu_watch_restarts_total", "Streams that had to be made up for by a list.", ["kind", "reason"]
+)
+LEADER = Gauge("vgpu_leader", "1 where this replica decides.")
+CLAIMS = Gauge("vgpu_claims", "Claims by namespace and state.", ["namespace", "state"])
+WEBHOOK_REQUESTS = Counter("vgpu_webhook_requests_total", "Admission reviews answered.", ["code"])
