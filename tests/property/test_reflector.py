@@ -1,0 +1,266 @@
+"""The reflector against a model of an API server whose streams do everything streams do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vgpu_api.resources import VGPU_CLAIMS
+from vgpu_client.api import Listing
+from vgpu_client.errors import ApiError, Gone, ServerError, StreamBroken, Unreachable
+from vgpu_client.reflector import Identity, Reflector
+
+NAMES = "abc"
+LAST = "last"
+
+
+class ModelApi:
+    """The truth, its history, and one fault for each of the next lists and streams."""
+
+    def __init__(self) -> None:
+        self.version = 100
+        self.truth: dict[str, dict[str, Any]] = {}
+        self.history: list[tuple[int, str, dict[str, Any]]] = []
+        self.compacted = 0
+        self.list_faults: list[str] = []
+        self.stream_faults: list[tuple[str, int]] = []  # after how many events, of a new stream
+        self.cut = ""  # befalls the open stream before it says anything more
+        self.changed = asyncio.Event()
+        self.uids = 0
+
+    def write(self, verb: str, name: str, *, readable: bool = True) -> None:
+        if (verb == "create") == (name in self.truth):
+            return
+        self.version += 1
+        if verb == "delete":
+            obj = self._at(self.truth.pop(name), self.version)
+            self._log("DELETED", obj)
+            return
+        if verb == "create":
+            self.uids += 1
+        uid = str(self.uids) if verb == "create" else self.truth[name]["metadata"]["uid"]
+        self.truth[name] = {
+            "metadata": {"namespace": "ns", "name": name, "uid": uid},
+            "readable": readable,
+        }
+        self.truth[name] = self._at(self.truth[name], self.version)
+        self._log("ADDED" if verb == "create" else "MODIFIED", self.truth[name])
+
+    def _at(self, obj: dict[str, Any], version: int) -> dict[str, Any]:
+        return {**obj, "metadata": {**obj["metadata"], "resourceVersion": str(version)}}
+
+    def _log(self, kind: str, obj: dict[str, Any]) -> None:
+        self.history.append((self.version, kind, obj))
+        self.changed.set()
+
+    def forget_history(self) -> None:
+        self.compacted = self.version
+
+    async def list(self, resource: object, **selection: object) -> Listing:
+        await asyncio.sleep(0)
+        if self.list_faults:
+            match self.list_faults.pop():
+                case "unreachable":
+                    raise Unreachable("model")
+                case "busy":
+                    raise ServerError("model", status=503)
+                case "slow":
+                    answer = Listing(list(self.truth.values()), str(self.version))
+                    for _ in range(20):  # what happens now is not in the answer
+                        await asyncio.sleep(0)
+                    return answer
+        return Listing(list(self.truth.values()), str(self.version))
+
+    async def watch(
+        self, resource: object, *, resource_version: str, **selection: object
+    ) -> AsyncGenerator[dict[str, Any], None]:
+        fault, after = self.stream_faults.pop() if self.stream_faults else ("", 0)
+        position = int(resource_version)
+        if position < self.compacted:
+            raise Gone("model", status=410)
+        if fault == "refuse":
+            raise ApiError("model", status=500)
+        sent: list[dict[str, Any]] = []
+        while True:
+            self.changed.clear()
+            if self.cut:
+                cut, self.cut = self.cut, ""
+                self._fail(cut)
+                return
+            for version, kind, obj in list(self.history):
+                if version <= position:
+                    continue
+                if fault and len(sent) >= after:
+                    self._fail(fault)
+                    if fault == "end":
+                        return
+                    for event in sent:  # "repeat"
+                        yield event
+                    fault = ""
+                position = version
+                sent.append({"type": kind, "object": obj})
+                yield sent[-1]
+            bookmark = {"metadata": {"resourceVersion": str(position)}}
+            yield {"type": "BOOKMARK", "object": bookmark}
+            if fault and len(sent) >= after:
+                self._fail(fault)
+                if fault == "end":
+                    return
+            await self.changed.wait()
+
+    def _fail(self, fault: str) -> None:
+        if fault in ("break", "freeze"):  # both lose what comes next, the second one silently
+            raise StreamBroken("model")
+        if fault == "gone":
+            raise Gone("model", status=410)
+
+
+class View:
+    """What a sink that believes everything it is told knows; refuses what makes no sense."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, str] = {}
+        self.versions: dict[str, int] = {}
+
+    def added(self, obj: dict[str, Any]) -> None:
+        assert obj["metadata"]["name"] not in self.objects
+        self._keep(obj, "readable")
+
+    def modified(self, obj: dict[str, Any]) -> None:
+        known = self.objects[obj["metadata"]["name"]]
+        assert known.startswith(f"{obj['metadata']['uid']}/")
+        assert int(obj["metadata"]["resourceVersion"]) > self.versions[obj["metadata"]["name"]]
+        self._keep(obj, "readable")
+
+    def deleted(self, identity: Identity) -> None:
+        assert self.objects.pop(identity.name).startswith(f"{identity.uid}/")
+
+    def unreadable(self, identity: Identity, raw: dict[str, Any], error: Exception) -> None:
+        assert isinstance(error, ValueError)
+        assert identity.uid == raw["metadata"]["uid"]
+        self._keep(raw, "unreadable")
+
+    def _keep(self, obj: dict[str, Any], how: str) -> None:
+        metadata = obj["metadata"]
+        self.objects[metadata["name"]] = f"{metadata['uid']}/{metadata['resourceVersion']} {how}"
+        self.versions[metadata["name"]] = int(metadata["resourceVersion"])
+
+
+def the_truth(api: ModelApi) -> dict[str, str]:
+    return {
+        name: f"{obj['metadata']['uid']}/{obj['metadata']['resourceVersion']} "
+        + ("readable" if obj["readable"] else "unreadable")
+        for name, obj in api.truth.items()
+    }
+
+
+def decode(raw: dict[str, Any]) -> dict[str, Any]:
+    if not raw["readable"]:
+        raise ValueError("not readable")
+    return raw
+
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(
+            st.sampled_from(["create", "modify", "delete"]),
+            st.sampled_from(NAMES),
+            st.sampled_from([True, True, True, False]),
+        ),
+        st.tuples(
+            st.just("stream"),
+            st.sampled_from(["break", "freeze", "gone", "end", "repeat", "refuse"]),
+            st.integers(0, 3),
+        ),
+        st.tuples(st.just("cut"), st.sampled_from(["break", "gone", "end"])),
+        st.tuples(st.just("list"), st.sampled_from(["unreachable", "busy", "slow"])),
+        st.tuples(st.just("forget")),
+        st.tuples(st.just("relist")),
+        st.tuples(st.just("run"), st.integers(1, 30)),
+    ),
+    max_size=40,
+)
+
+
+async def yield_to_others(seconds: float) -> None:
+    await asyncio.sleep(0)
+
+
+async def watched_through(script: list[tuple[Any, ...]]) -> tuple[ModelApi, View]:
+    api, view = ModelApi(), View()
+    reflector = Reflector(
+        api, VGPU_CLAIMS, view, decode=decode, sleep=yield_to_others, jitter=lambda: 0.5
+    )
+    running = asyncio.ensure_future(reflector.run())
+    relists = []
+    for step in script:
+        match step:
+            case ("stream", fault, after):
+                api.stream_faults.append((fault, after))
+            case ("cut", fault):
+                api.cut = fault
+            case ("list", fault):
+                api.list_faults.append(fault)
+            case ("forget",):
+                api.forget_history()
+            case ("relist",):
+                relists.append(asyncio.ensure_future(reflector.relist()))
+            case ("run", turns):
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+            case (verb, name, readable):
+                api.write(verb, name, readable=readable)
+    api.write("create", LAST)
+    for _ in range(300):
+        if LAST in view.objects and not (api.stream_faults or api.list_faults or api.cut):
+            break
+        if running.done():
+            break
+        api.write("modify", LAST)  # some faults wait for the next event
+        await asyncio.sleep(0)
+    if relists:
+        await asyncio.wait_for(asyncio.gather(*relists), 5)
+    api.write("modify", LAST, readable=False)
+    for _ in range(300):
+        if view.objects.get(LAST, "").endswith("unreadable") or running.done():
+            break
+        await asyncio.sleep(0)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    return api, view
+
+
+@pytest.mark.parametrize("fault", ["break", "gone"])
+def test_an_object_deleted_in_a_gap_is_told_as_deleted(fault: str) -> None:
+    script = [("create", "a", True), ("run", 30), ("cut", fault), ("delete", "a", True)]
+    api, view = asyncio.run(watched_through(script))
+    assert view.objects == the_truth(api)
+    assert "a" not in view.objects
+
+
+def test_an_object_replaced_in_a_gap_is_told_as_deleted_and_added() -> None:
+    script = [
+        ("create", "a", True),
+        ("run", 30),
+        ("cut", "break"),
+        ("delete", "a", True),
+        ("create", "a", True),
+    ]
+    api, view = asyncio.run(watched_through(script))
+    assert view.objects == the_truth(api)
+    assert view.objects["a"].startswith("2/")
+
+
+@settings(max_examples=200, deadline=None)
+@given(steps)
+def test_once_faults_stop_the_view_equals_the_truth(script: list[tuple[Any, ...]]) -> None:
+    """Whatever streams and lists do: no object lost, none too many, nothing told that makes no
+    sense (an addition of what is known, a deletion of what is not, a version that goes back)."""
+    api, view = asyncio.run(watched_through(script))
+    assert view.objects == the_truth(api)
