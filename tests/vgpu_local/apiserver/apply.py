@@ -1,0 +1,177 @@
+"""Server-side apply: merge what a manager wants into what is there, and object to its rivals.
+
+The rules are those of structured merge: the manager owns exactly what it sends; what it sent
+before and sends no more is removed unless someone else owns it too; another manager's field with
+another value is a conflict unless forced.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from vgpu_local.apiserver.errors import StatusError
+from vgpu_local.apiserver.kinds import Obj, Resource
+from vgpu_local.apiserver.ownership import (
+    Manager,
+    Owners,
+    Path,
+    Share,
+    dotted,
+    keyed,
+    leaves,
+)
+from vgpu_local.apiserver.structure import Place, key_of, root
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """The merged object and who owns it now."""
+
+    obj: Obj
+    owners: Owners
+
+
+def apply(
+    resource: Resource,
+    live: Obj,
+    owners: Owners,
+    wanted: Obj,
+    *,
+    manager: Manager,
+    force: bool,
+    time: str,
+) -> Applied:
+    """Merge `wanted` into a copy of `live`.
+
+    Raises:
+        StatusError: 409 naming every field that another manager owns with another value.
+    """
+    place = root(resource.schema if resource.custom else None)
+    asked = leaves(wanted, place)
+    current = leaves(live, place)
+    clashes: list[tuple[Manager, Path]] = []
+    differing = {
+        path for path, value in asked.items() if path in current and current[path] != value
+    }
+    for owner, share in owners.items():
+        if owner != manager:
+            clashes += [(owner, path) for path in sorted(differing & share.paths)]
+    if clashes and not force:
+        raise _conflict(resource, clashes)
+
+    merged = orjson.loads(orjson.dumps(live))
+    _merge(merged, wanted, place)
+    before = owners[manager].paths if manager in owners else frozenset()
+    others: dict[Manager, Share] = {}
+    for owner, share in owners.items():
+        if owner != manager:
+            kept = share.paths - differing
+            if kept:
+                others[owner] = Share(kept, share.time)
+    owned_elsewhere: set[Path] = set()
+    for share in others.values():
+        for path in share.paths:
+            owned_elsewhere.update(path[:length] for length in range(1, len(path) + 1))
+    for path in sorted(before - asked.keys(), key=len, reverse=True):
+        if path not in owned_elsewhere:
+            _remove(merged, path, place)
+    mine = Share(frozenset(asked), time)
+    if manager in owners and owners[manager].paths == mine.paths and merged == live:
+        mine = owners[manager]  # nothing moved, so neither does the time stamp
+    return Applied(merged, {**others, manager: mine})
+
+
+def _merge(target: Obj, wanted: Obj, place: Place) -> None:
+    for key, value in wanted.items():
+        target[key] = _merged(target.get(key), value, place.child(key))
+
+
+def _merged(old: Any, new: Any, place: Place) -> Any:
+    if isinstance(new, dict) and isinstance(old, dict) and not place.is_atomic_map():
+        _merge(old, new, place)
+        return old
+    if isinstance(new, list) and isinstance(old, list):
+        keys = place.list_keys()
+        if keys:
+            return _merged_items(old, new, keys, place)
+        if place.is_set():
+            return old + [item for item in new if item not in old]
+    return new
+
+
+def _merged_items(old: list[Any], new: list[Any], keys: tuple[str, ...], place: Place) -> list[Any]:
+    item_place = place.item()
+    index = {key_of(item, keys, place): at for at, item in enumerate(old)}
+    for item in new:
+        at = index.get(key_of(item, keys, place))
+        if at is None or not isinstance(old[at], dict) or not isinstance(item, dict):
+            old.append(item)
+        else:
+            _merge(old[at], item, item_place)
+    return old
+
+
+def _remove(obj: Obj, path: Path, place: Place) -> None:
+    """Take the value at `path` out of `obj`, and maps that this leaves empty."""
+    trail: list[tuple[Any, Any]] = []
+    node: Any = obj
+    for element in path:
+        kind, _, rest = element.partition(":")
+        if kind == "f":
+            if not isinstance(node, dict) or rest not in node:
+                return
+            trail.append((node, rest))
+            place = place.child(rest)
+            node = node[rest]
+            continue
+        if not isinstance(node, list):
+            return
+        at = _position(node, element, place)
+        if at is None:
+            return
+        trail.append((node, at))
+        node = node[at]
+        place = place.item()
+    holder, at = trail.pop()
+    del holder[at]
+    while trail and not holder and isinstance(holder, dict):
+        holder, at = trail.pop()
+        if isinstance(holder, list):
+            return
+        del holder[at]
+
+
+def _position(items: list[Any], element: str, place: Place) -> int | None:
+    if element.startswith("v:"):
+        value = orjson.loads(element[2:])
+        return items.index(value) if value in items else None
+    keys = place.list_keys()
+    for at, item in enumerate(items):
+        identity = key_of(item, keys, place)
+        if identity is not None and keyed(keys, identity) == element:
+            return at
+    return None
+
+
+def _conflict(resource: Resource, clashes: list[tuple[Manager, Path]]) -> StatusError:
+    causes = [
+        {
+            "reason": "FieldManagerConflict",
+            "message": f'conflict with "{owner.name}"'
+            + (f' with subresource "{owner.subresource}"' if owner.subresource else "")
+            + (f" using {resource.api_version}" if owner.operation == "Update" else ""),
+            "field": dotted(path),
+        }
+        for owner, path in clashes
+    ]
+    plural = "conflict" if len(causes) == 1 else "conflicts"
+    text = ", ".join(f"{cause['message']}: {cause['field']}" for cause in causes)
+    return StatusError(
+        409,
+        "Conflict",
+        f"Apply failed with {len(causes)} {plural}: {text}",
+        details={"causes": causes},
+    )

@@ -1,0 +1,223 @@
+"""Everything of one cluster put together: the store, the rules around it, and the verbs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import orjson
+
+from vgpu_local.apiserver import crd, errors, metadata, patch, pods
+from vgpu_local.apiserver.admission import Admission
+from vgpu_local.apiserver.apply import apply
+from vgpu_local.apiserver.deletes import DeleteOptions, Deleter, Deletion
+from vgpu_local.apiserver.errors import Cause
+from vgpu_local.apiserver.garbage import Collector
+from vgpu_local.apiserver.kinds import Obj, Registry, Resource
+from vgpu_local.apiserver.ownership import Manager
+from vgpu_local.apiserver.reads import Reader
+from vgpu_local.apiserver.requests import Target
+from vgpu_local.apiserver.selectors import Match
+from vgpu_local.apiserver.storage import Change as StoreChange
+from vgpu_local.apiserver.storage import Store, Stored
+from vgpu_local.apiserver.structure import root
+from vgpu_local.apiserver.watches import Watches
+from vgpu_local.apiserver.writes import CRDS, Call, Draft, Writer
+
+FIRST_NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
+APPLY = "application/apply-patch+yaml"
+MERGE = "application/merge-patch+json"
+JSON_PATCH = "application/json-patch+json"
+STRATEGIC = "application/strategic-merge-patch+json"
+
+
+class Cluster:
+    """One cluster's state and verbs.
+
+    Args:
+        services: where webhooks' service references lead, see `Admission`.
+        clock: seconds since the epoch.
+        remembered: changes per kind that a watch may start from.
+        bookmark_every: seconds between bookmarks.
+    """
+
+    def __init__(
+        self,
+        *,
+        services: Mapping[str, str],
+        clock: Callable[[], float],
+        remembered: int,
+        bookmark_every: float,
+    ) -> None:
+        self.store = Store(remembered=remembered)
+        self.registry = Registry()
+        self.admission = Admission(self.store, self.registry, services)
+        self.writer = Writer(self.store, self.registry, self.admission, clock=clock)
+        self.deleter = Deleter(self.writer)
+        self.collector = Collector(self.writer, self.deleter, self.registry)
+        self.reader = Reader(self.store, clock=clock)
+        self.watches = Watches(self.store, bookmark_every=bookmark_every)
+        self.store.observers += [self._serve_kind, self.collector.observe]
+
+    async def begin(self) -> None:
+        """Make the namespaces that every cluster has."""
+        namespaces = self.registry.get("namespaces")
+        for name in FIRST_NAMESPACES:
+            await self.writer.create(namespaces, "", {"metadata": {"name": name}}, Call())
+
+    async def create(self, target: Target, obj: Obj, call: Call) -> Stored:
+        """POST to a collection."""
+        return await self.writer.create(target.resource, target.space, obj, call)
+
+    async def act(self, target: Target, body: Obj, call: Call) -> None:
+        """POST to a subresource: binding or eviction.
+
+        Raises:
+            StatusError: what the action says, or 405.
+        """
+        if target.subresource == "binding":
+            await pods.bind(self.writer, target.resource, target.space, target.name, body, call)
+        elif target.subresource == "eviction":
+            await pods.evict(self.deleter, target.resource, target.space, target.name, body, call)
+        else:
+            raise errors.StatusError(
+                405,
+                "MethodNotAllowed",
+                "the server does not allow this method on the requested resource",
+            )
+
+    async def update(self, target: Target, obj: Obj, call: Call) -> tuple[Stored, bool]:
+        """PUT; returns the object and whether it was created."""
+        stored = await self.writer.change(
+            target.resource,
+            target.space,
+            target.name,
+            target.subresource,
+            lambda _: Draft(orjson.loads(orjson.dumps(obj))),
+            call,
+            version_required=target.resource.needs_version,
+        )
+        return stored, False
+
+    async def patch(
+        self, target: Target, media_type: str, body: Any, call: Call, *, manager_given: bool
+    ) -> tuple[Stored, bool]:
+        """PATCH of any kind; returns the object and whether it was created.
+
+        Raises:
+            StatusError: 415 for a patch type that the kind does not take.
+        """
+        resource = target.resource
+        if media_type == APPLY:
+            if not manager_given:
+                text = "Required value: is required for apply patch"
+                cause = Cause("fieldManager", "FieldValueRequired", text)
+                raise errors.invalid(_PATCH_OPTIONS, "", [cause])
+            return await self._apply(target, body, call)
+        if media_type == MERGE:
+            change = _changing(lambda obj: patch.merge_patch(obj, body))
+        elif media_type == JSON_PATCH:
+            change = _changing(lambda obj: patch.json_patch(obj, body))
+        elif media_type == STRATEGIC and not resource.custom:
+            place = root(None)
+            change = _changing(lambda obj: patch.strategic_merge(obj, body, place))
+        else:
+            accepted = [JSON_PATCH, MERGE, APPLY] + ([] if resource.custom else [STRATEGIC])
+            raise errors.StatusError(
+                415,
+                "UnsupportedMediaType",
+                "the body of the request was in an unknown format - accepted media types include:"
+                f" {', '.join(accepted)}",
+            )
+        if not isinstance(body, dict | list):
+            raise errors.bad_request("the patch is neither an object nor a list")
+        stored = await self.writer.change(
+            resource, target.space, target.name, target.subresource, change, call
+        )
+        return stored, False
+
+    async def delete(
+        self, target: Target, body: Any, query: dict[str, str], call: Call
+    ) -> Deletion:
+        """DELETE of one object."""
+        options = DeleteOptions.of(body, query)
+        return await self.deleter.delete(target.resource, target.space, target.name, options, call)
+
+    async def delete_collection(
+        self, target: Target, match: Match, body: Any, query: dict[str, str], call: Call
+    ) -> list[Stored]:
+        """DELETE of a collection."""
+        options = DeleteOptions.of(body, query)
+        return await self.deleter.delete_collection(
+            target.resource, target.namespace, match, options, call
+        )
+
+    async def _apply(self, target: Target, wanted: Any, call: Call) -> tuple[Stored, bool]:
+        resource = target.resource
+        if not isinstance(wanted, dict):
+            raise errors.bad_request("the apply patch is not an object")
+        metadata.of(wanted)
+        wanted["metadata"].pop("managedFields", None)
+        manager = Manager(call.manager, "Apply", target.subresource)
+        table = self.store.table(resource)
+        if target.subresource == "status":
+            wanted = {key: part for key, part in wanted.items() if key != "spec"}
+        elif resource.has_status and resource.qualified != CRDS:
+            wanted = {key: part for key, part in wanted.items() if key != "status"}
+        if table.get(target.space, target.name) is None and not target.subresource:
+            wanted["metadata"]["name"] = target.name
+            applied = apply(
+                resource, {}, {}, wanted, manager=manager, force=True, time=self.writer.now()
+            )
+            made = await self.writer.create(
+                resource, target.space, applied.obj, call, owners=applied.owners
+            )
+            return made, True
+
+        def change(stored: Stored) -> Draft:
+            applied = apply(
+                resource,
+                stored.obj,
+                stored.owners,
+                wanted,
+                manager=manager,
+                force=call.force,
+                time=self.writer.now(),
+            )
+            return Draft(applied.obj, applied.owners)
+
+        stored = await self.writer.change(
+            resource,
+            target.space,
+            target.name,
+            target.subresource,
+            change,
+            replace(call, operation="Apply"),
+        )
+        return stored, False
+
+    def _serve_kind(self, resource: Resource, change: StoreChange) -> None:
+        """A CRD was written: serve its kind, or serve it no longer."""
+        if resource.qualified != CRDS:
+            return
+        defined = crd.resource_of(change.after.obj)
+        if change.type == "DELETED":
+            self.registry.remove(defined.group, defined.plural)
+        else:
+            self.registry.add(defined)
+
+
+_PATCH_OPTIONS = Resource("meta.k8s.io", "v1", "patchoptions", "PatchOptions", False)
+
+
+def _changing(edit: Callable[[Obj], Any]) -> Callable[[Stored], Draft]:
+    """A change that edits a copy of the current object; the edit must leave an object."""
+
+    def change(stored: Stored) -> Draft:
+        edited = edit(orjson.loads(stored.raw))
+        if not isinstance(edited, dict):
+            raise errors.bad_request("the patched document is not an object")
+        return Draft(edited)
+
+    return change

@@ -1,0 +1,72 @@
+"""The pod's own subresources: the Binding, by which a scheduler gives it a node, and eviction."""
+
+from __future__ import annotations
+
+import orjson
+
+from vgpu_local.apiserver import errors
+from vgpu_local.apiserver.admission import Attempt
+from vgpu_local.apiserver.deletes import DeleteOptions, Deleter
+from vgpu_local.apiserver.errors import Cause
+from vgpu_local.apiserver.kinds import Obj, Resource
+from vgpu_local.apiserver.storage import Stored
+from vgpu_local.apiserver.writes import Call, Draft, Writer, uid_mismatch
+
+
+async def bind(
+    writer: Writer, pods: Resource, namespace: str, name: str, binding: Obj, call: Call
+) -> None:
+    """Give a pod its node; the Binding's annotations are copied onto the pod.
+
+    Raises:
+        StatusError: 404; 409 for another UID, a pod that has a node, is being deleted or is
+            gated; 422 for a Binding without a target.
+    """
+    node = (binding.get("target") or {}).get("name")
+    if not node:
+        cause = Cause("target.name", "FieldValueRequired", "Required value")
+        raise errors.invalid(pods, name, [cause])
+    meta = binding.get("metadata") or {}
+    uid, annotations = meta.get("uid"), meta.get("annotations") or {}
+    attempt = Attempt(
+        pods, "binding", "CREATE", namespace, name, binding, None, call.user, call.dry_run
+    )
+    await writer.admission.mutate(attempt, call.warnings)
+    await writer.admission.validate(attempt, call.warnings)
+
+    def refused(why: str) -> errors.StatusError:
+        return errors.conflict(pods, name, why, subresource="binding")
+
+    def change(stored: Stored) -> Draft:
+        pod: Obj = orjson.loads(stored.raw)
+        if uid and uid != pod["metadata"]["uid"]:
+            raise uid_mismatch(pods, name, uid, pod["metadata"]["uid"], subresource="binding")
+        if "deletionTimestamp" in pod["metadata"]:
+            raise refused(f"pod {name} is being deleted, cannot be assigned to a host")
+        if pod["spec"].get("nodeName"):
+            raise refused(f'pod {name} is already assigned to node "{pod["spec"]["nodeName"]}"')
+        if pod["spec"].get("schedulingGates"):
+            raise refused(f"pod {name} has non-empty .spec.schedulingGates")
+        pod["spec"]["nodeName"] = node
+        if annotations:
+            pod["metadata"].setdefault("annotations", {}).update(annotations)
+        conditions = pod["status"].setdefault("conditions", [])
+        conditions[:] = [item for item in conditions if item["type"] != "PodScheduled"]
+        conditions.append(
+            {"type": "PodScheduled", "status": "True", "lastTransitionTime": writer.now()}
+        )
+        return Draft(pod)
+
+    await writer.change(pods, namespace, name, "binding", change, call)
+
+
+async def evict(
+    deleter: Deleter, pods: Resource, namespace: str, name: str, eviction: Obj, call: Call
+) -> None:
+    """Delete a pod as its eviction asks; disruption budgets are not kept here.
+
+    Raises:
+        StatusError: 404, 409.
+    """
+    options = DeleteOptions.of(eviction.get("deleteOptions"), {})
+    await deleter.delete(pods, namespace, name, options, call)

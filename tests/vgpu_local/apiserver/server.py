@@ -1,0 +1,260 @@
+"""The API server as tests start it: a thread with an event loop of its own, on loopback.
+
+A loop of its own because kopf, when it stops, cancels every task of the loop it ran in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import threading
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar
+
+import yaml
+from aiohttp import web
+
+from vgpu_local.apiserver.cluster import Cluster
+from vgpu_local.apiserver.faults import Faults
+from vgpu_local.apiserver.kinds import Obj
+from vgpu_local.apiserver.routes import Routes
+from vgpu_local.apiserver.storage import WriteEvent
+from vgpu_local.apiserver.watches import Break
+from vgpu_local.pki import Authority
+
+T = TypeVar("T")
+
+
+class ApiServer:
+    """A stand-in Kubernetes API server; usable as a context manager.
+
+    Args:
+        port: 0 takes a free one.
+        tls: plain HTTP where False.
+        authority: signs the server's certificate; made anew if none is given.
+        services: where webhooks' service references lead: `NAMESPACE/NAME` → URL.
+        seed: of the faults' shares.
+        clock: seconds since the epoch, for timestamps and ages.
+        remembered: changes per kind that a watch may start from; older ones get 410.
+        bookmark_every: seconds between bookmarks.
+    """
+
+    def __init__(
+        self,
+        *,
+        port: int = 0,
+        tls: bool = True,
+        authority: Authority | None = None,
+        services: Mapping[str, str] | None = None,
+        seed: int = 0,
+        clock: Callable[[], float] = time.time,
+        remembered: int = 10_000,
+        bookmark_every: float = 10.0,
+    ) -> None:
+        self.faults = Faults(seed=seed)
+        self.services: dict[str, str] = dict(services or {})
+        self.authority = (authority or Authority()) if tls else None
+        self._port = port
+        self._clock = clock
+        self._remembered = remembered
+        self._bookmark_every = bookmark_every
+        self._context = self.authority.leaf().server_context() if self.authority else None
+        self._cluster = self._new_cluster()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._runner: web.ServerRunner | None = None
+        self._collecting: asyncio.Task[None] | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    @property
+    def url(self) -> str:
+        """Where clients connect; known once started, and kept over restarts."""
+        return f"{'https' if self._context else 'http'}://127.0.0.1:{self._port}"
+
+    @property
+    def ca_certificate(self) -> bytes | None:
+        """The PEM that clients must trust; None with plain HTTP."""
+        return self.authority.certificate if self.authority else None
+
+    def kubeconfig(self, path: Path, *, user: str = "kubernetes-admin") -> Path:
+        """Write a kubeconfig that leads here; `user` is who its bearer claims to be."""
+        cluster: Obj = {"server": self.url}
+        if self.ca_certificate is not None:
+            encoded = base64.b64encode(self.ca_certificate).decode()
+            cluster["certificate-authority-data"] = encoded
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "stand-in",
+            "clusters": [{"name": "stand-in", "cluster": cluster}],
+            "users": [{"name": user, "user": {"token": user}}],
+            "contexts": [
+                {
+                    "name": "stand-in",
+                    "context": {"cluster": "stand-in", "user": user, "namespace": "default"},
+                }
+            ],
+        }
+        path.write_text(yaml.safe_dump(config))
+        return path
+
+    def start(self) -> None:
+        """Serve; returns when connections are accepted.
+
+        Raises:
+            OSError: the port is taken.
+        """
+        started = threading.Event()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._run, args=(self._loop, started), name="apiserver", daemon=True
+        )
+        self._thread.start()
+        started.wait()
+        try:
+            self._do(self._open)
+        except BaseException:
+            self._end_loop()
+            raise
+
+    def stop(self) -> None:
+        """Close every connection and end the thread; a server that is stopped stays so."""
+        if self._loop is not None:
+            self._do(self._close)
+            self._do(self._cluster.admission.close)
+            self._end_loop()
+
+    def restart(self, *, keep_data: bool = True, down_for: float = 0.0) -> None:
+        """Cut all connections, be away for a while (seconds), and serve again at the same URL.
+
+        With its data the server forgets what watches could start from, as a real one does; without
+        them it begins as a new cluster, its resourceVersions from the start and no CRDs.
+        """
+        self._do(self._close)
+        if keep_data:
+            self._cluster.store.forget_changes()
+        else:
+            self._do(self._cluster.admission.close)
+            subscribers = self._cluster.store.subscribers
+            self._cluster = self._new_cluster()
+            self._cluster.store.subscribers = subscribers
+        if down_for:
+            time.sleep(down_for)
+        self._do(self._open)
+
+    def history(self) -> list[WriteEvent]:
+        """Every write since the start, in order; since the last restart without data."""
+        return list(self._cluster.store.history)
+
+    def subscribe(self, listener: Callable[[WriteEvent], None]) -> None:
+        """Call `listener` after each write, in order, in the server's thread: be quick."""
+        self._cluster.store.subscribers.append(listener)
+
+    def objects(self, resource: str, namespace: str | None = None) -> list[Obj]:
+        """The present objects of `pods`, `vgpuclaims.vgpu.dev` …; copies.
+
+        Raises:
+            KeyError: the resource is not served.
+        """
+
+        async def read() -> list[Obj]:
+            table = self._cluster.store.table(self._cluster.registry.get(resource))
+            return [
+                WriteEvent("", resource, stored.revision, stored.raw).object
+                for stored in table.listed(namespace)
+            ]
+
+        return self._do(read)
+
+    def break_watches(self, resource: str = "*", how: Break = "drop") -> int:
+        """Break the streams now open: cut (`drop`), silence (`freeze`) or expire (`gone`) them.
+
+        Returns how many there were.
+        """
+
+        async def broken() -> int:
+            return self._cluster.watches.break_open(resource, how)
+
+        return self._do(broken)
+
+    def watch_count(self, resource: str = "*") -> int:
+        """How many watch streams are open."""
+
+        async def count() -> int:
+            return self._cluster.watches.count(resource)
+
+        return self._do(count)
+
+    def _new_cluster(self) -> Cluster:
+        return Cluster(
+            services=self.services,
+            clock=self._clock,
+            remembered=self._remembered,
+            bookmark_every=self._bookmark_every,
+        )
+
+    def _do(self, action: Callable[[], Awaitable[T]]) -> T:
+        """Run something in the server's loop and wait for it."""
+        assert self._loop is not None, "the server is not started"
+
+        async def run() -> T:
+            return await action()
+
+        return asyncio.run_coroutine_threadsafe(run(), self._loop).result()
+
+    @staticmethod
+    def _run(loop: asyncio.AbstractEventLoop, started: threading.Event) -> None:
+        asyncio.set_event_loop(loop)
+        loop.call_soon(started.set)
+        loop.run_forever()
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()
+
+    def _end_loop(self) -> None:
+        assert self._loop is not None
+        assert self._thread is not None
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop = self._thread = None
+
+    async def _open(self) -> None:
+        routes = Routes(self._cluster, self.faults)
+        self._runner = web.ServerRunner(
+            web.Server(routes.handle, access_log=None, handler_cancellation=True),
+            handle_signals=False,
+            shutdown_timeout=0.1,
+        )
+        await self._runner.setup()
+        site = web.TCPSite(
+            self._runner, "127.0.0.1", self._port, ssl_context=self._context, backlog=1024
+        )
+        await site.start()
+        self._port = self._runner.addresses[0][1]
+        if not self._cluster.store.revision:
+            await self._cluster.begin()
+        self._collecting = asyncio.create_task(self._cluster.collector.run())
+
+    async def _close(self) -> None:
+        if self._collecting is not None:
+            self._collecting.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._collecting
+        self._cluster.watches.break_open("*", "drop")
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
