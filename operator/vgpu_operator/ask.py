@@ -6,9 +6,7 @@ and equal requests are equal values: an `Ask` is hashable and serves as the key 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from vgpu_api.config import ClusterConfig
 from vgpu_api.v1alpha1 import DeviceSelector, VGPUClaimSpec, VGPURequest
@@ -19,41 +17,6 @@ ALL_CORES = 100
 """A request for this many percent of compute wants the card alone."""
 WHOLE_MEMORY = 100
 """Percent of memory that makes a request one for whole cards."""
-
-DEVICE_POLICY_WORDS: Mapping[str, DevicePolicy] = MappingProxyType(
-    {
-        "binpack": "Binpack",
-        "spread": "Spread",
-        "best-fit": "BestFit",
-        "idle-first": "IdleFirst",
-        "numa-first": "NUMAFirst",
-        "numa": "NUMA",
-        "topology": "Topology",
-        "topology-aware": "Topology",
-        "mutex": "Mutex",
-        "fragmentation": "Fragmentation",
-    }
-)
-"""Card policies as annotations spell them (`hami.io/gpu-scheduler-policy`)."""
-NODE_POLICY_WORDS: Mapping[str, NodePolicy] = MappingProxyType(
-    {
-        "binpack": "Binpack",
-        "spread": "Spread",
-        "numa-first": "NUMAFirst",
-        "fragmentation": "Fragmentation",
-    }
-)
-"""Node policies as annotations spell them (`hami.io/node-scheduler-policy`)."""
-
-
-def read_device_policies(text: str) -> tuple[DevicePolicy, ...]:
-    """A comma chain of card policies, as written in an annotation; unknown words are left out.
-
-    Only unknown words is Spread, nothing at all is no policy.
-    """
-    words = [word for part in text.split(",") if (word := part.strip().lower())]
-    known = tuple(DEVICE_POLICY_WORDS[word] for word in words if word in DEVICE_POLICY_WORDS)
-    return known or (("Spread",) if words else ())
 
 
 @dataclass(frozen=True, slots=True)

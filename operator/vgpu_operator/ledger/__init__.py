@@ -5,6 +5,7 @@ rebuilt from a list of the objects.
 """
 
 from vgpu_operator.ledger.admits import node_admits
-from vgpu_operator.ledger.ledger import Assumption, ClaimKey, Holder, Ledger
+from vgpu_operator.ledger.board import ClaimKey
+from vgpu_operator.ledger.ledger import Assumption, Holder, Ledger
 
 __all__ = ["Assumption", "ClaimKey", "Holder", "Ledger", "node_admits"]

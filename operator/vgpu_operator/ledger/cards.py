@@ -9,7 +9,8 @@ from vgpu_api import conditions, names
 from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Node
 from vgpu_api.v1alpha1 import Amount, GPUDevice
-from vgpu_operator.ask import read_device_policies
+from vgpu_api.v1alpha1.vgpuclaim import DevicePolicy
+from vgpu_operator.dialects.hami_annotations import DEVICE_POLICIES
 from vgpu_operator.placement.columns import NUMA_UNKNOWN, Card, NodeState
 
 
@@ -64,9 +65,16 @@ def cordoned_uuids(node: Node | None) -> frozenset[str]:
 def state_of(node: Node, *, config: ClusterConfig) -> NodeState:
     """Whether the node takes pods, and the policies for its cards."""
     default = (config.scheduling.device_policy,)
-    written = read_device_policies(node.metadata.annotations.get(names.HAMI_DEVICE_POLICY, ""))
+    written = node.metadata.annotations.get(names.HAMI_DEVICE_POLICY, "")
     return NodeState(
         ready=node.is_ready,
         schedulable=not node.spec.unschedulable,
-        device_policies=written or default,
+        device_policies=_device_policies(written) or default,
     )
+
+
+def _device_policies(written: str) -> tuple[DevicePolicy, ...]:
+    """A comma chain as HAMi reads it: unknown words are left out, nothing but such is Spread."""
+    words = [word for part in written.split(",") if (word := part.strip().lower())]
+    known = tuple(DEVICE_POLICIES[word] for word in words if word in DEVICE_POLICIES)
+    return known or (("Spread",) if words else ())

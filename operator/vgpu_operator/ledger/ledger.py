@@ -10,38 +10,26 @@ by card, the most of what may be true.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
 from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Node
 from vgpu_api.effective import Use
-from vgpu_api.v1alpha1 import GPUDevice, Metadata, VGPUClaim, VGPUClaimSpec
-from vgpu_operator.ledger.cards import card_of, cordoned_uuids, state_of
-from vgpu_operator.ledger.changes import ChangeLog
+from vgpu_api.v1alpha1 import GPUDevice, VGPUClaim, VGPUClaimSpec
+from vgpu_operator.ledger.board import Board, ClaimKey
 from vgpu_operator.ledger.holdings import (
     NOTHING,
-    Hold,
     Holding,
     holding_of,
     holding_of_ruin,
     peak_of,
 )
-from vgpu_operator.placement.columns import Card, Columns, NodeState
 from vgpu_operator.placement.plan import Plan
 
 _GRAVES_KEPT = 10_000
-
-T = TypeVar("T")
-
-
-class ClaimKey(NamedTuple):
-    """A claim's place: known before the claim exists. Equal to the plain tuple."""
-
-    namespace: str
-    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,21 +75,12 @@ class Ledger:
     def __init__(
         self, *, config: ClusterConfig, on_change: Callable[[], None] = lambda: None
     ) -> None:
-        self.columns = Columns()
-        self._config = config
+        self._board = Board(config=config)
+        self.columns = self._board.columns
         self._on_change = on_change
-        self._log = ChangeLog()
-        self._touched = False
-        self._devices: dict[str, GPUDevice] = {}
-        self._cards: dict[str, Card] = {}  # device object → what the columns know of it
-        self._twins: dict[str, set[str]] = {}  # card UUID → device objects, one if all is well
-        self._nodes: dict[str, Node] = {}
-        self._states: dict[str, NodeState] = {}
-        self._devices_on: dict[str, set[str]] = {}  # node → device objects
+        self._told = 0  # the position in the change log up to which `on_change` knows
         self._records: dict[ClaimKey, _Record] = {}
         self._keys: dict[str, ClaimKey] = {}  # claim UID → place
-        self._holders: dict[str, dict[ClaimKey, Hold]] = {}  # card UUID → claims
-        self._fillers: dict[str, set[ClaimKey]] = {}  # node → claims that fill it
         self._graves: OrderedDict[str, None] = OrderedDict()  # UIDs of removed claims
         self._numbers = 0
 
@@ -109,49 +88,22 @@ class Ledger:
 
     def apply_device(self, device: GPUDevice) -> None:
         """A device was added or changed. Without a UUID in its status it is no card yet."""
-        name = device.metadata.name
-        known = self._devices.get(name)
-        if known is not None and not _is_newer(device.metadata, known.metadata):
-            return
-        others = self._unlink(name)
-        self._devices[name] = device
-        self._devices_on.setdefault(device.spec.node_name, set()).add(name)
-        if device.status.uuid:
-            twins = self._twins.setdefault(device.status.uuid, set())
-            twins.add(name)
-            others |= twins
-        self._write_cards({name} | others)
+        self._board.apply_device(device)
         self._tell()
 
     def remove_device(self, name: str) -> None:
         """A device is gone. What claims hold of its card counts again when it comes back."""
-        others = self._unlink(name)
-        self._devices.pop(name, None)
-        self._write_cards({name} | others)
+        self._board.remove_device(name)
         self._tell()
 
     def apply_node(self, node: Node) -> None:
         """A node was added or changed: readiness, cordons, policies."""
-        name = node.metadata.name
-        known = self._nodes.get(name)
-        if known is not None and not _is_newer(node.metadata, known.metadata):
-            return
-        self._nodes[name] = node
-        state = state_of(node, config=self._config)
-        if state != self._states.get(name):
-            self._states[name] = state
-            self.columns.put_node(name, state)
-            self._touch(name)
-        self._write_cards(self._devices_on.get(name, ()))
+        self._board.apply_node(node)
         self._tell()
 
     def remove_node(self, name: str) -> None:
-        """A node is gone; cards that still name it are given to nobody."""
-        if self._nodes.pop(name, None) is None:
-            return
-        del self._states[name]
-        self.columns.remove_node(name)
-        self._touch(name)
+        """A node is gone. Cards that still name it are given to nobody."""
+        self._board.remove_node(name)
         self._tell()
 
     # Claims, as observed.
@@ -204,7 +156,7 @@ class Ledger:
         record = self._records.setdefault(place, _Record())
         record.assumed[assumption.number] = holding_of(spec, plan.allocation(allocated_time=""))
         self._settle(place)
-        self._touched = False
+        self._told = self._board.log.cursor
         return assumption
 
     def confirm(self, assumption: Assumption, claim: VGPUClaim) -> None:
@@ -224,25 +176,25 @@ class Ledger:
     def without(self, key: tuple[str, str]) -> Iterator[None]:
         """For planning a claim anew: inside, all that it holds or assumes is free."""
         place = ClaimKey(*key)
-        touched = self._touched
-        self._hold(place, NOTHING)
+        record = self._records.get(place)
+        if record is not None:
+            self._hold(place, record, NOTHING)
         try:
             yield
         finally:
             self._settle(place)
-            self._touched = touched
+            self._told = self._board.log.cursor
 
     # Views.
 
     def use_of(self, uuid: str) -> Use:
         """What claims hold of a card, assumptions included. Unreadable claims are not in it."""
-        return sum((hold.use for hold in self._holders.get(uuid, {}).values()), Use())
+        return sum((hold.use for hold in self._board.holders(uuid).values()), Use())
 
     def holders(self, uuid: str) -> tuple[Holder, ...]:
         """The claims that hold a card, by place."""
-        return tuple(
-            Holder(key, hold.use) for key, hold in sorted(self._holders.get(uuid, {}).items())
-        )
+        holds = self._board.holders(uuid)
+        return tuple(Holder(key, hold.use) for key, hold in sorted(holds.items()))
 
     def held_by(self, key: tuple[str, str]) -> Mapping[str, Use]:
         """What a claim holds of each card (by UUID), assumptions included."""
@@ -256,100 +208,29 @@ class Ledger:
 
     def nodes(self) -> tuple[str, ...]:
         """The nodes with cards, by name."""
-        return tuple(
-            sorted(self.columns.node_name[node] for node in self.columns.nodes_with_cards())
-        )
+        return self._board.nodes()
 
     def node(self, name: str) -> Node | None:
         """The node object, if it was seen."""
-        return self._nodes.get(name)
+        return self._board.node(name)
+
+    def device(self, name: str) -> GPUDevice | None:
+        """The device object, if it was seen."""
+        return self._board.device(name)
 
     def devices(self, node: str) -> tuple[GPUDevice, ...]:
         """The device objects of a node, by name; those that are no cards yet included."""
-        return tuple(self._devices[name] for name in sorted(self._devices_on.get(node, ())))
+        return self._board.devices(node)
 
     def duplicates(self) -> frozenset[str]:
         """Device objects whose UUID another object claims too. Nothing is placed on them."""
-        return frozenset(name for twins in self._twins.values() if len(twins) > 1 for name in twins)
+        return self._board.duplicates()
 
     def changed_since(self, cursor: int) -> tuple[int, frozenset[str]]:
         """The new cursor and the nodes touched since the old one (0 at first)."""
-        return self._log.since(cursor, self.nodes())
+        return self._board.log.since(cursor, self.nodes())
 
-    # Cards.
-
-    def _unlink(self, name: str) -> set[str]:
-        """Take a device out of the indexes; returns the others of its UUID."""
-        device = self._devices.get(name)
-        if device is None:
-            return set()
-        _discard(self._devices_on, device.spec.node_name, name)
-        _discard(self._twins, device.status.uuid, name)
-        return set(self._twins.get(device.status.uuid, ()))
-
-    def _write_cards(self, names: Iterable[str]) -> None:
-        for name in names:
-            self._write_card(name)
-
-    def _write_card(self, name: str) -> None:
-        """Bring the columns up to date with one device object, or its absence."""
-        known = self._cards.get(name)
-        device = self._devices.get(name)
-        if device is None or not device.status.uuid:
-            if known is not None:
-                del self._cards[name]
-                self.columns.remove_card(name)
-                self._left(known.node)
-            return
-        node = self._nodes.get(device.spec.node_name)
-        card = card_of(
-            device,
-            cordoned_on_node=cordoned_uuids(node),
-            duplicate=len(self._twins[device.status.uuid]) > 1,
-            config=self._config,
-        )
-        if card != known:
-            self._cards[name] = card
-            self.columns.put_card(card)
-            self._touch(card.node)
-            if known is not None and known.node != card.node:
-                self._left(known.node)
-        self._write_use(name)
-
-    def _left(self, node: str) -> None:
-        """A card is no longer on the node, which may have been there for its sake only."""
-        if node not in self._nodes:
-            self.columns.remove_node(node)
-        self._touch(node)
-
-    def _write_use(self, name: str) -> None:
-        """Sum up what claims hold of a card, and touch its node if that has changed."""
-        card = self._cards.get(name)
-        number = self.columns.card_id(name)
-        if card is None or number is None:
-            return
-        slots = cores = memory = 0
-        alone, full = False, card.node in self._fillers
-        for hold in self._holders.get(card.uuid, {}).values():
-            slots += hold.use.slots
-            cores += hold.use.cores
-            memory += hold.use.memory_mib
-            alone = alone or hold.alone
-            full = full or hold.full
-        if alone or full:
-            cores = max(cores, card.cores)
-        if full:
-            slots, memory = max(slots, card.slots), max(memory, card.memory_mib)
-        columns = self.columns
-        if (slots, cores, memory) != (
-            columns.slots_used[number],
-            columns.cores_used[number],
-            columns.memory_used[number],
-        ):
-            columns.set_used(number, slots=slots, cores=cores, memory=memory)
-            self._touch(card.node)
-
-    # Claims.
+    # Records.
 
     def _observe(self, claim: VGPUClaim) -> None:
         metadata = claim.metadata
@@ -396,58 +277,19 @@ class Ledger:
         if record is None:
             return
         if record.assumed:
-            self._hold(key, peak_of((record.observed, *record.assumed.values())))
-        else:
-            self._hold(key, record.observed)
-            if not record.uid:
-                del self._records[key]
-
-    def _hold(self, key: ClaimKey, held: Holding) -> None:
-        """Let the claim hold just this, in the indexes and in the columns."""
-        record = self._records.get(key)
-        if record is None or record.held == held:
+            self._hold(key, record, peak_of((record.observed, *record.assumed.values())))
             return
-        before, record.held = record.held, held
-        for uuid in {**before.cards, **held.cards}:
-            hold = held.cards.get(uuid)
-            if hold == before.cards.get(uuid):
-                continue
-            if hold is None:
-                del self._holders[uuid][key]
-                if not self._holders[uuid]:
-                    del self._holders[uuid]
-            else:
-                self._holders.setdefault(uuid, {})[key] = hold
-            for name in self._twins.get(uuid, ()):
-                self._write_use(name)
-        for node in before.full_nodes ^ held.full_nodes:
-            if node in held.full_nodes:
-                self._fillers.setdefault(node, set()).add(key)
-            else:
-                _discard(self._fillers, node, key)
-            for name in self._devices_on.get(node, ()):
-                self._write_use(name)
+        self._hold(key, record, record.observed)
+        if not record.uid:
+            del self._records[key]
 
-    # Telling.
-
-    def _touch(self, node: str) -> None:
-        self._log.touch(node)
-        self._touched = True
+    def _hold(self, key: ClaimKey, record: _Record, held: Holding) -> None:
+        if held != record.held:
+            self._board.hold(key, before=record.held, after=held)
+            record.held = held
 
     def _tell(self) -> None:
-        if self._touched:
-            self._touched = False
+        """Call `on_change` if a node was touched since it was called last."""
+        if self._told != self._board.log.cursor:
+            self._told = self._board.log.cursor
             self._on_change()
-
-
-def _is_newer(metadata: Metadata, known: Metadata) -> bool:
-    return int(metadata.resource_version) > int(known.resource_version)
-
-
-def _discard(index: dict[str, set[T]], key: str, value: T) -> None:
-    """Take a value out of an index of sets, and the set with its last value."""
-    values = index.get(key)
-    if values is not None:
-        values.discard(value)
-        if not values:
-            del index[key]

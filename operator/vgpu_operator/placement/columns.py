@@ -110,9 +110,13 @@ class Columns:
         """The node's number, if it is known."""
         return self._node_ids.get(name)
 
-    def card_id(self, name: str) -> int | None:
-        """The number of a card by its object's name, if it is known."""
-        return self._card_ids.get(name)
+    def number_of(self, name: str) -> int:
+        """The number of a card that is known, by its object's name."""
+        return self._card_ids[name]
+
+    def used(self, card: int) -> tuple[int, int, int]:
+        """(slots, cores, MiB) in use of a card."""
+        return self.slots_used[card], self.cores_used[card], self.memory_used[card]
 
     def nodes_with_cards(self) -> Iterator[int]:
         """The nodes that have at least one card."""
@@ -120,10 +124,7 @@ class Columns:
 
     def state(self) -> dict[str, tuple[int, int, int]]:
         """(slots, cores, MiB) in use by card: what a plan must leave as it found it."""
-        return {
-            name: (self.slots_used[card], self.cores_used[card], self.memory_used[card])
-            for name, card in self._card_ids.items()
-        }
+        return {name: self.used(card) for name, card in self._card_ids.items()}
 
     # Writing.
 

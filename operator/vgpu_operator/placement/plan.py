@@ -226,20 +226,15 @@ def _grant(columns: Columns, card: int, request: RequestAsk) -> Grant:
 
 
 def _take(columns: Columns, card: int, request: RequestAsk) -> tuple[int, int, int, int]:
-    """Use the card for the length of the plan; returns what to set it back to."""
-    before = (
-        card,
-        columns.slots_used[card],
-        columns.cores_used[card],
-        columns.memory_used[card],
-    )
-    cores = columns.cores_used[card] + request.cores
+    """Use the card for the length of the plan; returns the card and what to set it back to."""
+    slots, cores, memory = columns.used(card)
+    cores_then = cores + request.cores
     if request.cores >= ALL_CORES:  # alone, whatever the card's cores are scaled to
-        cores = max(cores, columns.cores[card])
+        cores_then = max(cores_then, columns.cores[card])
     columns.set_used(
         card,
-        slots=columns.slots_used[card] + 1,
-        cores=cores,
-        memory=columns.memory_used[card] + request.memory_on(columns.memory[card]),
+        slots=slots + 1,
+        cores=cores_then,
+        memory=memory + request.memory_on(columns.memory[card]),
     )
-    return before
+    return card, slots, cores, memory

@@ -1,0 +1,226 @@
+"""The board: cards and nodes as observed, and in the columns what is held of them.
+
+The only writer of the columns (but for a plan, which undoes what it writes). Use is kept by card
+UUID, apart from the device objects, so it counts whether or not a card is known at the moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple, TypeVar
+
+from vgpu_api.config import ClusterConfig
+from vgpu_api.core import Node
+from vgpu_api.v1alpha1 import GPUDevice, Metadata
+from vgpu_operator.ledger.cards import card_of, cordoned_uuids, state_of
+from vgpu_operator.ledger.changes import ChangeLog
+from vgpu_operator.ledger.holdings import Hold, Holding
+from vgpu_operator.placement.columns import Card, Columns, NodeState
+
+T = TypeVar("T")
+
+
+class ClaimKey(NamedTuple):
+    """A claim's place: known before the claim exists. Equal to the plain tuple."""
+
+    namespace: str
+    name: str
+
+
+class Board:
+    """Cards, nodes, and the claims that hold them.
+
+    Args:
+        config: Defaults for cards and nodes.
+
+    Attributes:
+        columns: The state of all cards.
+        log: The nodes of which something changed.
+    """
+
+    def __init__(self, *, config: ClusterConfig) -> None:
+        self.columns = Columns()
+        self.log = ChangeLog()
+        self._config = config
+        self._devices: dict[str, GPUDevice] = {}
+        self._cards: dict[str, Card] = {}  # device object → what the columns know of it
+        self._twins: dict[str, set[str]] = {}  # card UUID → device objects, one if all is well
+        self._nodes: dict[str, Node] = {}
+        self._states: dict[str, NodeState] = {}
+        self._devices_on: dict[str, set[str]] = {}  # node → device objects
+        self._holders: dict[str, dict[ClaimKey, Hold]] = {}  # card UUID → claims
+        self._fillers: dict[str, set[ClaimKey]] = {}  # node → claims that fill it
+
+    # What is observed.
+
+    def apply_device(self, device: GPUDevice) -> None:
+        """A device was added or changed; an older version than the known is ignored."""
+        name = device.metadata.name
+        known = self._devices.get(name)
+        if known is not None and not _is_newer(device.metadata, known.metadata):
+            return
+        others = self._unlink(name)
+        self._devices[name] = device
+        self._devices_on.setdefault(device.spec.node_name, set()).add(name)
+        if device.status.uuid:
+            twins = self._twins.setdefault(device.status.uuid, set())
+            twins.add(name)
+            others |= twins
+        self._write_cards({name} | others)
+
+    def remove_device(self, name: str) -> None:
+        """A device is gone; what is held of its card is kept."""
+        others = self._unlink(name)
+        self._devices.pop(name, None)
+        self._write_cards({name} | others)
+
+    def apply_node(self, node: Node) -> None:
+        """A node was added or changed; an older version than the known is ignored."""
+        name = node.metadata.name
+        known = self._nodes.get(name)
+        if known is not None and not _is_newer(node.metadata, known.metadata):
+            return
+        self._nodes[name] = node
+        state = state_of(node, config=self._config)
+        if state != self._states.get(name):
+            self._states[name] = state
+            self.columns.put_node(name, state)
+            self.log.touch(name)
+        self._write_cards(self._devices_on.get(name, ()))
+
+    def remove_node(self, name: str) -> None:
+        """A node is gone; cards that still name it are given to nobody."""
+        if self._nodes.pop(name, None) is None:
+            return
+        del self._states[name]
+        self.columns.remove_node(name)
+        self.log.touch(name)
+        self._write_cards(self._devices_on.get(name, ()))
+
+    def hold(self, key: ClaimKey, *, before: Holding, after: Holding) -> None:
+        """Let a claim hold `after` where it held `before`."""
+        for uuid in before.cards.keys() | after.cards.keys():
+            hold = after.cards.get(uuid)
+            if hold == before.cards.get(uuid):
+                continue
+            if hold is not None:
+                self._holders.setdefault(uuid, {})[key] = hold
+            else:
+                del self._holders[uuid][key]
+                if not self._holders[uuid]:
+                    del self._holders[uuid]
+            for name in self._twins.get(uuid, ()):
+                self._write_use(self._cards[name])
+        for node in before.full_nodes ^ after.full_nodes:
+            if node in after.full_nodes:
+                self._fillers.setdefault(node, set()).add(key)
+            else:
+                _discard(self._fillers, node, key)
+            self._write_cards(self._devices_on.get(node, ()))
+
+    # Views.
+
+    def holders(self, uuid: str) -> Mapping[ClaimKey, Hold]:
+        """The claims that hold a card, and what of it."""
+        return self._holders.get(uuid, {})
+
+    def nodes(self) -> tuple[str, ...]:
+        """The nodes with cards, by name."""
+        columns = self.columns
+        return tuple(sorted(columns.node_name[node] for node in columns.nodes_with_cards()))
+
+    def node(self, name: str) -> Node | None:
+        """The node object, if it was seen."""
+        return self._nodes.get(name)
+
+    def device(self, name: str) -> GPUDevice | None:
+        """The device object, if it was seen."""
+        return self._devices.get(name)
+
+    def devices(self, node: str) -> tuple[GPUDevice, ...]:
+        """The device objects of a node, by name; those that are no cards yet included."""
+        return tuple(self._devices[name] for name in sorted(self._devices_on.get(node, ())))
+
+    def duplicates(self) -> frozenset[str]:
+        """Device objects whose UUID another object claims too."""
+        return frozenset(name for twins in self._twins.values() if len(twins) > 1 for name in twins)
+
+    # The columns.
+
+    def _unlink(self, name: str) -> set[str]:
+        """Take a device out of the indexes; returns the others of its UUID."""
+        device = self._devices.get(name)
+        if device is None:
+            return set()
+        _discard(self._devices_on, device.spec.node_name, name)
+        _discard(self._twins, device.status.uuid, name)
+        return set(self._twins.get(device.status.uuid, ()))
+
+    def _write_cards(self, names: Iterable[str]) -> None:
+        for name in names:
+            device = self._devices.get(name)
+            if device is None or not device.status.uuid:  # without a UUID it is no card yet
+                self._remove_card(name)
+            else:
+                self._write_card(device)
+
+    def _remove_card(self, name: str) -> None:
+        known = self._cards.pop(name, None)
+        if known is not None:
+            self.columns.remove_card(name)
+            self._left(known.node)
+
+    def _write_card(self, device: GPUDevice) -> None:
+        name = device.metadata.name
+        card = card_of(
+            device,
+            cordoned_on_node=cordoned_uuids(self._nodes.get(device.spec.node_name)),
+            duplicate=len(self._twins[device.status.uuid]) > 1,
+            config=self._config,
+        )
+        known = self._cards.get(name)
+        if card != known:
+            self._cards[name] = card
+            self.columns.put_card(card)
+            self.log.touch(card.node)
+            if known is not None and known.node != card.node:
+                self._left(known.node)
+        self._write_use(card)
+
+    def _left(self, node: str) -> None:
+        """A card is no longer on the node, which may have been there for its sake only."""
+        if node not in self._nodes:
+            self.columns.remove_node(node)
+        self.log.touch(node)
+
+    def _write_use(self, card: Card) -> None:
+        """Sum up what claims hold of a card, and touch its node if that has changed."""
+        slots = cores = memory = 0
+        alone, full = False, card.node in self._fillers
+        for hold in self._holders.get(card.uuid, {}).values():
+            slots += hold.use.slots
+            cores += hold.use.cores
+            memory += hold.use.memory_mib
+            alone = alone or hold.alone
+            full = full or hold.full
+        if alone or full:
+            cores = max(cores, card.cores)
+        if full:
+            slots, memory = max(slots, card.slots), max(memory, card.memory_mib)
+        number = self.columns.number_of(card.name)
+        if self.columns.used(number) != (slots, cores, memory):
+            self.columns.set_used(number, slots=slots, cores=cores, memory=memory)
+            self.log.touch(card.node)
+
+
+def _is_newer(metadata: Metadata, known: Metadata) -> bool:
+    return int(metadata.resource_version) > int(known.resource_version)
+
+
+def _discard(index: dict[str, set[T]], key: str, value: T) -> None:
+    """Take a value out of an index of sets, and the set with its last value."""
+    values = index.get(key)
+    if values is not None:
+        values.discard(value)
+        if not values:
+            del index[key]
