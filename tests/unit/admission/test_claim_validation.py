@@ -1,0 +1,162 @@
+"""Claims that cannot be meant, and updates that an allocation forbids."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from vgpu_operator.admission import Denied, validate_claim
+
+
+def a_claim(*requests: dict[str, Any], **spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "vgpu.dev/v1alpha1",
+        "kind": "VGPUClaim",
+        "metadata": {"name": "small", "creationTimestamp": None},
+        "spec": {"requests": list(requests) or [{"memory": "8Gi"}], **spec},
+    }
+
+
+def denial_of(claim: Any, old: Any = None) -> str:
+    with pytest.raises(Denied) as denial:
+        validate_claim(claim, old)
+    assert denial.value.code == 422
+    return denial.value.message
+
+
+@pytest.mark.parametrize("memory", ["8Gi", "8192Mi", "1048576", "1Mi", "1.5Gi"])
+def test_a_size_in_whole_mib_passes(memory: str) -> None:
+    validate_claim(a_claim({"memory": memory}))
+
+
+@pytest.mark.parametrize("memory", ["8 GiB", "8gb", "0.5Mi", "1500k", "4000", "0", "-1Gi", 8192])
+def test_a_malformed_size_is_refused_with_field_value_and_an_example(memory: Any) -> None:
+    message = denial_of(a_claim({}, {"memory": memory}))
+    shown = f'"{memory}"' if isinstance(memory, str) else str(memory)
+    assert f"spec.requests[1].memory: {shown} is not " in message
+    assert "8Gi" in message or "text" in message
+
+
+@pytest.mark.parametrize(
+    ("placement", "field"),
+    [
+        ({"node": "Tight"}, "spec.placement.node"),
+        ({"device": ["Binpack", "Tight"]}, "spec.placement.device[1]"),
+        ({"numa": "Always"}, "spec.placement.numa"),
+    ],
+)
+def test_an_unknown_policy_is_refused_with_the_policies_there_are(
+    placement: dict[str, Any], field: str
+) -> None:
+    message = denial_of(a_claim(placement=placement))
+    assert message.startswith(f"{field}: ")
+    assert "is not one of '" in message
+
+
+def test_both_memory_forms_are_refused() -> None:
+    message = denial_of(a_claim({"memory": "8Gi", "memoryPercent": 50}))
+    assert message.startswith("spec.requests[0]: ")
+    assert message.endswith("give memory or memoryPercent, not both")
+
+
+def test_two_requests_of_one_name_are_refused() -> None:
+    assert "two requests have the same name" in denial_of(a_claim({"name": "a"}, {"name": "a"}))
+
+
+def test_a_request_without_a_name_must_be_alone() -> None:
+    assert "must be the only one" in denial_of(a_claim({"name": "a"}, {}))
+
+
+@pytest.mark.parametrize("name", ["a,b", "Main", "a/b", "-a"])
+def test_a_name_that_no_container_can_have_is_refused(name: str) -> None:
+    assert f'spec.requests[0].name: "{name}" is not' in denial_of(a_claim({"name": name}))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("count", 0), ("count", 65), ("count", "2"), ("cores", 101), ("memoryPercent", 0)],
+)
+def test_a_number_out_of_range_is_refused(field: str, value: Any) -> None:
+    assert denial_of(a_claim({field: value})).startswith(f"spec.requests[0].{field}: ")
+
+
+def test_weights_that_weigh_nothing_are_refused() -> None:
+    weights = {"slots": 0, "cores": 0, "memory": 0}
+    assert denial_of(a_claim(placement={"weights": weights})).startswith("spec.placement.weights")
+
+
+@pytest.mark.parametrize("claim", [{}, {"spec": None}, {"spec": {}}, {"spec": {"requests": []}}])
+def test_a_claim_without_requests_is_refused(claim: dict[str, Any]) -> None:
+    assert denial_of(claim).startswith("spec")
+
+
+def test_several_errors_are_told_at_once_but_not_without_end() -> None:
+    message = denial_of(a_claim(*[{"name": f"c{i}", "count": 0} for i in range(7)]))
+    assert message.count("is not 1 or more") == 5
+    assert message.endswith("and 2 more")
+
+
+HELD = {"allocation": {"nodeName": "node-1", "devices": []}}
+
+
+def allocated(*requests: dict[str, Any], **spec: Any) -> dict[str, Any]:
+    return {**a_claim(*requests, **spec), "status": HELD}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        a_claim({"name": "a", "memory": "4Gi"}, {"name": "b"}),
+        a_claim({"name": "a", "memory": "8Gi", "cores": 20}, {"name": "b"}),
+        a_claim({"name": "b"}, {"name": "a", "memory": "8Gi"}),
+        a_claim({"name": "a", "memory": "8Gi"}, {"name": "b"}, ttlSecondsAfterUnused=60),
+    ],
+)
+def test_memory_cores_and_ttl_may_change_while_cards_are_held(changed: dict[str, Any]) -> None:
+    validate_claim(changed, allocated({"name": "a", "memory": "8Gi"}, {"name": "b"}))
+
+
+@pytest.mark.parametrize(
+    ("changed", "field"),
+    [
+        (a_claim({"name": "a", "count": 2}), "spec.requests[0].count"),
+        (a_claim({"name": "a", "phase": "Init"}), "spec.requests[0].phase"),
+        (a_claim({"name": "a", "memoryPercent": 5}), "spec.requests[0].memoryPercent"),
+        (a_claim({"name": "a", "selector": {"uuids": ["x"]}}), "spec.requests[0].selector"),
+        (a_claim({"name": "b"}), "spec.requests"),
+        (a_claim({"name": "a"}, {"name": "b"}), "spec.requests"),
+        (a_claim({"name": "a"}, bindingMode="Immediate"), "spec.bindingMode"),
+        (a_claim({"name": "a"}, placement={"node": "Spread"}), "spec.placement"),
+        (a_claim({"name": "a"}, schedulingPriority=3), "spec.schedulingPriority"),
+    ],
+)
+def test_everything_else_is_frozen_while_cards_are_held(
+    changed: dict[str, Any], field: str
+) -> None:
+    message = denial_of(changed, allocated({"name": "a"}))
+    assert message.startswith(f"{field}: ")
+    assert message.endswith("while the claim holds cards")
+
+
+def test_without_an_allocation_everything_may_change() -> None:
+    old = a_claim({"name": "a"})
+    for status in ({}, {"allocation": None}, {"conditions": []}):
+        validate_claim(a_claim({"name": "b", "count": 3}), {**old, "status": status})
+
+
+def test_a_removed_allocation_in_the_new_object_does_not_thaw_the_spec() -> None:
+    new = {**a_claim({"name": "a", "count": 2}), "status": {}}
+    assert "holds cards" in denial_of(new, allocated({"name": "a"}))
+
+
+def test_an_update_that_leaves_the_spec_alone_passes_even_for_an_invalid_claim() -> None:
+    old = a_claim({"memory": "0.5Mi"})
+    new = copy.deepcopy(old)
+    new["metadata"]["finalizers"] = ["vgpu.dev/in-use"]
+    validate_claim(new, old)
+
+
+def test_an_unreadable_spec_cannot_be_replaced_while_cards_are_held() -> None:
+    assert "delete the claim" in denial_of(a_claim({}), allocated({"memory": "0.5Mi"}))

@@ -1,0 +1,231 @@
+"""What admission adds to a pod that asks, and that it adds nothing to any other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jsonpatch
+import pytest
+
+from vgpu_api.config import ClusterConfig, NvidiaConfig, SchedulingConfig
+from vgpu_api.v1alpha1 import VGPUClaim
+from vgpu_operator.admission import Denied, claim_named_by, mutate_pod
+from vgpu_operator.dialects import NamedClaim
+
+HIDDEN = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]
+
+
+def a_pod(*containers: dict[str, Any], **metadata: Any) -> dict[str, Any]:
+    return {"metadata": metadata, "spec": {"containers": list(containers)}}
+
+
+def a_container(limits: dict[str, Any] | None = None, **fields: Any) -> dict[str, Any]:
+    given = {f"nvidia.com/{name}": amount for name, amount in (limits or {}).items()}
+    return {"name": "main", "resources": {"limits": given}, **fields}
+
+
+def no_claim(name: str) -> VGPUClaim | None:
+    return None
+
+
+def claim_with(*requests: dict[str, Any], **spec: Any) -> VGPUClaim:
+    return VGPUClaim.read({"spec": {"requests": list(requests), **spec}})
+
+
+def mutated(
+    pod: dict[str, Any],
+    claim: VGPUClaim | None = None,
+    config: ClusterConfig | None = None,
+) -> Any:
+    operations = mutate_pod(pod, config or ClusterConfig(), lambda name: claim)
+    return jsonpatch.apply_patch(pod, operations)
+
+
+def first(pod: Any) -> Any:
+    return pod["spec"]["containers"][0]
+
+
+def test_a_pod_that_asks_for_no_gpu_is_not_touched() -> None:
+    pod = a_pod({"name": "web", "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]})
+    assert mutate_pod(pod, ClusterConfig(), no_claim) == []
+
+
+def test_the_count_is_added_where_only_memory_is_given_in_limits_and_requests() -> None:
+    resources = first(mutated(a_pod(a_container({"gpumem": 4096}))))["resources"]
+    assert resources["limits"] == {"nvidia.com/gpu": "1", "nvidia.com/gpumem": 4096}
+    assert resources["requests"]["nvidia.com/gpu"] == "1"
+
+
+def test_the_added_count_is_the_configured_one() -> None:
+    config = ClusterConfig(nvidia=NvidiaConfig(default_gpu_num=2))
+    pod = mutated(a_pod(a_container({"gpucores": 10})), config=config)
+    assert first(pod)["resources"]["limits"]["nvidia.com/gpu"] == "2"
+
+
+@pytest.mark.parametrize("written", ["16Gi", "16384Mi"])
+def test_a_size_becomes_the_plain_number_that_quotas_count(written: str) -> None:
+    resources = first(mutated(a_pod(a_container({"gpu": 1, "gpumem": written}))))["resources"]
+    assert resources["limits"]["nvidia.com/gpumem"] == "16384"
+    assert resources["requests"]["nvidia.com/gpumem"] == "16384"
+
+
+def test_a_plain_number_stays_as_the_api_server_wrote_it() -> None:
+    pod = mutated(a_pod(a_container({"gpu": "1", "gpumem": "4k"})))
+    assert first(pod)["resources"] == {"limits": {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "4k"}}
+
+
+def test_a_size_is_counted_in_units_of_the_memory_factor_where_it_is_a_whole_number() -> None:
+    config = ClusterConfig(nvidia=NvidiaConfig(memory_factor=1024))
+    whole = mutated(a_pod(a_container({"gpu": 1, "gpumem": "16Gi"})), config=config)
+    assert first(whole)["resources"]["limits"]["nvidia.com/gpumem"] == "16"
+    odd = mutated(a_pod(a_container({"gpu": 1, "gpumem": "1000Mi"})), config=config)
+    assert first(odd)["resources"]["limits"]["nvidia.com/gpumem"] == "1000Mi"
+
+
+def test_limits_win_over_requests_and_requests_stand_in_for_limits() -> None:
+    container = a_container({"gpu": 1, "gpumem": 4096})
+    container["resources"]["requests"] = {"nvidia.com/gpumem": 1024, "nvidia.com/gpucores": 20}
+    resources = first(mutated(a_pod(container)))["resources"]
+    assert resources["requests"]["nvidia.com/gpumem"] == "4096"
+    assert resources["limits"]["nvidia.com/gpucores"] == "20"
+
+
+@pytest.mark.parametrize("chosen", [None, "", "default-scheduler"])
+def test_our_scheduler_is_set_where_the_pod_chose_none(chosen: str | None) -> None:
+    pod = a_pod(a_container({"gpu": 1}))
+    if chosen is not None:
+        pod["spec"]["schedulerName"] = chosen
+    assert mutated(pod)["spec"]["schedulerName"] == "vgpu-scheduler"
+
+
+@pytest.mark.parametrize("chosen", ["hami-scheduler", "vgpu-scheduler", "volcano"])
+def test_a_scheduler_that_the_pod_chose_stays(chosen: str) -> None:
+    pod = a_pod(a_container({"gpu": 1}))
+    pod["spec"]["schedulerName"] = chosen
+    assert mutated(pod)["spec"]["schedulerName"] == chosen
+
+
+def test_the_scheduler_is_left_alone_where_the_configuration_names_none() -> None:
+    config = ClusterConfig(scheduling=SchedulingConfig(scheduler_name=""))
+    assert "schedulerName" not in mutated(a_pod(a_container({"gpu": 1})), config=config)["spec"]
+
+
+def test_every_gpu_container_sees_no_card_until_the_node_shows_it() -> None:
+    web = {"name": "web", "resources": {}}
+    pod = mutated(a_pod(a_container({"gpu": 1}), web))
+    assert first(pod)["env"] == HIDDEN
+    assert pod["spec"]["containers"][1] == web
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "none"}],
+        [{"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": {"fieldRef": {"fieldPath": "x"}}}],
+        [{"name": "A", "value": "b"}, {"name": "NVIDIA_VISIBLE_DEVICES"}],
+    ],
+)
+def test_the_variable_is_replaced_wherever_it_stands(written: list[dict[str, Any]]) -> None:
+    env = first(mutated(a_pod(a_container({"gpu": 1}, env=written))))["env"]
+    assert [v for v in env if v["name"] == "NVIDIA_VISIBLE_DEVICES"] == HIDDEN
+    assert len(env) == len(written)
+
+
+@pytest.mark.parametrize("amount", [0, 1])
+def test_an_opted_out_pod_gets_its_cards_hidden_and_nothing_else(amount: int) -> None:
+    pod = a_pod(a_container({"gpu": amount}), labels={"hami.io/webhook": "ignore"})
+    operations = mutate_pod(pod, ClusterConfig(), no_claim)
+    assert [(op["path"], op["value"]) for op in operations] == [("/spec/containers/0/env", HIDDEN)]
+
+
+def test_each_container_of_a_claim_gets_one_slot_whatever_its_count_and_is_recorded() -> None:
+    containers = [{"name": "a"}, {"name": "b"}, {"name": "c"}]
+    pod = a_pod(*containers, annotations={"vgpu.dev/claim": "two"})
+    result = mutated(pod, claim_with({"name": "c", "count": 4}, {"name": "a"}))
+    slots = [c.get("resources") for c in result["spec"]["containers"]]
+    slot = {"limits": {"nvidia.com/gpu": "1"}, "requests": {"nvidia.com/gpu": "1"}}
+    assert slots == [slot, None, slot]
+    assert result["metadata"]["annotations"]["vgpu.dev/slots-added"] == "a,c"
+    assert result["spec"]["schedulerName"] == "vgpu-scheduler"
+    assert [c.get("env") for c in result["spec"]["containers"]] == [HIDDEN, None, HIDDEN]
+
+
+def test_an_init_container_of_a_claim_gets_its_slot_too() -> None:
+    pod = a_pod({"name": "a"}, annotations={"vgpu.dev/claim": "c"})
+    pod["spec"]["initContainers"] = [{"name": "fetch"}]
+    result = mutated(pod, claim_with({"name": "fetch", "phase": "Init"}))
+    assert result["metadata"]["annotations"]["vgpu.dev/slots-added"] == "fetch"
+    assert result["spec"]["initContainers"][0]["resources"]["limits"] == {"nvidia.com/gpu": "1"}
+
+
+def test_a_second_call_after_a_sidecar_was_injected_in_front_changes_nothing() -> None:
+    claim = claim_with({"memory": "1Gi"})
+    once = mutated(a_pod({"name": "app"}, annotations={"vgpu.dev/claim": "c"}), claim)
+    once["spec"]["containers"].insert(0, {"name": "mesh"})
+    assert mutate_pod(once, ClusterConfig(), lambda name: claim) == []
+
+
+@pytest.mark.parametrize("key", ["vgpu.dev/claim", "vgpu.dev/claim-template"])
+def test_a_claim_that_does_not_exist_must_be_created_first(key: str) -> None:
+    pod = a_pod({"name": "app"}, annotations={key: "small"})
+    with pytest.raises(Denied) as denial:
+        mutate_pod(pod, ClusterConfig(), no_claim)
+    assert denial.value.code == 422
+    assert denial.value.message == (
+        f"metadata.annotations[{key}]: 'small' is not in the pod's namespace: "
+        "create the claim first"
+    )
+
+
+def test_the_claim_is_looked_up_by_the_name_that_the_pod_gives() -> None:
+    asked = []
+
+    def lookup(name: str) -> VGPUClaim | None:
+        asked.append(name)
+        return claim_with({})
+
+    pod = a_pod({"name": "app"}, annotations={"vgpu.dev/claim": "small"})
+    mutate_pod(pod, ClusterConfig(), lookup)
+    assert asked == ["small"]
+    assert claim_named_by(pod) == NamedClaim(name="small", is_template=False)
+
+
+def test_an_immediate_claim_is_no_template() -> None:
+    pod = a_pod({"name": "app"}, annotations={"vgpu.dev/claim-template": "t"})
+    with pytest.raises(Denied, match="bindingMode is Immediate"):
+        mutated(pod, claim_with({}, bindingMode="Immediate"))
+
+
+def test_an_immediate_claim_can_be_used_by_its_name() -> None:
+    pod = a_pod({"name": "app"}, annotations={"vgpu.dev/claim": "t"})
+    assert mutated(pod, claim_with({}, bindingMode="Immediate"))
+
+
+def test_a_claim_for_other_containers_than_the_pods_is_refused() -> None:
+    pod = a_pod({"name": "app"}, annotations={"vgpu.dev/claim": "c"})
+    with pytest.raises(Denied, match="a request for container 'trainer'"):
+        mutated(pod, claim_with({"name": "trainer"}))
+
+
+def test_a_record_of_containers_that_the_claim_does_not_serve_is_refused() -> None:
+    annotations = {"vgpu.dev/claim": "c", "vgpu.dev/slots-added": "app,side"}
+    pod = a_pod({"name": "app"}, {"name": "side"}, annotations=annotations)
+    with pytest.raises(Denied, match="admission writes it"):
+        mutated(pod, claim_with({"name": "app"}))
+
+
+def test_an_unreadable_pod_is_refused_with_the_field() -> None:
+    with pytest.raises(Denied, match=r"spec.containers\[0\].resources.limits"):
+        mutate_pod(a_pod({"name": "a", "resources": {"limits": 5}}), ClusterConfig(), no_claim)
+
+
+def test_null_is_absent() -> None:
+    pod = {
+        "metadata": {"annotations": None},
+        "spec": {
+            "initContainers": None,
+            "containers": [{**a_container({"gpumem": 1024}), "env": None}],
+        },
+    }
+    pod["spec"]["containers"][0]["resources"]["requests"] = None  # type: ignore[index]
+    assert first(mutated(pod))["resources"]["requests"] == {"nvidia.com/gpu": "1"}
