@@ -1,0 +1,84 @@
+"""Which card is taken first under each policy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from builders import a_card, a_request, an_ask, some_columns
+from vgpu_api.effective import Use
+from vgpu_operator.placement import Card
+from vgpu_operator.placement.order import in_order
+
+
+def best_first(
+    policies: tuple[Any, ...],
+    cards: list[Card],
+    used: dict[str, Use],
+    *,
+    one_numa_node: bool = False,
+) -> list[str]:
+    columns = some_columns(*cards, used=used)
+    ordered = in_order(
+        columns,
+        columns.node_cards[0],
+        request=an_ask(a_request(memory="1Gi")).requests[0],
+        policies=policies,
+        one_numa_node=one_numa_node,
+        weights=(1, 1, 1),
+    )
+    return [columns.uuid[card] for card in reversed(ordered)]
+
+
+CARDS = [
+    a_card("idle", index=0, numa=0),
+    a_card("half", index=1, numa=1),
+    a_card("full", index=2, numa=0),
+]
+USED = {"half": Use(8000, 50, 3), "full": Use(12000, 60, 2)}
+
+
+@pytest.mark.parametrize(
+    ("policies", "expected"),
+    [
+        (("Binpack",), ["full", "half", "idle"]),
+        (("Spread",), ["idle", "half", "full"]),
+        (("Mutex",), ["idle", "full", "half"]),
+        (("BestFit",), ["full", "half", "idle"]),
+        (("IdleFirst",), ["idle", "half", "full"]),
+        (("NUMA",), ["half", "full", "idle"]),
+        (("NUMA", "Binpack"), ["half", "full", "idle"]),
+        (("NUMA", "Spread"), ["half", "idle", "full"]),
+        (("Mutex", "Binpack"), ["full", "half", "idle"]),
+        (("Mutex", "NUMAFirst"), ["idle", "half", "full"]),
+    ],
+)
+def test_the_policy_decides_which_card_goes_first(policies, expected):
+    assert best_first(policies, CARDS, USED) == expected
+
+
+@pytest.mark.parametrize(
+    ("policies", "expected"),
+    [
+        (("Binpack",), ["full", "idle", "half"]),
+        (("Spread",), ["half", "idle", "full"]),
+    ],
+)
+def test_a_required_numa_node_groups_the_cards_before_the_score(policies, expected):
+    assert best_first(policies, CARDS, USED, one_numa_node=True) == expected
+
+
+def test_equal_cards_are_taken_from_the_end_as_in_hami():
+    cards = [a_card(f"GPU-{index}", index=index) for index in (2, 0, 1)]
+    assert best_first(("Spread",), cards, {}) == ["GPU-2", "GPU-1", "GPU-0"]
+
+
+def test_best_fit_breaks_ties_by_the_lowest_index():
+    cards = [a_card(f"GPU-{index}", index=index) for index in (2, 0, 1)]
+    assert best_first(("BestFit",), cards, {}) == ["GPU-0", "GPU-1", "GPU-2"]
+
+
+def test_idle_first_prefers_an_unused_card_to_an_emptier_used_one():
+    cards = [a_card("small", index=0, memory_mib=1024), a_card("large", index=1)]
+    assert best_first(("IdleFirst",), cards, {"large": Use(100, 0, 1)}) == ["small", "large"]
+    assert best_first(("Spread",), cards, {"large": Use(100, 0, 1)}) == ["large", "small"]

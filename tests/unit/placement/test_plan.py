@@ -1,0 +1,152 @@
+"""A claim's place: node and cards together, or reasons."""
+
+from __future__ import annotations
+
+import pytest
+from builders import a_card, a_request, an_ask, some_columns
+from vgpu_api.effective import Use
+from vgpu_api.reasons import Reason
+from vgpu_operator.placement import Grant, place
+from vgpu_operator.placement.columns import NodeState
+
+
+def two_nodes(used=None, states=None):
+    """Node a has card GPU-a, node b has card GPU-b."""
+    return some_columns(
+        a_card("GPU-b", node="b"), a_card("GPU-a", node="a"), used=used, states=states
+    )
+
+
+ON_B = {"GPU-b": Use(1000, 0, 1)}
+SMALL = a_request(memory="1Gi")
+
+
+def test_binpack_takes_the_fuller_node_and_spread_the_emptier():
+    columns = two_nodes(ON_B)
+    assert place(columns, an_ask(SMALL, node="Binpack")).node == "b"
+    assert place(columns, an_ask(SMALL, node="Spread")).node == "a"
+
+
+@pytest.mark.parametrize("policy", ["Binpack", "Spread", "NUMAFirst"])
+def test_equal_nodes_are_decided_by_name(policy):
+    assert place(two_nodes(), an_ask(SMALL, node=policy)).node == "a"
+
+
+def test_a_fuller_node_that_cannot_serve_gives_way_and_says_why():
+    plan = place(two_nodes({"GPU-b": Use(16000, 0, 1)}), an_ask(SMALL))
+    assert plan.node == "a"
+    assert str(plan.refusals["b"]) == "1/1 CardInsufficientMemory"
+
+
+def test_a_grant_names_the_card_and_what_the_request_means_on_it():
+    plan = place(two_nodes(), an_ask(a_request(name="main", memory_percent=25, cores=10)))
+    assert plan.grants == (Grant("main", "gpu-a", "GPU-a", 0, 4096, 10),)
+
+
+def test_only_candidates_are_considered_and_unknown_ones_are_refused():
+    plan = place(two_nodes(), an_ask(SMALL), ["b", "nowhere"])
+    assert plan.node == "b"
+    assert str(plan.refusals["nowhere"]) == "1/1 NodeInsufficientDevice"
+    assert "a" not in plan.refusals
+
+
+@pytest.mark.parametrize(
+    ("state", "reason"),
+    [
+        (NodeState(ready=False), Reason.NODE_NOT_READY),
+        (NodeState(ready=True, schedulable=False), Reason.NODE_UNSCHEDULABLE),
+    ],
+)
+def test_a_node_that_takes_no_pods_gets_none(state, reason):
+    plan = place(two_nodes(states={"a": state, "b": state}), an_ask(SMALL))
+    assert plan.refused
+    assert plan.reason is reason
+    assert plan.text == f"2/2 {reason}"
+
+
+def test_no_nodes_at_all_is_a_reason_too():
+    plan = place(some_columns(), an_ask(SMALL))
+    assert (plan.refused, plan.reason, plan.text) == (True, Reason.NO_GPU_NODES, "NoGPUNodes")
+
+
+def test_reasons_of_cards_and_of_nodes_are_counted_apart():
+    columns = some_columns(
+        a_card("a0", node="a"),
+        a_card("a1", node="a", index=1, cordoned=True),
+        a_card("b0", node="b"),
+        states={"b": NodeState(ready=False)},
+    )
+    plan = place(columns, an_ask(a_request(memory="64Gi")))
+    assert plan.text == "1/2 CardCordoned, 1/2 CardInsufficientMemory, 1/2 NodeNotReady"
+
+
+def test_app_containers_of_a_claim_add_up_on_a_card():
+    requests = [a_request(name=name, memory="9Gi") for name in ("a", "b")]
+    refused = place(some_columns(a_card()), an_ask(*requests))
+    assert refused.text == "1/1 CardInsufficientMemory"
+    assert {grant.uuid for grant in place(two_cards(), an_ask(*requests)).grants} == {"x", "y"}
+
+
+def two_cards():
+    return some_columns(a_card("x"), a_card("y", index=1))
+
+
+def test_all_requests_are_on_one_node_or_nowhere():
+    requests = [a_request(name=name, memory="16Gi") for name in ("a", "b")]
+    assert place(two_nodes(), an_ask(*requests)).refused
+
+
+def test_init_containers_are_fitted_on_the_state_before_the_pod():
+    requests = [
+        a_request(name="main", memory="9Gi"),
+        a_request(name="prepare", memory="16Gi", phase="Init"),
+    ]
+    plan = place(some_columns(a_card()), an_ask(*requests))
+    assert [(grant.request, grant.memory_mib) for grant in plan.grants] == [
+        ("main", 9216),
+        ("prepare", 16384),
+    ]
+
+
+def test_a_request_for_the_card_alone_keeps_the_pods_other_containers_off_it():
+    requests = [
+        a_request(name="alone", memory="1Gi", cores=100),
+        a_request(name="other", memory="1Gi", cores=50),
+    ]
+    assert place(some_columns(a_card(cores=200)), an_ask(*requests)).refused
+    assert not place(two_cards(), an_ask(*requests)).refused
+
+
+def test_the_nodes_own_card_policy_holds_unless_the_claim_has_one():
+    cards = [a_card("idle"), a_card("used", index=1)]
+    columns = some_columns(
+        *cards,
+        used={"used": Use(1000, 10, 1)},
+        states={cards[0].node: NodeState(ready=True, device_policies=("Binpack",))},
+    )
+    assert place(columns, an_ask(SMALL)).grants[0].uuid == "used"
+    assert place(columns, an_ask(SMALL, device=["Spread"])).grants[0].uuid == "idle"
+
+
+def test_numa_first_prefers_the_node_that_serves_within_one_numa_node():
+    def cards(node: str, *numas: int):
+        return [a_card(f"{node}{i}", node=node, index=i, numa=n) for i, n in enumerate(numas)]
+
+    columns = some_columns(*cards("a", 0, 1), *cards("b", 1, 1))
+    two = a_request(count=2, memory="1Gi")
+    assert place(columns, an_ask(two, node="NUMAFirst")).node == "b"
+    assert place(columns, an_ask(two, node="NUMAFirst"), ["a"]).node == "a"
+    assert place(columns, an_ask(two, node="Binpack")).node == "a"
+
+
+def test_an_allocation_is_the_plan_in_the_apis_words():
+    allocation = place(two_nodes(), an_ask(SMALL)).allocation(allocated_time="now")
+    assert allocation.node_name == "a"
+    assert allocation.devices[0].memory == "1Gi"
+    assert allocation.devices[0].name == "gpu-a"
+    assert allocation.allocated_time == "now"
+
+
+def test_a_refusal_allocates_nothing():
+    with pytest.raises(ValueError, match="refusal"):
+        place(some_columns(), an_ask(SMALL)).allocation(allocated_time="now")
