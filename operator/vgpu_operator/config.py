@@ -51,7 +51,7 @@ class OperatorConfig:
     namespace: str
     identity: str
     lease_name: str
-    lease_duration_s: float
+    lease_duration_s: int
     extender: Address
     extender_tls: Tls | None
     webhook: Address | None
@@ -82,7 +82,7 @@ def parse(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> 
     option("--namespace", default="vgpu-system", help="where the Lease lives")
     option("--identity", default=f"{socket.gethostname()}-{os.getpid()}", help="name in the Lease")
     option("--lease-name", default="vgpu-operator")
-    option("--lease-duration", type=float, default="15", help="seconds a silent leader keeps it")
+    option("--lease-duration", type=int, default="15", help="seconds a silent leader keeps it")
     option("--extender", type=Address.parse, default="0.0.0.0:9443", help="host:port")
     option("--extender-cert", type=Path)
     option("--extender-key", type=Path)

@@ -1,0 +1,278 @@
+"""Puts the operator together and runs it: the only module that knows all others.
+
+Kopf is the frame: settings, login, admission webhooks, liveness. What it is not made for stands
+beside it, in tasks that start and end with it: reflectors, the serial engine, the extender, the
+Lease. (Kopf cancels whatever it finds in its loop at the end, so they belong to its own startup
+and cleanup handlers.) The end of any of these tasks is the end of the process: a half-running
+operator decides wrongly or not at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+import kopf
+from prometheus_client import start_http_server
+
+from vgpu_api.core import Node, Pod
+from vgpu_api.resources import GPU_DEVICES, NODES, PODS, VGPU_CLAIMS, Resource
+from vgpu_api.v1alpha1 import GPUDevice, VGPUClaim
+from vgpu_client.api import Api
+from vgpu_client.lease import Elector, LeaseLost, Terms
+from vgpu_client.reflector import Reflector
+from vgpu_client.status_writer import StatusWriter
+from vgpu_client.transport import Object
+from vgpu_operator.config import OperatorConfig
+from vgpu_operator.engine.books import Books
+from vgpu_operator.engine.claim_writer import ClaimWriter
+from vgpu_operator.engine.device_view import DeviceView
+from vgpu_operator.engine.engine import Engine
+from vgpu_operator.engine.recorder import Recorder
+from vgpu_operator.engine.scheduler import Clock
+from vgpu_operator.engine.sinks import NoteSink
+from vgpu_operator.engine.teller import Teller
+from vgpu_operator.errors import LeadershipLost
+from vgpu_operator.extender.binding import Binder
+from vgpu_operator.extender.server import ExtenderServer
+from vgpu_operator.extender.verbs import LeadersVerbs
+from vgpu_operator.handlers import admission
+from vgpu_operator.handlers.login import kopf_session
+from vgpu_operator.ledger import Ledger
+from vgpu_operator.metrics import LEADER, WATCH_RESTARTS
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+# A write is started only while at least this much of the lease is left to finish it in.
+_WRITE_MARGIN_S = 0.5
+
+
+class Operator:
+    """All parts of one replica."""
+
+    def __init__(self, api: Api, config: OperatorConfig) -> None:
+        self._config = config
+        self._has_everything = False
+        self._elector = Elector(
+            api,
+            namespace=config.namespace,
+            name=config.lease_name,
+            identity=config.identity,
+            terms=Terms(
+                duration_s=config.lease_duration_s,
+                renew_s=config.lease_duration_s / 4,
+                retry_s=config.lease_duration_s / 15,
+                write_s=config.lease_duration_s / 3,
+            ),
+        )
+        clock = Clock(monotonic=time.monotonic, unix=time.time)
+        books = Books()
+        self._ledger = Ledger(config=config.cluster, on_change=self._wake)
+        writer = ClaimWriter(
+            api,
+            StatusWriter(api, VGPU_CLAIMS, budget_s=self._elector.remaining_s),
+            known=books.claim,
+            learned=self._learned,
+            may_write=self.leads,
+        )
+        self._writer = writer
+        self._recorder = Recorder(api, now=time.time)
+        teller = Teller(books=books, writer=writer, recorder=self._recorder, clock=clock)
+        self.engine = Engine(
+            api=api,
+            config=config.cluster,
+            ledger=self._ledger,
+            books=books,
+            writer=writer,
+            teller=teller,
+            clock=clock,
+            leads=self.leads,
+        )
+        self._device_view = DeviceView(api=api, ledger=self._ledger, leads=self.leads)
+        self._reflectors = self._make_reflectors(api)
+        binder = Binder(api=api, engine=self.engine, unix=time.time)
+        verbs = LeadersVerbs(engine=self.engine, binder=binder, leads=self.leads)
+        self._extender = ExtenderServer(verbs, config.extender, config.extender_tls)
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def leads(self) -> bool:
+        """Whether this replica decides: it holds the Lease and has seen everything since."""
+        return self._has_everything and self._elector.is_leading(margin_s=_WRITE_MARGIN_S)
+
+    async def start(self, failed: Callable[[BaseException], None]) -> None:
+        """Start every task; `failed` is told of the first that ends with an error."""
+        await self._extender.__aenter__()
+        work: list[Coroutine[Any, Any, Any]] = [
+            *(reflector.run() for reflector in self._reflectors),
+            self._recorder.run(),
+            self._device_view.run(),
+            self.engine.run(),
+            self._lead(),
+        ]
+        for coroutine in work:
+            task = asyncio.create_task(coroutine)
+            task.add_done_callback(lambda done: _report(done, failed))
+            self._tasks.append(task)
+
+    async def stop(self) -> None:
+        """End what was started: answer no more, finish what is being written, give the Lease up."""
+        self._has_everything = False
+        await self._extender.__aexit__(None, None, None)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._writer.drain()
+        await self._elector.release()
+        LEADER.set(0)
+
+    async def _lead(self) -> None:
+        """Wait for the Lease, look at everything anew, decide; raise when it is lost."""
+        await asyncio.gather(*(reflector.synced.wait() for reflector in self._reflectors))
+        logger.info("everything seen; waiting for the lease as %s", self._config.identity)
+        await self._elector.acquire()
+        hold = asyncio.create_task(self._elector.hold())
+        try:
+            # What the predecessor wrote last may not have reached the watches yet.
+            await asyncio.gather(*(reflector.relist() for reflector in self._reflectors))
+            self._has_everything = True
+            LEADER.set(1)
+            logger.info("leading")
+            self.engine.tend_everything()
+            await hold
+        except LeaseLost as error:
+            raise LeadershipLost(str(error)) from error
+        finally:
+            self._has_everything = False
+            LEADER.set(0)
+            hold.cancel()
+
+    def _wake(self) -> None:
+        self.engine.wake()
+
+    def _learned(self, claim: VGPUClaim) -> None:
+        self.engine.claim_changed(claim)
+
+    def _make_reflectors(self, api: Api) -> list[Reflector[Any]]:
+        engine = self.engine
+        return [
+            # Nodes and devices first: claims then find their cards.
+            _reflector(
+                api,
+                NODES,
+                Node.model_validate,
+                NoteSink(engine.node_changed, lambda identity: engine.node_gone(identity.name)),
+            ),
+            _reflector(
+                api,
+                GPU_DEVICES,
+                GPUDevice.model_validate,
+                NoteSink(engine.device_changed, lambda identity: engine.device_gone(identity.name)),
+            ),
+            _reflector(
+                api,
+                VGPU_CLAIMS,
+                VGPUClaim.read,
+                NoteSink(
+                    engine.claim_changed,
+                    lambda identity: engine.claim_gone(
+                        (identity.namespace, identity.name), identity.uid
+                    ),
+                    lambda identity, raw: engine.claim_unreadable(identity.uid, raw),
+                ),
+            ),
+            _reflector(
+                api,
+                PODS,
+                Pod.model_validate,
+                NoteSink(engine.pod_changed, lambda identity: engine.pod_gone(identity.uid)),
+            ),
+        ]
+
+
+def _reflector(
+    api: Api, resource: Resource, decode: Callable[[Object], T], sink: NoteSink[T]
+) -> Reflector[T]:
+    def restarted(reason: str) -> None:
+        WATCH_RESTARTS.labels(kind=resource.kind, reason=reason).inc()
+
+    return Reflector(api, resource, sink, decode=decode, on_restart=restarted)
+
+
+def _report(task: asyncio.Task[None], failed: Callable[[BaseException], None]) -> None:
+    error = None if task.cancelled() else task.exception()
+    if error is not None:
+        failed(error)
+
+
+def _settings(settings: kopf.OperatorSettings, config: OperatorConfig) -> None:
+    settings.scanning.disabled = True
+    settings.posting.enabled = False
+    settings.persistence.finalizer = "vgpu.dev/kopf"
+    settings.networking.request_timeout = 30
+    if config.webhook is not None and config.webhook_tls is not None:
+        settings.admission.server = kopf.WebhookServer(
+            addr=config.webhook.host,
+            port=config.webhook.port,
+            certfile=str(config.webhook_tls.certificate),
+            pkeyfile=str(config.webhook_tls.key),
+        )
+
+
+async def run(config: OperatorConfig) -> None:
+    """Run the operator until it is told to stop, or fails.
+
+    Raises:
+        LeadershipLost: another replica may decide now.
+        VgpuError: no login, or a part of it failed.
+    """
+    failure: list[BaseException] = []
+    stop = asyncio.Event()
+
+    def failed(error: BaseException) -> None:
+        logger.error("ending: %s", error, exc_info=error)
+        failure.append(error)
+        stop.set()
+
+    registry = kopf.OperatorRegistry()
+    async with Api.connect(config.kubeconfig, config.context) as api:
+        operator = Operator(api, config)
+
+        @kopf.on.startup(registry=registry)
+        async def start(settings: kopf.OperatorSettings, **_: Any) -> None:
+            _settings(settings, config)
+            if config.metrics is not None:
+                start_http_server(config.metrics.port, config.metrics.host)
+            await operator.start(failed)
+
+        @kopf.on.cleanup(registry=registry)
+        async def end(**_: Any) -> None:
+            await operator.stop()
+
+        @kopf.on.login(registry=registry)
+        async def login(**_: Any) -> object:
+            return await kopf_session(config.kubeconfig, config.context)
+
+        @kopf.on.probe(id="leading", registry=registry)
+        async def leading(**_: Any) -> bool:
+            return operator.leads()
+
+        if config.webhook is not None:
+            admission.register(registry, api=api, config=config.cluster)
+        liveness = config.liveness
+        await kopf.operator(
+            registry=registry,
+            settings=kopf.OperatorSettings(),
+            clusterwide=True,
+            standalone=True,
+            stop_flag=stop,
+            liveness_endpoint=(
+                None if liveness is None else f"http://{liveness.host}:{liveness.port}/healthz"
+            ),
+        )
+    if failure:
+        raise failure[0]

@@ -1,0 +1,108 @@
+"""What of each card is given away, written into GPUDevice.status for people to see.
+
+A view, never the truth: coalesced, written when it differs from what was last written, and the
+last thing to wait for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from vgpu_api.effective import Use
+from vgpu_api.names import FIELD_MANAGER_OPERATOR
+from vgpu_api.quantity import format_mib
+from vgpu_api.resources import GPU_DEVICES
+from vgpu_api.v1alpha1 import GPUDevice
+from vgpu_client.api import Api
+from vgpu_client.errors import ClientError
+from vgpu_operator.ledger import Holder, Ledger
+
+logger = logging.getLogger(__name__)
+
+_EVERY_S = 0.5
+
+
+class DeviceView:
+    """Keeps `status.allocated` and `status.claims` of the devices near the ledger.
+
+    Args:
+        api: Where to.
+        ledger: Who holds what.
+        leads: Whether this replica writes.
+        sleep: Waits between rounds.
+    """
+
+    def __init__(
+        self,
+        *,
+        api: Api,
+        ledger: Ledger,
+        leads: Callable[[], bool],
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._api = api
+        self._ledger = ledger
+        self._leads = leads
+        self._sleep = sleep
+        self._cursor = 0
+        self._stale: set[str] = set()  # nodes whose devices were not yet looked at
+
+    async def run(self) -> None:
+        """Write what changed, for ever."""
+        while True:
+            await self._sleep(_EVERY_S)
+            self._cursor, nodes = self._ledger.changed_since(self._cursor)
+            self._stale |= nodes
+            if self._leads():
+                await self._write_stale()
+
+    async def _write_stale(self) -> None:
+        nodes, self._stale = self._stale, set()
+        for node in sorted(nodes):
+            for device in self._ledger.devices(node):
+                status = view_of(device, self._ledger.holders(device.status.uuid))
+                if status == _shown(device):
+                    continue
+                try:
+                    await self._api.apply(
+                        GPU_DEVICES,
+                        {"metadata": {"name": device.metadata.name}, "status": status},
+                        field_manager=FIELD_MANAGER_OPERATOR,
+                        force=True,
+                        subresource="status",
+                    )
+                except ClientError as error:
+                    logger.info("device %s: not shown: %s", device.metadata.name, error)
+                    self._stale.add(node)
+
+
+def view_of(device: GPUDevice, holders: tuple[Holder, ...]) -> dict[str, Any]:
+    """What a device's status says about who holds it."""
+    total = sum((holder.use for holder in holders), Use())
+    return {
+        "allocated": {
+            "memory": format_mib(total.memory_mib),
+            "cores": total.cores,
+            "slots": total.slots,
+        },
+        "claims": [
+            {
+                "namespace": holder.key.namespace,
+                "name": holder.key.name,
+                "memory": format_mib(holder.use.memory_mib),
+                "cores": holder.use.cores,
+            }
+            for holder in holders
+        ],
+    }
+
+
+def _shown(device: GPUDevice) -> dict[str, Any]:
+    allocated = device.status.allocated
+    return {
+        "allocated": allocated.to_wire() if allocated is not None else None,
+        "claims": [claim.to_wire() for claim in device.status.claims],
+    }

@@ -1,0 +1,1 @@
+"""Kopf's handlers: admission reviews in, pure functions asked, answers out."""

@@ -1,0 +1,93 @@
+"""The admission webhooks, as kopf handlers around the pure functions of `admission`.
+
+Kopf serves each handler at a path that is its id: `/mutate-pods`, `/validate-pods` and
+`/validate-claims`; the webhook configurations name these.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jsonpatch
+import kopf
+
+from vgpu_api.config import ClusterConfig
+from vgpu_api.resources import VGPU_CLAIMS
+from vgpu_api.v1alpha1 import VGPUClaim
+from vgpu_client.api import Api
+from vgpu_client.errors import ClientError, NotFound
+from vgpu_operator.admission import (
+    Denied,
+    claim_named_by,
+    mutate_pod,
+    validate_claim,
+    validate_pod,
+)
+from vgpu_operator.metrics import WEBHOOK_REQUESTS
+
+_UNAVAILABLE = 503
+
+
+def register(registry: kopf.OperatorRegistry, *, api: Api, config: ClusterConfig) -> None:
+    """Put the admission handlers into a registry."""
+
+    @kopf.on.mutate("", "v1", "pods", id="mutate-pods", operation="CREATE", registry=registry)
+    async def mutate_pods(
+        body: kopf.Body, patch: kopf.Patch, namespace: str | None, **_: Any
+    ) -> None:
+        pod = dict(body)
+        with _answering():
+            named = claim_named_by(pod)
+            claim = None if named is None else await _read_claim(api, namespace or "", named.name)
+            operations = mutate_pod(pod, config, lambda _: claim)
+
+        def apply(mutated: Any) -> None:
+            jsonpatch.apply_patch(mutated, operations, in_place=True)
+
+        if operations:
+            patch.fns.append(apply)
+
+    @kopf.on.validate("", "v1", "pods", id="validate-pods", operation="CREATE", registry=registry)
+    async def validate_pods(body: kopf.Body, **_: Any) -> None:
+        with _answering():
+            validate_pod(dict(body), config)
+
+    @kopf.on.validate(
+        VGPU_CLAIMS.group,
+        VGPU_CLAIMS.version,
+        VGPU_CLAIMS.plural,
+        id="validate-claims",
+        operations=["CREATE", "UPDATE"],
+        registry=registry,
+    )
+    async def validate_claims(body: kopf.Body, **more: Any) -> None:
+        old = more["old"]
+        with _answering():
+            validate_claim(dict(body), None if old is None else dict(old))
+
+
+class _answering:  # noqa: N801 - reads as a statement
+    """What the pure functions refuse becomes kopf's refusal, and is counted by its code."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, Denied):
+            WEBHOOK_REQUESTS.labels(code=error.code).inc()
+            raise kopf.AdmissionError(error.message, code=error.code) from error
+        if isinstance(error, ClientError):
+            # Fail closed, and say that it is not the user's fault.
+            WEBHOOK_REQUESTS.labels(code=_UNAVAILABLE).inc()
+            text = f"the claim cannot be read now, try again: {error}"
+            raise kopf.AdmissionError(text, code=_UNAVAILABLE) from error
+        if error is None:
+            WEBHOOK_REQUESTS.labels(code=200).inc()
+
+
+async def _read_claim(api: Api, namespace: str, name: str) -> VGPUClaim | None:
+    """The claim as it stands now: a cache could be behind the user's last command."""
+    try:
+        return VGPUClaim.read(await api.get(VGPU_CLAIMS, name, namespace=namespace))
+    except NotFound:
+        return None
