@@ -29,7 +29,7 @@ def write_checkpoint(
         registered: the healthy ids of each resource.
     """
     data = {
-        "PodDeviceEntries": [_entry(holding) for holding in holdings],
+        "PodDeviceEntries": [_entry(holding) for holding in holdings] or None,  # as Go writes none
         "RegisteredDevices": {name: sorted(ids) for name, ids in sorted(registered.items())},
     }
     text = json.dumps({"Data": data, "Checksum": _checksum(data)}, separators=(",", ":"))

@@ -138,6 +138,16 @@ class Kubelet:
         process = self._worker(namespace, pod).process(container)
         return await process.exec(command, environment or {}, limit)
 
+    async def kill_container(self, namespace: str, pod: str, container: str) -> None:
+        """Kill a running container, as the kernel does to one that ran out of memory.
+
+        Raises:
+            LookupError: there is no such pod here, or the container is not running.
+        """
+        process = self._worker(namespace, pod).process(container)
+        process.kill()
+        await process.wait()
+
     def environment(self, namespace: str, pod: str, container: str) -> Mapping[str, str]:
         """Return the environment that a running container was started with.
 
