@@ -1,0 +1,70 @@
+"""What the agent is told when it starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from vgpu_api.config import ClusterConfig
+from vgpu_nodeagent.deviceplugin.kubelet_checkpoint import FILE_NAME
+
+PLUGIN_SOCKET = "vgpu.sock"
+
+
+@dataclass(frozen=True, slots=True)
+class AgentConfig:
+    """Arguments and environment, read once.
+
+    Attributes:
+        node_name: The node that this agent serves.
+        kubeconfig: Path of a kubeconfig; None: the environment's, or the pod's service account.
+        cluster: The cluster's configuration.
+        state_dir: Where the agent keeps what must survive it; the same path on the host.
+        kubelet_dir: The kubelet's root folder.
+        cdi_dir: The runtime's folder of CDI specs.
+        library: The native library, in this process's file system.
+        driver_files: Files that every container gets, as (host path, container path).
+        metrics_port: Port of the metrics; 0 for none.
+        log_level: Name of a logging level.
+    """
+
+    node_name: str
+    state_dir: Path
+    library: Path
+    kubeconfig: str | None = None
+    cluster: ClusterConfig = field(default_factory=ClusterConfig)
+    kubelet_dir: Path = Path("/var/lib/kubelet")
+    cdi_dir: Path = Path("/var/run/cdi")
+    driver_files: tuple[tuple[str, str], ...] = ()
+    metrics_port: int = 9394
+    log_level: str = "INFO"
+
+    @property
+    def resource(self) -> str:
+        """The resource that is registered with the kubelet."""
+        return self.cluster.nvidia.resource_count_name
+
+    @property
+    def plugin_socket(self) -> Path:
+        """The device plugin's own socket."""
+        return self.kubelet_dir / "device-plugins" / PLUGIN_SOCKET
+
+    @property
+    def kubelet_socket(self) -> Path:
+        """Where device plugins register."""
+        return self.kubelet_dir / "device-plugins" / "kubelet.sock"
+
+    @property
+    def kubelet_checkpoint(self) -> Path:
+        """The kubelet's record of allocations."""
+        return self.kubelet_dir / "device-plugins" / FILE_NAME
+
+    @property
+    def pod_resources_socket(self) -> Path:
+        """Where PodResources is served."""
+        return self.kubelet_dir / "pod-resources" / "kubelet.sock"
+
+    @property
+    def kubelet_pods(self) -> Path:
+        """The kubelet's folder of pods, by UID."""
+        return self.kubelet_dir / "pods"

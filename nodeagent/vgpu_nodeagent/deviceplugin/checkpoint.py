@@ -1,0 +1,121 @@
+"""The slot state on disk: every transition is durable before anybody hears of it.
+
+A restarted agent is never asked Allocate again, so a name that it forgot is a container that can
+never start, and a holding that it forgot is capacity given away twice. A file that is cut,
+changed or of another format is never read in part: it is set aside for people to look at, and
+the state is rebuilt from what kubelet and API server know (`rebuild.py`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from vgpu_nodeagent.deviceplugin.slots import SlotState
+from vgpu_nodeagent.errors import CheckpointDamaged
+
+FORMAT = 1
+_STATE = TypeAdapter(SlotState)
+
+
+class Checkpoint:
+    """The current slot state and its file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.state = SlotState()
+
+    def load(self) -> bool:
+        """Read the state; False where there is no file yet.
+
+        Raises:
+            CheckpointDamaged: The file is there and cannot be trusted; the message says why.
+            OSError: It cannot be read.
+        """
+        try:
+            content = self._path.read_bytes()
+        except FileNotFoundError:
+            return False
+        self.state = decode(self._path, content)
+        return True
+
+    def commit(self, state: SlotState) -> None:
+        """Make `state` the current one, on disk first.
+
+        Raises:
+            OSError: It could not be written; the old state remains, here and on disk.
+        """
+        if state is self.state:
+            return
+        write_durably(self._path, encode(state))
+        self.state = state
+
+    def set_aside(self, stamp: str) -> Path:
+        """Move a damaged file out of the way; returns where to."""
+        aside = self._path.with_name(f"{self._path.name}.damaged-{stamp}")
+        os.rename(self._path, aside)
+        return aside
+
+
+def encode(state: SlotState) -> bytes:
+    """The file's content: format, checksum, state."""
+    body = _STATE.dump_python(state, mode="json")
+    document = {"format": FORMAT, "checksum": _checksum(body), "state": body}
+    return json.dumps(document, indent=1, sort_keys=True).encode()
+
+
+def decode(path: Path, content: bytes) -> SlotState:
+    """The state in a file's content.
+
+    Raises:
+        CheckpointDamaged: Cut, changed, or of a format that this agent does not know.
+    """
+    try:
+        document = json.loads(content)
+    except ValueError as error:
+        raise CheckpointDamaged(path, f"is cut or not JSON ({error})") from error
+    if not isinstance(document, dict) or "format" not in document:
+        raise CheckpointDamaged(path, "is not a checkpoint: it names no format")
+    if document["format"] != FORMAT:
+        raise CheckpointDamaged(
+            path, f"has format {document['format']!r}; this agent knows {FORMAT}"
+        )
+    body = document.get("state")
+    if document.get("checksum") != _checksum(body):
+        raise CheckpointDamaged(path, "has a checksum that is not its content's")
+    try:
+        return _STATE.validate_python(body)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"])
+        raise CheckpointDamaged(path, f"field {field}: {first['msg']}") from error
+
+
+def write_durably(path: Path, content: bytes) -> None:
+    """Replace a file so that after a crash it is the old one or the new one, whole.
+
+    Raises:
+        OSError: It could not be written; the old one is untouched.
+    """
+    temporary = path.with_name(f".{path.name}.new")
+    with open(temporary, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.rename(temporary, path)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _checksum(body: Mapping[str, Any] | None) -> str:
+    canonical = json.dumps(body, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()

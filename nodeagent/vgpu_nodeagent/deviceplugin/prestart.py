@@ -1,0 +1,303 @@
+"""Allocate and PreStart: where a slot becomes a lease, and a lease a grant.
+
+Allocate answers before anybody knows for whom. PreStart finds the pod, its claim and whether it
+still fits, and only then opens the allocation. Between the last check and the last file written
+there is no `await`, so nothing moves underneath and no lock is needed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from vgpu_api.effective import effective_use
+from vgpu_api.v1alpha1 import Allocation, VGPUClaim
+from vgpu_nodeagent.deviceplugin import slots
+from vgpu_nodeagent.deviceplugin.checkpoint import Checkpoint
+from vgpu_nodeagent.deviceplugin.identity import Consumer, identify
+from vgpu_nodeagent.deviceplugin.kubelet_checkpoint import read_kubelet_checkpoint
+from vgpu_nodeagent.deviceplugin.pod_resources import PodResources
+from vgpu_nodeagent.deviceplugin.slots import Holding
+from vgpu_nodeagent.deviceplugin.waiting import WaitingPods
+from vgpu_nodeagent.enforcement.allocations import Allocations
+from vgpu_nodeagent.enforcement.cdi import Mount
+from vgpu_nodeagent.enforcement.grants import ContainerGrant, container_grant
+from vgpu_nodeagent.errors import KubeletUnavailable, PageDamaged, Refused, Why
+from vgpu_nodeagent.inventory import Inventory
+from vgpu_nodeagent.node_view import NodeView, Place
+from vgpu_nodeagent.reports import Reports
+
+logger = logging.getLogger(__name__)
+
+SETTLE_S = 0.01
+"""How long a runtime gets to notice a new spec file."""
+
+_MAY_PASS = frozenset(
+    {
+        Why.NOT_SYNCED,
+        Why.POD_UNKNOWN,
+        Why.RECORDS_DISAGREE,
+        Why.WRONG_POD,
+        Why.NO_CLAIM,
+        Why.SLOT_TAKEN,
+        Why.CLAIM_CLOSED,
+        Why.OVER_CAPACITY,
+    }
+)
+"""Refusals that end by themselves when a watch catches up or a release is done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """What PreStart works on: the node's name, our resource, and everybody's records."""
+
+    name: str
+    resource: str
+    view: NodeView
+    inventory: Inventory
+    checkpoint: Checkpoint
+    allocations: Allocations
+    pod_resources: PodResources
+    kubelet_checkpoint: Path
+
+
+@dataclass(slots=True)
+class _Found:
+    """How far a PreStart came, for its report."""
+
+    consumer: Consumer | None = None
+    claim: VGPUClaim | None = None
+
+
+class PreStart:
+    """Answers Allocate and PreStartContainer.
+
+    Args:
+        node: The node.
+        reports: Who is told of grants and refusals.
+        waiting: The pods to wake when what they lack appears.
+        sweep: Releases what has ended, now.
+        patience_s: How long a refusal that may pass is waited out within one call.
+        nonce: Makes a string never used before.
+        now: Seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        *,
+        reports: Reports,
+        waiting: WaitingPods,
+        sweep: Callable[[], Awaitable[None]],
+        patience_s: float = 1.5,
+        nonce: Callable[[], str] = lambda: secrets.token_hex(6),
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._node = node
+        self._reports = reports
+        self._waiting = waiting
+        self._sweep = sweep
+        self._patience_s = patience_s
+        self._nonce = nonce
+        self._now = now
+
+    def allocate(self, slot_ids: Iterable[str]) -> tuple[str, tuple[Mount, Mount]]:
+        """Lease slots to a container not yet known; on disk when this returns.
+
+        Returns:
+            The lease's name, and the mounts of its page and usage folder.
+
+        Raises:
+            Refused: It cannot be recorded.
+        """
+        checkpoint = self._node.checkpoint
+        state, lease = slots.allocate(
+            checkpoint.state, slot_ids=slot_ids, nonce=self._nonce(), now=self._now()
+        )
+        try:
+            mounts = self._node.allocations.create(lease.name)
+            checkpoint.commit(state)
+        except OSError as error:
+            self._node.allocations.close(lease.name)
+            raise Refused(Why.STORAGE_FAILED, f"cannot record the allocation: {error}") from error
+        return lease.name, mounts
+
+    async def prepare(self, slot_ids: Iterable[str], *, still_wanted: Callable[[], bool]) -> None:
+        """Give the container that the kubelet is about to start what its claim says.
+
+        Args:
+            slot_ids: The container's slots.
+            still_wanted: Whether the kubelet still waits for the answer.
+
+        Raises:
+            Refused: The container must not start.
+        """
+        ids = tuple(slot_ids)
+        found = _Found()
+        try:
+            await self._try(ids, still_wanted, found)
+        except Refused as refused:
+            self._report(refused, found)
+            raise
+        if found.consumer is not None and found.claim is not None:
+            self._waiting.done(_place(found.consumer))
+            self._reports.prepared(found.claim, _summary(found.claim))
+        await asyncio.sleep(SETTLE_S)
+
+    async def _try(
+        self, ids: tuple[str, ...], still_wanted: Callable[[], bool], found: _Found
+    ) -> None:
+        """Attempt until granted, refused for good, or out of patience."""
+        deadline = asyncio.get_running_loop().time() + self._patience_s
+        wait_s = 0.05
+        while True:
+            try:
+                await self._attempt(ids, still_wanted, found)
+                return
+            except Refused as refused:
+                left_s = deadline - asyncio.get_running_loop().time()
+                if refused.reason not in _MAY_PASS or left_s <= 0:
+                    raise
+            await self._sweep()
+            await asyncio.sleep(min(wait_s, left_s))
+            wait_s *= 2
+
+    async def _attempt(
+        self, ids: tuple[str, ...], still_wanted: Callable[[], bool], found: _Found
+    ) -> None:
+        node = self._node
+        if not node.view.is_synced:
+            raise Refused(
+                Why.NOT_SYNCED, "the node agent has not yet read pods and claims of this node"
+            )
+        try:
+            listing = await node.pod_resources.list()
+            entries = read_kubelet_checkpoint(node.kubelet_checkpoint, resource=node.resource)
+        except KubeletUnavailable as error:
+            raise Refused(Why.KUBELET_UNAVAILABLE, str(error)) from error
+        # From here on: no await, until everything is written.
+        found.consumer = identify(
+            ids, entries=entries, listing=listing, pods=node.view.pods.objects
+        )
+        found.claim, allocation = self._claim_of(found.consumer)
+        self._grant(found.consumer, found.claim, allocation, still_wanted)
+
+    def _claim_of(self, consumer: Consumer) -> tuple[VGPUClaim, Allocation]:
+        """The one claim on this node that is reserved for exactly this pod."""
+        pod = consumer.pod.metadata
+        named = [
+            (claim, claim.status.reserved_for.pod_uid)
+            for claim in self._node.view.claims.objects.values()
+            if claim.metadata.namespace == pod.namespace
+            and claim.status.reserved_for is not None
+            and claim.status.reserved_for.pod_name == pod.name
+        ]
+        # A pod made anew under the same name is another consumer: only the UID counts.
+        mine = [claim for claim, pod_uid in named if pod_uid == pod.uid]
+        if named and not mine:
+            claim, pod_uid = named[0]
+            raise Refused(
+                Why.WRONG_POD,
+                f"claim {claim.metadata.name} is reserved for another pod named {pod.name} "
+                f"(UID {pod_uid}), not for this one (UID {pod.uid})",
+            )
+        if not mine:
+            raise Refused(
+                Why.NO_CLAIM,
+                f"no claim on this node is reserved for pod {pod.namespace}/{pod.name}",
+            )
+        if len(mine) > 1:
+            names = ", ".join(sorted(claim.metadata.name for claim in mine))
+            raise Refused(Why.RECORDS_DISAGREE, f"several claims are reserved for the pod: {names}")
+        allocation = mine[0].status.allocation
+        if allocation is None or allocation.node_name != self._node.name:
+            raise Refused(
+                Why.NO_CLAIM, f"claim {mine[0].metadata.name} is not allocated on this node"
+            )
+        return mine[0], allocation
+
+    def _grant(
+        self,
+        consumer: Consumer,
+        claim: VGPUClaim,
+        allocation: Allocation,
+        still_wanted: Callable[[], bool],
+    ) -> None:
+        node = self._node
+        terms = node.inventory.terms()
+        grants = {
+            binding.lease: container_grant(
+                claim,
+                allocation,
+                pod=consumer.pod,
+                container=binding.container,
+                slot_resource=node.resource,
+                terms=terms,
+            )
+            for binding in consumer.bindings
+        }
+        state = slots.grant(
+            node.checkpoint.state,
+            holding=_holding(consumer, claim, allocation),
+            bindings=consumer.bindings,
+            allocatable={uuid: card.allocatable for uuid, card in terms.items()},
+        )
+        try:
+            for lease in grants:
+                node.allocations.check(lease)
+            if not still_wanted():
+                raise Refused(Why.CALL_ENDED, "the kubelet no longer waits for this answer")
+            node.checkpoint.commit(state)
+            self._open(grants)
+        except PageDamaged as error:
+            raise Refused(Why.PAGE_DAMAGED, f"{error}; it was made anew, denying") from error
+        except OSError as error:
+            raise Refused(Why.STORAGE_FAILED, f"cannot write the grant: {error}") from error
+
+    def _open(self, grants: dict[str, ContainerGrant]) -> None:
+        minors = {uuid: card.minor for uuid, card in self._node.inventory.cards.items()}
+        for lease, grant in grants.items():
+            self._node.allocations.open(lease, grant, minors=minors)
+
+    def _report(self, refused: Refused, found: _Found) -> None:
+        if refused.reason is Why.CALL_ENDED:
+            return
+        if found.consumer is None:
+            logger.warning("a container does not start: %s: %s", refused.reason, refused)
+            return
+        pod = found.consumer.pod
+        place = _place(found.consumer)
+        logger.warning("pod %s/%s does not start: %s: %s", *place, refused.reason, refused)
+        self._waiting.add(place, refused.reason)
+        self._reports.refusal(pod, refused.reason, str(refused))
+        if found.claim is not None:
+            self._reports.not_prepared(found.claim, refused.reason, str(refused))
+
+
+def _holding(consumer: Consumer, claim: VGPUClaim, allocation: Allocation) -> Holding:
+    return Holding(
+        claim_uid=claim.metadata.uid,
+        namespace=claim.metadata.namespace or "",
+        claim_name=claim.metadata.name,
+        allocated_time=allocation.allocated_time,
+        pod_uid=consumer.pod.metadata.uid,
+        pod_name=consumer.pod.metadata.name,
+        use=dict(effective_use(claim.spec, allocation.devices)),
+    )
+
+
+def _place(consumer: Consumer) -> Place:
+    return consumer.pod.metadata.namespace or "", consumer.pod.metadata.name
+
+
+def _summary(claim: VGPUClaim) -> str:
+    return (
+        f"limits are in place: {claim.status.summary}"
+        if claim.status.summary
+        else ("limits are in place")
+    )

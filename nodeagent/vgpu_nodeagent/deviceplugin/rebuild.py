@@ -1,0 +1,100 @@
+"""The slot state from other records, when the agent's own is lost or damaged.
+
+The kubelet's checkpoint names every lease with its pod UID and container; the claims say what
+their pods hold; a page that still grants says what its processes may use, even where no claim
+can be found any more. Nothing is guessed: what no record binds stays unbound and counts once
+PreStart finds its claim, and what any record grants counts in full.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from vgpu_api.effective import Use, effective_use
+from vgpu_api.quantity import MIB
+from vgpu_api.v1alpha1 import VGPUClaim
+from vgpu_nodeagent.deviceplugin.kubelet_checkpoint import KubeletEntry
+from vgpu_nodeagent.deviceplugin.slots import Holding, Lease, SlotState, slot_order
+from vgpu_nodeagent.enforcement.abi import UNLIMITED, PageState
+from vgpu_nodeagent.enforcement.page import PageContent
+from vgpu_nodeagent.inventory import Terms
+
+
+def rebuild(
+    *,
+    entries: Iterable[KubeletEntry],
+    claims: Iterable[VGPUClaim],
+    pages: Mapping[str, PageContent | None],
+    terms: Mapping[str, Terms],
+    now: float,
+) -> SlotState:
+    """Make the state anew.
+
+    Args:
+        entries: The kubelet's checkpoint, our resource only.
+        claims: Those allocated on this node.
+        pages: By lease: what every page on disk says; None for a damaged one.
+        terms: The cards of this node, for pages without a limit.
+        now: Seconds since the epoch.
+    """
+    by_pod = {
+        claim.status.reserved_for.pod_uid: claim
+        for claim in claims
+        if claim.status.reserved_for is not None and claim.status.allocation is not None
+    }
+    leases: dict[str, Lease] = {}
+    holdings: dict[str, Holding] = {}
+    for entry in entries:
+        if not entry.lease:
+            continue
+        slot_ids = tuple(sorted(entry.slot_ids, key=slot_order))
+        lease = Lease(entry.lease, slot_ids, now)
+        page = pages.get(entry.lease)
+        if page is None or page.state is PageState.GRANT:
+            holding = _holding(entry.pod_uid, by_pod.get(entry.pod_uid), entry.lease, page, terms)
+            if holding is not None:
+                holdings[holding.claim_uid] = holding
+                lease = Lease(
+                    entry.lease, slot_ids, now, entry.pod_uid, entry.container, holding.claim_uid
+                )
+        leases[lease.name] = lease
+    for name, page in pages.items():
+        if name in leases or page is None or page.state is not PageState.GRANT:
+            continue
+        # The kubelet has forgotten it, but its processes may still be ending.
+        account = f"page:{name}"
+        slot = name.rpartition("-")[0]
+        leases[name] = Lease(name, (slot,), now, account, "", account)
+        holdings[account] = _of_page(account, account, page, terms)
+    return SlotState(leases, holdings)
+
+
+def _holding(
+    pod_uid: str,
+    claim: VGPUClaim | None,
+    lease: str,
+    page: PageContent | None,
+    terms: Mapping[str, Terms],
+) -> Holding | None:
+    if claim is not None and claim.status.allocation is not None:
+        reserved = claim.status.reserved_for
+        return Holding(
+            claim_uid=claim.metadata.uid,
+            namespace=claim.metadata.namespace or "",
+            claim_name=claim.metadata.name,
+            allocated_time=claim.status.allocation.allocated_time,
+            pod_uid=pod_uid,
+            pod_name=reserved.pod_name if reserved is not None else "",
+            use=effective_use(claim.spec, claim.status.allocation.devices),
+        )
+    return None if page is None else _of_page(f"page:{lease}", pod_uid, page, terms)
+
+
+def _of_page(account: str, pod_uid: str, page: PageContent, terms: Mapping[str, Terms]) -> Holding:
+    use: dict[str, Use] = {}
+    for limit in page.devices:
+        known = terms.get(limit.uuid)
+        whole = known.capacity.memory_mib if known is not None else 0
+        mib = whole if limit.memory_bytes == UNLIMITED else limit.memory_bytes // MIB
+        use[limit.uuid] = use.get(limit.uuid, Use()) + Use(mib, limit.cores, 1)
+    return Holding(account, "", "", "", pod_uid, "", use)

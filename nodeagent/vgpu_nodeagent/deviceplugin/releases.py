@@ -1,0 +1,234 @@
+"""Release: the end of a grant, once nothing of it can be in use any more.
+
+A pod has ended when it is terminal or gone; its containers are gone when PodResources no longer
+lists them, the kubelet has cleaned up after a pod that vanished, and no process has the usage
+region mapped. Then the page says closed, spec and folder go, the slots are free, and the claim's
+`Released` condition names the allocation. Everything is found by looking, not by remembering
+events, so that it works the same after a restart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+from vgpu_api import conditions
+from vgpu_api.core.pod import Pod
+from vgpu_api.v1alpha1 import ReservedFor, VGPUClaim
+from vgpu_nodeagent.deviceplugin import slots
+from vgpu_nodeagent.deviceplugin.kubelet_checkpoint import KubeletEntry, read_kubelet_checkpoint
+from vgpu_nodeagent.deviceplugin.pod_resources import PodListing
+from vgpu_nodeagent.deviceplugin.prestart import Node
+from vgpu_nodeagent.deviceplugin.slots import Holding
+from vgpu_nodeagent.errors import KubeletUnavailable
+from vgpu_nodeagent.reports import Reports
+
+logger = logging.getLogger(__name__)
+
+UNUSED_LEASE_S = 120.0
+"""A lease of which the kubelet's checkpoint knows nothing after so long was never used."""
+_RETRY_S = 0.5
+_ROUND_S = 10.0
+
+
+class Releases:
+    """Finds what has ended and frees it.
+
+    Args:
+        node: The node.
+        reports: Who tells the API server.
+        exists: Whether a pod with this namespace, name and UID exists anywhere (a quorum read);
+            asked only about a claim whose pod was never seen here.
+        kubelet_pods: The kubelet's folder of pods, by UID.
+        freed: Called when capacity was freed.
+        now: Seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        *,
+        reports: Reports,
+        exists: Callable[[str, str, str], Awaitable[bool]],
+        kubelet_pods: Path,
+        freed: Callable[[], None],
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._node = node
+        self._reports = reports
+        self._exists = exists
+        self._kubelet_pods = kubelet_pods
+        self._freed = freed
+        self._now = now
+        self._gone: set[str] = (
+            set()
+        )  # UIDs of pods seen here and gone since, while claims name them
+        self._wanted = asyncio.Event()
+        self._sweeping: asyncio.Task[bool] | None = None
+        node.view.on_pod(self._pod_changed)
+        node.view.on_claim(lambda old, new: self._wanted.set())
+
+    async def run(self) -> None:
+        """Sweep at every change that may end something, and every now and then."""
+        while True:
+            again_s = _RETRY_S if await self._one_sweep() else _ROUND_S
+            try:
+                await asyncio.wait_for(self._wanted.wait(), again_s)
+            except TimeoutError:
+                await self._look_for_lost_pods()
+            self._wanted.clear()
+
+    async def sweep(self) -> None:
+        """Free now what can be freed now."""
+        await self._one_sweep()
+
+    async def _one_sweep(self) -> bool:
+        """One sweep, shared by all who want one; whether something is left to be freed soon."""
+        if self._sweeping is None or self._sweeping.done():
+            self._sweeping = asyncio.ensure_future(self._sweep())
+        return await asyncio.shield(self._sweeping)
+
+    async def _sweep(self) -> bool:
+        node = self._node
+        if not node.view.is_synced:
+            return True
+        left = False
+        ended = [
+            holding
+            for holding in node.checkpoint.state.holdings.values()
+            if not holding.closed and self._has_ended(holding.pod_uid)
+        ]
+        unused = self._unused_leases()
+        if ended or unused:
+            try:
+                listing = await node.pod_resources.list()
+                entries = read_kubelet_checkpoint(node.kubelet_checkpoint, resource=node.resource)
+                for holding in ended:
+                    left |= not await self._close_unless_used(holding, listing, entries)
+                self._drop(unused, entries)
+            except (KubeletUnavailable, OSError) as error:
+                logger.warning("release must wait: %s", error)
+                left = True
+        self._settle_claims()
+        return left
+
+    def _has_ended(self, pod_uid: str) -> bool:
+        """Whether a pod that once ran here has ended."""
+        pod = self._node.view.pod_with_uid(pod_uid)
+        return pod is None or pod.is_terminal
+
+    async def _close_unless_used(
+        self, holding: Holding, listing: PodListing, entries: Sequence[KubeletEntry]
+    ) -> bool:
+        node = self._node
+        leases = node.checkpoint.state.of_claim(holding.claim_uid)
+        place = (holding.namespace, holding.pod_name)
+        known = {entry.lease for entry in entries}
+        for lease in leases:
+            for container in listing.holders(frozenset(lease.slot_ids)):
+                # Under the same name and slots there may be a new pod already: only a lease that
+                # the kubelet still has on record is held.
+                if (container.namespace, container.pod) == place and lease.name in known:
+                    return False
+        if node.view.pod_with_uid(holding.pod_uid) is None:
+            if (self._kubelet_pods / holding.pod_uid).exists():
+                return False
+            for lease in leases:
+                if await asyncio.to_thread(node.allocations.running_processes, lease.name):
+                    return False
+        for lease in leases:
+            node.allocations.close(lease.name)
+        node.checkpoint.commit(slots.close(node.checkpoint.state, holding.claim_uid))
+        logger.info("released claim %s/%s", holding.namespace, holding.claim_name)
+        self._freed()
+        return True
+
+    def _unused_leases(self) -> list[str]:
+        """Leases that were never bound and are old enough to judge."""
+        oldest = self._now() - UNUSED_LEASE_S
+        leases = self._node.checkpoint.state.leases.values()
+        return [
+            lease.name for lease in leases if not lease.is_bound and lease.allocated_at < oldest
+        ]
+
+    def _drop(self, unused: Sequence[str], entries: Sequence[KubeletEntry]) -> None:
+        known = {entry.lease for entry in entries}
+        for name in unused:
+            if name not in known:
+                self._node.allocations.close(name)
+                checkpoint = self._node.checkpoint
+                checkpoint.commit(slots.drop(checkpoint.state, name))
+                self._freed()
+
+    def _settle_claims(self) -> None:
+        """Report what is released; forget holdings of which the API server knows."""
+        node = self._node
+        for holding in list(node.checkpoint.state.holdings.values()):
+            claim = node.view.claim_with_uid(holding.claim_uid)
+            if holding.closed and (
+                claim is None or _allocated_time(claim) != holding.allocated_time
+            ):
+                node.checkpoint.commit(slots.forget(node.checkpoint.state, holding.claim_uid))
+        for claim in node.view.claims.objects.values():
+            time_ = _allocated_time(claim)
+            if not _is_released(claim) and self._nothing_in_use(claim):
+                self._reports.released(claim, time_)
+        self._gone &= {reserved.pod_uid for _, reserved in _reserved(node)}
+
+    def _nothing_in_use(self, claim: VGPUClaim) -> bool:
+        holding = self._node.checkpoint.state.holdings.get(claim.metadata.uid)
+        if holding is not None and holding.allocated_time == _allocated_time(claim):
+            return holding.closed
+        reserved = claim.status.reserved_for
+        if reserved is None or holding is not None:
+            return False
+        pod = self._node.view.pod_with_uid(reserved.pod_uid)
+        return pod.is_terminal if pod is not None else reserved.pod_uid in self._gone
+
+    async def _look_for_lost_pods(self) -> None:
+        """Pods of claims that were never seen here: bound and deleted while the agent was away?
+
+        A pod that is merely not bound yet exists, and there is nothing to do for it.
+        """
+        for claim, reserved in _reserved(self._node):
+            if (
+                reserved.pod_uid in self._gone
+                or claim.metadata.uid in self._node.checkpoint.state.holdings
+                or self._node.view.pod_with_uid(reserved.pod_uid) is not None
+            ):
+                continue
+            namespace = claim.metadata.namespace or ""
+            if not await self._exists(namespace, reserved.pod_name, reserved.pod_uid):
+                self._gone.add(reserved.pod_uid)
+
+    def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
+        if old is not None and (new is None or new.metadata.uid != old.metadata.uid):
+            self._gone.add(old.metadata.uid)
+            self._reports.pod_gone(old.metadata.uid)
+            self._wanted.set()
+        elif new is not None and new.is_terminal:
+            self._wanted.set()
+
+
+def _reserved(node: Node) -> list[tuple[VGPUClaim, ReservedFor]]:
+    return [
+        (claim, claim.status.reserved_for)
+        for claim in node.view.claims.objects.values()
+        if claim.status.reserved_for is not None
+    ]
+
+
+def _allocated_time(claim: VGPUClaim) -> str:
+    return claim.status.allocation.allocated_time if claim.status.allocation is not None else ""
+
+
+def _is_released(claim: VGPUClaim) -> bool:
+    released = conditions.find(claim.status.conditions, conditions.RELEASED)
+    return (
+        released is not None
+        and released.status == "True"
+        and released.message == _allocated_time(claim)
+    )

@@ -1,0 +1,275 @@
+"""Slots and leases: which allocation belongs to which pod, as a pure state machine.
+
+The kubelet hands out interchangeable slot ids and never says for whom. Each answer to Allocate is
+a *lease* with a name used once; the first PreStart binds the lease to a pod, and from then on to
+no other. What the lease's claim uses of each card is its *holding*: it counts against the cards
+until it is closed, whatever the API server says meanwhile.
+
+States are values: every transition returns a new one, so a state is on disk before it is in use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from vgpu_api.effective import Use
+from vgpu_nodeagent.errors import Refused, Why
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """One container's share of an Allocate answer.
+
+    Attributes:
+        name: `slot-7-<nonce>`: the CDI device and the folder; never used twice.
+        slot_ids: The kubelet's device ids, sorted.
+        allocated_at: Seconds since the epoch.
+        pod_uid: The pod it is bound to; empty until the first PreStart.
+        container: The container of that pod.
+        claim_uid: The claim that granted it.
+    """
+
+    name: str
+    slot_ids: tuple[str, ...]
+    allocated_at: float
+    pod_uid: str = ""
+    container: str = ""
+    claim_uid: str = ""
+
+    @property
+    def is_bound(self) -> bool:
+        """A pod holds it."""
+        return bool(self.pod_uid)
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What a claim, once granted here, holds of this node's cards.
+
+    Attributes:
+        claim_uid: The claim.
+        namespace: Its namespace, and the pod's.
+        claim_name: Its name.
+        allocated_time: Names the allocation among those that the claim may have had.
+        pod_uid: The pod.
+        pod_name: Its name.
+        use: Effective use per card UUID.
+        closed: Its pages deny and its containers are gone; kept until the API server knows.
+    """
+
+    claim_uid: str
+    namespace: str
+    claim_name: str
+    allocated_time: str
+    pod_uid: str
+    pod_name: str
+    use: Mapping[str, Use]
+    closed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """A lease that is to be bound, and to which container."""
+
+    lease: str
+    container: str
+
+
+@dataclass(frozen=True, slots=True)
+class SlotState:
+    """All leases by name and all holdings by claim UID."""
+
+    leases: Mapping[str, Lease] = field(default_factory=dict)
+    holdings: Mapping[str, Holding] = field(default_factory=dict)
+
+    def on(self, slot_ids: Collection[str]) -> list[Lease]:
+        """The leases on any of these slots, oldest first."""
+        wanted = set(slot_ids)
+        found = [lease for lease in self.leases.values() if wanted.intersection(lease.slot_ids)]
+        return sorted(found, key=lambda lease: (lease.allocated_at, lease.name))
+
+    def of_claim(self, claim_uid: str) -> list[Lease]:
+        """The leases that a claim granted."""
+        return [lease for lease in self.leases.values() if lease.claim_uid == claim_uid]
+
+    def slots_in_use(self) -> frozenset[str]:
+        """Slots with any lease, bound or not."""
+        return frozenset(slot for lease in self.leases.values() for slot in lease.slot_ids)
+
+    def used(self, *, but: str = "") -> Mapping[str, Use]:
+        """Use per card of all holdings that are not closed, `but` one claim's."""
+        total: dict[str, Use] = {}
+        for holding in self.holdings.values():
+            if not holding.closed and holding.claim_uid != but:
+                for uuid, use in holding.use.items():
+                    total[uuid] = total.get(uuid, Use()) + use
+        return total
+
+
+def slot_order(slot_id: str) -> tuple[int, str]:
+    """Sorts slots by their number."""
+    digits = slot_id.rpartition("-")[2]
+    return (int(digits) if digits.isdigit() else 0, slot_id)
+
+
+def allocate(
+    state: SlotState, *, slot_ids: Iterable[str], nonce: str, now: float
+) -> tuple[SlotState, Lease]:
+    """Answer an Allocate with a lease of a new name.
+
+    Leases already on these slots stay: an ordinary init container's slot goes on to a later
+    container of its pod before anything has started, and both need theirs.
+
+    Raises:
+        Refused: No slots, or a nonce that was used.
+    """
+    ids = tuple(sorted(set(slot_ids), key=slot_order))
+    if not ids:
+        raise Refused(Why.UNKNOWN_SLOT, "the kubelet allocated no slot")
+    lease = Lease(f"{ids[0]}-{nonce}", ids, now)
+    if lease.name in state.leases:
+        raise Refused(Why.SLOT_TAKEN, f"allocation {lease.name} exists already")
+    return replace(state, leases={**state.leases, lease.name: lease}), lease
+
+
+def grant(
+    state: SlotState,
+    *,
+    holding: Holding,
+    bindings: Collection[Binding],
+    allocatable: Mapping[str, Use],
+) -> SlotState:
+    """Bind leases to the containers of one pod, on the account of its claim.
+
+    Args:
+        state: As it is.
+        holding: What the claim as a whole uses.
+        bindings: Every lease to fill, with its container.
+        allocatable: What may be given away of each card, by UUID.
+
+    Raises:
+        Refused: A lease or slot is another pod's, the claim's account is closed or another's, a
+            card is unknown, or the sum over a card would exceed what it has.
+    """
+    _check_account(state, holding)
+    leases = dict(state.leases)
+    for binding in bindings:
+        leases[binding.lease] = _bound(state, holding, binding)
+    _check_sums(state, holding, allocatable)
+    return replace(state, leases=leases, holdings={**state.holdings, holding.claim_uid: holding})
+
+
+def close(state: SlotState, claim_uid: str) -> SlotState:
+    """End a claim's leases; its slots are free and its use no longer counts."""
+    holding = state.holdings.get(claim_uid)
+    if holding is None:
+        return state
+    leases = {n: lease for n, lease in state.leases.items() if lease.claim_uid != claim_uid}
+    closed = replace(holding, closed=True)
+    return SlotState(leases, {**state.holdings, claim_uid: closed})
+
+
+def forget(state: SlotState, claim_uid: str) -> SlotState:
+    """Drop a closed holding once the API server knows of it; an open one stays."""
+    holding = state.holdings.get(claim_uid)
+    if holding is None or not holding.closed:
+        return state
+    holdings = {uid: other for uid, other in state.holdings.items() if uid != claim_uid}
+    return replace(state, holdings=holdings)
+
+
+def drop(state: SlotState, lease_name: str) -> SlotState:
+    """Forget a lease that was never bound; a bound one stays."""
+    lease = state.leases.get(lease_name)
+    if lease is None or lease.is_bound:
+        return state
+    leases = {name: other for name, other in state.leases.items() if name != lease_name}
+    return replace(state, leases=leases)
+
+
+def _check_account(state: SlotState, holding: Holding) -> None:
+    old = state.holdings.get(holding.claim_uid)
+    if old is None:
+        return
+    claim = f"{holding.namespace}/{holding.claim_name}"
+    same_allocation = old.allocated_time == holding.allocated_time
+    if old.closed and same_allocation:
+        raise Refused(Why.CLAIM_CLOSED, f"this allocation of claim {claim} has ended on this node")
+    if not old.closed and not (same_allocation and old.pod_uid == holding.pod_uid):
+        raise Refused(
+            Why.CLAIM_CLOSED,
+            f"claim {claim} still serves pod {old.pod_name} (UID {old.pod_uid}) on this node",
+        )
+
+
+def _bound(state: SlotState, holding: Holding, binding: Binding) -> Lease:
+    lease = state.leases.get(binding.lease)
+    if lease is None:
+        raise Refused(
+            Why.UNKNOWN_ALLOCATION,
+            f"the kubelet names allocation {binding.lease}, which this agent does not know",
+        )
+    for other in state.on(lease.slot_ids):
+        if other.is_bound and other.pod_uid != holding.pod_uid:
+            raise Refused(
+                Why.SLOT_TAKEN,
+                f"{', '.join(lease.slot_ids)} still belongs to the pod with UID {other.pod_uid}; "
+                "its release is under way",
+            )
+    if lease.is_bound and lease.container != binding.container:
+        raise Refused(
+            Why.RECORDS_DISAGREE,
+            f"allocation {lease.name} belongs to container {lease.container}, "
+            f"not {binding.container}",
+        )
+    return replace(
+        lease,
+        pod_uid=holding.pod_uid,
+        container=binding.container,
+        claim_uid=holding.claim_uid,
+    )
+
+
+def _check_sums(state: SlotState, holding: Holding, allocatable: Mapping[str, Use]) -> None:
+    used = state.used(but=holding.claim_uid)
+    for uuid, use in holding.use.items():
+        has = allocatable.get(uuid)
+        if has is None:
+            raise Refused(Why.UNKNOWN_DEVICE, f"card {uuid} is not on this node")
+        already = used.get(uuid, Use())
+        total = already + use
+        for word, wanted, limit, held, unit in (
+            ("memory", total.memory_mib, has.memory_mib, already.memory_mib, " MiB"),
+            ("cores", total.cores, has.cores, already.cores, " %"),
+            ("slots", total.slots, has.slots, already.slots, ""),
+        ):
+            if wanted > limit:
+                raise Refused(
+                    Why.OVER_CAPACITY,
+                    f"claim {holding.namespace}/{holding.claim_name} does not fit on card {uuid}: "
+                    f"{word} {limit}{unit}, {held}{unit} in use here, "
+                    f"{wanted - held}{unit} more asked",
+                )
+
+
+def offer(*, total: int, usable: int, in_use: Collection[str]) -> list[tuple[str, bool]]:
+    """The slots to show the kubelet, each with its health.
+
+    Ids stand for no card, so a card that is not usable shrinks the free ones, from the top. One in
+    use never turns unhealthy and never vanishes: the kubelet would fail its pod at a restart.
+
+    Args:
+        total: Slots of all cards known.
+        usable: Slots of the cards that can take something new.
+        in_use: Slots with a lease.
+    """
+    every = {f"slot-{number}" for number in range(total)} | set(in_use)
+    ordered = sorted(every, key=slot_order)
+    spare = max(0, usable - len(in_use))
+    shown = []
+    for slot in ordered:
+        free = slot not in in_use
+        shown.append((slot, not free or spare > 0))
+        spare -= free
+    return shown

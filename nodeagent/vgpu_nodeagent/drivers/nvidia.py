@@ -1,0 +1,255 @@
+"""NVIDIA cards through NVML: the only module that knows pynvml.
+
+NVML is loaded when it is first needed and again after it was lost, so that an agent may run on a
+node before its driver is installed. Every call runs in a thread with a deadline; events have a
+thread of their own, because waiting for them blocks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, TypeVar
+
+import pynvml
+
+from vgpu_nodeagent.drivers.base import Card, CardEvent, CardLink, CardUsage, Severity
+from vgpu_nodeagent.drivers.calls import CallThread
+from vgpu_nodeagent.errors import DriverUnavailable
+
+T = TypeVar("T")
+
+MIB = 1 << 20
+DEADLINE_S = 10.0
+_EVENT_WAIT_MS = 1000
+_EVENT_RETRY_S = 30.0
+
+APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
+"""Faults of a program, not of the card. Source: NVIDIA's XID catalogue ("user application")."""
+
+# NVML's topology levels, nearest first: word as nvidia-smi prints it, and score.
+_LEVELS = {
+    pynvml.NVML_TOPOLOGY_INTERNAL: ("PIX", 60),
+    pynvml.NVML_TOPOLOGY_SINGLE: ("PIX", 50),
+    pynvml.NVML_TOPOLOGY_MULTIPLE: ("PXB", 40),
+    pynvml.NVML_TOPOLOGY_HOSTBRIDGE: ("PHB", 30),
+    pynvml.NVML_TOPOLOGY_NODE: ("NODE", 20),
+    pynvml.NVML_TOPOLOGY_SYSTEM: ("SYS", 10),
+}
+_NVLINK_SCORE = 100
+_ARCHITECTURES = {2: "Kepler", 3: "Maxwell", 4: "Pascal", 5: "Volta", 6: "Turing", 7: "Ampere"}
+_ARCHITECTURES |= {8: "Ada", 9: "Hopper", 10: "Blackwell"}
+_NO_NUMA = 0xFFFFFFFF
+
+
+class NvidiaDriver:
+    """All NVIDIA cards of this machine."""
+
+    def __init__(self, *, deadline_s: float = DEADLINE_S) -> None:
+        self._calls = CallThread("NVML", deadline_s=deadline_s)
+        self._events = CallThread("NVML events", deadline_s=deadline_s)
+        self._loaded = False
+        self._event_set: Any = None
+
+    @property
+    def vendor(self) -> str:
+        """As in a request's `vendor`."""
+        return "nvidia"
+
+    async def cards(self) -> tuple[Card, ...]:
+        """The cards, by index.
+
+        Raises:
+            DriverUnavailable: NVML is missing, fails or hangs.
+        """
+        return await self._calls.call(self._guarded(_read_cards))
+
+    async def usage(self) -> Mapping[str, CardUsage]:
+        """Memory and compute in use, by UUID.
+
+        Raises:
+            DriverUnavailable: NVML is missing, fails or hangs.
+        """
+        return await self._calls.call(self._guarded(_read_usage))
+
+    async def next_event(self) -> CardEvent:
+        """Wait for an XID or ECC event. A driver that cannot tell is asked again later."""
+        while True:
+            try:
+                event = await self._events.call(self._guarded(self._wait_event))
+            except DriverUnavailable:
+                self._event_set = None
+                await asyncio.sleep(_EVENT_RETRY_S)
+                continue
+            if event is not None:
+                return event
+
+    def close(self) -> None:
+        """Let the threads end."""
+        self._calls.close()
+        self._events.close()
+
+    def _guarded(self, function: Callable[[], T]) -> Callable[[], T]:
+        """The function with NVML loaded before it, and its errors in our words."""
+
+        def guarded() -> T:
+            try:
+                if not self._loaded:
+                    pynvml.nvmlInit()
+                    self._loaded = True
+                return function()
+            except pynvml.NVMLError as error:
+                if error.value in (
+                    pynvml.NVML_ERROR_UNINITIALIZED,
+                    pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
+                    pynvml.NVML_ERROR_LIBRARY_NOT_FOUND,
+                ):
+                    self._loaded = False
+                raise DriverUnavailable(f"NVML: {error}") from error
+
+        return guarded
+
+    def _wait_event(self) -> CardEvent | None:
+        if self._event_set is None:
+            self._event_set = _register_events()
+        try:
+            data = pynvml.nvmlEventSetWait_v2(self._event_set, _EVENT_WAIT_MS)
+        except pynvml.NVMLError_Timeout:
+            return None
+        uuid = _optional(lambda: _text(pynvml.nvmlDeviceGetUUID(data.device)), "")
+        return classify(uuid, int(data.eventType), int(data.eventData))
+
+
+def classify(uuid: str, event_type: int, data: int) -> CardEvent:
+    """What an NVML event means for its card.
+
+    Args:
+        uuid: The card; empty when the driver could not say, then all cards are meant.
+        event_type: The NVML event's type.
+        data: The XID, for an XID event.
+    """
+    if event_type == pynvml.nvmlEventTypeXidCriticalError:
+        severity = Severity.APPLICATION if data in APPLICATION_XIDS else Severity.FATAL
+        return CardEvent(uuid, severity, f"XID{data}", f"the driver reported XID {data}")
+    return CardEvent(uuid, Severity.FATAL, "DoubleBitECC", "an uncorrectable memory error")
+
+
+def _register_events() -> Any:
+    wanted = pynvml.nvmlEventTypeXidCriticalError | pynvml.nvmlEventTypeDoubleBitEccError
+    event_set = pynvml.nvmlEventSetCreate()
+    for index in range(pynvml.nvmlDeviceGetCount()):
+        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        supported = _optional(partial(pynvml.nvmlDeviceGetSupportedEventTypes, handle), 0)
+        if supported & wanted:
+            pynvml.nvmlDeviceRegisterEvents(handle, supported & wanted, event_set)
+    return event_set
+
+
+def _read_cards() -> tuple[Card, ...]:
+    driver = _text(pynvml.nvmlSystemGetDriverVersion())
+    version = _optional(pynvml.nvmlSystemGetCudaDriverVersion_v2, 0)
+    runtime = f"{version // 1000}.{version % 1000 // 10}" if version else ""
+    count = pynvml.nvmlDeviceGetCount()
+    handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(count)]
+    uuids = [_text(pynvml.nvmlDeviceGetUUID(handle)) for handle in handles]
+    return tuple(
+        _card(index, handle, uuids, handles, driver, runtime)
+        for index, handle in enumerate(handles)
+    )
+
+
+def _card(
+    index: int, handle: Any, uuids: list[str], handles: list[Any], driver: str, runtime: str
+) -> Card:
+    major, minor = _optional(lambda: pynvml.nvmlDeviceGetCudaComputeCapability(handle), (0, 0))
+    numa = _optional(lambda: int(pynvml.nvmlDeviceGetNumaNodeId(handle)), _NO_NUMA)
+    architecture = _optional(lambda: pynvml.nvmlDeviceGetArchitecture(handle), 0)
+    return Card(
+        index=index,
+        uuid=uuids[index],
+        model=_text(pynvml.nvmlDeviceGetName(handle)),
+        memory_mib=int(pynvml.nvmlDeviceGetMemoryInfo(handle).total) // MIB,
+        minor=_optional(lambda: int(pynvml.nvmlDeviceGetMinorNumber(handle)), index),
+        architecture=_ARCHITECTURES.get(architecture, ""),
+        compute_capability=f"{major}.{minor}" if major else "",
+        driver_version=driver,
+        runtime_version=runtime,
+        pci_bus_id=_bus_id(handle),
+        numa_node=None if numa == _NO_NUMA or numa < 0 else numa,
+        mig_enabled=_optional(lambda: pynvml.nvmlDeviceGetMigMode(handle)[0] == 1, False),
+        links=_links(index, uuids, handles),
+    )
+
+
+def _links(index: int, uuids: list[str], handles: list[Any]) -> tuple[CardLink, ...]:
+    nvlinks = _nvlinks(handles[index])
+    links = []
+    for other, handle in enumerate(handles):
+        if other == index:
+            continue
+        bus = _bus_id(handle)
+        if count := nvlinks.get(bus.lower(), 0):
+            links.append(CardLink(uuids[other], f"NV{count}", _NVLINK_SCORE * count))
+            continue
+        level = _optional(
+            partial(pynvml.nvmlDeviceGetTopologyCommonAncestor, handles[index], handle),
+            pynvml.NVML_TOPOLOGY_SYSTEM,
+        )
+        word, score = _LEVELS.get(level, ("SYS", 10))
+        links.append(CardLink(uuids[other], word, score))
+    return tuple(links)
+
+
+def _nvlinks(handle: Any) -> dict[str, int]:
+    """How many NVLinks lead to each other card, by its bus id in lower case."""
+    found: dict[str, int] = {}
+    for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
+        try:
+            if pynvml.nvmlDeviceGetNvLinkState(handle, link) != pynvml.NVML_FEATURE_ENABLED:
+                continue
+            bus = _text(pynvml.nvmlDeviceGetNvLinkRemotePciInfo_v2(handle, link).busId).lower()
+        except pynvml.NVMLError as error:
+            if error.value in (
+                pynvml.NVML_ERROR_NOT_SUPPORTED,
+                pynvml.NVML_ERROR_INVALID_ARGUMENT,
+                pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+            ):
+                break  # no NVLink, or no link of that number
+            raise
+        found[bus] = found.get(bus, 0) + 1
+    return found
+
+
+def _read_usage() -> Mapping[str, CardUsage]:
+    usage = {}
+    for index in range(pynvml.nvmlDeviceGetCount()):
+        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+        rates = _optional(partial(pynvml.nvmlDeviceGetUtilizationRates, handle), None)
+        uuid = _text(pynvml.nvmlDeviceGetUUID(handle))
+        usage[uuid] = CardUsage(int(memory.used) // MIB, int(rates.gpu) if rates is not None else 0)
+    return usage
+
+
+def _optional(call: Callable[[], T], default: T) -> T:
+    """What a call says that not every card or driver supports."""
+    try:
+        return call()
+    except pynvml.NVMLError as error:
+        if error.value in (
+            pynvml.NVML_ERROR_NOT_SUPPORTED,
+            pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+            pynvml.NVML_ERROR_INVALID_ARGUMENT,
+            pynvml.NVML_ERROR_NO_PERMISSION,
+        ):
+            return default
+        raise
+
+
+def _bus_id(handle: Any) -> str:
+    return _optional(lambda: _text(pynvml.nvmlDeviceGetPciInfo(handle).busId), "")
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)

@@ -1,0 +1,65 @@
+"""The layout of the two files shared with the library: a mirror of `libvgpu/include/vgpu_abi.h`.
+
+Little-endian, fixed offsets. A test compiles the header and compares every number here with it.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum
+
+ABI_VERSION = 1
+MAX_DEVICES = 64
+UUID_BYTES = 64
+UNLIMITED = (1 << 64) - 1
+
+PAGE_MAGIC = 0x4547415055504756
+PAGE_BYTES = 16384
+REGION_MAGIC = 0x4E47455255504756
+REGION_SLOTS = 1024
+REGION_BYTES = 2113536
+
+
+class PageState(IntEnum):
+    """What the page as a whole says."""
+
+    DENY = 0
+    GRANT = 1
+    CLOSED = 2
+
+
+class CorePolicy(IntEnum):
+    """When a compute share is enforced."""
+
+    DEFAULT = 0
+    FORCE = 1
+    DISABLE = 2
+
+
+# struct vgpu_page up to its devices: magic, abi_version, size, seq, state, epoch, device_count,
+# flags, nonce.
+PAGE_HEADER = struct.Struct("<QIIIIQII64s")
+PAGE_SEQ_OFFSET = 16
+PAGE_SEQ = struct.Struct("<I")
+# What follows `seq`: state, epoch, device_count, flags, nonce.
+PAGE_BODY_OFFSET = 20
+PAGE_BODY = struct.Struct("<IQII64s")
+PAGE_DEVICES_OFFSET = 256
+# struct vgpu_page_device: uuid, memory_limit_bytes, cores_percent, core_policy, priority, flags.
+PAGE_DEVICE = struct.Struct("<64sQIIII")
+PAGE_DEVICE_BYTES = 192
+
+# struct vgpu_region up to its columns: magic, abi_version, size, slot_count, device_count, state,
+# slot_high.
+REGION_HEADER = struct.Struct("<QIIIIII")
+REGION_COLUMNS_OFFSET = 256
+# struct vgpu_region_column: key, uuid, denied_count, denied_last_ns, peak_bytes.
+REGION_COLUMN = struct.Struct("<Q64sQQQ")
+REGION_COLUMN_BYTES = 192
+REGION_SLOTS_OFFSET = 16384
+REGION_SLOT_BYTES = 2048
+# struct vgpu_region_slot: owner, start_time, pid_namespace, image, pid, host_pid.
+REGION_SLOT_HEADER = struct.Struct("<QQQQII")
+REGION_SLOT_USED_OFFSET = 128
+REGION_SLOT_USED = struct.Struct(f"<{MAX_DEVICES}Q")
+REGION_READY = 1

@@ -1,0 +1,147 @@
+"""The files of each allocation: its folder with page and region, and its CDI spec.
+
+    <state>/slots/<lease>/limits          mounted read-only over the container's limit page
+    <state>/slots/<lease>/usage/region    in the folder mounted over the container's usage folder
+
+The two mounts are fixed in the Allocate answer; everything else comes with the CDI spec, which
+exists only while the page grants.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from vgpu_api import names
+from vgpu_nodeagent.enforcement import page, region
+from vgpu_nodeagent.enforcement.cdi import Edits, Mount, SpecFolder
+from vgpu_nodeagent.enforcement.grants import ContainerGrant
+from vgpu_nodeagent.enforcement.library import Library
+from vgpu_nodeagent.errors import PageDamaged
+
+logger = logging.getLogger(__name__)
+
+_CONTROL_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
+
+
+class Allocations:
+    """Creates, opens and closes allocations on disk.
+
+    Args:
+        root: The folder of all allocations.
+        specs: The runtime's CDI folder.
+        library: What an interposed container is given.
+        driver_mounts: The driver's files, for every container.
+        dev: Where device nodes are.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        specs: SpecFolder,
+        *,
+        library: Library,
+        driver_mounts: Sequence[Mount],
+        dev: Path = Path("/dev"),
+    ) -> None:
+        self._root = root
+        self._specs = specs
+        self._library = library
+        self._driver_mounts = tuple(driver_mounts)
+        self._dev = dev
+
+    def create(self, lease: str) -> tuple[Mount, Mount]:
+        """Make a denying page and an empty region; returns the mounts for the Allocate answer.
+
+        Raises:
+            OSError: They cannot be written.
+        """
+        folder = self._root / lease
+        usage = folder / "usage"
+        usage.mkdir(parents=True)
+        usage.chmod(0o755)
+        page.create_page(folder / "limits", name=lease)
+        region.create_region(usage / "region")
+        return (
+            Mount(str(folder / "limits"), names.CONTAINER_LIMITS),
+            Mount(str(usage), names.CONTAINER_USAGE, read_only=False),
+        )
+
+    def check(self, lease: str) -> None:
+        """Make sure that page and region are whole; bring a damaged page back to denying.
+
+        Raises:
+            PageDamaged: One of them was not; the next attempt finds it remade.
+            OSError: It cannot be written.
+        """
+        folder = self._root / lease
+        try:
+            page.read_page(folder / "limits")
+        except PageDamaged:
+            folder.mkdir(parents=True, exist_ok=True)
+            page.remake_page(folder / "limits", name=lease)
+            raise
+        if not (folder / "usage" / "region").exists():
+            (folder / "usage").mkdir(parents=True, exist_ok=True)
+            region.create_region(folder / "usage" / "region")
+
+    def open(self, lease: str, grant: ContainerGrant, *, minors: Mapping[str, int]) -> None:
+        """Fill the page, then write the CDI spec: the lock first, the door after it.
+
+        Args:
+            lease: The allocation.
+            grant: What its container may use.
+            minors: Number of each card's device node, by UUID.
+
+        Raises:
+            PageDamaged: The page is not this allocation's.
+            OSError: Something cannot be written.
+        """
+        page.grant(self._root / lease / "limits", grant.limits, name=lease)
+        mounts = list(self._driver_mounts)
+        if grant.interposed:
+            mounts.extend(self._library.mounts)
+        nodes = [f"nvidia{minors[limit.uuid]}" for limit in grant.limits]
+        self._specs.write(
+            lease,
+            Edits(
+                env=grant.env(),
+                mounts=mounts,
+                device_nodes=[
+                    str(self._dev / node)
+                    for node in (*nodes, *_CONTROL_NODES)
+                    if (self._dev / node).exists()
+                ],
+            ),
+        )
+
+    def close(self, lease: str) -> None:
+        """End the grant: the page says closed, then spec and folder go. May be repeated."""
+        folder = self._root / lease
+        try:
+            page.close(folder / "limits", name=lease)
+        except PageDamaged as error:
+            if folder.exists():
+                logger.warning("closing allocation %s: %s", lease, error)
+        self._specs.remove(lease)
+        shutil.rmtree(folder, ignore_errors=True)
+
+    def running_processes(self, lease: str) -> frozenset[int]:
+        """Host PIDs of processes that still use the allocation, as far as the library tells."""
+        path = self._root / lease / "usage" / "region"
+        return region.mapping_processes(path)
+
+    def content(self, lease: str) -> page.PageContent:
+        """What the page of an allocation says.
+
+        Raises:
+            PageDamaged: It is missing or damaged.
+        """
+        return page.read_page(self._root / lease / "limits")
+
+    def on_disk(self) -> frozenset[str]:
+        """Every allocation that has a folder or a spec, leftovers included."""
+        folders = {f.name for f in self._root.iterdir()} if self._root.is_dir() else set()
+        return frozenset(folders) | self._specs.allocations()

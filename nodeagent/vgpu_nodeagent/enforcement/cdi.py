@@ -1,0 +1,113 @@
+"""CDI spec files: the door through which a container runtime takes a grant.
+
+One file for one allocation, with a device name that is never used twice: a runtime whose cache
+is behind finds nothing (and the kubelet tries again), never another pod's grant. The temporary
+file lies in the same folder and does not end in `.json`: a file renamed in from elsewhere is never
+noticed by the CDI library of containerd 2.2. Vendor and class have more than one letter because
+a one-letter one in any spec file kills that runtime.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+KIND = "vgpu.dev/slot"
+_VERSION = "0.6.0"
+_PREFIX = KIND.replace("/", "-") + "_"
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A file or folder of the host shown to the container."""
+
+    host_path: str
+    container_path: str
+    read_only: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Edits:
+    """All that a container gets beyond what its image and pod say."""
+
+    env: Mapping[str, str]
+    mounts: Sequence[Mount]
+    device_nodes: Sequence[str]
+
+
+def device_name(allocation: str) -> str:
+    """The fully qualified CDI device of an allocation."""
+    return f"{KIND}={allocation}"
+
+
+def allocation_of(device: str) -> str | None:
+    """The allocation that a fully qualified CDI device stands for, if it is one of ours."""
+    kind, _, name = device.partition("=")
+    return name if kind == KIND and name else None
+
+
+class SpecFolder:
+    """The spec files of this agent in the runtime's CDI folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def write(self, allocation: str, edits: Edits) -> None:
+        """Open the door of an allocation, or change what is behind it.
+
+        Raises:
+            OSError: It cannot be written; there is no half-written file.
+        """
+        self._folder.mkdir(parents=True, exist_ok=True)
+        path = self._path(allocation)
+        temporary = self._folder / f".{path.name}.new"
+        with open(temporary, "w") as file:
+            json.dump(_document(allocation, edits), file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        os.rename(temporary, path)
+
+    def remove(self, allocation: str) -> None:
+        """Close the door."""
+        self._path(allocation).unlink(missing_ok=True)
+
+    def allocations(self) -> frozenset[str]:
+        """The allocations that have a file, leftovers of an earlier agent included."""
+        files = self._folder.glob(f"{_PREFIX}*.json") if self._folder.is_dir() else ()
+        return frozenset(file.name[len(_PREFIX) : -len(".json")] for file in files)
+
+    def _path(self, allocation: str) -> Path:
+        return self._folder / f"{_PREFIX}{allocation}.json"
+
+
+def _document(allocation: str, edits: Edits) -> dict[str, Any]:
+    return {
+        "cdiVersion": _VERSION,
+        "kind": KIND,
+        "devices": [
+            {
+                "name": allocation,
+                "containerEdits": {
+                    "env": [f"{name}={value}" for name, value in edits.env.items()],
+                    "deviceNodes": [{"path": node} for node in edits.device_nodes],
+                    "mounts": [
+                        {
+                            "hostPath": mount.host_path,
+                            "containerPath": mount.container_path,
+                            "options": [
+                                "ro" if mount.read_only else "rw",
+                                "nosuid",
+                                "nodev",
+                                "rbind",
+                            ],
+                        }
+                        for mount in edits.mounts
+                    ],
+                },
+            }
+        ],
+    }

@@ -1,0 +1,148 @@
+"""From a claim to what one of its containers gets: limits, environment, device nodes.
+
+Pure: the same claim on the same cards gives the same grant. Sources of the variables: HAMi sets
+`CUDA_DEVICE_MEMORY_LIMIT_<i>` and `CUDA_DEVICE_SM_LIMIT` in this form, and people read them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from vgpu_api import names
+from vgpu_api.core.pod import Container, Pod
+from vgpu_api.quantity import MIB
+from vgpu_api.v1alpha1 import AllocatedDevice, Allocation, VGPUClaim, VGPURequest
+from vgpu_nodeagent.enforcement.abi import CorePolicy
+from vgpu_nodeagent.enforcement.page import DeviceLimit
+from vgpu_nodeagent.errors import Refused, Why
+from vgpu_nodeagent.inventory import CARD_CORES, Terms
+
+_POLICIES = {
+    "Default": CorePolicy.DEFAULT,
+    "Force": CorePolicy.FORCE,
+    "Disable": CorePolicy.DISABLE,
+}
+_POLICY_WORDS = {CorePolicy.FORCE: "force", CorePolicy.DISABLE: "disable"}
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerGrant:
+    """What one container may use.
+
+    Attributes:
+        limits: One per card, in the order of the allocation.
+        interposed: Whether the library enforces them; not for whole cards, where there is nothing
+            to enforce and so nothing to slow down or break.
+    """
+
+    limits: tuple[DeviceLimit, ...]
+    interposed: bool
+
+    def env(self) -> dict[str, str]:
+        """The variables that the container sees."""
+        env = {
+            names.ENV_VISIBLE_DEVICES: ",".join(limit.uuid for limit in self.limits),
+            names.ENV_LIMIT_PAGE: names.CONTAINER_LIMITS,
+            names.ENV_USAGE_REGION: names.CONTAINER_REGION,
+        }
+        for number, limit in enumerate(self.limits):
+            env[f"{names.ENV_MEMORY_LIMIT}_{number}"] = f"{limit.memory_bytes // MIB}M"
+        first = self.limits[0]
+        if first.cores:
+            env[names.ENV_SM_LIMIT] = str(first.cores)
+        if word := _POLICY_WORDS.get(first.policy):
+            env[names.ENV_CORE_POLICY] = word
+        return env
+
+
+def container_grant(
+    claim: VGPUClaim,
+    allocation: Allocation,
+    *,
+    pod: Pod,
+    container: str,
+    slot_resource: str,
+    terms: Mapping[str, Terms],
+) -> ContainerGrant:
+    """What a container of the claim's pod gets.
+
+    Args:
+        claim: The claim reserved for the pod.
+        allocation: Its allocation, on this node.
+        pod: The pod.
+        container: The container's name.
+        slot_resource: The resource by which a container asks for a slot.
+        terms: The cards of this node.
+
+    Raises:
+        Refused: The claim has no request for the container, or no card, or an unknown one.
+    """
+    request = _request_for(claim, pod, container, slot_resource)
+    devices = [device for device in allocation.devices if device.request == request.name]
+    if not devices:
+        raise Refused(
+            Why.REQUEST_MISMATCH,
+            f"claim {_place(claim)} has no card for container {container}",
+        )
+    unknown = [device.uuid for device in devices if device.uuid not in terms]
+    if unknown:
+        raise Refused(Why.UNKNOWN_DEVICE, f"card {', '.join(unknown)} is not on this node")
+    limits = tuple(_limit(request, device, terms[device.uuid]) for device in devices)
+    whole = request.mode == "Exclusive" or all(
+        device.memory_mib >= terms[device.uuid].capacity.memory_mib
+        and device.cores == CARD_CORES
+        and limit.policy is not CorePolicy.FORCE
+        for device, limit in zip(devices, limits, strict=True)
+    )
+    return ContainerGrant(limits, interposed=not whole)
+
+
+def _request_for(claim: VGPUClaim, pod: Pod, container: str, slot_resource: str) -> VGPURequest:
+    """The request that is this container's, checked against what kind of container it is."""
+    init = {c.name for c in pod.spec.init_containers if not c.is_sidecar}
+    by_name = {request.name: request for request in claim.spec.requests}
+    request = by_name.get(container)
+    if request is None and "" in by_name and container == _first_asking(pod, slot_resource):
+        request = by_name[""]
+    if request is None:
+        raise Refused(
+            Why.REQUEST_MISMATCH,
+            f"claim {_place(claim)} has no request named {container!r}",
+        )
+    phase = "Init" if container in init else "App"
+    if request.phase != phase:
+        raise Refused(
+            Why.REQUEST_MISMATCH,
+            f"request {request.name!r} of claim {_place(claim)} has phase {request.phase}, "
+            f"but container {container} is of phase {phase}",
+        )
+    return request
+
+
+def _first_asking(pod: Pod, slot_resource: str) -> str | None:
+    """The container that a request without a name means: the first that asks for a slot.
+
+    Admission records to which containers it added one; containers that run come before init
+    containers.
+    """
+    recorded = pod.metadata.annotations.get(names.ANNOTATION_SLOTS_ADDED, "")
+    if recorded:
+        return recorded.split(",")[0].strip()
+    containers: tuple[Container, ...] = (*pod.spec.containers, *pod.spec.init_containers)
+    return next((c.name for c in containers if c.asked(slot_resource) not in (None, 0, "0")), None)
+
+
+def _limit(request: VGPURequest, device: AllocatedDevice, terms: Terms) -> DeviceLimit:
+    policy = request.core_policy if request.core_policy != "Default" else terms.core_policy
+    return DeviceLimit(
+        uuid=device.uuid,
+        memory_bytes=device.memory_mib * MIB,
+        cores=device.cores,
+        policy=_POLICIES[policy],
+        priority=request.compute_priority or 0,
+    )
+
+
+def _place(claim: VGPUClaim) -> str:
+    return f"{claim.metadata.namespace}/{claim.metadata.name}"

@@ -1,0 +1,213 @@
+"""The limit page: the file that decides what the processes of one allocation may do.
+
+Created at its full size, denying, before the kubelet hears of the allocation, and from then on
+only changed in place: it is bind-mounted, so a rename would never reach the container. A writer
+makes the sequence number odd, changes the fields and makes it even again; a reader that sees it
+odd or changed reads again.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from vgpu_nodeagent.enforcement import abi
+from vgpu_nodeagent.enforcement.abi import CorePolicy, PageState
+from vgpu_nodeagent.errors import PageDamaged
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceLimit:
+    """What an allocation may use of one card.
+
+    Attributes:
+        uuid: The card, as the driver spells it.
+        memory_bytes: The limit; `abi.UNLIMITED` for the card's own memory.
+        cores: Percent of the card's compute; 0 is no limit.
+        policy: When `cores` is enforced.
+        priority: Against neighbours on the card; 0 is the highest.
+    """
+
+    uuid: str
+    memory_bytes: int
+    cores: int
+    policy: CorePolicy = CorePolicy.DEFAULT
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PageContent:
+    """What a page says."""
+
+    state: PageState
+    epoch: int
+    name: str
+    devices: tuple[DeviceLimit, ...]
+
+
+def create_page(path: Path, *, name: str) -> None:
+    """Make a denying page for the allocation called `name`; on disk when this returns.
+
+    Raises:
+        FileExistsError: There is one already.
+        OSError: It cannot be written.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    descriptor = os.open(path, flags, 0o644)
+    try:
+        os.fchmod(descriptor, 0o644)
+        _fill(descriptor, name)
+    finally:
+        os.close(descriptor)
+
+
+def remake_page(path: Path, *, name: str) -> None:
+    """Bring a damaged page back to a denying one of full size, in place."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        os.fchmod(descriptor, 0o644)
+        os.ftruncate(descriptor, abi.PAGE_BYTES)
+        os.pwrite(descriptor, bytes(8), 0)  # no magic, no grant, while the rest is rewritten
+        os.pwrite(descriptor, bytes(abi.PAGE_BYTES), 0)
+        _fill(descriptor, name)
+    finally:
+        os.close(descriptor)
+
+
+def grant(path: Path, devices: Sequence[DeviceLimit], *, name: str) -> None:
+    """Let the allocation use exactly these cards within these limits.
+
+    Raises:
+        PageDamaged: The file is not the page of this allocation.
+        ValueError: More cards than a page holds.
+    """
+    if len(devices) > abi.MAX_DEVICES:
+        raise ValueError(f"{len(devices)} cards: a page holds {abi.MAX_DEVICES}")
+    _change(path, PageState.GRANT, tuple(devices), name)
+
+
+def close(path: Path, *, name: str) -> None:
+    """End the grant for good.
+
+    Raises:
+        PageDamaged: The file is not the page of this allocation.
+    """
+    _change(path, PageState.CLOSED, (), name)
+
+
+def read_page(path: Path) -> PageContent:
+    """What the page says, read as the library reads it.
+
+    Raises:
+        PageDamaged: It is missing, cut, or not a page.
+    """
+    with _mapped(path) as page:
+        return _content(path, page)
+
+
+def _fill(descriptor: int, name: str) -> None:
+    os.ftruncate(descriptor, abi.PAGE_BYTES)
+    header = abi.PAGE_HEADER.pack(
+        abi.PAGE_MAGIC,
+        abi.ABI_VERSION,
+        abi.PAGE_BYTES,
+        2,  # even: stable
+        PageState.DENY,
+        1,
+        0,
+        0,
+        _text(name),
+    )
+    os.pwrite(descriptor, header, 0)
+    os.fsync(descriptor)
+
+
+def _change(path: Path, state: PageState, devices: tuple[DeviceLimit, ...], name: str) -> None:
+    with _mapped(path) as page:
+        old = _content(path, page)
+        if old.name != name:
+            raise PageDamaged(path, f"is the page of {old.name!r}, not of {name!r}")
+        if (old.state, old.devices) == (state, devices):
+            return
+        (seq,) = abi.PAGE_SEQ.unpack_from(page, abi.PAGE_SEQ_OFFSET)
+        seq |= 1  # an odd one was left by a writer that died half-way: finish what it began
+        abi.PAGE_SEQ.pack_into(page, abi.PAGE_SEQ_OFFSET, seq if seq > 1 else 3)
+        for number in range(abi.MAX_DEVICES):
+            start = abi.PAGE_DEVICES_OFFSET + number * abi.PAGE_DEVICE_BYTES
+            if number < len(devices):
+                _pack_device(page, start, devices[number])
+            else:
+                page[start : start + abi.PAGE_DEVICE_BYTES] = bytes(abi.PAGE_DEVICE_BYTES)
+        abi.PAGE_BODY.pack_into(
+            page, abi.PAGE_BODY_OFFSET, state, old.epoch + 1, len(devices), 0, _text(name)
+        )
+        abi.PAGE_SEQ.pack_into(page, abi.PAGE_SEQ_OFFSET, (seq + 1) & 0xFFFFFFFF)
+        page.flush()
+
+
+def _pack_device(page: mmap.mmap, start: int, device: DeviceLimit) -> None:
+    abi.PAGE_DEVICE.pack_into(
+        page,
+        start,
+        _text(device.uuid),
+        device.memory_bytes,
+        device.cores,
+        device.policy,
+        device.priority,
+        0,
+    )
+
+
+def _content(path: Path, page: mmap.mmap) -> PageContent:
+    magic, version, size, _, state, epoch, count, _, name = abi.PAGE_HEADER.unpack_from(page, 0)
+    if magic != abi.PAGE_MAGIC:
+        raise PageDamaged(path, "does not begin as a limit page does")
+    if (version, size) != (abi.ABI_VERSION, abi.PAGE_BYTES):
+        raise PageDamaged(path, f"has ABI version {version} and size {size}")
+    if state not in tuple(PageState) or count > abi.MAX_DEVICES:
+        raise PageDamaged(path, f"has state {state} and {count} cards")
+    devices = []
+    for number in range(count):
+        uuid, memory, cores, policy, priority, _ = abi.PAGE_DEVICE.unpack_from(
+            page, abi.PAGE_DEVICES_OFFSET + number * abi.PAGE_DEVICE_BYTES
+        )
+        if policy not in tuple(CorePolicy):
+            raise PageDamaged(path, f"has core policy {policy}")
+        devices.append(
+            DeviceLimit(_untext(path, uuid), memory, cores, CorePolicy(policy), priority)
+        )
+    return PageContent(PageState(state), epoch, _untext(path, name), tuple(devices))
+
+
+@contextmanager
+def _mapped(path: Path) -> Iterator[mmap.mmap]:
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError as error:
+        raise PageDamaged(path, f"cannot be opened: {error.strerror}") from error
+    try:
+        size = os.fstat(descriptor).st_size
+        if size != abi.PAGE_BYTES:
+            raise PageDamaged(path, f"has {size} bytes instead of {abi.PAGE_BYTES}: it was cut")
+        with mmap.mmap(descriptor, abi.PAGE_BYTES) as page:
+            yield page
+    finally:
+        os.close(descriptor)
+
+
+def _text(value: str) -> bytes:
+    encoded = value.encode()
+    if len(encoded) >= abi.UUID_BYTES:
+        raise ValueError(f"{value!r} is longer than {abi.UUID_BYTES - 1} bytes")
+    return encoded
+
+
+def _untext(path: Path, value: bytes) -> str:
+    try:
+        return value.split(b"\0", 1)[0].decode()
+    except UnicodeDecodeError as error:
+        raise PageDamaged(path, "has a name that is not text") from error

@@ -1,0 +1,110 @@
+"""The usage region: the ledger in which the processes of a container write what they hold.
+
+The agent makes it (zero-filled, full size, writable by any user of the container) and reads it;
+its content is the container's word, so it is only ever reported, never believed.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from vgpu_nodeagent.enforcement import abi
+from vgpu_nodeagent.errors import PageDamaged
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceUse:
+    """What the processes of an allocation say about one card."""
+
+    uuid: str
+    used_bytes: int
+    peak_bytes: int
+    denied_count: int
+
+
+def create_region(path: Path) -> None:
+    """Make an empty region of full size, 0666: nobody in the container can make it grow.
+
+    Raises:
+        FileExistsError: There is one already.
+        OSError: It cannot be written.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    descriptor = os.open(path, flags, 0o666)
+    try:
+        os.fchmod(descriptor, 0o666)  # whatever the umask
+        os.ftruncate(descriptor, abi.REGION_BYTES)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read_region(path: Path) -> tuple[DeviceUse, ...]:
+    """What each card is used for, by column; nothing while no process has begun.
+
+    Raises:
+        PageDamaged: It is missing, cut, or not a region.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise PageDamaged(path, f"cannot be read: {error.strerror}") from error
+    if len(content) != abi.REGION_BYTES:
+        raise PageDamaged(path, f"has {len(content)} bytes instead of {abi.REGION_BYTES}")
+    magic, version, size, slots, _, state, high = abi.REGION_HEADER.unpack_from(content, 0)
+    if state != abi.REGION_READY:
+        return ()
+    if (magic, version, size, slots) != (
+        abi.REGION_MAGIC,
+        abi.ABI_VERSION,
+        abi.REGION_BYTES,
+        abi.REGION_SLOTS,
+    ):
+        raise PageDamaged(path, "has the header of something else")
+    used = [0] * abi.MAX_DEVICES
+    for slot in range(min(high, abi.REGION_SLOTS)):
+        start = abi.REGION_SLOTS_OFFSET + slot * abi.REGION_SLOT_BYTES
+        words = abi.REGION_SLOT_USED.unpack_from(content, start + abi.REGION_SLOT_USED_OFFSET)
+        used = [total + word for total, word in zip(used, words, strict=True)]
+    uses = []
+    for column in range(abi.MAX_DEVICES):
+        key, uuid, denied, _, peak = abi.REGION_COLUMN.unpack_from(
+            content, abi.REGION_COLUMNS_OFFSET + column * abi.REGION_COLUMN_BYTES
+        )
+        if key:
+            text = uuid.split(b"\0", 1)[0].decode(errors="replace")
+            uses.append(DeviceUse(text, used[column], peak, denied))
+    return tuple(uses)
+
+
+def mapping_processes(path: Path, *, proc: Path = Path("/proc")) -> frozenset[int]:
+    """The processes of this machine that have the region mapped, by host PID.
+
+    Proof that something of an allocation still runs, whatever kubelet and API server say: a
+    force-deleted pod vanishes from both while its containers are still being stopped. Compared
+    by inode and file name: a container sees another path, and overlay file systems report
+    another device. A chance match only delays a release.
+    """
+    try:
+        inode = str(path.stat().st_ino)
+    except OSError:
+        return frozenset()
+    return frozenset(
+        int(folder.name)
+        for folder in proc.iterdir()
+        if folder.name.isdigit() and _maps(folder / "maps", inode, path.name)
+    )
+
+
+def _maps(maps: Path, inode: str, name: str) -> bool:
+    try:
+        lines = maps.read_text(errors="replace").splitlines()
+    except OSError:
+        return False  # it ended, or is a thread of the kernel
+    for line in lines:
+        fields = line.split(None, 5)  # address, permissions, offset, device, inode, path
+        if len(fields) == 6 and fields[4] == inode and Path(fields[5]).name.startswith(name):
+            return True
+    return False

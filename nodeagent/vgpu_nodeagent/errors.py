@@ -1,0 +1,70 @@
+"""What can go wrong on a node, as one small tree.
+
+`Refused` is not a fault: it is the answer "this container does not start", with its reason.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+
+from vgpu_api.errors import VgpuError
+
+
+class AgentError(VgpuError):
+    """Whatever the agent raises on purpose."""
+
+
+class DriverUnavailable(AgentError):
+    """The vendor's driver is missing, failing, or does not answer in time."""
+
+
+class KubeletUnavailable(AgentError):
+    """The kubelet's socket or file cannot be reached, or says something we do not understand."""
+
+
+class CheckpointDamaged(AgentError):
+    """The agent's own record on disk is cut, changed or of a format it does not know."""
+
+    def __init__(self, path: Path, what: str) -> None:
+        super().__init__(f"checkpoint {path}: {what}")
+        self.path = path
+
+
+class PageDamaged(AgentError):
+    """A limit page or usage region is not what the agent made: too short, or other contents."""
+
+    def __init__(self, path: Path, what: str) -> None:
+        super().__init__(f"{path}: {what}")
+        self.path = path
+
+
+class Why(StrEnum):
+    """Why a container was refused; the reason of the event and of the claim's condition."""
+
+    NOT_SYNCED = "AgentNotSynced"
+    KUBELET_UNAVAILABLE = "KubeletUnavailable"
+    UNKNOWN_SLOT = "UnknownSlot"
+    UNKNOWN_ALLOCATION = "UnknownAllocation"
+    NOT_HELD = "SlotNotHeld"
+    RECORDS_DISAGREE = "RecordsDisagree"
+    POD_UNKNOWN = "PodUnknown"
+    POD_ENDED = "PodEnded"
+    WRONG_POD = "WrongPod"
+    NO_CLAIM = "ClaimNotFound"
+    REQUEST_MISMATCH = "RequestMismatch"
+    UNKNOWN_DEVICE = "UnknownDevice"
+    OVER_CAPACITY = "OverCapacity"
+    SLOT_TAKEN = "SlotTaken"
+    CLAIM_CLOSED = "ClaimClosed"
+    PAGE_DAMAGED = "LimitPageDamaged"
+    STORAGE_FAILED = "StorageFailed"
+    CALL_ENDED = "CallEnded"
+
+
+class Refused(AgentError):
+    """This container does not start now; `reason` and the sentence say why."""
+
+    def __init__(self, reason: Why, sentence: str) -> None:
+        super().__init__(sentence)
+        self.reason = reason

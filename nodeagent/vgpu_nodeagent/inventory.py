@@ -1,0 +1,119 @@
+"""The cards of this node and on which terms they are given away.
+
+A card that was seen once stays known: when it falls off the bus its object says so, and what
+runs on it keeps counting.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+
+from vgpu_api.config import NvidiaConfig
+from vgpu_api.effective import Use
+from vgpu_api.v1alpha1 import GPUDeviceSpec
+from vgpu_nodeagent.drivers.base import Card, Driver
+from vgpu_nodeagent.errors import DriverUnavailable
+
+logger = logging.getLogger(__name__)
+
+CARD_CORES = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What of a card is given away, and how.
+
+    Attributes:
+        capacity: What the card has.
+        allocatable: What may be given away: capacity times the scaling factors.
+        core_policy: When compute shares are enforced, where a request does not say.
+    """
+
+    capacity: Use
+    allocatable: Use
+    core_policy: str = "Default"
+
+
+def terms_of(card: Card, spec: GPUDeviceSpec | None, config: NvidiaConfig) -> Terms:
+    """The administrator's wishes for this card, or the configuration where there are none."""
+    slots = spec.slots if spec is not None and spec.slots is not None else config.device_split_count
+    memory = spec.memory_scaling if spec is not None else None
+    cores = spec.core_scaling if spec is not None else None
+    memory_factor = Fraction(memory or str(config.device_memory_scaling))
+    core_factor = Fraction(cores or str(config.device_core_scaling))
+    return Terms(
+        capacity=Use(card.memory_mib, CARD_CORES, slots),
+        allocatable=Use(int(card.memory_mib * memory_factor), int(CARD_CORES * core_factor), slots),
+        core_policy=spec.core_policy if spec is not None else "Default",
+    )
+
+
+class Inventory:
+    """The cards known, which of them are present, and whether the driver answers."""
+
+    def __init__(self, driver: Driver, config: NvidiaConfig) -> None:
+        self._driver = driver
+        self._config = config
+        self._known: dict[str, Card] = {}
+        self._present: frozenset[str] = frozenset()
+        self._wishes: dict[str, GPUDeviceSpec] = {}
+        self._on_change: list[Callable[[], None]] = []
+        self.driver_error: str | None = "the driver has not been asked yet"
+
+    @property
+    def vendor(self) -> str:
+        """Whose cards."""
+        return self._driver.vendor
+
+    @property
+    def cards(self) -> Mapping[str, Card]:
+        """Every card ever seen, by UUID."""
+        return self._known
+
+    def is_present(self, uuid: str) -> bool:
+        """Whether the driver shows the card now."""
+        return self.driver_error is None and uuid in self._present
+
+    def terms(self) -> Mapping[str, Terms]:
+        """On which terms each known card is given away."""
+        return {
+            uuid: terms_of(card, self._wishes.get(uuid), self._config)
+            for uuid, card in self._known.items()
+        }
+
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """Call back whenever anything here has changed."""
+        self._on_change.append(callback)
+
+    def wish(self, uuid: str, spec: GPUDeviceSpec) -> None:
+        """Take the administrator's wishes for a card; they outlive its API object."""
+        if self._wishes.get(uuid) != spec:
+            self._wishes[uuid] = spec
+            self._tell()
+
+    async def refresh(self) -> None:
+        """Ask the driver for its cards. A driver that does not answer is a state, not an error."""
+        before = (dict(self._known), self._present, self.driver_error)
+        try:
+            cards = await self._driver.cards()
+        except DriverUnavailable as error:
+            self.driver_error = str(error)
+        else:
+            self.driver_error = None
+            self._present = frozenset(card.uuid for card in cards)
+            self._known.update({card.uuid: card for card in cards})
+        if (self._known, self._present, self.driver_error) != before:
+            logger.info(
+                "%d of %d cards present%s",
+                len(self._present),
+                len(self._known),
+                f"; driver: {self.driver_error}" if self.driver_error else "",
+            )
+            self._tell()
+
+    def _tell(self) -> None:
+        for callback in self._on_change:
+            callback()

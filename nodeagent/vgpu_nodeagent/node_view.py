@@ -1,0 +1,152 @@
+"""The agent's own copy of what the API server says about this node: pods, claims, devices.
+
+PreStart decides on this copy, so that containers start while the API server is away. Each store is
+fed by a reflector and asks nobody.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Generic, Protocol, TypeVar
+
+from vgpu_api.core.pod import Pod
+from vgpu_api.resources import GPU_DEVICES, PODS, VGPU_CLAIMS
+from vgpu_api.v1alpha1 import GPUDevice, Metadata, VGPUClaim
+from vgpu_client.api import Api
+from vgpu_client.reflector import Identity, Reflector, Scope
+from vgpu_client.transport import Object
+
+logger = logging.getLogger(__name__)
+
+
+class _HasMetadata(Protocol):
+    @property
+    def metadata(self) -> Metadata: ...
+
+
+T = TypeVar("T", bound=_HasMetadata)
+Place = tuple[str, str]
+
+
+class Store(Generic[T]):
+    """Objects of one kind by (namespace, name); tells `on_change(old, new)` of every change."""
+
+    def __init__(self, kind: str, on_change: Callable[[T | None, T | None], None]) -> None:
+        self._kind = kind
+        self._on_change = on_change
+        self._objects: dict[Place, T] = {}
+
+    @property
+    def objects(self) -> Mapping[Place, T]:
+        """What is known now."""
+        return self._objects
+
+    def added(self, obj: T) -> None:
+        """Take in a new object."""
+        self._put(obj)
+
+    def modified(self, obj: T) -> None:
+        """Take in a newer version."""
+        self._put(obj)
+
+    def deleted(self, identity: Identity) -> None:
+        """Drop an object: it is gone, or no longer this node's."""
+        old = self._objects.pop((identity.namespace, identity.name), None)
+        if old is not None:
+            self._on_change(old, None)
+
+    def unreadable(self, identity: Identity, raw: Object, error: Exception) -> None:
+        """Drop an object that can no longer be read: what cannot be read grants nothing."""
+        logger.warning("%s %s/%s: %s", self._kind, identity.namespace, identity.name, error)
+        self.deleted(identity)
+
+    def _put(self, obj: T) -> None:
+        place = (obj.metadata.namespace or "", obj.metadata.name)
+        old = self._objects.get(place)
+        self._objects[place] = obj
+        self._on_change(old, obj)
+
+
+class NodeView:
+    """Pods bound to the node, claims allocated on it, and its devices."""
+
+    def __init__(self, node: str) -> None:
+        self._node = node
+        self._on_pod: list[Callable[[Pod | None, Pod | None], None]] = []
+        self._on_claim: list[Callable[[VGPUClaim | None, VGPUClaim | None], None]] = []
+        self._on_device: list[Callable[[GPUDevice | None, GPUDevice | None], None]] = []
+        self.pods: Store[Pod] = Store("pod", lambda old, new: _tell(self._on_pod, old, new))
+        self.claims: Store[VGPUClaim] = Store(
+            "claim", lambda old, new: _tell(self._on_claim, old, new)
+        )
+        self.devices: Store[GPUDevice] = Store(
+            "device", lambda old, new: _tell(self._on_device, old, new)
+        )
+        self._reflectors: list[Reflector[Pod] | Reflector[VGPUClaim] | Reflector[GPUDevice]] = []
+
+    def reflectors(
+        self, api: Api
+    ) -> list[Reflector[Pod] | Reflector[VGPUClaim] | Reflector[GPUDevice]]:
+        """The reflectors that feed this view; the caller runs them."""
+        self._reflectors = [
+            Reflector(
+                api,
+                PODS,
+                self.pods,
+                decode=Pod.model_validate,
+                scope=Scope(field_selector=f"spec.nodeName={self._node}"),
+            ),
+            Reflector(
+                api,
+                VGPU_CLAIMS,
+                self.claims,
+                decode=VGPUClaim.read,
+                scope=Scope(field_selector=f"status.allocation.nodeName={self._node}"),
+            ),
+            Reflector(
+                api,
+                GPU_DEVICES,
+                self.devices,
+                decode=GPUDevice.model_validate,
+                scope=Scope(field_selector=f"spec.nodeName={self._node}"),
+            ),
+        ]
+        return self._reflectors
+
+    @property
+    def is_synced(self) -> bool:
+        """Whether every list has been read once since the agent started."""
+        return bool(self._reflectors) and all(r.synced.is_set() for r in self._reflectors)
+
+    async def wait_synced(self) -> None:
+        """Return once `is_synced`."""
+        for reflector in self._reflectors:
+            await reflector.synced.wait()
+
+    def on_pod(self, callback: Callable[[Pod | None, Pod | None], None]) -> None:
+        """Call back with the old and the new version of every pod that changes."""
+        self._on_pod.append(callback)
+
+    def on_claim(self, callback: Callable[[VGPUClaim | None, VGPUClaim | None], None]) -> None:
+        """Call back with the old and the new version of every claim that changes."""
+        self._on_claim.append(callback)
+
+    def on_device(self, callback: Callable[[GPUDevice | None, GPUDevice | None], None]) -> None:
+        """Call back with the old and the new version of every device that changes."""
+        self._on_device.append(callback)
+
+    def pod_with_uid(self, uid: str) -> Pod | None:
+        """The pod of this identity, if it is bound here and not gone."""
+        return next((p for p in self.pods.objects.values() if p.metadata.uid == uid), None)
+
+    def claim_with_uid(self, uid: str) -> VGPUClaim | None:
+        """The claim of this identity, while it is allocated here."""
+        return next((c for c in self.claims.objects.values() if c.metadata.uid == uid), None)
+
+
+def _tell(
+    callbacks: list[Callable[[T | None, T | None], None]], old: T | None, new: T | None
+) -> None:
+    for callback in callbacks:
+        callback(old, new)

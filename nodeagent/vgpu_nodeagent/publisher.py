@@ -1,0 +1,304 @@
+"""One GPUDevice object for each card, made, kept and kept true.
+
+The agent writes an object's spec once, with the node's name, and never again: the rest of the
+spec is the administrator's. Status is applied server-side under the agent's own field manager,
+so that the operator's `allocated` and `claims` stay, and only when something in it changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from vgpu_api import conditions, names
+from vgpu_api.effective import Use
+from vgpu_api.quantity import format_mib
+from vgpu_api.resources import GPU_DEVICES, NODES
+from vgpu_api.v1alpha1 import (
+    Amount,
+    Condition,
+    DeviceUsage,
+    GPUDevice,
+    GPUDeviceStatus,
+    Link,
+    MigStatus,
+)
+from vgpu_client.api import Api
+from vgpu_client.errors import AlreadyExists, ClientError, Conflict, NotFound
+from vgpu_nodeagent.drivers.base import Card
+from vgpu_nodeagent.health import Health
+from vgpu_nodeagent.inventory import Inventory, Terms
+from vgpu_nodeagent.node_view import NodeView
+from vgpu_nodeagent.usage import CoarseUsage
+
+logger = logging.getLogger(__name__)
+
+_OWN_TYPES = (conditions.READY, conditions.HEALTHY)
+_OPERATORS = ("allocated", "claims")
+_FIRST_RETRY_S = 0.5
+_LAST_RETRY_S = 30.0
+_ROUND_S = 60.0
+
+
+class Publisher:
+    """Keeps this node's GPUDevice objects true.
+
+    Args:
+        api: Where to.
+        node: The node's name.
+        view: The newest known objects of this node.
+        inventory: The cards.
+        health: Which of them can be relied on.
+        usage: What to show of their use.
+        now: The clock.
+        sleep: Waits before another attempt; swapped in tests.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        *,
+        node: str,
+        view: NodeView,
+        inventory: Inventory,
+        health: Health,
+        usage: CoarseUsage,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._api = api
+        self._node = node
+        self._view = view
+        self._inventory = inventory
+        self._health = health
+        self._usage = usage
+        self._now = now
+        self._sleep = sleep
+        self._wanted = asyncio.Event()
+        inventory.on_change(self.wake)
+        view.on_device(self._device_changed)
+
+    def wake(self) -> None:
+        """Something that the objects show may have changed."""
+        self._wanted.set()
+
+    async def run(self) -> None:
+        """Publish at every change, and look again every minute."""
+        retry_s = _FIRST_RETRY_S
+        await self._view.wait_synced()
+        while True:
+            self._wanted.clear()
+            try:
+                await self.publish()
+            except ClientError as error:
+                logger.warning("publishing, again in %.1f s: %s", retry_s, error)
+                await self._sleep(retry_s)
+                retry_s = min(2 * retry_s, _LAST_RETRY_S)
+                continue
+            retry_s = _FIRST_RETRY_S
+            try:
+                await asyncio.wait_for(self._wanted.wait(), _ROUND_S)
+            except TimeoutError:
+                continue
+
+    async def publish(self) -> None:
+        """Bring every object to what it should be, now.
+
+        Raises:
+            ClientError: An object could not be read or written.
+        """
+        terms = self._inventory.terms()
+        for uuid, card in self._inventory.cards.items():
+            device = self._own(uuid) or await self._create(card)
+            if device is not None:
+                await self._write(device, self._status(card, terms[uuid]), self._conditions(uuid))
+        for device in list(self._view.devices.objects.values()):
+            if device.status.uuid and device.status.uuid not in self._inventory.cards:
+                lost = _own_part(device.status.to_wire())
+                await self._write(device, lost, self._absent())
+
+    def _device_changed(self, old: GPUDevice | None, new: GPUDevice | None) -> None:
+        if new is not None:
+            for uuid, card in self._inventory.cards.items():
+                if new.metadata.name in self._names(card):
+                    self._inventory.wish(uuid, new.spec)
+        self.wake()
+
+    def _names(self, card: Card) -> tuple[str, str]:
+        return (
+            names.device_object_name(card.uuid),
+            names.device_object_name_on_node(card.uuid, self._node),
+        )
+
+    def _own(self, uuid: str) -> GPUDevice | None:
+        card = self._inventory.cards[uuid]
+        for name in self._names(card):
+            device = self._view.devices.objects.get(("", name))
+            if device is not None and device.metadata.deletion_timestamp is None:
+                self._inventory.wish(uuid, device.spec)
+                return device
+        return None
+
+    async def _create(self, card: Card) -> GPUDevice | None:
+        """Make the card's object; under another name where another live node has one for it."""
+        node = await self._api.get(NODES, self._node)
+        plain, on_node = self._names(card)
+        for name in (plain, on_node):
+            try:
+                made = await self._api.create(
+                    GPU_DEVICES,
+                    {
+                        "apiVersion": names.API_VERSION,
+                        "kind": "GPUDevice",
+                        "metadata": {
+                            "name": name,
+                            "ownerReferences": [
+                                {
+                                    "apiVersion": "v1",
+                                    "kind": "Node",
+                                    "name": self._node,
+                                    "uid": node["metadata"]["uid"],
+                                }
+                            ],
+                        },
+                        "spec": {"nodeName": self._node},
+                    },
+                    field_manager=names.FIELD_MANAGER_AGENT,
+                )
+            except AlreadyExists:
+                if not await self._is_taken(name):
+                    return None  # ours, or about to go: the watch will tell
+                logger.warning("card %s: object %s belongs to another node", card.uuid, name)
+                continue
+            logger.info("card %s is published as %s", card.uuid, name)
+            return GPUDevice.model_validate(made)
+        return None
+
+    async def _is_taken(self, name: str) -> bool:
+        """Whether the object of this name is another live node's."""
+        try:
+            other = GPUDevice.model_validate(await self._api.get(GPU_DEVICES, name))
+        except NotFound:
+            self.wake()
+            return False
+        if other.spec.node_name == self._node:
+            return False
+        try:
+            await self._api.get(NODES, other.spec.node_name)
+        except NotFound:
+            return False  # its node is gone, so it goes too, and we are woken by nothing: a round
+        return True
+
+    async def _write(
+        self, device: GPUDevice, status: dict[str, Any], wanted: list[Condition]
+    ) -> None:
+        """Apply a status if it says anything that the object does not."""
+        current = _own_part(device.status.to_wire())
+        before = [c for c in device.status.conditions if c.type in _OWN_TYPES]
+        moment = self._stamp()
+        after = _timed(before, wanted, moment)
+        if _untimed(status) == _untimed(current) and after == before:
+            return
+        body = {
+            **status,
+            "observedTime": moment,
+            "conditions": [condition.to_wire() for condition in after],
+        }
+        try:
+            await self._api.apply(
+                GPU_DEVICES,
+                {
+                    "metadata": {"name": device.metadata.name, "uid": device.metadata.uid},
+                    "status": body,
+                },
+                field_manager=names.FIELD_MANAGER_AGENT,
+                force=True,
+                subresource="status",
+            )
+        except (NotFound, Conflict) as error:
+            logger.info("device %s was deleted or made anew: %s", device.metadata.name, error)
+
+    def _status(self, card: Card, terms: Terms) -> dict[str, Any]:
+        usage = self._usage.shown(card.uuid)
+        status = GPUDeviceStatus(
+            vendor=self._inventory.vendor,
+            index=card.index,
+            uuid=card.uuid,
+            model=card.model,
+            architecture=card.architecture,
+            compute_capability=card.compute_capability,
+            driver_version=card.driver_version,
+            runtime_version=card.runtime_version,
+            pci_bus_id=card.pci_bus_id,
+            numa_node=card.numa_node,
+            links=[Link(peer=x.peer, type=x.type, score=x.score) for x in card.links],
+            capacity=_amount(terms.capacity),
+            allocatable=_amount(terms.allocatable),
+            mig=MigStatus(enabled=card.mig_enabled),
+            usage=None
+            if usage is None
+            else DeviceUsage(memory=format_mib(usage.memory_mib), cores=usage.cores),
+            conditions=[],
+        )
+        return _own_part(status.to_wire())
+
+    def _conditions(self, uuid: str) -> list[Condition]:
+        ailment = self._health.ailment(uuid)
+        if not self._inventory.is_present(uuid):
+            return self._absent()
+        if ailment is not None:
+            return [
+                _condition(conditions.READY, "False", ailment.reason, ailment.message),
+                _condition(conditions.HEALTHY, "False", ailment.reason, ailment.message),
+            ]
+        return [
+            _condition(conditions.READY, "True", "Present", "the driver shows the card"),
+            _condition(conditions.HEALTHY, "True", "NoErrors", "no fatal error was reported"),
+        ]
+
+    def _absent(self) -> list[Condition]:
+        reason, message = "CardGone", "the driver no longer shows the card"
+        if self._inventory.driver_error is not None:
+            reason, message = "DriverUnavailable", self._inventory.driver_error
+        return [
+            _condition(conditions.READY, "False", reason, message),
+            _condition(conditions.HEALTHY, "Unknown", reason, message),
+        ]
+
+    def _stamp(self) -> str:
+        return self._now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _amount(use: Use) -> Amount:
+    return Amount(memory=format_mib(use.memory_mib), cores=use.cores, slots=use.slots)
+
+
+def _own_part(status: dict[str, Any]) -> dict[str, Any]:
+    """The agent's fields of a status on the wire, but the conditions; empty ones left out."""
+    return {
+        key: value
+        for key, value in status.items()
+        if key not in (*_OPERATORS, "conditions") and value not in ("", [], None)
+    }
+
+
+def _untimed(status: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in status.items() if key != "observedTime"}
+
+
+def _condition(type_: str, status: str, reason: str, message: str) -> Condition:
+    return Condition.model_validate(
+        {"type": type_, "status": status, "reason": reason, "message": message}
+    )
+
+
+def _timed(before: list[Condition], wanted: list[Condition], moment: str) -> list[Condition]:
+    """The conditions with the time of their last change of status."""
+    after = before
+    for condition in wanted:
+        timed = condition.model_copy(update={"last_transition_time": moment})
+        after = conditions.with_condition(after, timed)
+    return after

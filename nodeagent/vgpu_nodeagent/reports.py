@@ -1,0 +1,244 @@
+"""What the agent tells the API server about claims and pods, whenever that can be reached.
+
+PreStart and release never wait for the API server: they leave what is to be said here, and a
+worker says it as soon as it can. Conditions are applied server-side by one field manager, always
+with the full set of the agent's own types, on the newest version of the claim that is known.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from vgpu_api import conditions, names
+from vgpu_api.core.pod import Pod
+from vgpu_api.resources import PODS, VGPU_CLAIMS
+from vgpu_api.v1alpha1 import Condition, VGPUClaim
+from vgpu_client.api import Api
+from vgpu_client.errors import ClientError, Conflict, Forbidden, Invalid, NotFound
+from vgpu_client.event import create_event
+from vgpu_nodeagent.node_view import NodeView, Place
+
+logger = logging.getLogger(__name__)
+
+_OWN_TYPES = (conditions.PREPARED, conditions.RELEASED)
+_FIRST_RETRY_S = 0.5
+_LAST_RETRY_S = 15.0
+_MESSAGE_KEPT = 1024
+
+
+@dataclass(slots=True)
+class _Pending:
+    place: Place
+    conditions: dict[str, Condition | None] = field(default_factory=dict)
+
+
+class Reports:
+    """Queues conditions, events and touches, and delivers them.
+
+    Args:
+        api: Where to.
+        view: The newest known claims.
+        now: The clock.
+        sleep: Waits between attempts; swapped in tests.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        view: NodeView,
+        *,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._api = api
+        self._view = view
+        self._now = now
+        self._sleep = sleep
+        self._pending: dict[str, _Pending] = {}
+        self._wanted = asyncio.Event()
+        self._once: set[asyncio.Task[None]] = set()
+        self._said: dict[str, str] = {}
+
+    def prepared(self, claim: VGPUClaim, message: str) -> None:
+        """The claim's limits are in place; an earlier release was of an earlier allocation."""
+        self._condition(claim, conditions.PREPARED, "True", "LimitsInPlace", message)
+        self._withdraw(claim, conditions.RELEASED)
+
+    def not_prepared(self, claim: VGPUClaim, reason: str, message: str) -> None:
+        """A container of the claim's pod was refused."""
+        self._condition(claim, conditions.PREPARED, "False", reason, message)
+
+    def released(self, claim: VGPUClaim, allocated_time: str) -> None:
+        """Nothing of the claim's allocation is in use here any more.
+
+        The condition's message is the allocation's `allocatedTime`, exactly: that is how the
+        operator knows which allocation is meant.
+        """
+        prepared = conditions.find(claim.status.conditions, conditions.PREPARED)
+        if prepared is not None and prepared.status == "True":
+            self._condition(
+                claim, conditions.PREPARED, "False", "Released", "the pod's containers are gone"
+            )
+        self._condition(claim, conditions.RELEASED, "True", "ContainersGone", allocated_time)
+
+    def refusal(self, pod: Pod, reason: str, message: str) -> None:
+        """An event on a pod whose container was refused; the same sentence once in a row."""
+        uid = pod.metadata.uid
+        if self._said.get(uid) == message:
+            return
+        self._said[uid] = message
+        self._do_once(self._event(pod, reason, message))
+
+    def pod_gone(self, uid: str) -> None:
+        """Forget what was said about a pod."""
+        self._said.pop(uid, None)
+
+    def touch(self, pod: Pod) -> None:
+        """Change the pod, which makes the kubelet try its containers again at once."""
+        self._do_once(self._touch(pod))
+
+    async def run(self) -> None:
+        """Deliver conditions for ever."""
+        wait_s = _FIRST_RETRY_S
+        while True:
+            await self._wanted.wait()
+            self._wanted.clear()
+            failed = False
+            for uid in list(self._pending):
+                failed |= not await self._deliver(uid)
+            if not failed:
+                wait_s = _FIRST_RETRY_S
+                continue
+            self._wanted.set()
+            await self._sleep(wait_s)
+            wait_s = min(2 * wait_s, _LAST_RETRY_S)
+
+    async def close(self) -> None:
+        """Drop what has not been said."""
+        for task in self._once:
+            task.cancel()
+        await asyncio.gather(*self._once, return_exceptions=True)
+
+    def _condition(
+        self, claim: VGPUClaim, type_: str, status: str, reason: str, message: str
+    ) -> None:
+        condition = Condition.model_validate(
+            {
+                "type": type_,
+                "status": status,
+                "reason": reason,
+                "message": message[:_MESSAGE_KEPT],
+                "observedGeneration": claim.metadata.generation,
+                "lastTransitionTime": self._stamp(),
+            }
+        )
+        self._pending_of(claim).conditions[type_] = condition
+        self._wanted.set()
+
+    def _withdraw(self, claim: VGPUClaim, type_: str) -> None:
+        if conditions.find(claim.status.conditions, type_) is not None:
+            self._pending_of(claim).conditions[type_] = None
+
+    def _pending_of(self, claim: VGPUClaim) -> _Pending:
+        place = (claim.metadata.namespace or "", claim.metadata.name)
+        return self._pending.setdefault(claim.metadata.uid, _Pending(place))
+
+    async def _deliver(self, uid: str) -> bool:
+        """Apply what is pending for a claim; False when it must be tried again."""
+        pending = self._pending.pop(uid)
+        claim = self._view.claims.objects.get(pending.place)
+        if claim is None or claim.metadata.uid != uid:
+            return True  # gone, or no longer allocated here: nobody asks any more
+        wanted = _merged(claim, pending.conditions)
+        if wanted is None:
+            return True
+        try:
+            await self._api.apply(
+                VGPU_CLAIMS,
+                {
+                    "metadata": {
+                        "namespace": pending.place[0],
+                        "name": pending.place[1],
+                        "uid": uid,
+                    },
+                    "status": {"conditions": [condition.to_wire() for condition in wanted]},
+                },
+                field_manager=names.FIELD_MANAGER_AGENT,
+                force=True,
+                subresource="status",
+            )
+        except (NotFound, Conflict) as error:
+            logger.info("claim %s/%s has gone meanwhile: %s", *pending.place, error)
+        except (Invalid, Forbidden) as error:
+            logger.error("conditions of claim %s/%s: %s", *pending.place, error)
+        except ClientError as error:
+            logger.warning("conditions of claim %s/%s, again later: %s", *pending.place, error)
+            newer = self._pending.get(uid)
+            if newer is not None:
+                pending.conditions.update(newer.conditions)
+            self._pending[uid] = pending
+            return False
+        return True
+
+    async def _event(self, pod: Pod, reason: str, message: str) -> None:
+        await create_event(
+            self._api,
+            {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": {
+                    "namespace": pod.metadata.namespace,
+                    "name": pod.metadata.name,
+                    "uid": pod.metadata.uid,
+                    "resourceVersion": pod.metadata.resource_version,
+                },
+            },
+            type="Warning",
+            reason=reason,
+            message=message,
+            component=names.FIELD_MANAGER_AGENT,
+            now=self._now(),
+        )
+
+    async def _touch(self, pod: Pod) -> None:
+        change = {
+            "metadata": {
+                "uid": pod.metadata.uid,
+                "annotations": {names.ANNOTATION_POKE: self._stamp()},
+            }
+        }
+        await self._api.merge_patch(
+            PODS, pod.metadata.name, change, namespace=pod.metadata.namespace
+        )
+
+    def _do_once(self, work: Awaitable[None]) -> None:
+        """Do something that is a courtesy: when it fails, the kubelet's own retry remains."""
+
+        async def attempt() -> None:
+            try:
+                await work
+            except ClientError as error:
+                logger.warning("%s", error)
+
+        task = asyncio.ensure_future(attempt())
+        self._once.add(task)
+        task.add_done_callback(self._once.discard)
+
+    def _stamp(self) -> str:
+        return self._now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def _merged(claim: VGPUClaim, changes: dict[str, Condition | None]) -> list[Condition] | None:
+    """The agent's full set of conditions after the changes; None when nothing changes."""
+    current = [c for c in claim.status.conditions if c.type in _OWN_TYPES]
+    wanted = list(current)
+    for type_, change in changes.items():
+        if change is None:
+            wanted = [condition for condition in wanted if condition.type != type_]
+        else:
+            wanted = conditions.with_condition(wanted, change)
+    return None if wanted == current else wanted
