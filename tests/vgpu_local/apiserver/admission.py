@@ -19,6 +19,7 @@ import aiohttp
 import orjson
 
 from vgpu_local.apiserver import errors
+from vgpu_local.apiserver.calls import Call
 from vgpu_local.apiserver.errors import StatusError
 from vgpu_local.apiserver.kinds import Obj, Registry, Resource
 from vgpu_local.apiserver.patch import json_patch
@@ -46,8 +47,7 @@ class Attempt:
     name: str
     obj: Obj | None
     old: Obj | None
-    user: str
-    dry_run: bool
+    call: Call
 
     @property
     def kind(self) -> Obj:
@@ -95,7 +95,7 @@ class Admission:
             if self._concerned(webhook, attempt)
         ]
 
-    async def mutate(self, attempt: Attempt, warnings: list[str]) -> Obj | None:
+    async def mutate(self, attempt: Attempt) -> Obj | None:
         """What the mutating webhooks made of `attempt.obj`; None when they left it alone.
 
         Raises:
@@ -103,7 +103,7 @@ class Admission:
         """
         changed: Obj | None = None
         for webhook in self.hooks("mutatingwebhookconfigurations", attempt):
-            response = await self._call(webhook, attempt, warnings)
+            response = await self._call(webhook, attempt)
             if response and response.get("patch"):
                 operations = orjson.loads(base64.b64decode(response["patch"]))
                 if operations:
@@ -112,7 +112,7 @@ class Admission:
                     attempt = replace(attempt, obj=changed)
         return changed
 
-    async def validate(self, attempt: Attempt, warnings: list[str]) -> None:
+    async def validate(self, attempt: Attempt) -> None:
         """Ask the validating webhooks, all at once.
 
         Raises:
@@ -120,7 +120,7 @@ class Admission:
         """
         webhooks = self.hooks("validatingwebhookconfigurations", attempt)
         if webhooks:
-            await asyncio.gather(*(self._call(hook, attempt, warnings) for hook in webhooks))
+            await asyncio.gather(*(self._call(hook, attempt) for hook in webhooks))
 
     def _concerned(self, webhook: Obj, attempt: Attempt) -> bool:
         return (
@@ -140,7 +140,7 @@ class Admission:
         labels = stored.obj["metadata"].get("labels", {}) if stored else {}
         return label_selector(selector)(labels)
 
-    async def _call(self, webhook: Obj, attempt: Attempt, warnings: list[str]) -> Obj | None:
+    async def _call(self, webhook: Obj, attempt: Attempt) -> Obj | None:
         name = webhook["name"]
         try:
             answer = await self._post(webhook, _review(attempt))
@@ -150,7 +150,7 @@ class Admission:
                 return None
             why = f'failed calling webhook "{name}": failed to call webhook: {error or "timeout"}'
             raise errors.internal(why) from error
-        warnings += response.get("warnings") or ()
+        attempt.call.warnings += response.get("warnings") or ()
         if response.get("allowed"):
             return response
         raise _denial(name, response.get("status") or {})
@@ -229,7 +229,7 @@ def _condition(condition: Obj, attempt: Attempt) -> bool:
     match = _USER_IS.match(condition.get("expression", ""))
     if match is None:
         return True
-    same = attempt.user == match["user"]
+    same = attempt.call.user == match["user"]
     holds = same if match["op"] == "==" else not same
     return not holds if match["no"] else holds
 
@@ -248,10 +248,10 @@ def _review(attempt: Attempt) -> Obj:
         "requestResource": resource,
         "name": attempt.name,
         "operation": attempt.operation,
-        "userInfo": {"username": attempt.user, "groups": ["system:authenticated"]},
+        "userInfo": {"username": attempt.call.user, "groups": ["system:authenticated"]},
         "object": attempt.obj,
         "oldObject": attempt.old,
-        "dryRun": attempt.dry_run,
+        "dryRun": attempt.call.dry_run,
         "options": None,
     }
     if attempt.namespace:

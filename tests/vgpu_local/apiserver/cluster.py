@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -11,10 +10,11 @@ import orjson
 from vgpu_local.apiserver import crd, errors, metadata, patch, pods
 from vgpu_local.apiserver.admission import Admission
 from vgpu_local.apiserver.apply import apply
+from vgpu_local.apiserver.calls import Call
 from vgpu_local.apiserver.deletes import DeleteOptions, Deleter, Deletion
 from vgpu_local.apiserver.errors import Cause
 from vgpu_local.apiserver.garbage import Collector
-from vgpu_local.apiserver.kinds import Obj, Registry, Resource
+from vgpu_local.apiserver.kinds import CRDS, Obj, Registry, Resource
 from vgpu_local.apiserver.ownership import Manager
 from vgpu_local.apiserver.reads import Reader
 from vgpu_local.apiserver.requests import Target
@@ -23,7 +23,7 @@ from vgpu_local.apiserver.storage import Change as StoreChange
 from vgpu_local.apiserver.storage import Store, Stored
 from vgpu_local.apiserver.structure import root
 from vgpu_local.apiserver.watches import Watches
-from vgpu_local.apiserver.writes import CRDS, Call, Draft, Writer
+from vgpu_local.apiserver.writes import Draft, Writer
 
 FIRST_NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
 APPLY = "application/apply-patch+yaml"
@@ -193,7 +193,7 @@ class Cluster:
             target.name,
             target.subresource,
             change,
-            replace(call, operation="Apply"),
+            call,
         )
         return stored, False
 

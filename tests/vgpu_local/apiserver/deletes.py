@@ -9,10 +9,12 @@ import orjson
 
 from vgpu_local.apiserver import errors
 from vgpu_local.apiserver.admission import Attempt
+from vgpu_local.apiserver.calls import Call
 from vgpu_local.apiserver.kinds import Obj, Resource
 from vgpu_local.apiserver.selectors import Match
+from vgpu_local.apiserver.shaping import finished
 from vgpu_local.apiserver.storage import Stored
-from vgpu_local.apiserver.writes import Call, Writer, finished, uid_mismatch
+from vgpu_local.apiserver.writes import Writer, uid_mismatch
 
 FOREGROUND = "foregroundDeletion"
 ORPHAN = "orphan"
@@ -69,10 +71,8 @@ class Deleter:
         """
         before = self._writer.current(resource, namespace, name)
         self._check(resource, before.obj, options)
-        attempt = Attempt(
-            resource, "", "DELETE", namespace, name, None, before.obj, call.user, call.dry_run
-        )
-        await self._writer.admission.validate(attempt, call.warnings)
+        attempt = Attempt(resource, "", "DELETE", namespace, name, None, before.obj, call)
+        await self._writer.admission.validate(attempt)
         now = self._writer.current(resource, namespace, name)
         if now is not before:  # it moved while webhooks were asked
             self._check(resource, now.obj, options)

@@ -10,11 +10,12 @@ import asyncio
 
 import orjson
 
+from vgpu_local.apiserver.calls import Call
 from vgpu_local.apiserver.deletes import FOREGROUND, ORPHAN, DeleteOptions, Deleter
 from vgpu_local.apiserver.errors import StatusError
-from vgpu_local.apiserver.kinds import Obj, Registry, Resource
+from vgpu_local.apiserver.kinds import CRDS, Obj, Registry, Resource
 from vgpu_local.apiserver.storage import Change, Stored
-from vgpu_local.apiserver.writes import CRDS, Call, Draft, Writer
+from vgpu_local.apiserver.writes import Draft, Writer
 
 Key = tuple[str, str, str]
 """Qualified resource, namespace, name."""

@@ -101,6 +101,7 @@ _EVENT_FIELDS = (
 _RBAC = "rbac.authorization.k8s.io"
 _ADMISSION = "admissionregistration.k8s.io"
 
+CRDS = "customresourcedefinitions.apiextensions.k8s.io"
 BUILTIN: tuple[Resource, ...] = (
     Resource(
         "", "v1", "namespaces", "Namespace", False, ("ns",), has_status=True,

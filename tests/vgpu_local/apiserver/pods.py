@@ -6,11 +6,12 @@ import orjson
 
 from vgpu_local.apiserver import errors
 from vgpu_local.apiserver.admission import Attempt
+from vgpu_local.apiserver.calls import Call
 from vgpu_local.apiserver.deletes import DeleteOptions, Deleter
 from vgpu_local.apiserver.errors import Cause
 from vgpu_local.apiserver.kinds import Obj, Resource
 from vgpu_local.apiserver.storage import Stored
-from vgpu_local.apiserver.writes import Call, Draft, Writer, uid_mismatch
+from vgpu_local.apiserver.writes import Draft, Writer, uid_mismatch
 
 
 async def bind(
@@ -28,11 +29,9 @@ async def bind(
         raise errors.invalid(pods, name, [cause])
     meta = binding.get("metadata") or {}
     uid, annotations = meta.get("uid"), meta.get("annotations") or {}
-    attempt = Attempt(
-        pods, "binding", "CREATE", namespace, name, binding, None, call.user, call.dry_run
-    )
-    await writer.admission.mutate(attempt, call.warnings)
-    await writer.admission.validate(attempt, call.warnings)
+    attempt = Attempt(pods, "binding", "CREATE", namespace, name, binding, None, call)
+    await writer.admission.mutate(attempt)
+    await writer.admission.validate(attempt)
 
     def refused(why: str) -> errors.StatusError:
         return errors.conflict(pods, name, why, subresource="binding")

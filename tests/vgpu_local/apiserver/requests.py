@@ -9,10 +9,10 @@ import orjson
 import yaml
 from aiohttp import web
 
-from vgpu_local.apiserver import errors
+from vgpu_local.apiserver import errors, protobuf
+from vgpu_local.apiserver.calls import Call
 from vgpu_local.apiserver.discovery import subresources
 from vgpu_local.apiserver.kinds import Obj, Registry, Resource
-from vgpu_local.apiserver.writes import Call
 
 _ON_NAMESPACE = frozenset({"status", "finalize"})
 _VERB_OF_OBJECT = {"GET": "get", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
@@ -138,13 +138,16 @@ class Asked:
         raw = await self.request.read()
         if not raw:
             return None
-        if "protobuf" in self.media_type:
-            raise errors.StatusError(
-                415,
-                "UnsupportedMediaType",
-                "the body of the request was in an unknown format - accepted media types include:"
-                " application/json, application/yaml",
-            )
+        if self.media_type == protobuf.MEDIA_TYPE:
+            try:
+                return protobuf.decode(raw)
+            except protobuf.UnknownKindError as error:
+                raise errors.StatusError(
+                    415,
+                    "UnsupportedMediaType",
+                    "the body of the request was in an unknown format - accepted media types"
+                    f" include: application/json, application/yaml ({error})",
+                ) from error
         try:
             return orjson.loads(raw)
         except orjson.JSONDecodeError as error:

@@ -1,4 +1,4 @@
-"""How objects come, change and go: one pipeline for every kind and every way of writing.
+"""How objects come and change: one pipeline for every kind and every way of writing.
 
 A write is prepared on a copy, split between spec and status, pruned, defaulted, admitted,
 validated, and only then stored; where nothing awaited in between, nothing can have moved. Where
@@ -9,34 +9,21 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 import orjson
 
-from vgpu_local.apiserver import builtin, crd, errors, metadata, schema
+from vgpu_local.apiserver import errors, metadata, shaping
 from vgpu_local.apiserver.admission import Admission, Attempt
+from vgpu_local.apiserver.calls import Call
 from vgpu_local.apiserver.errors import Cause
 from vgpu_local.apiserver.kinds import Obj, Registry, Resource
 from vgpu_local.apiserver.ownership import Manager, Owners, after_update, read, shown
 from vgpu_local.apiserver.storage import Store, Stored
 from vgpu_local.apiserver.structure import root
 
-CRDS = "customresourcedefinitions.apiextensions.k8s.io"
 _TRIES = 10
-
-
-@dataclass(slots=True)
-class Call:
-    """Who writes and how, from the request's parameters; `warnings` become headers."""
-
-    manager: str = "unknown"
-    user: str = "kubernetes-admin"
-    dry_run: bool = False
-    field_validation: str = "Warn"
-    force: bool = False
-    operation: str = "Update"
-    from_patch: bool = False
-    warnings: list[str] = field(default_factory=list)
+_AFTER_WEBHOOKS = Call(field_validation="Ignore")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +35,7 @@ class Draft:
 
 
 Change = Callable[[Stored], Draft]
+"""Gets the current object and returns a copy of its own, changed."""
 
 
 class Writer:
@@ -91,21 +79,20 @@ class Writer:
         Raises:
             StatusError: 400, 404 (namespace), 409, 422, or what a webhook says.
         """
-        self._identify(resource, namespace, obj)
+        _identify(resource, namespace, obj)
         self._namespace_accepts(resource, namespace)
         metadata.prepare_new(resource, obj, namespace, self.now())
         if resource.has_status and (resource.custom or resource.plural == "pods"):
             obj.pop("status", None)
         given = obj["metadata"].pop("managedFields", None)
-        self._shape(resource, obj, call)
+        shaping.shape(resource, obj, call, self.now())
         name = obj["metadata"].get("name", "")
-        obj = await self._mutated(resource, "", "CREATE", namespace, name, obj, None, call)
-        self._validate(resource, obj, None)
-        await self._admit(resource, "", "CREATE", namespace, name, obj, None, call)
+        attempt = Attempt(resource, "", "CREATE", namespace, name, obj, None, call)
+        obj = await self._admitted(attempt)
         if self.store.table(resource).get(namespace, name) is not None:
             raise errors.already_exists(resource, name)
         if owners is None:
-            owners = self._owned({}, given, resource, "", {}, obj, call)
+            owners = self._owned({}, given, attempt, {}, obj)
         return self._put(resource, obj, owners, call)
 
     async def change(
@@ -121,9 +108,8 @@ class Writer:
     ) -> Stored:
         """Turn the current object into what `change` makes of it.
 
-        `change` gets the current object and returns a copy of its own, changed; it is called again
-        when the object moved while webhooks were asked. With `version_required` an update that
-        names no resourceVersion is refused.
+        `change` is called again when the object moved while webhooks were asked. With
+        `version_required` an update that names no resourceVersion is refused.
 
         Raises:
             StatusError: 404, 409, 422, or what a webhook says.
@@ -132,43 +118,22 @@ class Writer:
             before = self.current(resource, namespace, name)
             draft = change(before)
             after, given = draft.obj, metadata.of(draft.obj).pop("managedFields", None)
-            versioned = self._check_identity(resource, namespace, before, after, version_required)
+            versioned = _check_identity(resource, namespace, before, after, version_required)
             metadata.keep_server_fields(before.obj, after)
-            after = _split(resource, subresource, before.obj, after)
-            self._shape(resource, after, call)
-            after = await self._mutated(
+            after = shaping.split(resource, subresource, before.obj, after)
+            shaping.shape(resource, after, call, self.now())
+            attempt = Attempt(
                 resource, subresource, "UPDATE", namespace, name, after, before.obj, call
             )
-            self._validate(resource, after, before.obj)
-            await self._admit(
-                resource, subresource, "UPDATE", namespace, name, after, before.obj, call
-            )
+            after = await self._admitted(attempt)
             if self.store.table(resource).get(namespace, name) is before:
                 owners = draft.owners
                 if owners is None:
-                    owners = self._owned(
-                        before.owners, given, resource, subresource, before.obj, after, call
-                    )
+                    owners = self._owned(before.owners, given, attempt, before.obj, after)
                 return self._replace(resource, before, after, owners, call)
             if versioned:
                 raise errors.stale(resource, name)
         raise errors.stale(resource, name)
-
-    def _identify(self, resource: Resource, namespace: str, obj: Obj) -> None:
-        given = metadata.of(obj)
-        for key, wanted in (("apiVersion", resource.api_version), ("kind", resource.kind)):
-            if key not in obj and resource.custom:
-                raise errors.bad_request(f"Object '{key.title()}' is missing in the body")
-            if obj.setdefault(key, wanted) != wanted:
-                raise errors.bad_request(
-                    f"the API version in the data ({obj.get('apiVersion')}, {obj.get('kind')}) does"
-                    f" not match the expected API version ({resource.api_version}, {resource.kind})"
-                )
-        if resource.namespaced and given.get("namespace", namespace) not in (namespace, ""):
-            raise errors.bad_request(
-                "the namespace of the provided object does not match the namespace sent on the"
-                " request"
-            )
 
     def _namespace_accepts(self, resource: Resource, namespace: str) -> None:
         if not resource.namespaced:
@@ -182,133 +147,41 @@ class Writer:
                 " terminated",
             )
 
-    def _check_identity(
-        self, resource: Resource, namespace: str, before: Stored, after: Obj, version_required: bool
-    ) -> bool:
-        """Whether the caller named the version it changes."""
-        old = before.obj["metadata"]
-        name = old["name"]
-        self._identify(resource, namespace, after)
-        new = after["metadata"]
-        if new.get("name", name) != name:
-            raise errors.bad_request(
-                f"the name of the object ({new['name']}) does not match the name on the URL"
-                f" ({name})"
-            )
-        if new.get("uid", old["uid"]) != old["uid"]:
-            raise uid_mismatch(resource, name, new["uid"], old["uid"])
-        version = new.get("resourceVersion") or ""
-        if version and version != old["resourceVersion"]:
-            raise errors.stale(resource, name)
-        if not version and version_required:
-            text = "Invalid value: 0x0: must be specified for an update"
-            cause = Cause("metadata.resourceVersion", "FieldValueInvalid", text)
-            raise errors.invalid(resource, name, [cause])
-        return bool(version)
-
-    def _shape(self, resource: Resource, obj: Obj, call: Call) -> None:
-        """Prune, default and normalise in place."""
-        if resource.schema is not None:
-            unknown: list[str] | None = None if call.field_validation == "Ignore" else []
-            schema.prune(obj, resource.schema, unknown=unknown)
-            if unknown:
-                self._unknown_fields(resource, obj, unknown, call)
-            schema.fill_defaults(obj, resource.schema)
-        elif resource.qualified == CRDS:
-            crd.check(resource, obj)
-            crd.established(obj, self.now())
-        else:
-            builtin.normalise(resource, obj)
-
-    def _unknown_fields(self, resource: Resource, obj: Obj, unknown: list[str], call: Call) -> None:
-        sentences = [f'unknown field "{path}"' for path in unknown]
-        if call.field_validation == "Warn":
-            call.warnings += [text for text in sentences if text not in call.warnings]
-            return
-        text = f"strict decoding error: {', '.join(sentences)}"
-        if call.from_patch:
-            cause = Cause("patch", "FieldValueInvalid", f'Invalid value: "": {text}')
-            raise errors.invalid(resource, obj["metadata"].get("name", ""), [cause])
-        raise errors.bad_request(
-            f'{resource.kind} in version "{resource.version}" cannot be handled as a'
-            f" {resource.kind}: {text}"
-        )
-
-    async def _mutated(
-        self,
-        resource: Resource,
-        subresource: str,
-        operation: str,
-        namespace: str,
-        name: str,
-        obj: Obj,
-        old: Obj | None,
-        call: Call,
-    ) -> Obj:
-        attempt = Attempt(
-            resource, subresource, operation, namespace, name, obj, old, call.user, call.dry_run
-        )
-        changed = await self.admission.mutate(attempt, call.warnings)
-        if changed is None:
-            return obj
-        if old is not None:
-            metadata.keep_server_fields(old, changed)
-            changed = _split(resource, subresource, old, changed)
-        metadata.of(changed)
-        self._shape(resource, changed, Call(field_validation="Ignore"))
-        return changed
-
-    async def _admit(
-        self,
-        resource: Resource,
-        subresource: str,
-        operation: str,
-        namespace: str,
-        name: str,
-        obj: Obj | None,
-        old: Obj | None,
-        call: Call,
-    ) -> None:
-        attempt = Attempt(
-            resource, subresource, operation, namespace, name, obj, old, call.user, call.dry_run
-        )
-        await self.admission.validate(attempt, call.warnings)
-
-    def _validate(self, resource: Resource, obj: Obj, before: Obj | None) -> None:
-        found = metadata.causes(resource, obj)
-        if before is not None:
-            found += metadata.new_finalizers(before, obj)
-        if resource.schema is not None:
-            found += schema.violations(obj, resource.schema)
-        found += builtin.causes(resource, obj, before)
-        if found:
-            name = obj["metadata"].get("name") or ""
-            raise errors.invalid(resource, name, found)
+    async def _admitted(self, attempt: Attempt) -> Obj:
+        """The object as the mutating webhooks leave it, valid, and denied by no webhook."""
+        resource, obj, old = attempt.resource, attempt.obj, attempt.old
+        assert obj is not None  # only deletions have none
+        changed = await self.admission.mutate(attempt)
+        if changed is not None:
+            obj = changed
+            metadata.of(obj)
+            if old is not None:
+                metadata.keep_server_fields(old, obj)
+                obj = shaping.split(resource, attempt.subresource, old, obj)
+            shaping.shape(resource, obj, _AFTER_WEBHOOKS, self.now())
+            attempt = replace(attempt, obj=obj)
+        shaping.validate(resource, obj, old)
+        await self.admission.validate(attempt)
+        return obj
 
     def _owned(
-        self,
-        owners: Owners,
-        given: object,
-        resource: Resource,
-        subresource: str,
-        before: Obj,
-        after: Obj,
-        call: Call,
+        self, owners: Owners, given: object, attempt: Attempt, before: Obj, after: Obj
     ) -> Owners:
         if isinstance(given, list) and given != before.get("metadata", {}).get("managedFields"):
             owners = read(given)
+        resource = attempt.resource
         place = root(resource.schema if resource.custom else None)
-        manager = Manager(call.manager, "Update", subresource)
+        manager = Manager(attempt.call.manager, "Update", attempt.subresource)
         return after_update(owners, manager, before, after, place, self.now())
 
     def _replace(
         self, resource: Resource, before: Stored, after: Obj, owners: Owners, call: Call
     ) -> Stored:
-        if _same(before.obj, after) and owners == before.owners:
+        if shaping.same(before.obj, after) and owners == before.owners:
             return before  # nothing changed: no new version, no event
-        if resource.generation and _spec_changed(resource, before.obj, after):
+        if resource.generation and shaping.spec_changed(resource, before.obj, after):
             after["metadata"]["generation"] = before.obj["metadata"].get("generation", 0) + 1
-        if finished(resource, after) and not call.dry_run:
+        if shaping.finished(resource, after) and not call.dry_run:
             return self.store.remove(resource, before, last=after)
         return self._put(resource, after, owners, call)
 
@@ -329,55 +202,45 @@ def uid_mismatch(
     return errors.conflict(resource, name, why, subresource=subresource)
 
 
-def finished(resource: Resource, obj: Obj) -> bool:
-    """Whether an object that is being deleted has nothing left to wait for."""
-    meta = obj["metadata"]
-    if "deletionTimestamp" not in meta or meta.get("finalizers"):
-        return False
-    if resource.qualified == "namespaces":
-        return not obj.get("spec", {}).get("finalizers")
-    return not meta.get("deletionGracePeriodSeconds")
+def _identify(resource: Resource, namespace: str, obj: Obj) -> None:
+    """The object is of the kind and in the namespace that the URL names."""
+    given = metadata.of(obj)
+    for key, wanted in (("apiVersion", resource.api_version), ("kind", resource.kind)):
+        if not obj.get(key):
+            if resource.custom:
+                word = key[0].upper() + key[1:]
+                raise errors.bad_request(f"Object '{word}' is missing in the body")
+            obj[key] = wanted
+        elif obj[key] != wanted:
+            raise errors.bad_request(
+                f"the API version in the data ({obj.get('apiVersion')}, {obj.get('kind')}) does"
+                f" not match the expected API version ({resource.api_version}, {resource.kind})"
+            )
+    if resource.namespaced and given.get("namespace", namespace) not in (namespace, ""):
+        raise errors.bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request"
+        )
 
 
-def _split(resource: Resource, subresource: str, before: Obj, after: Obj) -> Obj:
-    """Keep what this way of writing may not touch: status on a plain write, the rest on /status."""
-    if subresource == "status":
-        kept = orjson.loads(orjson.dumps(before))
-        if "status" in after:
-            kept["status"] = after["status"]
-        else:
-            kept.pop("status", None)
-        if not resource.custom:  # the kubelet labels and annotates through status
-            for key in ("labels", "annotations"):
-                if key in after["metadata"]:
-                    kept["metadata"][key] = after["metadata"][key]
-                else:
-                    kept["metadata"].pop(key, None)
-        after = kept
-    elif resource.has_status and resource.qualified != CRDS:
-        if "status" in before:
-            after["status"] = orjson.loads(orjson.dumps(before["status"]))
-        else:
-            after.pop("status", None)
-    after["metadata"].pop("managedFields", None)
-    return after
-
-
-def _same(before: Obj, after: Obj) -> bool:
-    if {key: part for key, part in before.items() if key != "metadata"} != {
-        key: part for key, part in after.items() if key != "metadata"
-    }:
-        return False
-    ignored = ("managedFields", "resourceVersion")
-    old, new = (
-        {key: part for key, part in obj["metadata"].items() if key not in ignored}
-        for obj in (before, after)
-    )
-    return old == new
-
-
-def _spec_changed(resource: Resource, before: Obj, after: Obj) -> bool:
-    ignored = {"metadata", "status"} if resource.has_status else {"metadata"}
-    return {key: part for key, part in before.items() if key not in ignored} != {
-        key: part for key, part in after.items() if key not in ignored
-    }
+def _check_identity(
+    resource: Resource, namespace: str, before: Stored, after: Obj, version_required: bool
+) -> bool:
+    """Whether the caller named the version it changes; the right object it must name."""
+    old = before.obj["metadata"]
+    name = old["name"]
+    _identify(resource, namespace, after)
+    new = after["metadata"]
+    if new.get("name", name) != name:
+        raise errors.bad_request(
+            f"the name of the object ({new['name']}) does not match the name on the URL ({name})"
+        )
+    if new.get("uid", old["uid"]) != old["uid"]:
+        raise uid_mismatch(resource, name, new["uid"], old["uid"])
+    version = new.get("resourceVersion") or ""
+    if version and version != old["resourceVersion"]:
+        raise errors.stale(resource, name)
+    if not version and version_required:
+        text = "Invalid value: 0x0: must be specified for an update"
+        cause = Cause("metadata.resourceVersion", "FieldValueInvalid", text)
+        raise errors.invalid(resource, name, [cause])
+    return bool(version)

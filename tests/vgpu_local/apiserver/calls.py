@@ -1,0 +1,26 @@
+"""Who writes, and how: what every step of a write may want to know about its request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Call:
+    """A writing request's options; `warnings` gathers what becomes Warning headers.
+
+    Args:
+        manager: the field manager, for ownership.
+        user: who asks, as webhooks are told.
+        field_validation: Ignore, Warn or Strict: what unknown fields of custom kinds do.
+        force: an apply takes over what others own.
+        from_patch: unknown fields came by a patch, which the server words differently.
+    """
+
+    manager: str = "unknown"
+    user: str = "kubernetes-admin"
+    dry_run: bool = False
+    field_validation: str = "Warn"
+    force: bool = False
+    from_patch: bool = False
+    warnings: list[str] = field(default_factory=list)
