@@ -252,6 +252,7 @@ async def run(config: OperatorConfig) -> None:
         @kopf.on.cleanup(registry=registry)
         async def end(**_: Any) -> None:
             await operator.stop()
+            stop.set()  # kopf would wait 5 s for its own task that waits for this flag
 
         @kopf.on.login(registry=registry)
         async def login(**_: Any) -> object:
