@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from builders import a_request, a_spec, an_ask
 from vgpu_api.config import ClusterConfig
 from vgpu_operator.ask import Ask

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from builders import a_card, a_request, an_ask, some_columns
 from vgpu_api.effective import Use
 from vgpu_operator.placement import Card

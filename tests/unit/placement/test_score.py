@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from builders import a_card, a_request, an_ask, some_columns
 from vgpu_api.effective import Use
 from vgpu_operator.placement.score import card_score, node_score

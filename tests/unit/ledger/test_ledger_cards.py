@@ -1,0 +1,204 @@
+"""Cards, nodes, and who is told of their changes."""
+
+from __future__ import annotations
+
+import pytest
+
+from builders import (
+    a_claim,
+    a_device,
+    a_node,
+    a_request,
+    a_spec,
+    an_allocation,
+    an_ask,
+)
+from vgpu_api.config import ClusterConfig
+from vgpu_operator.ledger import Ledger
+from vgpu_operator.ledger.changes import ChangeLog
+from vgpu_operator.placement import Plan, place
+
+SPEC = a_spec([a_request(memory="1Gi")])
+
+
+def a_ledger(**fields) -> Ledger:
+    ledger = Ledger(config=ClusterConfig(), **fields)
+    ledger.apply_node(a_node())
+    ledger.apply_device(a_device())
+    return ledger
+
+
+def a_plan(ledger: Ledger, **request) -> Plan:
+    return place(ledger.columns, an_ask(a_request(**{"memory": "1Gi", **request})))
+
+
+@pytest.mark.parametrize(
+    ("device", "text"),
+    [
+        ({"healthy": False}, "1/1 CardNotHealth"),
+        ({"ready": False}, "1/1 CardNotHealth"),
+        ({"cordoned": True}, "1/1 CardCordoned"),
+        ({"memory_mib": 512}, "1/1 CardInsufficientMemory"),
+    ],
+)
+def test_a_card_that_changed_is_judged_as_it_is_now(device, text):
+    ledger = a_ledger()
+    ledger.apply_device(a_device(**device, resource_version=2))
+    assert a_plan(ledger).text == text
+    ledger.apply_device(a_device(resource_version=3))
+    assert not a_plan(ledger).refused
+
+
+def test_an_older_version_of_a_device_is_ignored():
+    ledger = a_ledger()
+    ledger.apply_device(a_device(cordoned=True, resource_version=3))
+    ledger.apply_device(a_device(resource_version=2))
+    assert a_plan(ledger).refused
+
+
+def test_a_device_without_allocatable_gives_nothing():
+    device = a_device(resource_version=2)
+    status = device.status.model_copy(update={"allocatable": None})
+    ledger = a_ledger()
+    ledger.apply_device(device.model_copy(update={"status": status}))
+    assert a_plan(ledger).text == "1/1 CardNotHealth"
+
+
+def test_a_device_without_a_uuid_is_no_card_yet():
+    ledger = Ledger(config=ClusterConfig())
+    ledger.apply_node(a_node())
+    ledger.apply_device(a_device(uuid="", name="gpu-0"))
+    assert ledger.nodes() == ()
+    ledger.apply_device(a_device(uuid="GPU-0", name="gpu-0", resource_version=2))
+    assert ledger.nodes() == ("node-1",)
+
+
+def test_slots_come_from_the_device_before_the_configuration():
+    ledger = a_ledger()
+    assert ledger.columns.slots == [10]
+    ledger.apply_device(a_device(slots=3, resource_version=2))
+    assert ledger.columns.slots == [3]
+
+
+def test_an_exclusive_card_serves_one_request():
+    ledger = a_ledger()
+    ledger.apply_device(a_device(mode="Exclusive", resource_version=2))
+    ledger.apply_claim(a_claim(allocation=an_allocation()))
+    assert a_plan(ledger).text == "1/1 CardTimeSlicingExhausted"
+
+
+def test_a_nodes_annotation_cordons_its_cards():
+    ledger = a_ledger()
+    ledger.apply_node(a_node(cordoned_uuids=["GPU-0"], resource_version=2))
+    assert a_plan(ledger).text == "1/1 CardCordoned"
+    ledger.apply_node(a_node(resource_version=3))
+    assert not a_plan(ledger).refused
+
+
+@pytest.mark.parametrize(
+    ("written", "policies"),
+    [
+        ("", ("Spread",)),
+        ("binpack", ("Binpack",)),
+        ("numa, binpack", ("NUMA", "Binpack")),
+        ("nonsense,best-fit", ("BestFit",)),
+        ("nonsense", ("Spread",)),
+    ],
+)
+def test_a_nodes_annotation_sets_the_policy_for_its_cards(written, policies):
+    ledger = a_ledger()
+    ledger.apply_node(a_node(device_policy=written, resource_version=2))
+    assert ledger.columns.node_policies == [policies]
+
+
+@pytest.mark.parametrize("node", [a_node(ready=False, resource_version=2), None])
+def test_a_node_that_is_not_ready_or_gone_gets_nothing(node):
+    ledger = a_ledger()
+    if node is None:
+        ledger.remove_node("node-1")
+    else:
+        ledger.apply_node(node)
+    assert a_plan(ledger).text == "1/1 NodeNotReady"
+
+
+def test_a_node_may_come_after_its_cards_and_come_back():
+    ledger = Ledger(config=ClusterConfig())
+    ledger.apply_device(a_device())
+    assert a_plan(ledger).text == "1/1 NodeNotReady"
+    ledger.apply_node(a_node())
+    ledger.remove_node("node-1")
+    ledger.apply_node(a_node(resource_version=2))
+    assert not a_plan(ledger).refused
+
+
+def test_a_uuid_under_two_nodes_is_given_to_nobody_until_one_is_gone():
+    ledger = a_ledger()
+    ledger.apply_node(a_node("node-2"))
+    ledger.apply_device(a_device(node="node-2", name="gpu-0.other"))
+    assert a_plan(ledger).text == "2/2 CardNotHealth"
+    assert ledger.duplicates() == {"gpu-0", "gpu-0.other"}
+    ledger.remove_device("gpu-0.other")
+    assert a_plan(ledger).node == "node-1"
+    assert ledger.duplicates() == frozenset()
+
+
+def test_a_card_whose_uuid_changes_takes_its_uses_from_the_new_one():
+    ledger = a_ledger()
+    ledger.apply_claim(a_claim(allocation=an_allocation()))
+    ledger.apply_device(a_device(uuid="GPU-9", name="gpu-0", resource_version=2))
+    assert ledger.columns.state() == {"gpu-0": (0, 0, 0)}
+    ledger.apply_device(a_device(uuid="GPU-0", name="gpu-0", resource_version=3))
+    assert ledger.columns.state() == {"gpu-0": (1, 0, 1024)}
+
+
+def test_only_nodes_with_cards_are_looked_at():
+    ledger = a_ledger()
+    ledger.apply_node(a_node("cpu-only"))
+    assert ledger.nodes() == ("node-1",)
+    ledger.remove_device("gpu-0")
+    assert a_plan(ledger).text == "NoGPUNodes"
+
+
+def test_the_change_log_names_the_nodes_touched_since_a_cursor():
+    ledger = a_ledger()
+    ledger.apply_device(a_device(uuid="GPU-2", node="node-2"))
+    cursor, nodes = ledger.changed_since(0)
+    assert nodes == {"node-1", "node-2"}
+    ledger.apply_claim(a_claim(allocation=an_allocation()))
+    cursor, nodes = ledger.changed_since(cursor)
+    assert nodes == {"node-1"}
+    assert ledger.changed_since(cursor) == (cursor, frozenset())
+
+
+def test_an_event_that_changes_nothing_for_placement_touches_nothing():
+    told: list[str] = []
+    ledger = a_ledger(on_change=lambda: told.append("told"))
+    told.clear()
+    cursor, _ = ledger.changed_since(0)
+    ledger.apply_device(a_device(resource_version=2))
+    ledger.apply_node(a_node(resource_version=2))
+    ledger.apply_claim(a_claim())
+    assert ledger.changed_since(cursor) == (cursor, frozenset())
+    assert told == []
+
+
+def test_events_and_forgotten_writes_wake_whoever_waits_but_assumptions_do_not():
+    told: list[str] = []
+    ledger = a_ledger(on_change=lambda: told.append("told"))
+    told.clear()
+    assumption = ledger.assume(("default", "claim-1"), SPEC, a_plan(ledger))
+    with ledger.without(("default", "claim-1")):
+        pass
+    assert told == []
+    ledger.forget(assumption)
+    assert told == ["told"]
+    ledger.apply_claim(a_claim(allocation=an_allocation()))
+    assert told == ["told", "told"]
+
+
+def test_a_reader_that_fell_behind_the_log_is_told_every_node():
+    log = ChangeLog(keep=2)
+    for node in "abcd":
+        log.touch(node)
+    assert log.since(0, ["x"]) == (4, frozenset("xcd"))
+    assert log.since(3, ["x"]) == (4, frozenset("d"))
