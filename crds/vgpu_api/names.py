@@ -62,16 +62,20 @@ ENV_DISABLE_CONTROL = "CUDA_DISABLE_CONTROL"
 FIELD_MANAGER_OPERATOR = "vgpu-operator"
 FIELD_MANAGER_AGENT = "vgpu-nodeagent"
 
+_DNS_LABEL = r"[a-z0-9]([a-z0-9-]*[a-z0-9])?"
+_DNS_NAME = re.compile(rf"{_DNS_LABEL}(\.{_DNS_LABEL})*")
+_DEVICE_NAME_MAX = 244  # of 253, so that a dot and 8 digits for a second node still fit
 _POD_NAME_KEPT = 200
 _UID_KEPT = 8
 
 
 def device_object_name(uuid: str) -> str:
     """The GPUDevice object's name for a card: its UUID in lower case, made a valid DNS name."""
-    name = re.sub(r"[^a-z0-9.-]+", "-", uuid.lower()).strip("-.")
-    if name == uuid.lower() and len(name) <= 253:
-        return name
-    return f"{name[:200].rstrip('-.')}-{hashlib.sha256(uuid.encode()).hexdigest()[:8]}"
+    plain = uuid.lower()
+    if len(plain) <= _DEVICE_NAME_MAX and _DNS_NAME.fullmatch(plain):
+        return plain
+    kept = re.sub(r"[^a-z0-9]+", "-", plain)[:200].strip("-") or "device"
+    return f"{kept}-{hashlib.sha256(uuid.encode()).hexdigest()[:8]}"
 
 
 def device_object_name_on_node(uuid: str, node_name: str) -> str:

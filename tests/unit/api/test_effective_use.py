@@ -1,0 +1,71 @@
+"""A claim's use of a card at its worst moment: app containers add up, init containers peak."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vgpu_api.effective import Use, effective_use
+from vgpu_api.v1alpha1 import AllocatedDevice, VGPUClaimSpec
+
+
+def a_device(request: str, mib: int, cores: int = 0, uuid: str = "GPU-1") -> AllocatedDevice:
+    return AllocatedDevice(request=request, uuid=uuid, memory=f"{mib}Mi", cores=cores)
+
+
+def a_spec(**phases: str) -> VGPUClaimSpec:
+    requests: list[dict[str, Any]] = [{"name": n, "phase": p} for n, p in phases.items()]
+    return VGPUClaimSpec.model_validate({"requests": requests})
+
+
+def test_app_containers_on_a_card_add_up() -> None:
+    devices = [a_device("a", 100, 10), a_device("b", 200, 20)]
+    assert effective_use(a_spec(a="App", b="App"), devices) == {"GPU-1": Use(300, 30, 2)}
+
+
+def test_an_init_container_counts_by_its_peak() -> None:
+    devices = [a_device("i", 500, 5), a_device("j", 400, 50), a_device("a", 100, 10)]
+    spec = a_spec(i="Init", j="Init", a="App")
+    assert effective_use(spec, devices) == {"GPU-1": Use(500, 50, 1)}
+
+
+def test_an_init_container_alone_takes_one_slot() -> None:
+    assert effective_use(a_spec(i="Init"), [a_device("i", 7)]) == {"GPU-1": Use(7, 0, 1)}
+
+
+def test_cards_are_counted_apart() -> None:
+    devices = [a_device("a", 100), a_device("a", 50, uuid="GPU-2")]
+    assert effective_use(a_spec(a="App"), devices) == {
+        "GPU-1": Use(100, 0, 1),
+        "GPU-2": Use(50, 0, 1),
+    }
+
+
+def test_a_device_of_an_unknown_request_counts_with_the_app() -> None:
+    devices = [a_device("a", 100), a_device("ghost", 30)]
+    assert effective_use(a_spec(a="App"), devices) == {"GPU-1": Use(130, 0, 2)}
+
+
+sizes = st.integers(min_value=1, max_value=10_000)
+
+
+@given(app=st.lists(sizes, max_size=4), init=st.lists(sizes, max_size=4))
+def test_use_is_between_the_largest_part_and_the_sum_of_all(
+    app: list[int], init: list[int]
+) -> None:
+    """Invariant: max(parts) ≤ use ≤ sum(parts), and exactly max(init peak, app sum)."""
+    phases = {f"a{i}": "App" for i in range(len(app))} | {f"i{i}": "Init" for i in range(len(init))}
+    if not phases:
+        return
+    devices = [a_device(name, mib) for name, mib in zip(phases, app + init, strict=True)]
+    use = effective_use(a_spec(**phases), devices)["GPU-1"]
+    assert use.memory_mib == max([sum(app), *init])
+    assert use.slots == max(len(app), 1 if init else 0)
+
+
+def test_uses_add_and_subtract_field_by_field() -> None:
+    assert Use(3, 2, 1) + Use(1, 1, 1) == Use(4, 3, 2)
+    assert Use(3, 2, 1) - Use(1, 1, 1) == Use(2, 1, 0)
+    assert Use(3, 0, 1).peak(Use(1, 5, 1)) == Use(3, 5, 1)
