@@ -165,11 +165,9 @@ def _agree(place: PodContainer, name: str) -> bool:
 
 
 def _give(place: PodContainer, name: str, amount: str, patch: JsonPatch) -> None:
-    """The amount, in limits and requests alike; equal quantities stay as they are written."""
+    """The amount, in limits and requests alike."""
     for kind in ("limits", "requests"):
-        steps = ("spec", place.section, place.index, "resources", kind, name)
-        if str(patch.get(*steps)) != amount:
-            patch.set(*steps, value=amount)
+        patch.set("spec", place.section, place.index, "resources", kind, name, value=amount)
 
 
 def _choose_scheduler(pod: Pod, config: ClusterConfig, patch: JsonPatch) -> None:
