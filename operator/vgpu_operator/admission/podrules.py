@@ -41,7 +41,7 @@ HOST_FOLDERS = (
     "/var/lib/vgpu",
     "/run/vgpu",
     "/usr/local/vgpu",
-    "/etc/vgpu",
+    "/usr/lib/vgpu",
 )
 """On the node: whoever writes there can give itself a card, or another limit."""
 
