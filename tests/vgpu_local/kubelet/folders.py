@@ -49,6 +49,10 @@ class NodeFolders:
         """The device manager's checkpoint."""
         return self.root / "device-plugins" / FILE_NAME
 
+    def of_pod(self, uid: str) -> Path:
+        """A pod's own folder: there from its admission until its object is gone."""
+        return self.root / "pods" / uid
+
     def remove_link(self) -> None:
         """Remove what lies outside the run folder."""
         if self.link is not None:
@@ -58,7 +62,7 @@ class NodeFolders:
 def make_folders(root: Path) -> NodeFolders:
     """Create the folders of a node under `root`."""
     root = root.absolute()
-    for name in ("device-plugins", "pod-resources", "cdi", "logs"):
+    for name in ("device-plugins", "pod-resources", "cdi", "logs", "pods"):
         (root / name).mkdir(parents=True, exist_ok=True)
     if len(bytes(root / _LONGEST_SOCKET)) <= SOCKET_PATH_MAX:
         return NodeFolders(root, root, None)

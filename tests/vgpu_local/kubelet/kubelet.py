@@ -181,6 +181,7 @@ class Kubelet:
                 runtime=self._runtime,
                 writer=self._writer,
                 pace=self._pace,
+                folder=self.folders.of_pod(uid),
             )
             if (raw.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
                 worker.active = False

@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 import logging
 import secrets
+import shutil
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from vgpu_client.errors import ClientError
@@ -62,8 +64,18 @@ class PodWorker:
         runtime: Runtime,
         writer: PodWriter,
         pace: Pace,
+        folder: Path,
     ) -> None:
-        """Take on a pod that is bound to this node and not running anywhere yet."""
+        """Take on a pod that is bound to this node and not running anywhere yet.
+
+        Args:
+            pod: its object.
+            admission: gives it devices.
+            runtime: starts its containers.
+            writer: tells the API server.
+            pace: waiting times.
+            folder: the pod's own, made once it is admitted.
+        """
         self.pod = parse_pod(pod)
         self.active = True
         self.terminating = False
@@ -72,6 +84,7 @@ class PodWorker:
         self._runtime = runtime
         self._writer = writer
         self._pace = pace
+        self._folder = folder
         self._start_time = timestamp()
         self._refusal: Mapping[str, Any] | None = None
         first = Waiting("PodInitializing" if self.pod.init_containers else "ContainerCreating")
@@ -124,6 +137,7 @@ class PodWorker:
         self.active = False
         await self._cease()
         await self._stop_all(0)
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     def process(self, container: str) -> ContainerProcess:
         """Return the running process of a container.
@@ -144,6 +158,7 @@ class PodWorker:
         except AdmissionError as error:
             await self._refuse(str(error))
             return
+        self._folder.mkdir(parents=True, exist_ok=True)
         report = asyncio.create_task(self._report())
         self._unreported.set()
         try:
