@@ -207,9 +207,10 @@ class Engine:
                 pass  # nothing changed but the time: reservations may have expired
             self._wake.clear()
             if self._leads():
-                self._round()
+                self.round()
 
-    def _round(self) -> None:
+    def round(self) -> None:
+        """Do everything that is to be done now."""
         for reservation in self.scheduler.reservations.expired(self._clock.monotonic()):
             self._parked.add(reservation.pod_uid)
             self.release_reservation(reservation, "its pod was not bound in time")

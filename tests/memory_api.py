@@ -1,0 +1,153 @@
+"""An API server small enough to read, for unit tests of what talks to one.
+
+It keeps claims and pods in memory, gives each write a resourceVersion, refuses stale patches, and
+can be told to hold writes, to lose an answer, or to fail. What it cannot do is the stand-in
+cluster's business. Every write is noted in `log`, in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jsonpatch
+
+from vgpu_api.resources import PODS, VGPU_CLAIMS, Resource
+from vgpu_client.errors import AlreadyExists, Conflict, NotFound
+
+Fault = Callable[[str, str], BaseException | None]
+"""Given verb and name, the error to raise, or None to let the call through."""
+
+
+class MemoryApi:
+    """Stands in for `vgpu_client.Api` where claims are written and pods bound."""
+
+    def __init__(self) -> None:
+        self.objects: dict[tuple[str, str, str], dict[str, Any]] = {}
+        self.log: list[tuple[str, str]] = []
+        self.before: Fault = lambda verb, name: None
+        self.after: Fault = lambda verb, name: None
+        self.gate: asyncio.Event = asyncio.Event()
+        self.gate.set()
+        self._version = 100
+
+    def put(self, resource: Resource, obj: Mapping[str, Any]) -> dict[str, Any]:
+        """Store an object as it is, with a new resourceVersion."""
+        stored = copy.deepcopy(dict(obj))
+        self._version += 1
+        metadata = stored["metadata"]
+        metadata["resourceVersion"] = str(self._version)
+        metadata.setdefault("uid", f"uid-of-{metadata['name']}")
+        self.objects[(resource.plural, metadata.get("namespace", ""), metadata["name"])] = stored
+        return copy.deepcopy(stored)
+
+    def delete(self, resource: Resource, name: str, *, namespace: str = "default") -> None:
+        """Remove an object."""
+        del self.objects[(resource.plural, namespace, name)]
+
+    def claim(self, name: str, *, namespace: str = "default") -> dict[str, Any]:
+        """A claim as it stands."""
+        return self.objects[(VGPU_CLAIMS.plural, namespace, name)]
+
+    async def get(
+        self, resource: Resource, name: str, *, namespace: str | None = None
+    ) -> dict[str, Any]:
+        """Read an object."""
+        self._fail(self.before, "get", name)
+        return copy.deepcopy(self._find(resource, name, namespace))
+
+    async def create(
+        self,
+        resource: Resource,
+        obj: Mapping[str, Any],
+        *,
+        subresource: str | None = None,
+        **_: Any,
+    ) -> dict[str, Any]:
+        """Create an object; status is dropped, as the real server does."""
+        metadata = obj["metadata"]
+        async with self._write(f"create {resource.plural}", metadata.get("name", "")):
+            place = (resource.plural, metadata.get("namespace", ""), metadata.get("name", ""))
+            if place in self.objects:
+                raise AlreadyExists("exists", status=409, reason="AlreadyExists")
+            made = {key: value for key, value in obj.items() if key != "status"}
+            return self.put(resource, made)
+
+    async def json_patch(
+        self,
+        resource: Resource,
+        name: str,
+        operations: Sequence[Mapping[str, Any]],
+        *,
+        namespace: str | None = None,
+        subresource: str | None = None,
+        **_: Any,
+    ) -> dict[str, Any]:
+        """Patch an object; a failed test is a conflict."""
+        async with self._write(f"patch {subresource or 'object'}", name):
+            found = self._find(resource, name, namespace)
+            try:
+                patched = jsonpatch.apply_patch(found, list(operations))
+            except jsonpatch.JsonPatchTestFailed as error:
+                raise Conflict(str(error), status=409, reason="Conflict") from error
+            return self.put(resource, patched)
+
+    async def merge_patch(
+        self, resource: Resource, name: str, changes: Mapping[str, Any], **_: Any
+    ) -> dict[str, Any]:
+        """Note the patch."""
+        async with self._write("merge", name):
+            return {}
+
+    async def bind_pod(
+        self,
+        *,
+        namespace: str,
+        name: str,
+        uid: str,
+        node: str,
+        annotations: Mapping[str, str],
+        **_: Any,
+    ) -> None:
+        """Bind a pod."""
+        async with self._write("bind", name):
+            pod = self._find(PODS, name, namespace)
+            if pod["metadata"]["uid"] != uid:
+                raise NotFound("another pod", status=404)
+            pod["spec"]["nodeName"] = node
+            pod["metadata"].setdefault("annotations", {}).update(annotations)
+
+    def _find(self, resource: Resource, name: str, namespace: str | None) -> dict[str, Any]:
+        try:
+            return self.objects[(resource.plural, namespace or "", name)]
+        except KeyError:
+            raise NotFound(f"{resource.plural} {name}", status=404, reason="NotFound") from None
+
+    def _write(self, verb: str, name: str) -> _Write:
+        return _Write(self, verb, name)
+
+    @staticmethod
+    def _fail(fault: Fault, verb: str, name: str) -> None:
+        error = fault(verb, name)
+        if error is not None:
+            raise error
+
+
+class _Write:
+    """A write passes the gate, is noted, and may fail before or after it was done."""
+
+    def __init__(self, api: MemoryApi, verb: str, name: str) -> None:
+        self._api = api
+        self._verb = verb
+        self._name = name
+
+    async def __aenter__(self) -> None:
+        await self._api.gate.wait()
+        self._api._fail(self._api.before, self._verb, self._name)
+        self._api.log.append((self._verb, self._name))
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is None:
+            self._api._fail(self._api.after, self._verb, self._name)

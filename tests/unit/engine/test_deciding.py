@@ -1,0 +1,190 @@
+"""Pods and claims are decided once, on what is really free, and the claim says so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from builders import a_claim, a_container, a_node, a_pod, a_request
+from vgpu_api.conditions import ALLOCATED, find
+from vgpu_api.names import ANNOTATION_CLAIM, ANNOTATION_SLOTS_ADDED, FINALIZER_IN_USE
+from vgpu_api.reasons import Reason
+from vgpu_client.errors import ApiError, Unknown
+from vgpu_operator.engine.refusals import Refusal
+from vgpu_operator.engine.reservations import Reservation
+
+
+async def test_a_pod_gets_a_claim_of_its_own_with_an_allocation(replica: Any) -> None:
+    replica.card()
+    pod = replica.pod()
+    await replica.settle()
+    claim = replica.claim_of(pod)
+    assert claim.status.allocation.node_name == "node-1"
+    assert claim.status.reserved_for.pod_uid == pod.metadata.uid
+    assert claim.metadata.finalizers == [FINALIZER_IN_USE]
+    assert claim.metadata.owner_references[0].uid == pod.metadata.uid
+    assert (claim.status.state, claim.status.summary) == ("Allocated", "1 × 8Gi")
+
+
+async def test_the_next_decision_sees_what_the_last_one_assumed(replica: Any) -> None:
+    """Two pods that each want more than half a card, decided before any write has ended."""
+    replica.card(memory_mib=16384)
+    replica.api.gate.clear()
+    first = replica.engine.pod_changed(a_pod_asking("first", 10000))
+    second = replica.engine.pod_changed(a_pod_asking("second", 10000))
+    assert isinstance(replica.engine.scheduler.reserve(first), Reservation)
+    refusal = replica.engine.scheduler.reserve(second)
+    assert isinstance(refusal, Refusal)
+    assert refusal.message == "1/1 CardInsufficientMemory"
+    replica.api.gate.set()
+    await replica.writer.drain()
+
+
+async def test_a_write_whose_answer_was_lost_is_found_done_and_not_done_twice(
+    replica: Any,
+) -> None:
+    replica.card()
+    lost = [Unknown("no answer")]
+    replica.api.after = lambda verb, _: lost.pop() if verb == "patch status" and lost else None
+    pod = replica.pod()
+    await replica.settle()
+    assert replica.claim_of(pod).status.allocation is not None
+    assert [verb for verb, _ in replica.api.log].count("patch status") == 1
+    assert replica.ledger.use_of("GPU-0").memory_mib == 8192
+
+
+async def test_a_write_that_was_lost_before_it_was_done_is_done_again(replica: Any) -> None:
+    replica.card()
+    lost = [Unknown("not sent")]
+    replica.api.before = lambda verb, _: lost.pop() if verb == "patch status" and lost else None
+    pod = replica.pod()
+    await replica.settle()
+    assert replica.claim_of(pod).status.allocation is not None
+
+
+async def test_what_the_server_refuses_is_forgotten_and_the_card_is_free_again(
+    replica: Any,
+) -> None:
+    replica.card()
+    replica.api.before = lambda verb, _: (
+        ApiError("no", status=403) if verb == "patch status" else None
+    )
+    consumer = replica.engine.pod_changed(a_pod_asking("pod-1", 8192))
+    reservation = replica.engine.scheduler.reserve(consumer)
+    await reservation.written
+    await replica.writer.drain()
+    assert replica.ledger.use_of("GPU-0").memory_mib == 0
+    assert replica.engine.scheduler.reservations.of_pod(consumer.uid) is None
+
+
+async def test_a_pod_that_does_not_fit_says_why_in_its_claim_and_gets_its_turn(
+    replica: Any,
+) -> None:
+    replica.card(memory_mib=4096)
+    pod = replica.pod()
+    await replica.settle()
+    claim = replica.claim_of(pod)
+    condition = find(claim.status.conditions, ALLOCATED)
+    assert (condition.status, condition.reason) == ("False", "CardInsufficientMemory")
+    assert condition.message == "1/1 CardInsufficientMemory"
+    replica.card(uuid="GPU-9", index=1, memory_mib=16384)
+    await replica.settle()
+    assert replica.claim_of(pod).status.allocation.devices[0].uuid == "GPU-9"
+
+
+async def test_a_pod_is_not_placed_where_its_selector_forbids(replica: Any) -> None:
+    replica.card()
+    replica.engine.node_changed(a_node("node-1", labels={"zone": "a"}))
+    pod = replica.pod(node_selector={"zone": "b"})
+    await replica.settle()
+    message = find(replica.claim_of(pod).status.conditions, ALLOCATED).message
+    assert message == "1/1 NodeSelectorMismatch"
+
+
+async def test_a_claim_that_is_missing_is_waited_for(replica: Any) -> None:
+    replica.card()
+    pod = native_pod("pod-1", "mine")
+    replica.engine.pod_changed(pod)
+    await replica.settle()
+    refusal = replica.engine.scheduler.reserve(replica.books.consumer(pod.metadata.uid))
+    assert refusal.reason == Reason.CLAIM_NOT_FOUND
+    replica.claim(a_claim("mine", requests=[a_request(memory="8Gi")]))
+    await replica.settle()
+    assert replica.api.claim("mine")["status"]["reservedFor"]["podUID"] == pod.metadata.uid
+    assert replica.api.claim("mine")["metadata"]["finalizers"] == [FINALIZER_IN_USE]
+
+
+async def test_a_claim_serves_one_pod_and_a_namesake_is_another(replica: Any) -> None:
+    replica.card()
+    replica.claim(a_claim("mine", requests=[a_request(memory="8Gi")]))
+    replica.engine.pod_changed(native_pod("pod-1", "mine", uid="the-first"))
+    await replica.settle()
+    replica.engine.pod_changed(native_pod("pod-1", "mine", uid="the-second"))
+    refusal = replica.engine.scheduler.reserve(replica.books.consumer("the-second"))
+    assert refusal.reason == Reason.CLAIM_IN_USE
+
+
+async def test_a_claim_whose_requests_are_not_the_pods_containers_is_refused(
+    replica: Any,
+) -> None:
+    replica.card()
+    replica.claim(a_claim("mine", requests=[a_request(name="other", memory="8Gi")]))
+    replica.engine.pod_changed(native_pod("pod-1", "mine"))
+    refusal = replica.engine.scheduler.reserve(replica.books.consumer("uid-of-pod-1"))
+    assert refusal.reason == Reason.REQUEST_MISMATCH
+    assert "other" in refusal.message
+
+
+async def test_an_immediate_claim_is_decided_without_a_pod(replica: Any) -> None:
+    replica.card()
+    replica.claim(a_claim("now", requests=[a_request(memory="8Gi")], binding_mode="Immediate"))
+    await replica.settle()
+    status = replica.api.claim("now")["status"]
+    assert status["allocation"]["nodeName"] == "node-1"
+    assert "reservedFor" not in status
+
+
+async def test_immediate_claims_go_by_priority_then_age(replica: Any) -> None:
+    for name, priority in (("low", 0), ("high", 5)):
+        replica.claim(
+            a_claim(
+                name,
+                requests=[a_request()],
+                binding_mode="Immediate",
+                scheduling_priority=priority,
+            )
+        )
+    replica.card()
+    await replica.settle()
+    assert "allocation" in replica.api.claim("high")["status"]
+    assert "allocation" not in replica.api.claim("low")["status"]
+
+
+async def test_a_claim_that_nobody_uses_yet_waits_for_its_pod(replica: Any) -> None:
+    replica.card()
+    replica.claim(a_claim("idle", requests=[a_request(memory="8Gi")]))
+    await replica.settle()
+    status = replica.api.claim("idle")["status"]
+    assert (status["state"], status["conditions"][0]["reason"]) == ("Pending", "WaitingForPod")
+
+
+async def test_a_replica_that_does_not_lead_takes_notes_only(replica: Any) -> None:
+    replica.leading = False
+    replica.card()
+    consumer = replica.engine.pod_changed(a_pod_asking("pod-1", 8192))
+    replica.engine.scheduler.reserve(consumer)
+    await replica.writer.drain()
+    assert replica.api.log == []
+    assert replica.ledger.use_of("GPU-0").memory_mib == 0
+
+
+def a_pod_asking(name: str, mib: int) -> Any:
+    limits = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": mib}
+    return a_pod(name, containers=[a_container(limits=limits)])
+
+
+def native_pod(name: str, claim: str, *, uid: str | None = None) -> Any:
+    return a_pod(
+        name,
+        uid=uid,
+        annotations={ANNOTATION_CLAIM: claim, ANNOTATION_SLOTS_ADDED: "main"},
+    )

@@ -1,0 +1,228 @@
+"""Filter answers one node at once; Bind writes the claim before the Binding."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from builders import a_claim, a_container, a_pod, a_request
+from vgpu_api.errors import BadInput
+from vgpu_api.names import ANNOTATION_CLAIM, ANNOTATION_SLOTS_ADDED, pod_claim_name
+from vgpu_api.resources import PODS
+from vgpu_client.errors import Unknown
+from vgpu_operator.errors import NotLeading
+from vgpu_operator.extender.filtering import filter_nodes
+from vgpu_operator.extender.verbs import LeadersVerbs
+from vgpu_operator.extender.wire import BindRequest, FilterRequest
+
+
+def asking(pod: Any, *nodes: str) -> FilterRequest:
+    return FilterRequest.read({"Pod": pod.to_wire(), "NodeNames": list(nodes)})
+
+
+def binding(pod: Any, node: str) -> BindRequest:
+    metadata = pod.metadata
+    return BindRequest(metadata.namespace, metadata.name, metadata.uid, node)
+
+
+async def two_nodes(replica: Any) -> Any:
+    replica.card(uuid="GPU-0", node="node-1")
+    replica.card(uuid="GPU-1", node="node-2")
+    pod = replica.pod()
+    await replica.settle()
+    return pod
+
+
+async def test_filter_answers_the_reserved_node_and_says_why_not_the_others(
+    replica: Any,
+) -> None:
+    pod = await two_nodes(replica)
+    answer = filter_nodes(replica.engine, asking(pod, "node-2", "node-1")).to_wire()
+    assert answer["NodeNames"] == ["node-1"]
+    assert answer["FailedAndUnresolvableNodes"] == {"node-2": "cards are reserved on node-1"}
+
+
+async def test_a_reservation_moves_when_its_node_is_no_candidate(replica: Any) -> None:
+    pod = await two_nodes(replica)
+    answer = filter_nodes(replica.engine, asking(pod, "node-2"))
+    assert answer.node_names == ["node-2"]
+    await replica.settle()
+    assert replica.claim_of(pod).status.allocation.node_name == "node-2"
+    assert replica.ledger.use_of("GPU-0").memory_mib == 0
+    assert replica.ledger.use_of("GPU-1").memory_mib == 8192
+
+
+async def test_a_reservation_moves_while_its_first_write_is_still_under_way(
+    replica: Any,
+) -> None:
+    replica.card(uuid="GPU-0", node="node-1")
+    replica.card(uuid="GPU-1", node="node-2")
+    replica.api.gate.clear()
+    pod = replica.pod()
+    replica.engine.round()
+    assert filter_nodes(replica.engine, asking(pod, "node-2")).node_names == ["node-2"]
+    replica.api.gate.set()
+    await replica.settle()
+    assert replica.claim_of(pod).status.allocation.node_name == "node-2"
+    assert replica.ledger.use_of("GPU-0").memory_mib == 0
+
+
+async def test_filter_gives_each_node_its_reason_when_nothing_fits(replica: Any) -> None:
+    replica.card(memory_mib=4096)
+    pod = replica.pod()
+    answer = filter_nodes(replica.engine, asking(pod, "node-1", "cpu-node"))
+    assert answer.node_names == []
+    assert answer.refused == {
+        "node-1": "1/1 CardInsufficientMemory",
+        "cpu-node": "1/1 NodeInsufficientDevice",
+    }
+
+
+async def test_filter_lets_a_pod_without_a_gpu_go_anywhere(replica: Any) -> None:
+    answer = filter_nodes(replica.engine, asking(a_pod(), "node-1", "node-2"))
+    assert answer.node_names == ["node-1", "node-2"]
+
+
+async def test_filter_on_full_nodes_reserves_nothing(replica: Any) -> None:
+    replica.card()
+    pod = a_pod(containers=[a_container(limits={"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1})])
+    request = FilterRequest.read(
+        {"Pod": pod.to_wire(), "Nodes": {"items": [{"metadata": {"name": "node-1"}}]}}
+    )
+    answer = filter_nodes(replica.engine, request)
+    assert [node["metadata"]["name"] for node in answer.to_wire()["Nodes"]["items"]] == ["node-1"]
+    assert replica.engine.scheduler.reservations.of_pod(pod.metadata.uid) is None
+
+
+async def test_filter_refuses_a_pod_it_cannot_understand_and_names_the_field(
+    replica: Any,
+) -> None:
+    replica.card()
+    limits = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": "much"}
+    pod = a_pod(containers=[a_container(limits=limits)])
+    answer = filter_nodes(replica.engine, asking(pod, "node-1"))
+    assert "spec.containers[0].resources.limits[nvidia.com/gpumem]" in answer.refused["node-1"]
+
+
+async def test_the_claim_is_written_before_the_binding(replica: Any) -> None:
+    replica.card()
+    pod = replica.pod()
+    replica.engine.round()
+    assert await replica.binder.bind(binding(pod, "node-1")) == ""
+    verbs = [verb for verb, _ in replica.api.log]
+    assert verbs.index("patch status") < verbs.index("bind")
+    stored = replica.api.objects[(PODS.plural, "default", "pod-1")]
+    annotations = stored["metadata"]["annotations"]
+    assert annotations["hami.io/vgpu-devices-allocated"] == "GPU-0,NVIDIA,8192,0:;"
+    assert annotations["hami.io/vgpu-node"] == "node-1"
+
+
+async def test_bind_without_a_reservation_decides_on_the_chosen_node(replica: Any) -> None:
+    replica.card(uuid="GPU-0", node="node-1")
+    replica.card(uuid="GPU-1", node="node-2")
+    pod = replica.pod()
+    assert await replica.binder.bind(binding(pod, "node-2")) == ""
+    assert replica.claim_of(pod).status.allocation.node_name == "node-2"
+
+
+async def test_bind_errs_where_the_node_is_full(replica: Any) -> None:
+    replica.card(memory_mib=4096)
+    pod = replica.pod()
+    error = await replica.binder.bind(binding(pod, "node-1"))
+    assert error == "CardInsufficientMemory: 1/1 CardInsufficientMemory"
+    assert "bind" not in [verb for verb, _ in replica.api.log]
+
+
+async def test_a_pod_that_went_meanwhile_gives_its_cards_back(replica: Any) -> None:
+    replica.card()
+    pod = replica.pod()
+    await replica.settle()
+    name = replica.claim_of(pod).metadata.name
+    replica.api.delete(PODS, "pod-1")
+    assert await replica.binder.bind(binding(pod, "node-1")) != ""
+    await replica.settle()
+    assert "allocation" not in replica.api.claim(name)["status"]
+
+
+async def test_a_namesake_is_not_bound_with_anothers_cards(replica: Any) -> None:
+    replica.card()
+    pod = replica.pod(uid="the-first")
+    await replica.settle()
+    replica.api.put(PODS, a_pod("pod-1", uid="the-second").to_wire())
+    assert await replica.binder.bind(binding(pod, "node-1")) != ""
+    stored = replica.api.objects[(PODS.plural, "default", "pod-1")]
+    assert not stored["spec"].get("nodeName")
+
+
+async def test_a_binding_whose_answer_was_lost_is_found_bound(replica: Any) -> None:
+    replica.card()
+    pod = replica.pod()
+    replica.api.after = lambda verb, _: Unknown("no answer") if verb == "bind" else None
+    assert await replica.binder.bind(binding(pod, "node-1")) == ""
+    assert replica.claim_of(pod).status.allocation is not None
+
+
+async def test_a_binding_that_was_never_done_keeps_its_reservation(replica: Any) -> None:
+    replica.card()
+    pod = replica.pod()
+    replica.api.before = lambda verb, _: Unknown("not sent") if verb == "bind" else None
+    assert await replica.binder.bind(binding(pod, "node-1")) != ""
+    assert filter_nodes(replica.engine, asking(pod, "node-1")).node_names == ["node-1"]
+
+
+async def test_an_immediate_claim_is_offered_on_its_node_only_and_named_at_bind(
+    replica: Any,
+) -> None:
+    replica.card(uuid="GPU-0", node="node-1")
+    replica.card(uuid="GPU-1", node="node-2")
+    replica.claim(a_claim("now", requests=[a_request(memory="8Gi")], binding_mode="Immediate"))
+    await replica.settle()
+    pod = a_pod(annotations={ANNOTATION_CLAIM: "now", ANNOTATION_SLOTS_ADDED: "main"})
+    replica.api.put(PODS, pod.to_wire())
+    refused = filter_nodes(replica.engine, asking(pod, "node-2"))
+    assert refused.refused == {"node-2": "claim now has its cards on node-1"}
+    assert filter_nodes(replica.engine, asking(pod, "node-1")).node_names == ["node-1"]
+    assert await replica.binder.bind(binding(pod, "node-1")) == ""
+    assert replica.api.claim("now")["status"]["reservedFor"]["podUID"] == pod.metadata.uid
+
+
+async def test_a_claim_of_the_same_name_that_is_not_the_pods_own_is_not_taken(
+    replica: Any,
+) -> None:
+    replica.card()
+    pod = a_pod(containers=[a_container(limits={"nvidia.com/gpu": 1, "nvidia.com/gpumem": 64})])
+    name = pod_claim_name(pod.metadata.name, pod.metadata.uid)
+    replica.claim(a_claim(name, requests=[a_request(name="main", memory="64Mi")]))
+    replica.api.put(PODS, pod.to_wire())
+    replica.engine.pod_changed(pod)
+    assert await replica.binder.bind(binding(pod, "node-1")) != ""
+    assert not replica.api.claim(name)["status"].get("allocation")
+
+
+async def test_a_replica_that_does_not_lead_answers_nothing(replica: Any) -> None:
+    verbs = LeadersVerbs(engine=replica.engine, binder=replica.binder, leads=lambda: False)
+    with pytest.raises(NotLeading):
+        verbs.filter(asking(a_pod(), "node-1"))
+    with pytest.raises(NotLeading):
+        await verbs.bind(binding(a_pod(), "node-1"))
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ([], "body"),
+        ({"NodeNames": ["a"]}, "Pod"),
+        ({"Pod": {}, "NodeNames": "a"}, "NodeNames"),
+        ({"Pod": {}}, "NodeNames"),
+    ],
+)
+def test_a_filter_request_that_cannot_be_read_names_the_field(body: Any, field: str) -> None:
+    with pytest.raises(BadInput) as error:
+        FilterRequest.read(body)
+    assert error.value.field == field
+
+
+def test_a_bind_request_without_a_uid_is_refused() -> None:
+    with pytest.raises(BadInput, match="PodUID"):
+        BindRequest.read({"PodName": "a", "PodNamespace": "b", "Node": "c"})

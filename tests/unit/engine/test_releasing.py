@@ -1,0 +1,152 @@
+"""Cards are free when nothing can use them any more, and not a moment earlier."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from builders import a_claim, a_container, a_node, a_pod, a_request
+from vgpu_api.resources import VGPU_CLAIMS
+from vgpu_operator.engine.reservations import ASKED_S, NEVER_ASKED_S
+
+
+async def test_a_pod_that_went_before_it_had_a_node_frees_its_cards_at_once(
+    replica: Any,
+) -> None:
+    replica.card()
+    pod = replica.pod()
+    await replica.settle()
+    replica.engine.pod_gone(pod.metadata.uid)
+    await replica.settle()
+    claim = replica.api.claim("pod-1-" + name_suffix(replica, pod))
+    assert "allocation" not in claim["status"]
+    assert claim["metadata"]["finalizers"] == []
+    assert replica.ledger.use_of("GPU-0").memory_mib == 0
+
+
+async def test_a_bound_pod_that_is_gone_keeps_its_cards_until_the_agent_says_so(
+    replica: Any,
+) -> None:
+    replica.card()
+    name = await a_bound_pod_that_goes(replica)
+    assert "allocation" in replica.api.claim(name)["status"]
+    say_released(replica, name, replica.api.claim(name)["status"]["allocation"]["allocatedTime"])
+    await replica.settle()
+    assert "allocation" not in replica.api.claim(name)["status"]
+    assert replica.ledger.use_of("GPU-0").memory_mib == 0
+
+
+async def test_the_agents_word_about_an_earlier_allocation_frees_nothing(replica: Any) -> None:
+    replica.card()
+    name = await a_bound_pod_that_goes(replica)
+    say_released(replica, name, "2026-01-01T00:00:00.000000Z")
+    await replica.settle()
+    assert "allocation" in replica.api.claim(name)["status"]
+
+
+async def test_a_node_that_is_gone_frees_what_was_on_it(replica: Any) -> None:
+    replica.card()
+    name = await a_bound_pod_that_goes(replica)
+    replica.engine.node_gone("node-1")
+    await replica.settle()
+    assert "allocation" not in replica.api.claim(name)["status"]
+
+
+async def test_a_reservation_that_no_filter_asks_about_holds_for_five_minutes(
+    replica: Any,
+) -> None:
+    replica.card()
+    pod = replica.pod()
+    await replica.settle()
+    replica.time += NEVER_ASKED_S - 1
+    await replica.settle()
+    assert replica.claim_of(pod).status.allocation is not None
+    replica.time += 1
+    await replica.settle()
+    assert replica.claim_of(pod).status.allocation is None
+    assert replica.ledger.use_of("GPU-0").memory_mib == 0
+
+
+async def test_a_reservation_that_was_asked_about_and_not_bound_holds_for_a_minute(
+    replica: Any,
+) -> None:
+    replica.card()
+    pod = replica.pod()
+    await replica.settle()
+    consumer = replica.books.consumer(pod.metadata.uid)
+    replica.engine.asked(consumer, replica.engine.scheduler.reserve(consumer))
+    replica.time += ASKED_S
+    await replica.settle()
+    assert replica.claim_of(pod).status.allocation is None
+    # It is decided anew when a Filter asks, not before.
+    again = replica.engine.scheduler.reserve(replica.books.consumer(pod.metadata.uid))
+    await again.written
+    assert replica.claim_of(pod).status.allocation is not None
+
+
+async def test_expiry_never_touches_an_immediate_claim(replica: Any) -> None:
+    replica.card()
+    replica.claim(a_claim("now", requests=[a_request()], binding_mode="Immediate"))
+    await replica.settle()
+    replica.time += 10 * NEVER_ASKED_S
+    await replica.settle()
+    assert "allocation" in replica.api.claim("now")["status"]
+
+
+async def test_a_deleted_claim_that_holds_nothing_is_let_go(replica: Any) -> None:
+    replica.claim(
+        a_claim(
+            "going",
+            requests=[a_request()],
+            metadata={
+                "finalizers": ["other/one", "vgpu.dev/in-use"],
+                "deletion_timestamp": "2026-01-01T00:00:00Z",
+            },
+        )
+    )
+    await replica.settle()
+    assert replica.api.claim("going")["metadata"]["finalizers"] == ["other/one"]
+
+
+async def test_a_claim_written_after_its_deletion_was_seen_holds_nothing(replica: Any) -> None:
+    """The answer to a write may come after the watch told of the deletion."""
+    replica.card()
+    pod = replica.pod()
+    await replica.settle()
+    claim = replica.claim_of(pod)
+    replica.engine.claim_gone(("default", claim.metadata.name), claim.metadata.uid)
+    replica.engine.claim_changed(claim)
+    assert replica.ledger.use_of("GPU-0").memory_mib == 0
+
+
+async def a_bound_pod_that_goes(replica: Any) -> str:
+    pod = replica.pod()
+    await replica.settle()
+    name = replica.claim_of(pod).metadata.name
+    bound = a_pod(
+        "pod-1",
+        node="node-1",
+        resource_version=500,
+        containers=[a_container(limits={"nvidia.com/gpu": 1, "nvidia.com/gpumem": 8192})],
+    )
+    replica.engine.pod_changed(bound)
+    replica.engine.pod_gone(bound.metadata.uid)
+    replica.engine.node_changed(a_node("node-1", resource_version=2))
+    await replica.settle()
+    return str(name)
+
+
+def say_released(replica: Any, name: str, allocated_time: str) -> None:
+    from vgpu_api.v1alpha1 import VGPUClaim
+
+    raw = replica.api.claim(name)
+    raw["status"]["conditions"].append(
+        {"type": "Released", "status": "True", "message": f"allocation of {allocated_time}"}
+    )
+    stored = replica.api.put(VGPU_CLAIMS, raw)
+    replica.engine.claim_changed(VGPUClaim.read(stored))
+
+
+def name_suffix(replica: Any, pod: Any) -> str:
+    from vgpu_api.names import pod_claim_name
+
+    return pod_claim_name(pod.metadata.name, pod.metadata.uid).removeprefix("pod-1-")
