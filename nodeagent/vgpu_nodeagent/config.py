@@ -9,6 +9,11 @@ from vgpu_api.config import ClusterConfig
 from vgpu_nodeagent.deviceplugin.kubelet_checkpoint import FILE_NAME
 
 PLUGIN_SOCKET = "vgpu.sock"
+KUBELET_DIR = Path("/var/lib/kubelet")
+CDI_DIR = Path("/var/run/cdi")
+STATE_DIR = Path("/var/lib/vgpu")
+LIBRARY = Path("/usr/lib/vgpu/libvgpu.so")
+METRICS_PORT = 9394
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +38,10 @@ class AgentConfig:
     library: Path
     kubeconfig: str | None = None
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
-    kubelet_dir: Path = Path("/var/lib/kubelet")
-    cdi_dir: Path = Path("/var/run/cdi")
+    kubelet_dir: Path = KUBELET_DIR
+    cdi_dir: Path = CDI_DIR
     driver_files: tuple[tuple[str, str], ...] = ()
-    metrics_port: int = 9394
+    metrics_port: int = METRICS_PORT
     log_level: str = "INFO"
 
     @property

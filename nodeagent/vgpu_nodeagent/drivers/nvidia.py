@@ -208,7 +208,7 @@ def _nvlinks(handle: Any) -> dict[str, int]:
         try:
             if pynvml.nvmlDeviceGetNvLinkState(handle, link) != pynvml.NVML_FEATURE_ENABLED:
                 continue
-            bus = _text(pynvml.nvmlDeviceGetNvLinkRemotePciInfo_v2(handle, link).busId).lower()
+            bus = _text(pynvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link).busId).lower()
         except pynvml.NVMLError as error:
             if error.value in (
                 pynvml.NVML_ERROR_NOT_SUPPORTED,

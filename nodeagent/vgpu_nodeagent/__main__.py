@@ -1,0 +1,121 @@
+"""Arguments and environment of the node agent's process."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from glob import glob
+from pathlib import Path
+
+from vgpu_api.config import load_cluster_config
+from vgpu_api.errors import VgpuError
+from vgpu_client.api import Api
+from vgpu_nodeagent.agent import Agent
+from vgpu_nodeagent.config import (
+    CDI_DIR,
+    KUBELET_DIR,
+    LIBRARY,
+    METRICS_PORT,
+    STATE_DIR,
+    AgentConfig,
+)
+from vgpu_nodeagent.drivers.nvidia import NvidiaDriver
+
+
+def parse(arguments: Sequence[str]) -> AgentConfig:
+    """The configuration in the arguments; exits with a sentence on a wrong one.
+
+    Raises:
+        BadInput: Something in the cluster's configuration is wrong.
+        OSError: It cannot be read.
+    """
+    parser = argparse.ArgumentParser(
+        prog="vgpu-nodeagent", description="Shares the GPUs of one node among pods."
+    )
+    parser.add_argument("--node-name", default=os.environ.get("NODE_NAME"), help="or NODE_NAME")
+    parser.add_argument("--kubeconfig", help="default: KUBECONFIG, or the pod's service account")
+    parser.add_argument("--config", type=Path, help="the cluster's configuration, YAML")
+    parser.add_argument("--state-dir", type=Path, default=STATE_DIR)
+    parser.add_argument("--kubelet-dir", type=Path, default=KUBELET_DIR)
+    parser.add_argument("--cdi-dir", type=Path, default=CDI_DIR)
+    parser.add_argument("--library", type=Path, default=LIBRARY, help="libvgpu.so")
+    parser.add_argument(
+        "--driver-file",
+        action="append",
+        default=[],
+        metavar="HOST[:CONTAINER]",
+        help="a file of the driver to mount into every container; may be a pattern, may repeat",
+    )
+    parser.add_argument("--metrics-port", type=int, default=METRICS_PORT, help="0: off")
+    parser.add_argument(
+        "--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"]
+    )
+    given = parser.parse_args(arguments)
+    if not given.node_name:
+        parser.error("give --node-name, or set NODE_NAME")
+    if not given.library.is_file():
+        parser.error(f"--library: {given.library} is not a file")
+    return AgentConfig(
+        node_name=given.node_name,
+        kubeconfig=given.kubeconfig,
+        cluster=load_cluster_config(given.config),
+        state_dir=given.state_dir.absolute(),
+        kubelet_dir=given.kubelet_dir.absolute(),
+        cdi_dir=given.cdi_dir.absolute(),
+        library=given.library.absolute(),
+        driver_files=tuple(f for text in given.driver_file for f in _driver_files(text)),
+        metrics_port=given.metrics_port,
+        log_level=given.log_level,
+    )
+
+
+def _driver_files(text: str) -> list[tuple[str, str]]:
+    """`HOST:CONTAINER`, or a pattern whose files keep their paths."""
+    host, colon, inside = text.partition(":")
+    if colon:
+        return [(host, inside)]
+    return [(path, path) for path in sorted(glob(host))]
+
+
+async def serve(config: AgentConfig) -> None:
+    """Run the agent until a signal ends it."""
+    task = asyncio.current_task()
+    assert task is not None
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, task.cancel)
+    async with Api.connect(config.kubeconfig) as api:
+        with contextlib.suppress(asyncio.CancelledError):
+            await Agent(config, api, NvidiaDriver()).run()
+
+
+def main() -> None:
+    """Start the agent."""
+    faults: list[BaseException] = []
+    try:
+        config = parse(sys.argv[1:])
+        logging.basicConfig(
+            level=config.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+        )
+        asyncio.run(serve(config))
+    except* (VgpuError, OSError) as group:
+        faults.extend(_leaves(group))
+    if faults:
+        sys.exit("\n".join(f"vgpu-nodeagent: {fault}" for fault in faults))
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
+    leaves: list[BaseException] = []
+    for error in group.exceptions:
+        leaves.extend(_leaves(error) if isinstance(error, BaseExceptionGroup) else [error])
+    return leaves
+
+
+if __name__ == "__main__":
+    main()

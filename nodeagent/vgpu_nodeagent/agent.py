@@ -1,0 +1,273 @@
+"""The agent as a whole: makes the parts, starts them in the right order, ends them together.
+
+The only module that knows all others. A part that fails ends the agent, and whoever supervises
+it starts it again: everything that matters is on disk or found by looking.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from prometheus_client import start_http_server
+
+from vgpu_api.resources import PODS
+from vgpu_client.api import Api
+from vgpu_client.errors import ClientError, NotFound
+from vgpu_nodeagent.config import AgentConfig
+from vgpu_nodeagent.deviceplugin.checkpoint import Checkpoint
+from vgpu_nodeagent.deviceplugin.kubelet_checkpoint import read_kubelet_checkpoint
+from vgpu_nodeagent.deviceplugin.pod_resources import PodResources
+from vgpu_nodeagent.deviceplugin.prestart import Node, PreStart
+from vgpu_nodeagent.deviceplugin.rebuild import rebuild
+from vgpu_nodeagent.deviceplugin.registration import Registration
+from vgpu_nodeagent.deviceplugin.releases import Releases
+from vgpu_nodeagent.deviceplugin.server import DevicePlugin, PluginServer
+from vgpu_nodeagent.deviceplugin.slots import offer
+from vgpu_nodeagent.deviceplugin.waiting import WaitingPods
+from vgpu_nodeagent.drivers.base import Driver
+from vgpu_nodeagent.enforcement.allocations import Allocations
+from vgpu_nodeagent.enforcement.cdi import Mount, SpecFolder
+from vgpu_nodeagent.enforcement.library import stage_library
+from vgpu_nodeagent.enforcement.page import PageContent
+from vgpu_nodeagent.errors import CheckpointDamaged, DriverUnavailable, PageDamaged
+from vgpu_nodeagent.health import Health
+from vgpu_nodeagent.inventory import Inventory
+from vgpu_nodeagent.metrics import Metrics
+from vgpu_nodeagent.node_view import NodeView
+from vgpu_nodeagent.publisher import Publisher
+from vgpu_nodeagent.reports import Reports
+from vgpu_nodeagent.usage import PERIOD_S, CoarseUsage
+
+logger = logging.getLogger(__name__)
+
+_LOOK_S = 15.0
+
+
+class Agent:
+    """One node's agent.
+
+    Args:
+        config: What it was told.
+        api: The API server.
+        driver: The cards' driver.
+
+    Raises:
+        OSError: The library cannot be read, or the state folder not be written.
+    """
+
+    def __init__(self, config: AgentConfig, api: Api, driver: Driver) -> None:
+        self._config = config
+        self._api = api
+        self._driver = driver
+        self._metrics = Metrics()
+        self._health = Health()
+        self._usage = CoarseUsage()
+        self._view = NodeView(config.node_name)
+        self._inventory = Inventory(driver, config.cluster.nvidia)
+        config.state_dir.mkdir(parents=True, exist_ok=True)
+        self._node = Node(
+            name=config.node_name,
+            resource=config.resource,
+            view=self._view,
+            inventory=self._inventory,
+            checkpoint=Checkpoint(config.state_dir / "slots.json"),
+            allocations=Allocations(
+                config.state_dir / "slots",
+                SpecFolder(config.cdi_dir),
+                library=stage_library(config.library, config.state_dir / "lib"),
+                driver_mounts=[Mount(host, inside) for host, inside in config.driver_files],
+            ),
+            pod_resources=PodResources(config.pod_resources_socket, resource=config.resource),
+            kubelet_checkpoint=config.kubelet_checkpoint,
+        )
+        self._reports = Reports(api, self._view)
+        self._waiting = WaitingPods(self._view, touch=self._reports.touch)
+        self._releases = Releases(
+            self._node,
+            reports=self._reports,
+            exists=self._pod_exists,
+            kubelet_pods=config.kubelet_pods,
+            freed=self._room_was_made,
+        )
+        self._plugin = DevicePlugin(
+            PreStart(
+                self._node,
+                reports=self._reports,
+                waiting=self._waiting,
+                sweep=self._releases.sweep,
+            ),
+            offer=self._offer,
+            metrics=self._metrics,
+        )
+        self._registration = Registration(
+            PluginServer(self._plugin, config.plugin_socket),
+            kubelet=config.kubelet_socket,
+            resource=config.resource,
+            metrics=self._metrics,
+        )
+        self._publisher = Publisher(
+            api,
+            node=config.node_name,
+            view=self._view,
+            inventory=self._inventory,
+            health=self._health,
+            usage=self._usage,
+        )
+        self._inventory.on_change(self._cards_changed)
+
+    @property
+    def registered(self) -> asyncio.Event:
+        """Set once the kubelet knows the plugin."""
+        return self._registration.registered
+
+    async def run(self) -> None:
+        """Serve the node until cancelled."""
+        metrics = None
+        if self._config.metrics_port:
+            metrics, _ = start_http_server(
+                self._config.metrics_port, registry=self._metrics.registry
+            )
+        try:
+            async with asyncio.TaskGroup() as parts:
+                for reflector in self._view.reflectors(self._api):
+                    parts.create_task(reflector.run())
+                await self._inventory.refresh()
+                await self._load()
+                parts.create_task(self._reports.run())
+                parts.create_task(self._publisher.run())
+                parts.create_task(self._releases.run())
+                parts.create_task(self._registration.run())
+                parts.create_task(self._look_at_cards())
+                parts.create_task(self._hear_events())
+                parts.create_task(self._measure())
+        finally:
+            await self._reports.close()
+            self._driver.close()
+            if metrics is not None:
+                metrics.shutdown()
+                metrics.server_close()
+
+    async def _load(self) -> None:
+        """Take up where the agent before us ended."""
+        checkpoint = self._node.checkpoint
+        try:
+            found = checkpoint.load()
+        except CheckpointDamaged as error:
+            aside = checkpoint.set_aside(datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%f"))
+            logger.error("%s; set aside as %s, rebuilding from other records", error, aside.name)
+            found = False
+        if not found:
+            await self._rebuild()
+        for leftover in self._node.allocations.on_disk() - set(checkpoint.state.leases):
+            logger.info("closing allocation %s: nobody holds it", leftover)
+            self._node.allocations.close(leftover)
+
+    async def _rebuild(self) -> None:
+        """Make the state anew from the kubelet's, the API server's and the pages' word."""
+        entries = read_kubelet_checkpoint(
+            self._config.kubelet_checkpoint, resource=self._config.resource
+        )
+        pages = {name: self._page(name) for name in self._node.allocations.on_disk()}
+        if not entries and not pages:
+            return
+        await self._view.wait_synced()
+        state = rebuild(
+            entries=entries,
+            claims=self._view.claims.objects.values(),
+            pages=pages,
+            terms=self._inventory.terms(),
+            now=time.time(),
+        )
+        self._node.checkpoint.commit(state)
+        logger.warning(
+            "rebuilt %d allocations of %d claims", len(state.leases), len(state.holdings)
+        )
+
+    def _page(self, lease: str) -> PageContent | None:
+        try:
+            return self._node.allocations.content(lease)
+        except PageDamaged as error:
+            logger.error("%s", error)
+            return None
+
+    def _offer(self) -> Sequence[tuple[str, bool]]:
+        terms = self._inventory.terms()
+        state = self._node.checkpoint.state
+        usable = sum(
+            card.allocatable.slots for uuid, card in terms.items() if self._is_usable(uuid)
+        )
+        in_use = state.slots_in_use()
+        shown = offer(
+            total=sum(card.allocatable.slots for card in terms.values()),
+            usable=usable,
+            in_use=in_use,
+        )
+        self._metrics.slots.labels("used").set(len(in_use))
+        self._metrics.slots.labels("free").set(sum(ok for slot, ok in shown if slot not in in_use))
+        return shown
+
+    def _is_usable(self, uuid: str) -> bool:
+        return self._inventory.is_present(uuid) and self._health.ailment(uuid) is None
+
+    def _cards_changed(self) -> None:
+        for uuid, terms in self._inventory.terms().items():
+            self._metrics.card(
+                self._config.node_name,
+                self._inventory.cards[uuid],
+                terms,
+                healthy=self._is_usable(uuid),
+            )
+        self._plugin.offer_changed()
+
+    def _room_was_made(self) -> None:
+        self._plugin.offer_changed()
+        self._waiting.room_was_made()
+
+    async def _look_at_cards(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            await self._inventory.refresh()
+            if self._health.recover(now=time.monotonic()):
+                self._health_changed()
+
+    async def _hear_events(self) -> None:
+        while True:
+            event = await self._driver.next_event()
+            logger.warning(
+                "card %s: %s (%s)", event.uuid or "unknown", event.message, event.severity
+            )
+            if self._health.note(event, cards=self._inventory.cards, now=time.monotonic()):
+                self._health_changed()
+
+    def _health_changed(self) -> None:
+        self._cards_changed()
+        self._publisher.wake()
+
+    async def _measure(self) -> None:
+        while True:
+            try:
+                usage = await self._driver.usage()
+            except DriverUnavailable as error:
+                logger.debug("no usage: %s", error)
+            else:
+                for uuid, reading in usage.items():
+                    self._metrics.usage(self._config.node_name, uuid, reading)
+                memory = {uuid: card.memory_mib for uuid, card in self._inventory.cards.items()}
+                if self._usage.take(usage, memory_mib=memory):
+                    self._publisher.wake()
+            await asyncio.sleep(PERIOD_S)
+
+    async def _pod_exists(self, namespace: str, name: str, uid: str) -> bool:
+        """Whether a pod exists, bound or not; a doubt counts as yes."""
+        try:
+            pod = await self._api.get(PODS, name, namespace=namespace)
+        except NotFound:
+            return False
+        except ClientError as error:
+            logger.debug("pod %s/%s: %s", namespace, name, error)
+            return True
+        return bool(pod["metadata"]["uid"] == uid)

@@ -1,0 +1,284 @@
+"""A node with an agent on it, for tests: stand-in API server and kubelet, a driver that obeys.
+
+The agent runs in the test's own loop on a driver made of values, so that a test can make a card
+fail without a library; the tests of the real pynvml on the simulated driver start the agent's
+process instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from vgpu_api.config import ClusterConfig
+from vgpu_api.resources import (
+    CUSTOM_RESOURCE_DEFINITIONS,
+    NODES,
+    PODS,
+    VGPU_CLAIMS,
+    Resource,
+)
+from vgpu_client.api import Api
+from vgpu_local.kubelet.folders import make_folders
+from vgpu_local.kubelet.kubelet import Kubelet
+from vgpu_local.kubelet.node import NodeShape
+from vgpu_local.kubelet.worker import Pace
+from vgpu_nodeagent.agent import Agent
+from vgpu_nodeagent.config import AgentConfig
+from vgpu_nodeagent.drivers.base import Card, CardEvent, CardUsage
+from vgpu_nodeagent.errors import DriverUnavailable
+
+Json = dict[str, Any]
+
+ROOT = Path(__file__).parent.parent
+SLOT = "nvidia.com/gpu"
+GPU_0 = "GPU-00000000-0000-0000-0000-000000000000"
+GPU_1 = "GPU-11111111-1111-1111-1111-111111111111"
+T4_MIB = 16384
+
+
+class ObedientDriver:
+    """Cards made of values; a test changes them."""
+
+    vendor = "nvidia"
+
+    def __init__(self, cards: Sequence[Card]) -> None:
+        self.present = tuple(cards)
+        self.error: str | None = None
+        self.events: asyncio.Queue[CardEvent] = asyncio.Queue()
+
+    async def cards(self) -> tuple[Card, ...]:
+        if self.error is not None:
+            raise DriverUnavailable(self.error)
+        return self.present
+
+    async def usage(self) -> Mapping[str, CardUsage]:
+        return {card.uuid: CardUsage(0, 0) for card in self.present}
+
+    async def next_event(self) -> CardEvent:
+        return await self.events.get()
+
+    def close(self) -> None:
+        pass
+
+
+def a_driver_card(uuid: str = GPU_0, index: int = 0, memory_mib: int = T4_MIB) -> Card:
+    return Card(index=index, uuid=uuid, model="Tesla T4", memory_mib=memory_mib, minor=index)
+
+
+@dataclass(slots=True)
+class AgentNode:
+    """One node: its kubelet, and its agent while it runs."""
+
+    api: Api
+    kubelet: Kubelet
+    driver: ObedientDriver
+    config: AgentConfig
+    _agent: asyncio.Task[None] | None = field(default=None)
+
+    @property
+    def name(self) -> str:
+        return self.kubelet.shape.name
+
+    async def start_agent(self) -> None:
+        """Start the agent; returns once the kubelet offers its slots."""
+        agent = Agent(self.config, self.api, self.driver)
+        self._agent = asyncio.ensure_future(agent.run())
+        registered = asyncio.ensure_future(agent.registered.wait())
+        await asyncio.wait({self._agent, registered}, return_when=asyncio.FIRST_COMPLETED)
+        if self._agent.done():
+            registered.cancel()
+            self._agent.result()
+        await until(
+            self.api, NODES, self.name, lambda n: n["status"]["allocatable"].get(SLOT, "0") != "0"
+        )
+
+    async def stop_agent(self) -> None:
+        """End the agent as a kill would: nothing is tidied up in the cluster or on disk."""
+        if self._agent is not None:
+            agent, self._agent = self._agent, None
+            agent.cancel()
+            await asyncio.gather(agent, return_exceptions=True)
+
+
+@asynccontextmanager
+async def an_agent_node(
+    api: Api, folder: Path, *, name: str = "n1", cards: Sequence[Card] | None = None
+) -> AsyncIterator[AgentNode]:
+    """A node with running kubelet and agent."""
+    folders = make_folders(folder / name)
+    pace = Pace(first_retry=0.2, retry=30, first_restart=0.05, last_restart=0.1, write_retry=0.05)
+    kubelet = Kubelet(api, NodeShape(name), folders, environment={}, pace=pace)
+    library = folder / "libvgpu.so"
+    library.write_bytes(b"")
+    node = AgentNode(
+        api,
+        kubelet,
+        ObedientDriver(cards or (a_driver_card(),)),
+        AgentConfig(
+            node_name=name,
+            state_dir=folder / f"{name}-state",
+            library=library,
+            cluster=ClusterConfig(),
+            kubelet_dir=folders.sockets,
+            cdi_dir=folders.cdi,
+            metrics_port=0,
+        ),
+    )
+    await kubelet.start()
+    try:
+        await node.start_agent()
+        yield node
+    finally:
+        await node.stop_agent()
+        await kubelet.stop()
+
+
+async def install_crds(api: Api) -> None:
+    """Make our kinds known."""
+    for path in sorted((ROOT / "crds").glob("vgpu.dev_*.yaml")):
+        crd = yaml.safe_load(path.read_text())
+        await api.create(CUSTOM_RESOURCE_DEFINITIONS, crd)
+
+
+async def until(
+    api: Api, resource: Resource, name: str, holds: Callable[[Json], bool], *, limit_s: float = 20
+) -> Json:
+    """The object as soon as it satisfies `holds`."""
+    namespace = "default" if resource.namespaced else None
+    last: Json = {}
+    try:
+        async with asyncio.timeout(limit_s):
+            listing = await api.list(resource, namespace=namespace)
+            for item in listing.items:
+                if item["metadata"]["name"] == name:
+                    last = item
+                    if holds(item):
+                        return item
+            stream = api.watch(
+                resource, resource_version=listing.resource_version, namespace=namespace
+            )
+            async with aclosing(stream) as events:
+                async for event in events:
+                    item = event["object"]
+                    if event["type"] == "BOOKMARK" or item["metadata"]["name"] != name:
+                        continue
+                    last = {"deleted": event["type"] == "DELETED", **item}
+                    if holds(last):
+                        return last
+    except TimeoutError as error:
+        raise AssertionError(f"{resource.kind} {name} never was so; it is {last}") from error
+    raise AssertionError("the watch ended")
+
+
+def condition(obj: Json, type_: str) -> Json:
+    """A condition of an object; empty when it has none of that type."""
+    conditions = (obj.get("status") or {}).get("conditions") or []
+    return next((c for c in conditions if c["type"] == type_), {})
+
+
+async def claim_is(api: Api, name: str, type_: str, status: str = "True") -> Json:
+    return await until(
+        api, VGPU_CLAIMS, name, lambda c: condition(c, type_).get("status") == status
+    )
+
+
+async def pod_is(api: Api, name: str, phase: str) -> Json:
+    return await until(api, PODS, name, lambda pod: pod["status"].get("phase") == phase)
+
+
+async def pod_is_refused(api: Api, name: str) -> str:
+    """Wait until the kubelet could not start a container; what it says about it."""
+
+    def waiting(pod: Json) -> Json:
+        statuses = pod["status"].get("containerStatuses") or []
+        statuses += pod["status"].get("initContainerStatuses") or []
+        for status in statuses:
+            found: Json = status.get("state", {}).get("waiting", {})
+            if found.get("reason") in ("CreateContainerConfigError", "CreateContainerError"):
+                return found
+        return {}
+
+    pod = await until(api, PODS, name, lambda pod: bool(waiting(pod)))
+    return str(waiting(pod)["message"])
+
+
+def a_slot_container(name: str = "main", script: str = "sleep 600", slots: int = 1) -> Json:
+    limits = {"resources": {"limits": {SLOT: str(slots)}}} if slots else {}
+    return {"name": name, "image": "none", "command": ["sh", "-c", script], **limits}
+
+
+async def create_pod(
+    api: Api, name: str, *containers: Json, node: str | None = "n1", **spec: Any
+) -> Json:
+    return await api.create(
+        PODS,
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name, "namespace": "default"},
+            "spec": {
+                **({"nodeName": node} if node else {}),
+                "restartPolicy": "Never",
+                "terminationGracePeriodSeconds": 1,
+                "containers": list(containers) or [a_slot_container()],
+                **spec,
+            },
+        },
+    )
+
+
+async def create_claim(
+    api: Api,
+    name: str,
+    *,
+    requests: Sequence[Json] = ({"name": "main", "memory": "8Gi"},),
+) -> Json:
+    return await api.create(
+        VGPU_CLAIMS,
+        {
+            "apiVersion": "vgpu.dev/v1alpha1",
+            "kind": "VGPUClaim",
+            "metadata": {
+                "name": name,
+                "namespace": "default",
+                "finalizers": ["vgpu.dev/in-use"],
+            },
+            "spec": {"requests": list(requests)},
+        },
+    )
+
+
+async def allocate(
+    api: Api,
+    claim: Json,
+    pod: Json,
+    *,
+    devices: Sequence[Json] = (
+        {"request": "main", "uuid": GPU_0, "memory": "8Gi", "cores": 0, "index": 0},
+    ),
+    node: str = "n1",
+    allocated_time: str = "2026-01-01T00:00:00.000000Z",
+) -> Json:
+    """Write what the operator writes: the allocation, reserved for this very pod."""
+    status = {
+        "allocation": {
+            "nodeName": node,
+            "devices": list(devices),
+            "allocatedTime": allocated_time,
+        },
+        "reservedFor": {"podName": pod["metadata"]["name"], "podUID": pod["metadata"]["uid"]},
+    }
+    return await api.merge_patch(
+        VGPU_CLAIMS,
+        claim["metadata"]["name"],
+        {"status": status},
+        namespace="default",
+        subresource="status",
+    )
