@@ -1,0 +1,379 @@
+"""A whole cluster on this machine: API server, scheduler, kubelets, and our programs as processes.
+
+What stands in for Kubernetes runs in threads of this process; the operator and one agent a node
+are started as they are in production, against it. Everything is written below one run folder, and
+whatever way `with` is left, every process that was started has ended and the folder is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any, Self, TypeVar
+
+import yaml
+
+from vgpu_api import resources
+from vgpu_api.config import ClusterConfig
+from vgpu_api.config.cluster import read_cluster_config
+from vgpu_api.names import SCHEDULER_ALIASES
+from vgpu_api.resources import Resource
+from vgpu_client.api import Api
+from vgpu_client.transport import Object
+from vgpu_local.apiserver import ApiServer
+from vgpu_local.background import BackgroundLoop
+from vgpu_local.daemon import Daemon
+from vgpu_local.kubelet.folders import make_folders
+from vgpu_local.kubelet.kubelet import Kubelet
+from vgpu_local.kubelet.process import ExecResult
+from vgpu_local.kubelet.worker import Pace
+from vgpu_local.nodes import GpuNode
+from vgpu_local.pki import Authority
+from vgpu_local.programs import (
+    LIBRARY,
+    NAMESPACE,
+    ROOT,
+    agent_command,
+    driver_environment,
+    free_place,
+    operator_command,
+    program_environment,
+)
+from vgpu_local.readiness import missing, plural
+from vgpu_local.scheduler.extender import ExtenderConfig
+from vgpu_local.scheduler.loop import Scheduler
+from vgpu_local.scheduler.queue import Backoff
+from vgpu_local.webhooks import mutating_webhooks, validating_webhooks
+
+T = TypeVar("T")
+
+_KINDS: Mapping[str, Resource] = {
+    resource.kind: resource
+    for resource in vars(resources).values()
+    if isinstance(resource, Resource)
+}
+
+
+class NotReady(Exception):
+    """The cluster did not become ready in time; the text says what was missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterOptions:
+    """What may differ from cluster to cluster.
+
+    Attributes:
+        config: the cluster configuration document that operator and agents are given.
+        scheduler_names: the `schedulerName`s that the scheduler answers to.
+        pace: the kubelets' waiting times.
+        backoff: the scheduler's.
+        webhooks: whether admission goes through the operator.
+        log_level: of operator and agents.
+    """
+
+    config: Mapping[str, Any] = field(default_factory=dict)
+    scheduler_names: frozenset[str] = SCHEDULER_ALIASES | {"default-scheduler"}
+    pace: Pace = Pace()  # noqa: RUF009 - immutable
+    backoff: Backoff = Backoff()  # noqa: RUF009 - immutable
+    webhooks: bool = True
+    log_level: str = "INFO"
+
+
+class LocalCluster:
+    """Use as a context manager; inside, everything is running and ready.
+
+    Attributes:
+        folder: the run folder; has `kubeconfig`, a log file for each process, a folder a node.
+        kubeconfig: an administrator's.
+        server: the API server, with its faults and history.
+        operator: the operator's process.
+        agents: one process for each node, by node name.
+        kubelets: by node name; call them through the methods here, their loop is another thread's.
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[GpuNode],
+        options: ClusterOptions = ClusterOptions(),
+    ) -> None:
+        """Describe a cluster; nothing is started yet."""
+        self.folder = Path()
+        self.kubeconfig = Path()
+        self.agents: dict[str, Daemon] = {}
+        self.kubelets: dict[str, Kubelet] = {}
+        self._nodes = nodes
+        self._options = options
+        self._place = free_place()
+        self._authority = Authority()
+        self._undo = contextlib.ExitStack()
+        self._api: Api | None = None
+        self._settings: ClusterConfig = read_cluster_config(dict(options.config))
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def start(self, *, limit: float = 60.0) -> None:
+        """Start everything and return when it is ready.
+
+        Raises:
+            NotReady: something is missing after `limit` seconds.
+            DaemonDied: a process ended.
+            FileNotFoundError: the native library has not been built.
+        """
+        if not LIBRARY.exists():
+            raise FileNotFoundError(f"{LIBRARY} is not built: run `make native`")
+        self._end_on_terminate()
+        self.folder = Path(tempfile.mkdtemp(prefix="vgpu-local-"))
+        self._undo.callback(shutil.rmtree, self.folder, ignore_errors=True)
+        self.server = self._undo.enter_context(ApiServer(authority=self._authority))
+        self.kubeconfig = self.server.kubeconfig(self.folder / "kubeconfig")
+        self._loop = BackgroundLoop("cluster")
+        self._undo.callback(self._loop.stop)
+        self._api = self.run(self._connect())
+        self.run(self._furnish(self._api))
+        self._start_operator()
+        for node in self._nodes:
+            self._start_node(node)
+        self.run(self._start_scheduler(self._api))
+        self.wait_ready(limit)
+        if self._options.webhooks:
+            self.run(self._admit_through_operator())
+
+    def stop(self) -> None:
+        """End every process and thread and remove the run folder. Harmless when repeated."""
+        self._undo.close()
+
+    @property
+    def api(self) -> Api:
+        """A client; its coroutines go through `run`."""
+        assert self._api is not None, "the cluster was not started"
+        return self._api
+
+    def run(self, work: Coroutine[Any, Any, T], *, limit: float = 60.0) -> T:
+        """Run a coroutine on the cluster's loop, from any other thread."""
+        return self._loop.run(work, limit=limit)
+
+    # What tests and the demo do with it
+
+    def apply(self, path: Path) -> list[Object]:
+        """Apply every document of a YAML file; returns the objects as they are then."""
+        return [self.apply_object(obj) for obj in yaml.safe_load_all(path.read_text()) if obj]
+
+    def apply_object(self, obj: Object) -> Object:
+        """Apply one object, into `default` where it names no namespace."""
+        resource = _KINDS[obj["kind"]]
+        if resource.namespaced:
+            metadata = {"namespace": "default", **obj["metadata"]}
+            obj = {**obj, "metadata": metadata}
+        return self.run(self.api.apply(resource, obj, field_manager="local", force=True))
+
+    def wait_for(
+        self,
+        resource: Resource,
+        name: str,
+        holds: Callable[[Object], object],
+        *,
+        namespace: str | None = "default",
+        limit: float = 30.0,
+    ) -> Object:
+        """Return an object as soon as it is as wanted.
+
+        Raises:
+            NotReady: it was not, within `limit` seconds.
+        """
+        deadline, found = time.monotonic() + limit, None
+        space = namespace if resource.namespaced else None
+        while time.monotonic() < deadline:
+            for found in self.server.objects(plural(resource), space):
+                if found["metadata"]["name"] == name and holds(found):
+                    return found
+            self.check()
+            time.sleep(0.05)
+        raise NotReady(f"{resource.kind} {name} is not as wanted after {limit:g} s")
+
+    def exec(
+        self,
+        pod: str,
+        command: Sequence[str],
+        *,
+        container: str | None = None,
+        namespace: str = "default",
+        environment: Mapping[str, str] | None = None,
+        limit: float = 30.0,
+    ) -> ExecResult:
+        """Run a command in a running container (the pod's first, if none is named)."""
+        kubelet, name = self._container(namespace, pod, container)
+        work = kubelet.exec(namespace, pod, name, command, environment=environment, limit=limit)
+        return self.run(work, limit=limit + 5)
+
+    def logs(self, pod: str, *, container: str | None = None, namespace: str = "default") -> str:
+        """Return what a container has written."""
+        kubelet, name = self._container(namespace, pod, container)
+        return kubelet.logs(namespace, pod, name)
+
+    def restart_kubelet(self, node: str) -> None:
+        """Restart a node's kubelet; its containers go on."""
+        self.run(self.kubelets[node].restart())
+
+    # Starting
+
+    async def _connect(self) -> Api:
+        stack = contextlib.AsyncExitStack()
+        api = await stack.enter_async_context(Api.connect(str(self.kubeconfig)))
+        self._undo.callback(lambda: self._loop.run(stack.aclose(), limit=10))
+        return api
+
+    async def _furnish(self, api: Api) -> None:
+        for path in sorted((ROOT / "crds").glob("vgpu.dev_*.yaml")):
+            definition = yaml.safe_load(path.read_text())
+            await api.create(resources.CUSTOM_RESOURCE_DEFINITIONS, definition)
+        namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
+        await api.create(resources.NAMESPACES, namespace)
+
+    def _start_operator(self) -> None:
+        config = self.folder / "config.yaml"
+        config.write_text(yaml.safe_dump(dict(self._options.config)))
+        command = operator_command(
+            self._place,
+            kubeconfig=self.kubeconfig,
+            config=config,
+            authority=self._authority,
+            folder=self.folder,
+            log_level=self._options.log_level,
+        )
+        self.operator = self._daemon("operator", command, {})
+
+    def _start_node(self, node: GpuNode) -> None:
+        folders = make_folders(self.folder / node.name)
+        self._undo.callback(folders.remove_link)
+        environment = driver_environment(node.write_machine(folders.root))
+        kubelet = Kubelet(
+            self.api, node.shape, folders, environment=environment, pace=self._options.pace
+        )
+        self._undo.callback(lambda: self._loop.run(kubelet.stop(), limit=30))
+        self.run(kubelet.start())
+        self.kubelets[node.name] = kubelet
+        command = agent_command(
+            node.name,
+            folders,
+            kubeconfig=self.kubeconfig,
+            config=self.folder / "config.yaml",
+            log_level=self._options.log_level,
+        )
+        self.agents[node.name] = self._daemon(f"agent-{node.name}", command, environment)
+
+    async def _start_scheduler(self, api: Api) -> None:
+        nvidia = self._settings.nvidia
+        extender = ExtenderConfig(
+            url=self._place.extender_url,
+            managed={
+                # Never ignored: a kubelet that knows no such resource admits without asking.
+                nvidia.resource_count_name: False,
+                nvidia.resource_memory_name: True,
+                nvidia.resource_memory_percentage_name: True,
+                nvidia.resource_core_name: True,
+                nvidia.resource_priority_name: True,
+            },
+            tls=self._authority.client_context(),
+            timeout_s=30.0,
+        )
+        scheduler = Scheduler(
+            api, self._options.scheduler_names, [extender], backoff=self._options.backoff
+        )
+        self._scheduling = asyncio.create_task(scheduler.run())
+        self._undo.callback(lambda: self._loop.run(_cancelled(self._scheduling), limit=10))
+
+    def _daemon(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> Daemon:
+        daemon = Daemon(
+            name, command, program_environment(environment), self.folder / f"{name}.log"
+        )
+        self._undo.callback(daemon.stop)
+        daemon.start()
+        return daemon
+
+    # Readiness and the end
+
+    def wait_ready(self, limit: float = 60.0) -> None:
+        """Wait until the operator leads and every node offers its slots and cards.
+
+        Raises:
+            NotReady: something is missing after `limit` seconds.
+            DaemonDied: a process ended.
+        """
+        deadline = time.monotonic() + limit
+        while gaps := missing(
+            self.server,
+            self._nodes,
+            self._place,
+            trust=self._authority.client_context(),
+            count_resource=self._settings.nvidia.resource_count_name,
+        ):
+            self.check()
+            if time.monotonic() > deadline:
+                raise NotReady(f"after {limit:g} s: {gaps}")
+            time.sleep(0.05)
+
+    def check(self) -> None:
+        """Make sure that everything still runs.
+
+        Raises:
+            DaemonDied: a process ended.
+            Exception: what ended the scheduler.
+        """
+        for daemon in (self.operator, *self.agents.values()):
+            daemon.check()
+        if self._scheduling.done():
+            self._scheduling.result()
+
+    async def _admit_through_operator(self) -> None:
+        url, ca = self._place.webhook_url, self._authority.certificate
+        await self.api.create(resources.MUTATING_WEBHOOKS, mutating_webhooks(url, ca))
+        await self.api.create(resources.VALIDATING_WEBHOOKS, validating_webhooks(url, ca))
+
+    def _end_on_terminate(self) -> None:
+        """Make SIGTERM leave the `with` block instead of ending this process on the spot."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        before = signal.getsignal(signal.SIGTERM)
+        if before is not signal.SIG_DFL:
+            return
+
+        def leave(number: int, frame: FrameType | None) -> None:
+            raise SystemExit(128 + number)
+
+        signal.signal(signal.SIGTERM, leave)
+        self._undo.callback(signal.signal, signal.SIGTERM, before)
+
+    def _container(self, namespace: str, pod: str, container: str | None) -> tuple[Kubelet, str]:
+        for found in self.server.objects("pods", namespace):
+            if found["metadata"]["name"] == pod and found["spec"].get("nodeName"):
+                first = found["spec"]["containers"][0]["name"]
+                return self.kubelets[found["spec"]["nodeName"]], container or first
+        raise LookupError(f"no pod {namespace}/{pod} is on any node")
+
+
+async def _cancelled(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

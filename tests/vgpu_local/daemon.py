@@ -1,0 +1,99 @@
+"""One of our programs as a real process: its log in a file, its end certain."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+_TAIL = 4000
+
+
+class DaemonDied(Exception):
+    """A program that should be running has ended; the text has the end of its log."""
+
+
+class Daemon:
+    """A process in a process group of its own."""
+
+    def __init__(
+        self, name: str, command: Sequence[str], environment: Mapping[str, str], log: Path
+    ) -> None:
+        """Describe a process; `start` starts it.
+
+        Args:
+            name: for messages.
+            command: program and arguments.
+            environment: all of it.
+            log: file that its output is appended to.
+        """
+        self.name = name
+        self.log = log
+        self._command = command
+        self._environment = environment
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        """Its process id.
+
+        Raises:
+            DaemonDied: it does not run.
+        """
+        self.check()
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> None:
+        """Start the process; a second one of a running daemon is never started."""
+        if self._process is not None and self._process.poll() is None:
+            return
+        with self.log.open("ab") as output:
+            self._process = subprocess.Popen(
+                self._command,
+                env=dict(self._environment),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def check(self) -> None:
+        """Make sure that it runs.
+
+        Raises:
+            DaemonDied: it does not.
+        """
+        if self._process is None:
+            raise DaemonDied(f"{self.name} was not started")
+        if (code := self._process.poll()) is not None:
+            raise DaemonDied(f"{self.name} ended with {code}:\n{self.tail()}")
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the process alone."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(number)
+
+    def kill(self) -> None:
+        """End it as a crash does: at once, nothing cleaned up."""
+        self.stop(grace=0.0)
+
+    def stop(self, *, grace: float = 5.0) -> None:
+        """End it and everything it started, by force after `grace` seconds."""
+        process = self._process
+        if process is None:
+            return
+        if grace > 0:
+            self.signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(grace)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+    def tail(self) -> str:
+        """Return the end of its log."""
+        return self.log.read_text(errors="replace")[-_TAIL:] if self.log.exists() else ""

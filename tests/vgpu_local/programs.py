@@ -1,0 +1,122 @@
+"""How the operator and the agents are started: their arguments, environments and sockets."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from vgpu_local.kubelet.folders import NodeFolders
+from vgpu_local.pki import Authority
+
+ROOT = Path(__file__).parents[2]
+DRIVER_FOLDER = ROOT / "libvgpu" / "build" / "fake"
+LIBRARY = ROOT / "libvgpu" / "build" / "libvgpu.so"
+NAMESPACE = "vgpu-system"
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorPlace:
+    """Where one operator listens."""
+
+    extender: int
+    webhook: int
+    metrics: int
+    liveness: int
+
+    @property
+    def extender_url(self) -> str:
+        """What the scheduler calls."""
+        return f"https://localhost:{self.extender}"
+
+    @property
+    def webhook_url(self) -> str:
+        """What the API server calls."""
+        return f"https://localhost:{self.webhook}"
+
+
+def free_place() -> OperatorPlace:
+    """Find four free ports."""
+    sockets = [socket.socket() for _ in range(4)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return OperatorPlace(*(each.getsockname()[1] for each in sockets))
+    finally:
+        for each in sockets:
+            each.close()
+
+
+def operator_command(
+    place: OperatorPlace,
+    *,
+    kubeconfig: Path,
+    config: Path,
+    authority: Authority,
+    folder: Path,
+    log_level: str,
+) -> list[str]:
+    """Compose the operator's command line; writes its certificate into `folder`."""
+    certificate, key = authority.leaf().write(folder, name="operator")
+    arguments = {
+        "kubeconfig": kubeconfig,
+        "config": config,
+        "namespace": NAMESPACE,
+        "lease-duration": 15,
+        "extender": f"127.0.0.1:{place.extender}",
+        "extender-cert": certificate,
+        "extender-key": key,
+        "webhook": f"127.0.0.1:{place.webhook}",
+        "webhook-cert": certificate,
+        "webhook-key": key,
+        "metrics": f"127.0.0.1:{place.metrics}",
+        "liveness": f"127.0.0.1:{place.liveness}",
+        "log-level": log_level,
+    }
+    return _module("vgpu_operator", arguments)
+
+
+def agent_command(
+    node: str,
+    folders: NodeFolders,
+    *,
+    kubeconfig: Path,
+    config: Path,
+    log_level: str,
+) -> list[str]:
+    """Compose the command line of a node's agent."""
+    arguments = {
+        "node-name": node,
+        "kubeconfig": kubeconfig,
+        "config": config,
+        "state-dir": folders.root / "agent",
+        "kubelet-dir": folders.sockets,
+        "cdi-dir": folders.cdi,
+        "library": LIBRARY,
+        "metrics-port": 0,
+        "log-level": log_level,
+    }
+    return _module("vgpu_nodeagent", arguments)
+
+
+def driver_environment(machine: Path) -> Mapping[str, str]:
+    """Return what makes a process find the simulated driver and its machine."""
+    return {"VGPU_FAKE_MACHINE": str(machine), "LD_LIBRARY_PATH": str(DRIVER_FOLDER)}
+
+
+def program_environment(extra: Mapping[str, str]) -> dict[str, str]:
+    """Return this process's environment without what would lead a program to another cluster."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name != "KUBECONFIG" and not name.startswith(("KUBERNETES_", "VGPU_", "NVIDIA_"))
+    }
+    return {**kept, "PYTHONUNBUFFERED": "1", **extra}
+
+
+def _module(name: str, arguments: Mapping[str, object]) -> list[str]:
+    options = [word for key, value in arguments.items() for word in (f"--{key}", str(value))]
+    return [sys.executable, "-m", name, *options]

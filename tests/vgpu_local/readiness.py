@@ -1,0 +1,86 @@
+"""What a cluster still lacks before pods can be sent to it."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+
+from vgpu_api.resources import GPU_DEVICES, NODES, Resource
+from vgpu_local.apiserver import ApiServer
+from vgpu_local.nodes import GpuNode
+from vgpu_local.programs import OperatorPlace
+
+_LIMIT = 2.0
+
+
+def plural(resource: Resource) -> str:
+    """Name a kind as the API server's test interface does: `pods`, `gpudevices.vgpu.dev`."""
+    return f"{resource.plural}.{resource.group}" if resource.group else resource.plural
+
+
+def missing(
+    server: ApiServer,
+    nodes: Sequence[GpuNode],
+    place: OperatorPlace,
+    *,
+    trust: ssl.SSLContext,
+    count_resource: str,
+) -> str:
+    """Say what is missing, in words; empty when the cluster is ready.
+
+    Args:
+        server: the cluster.
+        nodes: those it should have.
+        place: where the operator listens.
+        trust: for the operator's certificate.
+        count_resource: the resource that agents register with their kubelets.
+    """
+    return "; ".join(_gaps(server, nodes, place, trust, count_resource))
+
+
+def _gaps(
+    server: ApiServer,
+    nodes: Sequence[GpuNode],
+    place: OperatorPlace,
+    trust: ssl.SSLContext,
+    count_resource: str,
+) -> Iterator[str]:
+    if not _leads(place, trust):
+        yield "the operator does not lead yet"
+    if not _listens(place.webhook):
+        yield "the operator does not serve webhooks yet"
+    offered = {
+        node["metadata"]["name"]: int(
+            node.get("status", {}).get("allocatable", {}).get(count_resource, "0")
+        )
+        for node in server.objects(plural(NODES))
+    }
+    devices = {
+        device.get("status", {}).get("uuid") for device in server.objects(plural(GPU_DEVICES))
+    }
+    for node in nodes:
+        if not offered.get(node.name):
+            yield f"node {node.name} offers no {count_resource}"
+        if lost := [card.uuid for card in node.cards if card.uuid not in devices]:
+            yield f"node {node.name} has published all but {len(lost)} of its cards"
+
+
+def _leads(place: OperatorPlace, trust: ssl.SSLContext) -> bool:
+    try:
+        with urllib.request.urlopen(
+            f"{place.extender_url}/readyz", timeout=_LIMIT, context=trust
+        ) as answer:
+            return bool(answer.status == 200)
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+def _listens(port: int) -> bool:
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=_LIMIT):
+            return True
+    except OSError:
+        return False
