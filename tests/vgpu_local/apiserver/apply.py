@@ -75,8 +75,8 @@ def apply(
     for share in others.values():
         for path in share.paths:
             owned_elsewhere.update(path[:length] for length in range(1, len(path) + 1))
-    for path in sorted(before - asked.keys(), key=len, reverse=True):
-        if path not in owned_elsewhere:
+    for path in sorted(before - asked.keys(), key=len):  # an item before its fields
+        if path not in owned_elsewhere and not _names_item(path):
             _remove(merged, path, place)
     mine = Share(frozenset(asked), time)
     if manager in owners and owners[manager].paths == mine.paths and merged == live:
@@ -142,6 +142,13 @@ def _remove(obj: Obj, path: Path, place: Place) -> None:
         if isinstance(holder, list):
             return
         del holder[at]
+
+
+def _names_item(path: Path) -> bool:
+    """Whether the path is a key of a keyed item, which goes with its item and never alone."""
+    if len(path) < 2 or not path[-2].startswith("k:"):
+        return False
+    return path[-1].removeprefix("f:") in orjson.loads(path[-2][2:])
 
 
 def _position(items: list[Any], element: str, place: Place) -> int | None:
