@@ -37,8 +37,10 @@ def shape(resource: Resource, obj: Obj, call: Call, now: str) -> None:
         builtin.normalise(resource, obj)
 
 
-def validate(resource: Resource, obj: Obj, before: Obj | None) -> None:
+def validate(resource: Resource, subresource: str, obj: Obj, before: Obj | None) -> None:
     """Refuse what breaks the rules of metadata, of the schema or of the kind.
+
+    What a subresource writes was its own rules' business: a Binding may change a pod's spec.
 
     Raises:
         StatusError: 422 with a cause for each fault.
@@ -48,14 +50,16 @@ def validate(resource: Resource, obj: Obj, before: Obj | None) -> None:
         found += metadata.new_finalizers(before, obj)
     if resource.schema is not None:
         found += schema.violations(obj, resource.schema)
-    found += builtin.causes(resource, obj, before)
+    found += builtin.causes(resource, obj, None if subresource else before)
     if found:
         raise errors.invalid(resource, obj["metadata"].get("name") or "", found)
 
 
 def split(resource: Resource, subresource: str, before: Obj, after: Obj) -> Obj:
     """Keep what this way of writing may not touch: status on a plain write, the rest on /status."""
-    if subresource == "status":
+    if subresource == "binding":
+        pass  # our own change, of spec, status and annotations together
+    elif subresource == "status":
         kept: Obj = orjson.loads(orjson.dumps(before))
         _copy(after, kept, "status")
         if not resource.custom:  # the kubelet labels and annotates through status

@@ -160,7 +160,8 @@ class Writer:
                 obj = shaping.split(resource, attempt.subresource, old, obj)
             shaping.shape(resource, obj, _AFTER_WEBHOOKS, self.now())
             attempt = replace(attempt, obj=obj)
-        shaping.validate(resource, obj, old)
+        # What users may not change in a pod, a Binding may.
+        shaping.validate(resource, obj, None if attempt.subresource == "binding" else old)
         await self.admission.validate(attempt)
         return obj
 

@@ -1,0 +1,93 @@
+"""One cluster for the whole run: the stand-in, or with VGPU_TEST_CLUSTER=real a real control plane.
+
+What only a real one can answer (CEL) lies in `real/` and is not even collected without it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+
+from vgpu_api.resources import CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES
+from vgpu_client.api import Api
+from vgpu_local.apiserver import ApiServer
+from vgpu_local.control_plane import ControlPlane, Options
+
+IS_REAL = os.environ.get("VGPU_TEST_CLUSTER") == "real"
+CRDS = sorted((Path(__file__).parents[2] / "crds").glob("vgpu.dev_*.yaml"))
+
+collect_ignore = [] if IS_REAL else ["real"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunningCluster:
+    """A cluster with nothing in it yet.
+
+    Attributes:
+        kubeconfig: Path of an administrator's kubeconfig.
+        url: The API server's address.
+        is_real: Whether it is Kubernetes itself.
+    """
+
+    kubeconfig: str
+    url: str
+    is_real: bool
+
+
+@pytest.fixture(scope="session")
+def bare_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
+    if IS_REAL:
+        with ControlPlane(Options(controllers=True)) as real:
+            yield RunningCluster(str(real.kubeconfig), real.url, is_real=True)
+    else:
+        with ApiServer(bookmark_every=1.0) as standin:
+            kubeconfig = standin.kubeconfig(tmp_path_factory.mktemp("standin") / "kubeconfig")
+            yield RunningCluster(str(kubeconfig), standin.url, is_real=False)
+
+
+@pytest.fixture(scope="session")
+def cluster(bare_cluster: RunningCluster) -> RunningCluster:
+    """The cluster with our kinds in it."""
+    asyncio.run(_add_our_kinds(bare_cluster))
+    return bare_cluster
+
+
+async def _add_our_kinds(to: RunningCluster) -> None:
+    async with Api.connect(to.kubeconfig) as api:
+        for path in CRDS:
+            crd = yaml.safe_load(path.read_text())
+            await api.apply(CUSTOM_RESOURCE_DEFINITIONS, crd, field_manager="tests")
+            await _established(api, crd["metadata"]["name"])
+
+
+async def _established(api: Api, name: str) -> None:
+    deadline = time.monotonic() + 30
+    while True:
+        crd = await api.get(CUSTOM_RESOURCE_DEFINITIONS, name)
+        conditions = (crd.get("status") or {}).get("conditions") or ()
+        if any(c["type"] == "Established" and c["status"] == "True" for c in conditions):
+            return
+        assert time.monotonic() < deadline, f"{name} is not served: {conditions}"
+        await asyncio.sleep(0.05)
+
+
+@pytest.fixture
+async def api(cluster: RunningCluster) -> AsyncIterator[Api]:
+    async with Api.connect(cluster.kubeconfig) as connected:
+        yield connected
+
+
+@pytest.fixture
+async def namespace(api: Api) -> str:
+    """A namespace of the test's own."""
+    name = f"test-{secrets.token_hex(4)}"
+    await api.create(NAMESPACES, {"metadata": {"name": name}})
+    return name
