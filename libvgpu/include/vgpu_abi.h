@@ -80,8 +80,9 @@ struct vgpu_page {
 #define VGPU_REGION_SLOTS 1024u
 #define VGPU_REGION_BYTES 2113536u
 
-/* One card of the container: which column of every slot is its own. `key` is the 64-bit FNV-1a hash of
- * the UUID text and is claimed by compare-and-swap (0: free); the text follows, always the same bytes. */
+/* One card of the container: which column of every slot is its own. `key` is the 64-bit FNV-1a hash of the
+ * UUID's 36 characters after "GPU-" or "MIG-", in lower case, and is claimed by compare-and-swap (0: free); the
+ * text, always the same bytes, is written right after it (readers match cards by the text). */
 struct vgpu_region_column {
     uint64_t key;
     char uuid[VGPU_UUID_BYTES];

@@ -1,0 +1,70 @@
+#include "cards.h"
+
+#include <stdio.h>
+
+#include "region.h"
+
+static int ask_uuid(const struct vgpu_cuda *cuda, CUdevice ordinal, char text[VGPU_UUID_BYTES])
+{
+    CUuuid id;
+    CUresult result = CUDA_ERROR_NOT_FOUND;
+    if (cuda->cuDeviceGetUuid_v2) {
+        result = cuda->cuDeviceGetUuid_v2(&id, ordinal); /* the one that tells MIG instances apart */
+    }
+    if (result != CUDA_SUCCESS && cuda->cuDeviceGetUuid) {
+        result = cuda->cuDeviceGetUuid(&id, ordinal);
+    }
+    if (result != CUDA_SUCCESS) {
+        return -1;
+    }
+    const unsigned char *b = id.bytes;
+    snprintf(text, VGPU_UUID_BYTES, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0], b[1],
+             b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
+    return 0;
+}
+
+const struct vgpu_card *vgpu_card_of_ordinal(struct vgpu_process *p, const struct vgpu_cuda *cuda, CUdevice ordinal)
+{
+    if (ordinal < 0 || ordinal >= (int)VGPU_MAX_DEVICES) {
+        return NULL;
+    }
+    struct vgpu_card *card = &p->cards[ordinal];
+    if (atomic_load_explicit(&card->known, memory_order_acquire)) {
+        return card;
+    }
+    char uuid[VGPU_UUID_BYTES];
+    if (ask_uuid(cuda, ordinal, uuid)) {
+        return NULL;
+    }
+    vgpu_lock_take(&p->lock);
+    if (!atomic_load_explicit(&card->known, memory_order_relaxed)) {
+        snprintf(card->uuid, sizeof card->uuid, "%s", uuid);
+        card->column = p->region ? vgpu_region_column(p->region, uuid) : VGPU_NOWHERE;
+        atomic_store_explicit(&card->known, 1, memory_order_release);
+    }
+    vgpu_lock_drop(&p->lock);
+    return card;
+}
+
+CUresult vgpu_current_ordinal(const struct vgpu_cuda *cuda, CUdevice *ordinal)
+{
+    return cuda->cuCtxGetDevice ? cuda->cuCtxGetDevice(ordinal) : CUDA_ERROR_NOT_INITIALIZED;
+}
+
+CUresult vgpu_stream_ordinal(const struct vgpu_cuda *cuda, CUstream stream, CUdevice *ordinal)
+{
+    CUcontext context;
+    if (!stream || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD || !cuda->cuStreamGetCtx) {
+        return vgpu_current_ordinal(cuda, ordinal);
+    }
+    CUresult result = cuda->cuStreamGetCtx(stream, &context);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    result = cuda->cuCtxPushCurrent_v2(context);
+    if (result == CUDA_SUCCESS) {
+        result = vgpu_current_ordinal(cuda, ordinal);
+        cuda->cuCtxPopCurrent_v2(&context);
+    }
+    return result;
+}

@@ -1,0 +1,16 @@
+/* cards.h - which card a call is about: by UUID, never by index. */
+#ifndef VGPU_CARDS_H
+#define VGPU_CARDS_H
+
+#include "process.h"
+
+/* The card of a CUDA ordinal, its UUID asked for once; NULL when the driver does not say. */
+const struct vgpu_card *vgpu_card_of_ordinal(struct vgpu_process *p, const struct vgpu_cuda *cuda, CUdevice ordinal);
+
+/* Ordinal of the current context's device; returns the driver's error. */
+CUresult vgpu_current_ordinal(const struct vgpu_cuda *cuda, CUdevice *ordinal);
+
+/* Ordinal of the device a stream belongs to. */
+CUresult vgpu_stream_ordinal(const struct vgpu_cuda *cuda, CUstream stream, CUdevice *ordinal);
+
+#endif

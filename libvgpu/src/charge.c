@@ -1,0 +1,100 @@
+#include "charge.h"
+
+#include "cards.h"
+#include "ledger.h"
+#include "limits.h"
+
+uint64_t vgpu_charge_rounded(uint64_t bytes)
+{
+    return bytes > UINT64_MAX - (VGPU_GRAIN - 1) ? UINT64_MAX : (bytes + VGPU_GRAIN - 1) & ~(uint64_t)(VGPU_GRAIN - 1);
+}
+
+static int take(struct vgpu_charge *charge, uint64_t bytes, const char *uuid)
+{
+    struct vgpu_process *p = charge->process;
+    return vgpu_ledger_charge(p->region, charge->slot, &p->self, (unsigned)charge->column, bytes,
+                              vgpu_limit(p, uuid, charge->ordinal));
+}
+
+CUresult vgpu_charge_begin(struct vgpu_charge *charge, const struct vgpu_cuda *cuda, CUdevice ordinal, uint64_t bytes)
+{
+    struct vgpu_process *p = vgpu_process();
+    charge->cuda = cuda;
+    charge->process = NULL;
+    if (!p) {
+        return CUDA_SUCCESS;
+    }
+    const struct vgpu_card *card = vgpu_card_of_ordinal(p, cuda, ordinal);
+    charge->slot = card && card->column >= 0 ? vgpu_process_slot(p) : NULL;
+    if (!charge->slot) {
+        return CUDA_ERROR_OUT_OF_MEMORY; /* what cannot be counted cannot be allowed */
+    }
+    charge->process = p;
+    charge->ordinal = ordinal;
+    charge->column = card->column;
+    charge->bytes = vgpu_charge_rounded(bytes);
+    if (!take(charge, charge->bytes, card->uuid)) {
+        charge->process = NULL;
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult vgpu_charge_current(struct vgpu_charge *charge, const struct vgpu_cuda *cuda, uint64_t bytes)
+{
+    CUdevice ordinal;
+    CUresult result = vgpu_current_ordinal(cuda, &ordinal);
+    return result == CUDA_SUCCESS ? vgpu_charge_begin(charge, cuda, ordinal, bytes) : result;
+}
+
+CUresult vgpu_charge_correct(struct vgpu_charge *charge, uint64_t bytes)
+{
+    uint64_t real = vgpu_charge_rounded(bytes);
+    if (!charge->process || real == charge->bytes) {
+        return CUDA_SUCCESS;
+    }
+    if (real < charge->bytes) {
+        vgpu_ledger_release(charge->slot, (unsigned)charge->column, charge->bytes - real);
+    } else if (!take(charge, real - charge->bytes, charge->process->cards[charge->ordinal].uuid)) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    charge->bytes = real;
+    return CUDA_SUCCESS;
+}
+
+CUresult vgpu_charge_end(struct vgpu_charge *charge, CUresult result, const CUdeviceptr *address)
+{
+    if (!charge->process) {
+        return result;
+    }
+    if (result == CUDA_SUCCESS) {
+        CUcontext context = NULL;
+        charge->cuda->cuCtxGetCurrent(&context);
+        struct vgpu_object object = {.handle = *address,
+                                     .bytes = charge->bytes,
+                                     .context = context,
+                                     .column = charge->column,
+                                     .kind = VGPU_KIND_MEMORY};
+        if (vgpu_objects_add(&charge->process->objects, object) == 0) {
+            return CUDA_SUCCESS;
+        }
+        charge->cuda->cuMemFree_v2(*address); /* no host memory to remember it by */
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    vgpu_ledger_release(charge->slot, (unsigned)charge->column, charge->bytes);
+    return result;
+}
+
+int vgpu_charge_forget(struct vgpu_process *p, CUdeviceptr address, struct vgpu_object *out)
+{
+    return p && vgpu_objects_take(&p->objects, VGPU_KIND_MEMORY, address, out);
+}
+
+void vgpu_charge_return(struct vgpu_process *p, const struct vgpu_object *object, CUresult result)
+{
+    if (result == CUDA_SUCCESS) {
+        vgpu_ledger_release(vgpu_process_slot(p), (unsigned)object->column, object->bytes);
+    } else if (vgpu_objects_add(&p->objects, *object)) {
+        vgpu_world->log("vgpu: no memory to remember an allocation: it stays charged\n");
+    }
+}

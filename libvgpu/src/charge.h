@@ -1,0 +1,49 @@
+/* charge.h - reserve, call the driver, settle: what every allocating hook does around its call.
+ *
+ *     struct vgpu_charge charge = {0};
+ *     CUresult result = vgpu_charge_begin(&charge, cuda, ordinal, bytes);
+ *     if (result != CUDA_SUCCESS) return result;              // refused; the driver was not asked
+ *     result = cuda->cuMemAlloc_v2(out, bytes);
+ *     return vgpu_charge_end(&charge, result, out);
+ *
+ * The ledger is charged before the driver is, so at no moment does the driver hold more than the ledger says.
+ */
+#ifndef VGPU_CHARGE_H
+#define VGPU_CHARGE_H
+
+#include "process.h"
+
+/* The driver hands out linear memory in grains of this size. */
+#define VGPU_GRAIN 512u
+
+struct vgpu_charge {
+    struct vgpu_process *process; /* NULL: nothing is counted */
+    const struct vgpu_cuda *cuda;
+    struct vgpu_region_slot *slot;
+    int ordinal, column;
+    uint64_t bytes;
+};
+
+/* Rounded up to grains; UINT64_MAX when that would wrap. */
+uint64_t vgpu_charge_rounded(uint64_t bytes);
+
+/* Reserve `bytes` (rounded here) of a device. CUDA_ERROR_OUT_OF_MEMORY when the limit says no. */
+CUresult vgpu_charge_begin(struct vgpu_charge *charge, const struct vgpu_cuda *cuda, CUdevice ordinal, uint64_t bytes);
+
+/* The same for the device of the current context; with no context, the driver's error. */
+CUresult vgpu_charge_current(struct vgpu_charge *charge, const struct vgpu_cuda *cuda, uint64_t bytes);
+
+/* Make the reservation what the driver really took. CUDA_ERROR_OUT_OF_MEMORY when the difference does not fit. */
+CUresult vgpu_charge_correct(struct vgpu_charge *charge, uint64_t bytes);
+
+/* After the driver's call: remember what it gave, or take the reservation back when it failed. */
+CUresult vgpu_charge_end(struct vgpu_charge *charge, CUresult result, const CUdeviceptr *address);
+
+/* Forget an allocation before the driver frees it (afterwards its address may already belong to another thread).
+ * 1 when it was known. */
+int vgpu_charge_forget(struct vgpu_process *p, CUdeviceptr address, struct vgpu_object *out);
+
+/* After the driver's call: give the bytes back, or remember the allocation again when it was not freed. */
+void vgpu_charge_return(struct vgpu_process *p, const struct vgpu_object *object, CUresult result);
+
+#endif

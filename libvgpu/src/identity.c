@@ -1,0 +1,104 @@
+#include "identity.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/auxv.h>
+#include <unistd.h>
+
+#include "vgpu_abi.h"
+
+#define LOW(bits) ((UINT64_C(1) << (bits)) - 1)
+
+uint64_t vgpu_owner_word(const struct vgpu_identity *who)
+{
+    return (who->pid & LOW(VGPU_OWNER_PID_BITS)) |
+           (who->pid_namespace & LOW(VGPU_OWNER_NS_BITS)) << VGPU_OWNER_PID_BITS |
+           (who->start_time & LOW(VGPU_OWNER_START_BITS)) << (VGPU_OWNER_PID_BITS + VGPU_OWNER_NS_BITS);
+}
+
+struct stat_line {
+    char state;
+    long threads;
+    uint64_t start_time;
+};
+
+/* Read /proc/<who>/stat; -1 when it cannot be read. */
+static int read_stat(const char *who, struct stat_line *out)
+{
+    char path[48], text[1024];
+    snprintf(path, sizeof path, "/proc/%s/stat", who);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) {
+        return -1;
+    }
+    ssize_t got = read(fd, text, sizeof text - 1);
+    close(fd);
+    text[got > 0 ? got : 0] = '\0';
+    /* Fields are counted from the last ')': the name before it may hold anything. */
+    char *at = strrchr(text, ')');
+    if (!at || at[1] != ' ') {
+        return -1;
+    }
+    out->state = at[2];
+    at += 2;
+    for (int field = 3; field < 22 && at; field++) {
+        if (field == 20) {
+            out->threads = strtol(at, NULL, 10);
+        }
+        at = strchr(at, ' ');
+        at = at ? at + 1 : NULL;
+    }
+    if (!at) {
+        return -1;
+    }
+    out->start_time = strtoull(at, NULL, 10);
+    return 0;
+}
+
+struct vgpu_identity vgpu_identity_self(void)
+{
+    struct vgpu_identity me = {.pid = (uint32_t)getpid()};
+    struct stat_line line = {0};
+    char link[64];
+    if (read_stat("self", &line) == 0) {
+        me.start_time = line.start_time;
+    }
+    ssize_t got = readlink("/proc/self/ns/pid", link, sizeof link - 1);
+    if (got > 5) {
+        link[got] = '\0';
+        me.pid_namespace = strtoull(link + 5, NULL, 10); /* "pid:[4026531836]" */
+    }
+    const void *random = (const void *)getauxval(AT_RANDOM);
+    if (random) {
+        memcpy(&me.image, random, sizeof me.image);
+    }
+    return me;
+}
+
+int vgpu_identity_is_dead(uint64_t owner, const struct vgpu_identity *self)
+{
+    uint64_t pid = owner & LOW(VGPU_OWNER_PID_BITS);
+    uint64_t space = owner >> VGPU_OWNER_PID_BITS & LOW(VGPU_OWNER_NS_BITS);
+    uint64_t start = owner >> (VGPU_OWNER_PID_BITS + VGPU_OWNER_NS_BITS) & LOW(VGPU_OWNER_START_BITS);
+    if (space != (self->pid_namespace & LOW(VGPU_OWNER_NS_BITS))) {
+        return 0; /* its pid means nothing here; the agent can tell */
+    }
+    if (kill((pid_t)pid, 0) != 0 && errno == ESRCH) {
+        return 1;
+    }
+    char name[16];
+    struct stat_line line = {0};
+    snprintf(name, sizeof name, "%u", (unsigned)pid);
+    if (read_stat(name, &line) != 0) {
+        return 0; /* it exists, but /proc hides it */
+    }
+    if (start && (line.start_time & LOW(VGPU_OWNER_START_BITS)) != start) {
+        return 1; /* the pid was given to another process */
+    }
+    /* A zombie holds no memory, unless it is a leader whose other threads still run. */
+    return (line.state == 'Z' || line.state == 'X') && line.threads <= 1;
+}

@@ -1,0 +1,149 @@
+#include "ledger.h"
+
+#include <stdatomic.h>
+
+/* The region is plain integers in the ABI; every access to a word that others touch goes through these. */
+typedef _Atomic uint64_t word;
+typedef _Atomic uint32_t halfword;
+
+static uint32_t high_of(const struct vgpu_region *region)
+{
+    uint32_t high = atomic_load((const halfword *)&region->slot_high);
+    return high < VGPU_REGION_SLOTS ? high : VGPU_REGION_SLOTS;
+}
+
+static void raise(word *at, uint64_t to)
+{
+    uint64_t seen = atomic_load_explicit(at, memory_order_relaxed);
+    while (seen < to && !atomic_compare_exchange_weak_explicit(at, &seen, to, memory_order_relaxed, memory_order_relaxed)) {
+    }
+}
+
+uint64_t vgpu_ledger_used(const struct vgpu_region *region, unsigned column)
+{
+    uint64_t sum = 0;
+    uint32_t high = high_of(region);
+    for (uint32_t i = 0; i < high; i++) {
+        uint64_t used = atomic_load((const word *)&region->slots[i].used[column]);
+        sum = sum > UINT64_MAX - used ? UINT64_MAX : sum + used;
+    }
+    return sum;
+}
+
+/* Only for the process that holds the right to this slot. */
+static void empty(struct vgpu_region_slot *slot)
+{
+    for (unsigned i = 0; i < VGPU_MAX_DEVICES; i++) {
+        atomic_store((word *)&slot->used[i], 0);
+        atomic_store((word *)&slot->peak[i], 0);
+        atomic_store((word *)&slot->overhead[i], 0);
+    }
+    atomic_store((halfword *)&slot->host_pid, 0);
+}
+
+int vgpu_ledger_reap(struct vgpu_region *region, const struct vgpu_identity *self)
+{
+    uint64_t me = vgpu_owner_word(self);
+    uint32_t high = high_of(region);
+    int count = 0;
+    for (uint32_t i = 0; i < high; i++) {
+        struct vgpu_region_slot *slot = &region->slots[i];
+        uint64_t owner = atomic_load((word *)&slot->owner);
+        uint64_t who = owner & ~VGPU_OWNER_REAPING;
+        if (!owner || who == me || !vgpu_world->is_dead(who, self)) {
+            continue;
+        }
+        /* A reaper that died half-way is itself a dead owner: the next one starts over. */
+        if (atomic_compare_exchange_strong((word *)&slot->owner, &owner, me | VGPU_OWNER_REAPING)) {
+            empty(slot);
+            atomic_store((word *)&slot->owner, 0);
+            count++;
+        }
+    }
+    return count;
+}
+
+static struct vgpu_region_slot *claim(struct vgpu_region *region, uint64_t me)
+{
+    for (uint32_t i = 0; i < VGPU_REGION_SLOTS; i++) {
+        struct vgpu_region_slot *slot = &region->slots[i];
+        uint64_t nobody = 0;
+        if (atomic_load_explicit((word *)&slot->owner, memory_order_relaxed) ||
+            !atomic_compare_exchange_strong((word *)&slot->owner, &nobody, me)) {
+            continue;
+        }
+        empty(slot);
+        uint32_t high = atomic_load((halfword *)&region->slot_high);
+        while (high < i + 1 && !atomic_compare_exchange_weak((halfword *)&region->slot_high, &high, i + 1)) {
+        }
+        return slot;
+    }
+    return NULL;
+}
+
+struct vgpu_region_slot *vgpu_ledger_join(struct vgpu_region *region, const struct vgpu_identity *self)
+{
+    uint64_t me = vgpu_owner_word(self);
+    uint32_t high = high_of(region);
+    for (uint32_t i = 0; i < high; i++) {
+        struct vgpu_region_slot *past = &region->slots[i];
+        if ((atomic_load((word *)&past->owner) & ~VGPU_OWNER_REAPING) == me && past->image != self->image) {
+            empty(past); /* this process before its exec: the driver took everything back */
+            atomic_store((word *)&past->owner, 0);
+        }
+    }
+    struct vgpu_region_slot *slot = claim(region, me);
+    if (!slot && vgpu_ledger_reap(region, self)) {
+        slot = claim(region, me);
+    }
+    if (slot) {
+        slot->start_time = self->start_time;
+        slot->pid_namespace = self->pid_namespace;
+        slot->image = self->image;
+        slot->pid = self->pid;
+        slot->registered_ns = vgpu_world->now_ns();
+    }
+    return slot;
+}
+
+static int try_charge(struct vgpu_region *region, struct vgpu_region_slot *mine, unsigned column, uint64_t bytes, uint64_t limit)
+{
+    uint64_t own = atomic_fetch_add((word *)&mine->used[column], bytes) + bytes;
+    uint64_t sum = vgpu_ledger_used(region, column);
+    if (sum > limit) {
+        atomic_fetch_sub((word *)&mine->used[column], bytes);
+        return 0;
+    }
+    raise((word *)&mine->peak[column], own);
+    raise((word *)&region->columns[column].peak_bytes, sum);
+    return 1;
+}
+
+int vgpu_ledger_charge(struct vgpu_region *region, struct vgpu_region_slot *mine, const struct vgpu_identity *self,
+                       unsigned column, uint64_t bytes, uint64_t limit)
+{
+    struct vgpu_region_column *book = &region->columns[column];
+    /* A single word must never wrap: what exceeds the limit, or half the address space, is not even tried. */
+    if (bytes <= limit && bytes <= UINT64_MAX / 2) {
+        if (try_charge(region, mine, column, bytes, limit)) {
+            return 1;
+        }
+        /* Someone else may just be taking an amount back that did not fit either. Waits differ between
+         * processes so that the same two do not meet again. */
+        vgpu_world->sleep_ns(1000 + (uint64_t)self->pid % 16 * 1000);
+        if (try_charge(region, mine, column, bytes, limit)) {
+            return 1;
+        }
+        if (vgpu_ledger_reap(region, self) && try_charge(region, mine, column, bytes, limit)) {
+            return 1;
+        }
+    }
+    atomic_fetch_add((word *)&book->denied_count, 1);
+    atomic_store((word *)&book->denied_last_ns, vgpu_world->now_ns());
+    return 0;
+}
+
+void vgpu_ledger_release(struct vgpu_region_slot *mine, unsigned column, uint64_t bytes)
+{
+    atomic_fetch_sub((word *)&mine->used[column], bytes);
+}

@@ -1,0 +1,34 @@
+/* ledger.h - who holds how many bytes of which card: the sum-of-slots protocol of the usage region.
+ *
+ * To charge n bytes of a card a process adds n to its own word, then sums that card's words over all slots. Over the
+ * limit: it takes its n back, and is refused. There is no lock and no shared counter, so a process may die between
+ * any two instructions and corrupt nothing. And it cannot overshoot: suppose admitted charges together exceed the
+ * limit; of those, the one added last saw all others when it summed, so its sum was over the limit and it was not
+ * admitted. (Two that race near the limit may both be refused although one would fit: hence the retry.)
+ *
+ * Words of dead processes are emptied by whoever is refused next. The right to empty a slot is the owner word itself,
+ * taken by compare-and-swap, so two reapers, or a reaper and a newcomer, never meet in one slot.
+ */
+#ifndef VGPU_LEDGER_H
+#define VGPU_LEDGER_H
+
+#include "vgpu_abi.h"
+#include "world.h"
+
+/* Claim a slot for this process, first emptying one it left behind before an exec. NULL when all are taken. */
+struct vgpu_region_slot *vgpu_ledger_join(struct vgpu_region *region, const struct vgpu_identity *self);
+
+/* Charge `bytes` of a column: 1, or 0 when that would exceed `limit`. VGPU_UNLIMITED never refuses. */
+int vgpu_ledger_charge(struct vgpu_region *region, struct vgpu_region_slot *mine, const struct vgpu_identity *self,
+                       unsigned column, uint64_t bytes, uint64_t limit);
+
+/* Give back what was charged. */
+void vgpu_ledger_release(struct vgpu_region_slot *mine, unsigned column, uint64_t bytes);
+
+/* Bytes of a column that all slots hold, saturating. */
+uint64_t vgpu_ledger_used(const struct vgpu_region *region, unsigned column);
+
+/* Empty the slots of processes that are dead. Returns how many. */
+int vgpu_ledger_reap(struct vgpu_region *region, const struct vgpu_identity *self);
+
+#endif

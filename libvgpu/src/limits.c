@@ -1,0 +1,102 @@
+#include "limits.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "page.h"
+
+/* Bytes of a stand-alone setting; 0 for nonsense. */
+static uint64_t parse_limit(const char *text)
+{
+    char *end;
+    errno = 0;
+    unsigned long long value = strtoull(text, &end, 10);
+    int shift = 0;
+    switch (tolower((unsigned char)*end)) {
+    case 'k':
+        shift = 10;
+        break;
+    case 'm':
+        shift = 20;
+        break;
+    case 'g':
+        shift = 30;
+        break;
+    default:
+        break;
+    }
+    end += shift != 0;
+    if (errno || !isdigit((unsigned char)*text) || *end || value > UINT64_MAX >> shift) {
+        return 0;
+    }
+    return value ? value << shift : VGPU_UNLIMITED;
+}
+
+static int read_env(struct vgpu_process *p)
+{
+    const char *all = vgpu_world->env("CUDA_DEVICE_MEMORY_LIMIT");
+    int found = all != NULL;
+    for (unsigned i = 0; i < VGPU_MAX_DEVICES; i++) {
+        char name[48];
+        snprintf(name, sizeof name, "CUDA_DEVICE_MEMORY_LIMIT_%u", i);
+        const char *own = vgpu_world->env(name);
+        const char *text = own ? own : all;
+        p->env_limit[i] = text ? parse_limit(text) : VGPU_UNLIMITED;
+        found |= own != NULL;
+    }
+    return found;
+}
+
+void vgpu_limits_open(struct vgpu_process *p)
+{
+    const char *page = VGPU_FIXED_PAGE, *region = VGPU_FIXED_REGION;
+    if (!vgpu_world->exists(page)) {
+        page = vgpu_world->env("VGPU_LIMIT_PAGE");
+        region = vgpu_world->env("VGPU_USAGE_REGION");
+    }
+    if (page) {
+        p->authority = VGPU_PAGE;
+        p->page = vgpu_world->map(page, VGPU_PAGE_BYTES, VGPU_MAP_READ);
+        p->region = region ? vgpu_world->map(region, VGPU_REGION_BYTES, VGPU_MAP_WRITE) : NULL;
+        if (!p->page || !p->region) {
+            vgpu_world->log("vgpu: limit page or usage region cannot be used: denying\n");
+        }
+        return;
+    }
+    if (!read_env(p)) {
+        p->authority = VGPU_NOTHING;
+        return;
+    }
+    p->authority = VGPU_ENV;
+    p->region = region ? vgpu_world->map(region, VGPU_REGION_BYTES, VGPU_MAP_CREATE)
+                       : vgpu_world->map_private(VGPU_REGION_BYTES);
+}
+
+uint64_t vgpu_limit(const struct vgpu_process *p, const char *uuid, int ordinal)
+{
+    if (!p->region) {
+        return 0;
+    }
+    if (p->authority == VGPU_PAGE) {
+        return p->page ? vgpu_page_limit(p->page, uuid) : 0;
+    }
+    return ordinal >= 0 && ordinal < (int)VGPU_MAX_DEVICES ? p->env_limit[ordinal] : VGPU_UNLIMITED;
+}
+
+int vgpu_limits_nothing(const struct vgpu_process *p)
+{
+    if (!p->region) {
+        return 0;
+    }
+    if (p->authority == VGPU_PAGE) {
+        return p->page && vgpu_page_is_unlimited(p->page);
+    }
+    for (unsigned i = 0; i < VGPU_MAX_DEVICES; i++) {
+        if (p->env_limit[i] != VGPU_UNLIMITED) {
+            return 0;
+        }
+    }
+    return 1;
+}

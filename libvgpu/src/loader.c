@@ -1,0 +1,260 @@
+#include "loader.h"
+
+#include <dlfcn.h>
+#include <elf.h>
+#include <link.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ------------------------------------------------------------------ libc's dynamic linker functions
+ * We export dlsym and dlvsym, so asking for them by name finds ourselves: read libc's symbol table instead. */
+
+struct search {
+    const char *name;
+    void *found;
+};
+
+static uint32_t gnu_hash(const char *name)
+{
+    uint32_t h = 5381;
+    for (; *name; name++) {
+        h = h * 33 + (unsigned char)*name;
+    }
+    return h;
+}
+
+static void *look_in(ElfW(Addr) base, const ElfW(Dyn) *dynamic, const char *name)
+{
+    const ElfW(Sym) *symbols = NULL;
+    const char *strings = NULL;
+    const uint32_t *table = NULL;
+    for (; dynamic->d_tag != DT_NULL; dynamic++) {
+        /* glibc relocates these in place; an address below the load address has not been. */
+        ElfW(Addr) at = dynamic->d_un.d_ptr < base ? base + dynamic->d_un.d_ptr : dynamic->d_un.d_ptr;
+        if (dynamic->d_tag == DT_SYMTAB) {
+            symbols = (const ElfW(Sym) *)at;
+        } else if (dynamic->d_tag == DT_STRTAB) {
+            strings = (const char *)at;
+        } else if (dynamic->d_tag == DT_GNU_HASH) {
+            table = (const uint32_t *)at;
+        }
+    }
+    if (!symbols || !strings || !table || !table[0]) {
+        return NULL;
+    }
+    uint32_t hash = gnu_hash(name), first = table[1];
+    const uint32_t *buckets = table + 4 + table[2] * (sizeof(ElfW(Addr)) / sizeof(uint32_t));
+    const uint32_t *chain = buckets + table[0];
+    uint32_t i = buckets[hash % table[0]];
+    if (i < first) {
+        return NULL;
+    }
+    for (;; i++) {
+        uint32_t h = chain[i - first];
+        if ((h | 1) == (hash | 1) && !strcmp(strings + symbols[i].st_name, name) && symbols[i].st_shndx != SHN_UNDEF) {
+            return (void *)(base + symbols[i].st_value);
+        }
+        if (h & 1) {
+            return NULL;
+        }
+    }
+}
+
+static int look_in_libc(struct dl_phdr_info *object, size_t size, void *argument)
+{
+    struct search *search = argument;
+    const char *slash = strrchr(object->dlpi_name, '/');
+    const char *name = slash ? slash + 1 : object->dlpi_name;
+    (void)size;
+    if (strncmp(name, "libc.so", 7) != 0 && strncmp(name, "libdl.so", 8) != 0) {
+        return 0;
+    }
+    for (int i = 0; i < object->dlpi_phnum && !search->found; i++) {
+        if (object->dlpi_phdr[i].p_type == PT_DYNAMIC) {
+            search->found = look_in(object->dlpi_addr,
+                                    (const ElfW(Dyn) *)(object->dlpi_addr + object->dlpi_phdr[i].p_vaddr), search->name);
+        }
+    }
+    return search->found != NULL;
+}
+
+static void *in_libc(const char *name)
+{
+    struct search search = {.name = name};
+    dl_iterate_phdr(look_in_libc, &search);
+    return search.found;
+}
+
+vgpu_dlvsym vgpu_loader_dlvsym(void)
+{
+    static void *_Atomic found;
+    void *at = atomic_load_explicit(&found, memory_order_relaxed);
+    if (!at) {
+        at = in_libc("dlvsym");
+        atomic_store_explicit(&found, at, memory_order_relaxed);
+    }
+    return (vgpu_dlvsym)at;
+}
+
+vgpu_dlsym vgpu_loader_dlsym(void)
+{
+    static void *_Atomic found;
+    static const char *const versions[] = {"GLIBC_2.34", "GLIBC_2.17", "GLIBC_2.2.5"};
+    void *at = atomic_load_explicit(&found, memory_order_relaxed);
+    if (!at) {
+        /* The next one behind us, so that another library that interposes dlsym keeps its turn. */
+        vgpu_dlvsym versioned = vgpu_loader_dlvsym();
+        for (size_t i = 0; versioned && !at && i < sizeof versions / sizeof versions[0]; i++) {
+            at = versioned(RTLD_NEXT, "dlsym", versions[i]);
+        }
+        at = at ? at : in_libc("dlsym");
+        atomic_store_explicit(&found, at, memory_order_relaxed);
+    }
+    return (vgpu_dlsym)at;
+}
+
+static void *open_library(const char *name, int flags)
+{
+    static void *_Atomic found; /* not imported: its symbol version is newer than the oldest glibc we load on */
+    void *at = atomic_load_explicit(&found, memory_order_relaxed);
+    if (!at) {
+        vgpu_dlsym find = vgpu_loader_dlsym();
+        at = find ? find(RTLD_DEFAULT, "dlopen") : NULL;
+        at = at ? at : in_libc("dlopen");
+        atomic_store_explicit(&found, at, memory_order_relaxed);
+    }
+    return at ? ((void *(*)(const char *, int))at)(name, flags) : NULL;
+}
+
+/* ------------------------------------------------------------------ where a caller stands beside us */
+
+struct order {
+    const void *caller;
+    int at, caller_at, our_at;
+};
+
+static int covers(const struct dl_phdr_info *object, const void *address)
+{
+    for (int i = 0; i < object->dlpi_phnum; i++) {
+        const ElfW(Phdr) *part = &object->dlpi_phdr[i];
+        uintptr_t start = object->dlpi_addr + part->p_vaddr;
+        if (part->p_type == PT_LOAD && (uintptr_t)address - start < part->p_memsz) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+static int place(struct dl_phdr_info *object, size_t size, void *argument)
+{
+    struct order *order = argument;
+    (void)size;
+    if (covers(object, order->caller)) {
+        order->caller_at = order->at;
+    }
+    if (covers(object, (const void *)place)) {
+        order->our_at = order->at;
+    }
+    order->at++;
+    return 0;
+}
+
+int vgpu_loader_is_behind_us(const void *caller)
+{
+    struct order order = {.caller = caller, .caller_at = -1, .our_at = -1};
+    dl_iterate_phdr(place, &order);
+    return order.caller_at > order.our_at;
+}
+
+/* ------------------------------------------------------------------ the driver */
+
+struct entry {
+    const char *name;
+    size_t offset;
+};
+
+static const struct entry cuda_entries[] = {
+#define VGPU_ENTRY_cuda(symbol) {#symbol, offsetof(struct vgpu_cuda, symbol)},
+#define VGPU_ENTRY_nvml(symbol)
+#define VGPU_HOOK(class, library, symbol, base, since, per_thread, ret, parameters) VGPU_ENTRY_##library(symbol)
+#define VGPU_GATE(class, library, symbol, base, since, per_thread) VGPU_ENTRY_##library(symbol)
+#define VGPU_USED(library, symbol, ret, parameters) VGPU_ENTRY_##library(symbol)
+#include "symbols.def"
+#undef VGPU_ENTRY_cuda
+#undef VGPU_ENTRY_nvml
+};
+
+static const struct entry nvml_entries[] = {
+#define VGPU_ENTRY_cuda(symbol)
+#define VGPU_ENTRY_nvml(symbol) {#symbol, offsetof(struct vgpu_nvml, symbol)},
+#define VGPU_HOOK(class, library, symbol, base, since, per_thread, ret, parameters) VGPU_ENTRY_##library(symbol)
+#define VGPU_USED(library, symbol, ret, parameters) VGPU_ENTRY_##library(symbol)
+#include "symbols.def"
+#undef VGPU_ENTRY_cuda
+#undef VGPU_ENTRY_nvml
+};
+
+struct library {
+    const char *soname;
+    const struct entry *entries;
+    size_t count, bytes;
+    void *_Atomic table;
+};
+
+static struct library cuda_library = {.soname = "libcuda.so.1",
+                                      .entries = cuda_entries,
+                                      .count = sizeof cuda_entries / sizeof cuda_entries[0],
+                                      .bytes = sizeof(struct vgpu_cuda)};
+static struct library nvml_library = {.soname = "libnvidia-ml.so.1",
+                                      .entries = nvml_entries,
+                                      .count = sizeof nvml_entries / sizeof nvml_entries[0],
+                                      .bytes = sizeof(struct vgpu_nvml)};
+
+/* A table is filled aside and published whole, so this needs no lock that a fork could leave held. The library
+ * is never closed again: hooks keep pointers into it. */
+static const void *table_of(struct library *library, int may_load)
+{
+    void *table = atomic_load_explicit(&library->table, memory_order_acquire), *seen = NULL;
+    if (table) {
+        return table;
+    }
+    vgpu_dlsym find = vgpu_loader_dlsym();
+    void *handle = open_library(library->soname, RTLD_LAZY | RTLD_NOLOAD);
+    if (!handle && may_load) {
+        handle = open_library(library->soname, RTLD_LAZY);
+    }
+    table = handle && find ? calloc(1, library->bytes) : NULL;
+    if (!table) {
+        return NULL;
+    }
+    for (size_t i = 0; i < library->count; i++) {
+        void *address = find(handle, library->entries[i].name);
+        memcpy((char *)table + library->entries[i].offset, &address, sizeof address);
+    }
+    if (!atomic_compare_exchange_strong(&library->table, &seen, table)) {
+        free(table);
+        return seen;
+    }
+    return table;
+}
+
+const struct vgpu_cuda *vgpu_loader_cuda(void)
+{
+    return table_of(&cuda_library, 1);
+}
+
+const struct vgpu_nvml *vgpu_loader_nvml(void)
+{
+    return table_of(&nvml_library, 1);
+}
+
+const struct vgpu_cuda *vgpu_loader_cuda_if_loaded(void)
+{
+    return table_of(&cuda_library, 0);
+}
+
+const struct vgpu_nvml *vgpu_loader_nvml_if_loaded(void)
+{
+    return table_of(&nvml_library, 0);
+}

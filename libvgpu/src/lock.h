@@ -1,0 +1,37 @@
+/* lock.h - a mutex of one word for memory that a fork wipes.
+ *
+ * Zero is unlocked, so a lock in the wiped arena (process.h) is free again in a child even when another thread
+ * of the parent held it. A plain futex mutex; no libc symbol newer than the oldest glibc we load on.
+ */
+#ifndef VGPU_LOCK_H
+#define VGPU_LOCK_H
+
+#include <linux/futex.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+struct vgpu_lock {
+    _Atomic uint32_t word; /* 0 free, 1 held, 2 held and someone waits */
+};
+
+static inline void vgpu_lock_take(struct vgpu_lock *lock)
+{
+    uint32_t seen = 0;
+    if (atomic_compare_exchange_strong_explicit(&lock->word, &seen, 1, memory_order_acquire, memory_order_relaxed)) {
+        return;
+    }
+    while (atomic_exchange_explicit(&lock->word, 2, memory_order_acquire) != 0) {
+        syscall(SYS_futex, &lock->word, FUTEX_WAIT_PRIVATE, 2, NULL, NULL, 0);
+    }
+}
+
+static inline void vgpu_lock_drop(struct vgpu_lock *lock)
+{
+    if (atomic_exchange_explicit(&lock->word, 0, memory_order_release) == 2) {
+        syscall(SYS_futex, &lock->word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+    }
+}
+
+#endif

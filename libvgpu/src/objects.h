@@ -1,0 +1,59 @@
+/* objects.h - what this process holds: allocation -> who was charged how much.
+ *
+ * 64 open-addressing tables with a lock each, so threads seldom meet and a look-up does not depend on how much is
+ * live. An all-zero table is an empty one: it lives in the arena that a fork wipes.
+ */
+#ifndef VGPU_OBJECTS_H
+#define VGPU_OBJECTS_H
+
+#include <stddef.h>
+
+#include "lock.h"
+
+enum vgpu_kind {
+    VGPU_KIND_MEMORY = 1, /* address of an allocation */
+    VGPU_KIND_POOL = 2,   /* handle of a memory pool */
+};
+
+struct vgpu_object {
+    uint64_t handle;
+    uint64_t bytes;   /* charged */
+    const void *context;
+    uint64_t serial;  /* order of birth */
+    int32_t column;   /* memory: column of the ledger; pool: device ordinal, or VGPU_NOWHERE */
+    uint32_t kind;    /* enum vgpu_kind; 0: empty place */
+};
+
+#define VGPU_NOWHERE (-1)
+#define VGPU_STRIPES 64
+
+struct vgpu_stripe {
+    struct vgpu_lock lock;
+    uint32_t count;
+    size_t room; /* power of two, or 0 */
+    struct vgpu_object *places;
+    char pad[40];
+};
+
+struct vgpu_objects {
+    struct vgpu_stripe stripes[VGPU_STRIPES];
+    _Atomic uint64_t births;
+};
+
+/* Remember an object (its serial is set here). 0, or -1 when there is no memory for it. */
+int vgpu_objects_add(struct vgpu_objects *objects, struct vgpu_object object);
+
+/* Forget an object. 1 when it was known; `out` then says what it was. */
+int vgpu_objects_take(struct vgpu_objects *objects, enum vgpu_kind kind, uint64_t handle, struct vgpu_object *out);
+
+/* The same without forgetting. */
+int vgpu_objects_find(struct vgpu_objects *objects, enum vgpu_kind kind, uint64_t handle, struct vgpu_object *out);
+
+/* Serial of the youngest object so far. */
+uint64_t vgpu_objects_now(struct vgpu_objects *objects);
+
+/* Forget all memory of a context that was born no later than `until`, telling `released` about each. */
+void vgpu_objects_drop_context(struct vgpu_objects *objects, const void *context, uint64_t until,
+                               void (*released)(void *argument, const struct vgpu_object *), void *argument);
+
+#endif

@@ -1,0 +1,81 @@
+#include "page.h"
+
+#include <stdatomic.h>
+#include <string.h>
+#include <strings.h>
+
+#include "world.h"
+
+#define PATIENCE_NS UINT64_C(20000000)
+#define SLICE_NS UINT64_C(200000)
+
+const char *vgpu_uuid_tail(const char *uuid)
+{
+    return !strncmp(uuid, "GPU-", 4) || !strncmp(uuid, "MIG-", 4) ? uuid + 4 : uuid;
+}
+
+int vgpu_uuid_same(const char *a, const char *b)
+{
+    return strncasecmp(vgpu_uuid_tail(a), vgpu_uuid_tail(b), VGPU_UUID_BYTES - 4) == 0;
+}
+
+/* What one stable read of the page says. */
+struct reading {
+    uint64_t limit; /* of the card asked for */
+    int unlimited;
+};
+
+static struct reading read_once(const struct vgpu_page *page, const char *uuid)
+{
+    struct reading reading = {0};
+    const volatile struct vgpu_page *live = page;
+    uint32_t count = live->device_count;
+    if (live->magic != VGPU_PAGE_MAGIC || live->abi_version != VGPU_ABI_VERSION || live->size != VGPU_PAGE_BYTES ||
+        live->state != VGPU_PAGE_GRANT || count > VGPU_MAX_DEVICES) {
+        return reading;
+    }
+    reading.unlimited = count > 0;
+    for (uint32_t i = 0; i < count; i++) {
+        uint64_t limit = live->devices[i].memory_limit_bytes;
+        char name[VGPU_UUID_BYTES + 1];
+        memcpy(name, page->devices[i].uuid, VGPU_UUID_BYTES);
+        name[VGPU_UUID_BYTES] = '\0';
+        reading.unlimited = reading.unlimited && limit == VGPU_UNLIMITED;
+        if (uuid && name[0] && vgpu_uuid_same(name, uuid)) {
+            reading.limit = limit;
+        }
+    }
+    return reading;
+}
+
+static struct reading read_stable(const struct vgpu_page *page, const char *uuid)
+{
+    const _Atomic uint32_t *seq = (const _Atomic uint32_t *)&page->seq;
+    uint64_t deadline = 0;
+    for (;;) {
+        uint32_t before = atomic_load_explicit(seq, memory_order_acquire);
+        if (before % 2 == 0) {
+            struct reading reading = read_once(page, uuid);
+            atomic_thread_fence(memory_order_acquire);
+            if (atomic_load_explicit(seq, memory_order_relaxed) == before) {
+                return reading;
+            }
+        }
+        uint64_t now = vgpu_world->now_ns();
+        deadline = deadline ? deadline : now + PATIENCE_NS;
+        if (now >= deadline) {
+            return (struct reading){0};
+        }
+        vgpu_world->sleep_ns(SLICE_NS);
+    }
+}
+
+uint64_t vgpu_page_limit(const struct vgpu_page *page, const char *uuid)
+{
+    return read_stable(page, uuid).limit;
+}
+
+int vgpu_page_is_unlimited(const struct vgpu_page *page)
+{
+    return read_stable(page, NULL).unlimited;
+}

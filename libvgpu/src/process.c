@@ -1,0 +1,83 @@
+#include "process.h"
+
+#include <string.h>
+#include <sys/mman.h>
+
+#include "ledger.h"
+#include "limits.h"
+#include "region.h"
+
+#ifndef MADV_WIPEONFORK
+#define MADV_WIPEONFORK 18
+#endif
+
+static struct vgpu_process *_Atomic arena;
+static _Atomic int kernel_wipes;
+
+static struct vgpu_process *make_arena(void)
+{
+    size_t bytes = (sizeof(struct vgpu_process) + 65535) & ~(size_t)65535;
+    void *fresh = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    struct vgpu_process *seen = NULL;
+    if (fresh == MAP_FAILED) {
+        return NULL;
+    }
+    atomic_store(&kernel_wipes, madvise(fresh, bytes, MADV_WIPEONFORK) == 0);
+    if (!atomic_compare_exchange_strong(&arena, &seen, (struct vgpu_process *)fresh)) {
+        munmap(fresh, bytes);
+        return seen;
+    }
+    return fresh;
+}
+
+static void set_up(struct vgpu_process *p)
+{
+    p->pid = getpid();
+    vgpu_limits_open(p);
+    if (p->authority != VGPU_NOTHING) {
+        p->self = vgpu_world->self();
+    }
+    if (p->region && vgpu_region_prepare(p->region)) {
+        p->region = NULL;
+        vgpu_world->log("vgpu: the usage region is not a region of this version: denying\n");
+    }
+}
+
+struct vgpu_process *vgpu_process(void)
+{
+    struct vgpu_process *p = atomic_load_explicit(&arena, memory_order_acquire);
+    if (!p) {
+        p = make_arena();
+        if (!p) {
+            return NULL;
+        }
+    }
+    if (!atomic_load_explicit(&kernel_wipes, memory_order_relaxed) && p->pid && p->pid != getpid()) {
+        memset((void *)p, 0, sizeof *p); /* kernels before 4.14: see the fork ourselves */
+    }
+    if (!atomic_load_explicit(&p->ready, memory_order_acquire)) {
+        vgpu_lock_take(&p->lock);
+        if (!atomic_load_explicit(&p->ready, memory_order_relaxed)) {
+            set_up(p);
+            atomic_store_explicit(&p->ready, 1, memory_order_release);
+        }
+        vgpu_lock_drop(&p->lock);
+    }
+    return p->authority == VGPU_NOTHING ? NULL : p;
+}
+
+struct vgpu_region_slot *vgpu_process_slot(struct vgpu_process *p)
+{
+    struct vgpu_region_slot *slot = atomic_load_explicit(&p->slot, memory_order_acquire);
+    if (slot || !p->region) {
+        return slot;
+    }
+    vgpu_lock_take(&p->lock);
+    slot = atomic_load_explicit(&p->slot, memory_order_relaxed);
+    if (!slot) {
+        slot = vgpu_ledger_join(p->region, &p->self);
+        atomic_store_explicit(&p->slot, slot, memory_order_release);
+    }
+    vgpu_lock_drop(&p->lock);
+    return slot;
+}

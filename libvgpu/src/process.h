@@ -1,0 +1,47 @@
+/* process.h - what libvgpu knows about the process it is in.
+ *
+ * It all lies in one arena that the kernel zeroes in every child that does not share memory (MADV_WIPEONFORK), by
+ * whatever call the child was made. A child therefore starts as a stranger: no slot, no charges, no held locks.
+ */
+#ifndef VGPU_PROCESS_H
+#define VGPU_PROCESS_H
+
+#include "objects.h"
+#include "vgpu_abi.h"
+#include "world.h"
+
+/* Where limits come from. Decided once per process. */
+enum vgpu_authority {
+    VGPU_NOTHING, /* no page and no setting: pass everything through */
+    VGPU_PAGE,    /* the agent's limit page */
+    VGPU_ENV,     /* stand-alone settings in the environment */
+};
+
+struct vgpu_card {
+    _Atomic uint32_t known;
+    int column; /* of the region, or VGPU_NOWHERE */
+    char uuid[VGPU_UUID_BYTES];
+};
+
+struct vgpu_process {
+    _Atomic uint32_t ready;
+    struct vgpu_lock lock; /* of everything below but the objects */
+    pid_t pid;             /* checked only where the kernel cannot wipe */
+    enum vgpu_authority authority;
+    const struct vgpu_page *page; /* authority VGPU_PAGE; NULL: unusable, deny */
+    struct vgpu_region *region;   /* NULL: unusable, deny */
+    struct vgpu_identity self;
+    struct vgpu_region_slot *_Atomic slot; /* NULL until the first charge */
+    _Atomic uint64_t reaped_ns;
+    uint64_t env_limit[VGPU_MAX_DEVICES];
+    struct vgpu_card cards[VGPU_MAX_DEVICES]; /* by CUDA ordinal */
+    struct vgpu_objects objects;
+};
+
+/* This process, set up at the first call. NULL when nothing limits it, or there is no memory for the arena. */
+struct vgpu_process *vgpu_process(void);
+
+/* The slot of this process, claimed at the first call; NULL when the region is full or unusable. */
+struct vgpu_region_slot *vgpu_process_slot(struct vgpu_process *p);
+
+#endif

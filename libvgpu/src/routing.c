@@ -1,0 +1,142 @@
+#include "routing.h"
+
+#include <dlfcn.h>
+#include <string.h>
+
+#include "limits.h"
+#include "loader.h"
+#include "process.h"
+
+const struct vgpu_symbol vgpu_symbols[] = {
+#define VGPU_ROW(class, library, symbol, base, since, per_thread)                                            \
+    {#symbol, #base, since, per_thread, VGPU_CLASS_##class, VGPU_LIBRARY_##library, (vgpu_function)symbol, \
+     offsetof(struct vgpu_##library, symbol)},
+#define VGPU_HOOK(class, library, symbol, base, since, per_thread, ret, parameters) \
+    VGPU_ROW(class, library, symbol, base, since, per_thread)
+#define VGPU_GATE(class, library, symbol, base, since, per_thread) VGPU_ROW(class, library, symbol, base, since, per_thread)
+#include "symbols.def"
+};
+
+const unsigned vgpu_symbol_count = sizeof vgpu_symbols / sizeof vgpu_symbols[0];
+
+static const size_t gates[] = {
+#define VGPU_GATE(class, library, symbol, base, since, per_thread) offsetof(struct vgpu_##library, symbol),
+#include "symbols.def"
+};
+
+static void *function_at(const void *table, size_t offset)
+{
+    void *address = NULL;
+    if (table) {
+        memcpy(&address, (const char *)table + offset, sizeof address);
+    }
+    return address;
+}
+
+/* The driver's own function, NULL unless the program has loaded that driver. */
+static void *original(const struct vgpu_symbol *symbol)
+{
+    const void *table = symbol->library == VGPU_LIBRARY_cuda ? (const void *)vgpu_loader_cuda_if_loaded()
+                                                             : (const void *)vgpu_loader_nvml_if_loaded();
+    return function_at(table, symbol->offset);
+}
+
+const struct vgpu_symbol *vgpu_symbol_named(const char *name)
+{
+    if (!(name[0] == 'c' && name[1] == 'u') && !(name[0] == 'n' && name[1] == 'v')) {
+        return NULL; /* nearly every look-up of a program ends here */
+    }
+    for (unsigned i = 0; i < vgpu_symbol_count; i++) {
+        if (!strcmp(vgpu_symbols[i].name, name)) {
+            return &vgpu_symbols[i];
+        }
+    }
+    return NULL;
+}
+
+void *vgpu_route_pointer(const struct vgpu_cuda *cuda, const char *base, void *address, int version, int per_thread)
+{
+    const struct vgpu_symbol *best = NULL;
+    for (unsigned i = 0; i < vgpu_symbol_count; i++) {
+        const struct vgpu_symbol *s = &vgpu_symbols[i];
+        if (s->library != VGPU_LIBRARY_cuda) {
+            continue;
+        }
+        if (address == (void *)s->hook) {
+            return address;
+        }
+        int same_family = !strcmp(s->base, base);
+        if (function_at(cuda, s->offset) == address && (same_family || !best)) {
+            best = s;
+            if (same_family) {
+                return (void *)s->hook;
+            }
+        }
+    }
+    if (best) {
+        return (void *)best->hook; /* one function under two names */
+    }
+    for (unsigned i = 0; i < vgpu_symbol_count; i++) {
+        const struct vgpu_symbol *s = &vgpu_symbols[i];
+        if (s->library == VGPU_LIBRARY_cuda && !strcmp(s->base, base) && s->since <= version &&
+            s->per_thread <= per_thread &&
+            (!best || s->per_thread > best->per_thread || (s->per_thread == best->per_thread && s->since > best->since))) {
+            best = s;
+        }
+    }
+    if (best) {
+        vgpu_world->log("vgpu: the driver gave an address it does not export; routed by name\n");
+    }
+    return best ? (void *)best->hook : address;
+}
+
+/* The rule for dlsym and dlvsym. `natural` is what libc would answer us; for RTLD_NEXT, whose answer depends on the
+ * caller, it is not used. */
+static struct vgpu_route decide(const struct vgpu_symbol *symbol, void *handle, void *natural, const void *caller)
+{
+    const struct vgpu_route not_ours = {0};
+    void *real = original(symbol);
+    if (handle == RTLD_NEXT) {
+        /* From before us the search arrives at us by itself. From behind, it would go past. */
+        return real && vgpu_loader_is_behind_us(caller)
+                   ? (struct vgpu_route){.answer = (void *)symbol->hook, .decided = 1}
+                   : not_ours;
+    }
+    if (natural && natural == real) {
+        return (struct vgpu_route){.answer = (void *)symbol->hook, .decided = 1};
+    }
+    if (natural == (void *)symbol->hook && !real) {
+        /* A program that looks whether CUDA is there must not be told yes by us: what lies behind us? */
+        return (struct vgpu_route){.answer = vgpu_loader_dlsym()(RTLD_NEXT, symbol->name), .decided = 1};
+    }
+    return not_ours;
+}
+
+struct vgpu_route vgpu_route_dlsym(void *handle, const char *name, const void *caller)
+{
+    const struct vgpu_symbol *symbol = name ? vgpu_symbol_named(name) : NULL;
+    vgpu_dlsym find = symbol ? vgpu_loader_dlsym() : NULL;
+    if (!find) {
+        return (struct vgpu_route){0};
+    }
+    return decide(symbol, handle, handle == RTLD_NEXT ? NULL : find(handle, name), caller);
+}
+
+struct vgpu_route vgpu_route_dlvsym(void *handle, const char *name, const char *version, const void *caller)
+{
+    const struct vgpu_symbol *symbol = name && version ? vgpu_symbol_named(name) : NULL;
+    vgpu_dlvsym find = symbol ? vgpu_loader_dlvsym() : NULL;
+    if (!find) {
+        return (struct vgpu_route){0};
+    }
+    return decide(symbol, handle, handle == RTLD_NEXT ? NULL : find(handle, name, version), caller);
+}
+
+void *vgpu_route_gate(unsigned index)
+{
+    const struct vgpu_process *p = vgpu_process();
+    if (p && !vgpu_limits_nothing(p)) {
+        return NULL;
+    }
+    return function_at(vgpu_world->cuda(), gates[index]);
+}

@@ -1,0 +1,35 @@
+#include "view.h"
+
+#include "ledger.h"
+#include "limits.h"
+#include "region.h"
+
+#define REAP_EVERY_NS UINT64_C(50000000)
+
+static void reap_sometimes(struct vgpu_process *p)
+{
+    uint64_t now = vgpu_world->now_ns(), last = atomic_load_explicit(&p->reaped_ns, memory_order_relaxed);
+    if ((!last || now - last >= REAP_EVERY_NS) && atomic_compare_exchange_strong(&p->reaped_ns, &last, now)) {
+        vgpu_ledger_reap(p->region, &p->self);
+    }
+}
+
+struct vgpu_view vgpu_view_of(struct vgpu_process *p, const char *uuid, int ordinal, uint64_t total, uint64_t free)
+{
+    struct vgpu_view view = {0};
+    uint64_t limit = vgpu_limit(p, uuid, ordinal);
+    if (!limit) {
+        return view;
+    }
+    if (limit == VGPU_UNLIMITED) {
+        return (struct vgpu_view){.total = total, .used = total - (free < total ? free : total), .free = free};
+    }
+    reap_sometimes(p);
+    int column = vgpu_region_column(p->region, uuid);
+    view.total = limit < total ? limit : total;
+    view.used = column >= 0 ? vgpu_ledger_used(p->region, (unsigned)column) : 0;
+    view.used = view.used < view.total ? view.used : view.total;
+    view.free = view.total - view.used;
+    view.free = view.free < free ? view.free : free;
+    return view;
+}

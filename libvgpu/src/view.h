@@ -1,0 +1,15 @@
+/* view.h - the slice of a card that this container sees. */
+#ifndef VGPU_VIEW_H
+#define VGPU_VIEW_H
+
+#include "process.h"
+
+struct vgpu_view {
+    uint64_t total, used, free; /* bytes */
+};
+
+/* The slice of a card that really has `total` bytes of which `free` are free (pass `total` where that is not
+ * known). Charges of dead processes are taken back first, at most every 50 ms. */
+struct vgpu_view vgpu_view_of(struct vgpu_process *p, const char *uuid, int ordinal, uint64_t total, uint64_t free);
+
+#endif

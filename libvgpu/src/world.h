@@ -1,0 +1,51 @@
+/* world.h - everything libvgpu does to the world outside its own memory.
+ *
+ * Production uses vgpu_world_real; unit tests point vgpu_world at one of their own.
+ */
+#ifndef VGPU_WORLD_H
+#define VGPU_WORLD_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "drivers.h"
+
+/* Who this process is, as its slot of the region records it. */
+struct vgpu_identity {
+    uint32_t pid;
+    uint64_t start_time;    /* clock ticks; 0: /proc does not say */
+    uint64_t pid_namespace; /* inode; 0: /proc does not say */
+    uint64_t image;         /* changes with exec */
+};
+
+enum vgpu_map {
+    VGPU_MAP_READ,   /* an existing file of at least this size, read-only */
+    VGPU_MAP_WRITE,  /* an existing file of at least this size */
+    VGPU_MAP_CREATE, /* the same, made zero-filled when there is none */
+};
+
+struct vgpu_world {
+    /* The driver's functions; NULL when there is no driver. */
+    const struct vgpu_cuda *(*cuda)(void);
+    const struct vgpu_nvml *(*nvml)(void);
+    uint64_t (*now_ns)(void); /* monotonic */
+    void (*sleep_ns)(uint64_t);
+    struct vgpu_identity (*self)(void);
+    /* 1 when the process whose owner word this is (vgpu_abi.h) surely runs no more, seen from `self`. */
+    int (*is_dead)(uint64_t owner, const struct vgpu_identity *self);
+    const char *(*env)(const char *name);
+    int (*exists)(const char *path);
+    /* Shared mapping of a file, NULL when it cannot be had or is too short. */
+    void *(*map)(const char *path, size_t bytes, enum vgpu_map how);
+    /* Memory shared with children to come. */
+    void *(*map_private)(size_t bytes);
+    void (*log)(const char *text);
+};
+
+extern const struct vgpu_world vgpu_world_real;
+extern const struct vgpu_world *vgpu_world;
+
+/* The owner word of a process. */
+uint64_t vgpu_owner_word(const struct vgpu_identity *who);
+
+#endif
