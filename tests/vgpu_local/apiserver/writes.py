@@ -161,7 +161,7 @@ class Writer:
             shaping.shape(resource, obj, _AFTER_WEBHOOKS, self.now())
             attempt = replace(attempt, obj=obj)
         # What users may not change in a pod, a Binding may.
-        shaping.validate(resource, obj, None if attempt.subresource == "binding" else old)
+        shaping.validate(resource, attempt.subresource, obj, old)
         await self.admission.validate(attempt)
         return obj
 
