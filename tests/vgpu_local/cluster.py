@@ -12,12 +12,11 @@ import contextlib
 import shutil
 import signal
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import yaml
@@ -30,6 +29,7 @@ from vgpu_api.resources import Resource
 from vgpu_client.api import Api
 from vgpu_client.transport import Object
 from vgpu_local.apiserver import ApiServer
+from vgpu_local.assembly import admit_through, extender_config, furnish, leave_on_terminate
 from vgpu_local.background import BackgroundLoop
 from vgpu_local.daemon import Daemon
 from vgpu_local.kubelet.folders import make_folders
@@ -40,8 +40,6 @@ from vgpu_local.nodes import GpuNode
 from vgpu_local.pki import Authority
 from vgpu_local.programs import (
     LIBRARY,
-    NAMESPACE,
-    ROOT,
     agent_command,
     driver_environment,
     free_place,
@@ -49,10 +47,8 @@ from vgpu_local.programs import (
     program_environment,
 )
 from vgpu_local.readiness import missing, plural
-from vgpu_local.scheduler.extender import ExtenderConfig
 from vgpu_local.scheduler.loop import Scheduler
 from vgpu_local.scheduler.queue import Backoff
-from vgpu_local.webhooks import mutating_webhooks, validating_webhooks
 
 T = TypeVar("T")
 
@@ -116,6 +112,7 @@ class LocalCluster:
         self._authority = Authority()
         self._undo = contextlib.ExitStack()
         self._api: Api | None = None
+        self._daemons: list[Daemon] = []
         self._settings: ClusterConfig = read_cluster_config(dict(options.config))
 
     def __enter__(self) -> Self:
@@ -144,7 +141,7 @@ class LocalCluster:
         """
         if not LIBRARY.exists():
             raise FileNotFoundError(f"{LIBRARY} is not built: run `make native`")
-        self._end_on_terminate()
+        leave_on_terminate(self._undo)
         self.folder = Path(tempfile.mkdtemp(prefix="vgpu-local-"))
         self._undo.callback(shutil.rmtree, self.folder, ignore_errors=True)
         self.server = self._undo.enter_context(ApiServer(authority=self._authority))
@@ -152,17 +149,19 @@ class LocalCluster:
         self._loop = BackgroundLoop("cluster")
         self._undo.callback(self._loop.stop)
         self._api = self.run(self._connect())
-        self.run(self._furnish(self._api))
+        self.run(furnish(self.api))
         self._start_operator()
         for node in self._nodes:
             self._start_node(node)
-        self.run(self._start_scheduler(self._api))
+        self.run(self._start_scheduler())
         self.wait_ready(limit)
         if self._options.webhooks:
-            self.run(self._admit_through_operator())
+            self.run(admit_through(self.api, self._place, self._authority))
 
     def stop(self) -> None:
         """End every process and thread and remove the run folder. Harmless when repeated."""
+        for daemon in self._daemons:  # all at once; each is waited for below
+            daemon.signal(signal.SIGTERM)
         self._undo.close()
 
     @property
@@ -245,13 +244,6 @@ class LocalCluster:
         self._undo.callback(lambda: self._loop.run(stack.aclose(), limit=10))
         return api
 
-    async def _furnish(self, api: Api) -> None:
-        for path in sorted((ROOT / "crds").glob("vgpu.dev_*.yaml")):
-            definition = yaml.safe_load(path.read_text())
-            await api.create(resources.CUSTOM_RESOURCE_DEFINITIONS, definition)
-        namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
-        await api.create(resources.NAMESPACES, namespace)
-
     def _start_operator(self) -> None:
         config = self.folder / "config.yaml"
         config.write_text(yaml.safe_dump(dict(self._options.config)))
@@ -284,23 +276,13 @@ class LocalCluster:
         )
         self.agents[node.name] = self._daemon(f"agent-{node.name}", command, environment)
 
-    async def _start_scheduler(self, api: Api) -> None:
-        nvidia = self._settings.nvidia
-        extender = ExtenderConfig(
-            url=self._place.extender_url,
-            managed={
-                # Never ignored: a kubelet that knows no such resource admits without asking.
-                nvidia.resource_count_name: False,
-                nvidia.resource_memory_name: True,
-                nvidia.resource_memory_percentage_name: True,
-                nvidia.resource_core_name: True,
-                nvidia.resource_priority_name: True,
-            },
-            tls=self._authority.client_context(),
-            timeout_s=30.0,
-        )
+    async def _start_scheduler(self) -> None:
+        trust = self._authority.client_context()
         scheduler = Scheduler(
-            api, self._options.scheduler_names, [extender], backoff=self._options.backoff
+            self.api,
+            self._options.scheduler_names,
+            [extender_config(self._place, trust, self._settings.nvidia)],
+            backoff=self._options.backoff,
         )
         self._scheduling = asyncio.create_task(scheduler.run())
         self._undo.callback(lambda: self._loop.run(_cancelled(self._scheduling), limit=10))
@@ -310,6 +292,7 @@ class LocalCluster:
             name, command, program_environment(environment), self.folder / f"{name}.log"
         )
         self._undo.callback(daemon.stop)
+        self._daemons.append(daemon)
         daemon.start()
         return daemon
 
@@ -342,29 +325,10 @@ class LocalCluster:
             DaemonDied: a process ended.
             Exception: what ended the scheduler.
         """
-        for daemon in (self.operator, *self.agents.values()):
+        for daemon in self._daemons:
             daemon.check()
         if self._scheduling.done():
             self._scheduling.result()
-
-    async def _admit_through_operator(self) -> None:
-        url, ca = self._place.webhook_url, self._authority.certificate
-        await self.api.create(resources.MUTATING_WEBHOOKS, mutating_webhooks(url, ca))
-        await self.api.create(resources.VALIDATING_WEBHOOKS, validating_webhooks(url, ca))
-
-    def _end_on_terminate(self) -> None:
-        """Make SIGTERM leave the `with` block instead of ending this process on the spot."""
-        if threading.current_thread() is not threading.main_thread():
-            return
-        before = signal.getsignal(signal.SIGTERM)
-        if before is not signal.SIG_DFL:
-            return
-
-        def leave(number: int, frame: FrameType | None) -> None:
-            raise SystemExit(128 + number)
-
-        signal.signal(signal.SIGTERM, leave)
-        self._undo.callback(signal.signal, signal.SIGTERM, before)
 
     def _container(self, namespace: str, pod: str, container: str | None) -> tuple[Kubelet, str]:
         for found in self.server.objects("pods", namespace):

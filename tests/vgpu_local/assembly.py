@@ -1,0 +1,72 @@
+"""The single steps of putting a cluster together, each a function of what it needs."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import ssl
+import threading
+from types import FrameType
+
+import yaml
+
+from vgpu_api import resources
+from vgpu_api.config import NvidiaConfig
+from vgpu_client.api import Api
+from vgpu_local.pki import Authority
+from vgpu_local.programs import NAMESPACE, ROOT, OperatorPlace
+from vgpu_local.scheduler.extender import ExtenderConfig
+from vgpu_local.webhooks import mutating_webhooks, validating_webhooks
+
+
+async def furnish(api: Api) -> None:
+    """Create what our programs expect to find: the CRDs and the namespace of the Lease."""
+    for path in sorted((ROOT / "crds").glob("vgpu.dev_*.yaml")):
+        definition = yaml.safe_load(path.read_text())
+        await api.create(resources.CUSTOM_RESOURCE_DEFINITIONS, definition)
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
+    await api.create(resources.NAMESPACES, namespace)
+
+
+async def admit_through(api: Api, place: OperatorPlace, authority: Authority) -> None:
+    """Have pods and claims admitted by the operator from now on."""
+    url, ca = place.webhook_url, authority.certificate
+    await api.create(resources.MUTATING_WEBHOOKS, mutating_webhooks(url, ca))
+    await api.create(resources.VALIDATING_WEBHOOKS, validating_webhooks(url, ca))
+
+
+def extender_config(
+    place: OperatorPlace, trust: ssl.SSLContext, nvidia: NvidiaConfig
+) -> ExtenderConfig:
+    """Describe the operator to the scheduler, as our KubeSchedulerConfiguration does."""
+    return ExtenderConfig(
+        url=place.extender_url,
+        managed={
+            # Never ignored: a kubelet that knows no such resource admits without asking anyone.
+            nvidia.resource_count_name: False,
+            nvidia.resource_memory_name: True,
+            nvidia.resource_memory_percentage_name: True,
+            nvidia.resource_core_name: True,
+            nvidia.resource_priority_name: True,
+        },
+        tls=trust,
+        timeout_s=30.0,
+    )
+
+
+def leave_on_terminate(undo: contextlib.ExitStack) -> None:
+    """Make SIGTERM unwind this process like Ctrl-C does, until `undo` is closed.
+
+    By default it would end on the spot and leave the processes that it started behind.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return
+    before = signal.getsignal(signal.SIGTERM)
+    if before is not signal.SIG_DFL:
+        return
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    signal.signal(signal.SIGTERM, leave)
+    undo.callback(signal.signal, signal.SIGTERM, before)
