@@ -54,7 +54,7 @@ class Fault:
         share: the part of the matching requests it befalls, 0..1.
         code: the HTTP status of `status`.
         seconds: the wait of `delay`, and the Retry-After of a 429 or 503.
-        after: how many events a watch still gets before drop, freeze or gone.
+        after: how many events a watch gets; drop, freeze or gone come in place of the next.
     """
 
     action: Action

@@ -66,6 +66,8 @@ class Collector:
                 self._forget_kind(obj)
             for key in self._dependents_of(meta["uid"]):
                 await self._released(key, meta["uid"])
+            for reference in meta.get("ownerReferences", ()):
+                await self._unblock(reference, meta)
             if meta.get("namespace"):
                 await self._empty(meta["namespace"])
             return
@@ -154,6 +156,16 @@ class Collector:
                 await self._delete(key)
         if not self._dependents_of(uid):
             await self._drop_finalizer(resource, owner, FOREGROUND)
+
+    async def _unblock(self, reference: Obj, dependent: Obj) -> None:
+        """A dependent went: its owner may be waiting for just that."""
+        resource = self._registry.by_kind(reference["apiVersion"], reference["kind"])
+        if resource is None or not self._exists(reference, dependent):
+            return
+        namespace = dependent.get("namespace", "") if resource.namespaced else ""
+        owner = self._writer.current(resource, namespace, reference["name"])
+        if FOREGROUND in owner.obj["metadata"].get("finalizers", ()):
+            await self._foreground(resource, owner)
 
     async def _empty(self, namespace: str) -> None:
         """Delete what is in an ending namespace, and the namespace once nothing is left."""

@@ -56,17 +56,18 @@ def validate(resource: Resource, subresource: str, obj: Obj, before: Obj | None)
 
 
 def split(resource: Resource, subresource: str, before: Obj, after: Obj) -> Obj:
-    """Keep what this way of writing may not touch: status on a plain write, the rest on /status."""
-    if subresource == "binding":
-        pass  # our own change, of spec, status and annotations together
-    elif subresource == "status":
+    """Keep what this way of writing may not touch: status on a plain write, the rest on /status.
+
+    A Binding is the server's own change, of spec, status and annotations together.
+    """
+    if subresource == "status":
         kept: Obj = orjson.loads(orjson.dumps(before))
         _copy(after, kept, "status")
         if not resource.custom:  # the kubelet labels and annotates through status
             for key in ("labels", "annotations"):
                 _copy(after["metadata"], kept["metadata"], key)
         after = kept
-    elif resource.has_status and resource.qualified != CRDS:
+    elif resource.has_status and resource.qualified != CRDS and subresource != "binding":
         _copy(before, after, "status")
     after["metadata"].pop("managedFields", None)
     return after

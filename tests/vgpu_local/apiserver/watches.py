@@ -108,8 +108,10 @@ class _Stream:
         self._news.set()
 
     def break_after(self, events: int, how: Break) -> None:
-        """Break the stream once it has sent so many events."""
+        """Break the stream in place of the event that follows so many."""
         self._left, self._at_end = events, how
+        if not events:
+            self._broken = how
 
     def close(self) -> None:
         self._table.listeners.discard(self._hear)
@@ -127,12 +129,11 @@ class _Stream:
             lines, self._lines = self._lines, []
             for line in lines:
                 if self._left == 0:
+                    self._broken = self._at_end
                     break
                 if self._left is not None:
                     self._left -= 1
                 yield line
-            if self._left == 0 and self._broken is None:
-                self._broken = self._at_end
             if self._broken == "drop":
                 raise Dropped
             if self._broken == "gone":

@@ -1,0 +1,286 @@
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from rest import CONFIGMAPS, CRDS, NODES, PODS, THINGS, Json, Refused, Rest, a_pod, a_thing
+
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/default/leases"
+
+
+async def refusal(asked: Any) -> Refused:
+    with pytest.raises(Refused) as refused:
+        await asked
+    return refused.value
+
+
+def version(obj: Json) -> int:
+    return int(obj["metadata"]["resourceVersion"])
+
+
+async def test_a_new_object_gets_uid_time_and_the_next_resource_version(rest: Rest):
+    first = await rest.create(CONFIGMAPS, {"metadata": {"name": "a"}})
+    second = await rest.create(CONFIGMAPS, {"metadata": {"name": "b"}})
+    assert version(second) == version(first) + 1
+    assert first["metadata"]["uid"] != second["metadata"]["uid"]
+    assert first["metadata"]["creationTimestamp"].endswith("Z")
+    assert (first["kind"], first["metadata"]["namespace"]) == ("ConfigMap", "default")
+
+
+async def test_generate_name_makes_distinct_names(rest: Rest):
+    body = {"metadata": {"generateName": "x-"}}
+    made = {(await rest.create(CONFIGMAPS, body))["metadata"]["name"] for _ in range(5)}
+    assert len(made) == 5
+    assert all(name.startswith("x-") and len(name) == 7 for name in made)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "says"),
+    [
+        (CONFIGMAPS, {"metadata": {}}, 422, "name or generateName is required"),
+        (CONFIGMAPS, {"metadata": {"name": "A_b"}}, 422, "lowercase RFC 1123"),
+        (CONFIGMAPS, {"metadata": {"name": "a", "namespace": "x"}}, 400, "does not match"),
+        (CONFIGMAPS, {"kind": "Pod", "metadata": {"name": "a"}}, 400, "expected API version"),
+        (CONFIGMAPS, {"metadata": {"name": "a", "labels": {"k": 1}}}, 400, "cannot unmarshal"),
+        (CONFIGMAPS, {"metadata": {"name": "a", "labels": {"k": "-"}}}, 422, "valid label"),
+        (CONFIGMAPS, b"{", 400, "error decoding"),
+        (CONFIGMAPS, [], 400, "not an object"),
+        ("/api/v1/namespaces/none/pods", {"metadata": {"name": "a"}}, 404, 'namespaces "none"'),
+        ("/apis/none.dev/v1/things", {}, 404, "could not find the requested resource"),
+        (PODS, {"metadata": {"name": "a"}}, 422, "spec.containers: Required value"),
+    ],
+)
+async def test_a_wrong_create_is_refused(rest: Rest, path: str, body: Any, status: int, says: str):
+    refused = await refusal(rest.create(path, body))
+    assert refused.status == status
+    assert says in refused.message
+
+
+async def test_a_name_can_be_used_once(rest: Rest):
+    await rest.create(PODS, a_pod())
+    refused = await refusal(rest.create(PODS, a_pod()))
+    assert (refused.status, refused.body["reason"]) == (409, "AlreadyExists")
+    assert refused.message == 'pods "p" already exists'
+
+
+async def test_an_absent_object_is_404_and_named(things: Rest):
+    refused = await refusal(things.get(f"{THINGS}/x"))
+    assert refused.message == 'things.example.dev "x" not found'
+    assert refused.body["details"] == {"name": "x", "kind": "things", "group": "example.dev"}
+
+
+async def test_an_update_of_a_stale_version_is_409(rest: Rest):
+    made = await rest.create(CONFIGMAPS, {"metadata": {"name": "a"}})
+    await rest.update(f"{CONFIGMAPS}/a", {**made, "data": {"k": "1"}})
+    refused = await refusal(rest.update(f"{CONFIGMAPS}/a", {**made, "data": {"k": "2"}}))
+    assert (refused.status, refused.body["reason"]) == (409, "Conflict")
+    assert "the object has been modified" in refused.message
+
+
+@pytest.mark.parametrize("path", [THINGS, LEASES])
+async def test_custom_kinds_and_leases_are_updated_with_their_version_only(things: Rest, path: str):
+    body = a_thing() if path == THINGS else {"metadata": {"name": "t"}}
+    await things.create(path, body)
+    refused = await refusal(things.update(f"{path}/t", body))
+    assert refused.status == 422
+    assert "metadata.resourceVersion" in refused.message
+
+
+async def test_a_merge_patch_with_a_stale_version_is_409(things: Rest):
+    made = await things.create(THINGS, a_thing())
+    await things.merge(f"{THINGS}/t", {"spec": {"size": 2}})
+    patch = {"metadata": {"resourceVersion": made["metadata"]["resourceVersion"]}}
+    assert (await refusal(things.merge(f"{THINGS}/t", patch))).status == 409
+
+
+async def test_a_json_patch_with_a_test_on_the_version_fences_a_stale_writer(things: Rest):
+    made = await things.create(THINGS, a_thing())
+    fence = {
+        "op": "test",
+        "path": "/metadata/resourceVersion",
+        "value": made["metadata"]["resourceVersion"],
+    }
+    write = [fence, {"op": "add", "path": "/status", "value": {"state": "x"}}]
+    await things.json_patch(f"{THINGS}/t/status", write)
+    assert (await refusal(things.json_patch(f"{THINGS}/t/status", write))).status == 422
+
+
+async def test_a_write_with_another_uid_is_a_conflict(things: Rest):
+    await things.create(THINGS, a_thing())
+    refused = await refusal(things.merge(f"{THINGS}/t", {"metadata": {"uid": "other"}}))
+    assert refused.status == 409
+    assert "UID in precondition: other" in refused.message
+
+
+async def test_a_write_that_changes_nothing_makes_no_version_and_no_event(things: Rest):
+    made = await things.create(THINGS, a_thing())
+    same = await things.merge(f"{THINGS}/t", {"spec": {"size": 1}})
+    assert version(same) == version(made)
+    assert [event.type for event in things.server.history()][-1] == "ADDED"
+
+
+async def test_the_generation_counts_changes_of_the_spec_alone(things: Rest):
+    await things.create(THINGS, a_thing())
+    await things.merge(f"{THINGS}/t", {"metadata": {"labels": {"a": "1"}}})
+    await things.merge(f"{THINGS}/t/status", {"status": {"state": "x"}})
+    unchanged = await things.get(f"{THINGS}/t")
+    changed = await things.merge(f"{THINGS}/t", {"spec": {"size": 2}})
+    assert (unchanged["metadata"]["generation"], changed["metadata"]["generation"]) == (1, 2)
+
+
+async def test_status_is_dropped_on_create_and_on_plain_writes(things: Rest):
+    made = await things.create(THINGS, {**a_thing(), "status": {"state": "x"}})
+    assert "status" not in made
+    plain = await things.merge(f"{THINGS}/t", {"status": {"state": "x"}, "spec": {"size": 2}})
+    assert "status" not in plain
+
+
+async def test_a_status_write_drops_spec_and_metadata(things: Rest):
+    await things.create(THINGS, a_thing())
+    written = await things.merge(
+        f"{THINGS}/t/status",
+        {
+            "metadata": {"labels": {"a": "1"}, "finalizers": ["a.dev/b"]},
+            "spec": {"size": 9},
+            "status": {"state": "x"},
+        },
+    )
+    assert written["status"] == {"state": "x"}
+    assert written["spec"]["size"] == 1
+    assert not {"labels", "finalizers"} & written["metadata"].keys()
+
+
+async def test_a_custom_object_is_defaulted_and_validated(things: Rest):
+    made = await things.create(THINGS, a_thing())
+    assert made["spec"]["mode"] == "A"
+    refused = await refusal(things.create(THINGS, a_thing("u", size=99, mode="Z")))
+    assert refused.status == 422
+    assert [cause["field"] for cause in refused.body["details"]["causes"]] == [
+        "spec.size",
+        "spec.mode",
+    ]
+    assert refused.message.startswith('Thing.example.dev "u" is invalid: [spec.size: Invalid')
+
+
+async def test_unknown_fields_are_pruned_with_a_warning_or_refused_when_strict(things: Rest):
+    made = await things.create(THINGS, a_thing(bogus=1))
+    assert "bogus" not in made["spec"]
+    assert things.warnings == ['299 - "unknown field \\"spec.bogus\\""']
+    await things.create(THINGS, a_thing("u", bogus=1), fieldValidation="Ignore")
+    assert things.warnings == []
+    refused = await refusal(things.create(THINGS, a_thing("v", bogus=1), fieldValidation="Strict"))
+    assert refused.status == 400
+    assert 'strict decoding error: unknown field "spec.bogus"' in refused.message
+
+
+async def test_a_dry_run_answers_and_stores_nothing(things: Rest):
+    made = await things.create(THINGS, a_thing(), dryRun="All")
+    assert made["spec"]["mode"] == "A"
+    assert await things.names(THINGS) == []
+
+
+async def test_a_strategic_patch_is_for_built_in_kinds_only(things: Rest):
+    await things.create(THINGS, a_thing())
+    refused = await refusal(things.strategic(f"{THINGS}/t", {"spec": {"size": 2}}))
+    assert refused.status == 415
+
+
+async def test_a_deleted_definition_takes_its_objects_and_its_paths_along(things: Rest):
+    await things.create(THINGS, a_thing())
+    await things.delete(f"{CRDS}/things.example.dev")
+    assert (await refusal(things.get(THINGS))).status == 404
+    deleted = things.server.history()[-1]
+    assert (deleted.type, deleted.resource) == ("DELETED", "things.example.dev")
+
+
+async def test_a_list_is_ordered_selected_and_says_its_kind(things: Rest):
+    for name in ("c", "a", "b"):
+        await things.create(THINGS, a_thing(name))
+    await things.merge(f"{THINGS}/b", {"metadata": {"labels": {"x": "1"}}})
+    await things.merge(f"{THINGS}/c/status", {"status": {"node": "n1"}})
+    listed = await things.get(THINGS)
+    assert (listed["kind"], listed["apiVersion"]) == ("ThingList", "example.dev/v1")
+    assert await things.names(THINGS) == ["a", "b", "c"]
+    assert await things.names(THINGS, labelSelector="x=1") == ["b"]
+    assert await things.names(THINGS, fieldSelector="status.node=n1") == ["c"]
+    assert await things.names("/apis/example.dev/v1/things", fieldSelector="status.node=") == [
+        "a",
+        "b",
+    ]
+
+
+async def test_a_chunked_list_is_one_snapshot(rest: Rest):
+    for name in "abcde":
+        await rest.create(CONFIGMAPS, {"metadata": {"name": name}})
+    first = await rest.get(CONFIGMAPS, limit="2")
+    await rest.delete(f"{CONFIGMAPS}/d")
+    await rest.create(CONFIGMAPS, {"metadata": {"name": "f"}})
+    second = await rest.get(CONFIGMAPS, limit="2", **{"continue": first["metadata"]["continue"]})
+    third = await rest.get(CONFIGMAPS, limit="2", **{"continue": second["metadata"]["continue"]})
+    chunks = [
+        [item["metadata"]["name"] for item in part["items"]] for part in (first, second, third)
+    ]
+    assert chunks == [["a", "b"], ["c", "d"], ["e"]]
+    assert first["metadata"]["remainingItemCount"] == 3
+    assert "continue" not in third["metadata"]
+    assert version(first) == version(second) == version(third)
+
+
+async def test_an_unknown_continue_token_is_410(rest: Rest):
+    refused = await refusal(rest.get(PODS, **{"continue": "eA=="}))
+    assert (refused.status, refused.body["reason"]) == (410, "Expired")
+
+
+async def test_a_version_from_the_future_is_504(rest: Rest):
+    refused = await refusal(rest.get(PODS, resourceVersion="999999"))
+    assert refused.status == 504
+    assert "Too large resource version" in refused.message
+
+
+async def test_concurrent_writers_of_one_object_lose_no_update(rest: Rest):
+    await rest.create(CONFIGMAPS, {"metadata": {"name": "a"}, "data": {}})
+
+    async def add(key: str) -> None:
+        while True:
+            current = await rest.get(f"{CONFIGMAPS}/a")
+            current.setdefault("data", {})[key] = "1"
+            try:
+                await rest.update(f"{CONFIGMAPS}/a", current)
+            except Refused as refused:
+                if refused.status != 409:
+                    raise
+            else:
+                return
+
+    await asyncio.gather(*(add(f"k{at}") for at in range(20)))
+    assert len((await rest.get(f"{CONFIGMAPS}/a"))["data"]) == 20
+
+
+async def test_a_table_has_the_columns_of_the_definition(things: Rest):
+    await things.create(THINGS, a_thing())
+    await things.merge(f"{THINGS}/t/status", {"status": {"state": "Ready", "node": "n1"}})
+    table = await things.get(
+        THINGS, accept="application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
+    )
+    assert [c["name"] for c in table["columnDefinitions"]] == ["Name", "State", "Node", "Age"]
+    assert [c["priority"] for c in table["columnDefinitions"]] == [0, 0, 1, 0]
+    (row,) = table["rows"]
+    assert row["cells"][:3] == ["t", "Ready", "n1"]
+    assert row["object"]["kind"] == "PartialObjectMetadata"
+
+
+async def test_health_and_version_are_answered(rest: Rest):
+    async with rest.session.get(f"{rest.server.url}/readyz") as answer:
+        assert await answer.text() == "ok"
+    assert (await rest.get("/version"))["major"] == "1"
+
+
+async def test_a_node_keeps_the_status_it_was_created_with_in_canonical_amounts(rest: Rest):
+    status = {"capacity": {"memory": "16384Mi", "nvidia.com/gpu": "1000"}}
+    node = await rest.create(NODES, {"metadata": {"name": "n"}, "status": status})
+    assert node["status"]["capacity"] == {"memory": "16Gi", "nvidia.com/gpu": "1k"}
+    patch = {"status": {"allocatable": {"nvidia.com/gpu": 4000}}}
+    written = await rest.strategic(f"{NODES}/n/status", patch)
+    assert written["status"]["allocatable"]["nvidia.com/gpu"] == "4k"
