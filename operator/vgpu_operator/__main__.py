@@ -21,6 +21,8 @@ def main() -> int:
     logging.basicConfig(
         level=config.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
+    for chatty in ("aiohttp.access", "kopf.objects"):  # a line for every admission review
+        logging.getLogger(chatty).setLevel(logging.WARNING)
     try:
         asyncio.run(app.run(config))
     except VgpuError as error:

@@ -1,0 +1,183 @@
+"""`make demo`: two simulated GPU nodes, the seed's examples, and what a user sees of them.
+
+It ends by itself with exit 0, or with what went wrong; with `--keep` it stays up and prints a
+KUBECONFIG to play with.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from vgpu_api.resources import PODS, VGPU_CLAIMS
+from vgpu_local.cluster import LocalCluster
+from vgpu_local.kubectl import Kubectl
+from vgpu_local.nodes import a100_node, t4_node
+from vgpu_local.programs import ROOT
+
+EXAMPLES = ROOT / "examples"
+PROBE = ROOT / "libvgpu" / "build" / "vgpu-probe"
+MIB = 1 << 20
+CUDA_OUT_OF_MEMORY = 2
+
+
+class Mismatch(Exception):
+    """The demo saw something else than it promises."""
+
+
+class Demo:
+    """Shows things step by step, and checks that they are as it says."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self._cluster = cluster
+        self._kubectl = Kubectl.find(cluster.kubeconfig)
+        self._step = 0
+        self._began = time.monotonic()
+
+    def run(self) -> None:
+        """All steps."""
+        self.say("Two nodes: node-a has a 16 GiB card, node-b an 80 GiB card. All GPUs simulated.")
+        self.kubectl("get", "gpudevices")
+
+        self.say("Two pods ask for 8192 MiB and half of the compute each: they share one card.")
+        self.apply("seeds/01-two-pods-one-card.yaml")
+        for pod in ("inference-service-a", "inference-service-b"):
+            self.runs(pod)
+        self.kubectl("get", "pods", "-o", "wide")
+        self.kubectl("get", "vgpuclaims", "-o", "wide")
+
+        self.say("Inside the first container the card has 8192 MiB, for CUDA and for NVML.")
+        card = self.probe("inference-service-a", "info")["devices"][0]
+        expect("memory that CUDA sees", card["cuda_total"], 8192 * MIB)
+        expect("memory that NVML sees", card["nvml_total"], 8192 * MIB)
+
+        self.say("It takes memory until the driver says no: at its limit, to the byte.")
+        filled = self.probe("inference-service-a", "fill")
+        expect("bytes it got", filled["filled"], 8192 * MIB)
+        expect("what the next byte got", filled["result"], CUDA_OUT_OF_MEMORY)
+
+        self.say("Its neighbour did not notice.")
+        expect("4 GiB in the neighbour", self.probe("inference-service-b", "alloc 4G")["result"], 0)
+
+        self.say("A pod that limits memory only; its environment says so for people.")
+        self.apply("seeds/02-memory-only.yaml")
+        self.runs("memory-only-isolation")
+        variables = self._cluster.exec("memory-only-isolation", ["env"]).stdout.splitlines()
+        for line in sorted(line for line in variables if line.startswith("CUDA")):
+            print(f"    {line}")
+
+        self.say("A pod wants a card alone. Both are in use: it waits, and says why.")
+        self.apply("seeds/03-exclusive.yaml")
+        claim = self.refused("training-job")
+        self.kubectl("get", "vgpuclaims", claim, "-o", "wide")
+        self.kubectl("get", "events", "--field-selector", "involvedObject.name=training-job")
+
+        self.say("The two on the first card end: it gets that card, whole.")
+        self.kubectl("delete", "-f", str(EXAMPLES / "seeds/01-two-pods-one-card.yaml"))
+        self.runs("training-job")
+        whole = self.probe("training-job", "info")["devices"][0]
+        expect("memory of the card", whole["cuda_total"], 16384 * MIB)
+
+        self.say("A claim of one's own, and a pod that names it.")
+        self.apply("claim.yaml")
+        self.kubectl("wait", "--for=condition=Allocated", "vgpuclaim/small", "--timeout=20s")
+        self.runs("uses-small")
+
+        self.say("All of it.")
+        self.kubectl("get", "gpudevices,vgpuclaims,pods")
+        print(f"\nDone in {time.monotonic() - self._began:.1f} s.")
+
+    def say(self, text: str) -> None:
+        """Announce a step."""
+        self._step += 1
+        print(f"\n{self._step}. {text}", flush=True)
+
+    def kubectl(self, *arguments: str) -> None:
+        """Run kubectl and show what a user would see."""
+        print(f"  $ kubectl {shlex.join(_short(arguments))}")
+        done = self._kubectl.run(*arguments)
+        for line in (done.stdout + done.stderr).splitlines():
+            print(f"    {line}")
+        if done.returncode:
+            raise Mismatch(f"kubectl {shlex.join(arguments)} failed")
+
+    def apply(self, example: str) -> None:
+        """Apply an example."""
+        self.kubectl("apply", "-f", str(EXAMPLES / example))
+
+    def runs(self, pod: str) -> None:
+        """Wait until a pod runs."""
+        self._cluster.wait_for(PODS, pod, lambda found: found["status"].get("phase") == "Running")
+
+    def refused(self, pod: str) -> str:
+        """Wait until the claim of a pod says why it has nothing; returns its name."""
+        uid = self._cluster.wait_for(PODS, pod, lambda _: True)["metadata"]["uid"]
+        name = f"{pod}-{uid[:8]}"
+
+        def says_why(claim: dict[str, Any]) -> bool:
+            conditions = claim.get("status", {}).get("conditions", [])
+            return any(c["type"] == "Allocated" and c["status"] == "False" for c in conditions)
+
+        self._cluster.wait_for(VGPU_CLAIMS, name, says_why)
+        return name
+
+    def probe(self, pod: str, commands: str) -> dict[str, Any]:
+        """Run the probe in a container, as `kubectl exec` would; returns what it saw."""
+        print(f"  $ kubectl exec {pod} -- vgpu-probe {commands}")
+        done = self._cluster.exec(pod, [str(PROBE), *commands.split()])
+        for line in (done.stdout + done.stderr).splitlines():
+            print(f"    {line}")
+        if done.exit_code:
+            raise Mismatch(f"vgpu-probe {commands} failed in {pod} with {done.exit_code}")
+        answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return answer
+
+
+def expect(what: str, seen: object, promised: object) -> None:
+    """Say what was seen; it must be what was promised.
+
+    Raises:
+        Mismatch: it is not.
+    """
+    if seen != promised:
+        raise Mismatch(f"{what}: {seen}, and not {promised}")
+    print(f"  → {what}: {seen}")
+
+
+def _short(arguments: tuple[str, ...]) -> list[str]:
+    return [argument.replace(f"{ROOT}/", "") for argument in arguments]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the demo; the exit code is 0 when everything was as promised."""
+    parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
+    parser.add_argument("--keep", action="store_true", help="stay up until interrupted")
+    options = parser.parse_args(arguments)
+    print("Starting a cluster in one process: API server, scheduler, operator, two nodes.")
+    with LocalCluster([t4_node("node-a"), a100_node("node-b")]) as cluster:
+        try:
+            Demo(cluster).run()
+        except Exception as error:
+            print(f"\nThe demo failed: {error}", file=sys.stderr)
+            _show_logs(cluster.folder)
+            return 1
+        if options.keep:
+            print(f"\nexport KUBECONFIG={cluster.kubeconfig}\nCtrl-C ends it.", flush=True)
+            signal.sigwait({signal.SIGINT, signal.SIGTERM})
+    return 0
+
+
+def _show_logs(folder: Path) -> None:
+    for path in sorted(folder.glob("*.log")):
+        print(f"\n--- {path.name}", file=sys.stderr)
+        print("\n".join(path.read_text().splitlines()[-25:]), file=sys.stderr)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
