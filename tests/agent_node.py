@@ -131,8 +131,8 @@ async def an_agent_node(
             metrics_port=0,
         ),
     )
-    await kubelet.start()
     try:
+        await kubelet.start()
         await node.start_agent()
         yield node
     finally:

@@ -19,7 +19,7 @@ from vgpu_nodeagent.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 
-_STOP_S = 1.0
+_STOP_S = 0.2
 _Context = grpc.aio.ServicerContext[Any, Any]
 
 
@@ -155,7 +155,7 @@ class PluginServer:
         self._server = server
 
     async def stop(self) -> None:
-        """Serve no more; calls under way get a second."""
+        """Serve no more; calls under way get a moment."""
         if self._server is not None:
             server, self._server = self._server, None
             await server.stop(_STOP_S)

@@ -1,0 +1,132 @@
+"""Slots as a state machine: whatever kubelet, agent and chance do, nothing is granted twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from vgpu_api.effective import Use
+from vgpu_nodeagent.deviceplugin import slots
+from vgpu_nodeagent.deviceplugin.checkpoint import decode, encode
+from vgpu_nodeagent.deviceplugin.slots import Binding, Holding, Lease, SlotState, offer
+from vgpu_nodeagent.errors import Refused
+
+CARDS = {"GPU-0": Use(100, 100, 3), "GPU-1": Use(60, 100, 3)}
+SLOTS = [f"slot-{number}" for number in range(4)]
+PODS = ["pod-a", "pod-b", "pod-c", "pod-d"]
+USES = st.dictionaries(
+    st.sampled_from(sorted(CARDS)),
+    st.builds(Use, st.integers(0, 70), st.integers(0, 70), st.just(1)),
+    min_size=1,
+)
+
+
+class Slots(RuleBasedStateMachine):
+    """A kubelet that allocates, pods that start and end, and crashes between any two steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.state = SlotState()
+        self.on_disk = encode(self.state)
+        self.owner_ever: dict[str, str] = {}
+        self.names_ever: set[str] = set()
+        self.nonce = 0
+
+    def commit(self, state: SlotState) -> None:
+        self.on_disk = encode(state)
+        self.state = state
+
+    @rule(ids=st.sets(st.sampled_from(SLOTS), min_size=1))
+    def allocate(self, ids: set[str]) -> None:
+        self.nonce += 1
+        state, lease = slots.allocate(self.state, slot_ids=ids, nonce=f"n{self.nonce}", now=0.0)
+        assert lease.name not in self.names_ever
+        self.names_ever.add(lease.name)
+        self.commit(state)
+
+    @precondition(lambda self: self.state.leases)
+    @rule(data=st.data(), pod=st.sampled_from(PODS), use=USES, time=st.integers(0, 1))
+    def grant(self, data: st.DataObject, pod: str, use: dict[str, Use], time: int) -> None:
+        lease = data.draw(st.sampled_from(sorted(self.state.leases)))
+        holding = Holding(f"claim-of-{pod}", "ns", "c", str(time), pod, pod, use)
+        before = self.state
+        try:
+            state = slots.grant(
+                before,
+                holding=holding,
+                bindings=[Binding(lease, "main")],
+                allocatable=CARDS,
+            )
+        except Refused:
+            assert self.state == before
+            return
+        self.commit(state)
+        owner = self.owner_ever.setdefault(lease, pod)
+        assert owner == pod, f"{lease} was granted to {owner} and to {pod}"
+
+    @rule(pod=st.sampled_from(PODS))
+    def close(self, pod: str) -> None:
+        self.commit(slots.close(self.state, f"claim-of-{pod}"))
+
+    @rule(pod=st.sampled_from(PODS))
+    def forget(self, pod: str) -> None:
+        held = self.state.holdings.get(f"claim-of-{pod}")
+        self.commit(slots.forget(self.state, f"claim-of-{pod}"))
+        if held is not None and not held.closed:
+            assert self.state.holdings[held.claim_uid] == held
+
+    @precondition(lambda self: self.state.leases)
+    @rule(data=st.data())
+    def drop(self, data: st.DataObject) -> None:
+        lease = data.draw(st.sampled_from(sorted(self.state.leases)))
+        bound = self.state.leases[lease].is_bound
+        self.commit(slots.drop(self.state, lease))
+        assert (lease in self.state.leases) == bound
+
+    @rule()
+    def crash(self) -> None:
+        """What was on disk is everything: an agent that starts anew knows the same."""
+        restarted = decode(Path("slots.json"), self.on_disk)
+        assert restarted == self.state
+        self.state = restarted
+
+    @invariant()
+    def no_card_is_over_capacity(self) -> None:
+        """Σ of what is granted and not closed is within each card."""
+        for uuid, use in self.state.used().items():
+            assert use.peak(CARDS[uuid]) == CARDS[uuid], (uuid, use)
+
+    @invariant()
+    def a_slot_belongs_to_one_pod(self) -> None:
+        """All bound leases on a slot are one pod's."""
+        for slot in SLOTS:
+            assert len({x.pod_uid for x in self.state.on([slot]) if x.is_bound}) <= 1
+
+    @invariant()
+    def every_bound_lease_has_an_open_account(self) -> None:
+        """What a lease may use is always counted somewhere."""
+        for lease in self.state.leases.values():
+            if lease.is_bound:
+                assert not self.state.holdings[lease.claim_uid].closed
+
+    @invariant()
+    def slots_in_use_are_offered_as_healthy(self) -> None:
+        """However few cards are left, the kubelet is never told that a slot in use is sick."""
+        in_use = self.state.slots_in_use()
+        for usable in range(5):
+            shown = dict(offer(total=4, usable=usable, in_use=in_use))
+            assert all(shown[slot] for slot in in_use)
+            free = [slot for slot, healthy in shown.items() if healthy and slot not in in_use]
+            assert len(free) == max(0, min(4, usable) - len(in_use))
+
+
+class TestSlots(Slots.TestCase):  # type: ignore[misc,name-defined]
+    settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+
+
+def test_the_names_of_leases_carry_their_first_slot_by_number() -> None:
+    _, lease = slots.allocate(SlotState(), slot_ids=["slot-10", "slot-9"], nonce="x", now=1.0)
+    assert lease == Lease("slot-9-x", ("slot-9", "slot-10"), 1.0)
