@@ -99,7 +99,10 @@ class Transport:
             async with await self._request("GET", path, params, None, "", timeout) as answer:
                 await _raise_refusal(answer)
                 opened = True
-                yield _lines(answer.content)
+                try:
+                    yield _lines(answer.content)
+                finally:
+                    await _hang_up(answer)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             kind = StreamBroken if opened else Unreachable
             raise kind(f"watch {path}: {_why(error)}") from error
@@ -152,6 +155,14 @@ class Transport:
             proxy=self._connection.proxy,
             allow_redirects=False,
         )
+
+
+async def _hang_up(answer: aiohttp.ClientResponse) -> None:
+    # A stream left in the middle: a polite TLS goodbye would wait for a server that keeps talking.
+    connection = answer.connection
+    if connection is not None and connection.transport is not None:
+        connection.transport.abort()
+        await asyncio.sleep(0)  # the socket closes in the loop's next turn
 
 
 async def _raise_refusal(answer: aiohttp.ClientResponse) -> None:
