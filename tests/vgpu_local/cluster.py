@@ -8,6 +8,7 @@ whatever way `with` is left, every process that was started has ended and the fo
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import shutil
 import signal
@@ -141,6 +142,8 @@ class LocalCluster:
         """
         if not LIBRARY.exists():
             raise FileNotFoundError(f"{LIBRARY} is not built: run `make native`")
+        atexit.register(self.stop)  # for what an interrupted `stop` left to do
+        self._undo.callback(atexit.unregister, self.stop)
         leave_on_terminate(self._undo)
         self.folder = Path(tempfile.mkdtemp(prefix="vgpu-local-"))
         self._undo.callback(shutil.rmtree, self.folder, ignore_errors=True)
@@ -202,15 +205,18 @@ class LocalCluster:
         Raises:
             NotReady: it was not, within `limit` seconds.
         """
-        deadline, found = time.monotonic() + limit, None
+        deadline = time.monotonic() + limit
         space = namespace if resource.namespaced else None
+        seen = "there is no such object"
         while time.monotonic() < deadline:
             for found in self.server.objects(plural(resource), space):
-                if found["metadata"]["name"] == name and holds(found):
-                    return found
+                if found["metadata"]["name"] == name:
+                    if holds(found):
+                        return found
+                    seen = f"its status is {found.get('status')}"
             self.check()
             time.sleep(0.05)
-        raise NotReady(f"{resource.kind} {name} is not as wanted after {limit:g} s")
+        raise NotReady(f"{resource.kind} {name} is not as wanted after {limit:g} s: {seen}")
 
     def exec(
         self,
