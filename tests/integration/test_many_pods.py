@@ -1,0 +1,118 @@
+"""200 pods at once on 10 nodes × 8 cards: nothing over capacity, everyone exactly their own."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from typing import Any
+
+import pytest
+
+from vgpu_api.resources import PODS, VGPU_CLAIMS
+from vgpu_api.v1alpha1 import VGPUClaim
+from vgpu_local.checker import excesses
+from vgpu_local.cluster import LocalCluster
+from vgpu_local.demo import PROBE
+from vgpu_local.nodes import T4, gpu_node
+
+PODS_AT_ONCE = 200
+RUNS_WITHIN_S = 120.0
+MIB = 1 << 20
+SEED = 20
+
+pytestmark = [pytest.mark.xdist_group("local-cluster"), pytest.mark.timeout(300)]
+
+SHAPES: tuple[tuple[float, dict[str, int]], ...] = (
+    (0.45, {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 3000, "nvidia.com/gpucores": 20}),
+    (0.20, {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 6000, "nvidia.com/gpucores": 30}),
+    (0.15, {"nvidia.com/gpu": 2, "nvidia.com/gpumem": 2048}),
+    (0.10, {"nvidia.com/gpumem-percentage": 25, "nvidia.com/gpucores": 25}),
+    (0.10, {"nvidia.com/gpu": 1}),
+)
+"""Slices of memory and compute, two cards, percentages without a count, whole cards."""
+
+
+def a_wave(chance: random.Random) -> list[dict[str, Any]]:
+    weights = [weight for weight, _ in SHAPES]
+    shapes = [limits for _, limits in SHAPES]
+    return [
+        a_pod(f"pod-{number:03}", limits)
+        for number, limits in enumerate(chance.choices(shapes, weights, k=PODS_AT_ONCE))
+    ]
+
+
+def a_pod(name: str, limits: dict[str, int]) -> dict[str, Any]:
+    container = {
+        "name": "main",
+        "image": "none",
+        "command": ["sleep", "infinity"],
+        "resources": {"limits": limits},
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"containers": [container]},
+    }
+
+
+def test_200_pods_at_once_each_get_their_own_and_no_card_is_ever_over_capacity() -> None:
+    nodes = [gpu_node(f"node-{number}", [T4] * 8) for number in range(10)]
+    with LocalCluster(nodes) as cluster:
+        pods = a_wave(random.Random(SEED))
+        began = time.monotonic()
+        for pod in pods:
+            cluster.run(cluster.api.create(PODS, pod))
+        wait_until_all_run(cluster, began)
+        for pod in pods:
+            sees_exactly_its_claim(cluster, pod["metadata"]["name"])
+        for pod in pods:
+            name = pod["metadata"]["name"]
+            cluster.run(cluster.api.delete(PODS, name, namespace="default", grace_s=1))
+        wait_until_nothing_is_left(cluster)
+        assert excesses(cluster.server.history()) == []
+
+
+def wait_until_all_run(cluster: LocalCluster, began: float) -> None:
+    while True:
+        phases = [pod["status"].get("phase") for pod in cluster.server.objects("pods", "default")]
+        if phases.count("Running") == PODS_AT_ONCE:
+            return
+        cluster.check()
+        late = time.monotonic() - began
+        assert late < RUNS_WITHIN_S, f"{phases.count('Running')} run after {late:.0f} s"
+        time.sleep(0.2)
+
+
+def sees_exactly_its_claim(cluster: LocalCluster, name: str) -> None:
+    """What CUDA shows inside the container is what the claim's status says, card by card."""
+    (raw,) = (
+        claim
+        for claim in cluster.server.objects("vgpuclaims.vgpu.dev", "default")
+        if claim["metadata"]["ownerReferences"][0]["name"] == name
+    )
+    allocation = VGPUClaim.read(raw).status.allocation
+    assert allocation is not None
+    done = cluster.exec(name, [str(PROBE), "info"])
+    assert done.exit_code == 0, done.stderr
+    seen = {card["uuid"]: card["cuda_total"] for card in json.loads(done.stdout)["devices"]}
+    assert seen == {card.uuid: card.memory_mib * MIB for card in allocation.devices}
+
+
+def wait_until_nothing_is_left(cluster: LocalCluster) -> None:
+    deadline = time.monotonic() + 60.0
+    while True:
+        left = [
+            found["metadata"]["name"]
+            for plural in ("pods", f"{VGPU_CLAIMS.plural}.{VGPU_CLAIMS.group}")
+            for found in cluster.server.objects(plural, "default")
+        ]
+        if not left:
+            break
+        cluster.check()
+        assert time.monotonic() < deadline, f"still there: {left}"
+        time.sleep(0.2)
+    for node in cluster.kubelets:
+        agent = cluster.folder / node / "agent"
+        assert sorted((agent / "slots").glob("*")) == []
