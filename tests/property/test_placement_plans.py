@@ -1,0 +1,185 @@
+"""What holds for every decision, whatever the fleet and whatever is asked."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from builders import a_card, a_request, an_ask, some_columns
+from vgpu_api.effective import Use
+from vgpu_operator.ask import Ask, RequestAsk
+from vgpu_operator.placement import Card, Plan, place
+
+MIB = (0, 1000, 8000, 16_000)
+CORES = (0, 30, 50, 100)
+
+cards_of_a_node = st.lists(
+    st.fixed_dictionaries(
+        {
+            "model": st.sampled_from(("tesla t4", "a100-40gb")),
+            "numa": st.sampled_from((-1, 0, 1)),
+            "slots": st.sampled_from((1, 2, 10)),
+            "cores": st.sampled_from((50, 100, 200)),
+            "memory_mib": st.sampled_from((50, 16_000)),
+            "healthy": st.sampled_from((True, True, True, False)),
+            "cordoned": st.sampled_from((False, False, False, True)),
+        }
+    ),
+    max_size=5,
+)
+
+
+@st.composite
+def fleets(draw: st.DrawFn) -> tuple[list[Card], dict[str, Use]]:
+    """Cards of up to four nodes and what is used of them."""
+    cards: list[Card] = []
+    used: dict[str, Use] = {}
+    for number, facts in enumerate(draw(st.lists(cards_of_a_node, max_size=4))):
+        for index, fact in enumerate(facts):
+            card = a_card(f"GPU-{number}-{index}", node=f"node-{number}", index=index, **fact)
+            cards.append(card)
+            used[card.uuid] = Use(
+                min(draw(st.sampled_from(MIB)), card.memory_mib),
+                min(draw(st.sampled_from(CORES)), card.cores),
+                min(draw(st.sampled_from((0, 0, 1, 2))), card.slots),
+            )
+    return cards, used
+
+
+sizes = st.one_of(
+    st.fixed_dictionaries({"memory": st.sampled_from(("1Mi", "1000Mi", "8000Mi", "16000Mi"))}),
+    st.fixed_dictionaries({"memory_percent": st.sampled_from((1, 50, 100))}),
+    st.just({}),
+)
+
+
+@st.composite
+def asks(draw: st.DrawFn) -> Ask:
+    """Up to three requests and any placement."""
+    requests = [
+        a_request(
+            name=f"c{number}",
+            phase=draw(st.sampled_from(("App", "App", "Init"))),
+            count=draw(st.integers(1, 3)),
+            cores=draw(st.sampled_from((None, *CORES))),
+            selector={"models": draw(st.sampled_from(([], ["T4"])))},
+            **draw(sizes),
+        )
+        for number in range(draw(st.integers(1, 3)))
+    ]
+    policies = ("Binpack", "Spread", "BestFit", "IdleFirst", "NUMAFirst", "NUMA", "Mutex")
+    return an_ask(
+        *requests,
+        node=draw(st.sampled_from(("Binpack", "Spread", "NUMAFirst"))),
+        device=draw(st.lists(st.sampled_from(policies), max_size=2, unique=True)),
+        numa=draw(st.sampled_from(("None", "Prefer", "Require"))),
+    )
+
+
+@given(fleets(), asks())
+def test_a_plan_leaves_the_columns_as_it_found_them(fleet, ask):
+    columns = some_columns(*fleet[0], used=fleet[1])
+    before = columns.state(), list(columns.node_slots_used), list(columns.node_memory_used)
+    place(columns, ask)
+    after = columns.state(), list(columns.node_slots_used), list(columns.node_memory_used)
+    assert after == before
+
+
+@given(st.data(), fleets(), asks())
+def test_equal_inputs_give_the_same_plan_in_whatever_order_they_came(data, fleet, ask):
+    cards, used = fleet
+    shuffled = data.draw(st.permutations(cards))
+    plan = place(some_columns(*cards, used=used), ask)
+    again = place(some_columns(*shuffled, used=used), ask)
+    assert (again.node, again.grants) == (plan.node, plan.grants)
+    assert dict(again.refusals) == dict(plan.refusals)
+
+
+@given(fleets(), asks())
+def test_a_grant_keeps_every_card_within_its_capacity(fleet, ask):
+    """Σ of what was used and the claim's effective use ≤ slots, cores and memory of each card."""
+    cards, used = fleet
+    plan = place(some_columns(*cards, used=used), ask)
+    if plan.refused:
+        return
+    by_uuid = {card.uuid: card for card in cards}
+    check_shape(plan, ask, by_uuid)
+    phases = {request.name: request.phase for request in ask.requests}
+    for uuid in {grant.uuid for grant in plan.grants}:
+        card = by_uuid[uuid]
+        total = used[uuid] + effective(plan, uuid, phases)
+        assert total.memory_mib <= card.memory_mib
+        assert total.cores <= card.cores
+        assert total.slots <= card.slots
+        assert card.healthy
+        assert not card.cordoned
+
+
+def check_shape(plan: Plan, ask: Ask, by_uuid: dict[str, Card]) -> None:
+    """Each request has its count of distinct cards, all on the plan's node."""
+    for request in ask.requests:
+        uuids = [grant.uuid for grant in plan.grants if grant.request == request.name]
+        assert len(uuids) == len(set(uuids)) == request.count
+        if ask.numa == "Require":
+            assert len({by_uuid[uuid].numa for uuid in uuids}) == 1
+    assert {by_uuid[grant.uuid].node for grant in plan.grants} == {plan.node}
+
+
+def effective(plan: Plan, uuid: str, phases: dict[str, str]) -> Use:
+    """The claim's use of a card, computed the long way."""
+    grants = [grant for grant in plan.grants if grant.uuid == uuid]
+    app = [grant for grant in grants if phases[grant.request] == "App"]
+    init = [grant for grant in grants if phases[grant.request] == "Init"]
+    return Use(
+        max([sum(g.memory_mib for g in app), *(g.memory_mib for g in init)]),
+        max([sum(g.cores for g in app), *(g.cores for g in init)]),
+        max(len(app), 1 if init else 0),
+    )
+
+
+@given(fleets(), asks())
+def test_every_refusal_has_a_reason_for_every_node(fleet, ask):
+    cards, used = fleet
+    plan = place(some_columns(*cards, used=used), ask)
+    assert plan.node not in plan.refusals
+    assert all(bool(tally) and str(tally) for tally in plan.refusals.values())
+    if plan.refused:
+        assert set(plan.refusals) == {card.node for card in cards}
+        assert plan.text
+        assert plan.reason
+
+
+@given(fleets(), asks())
+def test_one_request_is_refused_only_where_too_few_cards_could_take_it(fleet, ask):
+    """A claim of one request without NUMA or Mutex is placed iff some node has enough cards."""
+    cards, used = fleet
+    if len(ask.requests) > 1 or ask.numa == "Require" or "Mutex" in ask.device_policies:
+        return
+    plan = place(some_columns(*cards, used=used), ask)
+    assert plan.refused == (not somewhere(cards, used, ask.requests[0]))
+
+
+def somewhere(cards: Sequence[Card], used: dict[str, Use], request: RequestAsk) -> bool:
+    able = Counter(card.node for card in cards if takes(card, used[card.uuid], request))
+    return any(count >= request.count for count in able.values())
+
+
+def takes(card: Card, use: Use, request: RequestAsk) -> bool:
+    memory = request.memory_mib
+    if memory is None:
+        memory = card.memory_mib * (request.memory_percent or 0) // 100
+    shares = request.cores < 100 or not use.slots
+    reserved = request.cores == 0 and use.cores >= card.cores
+    return (
+        card.healthy
+        and not card.cordoned
+        and all(model in card.model for model in request.models[:1])
+        and use.slots + 1 <= card.slots
+        and 1 <= memory <= card.memory_mib - use.memory_mib
+        and use.cores + request.cores <= card.cores
+        and shares
+        and not reserved
+    )
