@@ -68,7 +68,7 @@ class Ask:
     def of(cls, spec: VGPUClaimSpec, config: ClusterConfig) -> Ask:
         """The claim's spec with the defaults that hold for every dialect.
 
-        Source: HAMi v2.10 (docs/compatibility.md, Quantities).
+        Source: HAMi v2.10.
         """
         placement = spec.placement
         weights = placement.weights if placement is not None else None

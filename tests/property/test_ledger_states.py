@@ -41,13 +41,17 @@ Wanted: TypeAlias = list[tuple[str, int, str, int]]
 
 @dataclass
 class Write:
-    """A status write under way: lands only where the object still has version `base`."""
+    """A status write under way: lands only where the object still has version `base`.
+
+    `replaces` is the allocation that stood there when it was decided.
+    """
 
     assumption: Assumption
     name: str
     uid: str
     base: int
     allocation: Allocation
+    replaces: Allocation | None
     landed: bool = False
     answer: VGPUClaim | None = None
 
@@ -153,10 +157,6 @@ class LedgerMachine(RuleBasedStateMachine):
         self.told[name] = claim
         if known is not None and known.metadata.uid != claim.metadata.uid:
             self.gone.add(known.metadata.uid)
-        # What is assumed and now seen is assumed no longer.
-        for number, (owner, planned) in list(self.assumed.items()):
-            if owner == name and total([planned]) == total([claim]):
-                del self.assumed[number]
 
     # Decisions and their writes.
 
@@ -177,9 +177,18 @@ class LedgerMachine(RuleBasedStateMachine):
             assert plan.text
             return
         assumption = self.ledger.assume((NAMESPACE, name), claim.spec, plan)
-        allocation = plan.allocation(allocated_time="")
+        allocation = plan.allocation(allocated_time=str(assumption.number))
         self.assumed[assumption.number] = (name, with_allocation(claim, allocation))
-        self.writes.append(Write(assumption, name, claim.metadata.uid, at(claim), allocation))
+        self.writes.append(
+            Write(
+                assumption=assumption,
+                name=name,
+                uid=claim.metadata.uid,
+                base=at(claim),
+                allocation=allocation,
+                replaces=claim.status.allocation,
+            )
+        )
 
     @rule(
         steps=st.lists(
@@ -203,9 +212,13 @@ class LedgerMachine(RuleBasedStateMachine):
                 self._land(write, finalizer=what == "finalizer")
 
     def _land(self, write: Write, *, finalizer: bool) -> None:
+        """On another version than it was decided on, a write is tried again where it may be."""
         claim = self.server[write.name]
-        if claim.metadata.uid != write.uid or at(claim) != write.base:
+        standing = claim.status.allocation
+        if claim.metadata.uid != write.uid or standing not in (None, write.replaces):
             write.landed = True  # and refused
+        elif at(claim) != write.base:
+            write.base = at(claim)
         elif finalizer:
             write.base = at(self._put(claim))
         else:

@@ -129,14 +129,6 @@ class Board:
         columns = self.columns
         return tuple(sorted(columns.node_name[node] for node in columns.nodes_with_cards()))
 
-    def node(self, name: str) -> Node | None:
-        """The node object, if it was seen."""
-        return self._nodes.get(name)
-
-    def device(self, name: str) -> GPUDevice | None:
-        """The device object, if it was seen."""
-        return self._devices.get(name)
-
     def devices(self, node: str) -> tuple[GPUDevice, ...]:
         """The device objects of a node, by name; those that are no cards yet included."""
         return tuple(self._devices[name] for name in sorted(self._devices_on.get(node, ())))

@@ -2,9 +2,9 @@
 
 Observed truth and assumptions are kept apart. An observed claim is replaced by newer versions of
 itself only (by resourceVersion), so events may come late, twice or out of order. An assumption
-ends only by `confirm` or `forget`, or when the claim is seen with just that allocation; no other
-event can end it, because a write that is under way may still land. Meanwhile a claim holds, card
-by card, the most of what may be true.
+ends only by `confirm` or `forget`, never by an event: a write that is under way may be tried again
+and land on whatever version was seen last. Meanwhile a claim holds, card by card, the most of what
+may be true, so an allocation that is both seen and assumed counts once.
 """
 
 from __future__ import annotations
@@ -196,27 +196,9 @@ class Ledger:
         holds = self._board.holders(uuid)
         return tuple(Holder(key, hold.use) for key, hold in sorted(holds.items()))
 
-    def held_by(self, key: tuple[str, str]) -> Mapping[str, Use]:
-        """What a claim holds of each card (by UUID), assumptions included."""
-        record = self._records.get(ClaimKey(*key))
-        return {uuid: hold.use for uuid, hold in record.held.cards.items()} if record else {}
-
-    def is_assumed(self, key: tuple[str, str]) -> bool:
-        """Whether a write for the claim has no outcome yet."""
-        record = self._records.get(ClaimKey(*key))
-        return record is not None and bool(record.assumed)
-
     def nodes(self) -> tuple[str, ...]:
         """The nodes with cards, by name."""
         return self._board.nodes()
-
-    def node(self, name: str) -> Node | None:
-        """The node object, if it was seen."""
-        return self._board.node(name)
-
-    def device(self, name: str) -> GPUDevice | None:
-        """The device object, if it was seen."""
-        return self._board.device(name)
 
     def devices(self, node: str) -> tuple[GPUDevice, ...]:
         """The device objects of a node, by name; those that are no cards yet included."""
@@ -238,11 +220,7 @@ class Ledger:
         record = self._newer_record(key, metadata.uid, int(metadata.resource_version))
         if record is None:
             return
-        observed = holding_of(claim.spec, claim.status.allocation)
-        record.observed = observed
-        record.assumed = {
-            number: assumed for number, assumed in record.assumed.items() if assumed != observed
-        }
+        record.observed = holding_of(claim.spec, claim.status.allocation)
         self._settle(key)
 
     def _newer_record(self, key: ClaimKey, uid: str, version: int) -> _Record | None:

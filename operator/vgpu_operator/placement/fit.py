@@ -1,8 +1,8 @@
 """Whether a node's cards serve one request, and if not, why: the exact judge of every decision.
 
-The order of the checks is HAMi v2.10's (docs/compatibility.md, Fit), because the first that fails
-names the reason. Two numbers of that order have no check here: 9, the quota of the namespace, and
-the geometry of 14, until which a card in MIG mode is given to nobody.
+The order of the checks is HAMi v2.10's, because the first that fails names the reason. Two numbers
+of that order have no check here: 9, the quota of the namespace, and the geometry of 14, for want
+of which a card in MIG mode is given to nobody.
 """
 
 from __future__ import annotations

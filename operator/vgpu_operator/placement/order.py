@@ -1,8 +1,8 @@
 """In which order a node's cards are tried: a table from policy to sort key.
 
-Lists run from first to last and cards are taken **from the end**, as in HAMi v2.10
-(docs/compatibility.md, Card order), so the best card has the greatest key. Sorting is stable on
-the node's own order (index, then UUID), so every tie is decided.
+Lists run from first to last and cards are taken **from the end**, as in HAMi v2.10, so the best
+card has the greatest key. Sorting is stable on the node's own order (index, then UUID), so every
+tie is decided.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How full a node is, and how full a card would be: numbers between 0 and about 30.
 
-Formulas of HAMi v2.10 (docs/compatibility.md): a node by what its cards carry before the request,
-a card by what it would carry with it. A total of 0 contributes nothing.
+Formulas of HAMi v2.10: a node by what its cards carry before the request, a card by what it would
+carry with it. A total of 0 contributes nothing.
 """
 
 from __future__ import annotations
