@@ -66,6 +66,9 @@ def make_folders(root: Path) -> NodeFolders:
         (root / name).mkdir(parents=True, exist_ok=True)
     if len(bytes(root / _LONGEST_SOCKET)) <= SOCKET_PATH_MAX:
         return NodeFolders(root, root, None)
-    link = Path(tempfile.mkdtemp(prefix="vgpu-"))
+    # Not below TMPDIR where that is long itself, which is often why we are here.
+    short = len(bytes(Path(tempfile.gettempdir()) / "vgpu-12345678/n" / _LONGEST_SOCKET))
+    parent = None if short <= SOCKET_PATH_MAX else "/tmp"
+    link = Path(tempfile.mkdtemp(prefix="vgpu-", dir=parent))
     (link / "n").symlink_to(root)
     return NodeFolders(root, link / "n", link)

@@ -72,10 +72,6 @@ class Holdings:
         """Return the ids that somebody holds."""
         return {i for h in self if h.resource == resource for i in h.device_ids}
 
-    def resources(self) -> set[str]:
-        """Return the resources of which anything is held."""
-        return {h.resource for h in self}
-
     def keep_only(self, active: Collection[str]) -> bool:
         """Forget the pods (by UID) that are no longer active; say whether there were any."""
         gone = [key for key in self._entries if key[0] not in active]

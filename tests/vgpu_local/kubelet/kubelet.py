@@ -102,13 +102,15 @@ class Kubelet:
 
     async def stop(self) -> None:
         """Kill every container and close everything; the Node and Pod objects stay."""
-        for task in tuple(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await asyncio.gather(*(worker.kill() for worker in tuple(self._workers.values())))
-        await self._close_sockets()
-        await self._registry.forget()
-        self.folders.remove_link()
+        try:
+            for task in tuple(self._tasks):
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await asyncio.gather(*(worker.kill() for worker in tuple(self._workers.values())))
+            await self._close_sockets()
+            await self._registry.forget()
+        finally:
+            self.folders.remove_link()
 
     async def restart(self) -> None:
         """Restart the kubelet's process: sockets and plugin options go, containers stay."""

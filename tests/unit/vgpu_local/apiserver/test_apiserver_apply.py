@@ -111,11 +111,12 @@ async def test_managed_fields_say_who_applied_what(things: Rest):
     assert keyed == {".": {}, "f:name": {}}
 
 
-async def test_managed_fields_can_be_reset_so_that_nobody_objects(things: Rest):
+async def test_an_object_whose_owners_were_reset_belongs_to_whoever_was_before(things: Rest):
     await things.apply(f"{THINGS}/t", a_thing(size=1), "one")
     await things.merge(f"{THINGS}/t", {"metadata": {"managedFields": [{}]}})
-    applied = await things.apply(f"{THINGS}/t", a_thing(size=2), "two")
-    assert applied["spec"]["size"] == 2
+    with pytest.raises(Refused) as refused:
+        await things.apply(f"{THINGS}/t", a_thing(size=2), "two")
+    assert 'conflict with "before-first-apply" using example.dev/v1' in refused.value.message
 
 
 async def test_apply_with_a_stale_resource_version_is_a_conflict(things: Rest):

@@ -17,6 +17,7 @@ def owned(name: str, *owners: Json, **thing: Any) -> Json:
             "kind": owner["kind"],
             "name": owner["metadata"]["name"],
             "uid": owner["metadata"]["uid"],
+            "blockOwnerDeletion": True,
         }
         for owner in owners
     ]

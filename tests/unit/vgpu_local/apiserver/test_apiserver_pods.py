@@ -94,8 +94,15 @@ async def test_a_binding_of_nothing_is_404_and_one_to_nowhere_422(rest: Rest):
     assert refused.value.status == 404
     await rest.create(PODS, a_pod())
     with pytest.raises(Refused) as refused:
-        await rest.create(f"{PODS}/p/binding", {"target": {}})
+        await rest.create(f"{PODS}/p/binding", {"metadata": {"name": "p"}, "target": {}})
     assert refused.value.status == 422
+
+
+async def test_a_binding_must_carry_the_name_of_its_pod(rest: Rest):
+    await rest.create(PODS, a_pod())
+    with pytest.raises(Refused) as refused:
+        await rest.create(f"{PODS}/p/binding", a_binding(name="q"))
+    assert refused.value.status == 400
 
 
 async def test_a_gated_pod_is_not_bound(rest: Rest):

@@ -42,13 +42,18 @@ async def test_generate_name_makes_distinct_names(rest: Rest):
         (CONFIGMAPS, {"metadata": {}}, 422, "name or generateName is required"),
         (CONFIGMAPS, {"metadata": {"name": "A_b"}}, 422, "lowercase RFC 1123"),
         (CONFIGMAPS, {"metadata": {"name": "a", "namespace": "x"}}, 400, "does not match"),
-        (CONFIGMAPS, {"kind": "Pod", "metadata": {"name": "a"}}, 400, "expected API version"),
+        (
+            CONFIGMAPS,
+            {"kind": "Pod", "metadata": {"name": "a"}},
+            400,
+            "cannot be handled as a ConfigMap",
+        ),
         (CONFIGMAPS, {"metadata": {"name": "a", "labels": {"k": 1}}}, 400, "cannot unmarshal"),
         (CONFIGMAPS, {"metadata": {"name": "a", "labels": {"k": "-"}}}, 422, "valid label"),
-        (CONFIGMAPS, b"{", 400, "error decoding"),
-        (CONFIGMAPS, [], 400, "not an object"),
+        (CONFIGMAPS, b"{", 400, ""),
+        (CONFIGMAPS, [], 400, ""),
         ("/api/v1/namespaces/none/pods", {"metadata": {"name": "a"}}, 404, 'namespaces "none"'),
-        ("/apis/none.dev/v1/things", {}, 404, "could not find the requested resource"),
+        ("/apis/none.dev/v1/things", {}, 404, "404 page not found"),
         (PODS, {"metadata": {"name": "a"}}, 422, "spec.containers: Required value"),
     ],
 )
@@ -109,9 +114,13 @@ async def test_a_json_patch_with_a_test_on_the_version_fences_a_stale_writer(thi
 
 async def test_a_write_with_another_uid_is_a_conflict(things: Rest):
     await things.create(THINGS, a_thing())
-    refused = await refusal(things.merge(f"{THINGS}/t", {"metadata": {"uid": "other"}}))
+    made = await things.get(f"{THINGS}/t")
+    made["metadata"]["uid"] = "other"
+    refused = await refusal(things.update(f"{THINGS}/t", made))
     assert refused.status == 409
     assert "UID in precondition: other" in refused.message
+    refused = await refusal(things.merge(f"{THINGS}/t", {"metadata": {"uid": "other"}}))
+    assert refused.status == 422
 
 
 async def test_a_write_that_changes_nothing_makes_no_version_and_no_event(things: Rest):
@@ -228,9 +237,14 @@ async def test_a_chunked_list_is_one_snapshot(rest: Rest):
     assert version(first) == version(second) == version(third)
 
 
-async def test_an_unknown_continue_token_is_410(rest: Rest):
-    refused = await refusal(rest.get(PODS, **{"continue": "eA=="}))
+async def test_a_continue_token_that_is_forgotten_is_410_and_another_400(rest: Rest):
+    for name in "ab":
+        await rest.create(CONFIGMAPS, {"metadata": {"name": name}})
+    first = await rest.get(CONFIGMAPS, limit="1")
+    rest.server.restart()
+    refused = await refusal(rest.get(CONFIGMAPS, **{"continue": first["metadata"]["continue"]}))
     assert (refused.status, refused.body["reason"]) == (410, "Expired")
+    assert (await refusal(rest.get(PODS, **{"continue": "eA=="}))).status == 400
 
 
 async def test_a_version_from_the_future_is_504(rest: Rest):

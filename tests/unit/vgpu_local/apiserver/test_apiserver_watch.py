@@ -121,10 +121,13 @@ async def test_changes_beyond_the_memory_are_forgotten():
                 assert await watch.take(3) == [("ADDED", "c"), ("ADDED", "d"), ("ADDED", "e")]
 
 
-async def test_a_watch_from_the_future_is_told_so(rest: Rest):
-    async with rest.watch(CONFIGMAPS, resourceVersion="99999") as watch:
-        event = await watch.next()
-    assert (event["type"], event["object"]["code"]) == ("ERROR", 504)
+async def test_a_watch_from_the_future_hears_nothing_until_then(rest: Rest):
+    first = await rest.create(CONFIGMAPS, a_map("a"))
+    future = int(first["metadata"]["resourceVersion"]) + 1
+    async with rest.watch(CONFIGMAPS, resourceVersion=str(future)) as watch:
+        await rest.create(CONFIGMAPS, a_map("b"))
+        await rest.create(CONFIGMAPS, a_map("c"))
+        assert await watch.take(1) == [("ADDED", "c")]
 
 
 async def test_a_watch_can_be_had_as_table_rows(rest: Rest):
