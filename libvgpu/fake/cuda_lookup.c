@@ -1,6 +1,6 @@
 /* cuda_lookup.c - cuGetProcAddress of the simulated driver, from cuda_symbols.def.
  *
- * Nothing but names and addresses here, so every symbol is declared as one and the same type; the two functions
+ * Nothing but names and addresses here, so every symbol is declared as one and the same type; the functions
  * defined here are therefore called something else in C and get their exported names from the assembler.
  */
 #include <string.h>
@@ -57,6 +57,9 @@ __attribute__((visibility("default"))) CUresult look_up_v1(const char *, void **
 __attribute__((visibility("default"))) CUresult look_up_v2(const char *, void **, int, uint64_t,
                                                            int *) __asm__("cuGetProcAddress_v2");
 
+__attribute__((visibility("default"))) CUresult look_up_v2_ptsz(const char *, void **, int, uint64_t,
+                                                                int *) __asm__("cuGetProcAddress_v2_ptsz");
+
 CUresult look_up_v1(const char *name, void **out, int version, uint64_t flags)
 {
     return look_up(name, out, version, flags, NULL);
@@ -65,4 +68,10 @@ CUresult look_up_v1(const char *name, void **out, int version, uint64_t flags)
 CUresult look_up_v2(const char *name, void **out, int version, uint64_t flags, int *status)
 {
     return look_up(name, out, version, flags, status);
+}
+
+CUresult look_up_v2_ptsz(const char *name, void **out, int version, uint64_t flags, int *status)
+{
+    int meant = flags == CU_GET_PROC_ADDRESS_DEFAULT ? CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM : (int)flags;
+    return look_up(name, out, version, (uint64_t)meant, status);
 }

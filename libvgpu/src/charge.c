@@ -2,7 +2,7 @@
 
 #include "cards.h"
 #include "ledger.h"
-#include "limits.h"
+#include "authority.h"
 
 uint64_t vgpu_charge_rounded(uint64_t bytes)
 {

@@ -1,5 +1,5 @@
 /* hook_graph.c - graph nodes of any type: one that allocates would do so at each launch, where nothing charges it. */
-#include "limits.h"
+#include "authority.h"
 
 static int is_refused(const void *params)
 {

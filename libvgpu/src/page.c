@@ -25,21 +25,39 @@ struct reading {
     int unlimited;
 };
 
+/* The writer may be at work while we read; whether to believe it is decided afterwards, by the sequence number. */
+static uint32_t read32(const uint32_t *at)
+{
+    return atomic_load_explicit((const _Atomic uint32_t *)at, memory_order_relaxed);
+}
+
+static uint64_t read64(const uint64_t *at)
+{
+    return atomic_load_explicit((const _Atomic uint64_t *)at, memory_order_relaxed);
+}
+
+static void read_uuid(const struct vgpu_page_device *device, char name[VGPU_UUID_BYTES + 1])
+{
+    for (size_t i = 0; i < VGPU_UUID_BYTES; i += sizeof(uint64_t)) {
+        uint64_t word = read64((const uint64_t *)(const void *)(device->uuid + i));
+        memcpy(name + i, &word, sizeof word);
+    }
+    name[VGPU_UUID_BYTES] = '\0';
+}
+
 static struct reading read_once(const struct vgpu_page *page, const char *uuid)
 {
     struct reading reading = {0};
-    const volatile struct vgpu_page *live = page;
-    uint32_t count = live->device_count;
-    if (live->magic != VGPU_PAGE_MAGIC || live->abi_version != VGPU_ABI_VERSION || live->size != VGPU_PAGE_BYTES ||
-        live->state != VGPU_PAGE_GRANT || count > VGPU_MAX_DEVICES) {
+    uint32_t count = read32(&page->device_count);
+    if (read64(&page->magic) != VGPU_PAGE_MAGIC || read32(&page->abi_version) != VGPU_ABI_VERSION ||
+        read32(&page->size) != VGPU_PAGE_BYTES || read32(&page->state) != VGPU_PAGE_GRANT || count > VGPU_MAX_DEVICES) {
         return reading;
     }
     reading.unlimited = count > 0;
     for (uint32_t i = 0; i < count; i++) {
-        uint64_t limit = live->devices[i].memory_limit_bytes;
+        uint64_t limit = read64(&page->devices[i].memory_limit_bytes);
         char name[VGPU_UUID_BYTES + 1];
-        memcpy(name, page->devices[i].uuid, VGPU_UUID_BYTES);
-        name[VGPU_UUID_BYTES] = '\0';
+        read_uuid(&page->devices[i], name);
         reading.unlimited = reading.unlimited && limit == VGPU_UNLIMITED;
         if (uuid && name[0] && vgpu_uuid_same(name, uuid)) {
             reading.limit = limit;

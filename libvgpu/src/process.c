@@ -4,7 +4,7 @@
 #include <sys/mman.h>
 
 #include "ledger.h"
-#include "limits.h"
+#include "authority.h"
 #include "region.h"
 
 #ifndef MADV_WIPEONFORK
@@ -33,7 +33,7 @@ static struct vgpu_process *make_arena(void)
 static void set_up(struct vgpu_process *p)
 {
     p->pid = getpid();
-    vgpu_limits_open(p);
+    vgpu_authority_open(p);
     if (p->authority != VGPU_NOTHING) {
         p->self = vgpu_world->self();
     }

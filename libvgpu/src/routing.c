@@ -3,7 +3,7 @@
 #include <dlfcn.h>
 #include <string.h>
 
-#include "limits.h"
+#include "authority.h"
 #include "loader.h"
 #include "process.h"
 

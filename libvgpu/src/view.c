@@ -1,7 +1,7 @@
 #include "view.h"
 
 #include "ledger.h"
-#include "limits.h"
+#include "authority.h"
 #include "region.h"
 
 #define REAP_EVERY_NS UINT64_C(50000000)

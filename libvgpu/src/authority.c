@@ -1,4 +1,4 @@
-#include "limits.h"
+#include "authority.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -49,7 +49,7 @@ static int read_env(struct vgpu_process *p)
     return found;
 }
 
-void vgpu_limits_open(struct vgpu_process *p)
+void vgpu_authority_open(struct vgpu_process *p)
 {
     const char *page = VGPU_FIXED_PAGE, *region = VGPU_FIXED_REGION;
     if (!vgpu_world->exists(page)) {

@@ -1,12 +1,12 @@
-/* limits.h - what a card may hold, and who says so.
+/* authority.h - what a card may hold, and who says so.
  *
  * The page at its fixed place is the authority. Only where that path does not exist, VGPU_LIMIT_PAGE and
  * VGPU_USAGE_REGION name other files (a node without mount namespaces). Only where neither exists, the stand-alone
  * settings CUDA_DEVICE_MEMORY_LIMIT and CUDA_DEVICE_MEMORY_LIMIT_<CUDA ordinal> hold: bytes, or with a suffix
  * k, m or g; 0 means no limit, and nonsense means 0 bytes. Nothing in the environment weakens a page.
  */
-#ifndef VGPU_LIMITS_H
-#define VGPU_LIMITS_H
+#ifndef VGPU_AUTHORITY_H
+#define VGPU_AUTHORITY_H
 
 #include "process.h"
 
@@ -14,7 +14,7 @@
 #define VGPU_FIXED_REGION "/usr/local/vgpu/usage/region"
 
 /* Find the authority and map its files into `p`. */
-void vgpu_limits_open(struct vgpu_process *p);
+void vgpu_authority_open(struct vgpu_process *p);
 
 /* Bytes of a card this process's container may hold: 0 denies, VGPU_UNLIMITED does not limit. `ordinal` matters to
  * stand-alone settings only. */

@@ -1,0 +1,17 @@
+/* cuda_stubs.c - every other function of the driver API exists too, and says that it is a stub.
+ *
+ * Generated from libvgpu's table of symbols; the definitions are weak, so what another file simulates wins.
+ */
+#define STUB(symbol)                                                             \
+    __attribute__((weak, visibility("default"))) int symbol(void);               \
+    int symbol(void)                                                             \
+    {                                                                            \
+        return 34; /* CUDA_ERROR_STUB_LIBRARY */                                  \
+    }
+
+#define STUB_cuda(symbol) STUB(symbol)
+#define STUB_nvml(symbol)
+#define VGPU_HOOK(class, library, symbol, base, since, per_thread, ret, parameters) STUB_##library(symbol)
+#define VGPU_GATE(class, library, symbol, base, since, per_thread) STUB_##library(symbol)
+#define VGPU_PLAIN(class, symbol) STUB(symbol)
+#include "../src/symbols.def"

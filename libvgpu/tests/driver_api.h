@@ -1,0 +1,15 @@
+/* driver_api.h - the driver's functions that tests call by linking; those with hooks come from drivers.h. */
+#ifndef VGPU_DRIVER_API_H
+#define VGPU_DRIVER_API_H
+
+#include "drivers.h"
+
+CUresult cuInit(unsigned flags);
+CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device);
+CUresult cuCtxSetCurrent(CUcontext context);
+CUresult cuCtxCreate_v2(CUcontext *out, unsigned flags, CUdevice device);
+CUresult cuStreamCreate(CUstream *out, unsigned flags);
+nvmlReturn_t nvmlInit_v2(void);
+nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device);
+
+#endif

@@ -1,0 +1,20 @@
+#!/bin/sh
+# run.sh BUILD TEST... - run the test binaries, then look at the library as a file.
+build=$1
+shift
+failed=0
+for test in "$@"; do
+    echo "$(basename "$test")"
+    "$test" || failed=1
+done
+
+# It must load beside any glibc since 2.17, need nothing but libc, and export nothing but the driver's names.
+echo "libvgpu.so"
+newest=$(objdump -T "$build/libvgpu.so" | grep -o 'GLIBC_[0-9.]*' | sort -uV | tail -1)
+[ "$(printf '%s\n' "$newest" GLIBC_2.17 | sort -V | tail -1)" = GLIBC_2.17 ] || { echo "  FAILED needs $newest"; failed=1; }
+needed=$(readelf -d "$build/libvgpu.so" | grep NEEDED | grep -v 'libc\.so\.6')
+[ -z "$needed" ] || { echo "  FAILED needs $needed"; failed=1; }
+foreign=$(nm -D --defined-only "$build/libvgpu.so" | awk '{print $3}' | grep -Ev '^(cu[A-Z]|nvml[A-Z]|dlsym$|dlvsym$)')
+[ -z "$foreign" ] || { echo "  FAILED exports $foreign"; failed=1; }
+readelf -d "$build/libvgpu.so" | grep -q 'FLAGS_1.*NOW' || { echo "  FAILED not bound at load time"; failed=1; }
+exit $failed

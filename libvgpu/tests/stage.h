@@ -1,0 +1,31 @@
+/* stage.h - a simulated machine, a limit page and a usage region in a folder of their own, and this program on it.
+ *
+ * stage_enter() starts the program again with LD_PRELOAD, LD_LIBRARY_PATH and the variables that name those files;
+ * in that second life it returns, and the folder is gone when it ends.
+ */
+#ifndef VGPU_STAGE_H
+#define VGPU_STAGE_H
+
+#include "vgpu_abi.h"
+
+#define STAGE_CARD_BYTES (UINT64_C(16384) << 20)
+
+extern const char *const stage_uuid[2]; /* of the machine's two cards */
+
+/* Returns only in the second life. `machine` is more text for the machine file; NULL for none. */
+void stage_enter(char **argv, const char *machine);
+
+/* The page and region files, mapped. */
+struct vgpu_page *stage_page(void);
+struct vgpu_region *stage_region(void);
+
+/* Grant exactly this for the first card (and nothing else), as the agent would. */
+void stage_grant(uint64_t limit_bytes);
+void stage_state(enum vgpu_page_state state);
+
+/* The oracle: what the simulated card has seen. */
+uint64_t stage_card_used(void);
+uint64_t stage_card_peak(void);
+void stage_card_reset_peak(void);
+
+#endif

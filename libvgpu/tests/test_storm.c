@@ -1,0 +1,120 @@
+/* test_storm.c - many processes and threads allocate and free at random while some are killed: the simulated card,
+ * which knows nothing of the ledger, never sees more than the limit, and nothing stays behind. */
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "driver_api.h"
+#include "stage.h"
+#include "t.h"
+
+#define LIMIT (UINT64_C(64) << 20)
+enum { PROCESSES = 6, THREADS = 3, HELD = 24, SECONDS = 4 };
+
+static void *live(void *argument)
+{
+    unsigned seed = (unsigned)(uintptr_t)argument;
+    CUdeviceptr held[HELD] = {0};
+    CUcontext context;
+    if (cuDevicePrimaryCtxRetain(&context, 0) != CUDA_SUCCESS || cuCtxSetCurrent(context) != CUDA_SUCCESS) {
+        _exit(2);
+    }
+    for (;;) {
+        unsigned n = (unsigned)rand_r(&seed) % HELD;
+        if (held[n]) {
+            if (cuMemFree_v2(held[n]) != CUDA_SUCCESS) {
+                _exit(2);
+            }
+            held[n] = 0;
+        } else {
+            size_t bytes = 1 + (size_t)rand_r(&seed) % (LIMIT / 20);
+            CUresult result = rand_r(&seed) % 2 ? cuMemAlloc_v2(&held[n], bytes) : cuMemAllocAsync(&held[n], bytes, NULL);
+            if (result != CUDA_SUCCESS) {
+                held[n] = 0;
+                if (result != CUDA_ERROR_OUT_OF_MEMORY) {
+                    _exit(2);
+                }
+            }
+        }
+    }
+    return NULL;
+}
+
+static pid_t spawn(unsigned seed)
+{
+    pid_t child = fork();
+    if (child == 0) {
+        pthread_t thread;
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (cuInit(0) != CUDA_SUCCESS) {
+            _exit(2);
+        }
+        for (unsigned i = 1; i < THREADS; i++) {
+            pthread_create(&thread, NULL, live, (void *)(uintptr_t)(seed + i));
+        }
+        live((void *)(uintptr_t)seed);
+    }
+    return child;
+}
+
+static double seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+TEST(no_interleaving_and_no_kill_exceeds_the_limit_and_all_comes_back)
+{
+    pid_t children[PROCESSES];
+    unsigned seed = 1, kills = 0;
+    double end = seconds() + SECONDS;
+    stage_grant(LIMIT);
+    for (int i = 0; i < PROCESSES; i++) {
+        children[i] = spawn(seed += 100);
+    }
+    while (seconds() < end) {
+        int victim = rand() % PROCESSES, status = 0;
+        struct timespec pause = {.tv_nsec = 1000000 + rand() % 20000000};
+        nanosleep(&pause, NULL);
+        kill(children[victim], SIGKILL);
+        waitpid(children[victim], &status, 0);
+        CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL); /* not an exit of its own */
+        children[victim] = spawn(seed += 100);
+        kills++;
+        CHECK(stage_card_peak() <= LIMIT);
+    }
+    for (int i = 0; i < PROCESSES; i++) {
+        kill(children[i], SIGKILL);
+        waitpid(children[i], NULL, 0);
+    }
+    printf("  %u kills, peak %llu of %llu\n", kills, (unsigned long long)stage_card_peak(), (unsigned long long)LIMIT);
+    CHECK(kills > 50);
+    CHECK(stage_card_peak() <= LIMIT);
+    CHECK(stage_card_peak() > LIMIT * 9 / 10); /* else the limit was never tried */
+
+    CUdeviceptr all = 0;
+    CUcontext context;
+    CHECK_EQ(cuInit(0), CUDA_SUCCESS);
+    CHECK_EQ(cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
+    CHECK_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
+    CHECK_EQ(cuMemAlloc_v2(&all, LIMIT), CUDA_SUCCESS);
+    struct vgpu_region *region = stage_region();
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < region->slot_high; i++) {
+        sum += region->slots[i].used[0];
+    }
+    CHECK_EQ(sum, LIMIT);
+}
+
+int main(int argc, char **argv)
+{
+    (void)argc;
+    stage_enter(argv, NULL);
+    return t_run();
+}
