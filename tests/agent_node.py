@@ -95,6 +95,14 @@ class AgentNode:
         if self._agent.done():
             registered.cancel()
             self._agent.result()
+        await self.offers_slots()
+
+    async def run_agent(self) -> None:
+        """Run an agent in the caller's task, whether or not it ever has slots to offer."""
+        await Agent(self.config, self.api, self.driver).run()
+
+    async def offers_slots(self) -> None:
+        """Wait until the node's status says that it has slots to give."""
         await until(
             self.api, NODES, self.name, lambda n: n["status"]["allocatable"].get(SLOT, "0") != "0"
         )

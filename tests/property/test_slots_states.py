@@ -19,7 +19,7 @@ SLOTS = [f"slot-{number}" for number in range(4)]
 PODS = ["pod-a", "pod-b", "pod-c", "pod-d"]
 USES = st.dictionaries(
     st.sampled_from(sorted(CARDS)),
-    st.builds(Use, st.integers(0, 70), st.integers(0, 70), st.just(1)),
+    st.builds(Use, st.sampled_from([0, 40, 60, 61, 101]), st.sampled_from([0, 60]), st.just(1)),
     min_size=1,
 )
 

@@ -1,0 +1,201 @@
+"""The GPUDevice objects of a node: made, kept, true; and what a sick card does to the slots."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from agent_node import (
+    GPU_0,
+    GPU_1,
+    SLOT,
+    T4_MIB,
+    AgentNode,
+    Json,
+    a_driver_card,
+    a_slot_container,
+    allocate,
+    an_agent_node,
+    condition,
+    create_claim,
+    create_pod,
+    install_crds,
+    pod_is,
+    until,
+)
+from vgpu_api.names import device_object_name, device_object_name_on_node
+from vgpu_api.resources import GPU_DEVICES, NODES
+from vgpu_client.api import Api
+from vgpu_local.apiserver import ApiServer
+from vgpu_nodeagent.drivers.base import CardEvent, CardLink, Severity
+
+NAME_0 = device_object_name(GPU_0)
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    with ApiServer() as server:
+        yield server
+
+
+@pytest.fixture
+async def api(server: ApiServer, tmp_path: Path) -> AsyncIterator[Api]:
+    async with Api.connect(str(server.kubeconfig(tmp_path / "kubeconfig"))) as api:
+        await install_crds(api)
+        yield api
+
+
+@pytest.fixture
+async def node(api: Api, tmp_path: Path) -> AsyncIterator[AgentNode]:
+    first = dataclasses.replace(a_driver_card(), links=(CardLink(GPU_1, "NV4", 400),), numa_node=1)
+    async with an_agent_node(api, tmp_path, cards=[first, a_driver_card(GPU_1, 1)]) as node:
+        yield node
+
+
+def is_ready(device: Json) -> bool:
+    return condition(device, "Ready").get("status") == "True"
+
+
+async def offers(api: Api, count: int) -> Json:
+    return await until(
+        api, NODES, "n1", lambda n: n["status"]["allocatable"].get(SLOT) == str(count)
+    )
+
+
+async def test_a_card_becomes_an_object_that_says_what_it_is(api: Api, node: AgentNode) -> None:
+    device = await until(api, GPU_DEVICES, NAME_0, is_ready)
+    assert device["spec"]["nodeName"] == "n1"
+    (owner,) = device["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["name"]) == ("Node", "n1")
+    status = device["status"]
+    assert (status["uuid"], status["model"], status["index"]) == (GPU_0, "Tesla T4", 0)
+    amount = {"memory": "16Gi", "cores": 100, "slots": 10}
+    assert status["capacity"] == status["allocatable"] == amount
+    assert status["numaNode"] == 1
+    assert status["links"] == [{"peer": GPU_1, "type": "NV4", "score": 400}]
+    assert condition(device, "Healthy")["status"] == "True"
+
+
+async def test_a_deleted_object_is_made_again(api: Api, node: AgentNode) -> None:
+    first = await until(api, GPU_DEVICES, NAME_0, is_ready)
+    await api.delete(GPU_DEVICES, NAME_0)
+    uid = first["metadata"]["uid"]
+    await until(
+        api,
+        GPU_DEVICES,
+        NAME_0,
+        lambda d: not d.get("deleted") and d["metadata"]["uid"] != uid and is_ready(d),
+    )
+
+
+async def test_an_object_in_which_nothing_changed_is_not_written(
+    server: ApiServer, api: Api, node: AgentNode
+) -> None:
+    await until(api, GPU_DEVICES, NAME_0, lambda d: is_ready(d) and "usage" in d["status"])
+    patch = [
+        {"op": "add", "path": "/status/allocated", "value": {"memory": "1Gi"}},
+        {
+            "op": "add",
+            "path": "/status/conditions/-",
+            "value": {"type": "DuplicateUUID", "status": "False"},
+        },
+    ]
+    await api.json_patch(
+        GPU_DEVICES, NAME_0, patch, subresource="status", field_manager="vgpu-operator"
+    )
+    # The agent has seen that version when it has answered a later one.
+    await api.merge_patch(GPU_DEVICES, NAME_0, {"spec": {"slots": 7}})
+    device = await until(
+        api, GPU_DEVICES, NAME_0, lambda d: d["status"]["allocatable"]["slots"] == 7
+    )
+    assert device["status"]["allocated"]["memory"] == "1Gi"
+    assert condition(device, "DuplicateUUID")["status"] == "False"
+    versions = [event.object for event in server.history() if event.resource.startswith("gpud")]
+    told = [v["status"] for v in versions if v["metadata"]["name"] == NAME_0 and "status" in v]
+    since = [status for status in told if "allocated" in status]
+    assert len(since) == 3  # the operator's, the administrator's, and the agent's answer to that
+
+
+async def test_the_administrators_scaling_changes_what_may_be_given_away(
+    api: Api, node: AgentNode
+) -> None:
+    await until(api, GPU_DEVICES, NAME_0, is_ready)
+    await api.merge_patch(GPU_DEVICES, NAME_0, {"spec": {"memoryScaling": "1.5", "slots": 4}})
+    device = await until(
+        api, GPU_DEVICES, NAME_0, lambda d: d["status"]["allocatable"]["memory"] == "24Gi"
+    )
+    assert device["status"]["capacity"]["memory"] == "16Gi"
+    await offers(api, 14)
+
+
+async def test_a_card_that_another_live_node_has_too_gets_the_other_name(
+    api: Api, tmp_path: Path
+) -> None:
+    await api.create(
+        NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n0"}, "spec": {}}
+    )
+    await api.create(
+        GPU_DEVICES,
+        {
+            "apiVersion": "vgpu.dev/v1alpha1",
+            "kind": "GPUDevice",
+            "metadata": {"name": NAME_0},
+            "spec": {"nodeName": "n0"},
+        },
+    )
+    async with an_agent_node(api, tmp_path):
+        other = device_object_name_on_node(GPU_0, "n1")
+        device = await until(api, GPU_DEVICES, other, is_ready)
+        assert device["status"]["uuid"] == GPU_0
+
+
+async def test_a_card_that_falls_off_the_bus_is_not_ready_and_a_new_agent_says_so_too(
+    api: Api, node: AgentNode
+) -> None:
+    await until(api, GPU_DEVICES, NAME_0, is_ready)
+    await node.stop_agent()
+    node.driver.present = node.driver.present[1:]
+    await node.start_agent()
+    device = await until(api, GPU_DEVICES, NAME_0, lambda d: not is_ready(d))
+    assert condition(device, "Ready")["reason"] == "CardGone"
+    assert device["status"]["capacity"]["memory"] == "16Gi"
+
+
+async def test_a_driver_that_does_not_answer_is_a_condition(api: Api, node: AgentNode) -> None:
+    await until(api, GPU_DEVICES, NAME_0, is_ready)
+    await node.stop_agent()
+    node.driver.error = "NVML did not answer within 10 s"
+    agent = asyncio.ensure_future(node.run_agent())
+    try:
+        device = await until(api, GPU_DEVICES, NAME_0, lambda d: not is_ready(d))
+    finally:
+        agent.cancel()
+        await asyncio.gather(agent, return_exceptions=True)
+    ready = condition(device, "Ready")
+    assert (ready["reason"], ready["message"]) == ("DriverUnavailable", node.driver.error)
+
+
+async def test_a_fatal_event_takes_the_cards_free_slots_away_but_no_slot_in_use(
+    api: Api, node: AgentNode
+) -> None:
+    claim = await create_claim(api, "c1")
+    await allocate(api, claim, await create_pod(api, "p1", a_slot_container()))
+    await pod_is(api, "p1", "Running")
+    await node.driver.events.put(CardEvent(GPU_0, Severity.FATAL, "XID79", "fell off the bus"))
+    device = await until(api, GPU_DEVICES, NAME_0, lambda d: not is_ready(d))
+    assert condition(device, "Healthy")["reason"] == "XID79"
+    await offers(api, 10)  # one of them in use
+    environment = node.kubelet.environment("default", "p1", "main")
+    assert environment["CUDA_DEVICE_MEMORY_LIMIT_0"] == f"{T4_MIB // 2}M"
+
+
+async def test_a_programs_own_fault_leaves_the_card_healthy(api: Api, node: AgentNode) -> None:
+    await until(api, GPU_DEVICES, NAME_0, is_ready)
+    await node.driver.events.put(CardEvent(GPU_0, Severity.APPLICATION, "XID31", "page fault"))
+    await node.driver.events.put(CardEvent(GPU_1, Severity.FATAL, "XID79", "fell off the bus"))
+    await until(api, GPU_DEVICES, device_object_name(GPU_1), lambda d: not is_ready(d))
+    assert is_ready(await api.get(GPU_DEVICES, NAME_0))

@@ -1,0 +1,222 @@
+"""What survives: the agent's end, the kubelet's, a damaged record, an API server that is away."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent_node import (
+    GPU_0,
+    T4_MIB,
+    AgentNode,
+    Json,
+    a_slot_container,
+    allocate,
+    an_agent_node,
+    claim_is,
+    create_claim,
+    create_pod,
+    install_crds,
+    pod_is,
+    pod_is_refused,
+    until,
+)
+from vgpu_api.resources import PODS, VGPU_CLAIMS
+from vgpu_client.api import Api
+from vgpu_local.apiserver import ApiServer
+from vgpu_local.apiserver.faults import Fault
+from vgpu_nodeagent.enforcement.abi import PageState
+from vgpu_nodeagent.enforcement.page import read_page
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    with ApiServer() as server:
+        yield server
+
+
+@pytest.fixture
+async def api(server: ApiServer, tmp_path: Path) -> AsyncIterator[Api]:
+    async with Api.connect(str(server.kubeconfig(tmp_path / "kubeconfig"))) as api:
+        await install_crds(api)
+        yield api
+
+
+@pytest.fixture
+async def node(api: Api, tmp_path: Path) -> AsyncIterator[AgentNode]:
+    async with an_agent_node(api, tmp_path) as node:
+        yield node
+
+
+def a_device(memory: str) -> Json:
+    return {"request": "main", "uuid": GPU_0, "memory": memory, "cores": 0, "index": 0}
+
+
+async def a_running_pod(
+    api: Api, *, container: Json | None = None, name: str = "1", memory: str = "10Gi", **spec: Any
+) -> None:
+    claim = await create_claim(api, f"c{name}", requests=[{"name": "main", "memory": memory}])
+    pod = await create_pod(api, f"p{name}", container or a_slot_container(), **spec)
+    await allocate(api, claim, pod, devices=[a_device(memory)])
+    await pod_is(api, f"p{name}", "Running")
+
+
+async def a_pod_that_does_not_fit_beside_it(api: Api) -> str:
+    claim = await create_claim(api, "c2", requests=[{"name": "main", "memory": "10Gi"}])
+    await allocate(api, claim, await create_pod(api, "p2"), devices=[a_device("10Gi")])
+    return await pod_is_refused(api, "p2")
+
+
+async def restarted_container(node: AgentNode, api: Api, name: str = "p1") -> None:
+    await node.kubelet.kill_container("default", name, "main")
+    await until(
+        api,
+        PODS,
+        name,
+        lambda p: (
+            p["status"]["containerStatuses"][0]["restartCount"] == 1
+            and "running" in p["status"]["containerStatuses"][0]["state"]
+        ),
+    )
+
+
+def page_of(node: AgentNode, pod: str = "p1") -> Path:
+    return Path(node.kubelet.environment("default", pod, "main")["VGPU_LIMIT_PAGE"])
+
+
+def the_checkpoint(node: AgentNode) -> Path:
+    return node.config.state_dir / "slots.json"
+
+
+async def test_a_new_agent_knows_what_the_last_one_granted(api: Api, node: AgentNode) -> None:
+    await a_running_pod(api, restartPolicy="Always")
+    before = page_of(node)
+    await node.stop_agent()
+    await node.start_agent()
+    assert "does not fit" in await a_pod_that_does_not_fit_beside_it(api)
+    await restarted_container(node, api)
+    assert page_of(node) == before
+
+
+@pytest.mark.parametrize("damage", ["cut", "gone", "other format"])
+async def test_a_damaged_checkpoint_is_rebuilt_from_the_other_records(
+    api: Api, node: AgentNode, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing lost: the running pod goes on and counts. Nothing started: the next one waits."""
+    await a_running_pod(api, restartPolicy="Always")
+    before = page_of(node)
+    await node.stop_agent()
+    path = the_checkpoint(node)
+    if damage == "cut":
+        os.truncate(path, path.stat().st_size // 2)
+    elif damage == "gone":
+        path.unlink()
+    else:
+        path.write_text(path.read_text().replace('"format": 1', '"format": 7'))
+    await node.start_agent()
+    if damage != "gone":
+        assert f"checkpoint {path}" in caplog.text
+        assert [f.name for f in path.parent.glob("slots.json.damaged-*")]
+    assert read_page(before).state is PageState.GRANT
+    assert f"memory {T4_MIB} MiB, 10240 MiB in use" in await a_pod_that_does_not_fit_beside_it(api)
+    await restarted_container(node, api)
+    assert page_of(node) == before
+    await api.delete(PODS, "p1", namespace="default", grace_s=1)
+    await claim_is(api, "c1", "Released")
+
+
+async def test_a_damaged_checkpoint_counts_a_grant_whose_claim_is_gone(
+    api: Api, node: AgentNode
+) -> None:
+    await a_running_pod(api)
+    await node.stop_agent()
+    the_checkpoint(node).unlink()
+    finalizers = {"metadata": {"finalizers": []}}
+    await api.merge_patch(VGPU_CLAIMS, "c1", finalizers, namespace="default")
+    await api.delete(VGPU_CLAIMS, "c1", namespace="default")
+    await node.start_agent()
+    assert "10240 MiB in use" in await a_pod_that_does_not_fit_beside_it(api)
+    await api.delete(PODS, "p1", namespace="default", grace_s=1)
+    await pod_is(api, "p2", "Running")
+
+
+async def test_a_pod_that_ended_while_the_agent_was_away_is_released(
+    api: Api, node: AgentNode
+) -> None:
+    await a_running_pod(api)
+    page = page_of(node)
+    await node.stop_agent()
+    await api.delete(PODS, "p1", namespace="default", grace_s=0)
+    await node.start_agent()
+    await claim_is(api, "c1", "Released")
+    assert not page.exists()
+
+
+async def test_a_container_starts_while_the_api_server_is_away(
+    server: ApiServer, api: Api, node: AgentNode
+) -> None:
+    greeting = a_slot_container(script="echo started; sleep 600")
+    await a_running_pod(api, container=greeting, restartPolicy="Always")
+    away = server.faults.add(Fault(action="refuse", times=None))
+    server.break_watches()
+    await node.kubelet.kill_container("default", "p1", "main")
+    for _ in range(500):  # nothing tells of it: the API server is away
+        if node.kubelet.logs("default", "p1", "main").count("started") == 2:
+            break
+        await asyncio.sleep(0.02)
+    else:
+        raise AssertionError("the container was not started again")
+    assert read_page(page_of(node)).state is PageState.GRANT
+    assert server.faults.count(away) > 0
+
+
+async def test_prepared_is_said_as_soon_as_it_can_be(
+    server: ApiServer, api: Api, node: AgentNode
+) -> None:
+    pod = await create_pod(api, "p1", node=None)
+    await allocate(api, await create_claim(api, "c1"), pod)
+    failing = Fault(
+        action="status", code=503, verb="patch", resource="vgpuclaims.vgpu.dev/status", times=2
+    )
+    server.faults.add(failing)
+    await bind(api, pod)
+    await pod_is(api, "p1", "Running")
+    await claim_is(api, "c1", "Prepared")
+    assert server.faults.count(failing) == 2
+
+
+async def bind(api: Api, pod: Json) -> None:
+    metadata = pod["metadata"]
+    await api.bind_pod(
+        namespace="default",
+        name=metadata["name"],
+        uid=metadata["uid"],
+        node="n1",
+        annotations={},
+    )
+
+
+async def test_a_restarted_kubelet_is_registered_with_again(api: Api, node: AgentNode) -> None:
+    await a_running_pod(api)
+    await node.kubelet.restart()
+    claim = await create_claim(api, "c2", requests=[{"name": "main", "memory": "1Gi"}])
+    pod = await create_pod(api, "p2", node=None)
+    await node.offers_slots()
+    await allocate(api, claim, pod, devices=[a_device("1Gi")])
+    await bind(api, pod)
+    await pod_is(api, "p2", "Running")
+
+
+async def test_leftovers_of_an_allocation_that_nobody_holds_are_cleared_away(
+    api: Api, node: AgentNode
+) -> None:
+    await node.stop_agent()
+    spec = node.config.cdi_dir / "vgpu.dev-slot_slot-3-old.json"
+    spec.write_text("{}")
+    await node.start_agent()
+    assert not spec.exists()
