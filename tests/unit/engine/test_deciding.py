@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from builders import a_claim, a_container, a_node, a_pod, a_request
+from builders import a_claim, a_container, a_node, a_pod, a_request, an_allocation
 from vgpu_api.conditions import ALLOCATED, find
 from vgpu_api.names import ANNOTATION_CLAIM, ANNOTATION_SLOTS_ADDED, FINALIZER_IN_USE
 from vgpu_api.reasons import Reason
+from vgpu_api.resources import VGPU_CLAIMS
 from vgpu_client.errors import ApiError, Unknown
+from vgpu_operator.engine.claim_writer import Moot
 from vgpu_operator.engine.refusals import Refusal
 from vgpu_operator.engine.reservations import Reservation
 
@@ -59,6 +61,19 @@ async def test_a_write_that_was_lost_before_it_was_done_is_done_again(replica: A
     pod = replica.pod()
     await replica.settle()
     assert replica.claim_of(pod).status.allocation is not None
+
+
+async def test_a_claim_that_changed_since_it_was_read_is_not_written_over(replica: Any) -> None:
+    """A predecessor's late write stands already; ours tests the version it was decided on."""
+    replica.card()
+    claim = replica.claim(a_claim("mine", requests=[a_request(memory="8Gi")]))
+    theirs = an_allocation(allocated_time="2025-01-01T00:00:00.000000Z").to_wire()
+    replica.api.put(VGPU_CLAIMS, {**claim.to_wire(), "status": {"allocation": theirs}})
+    replica.engine.pod_changed(native_pod("pod-1", "mine"))
+    reservation = replica.engine.scheduler.reserve(replica.books.consumer("uid-of-pod-1"))
+    assert isinstance(await reservation.written, Moot)
+    assert replica.api.claim("mine")["status"]["allocation"] == theirs
+    assert replica.ledger.use_of("GPU-0").memory_mib == 1024
 
 
 async def test_what_the_server_refuses_is_forgotten_and_the_card_is_free_again(
