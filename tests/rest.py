@@ -66,6 +66,8 @@ class Rest:
         ) as answer:
             raw = await answer.read()
             self.warnings = answer.headers.getall("Warning", [])
+            if answer.content_type != "application/json":
+                raise Refused(answer.status, {"message": raw.decode()})
             decoded: Json = orjson.loads(raw)
             if answer.status >= 400:
                 raise Refused(answer.status, decoded)

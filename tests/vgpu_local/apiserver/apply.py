@@ -25,6 +25,9 @@ from vgpu_local.apiserver.ownership import (
 )
 from vgpu_local.apiserver.structure import Place, key_of, root
 
+_UNKNOWN_WRITER = Manager("before-first-apply", "Update")
+"""Who owns an object whose owners are unknown when somebody applies it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Applied:
@@ -52,6 +55,8 @@ def apply(
     place = root(resource.schema if resource.custom else None)
     asked = leaves(wanted, place)
     current = leaves(live, place)
+    if current and not owners:
+        owners = {_UNKNOWN_WRITER: Share(frozenset(current), time)}
     clashes: list[tuple[Manager, Path]] = []
     differing = {
         path for path, value in asked.items() if path in current and current[path] != value

@@ -58,14 +58,13 @@ class StatusError(Exception):
         return body
 
 
+class UnknownPathError(Exception):
+    """404 for a URL that the server does not serve: answered in plain text, not as a Status."""
+
+
 def bad_request(message: str) -> StatusError:
     """400: the request cannot be understood."""
     return StatusError(400, "BadRequest", message)
-
-
-def unknown_path() -> StatusError:
-    """404 for a URL or a kind that the server does not serve."""
-    return StatusError(404, "NotFound", "the server could not find the requested resource")
 
 
 def not_found(resource: Resource, name: str) -> StatusError:

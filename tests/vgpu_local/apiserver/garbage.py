@@ -154,8 +154,13 @@ class Collector:
             found = self._find(key)
             if found and "deletionTimestamp" not in found[1].obj["metadata"]:
                 await self._delete(key)
-        if not self._dependents_of(uid):
+        if not any(self._blocks(key, uid) for key in self._dependents_of(uid)):
             await self._drop_finalizer(resource, owner, FOREGROUND)
+
+    def _blocks(self, key: Key, uid: str) -> bool:
+        found = self._find(key)
+        references = found[1].obj["metadata"].get("ownerReferences", ()) if found else ()
+        return any(r["uid"] == uid and r.get("blockOwnerDeletion") for r in references)
 
     async def _unblock(self, reference: Obj, dependent: Obj) -> None:
         """A dependent went: its owner may be waiting for just that."""

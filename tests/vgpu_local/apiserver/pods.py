@@ -20,14 +20,16 @@ async def bind(
     """Give a pod its node; the Binding's annotations are copied onto the pod.
 
     Raises:
-        StatusError: 404; 409 for another UID, a pod that has a node, is being deleted or is
-            gated; 422 for a Binding without a target.
+        StatusError: 400 for a Binding of another name; 404; 409 for another UID, a pod that has
+            a node, is being deleted or is gated; 422 for a Binding without a target.
     """
+    meta = binding.get("metadata") or {}
+    if meta.get("name") != name:
+        raise errors.bad_request("name in URL does not match name in Binding object")
     node = (binding.get("target") or {}).get("name")
     if not node:
         cause = Cause("target.name", "FieldValueRequired", "Required value")
         raise errors.invalid(pods, name, [cause])
-    meta = binding.get("metadata") or {}
     uid, annotations = meta.get("uid"), meta.get("annotations") or {}
     attempt = Attempt(pods, "binding", "CREATE", namespace, name, binding, None, call)
     await writer.admission.mutate(attempt)

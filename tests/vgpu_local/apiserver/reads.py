@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Callable
 
 import orjson
@@ -14,6 +15,7 @@ from vgpu_local.apiserver.storage import Store, Stored
 from vgpu_local.apiserver.watches import Render, WatchRequest
 
 _DEFAULT_WATCH_S = 3600.0
+_TOKEN = re.compile(r"[0-9]+-[0-9]+-[0-9a-f]+")
 
 
 class Reader:
@@ -159,6 +161,9 @@ def _number(asked: Asked, name: str) -> int:
 
 def _decoded(token: str) -> str:
     try:
-        return base64.urlsafe_b64decode(token).decode()
+        decoded = base64.urlsafe_b64decode(token).decode()
     except ValueError:
-        raise errors.bad_request("continue key is not valid") from None
+        decoded = ""
+    if not _TOKEN.fullmatch(decoded):
+        raise errors.bad_request("continue key is not valid")
+    return decoded

@@ -46,7 +46,7 @@ def target(registry: Registry, path: str) -> Target | None:
     """The target of `/api/…` or `/apis/…`; None for any other path, and for discovery.
 
     Raises:
-        StatusError: 404 for a kind or subresource that is not served.
+        UnknownPathError: for a kind or subresource that is not served.
     """
     parts = path.strip("/").split("/")
     if parts[0] == "api" and len(parts) > 2:
@@ -60,12 +60,12 @@ def target(registry: Registry, path: str) -> Target | None:
         namespace, rest = rest[1], rest[2:]
     resource = registry.by_path(group, version, rest[0])
     if resource is None or len(rest) > 3 or (namespace is not None and not resource.namespaced):
-        raise errors.unknown_path()
+        raise errors.UnknownPathError
     name, subresource = [*rest[1:], "", ""][:2]
     if subresource and subresource not in subresources(resource):
-        raise errors.unknown_path()
+        raise errors.UnknownPathError
     if name and namespace is None and resource.namespaced:
-        raise errors.unknown_path()
+        raise errors.UnknownPathError
     return Target(resource, namespace if resource.namespaced else None, name, subresource)
 
 

@@ -47,6 +47,8 @@ class Routes:
             return await self._faulty(asked)
         except StatusError as error:
             return _refusal(error)
+        except errors.UnknownPathError:
+            return web.Response(status=404, text="404 page not found\n")
 
     async def _faulty(self, asked: Asked) -> web.StreamResponse:
         faults = self._faults.take(asked.verb, asked.target.fault_key, asked.target.name)
@@ -156,7 +158,7 @@ class Routes:
                 else self._document(path)
             )
             if body is None:
-                raise errors.unknown_path()
+                raise errors.UnknownPathError
             raw = self._documents[key] = orjson.dumps(body)
         media = discovery.AGGREGATED if grouped else _JSON
         return web.Response(body=raw, headers={"Content-Type": media})

@@ -146,15 +146,13 @@ class Store:
         self._snapshots.clear()
 
     def since(self, table: Table, revision: int) -> list[Change]:
-        """The changes after `revision`.
+        """The changes after `revision`; none for one that lies in the future.
 
         Raises:
-            StatusError: 410 when some of them are forgotten, 504 when it lies in the future.
+            StatusError: 410 when some of them are forgotten.
         """
         if revision < table.floor:
             raise errors.expired(revision, table.floor)
-        if revision > self.revision:
-            raise errors.too_large(revision, self.revision)
         return [change for change in table.changes if change.after.revision > revision]
 
     def keep_snapshot(self, rest: list[Stored], revision: int) -> str:

@@ -171,6 +171,8 @@ class _Stream:
 
     def _hear(self, change: Change) -> None:
         request = self.request
+        if request.since is not None and change.after.revision <= request.since:
+            return  # its client claims to have seen it: a version from before a restore
         namespace = change.after.obj["metadata"].get("namespace", "")
         if request.namespace not in (None, namespace):
             return

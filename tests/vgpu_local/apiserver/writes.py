@@ -119,6 +119,7 @@ class Writer:
             draft = change(before)
             after, given = draft.obj, metadata.of(draft.obj).pop("managedFields", None)
             versioned = _check_identity(resource, namespace, before, after, version_required)
+            _check_uid(resource, before, after, call)
             metadata.keep_server_fields(before.obj, after)
             after = shaping.split(resource, subresource, before.obj, after)
             shaping.shape(resource, after, call, self.now())
@@ -214,8 +215,8 @@ def _identify(resource: Resource, namespace: str, obj: Obj) -> None:
             obj[key] = wanted
         elif obj[key] != wanted:
             raise errors.bad_request(
-                f"the API version in the data ({obj.get('apiVersion')}, {obj.get('kind')}) does"
-                f" not match the expected API version ({resource.api_version}, {resource.kind})"
+                f'{obj.get("kind")} in version "{obj["apiVersion"]}" cannot be handled as a'
+                f" {resource.kind} in version {resource.api_version}"
             )
     if resource.namespaced and given.get("namespace", namespace) not in (namespace, ""):
         raise errors.bad_request(
@@ -235,8 +236,6 @@ def _check_identity(
         raise errors.bad_request(
             f"the name of the object ({new['name']}) does not match the name on the URL ({name})"
         )
-    if new.get("uid", old["uid"]) != old["uid"]:
-        raise uid_mismatch(resource, name, new["uid"], old["uid"])
     version = new.get("resourceVersion") or ""
     if version and version != old["resourceVersion"]:
         raise errors.stale(resource, name)
@@ -245,3 +244,15 @@ def _check_identity(
         cause = Cause("metadata.resourceVersion", "FieldValueInvalid", text)
         raise errors.invalid(resource, name, [cause])
     return bool(version)
+
+
+def _check_uid(resource: Resource, before: Stored, after: Obj, call: Call) -> None:
+    """A UID that is sent is the object's: a precondition of an update, immutable in a patch."""
+    name, uid = before.obj["metadata"]["name"], before.obj["metadata"]["uid"]
+    given = after["metadata"].get("uid") or uid
+    if given == uid:
+        return
+    if call.from_patch:
+        text = f'Invalid value: "{given}": field is immutable'
+        raise errors.invalid(resource, name, [Cause("metadata.uid", "FieldValueInvalid", text)])
+    raise uid_mismatch(resource, name, given, uid)
