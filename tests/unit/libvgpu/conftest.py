@@ -1,0 +1,143 @@
+"""A simulated machine for each test, and a Python of its own on it.
+
+The loader finds the driver, and limits are read once per process: everything runs in subprocesses.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import struct
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+NATIVE = Path(__file__).resolve().parents[3] / "libvgpu"
+BUILD = NATIVE / "build"
+UUIDS = (
+    "GPU-6f3c1c2e-0000-4000-8000-000000000000",
+    "GPU-6f3c1c2e-0000-4000-8000-000000000001",
+)
+MACHINE = f"""
+driver=570.86.15
+cuda=12.8
+card uuid={UUIDS[0]} model="NVIDIA A100-SXM4-80GB" memory_mib=81920 numa=0 \
+bus=0000:07:00.0 cc=8.0 sms=108 mig=off
+card uuid={UUIDS[1]} model="NVIDIA T4" memory_mib=16384 numa=1 bus=0000:0b:00.0 cc=7.5 sms=40
+link 0 1 nvlinks=2 level=SYS
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A machine file in a folder of its own, and the environment that leads to it."""
+
+    folder: Path
+    machine: Path
+
+    @property
+    def probe_path(self) -> Path:
+        """The driver-API client."""
+        return BUILD / "vgpu-probe"
+
+    @property
+    def library_path(self) -> Path:
+        """The library under test."""
+        return BUILD / "libvgpu.so"
+
+    def environment(self, *, limited: bool, extra: dict[str, str] | None = None) -> dict[str, str]:
+        """Environment of a program on this machine; `limited` puts it in a container's place."""
+        env = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("VGPU_", "CUDA_", "NVIDIA_", "LD_"))
+        }
+        env["VGPU_FAKE_MACHINE"] = str(self.machine)
+        env["LD_LIBRARY_PATH"] = str(BUILD / "fake")
+        if limited:
+            env["LD_PRELOAD"] = str(self.library_path)
+            env["VGPU_LIMIT_PAGE"] = str(self.folder / "limits")
+            env["VGPU_USAGE_REGION"] = str(self.folder / "region")
+        return env | (extra or {})
+
+    def python(
+        self, program: str, *, limited: bool = False, extra: dict[str, str] | None = None
+    ) -> Any:
+        """Run `program` in a Python of its own; what it assigns to `answer` comes back as JSON."""
+        done = subprocess.run(
+            [
+                sys.executable,
+                "-c",
+                f"import json\n{program}\nprint(json.dumps(answer))",
+            ],
+            env=self.environment(limited=limited, extra=extra),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=30,
+        )
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    def probe(self, script: str, *, limited: bool = True) -> list[dict[str, Any]]:
+        """Run vgpu-probe; one object per command."""
+        done = subprocess.run(
+            [str(self.probe_path), "run", script],
+            env=self.environment(limited=limited),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=30,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    def control(self, *words: str) -> None:
+        """Run vgpu-fake-ctl on this machine."""
+        subprocess.run([str(BUILD / "vgpu-fake-ctl"), str(self.machine), *words], check=True)
+
+    def grant(self, limits: dict[str, int], *, state: int = 1) -> None:
+        """Write a limit page (bytes by UUID) as the agent would."""
+        page = bytearray(16384)
+        header = struct.pack(
+            "<QIIIIQII64s",
+            int.from_bytes(b"VGPUPAGE", "little"),
+            1,
+            16384,
+            2,
+            state,
+            1,
+            len(limits),
+            0,
+            b"slot-1-test",
+        )
+        page[: len(header)] = header
+        for number, (uuid, limit) in enumerate(limits.items()):
+            struct.pack_into("<64sQ", page, 256 + 192 * number, uuid.encode(), limit)
+        (self.folder / "limits").write_bytes(page)
+        region = self.folder / "region"
+        region.touch()
+        os.truncate(region, 2113536)
+
+
+@pytest.fixture(scope="session")
+def native() -> Path:
+    """The built libraries; several test processes build them once."""
+    BUILD.mkdir(exist_ok=True)
+    with (BUILD / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        subprocess.run(["make", "-s", "-C", str(NATIVE), "all"], check=True)
+    return BUILD
+
+
+@pytest.fixture
+def stage(native: Path, tmp_path: Path) -> Stage:
+    """Two cards of different kinds, joined by two NVLinks."""
+    machine = tmp_path / "machine"
+    machine.write_text(MACHINE)
+    return Stage(folder=tmp_path, machine=machine)
