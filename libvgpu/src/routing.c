@@ -62,9 +62,6 @@ void *vgpu_route_pointer(const struct vgpu_cuda *cuda, const char *base, void *a
         if (s->library != VGPU_LIBRARY_cuda) {
             continue;
         }
-        if (address == (void *)s->hook) {
-            return address;
-        }
         int same_family = !strcmp(s->base, base);
         if (function_at(cuda, s->offset) == address && (same_family || !best)) {
             best = s;
