@@ -1,0 +1,104 @@
+"""What users get wrong is refused at the door, by field, value and what would be right."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from vgpu_local.cluster import LocalCluster
+from vgpu_local.kubectl import Kubectl
+from vgpu_local.nodes import t4_node
+
+pytestmark = [pytest.mark.xdist_group("local-cluster"), pytest.mark.timeout(120)]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster([t4_node("t4")]) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def refused(cluster: LocalCluster) -> Iterator[Any]:
+    """Applies an object with kubectl; it must fail. Gives what kubectl says of it."""
+    kubectl = Kubectl.find(cluster.kubeconfig)
+
+    def apply(obj: dict[str, Any]) -> str:
+        done = kubectl.run("apply", "-f", "-", stdin=json.dumps(obj))
+        assert done.returncode != 0, done.stdout
+        return done.stderr
+
+    yield apply
+    assert cluster.server.objects("pods", "default") == []
+    assert cluster.server.objects("vgpuclaims.vgpu.dev", "default") == []
+
+
+def claim(**spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "vgpu.dev/v1alpha1",
+        "kind": "VGPUClaim",
+        "metadata": {"name": "wrong", "namespace": "default"},
+        "spec": spec,
+    }
+
+
+def pod(limits: dict[str, Any], annotations: dict[str, str] | None = None) -> dict[str, Any]:
+    container = {"name": "main", "image": "none", "resources": {"limits": limits}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "wrong", "namespace": "default", "annotations": annotations or {}},
+        "spec": {"containers": [container]},
+    }
+
+
+@pytest.mark.parametrize("memory", ["8 GiB", "8gb", "lots", "-8Gi"])
+def test_a_quantity_that_cannot_be_read_is_refused_by_its_field(refused: Any, memory: str) -> None:
+    said = refused(claim(requests=[{"memory": memory}]))
+    assert "spec.requests[0].memory" in said
+    assert memory in said
+
+
+@pytest.mark.parametrize("memory", ["512Ki", "1500k"])
+def test_a_size_below_or_between_mib_is_refused(refused: Any, memory: str) -> None:
+    said = refused(claim(requests=[{"memory": memory}]))
+    assert "memory" in said
+    assert "MiB" in said
+
+
+def test_a_policy_that_does_not_exist_is_refused_with_those_that_do(refused: Any) -> None:
+    said = refused(claim(requests=[{}], placement={"node": "Tightest"}))
+    assert "spec.placement.node" in said
+    assert "Tightest" in said
+    assert "Binpack" in said
+
+
+def test_both_forms_of_memory_are_refused(refused: Any) -> None:
+    said = refused(claim(requests=[{"memory": "8Gi", "memoryPercent": 50}]))
+    assert "memory or memoryPercent, not both" in said
+
+
+def test_a_claim_of_another_namespace_cannot_be_used(refused: Any) -> None:
+    said = refused(pod({}, {"vgpu.dev/claim": "other/theirs"}))
+    assert "vgpu.dev/claim" in said
+    assert "another namespace cannot be used" in said
+
+
+def test_a_claim_that_does_not_exist_must_be_created_first(refused: Any) -> None:
+    said = refused(pod({}, {"vgpu.dev/claim": "nowhere"}))
+    assert "create the claim first" in said
+
+
+def test_an_unknown_policy_on_a_pod_is_refused_by_its_annotation(refused: Any) -> None:
+    said = refused(pod({"nvidia.com/gpu": 1}, {"hami.io/gpu-scheduler-policy": "tightest"}))
+    assert "hami.io/gpu-scheduler-policy" in said
+    assert "tightest" in said
+
+
+def test_a_percentage_above_100_is_refused_on_a_pod(refused: Any) -> None:
+    said = refused(pod({"nvidia.com/gpu": 1, "nvidia.com/gpumem-percentage": 130}))
+    assert "nvidia.com/gpumem-percentage" in said
+    assert "130" in said
