@@ -76,13 +76,13 @@ def apply(
             kept = share.paths - differing
             if kept:
                 others[owner] = Share(kept, share.time)
-    owned_elsewhere: set[Path] = set()
-    for share in others.values():
-        for path in share.paths:
-            owned_elsewhere.update(path[:length] for length in range(1, len(path) + 1))
+    kept_paths: set[Path] = set()
+    for owned in (asked, *(share.paths for share in others.values())):
+        for path in owned:
+            kept_paths.update(path[:length] for length in range(1, len(path) + 1))
     for path in sorted(before - asked.keys(), key=len):  # an item before its fields
-        if path not in owned_elsewhere and not _names_item(path):
-            _remove(merged, path, place)
+        if path not in kept_paths and not _names_item(path):
+            _remove(merged, path, place, kept_paths)
     mine = Share(frozenset(asked), time)
     if manager in owners and owners[manager].paths == mine.paths and merged == live:
         mine = owners[manager]  # nothing moved, so neither does the time stamp
@@ -119,8 +119,8 @@ def _merged_items(old: list[Any], new: list[Any], keys: tuple[str, ...], place: 
     return old
 
 
-def _remove(obj: Obj, path: Path, place: Place) -> None:
-    """Take the value at `path` out of `obj`, and maps that this leaves empty."""
+def _remove(obj: Obj, path: Path, place: Place, kept: set[Path]) -> None:
+    """Take the value at `path` out of `obj`, and what this leaves empty and nobody wants."""
     trail: list[tuple[Any, Any]] = []
     node: Any = obj
     for element in path:
@@ -142,7 +142,7 @@ def _remove(obj: Obj, path: Path, place: Place) -> None:
         place = place.item()
     holder, at = trail.pop()
     del holder[at]
-    while trail and not holder and isinstance(holder, dict):
+    while trail and not holder and path[: len(trail)] not in kept:
         holder, at = trail.pop()
         if isinstance(holder, list):
             return

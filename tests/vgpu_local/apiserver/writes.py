@@ -2,7 +2,8 @@
 
 A write is prepared on a copy, split between spec and status, pruned, defaulted, admitted,
 validated, and only then stored; where nothing awaited in between, nothing can have moved. Where
-admission was asked, a copy that went stale is prepared again, unless the caller named a version.
+admission was asked, a copy that went stale is prepared again; if its caller named a version, that
+is where it is refused.
 """
 
 from __future__ import annotations
@@ -118,7 +119,7 @@ class Writer:
             before = self.current(resource, namespace, name)
             draft = change(before)
             after, given = draft.obj, metadata.of(draft.obj).pop("managedFields", None)
-            versioned = _check_identity(resource, namespace, before, after, version_required)
+            _check_identity(resource, namespace, before, after, version_required)
             _check_uid(resource, before, after, call)
             metadata.keep_server_fields(before.obj, after)
             after = shaping.split(resource, subresource, before.obj, after)
@@ -132,8 +133,6 @@ class Writer:
                 if owners is None:
                     owners = self._owned(before.owners, given, attempt, before.obj, after)
                 return self._replace(resource, before, after, owners, call)
-            if versioned:
-                raise errors.stale(resource, name)
         raise errors.stale(resource, name)
 
     def _namespace_accepts(self, resource: Resource, namespace: str) -> None:
@@ -226,8 +225,8 @@ def _identify(resource: Resource, namespace: str, obj: Obj) -> None:
 
 def _check_identity(
     resource: Resource, namespace: str, before: Stored, after: Obj, version_required: bool
-) -> bool:
-    """Whether the caller named the version it changes; the right object it must name."""
+) -> None:
+    """The caller means this object, and at this version where it names one."""
     old = before.obj["metadata"]
     name = old["name"]
     _identify(resource, namespace, after)
@@ -243,7 +242,6 @@ def _check_identity(
         text = "Invalid value: 0x0: must be specified for an update"
         cause = Cause("metadata.resourceVersion", "FieldValueInvalid", text)
         raise errors.invalid(resource, name, [cause])
-    return bool(version)
 
 
 def _check_uid(resource: Resource, before: Stored, after: Obj, call: Call) -> None:
