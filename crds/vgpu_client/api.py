@@ -36,7 +36,7 @@ from vgpu_client.errors import (
     Unreachable,
     error_from_status,
 )
-from vgpu_client.transport import Object, Transport
+from vgpu_client.transport import Object, Sockets, Transport
 
 WRITE_TIMEOUT_S = 15.0
 READ_TIMEOUT_S = 60.0
@@ -89,12 +89,16 @@ class Api:
             LoginError: No usable credentials.
         """
         connection = await login(kubeconfig, context)
-        connector = aiohttp.TCPConnector(limit=_CONNECTIONS)
+        sockets = Sockets()
+        connector = aiohttp.TCPConnector(limit=_CONNECTIONS, socket_factory=sockets)
         headers = {"User-Agent": "vgpu"}  # the field manager of writes that name none
-        async with aiohttp.ClientSession(
-            connector=connector, headers=headers, read_bufsize=2**20
-        ) as session:
-            yield cls(Transport(session, connection))
+        try:
+            async with aiohttp.ClientSession(
+                connector=connector, headers=headers, read_bufsize=2**20
+            ) as session:
+                yield cls(Transport(session, connection))
+        finally:
+            await sockets.closed()
 
     async def get(self, resource: Resource, name: str, *, namespace: str | None = None) -> Object:
         """Read one object, as new as any (a quorum read)."""

@@ -171,6 +171,8 @@ class ControlPlane:
             f"--data-dir={self._folder}/etcd",
             "--unsafe-no-fsync",
             "--log-level=warn",
+            # As kubeadm sets it. Without it a kind in which nothing happens gets no bookmarks.
+            "--watch-progress-notify-interval=5s",
             f"--listen-client-urls=unix://{self._folder}/etcd.sock",
             f"--advertise-client-urls={nowhere}",
             f"--listen-peer-urls=unix://{self._folder}/etcd-peer.sock",
