@@ -17,16 +17,6 @@ if [ "${1:-}" = --where ]; then echo "$built/bin"; exit; fi
 
 say() { echo "control-plane: $*" >&2; }
 
-install_missing() {  # what is needed besides Go; only root may install
-  local missing=()
-  for program in curl openssl; do command -v "$program" >/dev/null || missing+=("$program"); done
-  [ ${#missing[@]} = 0 ] && return
-  if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then say "please install: ${missing[*]}"; exit 1; fi
-  say "installing ${missing[*]}"
-  apt-get update -qq
-  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" ca-certificates >/dev/null
-}
-
 require_go() {  # the version that go.mod names, or newer
   local wanted found
   wanted=$(awk '$1 == "go" {print $2}' "$here/kube/go.mod")
@@ -37,7 +27,6 @@ require_go() {  # the version that go.mod names, or newer
   say "Go $wanted or newer is needed to build Kubernetes, found $found (https://go.dev/dl)"; exit 1
 }
 
-install_missing
 require_go
 mkdir -p "$cache"
 exec 9> "$cache/build.lock"
