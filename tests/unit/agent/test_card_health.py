@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pynvml
+import pytest
+
+from vgpu_nodeagent.drivers.base import CardEvent, CardUsage, Severity
+from vgpu_nodeagent.drivers.calls import CallThread
+from vgpu_nodeagent.drivers.nvidia import classify
+from vgpu_nodeagent.errors import DriverUnavailable
+from vgpu_nodeagent.health import Health
+from vgpu_nodeagent.usage import CoarseUsage
+
+CARDS = ("GPU-0", "GPU-1")
+
+
+def an_event(uuid: str = "GPU-0", severity: Severity = Severity.FATAL) -> CardEvent:
+    return CardEvent(uuid, severity, "XID79", "fell off the bus")
+
+
+def sick(health: Health) -> list[str]:
+    return [uuid for uuid in CARDS if health.ailment(uuid) is not None]
+
+
+@pytest.mark.parametrize("xid", [13, 31, 43, 45, 68, 109])
+def test_a_programs_own_xid_is_not_the_cards(xid: int) -> None:
+    event = classify("GPU-0", pynvml.nvmlEventTypeXidCriticalError, xid)
+    assert event.severity is Severity.APPLICATION
+
+
+@pytest.mark.parametrize("xid", [48, 63, 74, 79, 94, 95, 119, 9999])
+def test_every_other_xid_is_fatal(xid: int) -> None:
+    event = classify("GPU-0", pynvml.nvmlEventTypeXidCriticalError, xid)
+    assert (event.severity, event.reason) == (Severity.FATAL, f"XID{xid}")
+
+
+def test_an_uncorrectable_memory_error_is_fatal() -> None:
+    event = classify("GPU-0", pynvml.nvmlEventTypeDoubleBitEccError, 0)
+    assert (event.severity, event.reason) == (Severity.FATAL, "DoubleBitECC")
+
+
+def test_a_fatal_event_makes_its_card_sick_and_no_other() -> None:
+    health = Health()
+    assert health.note(an_event(), cards=CARDS, now=0.0)
+    assert sick(health) == ["GPU-0"]
+
+
+def test_an_event_without_a_card_means_all_of_them() -> None:
+    health = Health()
+    health.note(an_event(""), cards=CARDS, now=0.0)
+    assert sick(health) == ["GPU-0", "GPU-1"]
+
+
+def test_an_application_event_changes_nothing() -> None:
+    health = Health()
+    assert not health.note(an_event(severity=Severity.APPLICATION), cards=CARDS, now=0.0)
+    assert sick(health) == []
+
+
+def test_a_card_recovers_after_a_quiet_probation_counted_from_its_last_error() -> None:
+    health = Health(probation_s=300)
+    health.note(an_event(), cards=CARDS, now=0.0)
+    assert not health.note(an_event(), cards=CARDS, now=200.0)
+    assert not health.recover(now=499.0)
+    assert sick(health) == ["GPU-0"]
+    assert health.recover(now=500.0)
+    assert sick(health) == []
+
+
+def test_use_is_shown_when_it_moved_by_five_percent() -> None:
+    usage = CoarseUsage()
+    memory = {"GPU-0": 1000}
+    assert usage.take({"GPU-0": CardUsage(100, 10)}, memory_mib=memory)
+    assert not usage.take({"GPU-0": CardUsage(149, 14)}, memory_mib=memory)
+    assert usage.shown("GPU-0") == CardUsage(100, 10)
+    assert usage.take({"GPU-0": CardUsage(150, 14)}, memory_mib=memory)
+    assert usage.take({"GPU-0": CardUsage(150, 19)}, memory_mib=memory)
+    assert usage.shown("GPU-0") == CardUsage(150, 19)
+
+
+async def test_a_call_that_hangs_is_given_up_and_later_ones_fail_at_once() -> None:
+    thread, hang = CallThread("NVML", deadline_s=0.05), threading.Event()
+    with pytest.raises(DriverUnavailable, match=r"did not answer within 0\.05 s"):
+        await thread.call(hang.wait)
+    with pytest.raises(DriverUnavailable, match="an earlier call still hangs"):
+        await thread.call(lambda: 1)
+    hang.set()
+    async with asyncio.timeout(5):
+        while True:
+            try:
+                assert await thread.call(lambda: 1) == 1
+                break
+            except DriverUnavailable:
+                await asyncio.sleep(0)
+    thread.close()
+
+
+async def test_what_a_call_raises_reaches_its_caller() -> None:
+    thread = CallThread("NVML", deadline_s=5)
+
+    def fail() -> None:
+        raise DriverUnavailable("NVML: Driver Not Loaded")
+
+    with pytest.raises(DriverUnavailable, match="Not Loaded"):
+        await thread.call(fail)
+    thread.close()

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from vgpu_nodeagent.enforcement import cdi
+from vgpu_nodeagent.enforcement.cdi import Edits, Mount, SpecFolder
+from vgpu_nodeagent.enforcement.library import stage_library
+
+EDITS = Edits({"A": "1"}, [Mount("/host/lib", "/lib"), Mount("/u", "/w", False)], ["/dev/nvidia0"])
+
+
+def test_a_spec_names_one_device_with_all_that_its_container_gets(tmp_path: Path) -> None:
+    SpecFolder(tmp_path / "cdi").write("slot-1-abc", EDITS)
+    (path,) = (tmp_path / "cdi").iterdir()
+    assert path.name == "vgpu.dev-slot_slot-1-abc.json"
+    spec = json.loads(path.read_text())
+    assert (spec["kind"], spec["cdiVersion"]) == ("vgpu.dev/slot", "0.6.0")
+    (device,) = spec["devices"]
+    edits = device["containerEdits"]
+    assert device["name"] == "slot-1-abc"
+    assert edits["env"] == ["A=1"]
+    assert edits["deviceNodes"] == [{"path": "/dev/nvidia0"}]
+    assert [m["options"][0] for m in edits["mounts"]] == ["ro", "rw"]
+
+
+def test_vendor_and_class_have_more_than_one_letter_which_would_kill_containerd() -> None:
+    vendor, class_name = cdi.KIND.split("/")
+    assert len(vendor) > 1
+    assert len(class_name) > 1
+
+
+def test_the_temporary_file_lies_in_the_same_folder_and_is_no_spec(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    renamed: list[tuple[Path, Path]] = []
+    monkeypatch.setattr(cdi.os, "rename", lambda old, new: renamed.append((old, new)))
+    SpecFolder(tmp_path).write("slot-1-abc", EDITS)
+    ((old, new),) = renamed
+    assert old.parent == new.parent
+    assert old.suffix not in (".json", ".yaml")
+
+
+def test_removing_is_repeatable_and_leaves_other_peoples_specs(tmp_path: Path) -> None:
+    folder = SpecFolder(tmp_path)
+    (tmp_path / "nvidia.json").write_text("{}")
+    folder.write("slot-1-abc", EDITS)
+    assert folder.allocations() == {"slot-1-abc"}
+    folder.remove("slot-1-abc")
+    folder.remove("slot-1-abc")
+    assert [path.name for path in tmp_path.iterdir()] == ["nvidia.json"]
+
+
+@pytest.mark.parametrize(
+    ("device", "allocation"),
+    [
+        ("vgpu.dev/slot=slot-1-abc", "slot-1-abc"),
+        ("vgpu.dev/slot=", None),
+        ("nvidia.com/gpu=0", None),
+        ("", None),
+    ],
+)
+def test_only_our_own_devices_are_taken_for_allocations(
+    device: str, allocation: str | None
+) -> None:
+    assert cdi.allocation_of(device) == allocation
+
+
+def test_another_build_of_the_library_gets_another_name(tmp_path: Path) -> None:
+    source = tmp_path / "libvgpu.so"
+    source.write_bytes(b"one")
+    one = stage_library(source, tmp_path / "lib")
+    before = Path(one.mounts[0].host_path).stat().st_ino
+    source.write_bytes(b"two")
+    two = stage_library(source, tmp_path / "lib")
+    assert one.build != two.build
+    assert Path(one.mounts[0].host_path).read_bytes() == b"one"
+    source.write_bytes(b"one")
+    assert stage_library(source, tmp_path / "lib") == one
+    assert Path(one.mounts[0].host_path).stat().st_ino == before
+    preload = Path(two.mounts[1].host_path).read_text().strip()
+    assert preload == two.mounts[0].container_path == f"/usr/local/vgpu/libvgpu-{two.build}.so"

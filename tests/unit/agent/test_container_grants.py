@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from builders import a_claim, a_container, a_pod, a_request, an_allocated_device, an_allocation
+from vgpu_api.config import NvidiaConfig
+from vgpu_api.core.pod import Pod
+from vgpu_api.effective import Use
+from vgpu_api.names import ANNOTATION_SLOTS_ADDED
+from vgpu_api.v1alpha1 import GPUDeviceSpec
+from vgpu_nodeagent.drivers.base import Card
+from vgpu_nodeagent.enforcement.abi import CorePolicy
+from vgpu_nodeagent.enforcement.grants import ContainerGrant, container_grant
+from vgpu_nodeagent.errors import Refused, Why
+from vgpu_nodeagent.inventory import Terms, terms_of
+
+SLOT = "nvidia.com/gpu"
+FULL_MIB = 16384
+
+
+def terms(**changes: Any) -> Mapping[str, Terms]:
+    use = Use(FULL_MIB, 100, 10)
+    return {uuid: Terms(use, use, **changes) for uuid in ("GPU-0", "GPU-1")}
+
+
+def grant(
+    *,
+    request: Mapping[str, Any] | None = None,
+    memory_mib: int = 4096,
+    cores: int = 0,
+    container: str = "main",
+    pod: Pod | None = None,
+    cards: Mapping[str, Terms] | None = None,
+) -> ContainerGrant:
+    wanted = a_request(**{"name": "main", **(request or {})})
+    device = an_allocated_device(request=wanted.name, memory_mib=memory_mib, cores=cores)
+    allocation = an_allocation(device)
+    claim = a_claim(requests=[wanted], allocation=allocation)
+    asking = a_pod(containers=[a_container(limits={SLOT: "1"})])
+    return container_grant(
+        claim,
+        allocation,
+        pod=pod or asking,
+        container=container,
+        slot_resource=SLOT,
+        terms=cards or terms(),
+    )
+
+
+def test_a_slice_is_interposed_and_its_limits_stand_in_the_environment() -> None:
+    made = grant(cores=30)
+    assert made.interposed
+    assert made.env() == {
+        "NVIDIA_VISIBLE_DEVICES": "GPU-0",
+        "CUDA_DEVICE_MEMORY_LIMIT_0": "4096M",
+        "CUDA_DEVICE_SM_LIMIT": "30",
+        "VGPU_LIMIT_PAGE": "/usr/local/vgpu/limits",
+        "VGPU_USAGE_REGION": "/usr/local/vgpu/usage/region",
+    }
+
+
+def test_no_cores_means_no_sm_limit() -> None:
+    assert "CUDA_DEVICE_SM_LIMIT" not in grant().env()
+
+
+def test_the_core_policy_is_the_requests_before_the_cards() -> None:
+    forced = terms(core_policy="Force")
+    assert grant(cards=forced).limits[0].policy is CorePolicy.FORCE
+    made = grant(request={"core_policy": "Disable"}, cards=forced)
+    assert made.limits[0].policy is CorePolicy.DISABLE
+    assert made.env()["GPU_CORE_UTILIZATION_POLICY"] == "disable"
+
+
+@pytest.mark.parametrize(
+    ("memory_mib", "cores", "request_fields", "interposed"),
+    [
+        (FULL_MIB, 100, {}, False),
+        (FULL_MIB, 99, {}, True),
+        (FULL_MIB - 1, 100, {}, True),
+        (FULL_MIB, 100, {"core_policy": "Force"}, True),
+        (4096, 0, {"mode": "Exclusive"}, False),
+    ],
+)
+def test_only_a_whole_card_runs_without_the_library(
+    memory_mib: int, cores: int, request_fields: dict[str, Any], interposed: bool
+) -> None:
+    made = grant(memory_mib=memory_mib, cores=cores, request=request_fields)
+    assert made.interposed is interposed
+
+
+def test_a_priority_arrives_on_the_page() -> None:
+    assert grant(request={"compute_priority": 3}).limits[0].priority == 3
+
+
+def test_a_request_without_a_name_is_the_first_asking_containers() -> None:
+    pod = a_pod(
+        containers=[
+            a_container("sidecar"),
+            a_container("worker", limits={SLOT: "1"}),
+            a_container("other", limits={SLOT: "1"}),
+        ]
+    )
+    assert grant(request={"name": ""}, container="worker", pod=pod).limits
+    with pytest.raises(Refused, match="no request named 'other'"):
+        grant(request={"name": ""}, container="other", pod=pod)
+
+
+def test_the_containers_that_admission_recorded_come_before_those_that_are_seen() -> None:
+    pod = a_pod(
+        annotations={ANNOTATION_SLOTS_ADDED: "worker"},
+        containers=[
+            a_container("injected", limits={SLOT: "1"}),
+            a_container("worker", limits={SLOT: "1"}),
+        ],
+    )
+    assert grant(request={"name": ""}, container="worker", pod=pod).limits
+    with pytest.raises(Refused):
+        grant(request={"name": ""}, container="injected", pod=pod)
+
+
+def test_a_sidecar_is_an_app_container() -> None:
+    sidecar = a_container(limits={SLOT: "1"}, restart_policy="Always")
+    assert grant(pod=a_pod(containers=[], init_containers=[sidecar])).limits
+
+
+def test_a_claim_for_another_card_is_refused() -> None:
+    with pytest.raises(Refused) as refused:
+        grant(cards={"GPU-9": terms()["GPU-0"]})
+    assert refused.value.reason is Why.UNKNOWN_DEVICE
+
+
+def test_a_request_without_a_card_is_refused() -> None:
+    claim = a_claim(requests=[a_request(name="main")], allocation=an_allocation())
+    assert claim.status.allocation is not None
+    with pytest.raises(Refused, match="has no card for container main"):
+        container_grant(
+            claim,
+            claim.status.allocation,
+            pod=a_pod(),
+            container="main",
+            slot_resource=SLOT,
+            terms=terms(),
+        )
+
+
+def test_scaling_is_the_administrators_before_the_configurations() -> None:
+    card = Card(index=0, uuid="GPU-0", model="m", memory_mib=1000, minor=0)
+    config = NvidiaConfig(device_memory_scaling=2.0, device_split_count=5)
+    assert terms_of(card, None, config).allocatable == Use(2000, 100, 5)
+    spec = GPUDeviceSpec(node_name="n", memory_scaling="1.5", core_scaling="0.5", slots=3)
+    made = terms_of(card, spec, config)
+    assert (made.capacity, made.allocatable) == (Use(1000, 100, 3), Use(1500, 50, 3))

@@ -1,0 +1,53 @@
+"""Who is woken when what a refused pod lacked appears."""
+
+from __future__ import annotations
+
+from builders import a_claim, a_pod, an_allocation
+from vgpu_api.core.pod import Pod
+from vgpu_api.v1alpha1 import Condition, ReservedFor, VGPUClaim, VGPUClaimStatus
+from vgpu_nodeagent.deviceplugin.waiting import WaitingPods
+from vgpu_nodeagent.errors import Why
+from vgpu_nodeagent.node_view import NodeView
+
+
+def a_granted_claim(*, prepared: str = "", time: str = "t0") -> VGPUClaim:
+    allocation = an_allocation(allocated_time=time)
+    conditions = [Condition(type="Prepared", status="False", reason=prepared)] if prepared else []
+    status = VGPUClaimStatus(
+        allocation=allocation,
+        reserved_for=ReservedFor(pod_name="pod-1", pod_uid="uid-of-pod-1"),
+        conditions=conditions,
+    )
+    return a_claim(status=status)
+
+
+def a_view_with_a_refused_pod() -> tuple[NodeView, WaitingPods, list[Pod]]:
+    view, touched = NodeView("n1"), list[Pod]()
+    waiting = WaitingPods(view, touch=touched.append)
+    view.pods.added(a_pod())
+    waiting.add(("default", "pod-1"), Why.NO_CLAIM)
+    return view, waiting, touched
+
+
+def test_a_refused_pod_is_touched_once_when_its_grant_appears() -> None:
+    view, _, touched = a_view_with_a_refused_pod()
+    view.claims.added(a_granted_claim())
+    view.claims.modified(a_granted_claim(time="t1"))
+    assert [pod.metadata.name for pod in touched] == ["pod-1"]
+
+
+def test_our_own_conditions_wake_nobody() -> None:
+    view, waiting, touched = a_view_with_a_refused_pod()
+    view.claims.added(a_granted_claim())
+    waiting.add(("default", "pod-1"), Why.OVER_CAPACITY)
+    view.claims.modified(a_granted_claim(prepared="OverCapacity"))
+    assert len(touched) == 1
+
+
+def test_room_wakes_only_those_who_wait_for_room() -> None:
+    _, waiting, touched = a_view_with_a_refused_pod()
+    waiting.room_was_made()
+    assert touched == []
+    waiting.add(("default", "pod-1"), Why.OVER_CAPACITY)
+    waiting.room_was_made()
+    assert len(touched) == 1
