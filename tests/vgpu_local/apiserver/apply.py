@@ -7,6 +7,7 @@ another value is a conflict unless forced.
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,20 +74,39 @@ def apply(
     others: dict[Manager, Share] = {}
     for owner, share in owners.items():
         if owner != manager:
-            kept = share.paths - differing
-            if kept:
-                others[owner] = Share(kept, share.time)
-    kept_paths: set[Path] = set()
-    for owned in (asked, *(share.paths for share in others.values())):
-        for path in owned:
-            kept_paths.update(path[:length] for length in range(1, len(path) + 1))
-    for path in sorted(before - asked.keys(), key=len):  # an item before its fields
-        if path not in kept_paths and not _names_item(path):
-            _remove(merged, path, place, kept_paths)
+            left = share.paths - differing
+            if left:
+                others[owner] = Share(left, share.time)
+    given_up = before - asked.keys()
+    if given_up:
+        kept = _kept(frozenset(asked).union(*(share.paths for share in others.values())))
+        for path in sorted(given_up, key=len):  # an item before its fields
+            if path not in kept and not _names_item(path):
+                _remove(merged, path, place, kept)
+        present = leaves(merged, place).keys()
+        others = {
+            owner: Share(share.paths & present, share.time)
+            for owner, share in others.items()
+            if share.paths & present
+        }
     mine = Share(frozenset(asked), time)
     if manager in owners and owners[manager].paths == mine.paths and merged == live:
         mine = owners[manager]  # nothing moved, so neither does the time stamp
     return Applied(merged, {**others, manager: mine})
+
+
+def _kept(owned: Set[Path]) -> set[Path]:
+    """Every path that is owned or leads to one.
+
+    A field of a keyed item counts only if somebody owns the item itself: who merely changed a
+    field of another's item loses it with the item.
+    """
+    kept: set[Path] = set()
+    for path in owned:
+        prefixes = [path[:length] for length in range(1, len(path) + 1)]
+        if all(prefix in owned for prefix in prefixes if prefix[-1].startswith("k:")):
+            kept.update(prefixes)
+    return kept
 
 
 def _merge(target: Obj, wanted: Obj, place: Place) -> None:
@@ -119,7 +139,7 @@ def _merged_items(old: list[Any], new: list[Any], keys: tuple[str, ...], place: 
     return old
 
 
-def _remove(obj: Obj, path: Path, place: Place, kept: set[Path]) -> None:
+def _remove(obj: Obj, path: Path, place: Place, kept: Set[Path]) -> None:
     """Take the value at `path` out of `obj`, and what this leaves empty and nobody wants."""
     trail: list[tuple[Any, Any]] = []
     node: Any = obj

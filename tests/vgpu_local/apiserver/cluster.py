@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from vgpu_local.apiserver import crd, errors, metadata, patch, pods
+from vgpu_local.apiserver import crd, errors, metadata, patch, pods, schema
 from vgpu_local.apiserver.admission import Admission
 from vgpu_local.apiserver.apply import apply
 from vgpu_local.apiserver.calls import Call
@@ -89,6 +89,10 @@ class Cluster:
 
     async def update(self, target: Target, obj: Obj, call: Call) -> tuple[Stored, bool]:
         """PUT; returns the object and whether it was created."""
+        resource = target.resource
+        absent = self.store.table(resource).get(target.space, target.name) is None
+        if absent and resource.created_by_update and not target.subresource:
+            return await self.writer.create(resource, target.space, obj, call), True
         stored = await self.writer.change(
             target.resource,
             target.space,
@@ -165,7 +169,14 @@ class Cluster:
             wanted = {key: part for key, part in wanted.items() if key != "spec"}
         elif resource.has_status and resource.qualified != CRDS:
             wanted = {key: part for key, part in wanted.items() if key != "status"}
+        if resource.schema is not None:
+            _refuse_undeclared(resource, wanted)
         if table.get(target.space, target.name) is None and not target.subresource:
+            if not resource.custom and not wanted["metadata"].get("name"):
+                raise errors.bad_request(
+                    f"the name of the object ({target.name} based on URL) was undeterminable:"
+                    " name must be provided"
+                )
             wanted["metadata"]["name"] = target.name
             applied = apply(
                 resource, {}, {}, wanted, manager=manager, force=True, time=self.writer.now()
@@ -209,6 +220,25 @@ class Cluster:
 
 
 _PATCH_OPTIONS = Resource("meta.k8s.io", "v1", "patchoptions", "PatchOptions", False)
+
+
+def _refuse_undeclared(resource: Resource, wanted: Obj) -> None:
+    """An apply cannot carry fields that its kind's schema does not know.
+
+    Raises:
+        StatusError: 500, as the real server has it.
+    """
+    unknown: list[str] = []
+    schema.prune(wanted, resource.schema or {}, unknown=unknown)
+    if unknown:
+        meta = wanted["metadata"]
+        raise errors.StatusError(
+            500,
+            "",
+            f"failed to create typed patch object ({meta.get('namespace', '')}/"
+            f"{meta.get('name', '')}; {resource.api_version}, Kind={resource.kind}):"
+            f" .{unknown[0]}: field not declared in schema",
+        )
 
 
 def _changing(edit: Callable[[Obj], Any]) -> Callable[[Stored], Draft]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
@@ -14,7 +14,7 @@ from vgpu_local.apiserver.kinds import Obj, Resource
 from vgpu_local.apiserver.selectors import Match
 from vgpu_local.apiserver.shaping import finished
 from vgpu_local.apiserver.storage import Stored
-from vgpu_local.apiserver.writes import Writer, uid_mismatch
+from vgpu_local.apiserver.writes import Writer
 
 FOREGROUND = "foregroundDeletion"
 ORPHAN = "orphan"
@@ -112,15 +112,17 @@ class Deleter:
 
     def _check(self, resource: Resource, obj: Obj, options: DeleteOptions) -> None:
         meta = obj["metadata"]
-        if options.uid and options.uid != meta["uid"]:
-            raise uid_mismatch(resource, meta["name"], options.uid, meta["uid"])
-        version = options.resource_version
-        if version and version != meta["resourceVersion"]:
-            why = (
-                f"Precondition failed: ResourceVersion in precondition: {version},"
-                f" ResourceVersion in object meta: {meta['resourceVersion']}"
-            )
-            raise errors.conflict(resource, meta["name"], why)
+        for what, wanted, actual, perhaps in (
+            ("UID", options.uid, meta["uid"], "deleted and then recreated"),
+            ("ResourceVersion", options.resource_version, meta["resourceVersion"], "modified"),
+        ):
+            if wanted and wanted != actual:
+                raise errors.conflict(
+                    replace(resource, plural=resource.kind),  # these name the kind
+                    meta["name"],
+                    f"the {what} in the precondition ({wanted}) does not match the {what} in"
+                    f" record ({actual}). The object might have been {perhaps}",
+                )
 
     def _terminating(self, resource: Resource, obj: Obj, options: DeleteOptions) -> Obj:
         """A copy of the object, marked as being deleted."""

@@ -51,6 +51,9 @@ class Resource:
     needs_version: bool = False
     """An update without a resourceVersion is refused, as the real server does for some kinds."""
 
+    created_by_update: bool = False
+    """An update of an absent object creates it."""
+
     @property
     def qualified(self) -> str:
         """`pods`, `vgpuclaims.vgpu.dev`: unique, and what messages and storage use."""
@@ -122,7 +125,10 @@ BUILTIN: tuple[Resource, ...] = (
     Resource("", "v1", "serviceaccounts", "ServiceAccount", True, ("sa",)),
     Resource("", "v1", "resourcequotas", "ResourceQuota", True, ("quota",), has_status=True),
     Resource("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice", True),
-    Resource("coordination.k8s.io", "v1", "leases", "Lease", True, needs_version=True),
+    Resource(
+        "coordination.k8s.io", "v1", "leases", "Lease", True, needs_version=True,
+        created_by_update=True,
+    ),
     Resource(_RBAC, "v1", "clusterroles", "ClusterRole", False),
     Resource(_RBAC, "v1", "clusterrolebindings", "ClusterRoleBinding", False),
     Resource(_RBAC, "v1", "roles", "Role", True),

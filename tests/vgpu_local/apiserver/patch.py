@@ -38,16 +38,12 @@ def json_patch(target: Obj, operations: Any) -> Obj:
     """RFC 6902.
 
     Raises:
-        StatusError: 400 for what is not a patch, 422 for a failed test or an absent path.
+        StatusError: 400 for what is not a list, 422 for an operation that cannot be done.
     """
     if not isinstance(operations, list):
-        raise errors.bad_request(
-            "json: cannot unmarshal object into Go value of type jsonpatch.Patch"
-        )
+        raise errors.bad_request("error decoding patch: it is not a list of operations")
     try:
         patched: Obj = jsonpatch.JsonPatch(operations).apply(target, in_place=True)
-    except jsonpatch.InvalidJsonPatch as error:
-        raise errors.bad_request(f"error decoding patch: {error}") from error
     except (jsonpatch.JsonPatchException, jsonpointer.JsonPointerException) as error:
         raise errors.patch_failed() from error
     return patched

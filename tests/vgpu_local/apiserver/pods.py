@@ -8,7 +8,6 @@ from vgpu_local.apiserver import errors
 from vgpu_local.apiserver.admission import Attempt
 from vgpu_local.apiserver.calls import Call
 from vgpu_local.apiserver.deletes import DeleteOptions, Deleter
-from vgpu_local.apiserver.errors import Cause
 from vgpu_local.apiserver.kinds import Obj, Resource
 from vgpu_local.apiserver.storage import Stored
 from vgpu_local.apiserver.writes import Draft, Writer, uid_mismatch
@@ -21,16 +20,15 @@ async def bind(
 
     Raises:
         StatusError: 400 for a Binding of another name; 404; 409 for another UID, a pod that has
-            a node, is being deleted or is gated; 422 for a Binding without a target.
+            a node, is being deleted or is gated; 500, as the real one, for one without target.
     """
     meta = binding.get("metadata") or {}
     if meta.get("name") != name:
         raise errors.bad_request("name in URL does not match name in Binding object")
     node = (binding.get("target") or {}).get("name")
     if not node:
-        cause = Cause("target.name", "FieldValueRequired", "Required value")
-        raise errors.invalid(pods, name, [cause])
-    uid, annotations = meta.get("uid"), meta.get("annotations") or {}
+        raise errors.StatusError(500, "", "target.name: Required value")
+    uid = meta.get("uid")
     attempt = Attempt(pods, "binding", "CREATE", namespace, name, binding, None, call)
     await writer.admission.mutate(attempt)
     await writer.admission.validate(attempt)
@@ -41,7 +39,7 @@ async def bind(
     def change(stored: Stored) -> Draft:
         pod: Obj = orjson.loads(stored.raw)
         if uid and uid != pod["metadata"]["uid"]:
-            raise uid_mismatch(pods, name, uid, pod["metadata"]["uid"], subresource="binding")
+            raise uid_mismatch(pods, name, uid, pod["metadata"]["uid"])
         if "deletionTimestamp" in pod["metadata"]:
             raise refused(f"pod {name} is being deleted, cannot be assigned to a host")
         if pod["spec"].get("nodeName"):
@@ -49,8 +47,9 @@ async def bind(
         if pod["spec"].get("schedulingGates"):
             raise refused(f"pod {name} has non-empty .spec.schedulingGates")
         pod["spec"]["nodeName"] = node
-        if annotations:
-            pod["metadata"].setdefault("annotations", {}).update(annotations)
+        for key in ("annotations", "labels"):
+            if meta.get(key):
+                pod["metadata"].setdefault(key, {}).update(meta[key])
         conditions = pod["status"].setdefault("conditions", [])
         conditions[:] = [item for item in conditions if item["type"] != "PodScheduled"]
         conditions.append(

@@ -79,7 +79,7 @@ class Routes:
         body = await asked.object()
         if asked.target.subresource:
             await self._cluster.act(asked.target, body, call)
-            return _json(orjson.dumps(_success()), 201, call.warnings)
+            return _json(orjson.dumps({**_success(), "code": 201}), 201, call.warnings)
         stored = await self._cluster.create(asked.target, body, call)
         return _json(self._cluster.reader.shown(asked, stored), 201, call.warnings)
 

@@ -181,7 +181,7 @@ def _object_violations(value: Obj, schema: Obj, path: str) -> list[Cause]:
     ]
     properties = schema.get("properties", {})
     extra = schema.get("additionalProperties")
-    for key, item in value.items():
+    for key, item in sorted(value.items()):
         if path == "" and key in _TOP:
             continue
         below = properties.get(key, extra)

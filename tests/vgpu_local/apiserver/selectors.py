@@ -105,11 +105,7 @@ def _fields(resource: Resource, text: str) -> Match:
         if match is None:
             raise errors.bad_request(f"invalid field selector: {part!r}")
         if match["key"] not in allowed:
-            raise errors.bad_request(
-                f'Unable to find "{resource.api_version}, Resource={resource.plural}" that match'
-                f' label selector "", field selector "{text}":'
-                f" field label not supported: {match['key']}"
-            )
+            raise errors.bad_request(f"field label not supported: {match['key']}")
         requirements.append((match["key"].split("."), match["op"] != "!=", match["value"]))
 
     def matches(obj: Obj) -> bool:

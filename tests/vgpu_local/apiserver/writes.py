@@ -132,7 +132,7 @@ class Writer:
                 owners = draft.owners
                 if owners is None:
                     owners = self._owned(before.owners, given, attempt, before.obj, after)
-                return self._replace(resource, before, after, owners, call)
+                return self._replace(attempt, before, after, owners)
         raise errors.stale(resource, name)
 
     def _namespace_accepts(self, resource: Resource, namespace: str) -> None:
@@ -175,12 +175,12 @@ class Writer:
         manager = Manager(attempt.call.manager, "Update", attempt.subresource)
         return after_update(owners, manager, before, after, place, self.now())
 
-    def _replace(
-        self, resource: Resource, before: Stored, after: Obj, owners: Owners, call: Call
-    ) -> Stored:
+    def _replace(self, attempt: Attempt, before: Stored, after: Obj, owners: Owners) -> Stored:
+        resource, subresource, call = attempt.resource, attempt.subresource, attempt.call
         if shaping.same(before.obj, after) and owners == before.owners:
             return before  # nothing changed: no new version, no event
-        if resource.generation and shaping.spec_changed(resource, before.obj, after):
+        counted = resource.generation and subresource != "binding"
+        if counted and shaping.spec_changed(resource, before.obj, after):
             after["metadata"]["generation"] = before.obj["metadata"].get("generation", 0) + 1
         if shaping.finished(resource, after) and not call.dry_run:
             return self.store.remove(resource, before, last=after)
@@ -195,32 +195,47 @@ class Writer:
         return self.store.put(resource, obj, owners)
 
 
-def uid_mismatch(
-    resource: Resource, name: str, wanted: str, actual: str, *, subresource: str = ""
-) -> errors.StatusError:
+def uid_mismatch(resource: Resource, name: str, wanted: str, actual: str) -> errors.StatusError:
     """409: the object of that name is another one than the caller means."""
     why = f"Precondition failed: UID in precondition: {wanted}, UID in object meta: {actual}"
-    return errors.conflict(resource, name, why, subresource=subresource)
+    return errors.conflict(resource, name, why)
 
 
 def _identify(resource: Resource, namespace: str, obj: Obj) -> None:
     """The object is of the kind and in the namespace that the URL names."""
     given = metadata.of(obj)
-    for key, wanted in (("apiVersion", resource.api_version), ("kind", resource.kind)):
-        if not obj.get(key):
-            if resource.custom:
-                word = key[0].upper() + key[1:]
-                raise errors.bad_request(f"Object '{word}' is missing in the body")
-            obj[key] = wanted
-        elif obj[key] != wanted:
-            raise errors.bad_request(
-                f'{obj.get("kind")} in version "{obj["apiVersion"]}" cannot be handled as a'
-                f" {resource.kind} in version {resource.api_version}"
-            )
+    kind, version = obj.get("kind"), obj.get("apiVersion")
+    if resource.custom:
+        _identify_custom(resource, obj)
+    elif kind not in (None, "", resource.kind) or version not in (None, "", resource.api_version):
+        raise errors.bad_request(
+            f'{kind} in version "{version}" cannot be handled as a {resource.kind}'
+        )
+    else:
+        obj["kind"], obj["apiVersion"] = resource.kind, resource.api_version
     if resource.namespaced and given.get("namespace", namespace) not in (namespace, ""):
         raise errors.bad_request(
             "the namespace of the provided object does not match the namespace sent on the request"
         )
+
+
+def _identify_custom(resource: Resource, obj: Obj) -> None:
+    kind, version = obj.get("kind"), obj.get("apiVersion")
+    if not kind or not version:
+        word = "apiVersion" if kind else "Kind"
+        raise errors.bad_request(
+            f"the object provided is unrecognized (must be of type {resource.kind}):"
+            f" Object '{word}' is missing"
+        )
+    if version != resource.api_version:
+        raise errors.bad_request(
+            f"the API version in the data ({version}) does not match the expected API version"
+            f" ({resource.api_version})"
+        )
+    if kind != resource.kind:
+        text = f'Invalid value: "{kind}": must be {resource.kind}'
+        name = obj["metadata"].get("name", "")
+        raise errors.invalid(resource, name, [Cause("kind", "FieldValueInvalid", text)])
 
 
 def _check_identity(

@@ -72,6 +72,22 @@ async def test_keyed_items_of_two_managers_live_side_by_side(things: Rest):
     assert left["status"]["conditions"] == [{"type": "B", "status": "True"}]
 
 
+async def test_an_item_goes_with_its_owner_whoever_changed_a_field_of_it(things: Rest):
+    await things.create(THINGS, a_thing())
+    await things.apply(STATUS, a_status(**conditions(("A", "True"))["status"]), "agent")
+    reason = [{"op": "add", "path": "/status/conditions/0/reason", "value": "x"}]
+    await things.json_patch(STATUS, reason, fieldManager="operator")
+    left = await things.apply(STATUS, a_status(state="x"), "agent")
+    assert left["status"] == {"state": "x"}
+
+
+async def test_a_field_that_the_schema_does_not_know_cannot_be_applied(things: Rest):
+    with pytest.raises(Refused) as refused:
+        await things.apply(f"{THINGS}/t", a_thing(bogus=1), "me", fieldValidation="Ignore")
+    assert refused.value.status == 500
+    assert ".spec.bogus: field not declared in schema" in refused.value.message
+
+
 async def test_a_value_that_a_plain_write_changed_belongs_to_its_writer(things: Rest):
     await things.apply(f"{THINGS}/t", a_thing(size=1), "one")
     await things.merge(f"{THINGS}/t", {"spec": {"size": 5}}, fieldManager="user")

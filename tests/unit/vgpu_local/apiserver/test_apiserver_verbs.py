@@ -93,6 +93,20 @@ async def test_custom_kinds_and_leases_are_updated_with_their_version_only(thing
     assert "metadata.resourceVersion" in refused.message
 
 
+async def test_a_lease_is_created_by_its_first_update(rest: Rest):
+    made = await rest.update(f"{LEASES}/l", {"metadata": {"name": "l"}})
+    assert made["metadata"]["uid"]
+
+
+async def test_a_custom_object_of_another_kind_or_version_is_refused(things: Rest):
+    refused = await refusal(things.create(THINGS, {**a_thing(), "kind": "Foo"}))
+    assert (refused.status, refused.body["details"]["causes"][0]["field"]) == (422, "kind")
+    refused = await refusal(things.create(THINGS, {**a_thing(), "apiVersion": "example.dev/v9"}))
+    assert "does not match the expected API version" in refused.message
+    refused = await refusal(things.create(THINGS, {"metadata": {"name": "t"}}))
+    assert "Object 'Kind' is missing" in refused.message
+
+
 async def test_a_merge_patch_with_a_stale_version_is_409(things: Rest):
     made = await things.create(THINGS, a_thing())
     await things.merge(f"{THINGS}/t", {"spec": {"size": 2}})
@@ -167,10 +181,10 @@ async def test_a_custom_object_is_defaulted_and_validated(things: Rest):
     refused = await refusal(things.create(THINGS, a_thing("u", size=99, mode="Z")))
     assert refused.status == 422
     assert [cause["field"] for cause in refused.body["details"]["causes"]] == [
-        "spec.size",
         "spec.mode",
+        "spec.size",
     ]
-    assert refused.message.startswith('Thing.example.dev "u" is invalid: [spec.size: Invalid')
+    assert refused.message.startswith('Thing.example.dev "u" is invalid: [spec.mode: Unsupported')
 
 
 async def test_unknown_fields_are_pruned_with_a_warning_or_refused_when_strict(things: Rest):
