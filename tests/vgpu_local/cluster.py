@@ -74,6 +74,7 @@ class ClusterOptions:
         pace: the kubelets' waiting times.
         backoff: the scheduler's.
         webhooks: whether admission goes through the operator.
+        lease_s: how long the lease of a silent leader lasts.
         log_level: of operator and agents.
     """
 
@@ -82,6 +83,7 @@ class ClusterOptions:
     pace: Pace = Pace()  # noqa: RUF009 - immutable
     backoff: Backoff = Backoff()  # noqa: RUF009 - immutable
     webhooks: bool = True
+    lease_s: int = 15
     log_level: str = "INFO"
 
 
@@ -259,6 +261,7 @@ class LocalCluster:
             config=config,
             authority=self._authority,
             folder=self.folder,
+            lease_s=self._options.lease_s,
             log_level=self._options.log_level,
         )
         self.operator = self._daemon("operator", command, {})

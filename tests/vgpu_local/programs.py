@@ -57,6 +57,7 @@ def operator_command(
     config: Path,
     authority: Authority,
     folder: Path,
+    lease_s: int,
     log_level: str,
 ) -> list[str]:
     """Compose the operator's command line; writes its certificate into `folder`."""
@@ -65,7 +66,7 @@ def operator_command(
         "kubeconfig": kubeconfig,
         "config": config,
         "namespace": NAMESPACE,
-        "lease-duration": 15,
+        "lease-duration": lease_s,
         "extender": f"127.0.0.1:{place.extender}",
         "extender-cert": certificate,
         "extender-key": key,

@@ -1,0 +1,143 @@
+"""What stands in the claims survives every process: the operator, the agent, the kubelet."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from vgpu_api.resources import PODS, VGPU_CLAIMS
+from vgpu_client.errors import ServerError
+from vgpu_local.checker import excesses
+from vgpu_local.cluster import ClusterOptions, LocalCluster
+from vgpu_local.nodes import t4_node
+
+pytestmark = [pytest.mark.xdist_group("local-cluster"), pytest.mark.timeout(180)]
+
+HALF = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 8192}
+
+
+@pytest.fixture
+def cluster() -> Iterator[LocalCluster]:
+    options = ClusterOptions(lease_s=4)
+    with LocalCluster([t4_node("one"), t4_node("two")], options) as cluster:
+        yield cluster
+        assert excesses(cluster.server.history()) == []
+
+
+def create(cluster: LocalCluster, name: str, limits: dict[str, int] = HALF) -> None:
+    container = {
+        "name": "main",
+        "image": "none",
+        "command": ["sleep", "infinity"],
+        "resources": {"limits": limits},
+    }
+    cluster.apply_object(
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name},
+            "spec": {"containers": [container]},
+        }
+    )
+
+
+def runs(cluster: LocalCluster, name: str, limit: float = 60.0) -> dict[str, Any]:
+    def is_running(pod: dict[str, Any]) -> bool:
+        return bool(pod["status"].get("phase") == "Running")
+
+    return cluster.wait_for(PODS, name, is_running, limit=limit)
+
+
+def allocations(cluster: LocalCluster) -> dict[str, Any]:
+    """Allocation by the name of the pod that it is reserved for."""
+    return {
+        claim["status"]["reservedFor"]["podName"]: claim["status"]["allocation"]
+        for claim in cluster.server.objects("vgpuclaims.vgpu.dev", "default")
+        if claim.get("status", {}).get("reservedFor")
+    }
+
+
+def restart(cluster: LocalCluster) -> None:
+    cluster.operator.kill()
+    cluster.operator.start()
+
+
+def test_a_new_operator_keeps_what_was_given_and_gives_no_card_twice(
+    cluster: LocalCluster,
+) -> None:
+    for number in range(3):
+        create(cluster, f"before-{number}")
+    for number in range(3):
+        runs(cluster, f"before-{number}")
+    before = allocations(cluster)
+    restart(cluster)
+    cluster.wait_ready()
+    create(cluster, "after-0")
+    runs(cluster, "after-0")
+    create(cluster, "after-1")  # four halves of two cards are given
+    assert {name: allocations(cluster)[name] for name in before} == before
+    refused_for_memory(cluster, "after-1")
+
+
+def test_nothing_that_asks_for_a_gpu_gets_in_while_no_operator_runs(
+    cluster: LocalCluster,
+) -> None:
+    create(cluster, "first")
+    runs(cluster, "first")
+    cluster.operator.kill()
+    with pytest.raises(ServerError, match="failed calling webhook"):  # fail closed
+        create(cluster, "refused")
+    cluster.operator.start()
+    cluster.wait_ready()
+    create(cluster, "second")
+    runs(cluster, "second")
+
+
+def test_an_agent_that_is_killed_starts_pods_again_and_frees_what_ended_meanwhile(
+    cluster: LocalCluster,
+) -> None:
+    create(cluster, "stays")
+    create(cluster, "goes")
+    node = runs(cluster, "stays")["spec"]["nodeName"]
+    runs(cluster, "goes")
+    agent = cluster.agents[node]
+    agent.kill()
+    cluster.run(cluster.api.delete(PODS, "goes", namespace="default", grace_s=1))
+    agent.start()
+    cluster.wait_ready()
+    create(cluster, "comes")
+    runs(cluster, "comes")
+    gone(cluster, "goes")
+    assert set(allocations(cluster)) == {"stays", "comes"}
+
+
+def test_a_kubelet_restart_leaves_running_pods_their_cards(cluster: LocalCluster) -> None:
+    create(cluster, "stays")
+    pod = runs(cluster, "stays")
+    before = allocations(cluster)
+    cluster.restart_kubelet(pod["spec"]["nodeName"])
+    cluster.wait_ready()
+    create(cluster, "comes")
+    runs(cluster, "comes")
+    assert allocations(cluster)["stays"] == before["stays"]
+
+
+def refused_for_memory(cluster: LocalCluster, pod: str) -> None:
+    uid = cluster.wait_for(PODS, pod, lambda _: True)["metadata"]["uid"]
+
+    def says_why(claim: dict[str, Any]) -> bool:
+        conditions = claim.get("status", {}).get("conditions", [])
+        return any(c["reason"] == "CardInsufficientMemory" for c in conditions)
+
+    cluster.wait_for(VGPU_CLAIMS, f"{pod}-{uid[:8]}", says_why)
+
+
+def gone(cluster: LocalCluster, pod: str) -> None:
+    deadline = time.monotonic() + 30
+    while pod in allocations(cluster):
+        cluster.check()
+        assert time.monotonic() < deadline, "its claim still holds a card"
+        time.sleep(0.05)

@@ -1,0 +1,72 @@
+"""The shape of the tree: what must never appear in it, and what must be fresh."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+TARGETS = frozenset(
+    ("help", "setup", "demo", "test", "e2e", "bench", "lint", "fmt", "crds", "ci", "clean")
+)
+COMPONENTS = ("crds", "operator", "nodeagent", "tests")
+
+
+def test_the_standard_librarys_operator_is_not_shadowed() -> None:
+    """Started in the root, where the folder `operator/` lies first on the path."""
+    code = "import operator, collections; print(operator.__file__)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert Path(done.stdout.strip()).parent == Path(subprocess.__file__).parent
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_component_folders_are_no_packages(component: str) -> None:
+    assert not (ROOT / component / "__init__.py").exists()
+
+
+def test_the_generated_crds_are_fresh() -> None:
+    subprocess.run([sys.executable, "-m", "vgpu_api", "--check"], cwd=ROOT, check=True)
+
+
+def test_a_stale_crd_is_found(tmp_path: Path) -> None:
+    for path in (ROOT / "crds").glob("*.yaml"):
+        (tmp_path / path.name).write_text(path.read_text())
+    (tmp_path / "vgpu.dev_vgpuclaims.yaml").write_text("old\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "vgpu_api", "--check", "--folder", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "vgpu.dev_vgpuclaims.yaml" in done.stderr
+
+
+def test_every_dependency_is_locked_with_its_hash() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
+    locked = set(
+        re.findall(r"^([a-zA-Z0-9._-]+)==", (ROOT / "requirements.lock").read_text(), re.M)
+    )
+    names = {re.split(r"[<>=~!\[]", text)[0].lower().replace("_", "-") for text in wanted}
+    assert names <= {name.lower().replace("_", "-") for name in locked}
+
+
+def test_the_makefile_helps_with_each_of_its_targets() -> None:
+    done = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True)
+    listed = {line.split()[0] for line in done.stdout.splitlines() if line.strip()}
+    assert listed >= TARGETS
+
+
+@pytest.mark.parametrize("target", ["e2e", "bench"])
+def test_a_target_that_has_nothing_to_do_yet_says_so_and_fails(target: str) -> None:
+    done = subprocess.run(["make", target], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "nothing to" in done.stderr

@@ -1,0 +1,50 @@
+"""Arguments, or the environment in their stead, and what is said of wrong ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from vgpu_api.errors import BadInput
+from vgpu_operator.config import Address, Tls, parse
+
+
+def test_the_environment_stands_in_for_an_argument() -> None:
+    config = parse([], {"VGPU_LEASE_DURATION": "30", "VGPU_NAMESPACE": "gpus"})
+    assert (config.lease_duration_s, config.namespace) == (30, "gpus")
+
+
+def test_an_argument_wins_over_the_environment() -> None:
+    assert parse(["--namespace", "here"], {"VGPU_NAMESPACE": "there"}).namespace == "here"
+
+
+def test_addresses_and_certificates_are_read() -> None:
+    config = parse(["--extender", "127.0.0.1:1", "--extender-cert", "c", "--extender-key", "k"], {})
+    assert config.extender == Address("127.0.0.1", 1)
+    assert config.extender_tls == Tls(Path("c"), Path("k"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--extender", "9443"], "is not host:port"),
+        (["--extender", "host:99999"], "is not host:port"),
+        (["--extender-cert", "c"], "go together"),
+        (["--webhook", "0.0.0.0:1"], "webhooks speak HTTPS only"),
+        (["--lease-duration", "soon"], "--lease-duration"),
+    ],
+)
+def test_a_wrong_argument_is_refused_with_what_would_be_right(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        parse(arguments, {})
+    assert said in capsys.readouterr().err
+
+
+def test_a_wrong_cluster_configuration_names_the_path_of_the_error(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text("nvidia: {deviceSplitCount: none}\n")
+    with pytest.raises(BadInput, match=r"nvidia\.deviceSplitCount"):
+        parse(["--config", str(path)], {})
