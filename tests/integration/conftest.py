@@ -1,6 +1,7 @@
 """One cluster for the whole run: the stand-in, or with VGPU_TEST_CLUSTER=real a real control plane.
 
-What only a real one can answer (CEL) lies in `real/` and is not even collected without it.
+What only a real one can answer (CEL) lies in `real/` and is not even collected without it; what
+brings a whole stand-in cluster of its own lies in `local/` and says nothing about a real one.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from vgpu_local.control_plane import ControlPlane, Options
 IS_REAL = os.environ.get("VGPU_TEST_CLUSTER") == "real"
 CRDS = sorted((Path(__file__).parents[2] / "crds").glob("vgpu.dev_*.yaml"))
 
-collect_ignore = [] if IS_REAL else ["real"]
+collect_ignore = ["local"] if IS_REAL else ["real"]
 
 
 @dataclass(frozen=True, slots=True)
