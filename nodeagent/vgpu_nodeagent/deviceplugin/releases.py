@@ -78,7 +78,7 @@ class Releases:
             try:
                 await asyncio.wait_for(self._wanted.wait(), again_s)
             except TimeoutError:
-                await self._look_for_lost_pods()
+                await self.look_for_lost_pods()
             self._wanted.clear()
 
     async def sweep(self) -> None:
@@ -188,7 +188,7 @@ class Releases:
         pod = self._node.view.pod_with_uid(reserved.pod_uid)
         return pod.is_terminal if pod is not None else reserved.pod_uid in self._gone
 
-    async def _look_for_lost_pods(self) -> None:
+    async def look_for_lost_pods(self) -> None:
         """Pods of claims that were never seen here: bound and deleted while the agent was away?
 
         A pod that is merely not bound yet exists, and there is nothing to do for it.

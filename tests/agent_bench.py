@@ -1,0 +1,200 @@
+"""The agent's decisions on records made by hand: no kubelet, no API server, one folder."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import cast
+
+from agent_node import GPU_0, ObedientDriver, a_driver_card
+from builders import a_claim, a_container, a_pod, a_request, an_allocated_device, an_allocation
+from vgpu_api.config import NvidiaConfig
+from vgpu_api.core.pod import Pod
+from vgpu_api.v1alpha1 import ReservedFor, VGPUClaim, VGPUClaimStatus
+from vgpu_nodeagent.deviceplugin.checkpoint import Checkpoint
+from vgpu_nodeagent.deviceplugin.kubelet_checkpoint import KubeletEntry
+from vgpu_nodeagent.deviceplugin.pod_resources import ContainerSlots, PodListing, PodResources
+from vgpu_nodeagent.deviceplugin.prestart import Node, PreStart
+from vgpu_nodeagent.deviceplugin.releases import Releases
+from vgpu_nodeagent.deviceplugin.waiting import WaitingPods
+from vgpu_nodeagent.enforcement import cdi
+from vgpu_nodeagent.enforcement.abi import PageState
+from vgpu_nodeagent.enforcement.allocations import Allocations
+from vgpu_nodeagent.enforcement.cdi import SpecFolder
+from vgpu_nodeagent.enforcement.library import Library
+from vgpu_nodeagent.errors import KubeletUnavailable
+from vgpu_nodeagent.inventory import Inventory
+from vgpu_nodeagent.kubelet_api import deviceplugin_pb2 as dp
+from vgpu_nodeagent.node_view import NodeView
+from vgpu_nodeagent.reports import Reports
+
+SLOT = "nvidia.com/gpu"
+
+
+class SyncedView(NodeView):
+    """A view that a test fills."""
+
+    synced = True
+
+    @property
+    def is_synced(self) -> bool:
+        return self.synced
+
+
+@dataclass(slots=True)
+class Kubelet:
+    """What the kubelet would say: PodResources and its checkpoint."""
+
+    path: Path
+    entries: list[KubeletEntry] = field(default_factory=list)
+    pods: dict[str, str] = field(default_factory=dict)
+    error: str = ""
+
+    def forgets(self, slot: str) -> None:
+        """As after the end of a pod: neither listed nor on record."""
+        self.entries = [entry for entry in self.entries if slot not in entry.slot_ids]
+        self.pods.pop(slot, None)
+        self._write()
+
+    def holds(self, pod: Pod, slot: str, lease: str, container: str = "main") -> None:
+        self.entries.append(
+            KubeletEntry(pod.metadata.uid, container, SLOT, frozenset({slot}), lease)
+        )
+        self.pods[slot] = pod.metadata.name
+        self._write()
+
+    def _write(self) -> None:
+        records = [
+            {
+                "PodUID": entry.pod_uid,
+                "ContainerName": entry.container,
+                "ResourceName": SLOT,
+                "DeviceIDs": sorted(entry.slot_ids),
+                "AllocResp": _answer(entry.lease),
+            }
+            for entry in self.entries
+        ]
+        self.path.write_text(json.dumps({"Data": {"PodDeviceEntries": records}}))
+
+    async def list(self) -> PodListing:
+        if self.error:
+            raise KubeletUnavailable(self.error)
+        containers = tuple(
+            ContainerSlots("default", pod, "main", frozenset({slot}))
+            for slot, pod in self.pods.items()
+        )
+        return PodListing(frozenset(("default", pod) for pod in self.pods.values()), containers)
+
+
+def _answer(lease: str) -> str:
+    device = dp.CDIDevice(name=cdi.device_name(lease))
+    answer = dp.ContainerAllocateResponse(cdi_devices=[device])
+    return base64.b64encode(answer.SerializeToString()).decode()
+
+
+class Said:
+    """Reports that are remembered: for each claim released, the allocation named."""
+
+    def __init__(self) -> None:
+        self.released_claims: list[tuple[str, str]] = []
+
+    def released(self, claim: VGPUClaim, allocated_time: str) -> None:
+        self.released_claims.append((claim.metadata.name, allocated_time))
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *args: None
+
+
+@dataclass(slots=True)
+class Bench:
+    """PreStart with everything around it in a folder."""
+
+    node: Node
+    kubelet: Kubelet
+    view: SyncedView
+    prestart: PreStart
+    said: Said
+    kubelet_pods: Path
+    existing: set[str] = field(default_factory=set)
+    now: float = 0.0
+    releases: Releases = field(init=False)
+
+    async def start(self, pod: Pod, slot: str, *, wanted: bool = True) -> str:
+        """Allocate a slot for a pod and prepare it; returns the lease's name."""
+        lease, _ = self.prestart.allocate([slot])
+        self.kubelet.holds(pod, slot, lease)
+        await self.prestart.prepare([slot], still_wanted=lambda: wanted)
+        return lease
+
+    def nothing_is_granted(self) -> bool:
+        pages = [self.node.allocations.content(x).state for x in self.node.checkpoint.state.leases]
+        return not self.node.checkpoint.state.holdings and PageState.GRANT not in pages
+
+
+async def a_bench(folder: Path) -> Bench:
+    """A node with one 16 GiB card and nothing granted."""
+    view = SyncedView("n1")
+    inventory = Inventory(ObedientDriver([a_driver_card()]), NvidiaConfig())
+    await inventory.refresh()
+    kubelet = Kubelet(folder / "kubelet_internal_checkpoint")
+    node = Node(
+        name="n1",
+        resource=SLOT,
+        view=view,
+        inventory=inventory,
+        checkpoint=Checkpoint(folder / "slots.json"),
+        allocations=Allocations(
+            folder / "slots",
+            SpecFolder(folder / "cdi"),
+            library=Library("build", ()),
+            driver_mounts=(),
+        ),
+        pod_resources=cast("PodResources", kubelet),
+        kubelet_checkpoint=kubelet.path,
+    )
+
+    async def sweep() -> None:
+        await asyncio.sleep(0)
+
+    said = Said()
+    prestart = PreStart(
+        node,
+        reports=cast("Reports", said),
+        waiting=WaitingPods(view, touch=lambda pod: None),
+        sweep=sweep,
+        patience_s=0,
+        now=lambda: 0.0,
+    )
+    bench = Bench(node, kubelet, view, prestart, said, folder / "pods")
+
+    async def exists(namespace: str, name: str, uid: str) -> bool:
+        await asyncio.sleep(0)
+        return uid in bench.existing
+
+    bench.releases = Releases(
+        node,
+        reports=cast("Reports", said),
+        exists=exists,
+        kubelet_pods=bench.kubelet_pods,
+        freed=lambda: None,
+        now=lambda: bench.now,
+    )
+    return bench
+
+
+def a_bound_pod(name: str = "pod-1", uid: str | None = None) -> Pod:
+    return a_pod(name, uid=uid, node="n1", containers=[a_container(limits={SLOT: "1"})])
+
+
+def a_claim_for(pod: Pod, *, memory_mib: int = 1024, name: str = "c", uid: str = "") -> VGPUClaim:
+    device = an_allocated_device(request="main", uuid=GPU_0, memory_mib=memory_mib)
+    status = VGPUClaimStatus(
+        allocation=an_allocation(device, node="n1"),
+        reserved_for=ReservedFor(pod_name=pod.metadata.name, pod_uid=uid or pod.metadata.uid),
+        conditions=[],
+    )
+    return a_claim(name, uid=f"uid-of-{name}", requests=[a_request(name="main")], status=status)

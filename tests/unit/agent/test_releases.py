@@ -1,0 +1,175 @@
+"""Release on records made by hand: nothing is freed while anything says that it is in use."""
+
+from __future__ import annotations
+
+import mmap
+from pathlib import Path
+
+import pytest
+
+from agent_bench import Bench, a_bench, a_bound_pod, a_claim_for
+from builders import a_pod
+from vgpu_api.core.pod import Pod
+from vgpu_client.reflector import Identity
+from vgpu_nodeagent.deviceplugin.releases import UNUSED_LEASE_S
+
+SLOT_0 = "slot-0"
+TIME = "2026-01-01T00:00:00.000000Z"
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> Bench:
+    return await a_bench(tmp_path)
+
+
+async def a_granted_pod(bench: Bench, name: str = "pod-1") -> Pod:
+    pod = a_bound_pod(name)
+    bench.view.pods.added(pod)
+    bench.view.claims.added(a_claim_for(pod))
+    await bench.start(pod, SLOT_0)
+    return pod
+
+
+def delete(bench: Bench, pod: Pod) -> None:
+    bench.view.pods.deleted(Identity("default", pod.metadata.name, pod.metadata.uid))
+
+
+def is_in_use(bench: Bench) -> bool:
+    return bool(bench.node.checkpoint.state.used())
+
+
+async def sweep(bench: Bench) -> None:
+    await bench.releases.sweep()
+
+
+async def test_a_pod_that_runs_keeps_what_it_has(bench: Bench) -> None:
+    await a_granted_pod(bench)
+    await sweep(bench)
+    assert is_in_use(bench)
+    assert bench.said.released_claims == []
+
+
+async def test_a_pod_of_which_nothing_is_left_is_released(bench: Bench) -> None:
+    delete(bench, await a_granted_pod(bench))
+    bench.kubelet.forgets(SLOT_0)
+    await sweep(bench)
+    assert not is_in_use(bench)
+    assert bench.said.released_claims == [("c", TIME)]
+    assert bench.node.allocations.on_disk() == frozenset()
+
+
+async def test_a_terminal_pod_is_released_though_its_object_stays(bench: Bench) -> None:
+    pod = await a_granted_pod(bench)
+    bench.view.pods.modified(a_pod(pod.metadata.name, node="n1", phase="Succeeded"))
+    bench.kubelet.forgets(SLOT_0)
+    await sweep(bench)
+    assert bench.said.released_claims == [("c", TIME)]
+
+
+async def test_a_container_that_the_kubelet_still_lists_is_in_use(bench: Bench) -> None:
+    delete(bench, await a_granted_pod(bench))
+    await sweep(bench)
+    assert is_in_use(bench)
+
+
+async def test_a_vanished_pod_that_the_kubelet_still_cleans_up_is_in_use(bench: Bench) -> None:
+    pod = await a_granted_pod(bench)
+    delete(bench, pod)
+    bench.kubelet.forgets(SLOT_0)
+    folder = bench.kubelet_pods / pod.metadata.uid
+    folder.mkdir(parents=True)
+    await sweep(bench)
+    assert is_in_use(bench)
+    folder.rmdir()
+    await sweep(bench)
+    assert not is_in_use(bench)
+
+
+async def test_a_process_that_still_maps_the_region_keeps_it_in_use(bench: Bench) -> None:
+    """A force-deleted pod is gone for kubelet and API server while its containers still end."""
+    delete(bench, await a_granted_pod(bench))
+    bench.kubelet.forgets(SLOT_0)
+    (region,) = bench.kubelet.path.parent.glob("slots/*/usage/region")
+    with region.open("r+b") as file, mmap.mmap(file.fileno(), 0):
+        await sweep(bench)
+        assert is_in_use(bench)
+    await sweep(bench)
+    assert not is_in_use(bench)
+
+
+async def test_a_new_pod_of_the_same_name_on_the_same_slot_does_not_keep_the_old_one(
+    bench: Bench,
+) -> None:
+    old = await a_granted_pod(bench)
+    delete(bench, old)
+    bench.kubelet.forgets(SLOT_0)
+    new = a_bound_pod(uid="a-newer-one")
+    bench.view.pods.added(new)
+    lease, _ = bench.prestart.allocate([SLOT_0])
+    bench.kubelet.holds(new, SLOT_0, lease)
+    await sweep(bench)
+    assert not is_in_use(bench)
+    assert list(bench.node.checkpoint.state.leases) == [lease]
+
+
+async def test_a_kubelet_that_does_not_answer_frees_nothing(bench: Bench) -> None:
+    delete(bench, await a_granted_pod(bench))
+    bench.kubelet.forgets(SLOT_0)
+    bench.kubelet.error = "PodResources: UNAVAILABLE"
+    await sweep(bench)
+    assert is_in_use(bench)
+
+
+async def test_a_released_holding_is_forgotten_once_its_allocation_is_gone(bench: Bench) -> None:
+    pod = await a_granted_pod(bench)
+    delete(bench, pod)
+    bench.kubelet.forgets(SLOT_0)
+    await sweep(bench)
+    assert bench.node.checkpoint.state.holdings["uid-of-c"].closed
+    bench.view.claims.deleted(Identity("default", "c", "uid-of-c"))
+    await sweep(bench)
+    assert bench.node.checkpoint.state.holdings == {}
+
+
+async def test_a_pod_that_failed_before_any_container_started_is_released(bench: Bench) -> None:
+    pod = a_bound_pod()
+    bench.view.claims.added(a_claim_for(pod))
+    bench.view.pods.added(a_pod(node="n1", phase="Failed"))
+    await sweep(bench)
+    assert bench.said.released_claims == [("c", TIME)]
+
+
+@pytest.mark.parametrize("exists", [True, False])
+async def test_a_pod_never_seen_here_is_released_only_if_it_exists_nowhere(
+    bench: Bench, exists: bool
+) -> None:
+    pod = a_bound_pod()
+    bench.view.claims.added(a_claim_for(pod))
+    if exists:
+        bench.existing.add(pod.metadata.uid)
+    await sweep(bench)
+    assert bench.said.released_claims == []
+    await bench.releases.look_for_lost_pods()
+    await sweep(bench)
+    assert bench.said.released_claims == ([] if exists else [("c", TIME)])
+
+
+async def test_a_lease_that_the_kubelet_never_recorded_is_dropped_after_a_while(
+    bench: Bench,
+) -> None:
+    bench.prestart.allocate([SLOT_0])
+    bench.now = UNUSED_LEASE_S - 1
+    await sweep(bench)
+    assert len(bench.node.checkpoint.state.leases) == 1
+    bench.now = UNUSED_LEASE_S + 1
+    await sweep(bench)
+    assert bench.node.checkpoint.state.leases == {}
+    assert bench.node.allocations.on_disk() == frozenset()
+
+
+async def test_a_lease_that_waits_for_its_image_is_kept_however_long(bench: Bench) -> None:
+    lease, _ = bench.prestart.allocate([SLOT_0])
+    bench.kubelet.holds(a_bound_pod(), SLOT_0, lease)
+    bench.now = 100 * UNUSED_LEASE_S
+    await sweep(bench)
+    assert list(bench.node.checkpoint.state.leases) == [lease]
