@@ -180,11 +180,9 @@ async def test_a_custom_object_is_defaulted_and_validated(things: Rest):
     assert made["spec"]["mode"] == "A"
     refused = await refusal(things.create(THINGS, a_thing("u", size=99, mode="Z")))
     assert refused.status == 422
-    assert [cause["field"] for cause in refused.body["details"]["causes"]] == [
-        "spec.mode",
-        "spec.size",
-    ]
-    assert refused.message.startswith('Thing.example.dev "u" is invalid: [spec.mode: Unsupported')
+    fields = {cause["field"] for cause in refused.body["details"]["causes"]}
+    assert fields == {"spec.mode", "spec.size"}
+    assert refused.message.startswith('Thing.example.dev "u" is invalid: [spec.')
 
 
 async def test_unknown_fields_are_pruned_with_a_warning_or_refused_when_strict(things: Rest):
