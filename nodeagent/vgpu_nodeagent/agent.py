@@ -40,7 +40,7 @@ from vgpu_nodeagent.metrics import Metrics
 from vgpu_nodeagent.node_view import NodeView
 from vgpu_nodeagent.publisher import Publisher
 from vgpu_nodeagent.reports import Reports
-from vgpu_nodeagent.usage import PERIOD_S, CoarseUsage
+from vgpu_nodeagent.usage import PERIOD_S, CoarseUsage, use_of_claims
 
 logger = logging.getLogger(__name__)
 
@@ -249,6 +249,8 @@ class Agent:
 
     async def _measure(self) -> None:
         while True:
+            uses = use_of_claims(self._node.checkpoint.state, self._node.allocations)
+            self._metrics.claims(self._config.node_name, uses)
             try:
                 usage = await self._driver.usage()
             except DriverUnavailable as error:

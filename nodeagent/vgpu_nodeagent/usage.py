@@ -1,14 +1,21 @@
-"""Coarse use of the cards for their API objects: seldom, and only when it moved.
+"""Use of the cards: coarse for their API objects, per claim for the metrics.
 
-Exact numbers are for the metrics; an object that changed with every allocation would keep every
-watcher in the cluster busy.
+An object that changed with every allocation would keep every watcher in the cluster busy, so it
+is written seldom, and only when something moved.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
+from dataclasses import dataclass
 
+from vgpu_nodeagent.deviceplugin.slots import SlotState
 from vgpu_nodeagent.drivers.base import CardUsage
+from vgpu_nodeagent.enforcement.allocations import Allocations
+from vgpu_nodeagent.errors import PageDamaged
+
+logger = logging.getLogger(__name__)
 
 STEP_PERCENT = 5
 PERIOD_S = 30.0
@@ -43,3 +50,36 @@ class CoarseUsage:
     def shown(self, uuid: str) -> CardUsage | None:
         """What to show of a card."""
         return self._shown.get(uuid)
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimUse:
+    """Bytes of one card that a claim may use, and says that it uses."""
+
+    limit: int = 0
+    used: int = 0
+
+
+def use_of_claims(
+    state: SlotState, allocations: Allocations
+) -> Mapping[tuple[str, str, str], ClaimUse]:
+    """Limit and use by (namespace, claim, card UUID), from the pages and regions of its containers.
+
+    A region is its container's word: one that cannot be read is left out and logged.
+    """
+    found: dict[tuple[str, str, str], ClaimUse] = {}
+    for lease in state.leases.values():
+        holding = state.holdings.get(lease.claim_uid)
+        if holding is None:
+            continue
+        try:
+            limits = {d.uuid: d.memory_bytes for d in allocations.content(lease.name).devices}
+            used = {use.uuid: use.used_bytes for use in allocations.usage(lease.name)}
+        except PageDamaged as error:
+            logger.warning("no usage: %s", error)
+            continue
+        for uuid, limit in limits.items():
+            key = (holding.namespace, holding.claim_name, uuid)
+            old = found.get(key, ClaimUse())
+            found[key] = ClaimUse(old.limit + limit, old.used + used.get(uuid, 0))
+    return found

@@ -58,8 +58,6 @@ REGION_COLUMN = struct.Struct("<Q64sQQQ")
 REGION_COLUMN_BYTES = 192
 REGION_SLOTS_OFFSET = 16384
 REGION_SLOT_BYTES = 2048
-# struct vgpu_region_slot: owner, start_time, pid_namespace, image, pid, host_pid.
-REGION_SLOT_HEADER = struct.Struct("<QQQQII")
 REGION_SLOT_USED_OFFSET = 128
 REGION_SLOT_USED = struct.Struct(f"<{MAX_DEVICES}Q")
 REGION_READY = 1

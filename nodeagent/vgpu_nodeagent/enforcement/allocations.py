@@ -141,6 +141,14 @@ class Allocations:
         """
         return page.read_page(self._root / lease / "limits")
 
+    def usage(self, lease: str) -> tuple[region.DeviceUse, ...]:
+        """What the processes of an allocation say that they use.
+
+        Raises:
+            PageDamaged: The region is missing, or its container has damaged it.
+        """
+        return region.read_region(self._root / lease / "usage" / "region")
+
     def on_disk(self) -> frozenset[str]:
         """Every allocation that has a folder or a spec, leftovers included."""
         folders = {f.name for f in self._root.iterdir()} if self._root.is_dir() else set()
