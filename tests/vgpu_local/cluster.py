@@ -297,9 +297,8 @@ class LocalCluster:
         self._undo.callback(lambda: self._loop.run(_cancelled(self._scheduling), limit=10))
 
     def _daemon(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> Daemon:
-        daemon = Daemon(
-            name, command, program_environment(environment), self.folder / f"{name}.log"
-        )
+        variables = program_environment(self.folder, environment)
+        daemon = Daemon(name, command, variables, self.folder / f"{name}.log")
         self._undo.callback(daemon.stop)
         self._daemons.append(daemon)
         daemon.start()

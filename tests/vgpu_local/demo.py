@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from vgpu_api.resources import PODS, VGPU_CLAIMS
+from vgpu_api.resources import GPU_DEVICES, PODS, VGPU_CLAIMS
 from vgpu_local.cluster import LocalCluster
 from vgpu_local.kubectl import Kubectl
 from vgpu_local.nodes import a100_node, t4_node
@@ -90,6 +90,8 @@ class Demo:
         self.runs("uses-small")
 
         self.say("All of it.")
+        for device in self._cluster.server.objects("gpudevices.vgpu.dev"):
+            self.shows_its_claims(device["metadata"]["name"])
         self.kubectl("get", "gpudevices,vgpuclaims,pods")
         print(f"\nDone in {time.monotonic() - self._began:.1f} s.")
 
@@ -114,6 +116,21 @@ class Demo:
     def runs(self, pod: str) -> None:
         """Wait until a pod runs."""
         self._cluster.wait_for(PODS, pod, lambda found: found["status"].get("phase") == "Running")
+
+    def shows_its_claims(self, device: str) -> None:
+        """Wait until a device shows the claims that hold it: the view follows the claims."""
+        claims = [
+            claim["metadata"]["name"]
+            for claim in self._cluster.server.objects("vgpuclaims.vgpu.dev")
+            for card in claim["status"].get("allocation", {}).get("devices", ())
+            if card["name"] == device
+        ]
+
+        def shows(found: dict[str, Any]) -> bool:
+            shown = found["status"].get("claims", ())
+            return sorted(claim["name"] for claim in shown) == sorted(claims)
+
+        self._cluster.wait_for(GPU_DEVICES, device, shows)
 
     def refused(self, pod: str) -> str:
         """Wait until the claim of a pod says why it has nothing; returns its name."""

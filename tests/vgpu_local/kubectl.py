@@ -43,7 +43,12 @@ class Kubectl:
     ) -> subprocess.CompletedProcess[str]:
         """Run a command; its output is text, its exit code the caller's to judge."""
         command: Sequence[str] = [self.program, *arguments]
-        environment = {**os.environ, "KUBECONFIG": str(self.kubeconfig)}
+        cache = self.kubeconfig.parent / "kubectl-cache"  # else it writes below the home folder
+        environment = {
+            **os.environ,
+            "KUBECONFIG": str(self.kubeconfig),
+            "KUBECACHEDIR": str(cache),
+        }
         return subprocess.run(
             command,
             env=environment,

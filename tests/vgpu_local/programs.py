@@ -108,14 +108,17 @@ def driver_environment(machine: Path) -> Mapping[str, str]:
     return {"VGPU_FAKE_MACHINE": str(machine), "LD_LIBRARY_PATH": str(DRIVER_FOLDER)}
 
 
-def program_environment(extra: Mapping[str, str]) -> dict[str, str]:
-    """Return this process's environment without what would lead a program to another cluster."""
+def program_environment(folder: Path, extra: Mapping[str, str]) -> dict[str, str]:
+    """Return this process's environment without what would lead a program to another cluster.
+
+    What a program leaves in its temporary folder when it is killed goes with `folder`.
+    """
     kept = {
         name: value
         for name, value in os.environ.items()
         if name != "KUBECONFIG" and not name.startswith(("KUBERNETES_", "VGPU_", "NVIDIA_"))
     }
-    return {**kept, "PYTHONUNBUFFERED": "1", **extra}
+    return {**kept, "PYTHONUNBUFFERED": "1", "TMPDIR": str(folder), **extra}
 
 
 def _module(name: str, arguments: Mapping[str, object]) -> list[str]:

@@ -133,7 +133,7 @@ class GPUDeviceStatus(ApiModel):
     """The driver's version."""
     runtime_version: Annotated[str, Field(max_length=64)] = ""
     """The newest CUDA version that the driver serves."""
-    pci_bus_id: Annotated[str, Field(max_length=64)] = ""
+    pci_bus_id: Annotated[str, Field(max_length=64)] = Field(default="", alias="pciBusID")
     """Where the card sits on the bus."""
     numa_node: int | None = None
     """The NUMA node it belongs to; absent when unknown."""

@@ -22,7 +22,7 @@ from vgpu_operator.ledger import Holder, Ledger
 
 logger = logging.getLogger(__name__)
 
-_EVERY_S = 0.5
+_EVERY_S = 0.25
 
 
 class DeviceView:
