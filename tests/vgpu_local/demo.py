@@ -7,6 +7,7 @@ KUBECONFIG to play with.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import shlex
 import signal
@@ -186,7 +187,8 @@ def main(arguments: list[str] | None = None) -> int:
             return 1
         if options.keep:
             print(f"\nexport KUBECONFIG={cluster.kubeconfig}\nCtrl-C ends it.", flush=True)
-            signal.sigwait({signal.SIGINT, signal.SIGTERM})
+            with contextlib.suppress(KeyboardInterrupt):
+                signal.pause()
     return 0
 
 
