@@ -28,7 +28,7 @@ from vgpu_client.status_writer import StatusWriter
 from vgpu_client.transport import Object
 from vgpu_operator.config import OperatorConfig
 from vgpu_operator.engine.books import Books
-from vgpu_operator.engine.claim_writer import ClaimWriter
+from vgpu_operator.engine.claim_writer import ClaimWriter, Key
 from vgpu_operator.engine.device_view import DeviceView
 from vgpu_operator.engine.engine import Engine
 from vgpu_operator.engine.recorder import Recorder
@@ -78,6 +78,7 @@ class Operator:
             StatusWriter(api, VGPU_CLAIMS, budget_s=self._elector.remaining_s),
             known=books.claim,
             learned=self._learned,
+            ended=self._ended,
             may_write=self.leads,
         )
         self._writer = writer
@@ -156,6 +157,9 @@ class Operator:
 
     def _learned(self, claim: VGPUClaim) -> None:
         self.engine.claim_changed(claim)
+
+    def _ended(self, key: Key) -> None:
+        self.engine.note(key)
 
     def _make_reflectors(self, api: Api) -> list[Reflector[Any]]:
         engine = self.engine

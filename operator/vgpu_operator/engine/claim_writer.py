@@ -95,6 +95,8 @@ class ClaimWriter:
         writer: Writes their status.
         known: The newest version of a claim that we have, to spare a read.
         learned: Told every version that a write or a read brought.
+        ended: Told of a claim when its last write has ended, however: what had to wait for that
+            is to be looked at now.
         may_write: Whether this replica may still decide; a write waits for nothing else.
         sleep: Waits between attempts.
     """
@@ -106,6 +108,7 @@ class ClaimWriter:
         *,
         known: Callable[[Key], VGPUClaim | None],
         learned: Callable[[VGPUClaim], None],
+        ended: Callable[[Key], None] = lambda key: None,
         may_write: Callable[[], bool] = lambda: True,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
@@ -113,6 +116,7 @@ class ClaimWriter:
         self._writer = writer
         self._known = known
         self._learned = learned
+        self._ended = ended
         self._may_write = may_write
         self._sleep = sleep
         self._last: dict[Key, asyncio.Task[Result]] = {}
@@ -136,6 +140,7 @@ class ClaimWriter:
     def _tidy(self, key: Key, done: asyncio.Task[Result]) -> None:
         if self._last.get(key) is done:
             del self._last[key]
+            self._ended(key)
 
     async def _after(self, previous: asyncio.Task[Result] | None, write: ClaimWrite) -> Result:
         if previous is not None:

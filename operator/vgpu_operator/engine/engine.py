@@ -20,7 +20,7 @@ from vgpu_api.v1alpha1 import GPUDevice, VGPUClaim
 from vgpu_client.api import Api
 from vgpu_client.errors import ClientError
 from vgpu_operator.engine.books import Books, key_of
-from vgpu_operator.engine.claim_writer import ClaimWrite, ClaimWriter, Key
+from vgpu_operator.engine.claim_writer import ClaimWriter, Key
 from vgpu_operator.engine.consumers import Consumer, consumer_of
 from vgpu_operator.engine.refusals import Refusal
 from vgpu_operator.engine.release import is_stranded, release_reason
@@ -103,7 +103,7 @@ class Engine:
                     self._fresh[consumer.uid] = None
             else:
                 self._forget_pod(consumer.uid)
-            self._note(consumer.claim)
+            self.note(consumer.claim)
         return self.books.consumer(consumer.uid)
 
     def pod_gone(self, uid: str) -> None:
@@ -112,7 +112,7 @@ class Engine:
         self._forget_pod(uid)
         self._parked.discard(uid)
         if consumer is not None:
-            self._note(consumer.claim)
+            self.note(consumer.claim)
 
     def claim_changed(self, claim: VGPUClaim) -> None:
         """A version of a claim was seen or written."""
@@ -120,7 +120,7 @@ class Engine:
             return
         self._ledger.apply_claim(claim)
         key = key_of(claim)
-        self._note(key)
+        self.note(key)
         for consumer in self.books.consumers_of(key):
             if consumer.uid in self._waiting:
                 self._fresh[consumer.uid] = None
@@ -155,7 +155,7 @@ class Engine:
         self._ledger.remove_node(name)
         for claim in self.books.claims():
             if claim.status.allocation and claim.status.allocation.node_name == name:
-                self._note(key_of(claim))
+                self.note(key_of(claim))
 
     def device_changed(self, device: GPUDevice) -> None:
         """A device was seen."""
@@ -188,7 +188,7 @@ class Engine:
     def tend_everything(self) -> None:
         """This replica begins to lead: look at all there is."""
         for claim in self.books.claims():
-            self._note(key_of(claim))
+            self.note(key_of(claim))
         for consumer in self.books.consumers():
             if consumer.wants_node or consumer.lacks_grant:
                 self._fresh[consumer.uid] = None
@@ -228,7 +228,8 @@ class Engine:
             self._decide(consumer)
         self._teller.tell_what_is_due()
 
-    def _note(self, key: Key) -> None:
+    def note(self, key: Key) -> None:
+        """A claim is to be looked at."""
         self._claims[key] = None
         self.wake()
 
@@ -285,7 +286,7 @@ class Engine:
             return  # the end of the write brings it here again
         self._immediate.pop(key, None)
         if is_stranded(claim):
-            self._submit(unstrand_write(claim))
+            self._writer.submit(unstrand_write(claim))
             return
         reason = release_reason(claim, self.books)
         if reason is not None:
@@ -295,20 +296,20 @@ class Engine:
             return
         if claim.status.allocation is not None:
             if is_true(claim.status.conditions, PREPARED) and claim.status.state == "Allocated":
-                self._submit(in_use_write(claim, now=self._clock.unix()))
+                self._writer.submit(in_use_write(claim, now=self._clock.unix()))
         elif claim.spec.binding_mode == "Immediate":
             self._immediate[key] = None
             self.wake()
         elif not self.books.consumers_of(key) and claim.status.state in (None, "Pending"):
             wish = Wish.waiting()
             if not says(claim, wish):
-                self._submit(refusal_write(key, wish, now=self._clock.unix()))
+                self._writer.submit(refusal_write(key, wish, now=self._clock.unix()))
 
     def _release(self, claim: VGPUClaim, reason: str) -> None:
         reservation = self.scheduler.reservations.of_claim(key_of(claim))
         if reservation is not None:
             self.scheduler.reservations.drop(reservation)
-        self._submit(release_write(claim, reason, now=self._clock.unix()))
+        self._writer.submit(release_write(claim, reason, now=self._clock.unix()))
 
     def release_reservation(self, reservation: Reservation, message: str) -> None:
         """Give the cards back of a reservation that no pod will use; an Immediate claim's stay."""
@@ -323,7 +324,7 @@ class Engine:
         wish = Wish.refused(
             reason="ReservationExpired", message="its pod was not bound in time; decided anew then"
         )
-        self._submit(
+        self._writer.submit(
             refusal_write(reservation.claim, wish, now=self._clock.unix(), instead_of=expired)
         )
 
@@ -334,11 +335,7 @@ class Engine:
         consumer = self.books.consumer(reservation.pod_uid)
         if consumer is not None and consumer.wants_node:
             self._fresh[consumer.uid] = None
-        self._note(reservation.claim)
-
-    def _submit(self, write: ClaimWrite) -> None:
-        task = self._writer.submit(write)
-        task.add_done_callback(lambda _: self._note(write.key))
+        self.note(reservation.claim)
 
     async def _poke(self, consumer: Consumer) -> None:
         """Make kube-scheduler look again: there is room now, and it cannot see that."""

@@ -41,6 +41,7 @@ class Replica:
             StatusWriter(self.api, VGPU_CLAIMS, sleep=self._no_sleep),
             known=self.books.claim,
             learned=lambda claim: self.engine.claim_changed(claim),
+            ended=lambda key: self.engine.note(key),
             may_write=lambda: self.leading,
             sleep=self._no_sleep,
         )

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from builders import a_claim, a_container, a_node, a_pod, a_request
+from vgpu_api.names import pod_claim_name
 from vgpu_api.resources import VGPU_CLAIMS
+from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_operator.engine.reservations import ASKED_S, NEVER_ASKED_S
 
 
@@ -107,6 +109,25 @@ async def test_a_deleted_claim_that_holds_nothing_is_let_go(replica: Any) -> Non
     assert replica.api.claim("going")["metadata"]["finalizers"] == ["other/one"]
 
 
+async def test_a_claim_deleted_while_a_refusal_is_written_is_let_go(replica: Any) -> None:
+    """The deletion is seen while a write is under way, and that write then comes to nothing."""
+    replica.card(memory_mib=64)
+    pod = replica.pod()
+    await replica.settle()
+    name = replica.claim_of(pod).metadata.name
+    replica.card(memory_mib=128, resource_version=2)
+    replica.time += 10
+    replica.api.gate.clear()
+    replica.engine.round()
+    raw = replica.api.claim(name)
+    raw["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    replica.engine.claim_changed(VGPUClaim.read(replica.api.put(VGPU_CLAIMS, raw)))
+    replica.engine.round()
+    replica.api.gate.set()
+    await replica.settle()
+    assert replica.api.claim(name)["metadata"]["finalizers"] == []
+
+
 async def test_a_claim_written_after_its_deletion_was_seen_holds_nothing(replica: Any) -> None:
     """The answer to a write may come after the watch told of the deletion."""
     replica.card()
@@ -136,8 +157,6 @@ async def a_bound_pod_that_goes(replica: Any) -> str:
 
 
 def say_released(replica: Any, name: str, allocated_time: str) -> None:
-    from vgpu_api.v1alpha1 import VGPUClaim
-
     raw = replica.api.claim(name)
     raw["status"]["conditions"].append(
         {"type": "Released", "status": "True", "message": f"allocation of {allocated_time}"}
@@ -147,6 +166,4 @@ def say_released(replica: Any, name: str, allocated_time: str) -> None:
 
 
 def name_suffix(replica: Any, pod: Any) -> str:
-    from vgpu_api.names import pod_claim_name
-
     return pod_claim_name(pod.metadata.name, pod.metadata.uid).removeprefix("pod-1-")
