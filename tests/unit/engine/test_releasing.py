@@ -8,6 +8,7 @@ from builders import a_claim, a_container, a_node, a_pod, a_request
 from vgpu_api.names import pod_claim_name
 from vgpu_api.resources import VGPU_CLAIMS
 from vgpu_api.v1alpha1 import VGPUClaim
+from vgpu_client.errors import ApiError
 from vgpu_operator.engine.reservations import ASKED_S, NEVER_ASKED_S
 
 
@@ -123,6 +124,8 @@ async def test_a_claim_deleted_while_a_refusal_is_written_is_let_go(replica: Any
     raw["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     replica.engine.claim_changed(VGPUClaim.read(replica.api.put(VGPU_CLAIMS, raw)))
     replica.engine.round()
+    refused = [ApiError("not allowed", status=403)]
+    replica.api.before = lambda verb, _: refused.pop() if refused else None
     replica.api.gate.set()
     await replica.settle()
     assert replica.api.claim(name)["metadata"]["finalizers"] == []
