@@ -116,7 +116,7 @@ async def test_a_claim_deleted_while_a_refusal_is_written_is_let_go(replica: Any
     pod = replica.pod()
     await replica.settle()
     name = replica.claim_of(pod).metadata.name
-    replica.card(memory_mib=128, resource_version=2)
+    replica.card(memory_mib=64, cordoned=True, resource_version=2)  # another reason
     replica.time += 10
     replica.api.gate.clear()
     replica.engine.round()
