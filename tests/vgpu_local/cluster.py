@@ -7,7 +7,6 @@ whatever way `with` is left, every process that was started has ended and the fo
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import contextlib
 import shutil
@@ -30,9 +29,10 @@ from vgpu_api.resources import Resource
 from vgpu_client.api import Api
 from vgpu_client.transport import Object
 from vgpu_local.apiserver import ApiServer
-from vgpu_local.assembly import admit_through, extender_config, furnish, leave_on_terminate
+from vgpu_local.assembly import admit_through, furnish, leave_on_terminate
 from vgpu_local.background import BackgroundLoop
 from vgpu_local.daemon import Daemon
+from vgpu_local.foundation import ExtenderAccess, Foundation, StandIn
 from vgpu_local.kubelet.folders import make_folders
 from vgpu_local.kubelet.kubelet import Kubelet
 from vgpu_local.kubelet.process import ExecResult
@@ -48,7 +48,6 @@ from vgpu_local.programs import (
     program_environment,
 )
 from vgpu_local.readiness import missing, plural
-from vgpu_local.scheduler.loop import Scheduler
 from vgpu_local.scheduler.queue import Backoff
 
 T = TypeVar("T")
@@ -93,7 +92,6 @@ class LocalCluster:
     Attributes:
         folder: the run folder; has `kubeconfig`, a log file for each process, a folder a node.
         kubeconfig: an administrator's.
-        server: the API server, with its faults and history.
         operator: the operator's process.
         agents: one process for each node, by node name.
         kubelets: by node name; call them through the methods here, their loop is another thread's.
@@ -103,8 +101,15 @@ class LocalCluster:
         self,
         nodes: Sequence[GpuNode],
         options: ClusterOptions = ClusterOptions(),
+        foundation: Foundation | None = None,
     ) -> None:
-        """Describe a cluster; nothing is started yet."""
+        """Describe a cluster; nothing is started yet.
+
+        Args:
+            nodes: each gets a kubelet and an agent.
+            options: see there.
+            foundation: what it runs on; None for the stand-in.
+        """
         self.folder = Path()
         self.kubeconfig = Path()
         self.agents: dict[str, Daemon] = {}
@@ -113,6 +118,11 @@ class LocalCluster:
         self._options = options
         self._place = free_place()
         self._authority = Authority()
+        self._foundation: Foundation = foundation or StandIn(
+            authority=self._authority,
+            scheduler_names=options.scheduler_names,
+            backoff=options.backoff,
+        )
         self._undo = contextlib.ExitStack()
         self._api: Api | None = None
         self._daemons: list[Daemon] = []
@@ -149,16 +159,17 @@ class LocalCluster:
         leave_on_terminate(self._undo)
         self.folder = Path(tempfile.mkdtemp(prefix="vgpu-local-"))
         self._undo.callback(shutil.rmtree, self.folder, ignore_errors=True)
-        self.server = self._undo.enter_context(ApiServer(authority=self._authority))
-        self.kubeconfig = self.server.kubeconfig(self.folder / "kubeconfig")
+        self._undo.callback(self._foundation.stop)
+        self.kubeconfig = self._foundation.start(self.folder)
         self._loop = BackgroundLoop("cluster")
         self._undo.callback(self._loop.stop)
         self._api = self.run(self._connect())
+        self._foundation.connected(self.api, self._loop)
         self.run(furnish(self.api))
         self._start_operator()
         for node in self._nodes:
             self._start_node(node)
-        self.run(self._start_scheduler())
+        self._start_scheduler()
         self.wait_ready(limit)
         if self._options.webhooks:
             self.run(admit_through(self.api, self._place, self._authority))
@@ -174,6 +185,12 @@ class LocalCluster:
         """A client; its coroutines go through `run`."""
         assert self._api is not None, "the cluster was not started"
         return self._api
+
+    @property
+    def server(self) -> ApiServer:
+        """The stand-in API server, with its faults and history; a real one has neither."""
+        assert isinstance(self._foundation, StandIn), "this cluster has a real API server"
+        return self._foundation.server
 
     def run(self, work: Coroutine[Any, Any, T], *, limit: float = 60.0) -> T:
         """Run a coroutine on the cluster's loop, from any other thread."""
@@ -211,7 +228,7 @@ class LocalCluster:
         space = namespace if resource.namespaced else None
         seen = "there is no such object"
         while time.monotonic() < deadline:
-            for found in self.server.objects(plural(resource), space):
+            for found in self.objects(plural(resource), space):
                 if found["metadata"]["name"] == name:
                     if holds(found):
                         return found
@@ -219,6 +236,10 @@ class LocalCluster:
             self.check()
             time.sleep(0.05)
         raise NotReady(f"{resource.kind} {name} is not as wanted after {limit:g} s: {seen}")
+
+    def objects(self, resource: str, namespace: str | None = None) -> list[Object]:
+        """Return the present objects of a kind, named `pods`, `vgpuclaims.vgpu.dev` and so on."""
+        return self._foundation.objects(resource, namespace)
 
     def exec(
         self,
@@ -285,16 +306,17 @@ class LocalCluster:
         )
         self.agents[node.name] = self._daemon(f"agent-{node.name}", command, environment)
 
-    async def _start_scheduler(self) -> None:
-        trust = self._authority.client_context()
-        scheduler = Scheduler(
-            self.api,
-            self._options.scheduler_names,
-            [extender_config(self._place, trust, self._settings.nvidia)],
-            backoff=self._options.backoff,
+    def _start_scheduler(self) -> None:
+        certificate, key = self._authority.leaf().write(self.folder, name="scheduler")
+        self._extender = ExtenderAccess(
+            place=self._place,
+            trust=self.folder / "operator-ca.crt",
+            certificate=certificate,
+            key=key,
+            nvidia=self._settings.nvidia,
         )
-        self._scheduling = asyncio.create_task(scheduler.run())
-        self._undo.callback(lambda: self._loop.run(_cancelled(self._scheduling), limit=10))
+        self._undo.callback(self._foundation.unschedule)
+        self._foundation.schedule(self._extender)
 
     def _daemon(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> Daemon:
         variables = program_environment(self.folder, environment)
@@ -315,10 +337,10 @@ class LocalCluster:
         """
         deadline = time.monotonic() + limit
         while gaps := missing(
-            self.server,
+            self.objects,
             self._nodes,
             self._place,
-            trust=self._authority.client_context(),
+            trust=self._extender.tls(),
             count_resource=self._settings.nvidia.resource_count_name,
         ):
             self.check()
@@ -331,21 +353,15 @@ class LocalCluster:
 
         Raises:
             DaemonDied: a process ended.
-            Exception: what ended the scheduler.
+            Exception: what ended the scheduler, or a part of Kubernetes.
         """
         for daemon in self._daemons:
             daemon.check()
-        if self._scheduling.done():
-            self._scheduling.result()
+        self._foundation.check()
 
     def _container(self, namespace: str, pod: str, container: str | None) -> tuple[Kubelet, str]:
-        for found in self.server.objects("pods", namespace):
+        for found in self.objects("pods", namespace):
             if found["metadata"]["name"] == pod and found["spec"].get("nodeName"):
                 first = found["spec"]["containers"][0]["name"]
                 return self.kubelets[found["spec"]["nodeName"]], container or first
         raise LookupError(f"no pod {namespace}/{pod} is on any node")
-
-
-async def _cancelled(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)

@@ -16,7 +16,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -42,14 +42,12 @@ class Options:
 
     Attributes:
         controllers: Run kube-controller-manager (garbage collection, namespaces that go).
-        scheduler: Run kube-scheduler.
-        scheduler_config: A KubeSchedulerConfiguration; None for the scheduler's defaults.
+        scheduler: Run kube-scheduler, as it is by default.
         apiserver_args: More flags for the API server.
     """
 
     controllers: bool = False
     scheduler: bool = False
-    scheduler_config: Path | None = None
     apiserver_args: Sequence[str] = ()
 
 
@@ -108,11 +106,39 @@ class ControlPlane:
             self._await_ready()
             if self._options.controllers:
                 self._start_controllers()
-            if self._options.scheduler or self._options.scheduler_config:
-                self._start_scheduler()
+            if self._options.scheduler:
+                self.start_scheduler({})
         except BaseException:
             self.stop()
             raise
+
+    def start_scheduler(self, config: Mapping[str, object]) -> None:
+        """Start kube-scheduler.
+
+        Args:
+            config: fields of a KubeSchedulerConfiguration; how to log in is added here.
+        """
+        kubeconfig = self._kubeconfig_of("system:kube-scheduler")
+        path = self._folder / "kube-scheduler.json"
+        document = {
+            "apiVersion": "kubescheduler.config.k8s.io/v1",
+            "kind": "KubeSchedulerConfiguration",
+            "leaderElection": {"leaderElect": False},
+            "clientConnection": {"kubeconfig": str(kubeconfig)},
+            **config,
+        }
+        path.write_text(json.dumps(document))
+        self._launch("kube-scheduler", f"--config={path}", "--secure-port=0")
+
+    def check(self) -> None:
+        """Make sure that everything that was started still runs.
+
+        Raises:
+            RuntimeError: one of the programs ended; says which and why.
+        """
+        for process in self._processes:
+            if process.poll() is not None:
+                raise RuntimeError(f"it ended: {self._last_words()}")
 
     def stop(self) -> None:
         """End what was started and remove its files."""
@@ -216,21 +242,6 @@ class ControlPlane:
             f"--service-account-private-key-file={self._folder}/sa.key",
         )
 
-    def _start_scheduler(self) -> None:
-        config = self._options.scheduler_config
-        self._launch(
-            "kube-scheduler",
-            *(
-                [f"--config={config}"]
-                if config
-                else [
-                    f"--kubeconfig={self._kubeconfig_of('system:kube-scheduler')}",
-                    "--leader-elect=false",
-                ]
-            ),
-            "--secure-port=0",
-        )
-
     def _launch(self, program: str, *arguments: str) -> None:
         # setpriv: a test run that is killed must not leave servers behind.
         command = ["setpriv", "--pdeathsig=KILL", str(self.programs / program), *arguments]
@@ -246,9 +257,7 @@ class ControlPlane:
         trust = self._authority.client_context()
         deadline = time.monotonic() + _START_S
         while time.monotonic() < deadline:
-            for process in self._processes:
-                if process.poll() is not None:
-                    raise RuntimeError(f"it ended at start: {self._last_words()}")
+            self.check()
             try:
                 with urllib.request.urlopen(request, timeout=5, context=trust) as answer:
                     if answer.status == 200:

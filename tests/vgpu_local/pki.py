@@ -21,6 +21,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 _LIFETIME = dt.timedelta(days=2)
 _BACKDATE = dt.timedelta(minutes=5)
+_BOTH_ENDS = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,10 @@ class Authority:
     def leaf(
         self, *, names: Sequence[str] = ("localhost",), addresses: Sequence[str] = ("127.0.0.1",)
     ) -> Leaf:
-        """A server certificate for these DNS names and IP addresses (at least one name)."""
+        """A certificate for these DNS names and IP addresses (at least one name).
+
+        It serves for a server and, where clients must show one, for a client.
+        """
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0][:64])])
         alternatives: list[x509.GeneralName] = [x509.DNSName(name) for name in names]
@@ -89,7 +93,7 @@ class Authority:
             self._builder(subject, key.public_key())
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
-            .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+            .add_extension(x509.ExtendedKeyUsage(_BOTH_ENDS), critical=False)
             .add_extension(self._authority_id, critical=False)
             .sign(self._key, hashes.SHA256())
         )

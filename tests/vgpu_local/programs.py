@@ -60,8 +60,13 @@ def operator_command(
     lease_s: int,
     log_level: str,
 ) -> list[str]:
-    """Compose the operator's command line; writes its certificate into `folder`."""
+    """Compose the operator's command line; writes its certificate into `folder`.
+
+    Only who shows a certificate of `authority` may call the extender.
+    """
     certificate, key = authority.leaf().write(folder, name="operator")
+    trust = folder / "operator-ca.crt"
+    trust.write_bytes(authority.certificate)
     arguments = {
         "kubeconfig": kubeconfig,
         "config": config,
@@ -70,6 +75,7 @@ def operator_command(
         "extender": f"127.0.0.1:{place.extender}",
         "extender-cert": certificate,
         "extender-key": key,
+        "extender-client-ca": trust,
         "webhook": f"127.0.0.1:{place.webhook}",
         "webhook-cert": certificate,
         "webhook-key": key,

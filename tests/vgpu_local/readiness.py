@@ -6,14 +6,17 @@ import socket
 import ssl
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from vgpu_api.resources import GPU_DEVICES, NODES, Resource
-from vgpu_local.apiserver import ApiServer
+from vgpu_client.transport import Object
 from vgpu_local.nodes import GpuNode
 from vgpu_local.programs import OperatorPlace
 
 _LIMIT = 2.0
+
+Objects = Callable[[str], list[Object]]
+"""The present objects of `pods`, `gpudevices.vgpu.dev` …"""
 
 
 def plural(resource: Resource) -> str:
@@ -22,7 +25,7 @@ def plural(resource: Resource) -> str:
 
 
 def missing(
-    server: ApiServer,
+    objects: Objects,
     nodes: Sequence[GpuNode],
     place: OperatorPlace,
     *,
@@ -32,17 +35,17 @@ def missing(
     """Say what is missing, in words; empty when the cluster is ready.
 
     Args:
-        server: the cluster.
+        objects: reads the cluster.
         nodes: those it should have.
         place: where the operator listens.
-        trust: for the operator's certificate.
+        trust: for the operator's certificate, and what to show of ourselves.
         count_resource: the resource that agents register with their kubelets.
     """
-    return "; ".join(_gaps(server, nodes, place, trust, count_resource))
+    return "; ".join(_gaps(objects, nodes, place, trust, count_resource))
 
 
 def _gaps(
-    server: ApiServer,
+    objects: Objects,
     nodes: Sequence[GpuNode],
     place: OperatorPlace,
     trust: ssl.SSLContext,
@@ -56,11 +59,9 @@ def _gaps(
         node["metadata"]["name"]: int(
             node.get("status", {}).get("allocatable", {}).get(count_resource, "0")
         )
-        for node in server.objects(plural(NODES))
+        for node in objects(plural(NODES))
     }
-    devices = {
-        device.get("status", {}).get("uuid") for device in server.objects(plural(GPU_DEVICES))
-    }
+    devices = {device.get("status", {}).get("uuid") for device in objects(plural(GPU_DEVICES))}
     for node in nodes:
         if not offered.get(node.name):
             yield f"node {node.name} offers no {count_resource}"

@@ -18,6 +18,7 @@ from vgpu_client.reflector import Identity, Reflector, Scope
 from vgpu_client.transport import Object
 from vgpu_local.kubelet.admission import Admission
 from vgpu_local.kubelet.folders import NodeFolders
+from vgpu_local.kubelet.heartbeat import keep_lease
 from vgpu_local.kubelet.holdings import Holdings
 from vgpu_local.kubelet.node import NodeShape, register_node, write_node_status
 from vgpu_local.kubelet.plugins import PluginRegistry
@@ -97,6 +98,7 @@ class Kubelet:
         await register_node(self._api, self.shape)
         self._devices_changed.set()
         self._spawn(self._keep_node_status())
+        self._spawn(keep_lease(self._api, self.shape.name))
         self._spawn(self._pods.run())
         await self._pods.synced.wait()
 

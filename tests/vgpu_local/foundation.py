@@ -1,0 +1,140 @@
+"""What our programs run on: Kubernetes, be it the stand-in or a real control plane.
+
+A cluster puts kubelets, operator and agents on top of either and does not ask which it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from vgpu_api.config import NvidiaConfig
+from vgpu_client.api import Api
+from vgpu_client.transport import Object
+from vgpu_local.apiserver import ApiServer
+from vgpu_local.assembly import extender_config
+from vgpu_local.background import BackgroundLoop
+from vgpu_local.pki import Authority
+from vgpu_local.programs import OperatorPlace
+from vgpu_local.scheduler.loop import Scheduler
+from vgpu_local.scheduler.queue import Backoff
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class ExtenderAccess:
+    """How a scheduler reaches the operator.
+
+    Attributes:
+        place: where the operator listens.
+        trust: PEM file of the authority that signed its certificate.
+        certificate: what the scheduler shows of itself, PEM file.
+        key: of that certificate.
+        nvidia: the names of the resources that are the operator's business.
+    """
+
+    place: OperatorPlace
+    trust: Path
+    certificate: Path
+    key: Path
+    nvidia: NvidiaConfig
+
+    def tls(self) -> ssl.SSLContext:
+        """A client's context that trusts the operator and shows the certificate."""
+        context = ssl.create_default_context(cafile=self.trust)
+        context.load_cert_chain(self.certificate, self.key)
+        return context
+
+
+class Foundation(Protocol):
+    """An API server and a scheduler."""
+
+    def start(self, folder: Path) -> Path:
+        """Start the API server; returns an administrator's kubeconfig."""
+
+    def connected(self, api: Api, loop: BackgroundLoop) -> None:
+        """A client is there, and the loop it belongs to; both are until `unschedule`."""
+
+    def schedule(self, extender: ExtenderAccess) -> None:
+        """Start the scheduler."""
+
+    def unschedule(self) -> None:
+        """End the scheduler."""
+
+    def objects(self, resource: str, namespace: str | None = None) -> list[Object]:
+        """The present objects of a kind, named `pods`, `vgpuclaims.vgpu.dev` and so on."""
+
+    def check(self) -> None:
+        """Raise what ended a part of it."""
+
+    def stop(self) -> None:
+        """End all that was started; harmless when repeated."""
+
+
+class StandIn:
+    """The stand-in API server and scheduler, in threads of this process.
+
+    Args:
+        authority: signs the API server's certificate.
+        scheduler_names: the `schedulerName`s that the scheduler answers to.
+        backoff: the scheduler's.
+
+    Attributes:
+        server: the API server, with its faults and history.
+    """
+
+    def __init__(
+        self, *, authority: Authority, scheduler_names: frozenset[str], backoff: Backoff
+    ) -> None:
+        self.server = ApiServer(authority=authority)
+        self._names = scheduler_names
+        self._backoff = backoff
+        self._scheduling: asyncio.Task[None] | None = None
+
+    def start(self, folder: Path) -> Path:
+        """Serve."""
+        self.server.start()
+        return self.server.kubeconfig(folder / "kubeconfig")
+
+    def connected(self, api: Api, loop: BackgroundLoop) -> None:
+        """What the scheduler will use."""
+        self._api, self._loop = api, loop
+
+    def schedule(self, extender: ExtenderAccess) -> None:
+        """Start the scheduler on the cluster's loop."""
+        config = extender_config(extender.place, extender.tls(), extender.nvidia)
+        scheduler = Scheduler(self._api, self._names, [config], backoff=self._backoff)
+        self._scheduling = self._loop.run(_started(scheduler.run()))
+
+    def unschedule(self) -> None:
+        """End the scheduler."""
+        if self._scheduling is not None:
+            self._loop.run(_cancelled(self._scheduling), limit=10)
+            self._scheduling = None
+
+    def objects(self, resource: str, namespace: str | None = None) -> list[Object]:
+        """Straight from the server's memory."""
+        return self.server.objects(resource, namespace)
+
+    def check(self) -> None:
+        """Raise what ended the scheduler."""
+        if self._scheduling is not None and self._scheduling.done():
+            self._scheduling.result()
+
+    def stop(self) -> None:
+        """Stop serving."""
+        self.server.stop()
+
+
+async def _started(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    return asyncio.create_task(work)
+
+
+async def _cancelled(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
