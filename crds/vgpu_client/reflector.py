@@ -13,7 +13,7 @@ import logging
 import random
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
 from vgpu_api.resources import Resource
@@ -34,11 +34,16 @@ TIn = TypeVar("TIn", contravariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Which object: its place and the uid that tells it from others of its name."""
+    """Which object: its place and the uid that tells it from others of its name.
+
+    Of one that is gone, `was_seen` says that the stream told of it, so nothing of it was missed;
+    one that a list found missing may have changed unseen before it went.
+    """
 
     namespace: str
     name: str
     uid: str
+    was_seen: bool = field(default=True, compare=False)
 
 
 class Sink(Protocol[TIn]):
@@ -223,7 +228,7 @@ class Reflector(Generic[T]):
         self._position = version
         if kind == "DELETED":
             if _place(raw) in self._known:
-                self._tell_deleted(_place(raw))
+                self._tell_deleted(_place(raw), was_seen=True)
         elif kind != "BOOKMARK":
             self._tell(raw)
 
@@ -244,9 +249,9 @@ class Reflector(Generic[T]):
         else:
             self._sink.modified(obj)
 
-    def _tell_deleted(self, place: _Place) -> None:
+    def _tell_deleted(self, place: _Place, *, was_seen: bool = False) -> None:
         uid, _ = self._known.pop(place)
-        self._sink.deleted(Identity(*place, uid))
+        self._sink.deleted(Identity(*place, uid, was_seen=was_seen))
 
 
 def _place(raw: Object) -> _Place:

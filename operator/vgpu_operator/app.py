@@ -37,6 +37,7 @@ from vgpu_operator.engine.sinks import NoteSink
 from vgpu_operator.engine.teller import Teller
 from vgpu_operator.errors import LeadershipLost
 from vgpu_operator.extender.binding import Binder
+from vgpu_operator.extender.endpoint import Advertised, Endpoint
 from vgpu_operator.extender.server import ExtenderServer
 from vgpu_operator.extender.verbs import LeadersVerbs
 from vgpu_operator.handlers import admission
@@ -99,6 +100,7 @@ class Operator:
         binder = Binder(api=api, engine=self.engine, unix=time.time)
         verbs = LeadersVerbs(engine=self.engine, binder=binder, leads=self.leads)
         self._extender = ExtenderServer(verbs, config.extender, config.extender_tls)
+        self._endpoint = self._make_endpoint(api)
         self._tasks: list[asyncio.Task[None]] = []
 
     def leads(self) -> bool:
@@ -137,6 +139,7 @@ class Operator:
         logger.info("everything seen; waiting for the lease as %s", self._config.identity)
         await self._elector.acquire()
         hold = asyncio.create_task(self._elector.hold())
+        publish: asyncio.Task[None] | None = None
         try:
             # What the predecessor wrote last may not have reached the watches yet.
             await asyncio.gather(*(reflector.relist() for reflector in self._reflectors))
@@ -144,6 +147,8 @@ class Operator:
             LEADER.set(1)
             logger.info("leading")
             self.engine.tend_everything()
+            if self._endpoint is not None:
+                publish = asyncio.create_task(self._endpoint.run())
             await hold
         except LeaseLost as error:
             raise LeadershipLost(str(error)) from error
@@ -151,6 +156,17 @@ class Operator:
             self._has_everything = False
             LEADER.set(0)
             hold.cancel()
+            if publish is not None:
+                publish.cancel()
+
+    def _make_endpoint(self, api: Api) -> Endpoint | None:
+        config = self._config
+        if config.service is None or config.advertise is None:
+            return None
+        advertised = Advertised(
+            config.namespace, config.service, config.advertise, config.extender.port
+        )
+        return Endpoint(api, advertised, budget_s=self._elector.remaining_s)
 
     def _wake(self) -> None:
         self.engine.wake()
@@ -193,7 +209,10 @@ class Operator:
                 api,
                 PODS,
                 Pod.model_validate,
-                NoteSink(engine.pod_changed, lambda identity: engine.pod_gone(identity.uid)),
+                NoteSink(
+                    engine.pod_changed,
+                    lambda identity: engine.pod_gone(identity.uid, was_seen=identity.was_seen),
+                ),
             ),
         ]
 

@@ -64,10 +64,14 @@ class Books:
         self._of_claim.setdefault(consumer.claim, {})[consumer.uid] = consumer
         return True
 
-    def drop_consumer(self, uid: str) -> Consumer | None:
-        """The pod is gone; returns what was known of it."""
+    def drop_consumer(self, uid: str, *, was_seen: bool = True) -> Consumer | None:
+        """The pod is gone; returns what was known of it.
+
+        Where its going was not seen (`was_seen`), it may have been bound unseen before.
+        """
         consumer = self._forget_consumer(uid)
-        self._bury(uid, was_bound=consumer is None or consumer.pod.is_bound)
+        was_bound = not was_seen or consumer is None or consumer.pod.is_bound
+        self._bury(uid, was_bound=was_bound)
         return consumer
 
     def was_never_bound(self, uid: str) -> bool:

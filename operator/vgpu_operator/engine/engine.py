@@ -22,13 +22,20 @@ from vgpu_client.errors import ClientError
 from vgpu_operator.engine.books import Books, key_of
 from vgpu_operator.engine.claim_writer import ClaimWriter, Key
 from vgpu_operator.engine.consumers import Consumer, consumer_of
+from vgpu_operator.engine.expiry import Expiry
 from vgpu_operator.engine.refusals import Refusal
-from vgpu_operator.engine.release import is_stranded, release_reason
+from vgpu_operator.engine.release import is_stranded, pod_to_forget, release_reason
 from vgpu_operator.engine.reservations import Reservation
 from vgpu_operator.engine.scheduler import Clock, Scheduler
 from vgpu_operator.engine.status import Wish, rfc3339, says
 from vgpu_operator.engine.teller import Teller
-from vgpu_operator.engine.writes import in_use_write, refusal_write, release_write, unstrand_write
+from vgpu_operator.engine.writes import (
+    in_use_write,
+    refusal_write,
+    release_write,
+    unreserve_write,
+    unstrand_write,
+)
 from vgpu_operator.ledger import Ledger
 from vgpu_operator.metrics import SCHEDULING_ATTEMPTS, SCHEDULING_DURATION
 
@@ -73,6 +80,7 @@ class Engine:
             failed=self._write_failed,
         )
         self.books = books
+        self._expiry = Expiry(api, learned=self.pod_changed)
         self._api = api
         self._config = config
         self._ledger = ledger
@@ -106,9 +114,9 @@ class Engine:
             self.note(consumer.claim)
         return self.books.consumer(consumer.uid)
 
-    def pod_gone(self, uid: str) -> None:
-        """A pod is gone."""
-        consumer = self.books.drop_consumer(uid)
+    def pod_gone(self, uid: str, *, was_seen: bool = True) -> None:
+        """A pod is gone; where its going was not seen it may have had a node."""
+        consumer = self.books.drop_consumer(uid, was_seen=was_seen)
         self._forget_pod(uid)
         self._parked.discard(uid)
         if consumer is not None:
@@ -212,8 +220,7 @@ class Engine:
     def round(self) -> None:
         """Do everything that is to be done now."""
         for reservation in self.scheduler.reservations.expired(self._clock.monotonic()):
-            self._parked.add(reservation.pod_uid)
-            self.release_reservation(reservation, "its pod was not bound in time")
+            self._in_background(self._expire(reservation))
         claims, self._claims = self._claims, {}
         for key in claims:
             self._tend(key)
@@ -252,7 +259,9 @@ class Engine:
         bound = consumer.lacks_grant
         if not (consumer.wants_node or bound):
             return
-        if self.scheduler.reservations.of_pod(consumer.uid) is not None:
+        held = self.scheduler.reservations.of_pod(consumer.uid)
+        if held is not None and (not bound or held.node == consumer.pod.spec.node_name):
+            held.binding = held.binding or bound
             self._waiting.pop(consumer.uid, None)
             return
         candidates = [consumer.pod.spec.node_name] if bound else None
@@ -292,6 +301,9 @@ class Engine:
         if reason is not None:
             self._release(claim, reason)
             return
+        if pod_to_forget(claim, self.books) is not None:
+            self._unreserve(claim)
+            return
         if claim.metadata.deletion_timestamp is not None:
             return
         if claim.status.allocation is not None:
@@ -311,11 +323,32 @@ class Engine:
             self.scheduler.reservations.drop(reservation)
         self._writer.submit(release_write(claim, reason, now=self._clock.unix()))
 
-    def release_reservation(self, reservation: Reservation, message: str) -> None:
+    def _unreserve(self, claim: VGPUClaim) -> None:
+        reservation = self.scheduler.reservations.of_claim(key_of(claim))
+        if reservation is not None:
+            self.scheduler.reservations.drop(reservation)
+        self._writer.submit(unreserve_write(claim, now=self._clock.unix()))
+
+    async def _expire(self, reservation: Reservation) -> None:
+        """Give an expired reservation up, unless its pod is on its node after all."""
+        verdict = await self._expiry.judge(reservation)
+        current = self.scheduler.reservations.is_current(reservation)
+        if not (current and reservation.is_expired(self._clock.monotonic()) and self._leads()):
+            return
+        if verdict == "bound":
+            reservation.binding = True
+        elif verdict == "free":
+            self._parked.add(reservation.pod_uid)
+            self.release_reservation(reservation)
+
+    def release_reservation(self, reservation: Reservation) -> None:
         """Give the cards back of a reservation that no pod will use; an Immediate claim's stay."""
         claim = self.books.claim(reservation.claim)
         self.scheduler.reservations.drop(reservation)
         if claim is None or claim.status.allocation is None:
+            return
+        if claim.spec.binding_mode == "Immediate":
+            self._unreserve(claim)
             return
         logger.info(
             "claim %s/%s: the reservation on %s expired", *reservation.claim, reservation.node

@@ -26,10 +26,25 @@ def release_reason(claim: VGPUClaim, books: Books) -> str | None:
     if reserved is None or not reserved.pod_uid:
         deleted = claim.metadata.deletion_timestamp is not None
         return "it was deleted before a pod used it" if deleted else None
-    consumer = books.consumer(reserved.pod_uid)
+    if claim.spec.binding_mode == "Immediate" and claim.metadata.deletion_timestamp is None:
+        return None  # only its pod's name goes
+    return _never_bound(reserved.pod_uid, books)
+
+
+def pod_to_forget(claim: VGPUClaim, books: Books) -> str | None:
+    """Why an Immediate claim is free for another pod, its cards kept; None while it is not."""
+    reserved = claim.status.reserved_for
+    if claim.status.allocation is None or reserved is None or not reserved.pod_uid:
+        return None
+    immediate = claim.spec.binding_mode == "Immediate"
+    return _never_bound(reserved.pod_uid, books) if immediate else None
+
+
+def _never_bound(uid: str, books: Books) -> str | None:
+    """Why a pod cannot have used its cards."""
+    consumer = books.consumer(uid)
     if consumer is None:
-        never = books.was_never_bound(reserved.pod_uid)
-        return "its pod went before it had a node" if never else None
+        return "its pod went before it had a node" if books.was_never_bound(uid) else None
     if consumer.pod.is_terminal and not consumer.pod.is_bound:
         return "its pod ended before it had a node"
     return None

@@ -30,6 +30,7 @@ class Reservation:
         asked: When a Filter asked for it first.
         binding: A Binding is under way or done: it expires no more.
         immediate: Of an Immediate claim: stays when its pod goes elsewhere.
+        pinned: A Binding may yet come to stand: until it expires, this node and no other.
     """
 
     claim: Key
@@ -39,6 +40,7 @@ class Reservation:
     asked: float | None = None
     binding: bool = False
     immediate: bool = False
+    pinned: bool = False
     written: asyncio.Future[Result] = field(init=False)
 
     @property

@@ -72,8 +72,12 @@ class Scheduler:
         is no place among the candidates it stays where it is, and the answer is a refusal.
         """
         held = self.reservations.of_pod(consumer.uid)
-        if held is not None and (candidates is None or held.node in candidates):
-            return held
+        if held is not None:
+            if candidates is None or held.node in candidates:
+                return held
+            if held.pinned and not consumer.pod.is_bound:
+                text = f"a Binding to {held.node} may still come to stand"
+                return Refusal(Reason.RESERVED_ELSEWHERE, text, {})
         spec = self._spec_for(consumer)
         if isinstance(spec, Refusal):
             return spec

@@ -5,7 +5,7 @@ Each carries a judge, so that it is dropped where the claim has meanwhile become
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from vgpu_api.conditions import PREPARED, is_true
 from vgpu_api.names import FINALIZER_IN_USE
@@ -44,7 +44,8 @@ def refusal_write(
     def status(claim: VGPUClaim) -> VGPUClaimStatus:
         return status_with(claim, wish, now=now)
 
-    return ClaimWrite(key=key, status=status, judge=judge, create=create)
+    finalizer: Literal["drop", "leave"] = "drop" if instead_of is not None else "leave"
+    return ClaimWrite(key=key, status=status, judge=judge, create=create, finalizer=finalizer)
 
 
 def in_use_write(claim: VGPUClaim, *, now: float) -> ClaimWrite:
@@ -77,6 +78,24 @@ def release_write(claim: VGPUClaim, reason: str, *, now: float) -> ClaimWrite:
         return status_with(current, wish, now=now)
 
     return ClaimWrite(key=key_of(claim), status=status, judge=judge, finalizer="drop")
+
+
+def unreserve_write(claim: VGPUClaim, *, now: float) -> ClaimWrite:
+    """The write that takes the pod's name off an allocation, which stays (an Immediate claim's)."""
+    allocation, reserved_for = claim.status.allocation, claim.status.reserved_for
+    assert allocation is not None
+    wish = Wish.allocated(allocation, None)
+
+    def judge(current: VGPUClaim) -> Verdict:
+        standing = current.status.allocation
+        if standing is None or standing.allocated_time != allocation.allocated_time:
+            return "moot"
+        return "write" if current.status.reserved_for == reserved_for else "moot"
+
+    def status(current: VGPUClaim) -> VGPUClaimStatus:
+        return status_with(current, wish, now=now)
+
+    return ClaimWrite(key=key_of(claim), status=status, judge=judge)
 
 
 def unstrand_write(claim: VGPUClaim) -> ClaimWrite:

@@ -116,9 +116,9 @@ class Binder:
             case "bound here":
                 return ""
             case "gone" | "elsewhere":
-                self._engine.release_reservation(reservation, "its pod went elsewhere")
+                self._engine.release_reservation(reservation)
             case "unbound" | "unknown":
-                pass  # Filter offers this node until the reservation expires
+                reservation.pinned = True  # Filter offers this node only, until it expires
         return refused
 
     async def _written(self, reservation: Reservation) -> Result:

@@ -1,0 +1,55 @@
+"""Whether the cards of an expired reservation may go: only the API server knows where its pod is.
+
+Our view of the pod may be old: a Binding whose answer was lost, or that a former leader posted,
+may stand while our watch has not told of it. So before anything is freed the pod is read once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+from vgpu_api.core import Pod
+from vgpu_api.resources import PODS
+from vgpu_client.api import Api
+from vgpu_client.errors import ClientError, NotFound
+from vgpu_operator.engine.reservations import Reservation
+
+Verdict = Literal["free", "bound", "unknown"]
+
+
+class Expiry:
+    """Judges reservations that have been held for too long.
+
+    Args:
+        api: Where pods are read.
+        learned: Told of the pod as it was read.
+    """
+
+    def __init__(self, api: Api, *, learned: Callable[[Pod], object]) -> None:
+        self._api = api
+        self._learned = learned
+        self._asking: set[str] = set()  # pod UIDs
+
+    async def judge(self, reservation: Reservation) -> Verdict:
+        """`free`: its pod has no node, another node, or is gone; `bound`: it is on that node.
+
+        `unknown`: there was no answer, or somebody is asking already; ask again later.
+        """
+        reserved = reservation.wish.reserved_for
+        if reserved is None or reserved.pod_uid in self._asking:
+            return "unknown"
+        self._asking.add(reserved.pod_uid)
+        try:
+            raw = await self._api.get(PODS, reserved.pod_name, namespace=reservation.claim[0])
+        except NotFound:
+            return "free"
+        except ClientError:
+            return "unknown"
+        finally:
+            self._asking.discard(reserved.pod_uid)
+        if raw["metadata"].get("uid") != reserved.pod_uid:
+            return "free"
+        if raw["spec"].get("nodeName"):
+            self._learned(Pod.model_validate(raw))
+        return "bound" if raw["spec"].get("nodeName") == reservation.node else "free"

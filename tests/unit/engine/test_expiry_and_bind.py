@@ -1,0 +1,202 @@
+"""What no Binding has confirmed is given back, and what one may have confirmed is not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from builders import a_claim, a_container, a_node, a_pod, a_request
+from vgpu_api.names import ANNOTATION_CLAIM, ANNOTATION_SLOTS_ADDED, FINALIZER_IN_USE
+from vgpu_api.resources import PODS
+from vgpu_client.errors import ServerError, Unknown
+from vgpu_client.reflector import Identity
+from vgpu_operator.engine.reservations import ASKED_S, NEVER_ASKED_S
+from vgpu_operator.extender.filtering import filter_nodes
+from vgpu_operator.extender.wire import BindRequest, FilterRequest
+
+GPU = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 8192}
+
+
+def asking(pod: Any, *nodes: str) -> FilterRequest:
+    return FilterRequest.read({"Pod": pod.to_wire(), "NodeNames": list(nodes)})
+
+
+def binding(pod: Any, node: str) -> BindRequest:
+    return BindRequest(pod.metadata.namespace, pod.metadata.name, pod.metadata.uid, node)
+
+
+def two_nodes(replica: Any) -> None:
+    replica.card(uuid="GPU-0", node="node-1")
+    replica.card(uuid="GPU-1", node="node-2")
+
+
+async def test_an_expired_reservation_of_a_pod_that_is_bound_after_all_stays(
+    replica: Any,
+) -> None:
+    """The Binding's answer was lost, every read after it failed, and the watch is behind."""
+    replica.card()
+    pod = replica.pod()
+    await replica.settle()
+    replica.api.after = lambda verb, _: Unknown("no answer") if verb == "bind" else None
+    replica.api.before = lambda verb, _: ServerError("no", status=500) if verb == "get" else None
+    assert await replica.binder.bind(binding(pod, "node-1")) != ""
+    replica.api.before = lambda verb, name: None
+    replica.time += ASKED_S + 1
+    await replica.settle()
+    assert replica.claim_of(pod).status.allocation is not None
+    replica.time += NEVER_ASKED_S
+    await replica.settle()
+    assert replica.claim_of(pod).status.allocation is not None
+
+
+async def test_an_expired_reservation_stays_while_nobody_can_say_where_its_pod_is(
+    replica: Any,
+) -> None:
+    replica.card()
+    pod = replica.pod()
+    await replica.settle()
+    replica.api.before = lambda verb, _: ServerError("no", status=500) if verb == "get" else None
+    replica.time += NEVER_ASKED_S
+    await replica.settle()
+    assert replica.claim_of(pod).status.allocation is not None
+    replica.api.before = lambda verb, name: None
+    await replica.settle()
+    assert replica.claim_of(pod).status.allocation is None
+
+
+async def test_an_expired_reservation_takes_the_finalizer_off_with_the_cards(
+    replica: Any,
+) -> None:
+    replica.card()
+    pod = replica.pod()
+    await replica.settle()
+    assert replica.claim_of(pod).metadata.finalizers == [FINALIZER_IN_USE]
+    replica.time += NEVER_ASKED_S
+    await replica.settle()
+    assert replica.claim_of(pod).metadata.finalizers == []
+
+
+async def test_after_a_binding_without_an_answer_filter_offers_that_node_only_for_a_minute(
+    replica: Any,
+) -> None:
+    two_nodes(replica)
+    pod = replica.pod()
+    replica.api.before = lambda verb, _: Unknown("not sent") if verb == "bind" else None
+    assert await replica.binder.bind(binding(pod, "node-1")) != ""
+    replica.api.before = lambda verb, name: None
+    refused = filter_nodes(replica.engine, asking(pod, "node-2"))
+    assert refused.refused == {"node-2": "a Binding to node-1 may still come to stand"}
+    assert filter_nodes(replica.engine, asking(pod, "node-1", "node-2")).node_names == ["node-1"]
+    replica.time += ASKED_S
+    await replica.settle()
+    assert replica.claim_of(pod).status.allocation is None
+    assert filter_nodes(replica.engine, asking(pod, "node-2")).node_names == ["node-2"]
+
+
+async def test_a_pod_bound_elsewhere_meanwhile_gets_its_cards_there(replica: Any) -> None:
+    two_nodes(replica)
+    pod = replica.pod()
+    await replica.settle()
+    assert replica.claim_of(pod).status.allocation.node_name == "node-1"
+    bound = a_pod(
+        "pod-1", node="node-2", resource_version=500, containers=[a_container(limits=GPU)]
+    )
+    replica.engine.pod_changed(bound)
+    await replica.settle()
+    assert replica.claim_of(pod).status.allocation.node_name == "node-2"
+    assert replica.ledger.use_of("GPU-0").memory_mib == 0
+
+
+async def test_a_pod_found_bound_without_an_allocation_is_decided_for_its_node(
+    replica: Any,
+) -> None:
+    two_nodes(replica)
+    pod = replica.pod(node="node-2")
+    await replica.settle()
+    claim = replica.claim_of(pod)
+    assert claim.status.allocation.node_name == "node-2"
+    replica.time += 10 * NEVER_ASKED_S
+    await replica.settle()
+    assert replica.claim_of(pod).status.allocation is not None
+
+
+async def test_a_pod_that_went_unseen_keeps_its_cards_until_the_agent_says_so(
+    replica: Any,
+) -> None:
+    """A list found it missing: it may have been bound, and may still run, unknown to our watch."""
+    replica.card()
+    pod = replica.pod()
+    await replica.settle()
+    replica.engine.pod_gone(pod.metadata.uid, was_seen=False)
+    await replica.settle()
+    name = next(name for kind, _, name in replica.api.objects if kind == "vgpuclaims")
+    assert "allocation" in replica.api.claim(name)["status"]
+
+
+def test_two_identities_of_one_object_are_equal_however_they_were_found() -> None:
+    assert Identity("a", "b", "c", was_seen=False) == Identity("a", "b", "c")
+
+
+async def an_immediate_claim_and_its_pod(replica: Any) -> Any:
+    two_nodes(replica)
+    replica.claim(a_claim("now", requests=[a_request(memory="8Gi")], binding_mode="Immediate"))
+    await replica.settle()
+    pod = a_pod(annotations={ANNOTATION_CLAIM: "now", ANNOTATION_SLOTS_ADDED: "main"})
+    replica.api.put(PODS, pod.to_wire())
+    replica.engine.pod_changed(pod)
+    await replica.settle()
+    return pod
+
+
+async def test_an_immediate_claim_names_its_pod_from_bind_on_and_not_before(
+    replica: Any,
+) -> None:
+    pod = await an_immediate_claim_and_its_pod(replica)
+    assert filter_nodes(replica.engine, asking(pod, "node-1")).node_names == ["node-1"]
+    assert "reservedFor" not in replica.api.claim("now")["status"]
+    assert await replica.binder.bind(binding(pod, "node-1")) == ""
+    assert replica.api.claim("now")["status"]["reservedFor"]["podUID"] == pod.metadata.uid
+
+
+async def test_an_immediate_claim_keeps_its_cards_when_its_pod_is_gone_at_bind(
+    replica: Any,
+) -> None:
+    pod = await an_immediate_claim_and_its_pod(replica)
+    before = replica.api.claim("now")["status"]["allocation"]
+    replica.api.delete(PODS, "pod-1")
+    assert await replica.binder.bind(binding(pod, "node-1")) != ""
+    await replica.settle()
+    status = replica.api.claim("now")["status"]
+    assert status["allocation"] == before
+    assert "reservedFor" not in status
+
+
+async def test_an_immediate_claim_is_free_for_the_next_pod_when_one_goes_unbound(
+    replica: Any,
+) -> None:
+    pod = await an_immediate_claim_and_its_pod(replica)
+    replica.api.before = lambda verb, _: Unknown("not sent") if verb == "bind" else None
+    assert await replica.binder.bind(binding(pod, "node-1")) != ""
+    assert replica.api.claim("now")["status"]["reservedFor"]["podUID"] == pod.metadata.uid
+    replica.api.before = lambda verb, name: None
+    replica.engine.pod_gone(pod.metadata.uid)
+    await replica.settle()
+    assert "reservedFor" not in replica.api.claim("now")["status"]
+    following = a_pod(
+        "pod-2", annotations={ANNOTATION_CLAIM: "now", ANNOTATION_SLOTS_ADDED: "main"}
+    )
+    replica.api.put(PODS, following.to_wire())
+    assert filter_nodes(replica.engine, asking(following, "node-1")).node_names == ["node-1"]
+    assert await replica.binder.bind(binding(following, "node-1")) == ""
+
+
+async def test_a_deleted_immediate_claim_without_a_pod_gives_its_cards_back(
+    replica: Any,
+) -> None:
+    await an_immediate_claim_and_its_pod(replica)
+    raw = replica.api.claim("now")
+    raw["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    replica.claim(type(replica.books.claim(("default", "now"))).read(raw))
+    replica.engine.node_changed(a_node("node-1", resource_version=9))
+    await replica.settle()
+    assert "allocation" not in replica.api.claim("now")["status"]
+    assert replica.ledger.use_of("GPU-0").memory_mib == 0
