@@ -77,7 +77,7 @@ lock: $(SETUP)  ## refresh requirements.lock from pyproject.toml
 
 ci: lint  ## what CI runs: lint, tests, sanitizers, then the real control plane
 	@$(MAKE) test
-	@$(MAKE) -C libvgpu asan ubsan
+	@$(MAKE) -C libvgpu coverage asan ubsan
 	@$(MAKE) test CLUSTER=real
 
 clean:  ## remove what was built in the tree

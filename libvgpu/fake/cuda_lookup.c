@@ -60,6 +60,9 @@ __attribute__((visibility("default"))) CUresult look_up_v2(const char *, void **
 __attribute__((visibility("default"))) CUresult look_up_v2_ptsz(const char *, void **, int, uint64_t,
                                                                 int *) __asm__("cuGetProcAddress_v2_ptsz");
 
+__attribute__((visibility("default"))) CUresult look_up_v1_ptsz(const char *, void **, int,
+                                                                uint64_t) __asm__("cuGetProcAddress_ptsz");
+
 CUresult look_up_v1(const char *name, void **out, int version, uint64_t flags)
 {
     return look_up(name, out, version, flags, NULL);
@@ -70,8 +73,18 @@ CUresult look_up_v2(const char *name, void **out, int version, uint64_t flags, i
     return look_up(name, out, version, flags, status);
 }
 
+/* To a program compiled for per-thread default streams, the default means those. */
+static uint64_t meant(uint64_t flags)
+{
+    return flags == CU_GET_PROC_ADDRESS_DEFAULT ? CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM : flags;
+}
+
+CUresult look_up_v1_ptsz(const char *name, void **out, int version, uint64_t flags)
+{
+    return look_up(name, out, version, meant(flags), NULL);
+}
+
 CUresult look_up_v2_ptsz(const char *name, void **out, int version, uint64_t flags, int *status)
 {
-    int meant = flags == CU_GET_PROC_ADDRESS_DEFAULT ? CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM : (int)flags;
-    return look_up(name, out, version, (uint64_t)meant, status);
+    return look_up(name, out, version, meant(flags), status);
 }

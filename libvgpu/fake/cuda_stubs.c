@@ -13,5 +13,5 @@
 #define STUB_nvml(symbol)
 #define VGPU_HOOK(class, library, symbol, base, since, per_thread, ret, parameters) STUB_##library(symbol)
 #define VGPU_GATE(class, library, symbol, base, since, per_thread) STUB_##library(symbol)
-#define VGPU_PLAIN(class, symbol) STUB(symbol)
+#define VGPU_PLAIN(class, library, symbol) STUB_##library(symbol)
 #include "../src/symbols.def"

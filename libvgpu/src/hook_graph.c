@@ -27,3 +27,14 @@ CUresult cuGraphAddNode_v2(CUgraphNode *out, CUgraph graph, const CUgraphNode *a
     return is_refused(params) ? CUDA_ERROR_NOT_SUPPORTED
                               : cuda->cuGraphAddNode_v2(out, graph, after, edges, count, params);
 }
+
+CUresult cuGraphAddNode_v3(CUgraphNode *out, CUgraph graph, const CUgraphNode *after, const void *edges, size_t count,
+                           void *params)
+{
+    const struct vgpu_cuda *cuda = vgpu_world->cuda();
+    if (!cuda || !cuda->cuGraphAddNode_v3) {
+        return CUDA_ERROR_NOT_INITIALIZED;
+    }
+    return is_refused(params) ? CUDA_ERROR_NOT_SUPPORTED
+                              : cuda->cuGraphAddNode_v3(out, graph, after, edges, count, params);
+}

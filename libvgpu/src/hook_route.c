@@ -30,6 +30,20 @@ CUresult cuGetProcAddress_v2(const char *name, void **out, int version, uint64_t
 }
 
 /* Compiled for per-thread default streams, a program that asks for the default gets that variant. */
+static uint64_t meant(uint64_t flags)
+{
+    return flags == CU_GET_PROC_ADDRESS_DEFAULT ? CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM : flags;
+}
+
+CUresult cuGetProcAddress_ptsz(const char *name, void **out, int version, uint64_t flags)
+{
+    const struct vgpu_cuda *cuda = vgpu_world->cuda();
+    if (!cuda || !cuda->cuGetProcAddress_ptsz) {
+        return CUDA_ERROR_NOT_INITIALIZED;
+    }
+    return translate(cuda, cuda->cuGetProcAddress_ptsz(name, out, version, flags), name, out, version, meant(flags));
+}
+
 CUresult cuGetProcAddress_v2_ptsz(const char *name, void **out, int version, uint64_t flags, int *status)
 {
     const struct vgpu_cuda *cuda = vgpu_world->cuda();
@@ -37,6 +51,5 @@ CUresult cuGetProcAddress_v2_ptsz(const char *name, void **out, int version, uin
         return CUDA_ERROR_NOT_INITIALIZED;
     }
     CUresult result = cuda->cuGetProcAddress_v2_ptsz(name, out, version, flags, status);
-    uint64_t meant = flags == CU_GET_PROC_ADDRESS_DEFAULT ? CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM : flags;
-    return translate(cuda, result, name, out, version, meant);
+    return translate(cuda, result, name, out, version, meant(flags));
 }

@@ -181,6 +181,6 @@ TEST(other_look_ups_and_their_errors_are_libcs_own)
 int main(int argc, char **argv)
 {
     (void)argc;
-    stage_enter(argv, NULL);
+    stage_enter(argv, "cuda=13.5");
     return t_run();
 }

@@ -1,0 +1,218 @@
+"""The coverage gate: every function that NVIDIA's headers declare must have a row in the table.
+
+The headers are not part of the tree. They are fetched from the package index, pinned, one set for
+each generation of CUDA, and kept outside it. A new header that declares a function without a row
+in `src/symbols.def` (and the lists it includes) fails the gate: somebody has to decide whether it
+allocates, frees or reports device memory, or is none of our business.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+PACKAGES = (
+    "nvidia-cuda-runtime-cu11==11.8.89",
+    "nvidia-cuda-runtime-cu12==12.9.79",
+    "nvidia-cuda-runtime==13.0.96",
+    "nvidia-cuda-runtime==13.5.37",
+    "nvidia-nvml-dev-cu11==11.8.86",
+    "nvidia-nvml-dev-cu12==12.9.79",
+    "nvidia-nvml-dev==13.5.37",
+)
+HEADERS = ("cuda.h", "cudaGL.h", "cudaEGL.h", "cudaVDPAU.h", "nvml.h")
+TYPEDEFS = "cudaTypedefs.h"
+PLATFORM = "manylinux2014_x86_64"
+CLASSES = frozenset(
+    {"ROUTE", "CHARGE", "RELEASE", "VIRTUALISE", "LAUNCH", "OBSERVE", "DENY", "PASS"},
+)
+# A row of one of these classes promises that calls are interposed: a list entry is not enough.
+_MUST_HOOK = frozenset({"ROUTE", "CHARGE", "DENY"})
+
+_COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
+_PROTOTYPE = re.compile(r"\b(?:CUDAAPI|DECLDIR)\s+(?:char\s*\*\s*)?((?:cu|nvml)[A-Z]\w*)\s*\(")
+_RENAMED = re.compile(
+    r"^[ \t]*#[ \t]*define[ \t]+((?:cu|nvml)[A-Z]\w*)[ \t]+((?:cu|nvml)[A-Z]\w*)[ \t]*$",
+    re.MULTILINE,
+)
+_TWIN = re.compile(
+    r"^[ \t]*#[ \t]*define[ \t]+\w+[ \t]+__CUDA_API_PT(DS|SZ)\((\w+)\)", re.MULTILINE
+)
+_ROW = re.compile(r"^VGPU_(HOOK|GATE|PLAIN)\((\w+), (\w+), (\w+)(?:, (\w+), (\d+), ([01]))?", re.M)
+_POINTER_TYPE = re.compile(r"\*\s*PFN_(\w+?)_v(\d+)(_ptsz|_ptds)?\)")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What the table says about one function.
+
+    Attributes:
+        kind: HOOK and GATE are interposed, PLAIN is only listed.
+        symbol_class: One of `CLASSES`.
+        base, since, per_thread: What cuGetProcAddress is asked for; empty for PLAIN.
+    """
+
+    kind: str
+    symbol_class: str
+    library: str
+    symbol: str
+    base: str = ""
+    since: int = 0
+    per_thread: bool = False
+
+
+def declared(header: str) -> frozenset[str]:
+    """Every exported name that a header stands for, twins and renamed ones included.
+
+    A prototype `cuX` under `#define cuX cuX_v2` declares `cuX_v2`; without the define, in the
+    part for old binaries, `cuX`. Both are asked for by somebody, so both count.
+    """
+    text = _COMMENT.sub(" ", header).replace("\\\n", " ")
+    names = set(_PROTOTYPE.findall(text))
+    functions = set(names)
+    for old, new in _RENAMED.findall(text):
+        if old in functions or old.partition("_v")[0] in functions:
+            names.add(new)
+    for stream, base in _TWIN.findall(text):
+        names |= {base, f"{base}_pt{stream.lower()}"}
+    return frozenset(names)
+
+
+def table(*parts: str) -> tuple[Row, ...]:
+    """The rows of `symbols.def` and the lists it includes."""
+    rows = []
+    for part in parts:
+        for match in _ROW.finditer(_COMMENT.sub(" ", part)):
+            kind, symbol_class, library, symbol, base, since, per_thread = match.groups()
+            rows.append(
+                Row(
+                    kind,
+                    symbol_class,
+                    library,
+                    symbol,
+                    base or "",
+                    int(since or 0),
+                    per_thread == "1",
+                )
+            )
+    return tuple(rows)
+
+
+def versions(typedefs: Iterable[str]) -> frozenset[tuple[str, int, bool]]:
+    """(name, first version, per-thread stream?) of every variant that cuGetProcAddress knows."""
+    return frozenset(
+        (name, int(since), bool(twin))
+        for text in typedefs
+        for name, since, twin in _POINTER_TYPE.findall(text)
+    )
+
+
+def complaints(
+    rows: Iterable[Row],
+    names: Mapping[str, frozenset[str]],
+    known_versions: frozenset[tuple[str, int, bool]],
+) -> list[str]:
+    """What is wrong with the table, one sentence each.
+
+    Args:
+        rows: The table.
+        names: Declared names, by the header they come from.
+        known_versions: As `versions` gives them; empty checks none.
+    """
+    rows = tuple(rows)
+    found = []
+    counted = Counter(row.symbol for row in rows)
+    found += [f"{symbol} has {count} rows" for symbol, count in counted.items() if count > 1]
+    for row in rows:
+        if row.symbol_class not in CLASSES:
+            found.append(f"{row.symbol} has the unknown class {row.symbol_class}")
+        if row.kind == "PLAIN" and row.symbol_class in _MUST_HOOK:
+            found.append(f"{row.symbol} is {row.symbol_class} and has no hook")
+    for header, wanted in names.items():
+        found += [f"{symbol} of {header} has no row" for symbol in sorted(wanted - counted.keys())]
+    bases = {name for name, _, _ in known_versions}
+    for row in rows:
+        # The look-up function itself has no pointer type for its per-thread variants.
+        if row.library != "cuda" or row.base not in bases or row.base == "cuGetProcAddress":
+            continue
+        if (row.base, row.since, row.per_thread) not in known_versions:
+            found.append(f"{row.symbol}: {row.base} has no variant of version {row.since}")
+    return found
+
+
+def fetch(cache: Path) -> None:
+    """Download the pinned packages into `cache`, those that are not there yet.
+
+    Raises:
+        subprocess.CalledProcessError: The package index does not give one of them.
+    """
+    cache.mkdir(parents=True, exist_ok=True)
+    for package in PACKAGES:
+        if not _wheels(cache, package):
+            command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
+            command += ["--disable-pip-version-check", "--only-binary", ":all:"]
+            command += ["--platform", PLATFORM, "--dest", str(cache), package]
+            subprocess.run(command, check=True)
+
+
+def headers(cache: Path) -> dict[str, str]:
+    """The text of each header in the downloaded packages, by package and file name."""
+    texts = {}
+    for package in PACKAGES:
+        for wheel in _wheels(cache, package):
+            with zipfile.ZipFile(wheel) as archive:
+                for member in archive.namelist():
+                    name = Path(member).name
+                    if name in HEADERS or name == TYPEDEFS:
+                        key = f"{package.replace('==', ' ')} {name}"
+                        texts[key] = archive.read(member).decode(errors="replace")
+    return texts
+
+
+def _wheels(cache: Path, package: str) -> list[Path]:
+    name, _, version = package.partition("==")
+    return sorted(cache.glob(f"{name.replace('-', '_')}-{version}-*.whl"))
+
+
+def main() -> int:
+    """Run the gate; 0 when every declared function has its row."""
+    root = Path(__file__).resolve().parents[1]
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vgpu"
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument(
+        "--cache", type=Path, default=Path(os.environ.get("VGPU_CACHE") or home) / "headers"
+    )
+    cache = parser.parse_args().cache
+    try:
+        fetch(cache)
+    except subprocess.CalledProcessError as error:
+        print(f"coverage: cannot fetch NVIDIA's headers: {error}", file=sys.stderr)
+        return 2
+    texts = headers(cache)
+    names = {key: declared(text) for key, text in texts.items() if not key.endswith(TYPEDEFS)}
+    rows = table(*(path.read_text() for path in sorted((root / "src").glob("symbols*.def"))))
+    known = versions(text for key, text in texts.items() if key.endswith(TYPEDEFS))
+    wrong = complaints(rows, names, known)
+    for key, wanted in names.items():
+        print(f"{key:45} {len(wanted):4} functions")
+    for library in ("cuda", "nvml"):
+        mine = [row for row in rows if row.library == library]
+        counts = Counter(row.symbol_class for row in mine)
+        interposed = sum(row.kind != "PLAIN" for row in mine)
+        print(f"{library}: {len(mine)} rows, {interposed} interposed:", end="")
+        print("".join(f" {name} {counts[name]}" for name in sorted(counts)))
+    for sentence in wrong:
+        print(f"coverage: {sentence}", file=sys.stderr)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
