@@ -7,7 +7,9 @@ configuration, a document of its own (`vgpu_api.config`) that the agent reads to
 from __future__ import annotations
 
 import argparse
+import ipaddress
 import os
+import secrets
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -43,7 +45,13 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class OperatorConfig:
-    """Everything that `app.run` needs to know."""
+    """Everything that `app.run` needs to know.
+
+    Attributes:
+        identity: our name in the Lease; no other process ever has it, a restarted one neither.
+        service: the Service through which kube-scheduler finds the extender; None: by other means.
+        advertise: the address under which this replica is reached, for that Service.
+    """
 
     cluster: ClusterConfig
     kubeconfig: str | None
@@ -54,6 +62,8 @@ class OperatorConfig:
     lease_duration_s: int
     extender: Address
     extender_tls: Tls | None
+    service: str | None
+    advertise: str | None
     webhook: Address | None
     webhook_tls: Tls | None
     metrics: Address | None
@@ -80,13 +90,15 @@ def parse(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> 
     option("--context", help="context of the kubeconfig")
     option("--config", type=Path, help="the cluster configuration, YAML")
     option("--namespace", default="vgpu-system", help="where the Lease lives")
-    option("--identity", default=f"{socket.gethostname()}-{os.getpid()}", help="name in the Lease")
+    option("--identity", default=socket.gethostname(), help="name in the Lease, made unique")
     option("--lease-name", default="vgpu-operator")
     option("--lease-duration", type=int, default="15", help="seconds a silent leader keeps it")
     option("--extender", type=Address.parse, default="0.0.0.0:9443", help="host:port")
     option("--extender-cert", type=Path)
     option("--extender-key", type=Path)
     option("--extender-client-ca", type=Path, help="only clients of this CA may ask")
+    option("--service-name", help="Service without selector that leads to the leader's extender")
+    option("--advertise-address", help="IP address of this replica in that Service")
     option("--webhook", type=Address.parse, help="host:port of the admission webhooks")
     option("--webhook-cert", type=Path)
     option("--webhook-key", type=Path)
@@ -103,18 +115,28 @@ def parse(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> 
     webhook_tls = tls("webhook", given.webhook_cert, given.webhook_key, None)
     if given.webhook is not None and webhook_tls is None:
         parser.error("--webhook needs --webhook-cert and --webhook-key: webhooks speak HTTPS only")
+    if (given.service_name is None) != (given.advertise_address is None):
+        parser.error("--service-name and --advertise-address go together")
+    if given.advertise_address is not None:
+        try:
+            ipaddress.ip_address(given.advertise_address)
+        except ValueError:
+            parser.error(f"--advertise-address: {given.advertise_address!r} is not an IP address")
     return OperatorConfig(
         cluster=load_cluster_config(given.config),
         kubeconfig=given.kubeconfig,
         context=given.context,
         namespace=given.namespace,
-        identity=given.identity,
+        # A container that is restarted keeps its pod's name, and its process id is 1 again.
+        identity=f"{given.identity}_{secrets.token_hex(4)}",
         lease_name=given.lease_name,
         lease_duration_s=given.lease_duration,
         extender=given.extender,
         extender_tls=tls(
             "extender", given.extender_cert, given.extender_key, given.extender_client_ca
         ),
+        service=given.service_name,
+        advertise=given.advertise_address,
         webhook=given.webhook,
         webhook_tls=webhook_tls,
         metrics=given.metrics,

@@ -1,0 +1,109 @@
+"""Where kube-scheduler finds the extender: the leader's address in an EndpointSlice of its own.
+
+The extender's Service has no selector, because which replica leads is no label of a pod. Whoever
+begins to lead writes itself in, and again now and then, so that a slice that somebody deleted
+comes back. Until then calls reach the former leader, where they are refused, and tried again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from vgpu_api.names import FIELD_MANAGER_OPERATOR
+from vgpu_api.resources import ENDPOINT_SLICES
+from vgpu_client.api import Api
+from vgpu_client.errors import ClientError
+from vgpu_client.transport import Object
+
+logger = logging.getLogger(__name__)
+
+PORT_NAME = "extender"
+_AGAIN_S = 30.0
+_RETRY_S = 0.5
+_SHORTEST_S = 0.5
+_LONGEST_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Advertised:
+    """What the slice says.
+
+    Attributes:
+        namespace: The Service's.
+        service: Its name.
+        address: This replica's IP address.
+        port: The extender's.
+    """
+
+    namespace: str
+    service: str
+    address: str
+    port: int
+
+    def slice(self) -> Object:
+        """The slice as the leader wants it."""
+        version = ipaddress.ip_address(self.address).version
+        return {
+            "metadata": {
+                "namespace": self.namespace,
+                "name": f"{self.service}-vgpu",
+                "labels": {
+                    "kubernetes.io/service-name": self.service,
+                    "endpointslice.kubernetes.io/managed-by": FIELD_MANAGER_OPERATOR,
+                },
+            },
+            "addressType": f"IPv{version}",
+            "endpoints": [{"addresses": [self.address], "conditions": {"ready": True}}],
+            "ports": [{"name": PORT_NAME, "port": self.port, "protocol": "TCP"}],
+        }
+
+
+class Endpoint:
+    """Keeps the slice as it should be.
+
+    Args:
+        api: Where to.
+        advertised: What it says.
+        budget_s: For how long this replica certainly leads; no write is begun that could land
+            later, over the successor's.
+        sleep: Waits between writes.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        advertised: Advertised,
+        *,
+        budget_s: Callable[[], float],
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._api = api
+        self._advertised = advertised
+        self._budget_s = budget_s
+        self._sleep = sleep
+
+    async def run(self) -> None:
+        """Write it, for as long as this replica leads."""
+        while True:
+            await self._sleep(_AGAIN_S if await self._write() else _RETRY_S)
+
+    async def _write(self) -> bool:
+        timeout_s = min(_LONGEST_S, self._budget_s())
+        if timeout_s < _SHORTEST_S:
+            return False
+        try:
+            await self._api.apply(
+                ENDPOINT_SLICES,
+                self._advertised.slice(),
+                field_manager=FIELD_MANAGER_OPERATOR,
+                force=True,
+                timeout_s=timeout_s,
+            )
+        except ClientError as error:
+            logger.warning("service %s does not lead here yet: %s", self._advertised.service, error)
+            return False
+        return True
