@@ -185,7 +185,11 @@ class Operator:
                 api,
                 NODES,
                 Node.model_validate,
-                NoteSink(engine.node_changed, lambda identity: engine.node_gone(identity.name)),
+                NoteSink(
+                    engine.node_changed,
+                    lambda identity: engine.node_gone(identity.name),
+                    lambda identity, _: engine.node_unreadable(identity.name, identity.uid),
+                ),
             ),
             _reflector(
                 api,

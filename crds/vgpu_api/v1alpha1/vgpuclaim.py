@@ -203,6 +203,8 @@ class Allocation(ApiModel):
 
     node_name: Name = ""
     """The node."""
+    node_uid: Annotated[str, Field(max_length=64)] = Field(default="", alias="nodeUID")
+    """The node's identity: one registered anew under the same name holds nothing of this."""
     devices: Annotated[list[AllocatedDevice], Field(max_length=2048)] = Field(default_factory=list)
     """The cards, in the order of the requests."""
     allocated_time: Annotated[str, Field(max_length=64)] = ""

@@ -16,7 +16,7 @@ from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Node, Pod
 from vgpu_api.names import ANNOTATION_POKE
 from vgpu_api.resources import PODS
-from vgpu_api.v1alpha1 import GPUDevice, VGPUClaim
+from vgpu_api.v1alpha1 import GPUDevice, Metadata, VGPUClaim
 from vgpu_client.api import Api
 from vgpu_client.errors import ClientError
 from vgpu_operator.engine.books import Books, key_of
@@ -154,13 +154,24 @@ class Engine:
 
     def node_changed(self, node: Node) -> None:
         """A node was seen."""
+        known = self.books.nodes.get(node.metadata.name)
         self.books.nodes[node.metadata.name] = node
         self._ledger.apply_node(node)
+        if known is not None and known.metadata.uid != node.metadata.uid:
+            self._note_claims_on(node.metadata.name)
 
     def node_gone(self, name: str) -> None:
         """A node is gone: claims on it are released."""
         self.books.nodes.pop(name, None)
         self._ledger.remove_node(name)
+        self._note_claims_on(name)
+
+    def node_unreadable(self, name: str, uid: str) -> None:
+        """A node cannot be read: it is there, so nothing on it is free."""
+        if name not in self.books.nodes:
+            self.books.nodes[name] = Node(metadata=Metadata(name=name, uid=uid))
+
+    def _note_claims_on(self, name: str) -> None:
         for claim in self.books.claims():
             if claim.status.allocation and claim.status.allocation.node_name == name:
                 self.note(key_of(claim))

@@ -20,8 +20,11 @@ def release_reason(claim: VGPUClaim, books: Books) -> str | None:
         return None
     if was_released(claim):
         return "its pod has ended"
-    if allocation.node_name not in books.nodes:
+    node = books.nodes.get(allocation.node_name)
+    if node is None:
         return f"node {allocation.node_name} is gone"
+    if allocation.node_uid not in ("", node.metadata.uid):
+        return f"node {allocation.node_name} is gone; another was registered under its name"
     reserved = claim.status.reserved_for
     if reserved is None or not reserved.pod_uid:
         deleted = claim.metadata.deletion_timestamp is not None

@@ -216,7 +216,7 @@ class Scheduler:
         consumer: Consumer | None,
         create: dict[str, object] | None,
     ) -> Reservation:
-        allocation = plan.allocation(allocated_time=rfc3339(self._clock.unix()))
+        allocation = self._on_this_node(plan.allocation(allocated_time=rfc3339(self._clock.unix())))
         assumption = self._ledger.assume(ClaimKey(*key), spec, plan)
         former = self.reservations.of_claim(key)
         reservation = Reservation(
@@ -234,6 +234,12 @@ class Scheduler:
             lambda done: self._settle(reservation, assumption, done)
         )
         return reservation
+
+    def _on_this_node(self, allocation: Allocation) -> Allocation:
+        """The allocation, tied to the node that has the name now."""
+        node = self._books.nodes.get(allocation.node_name)
+        uid = node.metadata.uid if node is not None else ""
+        return allocation.model_copy(update={"node_uid": uid})
 
     def _submit(
         self,

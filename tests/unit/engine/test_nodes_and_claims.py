@@ -1,0 +1,85 @@
+"""A node is its UID: what was given on one is not held by another of its name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from builders import a_container, a_node, a_pod
+from vgpu_api.core import Node
+from vgpu_api.v1alpha1 import VGPUClaim
+
+GPU = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 8192}
+
+
+def anew(name: str = "node-1") -> Node:
+    node = a_node(name, resource_version=900)
+    metadata = node.metadata.model_copy(update={"uid": f"another-{name}"})
+    return node.model_copy(update={"metadata": metadata})
+
+
+async def a_running_pod(replica: Any) -> Any:
+    replica.card()
+    pod = replica.pod()
+    await replica.settle()
+    replica.engine.pod_changed(
+        a_pod("pod-1", node="node-1", resource_version=500, containers=[a_container(limits=GPU)])
+    )
+    await replica.settle()
+    return pod
+
+
+async def test_an_allocation_remembers_which_node_it_was_made_for(replica: Any) -> None:
+    pod = await a_running_pod(replica)
+    assert replica.claim_of(pod).status.allocation.node_uid == "uid-of-node-1"
+
+
+async def test_a_node_registered_anew_under_its_name_frees_what_was_given_on_the_former(
+    replica: Any,
+) -> None:
+    """Whether or not anybody saw that it was gone in between."""
+    pod = await a_running_pod(replica)
+    name = replica.claim_of(pod).metadata.name
+    replica.engine.pod_gone(pod.metadata.uid)
+    await replica.settle()
+    assert "allocation" in replica.api.claim(name)["status"]
+    replica.engine.node_changed(anew())
+    await replica.settle()
+    assert "allocation" not in replica.api.claim(name)["status"]
+    assert replica.ledger.use_of("GPU-0").memory_mib == 0
+
+
+async def test_what_is_given_on_the_new_node_stays(replica: Any) -> None:
+    replica.card()
+    replica.engine.node_changed(anew())
+    pod = replica.pod()
+    await replica.settle()
+    assert replica.claim_of(pod).status.allocation.node_uid == "another-node-1"
+    replica.engine.node_changed(anew())
+    await replica.settle()
+    assert replica.claim_of(pod).status.allocation is not None
+
+
+async def test_an_allocation_that_names_no_node_uid_goes_with_the_nodes_name(
+    replica: Any,
+) -> None:
+    """As written before allocations had one."""
+    pod = await a_running_pod(replica)
+    raw = replica.api.claim(replica.claim_of(pod).metadata.name)
+    del raw["status"]["allocation"]["nodeUID"]
+    replica.claim(VGPUClaim.read(raw))
+    replica.engine.node_changed(anew())
+    await replica.settle()
+    assert replica.claim_of(pod).status.allocation is not None
+    replica.engine.node_gone("node-1")
+    await replica.settle()
+    assert replica.claim_of(pod).status.allocation is None
+
+
+async def test_a_node_that_cannot_be_read_frees_nothing(replica: Any) -> None:
+    pod = await a_running_pod(replica)
+    replica.engine.node_unreadable("node-1", "uid-of-node-1")
+    replica.books.nodes.pop("node-1")  # as a new leader, which never read it
+    replica.engine.node_unreadable("node-1", "uid-of-node-1")
+    replica.engine.tend_everything()
+    await replica.settle()
+    assert replica.claim_of(pod).status.allocation is not None
