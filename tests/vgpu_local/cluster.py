@@ -7,6 +7,7 @@ whatever way `with` is left, every process that was started has ended and the fo
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import contextlib
 import shutil
@@ -41,14 +42,19 @@ from vgpu_local.nodes import GpuNode
 from vgpu_local.pki import Authority
 from vgpu_local.programs import (
     LIBRARY,
+    NAMESPACE,
+    SERVICE,
+    Replica,
     agent_command,
     driver_environment,
     free_place,
+    free_replica,
     operator_command,
     program_environment,
 )
-from vgpu_local.readiness import missing, plural
+from vgpu_local.readiness import leads, missing, plural
 from vgpu_local.scheduler.queue import Backoff
+from vgpu_local.service import Backend, Service, Slices
 
 T = TypeVar("T")
 
@@ -72,6 +78,7 @@ class ClusterOptions:
         scheduler_names: the `schedulerName`s that the scheduler answers to.
         pace: the kubelets' waiting times.
         backoff: the scheduler's.
+        operators: how many replicas of the operator.
         webhooks: whether admission goes through the operator.
         lease_s: how long the lease of a silent leader lasts.
         log_level: of operator and agents.
@@ -81,6 +88,7 @@ class ClusterOptions:
     scheduler_names: frozenset[str] = SCHEDULER_ALIASES | {"default-scheduler"}
     pace: Pace = Pace()  # noqa: RUF009 - immutable
     backoff: Backoff = Backoff()  # noqa: RUF009 - immutable
+    operators: int = 1
     webhooks: bool = True
     lease_s: int = 15
     log_level: str = "INFO"
@@ -92,7 +100,7 @@ class LocalCluster:
     Attributes:
         folder: the run folder; has `kubeconfig`, a log file for each process, a folder a node.
         kubeconfig: an administrator's.
-        operator: the operator's process.
+        operators: one process for each replica; the user of each is its name.
         agents: one process for each node, by node name.
         kubelets: by node name; call them through the methods here, their loop is another thread's.
     """
@@ -112,11 +120,13 @@ class LocalCluster:
         """
         self.folder = Path()
         self.kubeconfig = Path()
+        self.operators: list[Daemon] = []
         self.agents: dict[str, Daemon] = {}
         self.kubelets: dict[str, Kubelet] = {}
         self._nodes = nodes
         self._options = options
-        self._place = free_place()
+        self._place = free_place()  # of the Services that lead to the operators
+        self._replicas = [free_replica(number) for number in range(options.operators)]
         self._authority = Authority()
         self._foundation: Foundation = foundation or StandIn(
             authority=self._authority,
@@ -166,7 +176,9 @@ class LocalCluster:
         self._api = self.run(self._connect())
         self._foundation.connected(self.api, self._loop)
         self.run(furnish(self.api))
-        self._start_operator()
+        self.run(self._start_services())
+        for replica in self._replicas:
+            self._start_operator(replica)
         for node in self._nodes:
             self._start_node(node)
         self._start_scheduler()
@@ -191,6 +203,27 @@ class LocalCluster:
         """The stand-in API server, with its faults and history; a real one has neither."""
         assert isinstance(self._foundation, StandIn), "this cluster has a real API server"
         return self._foundation.server
+
+    @property
+    def operator(self) -> Daemon:
+        """The only operator's process."""
+        (only,) = self.operators
+        return only
+
+    def leader(self) -> Daemon:
+        """The operator that leads.
+
+        Raises:
+            NotReady: none of those that should run does.
+        """
+        for replica, daemon in self._running_operators():
+            if leads(replica.place, self._extender.tls()):
+                return daemon
+        raise NotReady("no operator leads")
+
+    def _running_operators(self) -> list[tuple[Replica, Daemon]]:
+        pairs = zip(self._replicas, self.operators, strict=True)
+        return [(replica, daemon) for replica, daemon in pairs if daemon.wanted]
 
     def run(self, work: Coroutine[Any, Any, T], *, limit: float = 60.0) -> T:
         """Run a coroutine on the cluster's loop, from any other thread."""
@@ -273,19 +306,43 @@ class LocalCluster:
         self._undo.callback(lambda: self._loop.run(stack.aclose(), limit=10))
         return api
 
-    def _start_operator(self) -> None:
+    async def _start_services(self) -> None:
+        hosts = {replica.address: "127.0.0.1" for replica in self._replicas}
+        slices = Slices(self.api, hosts)
+        following = asyncio.create_task(slices.run())
+        hooks = [Backend("127.0.0.1", replica.place.webhook) for replica in self._replicas]
+        extender = Service(lambda: slices.backends(NAMESPACE, SERVICE, "extender"))
+        webhook = Service(lambda: hooks)
+        await extender.start(self._place.extender)
+        await webhook.start(self._place.webhook)
+
+        async def stop() -> None:
+            await extender.stop()
+            await webhook.stop()
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+
+        self._undo.callback(lambda: self._loop.run(stop(), limit=10))
+
+    def _start_operator(self, replica: Replica) -> None:
         config = self.folder / "config.yaml"
         config.write_text(yaml.safe_dump(dict(self._options.config)))
         command = operator_command(
-            self._place,
-            kubeconfig=self.kubeconfig,
+            replica,
+            kubeconfig=self._kubeconfig_of(replica.name),
             config=config,
             authority=self._authority,
             folder=self.folder,
             lease_s=self._options.lease_s,
             log_level=self._options.log_level,
         )
-        self.operator = self._daemon("operator", command, {})
+        self.operators.append(self._daemon(replica.name, command, {}))
+
+    def _kubeconfig_of(self, user: str) -> Path:
+        """Where the server tells users apart, one of its own; else the administrator's."""
+        if isinstance(self._foundation, StandIn):
+            return self.server.kubeconfig(self.folder / f"{user}.kubeconfig", user=user)
+        return self.kubeconfig
 
     def _start_node(self, node: GpuNode) -> None:
         folders = make_folders(self.folder / node.name)
@@ -300,7 +357,7 @@ class LocalCluster:
         command = agent_command(
             node.name,
             folders,
-            kubeconfig=self.kubeconfig,
+            kubeconfig=self._kubeconfig_of(f"agent-{node.name}"),
             config=self.folder / "config.yaml",
             log_level=self._options.log_level,
         )
@@ -340,6 +397,7 @@ class LocalCluster:
             self.objects,
             self._nodes,
             self._place,
+            [replica.place for replica, _ in self._running_operators()],
             trust=self._extender.tls(),
             count_resource=self._settings.nvidia.resource_count_name,
         ):
@@ -356,7 +414,8 @@ class LocalCluster:
             Exception: what ended the scheduler, or a part of Kubernetes.
         """
         for daemon in self._daemons:
-            daemon.check()
+            if daemon.wanted:
+                daemon.check()
         self._foundation.check()
 
     def _container(self, namespace: str, pod: str, container: str | None) -> tuple[Kubelet, str]:

@@ -17,7 +17,13 @@ class DaemonDied(Exception):
 
 
 class Daemon:
-    """A process in a process group of its own."""
+    """A process in a process group of its own.
+
+    Attributes:
+        name: for messages.
+        log: file that its output is appended to.
+        wanted: whether it was started, and neither stopped nor allowed to end since.
+    """
 
     def __init__(
         self, name: str, command: Sequence[str], environment: Mapping[str, str], log: Path
@@ -32,6 +38,7 @@ class Daemon:
         """
         self.name = name
         self.log = log
+        self.wanted = False
         self._command = command
         self._environment = environment
         self._process: subprocess.Popen[bytes] | None = None
@@ -49,6 +56,7 @@ class Daemon:
 
     def start(self) -> None:
         """Start the process; a second one of a running daemon is never started."""
+        self.wanted = True
         if self._process is not None and self._process.poll() is None:
             return
         with self.log.open("ab") as output:
@@ -83,6 +91,7 @@ class Daemon:
 
     def stop(self, *, grace: float = 5.0) -> None:
         """End it and everything it started, by force after `grace` seconds."""
+        self.wanted = False
         process = self._process
         if process is None:
             return
@@ -93,6 +102,22 @@ class Daemon:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+
+    def may_end(self) -> None:
+        """From now on its end is no surprise."""
+        self.wanted = False
+
+    def wait(self, limit: float) -> int:
+        """Wait for its end; returns how it ended.
+
+        Raises:
+            TimeoutError: it has not, within `limit` seconds.
+        """
+        assert self._process is not None, f"{self.name} was not started"
+        try:
+            return self._process.wait(limit)
+        except subprocess.TimeoutExpired:
+            raise TimeoutError(f"{self.name} runs on after {limit:g} s") from None
 
     def tail(self) -> str:
         """Return the end of its log."""

@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[2]
 DRIVER_FOLDER = ROOT / "libvgpu" / "build" / "fake"
 LIBRARY = ROOT / "libvgpu" / "build" / "libvgpu.so"
 NAMESPACE = "vgpu-system"
+SERVICE = "vgpu-extender"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +51,28 @@ def free_place() -> OperatorPlace:
             each.close()
 
 
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """One of the operators.
+
+    Attributes:
+        name: in the Lease, in front of what makes it unique; as the user of its kubeconfig.
+        address: what it says of itself in the extender's EndpointSlice.
+        place: where it listens on this machine.
+    """
+
+    name: str
+    address: str
+    place: OperatorPlace
+
+
+def free_replica(number: int) -> Replica:
+    """Describe an operator on free ports, under an address from RFC 5737."""
+    return Replica(f"operator-{number}", f"192.0.2.{number + 1}", free_place())
+
+
 def operator_command(
-    place: OperatorPlace,
+    replica: Replica,
     *,
     kubeconfig: Path,
     config: Path,
@@ -64,18 +85,22 @@ def operator_command(
 
     Only who shows a certificate of `authority` may call the extender.
     """
-    certificate, key = authority.leaf().write(folder, name="operator")
+    place = replica.place
+    certificate, key = authority.leaf().write(folder, name=replica.name)
     trust = folder / "operator-ca.crt"
     trust.write_bytes(authority.certificate)
     arguments = {
         "kubeconfig": kubeconfig,
         "config": config,
         "namespace": NAMESPACE,
+        "identity": replica.name,
         "lease-duration": lease_s,
         "extender": f"127.0.0.1:{place.extender}",
         "extender-cert": certificate,
         "extender-key": key,
         "extender-client-ca": trust,
+        "service-name": SERVICE,
+        "advertise-address": replica.address,
         "webhook": f"127.0.0.1:{place.webhook}",
         "webhook-cert": certificate,
         "webhook-key": key,

@@ -27,7 +27,8 @@ def plural(resource: Resource) -> str:
 def missing(
     objects: Objects,
     nodes: Sequence[GpuNode],
-    place: OperatorPlace,
+    front: OperatorPlace,
+    places: Sequence[OperatorPlace],
     *,
     trust: ssl.SSLContext,
     count_resource: str,
@@ -37,24 +38,26 @@ def missing(
     Args:
         objects: reads the cluster.
         nodes: those it should have.
-        place: where the operator listens.
+        front: the Services that lead to the operators.
+        places: where each operator listens.
         trust: for the operator's certificate, and what to show of ourselves.
         count_resource: the resource that agents register with their kubelets.
     """
-    return "; ".join(_gaps(objects, nodes, place, trust, count_resource))
+    return "; ".join(_gaps(objects, nodes, front, places, trust, count_resource))
 
 
 def _gaps(
     objects: Objects,
     nodes: Sequence[GpuNode],
-    place: OperatorPlace,
+    front: OperatorPlace,
+    places: Sequence[OperatorPlace],
     trust: ssl.SSLContext,
     count_resource: str,
 ) -> Iterator[str]:
-    if not _leads(place, trust):
-        yield "the operator does not lead yet"
-    if not _listens(place.webhook):
-        yield "the operator does not serve webhooks yet"
+    if not leads(front, trust):
+        yield "no operator leads yet"
+    if waiting := [place for place in places if not _listens(place.webhook)]:
+        yield f"{len(waiting)} of {len(places)} operators do not serve webhooks yet"
     offered = {
         node["metadata"]["name"]: int(
             node.get("status", {}).get("allocatable", {}).get(count_resource, "0")
@@ -69,7 +72,8 @@ def _gaps(
             yield f"node {node.name} has published all but {len(lost)} of its cards"
 
 
-def _leads(place: OperatorPlace, trust: ssl.SSLContext) -> bool:
+def leads(place: OperatorPlace, trust: ssl.SSLContext) -> bool:
+    """Say whether the extender there answers that it leads."""
     try:
         with urllib.request.urlopen(
             f"{place.extender_url}/readyz", timeout=_LIMIT, context=trust

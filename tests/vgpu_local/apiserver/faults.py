@@ -50,6 +50,7 @@ class Fault:
         resource: `pods`, `pods/binding`, `vgpuclaims.vgpu.dev/status` …, or `*`; without a
             subresource only the object itself is meant.
         name: only requests for this object; "" for all.
+        user: only requests of this user; "" for everybody's.
         times: how many requests it befalls before it is spent; None for ever.
         share: the part of the matching requests it befalls, 0..1.
         code: the HTTP status of `status`.
@@ -61,18 +62,20 @@ class Fault:
     verb: str = "*"
     resource: str = "*"
     name: str = ""
+    user: str = ""
     times: int | None = 1
     share: float = 1.0
     code: int = 500
     seconds: float = 0.0
     after: int = 0
 
-    def matches(self, verb: str, resource: str, name: str) -> bool:
+    def matches(self, verb: str, resource: str, name: str, user: str = "") -> bool:
         """Whether a request is one of those meant."""
         return (
             self.verb in ("*", verb)
             and self.resource in ("*", resource)
             and self.name in ("", name)
+            and self.user in ("", user)
             and (self.action not in _ON_STREAMS or verb == "watch" or self.action == "gone")
         )
 
@@ -123,17 +126,19 @@ class Faults:
         with self._lock:
             return sum(armed.befell for armed in self._armed if armed.fault is fault)
 
-    def take(self, verb: str, resource: str, name: str) -> list[Fault]:
+    def take(self, verb: str, resource: str, name: str, user: str = "") -> list[Fault]:
         """The faults that befall this request, each counted once for it."""
         if not self._armed:
             return []
         with self._lock:
             return [
-                armed.fault for armed in self._armed if self._befalls(armed, verb, resource, name)
+                armed.fault
+                for armed in self._armed
+                if self._befalls(armed, armed.fault.matches(verb, resource, name, user))
             ]
 
-    def _befalls(self, armed: _Armed, verb: str, resource: str, name: str) -> bool:
-        if armed.left == 0 or not armed.fault.matches(verb, resource, name):
+    def _befalls(self, armed: _Armed, meant: bool) -> bool:
+        if armed.left == 0 or not meant:
             return False
         if armed.fault.share < 1 and self._random.random() >= armed.fault.share:
             return False

@@ -51,7 +51,8 @@ class Routes:
             return web.Response(status=404, text="404 page not found\n")
 
     async def _faulty(self, asked: Asked) -> web.StreamResponse:
-        faults = self._faults.take(asked.verb, asked.target.fault_key, asked.target.name)
+        target, user = asked.target, asked.call().user
+        faults = self._faults.take(asked.verb, target.fault_key, target.name, user)
         for fault in faults:
             if fault.action == "delay":
                 await asyncio.sleep(fault.seconds)

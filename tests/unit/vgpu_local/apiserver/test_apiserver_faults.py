@@ -164,3 +164,10 @@ def test_a_port_that_is_taken_is_an_error_and_leaves_no_thread():
         port = int(first.url.rpartition(":")[2])
         with pytest.raises(OSError, match="address already in use"):
             ApiServer(tls=False, port=port).start()
+
+
+def test_a_fault_may_befall_one_user_alone() -> None:
+    faults = Faults()
+    fault = faults.add(Fault(action="refuse", resource="pods", user="operator-0"))
+    assert faults.take("update", "pods", "p", "operator-1") == []
+    assert faults.take("update", "pods", "p", "operator-0") == [fault]
