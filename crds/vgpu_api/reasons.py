@@ -40,6 +40,8 @@ class Reason(StrEnum):
     CLAIM_NOT_FOUND = "ClaimNotFound"
     CLAIM_IN_USE = "ClaimInUse"
     CLAIM_UNREADABLE = "ClaimUnreadable"
+    CLAIM_NOT_OWNED = "ClaimNotOwned"
+    TEMPLATE = "Template"
     REQUEST_MISMATCH = "RequestMismatch"
     POD_UNREADABLE = "PodUnreadable"
     RESERVED_ELSEWHERE = "ReservedElsewhere"

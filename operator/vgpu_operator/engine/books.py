@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
+from dataclasses import replace
 
 from vgpu_api.core import Node
+from vgpu_api.errors import BadInput
 from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_operator.engine.claim_writer import Key
-from vgpu_operator.engine.consumers import Consumer
+from vgpu_operator.engine.consumers import Consumer, is_owned_by
 
 _GONE_REMEMBERED = 50_000
 
@@ -35,7 +37,10 @@ class Books:
         self._consumers: dict[str, Consumer] = {}
         self._of_claim: dict[Key, dict[str, Consumer]] = {}
         self._pod_versions: dict[str, int] = {}
+        self._copies: dict[Key, set[str]] = {}  # template → UIDs of the pods that name it
         self._claims: dict[Key, VGPUClaim] = {}
+        self._unreadable: dict[Key, tuple[str, int]] = {}  # UID and version
+        self._serving: dict[str, Key] = {}  # pod UID → the claim whose cards are its
         # An answer or a Filter may come after the deletion was seen: what is gone stays gone.
         self._gone: OrderedDict[str, bool] = OrderedDict()
 
@@ -54,15 +59,27 @@ class Books:
         return list(self._of_claim.get(claim, {}).values())
 
     def put_consumer(self, consumer: Consumer) -> bool:
-        """Take a version of a pod; False when a newer one is known."""
+        """Take a version of a pod; False when a newer one is known.
+
+        What a pod asks for is what it asked for first, and the claim that serves it is its claim,
+        whatever its annotations say later: a running pod does not change its cards.
+        """
         version = version_of(consumer.pod.metadata.resource_version)
         if consumer.uid in self._gone or version < self._pod_versions.get(consumer.uid, 0):
             return False
-        self._forget_consumer(consumer.uid)
-        self._consumers[consumer.uid] = consumer
-        self._pod_versions[consumer.uid] = version
-        self._of_claim.setdefault(consumer.claim, {})[consumer.uid] = consumer
+        known = self._forget_consumer(consumer.uid)
+        if known is not None and not isinstance(known.ask, BadInput):
+            consumer = replace(known, pod=consumer.pod)
+        self._add_consumer(self._served(consumer), version)
         return True
+
+    def is_template(self, claim: Key) -> bool:
+        """Whether a pod names this claim as the template of its own."""
+        return claim in self._copies
+
+    def copies_of(self, template: Key) -> list[Consumer]:
+        """The pods that want a copy of a template."""
+        return [self._consumers[uid] for uid in sorted(self._copies.get(template, ()))]
 
     def drop_consumer(self, uid: str, *, was_seen: bool = True) -> Consumer | None:
         """The pod is gone; returns what was known of it.
@@ -91,7 +108,26 @@ class Books:
             del of_claim[uid]
             if not of_claim:
                 del self._of_claim[consumer.claim]
+            copies = self._copies.get(consumer.template) if consumer.template else None
+            if copies is not None and consumer.template is not None:
+                copies.discard(uid)
+                if not copies:
+                    del self._copies[consumer.template]
         return consumer
+
+    def _add_consumer(self, consumer: Consumer, version: int) -> None:
+        self._consumers[consumer.uid] = consumer
+        self._pod_versions[consumer.uid] = version
+        self._of_claim.setdefault(consumer.claim, {})[consumer.uid] = consumer
+        if consumer.template is not None:
+            self._copies.setdefault(consumer.template, set()).add(consumer.uid)
+
+    def _served(self, consumer: Consumer) -> Consumer:
+        """The pod with the claim that serves it already, if one does."""
+        claim = self._claims.get(self._serving.get(consumer.uid, consumer.claim))
+        if claim is None or key_of(claim) == consumer.claim:
+            return consumer
+        return replace(consumer, claim=key_of(claim), owned=is_owned_by(claim, consumer.uid))
 
     # Claims.
 
@@ -113,12 +149,46 @@ class Books:
         if known is not None and new <= version_of(known.metadata.resource_version):
             return False
         self._claims[key] = claim
+        if new >= self._unreadable.get(key, ("", 0))[1]:
+            self._unreadable.pop(key, None)
+        self._note_serving(key, known, claim)
         return True
+
+    def put_unreadable(self, key: Key, uid: str, version: int) -> None:
+        """A version of a claim that cannot be read; what was known of it before is old."""
+        if uid not in self._gone:
+            self._unreadable[key] = (uid, version)
+
+    def is_unreadable(self, key: Key) -> bool:
+        """Whether the newest version of a claim cannot be read."""
+        return key in self._unreadable
 
     def drop_claim(self, key: Key, uid: str) -> VGPUClaim | None:
         """The claim with this UID is gone; another of its name may have taken its place."""
         self._bury(uid, was_bound=True)
+        if self._unreadable.get(key, ("", 0))[0] == uid:
+            del self._unreadable[key]
         known = self._claims.get(key)
         if known is None or known.metadata.uid != uid:
             return None
+        self._note_serving(key, known, None)
         return self._claims.pop(key)
+
+    def _note_serving(self, key: Key, before: VGPUClaim | None, now: VGPUClaim | None) -> None:
+        uid = _pod_served(before)
+        if uid and self._serving.get(uid) == key:
+            del self._serving[uid]
+        uid = _pod_served(now)
+        if uid and self._serving.setdefault(uid, key) == key:
+            consumer = self._consumers.get(uid)
+            if consumer is not None and consumer.claim != key:
+                version = self._pod_versions[uid]
+                self._forget_consumer(uid)
+                self._add_consumer(self._served(consumer), version)
+
+
+def _pod_served(claim: VGPUClaim | None) -> str:
+    """The UID of the pod whose the claim's cards are; empty without cards or pod."""
+    if claim is None or claim.status.allocation is None or claim.status.reserved_for is None:
+        return ""
+    return claim.status.reserved_for.pod_uid

@@ -83,7 +83,7 @@ def mismatch(consumer: Consumer, spec: VGPUClaimSpec) -> str:
     The containers that admission recorded must be those the claim's requests name, each of the
     kind its request's phase says.
     """
-    if isinstance(consumer.ask, BadInput) or consumer.ask.native is None:
+    if isinstance(consumer.ask, BadInput):
         return ""
     try:
         wanted = containers_of_claim(consumer.pod, spec)
@@ -93,6 +93,11 @@ def mismatch(consumer: Consumer, spec: VGPUClaimSpec) -> str:
         recorded = ", ".join(consumer.ask.containers) or "none"
         return f"the claim asks for {', '.join(wanted)}; the pod was admitted with {recorded}"
     return ""
+
+
+def is_owned_by(claim: VGPUClaim, pod_uid: str) -> bool:
+    """Whether the claim is that pod's own."""
+    return any(owner.uid == pod_uid for owner in claim.metadata.owner_references)
 
 
 def serves_another(claim: VGPUClaim, consumer: Consumer) -> bool:

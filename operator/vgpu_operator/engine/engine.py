@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
 from vgpu_api.conditions import PREPARED, is_true
@@ -19,7 +20,7 @@ from vgpu_api.resources import PODS
 from vgpu_api.v1alpha1 import GPUDevice, Metadata, VGPUClaim
 from vgpu_client.api import Api
 from vgpu_client.errors import ClientError
-from vgpu_operator.engine.books import Books, key_of
+from vgpu_operator.engine.books import Books, key_of, version_of
 from vgpu_operator.engine.claim_writer import ClaimWriter, Key
 from vgpu_operator.engine.consumers import Consumer, consumer_of
 from vgpu_operator.engine.expiry import Expiry
@@ -102,7 +103,8 @@ class Engine:
 
     def pod_changed(self, pod: Pod) -> Consumer | None:
         """A pod was seen; returns it as a consumer if it asks for GPUs."""
-        consumer = consumer_of(pod, self._config)
+        known = self.books.consumer(pod.metadata.uid)
+        consumer = consumer_of(pod, self._config) or (known and replace(known, pod=pod))
         if consumer is None:
             return None
         if self.books.put_consumer(consumer):
@@ -112,6 +114,8 @@ class Engine:
             else:
                 self._forget_pod(consumer.uid)
             self.note(consumer.claim)
+            if consumer.template is not None:
+                self.note(consumer.template)
         return self.books.consumer(consumer.uid)
 
     def pod_gone(self, uid: str, *, was_seen: bool = True) -> None:
@@ -129,7 +133,7 @@ class Engine:
         self._ledger.apply_claim(claim)
         key = key_of(claim)
         self.note(key)
-        for consumer in self.books.consumers_of(key):
+        for consumer in (*self.books.consumers_of(key), *self.books.copies_of(key)):
             if consumer.uid in self._waiting:
                 self._fresh[consumer.uid] = None
 
@@ -148,8 +152,11 @@ class Engine:
         self._immediate.pop(key, None)
         self.wake()
 
-    def claim_unreadable(self, uid: str, raw: dict[str, object]) -> None:
-        """A claim cannot be read: its cards count as full until it can."""
+    def claim_unreadable(self, uid: str, raw: dict[str, Any]) -> None:
+        """A claim cannot be read: its cards count as full until it can, and it is left alone."""
+        metadata = raw["metadata"]
+        key = (metadata.get("namespace") or "", metadata["name"])
+        self.books.put_unreadable(key, uid, version_of(metadata["resourceVersion"]))
         self._ledger.mark_unreadable(uid, raw)
 
     def node_changed(self, node: Node) -> None:
@@ -302,8 +309,8 @@ class Engine:
     def _tend(self, key: Key) -> None:
         """Do what a claim needs but a decision."""
         claim = self.books.claim(key)
-        if claim is None or self._writer.busy(key):
-            return  # the end of the write brings it here again
+        if claim is None or self._writer.busy(key) or self.books.is_unreadable(key):
+            return  # the end of the write, or a version that can be read, brings it here again
         self._immediate.pop(key, None)
         if is_stranded(claim):
             self._writer.submit(unstrand_write(claim))
@@ -324,8 +331,9 @@ class Engine:
             self._immediate[key] = None
             self.wake()
         elif not self.books.consumers_of(key) and claim.status.state in (None, "Pending"):
-            wish = Wish.waiting()
-            if not says(claim, wish):
+            is_template = self.books.is_template(key)
+            wish = Wish.template() if is_template else Wish.waiting()
+            if not says(claim, wish) and (is_template or not says(claim, Wish.template())):
                 self._writer.submit(refusal_write(key, wish, now=self._clock.unix()))
 
     def _release(self, claim: VGPUClaim, reason: str) -> None:

@@ -17,7 +17,7 @@ from vgpu_api.v1alpha1 import Allocation, VGPUClaim, VGPUClaimSpec, VGPUClaimSta
 from vgpu_operator.ask import Ask
 from vgpu_operator.engine.books import Books
 from vgpu_operator.engine.claim_writer import ClaimWrite, ClaimWriter, Done, Key, Result, Verdict
-from vgpu_operator.engine.consumers import Consumer, mismatch, serves_another
+from vgpu_operator.engine.consumers import Consumer, is_owned_by, mismatch, serves_another
 from vgpu_operator.engine.refusals import Refusal
 from vgpu_operator.engine.reservations import Reservation, Reservations
 from vgpu_operator.engine.status import Wish, claim_for_pod, rfc3339, says, status_with
@@ -127,23 +127,38 @@ class Scheduler:
         if isinstance(consumer.ask, BadInput):
             return Refusal(Reason.POD_UNREADABLE, str(consumer.ask), {})
         claim = self._books.claim(consumer.claim)
+        for key in (consumer.claim, None if claim is not None else consumer.template):
+            if key is not None and self._books.is_unreadable(key):
+                text = f"claim {key[1]} cannot be read; what it holds it keeps"
+                return Refusal(Reason.CLAIM_UNREADABLE, text, {})
         if claim is not None:
             return claim.spec
         if consumer.ask.spec is not None:
             return consumer.ask.spec
-        source = consumer.template or consumer.claim
-        template = self._books.claim(source)
+        if consumer.template is not None:
+            return self._copy_for(consumer, consumer.template)
+        text = f"claim {consumer.claim[1]} does not exist: create it first"
+        return Refusal(Reason.CLAIM_NOT_FOUND, text, {})
+
+    def _copy_for(self, consumer: Consumer, key: Key) -> VGPUClaimSpec | Refusal:
+        """The spec of the claim to be made from a template, which itself is never decided."""
+        template = self._books.claim(key)
         if template is None:
-            what = "claim template" if consumer.template else "claim"
-            return Refusal(
-                Reason.CLAIM_NOT_FOUND, f"{what} {source[1]} does not exist: create it first", {}
-            )
-        return template.spec
+            text = f"claim template {key[1]} does not exist: create it first"
+            return Refusal(Reason.CLAIM_NOT_FOUND, text, {})
+        if template.spec.binding_mode != "WaitForFirstConsumer":
+            text = f"claim {key[1]} is {template.spec.binding_mode}; a template must not be"
+            return Refusal(Reason.REQUEST_MISMATCH, text, {})
+        differs = mismatch(consumer, template.spec)
+        return Refusal(Reason.REQUEST_MISMATCH, differs, {}) if differs else template.spec
 
     def _standing(
         self, consumer: Consumer, claim: VGPUClaim, candidates: Collection[str] | None
     ) -> Reservation | Refusal | None:
         """What an existing claim says already; None when it is free to be decided."""
+        if consumer.owned and not is_owned_by(claim, consumer.uid):
+            text = f"claim {claim.metadata.name} exists and is not this pod's own"
+            return Refusal(Reason.CLAIM_NOT_OWNED, text, {})
         if claim.metadata.deletion_timestamp is not None:
             return Refusal(Reason.CLAIM_IN_USE, f"claim {claim.metadata.name} is going away", {})
         if serves_another(claim, consumer):
@@ -157,7 +172,10 @@ class Scheduler:
             return Refusal(Reason.REQUEST_MISMATCH, differs, {})
         allocation = claim.status.allocation
         if allocation is None:
-            return None
+            if not self._books.is_template(consumer.claim):
+                return None
+            text = f"claim {claim.metadata.name} is a template: name it in the pod as one"
+            return Refusal(Reason.TEMPLATE, text, {})
         elsewhere = candidates is not None and allocation.node_name not in candidates
         immediate = claim.spec.binding_mode == "Immediate"
         if elsewhere and not immediate:
@@ -300,7 +318,7 @@ class Scheduler:
 def _may_serve(claim: VGPUClaim, consumer: Consumer) -> bool:
     """A claim of the pod's own name must be the pod's own; any other must serve nobody else."""
     if consumer.owned:
-        return any(owner.uid == consumer.uid for owner in claim.metadata.owner_references)
+        return is_owned_by(claim, consumer.uid)
     return not serves_another(claim, consumer)
 
 

@@ -103,6 +103,13 @@ class Wish:
         )
 
     @classmethod
+    def template(cls) -> Wish:
+        """Copied for each pod that names it as its template, and never decided itself."""
+        return cls.refused(
+            reason=Reason.TEMPLATE, message="each pod that names it as its template gets a copy"
+        )
+
+    @classmethod
     def released(cls, message: str) -> Wish:
         """Its pod has ended; it holds nothing."""
         return cls(None, None, "Released", "Released", message)

@@ -11,7 +11,7 @@ from typing import Any
 from vgpu_api.errors import BadInput
 from vgpu_operator.engine.books import Books
 from vgpu_operator.engine.claim_writer import ClaimWriter, Key
-from vgpu_operator.engine.consumers import Consumer
+from vgpu_operator.engine.consumers import Consumer, is_owned_by
 from vgpu_operator.engine.recorder import Recorder
 from vgpu_operator.engine.refusals import RETELL_S, Refusal
 from vgpu_operator.engine.scheduler import Clock
@@ -56,7 +56,10 @@ class Teller:
         create = None
         if consumer.owned and not isinstance(ask, BadInput) and ask.spec is not None:
             create = claim_for_pod(consumer.pod, ask.spec)
-        self.tell_claim(consumer.claim, refusal, create=create)
+        claim = self._books.claim(consumer.claim)
+        another = claim is not None and consumer.owned and not is_owned_by(claim, consumer.uid)
+        if not another and not self._books.is_unreadable(consumer.claim):
+            self.tell_claim(consumer.claim, refusal, create=create)
 
     def tell_claim(
         self, key: Key, refusal: Refusal, *, create: dict[str, Any] | None = None
