@@ -329,7 +329,7 @@ class LocalCluster:
         config.write_text(yaml.safe_dump(dict(self._options.config)))
         command = operator_command(
             replica,
-            kubeconfig=self._kubeconfig_of(replica.name),
+            kubeconfig=self._foundation.kubeconfig_of(replica.name),
             config=config,
             authority=self._authority,
             folder=self.folder,
@@ -337,12 +337,6 @@ class LocalCluster:
             log_level=self._options.log_level,
         )
         self.operators.append(self._daemon(replica.name, command, {}))
-
-    def _kubeconfig_of(self, user: str) -> Path:
-        """Where the server tells users apart, one of its own; else the administrator's."""
-        if isinstance(self._foundation, StandIn):
-            return self.server.kubeconfig(self.folder / f"{user}.kubeconfig", user=user)
-        return self.kubeconfig
 
     def _start_node(self, node: GpuNode) -> None:
         folders = make_folders(self.folder / node.name)
@@ -357,7 +351,7 @@ class LocalCluster:
         command = agent_command(
             node.name,
             folders,
-            kubeconfig=self._kubeconfig_of(f"agent-{node.name}"),
+            kubeconfig=self._foundation.kubeconfig_of(f"agent-{node.name}"),
             config=self.folder / "config.yaml",
             log_level=self._options.log_level,
         )

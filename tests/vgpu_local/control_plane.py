@@ -11,6 +11,7 @@ import json
 import secrets
 import shutil
 import socket
+import ssl
 import subprocess
 import tempfile
 import time
@@ -129,6 +130,10 @@ class ControlPlane:
         }
         path.write_text(json.dumps(document))
         self._launch("kube-scheduler", f"--config={path}", "--secure-port=0")
+
+    def trust(self) -> ssl.SSLContext:
+        """A client's TLS context for the API server."""
+        return self._authority.client_context()
 
     def check(self) -> None:
         """Make sure that everything that was started still runs.
@@ -254,7 +259,7 @@ class ControlPlane:
         request = urllib.request.Request(
             f"{self.url}/readyz", headers={"Authorization": f"Bearer {self._tokens['admin']}"}
         )
-        trust = self._authority.client_context()
+        trust = self.trust()
         deadline = time.monotonic() + _START_S
         while time.monotonic() < deadline:
             self.check()

@@ -57,6 +57,9 @@ class Foundation(Protocol):
     def start(self, folder: Path) -> Path:
         """Start the API server; returns an administrator's kubeconfig."""
 
+    def kubeconfig_of(self, user: str) -> Path:
+        """The kubeconfig that one of our programs is given; faults may befall it alone."""
+
     def connected(self, api: Api, loop: BackgroundLoop) -> None:
         """A client is there, and the loop it belongs to; both are until `unschedule`."""
 
@@ -99,7 +102,12 @@ class StandIn:
     def start(self, folder: Path) -> Path:
         """Serve."""
         self.server.start()
+        self._folder = folder
         return self.server.kubeconfig(folder / "kubeconfig")
+
+    def kubeconfig_of(self, user: str) -> Path:
+        """One of its own for each."""
+        return self.server.kubeconfig(self._folder / f"{user}.kubeconfig", user=user)
 
     def connected(self, api: Api, loop: BackgroundLoop) -> None:
         """What the scheduler will use."""

@@ -18,6 +18,7 @@ from vgpu_client.transport import Object
 from vgpu_local.background import BackgroundLoop
 from vgpu_local.cluster import ClusterOptions, LocalCluster
 from vgpu_local.control_plane import ControlPlane, Options
+from vgpu_local.fault_proxy import FaultProxy
 from vgpu_local.foundation import ExtenderAccess
 from vgpu_local.nodes import GpuNode
 from vgpu_local.readiness import plural
@@ -32,21 +33,42 @@ _KINDS = {
 def real_cluster(
     nodes: Sequence[GpuNode],
     options: ClusterOptions = ClusterOptions(),  # noqa: B008 - immutable
+    foundation: RealControlPlane | None = None,
 ) -> LocalCluster:
     """Describe a cluster on a real control plane; nothing is started yet."""
-    return LocalCluster(nodes, options, RealControlPlane())
+    return LocalCluster(nodes, options, foundation or RealControlPlane())
 
 
 class RealControlPlane:
-    """A foundation that is Kubernetes itself."""
+    """A foundation that is Kubernetes itself.
 
-    def __init__(self) -> None:
+    Args:
+        seed: of the faults' shares.
+    """
+
+    def __init__(self, *, seed: int = 0) -> None:
         self._plane = ControlPlane(Options(controllers=True))
+        self._seed = seed
+        self._proxy: FaultProxy | None = None
 
     def start(self, folder: Path) -> Path:
         """Start etcd, API server and controllers; they have a folder of their own."""
         self._plane.start()
+        self._proxy = FaultProxy(self._plane.url, trust=self._plane.trust(), seed=self._seed)
+        self._proxy.start()
+        self._folder = folder
         return self._plane.kubeconfig
+
+    @property
+    def proxy(self) -> FaultProxy:
+        """What our programs, and they alone, reach the API server through; arm faults here."""
+        assert self._proxy is not None, "the control plane was not started"
+        return self._proxy
+
+    def kubeconfig_of(self, user: str) -> Path:
+        """The administrator's rights, through the proxy."""
+        path = self._folder / f"{user}.kubeconfig"
+        return self.proxy.kubeconfig(self._plane.kubeconfig, path, user=user)
 
     def connected(self, api: Api, loop: BackgroundLoop) -> None:
         """What reads objects."""
@@ -70,6 +92,8 @@ class RealControlPlane:
 
     def stop(self) -> None:
         """End all."""
+        if self._proxy is not None:
+            self._proxy.stop()
         self._plane.stop()
 
 

@@ -14,12 +14,13 @@ import pytest
 
 from vgpu_api.resources import PODS, VGPU_CLAIMS
 from vgpu_api.v1alpha1 import VGPUClaim
-from vgpu_client.errors import Invalid
+from vgpu_client.errors import ApiError, Invalid
+from vgpu_local.apiserver import Fault
 from vgpu_local.cluster import LocalCluster
 from vgpu_local.demo import PROBE
 from vgpu_local.nodes import a100_node, t4_node, v100_node
 from vgpu_local.programs import ROOT
-from vgpu_local.real_cluster import real_cluster
+from vgpu_local.real_cluster import RealControlPlane, real_cluster
 
 EXAMPLES = ROOT / "examples"
 CLAIMS = "vgpuclaims.vgpu.dev"
@@ -30,9 +31,14 @@ pytestmark = [pytest.mark.xdist_group("real-cluster"), pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")
-def running_cluster() -> Iterator[LocalCluster]:
+def plane() -> RealControlPlane:
+    return RealControlPlane(seed=4)
+
+
+@pytest.fixture(scope="module")
+def running_cluster(plane: RealControlPlane) -> Iterator[LocalCluster]:
     nodes = [t4_node("t4", 4), v100_node("v100"), a100_node("a100")]
-    with real_cluster(nodes) as cluster:
+    with real_cluster(nodes, foundation=plane) as cluster:
         yield cluster
 
 
@@ -218,6 +224,43 @@ def claim_says(cluster: LocalCluster, pod: str, reason: str) -> bool:
         if [owner["name"] for owner in claim["metadata"].get("ownerReferences", ())] == [pod]
         for condition in claim.get("status", {}).get("conditions", ())
     )
+
+
+def test_pods_run_though_a_share_of_our_programs_requests_goes_wrong(
+    whole: LocalCluster, plane: RealControlPlane
+) -> None:
+    faults = plane.proxy.faults
+    armed = [
+        faults.add(Fault(action="status", code=503, verb=verb, share=0.1, times=None))
+        for verb in ("patch", "create", "list", "get")
+    ]
+    armed += [faults.add(Fault(action="lost", share=0.1, times=None, verb="patch"))]
+    names = [f"faulty-{number}" for number in range(8)]
+    for name in names:
+        create_patiently(whole, a_pod(name, gpu=1, gpumem=1500))
+    plane.proxy.break_watches("*", "drop")
+    until(whole, lambda: phases(whole).count("Running") == len(names), limit=90)
+    befell = sum(faults.count(fault) for fault in armed)
+    faults.clear()
+    assert befell > 0
+    for name in names:
+        allocation = VGPUClaim.read(claim_of(whole, name)).status.allocation
+        assert allocation is not None
+        granted = {card.uuid: card.memory_mib * MIB for card in allocation.devices}
+        assert seen_inside(whole, name) == granted
+
+
+def create_patiently(cluster: LocalCluster, pod: dict[str, Any]) -> None:
+    """A webhook that cannot read what it must read refuses, and who creates tries again."""
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            create(cluster, pod)
+        except ApiError:
+            assert time.monotonic() < deadline, "never admitted"
+            time.sleep(0.2)
+        else:
+            return
 
 
 def test_a_tenant_cannot_make_an_allocated_claim_into_another(whole: LocalCluster) -> None:

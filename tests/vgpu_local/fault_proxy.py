@@ -1,0 +1,286 @@
+"""The stand-in's faults for any API server: a proxy in front of it that lets things go wrong.
+
+A real API server cannot be told to lose an answer or to freeze a stream; a proxy between it and
+its clients can do both, from the same `Fault` descriptions. It keeps no state of the cluster and
+runs in a thread with a loop of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import aiohttp
+import orjson
+import yaml
+from aiohttp import web
+from multidict import CIMultiDict
+from yarl import URL
+
+from vgpu_local.apiserver.errors import StatusError
+from vgpu_local.apiserver.faults import Fault, Faults
+from vgpu_local.apiserver.watches import Break
+from vgpu_local.background import BackgroundLoop
+from vgpu_local.broken_stream import BrokenStream, Dropped
+from vgpu_local.pki import Authority
+from vgpu_local.request_words import Words, words_of
+
+_HOP_BY_HOP = frozenset(
+    {
+        "connection",
+        "content-encoding",
+        "content-length",
+        "date",
+        "host",
+        "keep-alive",
+        "accept-encoding",
+        "transfer-encoding",
+        "upgrade",
+    }
+)
+_START_LIMIT_S = 10.0
+
+
+class FaultProxy:
+    """Use as a context manager, or call `start` and `stop`.
+
+    Args:
+        upstream: URL of the API server.
+        trust: a client's TLS context for it; None for plain HTTP.
+        authority: signs the proxy's certificate; made anew if none is given.
+        seed: of the faults' shares.
+
+    Attributes:
+        faults: arm faults here.
+    """
+
+    def __init__(
+        self,
+        upstream: str,
+        *,
+        trust: ssl.SSLContext | None,
+        authority: Authority | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.faults = Faults(seed=seed)
+        self.authority = authority or Authority(name="vgpu-fault-proxy")
+        self._upstream = URL(upstream)
+        self._trust = trust
+        self._context = self.authority.leaf().server_context()
+        self._streams: set[BrokenStream] = set()
+        self._tokens: dict[str, str] = {}  # what the bearer shows here → what it is upstream
+        self._port = 0
+        self._loop: BackgroundLoop | None = None
+        self._runner: web.ServerRunner | None = None
+        self._session: aiohttp.ClientSession | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    @property
+    def url(self) -> str:
+        """Where clients connect; kept over restarts."""
+        return f"https://127.0.0.1:{self._port}"
+
+    def kubeconfig(self, of_upstream: Path, path: Path, *, user: str) -> Path:
+        """Write a kubeconfig that leads through the proxy.
+
+        Args:
+            of_upstream: has the token that the upstream will see.
+            path: where to.
+            user: who its bearer is to the proxy; faults may befall one user.
+        """
+        config = yaml.safe_load(of_upstream.read_text())
+        (credentials,) = (entry["user"] for entry in config["users"])
+        self._tokens[f"Bearer {user}"] = f"Bearer {credentials['token']}"
+        credentials["token"] = user
+        authority = path.with_suffix(".ca.crt")
+        authority.write_bytes(self.authority.certificate)
+        for cluster in config["clusters"]:
+            cluster["cluster"] = {"server": self.url, "certificate-authority": str(authority)}
+        path.write_text(yaml.safe_dump(config))
+        return path
+
+    def start(self) -> None:
+        """Serve; returns when connections are accepted.
+
+        Raises:
+            OSError: the port is taken.
+        """
+        self._loop = BackgroundLoop("fault-proxy")
+        try:
+            self._loop.run(self._open(), limit=_START_LIMIT_S)
+        except BaseException:
+            self._loop.stop()
+            self._loop = None
+            raise
+
+    def stop(self) -> None:
+        """Cut every connection and end the thread. Harmless when repeated."""
+        if self._loop is not None:
+            self._loop.run(self._close())
+            self._loop.stop()
+            self._loop = None
+
+    def restart(self, *, down_for: float = 0.0) -> None:
+        """Cut all connections, be away for some seconds, and serve again at the same URL."""
+        assert self._loop is not None, "the proxy is not started"
+        self._loop.run(self._close())
+        time.sleep(down_for)
+        self._loop.run(self._open(), limit=_START_LIMIT_S)
+
+    def break_watches(self, resource: str = "*", how: Break = "drop") -> int:
+        """Break the streams now open: cut (`drop`), silence (`freeze`) or expire (`gone`) them.
+
+        Returns how many there were.
+        """
+        assert self._loop is not None, "the proxy is not started"
+
+        async def broken() -> int:
+            chosen = [s for s in self._streams if resource in ("*", s.resource)]
+            for stream in chosen:
+                stream.break_off(how)
+            return len(chosen)
+
+        return self._loop.run(broken())
+
+    async def _open(self) -> None:
+        # A frozen stream is the proxy's doing, so none of these may time out by itself.
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=10),
+            auto_decompress=False,
+            read_bufsize=2**22,
+        )
+        self._runner = web.ServerRunner(
+            web.Server(self._handle, access_log=None, handler_cancellation=True),
+            handle_signals=False,
+            shutdown_timeout=0.1,
+        )
+        await self._runner.setup()
+        site = web.TCPSite(
+            self._runner, "127.0.0.1", self._port, ssl_context=self._context, backlog=1024
+        )
+        await site.start()
+        self._port = self._runner.addresses[0][1]
+
+    async def _close(self) -> None:
+        for stream in self._streams:
+            stream.break_off("drop")
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    # Requests
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        words = words_of(request.method, request.path, request.query)
+        user = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        faults: list[Fault] = []
+        if words is not None:
+            faults = self.faults.take(words.verb, words.resource, words.name, user)
+        try:
+            for fault in faults:
+                if fault.action == "delay":
+                    await asyncio.sleep(fault.seconds)
+                elif fault.action == "status":
+                    raise fault.error()
+                elif fault.action == "refuse":
+                    return _cut(request)
+                elif fault.action == "gone" and words is not None and words.verb != "watch":
+                    raise StatusError(410, "Expired", "injected fault")
+            async with self._forward(request) as answer:
+                if words is not None and words.verb == "watch" and answer.status == 200:
+                    return await self._watch(request, answer, words, faults)
+                body = await answer.read()
+        except StatusError as error:
+            return _refusal(error)
+        except aiohttp.ClientError:
+            return _cut(request)  # the API server went away: so does this
+        if any(fault.action == "lost" for fault in faults):
+            return _cut(request)
+        return web.Response(body=body, status=answer.status, headers=_end_to_end(answer.headers))
+
+    @contextlib.asynccontextmanager
+    async def _forward(self, request: web.BaseRequest) -> AsyncIterator[aiohttp.ClientResponse]:
+        assert self._session is not None
+        headers = _end_to_end(request.headers)
+        headers["Accept-Encoding"] = "identity"
+        shown = headers.get("Authorization", "")
+        headers["Authorization"] = self._tokens.get(shown, shown)
+        async with self._session.request(
+            request.method,
+            self._upstream.join(URL(request.raw_path, encoded=True)),
+            headers=headers,
+            data=await request.content.read() if request.can_read_body else None,
+            ssl=self._trust if self._trust is not None else True,
+            allow_redirects=False,
+        ) as answer:
+            yield answer
+
+    async def _watch(
+        self,
+        request: web.BaseRequest,
+        answer: aiohttp.ClientResponse,
+        words: Words,
+        faults: list[Fault],
+    ) -> web.StreamResponse:
+        stream = BrokenStream(words.resource, answer.content)
+        for fault in faults:
+            if fault.action in ("drop", "freeze", "gone"):
+                stream.break_after(fault.after, fault.action)
+        response = web.StreamResponse(headers=_end_to_end(answer.headers))
+        response.enable_chunked_encoding()
+        await response.prepare(request)
+        self._streams.add(stream)
+        try:
+            async for line in stream.lines():
+                await response.write(line)
+        except (Dropped, aiohttp.ClientError):
+            return _cut(request)
+        except ConnectionResetError:
+            pass  # the client went away
+        finally:
+            self._streams.discard(stream)
+        return response
+
+
+def _end_to_end(headers: Any) -> CIMultiDict[str]:
+    kept = ((key, value) for key, value in headers.items() if key.lower() not in _HOP_BY_HOP)
+    return CIMultiDict(kept)
+
+
+def _refusal(error: StatusError) -> web.Response:
+    wait = (error.details or {}).get("retryAfterSeconds")
+    headers = {"Retry-After": str(wait)} if wait else {}
+    return web.Response(
+        body=orjson.dumps(error.status()),
+        status=error.code,
+        content_type="application/json",
+        headers=headers,
+    )
+
+
+def _cut(request: web.BaseRequest) -> web.StreamResponse:
+    """Close the connection without an answer."""
+    if request.transport is not None:
+        request.transport.abort()
+    return web.Response(status=500)
