@@ -100,6 +100,15 @@ class Api:
         finally:
             await sockets.closed()
 
+    def within(self, budget_s: Callable[[], float]) -> Api:
+        """The same client for one whose right to write may end.
+
+        Args:
+            budget_s: Within how many seconds from now a write must have landed. One that cannot
+                is not sent (`Unreachable`); others are given the server as its time limit.
+        """
+        return Api(self._transport.within(budget_s), sleep=self._sleep, jitter=self._jitter)
+
     async def get(self, resource: Resource, name: str, *, namespace: str | None = None) -> Object:
         """Read one object, as new as any (a quorum read)."""
         return await self._read(resource.path(namespace=namespace, name=name), {})

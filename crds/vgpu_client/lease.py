@@ -134,9 +134,18 @@ class Elector:
         if not self.is_leading():
             return
         self._until = None
-        spec = {**self._lease["spec"], "holderIdentity": ""}
         with suppress(ClientError):  # then it simply runs out
-            await self._api.replace(LEASES, {**self._lease, "spec": spec})
+            try:
+                await self._write_released()
+            except Conflict:  # a renewal was under way when `hold` was ended
+                self._lease = await self._api.get(LEASES, self._name, namespace=self._namespace)
+                if self._lease["spec"].get("holderIdentity") == self._identity:
+                    await self._write_released()
+
+    async def _write_released(self) -> None:
+        spec = {**self._lease["spec"], "holderIdentity": ""}
+        timeout_s = self._terms.write_s
+        await self._api.replace(LEASES, {**self._lease, "spec": spec}, timeout_s=timeout_s)
 
     async def _try_to_take(self) -> bool:
         try:

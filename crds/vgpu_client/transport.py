@@ -12,7 +12,7 @@ import asyncio
 import socket
 import ssl
 import weakref
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, TypeAlias
 
@@ -31,6 +31,8 @@ Params: TypeAlias = Mapping[str, str]
 # How long past the server's own limit an answer may still be on its way.
 _GRACE_S = 2.0
 _CONNECT_S = 10.0
+# A write that has less time than this is not begun.
+_SHORTEST_S = 0.25
 
 
 class Sockets:
@@ -60,11 +62,28 @@ class Sockets:
 
 
 class Transport:
-    """Sends requests over one session; owned by `Api`."""
+    """Sends requests over one session; owned by `Api`.
 
-    def __init__(self, session: aiohttp.ClientSession, connection: Connection) -> None:
+    Args:
+        session: Whose connections are used.
+        connection: Where the server is, and our credentials.
+        budget_s: Within how many seconds from now whatever is written must have landed.
+    """
+
+    def __init__(
+        self,
+        session: aiohttp.ClientSession,
+        connection: Connection,
+        *,
+        budget_s: Callable[[], float] = lambda: float("inf"),
+    ) -> None:
         self._session = session
         self._connection = connection
+        self._budget_s = budget_s
+
+    def within(self, budget_s: Callable[[], float]) -> Transport:
+        """The same way to the server, for writes that must land within the budget."""
+        return Transport(self._session, self._connection, budget_s=budget_s)
 
     async def read(self, path: str, params: Params, *, timeout_s: float) -> Object:
         """GET a document.
@@ -90,16 +109,23 @@ class Transport:
     ) -> Object:
         """Send a write, which the server abandons after `timeout_s` seconds; never repeated.
 
+        Where there is a budget, one half of it is for getting there and the other for the server,
+        so that however long the first takes the write lands within the budget or never.
+
         Raises:
             Unreachable: It was not sent.
             Unknown: It was sent and no answer came, or the server ran into the limit.
             ApiError: The server's no.
         """
+        half_s = self._budget_s() / 2
+        if half_s < _SHORTEST_S:
+            raise Unreachable(f"{method} {path}: no time left to write in")
+        timeout_s = min(timeout_s, half_s)
         params = {**params, "timeout": f"{max(1, int(timeout_s * 1000))}ms"}
         data = orjson.dumps(body)
         try:
             return await self._exchange(
-                method, path, params, data, content_type, timeout_s + _GRACE_S
+                method, path, params, data, content_type, timeout_s + _GRACE_S, connect_s=half_s
             )
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             raise Unreachable(f"{method} {path}: {_why(error)}") from error
@@ -143,8 +169,14 @@ class Transport:
         data: bytes | None,
         content_type: str,
         timeout_s: float,
+        *,
+        connect_s: float = float("inf"),
     ) -> Object:
-        timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=min(_CONNECT_S, timeout_s))
+        timeout = aiohttp.ClientTimeout(
+            total=timeout_s,
+            connect=min(connect_s, timeout_s),
+            sock_connect=min(_CONNECT_S, connect_s, timeout_s),
+        )
         answer = await self._request(method, path, params, data, content_type, timeout)
         if answer.status == 401:
             answer.release()

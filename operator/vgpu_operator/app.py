@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 import kopf
@@ -22,7 +22,7 @@ from vgpu_api.core import Node, Pod
 from vgpu_api.resources import GPU_DEVICES, NODES, PODS, VGPU_CLAIMS, Resource
 from vgpu_api.v1alpha1 import GPUDevice, VGPUClaim
 from vgpu_client.api import Api
-from vgpu_client.lease import Elector, LeaseLost, Terms
+from vgpu_client.lease import Elector, Terms
 from vgpu_client.reflector import Reflector
 from vgpu_client.status_writer import StatusWriter
 from vgpu_client.transport import Object
@@ -31,11 +31,12 @@ from vgpu_operator.engine.books import Books
 from vgpu_operator.engine.claim_writer import ClaimWriter, Key
 from vgpu_operator.engine.device_view import DeviceView
 from vgpu_operator.engine.engine import Engine
+from vgpu_operator.engine.fence import Fence
+from vgpu_operator.engine.leadership import Leadership
 from vgpu_operator.engine.recorder import Recorder
 from vgpu_operator.engine.scheduler import Clock
 from vgpu_operator.engine.sinks import NoteSink
 from vgpu_operator.engine.teller import Teller
-from vgpu_operator.errors import LeadershipLost
 from vgpu_operator.extender.binding import Binder
 from vgpu_operator.extender.endpoint import Advertised, Endpoint
 from vgpu_operator.extender.server import ExtenderServer
@@ -43,14 +44,11 @@ from vgpu_operator.extender.verbs import LeadersVerbs
 from vgpu_operator.handlers import admission
 from vgpu_operator.handlers.login import kopf_session
 from vgpu_operator.ledger import Ledger
-from vgpu_operator.metrics import LEADER, WATCH_RESTARTS
+from vgpu_operator.metrics import WATCH_RESTARTS
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-# A write is started only while at least this much of the lease is left to finish it in.
-_WRITE_MARGIN_S = 0.5
 
 
 class Operator:
@@ -58,25 +56,27 @@ class Operator:
 
     def __init__(self, api: Api, config: OperatorConfig) -> None:
         self._config = config
-        self._has_everything = False
-        self._elector = Elector(
+        elector = Elector(
             api,
             namespace=config.namespace,
             name=config.lease_name,
             identity=config.identity,
             terms=Terms(
                 duration_s=config.lease_duration_s,
-                renew_s=config.lease_duration_s / 4,
+                renew_s=config.lease_duration_s / 8,
                 retry_s=config.lease_duration_s / 15,
                 write_s=config.lease_duration_s / 3,
             ),
         )
+        # All that is written as the leader lands while this replica leads, or never.
+        api = api.within(elector.remaining_s)
         clock = Clock(monotonic=time.monotonic, unix=time.time)
         books = Books()
         self._ledger = Ledger(config=config.cluster, on_change=self._wake)
+        statuses = StatusWriter(api, VGPU_CLAIMS)
         writer = ClaimWriter(
             api,
-            StatusWriter(api, VGPU_CLAIMS, budget_s=self._elector.remaining_s),
+            statuses,
             known=books.claim,
             learned=self._learned,
             ended=self._ended,
@@ -100,12 +100,25 @@ class Operator:
         binder = Binder(api=api, engine=self.engine, unix=time.time)
         verbs = LeadersVerbs(engine=self.engine, binder=binder, leads=self.leads)
         self._extender = ExtenderServer(verbs, config.extender, config.extender_tls)
-        self._endpoint = self._make_endpoint(api)
+        fence = Fence(
+            api=api,
+            writer=statuses,
+            claims=books.claims,
+            learned=self._learned,
+            decider=config.identity,
+        )
+        self._leadership = Leadership(
+            elector,
+            copies=self._reflectors,
+            fence=fence.close,
+            begin=self.engine.tend_everything,
+            publish=_publisher(api, config),
+        )
         self._tasks: list[asyncio.Task[None]] = []
 
     def leads(self) -> bool:
         """Whether this replica decides: it holds the Lease and has seen everything since."""
-        return self._has_everything and self._elector.is_leading(margin_s=_WRITE_MARGIN_S)
+        return self._leadership.leads()
 
     async def start(self, failed: Callable[[BaseException], None]) -> None:
         """Start every task; `failed` is told of the first that ends with an error."""
@@ -115,7 +128,7 @@ class Operator:
             self._recorder.run(),
             self._device_view.run(),
             self.engine.run(),
-            self._lead(),
+            self._leadership.run(),
         ]
         for coroutine in work:
             task = asyncio.create_task(coroutine)
@@ -124,49 +137,13 @@ class Operator:
 
     async def stop(self) -> None:
         """End what was started: answer no more, finish what is being written, give the Lease up."""
-        self._has_everything = False
+        self._leadership.resign()
         await self._extender.__aexit__(None, None, None)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._writer.drain()
-        await self._elector.release()
-        LEADER.set(0)
-
-    async def _lead(self) -> None:
-        """Wait for the Lease, look at everything anew, decide; raise when it is lost."""
-        await asyncio.gather(*(reflector.synced.wait() for reflector in self._reflectors))
-        logger.info("everything seen; waiting for the lease as %s", self._config.identity)
-        await self._elector.acquire()
-        hold = asyncio.create_task(self._elector.hold())
-        publish: asyncio.Task[None] | None = None
-        try:
-            # What the predecessor wrote last may not have reached the watches yet.
-            await asyncio.gather(*(reflector.relist() for reflector in self._reflectors))
-            self._has_everything = True
-            LEADER.set(1)
-            logger.info("leading")
-            self.engine.tend_everything()
-            if self._endpoint is not None:
-                publish = asyncio.create_task(self._endpoint.run())
-            await hold
-        except LeaseLost as error:
-            raise LeadershipLost(str(error)) from error
-        finally:
-            self._has_everything = False
-            LEADER.set(0)
-            hold.cancel()
-            if publish is not None:
-                publish.cancel()
-
-    def _make_endpoint(self, api: Api) -> Endpoint | None:
-        config = self._config
-        if config.service is None or config.advertise is None:
-            return None
-        advertised = Advertised(
-            config.namespace, config.service, config.advertise, config.extender.port
-        )
-        return Endpoint(api, advertised, budget_s=self._elector.remaining_s)
+        await self._leadership.give_up()
 
     def _wake(self) -> None:
         self.engine.wake()
@@ -219,6 +196,16 @@ class Operator:
                 ),
             ),
         ]
+
+
+def _publisher(api: Api, config: OperatorConfig) -> Callable[[], Awaitable[None]] | None:
+    """What makes kube-scheduler find this replica while it leads; None: found by other means."""
+    if config.service is None or config.advertise is None:
+        return None
+    advertised = Advertised(
+        config.namespace, config.service, config.advertise, config.extender.port
+    )
+    return Endpoint(api, advertised).run
 
 
 def _reflector(

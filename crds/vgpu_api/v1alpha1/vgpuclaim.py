@@ -235,6 +235,8 @@ class VGPUClaimStatus(ApiModel):
     """The cards' UUIDs, for the printed columns."""
     observed_generation: int | None = None
     """The generation of the spec that was looked at."""
+    decider: Annotated[str, Field(max_length=256)] = ""
+    """The operator's replica that took over the decision, so that a former one's writes fail."""
     conditions: Conditions
     """Allocated, Prepared, Released and Ready."""
 

@@ -24,8 +24,6 @@ logger = logging.getLogger(__name__)
 PORT_NAME = "extender"
 _AGAIN_S = 30.0
 _RETRY_S = 0.5
-_SHORTEST_S = 0.5
-_LONGEST_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +64,8 @@ class Endpoint:
     """Keeps the slice as it should be.
 
     Args:
-        api: Where to.
+        api: Where to; its writes land while this replica leads, or never.
         advertised: What it says.
-        budget_s: For how long this replica certainly leads; no write is begun that could land
-            later, over the successor's.
         sleep: Waits between writes.
     """
 
@@ -78,12 +74,10 @@ class Endpoint:
         api: Api,
         advertised: Advertised,
         *,
-        budget_s: Callable[[], float],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._api = api
         self._advertised = advertised
-        self._budget_s = budget_s
         self._sleep = sleep
 
     async def run(self) -> None:
@@ -92,16 +86,12 @@ class Endpoint:
             await self._sleep(_AGAIN_S if await self._write() else _RETRY_S)
 
     async def _write(self) -> bool:
-        timeout_s = min(_LONGEST_S, self._budget_s())
-        if timeout_s < _SHORTEST_S:
-            return False
         try:
             await self._api.apply(
                 ENDPOINT_SLICES,
                 self._advertised.slice(),
                 field_manager=FIELD_MANAGER_OPERATOR,
                 force=True,
-                timeout_s=timeout_s,
             )
         except ClientError as error:
             logger.warning("service %s does not lead here yet: %s", self._advertised.service, error)
