@@ -43,8 +43,8 @@ class MemoryApi:
         self.objects[(resource.plural, metadata.get("namespace", ""), metadata["name"])] = stored
         return copy.deepcopy(stored)
 
-    def delete(self, resource: Resource, name: str, *, namespace: str = "default") -> None:
-        """Remove an object."""
+    def vanish(self, resource: Resource, name: str, *, namespace: str = "default") -> None:
+        """Remove an object, finalizers or not."""
         del self.objects[(resource.plural, namespace, name)]
 
     def claim(self, name: str, *, namespace: str = "default") -> dict[str, Any]:
@@ -93,6 +93,31 @@ class MemoryApi:
             except jsonpatch.JsonPatchTestFailed as error:
                 raise Conflict(str(error), status=409, reason="Conflict") from error
             return self.put(resource, patched)
+
+    async def delete(
+        self,
+        resource: Resource,
+        name: str,
+        *,
+        namespace: str | None = None,
+        uid: str | None = None,
+        resource_version: str | None = None,
+        **_: Any,
+    ) -> dict[str, Any]:
+        """Delete an object if it is the one meant; finalizers keep it, marked as going."""
+        async with self._write("delete", name):
+            found = self._find(resource, name, namespace)
+            metadata = found["metadata"]
+            if (uid or metadata["uid"], resource_version or metadata["resourceVersion"]) != (
+                metadata["uid"],
+                metadata["resourceVersion"],
+            ):
+                raise Conflict("it has changed", status=409, reason="Conflict")
+            if metadata.get("finalizers"):
+                metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+                return self.put(resource, found)
+            self.vanish(resource, name, namespace=namespace or "")
+            return copy.deepcopy(found)
 
     async def merge_patch(
         self, resource: Resource, name: str, changes: Mapping[str, Any], **_: Any

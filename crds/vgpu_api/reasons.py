@@ -42,6 +42,7 @@ class Reason(StrEnum):
     CLAIM_UNREADABLE = "ClaimUnreadable"
     CLAIM_NOT_OWNED = "ClaimNotOwned"
     TEMPLATE = "Template"
+    ALLOCATION_UNUSABLE = "AllocationUnusable"
     REQUEST_MISMATCH = "RequestMismatch"
     POD_UNREADABLE = "PodUnreadable"
     RESERVED_ELSEWHERE = "ReservedElsewhere"

@@ -30,6 +30,8 @@ from vgpu_operator.engine.reservations import Reservation
 from vgpu_operator.engine.scheduler import Clock, Scheduler
 from vgpu_operator.engine.status import Wish, rfc3339, says
 from vgpu_operator.engine.teller import Teller
+from vgpu_operator.engine.unusable import UnusableClaims, is_idle, unusable_write
+from vgpu_operator.engine.unused import UnusedClaims
 from vgpu_operator.engine.writes import (
     in_use_write,
     refusal_write,
@@ -82,6 +84,8 @@ class Engine:
         )
         self.books = books
         self._expiry = Expiry(api, learned=self.pod_changed)
+        self._unused = UnusedClaims(api, books, unix=clock.unix)
+        self._unusable = UnusableClaims(books, ledger)
         self._api = api
         self._config = config
         self._ledger = ledger
@@ -239,6 +243,10 @@ class Engine:
         """Do everything that is to be done now."""
         for reservation in self.scheduler.reservations.expired(self._clock.monotonic()):
             self._in_background(self._expire(reservation))
+        for claim in self._unused.due():
+            self._in_background(self._unused.delete(claim))
+        for claim, why in self._unusable.due(self._clock.monotonic()):
+            self._take_back(claim, why)
         claims, self._claims = self._claims, {}
         for key in claims:
             self._tend(key)
@@ -290,7 +298,10 @@ class Engine:
             self._waiting[consumer.uid] = None
             self._teller.tell_pod(consumer, outcome)
             return
-        outcome.binding = bound
+        if bound:
+            outcome.binding = True
+            if outcome.wish.reserved_for != consumer.reserved_for:
+                self.scheduler.reserve_for(outcome, consumer)
         SCHEDULING_ATTEMPTS.labels(result="reserved", reason="").inc()
         self._waiting.pop(consumer.uid, None)
         if consumer.uid in self._vain:
@@ -312,10 +323,15 @@ class Engine:
         if claim is None or self._writer.busy(key) or self.books.is_unreadable(key):
             return  # the end of the write, or a version that can be read, brings it here again
         self._immediate.pop(key, None)
+        self._unused.look_at(claim)
+        self._unusable.look_at(claim)
         if is_stranded(claim):
             self._writer.submit(unstrand_write(claim))
             return
         reason = release_reason(claim, self.books)
+        if reason is not None and is_idle(claim) and claim.metadata.deletion_timestamp is None:
+            self._take_back(claim, reason)
+            return
         if reason is not None:
             self._release(claim, reason)
             return
@@ -328,8 +344,10 @@ class Engine:
             if is_true(claim.status.conditions, PREPARED) and claim.status.state == "Allocated":
                 self._writer.submit(in_use_write(claim, now=self._clock.unix()))
         elif claim.spec.binding_mode == "Immediate":
-            self._immediate[key] = None
-            self.wake()
+            # One that was used and released holds nothing until a pod comes to use it again.
+            if claim.status.state != "Released" or self._is_wanted(key):
+                self._immediate[key] = None
+                self.wake()
         elif not self.books.consumers_of(key) and claim.status.state in (None, "Pending"):
             is_template = self.books.is_template(key)
             wish = Wish.template() if is_template else Wish.waiting()
@@ -341,6 +359,17 @@ class Engine:
         if reservation is not None:
             self.scheduler.reservations.drop(reservation)
         self._writer.submit(release_write(claim, reason, now=self._clock.unix()))
+
+    def _is_wanted(self, key: Key) -> bool:
+        return any(c.wants_node or c.lacks_grant for c in self.books.consumers_of(key))
+
+    def _take_back(self, claim: VGPUClaim, why: str) -> None:
+        reservation = self.scheduler.reservations.of_claim(key_of(claim))
+        if reservation is not None:
+            if reservation.binding:
+                return
+            self.scheduler.reservations.drop(reservation)
+        self._writer.submit(unusable_write(claim, why, now=self._clock.unix()))
 
     def _unreserve(self, claim: VGPUClaim) -> None:
         reservation = self.scheduler.reservations.of_claim(key_of(claim))

@@ -62,6 +62,7 @@ class Scheduler:
         self._writer = writer
         self._clock = clock
         self._failed = failed
+        self._last_time_us = 0
 
     def reserve(
         self, consumer: Consumer, *, candidates: Collection[str] | None = None
@@ -86,6 +87,8 @@ class Scheduler:
             standing = self._standing(consumer, claim, candidates)
             if standing is not None:
                 return standing
+            if claim.spec.binding_mode == "Immediate":
+                return self._immediate_for(claim, candidates)
         plan = self._place(consumer, spec, candidates)
         if plan.refused:
             texts = {node: str(tally) for node, tally in plan.refusals.items()}
@@ -98,15 +101,28 @@ class Scheduler:
             create=claim_for_pod(consumer.pod, spec) if consumer.owned else None,
         )
 
-    def reserve_immediate(self, claim: VGPUClaim) -> Reservation | Refusal:
-        """Decide a claim at once, for whatever pod comes to use it."""
+    def _immediate_for(
+        self, claim: VGPUClaim, candidates: Collection[str] | None
+    ) -> Reservation | Refusal:
+        """An Immediate claim's reservation for a pod that has come before it was decided."""
+        outcome = self.reserve_immediate(claim, candidates=candidates)
+        if isinstance(outcome, Refusal) or candidates is None or outcome.node in candidates:
+            return outcome
+        text = f"claim {claim.metadata.name} gets its cards on {outcome.node}"
+        return Refusal(Reason.RESERVED_ELSEWHERE, text, {})
+
+    def reserve_immediate(
+        self, claim: VGPUClaim, *, candidates: Collection[str] | None = None
+    ) -> Reservation | Refusal:
+        """Decide a claim at once, for whatever pod comes to use it; on a candidate, if given."""
         key = (claim.metadata.namespace or "", claim.metadata.name)
         held = self.reservations.of_claim(key)
         if held is not None:
             return held
-        plan = place(self._ledger.columns, Ask.of(claim.spec, self._config), None)
+        plan = place(self._ledger.columns, Ask.of(claim.spec, self._config), candidates)
         if plan.refused:
-            return Refusal(plan.reason, plan.text, {})
+            texts = {node: str(tally) for node, tally in plan.refusals.items()}
+            return Refusal(plan.reason, plan.text, texts)
         return self._assume(plan, claim.spec, key=key, consumer=None, create=None)
 
     def reserve_for(self, reservation: Reservation, consumer: Consumer) -> None:
@@ -234,7 +250,7 @@ class Scheduler:
         consumer: Consumer | None,
         create: dict[str, object] | None,
     ) -> Reservation:
-        allocation = self._on_this_node(plan.allocation(allocated_time=rfc3339(self._clock.unix())))
+        allocation = self._on_this_node(plan.allocation(allocated_time=self._new_time()))
         assumption = self._ledger.assume(ClaimKey(*key), spec, plan)
         former = self.reservations.of_claim(key)
         reservation = Reservation(
@@ -252,6 +268,15 @@ class Scheduler:
             lambda done: self._settle(reservation, assumption, done)
         )
         return reservation
+
+    def _new_time(self) -> str:
+        """Now, but never the same moment twice: it names the allocation, whatever the clock does.
+
+        With a clock that stands still the agent's word about the last allocation would else be
+        taken for one about the next.
+        """
+        self._last_time_us = max(round(self._clock.unix() * 1e6), self._last_time_us + 1)
+        return rfc3339(self._last_time_us / 1e6)
 
     def _on_this_node(self, allocation: Allocation) -> Allocation:
         """The allocation, tied to the node that has the name now."""

@@ -162,7 +162,7 @@ async def test_an_immediate_claim_keeps_its_cards_when_its_pod_is_gone_at_bind(
 ) -> None:
     pod = await an_immediate_claim_and_its_pod(replica)
     before = replica.api.claim("now")["status"]["allocation"]
-    replica.api.delete(PODS, "pod-1")
+    replica.api.vanish(PODS, "pod-1")
     assert await replica.binder.bind(binding(pod, "node-1")) != ""
     await replica.settle()
     status = replica.api.claim("now")["status"]

@@ -139,7 +139,7 @@ async def test_a_pod_that_went_meanwhile_gives_its_cards_back(replica: Any) -> N
     pod = replica.pod()
     await replica.settle()
     name = replica.claim_of(pod).metadata.name
-    replica.api.delete(PODS, "pod-1")
+    replica.api.vanish(PODS, "pod-1")
     assert await replica.binder.bind(binding(pod, "node-1")) != ""
     await replica.settle()
     assert "allocation" not in replica.api.claim(name)["status"]

@@ -83,3 +83,17 @@ async def test_a_node_that_cannot_be_read_frees_nothing(replica: Any) -> None:
     replica.engine.tend_everything()
     await replica.settle()
     assert replica.claim_of(pod).status.allocation is not None
+
+
+async def test_no_two_allocations_have_the_same_name_even_if_the_clock_stands_still(
+    replica: Any,
+) -> None:
+    """The agent's word about the one would else free the other while it is in use."""
+    replica.card()
+    pods = [
+        replica.pod(f"pod-{number}", limits={**GPU, "nvidia.com/gpumem": 64}) for number in range(5)
+    ]
+    await replica.settle()
+    times = [replica.claim_of(pod).status.allocation.allocated_time for pod in pods]
+    assert len(set(times)) == 5
+    assert times == sorted(times)
