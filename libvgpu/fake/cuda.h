@@ -45,6 +45,9 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device);
 /* Turn what the shared state said into a CUresult. */
 CUresult cuda_result(enum state_result result);
 
+/* Destroy all arrays of a context. */
+void cuda_array_drop_context(struct CUctx_st *context);
+
 /* Free all memory that was allocated in a context. */
 void cuda_memory_drop_context(struct CUctx_st *context);
 

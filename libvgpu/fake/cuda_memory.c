@@ -11,7 +11,7 @@ struct allocation {
     uintptr_t start;
     size_t bytes;   /* as asked for */
     size_t charged; /* rounded up to the machine's granularity */
-    struct CUctx_st *context;
+    struct CUctx_st *context; /* NULL: shown for somebody else */
 };
 
 static struct allocation *list;
@@ -117,7 +117,7 @@ CUresult cuda_memory_give(CUdeviceptr address)
     struct allocation a = {0};
     pthread_mutex_lock(&list_lock);
     size_t at = above((uintptr_t)address);
-    if (at > 0 && list[at - 1].start == (uintptr_t)address) {
+    if (at > 0 && list[at - 1].start == (uintptr_t)address && list[at - 1].context) {
         a = list[at - 1];
         erase(at - 1);
     }
@@ -127,6 +127,24 @@ CUresult cuda_memory_give(CUdeviceptr address)
     }
     unmap_and_give(s->machine, a);
     return CUDA_SUCCESS;
+}
+
+int cuda_memory_show(uintptr_t start, size_t bytes)
+{
+    pthread_mutex_lock(&list_lock);
+    int failed = insert((struct allocation){.start = start, .bytes = bytes});
+    pthread_mutex_unlock(&list_lock);
+    return failed;
+}
+
+void cuda_memory_hide(uintptr_t start)
+{
+    pthread_mutex_lock(&list_lock);
+    size_t at = above(start);
+    if (at > 0 && list[at - 1].start == start && !list[at - 1].context) {
+        erase(at - 1);
+    }
+    pthread_mutex_unlock(&list_lock);
 }
 
 int cuda_memory_find(CUdeviceptr address, size_t bytes, CUdeviceptr *base, size_t *size)

@@ -14,6 +14,10 @@ CUresult cuda_memory_take(struct CUctx_st *context, size_t bytes, CUdeviceptr *o
 /* Free what starts at `address`; CUDA_ERROR_INVALID_VALUE when nothing does. */
 CUresult cuda_memory_give(CUdeviceptr address);
 
+/* A range of addresses that something else owns: copies reach it, cuMemFree does not. 0, or -1 without memory. */
+int cuda_memory_show(uintptr_t start, size_t bytes);
+void cuda_memory_hide(uintptr_t start);
+
 /* The allocation that contains [address, address + bytes); 0 when there is none. */
 int cuda_memory_find(CUdeviceptr address, size_t bytes, CUdeviceptr *base, size_t *size);
 

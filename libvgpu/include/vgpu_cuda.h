@@ -55,7 +55,49 @@ typedef struct {
     unsigned char reserved[54];
 } CUmemPoolProps;
 
-enum { CU_MEM_LOCATION_TYPE_DEVICE = 1 };
+enum {
+    CU_MEM_LOCATION_TYPE_DEVICE = 1,
+    CU_MEM_LOCATION_TYPE_HOST = 2,
+    CU_MEM_LOCATION_TYPE_HOST_NUMA = 3,
+    CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT = 4,
+    CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN = 6, /* the low byte of the id is the device */
+};
+
+/* Physical memory made by cuMemCreate, to be mapped at addresses. */
+typedef unsigned long long CUmemGenericAllocationHandle;
+typedef struct {
+    int type;
+    int handle_types;
+    int location_type; /* CU_MEM_LOCATION_TYPE_* */
+    int location_id;
+    void *win32;
+    unsigned char flags[8];
+} CUmemAllocationProp;
+
+typedef struct CUarray_st *CUarray;
+typedef struct CUmipmappedArray_st *CUmipmappedArray;
+typedef struct {
+    size_t width, height; /* elements; height 0: one dimension */
+    int format;           /* CU_AD_FORMAT_* */
+    unsigned channels;
+} CUDA_ARRAY_DESCRIPTOR;
+typedef struct {
+    size_t width, height, depth; /* depth 0: two dimensions; of layered arrays the number of layers */
+    int format;
+    unsigned channels;
+    unsigned flags; /* CUDA_ARRAY3D_* */
+} CUDA_ARRAY3D_DESCRIPTOR;
+enum {
+    CU_AD_FORMAT_UNSIGNED_INT8 = 0x01,
+    CU_AD_FORMAT_UNSIGNED_INT16 = 0x02,
+    CU_AD_FORMAT_UNSIGNED_INT32 = 0x03,
+    CU_AD_FORMAT_SIGNED_INT8 = 0x08,
+    CU_AD_FORMAT_SIGNED_INT16 = 0x09,
+    CU_AD_FORMAT_SIGNED_INT32 = 0x0a,
+    CU_AD_FORMAT_HALF = 0x10,
+    CU_AD_FORMAT_FLOAT = 0x20,
+};
+enum { CUDA_ARRAY3D_LAYERED = 0x01, CUDA_ARRAY3D_SPARSE = 0x40, CUDA_ARRAY3D_DEFERRED_MAPPING = 0x80 };
 enum { CU_MEM_ATTACH_GLOBAL = 1, CU_MEM_ATTACH_HOST = 2, CU_MEM_ATTACH_SINGLE = 4 };
 enum { CU_GRAPH_NODE_TYPE_MEM_ALLOC = 10 };
 

@@ -51,6 +51,25 @@ CUresult vgpu_current_ordinal(const struct vgpu_cuda *cuda, CUdevice *ordinal)
     return cuda->cuCtxGetDevice ? cuda->cuCtxGetDevice(ordinal) : CUDA_ERROR_NOT_INITIALIZED;
 }
 
+CUresult vgpu_location_ordinal(const struct vgpu_cuda *cuda, int type, int id, CUdevice *ordinal)
+{
+    switch (type) {
+    case CU_MEM_LOCATION_TYPE_DEVICE:
+        *ordinal = id;
+        return CUDA_SUCCESS;
+    case CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN:
+        *ordinal = id & 0xff;
+        return CUDA_SUCCESS;
+    case CU_MEM_LOCATION_TYPE_HOST:
+    case CU_MEM_LOCATION_TYPE_HOST_NUMA:
+    case CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT:
+        *ordinal = VGPU_NOWHERE;
+        return CUDA_SUCCESS;
+    default:
+        return vgpu_current_ordinal(cuda, ordinal);
+    }
+}
+
 CUresult vgpu_stream_ordinal(const struct vgpu_cuda *cuda, CUstream stream, CUdevice *ordinal)
 {
     CUcontext context;

@@ -10,6 +10,10 @@ const struct vgpu_card *vgpu_card_of_ordinal(struct vgpu_process *p, const struc
 /* Ordinal of the current context's device; returns the driver's error. */
 CUresult vgpu_current_ordinal(const struct vgpu_cuda *cuda, CUdevice *ordinal);
 
+/* Where memory lies that is asked for by location: VGPU_NOWHERE for host memory; the current device for kinds of
+ * location that are not known, which is where the driver would put it if anywhere. */
+CUresult vgpu_location_ordinal(const struct vgpu_cuda *cuda, int type, int id, CUdevice *ordinal);
+
 /* Ordinal of the device a stream belongs to. */
 CUresult vgpu_stream_ordinal(const struct vgpu_cuda *cuda, CUstream stream, CUdevice *ordinal);
 

@@ -62,7 +62,18 @@ CUresult vgpu_charge_correct(struct vgpu_charge *charge, uint64_t bytes)
     return CUDA_SUCCESS;
 }
 
+static void free_address(const struct vgpu_cuda *cuda, uint64_t address)
+{
+    cuda->cuMemFree_v2(address);
+}
+
 CUresult vgpu_charge_end(struct vgpu_charge *charge, CUresult result, const CUdeviceptr *address)
+{
+    return vgpu_charge_keep(charge, result, VGPU_KIND_MEMORY, result == CUDA_SUCCESS ? *address : 0, free_address);
+}
+
+CUresult vgpu_charge_keep(struct vgpu_charge *charge, CUresult result, enum vgpu_kind kind, uint64_t handle,
+                          void (*undo)(const struct vgpu_cuda *, uint64_t handle))
 {
     if (!charge->process) {
         return result;
@@ -70,24 +81,24 @@ CUresult vgpu_charge_end(struct vgpu_charge *charge, CUresult result, const CUde
     if (result == CUDA_SUCCESS) {
         CUcontext context = NULL;
         charge->cuda->cuCtxGetCurrent(&context);
-        struct vgpu_object object = {.handle = *address,
+        struct vgpu_object object = {.handle = handle,
                                      .bytes = charge->bytes,
                                      .context = context,
                                      .column = charge->column,
-                                     .kind = VGPU_KIND_MEMORY};
+                                     .kind = kind};
         if (vgpu_objects_add(&charge->process->objects, object) == 0) {
             return CUDA_SUCCESS;
         }
-        charge->cuda->cuMemFree_v2(*address); /* no host memory to remember it by */
+        undo(charge->cuda, handle); /* no host memory to remember it by */
         result = CUDA_ERROR_OUT_OF_MEMORY;
     }
     vgpu_ledger_release(charge->slot, (unsigned)charge->column, charge->bytes);
     return result;
 }
 
-int vgpu_charge_forget(struct vgpu_process *p, CUdeviceptr address, struct vgpu_object *out)
+int vgpu_charge_forget(struct vgpu_process *p, enum vgpu_kind kind, uint64_t handle, struct vgpu_object *out)
 {
-    return p && vgpu_objects_take(&p->objects, VGPU_KIND_MEMORY, address, out);
+    return p && vgpu_objects_take(&p->objects, kind, handle, out);
 }
 
 void vgpu_charge_return(struct vgpu_process *p, const struct vgpu_object *object, CUresult result)

@@ -39,9 +39,14 @@ CUresult vgpu_charge_correct(struct vgpu_charge *charge, uint64_t bytes);
 /* After the driver's call: remember what it gave, or take the reservation back when it failed. */
 CUresult vgpu_charge_end(struct vgpu_charge *charge, CUresult result, const CUdeviceptr *address);
 
+/* The same for what is not an address. `undo` makes the driver take it back where there is no host memory to
+ * remember it by. */
+CUresult vgpu_charge_keep(struct vgpu_charge *charge, CUresult result, enum vgpu_kind kind, uint64_t handle,
+                          void (*undo)(const struct vgpu_cuda *, uint64_t handle));
+
 /* Forget an allocation before the driver frees it (afterwards its address may already belong to another thread).
  * 1 when it was known. */
-int vgpu_charge_forget(struct vgpu_process *p, CUdeviceptr address, struct vgpu_object *out);
+int vgpu_charge_forget(struct vgpu_process *p, enum vgpu_kind kind, uint64_t handle, struct vgpu_object *out);
 
 /* After the driver's call: give the bytes back, or remember the allocation again when it was not freed. */
 void vgpu_charge_return(struct vgpu_process *p, const struct vgpu_object *object, CUresult result);

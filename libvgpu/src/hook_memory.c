@@ -68,7 +68,7 @@ CUresult cuMemFree_v2(CUdeviceptr address)
     if (!cuda || !cuda->cuMemFree_v2) {
         return CUDA_ERROR_NOT_INITIALIZED;
     }
-    int known = vgpu_charge_forget(p, address, &object);
+    int known = vgpu_charge_forget(p, VGPU_KIND_MEMORY, address, &object);
     CUresult result = cuda->cuMemFree_v2(address);
     if (known) {
         vgpu_charge_return(p, &object, result);

@@ -101,7 +101,7 @@ static CUresult give_back(free_async real, CUdeviceptr address, CUstream stream)
 {
     struct vgpu_process *p = vgpu_process();
     struct vgpu_object object;
-    int known = vgpu_charge_forget(p, address, &object);
+    int known = vgpu_charge_forget(p, VGPU_KIND_MEMORY, address, &object);
     CUresult result = real(address, stream);
     if (known) {
         vgpu_charge_return(p, &object, result);

@@ -13,6 +13,10 @@
 enum vgpu_kind {
     VGPU_KIND_MEMORY = 1, /* address of an allocation */
     VGPU_KIND_POOL = 2,   /* handle of a memory pool */
+    VGPU_KIND_ARRAY = 3,  /* handle of an array */
+    VGPU_KIND_MIPMAP = 4, /* handle of a mipmapped array */
+    VGPU_KIND_HANDLE = 5, /* handle of physical memory; `context` is its struct vgpu_backing, `bytes` counts releases due */
+    VGPU_KIND_MAPPING = 6, /* address physical memory is mapped at; `bytes` of addresses, `context` as above */
 };
 
 struct vgpu_object {
@@ -52,7 +56,7 @@ int vgpu_objects_find(struct vgpu_objects *objects, enum vgpu_kind kind, uint64_
 /* Serial of the youngest object so far. */
 uint64_t vgpu_objects_now(struct vgpu_objects *objects);
 
-/* Forget all memory of a context that was born no later than `until`, telling `released` about each. */
+/* Forget all memory and arrays of a context that was born no later than `until`, telling `released` about each. */
 void vgpu_objects_drop_context(struct vgpu_objects *objects, const void *context, uint64_t until,
                                void (*released)(void *argument, const struct vgpu_object *), void *argument);
 

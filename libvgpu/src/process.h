@@ -33,6 +33,7 @@ struct vgpu_process {
     struct vgpu_identity self;
     struct vgpu_region_slot *_Atomic slot; /* NULL until the first charge */
     _Atomic uint64_t reaped_ns;
+    struct vgpu_lock mappings; /* of handles, mappings and what they refer to (hook_mapping.c) */
     uint64_t env_limit[VGPU_MAX_DEVICES];
     struct vgpu_card cards[VGPU_MAX_DEVICES]; /* by CUDA ordinal */
     struct vgpu_objects objects;

@@ -9,6 +9,11 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device);
 CUresult cuCtxSetCurrent(CUcontext context);
 CUresult cuCtxCreate_v2(CUcontext *out, unsigned flags, CUdevice device);
 CUresult cuStreamCreate(CUstream *out, unsigned flags);
+CUresult cuMemAddressReserve(CUdeviceptr *out, size_t bytes, size_t alignment, CUdeviceptr wish, unsigned long long flags);
+CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes);
+CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const void *access, size_t count);
+CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t bytes);
+CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t bytes);
 nvmlReturn_t nvmlInit_v2(void);
 nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device);
 

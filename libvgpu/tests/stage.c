@@ -135,6 +135,16 @@ void stage_state(enum vgpu_page_state state)
     close_page(page);
 }
 
+uint64_t stage_ledger_sum(void)
+{
+    const struct vgpu_region *region = stage_region();
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < region->slot_high; i++) {
+        sum += region->slots[i].used[0];
+    }
+    return sum;
+}
+
 uint64_t stage_card_used(void)
 {
     return state_used(machine_current(), 0);

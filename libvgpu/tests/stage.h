@@ -23,6 +23,9 @@ struct vgpu_region *stage_region(void);
 void stage_grant(uint64_t limit_bytes);
 void stage_state(enum vgpu_page_state state);
 
+/* What the usage region says all processes hold of the first card. */
+uint64_t stage_ledger_sum(void);
+
 /* The oracle: what the simulated card has seen. */
 uint64_t stage_card_used(void);
 uint64_t stage_card_peak(void);

@@ -14,16 +14,6 @@
 #define MIB (UINT64_C(1) << 20)
 #define LIMIT (100 * MIB)
 
-static uint64_t ledger_sum(void)
-{
-    struct vgpu_region *region = stage_region();
-    uint64_t sum = 0;
-    for (uint32_t i = 0; i < region->slot_high; i++) {
-        sum += region->slots[i].used[0];
-    }
-    return sum;
-}
-
 static void start(uint64_t limit)
 {
     CUcontext context;
@@ -78,7 +68,7 @@ TEST(every_kind_of_memory_fits_to_the_exact_byte_and_comes_back)
         CHECK_EQ(kinds[i](&all, LIMIT), CUDA_SUCCESS);
         CHECK_EQ(kinds[i](&more, 1), CUDA_ERROR_OUT_OF_MEMORY);
         CHECK_EQ(stage_card_used(), LIMIT);
-        CHECK_EQ(ledger_sum(), LIMIT);
+        CHECK_EQ(stage_ledger_sum(), LIMIT);
         CHECK_EQ(cuMemFree_v2(all), CUDA_SUCCESS);
         CHECK_EQ(kinds[i](&most, LIMIT - 512), CUDA_SUCCESS);
         CHECK_EQ(kinds[i](&more, 513), CUDA_ERROR_OUT_OF_MEMORY);
@@ -86,7 +76,7 @@ TEST(every_kind_of_memory_fits_to_the_exact_byte_and_comes_back)
         CHECK_EQ(kinds[i](&more, 1), CUDA_ERROR_OUT_OF_MEMORY);
         CHECK_EQ(cuMemFreeAsync(most, NULL), CUDA_SUCCESS);
         CHECK_EQ(cuMemFreeAsync_ptsz(rest, NULL), CUDA_SUCCESS);
-        CHECK_EQ(ledger_sum(), 0);
+        CHECK_EQ(stage_ledger_sum(), 0);
         CHECK_EQ(stage_card_used(), 0);
     }
     CHECK_EQ(stage_card_peak(), LIMIT);
@@ -113,7 +103,7 @@ TEST(the_driver_judges_what_is_wrong)
     CHECK_EQ(cuMemAllocPitch_v2(&out, &pitch, SIZE_MAX, SIZE_MAX, 4), CUDA_ERROR_OUT_OF_MEMORY);
     CHECK_EQ(cuMemFree_v2(12345), CUDA_ERROR_INVALID_VALUE);
     CHECK_EQ(cuMemFree_v2(0), CUDA_SUCCESS);
-    CHECK_EQ(ledger_sum(), 0);
+    CHECK_EQ(stage_ledger_sum(), 0);
 }
 
 TEST(a_double_free_gives_nothing_back_twice)
@@ -124,7 +114,7 @@ TEST(a_double_free_gives_nothing_back_twice)
     CHECK_EQ(cuMemAlloc_v2(&b, MIB), CUDA_SUCCESS);
     CHECK_EQ(cuMemFree_v2(a), CUDA_SUCCESS);
     CHECK_EQ(cuMemFree_v2(a), CUDA_ERROR_INVALID_VALUE);
-    CHECK_EQ(ledger_sum(), MIB);
+    CHECK_EQ(stage_ledger_sum(), MIB);
     CHECK_EQ(cuMemFree_v2(b), CUDA_SUCCESS);
 }
 
@@ -133,7 +123,7 @@ TEST(memory_the_driver_refuses_is_not_charged)
     CUdeviceptr out = 0;
     start(STAGE_CARD_BYTES * 2);
     CHECK_EQ(cuMemAlloc_v2(&out, STAGE_CARD_BYTES + 512), CUDA_ERROR_OUT_OF_MEMORY);
-    CHECK_EQ(ledger_sum(), 0);
+    CHECK_EQ(stage_ledger_sum(), 0);
 }
 
 TEST(views_show_the_slice)
@@ -229,14 +219,14 @@ TEST(a_card_that_is_not_on_the_page_is_denied)
 TEST(what_is_not_accounted_is_refused_under_a_limit_and_passes_without_one)
 {
     enum { STUB_LIBRARY = 34 };
-    CUresult (*create)(void *, size_t, const void *, uint64_t) = (CUresult(*)(void *, size_t, const void *, uint64_t))cuMemCreate;
+    CUresult (*map)(void *, unsigned, CUstream) = (CUresult(*)(void *, unsigned, CUstream))cuMemMapArrayAsync;
     int mem_alloc_node = CU_GRAPH_NODE_TYPE_MEM_ALLOC, kernel_node = 0;
     start(LIMIT);
-    CHECK_EQ(create(NULL, 0, NULL, 0), CUDA_ERROR_NOT_SUPPORTED);
+    CHECK_EQ(map(NULL, 0, NULL), CUDA_ERROR_NOT_SUPPORTED);
     CHECK_EQ(cuGraphAddNode(NULL, NULL, NULL, 0, &mem_alloc_node), CUDA_ERROR_NOT_SUPPORTED);
     CHECK_EQ(cuGraphAddNode(NULL, NULL, NULL, 0, &kernel_node), STUB_LIBRARY);
     start(VGPU_UNLIMITED);
-    CHECK_EQ(create(NULL, 0, NULL, 0), STUB_LIBRARY);
+    CHECK_EQ(map(NULL, 0, NULL), STUB_LIBRARY);
     CHECK_EQ(cuGraphAddNode_v2(NULL, NULL, NULL, NULL, 0, &mem_alloc_node), STUB_LIBRARY);
 }
 
@@ -248,7 +238,7 @@ TEST(an_unlimited_card_is_counted_and_not_limited)
     CHECK_EQ(cuDeviceTotalMem_v2(&total, 0), CUDA_SUCCESS);
     CHECK_EQ(total, STAGE_CARD_BYTES);
     CHECK_EQ(cuMemAlloc_v2(&out, STAGE_CARD_BYTES), CUDA_SUCCESS);
-    CHECK_EQ(ledger_sum(), STAGE_CARD_BYTES);
+    CHECK_EQ(stage_ledger_sum(), STAGE_CARD_BYTES);
     CHECK_EQ(cuMemFree_v2(out), CUDA_SUCCESS);
 }
 
@@ -260,7 +250,7 @@ TEST(a_context_takes_its_memory_with_it)
     CHECK_EQ(cuCtxCreate_v2(&own, 0, 0), CUDA_SUCCESS);
     CHECK_EQ(cuMemAlloc_v2(&out, LIMIT), CUDA_SUCCESS);
     CHECK_EQ(cuCtxDestroy_v2(own), CUDA_SUCCESS);
-    CHECK_EQ(ledger_sum(), 0);
+    CHECK_EQ(stage_ledger_sum(), 0);
     CHECK_EQ(stage_card_used(), 0);
 }
 
@@ -270,15 +260,15 @@ TEST(a_primary_context_keeps_its_memory_until_the_last_release)
     start(LIMIT);
     CHECK_EQ(cuMemAlloc_v2(&out, LIMIT), CUDA_SUCCESS);
     CHECK_EQ(cuDevicePrimaryCtxRelease_v2(0), CUDA_SUCCESS); /* earlier tests retained it too */
-    CHECK_EQ(ledger_sum(), LIMIT);
+    CHECK_EQ(stage_ledger_sum(), LIMIT);
     while (stage_card_used()) {
         CHECK_EQ(cuDevicePrimaryCtxRelease(0), CUDA_SUCCESS);
     }
-    CHECK_EQ(ledger_sum(), 0);
+    CHECK_EQ(stage_ledger_sum(), 0);
     start(LIMIT);
     CHECK_EQ(cuMemAlloc_v2(&out, LIMIT), CUDA_SUCCESS);
     CHECK_EQ(cuDevicePrimaryCtxReset_v2(0), CUDA_SUCCESS);
-    CHECK_EQ(ledger_sum(), 0);
+    CHECK_EQ(stage_ledger_sum(), 0);
     CHECK_EQ(stage_card_used(), 0);
 }
 
@@ -300,9 +290,9 @@ static void allocate_as_a_child(void)
     CUdeviceptr out = 0;
     CHECK_EQ(cuMemAlloc_v2(&out, 61 * MIB), CUDA_ERROR_OUT_OF_MEMORY); /* the parent's 40 MiB still count */
     CHECK_EQ(cuMemAlloc_v2(&out, 60 * MIB), CUDA_SUCCESS);
-    CHECK_EQ(ledger_sum(), LIMIT);
+    CHECK_EQ(stage_ledger_sum(), LIMIT);
     cuMemFree_v2(of_parent); /* whatever the driver makes of it, it must not touch the parent's charge */
-    CHECK_EQ(ledger_sum(), LIMIT);
+    CHECK_EQ(stage_ledger_sum(), LIMIT);
 }
 
 TEST(a_forked_child_has_charges_of_its_own_and_leaves_none)
@@ -312,7 +302,7 @@ TEST(a_forked_child_has_charges_of_its_own_and_leaves_none)
     CHECK_EQ(cuMemAlloc_v2(&of_parent, 40 * MIB), CUDA_SUCCESS);
     CHECK_EQ(in_child(allocate_as_a_child), 0);
     CHECK_EQ(cuMemAlloc_v2(&out, 60 * MIB), CUDA_SUCCESS); /* the dead child's are taken back */
-    CHECK_EQ(ledger_sum(), LIMIT);
+    CHECK_EQ(stage_ledger_sum(), LIMIT);
     CHECK_EQ(cuMemFree_v2(out), CUDA_SUCCESS);
     CHECK_EQ(cuMemFree_v2(of_parent), CUDA_SUCCESS);
 }
@@ -345,7 +335,7 @@ TEST(threads_that_fill_the_slice_together_fill_it_and_no_more)
         CHECK(failed == NULL);
     }
     CHECK_EQ(stage_card_peak(), LIMIT / 51200 * 51200);
-    CHECK_EQ(ledger_sum(), LIMIT / 51200 * 51200);
+    CHECK_EQ(stage_ledger_sum(), LIMIT / 51200 * 51200);
     CHECK_EQ(cuDevicePrimaryCtxReset_v2(0), CUDA_SUCCESS);
 }
 

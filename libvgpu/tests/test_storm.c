@@ -1,4 +1,4 @@
-/* test_storm.c - many processes and threads allocate and free at random while some are killed: the simulated card,
+/* test_storm.c - many processes and threads take and give memory of every kind at random while some are killed: the simulated card,
  * which knows nothing of the ledger, never sees more than the limit, and nothing stays behind. */
 #include <pthread.h>
 #include <signal.h>
@@ -16,30 +16,64 @@
 #define LIMIT (UINT64_C(64) << 20)
 enum { PROCESSES = 6, THREADS = 3, HELD = 24, SECONDS = 4 };
 
+/* Something the card's memory is taken by: `kind` says by which call it came, and goes. */
+struct thing {
+    enum { NONE, LINEAR, ASYNC, PHYSICAL, ARRAY, KINDS } kind;
+    uint64_t handle;
+};
+
+static CUresult take(struct thing *thing, unsigned *seed)
+{
+    static const CUmemAllocationProp on_card = {.type = 1, .location_type = CU_MEM_LOCATION_TYPE_DEVICE};
+    size_t bytes = 1 + (size_t)rand_r(seed) % (LIMIT / 20);
+    CUDA_ARRAY_DESCRIPTOR what = {
+        .width = bytes / 1024 + 1, .height = 256, .format = CU_AD_FORMAT_UNSIGNED_INT32, .channels = 1};
+    CUdeviceptr address = 0;
+    CUarray array = NULL;
+    CUresult result = CUDA_ERROR_UNKNOWN;
+    unsigned kind = 1 + (unsigned)rand_r(seed) % (KINDS - 1);
+    if (kind == LINEAR) {
+        result = cuMemAlloc_v2(&address, bytes);
+    } else if (kind == ASYNC) {
+        result = cuMemAllocAsync(&address, bytes, NULL);
+    } else if (kind == PHYSICAL) {
+        result = cuMemCreate(&address, (1 + bytes % 2) << 21, &on_card, 0);
+    } else {
+        result = cuArrayCreate_v2(&array, &what);
+        address = (uintptr_t)array;
+    }
+    if (result == CUDA_SUCCESS) {
+        *thing = (struct thing){.kind = kind, .handle = address};
+    }
+    return result;
+}
+
+static CUresult give(struct thing *thing)
+{
+    struct thing gone = *thing;
+    thing->kind = NONE;
+    if (gone.kind == PHYSICAL) {
+        return cuMemRelease(gone.handle);
+    }
+    if (gone.kind == ARRAY) {
+        return cuArrayDestroy((CUarray)(uintptr_t)gone.handle);
+    }
+    return gone.kind == ASYNC ? cuMemFreeAsync(gone.handle, NULL) : cuMemFree_v2(gone.handle);
+}
+
 static void *live(void *argument)
 {
     unsigned seed = (unsigned)(uintptr_t)argument;
-    CUdeviceptr held[HELD] = {0};
+    struct thing held[HELD] = {0};
     CUcontext context;
     if (cuDevicePrimaryCtxRetain(&context, 0) != CUDA_SUCCESS || cuCtxSetCurrent(context) != CUDA_SUCCESS) {
         _exit(2);
     }
     for (;;) {
         unsigned n = (unsigned)rand_r(&seed) % HELD;
-        if (held[n]) {
-            if (cuMemFree_v2(held[n]) != CUDA_SUCCESS) {
-                _exit(2);
-            }
-            held[n] = 0;
-        } else {
-            size_t bytes = 1 + (size_t)rand_r(&seed) % (LIMIT / 20);
-            CUresult result = rand_r(&seed) % 2 ? cuMemAlloc_v2(&held[n], bytes) : cuMemAllocAsync(&held[n], bytes, NULL);
-            if (result != CUDA_SUCCESS) {
-                held[n] = 0;
-                if (result != CUDA_ERROR_OUT_OF_MEMORY) {
-                    _exit(2);
-                }
-            }
+        CUresult result = held[n].kind ? give(&held[n]) : take(&held[n], &seed);
+        if (result != CUDA_SUCCESS && result != CUDA_ERROR_OUT_OF_MEMORY) {
+            _exit(2);
         }
     }
     return NULL;

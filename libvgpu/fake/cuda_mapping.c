@@ -1,0 +1,205 @@
+/* cuda_mapping.c - physical memory without an address, and addresses to map it at.
+ *
+ * Memory is a file without a name, so that one handle mapped twice shows the same bytes twice. It is charged to its
+ * card until its last handle is released and its last mapping is gone.
+ */
+#include <pthread.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "cuda_memory.h"
+
+#define GRAIN (UINT64_C(2) << 20)
+
+struct physical {
+    int card, fd;
+    unsigned handles, mappings;
+    size_t bytes;
+};
+
+struct mapping {
+    struct physical *physical;
+    uintptr_t start;
+    size_t bytes;
+    struct mapping *next;
+};
+
+static struct mapping *mappings;
+static pthread_mutex_t mapping_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* Under the lock. */
+static void free_if_unused(struct physical *p)
+{
+    if (!p->handles && !p->mappings) {
+        state_give(cuda_session()->machine, p->card, p->bytes, 0);
+        close(p->fd);
+        free(p);
+    }
+}
+
+static void *nowhere(uintptr_t at, size_t bytes)
+{
+    return mmap((void *)at, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | (at ? MAP_FIXED : 0), -1, 0);
+}
+
+CUDA_API CUresult cuMemGetAllocationGranularity(size_t *out, const CUmemAllocationProp *prop, int option)
+{
+    (void)option;
+    if (!out || !prop) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    *out = GRAIN;
+    return CUDA_SUCCESS;
+}
+
+CUDA_API CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t bytes, const CUmemAllocationProp *prop,
+                              unsigned long long flags)
+{
+    if (!out || !prop || flags || !bytes || bytes % GRAIN || prop->location_type != CU_MEM_LOCATION_TYPE_DEVICE) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    CUresult result = cuda_check_device(prop->location_id);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    const struct cuda_session *s = cuda_session();
+    int card = s->visible[prop->location_id];
+    result = cuda_result(state_take(s->machine, card, bytes, 0));
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    struct physical *p = calloc(1, sizeof *p);
+    int fd = p ? memfd_create("simulated device memory", MFD_CLOEXEC) : -1;
+    if (fd < 0 || ftruncate(fd, (off_t)bytes)) {
+        state_give(s->machine, card, bytes, 0);
+        free(p);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *p = (struct physical){.card = card, .fd = fd, .handles = 1, .bytes = bytes};
+    *out = (uintptr_t)p;
+    return CUDA_SUCCESS;
+}
+
+CUDA_API CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
+{
+    struct physical *p = (struct physical *)(uintptr_t)handle;
+    if (!p || !p->handles) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    pthread_mutex_lock(&mapping_lock);
+    p->handles--;
+    free_if_unused(p);
+    pthread_mutex_unlock(&mapping_lock);
+    return CUDA_SUCCESS;
+}
+
+CUDA_API CUresult cuMemAddressReserve(CUdeviceptr *out, size_t bytes, size_t alignment, CUdeviceptr wish,
+                                      unsigned long long flags)
+{
+    (void)alignment, (void)wish;
+    if (!out || !bytes || bytes % GRAIN || flags) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    void *at = nowhere(0, bytes + GRAIN); /* more than asked for, to begin on a grain; the rest stays reserved */
+    if (at == MAP_FAILED) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *out = ((uintptr_t)at + GRAIN - 1) / GRAIN * GRAIN;
+    return CUDA_SUCCESS;
+}
+
+CUDA_API CUresult cuMemAddressFree(CUdeviceptr address, size_t bytes)
+{
+    return munmap((void *)(uintptr_t)address, bytes) ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+CUDA_API CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
+                           unsigned long long flags)
+{
+    struct physical *p = (struct physical *)(uintptr_t)handle;
+    if (!p || !address || address % GRAIN || !bytes || bytes % GRAIN || flags || offset > p->bytes ||
+        bytes > p->bytes - offset) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    struct mapping *m = calloc(1, sizeof *m);
+    if (!m || mmap((void *)(uintptr_t)address, bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, p->fd, (off_t)offset) == MAP_FAILED ||
+        cuda_memory_show((uintptr_t)address, bytes)) {
+        free(m);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    pthread_mutex_lock(&mapping_lock);
+    *m = (struct mapping){.physical = p, .start = (uintptr_t)address, .bytes = bytes, .next = mappings};
+    mappings = m;
+    p->mappings++;
+    pthread_mutex_unlock(&mapping_lock);
+    return CUDA_SUCCESS;
+}
+
+CUDA_API CUresult cuMemSetAccess(CUdeviceptr address, size_t bytes, const void *access, size_t count)
+{
+    if (!access || !count || mprotect((void *)(uintptr_t)address, bytes, PROT_READ | PROT_WRITE)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    return CUDA_SUCCESS;
+}
+
+/* Only whole mappings, and nothing but mappings, may be unmapped. */
+CUDA_API CUresult cuMemUnmap(CUdeviceptr address, size_t bytes)
+{
+    uintptr_t start = (uintptr_t)address, end = start + bytes;
+    size_t covered = 0;
+    pthread_mutex_lock(&mapping_lock);
+    for (const struct mapping *m = mappings; m; m = m->next) {
+        covered += m->start >= start && m->start + m->bytes <= end ? m->bytes : 0;
+    }
+    if (!bytes || covered != bytes) {
+        pthread_mutex_unlock(&mapping_lock);
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    for (struct mapping **at = &mappings; *at;) {
+        struct mapping *m = *at;
+        if (m->start < start || m->start >= end) {
+            at = &m->next;
+            continue;
+        }
+        *at = m->next;
+        cuda_memory_hide(m->start);
+        nowhere(m->start, m->bytes);
+        m->physical->mappings--;
+        free_if_unused(m->physical);
+        free(m);
+    }
+    pthread_mutex_unlock(&mapping_lock);
+    return CUDA_SUCCESS;
+}
+
+CUDA_API CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *out, void *address)
+{
+    CUresult result = CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&mapping_lock);
+    for (const struct mapping *m = mappings; out && m; m = m->next) {
+        if ((uintptr_t)address - m->start < m->bytes) {
+            m->physical->handles++;
+            *out = (uintptr_t)m->physical;
+            result = CUDA_SUCCESS;
+        }
+    }
+    pthread_mutex_unlock(&mapping_lock);
+    return result;
+}
+
+/* Every multicast object keeps what is bound to it. */
+CUDA_API CUresult cuMulticastBindMem(CUmemGenericAllocationHandle multicast, size_t at, CUmemGenericAllocationHandle handle,
+                                     size_t offset, size_t bytes, unsigned long long flags)
+{
+    struct physical *p = (struct physical *)(uintptr_t)handle;
+    (void)multicast, (void)at, (void)offset, (void)flags;
+    if (!p || !bytes) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    pthread_mutex_lock(&mapping_lock);
+    p->mappings++;
+    pthread_mutex_unlock(&mapping_lock);
+    return CUDA_SUCCESS;
+}
