@@ -13,6 +13,7 @@ RELEASED = "Released"
 READY = "Ready"
 # Of a device.
 HEALTHY = "Healthy"
+DUPLICATE_UUID = "DuplicateUUID"
 
 
 def find(conditions: Iterable[Condition], type_: str) -> Condition | None:

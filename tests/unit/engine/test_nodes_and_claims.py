@@ -97,3 +97,16 @@ async def test_no_two_allocations_have_the_same_name_even_if_the_clock_stands_st
     times = [replica.claim_of(pod).status.allocation.allocated_time for pod in pods]
     assert len(set(times)) == 5
     assert times == sorted(times)
+
+
+async def test_nothing_is_placed_on_cards_that_two_nodes_claim_until_one_lets_go(
+    replica: Any,
+) -> None:
+    replica.card(name="gpu-0", node="node-1")
+    replica.card(name="gpu-0.1234abcd", node="node-2")
+    pod = replica.pod()
+    await replica.settle()
+    assert replica.claim_of(pod).status.allocation is None
+    replica.engine.device_gone("gpu-0")
+    await replica.settle()
+    assert replica.claim_of(pod).status.allocation.node_name == "node-2"
