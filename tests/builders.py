@@ -281,6 +281,7 @@ def a_card(
     memory_mib: int = T4_MIB,
     healthy: bool = True,
     cordoned: bool = False,
+    links: Mapping[str, int] | None = None,
 ) -> Card:
     """A card as placement sees it."""
     return Card(
@@ -297,6 +298,7 @@ def a_card(
         memory_mib=memory_mib,
         healthy=healthy,
         cordoned=cordoned,
+        links=tuple(sorted((links or {}).items())),
     )
 
 

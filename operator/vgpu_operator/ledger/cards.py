@@ -42,6 +42,7 @@ def card_of(
         memory_mib=given.memory_mib,
         healthy=is_healthy(device) and not duplicate,
         cordoned=spec.cordoned or status.uuid in cordoned_on_node,
+        links=tuple(sorted((link.peer, link.score) for link in status.links)),
     )
 
 

@@ -1,10 +1,13 @@
 """The decision: which cards on which node. Pure: no I/O, no clock, no randomness.
 
-`columns` is the state of all cards, `fit` says what a card may take, `order` and `score` rank what
-fits, `plan` puts a claim together. Read `plan.place` first.
+`columns` is the state of all cards. `checks` and `fit` say what a card and a node may take;
+`order`, `score`, `topology` and `fragmentation` rank what fits; `planning` puts a claim on one
+node; `rankings` remembers which nodes may serve a class of claims. Read `decide.place` first.
 """
 
 from vgpu_operator.placement.columns import Card, Columns
-from vgpu_operator.placement.plan import Grant, Plan, place
+from vgpu_operator.placement.decide import place
+from vgpu_operator.placement.plan import Grant, Plan
+from vgpu_operator.placement.quota import Budget
 
-__all__ = ["Card", "Columns", "Grant", "Plan", "place"]
+__all__ = ["Budget", "Card", "Columns", "Grant", "Plan", "place"]

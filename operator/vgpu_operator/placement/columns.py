@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 from vgpu_api.v1alpha1.gpudevice import DeviceMode
 from vgpu_api.v1alpha1.vgpuclaim import DevicePolicy
+from vgpu_operator.placement.mix import Mix
+from vgpu_operator.placement.rankings import Rankings
 
 NUMA_UNKNOWN = -1
 
@@ -34,6 +36,7 @@ class Card:
         memory_mib: MiB that may be given away.
         healthy: It works and may be given.
         cordoned: Nothing new on it.
+        links: (UUID of another card of the node, how well the two are connected), sorted.
     """
 
     name: str
@@ -49,6 +52,7 @@ class Card:
     memory_mib: int
     healthy: bool
     cordoned: bool
+    links: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +67,13 @@ class NodeState:
 class Columns:
     """Cards and nodes by number. Numbers of what was removed are used again.
 
-    Per card: `name uuid index vendor model mode numa slots cores memory healthy cordoned`, the
-    amounts in use `slots_used cores_used memory_used`, and `node_of` (the node's number).
+    Per card: `name uuid index vendor model mode numa slots cores memory healthy cordoned`, `links`
+    (by UUID), the amounts in use `slots_used cores_used memory_used`, and `node_of` (the node's
+    number).
     Per node: `node_name node_cards` (cards by index, then UUID) `node_ready node_schedulable
     node_policies` and the sums over its cards `node_slots node_slots_used` and so on.
+
+    `rankings` is what request classes remember of nodes, `mix` the requests that are typical.
     """
 
     def __init__(self) -> None:
@@ -82,6 +89,7 @@ class Columns:
         self.memory: list[int] = []
         self.healthy: list[bool] = []
         self.cordoned: list[bool] = []
+        self.links: list[dict[str, int]] = []
         self.slots_used: list[int] = []
         self.cores_used: list[int] = []
         self.memory_used: list[int] = []
@@ -98,6 +106,9 @@ class Columns:
         self.node_slots_used: list[int] = []
         self.node_cores_used: list[int] = []
         self.node_memory_used: list[int] = []
+
+        self.rankings = Rankings()
+        self.mix = Mix()
 
         self._card_ids: dict[str, int] = {}
         self._node_ids: dict[str, int] = {}
@@ -149,8 +160,10 @@ class Columns:
         self.memory[number] = card.memory_mib
         self.healthy[number] = card.healthy
         self.cordoned[number] = card.cordoned
+        self.links[number] = dict(card.links)
         self._add_to_sums(number, 1)
         self.node_cards[self.node_of[number]].sort(key=self._place_on_node)
+        self.rankings.touch(self.node_of[number])
         return number
 
     def remove_card(self, name: str) -> None:
@@ -162,6 +175,7 @@ class Columns:
         self._add_to_sums(number, -1)
         node = self.node_of[number]
         self.node_cards[node].remove(number)
+        self.rankings.touch(node)
         self._free_cards.append(number)
 
     def put_node(self, name: str, state: NodeState) -> int:
@@ -170,6 +184,7 @@ class Columns:
         self.node_ready[node] = state.ready
         self.node_schedulable[node] = state.schedulable
         self.node_policies[node] = state.device_policies
+        self.rankings.touch(node)
         return node
 
     def remove_node(self, name: str) -> None:
@@ -178,12 +193,18 @@ class Columns:
         if node is None:
             return
         self.node_ready[node] = False
+        self.rankings.touch(node)
         if not self.node_cards[node]:
             del self._node_ids[name]
             self._free_nodes.append(node)
 
     def set_used(self, card: int, *, slots: int, cores: int, memory: int) -> None:
         """Set what of a card is in use: requests, percent of compute, MiB."""
+        self.lend(card, slots, cores, memory)
+        self.rankings.touch(self.node_of[card])
+
+    def lend(self, card: int, slots: int, cores: int, memory: int) -> None:
+        """As `set_used`, for a plan that sets it back before it ends: nobody is told."""
         node = self.node_of[card]
         self.node_slots_used[node] += slots - self.slots_used[card]
         self.node_cores_used[node] += cores - self.cores_used[card]
@@ -208,6 +229,7 @@ class Columns:
             self.mode.append("Shared")
             for flag in (self.healthy, self.cordoned):
                 flag.append(False)
+            self.links.append({})
             for amount in (
                 self.index,
                 self.numa,
@@ -237,6 +259,7 @@ class Columns:
             self.node_ready.append(False)
             self.node_schedulable.append(True)
             self.node_policies.append(("Spread",))
+            self.rankings.version.append(0)
             for amount in self._node_sums():
                 amount.append(0)
         self.node_ready[node] = False

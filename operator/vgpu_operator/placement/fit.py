@@ -1,8 +1,8 @@
 """Whether a node's cards serve one request, and if not, why: the exact judge of every decision.
 
-The order of the checks is HAMi v2.10's, because the first that fails names the reason. Two numbers
-of that order have no check here: 9, the quota of the namespace, and the geometry of 14, for want
-of which a card in MIG mode is given to nobody.
+`fit` finds the cards that pass all checks and takes the best of them, which is what taking cards
+from the end of the ordered list until there are enough comes to. `refusal` walks that list as HAMi
+v2.10 does, since there the reasons and their counts come from.
 """
 
 from __future__ import annotations
@@ -12,9 +12,12 @@ from dataclasses import dataclass
 
 from vgpu_api.reasons import Reason, Tally
 from vgpu_api.v1alpha1.vgpuclaim import DevicePolicy, NumaPolicy
-from vgpu_operator.ask import ALL_CORES, RequestAsk
+from vgpu_operator.ask import RequestAsk
+from vgpu_operator.placement import topology
+from vgpu_operator.placement.checks import refusal_of_kind, refusal_of_room, with_room
 from vgpu_operator.placement.columns import Columns
-from vgpu_operator.placement.order import Weights, in_order
+from vgpu_operator.placement.order import Weights, in_order, keys_of, preferred
+from vgpu_operator.placement.quota import Charge
 
 _ONE_NODE = 1
 
@@ -41,68 +44,77 @@ def node_refusal(reason: Reason) -> Tally:
     return Tally({reason: 1}, _ONE_NODE)
 
 
-def fit(columns: Columns, node: int, request: RequestAsk, preferences: Preferences) -> Fitted:
-    """Choose `request.count` distinct cards of the node as they are now."""
+def fit(
+    columns: Columns,
+    node: int,
+    request: RequestAsk,
+    preferences: Preferences,
+    charge: Charge | None = None,
+) -> Fitted:
+    """Choose `request.count` distinct cards of the node as they are now.
+
+    Args:
+        columns: The state of all cards.
+        node: Whose cards.
+        request: What is asked of each card.
+        preferences: Which of those that fit.
+        charge: The namespace's quota, if it has one.
+    """
+    cards = choose(columns, columns.node_cards[node], request, preferences, charge)
+    if cards:
+        return Fitted(cards)
+    return Fitted((), refusal(columns, node, request, preferences, charge))
+
+
+def choose(
+    columns: Columns,
+    cards: Sequence[int],
+    request: RequestAsk,
+    preferences: Preferences,
+    charge: Charge | None,
+) -> tuple[int, ...]:
+    """The cards for a request among `cards` (in their node's order); none if too few fit."""
+    policies = preferences.policies
+    fitting = [
+        card
+        for card in with_room(columns, cards, request)
+        if refusal_of_kind(columns, card, request) is None
+        and refusal_of_room(columns, card, request, policies, charge) is None
+    ]
+    if len(fitting) < request.count:
+        return ()
+    required = preferences.numa == "Require"
+    together = preferences.numa == "Prefer" or "NUMAFirst" in policies
+    if not (required or together):
+        return _take(columns, fitting, request, preferences)
+    groups: dict[int, list[int]] = {}
+    for card in fitting:
+        groups.setdefault(columns.numa[card], []).append(card)
+    enough = [group for group in groups.values() if len(group) >= request.count]
+    if enough and together:
+        return _tightest(columns, cards, enough, request, preferences)
+    if not required:
+        return _take(columns, fitting, request, preferences)
+    if not enough:
+        return ()
+    # The order is by NUMA node first, so the last group that is large enough is met first.
+    last = preferred(columns, [card for group in enough for card in group], 1,
+                     request=request, keys=keys_of(policies, one_numa_node=True),
+                     weights=preferences.weights)[0]  # fmt: skip
+    return _take(columns, groups[columns.numa[last]], request, preferences)
+
+
+def refusal(
+    columns: Columns,
+    node: int,
+    request: RequestAsk,
+    preferences: Preferences,
+    charge: Charge | None = None,
+) -> Tally:
+    """Why the node's cards do not serve the request, counted as HAMi does."""
     cards = columns.node_cards[node]
     if sum(columns.vendor[card] == request.vendor for card in cards) < request.count:
-        return Fitted((), node_refusal(Reason.NODE_INSUFFICIENT_DEVICE))
-    if preferences.numa == "Prefer" or "NUMAFirst" in preferences.policies:
-        together = _fit_within_a_numa_node(columns, cards, request, preferences)
-        if together:
-            return Fitted(together)
-    return _gather(columns, cards, request, preferences)
-
-
-def refusal_of_kind(columns: Columns, card: int, request: RequestAsk) -> Reason | None:
-    """Checks 1 to 3: whether the card is in order and of the kind asked for."""
-    if not columns.healthy[card]:
-        return Reason.CARD_NOT_HEALTHY
-    if columns.cordoned[card]:
-        return Reason.CARD_CORDONED
-    if columns.vendor[card] != request.vendor:
-        return Reason.CARD_TYPE_MISMATCH
-    if request.mode not in ("Any", columns.mode[card]):
-        return Reason.CARD_TYPE_MISMATCH
-    model = columns.model[card]
-    if request.models and not any(part in model for part in request.models):
-        return Reason.CARD_TYPE_MISMATCH
-    if any(part in model for part in request.exclude_models):
-        return Reason.CARD_TYPE_MISMATCH
-    return None
-
-
-def refusal_of_room(
-    columns: Columns, card: int, request: RequestAsk, policies: Sequence[DevicePolicy]
-) -> Reason | None:
-    """Checks 5 to 14: whether this very card has room for the request."""
-    uuid = columns.uuid[card]
-    if uuid in request.exclude_uuids or (request.uuids and uuid not in request.uuids):
-        return Reason.CARD_UUID_MISMATCH
-    used = columns.slots_used[card]
-    if used >= columns.slots[card]:
-        return Reason.CARD_TIME_SLICING_EXHAUSTED
-    if used and "Mutex" in policies:
-        return Reason.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT
-    memory = request.memory_on(columns.memory[card])
-    # A percentage of a tiny card may round down to nothing, and no memory is not a limit.
-    if memory < 1 or memory > columns.memory[card] - columns.memory_used[card]:
-        return Reason.CARD_INSUFFICIENT_MEMORY
-    cores_free = columns.cores[card] - columns.cores_used[card]
-    if request.cores > cores_free:
-        return Reason.CARD_INSUFFICIENT_CORE
-    if used and request.cores >= ALL_CORES:
-        return Reason.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT
-    if not request.cores and cores_free <= 0:
-        return Reason.CARD_COMPUTE_UNITS_EXHAUSTED
-    if columns.mode[card] == "MIG":
-        return Reason.CARD_MIG_TOPOLOGY_INFEASIBLE
-    return None
-
-
-def _gather(
-    columns: Columns, cards: Sequence[int], request: RequestAsk, preferences: Preferences
-) -> Fitted:
-    """Take cards from the end of the ordered list until there are enough."""
+        return node_refusal(Reason.NODE_INSUFFICIENT_DEVICE)
     required = preferences.numa == "Require"
     ordered = in_order(
         columns,
@@ -121,31 +133,47 @@ def _gather(
             if required and gathered and columns.numa[gathered[-1]] != columns.numa[card]:
                 reasons[Reason.NUMA_NOT_FIT] = reasons.get(Reason.NUMA_NOT_FIT, 0) + len(gathered)
                 gathered.clear()
-            reason = refusal_of_room(columns, card, request, preferences.policies)
-        if reason is not None:
+            reason = refusal_of_room(columns, card, request, preferences.policies, charge)
+        if reason is None:
+            gathered.append(card)
+        else:
             reasons[reason] = reasons.get(reason, 0) + 1
-            continue
-        gathered.append(card)
-        if len(gathered) == request.count:
-            return Fitted(tuple(gathered))
     if gathered:
         reasons[Reason.ALLOCATED_CARDS_INSUFFICIENT_REQUEST] = len(gathered)
-    return Fitted((), Tally(reasons, len(cards)))
+    return Tally(reasons, len(cards))
 
 
-def _fit_within_a_numa_node(
-    columns: Columns, cards: Sequence[int], request: RequestAsk, preferences: Preferences
+def _take(
+    columns: Columns, fitting: Sequence[int], request: RequestAsk, preferences: Preferences
 ) -> tuple[int, ...]:
-    """Cards of the one NUMA node that is left with the fewest free cards; none if none can."""
-    groups: dict[int, list[int]] = {}
-    for card in cards:
-        groups.setdefault(columns.numa[card], []).append(card)
-    best: tuple[int, tuple[int, ...]] | None = None
-    for numa in sorted(groups):
-        chosen = _gather(columns, groups[numa], request, preferences).cards
-        if not chosen:
-            continue
-        free = sum(not columns.slots_used[card] for card in groups[numa] if card not in chosen)
-        if best is None or free < best[0]:
-            best = (free, chosen)
-    return best[1] if best is not None else ()
+    """The best of cards that all fit."""
+    keys = keys_of(preferences.policies, one_numa_node=preferences.numa == "Require")
+    weights = preferences.weights
+    if "Topology" in preferences.policies and len(fitting) > request.count:
+        ranked = preferred(
+            columns, fitting, len(fitting), request=request, keys=keys, weights=weights
+        )
+        return topology.choose(columns, ranked, request.count)
+    return preferred(columns, fitting, request.count, request=request, keys=keys, weights=weights)
+
+
+def _tightest(
+    columns: Columns,
+    cards: Sequence[int],
+    groups: Sequence[Sequence[int]],
+    request: RequestAsk,
+    preferences: Preferences,
+) -> tuple[int, ...]:
+    """Cards of the one NUMA node that is left with the fewest free cards; the lowest of equals."""
+    best: tuple[int, int, tuple[int, ...]] | None = None
+    for group in groups:
+        chosen = _take(columns, group, request, preferences)
+        numa = columns.numa[group[0]]
+        free = sum(
+            columns.numa[card] == numa and not columns.slots_used[card] and card not in chosen
+            for card in cards
+        )
+        if best is None or (free, numa) < best[:2]:
+            best = free, numa, chosen
+    assert best is not None
+    return best[2]

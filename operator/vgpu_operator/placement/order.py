@@ -8,12 +8,15 @@ tie is decided.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from types import MappingProxyType
 from typing import TypeAlias
 
 from vgpu_api.v1alpha1.vgpuclaim import DevicePolicy
 from vgpu_operator.ask import RequestAsk
+from vgpu_operator.placement.checks import with_room
 from vgpu_operator.placement.columns import Columns
+from vgpu_operator.placement.fragmentation import score_with
 from vgpu_operator.placement.score import card_score
 
 Weights: TypeAlias = tuple[int, int, int]
@@ -55,6 +58,13 @@ def _idle(columns: Columns, card: int, request: RequestAsk, weights: Weights) ->
     return unused, *_emptier(columns, card, request, weights)
 
 
+def _less_fragmenting(columns: Columns, card: int, request: RequestAsk, weights: Weights) -> Key:
+    """Where fragmentation rises least, then the lowest index. A card without room is last."""
+    if not with_room(columns, (card,), request):
+        return (-1, -columns.index[card])
+    return score_with(columns, card, request), -columns.index[card]
+
+
 _KEYS: Mapping[DevicePolicy, KeyOf] = MappingProxyType(
     {
         "Binpack": _fuller,
@@ -62,10 +72,11 @@ _KEYS: Mapping[DevicePolicy, KeyOf] = MappingProxyType(
         "NUMA": _higher_numa,
         "BestFit": _tighter,
         "IdleFirst": _idle,
+        "Fragmentation": _less_fragmenting,
     }
 )
-"""Policies that order cards. The others filter (Mutex), choose among sets (NUMAFirst), or are not
-served yet (Topology, Fragmentation): a chain of such alone orders like Spread."""
+"""Policies that order cards. The others filter (Mutex) or choose among sets (NUMAFirst, Topology):
+a chain of such alone orders like Spread."""
 
 _SOLE: Mapping[DevicePolicy, tuple[KeyOf, ...]] = MappingProxyType(
     {
@@ -94,19 +105,48 @@ def in_order(
     weights: Weights,
 ) -> list[int]:
     """`cards` (in their node's order) from the least wanted to the most wanted."""
-    keys = _keys(policies, one_numa_node)
-    return sorted(
-        cards,
-        key=lambda card: tuple(
-            part for key in keys for part in key(columns, card, request, weights)
-        ),
-    )
+    keys = keys_of(tuple(policies), one_numa_node=one_numa_node)
+    return sorted(cards, key=_together(keys, columns, request, weights))
 
 
-def _keys(policies: Sequence[DevicePolicy], one_numa_node: bool) -> tuple[KeyOf, ...]:
+def preferred(
+    columns: Columns,
+    cards: Sequence[int],
+    count: int,
+    *,
+    request: RequestAsk,
+    keys: tuple[KeyOf, ...],
+    weights: Weights,
+) -> tuple[int, ...]:
+    """The `count` most wanted of `cards` (in their node's order), the most wanted first."""
+    key = _together(keys, columns, request, weights)
+    if count == 1:
+        return (max(reversed(cards), key=key),)  # the last of equals, as from the end of a list
+    return tuple(reversed(sorted(cards, key=key)[-count:]))
+
+
+def _together(
+    keys: tuple[KeyOf, ...], columns: Columns, request: RequestAsk, weights: Weights
+) -> Callable[[int], Key]:
+    """One sort key of several."""
+    if len(keys) == 1:
+        only = keys[0]
+        return lambda card: only(columns, card, request, weights)
+    if len(keys) == 2:
+        first, second = keys
+        return lambda card: (
+            *first(columns, card, request, weights),
+            *second(columns, card, request, weights),
+        )
+    return lambda card: tuple(part for key in keys for part in key(columns, card, request, weights))
+
+
+@lru_cache(maxsize=1024)
+def keys_of(policies: tuple[DevicePolicy, ...], *, one_numa_node: bool) -> tuple[KeyOf, ...]:
+    """The sort keys that policies mean, the weightiest first; the best card has the greatest."""
     tokens: Sequence[DevicePolicy] = [token for token in policies if token in _KEYS]
     if not tokens:
-        tokens = ["Mutex"] if tuple(policies) == ("Mutex",) else ["Spread"]
+        tokens = ["Mutex"] if policies == ("Mutex",) else ["Spread"]
     sole = _SOLE_ON_ONE_NUMA_NODE if one_numa_node else _SOLE
     if len(tokens) == 1 and tokens[0] in sole:
         return sole[tokens[0]]

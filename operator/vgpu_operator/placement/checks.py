@@ -1,0 +1,86 @@
+"""The checks of one card against one request, in HAMi v2.10's order: the first that fails says why.
+
+Check 4 (NUMA) is about several cards and has its place in `fit`. Of check 14 there is no geometry
+yet: a card in MIG mode is given to nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from vgpu_api.reasons import Reason
+from vgpu_api.v1alpha1.vgpuclaim import DevicePolicy
+from vgpu_operator.ask import ALL_CORES, RequestAsk
+from vgpu_operator.placement.columns import Columns
+from vgpu_operator.placement.quota import Charge
+
+
+def refusal_of_kind(columns: Columns, card: int, request: RequestAsk) -> Reason | None:
+    """Checks 1 to 3: whether the card is in order and of the kind asked for."""
+    if not columns.healthy[card]:
+        return Reason.CARD_NOT_HEALTHY
+    if columns.cordoned[card]:
+        return Reason.CARD_CORDONED
+    if columns.vendor[card] != request.vendor:
+        return Reason.CARD_TYPE_MISMATCH
+    if request.mode not in ("Any", columns.mode[card]):
+        return Reason.CARD_TYPE_MISMATCH
+    model = columns.model[card]
+    if request.models and not any(part in model for part in request.models):
+        return Reason.CARD_TYPE_MISMATCH
+    if any(part in model for part in request.exclude_models):
+        return Reason.CARD_TYPE_MISMATCH
+    return None
+
+
+def refusal_of_room(
+    columns: Columns,
+    card: int,
+    request: RequestAsk,
+    policies: Sequence[DevicePolicy],
+    charge: Charge | None = None,
+) -> Reason | None:
+    """Checks 5 to 14: whether this very card has room for the request."""
+    uuid = columns.uuid[card]
+    if uuid in request.exclude_uuids or (request.uuids and uuid not in request.uuids):
+        return Reason.CARD_UUID_MISMATCH
+    used = columns.slots_used[card]
+    if used >= columns.slots[card]:
+        return Reason.CARD_TIME_SLICING_EXHAUSTED
+    if used and "Mutex" in policies:
+        return Reason.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT
+    memory = request.memory_on(columns.memory[card])
+    if charge is not None and charge.exceeds(card, request, memory):
+        return Reason.RESOURCE_QUOTA_NOT_FIT
+    # A percentage of a tiny card may round down to nothing, and no memory is not a limit.
+    if memory < 1 or memory > columns.memory[card] - columns.memory_used[card]:
+        return Reason.CARD_INSUFFICIENT_MEMORY
+    cores_free = columns.cores[card] - columns.cores_used[card]
+    if request.cores > cores_free:
+        return Reason.CARD_INSUFFICIENT_CORE
+    if used and request.cores >= ALL_CORES:
+        return Reason.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT
+    if not request.cores and cores_free <= 0:
+        return Reason.CARD_COMPUTE_UNITS_EXHAUSTED
+    if columns.mode[card] == "MIG":
+        return Reason.CARD_MIG_TOPOLOGY_INFEASIBLE
+    return None
+
+
+def with_room(columns: Columns, cards: Iterable[int], request: RequestAsk) -> list[int]:
+    """The cards with a slot, memory and cores left: what nearly always decides, looked at fast.
+
+    A necessary condition only; the checks above decide.
+    """
+    slots, slots_used = columns.slots, columns.slots_used
+    memory, memory_used = columns.memory, columns.memory_used
+    cores, cores_used = columns.cores, columns.cores_used
+    mib, asked = request.memory_mib, request.cores
+    return [
+        card
+        for card in cards
+        if slots_used[card] < slots[card]
+        and asked <= cores[card] - cores_used[card]
+        and memory_used[card] + (mib if mib is not None else request.memory_on(memory[card]))
+        <= memory[card]
+    ]

@@ -1,0 +1,97 @@
+"""The typical mix: which requests come most often, the measure of what is a fragment.
+
+Counted in claims seen, with a window that decays by halves; the types that make up 95 % of it are
+the mix. It changes in steps, since every step makes all nodes' fragmentation new.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from dataclasses import replace
+
+from vgpu_operator.ask import Ask, RequestAsk
+
+_SHARE = 0.95
+_STEP = 1_000
+"""Requests between two looks at the mix, once there is one."""
+_WINDOW = 16_000
+"""Weight of everything seen, in requests, at which it is halved."""
+
+
+class Mix:
+    """The types and their frequencies.
+
+    Attributes:
+        version: Grows with every change of the types.
+        types: (frequency, request) in falling frequency; frequencies as fractions of all seen.
+        total: The sum of these frequencies.
+        views: What `fragmentation` remembers of cards in a state, as long as the types hold.
+    """
+
+    def __init__(self) -> None:
+        self.version = 0
+        self.types: tuple[tuple[float, RequestAsk], ...] = ()
+        self.total = 0.0
+        self.views: dict[Hashable, tuple[float, float, tuple[int, ...]]] = {}
+        self._given = False
+        self._counts: dict[RequestAsk, float] = {}
+        self._seen = 0.0
+        self._until_step = 1
+
+    def give(self, types: Iterable[tuple[float, RequestAsk]]) -> None:
+        """Set the mix; nothing is learned from then on."""
+        self._given = True
+        self._set(tuple((weight, type_of(request)) for weight, request in types))
+
+    def observe(self, ask: Ask) -> None:
+        """A claim was seen for the first time."""
+        if self._given:
+            return
+        for request in ask.requests:
+            kind = type_of(request)
+            self._counts[kind] = self._counts.get(kind, 0.0) + 1.0
+            self._seen += 1.0
+            self._until_step -= 1
+        if self._seen >= _WINDOW:
+            self._seen /= 2
+            self._counts = {k: half for k, v in self._counts.items() if (half := v / 2) >= 1.0}
+        if self._until_step <= 0:
+            self._until_step = min(_STEP, int(self._seen))  # quick at first, then in steps
+            self._set(self._most_frequent())
+
+    def _most_frequent(self) -> tuple[tuple[float, RequestAsk], ...]:
+        total = sum(self._counts.values())
+        ranked = sorted(self._counts.items(), key=lambda item: (-item[1], _spelled(item[0])))
+        chosen: list[tuple[float, RequestAsk]] = []
+        covered = 0.0
+        for kind, count in ranked:
+            if covered >= _SHARE * total:
+                break
+            covered += count
+            chosen.append((count / total, kind))
+        return tuple(chosen)
+
+    def _set(self, types: tuple[tuple[float, RequestAsk], ...]) -> None:
+        if types != self.types:
+            self.types = types
+            self.total = sum(frequency for frequency, _ in types)
+            self.views.clear()
+            self.version += 1
+
+
+def type_of(request: RequestAsk) -> RequestAsk:
+    """The request without what does not decide where it fits."""
+    return replace(
+        request,
+        name="",
+        phase="App",
+        core_policy="Default",
+        priority=None,
+        uuids=frozenset(),
+        exclude_uuids=frozenset(),
+    )
+
+
+def _spelled(request: RequestAsk) -> str:
+    """An order among types that is the same in every process."""
+    return repr(request)

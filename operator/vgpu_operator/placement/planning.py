@@ -1,0 +1,139 @@
+"""A claim on one node: the cards of all its requests together, or why there are none.
+
+Cards are taken in the live columns while a claim is planned, so that its requests see each other,
+and given back before anybody else looks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeAlias
+
+from vgpu_api.reasons import Tally
+from vgpu_api.v1alpha1.vgpuclaim import NumaPolicy
+from vgpu_operator.ask import Ask, RequestAsk
+from vgpu_operator.placement.columns import Columns
+from vgpu_operator.placement.fit import Preferences, fit
+from vgpu_operator.placement.fragmentation import fragmentation, score_of_rise, take
+from vgpu_operator.placement.plan import Grant, Plan
+from vgpu_operator.placement.quota import UNLIMITED, Budget, Charge
+from vgpu_operator.placement.rankings import Entry
+from vgpu_operator.placement.score import node_score
+
+Taken: TypeAlias = tuple[int, int, int, int]
+"""A card, and the slots, cores and MiB that it is to be set back to."""
+
+
+def plan_on(
+    columns: Columns, node: int, ask: Ask, numa: NumaPolicy, budget: Budget = UNLIMITED
+) -> tuple[Grant, ...] | Tally:
+    """All requests on one node, or the reasons of the first that does not fit."""
+    with_taken = _plan(columns, node, ask, numa, budget)
+    if isinstance(with_taken, Tally):
+        return with_taken
+    grants, taken = with_taken
+    _give_back(columns, taken)
+    return grants
+
+
+def entry_of(
+    columns: Columns, node: int, ask: Ask, numa: NumaPolicy, budget: Budget
+) -> Entry | Tally:
+    """The node's place among nodes: the fullest first, or the emptiest, or where F rises least.
+
+    For Fragmentation the claim is planned on the node to know; a node where it does not fit
+    answers why.
+    """
+    if ask.node_policy == "Fragmentation":
+        planned = _plan(columns, node, ask, numa, budget, stay=True)
+        if isinstance(planned, Tally):
+            return planned
+        after = fragmentation(columns, node)
+        _give_back(columns, planned[1])
+        key = -float(score_of_rise(fragmentation(columns, node), after))
+    else:
+        key = node_score(columns, node)
+        if ask.node_policy != "Spread":
+            key = -key
+    return key, columns.node_name[node], node, columns.rankings.version[node]
+
+
+def exceeds(columns: Columns, ask: Ask, plan: Plan, budget: Budget) -> bool:
+    """Whether a plan that was made without a quota has a card that check 9 refuses.
+
+    If none has, the same plan comes out with the quota: it only takes away other choices.
+    """
+    charge = Charge(budget)
+    by_request: dict[str, list[Grant]] = {}
+    for grant in plan.grants:
+        by_request.setdefault(grant.request, []).append(grant)
+    for request in _in_turn(ask):
+        grants = by_request[request.name]
+        cards = [columns.number_of(grant.device) for grant in grants]
+        for card, grant in zip(cards, grants, strict=True):
+            if charge.exceeds(card, request, grant.memory_mib):
+                return True
+        for card, grant in zip(cards, grants, strict=True):
+            charge.add(card, request, grant.memory_mib)
+    return False
+
+
+def _in_turn(ask: Ask) -> Iterable[RequestAsk]:
+    """Init containers run alone before the others: each is fitted on the state before the pod."""
+    if len(ask.requests) == 1:
+        return ask.requests
+    return sorted(ask.requests, key=lambda request: request.phase == "App")
+
+
+def _plan(
+    columns: Columns,
+    node: int,
+    ask: Ask,
+    numa: NumaPolicy,
+    budget: Budget,
+    *,
+    stay: bool = False,
+) -> tuple[tuple[Grant, ...], list[Taken]] | Tally:
+    """Plan all requests; what is taken for it stays taken until `_give_back`.
+
+    The last request takes its cards only if they are to `stay`: nobody comes after it.
+    """
+    preferences = Preferences(ask.device_policies or columns.node_policies[node], numa, ask.weights)
+    charge = Charge(budget) if budget.is_limited else None
+    grants: dict[str, list[Grant]] = {}
+    taken: list[Taken] = []
+    turns = _in_turn(ask)
+    alone = len(ask.requests) == 1 and not stay
+    for request in turns:
+        fitted = fit(columns, node, request, preferences, charge)
+        if fitted.refusal is not None:
+            _give_back(columns, taken)
+            return fitted.refusal
+        grants[request.name] = [_grant(columns, card, request) for card in fitted.cards]
+        if alone:
+            continue
+        for card in fitted.cards:
+            if charge is not None:
+                charge.add(card, request, request.memory_on(columns.memory[card]))
+            if request.phase == "App":
+                taken.append((card, *columns.used(card)))
+                take(columns, card, request)
+    if len(ask.requests) == 1:
+        return tuple(grants[ask.requests[0].name]), taken
+    return tuple(grant for request in ask.requests for grant in grants[request.name]), taken
+
+
+def _give_back(columns: Columns, taken: list[Taken]) -> None:
+    for card, slots, cores, memory in reversed(taken):
+        columns.lend(card, slots, cores, memory)
+
+
+def _grant(columns: Columns, card: int, request: RequestAsk) -> Grant:
+    return Grant(
+        request=request.name,
+        device=columns.name[card],
+        uuid=columns.uuid[card],
+        index=columns.index[card],
+        memory_mib=request.memory_on(columns.memory[card]),
+        cores=request.cores,
+    )

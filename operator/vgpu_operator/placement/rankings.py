@@ -1,0 +1,87 @@
+"""What request classes remember of nodes between decisions: the reason why deciding is cheap.
+
+A request class is the set of equal asks. For each class a heap holds the nodes that may serve it,
+best first; for nodes that cannot, their reasons. Every change of a node gives it a new version,
+which makes what was remembered of it void; a class learns of changes from the log when it is asked
+next, so a decision costs as much as has changed, not as much as there is.
+
+This module only remembers. What a node is worth and whether it serves is `plan`'s to say.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from vgpu_api.reasons import Tally
+
+_CLASSES_KEPT = 256
+_LOG_KEPT = 32_768
+_SLACK = 4
+"""A heap is made anew when it has this many entries per live node (most of them void)."""
+
+Entry: TypeAlias = tuple[float, str, int, int]
+"""(sort key, node name, node, version): the least is the best; names decide ties."""
+
+
+@dataclass(slots=True)
+class Ranking:
+    """One class's knowledge. `cursor` says up to where it has read the log.
+
+    Attributes:
+        heap: Nodes that may serve, and void entries.
+        refusals: For a node that cannot: the version that was looked at, and why.
+        mix: The version of the typical mix that the keys were computed with.
+    """
+
+    cursor: int = -1
+    heap: list[Entry] = field(default_factory=list)
+    refusals: dict[int, tuple[int, Tally]] = field(default_factory=dict)
+    mix: int = 0
+
+
+class Rankings:
+    """All classes, and the log of changed nodes that they read.
+
+    Attributes:
+        version: By node: how often it has changed.
+    """
+
+    def __init__(self) -> None:
+        self.version: list[int] = []
+        self._log: list[int] = []
+        self._first = 0  # the position of the log's first entry
+        self._classes: OrderedDict[Hashable, Ranking] = OrderedDict()
+
+    def touch(self, node: int) -> None:
+        """Something of the node changed."""
+        self.version[node] += 1
+        self._log.append(node)
+        if len(self._log) >= 2 * _LOG_KEPT:
+            del self._log[:_LOG_KEPT]
+            self._first += _LOG_KEPT
+
+    def of(self, key: Hashable) -> Ranking:
+        """The class's ranking; a new one knows nothing. Long unused ones are forgotten."""
+        ranking = self._classes.get(key)
+        if ranking is None:
+            ranking = self._classes[key] = Ranking()
+            if len(self._classes) > _CLASSES_KEPT:
+                self._classes.popitem(last=False)
+        else:
+            self._classes.move_to_end(key)
+        return ranking
+
+    def news_for(self, ranking: Ranking, *, mix: int) -> Iterable[int] | None:
+        """The nodes that changed since it was asked last; None: begin anew, with every node."""
+        cursor, ranking.cursor = ranking.cursor, self._first + len(self._log)
+        stale = cursor < self._first or mix != ranking.mix
+        if stale or len(ranking.heap) > _SLACK * len(self.version) + 64:
+            ranking.mix = mix
+            ranking.heap.clear()
+            return None
+        if cursor == ranking.cursor:
+            return ()
+        return set(self._log[cursor - self._first :])

@@ -1,0 +1,95 @@
+"""Which of several cards are connected best, or may be taken without tearing good links apart.
+
+A pair counts what both cards say of it; if they do not agree, or one says nothing, it counts 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from vgpu_operator.placement.columns import Columns
+
+_MAX_STEPS = 200_000
+"""Partial choices looked at before the best so far is taken: many more than any node of 16 cards
+needs, and an end for a node of 64 whose links follow no pattern."""
+
+
+def pair_score(columns: Columns, one: int, other: int) -> int:
+    """How well two cards are connected; 0 if unknown or if they disagree."""
+    score = columns.links[one].get(columns.uuid[other], 0)
+    return score if score == columns.links[other].get(columns.uuid[one], 0) else 0
+
+
+def choose(columns: Columns, fitting: Sequence[int], count: int) -> tuple[int, ...]:
+    """`count` of the cards that fit (more than that many), given in order of preference.
+
+    One card: the one with the lowest total over all pairs on its node, so that well-linked cards
+    stay together. Several: the combination with the highest sum; the first of equals.
+    """
+    if count > 1:
+        return _best_connected(columns, fitting, count)
+    node = columns.node_cards[columns.node_of[fitting[0]]]
+    return (
+        min(
+            fitting,
+            key=lambda card: sum(pair_score(columns, card, peer) for peer in node if peer != card),
+        ),
+    )
+
+
+def _best_connected(columns: Columns, cards: Sequence[int], count: int) -> tuple[int, ...]:
+    """The first combination, in lexicographic order, with the greatest sum: branch and bound.
+
+    A branch is left when even the best that could be added to it is no more than what is known.
+    What a greedy choice reaches is known from the start.
+    """
+    score = [[pair_score(columns, a, b) if a != b else 0 for b in cards] for a in cards]
+    most = max(max(row) for row in score)
+    greedy = _greedy(score, count)
+    best = greedy
+    best_sum = _sum(score, greedy) - 1  # the first combination to reach it is preferred
+    steps = 0
+
+    def extend(chosen: tuple[int, ...], total: int, gains: list[int], start: int) -> None:
+        nonlocal best, best_sum, steps
+        missing = count - len(chosen)
+        if not missing:
+            if total > best_sum:
+                best, best_sum = chosen, total
+            return
+        steps += 1
+        if steps > _MAX_STEPS:
+            return
+        bound = sum(sorted(gains[start:], reverse=True)[:missing])
+        if total + bound + most * missing * (missing - 1) // 2 <= best_sum:
+            return
+        for index in range(start, len(score) - missing + 1):
+            row = score[index]
+            extend(
+                (*chosen, index),
+                total + gains[index],
+                [gain + row[at] for at, gain in enumerate(gains)],
+                index + 1,
+            )
+
+    extend((), 0, [0] * len(score), 0)
+    return tuple(cards[index] for index in best)
+
+
+def _greedy(score: list[list[int]], count: int) -> tuple[int, ...]:
+    """The best that is reached by starting from any card and adding the best each time."""
+    best: tuple[int, tuple[int, ...]] | None = None
+    for start in range(len(score)):
+        chosen = [start]
+        while len(chosen) < count:
+            rest = (index for index in range(len(score)) if index not in chosen)
+            chosen.append(max(rest, key=lambda index: sum(score[index][at] for at in chosen)))
+        total = _sum(score, chosen)
+        if best is None or total > best[0]:
+            best = total, tuple(sorted(chosen))
+    assert best is not None
+    return best[1]
+
+
+def _sum(score: list[list[int]], chosen: Sequence[int]) -> int:
+    return sum(score[a][b] for at, a in enumerate(chosen) for b in chosen[at + 1 :])

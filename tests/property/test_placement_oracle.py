@@ -1,0 +1,236 @@
+"""The engine's answers are those of the plain full scan, whatever came before."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from unittest import mock
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import plain_placement as plain
+from builders import a_card, a_request, an_ask, some_columns
+from vgpu_api.effective import Use
+from vgpu_operator.ask import Ask
+from vgpu_operator.placement import Budget, Card, Columns, Plan, decide, place
+from vgpu_operator.placement.columns import NodeState
+
+POLICIES = (
+    *("Binpack", "Spread", "BestFit", "IdleFirst", "NUMAFirst", "NUMA", "Mutex", "Topology"),
+    "Fragmentation",
+)
+NODES = ("node-0", "node-1", "node-2", "node-3")
+REASONS = {"NodeNotReady": {"ready": False}, "NodeUnschedulable": {"schedulable": False}}
+
+facts = st.fixed_dictionaries(
+    {
+        "model": st.sampled_from(("tesla t4", "a100-40gb")),
+        "vendor": st.sampled_from(("nvidia", "nvidia", "nvidia", "other")),
+        "mode": st.sampled_from(("Shared", "Shared", "Shared", "MIG", "MPS")),
+        "numa": st.sampled_from((-1, 0, 1)),
+        "slots": st.sampled_from((1, 2, 10)),
+        "cores": st.sampled_from((0, 50, 100, 200)),
+        "memory_mib": st.sampled_from((50, 16_000, 40_000)),
+        "healthy": st.sampled_from((True, True, True, False)),
+        "cordoned": st.sampled_from((False, False, False, True)),
+    }
+)
+uses = st.builds(
+    plain.Used,
+    slots=st.sampled_from((0, 0, 1, 2)),
+    cores=st.sampled_from((0, 30, 50, 100)),
+    memory=st.sampled_from((0, 1000, 8000, 16_000)),
+)
+sizes = st.one_of(
+    st.fixed_dictionaries({"memory": st.sampled_from(("1Mi", "1000Mi", "8000Mi", "16000Mi"))}),
+    st.fixed_dictionaries({"memory_percent": st.sampled_from((1, 50, 100))}),
+    st.just({}),
+)
+
+
+@st.composite
+def links(draw: st.DrawFn, uuids: list[str]) -> dict[str, dict[str, int]]:
+    """What cards say of each other, not always agreeing."""
+    said: dict[str, dict[str, int]] = {uuid: {} for uuid in uuids}
+    for at, one in enumerate(uuids):
+        for other in uuids[at + 1 :]:
+            score = draw(st.sampled_from((None, 10, 20, 100, 250)))
+            if score is not None:
+                said[one][other] = score
+                said[other][one] = draw(st.sampled_from((score, score, score, 0)))
+    return said
+
+
+@st.composite
+def cards_of(draw: st.DrawFn, node: str, most: int = 5) -> list[Card]:
+    found = draw(st.lists(facts, max_size=most))
+    uuids = [f"GPU-{node}-{index}" for index in range(len(found))]
+    said = draw(links(uuids))
+    return [
+        a_card(uuid, node=node, index=index, links=said[uuid], **found[index])
+        for index, uuid in enumerate(uuids)
+    ]
+
+
+@st.composite
+def asks(draw: st.DrawFn) -> Ask:
+    """Up to three requests and any placement."""
+    requests = [
+        a_request(
+            name=f"c{number}",
+            phase=draw(st.sampled_from(("App", "App", "Init"))),
+            count=draw(st.sampled_from((1, 1, 2, 3))),
+            cores=draw(st.sampled_from((None, 0, 30, 50, 100))),
+            mode=draw(st.sampled_from(("Any", "Any", "Any", "Shared", "MPS"))),
+            selector={
+                "models": draw(st.sampled_from(([], [], ["T4"]))),
+                "exclude_models": draw(st.sampled_from(([], [], ["A100"]))),
+                "exclude_uuids": draw(st.sampled_from(([], [], ["GPU-node-0-0"]))),
+            },
+            **draw(sizes),
+        )
+        for number in range(draw(st.sampled_from((1, 1, 2, 3))))
+    ]
+    return an_ask(
+        *requests,
+        node=draw(st.sampled_from(("Binpack", "Spread", "NUMAFirst", "Fragmentation"))),
+        device=draw(st.lists(st.sampled_from(POLICIES), max_size=3, unique=True)),
+        numa=draw(st.sampled_from(("None", "None", "Prefer", "Require"))),
+        weights=draw(st.sampled_from((None, {"slots": 0, "cores": 1, "memory": 3}))),
+    )
+
+
+@st.composite
+def fleets(draw: st.DrawFn, most: int = 5) -> plain.Fleet:
+    cards = [card for node in NODES for card in draw(cards_of(node, most))]
+    used = {card.uuid: replace(draw(uses)) for card in cards}
+    return plain.Fleet.of(
+        cards,
+        used,
+        policies=draw(
+            st.dictionaries(st.sampled_from(NODES), st.tuples(st.sampled_from(POLICIES)))
+        ),
+        unwilling=draw(
+            st.dictionaries(st.sampled_from(NODES), st.sampled_from(tuple(REASONS)), max_size=1)
+        ),
+        mix=[
+            (0.5 / count, request)
+            for count, ask in enumerate(draw(st.lists(asks(), max_size=3)), start=1)
+            for request in ask.requests
+        ],
+    )
+
+
+budgets = st.builds(
+    plain.Left,
+    memory=st.sampled_from((None, None, 0, 1000, 20_000)),
+    cores=st.sampled_from((None, None, 0, 60, 150)),
+)
+
+
+def columns_of(fleet: plain.Fleet) -> Columns:
+    cards = [card for cards in fleet.cards.values() for card in cards]
+    used = {uuid: Use(use.memory, use.cores, use.slots) for uuid, use in fleet.used.items()}
+    states = {node: state_of(fleet, node) for node in NODES}
+    columns = some_columns(*cards, used=used)
+    for node, state in states.items():
+        columns.put_node(node, state)
+    columns.mix.give(fleet.mix)
+    return columns
+
+
+def state_of(fleet: plain.Fleet, node: str) -> NodeState:
+    fields = {"ready": True, **REASONS.get(fleet.unwilling.get(node, ""), {})}
+    return NodeState(device_policies=fleet.policies.get(node, ("Spread",)), **fields)
+
+
+def same(plan: Plan, answer: plain.Answer) -> None:
+    assert plan.node == answer.node
+    grants = tuple((g.request, g.uuid, g.memory_mib, g.cores) for g in plan.grants)
+    assert grants == answer.grants
+    reasons = {node: str(tally) for node, tally in plan.refusals.items()}
+    if plan.refused:
+        assert reasons == answer.reasons
+    else:  # every reason that is given is right
+        assert reasons.items() <= answer.reasons.items() or reasons.keys() <= answer.reasons.keys()
+
+
+@settings(max_examples=400)
+@given(fleets(), asks())
+def test_a_decision_is_that_of_the_plain_scan(fleet, ask):
+    same(place(columns_of(fleet), ask), plain.decide(fleet, ask))
+
+
+@given(fleets(), asks(), st.sets(st.sampled_from((*NODES, "nowhere"))), st.sampled_from((0, 16)))
+def test_candidates_are_chosen_from_as_the_plain_scan_does(fleet, ask, candidates, few):
+    with mock.patch.object(decide, "_FEW", few):
+        plan = place(columns_of(fleet), ask, sorted(candidates))
+    same(plan, plain.decide(fleet, ask, candidates))
+
+
+@settings(max_examples=200)
+@given(fleets(), asks(), budgets)
+def test_a_quota_is_kept_as_the_plain_scan_keeps_it(fleet, ask, left):
+    plan = place(columns_of(fleet), ask, budget=Budget(left.memory, left.cores))
+    same(plan, plain.decide(fleet, ask, left=left))
+
+
+@st.composite
+def histories(draw: st.DrawFn):
+    """A fleet, and changes to it with asks between."""
+    steps = st.one_of(
+        st.tuples(st.just("use"), st.sampled_from(NODES), st.integers(0, 2), uses),
+        st.tuples(st.just("card"), st.sampled_from(NODES), st.integers(0, 2), facts),
+        st.tuples(st.just("gone"), st.sampled_from(NODES), st.integers(0, 2), st.none()),
+        st.tuples(st.just("node"), st.sampled_from(NODES), st.booleans(), st.none()),
+    )
+    classes = draw(st.lists(asks(), min_size=1, max_size=2))
+    return draw(fleets(3)), classes, draw(st.lists(steps, max_size=8))
+
+
+@settings(max_examples=200)
+@given(histories())
+def test_what_was_remembered_never_changes_an_answer(history):
+    """After any history the live columns answer as new ones, and as the plain scan."""
+    fleet, classes, steps = history
+    live = columns_of(fleet)
+    with mock.patch.object(decide, "_FEW", 0):
+        for step in (None, *steps):
+            if step is not None:
+                fleet = changed(fleet, live, step)
+            for ask in classes:
+                same(place(live, ask), plain.decide(fleet, ask))
+                same(place(live, ask, NODES[:2]), plain.decide(fleet, ask, NODES[:2]))
+
+
+def changed(fleet: plain.Fleet, live: Columns, step) -> plain.Fleet:
+    """One change, made to both."""
+    kind, node, at, value = step
+    cards = {card.uuid: card for cards in fleet.cards.values() for card in cards}
+    used, unwilling = dict(fleet.used), dict(fleet.unwilling)
+    uuid = f"GPU-{node}-{at}"
+    if kind == "node":
+        if at:
+            unwilling.pop(node, None)
+        else:
+            unwilling[node] = "NodeNotReady"
+    elif kind == "card":
+        cards[uuid] = a_card(uuid, node=node, index=at, **value)
+        used.setdefault(uuid, plain.Used())
+    elif uuid not in cards:
+        return fleet
+    elif kind == "gone":
+        card = cards.pop(uuid)
+        live.remove_card(card.name)
+    else:
+        used[uuid] = value
+        number = live.number_of(cards[uuid].name)
+        live.set_used(number, slots=value.slots, cores=value.cores, memory=value.memory)
+    after = plain.Fleet.of(
+        cards.values(), used, policies=fleet.policies, unwilling=unwilling, mix=fleet.mix
+    )
+    if kind == "card":
+        live.put_card(cards[uuid])
+    if kind in ("card", "node"):
+        live.put_node(node, state_of(after, node))
+    return after
