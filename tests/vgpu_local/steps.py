@@ -1,0 +1,134 @@
+"""What tests on a whole cluster do: pods and claims made, waited for, looked into."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from vgpu_api.names import pod_claim_name
+from vgpu_api.resources import PODS, VGPU_CLAIMS
+from vgpu_client.transport import Object
+from vgpu_local.cluster import LocalCluster
+from vgpu_local.programs import ROOT
+
+PROBE = ROOT / "libvgpu" / "build" / "vgpu-probe"
+MIB = 1 << 20
+
+
+def a_container(
+    name: str = "main",
+    limits: Mapping[str, int] | None = None,
+    *,
+    command: Sequence[str] = ("sleep", "infinity"),
+    **fields: Any,
+) -> Object:
+    """A container as users write it."""
+    resources = {"limits": dict(limits)} if limits else {}
+    return {
+        "name": name,
+        "image": "none",
+        "command": list(command),
+        "resources": resources,
+        **fields,
+    }
+
+
+def a_pod(
+    name: str,
+    *containers: Object,
+    annotations: Mapping[str, str] | None = None,
+    **spec: Any,
+) -> Object:
+    """A pod that ends fast when it is told to."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "default", "annotations": dict(annotations or {})},
+        "spec": {"containers": list(containers), "terminationGracePeriodSeconds": 1, **spec},
+    }
+
+
+def a_claim(name: str, *requests: Object, **spec: Any) -> Object:
+    """A claim as users write it."""
+    return {
+        "apiVersion": "vgpu.dev/v1alpha1",
+        "kind": "VGPUClaim",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"requests": list(requests), **spec},
+    }
+
+
+def create(cluster: LocalCluster, obj: Object) -> Object:
+    """Make an object; it must not be there yet."""
+    resource = PODS if obj["kind"] == "Pod" else VGPU_CLAIMS
+    return cluster.run(cluster.api.create(resource, obj))
+
+
+def delete_pod(cluster: LocalCluster, name: str, *, grace_s: int = 1) -> None:
+    """Delete a pod; 0 seconds of grace is by force."""
+    cluster.run(cluster.api.delete(PODS, name, namespace="default", grace_s=grace_s))
+
+
+def delete_claim(cluster: LocalCluster, name: str) -> None:
+    """Delete a claim."""
+    cluster.run(cluster.api.delete(VGPU_CLAIMS, name, namespace="default"))
+
+
+def running(cluster: LocalCluster, name: str, *, limit: float = 30.0) -> Object:
+    """The pod, once it runs."""
+    return cluster.wait_for(
+        PODS, name, lambda pod: pod["status"].get("phase") == "Running", limit=limit
+    )
+
+
+def claim_name(pod: Object) -> str:
+    """The name of the claim that is made for a pod."""
+    return pod_claim_name(pod["metadata"]["name"], pod["metadata"]["uid"])
+
+
+def claim(cluster: LocalCluster, name: str, holds: Callable[[Object], object]) -> Object:
+    """A claim, once its status is as wanted."""
+    return cluster.wait_for(VGPU_CLAIMS, name, lambda found: holds(found.get("status") or {}))
+
+
+def reason(status: Object) -> str:
+    """Why a claim has nothing; empty when it has, or nothing was said."""
+    for condition in status.get("conditions", []):
+        if condition["type"] == "Allocated" and condition["status"] == "False":
+            return str(condition["reason"])
+    return ""
+
+
+def memory_seen(cluster: LocalCluster, pod: str, *, container: str | None = None) -> list[int]:
+    """MiB of each card as a program in the container sees it."""
+    done = cluster.exec(pod, [str(PROBE), "info"], container=container)
+    assert done.exit_code == 0, done.stderr
+    devices = json.loads(done.stdout.splitlines()[-1])["devices"]
+    return [device["cuda_total"] // MIB for device in devices]
+
+
+def empty(cluster: LocalCluster, *, limit: float = 30.0) -> None:
+    """Delete every pod and claim, and wait until the last has gone: nothing keeps a finalizer."""
+    for plural, resource in (("pods", PODS), ("vgpuclaims.vgpu.dev", VGPU_CLAIMS)):
+        for found in cluster.server.objects(plural, "default"):
+            name = found["metadata"]["name"]
+            if resource is PODS or not found["metadata"].get("ownerReferences"):
+                cluster.run(cluster.api.delete(resource, name, namespace="default", grace_s=1))
+    for plural in ("pods", "vgpuclaims.vgpu.dev"):
+        until(cluster, partial(_is_empty, cluster, plural), limit)
+
+
+def _is_empty(cluster: LocalCluster, plural: str) -> bool:
+    return not cluster.server.objects(plural, "default")
+
+
+def until(cluster: LocalCluster, holds: Callable[[], object], limit: float = 30.0) -> None:
+    """Wait for something that no single object tells."""
+    deadline = time.monotonic() + limit
+    while not holds():
+        cluster.check()
+        assert time.monotonic() < deadline, "not within the time limit"
+        time.sleep(0.05)
