@@ -75,6 +75,15 @@ class MemoryApi:
             made = {key: value for key, value in obj.items() if key != "status"}
             return self.put(resource, made)
 
+    async def replace(self, resource: Resource, obj: Mapping[str, Any], **_: Any) -> dict[str, Any]:
+        """Replace an object; a stale version is a conflict."""
+        metadata = obj["metadata"]
+        async with self._write(f"replace {resource.plural}", metadata["name"]):
+            found = self._find(resource, metadata["name"], metadata.get("namespace"))
+            if found["metadata"]["resourceVersion"] != metadata["resourceVersion"]:
+                raise Conflict("stale", status=409, reason="Conflict")
+            return self.put(resource, obj)
+
     async def json_patch(
         self,
         resource: Resource,

@@ -1,0 +1,207 @@
+"""Two operators: one decides at a time, whatever happens to it, and no pod is lost between them."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from vgpu_api.resources import PODS
+from vgpu_client.errors import ServerError
+from vgpu_local.apiserver import Fault, WriteEvent
+from vgpu_local.checker import excesses
+from vgpu_local.cluster import ClusterOptions, LocalCluster
+from vgpu_local.daemon import Daemon
+from vgpu_local.nodes import t4_node
+
+pytestmark = [pytest.mark.xdist_group("local-cluster"), pytest.mark.timeout(180)]
+
+LEASE_S = 3
+HALF = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 8192}
+LEASES = "leases.coordination.k8s.io"
+CLAIMS = "vgpuclaims.vgpu.dev"
+
+
+@pytest.fixture
+def cluster() -> Iterator[LocalCluster]:
+    options = ClusterOptions(lease_s=LEASE_S, operators=2)
+    nodes = [t4_node(name) for name in ("one", "two", "three")]
+    with LocalCluster(nodes, options) as cluster:
+        yield cluster
+        assert excesses(cluster.server.history()) == []
+
+
+def create(cluster: LocalCluster, *names: str) -> None:
+    for name in names:
+        container = {
+            "name": "main",
+            "image": "none",
+            "command": ["sleep", "infinity"],
+            "resources": {"limits": HALF},
+        }
+        pod = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name, "namespace": "default"},
+            "spec": {"containers": [container]},
+        }
+        eventually(lambda pod=pod: cluster.run(cluster.api.create(PODS, pod)))
+
+
+def eventually(act: Callable[[], object]) -> None:
+    """Do what a webhook that is just going may refuse for a moment, as a controller would."""
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            act()
+            return
+        except ServerError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+
+
+def all_run(cluster: LocalCluster, *names: str) -> None:
+    def runs(pod: dict[str, Any]) -> bool:
+        return bool(pod["status"].get("phase") == "Running")
+
+    for name in names:
+        cluster.wait_for(PODS, name, runs, limit=60)
+
+
+def the_other(cluster: LocalCluster, one: Daemon) -> Daemon:
+    return next(daemon for daemon in cluster.operators if daemon is not one)
+
+
+def holders(cluster: LocalCluster) -> list[str]:
+    """Who held the Lease, one after the other; the empty name stands for nobody."""
+    found: list[str] = []
+    for write in history(cluster, LEASES, "vgpu-operator"):
+        holder = write.object["spec"].get("holderIdentity", "").rpartition("_")[0]
+        if not found or found[-1] != holder:
+            found.append(holder)
+    return found
+
+
+def history(cluster: LocalCluster, resource: str, name: str) -> list[WriteEvent]:
+    return [
+        write
+        for write in cluster.server.history()
+        if write.resource == resource and write.object["metadata"]["name"] == name
+    ]
+
+
+def wait_until(cluster: LocalCluster, holds: Callable[[], object], limit: float = 30.0) -> float:
+    """Seconds until it holds."""
+    began = time.monotonic()
+    while not holds():
+        cluster.check()
+        assert time.monotonic() - began < limit, "it does not come to hold"
+        time.sleep(0.02)
+    return time.monotonic() - began
+
+
+def has_decided(cluster: LocalCluster, daemon: Daemon) -> bool:
+    return "leading;" in daemon.log.read_text()
+
+
+def test_a_leader_that_goes_hands_over_and_every_pod_is_placed(cluster: LocalCluster) -> None:
+    first = cluster.leader()
+    second = the_other(cluster, first)
+    create(cluster, "before")
+    first.may_end()
+    first.signal(signal.SIGTERM)
+    began = time.monotonic()
+    create(cluster, "during-0", "during-1")
+    wait_until(cluster, lambda: has_decided(cluster, second))
+    print(f"taken over {time.monotonic() - began:.2f} s after SIGTERM")
+    create(cluster, "after")
+    all_run(cluster, "before", "during-0", "during-1", "after")
+    assert holders(cluster) == [first.name, "", second.name]
+    assert first.wait(30) == 0
+
+
+def test_a_leader_that_crashes_is_followed_once_its_lease_and_its_writes_are_over(
+    cluster: LocalCluster,
+) -> None:
+    first = cluster.leader()
+    second = the_other(cluster, first)
+    create(cluster, "before")
+    first.kill()
+    create(cluster, "during")
+    waited = wait_until(cluster, lambda: has_decided(cluster, second))
+    print(f"taken over {waited:.2f} s after SIGKILL, with a lease of {LEASE_S} s")
+    all_run(cluster, "before", "during")
+    assert holders(cluster) == [first.name, second.name]
+
+
+def test_a_leader_that_was_stopped_wakes_to_find_that_it_leads_no_more(
+    cluster: LocalCluster,
+) -> None:
+    """Its decisions are stuck on their way to the API server, and arrive when another leads."""
+    first = cluster.leader()
+    second = the_other(cluster, first)
+    late_s = 2.5 * LEASE_S
+    stuck = cluster.server.faults.add(
+        Fault(
+            action="delay",
+            verb="patch",
+            resource=f"{CLAIMS}/status",
+            user=first.name,
+            seconds=late_s,
+            times=None,
+        )
+    )
+    names = [f"pod-{number}" for number in range(4)]
+    create(cluster, *names)
+    wait_until(cluster, lambda: cluster.server.faults.count(stuck) >= len(names))
+    landed_at = time.monotonic() + late_s + 0.5
+    first.may_end()
+    first.signal(signal.SIGSTOP)
+    wait_until(cluster, lambda: has_decided(cluster, second))
+    assert time.monotonic() < landed_at  # else nothing of it was late
+    wait_until(cluster, lambda: time.monotonic() > landed_at)
+    first.signal(signal.SIGCONT)
+    assert first.wait(30) == 1
+    assert "LeadershipLost" in first.log.read_text()
+    create(cluster, "after")
+    all_run(cluster, *names, "after")
+    for pod in (pod for pod in cluster.objects("pods", "default") if pod_name(pod) in names):
+        claim = f"{pod_name(pod)}-{pod['metadata']['uid'][:8]}"
+        assert deciders(cluster, claim) == ["", second.name]
+
+
+def pod_name(pod: dict[str, Any]) -> str:
+    return str(pod["metadata"]["name"])
+
+
+def deciders(cluster: LocalCluster, claim: str) -> list[str]:
+    """Whose mark a claim bore, one after the other.
+
+    A write that was decided on a version without the successor's mark takes that off again.
+    """
+    found: list[str] = []
+    for write in history(cluster, CLAIMS, claim):
+        decider = write.object.get("status", {}).get("decider", "").rpartition("_")[0]
+        if not found or found[-1] != decider:
+            found.append(decider)
+    return found
+
+
+def test_a_leader_cut_off_from_the_lease_alone_ends_before_another_decides(
+    cluster: LocalCluster,
+) -> None:
+    first = cluster.leader()
+    second = the_other(cluster, first)
+    create(cluster, "before")
+    first.may_end()
+    cluster.server.faults.add(Fault(action="refuse", resource=LEASES, user=first.name, times=None))
+    create(cluster, "during")
+    assert first.wait(30) == 1
+    assert not has_decided(cluster, second)
+    wait_until(cluster, lambda: has_decided(cluster, second))
+    create(cluster, "after")
+    all_run(cluster, "before", "during", "after")

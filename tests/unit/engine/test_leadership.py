@@ -1,0 +1,160 @@
+"""A replica decides after it has seen everything and closed the fence, and not a moment longer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from vgpu_client.lease import LeaseLost
+from vgpu_operator.engine.leadership import Leadership
+from vgpu_operator.errors import LeadershipLost
+
+
+class Election:
+    """An elector whose fate the test decides."""
+
+    def __init__(self, story: list[str]) -> None:
+        self._story = story
+        self.won = asyncio.Event()
+        self.lost = asyncio.Event()
+        self.remaining_s = 10.0
+
+    def is_leading(self, *, margin_s: float = 0.0) -> bool:
+        return self.won.is_set() and self.remaining_s > margin_s
+
+    async def acquire(self) -> None:
+        await self.won.wait()
+        self._story.append("elected")
+
+    async def hold(self) -> None:
+        await self.lost.wait()
+        raise LeaseLost("held by another")
+
+    async def release(self) -> None:
+        self._story.append("released")
+
+
+class Copy:
+    """A reflector."""
+
+    def __init__(self, story: list[str]) -> None:
+        self._story = story
+        self.synced = asyncio.Event()
+
+    async def relist(self) -> None:
+        self._story.append("listed")
+
+
+class Candidate:
+    """A replica's leadership and what happened, in order."""
+
+    def __init__(self) -> None:
+        self.story: list[str] = []
+        self.election: Any = Election(self.story)
+        self.copy = Copy(self.story)
+        self.fence_may_close = asyncio.Event()
+        self.fence_may_close.set()
+        self.begun = asyncio.Event()
+        self.leadership = Leadership(
+            self.election,
+            copies=[self.copy],
+            fence=self._fence,
+            begin=self._begin,
+            publish=self._publish,
+        )
+
+    async def _fence(self) -> int:
+        self.story.append("fencing")
+        await self.fence_may_close.wait()
+        self.story.append("fenced")
+        return 0
+
+    def _begin(self) -> None:
+        self.story.append("begun" if self.leadership.leads() else "begun without the right to")
+
+    async def _publish(self) -> None:
+        self.story.append("published")
+        self.begun.set()
+
+
+@asynccontextmanager
+async def running(candidate: Candidate) -> AsyncIterator[asyncio.Task[None]]:
+    task: asyncio.Task[None] = asyncio.ensure_future(candidate.leadership.run())
+    yield task
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def turns() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def test_everything_is_listed_anew_and_the_fence_is_closed_before_the_first_decision() -> (
+    None
+):
+    candidate = Candidate()
+    async with running(candidate):
+        await turns()
+        assert candidate.story == []  # it does not even stand before it has seen everything
+        candidate.copy.synced.set()
+        candidate.election.won.set()
+        await candidate.begun.wait()
+        assert candidate.story == ["elected", "listed", "fencing", "fenced", "begun", "published"]
+
+
+async def test_nothing_is_decided_while_the_fence_is_open() -> None:
+    candidate = Candidate()
+    candidate.copy.synced.set()
+    candidate.election.won.set()
+    candidate.fence_may_close.clear()
+    async with running(candidate):
+        await turns()
+        assert candidate.story[-1] == "fencing"
+        assert not candidate.leadership.leads()
+
+
+async def test_a_leader_whose_lease_is_about_to_end_does_not_lead() -> None:
+    candidate = Candidate()
+    candidate.copy.synced.set()
+    candidate.election.won.set()
+    async with running(candidate):
+        await candidate.begun.wait()
+        assert candidate.leadership.leads()
+        candidate.election.remaining_s = 0.4
+        assert not candidate.leadership.leads()
+
+
+@pytest.mark.parametrize("when", ["leading", "fencing"])
+async def test_losing_the_lease_ends_it(when: str) -> None:
+    candidate = Candidate()
+    candidate.copy.synced.set()
+    candidate.election.won.set()
+    if when == "fencing":
+        candidate.fence_may_close.clear()
+    async with running(candidate) as task:
+        await turns()
+        candidate.election.lost.set()
+        with pytest.raises(LeadershipLost, match="held by another"):
+            await task
+        assert not candidate.leadership.leads()
+        candidate.fence_may_close.set()
+        await turns()
+        assert ("begun" in candidate.story) is (when == "leading")
+
+
+async def test_a_leader_that_resigns_decides_nothing_and_gives_the_lease_up_last() -> None:
+    candidate = Candidate()
+    candidate.copy.synced.set()
+    candidate.election.won.set()
+    async with running(candidate):
+        await candidate.begun.wait()
+        candidate.leadership.resign()
+        assert not candidate.leadership.leads()
+        assert "released" not in candidate.story
+    await candidate.leadership.give_up()
+    assert candidate.story[-1] == "released"
