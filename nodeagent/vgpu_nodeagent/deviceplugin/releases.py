@@ -112,6 +112,9 @@ class Releases:
             except (KubeletUnavailable, OSError) as error:
                 logger.warning("release must wait: %s", error)
                 left = True
+        for lease in node.checkpoint.state.leases.values():
+            if lease.is_bound:
+                await asyncio.to_thread(node.allocations.reclaim, lease.name)
         self._settle_claims()
         return left
 

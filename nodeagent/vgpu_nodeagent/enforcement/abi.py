@@ -61,3 +61,10 @@ REGION_SLOT_BYTES = 2048
 REGION_SLOT_USED_OFFSET = 128
 REGION_SLOT_USED = struct.Struct(f"<{MAX_DEVICES}Q")
 REGION_READY = 1
+# struct vgpu_region_slot: its first word says whose it is, as bit fields.
+OWNER = struct.Struct("<Q")
+OWNER_PID_BITS = 22
+OWNER_NS_BITS = 20
+OWNER_START_BITS = 21
+SLOT_HOST_PID_OFFSET = 36
+SLOT_COUNTS_END = 1664  # used, peak and overhead end here

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from vgpu_api import names
-from vgpu_nodeagent.enforcement import page, region
+from vgpu_nodeagent.enforcement import page, reclaim, region
 from vgpu_nodeagent.enforcement.cdi import Edits, Mount, SpecFolder
 from vgpu_nodeagent.enforcement.grants import ContainerGrant
 from vgpu_nodeagent.enforcement.library import Library
@@ -86,6 +86,17 @@ class Allocations:
         if not (folder / "usage" / "region").exists():
             (folder / "usage").mkdir(parents=True, exist_ok=True)
             region.create_region(folder / "usage" / "region")
+        self.reclaim(lease)
+
+    def reclaim(self, lease: str) -> None:
+        """Take from the ledger what dead processes of earlier containers still hold in it."""
+        try:
+            count = reclaim.clear_dead(self._root / lease / "usage" / "region")
+        except PageDamaged as error:
+            logger.warning("what dead processes hold stays charged: %s", error)
+            return
+        if count:
+            logger.info("allocation %s: cleared %d slots of dead processes", lease, count)
 
     def open(self, lease: str, grant: ContainerGrant, *, minors: Mapping[str, int]) -> None:
         """Fill the page, then write the CDI spec: the lock first, the door after it.

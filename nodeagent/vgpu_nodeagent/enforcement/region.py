@@ -7,6 +7,9 @@ its content is the container's word, so it is only ever reported, never believed
 from __future__ import annotations
 
 import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,10 +50,8 @@ def read_region(path: Path) -> tuple[DeviceUse, ...]:
     Raises:
         PageDamaged: It is missing, cut, or not a region.
     """
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise PageDamaged(path, f"cannot be read: {error.strerror}") from error
+    with opened(path, os.O_RDONLY) as descriptor:
+        content = os.pread(descriptor, abi.REGION_BYTES + 1, 0)
     if len(content) != abi.REGION_BYTES:
         raise PageDamaged(path, f"has {len(content)} bytes instead of {abi.REGION_BYTES}")
     magic, version, size, slots, _, state, high = abi.REGION_HEADER.unpack_from(content, 0)
@@ -77,6 +78,25 @@ def read_region(path: Path) -> tuple[DeviceUse, ...]:
             text = uuid.split(b"\0", 1)[0].decode(errors="replace")
             uses.append(DeviceUse(text, used[column], peak, denied))
     return tuple(uses)
+
+
+@contextmanager
+def opened(path: Path, flags: int) -> Iterator[int]:
+    """Open a region. Its folder is the container's to write: what lies there may be anything.
+
+    Raises:
+        PageDamaged: It cannot be opened, is a link to elsewhere or no plain file.
+    """
+    try:
+        descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as error:
+        raise PageDamaged(path, f"cannot be opened: {error.strerror}") from error
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise PageDamaged(path, "is no plain file")
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def mapping_processes(path: Path, *, proc: Path = Path("/proc")) -> frozenset[int]:

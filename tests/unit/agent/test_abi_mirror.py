@@ -47,6 +47,12 @@ FACTS = {
     "offsetof(struct vgpu_region, slots)": abi.REGION_SLOTS_OFFSET,
     "offsetof(struct vgpu_region_column, reserved)": abi.REGION_COLUMN.size,
     "offsetof(struct vgpu_region_slot, used)": abi.REGION_SLOT_USED_OFFSET,
+    "offsetof(struct vgpu_region_slot, host_pid)": abi.SLOT_HOST_PID_OFFSET,
+    "offsetof(struct vgpu_region_slot, reserved)": abi.SLOT_COUNTS_END,
+    "VGPU_OWNER_PID_BITS": abi.OWNER_PID_BITS,
+    "VGPU_OWNER_NS_BITS": abi.OWNER_NS_BITS,
+    "VGPU_OWNER_START_BITS": abi.OWNER_START_BITS,
+    "offsetof(struct vgpu_region_slot, owner) + 8": abi.OWNER.size,
 }
 
 # Every field, written by C with a value of its own and read back by the mirror.
