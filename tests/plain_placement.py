@@ -286,8 +286,7 @@ def in_order(fleet, cards, used, request, policies, ask: Ask) -> list[Card]:
     def fgd(card: Card) -> int:
         now = used[card.uuid]
         after = {**used, card.uuid: replace(now)}
-        full = now.slots >= card.slots or now.cores + request.cores > card.cores
-        if full or now.memory + request.memory_on(card.memory_mib) > card.memory_mib:
+        if refuses(card, now, replace(request, uuids=frozenset(), exclude_uuids=frozenset())):
             return -1
         take(after[card.uuid], card, request)
         return fgd_score(cards, used, after, fleet.mix)

@@ -6,7 +6,7 @@ and equal requests are equal values: an `Ask` is hashable and serves as the key 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 
 from vgpu_api.config import ClusterConfig
 from vgpu_api.v1alpha1 import DeviceSelector, VGPUClaimSpec, VGPURequest
@@ -42,6 +42,13 @@ class RequestAsk:
     exclude_models: tuple[str, ...] = ()
     uuids: frozenset[str] = frozenset()
     exclude_uuids: frozenset[str] = frozenset()
+    _hash: int = field(init=False, repr=False, compare=False, default=0)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", _hash_of(self))
+
+    def __hash__(self) -> int:
+        return self._hash
 
     def memory_on(self, total_mib: int) -> int:
         """MiB that this request means on a card with `total_mib` of memory."""
@@ -63,6 +70,13 @@ class Ask:
     device_policies: tuple[DevicePolicy, ...] = ()
     numa: NumaPolicy = "None"
     weights: tuple[int, int, int] = (1, 1, 1)
+    _hash: int = field(init=False, repr=False, compare=False, default=0)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", _hash_of(self))
+
+    def __hash__(self) -> int:
+        return self._hash
 
     @classmethod
     def of(cls, spec: VGPUClaimSpec, config: ClusterConfig) -> Ask:
@@ -79,6 +93,12 @@ class Ask:
             numa=(placement and placement.numa) or "None",
             weights=(weights.slots, weights.cores, weights.memory) if weights else (1, 1, 1),
         )
+
+
+def _hash_of(value: RequestAsk | Ask) -> int:
+    """Computed once: asks are the keys of everything that is remembered for a class of them."""
+    compared = (part.name for part in fields(value) if part.compare)
+    return hash(tuple(getattr(value, name) for name in compared))
 
 
 def _request(request: VGPURequest, config: ClusterConfig) -> RequestAsk:

@@ -145,17 +145,18 @@ def state_of(fleet: plain.Fleet, node: str) -> NodeState:
 
 
 def same(plan: Plan, answer: plain.Answer) -> None:
+    """Equal to the last reason; where another node serves, those given are among the scan's."""
     assert plan.node == answer.node
     grants = tuple((g.request, g.uuid, g.memory_mib, g.cores) for g in plan.grants)
     assert grants == answer.grants
     reasons = {node: str(tally) for node, tally in plan.refusals.items()}
     if plan.refused:
         assert reasons == answer.reasons
-    else:  # every reason that is given is right
-        assert reasons.items() <= answer.reasons.items() or reasons.keys() <= answer.reasons.keys()
+    else:
+        assert reasons.items() <= answer.reasons.items()
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(fleets(), asks())
 def test_a_decision_is_that_of_the_plain_scan(fleet, ask):
     same(place(columns_of(fleet), ask), plain.decide(fleet, ask))
@@ -168,7 +169,7 @@ def test_candidates_are_chosen_from_as_the_plain_scan_does(fleet, ask, candidate
     same(plan, plain.decide(fleet, ask, candidates))
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(fleets(), asks(), budgets)
 def test_a_quota_is_kept_as_the_plain_scan_keeps_it(fleet, ask, left):
     plan = place(columns_of(fleet), ask, budget=Budget(left.memory, left.cores))
@@ -188,7 +189,7 @@ def histories(draw: st.DrawFn):
     return draw(fleets(3)), classes, draw(st.lists(steps, max_size=8))
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(histories())
 def test_what_was_remembered_never_changes_an_answer(history):
     """After any history the live columns answer as new ones, and as the plain scan."""

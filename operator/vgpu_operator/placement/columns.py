@@ -8,60 +8,17 @@ writer, but for `plan.place`, which takes cards for the length of a decision and
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 from vgpu_api.v1alpha1.gpudevice import DeviceMode
 from vgpu_api.v1alpha1.vgpuclaim import DevicePolicy
+from vgpu_operator.ask import RequestAsk
+from vgpu_operator.placement.card import NUMA_UNKNOWN, Card, NodeState
 from vgpu_operator.placement.mix import Mix
 from vgpu_operator.placement.rankings import Rankings
 
-NUMA_UNKNOWN = -1
+__all__ = ["NUMA_UNKNOWN", "Card", "Columns", "NodeState"]
 
-
-@dataclass(frozen=True, slots=True)
-class Card:
-    """What is known of a card apart from its use.
-
-    Attributes:
-        name: The GPUDevice object.
-        node: The node that holds it.
-        uuid: The card, as the driver spells it.
-        index: Its number on the node.
-        vendor: In lower case.
-        model: In lower case.
-        mode: How it is divided.
-        numa: Its NUMA node; NUMA_UNKNOWN if nobody knows.
-        slots: Requests it serves at most.
-        cores: Percent of compute that may be given away.
-        memory_mib: MiB that may be given away.
-        healthy: It works and may be given.
-        cordoned: Nothing new on it.
-        links: (UUID of another card of the node, how well the two are connected), sorted.
-    """
-
-    name: str
-    node: str
-    uuid: str
-    index: int
-    vendor: str
-    model: str
-    mode: DeviceMode
-    numa: int
-    slots: int
-    cores: int
-    memory_mib: int
-    healthy: bool
-    cordoned: bool
-    links: tuple[tuple[str, int], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class NodeState:
-    """What is known of a node: whether it takes pods, and the policies for its cards."""
-
-    ready: bool = False
-    schedulable: bool = True
-    device_policies: tuple[DevicePolicy, ...] = ("Spread",)
+_REQUESTS_KEPT = 4096
 
 
 class Columns:
@@ -69,7 +26,7 @@ class Columns:
 
     Per card: `name uuid index vendor model mode numa slots cores memory healthy cordoned`, `links`
     (by UUID), the amounts in use `slots_used cores_used memory_used`, and `node_of` (the node's
-    number).
+    number), and `kind`: equal for cards that differ only in use, links and place.
     Per node: `node_name node_cards` (cards by index, then UUID) `node_ready node_schedulable
     node_policies` and the sums over its cards `node_slots node_slots_used` and so on.
 
@@ -90,6 +47,7 @@ class Columns:
         self.healthy: list[bool] = []
         self.cordoned: list[bool] = []
         self.links: list[dict[str, int]] = []
+        self.kind: list[int] = []
         self.slots_used: list[int] = []
         self.cores_used: list[int] = []
         self.memory_used: list[int] = []
@@ -110,6 +68,8 @@ class Columns:
         self.rankings = Rankings()
         self.mix = Mix()
 
+        self._kinds: dict[tuple[object, ...], int] = {}
+        self._kinds_for: dict[RequestAsk, dict[int, bool]] = {}
         self._card_ids: dict[str, int] = {}
         self._node_ids: dict[str, int] = {}
         self._free_cards: list[int] = []
@@ -128,6 +88,15 @@ class Columns:
     def used(self, card: int) -> tuple[int, int, int]:
         """(slots, cores, MiB) in use of a card."""
         return self.slots_used[card], self.cores_used[card], self.memory_used[card]
+
+    def kinds_for(self, request: RequestAsk) -> dict[int, bool]:
+        """Which kinds of cards are known to be right for a request, or wrong; to be filled."""
+        known = self._kinds_for.get(request)
+        if known is None:
+            if len(self._kinds_for) >= _REQUESTS_KEPT:
+                self._kinds_for.clear()
+            known = self._kinds_for[request] = {}
+        return known
 
     def nodes_with_cards(self) -> Iterator[int]:
         """The nodes that have at least one card."""
@@ -161,6 +130,7 @@ class Columns:
         self.healthy[number] = card.healthy
         self.cordoned[number] = card.cordoned
         self.links[number] = dict(card.links)
+        self.kind[number] = self._kinds.setdefault(card.kind, len(self._kinds))
         self._add_to_sums(number, 1)
         self.node_cards[self.node_of[number]].sort(key=self._place_on_node)
         self.rankings.touch(self.node_of[number])
@@ -232,6 +202,7 @@ class Columns:
             self.links.append({})
             for amount in (
                 self.index,
+                self.kind,
                 self.numa,
                 self.slots,
                 self.cores,

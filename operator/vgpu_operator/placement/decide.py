@@ -96,10 +96,12 @@ def _scan(columns: Columns, ask: Ask, nodes: Iterable[int] | None, budget: Budge
         entries: list[Entry] = []
         for node in willing:
             entry = entry_of(columns, node, ask, numa, budget)
-            if isinstance(entry, Tally):
-                refusals[columns.node_name[node]] = entry
-            else:
+            if entry is not None:
                 entries.append(entry)
+                continue
+            why = plan_on(columns, node, ask, numa, budget)
+            assert isinstance(why, Tally)
+            refusals[columns.node_name[node]] = why
         for _, name, node, _ in sorted(entries):
             outcome = plan_on(columns, node, ask, numa, budget)
             if not isinstance(outcome, Tally):
@@ -119,9 +121,9 @@ def _refresh(columns: Columns, ranking: Ranking, ask: Ask, numa: NumaPolicy) -> 
         if not columns.node_cards[node] or _unwilling(columns, node) is not None:
             continue
         entry = entry_of(columns, node, ask, numa, UNLIMITED)
-        if isinstance(entry, Tally):
-            ranking.refusals[node] = columns.rankings.version[node], entry
-        elif news is None:
+        if entry is None:
+            continue
+        if news is None:
             heap.append(entry)
         else:
             heappush(heap, entry)

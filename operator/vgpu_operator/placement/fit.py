@@ -14,7 +14,7 @@ from vgpu_api.reasons import Reason, Tally
 from vgpu_api.v1alpha1.vgpuclaim import DevicePolicy, NumaPolicy
 from vgpu_operator.ask import RequestAsk
 from vgpu_operator.placement import topology
-from vgpu_operator.placement.checks import refusal_of_kind, refusal_of_room, with_room
+from vgpu_operator.placement.checks import passing, refusal_of_kind, refusal_of_room
 from vgpu_operator.placement.columns import Columns
 from vgpu_operator.placement.order import Weights, in_order, keys_of, preferred
 from vgpu_operator.placement.quota import Charge
@@ -75,12 +75,7 @@ def choose(
 ) -> tuple[int, ...]:
     """The cards for a request among `cards` (in their node's order); none if too few fit."""
     policies = preferences.policies
-    fitting = [
-        card
-        for card in with_room(columns, cards, request)
-        if refusal_of_kind(columns, card, request) is None
-        and refusal_of_room(columns, card, request, policies, charge) is None
-    ]
+    fitting = passing(columns, cards, request, policies, charge)
     if len(fitting) < request.count:
         return ()
     required = preferences.numa == "Require"

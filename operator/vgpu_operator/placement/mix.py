@@ -6,16 +6,36 @@ the mix. It changes in steps, since every step makes all nodes' fragmentation ne
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
+from typing import NamedTuple, TypeAlias
 
 from vgpu_operator.ask import Ask, RequestAsk
 
 _SHARE = 0.95
 _STEP = 1_000
 """Requests between two looks at the mix, once there is one."""
+_REQUESTS_KEPT = 64
+_STATES_KEPT = 65_536
 _WINDOW = 16_000
 """Weight of everything seen, in requests, at which it is halved."""
+
+CardState: TypeAlias = tuple[int, int, int, int]
+"""A card's kind, and the slots, cores and MiB of it in use."""
+
+
+class View(NamedTuple):
+    """What fragmentation needs to know of a card.
+
+    Attributes:
+        idle: Its idle share, in thousandths of a card.
+        useless: Of that, what typical requests cannot use; those for several cards cannot here.
+        several: Those types for several cards that it has room for, by number.
+    """
+
+    idle: float
+    useless: float
+    several: tuple[int, ...]
 
 
 class Mix:
@@ -25,18 +45,41 @@ class Mix:
         version: Grows with every change of the types.
         types: (frequency, request) in falling frequency; frequencies as fractions of all seen.
         total: The sum of these frequencies.
-        views: What `fragmentation` remembers of cards in a state, as long as the types hold.
     """
 
     def __init__(self) -> None:
         self.version = 0
         self.types: tuple[tuple[float, RequestAsk], ...] = ()
         self.total = 0.0
-        self.views: dict[Hashable, tuple[float, float, tuple[int, ...]]] = {}
+        self._views: dict[CardState, View] = {}
+        self._rises: dict[RequestAsk, dict[CardState, float]] = {}
         self._given = False
         self._counts: dict[RequestAsk, float] = {}
         self._seen = 0.0
         self._until_step = 1
+
+    # What `fragmentation` remembers, for as long as the types hold.
+
+    @property
+    def views(self) -> dict[CardState, View]:
+        """By the state of a card; to be filled."""
+        if len(self._views) > _STATES_KEPT:
+            self._views.clear()
+        return self._views
+
+    def rises_for(self, request: RequestAsk) -> dict[CardState, float]:
+        """By the state of a card, how much F rises with the request on it (no end: no fit).
+
+        Only where the node's other cards do not matter; to be filled.
+        """
+        rises = self._rises.get(request)
+        if rises is None or len(rises) > _STATES_KEPT:
+            if len(self._rises) > _REQUESTS_KEPT:
+                self._rises.clear()
+            rises = self._rises[request] = {}
+        return rises
+
+    # What the types are.
 
     def give(self, types: Iterable[tuple[float, RequestAsk]]) -> None:
         """Set the mix; nothing is learned from then on."""
@@ -75,7 +118,8 @@ class Mix:
         if types != self.types:
             self.types = types
             self.total = sum(frequency for frequency, _ in types)
-            self.views.clear()
+            self._views.clear()
+            self._rises.clear()
             self.version += 1
 
 

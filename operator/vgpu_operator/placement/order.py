@@ -14,9 +14,8 @@ from typing import TypeAlias
 
 from vgpu_api.v1alpha1.vgpuclaim import DevicePolicy
 from vgpu_operator.ask import RequestAsk
-from vgpu_operator.placement.checks import with_room
 from vgpu_operator.placement.columns import Columns
-from vgpu_operator.placement.fragmentation import score_with
+from vgpu_operator.placement.fragmentation import rise_on, score_of_rise
 from vgpu_operator.placement.score import card_score
 
 Weights: TypeAlias = tuple[int, int, int]
@@ -59,10 +58,8 @@ def _idle(columns: Columns, card: int, request: RequestAsk, weights: Weights) ->
 
 
 def _less_fragmenting(columns: Columns, card: int, request: RequestAsk, weights: Weights) -> Key:
-    """Where fragmentation rises least, then the lowest index. A card without room is last."""
-    if not with_room(columns, (card,), request):
-        return (-1, -columns.index[card])
-    return score_with(columns, card, request), -columns.index[card]
+    """Where fragmentation rises least, then the lowest index. Where it does not fit is last."""
+    return score_of_rise(rise_on(columns, card, request)), -columns.index[card]
 
 
 _KEYS: Mapping[DevicePolicy, KeyOf] = MappingProxyType(

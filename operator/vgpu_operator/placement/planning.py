@@ -14,7 +14,7 @@ from vgpu_api.v1alpha1.vgpuclaim import NumaPolicy
 from vgpu_operator.ask import Ask, RequestAsk
 from vgpu_operator.placement.columns import Columns
 from vgpu_operator.placement.fit import Preferences, fit
-from vgpu_operator.placement.fragmentation import fragmentation, score_of_rise, take
+from vgpu_operator.placement.fragmentation import best_score, fragmentation, score_of_rise, take
 from vgpu_operator.placement.plan import Grant, Plan
 from vgpu_operator.placement.quota import UNLIMITED, Budget, Charge
 from vgpu_operator.placement.rankings import Entry
@@ -38,24 +38,51 @@ def plan_on(
 
 def entry_of(
     columns: Columns, node: int, ask: Ask, numa: NumaPolicy, budget: Budget
-) -> Entry | Tally:
+) -> Entry | None:
     """The node's place among nodes: the fullest first, or the emptiest, or where F rises least.
 
-    For Fragmentation the claim is planned on the node to know; a node where it does not fit
-    answers why.
+    None if it is known not to serve. For Fragmentation the claim is planned on the node to know;
+    otherwise nobody has looked yet.
     """
     if ask.node_policy == "Fragmentation":
-        planned = _plan(columns, node, ask, numa, budget, stay=True)
-        if isinstance(planned, Tally):
-            return planned
-        after = fragmentation(columns, node)
-        _give_back(columns, planned[1])
-        key = -float(score_of_rise(fragmentation(columns, node), after))
+        score = _fragmentation_score(columns, node, ask, numa, budget)
+        if score is None:
+            return None
+        key = -float(score)
     else:
         key = node_score(columns, node)
         if ask.node_policy != "Spread":
             key = -key
     return key, columns.node_name[node], node, columns.rankings.version[node]
+
+
+def _fragmentation_score(
+    columns: Columns, node: int, ask: Ask, numa: NumaPolicy, budget: Budget
+) -> int | None:
+    """None if the claim does not fit."""
+    policies = ask.device_policies or columns.node_policies[node]
+    if policies == ("Fragmentation",) and numa == "None" and _is_plain(ask, budget):
+        return best_score(columns, node, ask.requests[0])
+    before = fragmentation(columns, node)
+    planned = _plan(columns, node, ask, numa, budget, stay=True)
+    if isinstance(planned, Tally):
+        return None
+    after = fragmentation(columns, node)
+    _give_back(columns, planned[1])
+    return score_of_rise(after - before)
+
+
+def _is_plain(ask: Ask, budget: Budget) -> bool:
+    """One request of one container for one card, which a card's state alone decides."""
+    request = ask.requests[0]
+    return (
+        len(ask.requests) == 1
+        and request.count == 1
+        and request.phase == "App"
+        and not request.uuids
+        and not request.exclude_uuids
+        and not budget.is_limited
+    )
 
 
 def exceeds(columns: Columns, ask: Ask, plan: Plan, budget: Budget) -> bool:

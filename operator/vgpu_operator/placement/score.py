@@ -24,11 +24,12 @@ def card_score(
 ) -> float:
     """The weighted sum of the same three shares of a card, with the request counted in each."""
     of_slots, of_cores, of_memory = weights
-    memory = columns.memory[card]
+    slots, cores, memory = columns.slots[card], columns.cores[card], columns.memory[card]
+    memory_then = request.memory_on(memory) + columns.memory_used[card]
     return 10.0 * (
-        of_slots * _share(1 + columns.slots_used[card], columns.slots[card])
-        + of_cores * _share(request.cores + columns.cores_used[card], columns.cores[card])
-        + of_memory * _share(request.memory_on(memory) + columns.memory_used[card], memory)
+        (of_slots * ((1 + columns.slots_used[card]) / slots) if slots else 0.0)
+        + (of_cores * ((request.cores + columns.cores_used[card]) / cores) if cores else 0.0)
+        + (of_memory * (memory_then / memory) if memory else 0.0)
     )
 
 

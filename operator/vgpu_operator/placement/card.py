@@ -1,0 +1,64 @@
+"""A card and a node as placement knows them, apart from what is in use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vgpu_api.v1alpha1.gpudevice import DeviceMode
+from vgpu_api.v1alpha1.vgpuclaim import DevicePolicy
+
+NUMA_UNKNOWN = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """What is known of a card apart from its use.
+
+    Attributes:
+        name: The GPUDevice object.
+        node: The node that holds it.
+        uuid: The card, as the driver spells it.
+        index: Its number on the node.
+        vendor: In lower case.
+        model: In lower case.
+        mode: How it is divided.
+        numa: Its NUMA node; NUMA_UNKNOWN if nobody knows.
+        slots: Requests it serves at most.
+        cores: Percent of compute that may be given away.
+        memory_mib: MiB that may be given away.
+        healthy: It works and may be given.
+        cordoned: Nothing new on it.
+        links: (UUID of another card of the node, how well the two are connected), sorted.
+    """
+
+    name: str
+    node: str
+    uuid: str
+    index: int
+    vendor: str
+    model: str
+    mode: DeviceMode
+    numa: int
+    slots: int
+    cores: int
+    memory_mib: int
+    healthy: bool
+    cordoned: bool
+    links: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """Equal for cards that differ only in links and in where they are."""
+        return (
+            *(self.vendor, self.model, self.mode, self.healthy, self.cordoned),
+            *(self.slots, self.cores, self.memory_mib),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class NodeState:
+    """What is known of a node: whether it takes pods, and the policies for its cards."""
+
+    ready: bool = False
+    schedulable: bool = True
+    device_policies: tuple[DevicePolicy, ...] = ("Spread",)
