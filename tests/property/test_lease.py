@@ -212,6 +212,25 @@ def test_a_released_lease_is_taken_at_the_next_look() -> None:
     in_virtual_time(story)
 
 
+def test_a_lease_is_released_even_if_a_renewal_was_under_way() -> None:
+    async def story(time: Time, server: Server) -> None:
+        # The renewal at second 4 arrives; its answer is still on its way when the holder goes.
+        trips = [(0.01, 0.01, ""), (0.01, 0.01, ""), (0.1, 3.0, "")]
+        a, b = a_candidate(server, time, "a", trips=trips), a_candidate(server, time, "b")
+        a.start()
+        await time.run(until=4.5, look=nothing)
+        assert a.running is not None
+        a.running.cancel()
+        releasing = asyncio.ensure_future(a.elector.release())
+        await time.run(until=8.0, look=nothing)
+        assert releasing.done()
+        assert server.get()["spec"]["holderIdentity"] == ""
+        await a.stop()
+        await b.stop()
+
+    in_virtual_time(story)
+
+
 def test_a_successor_waits_out_the_lease_and_the_writes_of_a_holder_that_vanished() -> None:
     async def story(time: Time, server: Server) -> None:
         a, b = a_candidate(server, time, "a"), a_candidate(server, time, "b")

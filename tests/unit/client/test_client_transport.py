@@ -104,6 +104,37 @@ async def test_a_write_carries_the_token_its_limit_and_its_kind(tmp_path: Path) 
     }
 
 
+async def test_a_write_with_a_budget_gives_the_server_half_of_it(tmp_path: Path) -> None:
+    limits: list[str] = []
+
+    async def handler(request: web.Request) -> web.Response:
+        limits.append(request.query["timeout"])
+        return web.json_response({})
+
+    left_s = [30.0, 5.0]
+    async with an_api(tmp_path, handler) as api:
+        leader = api.within(lambda: left_s.pop(0))
+        await write(leader, timeout_s=10.0)
+        await write(leader, timeout_s=10.0)
+        await write(api, timeout_s=10.0)  # its own right to write does not end
+    assert limits == ["10000ms", "2500ms", "10000ms"]
+
+
+async def test_a_write_that_could_land_too_late_is_not_sent(tmp_path: Path) -> None:
+    sent: list[str] = []
+
+    async def handler(request: web.Request) -> web.Response:
+        sent.append(request.method)
+        return web.json_response({})
+
+    async with an_api(tmp_path, handler) as api:
+        leader = api.within(lambda: 0.4)
+        with pytest.raises(Unreachable, match="no time left to write in"):
+            await write(leader)
+        await leader.get(PODS, "p", namespace="ns")  # reading is free
+    assert sent == ["GET"]
+
+
 async def test_a_write_whose_answer_is_lost_has_an_unknown_outcome(tmp_path: Path) -> None:
     requests = 0
 
