@@ -129,10 +129,16 @@ class MemoryApi:
             return copy.deepcopy(found)
 
     async def merge_patch(
-        self, resource: Resource, name: str, changes: Mapping[str, Any], **_: Any
+        self,
+        resource: Resource,
+        name: str,
+        changes: Mapping[str, Any],
+        *,
+        subresource: str | None = None,
+        **_: Any,
     ) -> dict[str, Any]:
         """Note the patch."""
-        async with self._write("merge", name):
+        async with self._write(f"merge {subresource}" if subresource else "merge", name):
             return {}
 
     async def bind_pod(

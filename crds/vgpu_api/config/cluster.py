@@ -55,6 +55,8 @@ class SchedulingConfig(_Section):
 
     node_policy: NodePolicy = "Binpack"
     device_policy: DevicePolicy = "Spread"
+    starvation_after_seconds: Annotated[int, Field(ge=0)] = 60
+    """After waiting this long for room, a request gets cards held as they become free. 0: never."""
     scheduler_name: str = "vgpu-scheduler"
     """Set on pods that ask for a GPU and name no scheduler. Empty: leave them alone."""
 

@@ -15,23 +15,24 @@ from typing import Any
 from vgpu_api.conditions import PREPARED, is_true
 from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Node, Pod
-from vgpu_api.names import ANNOTATION_POKE
-from vgpu_api.resources import PODS
 from vgpu_api.v1alpha1 import GPUDevice, Metadata, VGPUClaim
 from vgpu_client.api import Api
-from vgpu_client.errors import ClientError
 from vgpu_operator.engine.books import Books, key_of, version_of
 from vgpu_operator.engine.claim_writer import ClaimWriter, Key
 from vgpu_operator.engine.consumers import Consumer, consumer_of
 from vgpu_operator.engine.expiry import Expiry
+from vgpu_operator.engine.hints import Hints
+from vgpu_operator.engine.immediate import ImmediateQueue
 from vgpu_operator.engine.refusals import Refusal
 from vgpu_operator.engine.release import is_stranded, pod_to_forget, release_reason
 from vgpu_operator.engine.reservations import Reservation
 from vgpu_operator.engine.scheduler import Clock, Scheduler
-from vgpu_operator.engine.status import Wish, rfc3339, says
+from vgpu_operator.engine.starvation import Starvation
+from vgpu_operator.engine.status import Wish, says
 from vgpu_operator.engine.teller import Teller
 from vgpu_operator.engine.unusable import UnusableClaims, is_idle, unusable_write
 from vgpu_operator.engine.unused import UnusedClaims
+from vgpu_operator.engine.wanted import WantedClaims
 from vgpu_operator.engine.writes import (
     in_use_write,
     refusal_write,
@@ -84,6 +85,16 @@ class Engine:
         )
         self.books = books
         self._expiry = Expiry(api, learned=self.pod_changed)
+        reservations = self.scheduler.reservations
+        self._starvation = Starvation(
+            holds=self.scheduler.holds,
+            columns=ledger.columns,
+            after_s=config.scheduling.starvation_after_seconds,
+            wanted=WantedClaims(config, books, ledger, reservations, self.scheduler.spec_for),
+        )
+        self.hints = Hints(
+            api, clock=clock, wanted=lambda held: leads() and reservations.is_current(held)
+        )
         self._unused = UnusedClaims(api, books, unix=clock.unix)
         self._unusable = UnusableClaims(books, ledger)
         self._api = api
@@ -100,7 +111,7 @@ class Engine:
         self._parked: set[str] = set()  # pod UIDs whose reservation expired: until Filter asks
         self._vain: set[str] = set()  # pod UIDs that Filter was refused: poked when there is room
         self._claims: dict[Key, None] = {}  # claims to be tended
-        self._immediate: dict[Key, None] = {}  # Immediate claims without an allocation
+        self._immediate = ImmediateQueue()
         self._background: set[asyncio.Task[None]] = set()
 
     # What the reflectors, the writer and the extender bring.
@@ -128,6 +139,7 @@ class Engine:
         self._forget_pod(uid)
         self._parked.discard(uid)
         if consumer is not None:
+            self._starvation.over(consumer.claim)
             self.note(consumer.claim)
 
     def claim_changed(self, claim: VGPUClaim) -> None:
@@ -153,7 +165,7 @@ class Engine:
             if consumer.wants_node:
                 self._fresh[consumer.uid] = None
         self._teller.forget(key)
-        self._immediate.pop(key, None)
+        self._immediate.drop(key)
         self.wake()
 
     def claim_unreadable(self, uid: str, raw: dict[str, Any]) -> None:
@@ -212,6 +224,7 @@ class Engine:
             self.wake()
             return
         self._vain.discard(consumer.uid)
+        self._starvation.over(consumer.claim)
         if outcome.asked is None:
             outcome.asked = self._clock.monotonic()
 
@@ -250,10 +263,12 @@ class Engine:
         claims, self._claims = self._claims, {}
         for key in claims:
             self._tend(key)
+        now = self._clock.monotonic()
+        self._starvation.review(now)
         self._cursor, changed = self._ledger.changed_since(self._cursor)
         if changed:
             self._fresh |= self._waiting
-        for key in self._immediate_in_order() if changed or claims else ():
+        for key in self._immediate.ready(now, changed=bool(changed)):
             self._decide_immediate(key)
         fresh, self._fresh = self._fresh, {}
         consumers = [c for uid in fresh if (c := self.books.consumer(uid)) is not None]
@@ -270,15 +285,7 @@ class Engine:
         self._fresh.pop(uid, None)
         self._waiting.pop(uid, None)
         self._vain.discard(uid)
-
-    def _immediate_in_order(self) -> list[Key]:
-        def rank(key: Key) -> tuple[int, str, Key]:
-            claim = self.books.claim(key)
-            assert claim is not None
-            created = claim.metadata.creation_timestamp or ""
-            return (-claim.spec.scheduling_priority, created, key)
-
-        return sorted(self._immediate, key=rank)
+        self.hints.forget(uid)
 
     def _decide(self, consumer: Consumer) -> None:
         """Place a pod that waits, or give a bound one what it should have had."""
@@ -296,17 +303,19 @@ class Engine:
         if isinstance(outcome, Refusal):
             SCHEDULING_ATTEMPTS.labels(result="refused", reason=outcome.reason).inc()
             self._waiting[consumer.uid] = None
+            self._starvation.refused(consumer.claim, outcome.reason, self._clock.monotonic())
             self._teller.tell_pod(consumer, outcome)
             return
+        self._starvation.over(consumer.claim)
         if bound:
             outcome.binding = True
             if outcome.wish.reserved_for != consumer.reserved_for:
                 self.scheduler.reserve_for(outcome, consumer)
         SCHEDULING_ATTEMPTS.labels(result="reserved", reason="").inc()
         self._waiting.pop(consumer.uid, None)
-        if consumer.uid in self._vain:
-            self._vain.discard(consumer.uid)
-            self._in_background(self._poke(consumer))
+        if not bound:
+            self.hints.reserved(consumer, outcome, in_vain=consumer.uid in self._vain)
+        self._vain.discard(consumer.uid)
 
     def _decide_immediate(self, key: Key) -> None:
         claim = self.books.claim(key)
@@ -315,14 +324,25 @@ class Engine:
         outcome = self.scheduler.reserve_immediate(claim)
         if isinstance(outcome, Refusal):
             SCHEDULING_ATTEMPTS.labels(result="refused", reason=outcome.reason).inc()
+            now = self._clock.monotonic()
+            self._immediate.refused(key, now)
+            self._starvation.refused(key, outcome.reason, now)
             self._teller.tell_claim(key, outcome)
+            return
+        self._immediate.drop(key)
+        self._starvation.over(key)
 
     def _tend(self, key: Key) -> None:
         """Do what a claim needs but a decision."""
         claim = self.books.claim(key)
         if claim is None or self._writer.busy(key) or self.books.is_unreadable(key):
             return  # the end of the write, or a version that can be read, brings it here again
-        self._immediate.pop(key, None)
+        if (
+            claim.status.allocation is not None
+            or claim.spec.binding_mode != "Immediate"
+            or claim.metadata.deletion_timestamp is not None
+        ):
+            self._immediate.drop(key)
         self._unused.look_at(claim)
         self._unusable.look_at(claim)
         if is_stranded(claim):
@@ -346,7 +366,12 @@ class Engine:
         elif claim.spec.binding_mode == "Immediate":
             # One that was used and released holds nothing until a pod comes to use it again.
             if claim.status.state != "Released" or self._is_wanted(key):
-                self._immediate[key] = None
+                self._immediate.put(
+                    key,
+                    priority=claim.spec.scheduling_priority,
+                    created=claim.metadata.creation_timestamp or "",
+                generation=claim.metadata.generation,
+                )
                 self.wake()
         elif not self.books.consumers_of(key) and claim.status.state in (None, "Pending"):
             is_template = self.books.is_template(key)
@@ -387,6 +412,9 @@ class Engine:
             reservation.binding = True
         elif verdict == "free":
             self._parked.add(reservation.pod_uid)
+            consumer = self.books.consumer(reservation.pod_uid)
+            if consumer is not None:
+                self.hints.withdrawn(consumer)
             self.release_reservation(reservation)
 
     def release_reservation(self, reservation: Reservation) -> None:
@@ -417,16 +445,6 @@ class Engine:
         if consumer is not None and consumer.wants_node:
             self._fresh[consumer.uid] = None
         self.note(reservation.claim)
-
-    async def _poke(self, consumer: Consumer) -> None:
-        """Make kube-scheduler look again: there is room now, and it cannot see that."""
-        metadata = consumer.pod.metadata
-        now = rfc3339(self._clock.unix())
-        changes = {"metadata": {"uid": metadata.uid, "annotations": {ANNOTATION_POKE: now}}}
-        try:
-            await self._api.merge_patch(PODS, metadata.name, changes, namespace=metadata.namespace)
-        except ClientError as error:
-            logger.info("pod %s/%s not poked: %s", metadata.namespace, metadata.name, error)
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

@@ -18,6 +18,7 @@ from vgpu_operator.ask import Ask
 from vgpu_operator.engine.books import Books
 from vgpu_operator.engine.claim_writer import ClaimWrite, ClaimWriter, Done, Key, Result, Verdict
 from vgpu_operator.engine.consumers import Consumer, is_owned_by, mismatch, serves_another
+from vgpu_operator.engine.holds import Holds
 from vgpu_operator.engine.refusals import Refusal
 from vgpu_operator.engine.reservations import Reservation, Reservations
 from vgpu_operator.engine.status import Wish, claim_for_pod, rfc3339, says, status_with
@@ -56,6 +57,7 @@ class Scheduler:
         failed: Callable[[Reservation, str], None],
     ) -> None:
         self.reservations = Reservations()
+        self.holds = Holds(ledger)
         self._config = config
         self._ledger = ledger
         self._books = books
@@ -79,7 +81,7 @@ class Scheduler:
             if held.pinned and not consumer.pod.is_bound:
                 text = f"a Binding to {held.node} may still come to stand"
                 return Refusal(Reason.RESERVED_ELSEWHERE, text, {})
-        spec = self._spec_for(consumer)
+        spec = self.spec_for(consumer)
         if isinstance(spec, Refusal):
             return spec
         claim = self._books.claim(consumer.claim)
@@ -91,8 +93,7 @@ class Scheduler:
                 return self._immediate_for(claim, candidates)
         plan = self._place(consumer, spec, candidates)
         if plan.refused:
-            texts = {node: str(tally) for node, tally in plan.refusals.items()}
-            return Refusal(plan.reason, plan.text, texts)
+            return self._refusal(consumer.claim, spec, plan)
         return self._assume(
             plan,
             spec,
@@ -119,10 +120,11 @@ class Scheduler:
         held = self.reservations.of_claim(key)
         if held is not None:
             return held
-        plan = place(self._ledger.columns, Ask.of(claim.spec, self._config), candidates)
+        self.holds.gather()
+        with self._ledger.without(ClaimKey(*key)):
+            plan = place(self._ledger.columns, Ask.of(claim.spec, self._config), candidates)
         if plan.refused:
-            texts = {node: str(tally) for node, tally in plan.refusals.items()}
-            return Refusal(plan.reason, plan.text, texts)
+            return self._refusal(key, claim.spec, plan)
         return self._assume(plan, claim.spec, key=key, consumer=None, create=None)
 
     def reserve_for(self, reservation: Reservation, consumer: Consumer) -> None:
@@ -136,10 +138,11 @@ class Scheduler:
 
     def without_effect(self, consumer: Consumer, candidates: Collection[str]) -> Plan | Refusal:
         """Where the pod would go; nothing is reserved."""
-        spec = self._spec_for(consumer)
+        spec = self.spec_for(consumer)
         return spec if isinstance(spec, Refusal) else self._place(consumer, spec, candidates)
 
-    def _spec_for(self, consumer: Consumer) -> VGPUClaimSpec | Refusal:
+    def spec_for(self, consumer: Consumer) -> VGPUClaimSpec | Refusal:
+        """The spec of the claim that the pod has, or will have."""
         if isinstance(consumer.ask, BadInput):
             return Refusal(Reason.POD_UNREADABLE, str(consumer.ask), {})
         claim = self._books.claim(consumer.claim)
@@ -237,9 +240,18 @@ class Scheduler:
             }
             open_nodes = [name for name in open_nodes if name in known]
             refused = {name: tally for name, tally in refused.items() if name in known}
+        self.holds.gather()
         with self._ledger.without(ClaimKey(*consumer.claim)):
             plan = place(self._ledger.columns, ask, open_nodes)
         return Plan(plan.node, plan.grants, {**refused, **plan.refusals})
+
+    def _refusal(self, key: Key, spec: VGPUClaimSpec, plan: Plan) -> Refusal:
+        """Why nothing fits, cards that are held for others included."""
+        texts = {node: str(tally) for node, tally in plan.refusals.items()}
+        held = self.holds.explain(key, Ask.of(spec, self._config), plan.refusals)
+        for node, text in held.items():
+            texts[node] = f"{texts[node]}; {text}"
+        return Refusal(plan.reason, "; ".join((plan.text, *held.values())), texts)
 
     def _assume(
         self,
@@ -252,6 +264,7 @@ class Scheduler:
     ) -> Reservation:
         allocation = self._on_this_node(plan.allocation(allocated_time=self._new_time()))
         assumption = self._ledger.assume(ClaimKey(*key), spec, plan)
+        self.holds.end(key)
         former = self.reservations.of_claim(key)
         reservation = Reservation(
             claim=key,

@@ -1,0 +1,144 @@
+"""Nominated reservations: cards on which nothing new starts until a request that waits fits there.
+
+What is free on such a card is assumed in the ledger for the waiting claim itself, so every other
+decision sees it as taken and the claim's own does not. What becomes free later is gathered before
+anybody else decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from vgpu_api.reasons import Tally
+from vgpu_api.v1alpha1 import VGPUClaimSpec, VGPURequest
+from vgpu_operator.ask import Ask
+from vgpu_operator.engine.claim_writer import Key
+from vgpu_operator.engine.held_target import Target
+from vgpu_operator.ledger import Assumption, ClaimKey, Ledger
+from vgpu_operator.placement import Grant, Plan
+
+_SPEC = VGPUClaimSpec(requests=[VGPURequest()])
+
+
+@dataclass(slots=True)
+class Hold:
+    """Cards that are held for a claim.
+
+    Attributes:
+        key: The claim, which need not exist yet.
+        node: Where they are.
+        cards: Their GPUDevices' names.
+        gathered: What is held of each so far, MiB.
+    """
+
+    key: Key
+    node: str
+    cards: tuple[str, ...]
+    gathered: dict[str, int] = field(default_factory=dict)
+    assumption: Assumption | None = None
+
+
+class Holds:
+    """All nominated reservations, one at most for a claim.
+
+    Args:
+        ledger: Where they are assumed.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._holds: dict[Key, Hold] = {}
+
+    def __iter__(self) -> Iterator[Hold]:
+        return iter(list(self._holds.values()))
+
+    def __len__(self) -> int:
+        return len(self._holds)
+
+    def of(self, key: Key) -> Hold | None:
+        """The claim's."""
+        return self._holds.get(key)
+
+    @property
+    def cards(self) -> set[str]:
+        """All cards that are held."""
+        return {card for hold in self._holds.values() for card in hold.cards}
+
+    def begin(self, key: Key, target: Target) -> None:
+        """Hold these cards from now on."""
+        self._holds[key] = Hold(key, target.node, target.cards)
+        self.gather()
+
+    def end(self, key: Key) -> None:
+        """Hold nothing for the claim any more."""
+        hold = self._holds.pop(key, None)
+        if hold is not None and hold.assumption is not None:
+            self._ledger.forget(hold.assumption)
+
+    def gather(self) -> None:
+        """Take what has become free of the cards that are held. Call before any decision."""
+        for hold in self._holds.values():
+            news = [card for card in hold.cards if self._gather_of(hold, card)]
+            if news:
+                former, plan = hold.assumption, self._plan(hold)
+                hold.assumption = self._ledger.assume(ClaimKey(*hold.key), _SPEC, plan)
+                if former is not None:
+                    self._ledger.forget(former)
+
+    def is_sound(self, hold: Hold) -> bool:
+        """Whether its cards are there, in order, and on a node that takes pods."""
+        columns = self._ledger.columns
+        node = columns.node_id(hold.node)
+        if node is None or not (columns.node_ready[node] and columns.node_schedulable[node]):
+            return False
+        there = {columns.name[card]: card for card in columns.node_cards[node]}
+        return all(
+            card in there and columns.healthy[there[card]] and not columns.cordoned[there[card]]
+            for card in hold.cards
+        )
+
+    def explain(self, key: Key, ask: Ask, refusals: Mapping[str, Tally]) -> Mapping[str, str]:
+        """What the refused nodes' texts lack, by node: cards that only a hold keeps from `ask`.
+
+        Whom they are held for is not said: it may be another tenant's.
+        """
+        texts: dict[str, str] = {}
+        for hold in self._holds.values():
+            kept = [card for card in hold.cards if self._keeps(hold, card, ask)]
+            if hold.key != key and hold.node in refusals and kept:
+                texts[hold.node] = (
+                    f"{len(kept)} on {hold.node} held for a request that has waited longer"
+                )
+        return texts
+
+    def _keeps(self, hold: Hold, card: str, ask: Ask) -> bool:
+        columns = self._ledger.columns
+        node = columns.node_id(hold.node)
+        if node is None or card not in {columns.name[c] for c in columns.node_cards[node]}:
+            return False
+        total = columns.memory[columns.number_of(card)]
+        return any(
+            request.memory_on(total) <= hold.gathered.get(card, 0) for request in ask.requests
+        )
+
+    def _gather_of(self, hold: Hold, card: str) -> bool:
+        columns = self._ledger.columns
+        node = columns.node_id(hold.node)
+        if node is None:
+            return False
+        for number in columns.node_cards[node]:
+            free = columns.memory[number] - columns.memory_used[number]
+            if columns.name[number] == card and free > 0:
+                hold.gathered[card] = hold.gathered.get(card, 0) + free
+                return True
+        return False
+
+    def _plan(self, hold: Hold) -> Plan:
+        columns = self._ledger.columns
+        grants = []
+        for card, memory_mib in sorted(hold.gathered.items()):
+            number = columns.number_of(card)
+            uuid, index = columns.uuid[number], columns.index[number]
+            grants.append(Grant("", card, uuid, index, memory_mib, cores=0))
+        return Plan(hold.node, tuple(grants))
