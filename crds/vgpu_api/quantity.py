@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
+from functools import lru_cache
 
 from vgpu_api.errors import QuantityError
 
@@ -98,8 +99,11 @@ def format_mib(size: int) -> str:
     return f"{size}{suffixes[step]}"
 
 
+@lru_cache(maxsize=4096, typed=True)
 def read_mib(text: str | int) -> int:
     """A size that we or the API server wrote, 0 allowed, as MiB.
+
+    The few spellings that there are come by the hundred thousand, so they are remembered.
 
     Raises:
         QuantityError: not a quantity or not a whole number of MiB.

@@ -10,6 +10,7 @@ from vgpu_api.core.pod import (
     PodStatus,
     Toleration,
 )
+from vgpu_api.core.quota import ResourceQuota
 
 __all__ = [
     "Container",
@@ -19,6 +20,7 @@ __all__ = [
     "Pod",
     "PodSpec",
     "PodStatus",
+    "ResourceQuota",
     "Taint",
     "Toleration",
 ]

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vgpu_api.config import ClusterConfig
-from vgpu_api.core import Node
+from vgpu_api.core import Node, ResourceQuota
 from vgpu_api.effective import Use
 from vgpu_api.v1alpha1 import GPUDevice, VGPUClaim, VGPUClaimSpec
 from vgpu_operator.ledger.board import Board, ClaimKey
@@ -27,7 +27,9 @@ from vgpu_operator.ledger.holdings import (
     holding_of_ruin,
     peak_of,
 )
+from vgpu_operator.ledger.quotas import Quotas
 from vgpu_operator.placement.plan import Plan
+from vgpu_operator.placement.quota import Budget
 
 _GRAVES_KEPT = 10_000
 
@@ -76,6 +78,7 @@ class Ledger:
         self, *, config: ClusterConfig, on_change: Callable[[], None] = lambda: None
     ) -> None:
         self._board = Board(config=config)
+        self._quotas = Quotas(config=config)
         self.columns = self._board.columns
         self._on_change = on_change
         self._told = 0  # the position in the change log up to which `on_change` knows
@@ -105,6 +108,16 @@ class Ledger:
         """A node is gone. Cards that still name it are given to nobody."""
         self._board.remove_node(name)
         self._tell()
+
+    def apply_quota(self, quota: ResourceQuota) -> None:
+        """A quota was added or changed."""
+        if self._quotas.apply(quota):
+            self._on_change()
+
+    def remove_quota(self, namespace: str, name: str) -> None:
+        """A quota is gone."""
+        if self._quotas.remove(namespace, name):
+            self._on_change()
 
     # Claims, as observed.
 
@@ -187,6 +200,10 @@ class Ledger:
 
     # Views.
 
+    def budget(self, namespace: str) -> Budget:
+        """What the namespace's quotas leave for `placement.place`."""
+        return self._quotas.left(namespace)
+
     def use_of(self, uuid: str) -> Use:
         """What claims hold of a card, assumptions included. Unreadable claims are not in it."""
         return sum((hold.use for hold in self._board.holders(uuid).values()), Use())
@@ -264,6 +281,7 @@ class Ledger:
     def _hold(self, key: ClaimKey, record: _Record, held: Holding) -> None:
         if held != record.held:
             self._board.hold(key, before=record.held, after=held)
+            self._quotas.move(key.namespace, before=record.held, after=held)
             record.held = held
 
     def _tell(self) -> None:

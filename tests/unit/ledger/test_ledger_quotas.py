@@ -1,0 +1,116 @@
+"""What quotas leave a namespace, as the ledger counts it."""
+
+from __future__ import annotations
+
+import pytest
+
+from builders import a_claim, a_device, a_node, a_request, a_spec, an_allocated_device, an_ask
+from builders import an_allocation as allocated
+from vgpu_api.config import ClusterConfig
+from vgpu_api.core import ResourceQuota
+from vgpu_operator.ledger import Ledger
+from vgpu_operator.placement import Budget, place
+
+
+def a_quota(name: str = "quota", version: int = 1, namespace: str = "default", **hard: str | int):
+    return ResourceQuota.model_validate(
+        {
+            "metadata": {"name": name, "namespace": namespace, "resourceVersion": str(version)},
+            "spec": {"hard": {f"limits.nvidia.com/{key}": value for key, value in hard.items()}},
+        }
+    )
+
+
+def a_ledger(*quotas: ResourceQuota, changes: list[str] | None = None) -> Ledger:
+    told = changes if changes is not None else []
+    ledger = Ledger(config=ClusterConfig(), on_change=lambda: told.append("change"))
+    ledger.apply_node(a_node())
+    for index in range(2):
+        ledger.apply_device(a_device(uuid=f"GPU-{index}", index=index))
+    for quota in quotas:
+        ledger.apply_quota(quota)
+    return ledger
+
+
+def test_without_a_quota_there_is_no_limit():
+    assert a_ledger().budget("default") == Budget(None, None)
+
+
+@pytest.mark.parametrize(("written", "mib"), [(8000, 8000), ("8k", 8000), ("8Gi", 8192)])
+def test_a_limit_is_in_mib_unless_it_is_written_in_bytes(written, mib):
+    assert a_ledger(a_quota(gpumem=written)).budget("default") == Budget(mib, None)
+
+
+def test_of_several_quotas_the_least_counts_whatever_their_order():
+    quotas = [a_quota("a", gpumem=8000, gpucores=50), a_quota("b", gpumem=4000, gpucores=90)]
+    for order in (quotas, quotas[::-1]):
+        assert a_ledger(*order).budget("default") == Budget(4000, 50)
+
+
+def test_a_quota_holds_in_its_own_namespace_only():
+    assert a_ledger(a_quota(namespace="other", gpumem=1)).budget("default") == Budget()
+
+
+def test_what_claims_hold_is_taken_off_and_given_back():
+    ledger = a_ledger(a_quota(gpumem=8000, gpucores=100))
+    device = an_allocated_device(memory_mib=3000, cores=40)
+    ledger.apply_claim(a_claim(uid="c", allocation=allocated(device)))
+    assert ledger.budget("default") == Budget(5000, 60)
+    ledger.remove_claim("c")
+    assert ledger.budget("default") == Budget(8000, 100)
+
+
+def test_a_claim_that_is_planned_anew_is_not_in_its_own_way():
+    ledger = a_ledger(a_quota(gpumem=8000))
+    device = an_allocated_device(memory_mib=8000)
+    ledger.apply_claim(a_claim("c", allocation=allocated(device)))
+    with ledger.without(("default", "c")):
+        assert ledger.budget("default") == Budget(8000, None)
+    assert ledger.budget("default") == Budget(0, None)
+
+
+def test_an_assumption_counts_against_the_quota_at_once():
+    ledger = a_ledger(a_quota(gpumem=2000))
+    spec = a_spec([a_request(memory="1000Mi", count=2)])
+    ask = an_ask(*spec.requests)
+    plan = place(ledger.columns, ask, budget=ledger.budget("default"))
+    ledger.assume(("default", "c"), spec, plan)
+    assert ledger.budget("default") == Budget(0, None)
+    refused = place(ledger.columns, ask, budget=ledger.budget("default"))
+    assert refused.text == "2/2 ResourceQuotaNotFit"
+
+
+def test_memory_is_counted_times_the_number_of_cards():
+    ledger = a_ledger(a_quota(gpumem=1999))
+    two = an_ask(a_request(memory="1000Mi", count=2))
+    assert place(ledger.columns, two, budget=ledger.budget("default")).refused
+    one = an_ask(a_request(memory="1000Mi"))
+    assert not place(ledger.columns, one, budget=ledger.budget("default")).refused
+
+
+@pytest.mark.parametrize("request_fields", [{"memory_percent": 50}, {}])
+def test_percentages_and_whole_cards_count_at_their_resolved_size(request_fields):
+    ledger = a_ledger(a_quota(gpumem=8191))
+    ask = an_ask(a_request(**request_fields))
+    plan = place(ledger.columns, ask, budget=ledger.budget("default"))
+    assert plan.text == "2/2 ResourceQuotaNotFit"
+
+
+def test_a_limit_of_zero_lets_nothing_through():
+    ledger = a_ledger(a_quota(gpumem=0))
+    ask = an_ask(a_request(memory="1Mi"))
+    assert place(ledger.columns, ask, budget=ledger.budget("default")).refused
+
+
+def test_a_changed_quota_wakes_whoever_waits_and_an_old_version_changes_nothing():
+    changes: list[str] = []
+    ledger = a_ledger(a_quota(version=5, gpumem=1), changes=changes)
+    changes.clear()
+    ledger.apply_quota(a_quota(version=6, gpumem=9000))
+    assert changes == ["change"]
+    ledger.apply_quota(a_quota(version=5, gpumem=1))
+    assert changes == ["change"]
+    assert ledger.budget("default") == Budget(9000, None)
+    ledger.remove_quota("default", "quota")
+    assert changes == ["change", "change"]
+    assert ledger.budget("default") == Budget()
