@@ -370,7 +370,7 @@ class Engine:
                     key,
                     priority=claim.spec.scheduling_priority,
                     created=claim.metadata.creation_timestamp or "",
-                generation=claim.metadata.generation,
+                    generation=claim.metadata.generation,
                 )
                 self.wake()
         elif not self.books.consumers_of(key) and claim.status.state in (None, "Pending"):

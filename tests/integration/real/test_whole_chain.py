@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from vgpu_api.resources import PODS, VGPU_CLAIMS
+from vgpu_api.resources import GPU_DEVICES, PODS, VGPU_CLAIMS
 from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_client.errors import ApiError, Invalid
 from vgpu_local.apiserver import Fault
@@ -224,6 +224,49 @@ def claim_says(cluster: LocalCluster, pod: str, reason: str) -> bool:
         if [owner["name"] for owner in claim["metadata"].get("ownerReferences", ())] == [pod]
         for condition in claim.get("status", {}).get("conditions", ())
     )
+
+
+def cordon(cluster: LocalCluster, *, cordoned: bool) -> None:
+    for device in cluster.objects("gpudevices.vgpu.dev"):
+        changes = {"spec": {"cordoned": cordoned}}
+        name = device["metadata"]["name"]
+        cluster.run(cluster.api.merge_patch(GPU_DEVICES, name, changes))
+
+
+def test_a_pod_that_kube_scheduler_set_aside_wakes_when_a_card_is_uncordoned(
+    whole: LocalCluster,
+) -> None:
+    """kube-scheduler cannot see it and would look again after five minutes."""
+    cordon(whole, cordoned=True)
+    try:
+        create(whole, a_pod("patient", gpu=1, gpumem=2048))
+        whole.wait_for(PODS, "patient", is_set_aside)
+        assert claim_says(whole, "patient", "CardCordoned")
+    finally:
+        cordon(whole, cordoned=False)
+    running(whole, "patient")
+
+
+def is_set_aside(pod: dict[str, Any]) -> bool:
+    return any(
+        condition["type"] == "PodScheduled" and condition.get("reason") == "Unschedulable"
+        for condition in pod["status"].get("conditions", ())
+    )
+
+
+def test_a_pod_that_no_filter_asks_about_is_nominated_to_where_its_cards_are(
+    whole: LocalCluster,
+) -> None:
+    """A scheduler that does not exist is as slow as one can be."""
+    pod = a_pod("queued", gpu=1, gpumem=2048)
+    pod["spec"]["schedulerName"] = "nobody"
+    create(whole, pod)
+    nominated = whole.wait_for(
+        PODS, "queued", lambda found: found["status"].get("nominatedNodeName")
+    )
+    allocation = VGPUClaim.read(claim_of(whole, "queued")).status.allocation
+    assert allocation is not None
+    assert nominated["status"]["nominatedNodeName"] == allocation.node_name
 
 
 def test_pods_run_though_a_share_of_our_programs_requests_goes_wrong(
