@@ -1,0 +1,229 @@
+"""A small cluster around the engine: an API whose news come late, an agent, a kubelet, a user.
+
+Nothing here knows how the engine works. What it keeps is the truth: what stands in the API, and
+what runs on the nodes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from memory_api import MemoryApi
+from replica import Replica
+from vgpu_api.core import Pod
+from vgpu_api.effective import Use, effective_use
+from vgpu_api.resources import PODS, VGPU_CLAIMS, Resource
+from vgpu_api.v1alpha1 import VGPUClaim
+from vgpu_client.errors import Conflict, NotFound
+
+Place = tuple[str, str, str]
+
+
+class LateApi(MemoryApi):
+    """Tells of every change in order, but only when it is asked to."""
+
+    def __init__(self) -> None:
+        self.news: deque[tuple[str, dict[str, Any]]] = deque()
+        super().__init__()
+
+    def put(self, resource: Resource, obj: Mapping[str, Any]) -> dict[str, Any]:
+        stored = super().put(resource, obj)
+        metadata = stored["metadata"]
+        self.news.append(("PUT " + resource.plural, stored))
+        going = metadata.get("deletionTimestamp") and not metadata.get("finalizers")
+        if going and resource is VGPU_CLAIMS:
+            self.vanish(resource, metadata["name"], namespace=metadata["namespace"])
+        return stored
+
+    def vanish(self, resource: Resource, name: str, *, namespace: str = "default") -> None:
+        gone = self.objects[(resource.plural, namespace, name)]
+        super().vanish(resource, name, namespace=namespace)
+        self.news.append(("GONE " + resource.plural, gone))
+
+    async def bind_pod(
+        self, *, namespace: str, name: str, uid: str, node: str, annotations: Any, **_: Any
+    ) -> None:
+        async with self._write("bind", name):
+            pod = copy.deepcopy(self._find(PODS, name, namespace))
+            if pod["metadata"]["uid"] != uid:
+                raise NotFound("another pod", status=404)
+            if pod["spec"].get("nodeName"):
+                raise Conflict("it is bound", status=409)
+            pod["spec"]["nodeName"] = node
+            self.put(PODS, pod)
+
+    def all(self, resource: Resource) -> list[dict[str, Any]]:
+        """The objects of a kind, by name."""
+        return [obj for place, obj in sorted(self.objects.items()) if place[0] == resource.plural]
+
+
+class World:
+    """An operator and everything around it, in a loop of its own."""
+
+    def __init__(self, cards: Mapping[str, tuple[str, int]]) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.api = LateApi()
+        self.cards = cards  # UUID → node, MiB
+        self.running: dict[str, tuple[str, str, dict[str, Use]]] = {}  # pod UID → claim, time, use
+        self.binds: list[asyncio.Task[str]] = []
+        self.operator = self.started(1000.0)
+
+    def started(self, time: float) -> Replica:
+        """A new operator that has read everything."""
+
+        async def make() -> Replica:
+            operator = Replica(self.api)
+            operator.time = time
+            for uuid, (node, mib) in self.cards.items():
+                operator.card(uuid=uuid, node=node, memory_mib=mib)
+            for raw in self.api.all(VGPU_CLAIMS):
+                operator.engine.claim_changed(VGPUClaim.read(raw))
+            for raw in self.api.all(PODS):
+                operator.engine.pod_changed(Pod.model_validate(raw))
+            operator.engine.tend_everything()
+            return operator
+
+        return self.loop.run_until_complete(make())
+
+    def turn(self, times: int = 20) -> None:
+        """Let what is under way go on."""
+
+        async def turns() -> None:
+            for _ in range(times):
+                await asyncio.sleep(0)
+
+        self.loop.run_until_complete(turns())
+
+    def round(self) -> None:
+        """One round of the engine, and some of what it starts."""
+
+        async def once() -> None:
+            self.operator.engine.round()
+
+        self.loop.run_until_complete(once())
+        self.turn()
+
+    def deliver(self, count: int) -> None:
+        """Tell the operator of the next changes."""
+        for _ in range(min(count, len(self.api.news))):
+            what, raw = self.api.news.popleft()
+            self._tell(what, raw, was_seen=True)
+
+    def _tell(self, what: str, raw: dict[str, Any], *, was_seen: bool) -> None:
+        engine, metadata = self.operator.engine, raw["metadata"]
+        match what:
+            case "PUT pods":
+                engine.pod_changed(Pod.model_validate(raw))
+            case "GONE pods":
+                engine.pod_gone(metadata["uid"], was_seen=was_seen)
+            case "PUT vgpuclaims":
+                engine.claim_changed(VGPUClaim.read(raw))
+            case "GONE vgpuclaims":
+                engine.claim_gone((metadata["namespace"], metadata["name"]), metadata["uid"])
+
+    def lose_the_watch(self) -> None:
+        """All news are lost; a list tells what is, and what is missing."""
+        missed, self.api.news = self.api.news, deque()
+        there = {obj["metadata"]["uid"] for obj in self.api.objects.values()}
+        for what, raw in missed:
+            if raw["metadata"]["uid"] not in there:
+                self._tell("GONE " + what.split()[1], raw, was_seen=False)
+        for kind, resource in (("PUT vgpuclaims", VGPU_CLAIMS), ("PUT pods", PODS)):
+            for raw in self.api.all(resource):
+                self._tell(kind, raw, was_seen=True)
+
+    # What stands and what runs.
+
+    def claims(self) -> list[VGPUClaim]:
+        """Every claim as the API has it."""
+        return [VGPUClaim.read(raw) for raw in self.api.all(VGPU_CLAIMS)]
+
+    def pod(self, uid: str) -> dict[str, Any] | None:
+        """The pod with this UID, while it is there."""
+        return next((p for p in self.api.all(PODS) if p["metadata"]["uid"] == uid), None)
+
+    def held(self) -> dict[str, Use]:
+        """What all claims hold of each card, by the API alone."""
+        total: dict[str, Use] = {}
+        for claim in self.claims():
+            if claim.status.allocation is not None:
+                for uuid, use in effective_use(claim.spec, claim.status.allocation.devices).items():
+                    total[uuid] = total.get(uuid, Use()) + use
+        return total
+
+    # The node's part.
+
+    def agent_starts_what_it_may(self) -> None:
+        """Containers of bound pods start where a claim is reserved for exactly their pod."""
+        for claim in self.claims():
+            allocation, reserved = claim.status.allocation, claim.status.reserved_for
+            if allocation is None or reserved is None or reserved.pod_uid in self.running:
+                continue
+            pod = self.pod(reserved.pod_uid)
+            if pod is None or pod["spec"].get("nodeName") != allocation.node_name:
+                continue
+            if pod["status"].get("phase") in ("Succeeded", "Failed"):
+                continue
+            use = dict(effective_use(claim.spec, allocation.devices))
+            self.running[reserved.pod_uid] = (claim.metadata.uid, allocation.allocated_time, use)
+            self._condition(claim, "Prepared", "True", "the limits are in place")
+
+    def agent_releases_what_has_ended(self) -> None:
+        """Containers of pods that ended or vanished are gone; the agent says so of their claim."""
+        for claim in self.claims():
+            allocation, reserved = claim.status.allocation, claim.status.reserved_for
+            if allocation is None or reserved is None:
+                continue
+            pod = self.pod(reserved.pod_uid)
+            if pod is not None and pod["status"].get("phase") not in ("Succeeded", "Failed"):
+                continue
+            ran = self.running.get(reserved.pod_uid)
+            if ran is not None and ran[:2] == (claim.metadata.uid, allocation.allocated_time):
+                del self.running[reserved.pod_uid]
+            self._condition(claim, "Released", "True", allocation.allocated_time)
+
+    def _condition(self, claim: VGPUClaim, type_: str, status: str, message: str) -> None:
+        raw = copy.deepcopy(self.api.claim(claim.metadata.name))
+        kept = [c for c in raw["status"].get("conditions", []) if c["type"] != type_]
+        if type_ == "Prepared":
+            kept = [c for c in kept if c["type"] != "Released"]
+        said = {"type": type_, "status": status, "message": message, "reason": "Agent"}
+        before = raw["status"].get("conditions", [])
+        raw["status"]["conditions"] = [*kept, said]
+        if said not in before:
+            self.api.put(VGPU_CLAIMS, raw)
+
+    # The user's part.
+
+    def delete_claim(self, name: str) -> None:
+        """As the API server does it: finalizers keep the object."""
+        raw = copy.deepcopy(self.api.claim(name))
+        if not raw["metadata"].get("finalizers"):
+            self.api.vanish(VGPU_CLAIMS, name)
+        elif not raw["metadata"].get("deletionTimestamp"):
+            raw["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+            self.api.put(VGPU_CLAIMS, raw)
+
+    def collect_garbage(self) -> None:
+        """Claims whose pod is gone are deleted."""
+        there = {obj["metadata"]["uid"] for obj in self.api.objects.values()}
+        for claim in self.claims():
+            owners = claim.metadata.owner_references
+            if owners and all(owner.uid not in there for owner in owners):
+                self.delete_claim(claim.metadata.name)
+
+    def close(self) -> None:
+        """End what is still under way."""
+
+        async def end() -> None:
+            tasks = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+        self.loop.run_until_complete(end())
+        self.loop.close()

@@ -1,0 +1,333 @@
+"""Pods and claims come, go and change in every order, while answers get lost and news come late."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from builders import a_claim, a_container, a_pod, a_request
+from engine_world import World
+from vgpu_api.names import (
+    ANNOTATION_CLAIM,
+    ANNOTATION_CLAIM_TEMPLATE,
+    ANNOTATION_SLOTS_ADDED,
+)
+from vgpu_api.resources import PODS, VGPU_CLAIMS
+from vgpu_client.errors import ServerError, Unknown
+from vgpu_operator.extender.filtering import filter_nodes
+from vgpu_operator.extender.wire import BindRequest, FilterRequest
+
+CARDS = {"GPU-0": ("node-1", 10240), "GPU-1": ("node-1", 8192), "GPU-2": ("node-2", 10240)}
+NODES = ("node-1", "node-2")
+MIB = st.sampled_from([2048, 3072, 5120, 8192])
+NAMES = st.sampled_from(["a", "b", "c"])
+PICK = st.integers(0, 100)
+
+
+class EngineStates(RuleBasedStateMachine):
+    """Never over capacity, nothing freed in use, and nothing held when everything is gone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = World(CARDS)
+        self.api: Any = self.world.api
+        self.api.before = self._before
+        self.api.after = self._after
+        self.failures = self.losses = self.born = 0
+        self.lost_bindings = self.failed_reads = 0
+        self.offers: dict[str, str] = {}  # pod UID → the node that Filter answered
+
+    def _before(self, verb: str, name: str) -> BaseException | None:
+        if verb == "get" and self.failed_reads:
+            self.failed_reads -= 1
+            return ServerError("failing", status=500)
+        if self.failures:
+            self.failures -= 1
+            return ServerError("failing", status=500)
+        return None
+
+    def _after(self, verb: str, name: str) -> BaseException | None:
+        if verb == "bind" and self.lost_bindings:
+            self.lost_bindings -= 1
+            return Unknown("the answer was lost")
+        if self.losses:
+            self.losses -= 1
+            return Unknown("the answer was lost")
+        return None
+
+    def _pods(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.api.all(PODS)
+        return found
+
+    # Users.
+
+    def _create(self, name: str, annotations: dict[str, str], limits: dict[str, Any]) -> None:
+        if any(pod["metadata"]["name"] == name for pod in self._pods()):
+            return
+        self.born += 1
+        pod = a_pod(
+            name,
+            uid=f"{self.born:08x}-{name}",
+            annotations=annotations,
+            containers=[a_container(limits=limits)],
+        )
+        self.api.put(PODS, pod.to_wire())
+
+    @rule(name=NAMES, mib=MIB)
+    def create_a_pod(self, name: str, mib: int) -> None:
+        self._create(f"pod-{name}", {}, {"nvidia.com/gpu": 1, "nvidia.com/gpumem": mib})
+
+    @rule(
+        name=NAMES, claim=NAMES, key=st.sampled_from([ANNOTATION_CLAIM, ANNOTATION_CLAIM_TEMPLATE])
+    )
+    def create_a_pod_that_names_a_claim(self, name: str, claim: str, key: str) -> None:
+        self._create(f"native-{name}", {key: claim, ANNOTATION_SLOTS_ADDED: "main"}, {})
+
+    @rule(
+        name=NAMES,
+        mib=MIB,
+        mode=st.sampled_from(["WaitForFirstConsumer", "Immediate"]),
+        ttl=st.sampled_from([None, 0, 100]),
+    )
+    def create_a_claim(self, name: str, mib: int, mode: str, ttl: int | None) -> None:
+        if (VGPU_CLAIMS.plural, "default", name) in self.api.objects:
+            return
+        self.born += 1
+        claim = a_claim(
+            name,
+            uid=f"claim-{self.born}",
+            requests=[a_request(memory=f"{mib}Mi")],
+            binding_mode=mode,
+            ttl_seconds_after_unused=ttl,
+        )
+        wire = claim.to_wire()
+        wire.pop("status", None)
+        self.api.put(VGPU_CLAIMS, wire)
+
+    @rule(name=NAMES, mib=MIB)
+    def change_a_claim(self, name: str, mib: int) -> None:
+        raw = copy.deepcopy(self.api.objects.get((VGPU_CLAIMS.plural, "default", name)))
+        if raw is None or (raw.get("status") or {}).get("allocation"):
+            return
+        raw["spec"]["requests"][0]["memory"] = f"{mib}Mi"
+        raw["metadata"]["generation"] = raw["metadata"].get("generation", 1) + 1
+        self.api.put(VGPU_CLAIMS, raw)
+
+    @rule(name=NAMES)
+    def delete_a_claim(self, name: str) -> None:
+        if (VGPU_CLAIMS.plural, "default", name) in self.api.objects:
+            self.world.delete_claim(name)
+
+    @precondition(lambda self: self._pods())
+    @rule(pick=PICK, claim=NAMES)
+    def edit_a_pod(self, pick: int, claim: str) -> None:
+        pods = self._pods()
+        pod = copy.deepcopy(pods[pick % len(pods)])
+        pod["metadata"].setdefault("annotations", {})[ANNOTATION_CLAIM] = claim
+        pod["metadata"]["annotations"].pop(ANNOTATION_CLAIM_TEMPLATE, None)
+        self.api.put(PODS, pod)
+
+    @precondition(lambda self: self._pods())
+    @rule(pick=PICK)
+    def delete_a_pod_by_force(self, pick: int) -> None:
+        pods = self._pods()
+        self.api.vanish(PODS, pods[pick % len(pods)]["metadata"]["name"])
+        self.world.collect_garbage()
+
+    @precondition(lambda self: self._pods())
+    @rule(pick=PICK)
+    def a_pod_ends(self, pick: int) -> None:
+        pods = self._pods()
+        pod = copy.deepcopy(pods[pick % len(pods)])
+        if pod["spec"].get("nodeName"):
+            pod["status"]["phase"] = "Succeeded"
+            self.api.put(PODS, pod)
+
+    # kube-scheduler.
+
+    @precondition(lambda self: self._pods())
+    @rule(pick=PICK, nodes=st.sets(st.sampled_from(NODES), min_size=1))
+    def filter(self, pick: int, nodes: set[str]) -> None:
+        pods = [p for p in self._pods() if not p["spec"].get("nodeName")]
+        if not pods:
+            return
+        self._filter(pods[pick % len(pods)], nodes)
+
+    def _filter(self, pod: dict[str, Any], nodes: set[str]) -> None:
+        request = FilterRequest.read({"Pod": copy.deepcopy(pod), "NodeNames": sorted(nodes)})
+
+        async def ask() -> list[str]:
+            answer = filter_nodes(self.world.operator.engine, request)
+            return list(answer.node_names)
+
+        chosen = self.world.loop.run_until_complete(ask())
+        uid = pod["metadata"]["uid"]
+        self.offers.pop(uid, None)
+        if chosen:
+            assert set(chosen) <= nodes
+            self.offers[uid] = chosen[0]
+
+    @precondition(lambda self: self.offers)
+    @rule(pick=PICK, unknown=st.booleans())
+    def bind(self, pick: int, unknown: bool) -> None:
+        """`unknown`: nobody hears what became of the Binding, and reads fail for a while."""
+        self.lost_bindings, self.failed_reads = (1, 5) if unknown else (0, 0)
+        self._bind(sorted(self.offers)[pick % len(self.offers)])
+
+    @precondition(lambda self: self._pods())
+    @rule(pick=PICK, is_told=st.booleans())
+    def a_pod_gets_to_run(self, pick: int, is_told: bool) -> None:
+        """The whole way in one step, whether or not the operator is told of its end."""
+        pods = [p for p in self._pods() if not p["spec"].get("nodeName")]
+        if not pods:
+            return
+        self.api.gate.set()
+        self.world.deliver(100)
+        self.world.round()
+        self._filter(pods[pick % len(pods)], set(NODES))
+        uid = pods[pick % len(pods)]["metadata"]["uid"]
+        if uid in self.offers:
+            self._bind(uid)
+            self.world.agent_starts_what_it_may()
+        if is_told:
+            self.world.deliver(100)
+
+    def _bind(self, uid: str) -> None:
+        node = self.offers.pop(uid)
+        request = BindRequest("default", uid.split("-", 1)[1], uid, node)
+
+        async def start() -> None:
+            task = self.world.loop.create_task(self.world.operator.binder.bind(request))
+            self.world.binds.append(task)
+
+        self.world.loop.run_until_complete(start())
+        self.world.turn()
+
+    # The world.
+
+    @rule(count=st.integers(1, 6))
+    def news_come(self, count: int) -> None:
+        self.world.deliver(count)
+
+    @rule()
+    def work(self) -> None:
+        self.world.round()
+
+    @rule(seconds=st.sampled_from([1.0, 10.0, 61.0, 301.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.world.operator.time += seconds
+
+    @rule()
+    def the_watch_is_lost(self) -> None:
+        self.world.lose_the_watch()
+
+    @rule(count=st.integers(1, 3))
+    def answers_get_lost(self, count: int) -> None:
+        self.losses += count
+
+    @rule(count=st.integers(1, 3))
+    def requests_fail(self, count: int) -> None:
+        self.failures += count
+
+    @rule()
+    def writes_hang(self) -> None:
+        self.api.gate.clear()
+
+    @rule()
+    def writes_go_on(self) -> None:
+        self.api.gate.set()
+        self.world.turn()
+
+    @rule()
+    def the_agent_starts_containers(self) -> None:
+        self.world.agent_starts_what_it_may()
+
+    @rule()
+    def the_agent_releases(self) -> None:
+        self.world.agent_releases_what_has_ended()
+
+    @rule()
+    def another_operator_leads(self) -> None:
+        """The former one has finished its writes, as one that gives the Lease up does."""
+        self.api.gate.set()
+        self.world.turn(200)
+        former = self.world.operator
+        former.leading = False
+        self.world.turn(200)
+        self.api.news.clear()
+        self.offers.clear()
+        self.world.operator = self.world.started(former.time)
+
+    # What must hold.
+
+    @invariant()
+    def no_card_is_over_capacity(self) -> None:
+        for uuid, use in self.world.held().items():
+            assert use.memory_mib <= CARDS[uuid][1], uuid
+            assert use.slots <= 10, uuid
+
+    @invariant()
+    def nothing_is_freed_in_use(self) -> None:
+        standing = {
+            (claim.metadata.uid, claim.status.allocation.allocated_time)
+            for claim in self.world.claims()
+            if claim.status.allocation is not None
+        }
+        for claim_uid, allocated_time, _ in self.world.running.values():
+            assert (claim_uid, allocated_time) in standing
+
+    @invariant()
+    def no_two_pods_run_on_one_claim(self) -> None:
+        claims = [claim_uid for claim_uid, _, _ in self.world.running.values()]
+        assert len(claims) == len(set(claims))
+
+    def teardown(self) -> None:
+        """Everything goes, and nothing is left: no allocation, no finalizer, no reservation."""
+        try:
+            self.failures = self.losses = self.lost_bindings = self.failed_reads = 0
+            self.api.gate.set()
+            self.world.turn(200)
+            self.invariants_hold()
+            for pod in list(self._pods()):
+                self.api.vanish(PODS, pod["metadata"]["name"])
+            for name in ("a", "b", "c"):
+                self.delete_a_claim_by_name(name)
+            for _ in range(12):
+                self.world.collect_garbage()
+                self.world.deliver(1000)
+                self.world.round()
+                self.world.agent_releases_what_has_ended()
+                self.world.operator.time += 61
+                self.world.turn(50)
+            assert self.api.all(VGPU_CLAIMS) == []
+            ledger = self.world.operator.ledger
+            assert {uuid: ledger.use_of(uuid).memory_mib for uuid in CARDS} == dict.fromkeys(
+                CARDS, 0
+            )
+            assert list(self.world.operator.engine.scheduler.reservations) == []
+            assert self.world.running == {}
+        finally:
+            self.world.close()
+
+    def delete_a_claim_by_name(self, name: str) -> None:
+        if (VGPU_CLAIMS.plural, "default", name) in self.api.objects:
+            self.world.delete_claim(name)
+
+    def invariants_hold(self) -> None:
+        self.no_card_is_over_capacity()
+        self.nothing_is_freed_in_use()
+        self.no_two_pods_run_on_one_claim()
+
+
+EngineStates.TestCase.settings = settings(
+    max_examples=60,
+    stateful_step_count=50,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
+TestEngineStates = pytest.mark.timeout(300)(EngineStates.TestCase)
