@@ -20,6 +20,7 @@ from vgpu_api.resources import GPU_DEVICES
 from vgpu_api.v1alpha1 import Condition, GPUDevice
 from vgpu_client.api import Api
 from vgpu_client.errors import ClientError
+from vgpu_operator.engine.holds import NO_NAMESPACE
 from vgpu_operator.engine.status import rfc3339
 from vgpu_operator.ledger import Holder, Ledger
 
@@ -89,7 +90,8 @@ class DeviceView:
 
 
 def view_of(device: GPUDevice, holders: tuple[Holder, ...]) -> dict[str, Any]:
-    """What a device's status says about who holds it."""
+    """What a device's status says about who holds it; what is held for nobody yet is not given."""
+    holders = tuple(holder for holder in holders if holder.key.namespace != NO_NAMESPACE)
     total = sum((holder.use for holder in holders), Use())
     return {
         "allocated": {

@@ -1,13 +1,14 @@
 """Nominated reservations: cards on which nothing new starts until a request that waits fits there.
 
-What is free on such a card is assumed in the ledger for the waiting claim itself, so every other
-decision sees it as taken and the claim's own does not. What becomes free later is gathered before
-anybody else decides.
+What is free on such a card is assumed in the ledger, so every decision sees it as taken; for the
+waiting claim's own the hold is lifted. What becomes free later is gathered before anybody decides.
+It stands under no namespace: nobody's quota pays for cards that nobody uses.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
 from vgpu_api.reasons import Tally
@@ -18,6 +19,7 @@ from vgpu_operator.engine.held_target import Target
 from vgpu_operator.ledger import Assumption, ClaimKey, Ledger
 from vgpu_operator.placement import Grant, Plan
 
+NO_NAMESPACE = ""
 _SPEC = VGPUClaimSpec(requests=[VGPURequest()])
 
 
@@ -82,9 +84,13 @@ class Holds:
             news = [card for card in hold.cards if self._gather_of(hold, card)]
             if news:
                 former, plan = hold.assumption, self._plan(hold)
-                hold.assumption = self._ledger.assume(ClaimKey(*hold.key), _SPEC, plan)
+                hold.assumption = self._ledger.assume(_place_of(hold.key), _SPEC, plan)
                 if former is not None:
                     self._ledger.forget(former)
+
+    def lifted(self, key: Key) -> AbstractContextManager[None]:
+        """For planning the claim itself: inside, what is held for it is free."""
+        return self._ledger.without(_place_of(key))
 
     def is_sound(self, hold: Hold) -> bool:
         """Whether its cards are there, in order, and on a node that takes pods."""
@@ -142,3 +148,8 @@ class Holds:
             uuid, index = columns.uuid[number], columns.index[number]
             grants.append(Grant("", card, uuid, index, memory_mib, cores=0))
         return Plan(hold.node, tuple(grants))
+
+
+def _place_of(key: Key) -> ClaimKey:
+    """Where the ledger keeps a claim's hold: no claim can have this place."""
+    return ClaimKey(NO_NAMESPACE, "/".join(key))

@@ -121,7 +121,7 @@ class Scheduler:
         if held is not None:
             return held
         self.holds.gather()
-        with self._ledger.without(ClaimKey(*key)):
+        with self._ledger.without(ClaimKey(*key)), self.holds.lifted(key):
             plan = place(self._ledger.columns, Ask.of(claim.spec, self._config), candidates)
         if plan.refused:
             return self._refusal(key, claim.spec, plan)
@@ -241,7 +241,7 @@ class Scheduler:
             open_nodes = [name for name in open_nodes if name in known]
             refused = {name: tally for name, tally in refused.items() if name in known}
         self.holds.gather()
-        with self._ledger.without(ClaimKey(*consumer.claim)):
+        with self._ledger.without(ClaimKey(*consumer.claim)), self.holds.lifted(consumer.claim):
             plan = place(self._ledger.columns, ask, open_nodes)
         return Plan(plan.node, plan.grants, {**refused, **plan.refusals})
 

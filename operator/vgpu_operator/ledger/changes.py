@@ -6,7 +6,8 @@ reader that fell behind it is told every node.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class ChangeLog:
@@ -20,6 +21,7 @@ class ChangeLog:
         self._keep = keep
         self._entries: list[str] = []
         self._first = 0
+        self._muted = 0
 
     @property
     def cursor(self) -> int:
@@ -28,10 +30,21 @@ class ChangeLog:
 
     def touch(self, node: str) -> None:
         """Note that something of the node changed."""
+        if self._muted:
+            return
         self._entries.append(node)
         if len(self._entries) >= 2 * self._keep:
             del self._entries[: self._keep]
             self._first += self._keep
+
+    @contextmanager
+    def muted(self) -> Iterator[None]:
+        """Touches inside are not noted: what is done there is undone before it ends."""
+        self._muted += 1
+        try:
+            yield
+        finally:
+            self._muted -= 1
 
     def since(self, cursor: int, everything: Iterable[str]) -> tuple[int, frozenset[str]]:
         """The new cursor and the nodes touched since the old one.

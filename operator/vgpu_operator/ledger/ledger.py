@@ -187,16 +187,19 @@ class Ledger:
 
     @contextmanager
     def without(self, key: tuple[str, str]) -> Iterator[None]:
-        """For planning a claim anew: inside, all that it holds or assumes is free."""
+        """For planning a claim anew: inside, all that it holds or assumes is free.
+
+        Nothing else may be done inside, so afterwards nothing has changed and nobody is told.
+        """
         place = ClaimKey(*key)
-        record = self._records.get(place)
-        if record is not None:
-            self._hold(place, record, NOTHING)
-        try:
-            yield
-        finally:
-            self._settle(place)
-            self._told = self._board.log.cursor
+        with self._board.log.muted():
+            record = self._records.get(place)
+            if record is not None:
+                self._hold(place, record, NOTHING)
+            try:
+                yield
+            finally:
+                self._settle(place)
 
     # Views.
 

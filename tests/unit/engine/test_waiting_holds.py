@@ -9,7 +9,8 @@ import pytest
 from builders import a_claim, a_device, a_node, a_request
 from vgpu_api.conditions import ALLOCATED, find
 from vgpu_api.config import ClusterConfig
-from vgpu_api.core import Pod
+from vgpu_api.core import Pod, ResourceQuota
+from vgpu_operator.engine.device_view import view_of
 from vgpu_operator.engine.starvation import MOST_HOLDS
 from vgpu_operator.extender.filtering import filter_nodes
 from vgpu_operator.extender.wire import FilterAnswer, FilterRequest
@@ -249,3 +250,33 @@ async def test_a_node_that_is_cordoned_gives_its_hold_up(replica: Any) -> None:
     replica.engine.node_changed(a_node("node-1", unschedulable=True, resource_version=2))
     await replica.settle()
     assert len(replica.engine.scheduler.holds) == 0
+
+
+async def test_what_is_held_is_nobodys_quota_and_not_shown_as_given(replica: Any) -> None:
+    small = await a_full_card(replica)
+    await a_starving_pod(replica)
+    quota = {
+        "metadata": {"name": "q", "namespace": "default", "resourceVersion": "1"},
+        "spec": {"hard": {"limits.nvidia.com/gpumem": 20000}},
+    }
+    replica.ledger.apply_quota(ResourceQuota.model_validate(quota))
+    before = replica.ledger.budget("default").memory_mib
+    end(replica, small[0])
+    replica.engine.scheduler.holds.gather()
+    assert replica.ledger.use_of("GPU-0").memory_mib == 16384
+    assert replica.ledger.budget("default").memory_mib == before + 4096
+    (device,) = replica.ledger.devices("node-1")
+    view = view_of(device, replica.ledger.holders("GPU-0"))
+    assert view["allocated"]["memory"] == "12Gi"
+    assert len(view["claims"]) == 3
+
+
+async def test_a_hold_that_waits_makes_no_work_for_others(replica: Any) -> None:
+    """Deciding the waiting claim again lifts its hold and puts it back: no change for anybody."""
+    await a_full_card(replica)
+    large = await a_starving_pod(replica)
+    await replica.settle()
+    cursor, _ = replica.ledger.changed_since(0)
+    filtered(replica, large)
+    await replica.settle()
+    assert replica.ledger.changed_since(cursor)[1] == frozenset()

@@ -200,6 +200,17 @@ def test_a_claim_planned_anew_does_not_stand_in_its_own_way():
     assert ledger.columns.state() == before
 
 
+def test_planning_a_claim_anew_is_no_change_that_readers_of_the_log_see():
+    ledger = a_ledger()
+    ledger.apply_claim(a_claim(allocation=held()))
+    cursor, _ = ledger.changed_since(0)
+    with ledger.without(KEY), ledger.without(("default", "nobody")):
+        assert used_mib(ledger) == 0
+    assert ledger.changed_since(cursor) == (cursor, frozenset())
+    ledger.remove_claim(a_claim().metadata.uid)
+    assert ledger.changed_since(cursor)[1] == {"node-1"}
+
+
 def test_planning_without_an_unknown_claim_changes_nothing():
     ledger = a_ledger()
     with ledger.without(("default", "nobody")):
