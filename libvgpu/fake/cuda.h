@@ -39,8 +39,7 @@ struct CUctx_st *cuda_current(CUresult *result);
 /* Context a stream belongs to; the null stream and its two aliases belong to the current one. */
 struct CUctx_st *cuda_stream_context(CUstream stream, CUresult *result);
 
-CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device);
-CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device);
+CUresult cuDeviceGetMemPool(CUmemoryPool *out, CUdevice device);
 
 /* Turn what the shared state said into a CUresult. */
 CUresult cuda_result(enum state_result result);

@@ -2,7 +2,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-#include "cuda.h"
+#include "cuda_memory.h"
 
 static struct CUctx_st primaries[MACHINE_MAX_CARDS];
 static pthread_mutex_t contexts_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -297,5 +297,9 @@ CUDA_API CUresult cuCtxGetApiVersion(CUcontext context, unsigned *version)
 CUDA_API CUresult cuCtxSynchronize(void)
 {
     CUresult result = CUDA_SUCCESS;
-    return cuda_current(&result) ? CUDA_SUCCESS : result;
+    if (!cuda_current(&result)) {
+        return result;
+    }
+    cuda_pool_synchronise();
+    return CUDA_SUCCESS;
 }

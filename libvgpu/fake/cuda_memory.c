@@ -11,6 +11,7 @@ struct allocation {
     uintptr_t start;
     size_t bytes;   /* as asked for */
     size_t charged; /* rounded up to the machine's granularity */
+    struct CUmemPoolHandle_st *pool; /* NULL: straight from the card */
     struct CUctx_st *context; /* NULL: shown for somebody else */
 };
 
@@ -69,11 +70,22 @@ static size_t mapping_of(size_t bytes)
 
 static void unmap_and_give(const struct machine *m, struct allocation a)
 {
-    munmap((void *)a.start, mapping_of(a.charged));
-    state_give(m, a.context->card, a.charged, 0);
+    if (a.start) {
+        munmap((void *)a.start, mapping_of(a.charged));
+    }
+    if (a.pool) {
+        cuda_pool_give(a.pool, a.charged);
+    } else {
+        state_give(m, a.context->card, a.charged, 0);
+    }
 }
 
 CUresult cuda_memory_take(struct CUctx_st *context, size_t bytes, CUdeviceptr *out)
+{
+    return cuda_memory_take_pooled(context, NULL, bytes, out);
+}
+
+CUresult cuda_memory_take_pooled(struct CUctx_st *context, struct CUmemPoolHandle_st *pool, size_t bytes, CUdeviceptr *out)
 {
     const struct machine *m = cuda_session()->machine;
     if (bytes == 0) {
@@ -83,17 +95,19 @@ CUresult cuda_memory_take(struct CUctx_st *context, size_t bytes, CUdeviceptr *o
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     size_t charged = (bytes + m->granularity - 1) & ~(size_t)(m->granularity - 1);
-    CUresult result = cuda_result(state_take(m, context->card, charged, 0));
+    CUresult result = pool ? cuda_pool_take(pool, charged) : cuda_result(state_take(m, context->card, charged, 0));
     if (result != CUDA_SUCCESS) {
         return result;
     }
     void *start = mmap(NULL, mapping_of(charged), PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    struct allocation a = {
+        .start = (uintptr_t)start, .bytes = bytes, .charged = charged, .pool = pool, .context = context};
     if (start == MAP_FAILED) {
-        state_give(m, context->card, charged, 0);
+        a.start = 0;
+        unmap_and_give(m, a);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    struct allocation a = {.start = (uintptr_t)start, .bytes = bytes, .charged = charged, .context = context};
     pthread_mutex_lock(&list_lock);
     int failed = insert(a);
     pthread_mutex_unlock(&list_lock);

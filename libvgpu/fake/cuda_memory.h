@@ -11,6 +11,14 @@
 /* Allocate `bytes` on the card of `context`, charging it in the shared state. */
 CUresult cuda_memory_take(struct CUctx_st *context, size_t bytes, CUdeviceptr *out);
 
+/* The same from a pool of the current context's process. */
+CUresult cuda_memory_take_pooled(struct CUctx_st *context, struct CUmemPoolHandle_st *pool, size_t bytes, CUdeviceptr *out);
+
+/* Pools: take and give bytes of one, and let go of what pools keep beyond their thresholds. */
+CUresult cuda_pool_take(struct CUmemPoolHandle_st *pool, size_t bytes);
+void cuda_pool_give(struct CUmemPoolHandle_st *pool, size_t bytes);
+void cuda_pool_synchronise(void);
+
 /* Free what starts at `address`; CUDA_ERROR_INVALID_VALUE when nothing does. */
 CUresult cuda_memory_give(CUdeviceptr address);
 

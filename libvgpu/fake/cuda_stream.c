@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "cuda.h"
+#include "cuda_memory.h"
 
 struct CUstream_st {
     struct CUctx_st *context;
@@ -67,12 +67,16 @@ static CUresult usable(CUstream stream)
 
 CUDA_API CUresult cuStreamSynchronize(CUstream stream)
 {
-    return usable(stream);
+    CUresult result = usable(stream);
+    if (result == CUDA_SUCCESS) {
+        cuda_pool_synchronise();
+    }
+    return result;
 }
 
 CUDA_API CUresult cuStreamSynchronize_ptsz(CUstream stream)
 {
-    return usable(stream);
+    return cuStreamSynchronize(stream);
 }
 
 CUDA_API CUresult cuStreamQuery(CUstream stream)
@@ -139,7 +143,11 @@ CUDA_API CUresult cuEventRecord_ptsz(CUevent event, CUstream stream)
 
 CUDA_API CUresult cuEventSynchronize(CUevent event)
 {
-    return event ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+    if (!event) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    cuda_pool_synchronise();
+    return CUDA_SUCCESS;
 }
 
 CUDA_API CUresult cuEventQuery(CUevent event)

@@ -38,6 +38,8 @@ struct machine {
     int cuda_version; /* 12080 for 12.8 */
     uint64_t context_bytes; /* what every context costs on its card */
     uint64_t granularity;   /* every allocation is rounded up to this */
+    uint64_t pool_chunk;    /* pools grow by multiples of this */
+    int pools_wait;         /* 1: pools let go of memory at the next synchronisation, not at once */
     int fork_works;         /* 1: a forked child may go on using the driver (a real one cannot) */
     int card_count;
     struct machine_card cards[MACHINE_MAX_CARDS];

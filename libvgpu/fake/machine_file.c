@@ -275,6 +275,14 @@ static int parse_setting(struct machine *m, struct line *line, char *why, size_t
             m->granularity = (uint64_t)n;
             return 0;
         }
+        if (!strcmp(key, "pool_chunk_mib") && !number(value, 1, 1 << 20, &n)) {
+            m->pool_chunk = (uint64_t)n << 20;
+            return 0;
+        }
+        if (!strcmp(key, "pools_wait") && !number(value, 0, 1, &n)) {
+            m->pools_wait = (int)n;
+            return 0;
+        }
         if (!strcmp(key, "fork_works") && !number(value, 0, 1, &n)) {
             m->fork_works = (int)n;
             return 0;
@@ -295,6 +303,7 @@ int machine_read(struct machine *out, const char *path, char *why, size_t why_by
     snprintf(out->driver_version, sizeof out->driver_version, "570.86.15");
     out->cuda_version = 12080;
     out->granularity = 512;
+    out->pool_chunk = 512;
     FILE *file = (size_t)snprintf(out->path, sizeof out->path, "%s", path) < sizeof out->path ? fopen(path, "re") : NULL;
     if (!file) {
         snprintf(why, why_bytes, "cannot read %s", path);

@@ -63,6 +63,11 @@ enum {
     CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN = 6, /* the low byte of the id is the device */
 };
 
+typedef struct {
+    int type; /* CU_MEM_LOCATION_TYPE_* */
+    int id;
+} CUmemLocation;
+
 /* Physical memory made by cuMemCreate, to be mapped at addresses. */
 typedef unsigned long long CUmemGenericAllocationHandle;
 typedef struct {

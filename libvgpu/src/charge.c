@@ -3,6 +3,7 @@
 #include "cards.h"
 #include "ledger.h"
 #include "authority.h"
+#include "pools.h"
 
 uint64_t vgpu_charge_rounded(uint64_t bytes)
 {
@@ -12,7 +13,7 @@ uint64_t vgpu_charge_rounded(uint64_t bytes)
 static int take(struct vgpu_charge *charge, uint64_t bytes, const char *uuid)
 {
     struct vgpu_process *p = charge->process;
-    return vgpu_ledger_charge(p->region, charge->slot, &p->self, (unsigned)charge->column, bytes,
+    return vgpu_ledger_try(p->region, charge->slot, &p->self, (unsigned)charge->column, bytes,
                               vgpu_limit(p, uuid, charge->ordinal));
 }
 
@@ -33,7 +34,9 @@ CUresult vgpu_charge_begin(struct vgpu_charge *charge, const struct vgpu_cuda *c
     charge->ordinal = ordinal;
     charge->column = card->column;
     charge->bytes = vgpu_charge_rounded(bytes);
-    if (!take(charge, charge->bytes, card->uuid)) {
+    if (!take(charge, charge->bytes, card->uuid) &&
+        !(vgpu_pools_squeeze(p, cuda) && take(charge, charge->bytes, card->uuid))) {
+        vgpu_ledger_denied(p->region, (unsigned)card->column);
         charge->process = NULL;
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -56,6 +59,7 @@ CUresult vgpu_charge_correct(struct vgpu_charge *charge, uint64_t bytes)
     if (real < charge->bytes) {
         vgpu_ledger_release(charge->slot, (unsigned)charge->column, charge->bytes - real);
     } else if (!take(charge, real - charge->bytes, charge->process->cards[charge->ordinal].uuid)) {
+        vgpu_ledger_denied(charge->process->region, (unsigned)charge->column);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     charge->bytes = real;
@@ -108,4 +112,22 @@ void vgpu_charge_return(struct vgpu_process *p, const struct vgpu_object *object
     } else if (vgpu_objects_add(&p->objects, *object)) {
         vgpu_world->log("vgpu: no memory to remember an allocation: it stays charged\n");
     }
+}
+
+/* Plain memory first: its entries go with their context, while one of pooled memory may have outlived its own. */
+CUresult vgpu_charge_free(struct vgpu_process *p, const struct vgpu_cuda *cuda, CUdeviceptr address,
+                          CUresult (*call)(void *, CUdeviceptr), void *argument)
+{
+    struct vgpu_object object;
+    if (!vgpu_charge_forget(p, VGPU_KIND_MEMORY, address, &object) &&
+        !vgpu_charge_forget(p, VGPU_KIND_POOLED, address, &object)) {
+        return call(argument, address);
+    }
+    CUresult result = call(argument, address);
+    if (object.kind == VGPU_KIND_POOLED && result == CUDA_SUCCESS) {
+        vgpu_pool_freed(p, cuda, (struct vgpu_pool *)(uintptr_t)object.context);
+    } else {
+        vgpu_charge_return(p, &object, result);
+    }
+    return result;
 }

@@ -48,6 +48,10 @@ CUresult vgpu_charge_keep(struct vgpu_charge *charge, CUresult result, enum vgpu
  * 1 when it was known. */
 int vgpu_charge_forget(struct vgpu_process *p, enum vgpu_kind kind, uint64_t handle, struct vgpu_object *out);
 
+/* Free an address by `call(argument, address)`, whatever it was allocated by, and give back what it was charged. */
+CUresult vgpu_charge_free(struct vgpu_process *p, const struct vgpu_cuda *cuda, CUdeviceptr address,
+                          CUresult (*call)(void *argument, CUdeviceptr address), void *argument);
+
 /* After the driver's call: give the bytes back, or remember the allocation again when it was not freed. */
 void vgpu_charge_return(struct vgpu_process *p, const struct vgpu_object *object, CUresult result);
 

@@ -4,6 +4,7 @@
  * same name meanwhile is younger and stays charged.
  */
 #include "ledger.h"
+#include "pools.h"
 #include "process.h"
 
 static void release_one(void *argument, const struct vgpu_object *object)
@@ -19,6 +20,7 @@ static CUresult destroy(CUresult (*real)(CUcontext), CUcontext context)
     CUresult result = real(context);
     if (p && result == CUDA_SUCCESS) {
         vgpu_objects_drop_context(&p->objects, context, until, release_one, p);
+        vgpu_pools_settle(p, vgpu_world->cuda());
     }
     return result;
 }
@@ -68,6 +70,7 @@ static CUresult end_primary(const struct vgpu_cuda *cuda, CUresult (*real)(CUdev
     CUresult result = real(device);
     if (context && result == CUDA_SUCCESS && !is_active(cuda, device)) {
         vgpu_objects_drop_context(&p->objects, context, until, release_one, p);
+        vgpu_pools_settle(p, cuda);
     }
     return result;
 }

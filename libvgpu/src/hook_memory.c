@@ -60,18 +60,17 @@ CUresult cuMemAllocManaged(CUdeviceptr *out, size_t bytes, unsigned flags)
     return vgpu_charge_end(&charge, cuda->cuMemAllocManaged(out, bytes, flags), out);
 }
 
+static CUresult free_it(void *argument, CUdeviceptr address)
+{
+    const struct vgpu_cuda *cuda = argument;
+    return cuda->cuMemFree_v2(address);
+}
+
 CUresult cuMemFree_v2(CUdeviceptr address)
 {
     const struct vgpu_cuda *cuda = vgpu_world->cuda();
-    struct vgpu_process *p = vgpu_process();
-    struct vgpu_object object;
     if (!cuda || !cuda->cuMemFree_v2) {
         return CUDA_ERROR_NOT_INITIALIZED;
     }
-    int known = vgpu_charge_forget(p, VGPU_KIND_MEMORY, address, &object);
-    CUresult result = cuda->cuMemFree_v2(address);
-    if (known) {
-        vgpu_charge_return(p, &object, result);
-    }
-    return result;
+    return vgpu_charge_free(vgpu_process(), cuda, address, free_it, (void *)(uintptr_t)cuda);
 }

@@ -1,14 +1,20 @@
 /* hook_stream_memory.c - stream-ordered memory and the pools it comes from.
  *
- * What is charged is what was asked for, from the call on until the call that frees it. A pool that keeps freed
- * memory for later is the driver's business as long as the release threshold is at its default.
+ * Charged is what the driver has reserved for a pool (pools.h). A pool may shrink when the device catches up, so the
+ * functions that wait for that are here too.
  */
 #include "cards.h"
 #include "charge.h"
+#include "pools.h"
 
 typedef CUresult (*allocate_async)(CUdeviceptr *, size_t, CUstream);
 typedef CUresult (*allocate_from_pool)(CUdeviceptr *, size_t, CUmemoryPool, CUstream);
 typedef CUresult (*free_async)(CUdeviceptr, CUstream);
+
+struct free_call {
+    free_async real;
+    CUstream stream;
+};
 
 /* An allocation recorded into a graph happens again at every launch of that graph, where nothing charges it. */
 static int is_recorded(const struct vgpu_cuda *cuda, CUstream stream)
@@ -18,12 +24,37 @@ static int is_recorded(const struct vgpu_cuda *cuda, CUstream stream)
            status != 0;
 }
 
+/* A call to the driver, to be made when it is paid for. */
+struct call {
+    allocate_async async;
+    allocate_from_pool from_pool;
+    size_t bytes;
+    CUmemoryPool pool;
+    CUstream stream;
+};
+
+static CUresult make_call(void *argument, CUdeviceptr *out)
+{
+    const struct call *call = argument;
+    return call->async ? call->async(out, call->bytes, call->stream)
+                       : call->from_pool(out, call->bytes, call->pool, call->stream);
+}
+
+/* Allocate from `call->pool`, which lies on `ordinal` unless it is known better. */
+static CUresult allocate(struct vgpu_process *p, const struct vgpu_cuda *cuda, struct call *call, CUdevice ordinal,
+                         CUdeviceptr *out)
+{
+    struct vgpu_pool *pool = vgpu_pool_of(p, call->pool, ordinal);
+    return pool ? vgpu_pool_allocate(p, cuda, pool, call->bytes, out, make_call, call) : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
 static CUresult async(allocate_async real, CUdeviceptr *out, size_t bytes, CUstream stream)
 {
     const struct vgpu_cuda *cuda = vgpu_world->cuda();
-    struct vgpu_charge charge = {0};
+    struct vgpu_process *p = vgpu_process();
+    struct call call = {.async = real, .bytes = bytes, .stream = stream};
     CUdevice ordinal;
-    if (!vgpu_process() || !out || !bytes) {
+    if (!p || !out || !bytes) {
         return real(out, bytes, stream);
     }
     CUresult result = vgpu_stream_ordinal(cuda, stream, &ordinal);
@@ -31,12 +62,9 @@ static CUresult async(allocate_async real, CUdeviceptr *out, size_t bytes, CUstr
         result = CUDA_ERROR_NOT_SUPPORTED;
     }
     if (result == CUDA_SUCCESS) {
-        result = vgpu_charge_begin(&charge, cuda, ordinal, bytes);
+        result = cuda->cuDeviceGetMemPool ? cuda->cuDeviceGetMemPool(&call.pool, ordinal) : CUDA_ERROR_NOT_SUPPORTED;
     }
-    if (result != CUDA_SUCCESS) {
-        return result;
-    }
-    return vgpu_charge_end(&charge, real(out, bytes, stream), out);
+    return result == CUDA_SUCCESS ? allocate(p, cuda, &call, ordinal, out) : result;
 }
 
 CUresult cuMemAllocAsync(CUdeviceptr *out, size_t bytes, CUstream stream)
@@ -56,8 +84,7 @@ static CUresult from_pool(allocate_from_pool real, CUdeviceptr *out, size_t byte
 {
     const struct vgpu_cuda *cuda = vgpu_world->cuda();
     struct vgpu_process *p = vgpu_process();
-    struct vgpu_charge charge = {0};
-    struct vgpu_object known;
+    struct call call = {.from_pool = real, .bytes = bytes, .pool = pool, .stream = stream};
     CUdevice ordinal;
     if (!p || !out || !bytes || !pool) {
         return real(out, bytes, pool, stream);
@@ -66,20 +93,7 @@ static CUresult from_pool(allocate_from_pool real, CUdeviceptr *out, size_t byte
     if (result == CUDA_SUCCESS && is_recorded(cuda, stream)) {
         result = CUDA_ERROR_NOT_SUPPORTED;
     }
-    if (result != CUDA_SUCCESS) {
-        return result;
-    }
-    if (vgpu_objects_find(&p->objects, VGPU_KIND_POOL, (uintptr_t)pool, &known)) {
-        if (known.column == VGPU_NOWHERE) {
-            return real(out, bytes, pool, stream); /* host memory */
-        }
-        ordinal = known.column;
-    }
-    result = vgpu_charge_begin(&charge, cuda, ordinal, bytes);
-    if (result != CUDA_SUCCESS) {
-        return result;
-    }
-    return vgpu_charge_end(&charge, real(out, bytes, pool, stream), out);
+    return result == CUDA_SUCCESS ? allocate(p, cuda, &call, ordinal, out) : result;
 }
 
 CUresult cuMemAllocFromPoolAsync(CUdeviceptr *out, size_t bytes, CUmemoryPool pool, CUstream stream)
@@ -97,16 +111,16 @@ CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *out, size_t bytes, CUmemoryPo
                : CUDA_ERROR_NOT_INITIALIZED;
 }
 
+static CUresult make_free(void *argument, CUdeviceptr address)
+{
+    const struct free_call *call = argument;
+    return call->real(address, call->stream);
+}
+
 static CUresult give_back(free_async real, CUdeviceptr address, CUstream stream)
 {
-    struct vgpu_process *p = vgpu_process();
-    struct vgpu_object object;
-    int known = vgpu_charge_forget(p, VGPU_KIND_MEMORY, address, &object);
-    CUresult result = real(address, stream);
-    if (known) {
-        vgpu_charge_return(p, &object, result);
-    }
-    return result;
+    struct free_call call = {.real = real, .stream = stream};
+    return vgpu_charge_free(vgpu_process(), vgpu_world->cuda(), address, make_free, &call);
 }
 
 CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream)
@@ -122,30 +136,44 @@ CUresult cuMemFreeAsync_ptsz(CUdeviceptr address, CUstream stream)
                                              : CUDA_ERROR_NOT_INITIALIZED;
 }
 
-/* Remember where a pool's memory lies. One we cannot remember counts for the device of the stream. */
-static void learn(CUmemoryPool pool, int ordinal)
+/* After everything that may make a pool shrink. */
+static CUresult settled(const struct vgpu_cuda *cuda, CUresult result)
 {
     struct vgpu_process *p = vgpu_process();
-    if (p && vgpu_objects_add(&p->objects, (struct vgpu_object){.handle = (uintptr_t)pool,
-                                                               .column = ordinal,
-                                                               .kind = VGPU_KIND_POOL})) {
+    if (p) {
+        vgpu_pools_settle(p, cuda);
+    }
+    return result;
+}
+
+/* Remember where a pool's memory lies. One that is not remembered counts for the device of the stream. */
+static void learn(CUmemoryPool handle, int ordinal)
+{
+    struct vgpu_process *p = vgpu_process();
+    if (p && !vgpu_pool_of(p, handle, ordinal)) {
         vgpu_world->log("vgpu: no memory to remember a pool\n");
+    }
+}
+
+static void learn_by_location(const struct vgpu_cuda *cuda, CUmemoryPool handle, int type, int id)
+{
+    int ordinal = VGPU_NOWHERE;
+    if (vgpu_location_ordinal(cuda, type, id, &ordinal) == CUDA_SUCCESS) {
+        learn(handle, ordinal);
     }
 }
 
 CUresult cuMemPoolCreate(CUmemoryPool *out, const CUmemPoolProps *props)
 {
     const struct vgpu_cuda *cuda = vgpu_world->cuda();
-    enum { PINNED = 1, HOST = 2, HOST_NUMA = 3, HOST_NUMA_CURRENT = 4 };
+    enum { PINNED = 1 };
     if (!cuda || !cuda->cuMemPoolCreate) {
         return CUDA_ERROR_NOT_INITIALIZED;
     }
     CUresult result = cuda->cuMemPoolCreate(out, props);
-    if (result == CUDA_SUCCESS && props->location_type == CU_MEM_LOCATION_TYPE_DEVICE) {
-        learn(*out, props->location_id);
-    } else if (result == CUDA_SUCCESS && props->alloc_type == PINNED && props->location_type >= HOST &&
-               props->location_type <= HOST_NUMA_CURRENT) {
-        learn(*out, VGPU_NOWHERE);
+    /* Managed memory counts wherever it prefers to lie: for the device of the stream. */
+    if (result == CUDA_SUCCESS && props->alloc_type == PINNED) {
+        learn_by_location(cuda, *out, props->location_type, props->location_id);
     }
     return result;
 }
@@ -158,10 +186,24 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool)
     if (!cuda || !cuda->cuMemPoolDestroy) {
         return CUDA_ERROR_NOT_INITIALIZED;
     }
-    if (p) {
-        vgpu_objects_take(&p->objects, VGPU_KIND_POOL, (uintptr_t)pool, &known);
+    /* Forgotten first: its handle may be another thread's new pool as soon as the driver has destroyed it. */
+    int was_known = p && vgpu_objects_take(&p->objects, VGPU_KIND_POOL, (uintptr_t)pool, &known);
+    CUresult result = cuda->cuMemPoolDestroy(pool);
+    if (was_known && result == CUDA_SUCCESS) {
+        vgpu_pool_destroyed(p, (struct vgpu_pool *)(uintptr_t)known.context);
+    } else if (was_known && vgpu_objects_add(&p->objects, known)) {
+        vgpu_world->log("vgpu: no memory to remember a pool\n");
     }
-    return cuda->cuMemPoolDestroy(pool);
+    return result;
+}
+
+CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep)
+{
+    const struct vgpu_cuda *cuda = vgpu_world->cuda();
+    if (!cuda || !cuda->cuMemPoolTrimTo) {
+        return CUDA_ERROR_NOT_INITIALIZED;
+    }
+    return settled(cuda, cuda->cuMemPoolTrimTo(pool, keep));
 }
 
 CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *out, CUdevice device)
@@ -189,3 +231,42 @@ CUresult cuDeviceGetMemPool(CUmemoryPool *out, CUdevice device)
     }
     return result;
 }
+
+CUresult cuMemGetDefaultMemPool(CUmemoryPool *out, CUmemLocation *location, int type)
+{
+    const struct vgpu_cuda *cuda = vgpu_world->cuda();
+    if (!cuda || !cuda->cuMemGetDefaultMemPool) {
+        return CUDA_ERROR_NOT_INITIALIZED;
+    }
+    CUresult result = cuda->cuMemGetDefaultMemPool(out, location, type);
+    if (result == CUDA_SUCCESS && type == 1) {
+        learn_by_location(cuda, *out, location->type, location->id);
+    }
+    return result;
+}
+
+CUresult cuMemGetMemPool(CUmemoryPool *out, CUmemLocation *location, int type)
+{
+    const struct vgpu_cuda *cuda = vgpu_world->cuda();
+    if (!cuda || !cuda->cuMemGetMemPool) {
+        return CUDA_ERROR_NOT_INITIALIZED;
+    }
+    CUresult result = cuda->cuMemGetMemPool(out, location, type);
+    if (result == CUDA_SUCCESS && type == 1) {
+        learn_by_location(cuda, *out, location->type, location->id);
+    }
+    return result;
+}
+
+#define WAIT(symbol, parameters, arguments)                                                               \
+    CUresult symbol parameters                                                                            \
+    {                                                                                                     \
+        const struct vgpu_cuda *cuda = vgpu_world->cuda();                                                \
+        return cuda && cuda->symbol ? settled(cuda, cuda->symbol arguments) : CUDA_ERROR_NOT_INITIALIZED; \
+    }
+
+WAIT(cuCtxSynchronize, (void), ())
+WAIT(cuCtxSynchronize_v2, (CUcontext context), (context))
+WAIT(cuStreamSynchronize, (CUstream stream), (stream))
+WAIT(cuStreamSynchronize_ptsz, (CUstream stream), (stream))
+WAIT(cuEventSynchronize, (CUevent event), (event))

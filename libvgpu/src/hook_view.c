@@ -1,5 +1,6 @@
 /* hook_view.c - what CUDA says about memory: the slice. */
 #include "cards.h"
+#include "pools.h"
 #include "view.h"
 
 static unsigned narrow(uint64_t bytes)
@@ -16,6 +17,7 @@ static CUresult memory_info(const struct vgpu_cuda *cuda, size_t *free_bytes, si
     if (!p || !cuda->cuMemGetInfo_v2) {
         return cuda->cuMemGetInfo_v2 ? cuda->cuMemGetInfo_v2(free_bytes, total) : CUDA_ERROR_NOT_SUPPORTED;
     }
+    vgpu_pools_settle(p, cuda);
     CUresult result = cuda->cuMemGetInfo_v2(&real_free, &real_total);
     if (result != CUDA_SUCCESS) {
         return result;

@@ -119,10 +119,9 @@ static int try_charge(struct vgpu_region *region, struct vgpu_region_slot *mine,
     return 1;
 }
 
-int vgpu_ledger_charge(struct vgpu_region *region, struct vgpu_region_slot *mine, const struct vgpu_identity *self,
-                       unsigned column, uint64_t bytes, uint64_t limit)
+int vgpu_ledger_try(struct vgpu_region *region, struct vgpu_region_slot *mine, const struct vgpu_identity *self,
+                    unsigned column, uint64_t bytes, uint64_t limit)
 {
-    struct vgpu_region_column *book = &region->columns[column];
     /* A single word must never wrap: what exceeds the limit, or half the address space, is not even tried. */
     if (bytes <= limit && bytes <= UINT64_MAX / 2) {
         if (try_charge(region, mine, column, bytes, limit)) {
@@ -138,8 +137,23 @@ int vgpu_ledger_charge(struct vgpu_region *region, struct vgpu_region_slot *mine
             return 1;
         }
     }
+    return 0;
+}
+
+void vgpu_ledger_denied(struct vgpu_region *region, unsigned column)
+{
+    struct vgpu_region_column *book = &region->columns[column];
     atomic_fetch_add((word *)&book->denied_count, 1);
     atomic_store((word *)&book->denied_last_ns, vgpu_world->now_ns());
+}
+
+int vgpu_ledger_charge(struct vgpu_region *region, struct vgpu_region_slot *mine, const struct vgpu_identity *self,
+                       unsigned column, uint64_t bytes, uint64_t limit)
+{
+    if (vgpu_ledger_try(region, mine, self, column, bytes, limit)) {
+        return 1;
+    }
+    vgpu_ledger_denied(region, column);
     return 0;
 }
 

@@ -18,9 +18,15 @@
 /* Claim a slot for this process, first emptying one it left behind before an exec. NULL when all are taken. */
 struct vgpu_region_slot *vgpu_ledger_join(struct vgpu_region *region, const struct vgpu_identity *self);
 
-/* Charge `bytes` of a column: 1, or 0 when that would exceed `limit`. VGPU_UNLIMITED never refuses. */
+/* Charge `bytes` of a column: 1, or 0 when that would exceed `limit`. VGPU_UNLIMITED never refuses. A refusal is
+ * counted in the region; by vgpu_ledger_try it is not: there the caller has something else to try. */
+int vgpu_ledger_try(struct vgpu_region *region, struct vgpu_region_slot *mine, const struct vgpu_identity *self,
+                    unsigned column, uint64_t bytes, uint64_t limit);
 int vgpu_ledger_charge(struct vgpu_region *region, struct vgpu_region_slot *mine, const struct vgpu_identity *self,
                        unsigned column, uint64_t bytes, uint64_t limit);
+
+/* Count a refusal. */
+void vgpu_ledger_denied(struct vgpu_region *region, unsigned column);
 
 /* Give back what was charged. */
 void vgpu_ledger_release(struct vgpu_region_slot *mine, unsigned column, uint64_t bytes);

@@ -12,11 +12,12 @@
 
 enum vgpu_kind {
     VGPU_KIND_MEMORY = 1, /* address of an allocation */
-    VGPU_KIND_POOL = 2,   /* handle of a memory pool */
+    VGPU_KIND_POOL = 2,   /* handle of a memory pool; `context` is its struct vgpu_pool */
     VGPU_KIND_ARRAY = 3,  /* handle of an array */
     VGPU_KIND_MIPMAP = 4, /* handle of a mipmapped array */
     VGPU_KIND_HANDLE = 5, /* handle of physical memory; `context` is its struct vgpu_backing, `bytes` counts releases due */
     VGPU_KIND_MAPPING = 6, /* address physical memory is mapped at; `bytes` of addresses, `context` as above */
+    VGPU_KIND_POOLED = 7, /* address of an allocation from a pool; `context` is its struct vgpu_pool */
 };
 
 struct vgpu_object {
@@ -24,7 +25,7 @@ struct vgpu_object {
     uint64_t bytes;   /* charged */
     const void *context;
     uint64_t serial;  /* order of birth */
-    int32_t column;   /* memory: column of the ledger; pool: device ordinal, or VGPU_NOWHERE */
+    int32_t column;   /* memory: column of the ledger */
     uint32_t kind;    /* enum vgpu_kind; 0: empty place */
 };
 

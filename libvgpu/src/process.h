@@ -23,6 +23,8 @@ struct vgpu_card {
     char uuid[VGPU_UUID_BYTES];
 };
 
+struct vgpu_pool;
+
 struct vgpu_process {
     _Atomic uint32_t ready;
     struct vgpu_lock lock; /* of everything below but the objects */
@@ -33,6 +35,9 @@ struct vgpu_process {
     struct vgpu_identity self;
     struct vgpu_region_slot *_Atomic slot; /* NULL until the first charge */
     _Atomic uint64_t reaped_ns;
+    struct vgpu_pool *_Atomic pools; /* every pool ever seen (pools.h) */
+    _Atomic uint64_t pool_chunk;     /* learned; 0: not yet */
+    _Atomic uint32_t pools_in_use;   /* 0: no pool is charged for anything */
     struct vgpu_lock mappings; /* of handles, mappings and what they refer to (hook_mapping.c) */
     uint64_t env_limit[VGPU_MAX_DEVICES];
     struct vgpu_card cards[VGPU_MAX_DEVICES]; /* by CUDA ordinal */

@@ -1,0 +1,227 @@
+#include "pools.h"
+
+#include <stdlib.h>
+
+#include "authority.h"
+#include "cards.h"
+#include "charge.h"
+#include "ledger.h"
+
+/* The guess before anything is known. */
+#define CHUNK (UINT64_C(32) << 20)
+
+enum { RESERVED_CURRENT = 5, USED_CURRENT = 7 };
+
+static int ask(const struct vgpu_cuda *cuda, const struct vgpu_pool *pool, int attribute, uint64_t *out)
+{
+    return cuda->cuMemPoolGetAttribute &&
+           cuda->cuMemPoolGetAttribute(pool->handle, attribute, out) == CUDA_SUCCESS;
+}
+
+/* Under the pool's lock: one try to charge up to `bytes` in all. */
+static int raise_to(struct vgpu_process *p, const struct vgpu_cuda *cuda, struct vgpu_pool *pool, uint64_t bytes)
+{
+    const struct vgpu_card *card = vgpu_card_of_ordinal(p, cuda, pool->ordinal);
+    struct vgpu_region_slot *slot = card && card->column >= 0 ? vgpu_process_slot(p) : NULL;
+    if (!slot || !vgpu_ledger_try(p->region, slot, &p->self, (unsigned)card->column, bytes - pool->charged,
+                                     vgpu_limit(p, card->uuid, pool->ordinal))) {
+        return 0;
+    }
+    pool->charged = bytes;
+    return 1;
+}
+
+static void lower_to(struct vgpu_process *p, struct vgpu_pool *pool, uint64_t bytes)
+{
+    if (bytes < pool->charged) {
+        vgpu_ledger_release(vgpu_process_slot(p), (unsigned)p->cards[pool->ordinal].column, pool->charged - bytes);
+        pool->charged = bytes;
+    }
+}
+
+/* Under the pool's lock. What the driver does not say, of a destroyed pool say, stays charged to the last allocation. */
+static void settle(struct vgpu_process *p, const struct vgpu_cuda *cuda, struct vgpu_pool *pool)
+{
+    uint64_t reserved = 0;
+    if (!pool->charged) {
+        return;
+    }
+    if (!pool->destroyed && ask(cuda, pool, RESERVED_CURRENT, &reserved)) {
+        lower_to(p, pool, reserved);
+    } else if (!pool->live) {
+        lower_to(p, pool, 0);
+    }
+}
+
+struct vgpu_pool *vgpu_pool_of(struct vgpu_process *p, CUmemoryPool handle, int ordinal)
+{
+    struct vgpu_object known;
+    struct vgpu_pool *pool = NULL;
+    if (vgpu_objects_find(&p->objects, VGPU_KIND_POOL, (uintptr_t)handle, &known)) {
+        return (struct vgpu_pool *)(uintptr_t)known.context;
+    }
+    vgpu_lock_take(&p->lock);
+    if (vgpu_objects_find(&p->objects, VGPU_KIND_POOL, (uintptr_t)handle, &known)) {
+        pool = (struct vgpu_pool *)(uintptr_t)known.context;
+    } else if ((pool = calloc(1, sizeof *pool)) != NULL) {
+        *pool = (struct vgpu_pool){.handle = handle, .ordinal = ordinal, .next = p->pools};
+        known = (struct vgpu_object){.handle = (uintptr_t)handle, .context = pool, .kind = VGPU_KIND_POOL};
+        if (vgpu_objects_add(&p->objects, known)) {
+            free(pool);
+            pool = NULL;
+        } else {
+            atomic_store_explicit(&p->pools, pool, memory_order_release);
+        }
+    }
+    vgpu_lock_drop(&p->lock);
+    return pool;
+}
+
+/* Pools grow by whole chunks, whose size is learned: it divides whatever was ever reserved. */
+static void learn_chunk(struct vgpu_process *p, uint64_t reserved)
+{
+    uint64_t a = atomic_load_explicit(&p->pool_chunk, memory_order_relaxed), b = reserved;
+    while (b) {
+        uint64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    if (a) {
+        atomic_store_explicit(&p->pool_chunk, a, memory_order_relaxed);
+    }
+}
+
+static uint64_t in_chunks(uint64_t bytes, uint64_t chunk)
+{
+    return (bytes + chunk - 1) / chunk * chunk;
+}
+
+/* Under the pool's lock: charge what an allocation will make it grow by. Nothing when it has room. In the first chunk
+ * of a process, whose size is a guess, the bare amount where the guess does not fit: what the driver takes beyond it
+ * is found afterwards. */
+static int charge_growth(struct vgpu_process *p, const struct vgpu_cuda *cuda, struct vgpu_pool *pool, uint64_t bytes)
+{
+    uint64_t used = 0, least = vgpu_charge_rounded(bytes);
+    uint64_t chunk = atomic_load_explicit(&p->pool_chunk, memory_order_relaxed);
+    if (least > UINT64_MAX / 4 || pool->charged > UINT64_MAX / 4) {
+        return 0;
+    }
+    if (ask(cuda, pool, USED_CURRENT, &used) && used <= pool->charged && pool->charged - used >= least) {
+        return 1;
+    }
+    if (chunk) {
+        return raise_to(p, cuda, pool, pool->charged + in_chunks(least, chunk));
+    }
+    return raise_to(p, cuda, pool, pool->charged + in_chunks(least, CHUNK)) ||
+           raise_to(p, cuda, pool, pool->charged + least);
+}
+
+/* Under the pool's lock, after a successful allocation: is what the driver reserved within the limit? */
+static int is_covered(struct vgpu_process *p, const struct vgpu_cuda *cuda, struct vgpu_pool *pool)
+{
+    uint64_t reserved = 0;
+    if (!ask(cuda, pool, RESERVED_CURRENT, &reserved)) {
+        return 1; /* then what was asked for is all that is known */
+    }
+    learn_chunk(p, reserved);
+    lower_to(p, pool, reserved);
+    return reserved <= pool->charged || raise_to(p, cuda, pool, reserved);
+}
+
+static CUresult try_allocate(struct vgpu_process *p, const struct vgpu_cuda *cuda, struct vgpu_pool *pool, uint64_t bytes,
+                             CUdeviceptr *out, CUresult (*allocate)(void *, CUdeviceptr *), void *argument)
+{
+    vgpu_lock_take(&pool->lock);
+    CUresult result = charge_growth(p, cuda, pool, bytes) ? allocate(argument, out) : CUDA_ERROR_OUT_OF_MEMORY;
+    if (result == CUDA_SUCCESS) {
+        struct vgpu_object object = {.handle = *out, .context = pool, .kind = VGPU_KIND_POOLED};
+        if (!is_covered(p, cuda, pool) || vgpu_objects_add(&p->objects, object)) {
+            cuda->cuMemFree_v2(*out); /* waits for the stream, so the trim finds it unused */
+            cuda->cuMemPoolTrimTo(pool->handle, 0);
+            result = CUDA_ERROR_OUT_OF_MEMORY;
+        } else {
+            pool->live++;
+            atomic_store_explicit(&p->pools_in_use, 1, memory_order_relaxed);
+        }
+    }
+    if (result != CUDA_SUCCESS) {
+        settle(p, cuda, pool);
+    }
+    vgpu_lock_drop(&pool->lock);
+    return result;
+}
+
+CUresult vgpu_pool_allocate(struct vgpu_process *p, const struct vgpu_cuda *cuda, struct vgpu_pool *pool, uint64_t bytes,
+                            CUdeviceptr *out, CUresult (*allocate)(void *, CUdeviceptr *), void *argument)
+{
+    if (pool->ordinal == VGPU_NOWHERE) {
+        return allocate(argument, out);
+    }
+    CUresult result = try_allocate(p, cuda, pool, bytes, out, allocate, argument);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY && vgpu_pools_squeeze(p, cuda)) {
+        result = try_allocate(p, cuda, pool, bytes, out, allocate, argument);
+    }
+    const struct vgpu_card *card = vgpu_card_of_ordinal(p, cuda, pool->ordinal);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY && p->region && card && card->column >= 0) {
+        vgpu_ledger_denied(p->region, (unsigned)card->column);
+    }
+    return result;
+}
+
+void vgpu_pool_freed(struct vgpu_process *p, const struct vgpu_cuda *cuda, struct vgpu_pool *pool)
+{
+    vgpu_lock_take(&pool->lock);
+    pool->live--;
+    settle(p, cuda, pool);
+    vgpu_lock_drop(&pool->lock);
+}
+
+void vgpu_pool_destroyed(struct vgpu_process *p, struct vgpu_pool *pool)
+{
+    vgpu_lock_take(&pool->lock);
+    pool->destroyed = 1;
+    if (!pool->live && pool->charged) {
+        lower_to(p, pool, 0);
+    }
+    vgpu_lock_drop(&pool->lock);
+}
+
+/* Pools are never taken out of the list: a program has few. Returns what is still charged for them; `*shrank` tells
+ * whether that is less than before. */
+static uint64_t settle_all(struct vgpu_process *p, const struct vgpu_cuda *cuda, int trim, int *shrank)
+{
+    uint64_t left = 0;
+    *shrank = 0;
+    for (struct vgpu_pool *pool = atomic_load_explicit(&p->pools, memory_order_acquire); pool; pool = pool->next) {
+        vgpu_lock_take(&pool->lock);
+        uint64_t before = pool->charged;
+        if (trim && before && !pool->destroyed && cuda->cuMemPoolTrimTo) {
+            cuda->cuMemPoolTrimTo(pool->handle, 0);
+        }
+        settle(p, cuda, pool);
+        *shrank |= pool->charged < before;
+        left += pool->charged;
+        vgpu_lock_drop(&pool->lock);
+    }
+    return left;
+}
+
+void vgpu_pools_settle(struct vgpu_process *p, const struct vgpu_cuda *cuda)
+{
+    int shrank;
+    if (!atomic_load_explicit(&p->pools_in_use, memory_order_relaxed)) {
+        return;
+    }
+    /* Cleared first: who allocates meanwhile sets it again. */
+    atomic_store(&p->pools_in_use, 0);
+    if (settle_all(p, cuda, 0, &shrank)) {
+        atomic_store(&p->pools_in_use, 1);
+    }
+}
+
+int vgpu_pools_squeeze(struct vgpu_process *p, const struct vgpu_cuda *cuda)
+{
+    int shrank;
+    settle_all(p, cuda, 1, &shrank);
+    return shrank;
+}

@@ -1,0 +1,41 @@
+/* pools.h - memory pools: what the driver has reserved for one is what is charged for it.
+ *
+ * A pool keeps memory that was freed to it, so the sum of what programs asked for is not what it costs. Before an
+ * allocation the most it can make the pool grow by is charged; after it, as after everything that may shrink a pool, the
+ * charge becomes what the driver says is reserved. One lock a pool keeps the two in step.
+ */
+#ifndef VGPU_POOLS_H
+#define VGPU_POOLS_H
+
+#include "process.h"
+
+struct vgpu_pool {
+    struct vgpu_lock lock;
+    struct vgpu_pool *next;
+    CUmemoryPool handle;
+    int ordinal;          /* device, or VGPU_NOWHERE: host memory, never charged */
+    int destroyed;        /* no more questions; charged until the last allocation is freed */
+    uint64_t charged;
+    uint64_t live;        /* allocations that are not freed yet */
+};
+
+/* The pool behind a handle, remembered from now on as lying on `ordinal`; NULL when there is no memory for that. */
+struct vgpu_pool *vgpu_pool_of(struct vgpu_process *p, CUmemoryPool handle, int ordinal);
+
+/* Charge for an allocation of `bytes`, run `allocate(argument, out)`, settle. */
+CUresult vgpu_pool_allocate(struct vgpu_process *p, const struct vgpu_cuda *cuda, struct vgpu_pool *pool, uint64_t bytes,
+                            CUdeviceptr *out, CUresult (*allocate)(void *argument, CUdeviceptr *out), void *argument);
+
+/* An allocation of the pool was freed. */
+void vgpu_pool_freed(struct vgpu_process *p, const struct vgpu_cuda *cuda, struct vgpu_pool *pool);
+
+/* The driver was asked to destroy the pool, and did. */
+void vgpu_pool_destroyed(struct vgpu_process *p, struct vgpu_pool *pool);
+
+/* Make every charge what the driver says. Cheap while no pool keeps anything. */
+void vgpu_pools_settle(struct vgpu_process *p, const struct vgpu_cuda *cuda);
+
+/* Make all pools give back what they only keep. 1 when any charge shrank. */
+int vgpu_pools_squeeze(struct vgpu_process *p, const struct vgpu_cuda *cuda);
+
+#endif
