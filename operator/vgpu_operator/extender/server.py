@@ -77,7 +77,7 @@ class ExtenderServer:
                 except BadInput as error:
                     answer = {"Error": str(error)}
                 except NotLeading as error:
-                    return web.Response(status=503, text=str(error))
+                    return _hung_up(web.Response(status=503, text=str(error)))
             return web.Response(body=orjson.dumps(answer), content_type="application/json")
 
         return handle
@@ -91,6 +91,16 @@ class ExtenderServer:
     async def _readyz(self, _: web.Request) -> web.Response:
         ready = self._verbs.is_ready()
         return web.Response(status=200 if ready else 503, text="ok" if ready else "not leading")
+
+
+def _hung_up(answer: web.Response) -> web.Response:
+    """The answer, and the end of its connection.
+
+    A kept connection leads to this replica for as long as both ends live, whatever the Service's
+    EndpointSlice says meanwhile: kube-scheduler would ask a standby for ever.
+    """
+    answer.force_close()
+    return answer
 
 
 def _ssl_context(tls: Tls) -> ssl.SSLContext:
