@@ -408,7 +408,7 @@ class Engine:
         current = self.scheduler.reservations.is_current(reservation)
         if not (current and reservation.is_expired(self._clock.monotonic()) and self._leads()):
             return
-        if verdict == "bound":
+        if verdict == "kept":
             reservation.binding = True
         elif verdict == "free":
             self._parked.add(reservation.pod_uid)

@@ -15,7 +15,7 @@ from vgpu_client.api import Api
 from vgpu_client.errors import ClientError, NotFound
 from vgpu_operator.engine.reservations import Reservation
 
-Verdict = Literal["free", "bound", "unknown"]
+Verdict = Literal["free", "kept", "unknown"]
 
 
 class Expiry:
@@ -32,9 +32,11 @@ class Expiry:
         self._asking: set[str] = set()  # pod UIDs
 
     async def judge(self, reservation: Reservation) -> Verdict:
-        """`free`: its pod has no node, another node, or is gone; `bound`: it is on that node.
+        """`free`: its pod is there and not on that node. `kept`: it is, or it is gone.
 
-        `unknown`: there was no answer, or somebody is asking already; ask again later.
+        A pod that is gone may have been bound before, and its containers may still run: what is
+        to become of its cards follows from how it went, which the watch tells. `unknown`: there
+        was no answer, or somebody is asking already; ask again later.
         """
         reserved = reservation.wish.reserved_for
         if reserved is None or reserved.pod_uid in self._asking:
@@ -43,13 +45,13 @@ class Expiry:
         try:
             raw = await self._api.get(PODS, reserved.pod_name, namespace=reservation.claim[0])
         except NotFound:
-            return "free"
+            return "kept"
         except ClientError:
             return "unknown"
         finally:
             self._asking.discard(reserved.pod_uid)
         if raw["metadata"].get("uid") != reserved.pod_uid:
-            return "free"
+            return "kept"
         if raw["spec"].get("nodeName"):
             self._learned(Pod.model_validate(raw))
-        return "bound" if raw["spec"].get("nodeName") == reservation.node else "free"
+        return "kept" if raw["spec"].get("nodeName") == reservation.node else "free"

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from vgpu_api.resources import PODS
 from vgpu_client.api import Api
-from vgpu_client.errors import ClientError, NotFound
+from vgpu_client.errors import ApiError, ClientError, NotFound
 from vgpu_operator.dialects import binding_annotations
 from vgpu_operator.engine.claim_writer import Done, Failed, Result
 from vgpu_operator.engine.consumers import Consumer
@@ -68,7 +68,8 @@ class Binder:
         if isinstance(consumer, str):
             return consumer
         if consumer is None:
-            return await self._post(request, {}) or ""
+            refused = await self._post(request, {})
+            return "" if refused is None else str(refused)
         return await self._bind_consumer(request, consumer)
 
     async def _consumer(self, request: BindRequest) -> Consumer | str | None:
@@ -115,11 +116,15 @@ class Binder:
         match await self._state_of(request):
             case "bound here":
                 return ""
-            case "gone" | "elsewhere":
+            case "elsewhere":
                 self._engine.release_reservation(reservation)
+            case "gone" if _is_definite(refused):
+                self._engine.release_reservation(reservation)
+            case "gone":
+                pass  # it may have been bound and run: the watch and the agent tell
             case "unbound" | "unknown":
                 reservation.pinned = True  # Filter offers this node only, until it expires
-        return refused
+        return str(refused)
 
     async def _written(self, reservation: Reservation) -> Result:
         try:
@@ -128,7 +133,7 @@ class Binder:
         except TimeoutError:
             return Failed(f"no answer from the API server within {_WRITTEN_WITHIN_S:.0f} s")
 
-    async def _post(self, request: BindRequest, annotations: dict[str, str]) -> str | None:
+    async def _post(self, request: BindRequest, annotations: dict[str, str]) -> ClientError | None:
         """Post the Binding; returns why it failed, None when it did not."""
         try:
             await self._api.bind_pod(
@@ -141,7 +146,7 @@ class Binder:
             )
         except ClientError as error:
             logger.warning("binding %s/%s: %s", request.namespace, request.name, error)
-            return str(error)
+            return error
         return None
 
     async def _state_of(self, request: BindRequest) -> PodState:
@@ -163,3 +168,8 @@ class Binder:
                 return "unbound"
             return "bound here" if node == request.node else "elsewhere"
         return "unknown"
+
+
+def _is_definite(error: ClientError) -> bool:
+    """Whether the server has said that it did not bind the pod."""
+    return isinstance(error, ApiError) and error.status < 500

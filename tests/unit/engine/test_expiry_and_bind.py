@@ -63,6 +63,35 @@ async def test_an_expired_reservation_stays_while_nobody_can_say_where_its_pod_i
     assert replica.claim_of(pod).status.allocation is None
 
 
+async def test_a_pod_that_may_have_been_bound_and_is_gone_keeps_its_cards_until_it_is_known(
+    replica: Any,
+) -> None:
+    """Bound without an answer, started, deleted by force: its containers may still run."""
+    replica.card()
+    pod = replica.pod()
+    await replica.settle()
+    name = replica.claim_of(pod).metadata.name
+
+    def gone_after(verb: str, _: str) -> Exception | None:
+        if verb != "bind":
+            return None
+        replica.api.vanish(PODS, "pod-1")
+        return Unknown("no answer")
+
+    replica.api.after = gone_after
+    assert await replica.binder.bind(binding(pod, "node-1")) != ""
+    replica.time += ASKED_S + 1
+    await replica.settle()
+    assert "allocation" in replica.api.claim(name)["status"]
+    replica.engine.pod_changed(
+        a_pod("pod-1", node="node-1", resource_version=500, containers=[a_container(limits=GPU)])
+    )
+    replica.engine.pod_gone(pod.metadata.uid)
+    replica.time += NEVER_ASKED_S
+    await replica.settle()
+    assert "allocation" in replica.api.claim(name)["status"]
+
+
 async def test_an_expired_reservation_takes_the_finalizer_off_with_the_cards(
     replica: Any,
 ) -> None:
