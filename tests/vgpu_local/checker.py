@@ -1,4 +1,4 @@
-"""The checker: replays what was written, and finds every moment at which a card was given twice.
+"""The checker: replays what was written, and finds every moment at which a rule was broken.
 
 It knows nothing of the operator's ledger: capacity is what GPUDevices said, use is what claims'
 statuses said, by the effective sums of the architecture's third rule, after every single write.
@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from vgpu_api.core import Pod
 from vgpu_api.effective import Use, effective_use
-from vgpu_api.resources import GPU_DEVICES, VGPU_CLAIMS
-from vgpu_api.v1alpha1 import GPUDevice, VGPUClaim
+from vgpu_api.names import FINALIZER_IN_USE
+from vgpu_api.resources import GPU_DEVICES, PODS, VGPU_CLAIMS
+from vgpu_api.v1alpha1 import Allocation, GPUDevice, VGPUClaim
 from vgpu_local.apiserver.storage import WriteEvent
 
 _DEVICES = f"{GPU_DEVICES.plural}.{GPU_DEVICES.group}"
@@ -65,3 +67,72 @@ def excesses(history: Iterable[WriteEvent]) -> list[Excess]:
 def _uses(claim: VGPUClaim) -> dict[str, Use]:
     allocation = claim.status.allocation
     return {} if allocation is None else dict(effective_use(claim.spec, allocation.devices))
+
+
+def breaches(history: Iterable[WriteEvent], *, slot: str = "nvidia.com/gpu") -> list[str]:
+    """Every write that broke a rule of a claim's life, in words; empty when there was none.
+
+    An allocation without the finalizer; one that went, or went to another pod, while its pod
+    had its node and had not ended; a pod that got a node before it had an allocation there.
+
+    Args:
+        history: what was written, in order.
+        slot: the resource that makes a pod one of ours.
+    """
+    replay = _Replay(slot)
+    return [f"{breach} ({write.resource_version})" for write in history for breach in replay(write)]
+
+
+class _Replay:
+    """The pods and claims as they stood after each write."""
+
+    def __init__(self, slot: str) -> None:
+        self._slot = slot
+        self._pods: dict[str, Pod] = {}
+        self._claims: dict[str, VGPUClaim] = {}
+
+    def __call__(self, write: WriteEvent) -> list[str]:
+        if write.resource == _CLAIMS:
+            return self._claim(VGPUClaim.read(write.object), gone=write.type == "DELETED")
+        if write.resource == PODS.plural:
+            return self._pod(Pod.model_validate(write.object), gone=write.type == "DELETED")
+        return []
+
+    def _claim(self, claim: VGPUClaim, *, gone: bool) -> list[str]:
+        breaches = []
+        uid, name = claim.metadata.uid, claim.metadata.name
+        before = self._claims.pop(uid, None)
+        if not gone:
+            self._claims[uid] = claim
+            if claim.status.allocation and FINALIZER_IN_USE not in claim.metadata.finalizers:
+                breaches.append(f"claim {name} is allocated without its finalizer")
+        grant = before and _grant(before)
+        if grant and (gone or _grant(claim) != grant):
+            allocation, pod_uid = grant
+            pod = self._pods.get(pod_uid)
+            if pod and not pod.is_terminal and pod.spec.node_name == allocation.node_name:
+                breaches.append(f"claim {name} was freed while pod {pod.metadata.name} had it")
+        return breaches
+
+    def _pod(self, pod: Pod, *, gone: bool) -> list[str]:
+        uid = pod.metadata.uid
+        before = self._pods.pop(uid, None)
+        if gone:
+            return []
+        self._pods[uid] = pod
+        if not pod.is_bound or (before is not None and before.is_bound):
+            return []
+        grants = [grant for claim in self._claims.values() if (grant := _grant(claim))]
+        containers = (*pod.spec.init_containers, *pod.spec.containers)
+        asks = any(container.asked(self._slot) is not None for container in containers)
+        if asks and (pod.spec.node_name, uid) not in ((a.node_name, to) for a, to in grants):
+            return [f"pod {pod.metadata.name} was bound before a claim gave it cards there"]
+        return []
+
+
+def _grant(claim: VGPUClaim) -> tuple[Allocation, str] | None:
+    """The allocation that a pod may use, and the pod's UID; None where there is none."""
+    allocation, reserved = claim.status.allocation, claim.status.reserved_for
+    if allocation is None or reserved is None or not reserved.pod_uid:
+        return None
+    return allocation, reserved.pod_uid

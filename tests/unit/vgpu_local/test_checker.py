@@ -5,10 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 import orjson
+import pytest
 
-from builders import a_claim, a_device, a_request, an_allocated_device, an_allocation
+from builders import (
+    NODE,
+    a_claim,
+    a_container,
+    a_device,
+    a_pod,
+    a_request,
+    an_allocated_device,
+    an_allocation,
+)
+from vgpu_api.core import Pod
+from vgpu_api.names import FINALIZER_IN_USE
+from vgpu_api.v1alpha1 import ReservedFor, VGPUClaim, VGPUClaimStatus
 from vgpu_local.apiserver.storage import WriteEvent
-from vgpu_local.checker import excesses
+from vgpu_local.checker import breaches, excesses
 
 
 def wrote(kind: str, model: Any, version: int, type_: str = "MODIFIED") -> WriteEvent:
@@ -55,3 +68,72 @@ def test_a_deleted_claim_holds_nothing() -> None:
 
 def test_a_card_that_was_never_published_may_hold_nothing() -> None:
     assert excesses([wrote("vgpuclaims", holding("a", 1), 1)])
+
+
+# The rules of a claim's life.
+
+PROTECTED = {"finalizers": [FINALIZER_IN_USE]}
+
+
+def granted(pod_uid: str = "u1", *, protected: bool = True) -> VGPUClaim:
+    status = VGPUClaimStatus(
+        allocation=an_allocation(an_allocated_device(request="main", memory_mib=1)),
+        reserved_for=ReservedFor(pod_name="p", pod_uid=pod_uid),
+        conditions=[],
+    )
+    return a_claim("c", status=status, metadata=PROTECTED if protected else None)
+
+
+def a_pod_of_ours(*, node: str = "", uid: str = "u1", phase: str = "Pending") -> Pod:
+    return a_pod(
+        "p", uid=uid, node=node, phase=phase, containers=[a_container(limits={"nvidia.com/gpu": 1})]
+    )
+
+
+def pod_was(version: int, type_: str = "MODIFIED", **pod: str) -> WriteEvent:
+    return WriteEvent(type_, "pods", version, orjson.dumps(a_pod_of_ours(**pod).to_wire()))
+
+
+def claim_was(version: int, claim: VGPUClaim, type_: str = "MODIFIED") -> WriteEvent:
+    return wrote("vgpuclaims", claim, version, type_)
+
+
+def test_claim_then_binding_then_end_then_release_breaks_no_rule() -> None:
+    history = [
+        pod_was(1),
+        claim_was(2, granted()),
+        pod_was(3, node=NODE),
+        pod_was(4, node=NODE, phase="Succeeded"),
+        claim_was(5, a_claim("c", metadata=PROTECTED)),
+    ]
+    assert breaches(history) == []
+
+
+def test_an_allocation_without_its_finalizer_is_found() -> None:
+    assert breaches([claim_was(1, granted(protected=False))]) == [
+        "claim c is allocated without its finalizer (1)"
+    ]
+
+
+def test_a_claim_written_after_the_binding_is_found() -> None:
+    assert breaches([pod_was(1), pod_was(2, node=NODE), claim_was(3, granted())]) == [
+        "pod p was bound before a claim gave it cards there (2)"
+    ]
+
+
+def test_a_claim_of_another_pod_of_the_same_name_backs_no_binding() -> None:
+    assert breaches([claim_was(1, granted("u0")), pod_was(2), pod_was(3, node=NODE)])
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        claim_was(4, a_claim("c")),
+        claim_was(4, granted("u2")),
+        claim_was(4, granted(), "DELETED"),
+    ],
+    ids=["released", "given to another pod", "deleted"],
+)
+def test_a_claim_freed_under_its_pod_is_found(end: WriteEvent) -> None:
+    history = [pod_was(1), claim_was(2, granted()), pod_was(3, node=NODE), end]
+    assert "claim c was freed while pod p had it (4)" in breaches(history)

@@ -105,6 +105,11 @@ class Faults:
     def __post_init__(self) -> None:
         self._random = random.Random(self.seed)
 
+    def reseed(self, seed: int) -> None:
+        """Draw the shares anew, as if made with this seed."""
+        with self._lock:
+            self.seed, self._random = seed, random.Random(seed)
+
     def add(self, fault: Fault) -> Fault:
         """Arm a fault; returns it, to be handed to `remove` or `count`."""
         with self._lock:

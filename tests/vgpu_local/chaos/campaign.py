@@ -1,0 +1,244 @@
+"""One campaign: a cluster, a workload and faults, all from one seed, and the verdict."""
+
+from __future__ import annotations
+
+import logging
+import random
+import shutil
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from vgpu_api.resources import PODS, VGPU_CLAIMS
+from vgpu_local import checker
+from vgpu_local.chaos.faults import Injector
+from vgpu_local.chaos.pods import COUNT, NAMESPACE, Box, Shape
+from vgpu_local.chaos.remains import remains
+from vgpu_local.chaos.stage import Stage
+from vgpu_local.chaos.supervisor import Supervisor
+from vgpu_local.chaos.witness import Witness
+from vgpu_local.chaos.workload import play, script
+from vgpu_local.cluster import ClusterOptions, LocalCluster
+from vgpu_local.kubelet.worker import Pace
+from vgpu_local.nodes import a100_node, t4_node, v100_node
+from vgpu_local.readiness import plural
+from vgpu_local.scheduler.queue import Backoff
+
+FEWEST_FAULTS = 40
+FEWEST_OBJECTS = 150
+RUNS_WITHIN_S = 120.0
+# A lease of which the kubelet forgot before any container used it goes after two minutes.
+_GONE_WITHIN_S = 150.0
+_LASTS_S = 16.0
+_CARDS = 6
+
+_OPTIONS = ClusterOptions(
+    operators=2,
+    lease_s=3,
+    pace=Pace(first_retry=0.2, retry=1.0, first_restart=0.3, last_restart=2.0),
+    backoff=Backoff(first=0.2, last=1.0, between=0.1),
+)
+
+
+@dataclass(slots=True)
+class Verdict:
+    """How a campaign went.
+
+    Attributes:
+        findings: everything that was not as it must be; empty means that it passed.
+    """
+
+    seed: int
+    pods: int = 0
+    claims: int = 0
+    containers: int = 0
+    faults: int = 0
+    settled_s: float = 0.0
+    took_s: float = 0.0
+    findings: list[str] = field(default_factory=list)
+
+    def line(self) -> str:
+        """The verdict in one line."""
+        word = "FAILED" if self.findings else "passed"
+        return (
+            f"seed {self.seed}: {self.pods} pods, {self.claims} claims, {self.containers} "
+            f"containers, {self.faults} faults, settled {self.settled_s:.1f} s after the last, "
+            f"{self.took_s:.0f} s: {word}"
+        )
+
+
+class Unsettled(Exception):
+    """Something did not come about in time; the text says what."""
+
+
+def run(seed: int, kept: Path) -> Verdict:
+    """Run one campaign; what is needed to look into a failure is put into `kept`."""
+    began = time.monotonic()
+    verdict = Verdict(seed)
+    errors = _Errors(verdict.findings)
+    logger = logging.getLogger()
+    logger.addHandler(errors)
+    nodes = [t4_node("chaos-a", 2), v100_node("chaos-b", 2), a100_node("chaos-c", 2)]
+    try:
+        with LocalCluster(nodes, _OPTIONS) as cluster:
+            campaign = _Campaign(cluster, verdict)
+            try:
+                campaign.run()
+            except Unsettled as error:
+                verdict.findings.append(str(error))
+            finally:
+                campaign.end()
+            campaign.judge()
+            if verdict.findings:
+                campaign.keep(kept)
+                (kept / "stand-in.log").write_text("\n".join(errors.lines) + "\n")
+    finally:
+        logger.removeHandler(errors)
+    verdict.took_s = time.monotonic() - began
+    return verdict
+
+
+class _Campaign:
+    """The parts of a run, in the order in which they are needed."""
+
+    def __init__(self, cluster: LocalCluster, verdict: Verdict) -> None:
+        self._cluster = cluster
+        self._verdict = verdict
+        chance = random.Random(verdict.seed)
+        self._script = script(random.Random(chance.random()), lasts=_LASTS_S)
+        cluster.server.faults.reseed(verdict.seed)
+        folder = cluster.folder / "witness"
+        folder.mkdir()
+        self._witness = Witness(folder)
+        cluster.server.subscribe(self._witness.saw)
+        self._stage = Stage(cluster.api, folder)
+        self._supervisor = Supervisor([*cluster.operators, *cluster.agents.values()])
+        self._injector = Injector(
+            cluster, self._supervisor, random.Random(chance.random()), lasts=_LASTS_S
+        )
+
+    def run(self) -> None:
+        """Let it happen, and see that everything comes to rest.
+
+        Raises:
+            Unsettled: it does not.
+        """
+        self._supervisor.start()
+        with ThreadPoolExecutor(1) as pool:
+            playing = pool.submit(
+                self._cluster.run, play(self._script, self._stage), limit=_LASTS_S + RUNS_WITHIN_S
+            )
+            self._injector.run()
+            self._injector.end()
+            last = time.monotonic()
+            self._played(playing)
+        self._until(last + RUNS_WITHIN_S, self._stay_pending)
+        self._verdict.settled_s = time.monotonic() - last
+        self._leave_nothing()
+        self._fill_every_card()
+        self._leave_nothing()
+
+    def end(self) -> None:
+        """Stop what was started here."""
+        self._supervisor.stop()
+        self._verdict.pods, self._verdict.claims = self._stage.pods, self._stage.claims
+        self._verdict.containers = self._witness.records()
+        self._verdict.faults = self._injector.injected
+
+    def judge(self) -> None:
+        """Add everything that was not as it must be to the verdict."""
+        findings, history = self._verdict.findings, self._cluster.server.history()
+        findings += [f"over capacity: {excess}" for excess in checker.excesses(history)]
+        findings += checker.breaches(history)
+        findings += self._witness.verdicts()
+        findings += self._supervisor.findings
+        findings += self._stage.findings
+        if self._verdict.faults < FEWEST_FAULTS:
+            findings.append(f"only {self._verdict.faults} of {FEWEST_FAULTS} faults were injected")
+        if (count := self._stage.pods + self._stage.claims) < FEWEST_OBJECTS:
+            findings.append(f"only {count} of {FEWEST_OBJECTS} pods and claims were created")
+
+    def keep(self, folder: Path) -> None:
+        """Keep what is needed to look into it."""
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        for log in self._cluster.folder.glob("*.log"):
+            shutil.copy(log, folder)
+        (folder / "faults").write_text("\n".join(self._injector.log) + "\n")
+        (folder / "findings").write_text("\n".join(self._verdict.findings) + "\n")
+        with (folder / "history").open("wb") as file:
+            for write in self._cluster.server.history():
+                file.write(f"{write.type} {write.resource} ".encode() + write.raw + b"\n")
+
+    def _played(self, playing: Future[None]) -> None:
+        try:
+            playing.result()
+        except TimeoutError:
+            raise Unsettled("the workload did not come to its end") from None
+
+    # What must come about.
+
+    def _stay_pending(self) -> list[str]:
+        """The pods that fit and do not run."""
+        phases = self._phases()
+        return [
+            f"pod {name} fits, and is {phases.get(name)}"
+            for name in sorted(self._stage.staying)
+            if phases.get(name) != "Running"
+        ]
+
+    def _leave_nothing(self) -> None:
+        bound = {
+            pod["metadata"]["name"]
+            for pod in self._cluster.objects(plural(PODS), NAMESPACE)
+            if pod["spec"].get("nodeName")
+        }
+        self._verdict.findings += [
+            f"pod {name} has a node, and fits none" for name in sorted(bound & self._stage.hopeless)
+        ]
+        for resource in (PODS, VGPU_CLAIMS):
+            for found in self._cluster.objects(plural(resource), NAMESPACE):
+                deletion = self._stage.delete(resource, found["metadata"]["name"])
+                self._cluster.run(deletion)
+        self._until(time.monotonic() + _GONE_WITHIN_S, lambda: remains(self._cluster))
+
+    def _fill_every_card(self) -> None:
+        """Whatever leaked, and be it in a process's memory alone, would be missing now."""
+        whole = {COUNT: 1}
+        shape = Shape((Box("prepare", whole, "exit 0", "init"), Box("main", whole)))
+        names = [f"whole-{number}" for number in range(_CARDS)]
+        for name in names:
+            self._cluster.run(self._stage.pod(name, shape))
+
+        def missing() -> list[str]:
+            phases = self._phases()
+            return [f"pod {name} fits a card" for name in names if phases.get(name) != "Running"]
+
+        self._until(time.monotonic() + _GONE_WITHIN_S, missing)
+
+    def _phases(self) -> dict[str, str]:
+        pods = self._cluster.objects(plural(PODS), NAMESPACE)
+        return {pod["metadata"]["name"]: pod["status"].get("phase", "") for pod in pods}
+
+    def _until(self, deadline: float, left: Callable[[], list[str]]) -> None:
+        while found := left():
+            if time.monotonic() > deadline:
+                raise Unsettled("not in time: " + "; ".join(found))
+            time.sleep(0.1)
+
+
+class _Errors(logging.Handler):
+    """What the stand-in logs, for a failed run; an error is a finding too."""
+
+    def __init__(self, findings: list[str]) -> None:
+        super().__init__(logging.INFO)
+        self.lines: list[str] = []
+        self._findings = findings
+        self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(self.format(record))
+        if record.levelno >= logging.ERROR:
+            self._findings.append(f"{record.name}: {record.getMessage()}")

@@ -1,0 +1,112 @@
+"""What pods of a campaign look like: their shapes, and the script each of their containers runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from vgpu_api.names import ANNOTATION_CLAIM, ANNOTATION_CLAIM_TEMPLATE, GROUP, VERSION
+from vgpu_client.transport import Object
+
+NAMESPACE = "default"
+COUNT, MEMORY, CORES = "nvidia.com/gpu", "nvidia.com/gpumem", "nvidia.com/gpucores"
+PERCENT = "nvidia.com/gpumem-percentage"
+
+Limits = Mapping[str, int]
+
+# Of `$$$$` the kubelet makes `$$`. Written whole and renamed, so that nobody reads half a record.
+_TESTIFY = (
+    'f="$WITNESS/$POD_UID.$CONTAINER.$$$$"; cp "$VGPU_LIMIT_PAGE" "$f.page"; '
+    '{ date +%s.%N; echo "$NVIDIA_VISIBLE_DEVICES"; } > "$f.new"; mv "$f.new" "$f.seen"; '
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A container.
+
+    Attributes:
+        name: its name.
+        limits: what it asks for.
+        end: the shell command that it becomes once it has testified.
+        kind: whether it runs before, beside or as an app container.
+    """
+
+    name: str
+    limits: Limits
+    end: str = "exec sleep infinity"
+    kind: Literal["app", "init", "sidecar"] = "app"
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a pod asks for and how it ends."""
+
+    boxes: tuple[Box, ...]
+    restart: str = "Never"
+    claim: str = ""
+    template: str = ""
+    scheduler: str = ""
+
+    def ending(self, command: str) -> Shape:
+        """The same with apps that end like this."""
+        boxes = tuple(replace(b, end=command) if b.kind == "app" else b for b in self.boxes)
+        return replace(self, boxes=boxes)
+
+
+def one(limits: Limits, **rest: Any) -> Shape:
+    """A pod of one container."""
+    return Shape((Box("main", limits),), **rest)
+
+
+def pod(name: str, shape: Shape, witness: Path) -> Object:
+    """The pod's object; its containers testify into the folder `witness`."""
+    annotations = {ANNOTATION_CLAIM: shape.claim, ANNOTATION_CLAIM_TEMPLATE: shape.template}
+    spec: dict[str, Any] = {
+        "restartPolicy": shape.restart,
+        "terminationGracePeriodSeconds": 1,
+        "containers": [_container(box, witness) for box in shape.boxes if box.kind == "app"],
+        "initContainers": [_container(box, witness) for box in shape.boxes if box.kind != "app"],
+    }
+    if shape.scheduler:
+        spec["schedulerName"] = shape.scheduler
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "namespace": NAMESPACE,
+            "annotations": {key: value for key, value in annotations.items() if value},
+        },
+        "spec": spec,
+    }
+
+
+def _container(box: Box, witness: Path) -> dict[str, Any]:
+    return {
+        "name": box.name,
+        "image": "none",
+        "command": ["/bin/sh", "-c", _TESTIFY + box.end],
+        "env": [
+            {"name": "WITNESS", "value": str(witness)},
+            {"name": "CONTAINER", "value": box.name},
+            {"name": "POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}},
+        ],
+        **({"resources": {"limits": dict(box.limits)}} if box.limits else {}),
+        **({"restartPolicy": "Always"} if box.kind == "sidecar" else {}),
+    }
+
+
+def claim(
+    name: str, requests: Sequence[Mapping[str, Any]], *, immediate: bool = False, **spec: Any
+) -> Object:
+    """A claim's object."""
+    mode = {"bindingMode": "Immediate"} if immediate else {}
+    return {
+        "apiVersion": f"{GROUP}/{VERSION}",
+        "kind": "VGPUClaim",
+        "metadata": {"name": name, "namespace": NAMESPACE},
+        "spec": {"requests": [dict(request) for request in requests], **mode, **spec},
+    }

@@ -1,0 +1,40 @@
+"""What is left of a campaign when everything was deleted: nothing, or a leak."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from vgpu_api.resources import GPU_DEVICES, PODS, VGPU_CLAIMS
+from vgpu_local.chaos.pods import NAMESPACE
+from vgpu_local.cluster import LocalCluster
+from vgpu_local.readiness import plural
+
+
+def remains(cluster: LocalCluster) -> list[str]:
+    """Everything that should be gone, in words."""
+    return [*_objects(cluster), *_device_views(cluster), *_on_nodes(cluster)]
+
+
+def _objects(cluster: LocalCluster) -> Iterator[str]:
+    for resource in (PODS, VGPU_CLAIMS):
+        for found in cluster.objects(plural(resource), NAMESPACE):
+            metadata = found["metadata"]
+            keeps = metadata.get("finalizers")
+            yield f"{resource.kind} {metadata['name']}" + (f", kept by {keeps}" if keeps else "")
+
+
+def _device_views(cluster: LocalCluster) -> Iterator[str]:
+    for device in cluster.objects(plural(GPU_DEVICES)):
+        if held := device.get("status", {}).get("claims"):
+            yield f"device {device['metadata']['name']} shows {[c['name'] for c in held]}"
+
+
+def _on_nodes(cluster: LocalCluster) -> Iterator[str]:
+    for node in cluster.kubelets:
+        root = cluster.folder / node
+        state = json.loads((root / "agent" / "slots.json").read_text() or "{}").get("state", {})
+        for kind in ("leases", "holdings"):
+            yield from (f"{kind[:-1]} {name} on {node}" for name in state.get(kind, ()))
+        yield from (f"page {path.name} on {node}" for path in (root / "agent" / "slots").glob("*"))
+        yield from (f"CDI spec {path.name} on {node}" for path in (root / "cdi").glob("*"))

@@ -1,0 +1,127 @@
+"""Where the stories of a campaign are played: a user who tries again until it is done."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from vgpu_api.resources import PODS, VGPU_CLAIMS, Resource
+from vgpu_client.api import Api
+from vgpu_client.errors import AlreadyExists, ApiError, ClientError, Forbidden, Invalid, NotFound
+from vgpu_client.transport import Object
+from vgpu_local.chaos import pods
+from vgpu_local.chaos.pods import NAMESPACE, Shape
+
+_AGAIN_S = 0.15
+_INJECTED = "injected fault"
+
+
+class Refused(Exception):
+    """The API server said no, and it was not a fault of ours."""
+
+
+class Stage:
+    """A user of the cluster; all methods belong to the cluster's loop.
+
+    Attributes:
+        pods: how many were created, whatever became of them.
+        claims: the same.
+        staying: names of pods that must run in the end.
+        hopeless: names of pods that fit nowhere and must not run.
+        findings: what was refused and should not have been.
+    """
+
+    def __init__(self, api: Api, witness: Path) -> None:
+        self.pods = 0
+        self.claims = 0
+        self.staying: set[str] = set()
+        self.hopeless: set[str] = set()
+        self.findings: list[str] = []
+        self._api = api
+        self._witness = witness
+
+    async def pod(self, name: str, shape: Shape) -> str:
+        """Create a pod; returns its UID.
+
+        Raises:
+            Refused: it is not wanted.
+        """
+        created = await self._create(PODS, pods.pod(name, shape, self._witness))
+        self.pods += 1
+        return str(created["metadata"]["uid"])
+
+    async def claim(self, claim: Object) -> str:
+        """Create a claim; returns its UID.
+
+        Raises:
+            Refused: it is not wanted.
+        """
+        created = await self._create(VGPU_CLAIMS, claim)
+        self.claims += 1
+        return str(created["metadata"]["uid"])
+
+    async def edit(self, resource: Resource, name: str, changes: dict[str, Any]) -> bool:
+        """Change an object; False where it is not there or may not be changed so."""
+        while True:
+            try:
+                await self._api.merge_patch(resource, name, changes, namespace=NAMESPACE)
+                return True
+            except ClientError as error:
+                if isinstance(error, NotFound) or _is_final(error):
+                    return False
+            await asyncio.sleep(_AGAIN_S)
+
+    async def delete(self, resource: Resource, name: str, *, force: bool = False) -> None:
+        """Delete an object, at once where `force` is set."""
+        while True:
+            try:
+                await self._api.delete(
+                    resource, name, namespace=NAMESPACE, grace_s=0 if force else None
+                )
+                return
+            except NotFound:
+                return
+            except ClientError:
+                await asyncio.sleep(_AGAIN_S)
+
+    async def gone(self, resource: Resource, name: str, uid: str) -> None:
+        """Wait until there is no such object any more."""
+        found = await self.read(resource, name)
+        if found is not None and found["metadata"]["uid"] == uid:
+            await asyncio.sleep(_AGAIN_S)
+            await self.gone(resource, name, uid)
+
+    async def read(self, resource: Resource, name: str) -> Object | None:
+        """The object, if there is one."""
+        while True:
+            try:
+                return await self._api.get(resource, name, namespace=NAMESPACE)
+            except NotFound:
+                return None
+            except ClientError:
+                await asyncio.sleep(_AGAIN_S)
+
+    async def _create(self, resource: Resource, obj: Object) -> Object:
+        """Create an object, after a former one of its name is gone."""
+        unsure = False
+        while True:
+            try:
+                return await self._api.create(resource, obj)
+            except AlreadyExists:
+                # Perhaps it is ours: an answer was lost.
+                found = await self.read(resource, obj["metadata"]["name"])
+                if unsure and found and not found["metadata"].get("deletionTimestamp"):
+                    return found
+            except ClientError as error:
+                if _is_final(error):
+                    raise Refused(str(error)) from error
+                unsure = True
+            await asyncio.sleep(_AGAIN_S)
+
+
+def _is_final(error: ClientError) -> bool:
+    """Whether trying again is useless; webhooks that nobody serves come back."""
+    if not isinstance(error, ApiError) or error.message == _INJECTED:
+        return False
+    return isinstance(error, Forbidden | Invalid) or error.status == 400

@@ -1,0 +1,91 @@
+"""Starts our programs again when they have ended, as Deployment and DaemonSet would.
+
+What ended by our hand, or because a Lease was lost, is as it should be; every other end is a
+finding.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Iterable
+
+from vgpu_local.daemon import Daemon, DaemonDied
+
+_LOOK_S = 0.1
+_LEASE_LOST = ("LeadershipLost", "LeaseLost")
+
+
+class Supervisor:
+    """Watches over processes from a thread of its own, between `start` and `stop`.
+
+    Attributes:
+        findings: ends that nobody wanted.
+    """
+
+    def __init__(self, daemons: Iterable[Daemon]) -> None:
+        self.findings: list[str] = []
+        self._daemons = {daemon.name: daemon for daemon in daemons}
+        self._due: dict[str, float] = {}  # when a killed one starts again
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="supervisor", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End; the processes stay as they are."""
+        self._stop.set()
+        self._thread.join()
+
+    def daemon(self, name: str) -> Daemon:
+        """The process of that name."""
+        return self._daemons[name]
+
+    def kill(self, name: str, *, away_s: float) -> bool:
+        """Kill a process, to be started again later; False if it is away already."""
+        with self._lock:
+            if name in self._due:
+                return False
+            self._daemons[name].kill()
+            self._due[name] = time.monotonic() + away_s
+            return True
+
+    def mend(self) -> None:
+        """Start everything that is away, wake everything that is stopped."""
+        with self._lock:
+            for name in list(self._due):
+                self._restart(name)
+            for daemon in self._daemons.values():
+                daemon.signal(signal.SIGCONT)
+
+    def _run(self) -> None:
+        while not self._stop.wait(_LOOK_S):
+            self.look()
+
+    def look(self) -> None:
+        """Look at every process once."""
+        with self._lock:
+            self._look()
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        for name, due in list(self._due.items()):
+            if due <= now:
+                self._restart(name)
+        for name, daemon in self._daemons.items():
+            if name in self._due:
+                continue
+            try:
+                daemon.check()
+            except DaemonDied as error:
+                if not any(word in str(error) for word in _LEASE_LOST):
+                    self.findings.append(str(error))
+                self._due[name] = now + 0.3
+
+    def _restart(self, name: str) -> None:
+        self._due.pop(name, None)
+        self._daemons[name].start()

@@ -1,0 +1,143 @@
+"""What containers saw of their grants when they started, against what stood in the claims then.
+
+Each container of a campaign writes a record before anything else (`pods.py`); what claims said is
+noted with the time of each write, in the API server's thread.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from vgpu_api.quantity import MIB
+from vgpu_api.resources import VGPU_CLAIMS
+from vgpu_api.v1alpha1 import VGPUClaim
+from vgpu_local.apiserver.storage import WriteEvent
+from vgpu_local.readiness import plural
+from vgpu_nodeagent.enforcement.abi import PageState
+from vgpu_nodeagent.enforcement.page import read_page
+from vgpu_nodeagent.errors import PageDamaged
+
+Cards = tuple[tuple[str, int, int], ...]
+"""Of one container: UUID, MiB and cores of each card, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What a container saw when it started."""
+
+    pod_uid: str
+    container: str
+    pid: int
+    at: float
+    visible: str
+    page: Path
+
+
+@dataclass(slots=True)
+class Witness:
+    """Collects both sides; `saw` is to be subscribed to the API server's writes.
+
+    Attributes:
+        folder: where containers put their records.
+        findings: containers that were alive when their cards were given back.
+    """
+
+    folder: Path
+    findings: list[str] = field(default_factory=list)
+    _claims: dict[str, VGPUClaim] = field(default_factory=dict)
+    _told: dict[str, list[tuple[float, VGPUClaim | None]]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
+
+    def saw(self, write: WriteEvent) -> None:
+        """Note what a claim says from now on."""
+        if write.resource != plural(VGPU_CLAIMS):
+            return
+        claim = VGPUClaim.read(write.object)
+        uid = claim.metadata.uid
+        gone = write.type == "DELETED"
+        before = self._claims.get(uid)
+        self._claims[uid] = claim
+        self._told[uid].append((time.time(), None if gone else claim))
+        if before is not None and (kept := _grant(before)) and (gone or _grant(claim) != kept):
+            reserved = before.status.reserved_for
+            assert reserved is not None
+            for record in _records(self.folder, reserved.pod_uid):
+                if _lives(record):
+                    self.findings.append(
+                        f"container {record.container} of {reserved.pod_name} ran when the cards "
+                        f"of claim {claim.metadata.name} were given back"
+                    )
+
+    def verdicts(self) -> list[str]:
+        """Containers that saw anything but their own grant."""
+        return [*self.findings, *self._mismatches()]
+
+    def records(self) -> int:
+        """How many containers testified."""
+        return sum(1 for _ in _records(self.folder, "*"))
+
+    def _mismatches(self) -> Iterator[str]:
+        for record in _records(self.folder, "*"):
+            granted = self._granted(record)
+            try:
+                page = read_page(record.page)
+            except PageDamaged as error:
+                yield f"{_who(record)}: {error}"
+                continue
+            seen = tuple((d.uuid, d.memory_bytes // MIB, d.cores) for d in page.devices)
+            if page.state is not PageState.GRANT:
+                yield f"{_who(record)} started with a page that says {page.state.name}"
+            elif seen != granted:
+                yield f"{_who(record)} was limited to {seen}; its claim gave {granted}"
+            elif record.visible != ",".join(uuid for uuid, _, _ in granted or ()):
+                yield f"{_who(record)} was shown {record.visible}; its claim gave {granted}"
+
+    def _granted(self, record: Record) -> Cards | None:
+        """What the claims gave the container at the moment of its record."""
+        for told in self._told.values():
+            said = [claim for at, claim in told if at <= record.at]
+            if not said or said[-1] is None:
+                continue
+            status = said[-1].status
+            reserved, allocation = status.reserved_for, status.allocation
+            is_ours = reserved is not None and reserved.pod_uid == record.pod_uid
+            if is_ours and allocation is not None:
+                return tuple(
+                    (device.uuid, device.memory_mib, device.cores)
+                    for device in allocation.devices
+                    if device.request in (record.container, "")
+                )
+        return None
+
+
+def _grant(claim: VGPUClaim) -> tuple[str, ...]:
+    """What names an allocation that a pod may use; empty where there is none."""
+    allocation, reserved = claim.status.allocation, claim.status.reserved_for
+    if allocation is None or reserved is None or not reserved.pod_uid:
+        return ()
+    return (allocation.allocated_time, reserved.pod_uid)
+
+
+def _records(folder: Path, pod_uid: str) -> Iterator[Record]:
+    for path in folder.glob(f"{pod_uid}.*.seen"):
+        uid, container, pid, _ = path.name.split(".")
+        at, visible = path.read_text().split("\n")[:2]
+        yield Record(uid, container, int(pid), float(at), visible, path.with_suffix(".page"))
+
+
+def _lives(record: Record) -> bool:
+    """Whether the process still is; one that only waits to be reaped is not."""
+    try:
+        environment = Path(f"/proc/{record.pid}/environ").read_bytes()
+    except OSError:
+        return False
+    return f"POD_UID={record.pod_uid}".encode() in environment
+
+
+def _who(record: Record) -> str:
+    return f"container {record.container} of pod {record.pod_uid} (at {record.at:.3f})"
