@@ -29,11 +29,10 @@ from vgpu_api.names import SCHEDULER_ALIASES
 from vgpu_api.resources import Resource
 from vgpu_client.api import Api
 from vgpu_client.transport import Object
-from vgpu_local.apiserver import ApiServer
 from vgpu_local.assembly import admit_through, furnish, leave_on_terminate
 from vgpu_local.background import BackgroundLoop
 from vgpu_local.daemon import Daemon
-from vgpu_local.foundation import ExtenderAccess, Foundation, StandIn
+from vgpu_local.foundation import ExtenderAccess, Foundation, Server, StandIn
 from vgpu_local.kubelet.folders import make_folders
 from vgpu_local.kubelet.kubelet import Kubelet
 from vgpu_local.kubelet.process import ExecResult
@@ -176,6 +175,7 @@ class LocalCluster:
         self._api = self.run(self._connect())
         self._foundation.connected(self.api, self._loop)
         self.run(furnish(self.api))
+        self._foundation.furnished()
         self.run(self._start_services())
         for replica in self._replicas:
             self._start_operator(replica)
@@ -199,9 +199,8 @@ class LocalCluster:
         return self._api
 
     @property
-    def server(self) -> ApiServer:
-        """The stand-in API server, with its faults and history; a real one has neither."""
-        assert isinstance(self._foundation, StandIn), "this cluster has a real API server"
+    def server(self) -> Server:
+        """The API server, with its faults and history."""
         return self._foundation.server
 
     @property
@@ -272,7 +271,7 @@ class LocalCluster:
 
     def objects(self, resource: str, namespace: str | None = None) -> list[Object]:
         """Return the present objects of a kind, named `pods`, `vgpuclaims.vgpu.dev` and so on."""
-        return self._foundation.objects(resource, namespace)
+        return self.server.objects(resource, namespace)
 
     def exec(
         self,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -16,6 +16,9 @@ from vgpu_api.config import NvidiaConfig
 from vgpu_client.api import Api
 from vgpu_client.transport import Object
 from vgpu_local.apiserver import ApiServer
+from vgpu_local.apiserver.faults import Faults
+from vgpu_local.apiserver.storage import WriteEvent
+from vgpu_local.apiserver.watches import Break
 from vgpu_local.assembly import extender_config
 from vgpu_local.background import BackgroundLoop
 from vgpu_local.pki import Authority
@@ -51,8 +54,37 @@ class ExtenderAccess:
         return context
 
 
+class Server(Protocol):
+    """An API server that can be made to fail, and whose writes are remembered.
+
+    Attributes:
+        faults: arm faults here.
+    """
+
+    faults: Faults
+
+    def break_watches(self, resource: str = "*", how: Break = "drop") -> int:
+        """Break the streams now open; returns how many there were."""
+
+    def restart(self, *, down_for: float = 0.0) -> None:
+        """Cut all connections, be away for some seconds, and serve again at the same URL."""
+
+    def subscribe(self, listener: Callable[[WriteEvent], None]) -> None:
+        """Call `listener` after each write, in a thread of its own: be quick."""
+
+    def history(self) -> list[WriteEvent]:
+        """Every write since the start, in order."""
+
+    def objects(self, resource: str, namespace: str | None = None) -> list[Object]:
+        """The present objects of a kind, named `pods`, `vgpuclaims.vgpu.dev` and so on."""
+
+
 class Foundation(Protocol):
     """An API server and a scheduler."""
+
+    @property
+    def server(self) -> Server:
+        """The API server as our programs meet it, faults included."""
 
     def start(self, folder: Path) -> Path:
         """Start the API server; returns an administrator's kubeconfig."""
@@ -63,14 +95,14 @@ class Foundation(Protocol):
     def connected(self, api: Api, loop: BackgroundLoop) -> None:
         """A client is there, and the loop it belongs to; both are until `unschedule`."""
 
+    def furnished(self) -> None:
+        """Our kinds are served."""
+
     def schedule(self, extender: ExtenderAccess) -> None:
         """Start the scheduler."""
 
     def unschedule(self) -> None:
         """End the scheduler."""
-
-    def objects(self, resource: str, namespace: str | None = None) -> list[Object]:
-        """The present objects of a kind, named `pods`, `vgpuclaims.vgpu.dev` and so on."""
 
     def check(self) -> None:
         """Raise what ended a part of it."""
@@ -87,17 +119,20 @@ class StandIn:
         scheduler_names: the `schedulerName`s that the scheduler answers to.
         backoff: the scheduler's.
 
-    Attributes:
-        server: the API server, with its faults and history.
     """
 
     def __init__(
         self, *, authority: Authority, scheduler_names: frozenset[str], backoff: Backoff
     ) -> None:
-        self.server = ApiServer(authority=authority)
+        self._server = ApiServer(authority=authority)
         self._names = scheduler_names
         self._backoff = backoff
         self._scheduling: asyncio.Task[None] | None = None
+
+    @property
+    def server(self) -> ApiServer:
+        """The stand-in itself."""
+        return self._server
 
     def start(self, folder: Path) -> Path:
         """Serve."""
@@ -113,6 +148,9 @@ class StandIn:
         """What the scheduler will use."""
         self._api, self._loop = api, loop
 
+    def furnished(self) -> None:
+        """It remembers every write anyhow."""
+
     def schedule(self, extender: ExtenderAccess) -> None:
         """Start the scheduler on the cluster's loop."""
         config = extender_config(extender.place, extender.tls(), extender.nvidia)
@@ -124,10 +162,6 @@ class StandIn:
         if self._scheduling is not None:
             self._loop.run(_cancelled(self._scheduling), limit=10)
             self._scheduling = None
-
-    def objects(self, resource: str, namespace: str | None = None) -> list[Object]:
-        """Straight from the server's memory."""
-        return self.server.objects(resource, namespace)
 
     def check(self) -> None:
         """Raise what ended the scheduler."""

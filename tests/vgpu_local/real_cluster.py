@@ -6,15 +6,18 @@ scheduler's configuration is the one that an administrator would write for us.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from vgpu_api import resources
 from vgpu_api.names import SCHEDULER_ALIASES
-from vgpu_api.resources import Resource
+from vgpu_api.resources import GPU_DEVICES, NODES, PODS, VGPU_CLAIMS, Resource
 from vgpu_client.api import Api
 from vgpu_client.transport import Object
+from vgpu_local.apiserver.storage import WriteEvent
+from vgpu_local.apiserver.watches import Break
 from vgpu_local.background import BackgroundLoop
 from vgpu_local.cluster import ClusterOptions, LocalCluster
 from vgpu_local.control_plane import ControlPlane, Options
@@ -22,12 +25,15 @@ from vgpu_local.fault_proxy import FaultProxy
 from vgpu_local.foundation import ExtenderAccess
 from vgpu_local.nodes import GpuNode
 from vgpu_local.readiness import plural
+from vgpu_local.recorder import Recorder
 
 _KINDS = {
     plural(resource): resource
     for resource in vars(resources).values()
     if isinstance(resource, Resource)
 }
+
+_RECORDED = (PODS, NODES, VGPU_CLAIMS, GPU_DEVICES)
 
 
 def real_cluster(
@@ -37,6 +43,63 @@ def real_cluster(
 ) -> LocalCluster:
     """Describe a cluster on a real control plane; nothing is started yet."""
     return LocalCluster(nodes, options, foundation or RealControlPlane())
+
+
+class RealServer:
+    """A real API server behind a fault proxy, its writes recorded past the proxy.
+
+    Attributes:
+        faults: arm faults here; they befall our programs and nobody else.
+    """
+
+    def __init__(self, proxy: FaultProxy, api: Api, loop: BackgroundLoop) -> None:
+        """Record from now on; kinds of ours are recorded from `furnished` on."""
+        self.faults = proxy.faults
+        self._proxy = proxy
+        self._api = api
+        self._loop = loop
+        self._recorder = Recorder(api, _RECORDED)
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def furnished(self) -> None:
+        """The kinds are served: begin to record."""
+        self._tasks = self._loop.run(self._recorder.start())
+
+    def break_watches(self, resource: str = "*", how: Break = "drop") -> int:
+        """Break the streams of our programs."""
+        return self._proxy.break_watches(resource, how)
+
+    def restart(self, *, down_for: float = 0.0) -> None:
+        """To our programs it looks like a restart."""
+        self._proxy.restart(down_for=down_for)
+
+    def subscribe(self, listener: Callable[[WriteEvent], None]) -> None:
+        """Called when the recorder hears of a write."""
+        self._recorder.subscribe(listener)
+
+    def history(self) -> list[WriteEvent]:
+        """The recorded kinds' writes.
+
+        Raises:
+            Exception: what made a gap in the record.
+        """
+        self.check()
+        return self._recorder.history()
+
+    def objects(self, resource: str, namespace: str | None = None) -> list[Object]:
+        """A list, as new as any."""
+        listing = self._loop.run(self._api.list(_KINDS[resource], namespace=namespace), limit=60)
+        return list(listing.items)
+
+    def check(self) -> None:
+        """Raise what made a gap in the record."""
+        for task in self._tasks:
+            if task.done():
+                task.result()
+
+    def stop(self) -> None:
+        """Record no more."""
+        self._loop.run(_cancelled(self._tasks))
 
 
 class RealControlPlane:
@@ -50,6 +113,13 @@ class RealControlPlane:
         self._plane = ControlPlane(Options(controllers=True))
         self._seed = seed
         self._proxy: FaultProxy | None = None
+        self._server: RealServer | None = None
+
+    @property
+    def server(self) -> RealServer:
+        """The API server; there is one as soon as there is a client."""
+        assert self._server is not None, "the control plane was not started"
+        return self._server
 
     def start(self, folder: Path) -> Path:
         """Start etcd, API server and controllers; they have a folder of their own."""
@@ -59,36 +129,34 @@ class RealControlPlane:
         self._folder = folder
         return self._plane.kubeconfig
 
-    @property
-    def proxy(self) -> FaultProxy:
-        """What our programs, and they alone, reach the API server through; arm faults here."""
-        assert self._proxy is not None, "the control plane was not started"
-        return self._proxy
-
     def kubeconfig_of(self, user: str) -> Path:
         """The administrator's rights, through the proxy."""
+        assert self._proxy is not None, "the control plane was not started"
         path = self._folder / f"{user}.kubeconfig"
-        return self.proxy.kubeconfig(self._plane.kubeconfig, path, user=user)
+        return self._proxy.kubeconfig(self._plane.kubeconfig, path, user=user)
 
     def connected(self, api: Api, loop: BackgroundLoop) -> None:
         """What reads objects."""
-        self._api, self._loop = api, loop
+        assert self._proxy is not None, "the control plane was not started"
+        self._server = RealServer(self._proxy, api, loop)
+
+    def furnished(self) -> None:
+        """Record what is written from now on."""
+        self.server.furnished()
 
     def schedule(self, extender: ExtenderAccess) -> None:
         """Start kube-scheduler with our extender."""
         self._plane.start_scheduler(scheduler_configuration(extender))
 
     def unschedule(self) -> None:
-        """It ends with all others."""
-
-    def objects(self, resource: str, namespace: str | None = None) -> list[Object]:
-        """A list, as new as any."""
-        listing = self._loop.run(self._api.list(_KINDS[resource], namespace=namespace), limit=60)
-        return list(listing.items)
+        """End what uses the cluster's loop; kube-scheduler ends with all others."""
+        if self._server is not None:
+            self._server.stop()
 
     def check(self) -> None:
-        """Raise RuntimeError when one of the programs has ended."""
+        """Raise what ended a program, or made a gap in the record."""
         self._plane.check()
+        self.server.check()
 
     def stop(self) -> None:
         """End all."""
@@ -131,3 +199,9 @@ def scheduler_configuration(extender: ExtenderAccess) -> dict[str, Any]:
             }
         ],
     }
+
+
+async def _cancelled(tasks: Sequence[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

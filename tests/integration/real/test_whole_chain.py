@@ -16,11 +16,12 @@ from vgpu_api.resources import GPU_DEVICES, PODS, VGPU_CLAIMS
 from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_client.errors import ApiError, Invalid
 from vgpu_local.apiserver import Fault
+from vgpu_local.checker import excesses
 from vgpu_local.cluster import LocalCluster
 from vgpu_local.demo import PROBE
 from vgpu_local.nodes import a100_node, t4_node, v100_node
 from vgpu_local.programs import ROOT
-from vgpu_local.real_cluster import RealControlPlane, real_cluster
+from vgpu_local.real_cluster import real_cluster
 
 EXAMPLES = ROOT / "examples"
 CLAIMS = "vgpuclaims.vgpu.dev"
@@ -31,14 +32,9 @@ pytestmark = [pytest.mark.xdist_group("real-cluster"), pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")
-def plane() -> RealControlPlane:
-    return RealControlPlane(seed=4)
-
-
-@pytest.fixture(scope="module")
-def running_cluster(plane: RealControlPlane) -> Iterator[LocalCluster]:
+def running_cluster() -> Iterator[LocalCluster]:
     nodes = [t4_node("t4", 4), v100_node("v100"), a100_node("a100")]
-    with real_cluster(nodes, foundation=plane) as cluster:
+    with real_cluster(nodes) as cluster:
         yield cluster
 
 
@@ -194,6 +190,9 @@ def test_30_pods_at_once_all_run_and_each_sees_exactly_its_own(whole: LocalClust
         assert allocation is not None
         granted = {card.uuid: card.memory_mib * MIB for card in allocation.devices}
         assert seen_inside(whole, name) == granted
+    history = whole.server.history()
+    assert sum(write.resource == CLAIMS for write in history) > AT_ONCE
+    assert excesses(history) == []
 
 
 def test_what_a_deleted_pod_held_is_free_and_nothing_of_it_is_left(whole: LocalCluster) -> None:
@@ -241,7 +240,7 @@ def test_a_pod_that_kube_scheduler_set_aside_wakes_when_a_card_is_uncordoned(
     try:
         create(whole, a_pod("patient", gpu=1, gpumem=2048))
         whole.wait_for(PODS, "patient", is_set_aside)
-        assert claim_says(whole, "patient", "CardCordoned")
+        until(whole, lambda: claim_says(whole, "patient", "CardCordoned"))
     finally:
         cordon(whole, cordoned=False)
     running(whole, "patient")
@@ -270,9 +269,9 @@ def test_a_pod_that_no_filter_asks_about_is_nominated_to_where_its_cards_are(
 
 
 def test_pods_run_though_a_share_of_our_programs_requests_goes_wrong(
-    whole: LocalCluster, plane: RealControlPlane
+    whole: LocalCluster,
 ) -> None:
-    faults = plane.proxy.faults
+    faults = whole.server.faults
     armed = [
         faults.add(Fault(action="status", code=503, verb=verb, share=0.1, times=None))
         for verb in ("patch", "create", "list", "get")
@@ -281,7 +280,7 @@ def test_pods_run_though_a_share_of_our_programs_requests_goes_wrong(
     names = [f"faulty-{number}" for number in range(8)]
     for name in names:
         create_patiently(whole, a_pod(name, gpu=1, gpumem=1500))
-    plane.proxy.break_watches("*", "drop")
+    whole.server.break_watches("*", "drop")
     until(whole, lambda: phases(whole).count("Running") == len(names), limit=90)
     befell = sum(faults.count(fault) for fault in armed)
     faults.clear()
