@@ -73,7 +73,7 @@ class Operator:
         clock = Clock(monotonic=time.monotonic, unix=time.time)
         books = Books()
         self._ledger = Ledger(config=config.cluster, on_change=self._wake)
-        statuses = StatusWriter(api, VGPU_CLAIMS)
+        statuses = StatusWriter(api, VGPU_CLAIMS, budget_s=elector.remaining_s)
         writer = ClaimWriter(
             api,
             statuses,
