@@ -1,0 +1,198 @@
+"""The life of a claim on a whole cluster: made, used, kept while in use, released, gone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from vgpu_api.names import ANNOTATION_CLAIM, ANNOTATION_CLAIM_TEMPLATE, FINALIZER_IN_USE
+from vgpu_api.resources import PODS, VGPU_CLAIMS
+from vgpu_local.checker import excesses
+from vgpu_local.cluster import ClusterOptions, LocalCluster
+from vgpu_local.nodes import T4, gpu_node
+from vgpu_local.steps import (
+    a_claim,
+    a_container,
+    a_pod,
+    claim,
+    claim_name,
+    create,
+    delete_claim,
+    delete_pod,
+    empty,
+    memory_seen,
+    reason,
+    running,
+    until,
+)
+
+pytestmark = [pytest.mark.xdist_group("local-cluster"), pytest.mark.timeout(180)]
+
+WHOLE = {"nvidia.com/gpu": 1}
+
+
+@pytest.fixture(scope="module")
+def module_cluster() -> Iterator[LocalCluster]:
+    with LocalCluster([gpu_node("one", [T4])], ClusterOptions(lease_s=4)) as cluster:
+        yield cluster
+        assert excesses(cluster.server.history()) == []
+
+
+@pytest.fixture
+def cluster(module_cluster: LocalCluster) -> Iterator[LocalCluster]:
+    yield module_cluster
+    empty(module_cluster)
+
+
+def a_user(name: str, of: str, **fields: Any) -> dict[str, Any]:
+    """A pod that uses a claim."""
+    return a_pod(name, a_container(), annotations={ANNOTATION_CLAIM: of}, **fields)
+
+
+def names(cluster: LocalCluster) -> set[str]:
+    found = cluster.server.objects("vgpuclaims.vgpu.dev", "default")
+    return {claim["metadata"]["name"] for claim in found}
+
+
+def test_a_pod_made_anew_under_its_name_gets_a_claim_of_its_own_after_the_first_let_go(
+    cluster: LocalCluster,
+) -> None:
+    """As a StatefulSet does it: the same name at once, and only one card to have."""
+    seen = []
+    for _ in range(3):
+        create(cluster, a_pod("db-0", a_container(limits=WHOLE)))
+        pod = running(cluster, "db-0", limit=60)
+        found = claim(cluster, claim_name(pod), lambda status: status.get("state") == "InUse")
+        assert found["status"]["reservedFor"]["podUID"] == pod["metadata"]["uid"]
+        seen.append(found["metadata"]["uid"])
+        delete_pod(cluster, "db-0")
+        until(cluster, lambda: not cluster.server.objects("pods", "default"))
+    assert len(set(seen)) == 3
+
+
+def test_the_pods_of_a_deployment_run_at_once_on_copies_of_one_template(
+    cluster: LocalCluster,
+) -> None:
+    create(cluster, a_claim("shape", {"memory": "3Gi"}))
+    annotations = {ANNOTATION_CLAIM_TEMPLATE: "shape"}
+    for number in range(4):
+        create(cluster, a_pod(f"web-{number}", a_container(), annotations=annotations))
+    for number in range(4):
+        pod = running(cluster, f"web-{number}")
+        assert memory_seen(cluster, f"web-{number}") == [3072]
+        assert claim_name(pod) in names(cluster)
+    claim(cluster, "shape", lambda status: reason(status) == "Template")
+
+
+def test_a_claim_without_a_ttl_is_kept_released_and_serves_the_next_pod(
+    cluster: LocalCluster,
+) -> None:
+    create(cluster, a_claim("kept", {"memory": "4Gi"}))
+    for number in range(2):
+        create(cluster, a_user(f"uses-{number}", "kept"))
+        running(cluster, f"uses-{number}")
+        assert memory_seen(cluster, f"uses-{number}") == [4096]
+        delete_pod(cluster, f"uses-{number}")
+        claim(
+            cluster,
+            "kept",
+            lambda status: status.get("state") == "Released" and "allocation" not in status,
+        )
+
+
+def test_a_claim_with_a_ttl_goes_after_its_pod(cluster: LocalCluster) -> None:
+    create(cluster, a_claim("passing", {"memory": "4Gi"}, ttlSecondsAfterUnused=1))
+    create(cluster, a_user("uses", "passing"))
+    running(cluster, "uses")
+    delete_pod(cluster, "uses")
+    until(cluster, lambda: "passing" not in names(cluster))
+
+
+def test_a_claim_that_is_deleted_while_its_pod_runs_keeps_its_cards_and_goes_with_it(
+    cluster: LocalCluster,
+) -> None:
+    create(cluster, a_claim("going", {}))
+    create(cluster, a_user("uses", "going"))
+    running(cluster, "uses")
+    delete_claim(cluster, "going")
+    create(cluster, a_pod("waits", a_container(limits=WHOLE)))
+    waiting = cluster.wait_for(PODS, "waits", lambda _: True)
+    claim(cluster, claim_name(waiting), lambda status: reason(status).startswith("Card"))
+    kept = cluster.wait_for(VGPU_CLAIMS, "going", lambda _: True)
+    assert kept["metadata"]["finalizers"] == [FINALIZER_IN_USE]
+    assert kept["status"]["allocation"]
+    delete_pod(cluster, "uses")
+    running(cluster, "waits", limit=60)
+    assert "going" not in names(cluster)
+
+
+def test_a_pod_deleted_by_force_frees_its_card_only_when_its_container_is_gone(
+    cluster: LocalCluster,
+) -> None:
+    create(cluster, a_pod("forced", a_container(limits=WHOLE)))
+    pod = running(cluster, "forced")
+    name = claim_name(pod)
+    claim(cluster, name, lambda status: status.get("state") == "InUse")
+    delete_pod(cluster, "forced", grace_s=0)
+    until(cluster, lambda: name not in names(cluster))
+    last = [
+        write.object
+        for write in cluster.server.history()
+        if write.resource == "vgpuclaims.vgpu.dev" and write.object["metadata"]["name"] == name
+    ]
+    freed = next(
+        c
+        for c in last
+        if c["metadata"].get("deletionTimestamp") and not c["status"].get("allocation")
+    )
+    released = [c for c in freed["status"]["conditions"] if c["type"] == "Released"]
+    assert released[0]["status"] == "True"
+
+
+def test_an_immediate_claim_has_its_card_before_its_pod_and_serves_it(
+    cluster: LocalCluster,
+) -> None:
+    create(cluster, a_claim("now", {"memory": "8Gi"}, bindingMode="Immediate"))
+    held = claim(cluster, "now", lambda status: status.get("allocation"))
+    assert "reservedFor" not in held["status"]
+    create(cluster, a_user("uses", "now"))
+    pod = running(cluster, "uses")
+    assert memory_seen(cluster, "uses") == [8192]
+    used = claim(cluster, "now", lambda status: status.get("state") == "InUse")
+    assert used["status"]["reservedFor"]["podUID"] == pod["metadata"]["uid"]
+    assert used["status"]["allocation"] == held["status"]["allocation"]
+
+
+def test_a_claim_for_several_containers_is_decided_together(cluster: LocalCluster) -> None:
+    requests = [{"name": "left", "memory": "2Gi"}, {"name": "right", "memory": "6Gi"}]
+    create(cluster, a_claim("both", *requests))
+    pod = a_pod(
+        "pair",
+        a_container("left"),
+        a_container("right"),
+        annotations={ANNOTATION_CLAIM: "both"},
+    )
+    create(cluster, pod)
+    running(cluster, "pair")
+    assert memory_seen(cluster, "pair", container="left") == [2048]
+    assert memory_seen(cluster, "pair", container="right") == [6144]
+
+
+def test_a_running_pod_whose_annotation_is_changed_keeps_its_claim(cluster: LocalCluster) -> None:
+    for name in ("first", "second"):
+        create(cluster, a_claim(name, {"memory": "4Gi"}))
+    create(cluster, a_user("uses", "first"))
+    running(cluster, "uses")
+    changes = {"metadata": {"annotations": {ANNOTATION_CLAIM: "second"}}}
+    cluster.run(cluster.api.merge_patch(PODS, "uses", changes, namespace="default"))
+    cluster.operator.kill()
+    cluster.operator.start()
+    cluster.wait_ready()
+    create(cluster, a_user("other", "second"))
+    running(cluster, "other", limit=60)
+    first = claim(cluster, "first", lambda status: status.get("state") == "InUse")
+    assert first["status"]["reservedFor"]["podName"] == "uses"
+    second = claim(cluster, "second", lambda status: status.get("state") == "InUse")
+    assert second["status"]["reservedFor"]["podName"] == "other"
