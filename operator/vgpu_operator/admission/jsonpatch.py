@@ -57,3 +57,18 @@ class JsonPatch:
 def _escaped(step: Step) -> str:
     """One step of a JSON pointer (RFC 6901)."""
     return str(step).replace("~", "~0").replace("/", "~1")
+
+
+def applied(document: dict[str, Any], operations: list[Operation]) -> dict[str, Any]:
+    """A copy of the document with operations as `JsonPatch` makes them: add and replace."""
+    result = copy.deepcopy(document)
+    for operation in operations:
+        steps = [
+            step.replace("~1", "/").replace("~0", "~") for step in operation["path"][1:].split("/")
+        ]
+        parent: Any = result
+        for step in steps[:-1]:
+            parent = parent[int(step)] if isinstance(parent, list) else parent[step]
+        last: Step = int(steps[-1]) if isinstance(parent, list) else steps[-1]
+        parent[last] = copy.deepcopy(operation["value"])
+    return result

@@ -1,0 +1,1 @@
+"""kubectl-vgpu: what a person asks from a terminal. `simulate` needs no cluster."""

@@ -1,0 +1,157 @@
+"""The command line of kubectl-vgpu: `kubectl vgpu simulate …`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from vgpu_api.errors import VgpuError
+from vgpu_operator.cli.cluster import Cluster
+from vgpu_operator.cli.documents import (
+    BadDocument,
+    json_file,
+    json_lines,
+    manifest,
+    read_case,
+    read_state,
+)
+from vgpu_operator.cli.simulate import Result, answer, question_of, refusal
+
+BAD_INPUT = 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; returns the exit status: 2 for input that cannot be used."""
+    options = _parser().parse_args(arguments)
+    try:
+        if options.cases is not None:
+            _cases(options)
+        else:
+            if options.state is None or (options.file is None) == (options.many is None):
+                raise BadDocument("simulate: give --cases, or --state with -f or --many")
+            _one(options) if options.many is None else _many(options)
+    except VgpuError as error:
+        print(f"kubectl-vgpu: {' '.join(str(error).split())}", file=sys.stderr)
+        return BAD_INPUT
+    except BrokenPipeError:
+        sys.stderr.close()
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="kubectl-vgpu", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    simulate = commands.add_parser(
+        "simulate", help="where would a pod or claim go, without a cluster"
+    )
+    simulate.add_argument("--state", type=Path, help="nodes, cards, quotas and claims: a JSON file")
+    simulate.add_argument("-f", "--file", type=Path, help="a pod or VGPUClaim: YAML; - for stdin")
+    simulate.add_argument("--cases", type=Path, help="one question a line, each with its state")
+    simulate.add_argument(
+        "--many", type=Path, help="a pod or claim a line; each one placed is held"
+    )
+    simulate.add_argument("--admit", action="store_true", help="put pods through admission first")
+    simulate.add_argument("-o", "--output", choices=("text", "json"), default="text")
+    return parser
+
+
+def _one(options: argparse.Namespace) -> None:
+    cluster = _cluster(options)
+    text = sys.stdin.read() if str(options.file) == "-" else None
+    document = manifest(options.file, text)
+    try:
+        question = question_of(document, cluster, admit=options.admit)
+    except VgpuError as error:
+        raise BadDocument(f"{options.file}: {error}") from error
+    result, _ = answer(question, cluster)
+    identity = (document.get("metadata") or {}).get("name", "")
+    if options.output == "json":
+        print(json.dumps({"id": identity, **result}, indent=2))
+    else:
+        print(_in_words(identity, result))
+
+
+def _cases(options: argparse.Namespace) -> None:
+    for source, line in json_lines(options.cases):
+        case = read_case(line, source=source)
+        cluster = Cluster(read_state(case.state, source=source), source=source)
+        document = _claim(case.claim) if case.claim is not None else case.pod or {}
+        print(json.dumps({"id": case.id, **_answered(document, cluster, options)[0]}))
+
+
+def _many(options: argparse.Namespace) -> None:
+    """Each in turn; what is placed stays."""
+    cluster = _cluster(options)
+    placed = refused = 0
+    for source, line in json_lines(options.many):
+        if not isinstance(line, dict):
+            raise BadDocument(f"{source}: not a pod or a claim")
+        result, held = _answered(line, cluster, options, explain=False)
+        name = (line.get("metadata") or {}).get("name", source)
+        placed += held
+        refused += not held
+        print(
+            json.dumps({"id": name, **result}) if options.output == "json" else _line(name, result)
+        )
+    summary = {"placed": placed, "refused": refused, "utilisation": cluster.utilisation()}
+    print(json.dumps(summary) if options.output == "json" else _summed(summary))
+
+
+def _answered(
+    document: Mapping[str, Any],
+    cluster: Cluster,
+    options: argparse.Namespace,
+    *,
+    explain: bool = True,
+) -> tuple[Result, bool]:
+    """One of many: what cannot be understood is refused, and the next is looked at."""
+    try:
+        question = question_of(document, cluster, admit=options.admit)
+    except VgpuError as error:
+        return refusal(str(error)), False
+    result, plan = answer(question, cluster, explain=explain)
+    if question is None or plan is None or plan.refused:
+        return result, False
+    if not explain:
+        cluster.hold(question.spec, plan, namespace=question.namespace)
+    return result, True
+
+
+def _cluster(options: argparse.Namespace) -> Cluster:
+    source = str(options.state)
+    return Cluster(read_state(json_file(options.state), source=source), source=source)
+
+
+def _claim(raw: Mapping[str, Any]) -> dict[str, Any]:
+    return {"kind": "VGPUClaim", "metadata": {"name": "claim"}, **raw}
+
+
+def _line(name: str, result: Result) -> str:
+    if result["refused"] is not None:
+        return f"{name}: refused: {result['refused']}"
+    cards = ", ".join(
+        f"{card['uuid']} ({card['memoryMiB']} MiB, {card['cores']} % for {card['container']})"
+        for card in result["devices"]
+    )
+    return f"{name}: {result['node']}: {cards}"
+
+
+def _in_words(name: str, result: Result) -> str:
+    lines = [_line(name, result)]
+    for node, facts in result["nodes"].items():
+        why = facts["reasons"] or ("chosen" if node == result["node"] else "would serve")
+        lines.append(f"  {node}: score {facts['score']:.2f}: {why}")
+    return "\n".join(lines)
+
+
+def _summed(summary: Mapping[str, Any]) -> str:
+    used = ", ".join(f"{name} {percent} %" for name, percent in summary["utilisation"].items())
+    return f"{summary['placed']} placed, {summary['refused']} refused; in use: {used}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

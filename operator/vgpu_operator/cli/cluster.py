@@ -1,0 +1,188 @@
+"""A cluster that exists on paper only: the columns, quotas and claims of a state file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pydantic import ValidationError
+
+from vgpu_api import names
+from vgpu_api.conditions import READY
+from vgpu_api.config import ClusterConfig
+from vgpu_api.config.cluster import read_cluster_config
+from vgpu_api.core import Node, Pod, ResourceQuota
+from vgpu_api.core.node import NodeStatus
+from vgpu_api.core.quota import ResourceQuotaSpec
+from vgpu_api.errors import BadInput
+from vgpu_api.reasons import Tally
+from vgpu_api.v1alpha1 import Allocation, Condition, Metadata, VGPUClaim, VGPUClaimSpec
+from vgpu_operator.admission.wording import describe
+from vgpu_operator.ask import Ask
+from vgpu_operator.cli.documents import BadDocument, DeviceState, NodeEntry, State
+from vgpu_operator.dialects.hami_annotations import DEVICE_POLICIES
+from vgpu_operator.ledger import node_admits
+from vgpu_operator.ledger.cards import cordoned_uuids, state_of
+from vgpu_operator.ledger.holdings import NOTHING, Holding, holding_of
+from vgpu_operator.ledger.quotas import Quotas
+from vgpu_operator.placement import Card, Columns, Plan, place
+
+
+class Cluster:
+    """What a state file says, ready to be decided on.
+
+    Args:
+        state: The file, checked.
+        source: Its name, for errors.
+
+    Raises:
+        BadDocument: the configuration, a claim or a node's policy cannot be read.
+    """
+
+    def __init__(self, state: State, *, source: str) -> None:
+        try:
+            self.config: ClusterConfig = read_cluster_config(state.config)
+        except BadInput as error:
+            raise BadDocument(f"{source}: config.{error}") from error
+        self.columns = Columns()
+        self.nodes: dict[str, Node] = {}
+        self.claims: dict[tuple[str, str], VGPUClaim] = {}
+        self._numbers: dict[str, int] = {}  # by UUID
+        self._quotas = Quotas(config=self.config)
+        for at, entry in enumerate(state.nodes):
+            self._add_node(entry, f"{source}: nodes[{at}]")
+        for at, quota in enumerate(state.quotas):
+            metadata = Metadata(name=str(at), namespace=quota.namespace, resource_version="1")
+            self._quotas.apply(
+                ResourceQuota(metadata=metadata, spec=ResourceQuotaSpec(hard=quota.hard))
+            )
+        for at, raw in enumerate(state.claims):
+            self._add_claim(raw, f"{source}: claims[{at}]")
+
+    def claim(self, namespace: str, name: str) -> VGPUClaim | None:
+        """A claim, or a template of claims, of the state."""
+        return self.claims.get((namespace, name))
+
+    def decide(
+        self, spec: VGPUClaimSpec, *, namespace: str, pod: Pod | None
+    ) -> tuple[Plan, Mapping[str, Tally]]:
+        """Where it goes, and the nodes that the pod rules out itself. Nothing is held."""
+        ruled_out: dict[str, Tally] = {}
+        for name, node in self.nodes.items():
+            reason = None if pod is None else node_admits(pod, node)
+            if reason is not None:
+                ruled_out[name] = Tally({reason: 1}, 1)
+        plan = place(
+            self.columns,
+            Ask.of(spec, self.config),
+            [name for name in self.nodes if name not in ruled_out],
+            budget=self._quotas.left(namespace),
+        )
+        return Plan(plan.node, plan.grants, {**ruled_out, **plan.refusals}), ruled_out
+
+    def hold(self, spec: VGPUClaimSpec, plan: Plan, *, namespace: str) -> None:
+        """From now on this claim holds its cards."""
+        self._hold(namespace, holding_of(spec, plan.allocation(allocated_time="")))
+
+    def utilisation(self) -> dict[str, float]:
+        """The used part of all slots, cores and memory, in percent."""
+        columns = self.columns
+        cards = list(self._numbers.values())
+        totals = {
+            "slots": (columns.slots_used, columns.slots),
+            "cores": (columns.cores_used, columns.cores),
+            "memory": (columns.memory_used, columns.memory),
+        }
+        return {
+            name: round(100 * sum(used[c] for c in cards) / (sum(all_[c] for c in cards) or 1), 2)
+            for name, (used, all_) in totals.items()
+        }
+
+    def _add_node(self, entry: NodeEntry, source: str) -> None:
+        node = Node(
+            metadata=Metadata(name=entry.name, labels=entry.labels, annotations=entry.annotations),
+            status=NodeStatus(conditions=[Condition(type=READY, status="True")]),
+        )
+        written = entry.annotations.get(names.HAMI_DEVICE_POLICY, "")
+        for word in filter(None, (part.strip().lower() for part in written.split(","))):
+            if word not in DEVICE_POLICIES:
+                raise BadDocument(
+                    f"{source}.annotations[{names.HAMI_DEVICE_POLICY}]: {word!r} is not one of "
+                    f"{', '.join(DEVICE_POLICIES)}"
+                )
+        self.nodes[entry.name] = node
+        cordoned = cordoned_uuids(node)
+        links = _links(entry)
+        for at, device in enumerate(entry.devices):
+            card = self._card(entry.name, at, device, links[device.uuid], cordoned)
+            number = self.columns.put_card(card)
+            self._numbers[device.uuid] = number
+            self.columns.set_used(
+                number,
+                slots=device.slots_used,
+                cores=device.cores_used,
+                memory=device.memory_used_mib,
+            )
+        self.columns.put_node(entry.name, state_of(node, config=self.config))
+
+    def _card(
+        self,
+        node: str,
+        at: int,
+        device: DeviceState,
+        links: dict[str, int],
+        cordoned: frozenset[str],
+    ) -> Card:
+        slots = self.config.nvidia.device_split_count if device.slots is None else device.slots
+        return Card(
+            name=device.uuid,
+            node=node,
+            uuid=device.uuid,
+            index=at if device.index is None else device.index,
+            vendor=device.vendor.lower(),
+            model=device.model.lower(),
+            mode="MIG" if device.mig is not None and device.mig.enabled else device.mode,
+            numa=device.numa,
+            slots=1 if device.mode == "Exclusive" else slots,
+            cores=device.cores,
+            memory_mib=device.memory_mib,
+            healthy=device.healthy,
+            cordoned=device.cordoned or device.uuid in cordoned,
+            links=tuple(sorted(links.items())),
+        )
+
+    def _add_claim(self, raw: dict[str, object], source: str) -> None:
+        try:
+            claim = VGPUClaim.read(dict(raw))
+            allocation: Allocation | None = claim.status.allocation
+            holding = holding_of(claim.spec, allocation)
+        except ValidationError as error:
+            raise BadDocument(f"{source}.{describe(error)}") from error
+        except BadInput as error:
+            raise BadDocument(f"{source}: {error}") from error
+        namespace = claim.metadata.namespace or "default"
+        self.claims[namespace, claim.metadata.name] = claim
+        self._hold(namespace, holding)
+
+    def _hold(self, namespace: str, holding: Holding) -> None:
+        columns = self.columns
+        for uuid, hold in holding.cards.items():
+            number = self._numbers.get(uuid)
+            if number is None:
+                continue
+            slots, cores, memory = columns.used(number)
+            cores += hold.use.cores
+            if hold.alone:
+                cores = max(cores, columns.cores[number])
+            slots, memory = slots + hold.use.slots, memory + hold.use.memory_mib
+            columns.set_used(number, slots=slots, cores=cores, memory=memory)
+        self._quotas.move(namespace, before=NOTHING, after=holding)
+
+
+def _links(entry: NodeEntry) -> dict[str, dict[str, int]]:
+    """What each card says of the others."""
+    links: dict[str, dict[str, int]] = {device.uuid: {} for device in entry.devices}
+    for pair in entry.pair_scores:
+        links[pair.b].setdefault(pair.a, pair.score)
+    for pair in entry.pair_scores:
+        links[pair.a][pair.b] = pair.score
+    return links

@@ -1,0 +1,159 @@
+"""Where would this go, and why not elsewhere? Answered by the function that decides in earnest."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from vgpu_api.core import Pod
+from vgpu_api.errors import BadInput
+from vgpu_api.reasons import Tally
+from vgpu_api.v1alpha1 import VGPUClaim, VGPUClaimSpec
+from vgpu_operator.admission import Denied, mutate_pod, validate_claim, validate_pod
+from vgpu_operator.admission.jsonpatch import applied
+from vgpu_operator.admission.rawpod import read_pod
+from vgpu_operator.admission.wording import describe
+from vgpu_operator.ask import Ask, RequestAsk
+from vgpu_operator.cli.cluster import Cluster
+from vgpu_operator.dialects import read
+from vgpu_operator.placement import Plan
+from vgpu_operator.placement.order import in_order
+from vgpu_operator.placement.planning import plan_on
+from vgpu_operator.placement.score import card_score, node_score
+
+Result = dict[str, Any]
+NO_GPU = "the pod asks for no GPU"
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A pod or a claim whose place is wanted; `pod` is None for a claim."""
+
+    spec: VGPUClaimSpec
+    namespace: str
+    pod: Pod | None
+
+
+def question_of(document: Mapping[str, Any], cluster: Cluster, *, admit: bool) -> Question | None:
+    """What a pod or a claim asks for; None if it asks for no GPU.
+
+    Args:
+        document: As it stands in the API server.
+        cluster: Where the claim is that a pod names.
+        admit: Put a pod through admission first, as if it were being created.
+
+    Raises:
+        BadInput: it asks in a way that cannot be understood.
+        Denied: admission refuses it.
+    """
+    raw = dict(document)
+    if raw.get("kind") == "VGPUClaim":
+        return _of_claim(raw)
+    namespace = (raw.get("metadata") or {}).get("namespace") or "default"
+    if admit:
+        patch = mutate_pod(raw, cluster.config, lambda name: cluster.claim(namespace, name))
+        raw = applied(raw, patch)
+        validate_pod(raw, cluster.config)
+    pod = read_pod(raw)
+    ask = read(pod, cluster.config)
+    if ask is None:
+        return None
+    if ask.spec is not None:
+        return Question(ask.spec, namespace, pod)
+    assert ask.native is not None
+    claim = cluster.claim(namespace, ask.native.name)
+    if claim is None:
+        raise BadInput(field="claim", value=ask.native.name, expected="among the state's claims")
+    return Question(claim.spec, namespace, pod)
+
+
+def answer(
+    question: Question | None, cluster: Cluster, *, explain: bool = True
+) -> tuple[Result, Plan | None]:
+    """The result as it is printed, and the plan. The cluster is left as it was."""
+    if question is None:
+        return refusal(NO_GPU), None
+    plan, ruled_out = cluster.decide(question.spec, namespace=question.namespace, pod=question.pod)
+    ask = Ask.of(question.spec, cluster.config)
+    result: Result = {
+        "node": plan.node,
+        "requests": [_request(request) for request in ask.requests],
+        "devices": [
+            {
+                "container": grant.request,
+                "uuid": grant.uuid,
+                "memoryMiB": grant.memory_mib,
+                "cores": grant.cores,
+            }
+            for grant in plan.grants
+        ],
+        "refused": plan.text if plan.refused else None,
+    }
+    if explain:
+        result["nodes"] = {
+            name: _node(cluster, name, ask, plan, ruled_out) for name in cluster.nodes
+        }
+    return result, plan
+
+
+def refusal(text: str) -> Result:
+    """The result for what does not come as far as placement."""
+    return {"node": None, "requests": [], "devices": [], "refused": text, "nodes": {}}
+
+
+def _of_claim(raw: dict[str, Any]) -> Question:
+    validate_claim(copy.deepcopy(raw))
+    try:
+        claim = VGPUClaim.read(raw)
+    except ValidationError as error:
+        raise Denied(describe(error)) from error
+    return Question(claim.spec, claim.metadata.namespace or "default", None)
+
+
+def _request(request: RequestAsk) -> Result:
+    return {
+        "container": request.name,
+        "phase": request.phase,
+        "count": request.count,
+        "memoryMiB": request.memory_mib,
+        "memoryPercent": request.memory_percent,
+        "cores": request.cores,
+        "vendor": request.vendor,
+        "mode": request.mode,
+    }
+
+
+def _node(
+    cluster: Cluster, name: str, ask: Ask, plan: Plan, ruled_out: Mapping[str, Tally]
+) -> Result:
+    """A node's score, why it does not serve, and its cards in the order of the first request."""
+    columns = cluster.columns
+    node = columns.node_id(name)
+    assert node is not None
+    tally = ruled_out.get(name) or plan.refusals.get(name)
+    if tally is None and name != plan.node:
+        outcome = plan_on(columns, node, ask, ask.numa)
+        tally = outcome if isinstance(outcome, Tally) else None
+    cards = columns.node_cards[node]
+    request = ask.requests[0]
+    order = in_order(
+        columns,
+        cards,
+        request=request,
+        policies=ask.device_policies or columns.node_policies[node],
+        one_numa_node=ask.numa == "Require",
+        weights=ask.weights,
+    )
+    return {
+        "score": round(node_score(columns, node), 6),
+        "reasons": "" if tally is None else str(tally),
+        "order": [columns.uuid[card] for card in order],
+        "deviceScores": {
+            columns.uuid[card]: round(card_score(columns, card, request, ask.weights), 6)
+            for card in cards
+        },
+    }

@@ -1,0 +1,278 @@
+"""`make bench-placement`: what a decision costs at 5,000 nodes of 8 cards with 100,000 claims.
+
+In steady state: before every decision a claim of the fleet ends, and what was decided is held. The
+plain full scan decides on copies of the same states in the same run and must give the same answers.
+Written to build/bench/placement.json with the bars of the design beside the figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import platform
+import random
+import resource
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import plain_placement as plain
+from builders import a_card, a_claim, a_device, a_node, a_request, an_allocated_device, an_ask
+from builders import an_allocation as allocated
+from vgpu_api.config import ClusterConfig
+from vgpu_operator.ask import Ask
+from vgpu_operator.ledger import Ledger
+from vgpu_operator.placement import Card, Plan, place
+
+CARDS_PER_NODE = 8
+CARD_MIB = 40_960
+SHAPES = (("2Gi", 10), ("4Gi", 20), ("8Gi", 30), ("10Gi", 0))
+"""(memory, cores) of the four kinds of requests of every fleet."""
+POLICIES: Mapping[str, tuple[str, str, int]] = {
+    "binpack": ("Binpack", "Binpack", 1),
+    "spread": ("Spread", "Spread", 1),
+    "bestfit": ("Binpack", "BestFit", 1),
+    "fragmentation": ("Fragmentation", "Fragmentation", 1),
+    "topology_2": ("Binpack", "Topology", 2),
+}
+"""By name: node policy, card policy, cards per claim."""
+BARS = {"decision_us.p50": 50, "apply_us.p50": 20, "rebuild_s": 10, "rss_mib": 1024}
+REFUSAL_BARS_MS = {"cold": 400, "warm": 20}
+
+
+def main(arguments: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--nodes", type=int, default=5_000)
+    parser.add_argument("--claims", type=int, default=100_000)
+    parser.add_argument("--decisions", type=int, default=4_000)
+    parser.add_argument("--plain", type=int, default=3, help="decisions of the plain scan")
+    parser.add_argument("--out", type=Path, default=Path("build/bench/placement.json"))
+    options = parser.parse_args(arguments)
+    ledger, rebuilt, apply_us = rebuild(options.nodes, options.claims)
+    report: dict[str, Any] = {
+        "machine": {"python": platform.python_version(), "cpus": os.cpu_count()},
+        "load_average": os.getloadavg(),
+        "fleet": {"nodes": options.nodes, "cards": options.nodes * CARDS_PER_NODE,
+                  "claims": options.claims, "request_classes": len(SHAPES)},
+        "bars": {**BARS, "refusal_ms": REFUSAL_BARS_MS},
+        **rebuilt,
+        "apply_us": apply_us,
+        "refusal_ms": refusals(ledger),
+        "decision_us": {},
+        "plain_us": {},
+    }  # fmt: skip
+    del ledger
+    for name in POLICIES:
+        fleet = Fleet(name, nodes=options.nodes, claims=options.claims)
+        gc.collect()
+        gc.freeze()  # what stands is not looked through again, as in the operator once it leads
+        report["decision_us"][name] = fleet.churn(options.decisions)
+        slow = name == "fragmentation"  # many seconds for one decision
+        report["plain_us"][name] = fleet.compare(1 if slow else options.plain)
+        gc.unfreeze()
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps(report, indent=2) + "\n")
+    json.dump(report, sys.stdout, indent=2)
+    print()
+
+
+def rebuild(nodes: int, claims: int) -> tuple[Ledger, dict[str, float | int], dict[str, float]]:
+    """A ledger filled from lists as at a start, what that took, and what one claim takes.
+
+    The memory is that of the whole process with all decoded objects, which the operator keeps too.
+    """
+    listed = [claim_on(number, nodes) for number in range(claims)]
+    devices = [
+        a_device(uuid=f"GPU-{node}-{index}", node=f"node-{node:05d}", index=index,
+                 memory_mib=CARD_MIB)
+        for node in range(nodes)
+        for index in range(CARDS_PER_NODE)
+    ]  # fmt: skip
+    known_nodes = [a_node(f"node-{node:05d}") for node in range(nodes)]
+    gc.collect()
+    gc.freeze()
+    ledger = Ledger(config=ClusterConfig())
+    start, cpu = time.perf_counter(), time.process_time()
+    for node in known_nodes:
+        ledger.apply_node(node)
+    for device in devices:
+        ledger.apply_device(device)
+    for claim in listed:
+        ledger.apply_claim(claim)
+    took = {
+        "rebuild_s": round(time.perf_counter() - start, 2),
+        "rebuild_cpu_s": round(time.process_time() - cpu, 2),
+        "rss_mib": rss_mib(),
+    }
+    gc.collect()
+    gc.freeze()
+    changes = [claim_on(number, nodes, version=2, held=number % 2 == 0) for number in range(20_000)]
+    changes += [claim_on(number, nodes, version=3) for number in range(20_000)]
+    times = [timed(lambda claim=claim: ledger.apply_claim(claim))[1] for claim in changes]
+    gc.unfreeze()
+    return ledger, took, spread_of(times)
+
+
+def claim_on(number: int, nodes: int, *, version: int = 1, held: bool = True) -> Any:
+    """A claim of 4 GiB and 20 % on the card that its number means."""
+    node, index = number % nodes, number // nodes % CARDS_PER_NODE
+    device = an_allocated_device(
+        uuid=f"GPU-{node}-{index}", request="main", index=index, memory_mib=4096, cores=20
+    )
+    return a_claim(
+        f"claim-{number}",
+        resource_version=version,
+        requests=[a_request(name="main", memory="4Gi", cores=20)],
+        allocation=allocated(device, node=f"node-{node:05d}") if held else None,
+    )
+
+
+def refusals(ledger: Ledger) -> dict[str, float]:
+    """What it takes to refuse with the reasons of every node, at first and again, in words."""
+    ask = an_ask(a_request(name="main", memory="64Gi"))
+    times = [timed(lambda: place(ledger.columns, ask).text)[1] / 1000 for _ in range(6)]
+    return {"cold": round(times[0], 1), "warm": round(min(times[1:]), 1)}
+
+
+class Fleet:
+    """Cards that are used by claims which come and go."""
+
+    def __init__(self, policy: str, *, nodes: int, claims: int) -> None:
+        self._random = random.Random(42)
+        node_policy, card_policy, count = POLICIES[policy]
+        self.asks = [
+            an_ask(
+                a_request(name="main", memory=memory, cores=cores, count=count),
+                node=node_policy,
+                device=[card_policy],
+            )
+            for memory, cores in SHAPES
+        ]
+        ledger = Ledger(config=ClusterConfig())
+        for node in range(nodes):
+            ledger.apply_node(a_node(f"node-{node:05d}"))
+        self.columns = ledger.columns
+        self.cards: list[Card] = []
+        for number in range(nodes * CARDS_PER_NODE):
+            self.cards.append(a_linked_card(number))
+            self.columns.put_card(self.cards[-1])
+        for ask in self.asks:
+            self.columns.mix.observe(ask)
+        self.held: list[tuple[tuple[int, ...], Ask]] = []
+        while len(self.held) < claims:
+            ask = self._random.choice(self.asks)
+            cards = tuple(self._random.sample(range(CARDS_PER_NODE), count))
+            node = self._random.randrange(nodes)
+            self._hold(tuple(node * CARDS_PER_NODE + card for card in cards), ask)
+
+    def churn(self, decisions: int) -> dict[str, float]:
+        """Decide as often, with an end of a claim before each; µs."""
+        times: list[float] = []
+        for _ in range(decisions + 200):
+            self._end_one()
+            ask = self._random.choice(self.asks)
+            plan, took = timed(lambda ask=ask: place(self.columns, ask))
+            times.append(took)
+            self._hold(tuple(self.columns.number_of(grant.device) for grant in plan.grants), ask)
+        return spread_of(times[200:])  # the first ones are the classes' first looks at the fleet
+
+    def compare(self, decisions: int) -> dict[str, float]:
+        """The plain scan's time on the same states, and that it decides the same; µs."""
+        times: list[float] = []
+        for _ in range(decisions):
+            self._end_one()
+            ask = self._random.choice(self.asks)
+            fleet = self._plain()
+            answer, took = timed(lambda ask=ask, fleet=fleet: plain.decide(fleet, ask))
+            times.append(took)
+            plan = place(self.columns, ask)
+            if not same(plan, answer):
+                raise AssertionError(f"{ask}: {plan} is not {answer}")
+        return spread_of(times)
+
+    def _plain(self) -> plain.Fleet:
+        columns = self.columns
+        used = {card.uuid: plain.Used(*columns.used(columns.number_of(card.name)))
+                for card in self.cards}  # fmt: skip
+        return plain.Fleet.of(self.cards, used, mix=columns.mix.types)
+
+    def _hold(self, cards: tuple[int, ...], ask: Ask) -> None:
+        """Hold cards, if there is room on all of them."""
+        columns, request = self.columns, ask.requests[0]
+        memory = request.memory_mib or 0
+        for card in cards:
+            full = columns.memory_used[card] + memory > CARD_MIB
+            if full or columns.cores_used[card] + request.cores > 100 or self._slots(card) >= 10:
+                return
+        for card in cards:
+            self._add(card, 1, request.cores, memory)
+        if cards:
+            self.held.append((cards, ask))
+
+    def _end_one(self) -> None:
+        at = self._random.randrange(len(self.held))
+        self.held[at], self.held[-1] = self.held[-1], self.held[at]
+        cards, ask = self.held.pop()
+        request = ask.requests[0]
+        for card in cards:
+            self._add(card, -1, -request.cores, -(request.memory_mib or 0))
+
+    def _slots(self, card: int) -> int:
+        return self.columns.slots_used[card]
+
+    def _add(self, card: int, slots: int, cores: int, memory: int) -> None:
+        was = self.columns.used(card)
+        self.columns.set_used(
+            card, slots=was[0] + slots, cores=was[1] + cores, memory=was[2] + memory
+        )
+
+
+def a_linked_card(number: int) -> Card:
+    """A card of a node of eight, in two groups of four with NVLinks inside."""
+    node, index = divmod(number, CARDS_PER_NODE)
+    links = {
+        f"GPU-{node}-{peer}": 210 if peer // 4 == index // 4 else 10
+        for peer in range(CARDS_PER_NODE)
+        if peer != index
+    }
+    return a_card(
+        f"GPU-{node}-{index}",
+        node=f"node-{node:05d}",
+        index=index,
+        numa=index // 4,
+        memory_mib=CARD_MIB,
+        links=links,
+    )
+
+
+def same(plan: Plan, answer: plain.Answer) -> bool:
+    grants = tuple((g.request, g.uuid, g.memory_mib, g.cores) for g in plan.grants)
+    return (plan.node, grants) == (answer.node, answer.grants)
+
+
+def timed(call: Callable[[], Any]) -> tuple[Any, float]:
+    """The result, and µs."""
+    start = time.perf_counter_ns()
+    result = call()
+    return result, (time.perf_counter_ns() - start) / 1000
+
+
+def spread_of(times: Sequence[float]) -> dict[str, float]:
+    ranked = sorted(times)
+    at = {"p50": 0.5, "p99": 0.99}
+    found = {name: ranked[min(len(ranked) - 1, int(len(ranked) * q))] for name, q in at.items()}
+    return {name: round(value, 1) for name, value in found.items()} | {"n": len(ranked)}
+
+
+def rss_mib() -> int:
+    """The memory of this process now."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize() >> 20
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,276 @@
+"""`kubectl-vgpu simulate`: files in, answers out, and one clear line about what is wrong."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vgpu_operator.cli.__main__ import main
+
+STATE: dict[str, Any] = {
+    "nodes": [
+        {
+            "name": "a",
+            "labels": {"zone": "one"},
+            "devices": [
+                {"uuid": "GPU-a0", "model": "Tesla T4", "memoryMiB": 16384, "numa": 0},
+                {
+                    "uuid": "GPU-a1",
+                    "model": "Tesla T4",
+                    "memoryMiB": 16384,
+                    "memoryUsedMiB": 8192,
+                    "coresUsed": 50,
+                    "slotsUsed": 1,
+                    "numa": 1,
+                },
+            ],
+        },
+        {"name": "b", "devices": [{"uuid": "GPU-b0", "model": "A100", "memoryMiB": 40960}]},
+    ]
+}
+
+
+def a_raw_pod(name: str = "pod", node_selector: dict[str, str] | None = None, **limits: Any):
+    resources = {f"nvidia.com/{key.replace('_', '-')}": value for key, value in limits.items()}
+    return {
+        "kind": "Pod",
+        "apiVersion": "v1",
+        "metadata": {"name": name, "namespace": "default", "annotations": {}},
+        "spec": {
+            "nodeSelector": node_selector or {},
+            "containers": [{"name": "main", "image": "i", "resources": {"limits": resources}}],
+        },
+    }
+
+
+@pytest.fixture
+def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """Runs simulate on documents; returns status, standard output and standard error."""
+
+    def run(*arguments: str, **documents: Any) -> tuple[int, str, str]:
+        command = ["simulate", *arguments]
+        for option, document in documents.items():
+            path = tmp_path / f"{option}.json"
+            lines = option in ("cases", "many") and isinstance(document, list)
+            text = "\n".join(map(json.dumps, document)) if lines else json.dumps(document)
+            path.write_text(document if isinstance(document, str) else text)
+            command += [f"--{option}", str(path)]
+        status = main(command)
+        out, error = capsys.readouterr()
+        return status, out, error
+
+    return run
+
+
+def simulated(run, *arguments: str, state: Any = None, pod: Any) -> dict[str, Any]:
+    status, out, error = run(*arguments, "-o", "json", state=state or STATE, file=pod)
+    assert (status, error) == (0, "")
+    answer: dict[str, Any] = json.loads(out)
+    return answer
+
+
+def test_a_pod_goes_to_the_fuller_node_and_the_emptier_card_and_the_answer_shows_why(run):
+    answer = simulated(run, pod=a_raw_pod(gpu=1, gpumem=4096))
+    assert answer == {
+        "id": "pod",
+        "node": "a",
+        "requests": [
+            {
+                "container": "main",
+                "phase": "App",
+                "count": 1,
+                "memoryMiB": 4096,
+                "memoryPercent": None,
+                "cores": 0,
+                "vendor": "nvidia",
+                "mode": "Any",
+            }
+        ],
+        "devices": [{"container": "main", "uuid": "GPU-a0", "memoryMiB": 4096, "cores": 0}],
+        "refused": None,
+        "nodes": {
+            "a": {
+                "score": 10 * (1 / 20 + 50 / 200 + 8192 / 32768),
+                "reasons": "",
+                "order": ["GPU-a1", "GPU-a0"],
+                "deviceScores": {"GPU-a0": 3.5, "GPU-a1": 14.5},
+            },
+            "b": {
+                "score": 0.0,
+                "reasons": "",
+                "order": ["GPU-b0"],
+                "deviceScores": {"GPU-b0": 2.0},
+            },
+        },
+    }
+
+
+def test_a_refusal_has_the_reasons_of_every_node(run):
+    answer = simulated(run, pod=a_raw_pod(gpu=1, gpumem=99999))
+    assert answer["node"] is None
+    assert answer["refused"] == "3/3 CardInsufficientMemory"
+    assert answer["nodes"]["a"]["reasons"] == "2/2 CardInsufficientMemory"
+
+
+def test_a_pod_rules_nodes_out_by_its_selector(run):
+    answer = simulated(run, pod=a_raw_pod(node_selector={"zone": "two"}, gpu=1, gpumem=1))
+    assert answer["refused"] == "2/2 NodeSelectorMismatch"
+
+
+def test_a_quota_of_the_state_is_kept(run):
+    quotas = [{"namespace": "default", "hard": {"limits.nvidia.com/gpumem": 1000}}]
+    answer = simulated(run, state={**STATE, "quotas": quotas}, pod=a_raw_pod(gpu=1, gpumem=2000))
+    assert answer["refused"] == "3/3 ResourceQuotaNotFit"
+
+
+def test_the_claims_of_the_state_hold_their_cards(run):
+    claim = {
+        "metadata": {"name": "c", "namespace": "default"},
+        "spec": {"requests": [{"name": "main", "memory": "40Gi"}]},
+        "status": {
+            "allocation": {
+                "nodeName": "b",
+                "devices": [{"request": "main", "uuid": "GPU-b0", "memory": "40Gi", "cores": 0}],
+            }
+        },
+    }
+    answer = simulated(run, state={**STATE, "claims": [claim]}, pod=a_raw_pod(gpu=1, gpumem=4096))
+    assert answer["node"] == "a"
+    assert answer["nodes"]["b"]["reasons"] == "1/1 CardInsufficientMemory"
+
+
+def test_pair_scores_decide_for_topology(run):
+    devices = [{"uuid": f"g{index}", "memoryMiB": 100} for index in range(3)]
+    pairs = [{"a": "g0", "b": "g2", "score": 150}, {"a": "g1", "b": "g2", "score": 20}]
+    state = {"nodes": [{"name": "n", "devices": devices, "pairScores": pairs}]}
+    pod = a_raw_pod(gpu=2, gpumem=10)
+    pod["metadata"]["annotations"] = {"hami.io/gpu-scheduler-policy": "topology-aware"}
+    found = {device["uuid"] for device in simulated(run, state=state, pod=pod)["devices"]}
+    assert found == {"g0", "g2"}
+
+
+def test_a_claim_is_simulated_as_a_pod_is(run):
+    claim = {
+        "kind": "VGPUClaim",
+        "metadata": {"name": "c"},
+        "spec": {"requests": [{"name": "x", "memory": "1Gi", "selector": {"models": ["a100"]}}]},
+    }
+    assert simulated(run, pod=claim)["devices"][0]["uuid"] == "GPU-b0"
+
+
+def test_a_pod_that_asks_for_no_gpu_is_told_so(run):
+    assert simulated(run, pod=a_raw_pod())["refused"] == "the pod asks for no GPU"
+
+
+def test_admission_completes_the_pod_before_it_is_placed(run):
+    pod = a_raw_pod(gpumem="4Gi")
+    pod["spec"]["containers"][0]["resources"]["requests"] = {"nvidia.com/gpumem": "4Gi"}
+    answer = simulated(run, "--admit", pod=pod)
+    assert answer["devices"][0]["memoryMiB"] == 4096
+
+
+def test_cases_are_answered_line_by_line_and_a_bad_pod_does_not_stop_the_others(run):
+    cases = [
+        {"id": 1, "state": STATE, "pod": a_raw_pod(gpu=1, gpumem=4096)},
+        {"id": "two", "state": STATE, "pod": a_raw_pod(gpu=1, gpumem="x")},
+        {"id": 3, "state": STATE, "claim": {"spec": {"requests": [{"memory": "1Gi"}]}}},
+    ]
+    status, out, _ = run(cases=cases)
+    answers = [json.loads(line) for line in out.splitlines()]
+    assert status == 0
+    assert [answer["id"] for answer in answers] == [1, "two", 3]
+    assert [answer["node"] for answer in answers] == ["a", None, "a"]
+    assert "nvidia.com/gpumem" in answers[1]["refused"]
+
+
+def test_many_pods_hold_what_they_got_and_utilisation_is_reported(run):
+    pods = [a_raw_pod(f"p{number}", gpu=1, gpumem=16384) for number in range(4)]
+    status, out, _ = run("-o", "json", state=STATE, many=pods)
+    *answers, summary = (json.loads(line) for line in out.splitlines())
+    assert status == 0
+    assert [answer["node"] for answer in answers] == ["a", "b", "b", None]
+    assert (summary["placed"], summary["refused"]) == (3, 1)
+    used = 100 * (8192 + 3 * 16384) / (2 * 16384 + 40960)
+    assert summary["utilisation"]["memory"] == round(used, 2)
+
+
+def test_the_text_form_says_where_and_why(run):
+    _, out, _ = run(state=STATE, file=a_raw_pod(gpu=1, gpumem=20000))
+    first, *nodes = out.splitlines()
+    assert first == "pod: b: GPU-b0 (20000 MiB, 0 % for main)"
+    assert nodes[0].endswith(": 2/2 CardInsufficientMemory")
+    assert nodes[1].endswith(": chosen")
+
+
+def wrong(change) -> dict[str, Any]:
+    state = copy.deepcopy(STATE)
+    change(state)
+    return state
+
+
+@pytest.mark.parametrize(
+    ("change", "place"),
+    [
+        (lambda s: s["nodes"][0]["devices"][1].update(memoryMiB=-1), "nodes[0].devices[1].memory"),
+        (lambda s: s["nodes"][0]["devices"][1].update(memoryMiB=1 << 60), "devices[1].memoryMiB"),
+        (lambda s: s["nodes"][0]["devices"][0].update(cores="100"), "nodes[0].devices[0].cores"),
+        (lambda s: s["nodes"][1]["devices"][0].update(uuid="GPU-a0"), "'GPU-a0'"),
+        (lambda s: s["nodes"][1].update(name="a"), "'a'"),
+        (lambda s: s.update(config={"scheduling": {"nodePolicy": "x"}}), "scheduling.nodePolicy"),
+        (
+            lambda s: s["nodes"][0].update(annotations={"hami.io/gpu-scheduler-policy": "best"}),
+            "nodes[0].annotations[hami.io/gpu-scheduler-policy]",
+        ),
+        (lambda s: s.update(claims=[{"spec": {"requests": []}}]), "claims[0].spec.requests"),
+        (lambda s: s.update(nods=[]), "nods"),
+        (
+            lambda s: s["nodes"][0].update(pairScores=[{"a": "GPU-a0", "b": "x", "score": 1}]),
+            "nodes[0].pairScores[0]",
+        ),
+    ],
+)  # fmt: skip
+def test_a_state_that_is_wrong_is_named_with_its_place_in_one_line(run, change, place):
+    status, out, error = run(state=wrong(change), file=a_raw_pod(gpu=1))
+    assert (status, out) == (2, "")
+    assert len(error.splitlines()) == 1
+    assert "state.json" in error
+    assert place in error
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        "",
+        "a: b: c",
+        "[1, 2]",
+        '{"kind": "Service"}',
+        a_raw_pod(gpu=-1),
+        a_raw_pod(gpu=1, gpumem=10**30),
+        a_raw_pod(gpu=1, gpumem_percentage="many"),
+        {**a_raw_pod(gpu=1), "spec": []},
+        {**a_raw_pod(gpu=1), "metadata": {"annotations": {"hami.io/gpu-scheduler-policy": "x"}}},
+    ],
+)
+def test_a_pod_that_is_wrong_ends_with_status_2_and_one_line(run, pod):
+    status, out, error = run(state=STATE, file=pod)
+    assert (status, out) == (2, "")
+    assert len(error.splitlines()) == 1
+    assert "file.json" in error
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"nodes": NaN}', "[" * 100_000])
+def test_a_state_that_is_no_state_ends_with_status_2(run, text):
+    status, _, error = run(state=text, file=a_raw_pod(gpu=1))
+    assert status == 2
+    assert len(error.splitlines()) == 1
+
+
+def test_files_that_are_missing_and_options_that_do_not_go_together_are_named(run, tmp_path):
+    assert main(["simulate", "--state", str(tmp_path / "none"), "-f", "x"]) == 2
+    assert main(["simulate", "-f", "x"]) == 2
+    status, _, error = run(cases=[{"id": 1, "state": STATE}])
+    assert (status, "cases.json:1" in error) == (2, True)
