@@ -7,7 +7,7 @@ writes it starts end later and come back through callbacks.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from vgpu_api.config import ClusterConfig
@@ -248,7 +248,9 @@ class Scheduler:
     def _refusal(self, key: Key, spec: VGPUClaimSpec, plan: Plan) -> Refusal:
         """Why nothing fits, cards that are held for others included."""
         texts = {node: str(tally) for node, tally in plan.refusals.items()}
-        held = self.holds.explain(key, Ask.of(spec, self._config), plan.refusals)
+        held: Mapping[str, str] = {}
+        if len(self.holds):
+            held = self.holds.explain(key, Ask.of(spec, self._config), plan.refusals)
         for node, text in held.items():
             texts[node] = f"{texts[node]}; {text}"
         return Refusal(plan.reason, "; ".join((plan.text, *held.values())), texts)

@@ -8,8 +8,10 @@ the oldest first and a few at a time; it gives them up when it is served or no l
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 
 from vgpu_api.reasons import Reason
 from vgpu_operator.engine.claim_writer import Key
@@ -21,6 +23,7 @@ from vgpu_operator.placement import Columns
 logger = logging.getLogger(__name__)
 
 MOST_HOLDS = 3
+_WEIGHED_AT_ONCE = 64  # requests, the longest waiting, of which the most important go first
 _LOOKED_AT_ONCE = 4  # requests for which a target is looked for in one round
 
 OF_ROOM = frozenset(
@@ -65,12 +68,14 @@ class Starvation:
         self._columns = columns
         self._after_s = after_s
         self._wanted = wanted
-        self._waiting: dict[Key, _Waiting] = {}
+        self._waiting: dict[Key, _Waiting] = {}  # longest first
+        self._next_look = math.inf
 
     def refused(self, key: Key, reason: Reason, now: float) -> None:
         """A request was refused; what nobody's end can cure is not waiting for room."""
         if reason in OF_ROOM:
-            self._waiting.setdefault(key, _Waiting(now, now + self._after_s))
+            waiting = self._waiting.setdefault(key, _Waiting(now, now + self._after_s))
+            self._next_look = min(self._next_look, waiting.look_at)
         else:
             self.over(key)
 
@@ -93,10 +98,13 @@ class Starvation:
                 self._hold(key, wanted, now)
 
     def _due(self, now: float) -> list[tuple[Key, Wanted]]:
+        if now < self._next_look:
+            return []
+        self._next_look = min((each.look_at for each in self._waiting.values()), default=math.inf)
+        late = (key for key, each in self._waiting.items() if each.look_at <= now)
+        without = (key for key in late if self._holds.of(key) is None)
         due: list[tuple[Key, Wanted]] = []
-        for key, waiting in list(self._waiting.items()):
-            if now < waiting.look_at or self._holds.of(key) is not None:
-                continue
+        for key in list(islice(without, _WEIGHED_AT_ONCE)):
             wanted = self._wanted(key)
             if wanted is None:
                 del self._waiting[key]
