@@ -18,7 +18,7 @@ PYTEST_ARGS ?=
 
 SETUP := $(VENV)/.ready
 
-.PHONY: help setup demo test e2e bench lint fmt crds proto lock native control-plane ci clean
+.PHONY: help setup demo test e2e bench bench-placement bench-openb lint fmt crds proto lock native control-plane ci clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,8 +50,14 @@ control-plane: $(SETUP)  ## build a real Kubernetes control plane into the cache
 e2e:  ## the seeds' examples on a real Kubernetes node
 	@echo "make e2e: nothing to run yet; the real node arrives with the real-Kubernetes test bed" >&2; exit 2
 
-bench:  ## performance benches
-	@echo "make bench: nothing to measure yet; benches arrive with the placement engine" >&2; exit 2
+bench: bench-placement  ## performance benches
+
+bench-placement: $(SETUP)  ## decisions at 5,000 nodes of 8 cards -> build/bench/placement.json
+	@PYTHONPATH=tests $(BIN)/python tests/perf/placement_bench.py
+
+bench-openb: $(SETUP)  ## packing of a trace in OPENB=DIR -> build/bench/openb.json
+	@test -n "$(OPENB)" || { echo "make bench-openb OPENB=DIR: the folder of the trace" >&2; exit 2; }
+	@PYTHONPATH=tests $(BIN)/python tests/perf/openb_bench.py $(OPENB)
 
 lint: $(SETUP)  ## format, lint, types, import contracts, generated files fresh
 	@$(BIN)/ruff format --check .

@@ -1,0 +1,230 @@
+"""`make bench-openb OPENB=DIR`: how much of a cluster each policy fills, on the openb trace.
+
+The published protocol: the pods of a trace in shuffled order, then more at random until 130 % of
+the cluster's GPUs are asked for; each is tried once, nothing ends. CPU, memory and model decide
+which nodes are candidates; the engine chooses among them. A card is 1,000 MiB here, one for each
+thousandth of it that the trace counts in. Fragmentation knows the mix from the start, as published.
+
+The engine does not know of CPU: F counts a type as runnable wherever its share of cards fits.
+Pods without a GPU are no business of the engine; "placed" puts them where the policy's own node
+order points (for Fragmentation where least of the cards is idle), "kept off" leaves them out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import random
+import statistics
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from builders import a_card, a_request, an_ask
+from vgpu_operator.ask import Ask
+from vgpu_operator.placement import Columns, place
+from vgpu_operator.placement.card import NodeState
+from vgpu_operator.placement.score import node_score
+
+WHOLE = 1_000
+POINTS = (90, 95, 100, 110, 120, 130)
+POLICIES: Mapping[str, tuple[str, str, int]] = {
+    "fragmentation": ("Fragmentation", "Fragmentation", 1_000),
+    "binpack": ("Binpack", "Binpack", 1_000),
+    "spread": ("Spread", "Spread", 1_000),
+    "bestfit": ("Binpack", "BestFit", 1_000),
+    "hami_like": ("Binpack", "Spread", 10),
+}
+"""By name: node policy, card policy, slots of a card."""
+
+
+@dataclass(frozen=True, slots=True)
+class TracePod:
+    """A pod of the trace: milli-CPU, MiB of memory, cards, thousandths of each card, models."""
+
+    name: str
+    cpu: int
+    memory: int
+    cards: int
+    milli: int
+    models: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class TraceNode:
+    """A node of the trace."""
+
+    name: str
+    cpu: int
+    memory: int
+    cards: int
+    model: str
+
+
+def main(arguments: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--policies", nargs="*", default=list(POLICIES))
+    parser.add_argument("--out", type=Path, default=Path("build/bench/openb.json"))
+    options = parser.parse_args(arguments)
+    nodes = read_nodes(options.folder / "openb_node_list_gpu_node.csv")
+    report: dict[str, Any] = {"seeds": options.seeds, "traces": {}}
+    for path in sorted(options.folder.glob("openb_pod_list_*.csv")):
+        trace = report["traces"].setdefault(path.stem.removeprefix("openb_pod_list_"), {})
+        pods = read_pods(path)
+        for mode in ("placed", "kept_off"):
+            for policy in options.policies:
+                start = time.perf_counter()
+                runs = [replay(nodes, pods, policy, mode, 42 + at) for at in range(options.seeds)]
+                trace.setdefault(mode, {})[policy] = {
+                    str(point): round(statistics.mean(run[point] for run in runs), 2)
+                    for point in POINTS
+                }
+                took = time.perf_counter() - start
+                print(path.stem, mode, policy, trace[mode][policy], f"{took:.0f} s", flush=True)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps(report, indent=2) + "\n")
+
+
+def read_nodes(path: Path) -> list[TraceNode]:
+    with path.open() as file:
+        return [
+            TraceNode(r["sn"], int(r["cpu_milli"]), int(r["memory_mib"]), int(r["gpu"]), r["model"])
+            for r in csv.DictReader(file)
+        ]
+
+
+def read_pods(path: Path) -> list[TracePod]:
+    with path.open() as file:
+        return [
+            TracePod(
+                name=row["name"],
+                cpu=int(row["cpu_milli"]),
+                memory=int(row["memory_mib"]),
+                cards=int(row["num_gpu"]),
+                milli=int(row["gpu_milli"]),
+                models=frozenset(filter(None, (row.get("gpu_spec") or "").split("|"))),
+            )
+            for row in csv.DictReader(file)
+        ]
+
+
+def arrivals(pods: Sequence[TracePod], capacity: int, seed: int) -> list[TracePod]:
+    """The trace in shuffled order, and more of it up to 130 % of the capacity."""
+    chance = random.Random(seed)
+    queue = sorted(pods, key=lambda pod: pod.name)
+    chance.shuffle(queue)
+    asked = sum(pod.cards * pod.milli for pod in queue)
+    while True:
+        more = chance.choice(pods)
+        asked += more.cards * more.milli
+        if asked > 1.3 * capacity:
+            return queue
+        queue.append(more)
+
+
+class Replay:
+    """A cluster being filled under one policy."""
+
+    def __init__(self, nodes: Sequence[TraceNode], policy: str, seed: int) -> None:
+        self.policy = policy
+        node_policy, card_policy, slots = POLICIES[policy]
+        self._placement = {"node": node_policy, "device": [card_policy]}
+        self._asks: dict[tuple[int, int], Ask] = {}
+        names = list(range(len(nodes)))  # ties are decided by name: another order for every seed
+        random.Random(seed).shuffle(names)
+        self.nodes = [replace(n, name=f"node-{at:05d}") for at, n in zip(names, nodes, strict=True)]
+        self.columns = Columns()
+        for node in self.nodes:
+            for index in range(node.cards):
+                self.columns.put_card(
+                    a_card(f"{node.name}-{index}", node=node.name, index=index,
+                           model=node.model.lower(), slots=slots, memory_mib=WHOLE)
+                )  # fmt: skip
+            self.columns.put_node(node.name, NodeState(ready=True))
+        self.left = {node.name: [node.cpu, node.memory] for node in self.nodes}
+
+    def know(self, pods: Sequence[TracePod]) -> None:
+        """Give the typical mix: what makes up 95 % of the trace's pods."""
+        counts = Counter((pod.cards, pod.milli) for pod in pods)
+        covered, mix = 0, []
+        for kind, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
+            if covered >= 0.95 * len(pods):
+                break
+            covered += count
+            if kind[0]:
+                mix.append((count / len(pods), self._ask(*kind).requests[0]))
+        self.columns.mix.give(mix)
+
+    def add(self, pod: TracePod) -> bool:
+        """Place a pod if it fits anywhere."""
+        cpu = pod.cpu or 100
+        room = [
+            node.name
+            for node in self.nodes
+            if (left := self.left[node.name])[0] >= cpu
+            and left[1] >= pod.memory
+            and (not pod.models or node.model in pod.models)
+        ]
+        if not room:
+            return False
+        chosen = self._without_cards(room) if not pod.cards else self._with_cards(pod, room)
+        if chosen is None:
+            return False
+        self.left[chosen][0] -= cpu
+        self.left[chosen][1] -= pod.memory
+        return True
+
+    def _with_cards(self, pod: TracePod, room: list[str]) -> str | None:
+        columns = self.columns
+        plan = place(columns, self._ask(pod.cards, pod.milli), room)
+        for grant in plan.grants:
+            card = columns.number_of(grant.device)
+            slots, cores, memory = columns.used(card)
+            columns.set_used(card, slots=slots + 1, cores=cores, memory=memory + grant.memory_mib)
+        return plan.node
+
+    def _without_cards(self, room: list[str]) -> str:
+        columns = self.columns
+        number = {name: columns.node_id(name) or 0 for name in room}
+        if self.policy == "fragmentation":
+            total, used = columns.node_memory, columns.node_memory_used
+            return min(room, key=lambda name: (total[number[name]] - used[number[name]], name))
+        sign = 1 if self.policy == "spread" else -1
+        return min(room, key=lambda name: (sign * node_score(columns, number[name]), name))
+
+    def _ask(self, cards: int, milli: int) -> Ask:
+        ask = self._asks.get((cards, milli))
+        if ask is None:
+            request = a_request(name="main", count=max(cards, 1), memory=f"{max(milli, 1)}Mi")
+            ask = self._asks[cards, milli] = an_ask(request, **self._placement)
+        return ask
+
+
+def replay(
+    nodes: Sequence[TraceNode], pods: Sequence[TracePod], policy: str, mode: str, seed: int
+) -> dict[int, float]:
+    """Allocated percent at each point of arrivals."""
+    capacity = WHOLE * sum(node.cards for node in nodes)
+    if mode == "kept_off":
+        pods = [pod for pod in pods if pod.cards]
+    cluster = Replay(nodes, policy, seed)
+    cluster.know(pods)
+    arrived = allocated = 0
+    seen: dict[int, list[float]] = {}
+    for pod in arrivals(pods, capacity, seed):
+        arrived += pod.cards * pod.milli
+        if cluster.add(pod):
+            allocated += pod.cards * pod.milli
+        seen.setdefault(round(100 * arrived / capacity), []).append(100 * allocated / capacity)
+    return {point: statistics.mean(seen[point]) for point in POINTS}
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
