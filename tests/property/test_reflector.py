@@ -126,6 +126,7 @@ class View:
     def __init__(self) -> None:
         self.objects: dict[str, str] = {}
         self.versions: dict[str, int] = {}
+        self.ends: list[bool] = []  # of each deletion, whether the stream told of it
 
     def added(self, obj: dict[str, Any]) -> None:
         assert obj["metadata"]["name"] not in self.objects
@@ -139,6 +140,7 @@ class View:
 
     def deleted(self, identity: Identity) -> None:
         assert self.objects.pop(identity.name).startswith(f"{identity.uid}/")
+        self.ends.append(identity.was_seen)
 
     def unreadable(self, identity: Identity, raw: dict[str, Any], error: Exception) -> None:
         assert isinstance(error, ValueError)
@@ -242,6 +244,13 @@ def test_an_object_deleted_in_a_gap_is_told_as_deleted(fault: str) -> None:
     api, view = asyncio.run(watched_through(script))
     assert view.objects == the_truth(api)
     assert "a" not in view.objects
+    assert view.ends == [False]  # what else happened to it in the gap, nobody knows
+
+
+def test_an_object_whose_deletion_the_stream_tells_was_seen_to_the_end() -> None:
+    script = [("create", "a", True), ("run", 30), ("delete", "a", True), ("run", 30)]
+    _, view = asyncio.run(watched_through(script))
+    assert view.ends == [True]
 
 
 def test_an_object_replaced_in_a_gap_is_told_as_deleted_and_added() -> None:
@@ -255,6 +264,7 @@ def test_an_object_replaced_in_a_gap_is_told_as_deleted_and_added() -> None:
     api, view = asyncio.run(watched_through(script))
     assert view.objects == the_truth(api)
     assert view.objects["a"].startswith("2/")
+    assert view.ends == [False]
 
 
 @settings(max_examples=200, deadline=None)

@@ -10,6 +10,7 @@ from prometheus_client import generate_latest
 from agent_bench import Bench, a_bench, a_bound_pod, a_claim_for
 from agent_node import GPU_0, T4_MIB
 from vgpu_api.core.pod import Pod
+from vgpu_client.reflector import Identity
 from vgpu_nodeagent.enforcement.abi import PageState
 from vgpu_nodeagent.errors import Refused, Why
 from vgpu_nodeagent.metrics import Metrics
@@ -57,6 +58,23 @@ async def test_the_second_claim_that_overcommits_a_card_is_refused(bench: Bench)
         else:
             await bench.start(pod, slot)
     assert list(bench.node.checkpoint.state.holdings) == ["uid-of-c-slot-0"]
+
+
+async def test_what_still_runs_counts_though_its_claim_was_freed_with_its_node(
+    bench: Bench,
+) -> None:
+    """The node was deleted and registered anew, so the operator has given its cards again."""
+    first, second = a_bound_pod("pod-1"), a_bound_pod("pod-2")
+    bench.view.pods.added(first)
+    bench.view.claims.added(a_claim_for(first, memory_mib=T4_MIB // 2 + 1, name="c-1"))
+    await bench.start(first, "slot-0")
+    bench.view.claims.deleted(Identity("default", "c-1", "uid-of-c-1"))
+    bench.view.pods.deleted(Identity("default", "pod-1", first.metadata.uid))
+    await bench.releases.sweep()  # the kubelet still has its container
+    bench.view.pods.added(second)
+    bench.view.claims.added(a_claim_for(second, memory_mib=T4_MIB // 2 + 1, name="c-2"))
+    assert await refusal(bench, second, "slot-1") is Why.OVER_CAPACITY
+    assert list(bench.node.checkpoint.state.holdings) == ["uid-of-c-1"]
 
 
 async def test_a_call_that_nobody_waits_for_any_more_grants_nothing(bench: Bench) -> None:
