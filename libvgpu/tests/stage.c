@@ -40,7 +40,7 @@ void stage_enter(char **argv, const char *machine)
     ssize_t got = readlink("/proc/self/exe", self, sizeof self - 1);
     must(got > 0, "readlink");
     self[got] = '\0';
-    char *cut = strstr(self, "/tests/test_"); /* build/tests/test_x -> build */
+    char *cut = strstr(self, "/tests/"); /* build/tests/x -> build */
     must(cut != NULL, self);
     snprintf(build, sizeof build, "%.*s", (int)(cut - self), self);
 
