@@ -18,7 +18,7 @@ PYTEST_ARGS ?=
 
 SETUP := $(VENV)/.ready
 
-.PHONY: help setup demo test e2e bench bench-placement bench-openb lint fmt crds proto lock native control-plane ci clean
+.PHONY: help setup demo test e2e bench bench-placement bench-libvgpu bench-openb lint fmt crds proto lock native control-plane ci clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,10 +50,13 @@ control-plane: $(SETUP)  ## build a real Kubernetes control plane into the cache
 e2e:  ## the seeds' examples on a real Kubernetes node
 	@echo "make e2e: nothing to run yet; the real node arrives with the real-Kubernetes test bed" >&2; exit 2
 
-bench: bench-placement  ## performance benches
+bench: bench-placement bench-libvgpu  ## performance benches
 
 bench-placement: $(SETUP)  ## decisions at 5,000 nodes of 8 cards -> build/bench/placement.json
 	@PYTHONPATH=tests $(BIN)/python tests/perf/placement_bench.py
+
+bench-libvgpu: $(SETUP)  ## what the library costs a call and a process -> build/bench/libvgpu.json
+	@$(MAKE) -C libvgpu bench
 
 bench-openb: $(SETUP)  ## packing of a trace in OPENB=DIR -> build/bench/openb.json
 	@test -n "$(OPENB)" || { echo "make bench-openb OPENB=DIR: the folder of the trace" >&2; exit 2; }
@@ -83,7 +86,7 @@ lock: $(SETUP)  ## refresh requirements.lock from pyproject.toml
 
 ci: lint  ## what CI runs: lint, tests, sanitizers, then the real control plane
 	@$(MAKE) test
-	@$(MAKE) -C libvgpu coverage asan ubsan
+	@$(MAKE) -C libvgpu coverage asan ubsan tsan fuzz
 	@$(MAKE) test CLUSTER=real
 
 clean:  ## remove what was built in the tree
