@@ -400,3 +400,14 @@ async def test_a_pod_deleted_while_its_prestart_hangs_goes_without_having_run(
         group.create_task(gone(api, "p"))
         await api.delete(PODS, "p", namespace="default")
     assert not list((kubelet.folders.root / "logs").rglob("*.log"))
+
+
+async def test_a_kubelet_restart_while_a_prestart_hangs_does_not_lose_the_pod(
+    api: Api, kubelet: Kubelet, plugin: Any
+):
+    plugin.gate = asyncio.Event()
+    await create_pod(api, "p")
+    await eventually(lambda: len(plugin.started) == 1)
+    plugin.write_specs(plugin.allocated[0])
+    await kubelet.restart()
+    await pod_is(api, "p", "Running")  # unasked, like every start before the plugin is back

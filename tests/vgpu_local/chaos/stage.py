@@ -14,6 +14,7 @@ from vgpu_local.chaos import pods
 from vgpu_local.chaos.pods import NAMESPACE, Shape
 
 _AGAIN_S = 0.15
+_LOOK_S = 0.5
 _INJECTED = "injected fault"
 
 
@@ -87,10 +88,22 @@ class Stage:
 
     async def gone(self, resource: Resource, name: str, uid: str) -> None:
         """Wait until there is no such object any more."""
-        found = await self.read(resource, name)
-        if found is not None and found["metadata"]["uid"] == uid:
+        while True:
+            found = await self.read(resource, name)
+            if found is None or found["metadata"]["uid"] != uid:
+                return
             await asyncio.sleep(_AGAIN_S)
-            await self.gone(resource, name, uid)
+
+    async def runs(self, name: str) -> bool:
+        """Wait until a pod runs (True), or a kubelet has refused to admit it (False)."""
+        while True:
+            found = await self.read(PODS, name)
+            status = found.get("status", {}) if found else {}
+            if status.get("phase") == "Running":
+                return True
+            if status.get("reason") == "UnexpectedAdmissionError":
+                return False
+            await asyncio.sleep(_LOOK_S)
 
     async def read(self, resource: Resource, name: str) -> Object | None:
         """The object, if there is one."""

@@ -281,10 +281,14 @@ def _nobody_schedules(chance: random.Random, name: str) -> Story:
 
 
 def _stays(chance: random.Random, name: str) -> Story:
+    """Made again by its controller when a kubelet whose plugin was away would not have it."""
     limits = _small(chance)
 
     async def story(stage: Stage) -> None:
         stage.staying.add(name)
         await stage.pod(name, one(limits))
+        while not await stage.runs(name):
+            await stage.delete(PODS, name, force=True)
+            await stage.pod(name, one(limits))
 
     return story

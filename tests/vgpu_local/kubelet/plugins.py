@@ -208,6 +208,12 @@ async def _call(call: Awaitable[Answer]) -> Answer:
         name = "".join(word.capitalize() for word in error.code().name.split("_"))
         name = {"Cancelled": "Canceled", "Ok": "OK"}.get(name, name)
         raise PluginError(f"rpc error: code = {name} desc = {error.details()}") from error
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        # Nobody cancelled us: the connection was closed under the call.
+        raise PluginError("rpc error: code = Canceled desc = connection is closing") from None
 
 
 async def _close(endpoint: Endpoint) -> None:
