@@ -19,6 +19,7 @@ from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Node, ResourceQuota
 from vgpu_api.effective import Use
 from vgpu_api.v1alpha1 import GPUDevice, VGPUClaim, VGPUClaimSpec
+from vgpu_operator.ask import Ask
 from vgpu_operator.ledger.board import Board, ClaimKey
 from vgpu_operator.ledger.holdings import (
     NOTHING,
@@ -80,6 +81,7 @@ class Ledger:
         self._board = Board(config=config)
         self._quotas = Quotas(config=config)
         self.columns = self._board.columns
+        self._config = config
         self._on_change = on_change
         self._told = 0  # the position in the change log up to which `on_change` knows
         self._records: dict[ClaimKey, _Record] = {}
@@ -237,9 +239,12 @@ class Ledger:
     def _observe(self, claim: VGPUClaim) -> None:
         metadata = claim.metadata
         key = ClaimKey(metadata.namespace or "", metadata.name)
+        is_new = metadata.uid not in self._keys
         record = self._newer_record(key, metadata.uid, int(metadata.resource_version))
         if record is None:
             return
+        if is_new and self.columns.mix.wants_next():
+            self.columns.mix.observe(Ask.of(claim.spec, self._config))
         record.observed = holding_of(claim.spec, claim.status.allocation)
         self._settle(key)
 

@@ -16,6 +16,9 @@ _SHARE = 0.95
 _STEP = 1_000
 """Requests between two looks at the mix, once there is one."""
 _REQUESTS_KEPT = 64
+_ALL_UNTIL = 1_000
+_ONE_IN = 8
+"""Of more claims than that, one in so many is looked at: a mix needs no more."""
 _STATES_KEPT = 65_536
 _WINDOW = 16_000
 """Weight of everything seen, in requests, at which it is halved."""
@@ -54,6 +57,7 @@ class Mix:
         self._views: dict[CardState, View] = {}
         self._rises: dict[RequestAsk, dict[CardState, float]] = {}
         self._given = False
+        self._offered = 0
         self._counts: dict[RequestAsk, float] = {}
         self._seen = 0.0
         self._until_step = 1
@@ -85,6 +89,12 @@ class Mix:
         """Set the mix; nothing is learned from then on."""
         self._given = True
         self._set(tuple((weight, type_of(request)) for weight, request in types))
+
+    def wants_next(self) -> bool:
+        """Whether the next claim that is seen for the first time should be told to `observe`."""
+        self._offered += 1
+        early = self._offered <= _ALL_UNTIL
+        return not self._given and (early or self._offered % _ONE_IN == 0)
 
     def observe(self, ask: Ask) -> None:
         """A claim was seen for the first time."""

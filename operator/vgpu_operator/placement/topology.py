@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 from vgpu_operator.placement.columns import Columns
 
-_MAX_STEPS = 200_000
-"""Partial choices looked at before the best so far is taken: many more than any node of 16 cards
-needs, and an end for a node of 64 whose links follow no pattern."""
+_MAX_STEPS = 10_000
+"""Partial choices looked at before the best so far is taken: more than 8 cards have at all, and an
+end for larger nodes whose links follow no pattern."""
 
 
 def pair_score(columns: Columns, one: int, other: int) -> int:

@@ -1,0 +1,120 @@
+"""Fragmentation: what F counts, where a claim goes for it, and how the typical mix is learned."""
+
+from __future__ import annotations
+
+import pytest
+
+from builders import a_card, a_claim, a_request, an_ask, some_columns
+from vgpu_api.config import ClusterConfig
+from vgpu_api.effective import Use
+from vgpu_operator.ask import RequestAsk
+from vgpu_operator.ledger import Ledger
+from vgpu_operator.placement import Card, Columns, place
+from vgpu_operator.placement.fragmentation import fragmentation, score_of_rise
+from vgpu_operator.placement.mix import Mix
+
+HALF = Use(memory_mib=8192, slots=1)
+
+
+def a_type(**fields) -> RequestAsk:
+    return an_ask(a_request(**fields)).requests[0]
+
+
+def columns_with(mix, *cards: Card, used: dict[str, Use] | None = None) -> Columns:
+    columns = some_columns(*cards, used=used)
+    columns.mix.give(mix)
+    return columns
+
+
+def test_nothing_is_a_fragment_while_every_typical_request_fits_everywhere():
+    columns = columns_with([(1.0, a_type(memory="4Gi"))], a_card("x"), a_card("y", index=1))
+    assert fragmentation(columns, 0) == 0.0
+
+
+def test_what_is_left_on_a_card_that_is_too_full_is_a_fragment():
+    columns = columns_with(
+        [(1.0, a_type(memory="12Gi"))], a_card("x"), a_card("y", index=1), used={"y": HALF}
+    )
+    assert fragmentation(columns, 0) == 500.0
+
+
+def test_everything_idle_is_one_where_too_few_cards_are_left_for_a_request_for_several():
+    two = (0.5, a_type(memory="16Gi", count=2))
+    columns = columns_with([two], a_card("x"), a_card("y", index=1), used={"y": HALF})
+    assert fragmentation(columns, 0) == 0.5 * 1500.0
+
+
+def test_the_idle_share_is_that_of_the_scarcer_of_memory_and_compute():
+    columns = columns_with(
+        [(1.0, a_type(memory="16Gi"))], a_card("x"), used={"x": Use(1638, 75, 1)}
+    )
+    assert fragmentation(columns, 0) == 250.0
+
+
+@pytest.mark.parametrize("facts", [{"healthy": False}, {"cordoned": True}])
+def test_a_card_that_is_out_of_use_is_no_fragment(facts):
+    columns = columns_with([(1.0, a_type(memory="64Gi"))], a_card("x", **facts))
+    assert fragmentation(columns, 0) == 0.0
+
+
+def test_a_rise_is_scored_in_the_published_whole_steps():
+    assert [score_of_rise(rise) for rise in (-1000, -1e-9, 0, 1e-9, 1000)] == [73, 50, 50, 50, 26]
+
+
+def test_a_small_request_goes_where_it_tears_no_card_open():
+    """The half-used card has no room for the typical request anyway."""
+    small, typical = a_request(memory="2Gi"), (1.0, a_type(memory="16Gi"))
+    cards = [a_card("idle", node="a"), a_card("torn", node="b")]
+    columns = columns_with([typical], *cards, used={"torn": HALF})
+    ask = an_ask(small, node="Fragmentation", device=["Fragmentation"])
+    assert place(columns, ask).node == "b"
+    assert place(columns, an_ask(small, node="Spread")).node == "a"
+
+
+def test_on_a_node_the_card_is_chosen_by_the_same_measure():
+    columns = columns_with(
+        [(1.0, a_type(memory="16Gi"))], a_card("idle"), a_card("torn", index=1), used={"torn": HALF}
+    )
+    ask = an_ask(a_request(memory="2Gi"), device=["Fragmentation"])
+    assert place(columns, ask).grants[0].uuid == "torn"
+
+
+def test_the_mix_is_the_most_frequent_types_up_to_95_percent():
+    mix = Mix()
+    for number in range(1000):
+        mix.observe(an_ask(a_request(memory="1Gi" if number % 100 < 96 else f"{number}Mi")))
+    assert [round(frequency, 2) for frequency, _ in mix.types] == [0.96]
+
+
+def test_a_request_that_differs_only_in_name_is_of_the_same_type():
+    mix = Mix()
+    for name in ("a", "b"):
+        mix.observe(an_ask(a_request(name=name, memory="1Gi")))
+    assert [frequency for frequency, _ in mix.types] == [1.0]
+
+
+def test_what_is_asked_now_outweighs_what_was_asked_long_ago():
+    mix = Mix()
+    for size, times in (("1Gi", 40_000), ("2Gi", 40_000)):
+        ask = an_ask(a_request(memory=size))
+        for _ in range(times):
+            mix.observe(ask)
+    assert mix.types[0][1].memory_mib == 2048
+    assert mix.types[0][0] > 0.8
+
+
+def test_a_given_mix_is_not_changed_by_what_is_seen():
+    mix = Mix()
+    mix.give([(1.0, a_type(memory="1Gi"))])
+    mix.observe(an_ask(a_request(memory="2Gi")))
+    assert [kind.memory_mib for _, kind in mix.types] == [1024]
+
+
+def test_the_ledger_tells_the_mix_of_each_claim_once():
+    ledger = Ledger(config=ClusterConfig())
+    for version in (1, 2, 3):
+        ledger.apply_claim(
+            a_claim("often", resource_version=version, requests=[a_request(memory="1Gi")])
+        )
+    ledger.apply_claim(a_claim("other", requests=[a_request(memory="2Gi")]))
+    assert [frequency for frequency, _ in ledger.columns.mix.types] == [0.5, 0.5]

@@ -1,0 +1,79 @@
+"""Which cards are taken when how they are connected counts."""
+
+from __future__ import annotations
+
+import random
+from itertools import combinations
+
+import pytest
+
+from builders import a_card, a_request, an_ask, some_columns
+from vgpu_operator.placement import Columns, place
+from vgpu_operator.placement.topology import choose, pair_score
+
+
+def a_node(scores: dict[tuple[int, int], int], count: int) -> Columns:
+    """One node of cards; scores by (from, to), the other way the same unless given."""
+    said = {(b, a): score for (a, b), score in scores.items()} | scores
+    return some_columns(
+        *(
+            a_card(
+                f"g{at:02d}",
+                index=at,
+                links={f"g{to:02d}": score for (of, to), score in said.items() if of == at},
+            )
+            for at in range(count)
+        )
+    )
+
+
+def taken(columns: Columns, count: int) -> set[str]:
+    ask = an_ask(a_request(memory="1Gi", count=count), device=["Topology"])
+    return {grant.uuid for grant in place(columns, ask).grants}
+
+
+def test_several_cards_are_those_that_are_connected_best():
+    assert taken(a_node({(0, 1): 10, (0, 2): 20, (1, 2): 150}, 3), 2) == {"g01", "g02"}
+
+
+def test_one_card_is_the_one_whose_links_are_missed_least():
+    assert taken(a_node({(0, 1): 100, (1, 2): 100, (0, 2): 10, (2, 3): 10}, 4), 1) == {"g03"}
+
+
+def test_a_link_of_which_the_cards_disagree_counts_nothing():
+    columns = a_node({(0, 1): 200, (1, 0): 100, (1, 2): 10}, 3)
+    assert pair_score(columns, 0, 1) == 0
+    assert taken(columns, 2) == {"g01", "g02"}
+
+
+def test_cards_that_are_in_no_table_count_nothing_and_are_no_error():
+    assert taken(a_node({}, 3), 2) == {"g02", "g01"}
+
+
+def test_exactly_as_many_as_fit_are_taken_as_they_are():
+    assert taken(a_node({(0, 1): 10}, 2), 2) == {"g00", "g01"}
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("count", [2, 3, 4, 6])
+def test_the_best_combination_is_found_and_of_equals_the_first(seed, count):
+    chance = random.Random(seed)
+    scores = {pair: chance.choice((0, 10, 100, 250)) for pair in combinations(range(9), 2)}
+    columns = a_node(scores, 9)
+    fitting = list(range(9))
+    chance.shuffle(fitting)
+    expected = max(combinations(fitting, count), key=lambda chosen: total(columns, chosen))
+    assert choose(columns, fitting, count) == expected
+
+
+def total(columns: Columns, chosen: tuple[int, ...]) -> int:
+    return sum(pair_score(columns, a, b) for a, b in combinations(chosen, 2))
+
+
+def test_a_node_of_64_cards_is_decided_in_bounded_time_and_no_worse_than_greedily():
+    chance = random.Random(1)
+    scores = {pair: chance.randrange(300) for pair in combinations(range(64), 2)}
+    columns = a_node(scores, 64)
+    chosen = choose(columns, range(64), 8)
+    assert len(set(chosen)) == 8
+    assert total(columns, chosen) >= 28 * 200
