@@ -15,10 +15,13 @@ export VGPU_CACHE
 # CLUSTER=standin (one process, default) or CLUSTER=real (a real control plane).
 CLUSTER ?= standin
 PYTEST_ARGS ?=
+# The fault campaign: the first run's seed, and how many runs with consecutive seeds.
+SEED ?= 1
+RUNS ?= 1
 
 SETUP := $(VENV)/.ready
 
-.PHONY: help setup demo test e2e bench bench-placement bench-libvgpu bench-openb lint fmt crds proto lock native control-plane ci clean
+.PHONY: help setup demo test chaos e2e bench bench-placement bench-libvgpu bench-openb lint fmt crds proto lock native control-plane ci clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,6 +46,9 @@ else
 	@$(MAKE) -C libvgpu test
 	@$(BIN)/pytest -n 2 --dist loadgroup $(PYTEST_ARGS)
 endif
+
+chaos: setup  ## fault campaigns on the stand-in: SEED= of the first, RUNS= how many
+	@$(BIN)/python -m vgpu_local.chaos --seed $(SEED) --runs $(RUNS)
 
 control-plane: $(SETUP)  ## build a real Kubernetes control plane into the cache (once)
 	@bash tests/cluster/build.sh
@@ -84,8 +90,9 @@ lock: $(SETUP)  ## refresh requirements.lock from pyproject.toml
 	@$(BIN)/pip-compile -q --generate-hashes --strip-extras --extra dev --allow-unsafe \
 	  --no-emit-index-url --no-emit-trusted-host --no-header -o requirements.lock pyproject.toml
 
-ci: lint  ## what CI runs: lint, tests, sanitizers, then the real control plane
+ci: lint  ## what CI runs: lint, tests, fault campaigns, sanitizers, then the real control plane
 	@$(MAKE) test
+	@$(MAKE) chaos RUNS=6
 	@$(MAKE) -C libvgpu coverage asan ubsan tsan fuzz
 	@$(MAKE) test CLUSTER=real
 
