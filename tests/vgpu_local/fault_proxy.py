@@ -207,26 +207,29 @@ class FaultProxy:
                     return _cut(request)
                 elif fault.action == "gone" and words is not None and words.verb != "watch":
                     raise StatusError(410, "Expired", "injected fault")
-            async with self._forward(request) as answer:
+            if self._session is None:
+                return _cut(request)  # it came while everything was being cut
+            async with self._forward(self._session, request) as answer:
                 if words is not None and words.verb == "watch" and answer.status == 200:
                     return await self._watch(request, answer, words, faults)
                 body = await answer.read()
         except StatusError as error:
             return _refusal(error)
-        except aiohttp.ClientError:
+        except (aiohttp.ClientError, RuntimeError):  # the latter: the session was just closed
             return _cut(request)  # the API server went away: so does this
         if any(fault.action == "lost" for fault in faults):
             return _cut(request)
         return web.Response(body=body, status=answer.status, headers=_end_to_end(answer.headers))
 
     @contextlib.asynccontextmanager
-    async def _forward(self, request: web.BaseRequest) -> AsyncIterator[aiohttp.ClientResponse]:
-        assert self._session is not None
+    async def _forward(
+        self, session: aiohttp.ClientSession, request: web.BaseRequest
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
         headers = _end_to_end(request.headers)
         headers["Accept-Encoding"] = "identity"
         shown = headers.get("Authorization", "")
         headers["Authorization"] = self._tokens.get(shown, shown)
-        async with self._session.request(
+        async with session.request(
             request.method,
             self._upstream.join(URL(request.raw_path, encoded=True)),
             headers=headers,
