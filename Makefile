@@ -21,7 +21,7 @@ RUNS ?= 1
 
 SETUP := $(VENV)/.ready
 
-.PHONY: help setup demo test chaos e2e bench bench-placement bench-libvgpu bench-openb lint fmt crds proto lock native control-plane ci clean
+.PHONY: help setup demo test chaos e2e bench bench-placement bench-libvgpu gpu-check bench-openb lint fmt crds proto lock native control-plane ci clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,6 +63,9 @@ bench-placement: $(SETUP)  ## decisions at 5,000 nodes of 8 cards -> build/bench
 
 bench-libvgpu: $(SETUP)  ## what the library costs a call and a process -> build/bench/libvgpu.json
 	@$(MAKE) -C libvgpu bench
+
+gpu-check:  ## the memory limit on this machine's real driver -> build/bench/gpu.json (needs gcc and python3 alone)
+	@$(MAKE) -C libvgpu gpu-check
 
 bench-openb: $(SETUP)  ## packing of a trace in OPENB=DIR -> build/bench/openb.json
 	@test -n "$(OPENB)" || { echo "make bench-openb OPENB=DIR: the folder of the trace" >&2; exit 2; }

@@ -1,0 +1,44 @@
+"""The check for real drivers, run on the simulated one and where there is none."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from conftest import Stage
+
+TOOL = Path(__file__).resolve().parents[3] / "libvgpu" / "tools" / "gpu_check.py"
+
+
+def run(stage: Stage, out: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, TOOL, out], env=env, capture_output=True, text=True, check=False
+    )
+
+
+def test_on_a_driver_it_finds_the_limit_kept_and_tells_what_is_not_counted(
+    stage: Stage, tmp_path: Path
+) -> None:
+    stage.machine.write_text("context_mib=300\n" + stage.machine.read_text())
+    out = tmp_path / "bench" / "gpu.json"
+    done = run(stage, out, stage.environment(limited=False))
+    assert done.returncode == 0, done.stdout + done.stderr
+    findings = json.loads(out.read_text())
+    assert [check["limit_bytes"] for check in findings["checks"]] == [20 << 30, 40 << 30]
+    for check in findings["checks"]:
+        assert check["wrong"] == []
+        assert check["filled_bytes"] == check["limit_bytes"]
+        assert check["uncounted_bytes_of_a_process"] == 300 << 20
+
+
+def test_without_a_driver_it_says_so_and_fails(stage: Stage, tmp_path: Path) -> None:
+    env = stage.environment(limited=False)
+    del env["VGPU_FAKE_MACHINE"]
+    done = run(stage, tmp_path / "gpu.json", env)
+    assert done.returncode == 1
+    assert "nothing was checked" in done.stdout
+    assert not (tmp_path / "gpu.json").exists()
