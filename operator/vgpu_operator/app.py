@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 import kopf
 from prometheus_client import start_http_server
 
-from vgpu_api.core import Node, Pod
-from vgpu_api.resources import GPU_DEVICES, NODES, PODS, VGPU_CLAIMS, Resource
+from vgpu_api.core import Node, Pod, ResourceQuota
+from vgpu_api.resources import GPU_DEVICES, NODES, PODS, RESOURCE_QUOTAS, VGPU_CLAIMS, Resource
 from vgpu_api.v1alpha1 import GPUDevice, VGPUClaim
 from vgpu_client.api import Api
 from vgpu_client.lease import Elector, Terms
@@ -157,7 +157,7 @@ class Operator:
     def _make_reflectors(self, api: Api) -> list[Reflector[Any]]:
         engine = self.engine
         return [
-            # Nodes and devices first: claims then find their cards.
+            # Nodes, devices and quotas first: claims then find their cards and limits.
             _reflector(
                 api,
                 NODES,
@@ -176,6 +176,15 @@ class Operator:
             ),
             _reflector(
                 api,
+                RESOURCE_QUOTAS,
+                ResourceQuota.model_validate,
+                NoteSink(
+                    engine.quota_changed,
+                    lambda identity: engine.quota_gone(identity.namespace, identity.name),
+                ),
+            ),
+            _reflector(
+                api,
                 VGPU_CLAIMS,
                 VGPUClaim.read,
                 NoteSink(
@@ -184,6 +193,15 @@ class Operator:
                         (identity.namespace, identity.name), identity.uid
                     ),
                     lambda identity, raw: engine.claim_unreadable(identity.uid, raw),
+                ),
+            ),
+            _reflector(
+                api,
+                RESOURCE_QUOTAS,
+                ResourceQuota.model_validate,
+                NoteSink(
+                    self._ledger.apply_quota,
+                    lambda identity: self._ledger.remove_quota(identity.namespace, identity.name),
                 ),
             ),
             _reflector(

@@ -14,7 +14,7 @@ from typing import Any
 
 from vgpu_api.conditions import PREPARED, is_true
 from vgpu_api.config import ClusterConfig
-from vgpu_api.core import Node, Pod
+from vgpu_api.core import Node, Pod, ResourceQuota
 from vgpu_api.v1alpha1 import GPUDevice, Metadata, VGPUClaim
 from vgpu_client.api import Api
 from vgpu_operator.engine.books import Books, key_of, version_of
@@ -207,6 +207,23 @@ class Engine:
         """A device is gone."""
         self._ledger.remove_device(name)
 
+    def quota_changed(self, quota: ResourceQuota) -> None:
+        """A quota was seen: who waits in its namespace may fit now."""
+        self._ledger.apply_quota(quota)
+        self._try_again_in(quota.metadata.namespace or "")
+
+    def quota_gone(self, namespace: str, name: str) -> None:
+        """A quota is gone."""
+        self._ledger.remove_quota(namespace, name)
+        self._try_again_in(namespace)
+
+    def _try_again_in(self, namespace: str) -> None:
+        for uid in self._waiting:
+            consumer = self.books.consumer(uid)
+            if consumer is not None and consumer.claim[0] == namespace:
+                self._fresh[uid] = None
+        self._immediate.hurry(namespace)
+
     def now(self) -> float:
         """Monotonic seconds."""
         return self._clock.monotonic()
@@ -363,6 +380,7 @@ class Engine:
         if claim.status.allocation is not None:
             if is_true(claim.status.conditions, PREPARED) and claim.status.state == "Allocated":
                 self._writer.submit(in_use_write(claim, now=self._clock.unix()))
+            self._let_it_expire(claim)
         elif claim.spec.binding_mode == "Immediate":
             # One that was used and released holds nothing until a pod comes to use it again.
             if claim.status.state != "Released" or self._is_wanted(key):
@@ -378,6 +396,16 @@ class Engine:
             wish = Wish.template() if is_template else Wish.waiting()
             if not says(claim, wish) and (is_template or not says(claim, Wish.template())):
                 self._writer.submit(refusal_write(key, wish, now=self._clock.unix()))
+
+    def _let_it_expire(self, claim: VGPUClaim) -> None:
+        """An allocation that stands for a pod without a node is a reservation, and expires.
+
+        However it came about: written by a former leader, or after its own reservation had ended.
+        """
+        reserved = claim.status.reserved_for
+        consumer = self.books.consumer(reserved.pod_uid) if reserved is not None else None
+        if consumer is not None and consumer.wants_node and consumer.claim == key_of(claim):
+            self.scheduler.keep_for(consumer, claim)
 
     def _release(self, claim: VGPUClaim, reason: str) -> None:
         reservation = self.scheduler.reservations.of_claim(key_of(claim))

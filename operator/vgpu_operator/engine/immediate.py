@@ -42,6 +42,12 @@ class ImmediateQueue:
         keys = [key for key, queued in self._queued.items() if changed or queued.due <= now]
         return sorted(keys, key=lambda key: (self._queued[key].rank, key))
 
+    def hurry(self, namespace: str) -> None:
+        """Something changed for the claims of a namespace: their back-off is over."""
+        for key, queued in self._queued.items():
+            if key[0] == namespace:
+                queued.due = 0.0
+
     def refused(self, key: Key, now: float) -> None:
         """It found no room: not before its back-off is over, unless something changes."""
         queued = self._queued.get(key)

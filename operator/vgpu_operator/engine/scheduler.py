@@ -122,7 +122,8 @@ class Scheduler:
             return held
         self.holds.gather()
         with self._ledger.without(ClaimKey(*key)), self.holds.lifted(key):
-            plan = place(self._ledger.columns, Ask.of(claim.spec, self._config), candidates)
+            ask, budget = Ask.of(claim.spec, self._config), self._ledger.budget(key[0])
+            plan = place(self._ledger.columns, ask, candidates, budget=budget)
         if plan.refused:
             return self._refusal(key, claim.spec, plan)
         return self._assume(plan, claim.spec, key=key, consumer=None, create=None)
@@ -204,6 +205,12 @@ class Scheduler:
             return Refusal(Reason.RESERVED_ELSEWHERE, text, {})
         return self._adopt(consumer, claim, immediate=immediate)
 
+    def keep_for(self, consumer: Consumer, claim: VGPUClaim) -> None:
+        """Take a standing allocation for the pod's reservation, unless there is one already."""
+        reservations = self.reservations
+        if reservations.of_claim(consumer.claim) is None and not reservations.of_pod(consumer.uid):
+            self._adopt(consumer, claim, immediate=claim.spec.binding_mode == "Immediate")
+
     def _adopt(self, consumer: Consumer, claim: VGPUClaim, *, immediate: bool) -> Reservation:
         """An allocation that stands in the claim, as this pod's reservation."""
         assert claim.status.allocation is not None
@@ -242,7 +249,8 @@ class Scheduler:
             refused = {name: tally for name, tally in refused.items() if name in known}
         self.holds.gather()
         with self._ledger.without(ClaimKey(*consumer.claim)), self.holds.lifted(consumer.claim):
-            plan = place(self._ledger.columns, ask, open_nodes)
+            budget = self._ledger.budget(consumer.claim[0])
+            plan = place(self._ledger.columns, ask, open_nodes, budget=budget)
         return Plan(plan.node, plan.grants, {**refused, **plan.refusals})
 
     def _refusal(self, key: Key, spec: VGPUClaimSpec, plan: Plan) -> Refusal:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from builders import a_container, a_device, a_pod, an_allocation
-from vgpu_api.core import Pod
+from builders import a_claim, a_container, a_device, a_pod, a_request, an_allocation
+from vgpu_api.core import Pod, ResourceQuota
 from vgpu_api.core.pod import PodStatus
 from vgpu_api.names import ANNOTATION_POKE
 from vgpu_api.v1alpha1 import Condition
@@ -224,3 +224,45 @@ async def test_who_would_still_not_fit_is_left_alone(replica: Any) -> None:
     assert filtered(replica, big) == []
     replica.engine.device_changed(a_device(memory_mib=8192, resource_version=2))
     assert await pokes(replica) == []
+
+
+def a_quota(version: int, mib: int) -> ResourceQuota:
+    return ResourceQuota.model_validate(
+        {
+            "metadata": {"name": "q", "namespace": "default", "resourceVersion": str(version)},
+            "spec": {"hard": {"limits.nvidia.com/gpumem": mib}},
+        }
+    )
+
+
+async def test_a_raised_quota_wakes_who_it_kept_waiting(replica: Any) -> None:
+    replica.card(memory_mib=16384)
+    replica.engine.quota_changed(a_quota(1, 8192))
+    first, second = replica.pod("a", limits=LIMITS), replica.pod("b", limits=LIMITS)
+    await replica.settle()
+    assert filtered(replica, first) == ["node-1"]
+    assert filtered(replica, second) == []
+    assert await pokes(replica) == []
+    replica.engine.quota_changed(a_quota(2, 16384))
+    assert await pokes(replica) == ["b"]
+
+
+async def test_who_waits_for_a_quota_gets_no_cards_held(replica: Any) -> None:
+    replica.card(memory_mib=16384)
+    replica.engine.quota_changed(a_quota(1, 4096))
+    replica.pod("a", limits=LIMITS)
+    await replica.settle()
+    replica.time += 61
+    await replica.settle()
+    assert len(replica.engine.scheduler.holds) == 0
+
+
+async def test_an_immediate_claim_is_decided_when_its_quota_goes(replica: Any) -> None:
+    replica.card(memory_mib=16384)
+    replica.engine.quota_changed(a_quota(1, 4096))
+    replica.claim(a_claim("now", requests=[a_request(memory="8Gi")], binding_mode="Immediate"))
+    await replica.settle()
+    assert "allocation" not in replica.api.claim("now")["status"]
+    replica.engine.quota_gone("default", "q")
+    await replica.settle()
+    assert "allocation" in replica.api.claim("now")["status"]
