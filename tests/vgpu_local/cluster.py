@@ -7,7 +7,6 @@ whatever way `with` is left, every process that was started has ended and the fo
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import contextlib
 import shutil
@@ -38,22 +37,18 @@ from vgpu_local.kubelet.kubelet import Kubelet
 from vgpu_local.kubelet.process import ExecResult
 from vgpu_local.kubelet.worker import Pace
 from vgpu_local.nodes import GpuNode
+from vgpu_local.operators import Operators
 from vgpu_local.pki import Authority
 from vgpu_local.programs import (
     LIBRARY,
-    NAMESPACE,
-    SERVICE,
     Replica,
     agent_command,
     driver_environment,
-    free_place,
-    free_replica,
     operator_command,
     program_environment,
 )
-from vgpu_local.readiness import leads, missing, plural
+from vgpu_local.readiness import missing, plural
 from vgpu_local.scheduler.queue import Backoff
-from vgpu_local.service import Backend, Service, Slices
 
 T = TypeVar("T")
 
@@ -99,7 +94,6 @@ class LocalCluster:
     Attributes:
         folder: the run folder; has `kubeconfig`, a log file for each process, a folder a node.
         kubeconfig: an administrator's.
-        operators: one process for each replica; the user of each is its name.
         agents: one process for each node, by node name.
         kubelets: by node name; call them through the methods here, their loop is another thread's.
     """
@@ -119,13 +113,11 @@ class LocalCluster:
         """
         self.folder = Path()
         self.kubeconfig = Path()
-        self.operators: list[Daemon] = []
         self.agents: dict[str, Daemon] = {}
         self.kubelets: dict[str, Kubelet] = {}
         self._nodes = nodes
         self._options = options
-        self._place = free_place()  # of the Services that lead to the operators
-        self._replicas = [free_replica(number) for number in range(options.operators)]
+        self._operators = Operators(options.operators)
         self._authority = Authority()
         self._foundation: Foundation = foundation or StandIn(
             authority=self._authority,
@@ -176,15 +168,13 @@ class LocalCluster:
         self._foundation.connected(self.api, self._loop)
         self.run(furnish(self.api))
         self._foundation.furnished()
-        self.run(self._start_services())
-        for replica in self._replicas:
-            self._start_operator(replica)
+        self._start_operators()
         for node in self._nodes:
             self._start_node(node)
         self._start_scheduler()
         self.wait_ready(limit)
         if self._options.webhooks:
-            self.run(admit_through(self.api, self._place, self._authority))
+            self.run(admit_through(self.api, self._operators.front, self._authority))
 
     def stop(self) -> None:
         """End every process and thread and remove the run folder. Harmless when repeated."""
@@ -204,6 +194,11 @@ class LocalCluster:
         return self._foundation.server
 
     @property
+    def operators(self) -> list[Daemon]:
+        """One process for each replica; the user of each is its name."""
+        return self._operators.daemons
+
+    @property
     def operator(self) -> Daemon:
         """The only operator's process."""
         (only,) = self.operators
@@ -215,14 +210,10 @@ class LocalCluster:
         Raises:
             NotReady: none of those that should run does.
         """
-        for replica, daemon in self._running_operators():
-            if leads(replica.place, self._extender.tls()):
-                return daemon
-        raise NotReady("no operator leads")
-
-    def _running_operators(self) -> list[tuple[Replica, Daemon]]:
-        pairs = zip(self._replicas, self.operators, strict=True)
-        return [(replica, daemon) for replica, daemon in pairs if daemon.wanted]
+        daemon = self._operators.leader(self._extender.tls())
+        if daemon is None:
+            raise NotReady("no operator leads")
+        return daemon
 
     def run(self, work: Coroutine[Any, Any, T], *, limit: float = 60.0) -> T:
         """Run a coroutine on the cluster's loop, from any other thread."""
@@ -305,37 +296,25 @@ class LocalCluster:
         self._undo.callback(lambda: self._loop.run(stack.aclose(), limit=10))
         return api
 
-    async def _start_services(self) -> None:
-        hosts = {replica.address: "127.0.0.1" for replica in self._replicas}
-        slices = Slices(self.api, hosts)
-        following = asyncio.create_task(slices.run())
-        hooks = [Backend("127.0.0.1", replica.place.webhook) for replica in self._replicas]
-        extender = Service(lambda: slices.backends(NAMESPACE, SERVICE, "extender"))
-        webhook = Service(lambda: hooks)
-        await extender.start(self._place.extender)
-        await webhook.start(self._place.webhook)
-
-        async def stop() -> None:
-            await extender.stop()
-            await webhook.stop()
-            following.cancel()
-            await asyncio.gather(following, return_exceptions=True)
-
-        self._undo.callback(lambda: self._loop.run(stop(), limit=10))
-
-    def _start_operator(self, replica: Replica) -> None:
+    def _start_operators(self) -> None:
+        self.run(self._operators.open_services(self.api))
+        self._undo.callback(lambda: self._loop.run(self._operators.close_services(), limit=10))
         config = self.folder / "config.yaml"
         config.write_text(yaml.safe_dump(dict(self._options.config)))
-        command = operator_command(
-            replica,
-            kubeconfig=self._foundation.kubeconfig_of(replica.name),
-            config=config,
-            authority=self._authority,
-            folder=self.folder,
-            lease_s=self._options.lease_s,
-            log_level=self._options.log_level,
-        )
-        self.operators.append(self._daemon(replica.name, command, {}))
+
+        def start(replica: Replica) -> Daemon:
+            command = operator_command(
+                replica,
+                kubeconfig=self._foundation.kubeconfig_of(replica.name),
+                config=config,
+                authority=self._authority,
+                folder=self.folder,
+                lease_s=self._options.lease_s,
+                log_level=self._options.log_level,
+            )
+            return self._daemon(replica.name, command, {})
+
+        self._operators.start(start)
 
     def _start_node(self, node: GpuNode) -> None:
         folders = make_folders(self.folder / node.name)
@@ -359,7 +338,7 @@ class LocalCluster:
     def _start_scheduler(self) -> None:
         certificate, key = self._authority.leaf().write(self.folder, name="scheduler")
         self._extender = ExtenderAccess(
-            place=self._place,
+            place=self._operators.front,
             trust=self.folder / "operator-ca.crt",
             certificate=certificate,
             key=key,
@@ -389,8 +368,8 @@ class LocalCluster:
         while gaps := missing(
             self.objects,
             self._nodes,
-            self._place,
-            [replica.place for replica, _ in self._running_operators()],
+            self._operators.front,
+            self._operators.places(),
             trust=self._extender.tls(),
             count_resource=self._settings.nvidia.resource_count_name,
         ):
