@@ -1,0 +1,71 @@
+"""The operators of a cluster, and the Services that lead to them."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+
+from vgpu_client.api import Api
+from vgpu_local.daemon import Daemon
+from vgpu_local.programs import NAMESPACE, SERVICE, OperatorPlace, Replica, free_place, free_replica
+from vgpu_local.readiness import leads
+from vgpu_local.service import Backend, Service, Slices
+
+_HERE = "127.0.0.1"
+
+
+class Operators:
+    """All replicas.
+
+    Attributes:
+        front: where the Services listen: the webhooks' leads to any replica, the extender's to
+            the one that says in its EndpointSlice that it leads.
+        daemons: the replicas' processes, in the order of their numbers.
+    """
+
+    def __init__(self, count: int) -> None:
+        """Describe so many replicas; nothing is started yet."""
+        self.front = free_place()
+        self.daemons: list[Daemon] = []
+        self._replicas = [free_replica(number) for number in range(count)]
+        self._services: list[Service] = []
+        self._following: asyncio.Task[None] | None = None
+
+    async def open_services(self, api: Api) -> None:
+        """Let the Services lead to the replicas."""
+        slices = Slices(api, {replica.address: _HERE for replica in self._replicas})
+        self._following = asyncio.create_task(slices.run())
+        hooks = [Backend(_HERE, replica.place.webhook) for replica in self._replicas]
+        extender = Service(lambda: slices.backends(NAMESPACE, SERVICE, "extender"))
+        webhook = Service(lambda: hooks)
+        for service, port in ((extender, self.front.extender), (webhook, self.front.webhook)):
+            await service.start(port)
+            self._services.append(service)
+
+    async def close_services(self) -> None:
+        """End them."""
+        for service in self._services:
+            await service.stop()
+        if self._following is not None:
+            self._following.cancel()
+            await asyncio.gather(self._following, return_exceptions=True)
+
+    def start(self, start: Callable[[Replica], Daemon]) -> None:
+        """Start a process for each replica."""
+        self.daemons.extend(start(replica) for replica in self._replicas)
+
+    def places(self) -> list[OperatorPlace]:
+        """Where those listen that should run."""
+        return [replica.place for replica, _ in self._running()]
+
+    def leader(self, tls: ssl.SSLContext) -> Daemon | None:
+        """The one that says that it leads, of those that should run."""
+        for replica, daemon in self._running():
+            if leads(replica.place, tls):
+                return daemon
+        return None
+
+    def _running(self) -> list[tuple[Replica, Daemon]]:
+        pairs = zip(self._replicas, self.daemons, strict=True)
+        return [(replica, daemon) for replica, daemon in pairs if daemon.wanted]
