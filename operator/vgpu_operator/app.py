@@ -197,15 +197,6 @@ class Operator:
             ),
             _reflector(
                 api,
-                RESOURCE_QUOTAS,
-                ResourceQuota.model_validate,
-                NoteSink(
-                    self._ledger.apply_quota,
-                    lambda identity: self._ledger.remove_quota(identity.namespace, identity.name),
-                ),
-            ),
-            _reflector(
-                api,
                 PODS,
                 Pod.model_validate,
                 NoteSink(
