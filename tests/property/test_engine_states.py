@@ -293,6 +293,7 @@ class EngineStates(RuleBasedStateMachine):
             self.api.gate.set()
             self.world.turn(200)
             self.invariants_hold()
+            self.what_is_not_bound_expires()
             for pod in list(self._pods()):
                 self.api.vanish(PODS, pod["metadata"]["name"])
             for name in ("a", "b", "c"):
@@ -313,6 +314,22 @@ class EngineStates(RuleBasedStateMachine):
             assert self.world.running == {}
         finally:
             self.world.close()
+
+    def what_is_not_bound_expires(self) -> None:
+        """Nobody asks any more: after a while no pod without a node holds a card."""
+        for _ in range(12):
+            self.world.deliver(1000)
+            self.world.round()
+            self.world.operator.time += 61
+            self.world.turn(50)
+        self.invariants_hold()
+        for claim in self.world.claims():
+            reserved = claim.status.reserved_for
+            if claim.status.allocation is None or claim.spec.binding_mode == "Immediate":
+                continue
+            assert reserved is not None
+            pod = self.world.pod(reserved.pod_uid)
+            assert pod is None or pod["spec"].get("nodeName"), claim.metadata.name
 
     def delete_a_claim_by_name(self, name: str) -> None:
         if (VGPU_CLAIMS.plural, "default", name) in self.api.objects:

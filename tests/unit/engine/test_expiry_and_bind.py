@@ -229,3 +229,29 @@ async def test_a_deleted_immediate_claim_without_a_pod_gives_its_cards_back(
     await replica.settle()
     assert "allocation" not in replica.api.claim("now")["status"]
     assert replica.ledger.use_of("GPU-0").memory_mib == 0
+
+
+async def test_an_allocation_that_a_former_leader_left_expires_though_its_pod_was_edited(
+    replica: Any,
+) -> None:
+    """Its annotation can no longer be understood, so it is not decided; its cards go all the same."""
+    replica.card()
+    pod = replica.pod()
+    await replica.settle()
+    edited = a_pod(
+        "pod-1",
+        annotations={ANNOTATION_CLAIM: "no/name"},
+        resource_version=500,
+        containers=[a_container(limits=GPU)],
+    )
+    replica.api.put(PODS, edited.to_wire())
+    successor = type(replica)(replica.api)
+    successor.card()
+    successor.engine.claim_changed(replica.claim_of(pod))
+    successor.engine.pod_changed(edited)
+    successor.engine.tend_everything()
+    await successor.settle()
+    assert replica.claim_of(pod).status.allocation is not None
+    successor.time += NEVER_ASKED_S
+    await successor.settle()
+    assert replica.claim_of(pod).status.allocation is None
