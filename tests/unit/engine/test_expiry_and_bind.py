@@ -234,7 +234,7 @@ async def test_a_deleted_immediate_claim_without_a_pod_gives_its_cards_back(
 async def test_an_allocation_that_a_former_leader_left_expires_though_its_pod_was_edited(
     replica: Any,
 ) -> None:
-    """Its annotation can no longer be understood, so it is not decided; its cards go all the same."""
+    """Its annotation can no longer be understood; it is not decided, and its cards go."""
     replica.card()
     pod = replica.pod()
     await replica.settle()
