@@ -12,7 +12,7 @@
 #include "stage.h"
 
 #define LIMIT (UINT64_C(256) << 20)
-enum { STARTS = 31, TOGETHER = 64, KILLS = 31, FILLERS = 8, FILL_SECONDS = 3 };
+enum { EXECS = 301, STARTS = 31, TOGETHER = 64, KILLS = 31, FILLERS = 8, FILL_SECONDS = 3 };
 
 static double now_ms(void)
 {
@@ -87,6 +87,24 @@ static void starts(char *program, int with_library, int count, double *took)
     close(ends[0]);
 }
 
+/* A program that has nothing to do with CUDA, from fork to exit. */
+static double one_exec(int with_library)
+{
+    int status = 1;
+    double start = now_ms();
+    pid_t child = fork();
+    if (child == 0) {
+        if (!with_library) {
+            unsetenv("LD_PRELOAD");
+        }
+        execl("/bin/true", "true", (char *)NULL);
+        _exit(3);
+    }
+    waitpid(child, &status, 0);
+    need(status == 0, "/bin/true failed");
+    return now_ms() - start;
+}
+
 static double one_kill(void)
 {
     int ready[2];
@@ -151,12 +169,16 @@ static uint64_t overshoot(void)
 
 int main(int argc, char **argv)
 {
-    double direct[STARTS], with[STARTS], together[TOGETHER], kills[KILLS];
+    double without[EXECS], preloaded[EXECS], direct[STARTS], with[STARTS], together[TOGETHER], kills[KILLS];
     if (argc > 1 && !strcmp(argv[1], "start")) {
         return child_starts();
     }
     stage_enter(argv, "fork_works=1");
     stage_grant(LIMIT);
+    for (int i = 0; i < EXECS; i++) {
+        without[i] = one_exec(0);
+        preloaded[i] = one_exec(1);
+    }
     for (int i = 0; i < STARTS; i++) {
         starts(argv[0], 0, 1, &direct[i]);
         starts(argv[0], 1, 1, &with[i]);
@@ -169,7 +191,8 @@ int main(int argc, char **argv)
     for (int i = 0; i < KILLS; i++) {
         kills[i] = one_kill();
     }
-    printf("{\"init_ms\": {\"direct\": %.3f, \"shim\": %.3f}, \"init_parallel_64_ms\": {\"direct\": %.3f, \"shim\": %.3f}, ",
+    printf("{\"exec_ms\": {\"direct\": %.3f, \"shim\": %.3f}, ", median(without, EXECS), median(preloaded, EXECS));
+    printf("\"init_ms\": {\"direct\": %.3f, \"shim\": %.3f}, \"init_parallel_64_ms\": {\"direct\": %.3f, \"shim\": %.3f}, ",
            median(direct, STARTS), median(with, STARTS), alone, median(together, TOGETHER));
     double middle = median(kills, KILLS);
     printf("\"kill_to_free_ms\": {\"median\": %.3f, \"worst\": %.3f}, \"overshoot_bytes\": %llu}\n", middle,
