@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from vgpu_api.resources import GPU_DEVICES, PODS, VGPU_CLAIMS
+from vgpu_api.resources import GPU_DEVICES, PODS, RESOURCE_QUOTAS, VGPU_CLAIMS
 from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_client.errors import ApiError, Invalid
 from vgpu_local.apiserver import Fault
@@ -223,6 +223,32 @@ def claim_says(cluster: LocalCluster, pod: str, reason: str) -> bool:
         if [owner["name"] for owner in claim["metadata"].get("ownerReferences", ())] == [pod]
         for condition in claim.get("status", {}).get("conditions", ())
     )
+
+
+def quota(mib: int) -> dict[str, Any]:
+    """Kubernetes takes it and does nothing with it."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": "gpus", "namespace": "default"},
+        "spec": {"hard": {"limits.nvidia.com/gpumem": str(mib)}},
+    }
+
+
+def test_a_pod_over_its_namespaces_quota_runs_when_the_quota_is_raised(
+    whole: LocalCluster,
+) -> None:
+    whole.apply_object(quota(3000))
+    try:
+        create(whole, a_pod("within", gpu=1, gpumem=2048))
+        running(whole, "within")
+        create(whole, a_pod("over", gpu=1, gpumem=2048))
+        until(whole, lambda: claim_says(whole, "over", "ResourceQuotaNotFit"))
+        whole.wait_for(PODS, "over", is_set_aside)
+        whole.apply_object(quota(5000))
+        running(whole, "over")
+    finally:
+        whole.run(whole.api.delete(RESOURCE_QUOTAS, "gpus", namespace="default"))
 
 
 def cordon(cluster: LocalCluster, *, cordoned: bool) -> None:
