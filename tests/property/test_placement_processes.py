@@ -1,0 +1,47 @@
+"""Equal inputs give equal answers in every process, whatever its hash seed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+
+def test_two_processes_with_different_hash_seeds_answer_alike(tmp_path: Path):
+    devices = [
+        {"uuid": f"GPU-{index}", "model": "T4", "memoryMiB": 16384, "numa": index % 2}
+        for index in range(4)
+    ]
+    nodes = [
+        {"name": f"n{at}", "devices": [{**d, "uuid": f"n{at}-{d['uuid']}"} for d in devices]}
+        for at in range(20)
+    ]
+    policies = ("Binpack", "Spread", "NUMAFirst", "Fragmentation")
+    claims = [
+        {
+            "kind": "VGPUClaim",
+            "metadata": {"name": f"c{number}"},
+            "spec": {
+                "requests": [{"memory": f"{1 + number % 5}Gi", "count": 1 + number % 2}],
+                "placement": {"node": policies[number % 4], "device": ["Topology", "BestFit"]},
+            },
+        }
+        for number in range(60)
+    ]
+    (tmp_path / "state.json").write_text(json.dumps({"nodes": nodes}))
+    (tmp_path / "many.jsonl").write_text("\n".join(map(json.dumps, claims)))
+    answers = {replayed(tmp_path, seed) for seed in ("0", "1", "4242")}
+    assert len(answers) == 1
+    assert '"placed": 60' in answers.pop()
+
+
+def replayed(folder: Path, hash_seed: str) -> str:
+    command = [sys.executable, "-m", "vgpu_operator.cli", "simulate", "-o", "json"]
+    files = ["--state", str(folder / "state.json"), "--many", str(folder / "many.jsonl")]
+    environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+    done = subprocess.run(
+        [*command, *files], env=environment, capture_output=True, text=True, check=True
+    )
+    return done.stdout
