@@ -338,7 +338,9 @@ class Engine:
         claim = self.books.claim(key)
         if claim is None or claim.status.allocation is not None or self._writer.busy(key):
             return
-        outcome = self.scheduler.reserve_immediate(claim)
+        # A pod that is bound already can use it on its node only.
+        on = {c.pod.spec.node_name for c in self.books.consumers_of(key) if c.lacks_grant}
+        outcome = self.scheduler.reserve_immediate(claim, candidates=on or None)
         if isinstance(outcome, Refusal):
             SCHEDULING_ATTEMPTS.labels(result="refused", reason=outcome.reason).inc()
             now = self._clock.monotonic()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from vgpu_api.names import ANNOTATION_CLAIM, ANNOTATION_CLAIM_TEMPLATE, FINALIZER_IN_USE
-from vgpu_api.resources import PODS, VGPU_CLAIMS
+from vgpu_api.resources import GPU_DEVICES, PODS, VGPU_CLAIMS
 from vgpu_local.checker import excesses
 from vgpu_local.cluster import ClusterOptions, LocalCluster
 from vgpu_local.nodes import T4, gpu_node
@@ -196,3 +196,38 @@ def test_a_running_pod_whose_annotation_is_changed_keeps_its_claim(cluster: Loca
     assert first["status"]["reservedFor"]["podName"] == "uses"
     second = claim(cluster, "second", lambda status: status.get("state") == "InUse")
     assert second["status"]["reservedFor"]["podName"] == "other"
+
+
+def test_two_devices_of_one_uuid_are_both_marked_and_given_to_nobody_until_one_goes(
+    cluster: LocalCluster,
+) -> None:
+    (device,) = cluster.server.objects("gpudevices.vgpu.dev")
+    name = device["metadata"]["name"]
+    twin = f"{name}.0badcafe"
+    create_twin(cluster, twin, device)
+    for marked in (name, twin):
+        cluster.wait_for(GPU_DEVICES, marked, is_marked)
+    create(cluster, a_pod("waits", a_container(limits=WHOLE)))
+    pod = cluster.wait_for(PODS, "waits", lambda _: True)
+    claim(cluster, claim_name(pod), lambda status: reason(status) == "CardNotHealth")
+    cluster.run(cluster.api.delete(GPU_DEVICES, twin))
+    cluster.wait_for(GPU_DEVICES, name, lambda found: not is_marked(found))
+    running(cluster, "waits", limit=60)
+
+
+def create_twin(cluster: LocalCluster, name: str, device: dict[str, Any]) -> None:
+    """A device object that another node publishes of the same card."""
+    kind = {"apiVersion": device["apiVersion"], "kind": "GPUDevice"}
+    made = {**kind, "metadata": {"name": name}, "spec": {"nodeName": "elsewhere"}}
+    cluster.run(cluster.api.create(GPU_DEVICES, made))
+    published = {"metadata": {"name": name}, "status": {"uuid": device["status"]["uuid"]}}
+    cluster.run(
+        cluster.api.apply(
+            GPU_DEVICES, published, field_manager="elsewhere", force=True, subresource="status"
+        )
+    )
+
+
+def is_marked(device: dict[str, Any]) -> bool:
+    conditions = device.get("status", {}).get("conditions", [])
+    return any(c["type"] == "DuplicateUUID" and c["status"] == "True" for c in conditions)

@@ -255,3 +255,18 @@ async def test_an_allocation_that_a_former_leader_left_expires_though_its_pod_wa
     successor.time += NEVER_ASKED_S
     await successor.settle()
     assert replica.claim_of(pod).status.allocation is None
+
+
+async def test_a_pod_found_bound_with_an_immediate_claim_is_named_by_it(replica: Any) -> None:
+    """Bound by a former leader, which did not come to write it; the agent goes by the name."""
+    two_nodes(replica)
+    replica.claim(a_claim("now", requests=[a_request(memory="8Gi")], binding_mode="Immediate"))
+    pod = a_pod(
+        node="node-2", annotations={ANNOTATION_CLAIM: "now", ANNOTATION_SLOTS_ADDED: "main"}
+    )
+    replica.api.put(PODS, pod.to_wire())
+    replica.engine.pod_changed(pod)
+    await replica.settle()
+    status = replica.api.claim("now")["status"]
+    assert status["allocation"]["nodeName"] == "node-2"
+    assert status["reservedFor"]["podUID"] == pod.metadata.uid
