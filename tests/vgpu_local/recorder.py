@@ -15,7 +15,7 @@ import orjson
 
 from vgpu_api.resources import Resource
 from vgpu_client.api import Api, Listing
-from vgpu_client.errors import NotFound, StreamBroken, Unreachable
+from vgpu_client.errors import Gone, NotFound, StreamBroken, TooManyRequests, Unreachable
 from vgpu_client.transport import Object
 from vgpu_local.apiserver.storage import WriteEvent
 from vgpu_local.readiness import plural
@@ -61,7 +61,8 @@ class Recorder:
         with self._lock:
             return sorted(self._events, key=lambda event: event.resource_version)
 
-    async def _follow(self, resource: Resource, version: str) -> None:
+    async def _follow(self, resource: Resource, listed_at: str) -> None:
+        version = listed_at
         while True:
             watch = self._api.watch(resource, resource_version=version)
             try:
@@ -70,8 +71,15 @@ class Recorder:
                         version = event["object"]["metadata"]["resourceVersion"]
                         if event["type"] != "BOOKMARK":
                             self._note(resource, event["type"], event["object"])
-            except (StreamBroken, Unreachable):
+            except (StreamBroken, Unreachable, TooManyRequests):
                 await asyncio.sleep(0.1)  # it goes on where it ended, or is told that it cannot
+            except Gone:
+                if version != listed_at:
+                    raise  # a gap
+                # The server's own watch of a kind just defined begins after our list.
+                listing = await self._listed(resource)
+                self._note_new(resource, listing.items)
+                version = listed_at = listing.resource_version
 
     async def _listed(self, resource: Resource) -> Listing:
         """The first list; a kind is served a moment after its definition was made."""
@@ -80,6 +88,13 @@ class Recorder:
                 return await self._api.list(resource)
             except NotFound:
                 await asyncio.sleep(0.05)
+
+    def _note_new(self, resource: Resource, items: Sequence[Object]) -> None:
+        with self._lock:
+            noted = {event.resource_version for event in self._events}
+        for found in items:
+            if int(found["metadata"]["resourceVersion"]) not in noted:
+                self._note(resource, "ADDED", found)
 
     def _note(self, resource: Resource, what: str, obj: Object) -> None:
         version = int(obj["metadata"]["resourceVersion"])
