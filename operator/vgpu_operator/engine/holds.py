@@ -95,13 +95,11 @@ class Holds:
     def is_sound(self, hold: Hold) -> bool:
         """Whether its cards are there, in order, and on a node that takes pods."""
         columns = self._ledger.columns
-        node = columns.node_id(hold.node)
+        node, numbers = columns.node_id(hold.node), self._numbers(hold)
         if node is None or not (columns.node_ready[node] and columns.node_schedulable[node]):
             return False
-        there = {columns.name[card]: card for card in columns.node_cards[node]}
-        return all(
-            card in there and columns.healthy[there[card]] and not columns.cordoned[there[card]]
-            for card in hold.cards
+        return len(numbers) == len(hold.cards) and all(
+            columns.healthy[number] and not columns.cordoned[number] for number in numbers.values()
         )
 
     def explain(self, key: Key, ask: Ask, refusals: Mapping[str, Tally]) -> Mapping[str, str]:
@@ -119,35 +117,38 @@ class Holds:
         return texts
 
     def _keeps(self, hold: Hold, card: str, ask: Ask) -> bool:
-        columns = self._ledger.columns
-        node = columns.node_id(hold.node)
-        if node is None or card not in {columns.name[c] for c in columns.node_cards[node]}:
+        number = self._numbers(hold).get(card)
+        if number is None:
             return False
-        total = columns.memory[columns.number_of(card)]
-        return any(
-            request.memory_on(total) <= hold.gathered.get(card, 0) for request in ask.requests
-        )
+        total, held = self._ledger.columns.memory[number], hold.gathered.get(card, 0)
+        return any(request.memory_on(total) <= held for request in ask.requests)
 
     def _gather_of(self, hold: Hold, card: str) -> bool:
-        columns = self._ledger.columns
-        node = columns.node_id(hold.node)
-        if node is None:
+        number = self._numbers(hold).get(card)
+        if number is None:
             return False
-        for number in columns.node_cards[node]:
-            free = columns.memory[number] - columns.memory_used[number]
-            if columns.name[number] == card and free > 0:
-                hold.gathered[card] = hold.gathered.get(card, 0) + free
-                return True
-        return False
+        columns = self._ledger.columns
+        free = columns.memory[number] - columns.memory_used[number]
+        if free <= 0:
+            return False
+        hold.gathered[card] = hold.gathered.get(card, 0) + free
+        return True
 
     def _plan(self, hold: Hold) -> Plan:
-        columns = self._ledger.columns
+        columns, numbers = self._ledger.columns, self._numbers(hold)
         grants = []
         for card, memory_mib in sorted(hold.gathered.items()):
-            number = columns.number_of(card)
-            uuid, index = columns.uuid[number], columns.index[number]
-            grants.append(Grant("", card, uuid, index, memory_mib, cores=0))
+            if card in numbers:
+                uuid, index = columns.uuid[numbers[card]], columns.index[numbers[card]]
+                grants.append(Grant("", card, uuid, index, memory_mib, cores=0))
         return Plan(hold.node, tuple(grants))
+
+    def _numbers(self, hold: Hold) -> Mapping[str, int]:
+        """The columns' numbers of its cards, of those that are there."""
+        columns = self._ledger.columns
+        node = columns.node_id(hold.node)
+        cards = [] if node is None else columns.node_cards[node]
+        return {columns.name[card]: card for card in cards if columns.name[card] in hold.cards}
 
 
 def _place_of(key: Key) -> ClaimKey:

@@ -280,3 +280,23 @@ async def test_a_hold_that_waits_makes_no_work_for_others(replica: Any) -> None:
     filtered(replica, large)
     await replica.settle()
     assert replica.ledger.changed_since(cursor)[1] == frozenset()
+
+
+async def test_a_held_card_that_vanishes_takes_nobody_down_with_it(replica: Any) -> None:
+    """A Filter may come before the hold is given up."""
+    for number in range(2):
+        replica.card(uuid=f"GPU-{number}", index=number, memory_mib=16384)
+    running = [replica.pod(f"small-{number}", limits=asking(10000)) for number in range(2)]
+    await replica.settle()
+    large = replica.pod("zlarge", limits=asking(16000, cards=2))
+    await replica.settle()
+    replica.time += AFTER_S
+    await replica.settle()
+    (hold,) = replica.engine.scheduler.holds
+    assert len(hold.cards) == 2
+    replica.engine.device_gone("gpu-0")
+    for pod in running:
+        end(replica, pod)
+    assert filtered(replica, large).node_names == []
+    await replica.settle()
+    assert len(replica.engine.scheduler.holds) == 0
