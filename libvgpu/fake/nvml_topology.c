@@ -161,6 +161,24 @@ NVML_API nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t devic
     return nvmlDeviceGetComputeRunningProcesses_v3(device, count, out);
 }
 
+NVML_API nvmlReturn_t nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_v1_t *out)
+{
+    nvmlProcessInfo_t wide[64];
+    unsigned room = count ? *count : 0, found = 64;
+    if (!count || (room && !out)) {
+        return NVML_ERROR_INVALID_ARGUMENT;
+    }
+    nvmlReturn_t result = nvmlDeviceGetComputeRunningProcesses_v3(device, &found, wide);
+    if (result != NVML_SUCCESS) {
+        return result;
+    }
+    for (unsigned i = 0; i < found && i < room; i++) {
+        out[i] = (nvmlProcessInfo_v1_t){.pid = wide[i].pid, .usedGpuMemory = wide[i].usedGpuMemory};
+    }
+    *count = found;
+    return found > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
+}
+
 NVML_API nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_t *out)
 {
     int card = -1;

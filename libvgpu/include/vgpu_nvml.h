@@ -53,6 +53,12 @@ typedef struct {
     unsigned int gpuInstanceId, computeInstanceId;
 } nvmlProcessInfo_t;
 
+/* The form of the first version of the process lists. */
+typedef struct {
+    unsigned int pid;
+    unsigned long long usedGpuMemory;
+} nvmlProcessInfo_v1_t;
+
 typedef struct {
     nvmlDevice_t device;
     unsigned long long eventType;

@@ -1,4 +1,8 @@
-/* hook_nvml.c - what NVML says about memory: the slice. */
+/* hook_nvml.c - what NVML says about memory and processes: the slice, and those of this container. */
+#include <limits.h>
+#include <stdatomic.h>
+
+#include "region.h"
 #include "view.h"
 
 /* Slice of the device behind a handle; nothing when NVML does not say which card that is. */
@@ -51,3 +55,62 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *ou
     }
     return result;
 }
+
+/* Process lists: whoever of this container holds memory of the card, as its own pid namespace knows it. `put` writes
+ * one entry of the caller's version. */
+static nvmlReturn_t own_processes(struct vgpu_process *p, const struct vgpu_nvml *nvml, nvmlDevice_t device, unsigned *count,
+                                  void *out, void (*put)(void *out, unsigned at, unsigned pid, uint64_t used))
+{
+    char uuid[VGPU_UUID_BYTES];
+    unsigned room, found = 0;
+    nvmlReturn_t result = nvml->nvmlDeviceGetUUID ? nvml->nvmlDeviceGetUUID(device, uuid, sizeof uuid) : NVML_ERROR_NOT_SUPPORTED;
+    if (result != NVML_SUCCESS) {
+        return result;
+    }
+    if (!count || (*count && !out)) {
+        return NVML_ERROR_INVALID_ARGUMENT;
+    }
+    room = *count;
+    int column = p->region ? vgpu_region_column(p->region, uuid) : -1;
+    uint32_t high = column >= 0 ? atomic_load((_Atomic uint32_t *)&p->region->slot_high) : 0;
+    for (uint32_t i = 0; i < high && i < VGPU_REGION_SLOTS; i++) {
+        struct vgpu_region_slot *slot = &p->region->slots[i];
+        uint64_t owner = atomic_load((_Atomic uint64_t *)&slot->owner);
+        uint64_t used = atomic_load((_Atomic uint64_t *)&slot->used[column]);
+        if (!owner || !used || vgpu_world->is_dead(owner & ~VGPU_OWNER_REAPING, &p->self)) {
+            continue;
+        }
+        if (found < room) {
+            put(out, found, (unsigned)(owner & ((UINT64_C(1) << VGPU_OWNER_PID_BITS) - 1)), used);
+        }
+        found++;
+    }
+    *count = found;
+    return found > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
+}
+
+static void put_first(void *out, unsigned at, unsigned pid, uint64_t used)
+{
+    ((nvmlProcessInfo_v1_t *)out)[at] = (nvmlProcessInfo_v1_t){.pid = pid, .usedGpuMemory = used};
+}
+
+static void put_later(void *out, unsigned at, unsigned pid, uint64_t used)
+{
+    ((nvmlProcessInfo_t *)out)[at] = (nvmlProcessInfo_t){
+        .pid = pid, .usedGpuMemory = used, .gpuInstanceId = UINT_MAX, .computeInstanceId = UINT_MAX};
+}
+
+#define PROCESSES(symbol, type, put)                                                                      \
+    nvmlReturn_t symbol(nvmlDevice_t device, unsigned *count, type *out)                                  \
+    {                                                                                                     \
+        const struct vgpu_nvml *nvml = vgpu_world->nvml();                                                \
+        struct vgpu_process *p = vgpu_process();                                                          \
+        if (!nvml || !nvml->symbol) {                                                                     \
+            return nvml ? NVML_ERROR_FUNCTION_NOT_FOUND : NVML_ERROR_UNINITIALIZED;                       \
+        }                                                                                                 \
+        return p ? own_processes(p, nvml, device, count, out, put) : nvml->symbol(device, count, out);    \
+    }
+
+PROCESSES(nvmlDeviceGetComputeRunningProcesses, nvmlProcessInfo_v1_t, put_first)
+PROCESSES(nvmlDeviceGetComputeRunningProcesses_v2, nvmlProcessInfo_t, put_later)
+PROCESSES(nvmlDeviceGetComputeRunningProcesses_v3, nvmlProcessInfo_t, put_later)

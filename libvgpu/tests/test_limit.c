@@ -155,6 +155,62 @@ TEST(views_show_the_slice)
     CHECK_EQ(cuMemFree_v2(out), CUDA_SUCCESS);
 }
 
+static int in_child(void (*work)(void))
+{
+    pid_t child = fork();
+    if (child == 0) {
+        _exit(!t_passes(work));
+    }
+    int status = 1;
+    waitpid(child, &status, 0);
+    return status;
+}
+
+static void hold_as_a_child(void)
+{
+    CUdeviceptr out = 0;
+    nvmlDevice_t device;
+    nvmlProcessInfo_t list[8];
+    nvmlProcessInfo_v1_t old[8];
+    unsigned count = 0, sum = 0;
+    CHECK_EQ(cuMemAlloc_v2(&out, 20 * MIB), CUDA_SUCCESS);
+    CHECK_EQ(nvmlInit_v2(), NVML_SUCCESS);
+    CHECK_EQ(nvmlDeviceGetHandleByUUID(stage_uuid[0], &device), NVML_SUCCESS);
+    CHECK_EQ(nvmlDeviceGetComputeRunningProcesses_v3(device, &count, NULL), NVML_ERROR_INSUFFICIENT_SIZE);
+    CHECK_EQ(count, 2);
+    CHECK_EQ(nvmlDeviceGetComputeRunningProcesses_v3(device, &count, list), NVML_SUCCESS);
+    for (unsigned i = 0; i < count; i++) {
+        int mine = list[i].pid == (unsigned)getpid();
+        CHECK(mine || list[i].pid == (unsigned)getppid());
+        CHECK_EQ(list[i].usedGpuMemory, (mine ? 20 : 30) * MIB);
+        sum += list[i].pid;
+    }
+    CHECK_EQ(nvmlDeviceGetComputeRunningProcesses_v2(device, &count, list), NVML_SUCCESS);
+    count = 8;
+    CHECK_EQ(nvmlDeviceGetComputeRunningProcesses(device, &count, old), NVML_SUCCESS);
+    CHECK_EQ(count, 2);
+    CHECK_EQ(old[0].pid + old[1].pid, sum);
+    CHECK_EQ(old[0].usedGpuMemory + old[1].usedGpuMemory, 50 * MIB);
+    CHECK_EQ(nvmlDeviceGetComputeRunningProcesses_v3(device, NULL, list), NVML_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ(nvmlDeviceGetComputeRunningProcesses_v3(device, &count, NULL), NVML_ERROR_INVALID_ARGUMENT);
+}
+
+TEST(process_lists_name_who_of_the_container_holds_memory_and_nobody_else)
+{
+    CUdeviceptr out = 0;
+    nvmlDevice_t second;
+    unsigned count = 0;
+    start(LIMIT);
+    CHECK_EQ(cuMemAlloc_v2(&out, 30 * MIB), CUDA_SUCCESS);
+    CHECK_EQ(in_child(hold_as_a_child), 0);
+    CHECK_EQ(nvmlInit_v2(), NVML_SUCCESS);
+    CHECK_EQ(nvmlDeviceGetHandleByUUID(stage_uuid[1], &second), NVML_SUCCESS);
+    CHECK_EQ(nvmlDeviceGetComputeRunningProcesses_v3(second, &count, NULL), NVML_SUCCESS);
+    CHECK_EQ(count, 0);
+    CHECK_EQ(nvmlDeviceGetComputeRunningProcesses_v3(NULL, &count, NULL), NVML_ERROR_INVALID_ARGUMENT);
+    CHECK_EQ(cuMemFree_v2(out), CUDA_SUCCESS);
+}
+
 TEST(a_changed_page_holds_from_the_next_call_on)
 {
     CUdeviceptr a = 0, b = 0;
@@ -270,17 +326,6 @@ TEST(a_primary_context_keeps_its_memory_until_the_last_release)
     CHECK_EQ(cuDevicePrimaryCtxReset_v2(0), CUDA_SUCCESS);
     CHECK_EQ(stage_ledger_sum(), 0);
     CHECK_EQ(stage_card_used(), 0);
-}
-
-static int in_child(void (*work)(void))
-{
-    pid_t child = fork();
-    if (child == 0) {
-        _exit(!t_passes(work));
-    }
-    int status = 1;
-    waitpid(child, &status, 0);
-    return status;
 }
 
 static CUdeviceptr of_parent;
