@@ -144,7 +144,7 @@ def test_a_leader_that_was_stopped_wakes_to_find_that_it_leads_no_more(
     """Its decisions are stuck on their way to the API server, and arrive when another leads."""
     first = cluster.leader()
     second = the_other(cluster, first)
-    late_s = 2.5 * LEASE_S
+    late_s = 3.5 * LEASE_S
     stuck = cluster.server.faults.add(
         Fault(
             action="delay",
