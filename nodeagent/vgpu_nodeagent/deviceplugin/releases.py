@@ -28,8 +28,11 @@ from vgpu_nodeagent.reports import Reports
 
 logger = logging.getLogger(__name__)
 
-UNUSED_LEASE_S = 120.0
-"""A lease of which the kubelet's checkpoint knows nothing after so long was never used."""
+UNUSED_LEASE_S = 30.0
+"""A lease of which the kubelet's checkpoint knows nothing after so long was never used.
+
+The kubelet writes it down as soon as it has our answer; one that died under the call never does.
+"""
 _RETRY_S = 0.5
 _ROUND_S = 10.0
 

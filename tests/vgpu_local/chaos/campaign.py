@@ -29,8 +29,8 @@ from vgpu_local.scheduler.queue import Backoff
 FEWEST_FAULTS = 40
 FEWEST_OBJECTS = 150
 RUNS_WITHIN_S = 120.0
-# A lease of which the kubelet forgot before any container used it goes after two minutes.
-_GONE_WITHIN_S = 150.0
+# A lease whose Allocate the kubelet never heard the answer of goes after half a minute.
+_GONE_WITHIN_S = 90.0
 _LASTS_S = 16.0
 _CARDS = 6
 
