@@ -156,20 +156,27 @@ def same(plan: Plan, answer: plain.Answer) -> None:
         assert reasons.items() <= answer.reasons.items()
 
 
-@settings(max_examples=200)
+@settings(max_examples=120)
 @given(fleets(), asks())
 def test_a_decision_is_that_of_the_plain_scan(fleet, ask):
     same(place(columns_of(fleet), ask), plain.decide(fleet, ask))
 
 
-@given(fleets(), asks(), st.sets(st.sampled_from((*NODES, "nowhere"))), st.sampled_from((0, 16)))
-def test_candidates_are_chosen_from_as_the_plain_scan_does(fleet, ask, candidates, few):
-    with mock.patch.object(decide, "_FEW", few):
+@given(
+    fleets(),
+    asks(),
+    st.sets(st.sampled_from((*NODES, "nowhere"))),
+    st.sampled_from(((0, 256), (0, 1), (16, 256))),
+)
+def test_candidates_are_chosen_from_as_the_plain_scan_does(fleet, ask, candidates, limits):
+    """However few or far down they are."""
+    few, far = limits
+    with mock.patch.multiple(decide, _FEW=few, _FAR=far):
         plan = place(columns_of(fleet), ask, sorted(candidates))
     same(plan, plain.decide(fleet, ask, candidates))
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(fleets(), asks(), budgets)
 def test_a_quota_is_kept_as_the_plain_scan_keeps_it(fleet, ask, left):
     plan = place(columns_of(fleet), ask, budget=Budget(left.memory, left.cores))
@@ -189,13 +196,13 @@ def histories(draw: st.DrawFn):
     return draw(fleets(3)), classes, draw(st.lists(steps, max_size=8))
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(histories())
 def test_what_was_remembered_never_changes_an_answer(history):
     """After any history the live columns answer as new ones, and as the plain scan."""
     fleet, classes, steps = history
     live = columns_of(fleet)
-    with mock.patch.object(decide, "_FEW", 0):
+    with mock.patch.multiple(decide, _FEW=0, _FAR=1):
         for step in (None, *steps):
             if step is not None:
                 fleet = changed(fleet, live, step)

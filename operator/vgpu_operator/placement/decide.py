@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from heapq import heapify, heappop, heappush
+from typing import TypeAlias
 
 from vgpu_api.reasons import Reason, Tally
 from vgpu_api.v1alpha1.vgpuclaim import NumaPolicy
@@ -22,6 +23,11 @@ from vgpu_operator.placement.rankings import Entry, Ranking
 
 _FEW = 16
 """So few candidates are looked at one by one."""
+_FAR = 256
+"""After so many better nodes that are no candidates, the candidates are looked for instead."""
+
+Found: TypeAlias = tuple[int, tuple[Grant, ...]]
+"""A node that serves the claim, and with what."""
 
 
 def place(
@@ -137,13 +143,13 @@ def _first(
     ask: Ask,
     numa: NumaPolicy,
     nodes: Collection[int] | None,
-) -> tuple[tuple[int, tuple[Grant, ...]] | None, dict[str, Tally]]:
+) -> tuple[Found | None, dict[str, Tally]]:
     """The best node that serves the claim, and why those before it do not."""
     heap, version = ranking.heap, columns.rankings.version
     tried: dict[str, Tally] = {}
     aside: list[Entry] = []
     found = None
-    while heap:
+    while heap and len(aside) < _FAR:
         _, name, node, seen = heap[0]
         if seen != version[node]:
             heappop(heap)
@@ -159,7 +165,22 @@ def _first(
             ranking.refusals[node] = seen, outcome
     for entry in aside:
         heappush(heap, entry)
+    if found is None and heap and nodes is not None:  # the candidates are far down
+        found = _among(columns, heap, ask, numa, nodes)
     return found, tried
+
+
+def _among(
+    columns: Columns, heap: list[Entry], ask: Ask, numa: NumaPolicy, nodes: Collection[int]
+) -> Found | None:
+    """The best of a heap's entries that are candidates; the heap stays as it is."""
+    version = columns.rankings.version
+    entries = [entry for entry in heap if entry[2] in nodes and entry[3] == version[entry[2]]]
+    for _, _, node, _ in sorted(entries):
+        outcome = plan_on(columns, node, ask, numa)
+        if not isinstance(outcome, Tally):
+            return node, outcome
+    return None
 
 
 def _refusals(
