@@ -1,0 +1,113 @@
+"""Requests of all sizes come, wait, are served and go, while cards are held for some of them."""
+
+from __future__ import annotations
+
+import asyncio
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from builders import a_container
+from replica import Replica
+from vgpu_api.config import ClusterConfig
+from vgpu_api.core import Pod
+from vgpu_operator.engine.starvation import MOST_HOLDS
+from vgpu_operator.extender.filtering import filter_nodes
+from vgpu_operator.extender.wire import FilterRequest
+
+MIB = 16384
+CARDS = {"GPU-0": "node-1", "GPU-1": "node-1", "GPU-2": "node-2"}
+CONFIG = ClusterConfig.model_validate({"scheduling": {"starvationAfterSeconds": 10}})
+SIZES = st.tuples(st.sampled_from([4096, 8192, MIB]), st.integers(1, 2), st.sampled_from([0, 100]))
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("create"), SIZES),
+        st.tuples(st.sampled_from(["end", "ask"]), st.integers(0, 20)),
+        st.tuples(st.just("wait"), st.sampled_from([1, 11])),
+    ),
+    max_size=40,
+)
+
+
+class Cluster:
+    """A replica and the pods it knows."""
+
+    def __init__(self) -> None:
+        self.replica = Replica(config=CONFIG)
+        self.pods: list[Pod] = []
+        self.born = 0
+        for index, (uuid, node) in enumerate(CARDS.items()):
+            self.replica.card(uuid=uuid, node=node, index=index, memory_mib=MIB)
+
+    async def do(self, what: str, how: tuple[int, int, int] | int) -> None:
+        if isinstance(how, tuple):
+            mib, cards, cores = how
+            self.born += 1
+            limits = {"gpu": cards, "gpumem": mib, "gpucores": cores}
+            named = {f"nvidia.com/{key}": amount for key, amount in limits.items()}
+            self.pods.append(
+                self.replica.pod(f"pod-{self.born:03}", containers=[a_container(limits=named)])
+            )
+        elif what == "wait":
+            self.replica.time += how
+        elif self.pods and what == "end":
+            self.end(self.pods.pop(how % len(self.pods)))
+        elif self.pods:
+            self.ask(self.pods[how % len(self.pods)])
+        self.check()
+        await self.replica.settle()
+        self.check()
+
+    def end(self, pod: Pod) -> None:
+        consumer = self.replica.books.consumer(pod.metadata.uid)
+        assert consumer is not None
+        claim = self.replica.books.claim(consumer.claim)
+        self.replica.engine.pod_gone(pod.metadata.uid)
+        if claim is not None:
+            self.replica.engine.claim_gone(consumer.claim, claim.metadata.uid)
+
+    def ask(self, pod: Pod) -> None:
+        request = {"Pod": pod.to_wire(), "NodeNames": sorted(set(CARDS.values()))}
+        filter_nodes(self.replica.engine, FilterRequest.read(request))
+
+    def has_cards(self, pod: Pod) -> bool:
+        return self.replica.engine.scheduler.reservations.of_pod(pod.metadata.uid) is not None
+
+    def check(self) -> None:
+        """No card is over its capacity, holds included, and no card is held twice."""
+        for uuid in CARDS:
+            assert self.replica.ledger.use_of(uuid).memory_mib <= MIB
+        held = [card for hold in self.replica.engine.scheduler.holds for card in hold.cards]
+        assert len(held) == len(set(held))
+        assert len(self.replica.engine.scheduler.holds) <= MOST_HOLDS
+
+    async def serve_everybody(self) -> None:
+        """Nobody comes any more and who has cards ends: then everybody else gets theirs."""
+        for _ in range(len(self.pods)):
+            served = [pod for pod in self.pods if self.has_cards(pod)]
+            self.pods = [pod for pod in self.pods if pod not in served]
+            for pod in served:
+                self.end(pod)
+            self.replica.time += 11
+            await self.replica.settle()
+            self.check()
+        assert self.pods == []
+        await self.replica.settle()
+        assert len(self.replica.engine.scheduler.holds) == 0
+        assert [self.replica.ledger.use_of(uuid).memory_mib for uuid in CARDS] == [0, 0, 0]
+
+
+@settings(max_examples=60, deadline=None)
+@given(steps=STEPS)
+def test_holds_never_give_a_card_twice_and_leave_nobody_waiting_and_nothing_held(
+    steps: list[tuple[str, tuple[int, int, int] | int]],
+) -> None:
+    """Every pod here fits an empty cluster, so when all others have ended it has its cards."""
+
+    async def play() -> None:
+        cluster = Cluster()
+        for what, how in steps:
+            await cluster.do(what, how)
+        await cluster.serve_everybody()
+
+    asyncio.run(play())
