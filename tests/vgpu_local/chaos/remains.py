@@ -33,7 +33,8 @@ def _device_views(cluster: LocalCluster) -> Iterator[str]:
 def _on_nodes(cluster: LocalCluster) -> Iterator[str]:
     for node in cluster.kubelets:
         root = cluster.folder / node
-        state = json.loads((root / "agent" / "slots.json").read_text() or "{}").get("state", {})
+        checkpoint = root / "agent" / "slots.json"  # not there where nothing was ever granted
+        state = json.loads(checkpoint.read_text())["state"] if checkpoint.exists() else {}
         for kind in ("leases", "holdings"):
             yield from (f"{kind[:-1]} {name} on {node}" for name in state.get(kind, ()))
         yield from (f"page {path.name} on {node}" for path in (root / "agent" / "slots").glob("*"))
