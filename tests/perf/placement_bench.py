@@ -69,7 +69,7 @@ def main(arguments: Sequence[str]) -> None:
     for name in POLICIES:
         fleet = Fleet(name, nodes=options.nodes, claims=options.claims)
         gc.collect()
-        gc.freeze()  # what stands is not looked through again, as in the operator once it leads
+        gc.freeze()  # the collector's passes over the whole fleet are not what is measured here
         report["decision_us"][name] = fleet.churn(options.decisions)
         slow = name == "fragmentation"  # many seconds for one decision
         report["plain_us"][name] = fleet.compare(1 if slow else options.plain)
