@@ -67,7 +67,7 @@ class Injector:
         self._later: list[threading.Timer] = []
         self._users = [daemon.name for daemon in (*cluster.operators, *cluster.agents.values())]
         makers = (
-            (60, self._api_fault),
+            (85, self._api_fault),
             (8, self._broken_watch),
             (5, self._killed_operator),
             (2, self._stopped_operator),
