@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import ssl
 import time
 from collections.abc import AsyncIterator
@@ -213,28 +212,6 @@ async def test_a_restart_cuts_streams_and_serves_again_at_the_same_url(proxied: 
             await only_bookmarks(events)
     assert proxied.proxy.url == url
     await proxied.create("a")
-
-
-async def test_requests_that_come_while_it_restarts_are_cut_and_nothing_else(
-    proxied: Proxied, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Each is done or fails as a client's request does; none is an error of the proxy's own."""
-    done = asyncio.Event()
-
-    async def ask_until_done() -> int:
-        answers = 0
-        while not done.is_set():
-            with contextlib.suppress(ClientError):
-                await proxied.through.list(CONFIG_MAPS)
-                answers += 1
-        return answers
-
-    asking = [asyncio.create_task(ask_until_done()) for _ in range(8)]
-    for _ in range(3):
-        await asyncio.to_thread(proxied.proxy.restart, down_for=0.02)
-    done.set()
-    assert sum(await asyncio.gather(*asking)) > 0
-    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 async def test_an_upstream_that_is_away_looks_like_a_server_that_is_away() -> None:
