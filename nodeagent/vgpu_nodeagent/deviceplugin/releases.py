@@ -29,7 +29,7 @@ from vgpu_nodeagent.reports import Reports
 logger = logging.getLogger(__name__)
 
 UNUSED_LEASE_S = 30.0
-"""A lease of which the kubelet's checkpoint knows nothing after so long was never used.
+"""A lease that no pod on the kubelet's record holds after so long was never used.
 
 The kubelet writes it down as soon as it has our answer; one that died under the call never does.
 """
@@ -161,13 +161,20 @@ class Releases:
         ]
 
     def _drop(self, unused: Sequence[str], entries: Sequence[KubeletEntry]) -> None:
-        known = {entry.lease for entry in entries}
+        # The kubelet strikes a pod that went before it started off its record only when it admits
+        # the next one; so what counts is whether the pod is still there.
+        known = {entry.lease for entry in entries if self._is_here(entry.pod_uid)}
         for name in unused:
             if name not in known:
                 self._node.allocations.close(name)
                 checkpoint = self._node.checkpoint
                 checkpoint.commit(slots.drop(checkpoint.state, name))
                 self._freed()
+
+    def _is_here(self, pod_uid: str) -> bool:
+        """Whether a pod is known, or the kubelet still has a folder of it."""
+        is_known = self._node.view.pod_with_uid(pod_uid) is not None
+        return is_known or (self._kubelet_pods / pod_uid).exists()
 
     def _settle_claims(self) -> None:
         """Report what is released; forget holdings of which the API server knows."""

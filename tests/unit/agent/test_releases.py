@@ -169,7 +169,20 @@ async def test_a_lease_that_the_kubelet_never_recorded_is_dropped_after_a_while(
 
 async def test_a_lease_that_waits_for_its_image_is_kept_however_long(bench: Bench) -> None:
     lease, _ = bench.prestart.allocate([SLOT_0])
-    bench.kubelet.holds(a_bound_pod(), SLOT_0, lease)
+    pod = a_bound_pod()
+    bench.kubelet.holds(pod, SLOT_0, lease)
+    (bench.kubelet_pods / pod.metadata.uid).mkdir(parents=True)
     bench.now = 100 * UNUSED_LEASE_S
     await sweep(bench)
     assert list(bench.node.checkpoint.state.leases) == [lease]
+
+
+async def test_a_lease_of_a_pod_that_went_before_it_started_is_dropped_though_recorded(
+    bench: Bench,
+) -> None:
+    lease, _ = bench.prestart.allocate([SLOT_0])
+    bench.kubelet.holds(a_bound_pod(), SLOT_0, lease)
+    bench.now = UNUSED_LEASE_S + 1
+    await sweep(bench)
+    assert bench.node.checkpoint.state.leases == {}
+    assert bench.node.allocations.on_disk() == frozenset()
