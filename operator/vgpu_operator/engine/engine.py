@@ -1,4 +1,4 @@
-"""The serial loop: sees every change, tends claims, places pods, in one task of one thread.
+"""The serial loop: sees every change, has claims tended, places pods, in one task of one thread.
 
 The reflectors call the `…_changed` and `…_gone` methods, which only take notes; the loop does the
 work, so that bursts coalesce. Where this replica does not lead, the notes are all that happens.
@@ -12,7 +12,6 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any
 
-from vgpu_api.conditions import PREPARED, is_true
 from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Node, Pod, ResourceQuota
 from vgpu_api.v1alpha1 import GPUDevice, Metadata, VGPUClaim
@@ -24,22 +23,12 @@ from vgpu_operator.engine.expiry import Expiry
 from vgpu_operator.engine.hints import Hints
 from vgpu_operator.engine.immediate import ImmediateQueue
 from vgpu_operator.engine.refusals import Refusal
-from vgpu_operator.engine.release import is_stranded, pod_to_forget, release_reason
 from vgpu_operator.engine.reservations import Reservation
 from vgpu_operator.engine.scheduler import Clock, Scheduler
 from vgpu_operator.engine.starvation import Starvation
-from vgpu_operator.engine.status import Wish, says
 from vgpu_operator.engine.teller import Teller
-from vgpu_operator.engine.unusable import UnusableClaims, is_idle, unusable_write
-from vgpu_operator.engine.unused import UnusedClaims
+from vgpu_operator.engine.tending import Tending
 from vgpu_operator.engine.wanted import WantedClaims
-from vgpu_operator.engine.writes import (
-    in_use_write,
-    refusal_write,
-    release_write,
-    unreserve_write,
-    unstrand_write,
-)
 from vgpu_operator.ledger import Ledger
 from vgpu_operator.metrics import SCHEDULING_ATTEMPTS, SCHEDULING_DURATION
 
@@ -95,9 +84,6 @@ class Engine:
         self.hints = Hints(
             api, clock=clock, wanted=lambda held: leads() and reservations.is_current(held)
         )
-        self._unused = UnusedClaims(api, books, unix=clock.unix)
-        self._unusable = UnusableClaims(books, ledger)
-        self._api = api
         self._config = config
         self._ledger = ledger
         self._writer = writer
@@ -112,6 +98,16 @@ class Engine:
         self._vain: set[str] = set()  # pod UIDs that Filter was refused: poked when there is room
         self._claims: dict[Key, None] = {}  # claims to be tended
         self._immediate = ImmediateQueue()
+        self.tending = Tending(
+            api=api,
+            books=books,
+            ledger=ledger,
+            writer=writer,
+            scheduler=self.scheduler,
+            immediate=self._immediate,
+            clock=clock,
+            wake=self.wake,
+        )
         self._background: set[asyncio.Task[None]] = set()
 
     # What the reflectors, the writer and the extender bring.
@@ -273,13 +269,13 @@ class Engine:
         """Do everything that is to be done now."""
         for reservation in self.scheduler.reservations.expired(self._clock.monotonic()):
             self._in_background(self._expire(reservation))
-        for claim in self._unused.due():
-            self._in_background(self._unused.delete(claim))
-        for claim, why in self._unusable.due(self._clock.monotonic()):
-            self._take_back(claim, why)
+        for claim in self.tending.unused.due():
+            self._in_background(self.tending.unused.delete(claim))
+        for claim, why in self.tending.unusable.due(self._clock.monotonic()):
+            self.tending.take_back(claim, why)
         claims, self._claims = self._claims, {}
         for key in claims:
-            self._tend(key)
+            self.tending.tend(key)
         now = self._clock.monotonic()
         self._starvation.review(now)
         self._cursor, changed = self._ledger.changed_since(self._cursor)
@@ -351,87 +347,6 @@ class Engine:
         self._immediate.drop(key)
         self._starvation.over(key)
 
-    def _tend(self, key: Key) -> None:
-        """Do what a claim needs but a decision."""
-        claim = self.books.claim(key)
-        if claim is None or self._writer.busy(key) or self.books.is_unreadable(key):
-            return  # the end of the write, or a version that can be read, brings it here again
-        if (
-            claim.status.allocation is not None
-            or claim.spec.binding_mode != "Immediate"
-            or claim.metadata.deletion_timestamp is not None
-        ):
-            self._immediate.drop(key)
-        self._unused.look_at(claim)
-        self._unusable.look_at(claim)
-        if is_stranded(claim):
-            self._writer.submit(unstrand_write(claim))
-            return
-        reason = release_reason(claim, self.books)
-        if reason is not None and is_idle(claim) and claim.metadata.deletion_timestamp is None:
-            self._take_back(claim, reason)
-            return
-        if reason is not None:
-            self._release(claim, reason)
-            return
-        if pod_to_forget(claim, self.books) is not None:
-            self._unreserve(claim)
-            return
-        if claim.metadata.deletion_timestamp is not None:
-            return
-        if claim.status.allocation is not None:
-            if is_true(claim.status.conditions, PREPARED) and claim.status.state == "Allocated":
-                self._writer.submit(in_use_write(claim, now=self._clock.unix()))
-            self._let_it_expire(claim)
-        elif claim.spec.binding_mode == "Immediate":
-            # One that was used and released holds nothing until a pod comes to use it again.
-            if claim.status.state != "Released" or self._is_wanted(key):
-                self._immediate.put(
-                    key,
-                    priority=claim.spec.scheduling_priority,
-                    created=claim.metadata.creation_timestamp or "",
-                    generation=claim.metadata.generation,
-                )
-                self.wake()
-        elif not self.books.consumers_of(key) and claim.status.state in (None, "Pending"):
-            is_template = self.books.is_template(key)
-            wish = Wish.template() if is_template else Wish.waiting()
-            if not says(claim, wish) and (is_template or not says(claim, Wish.template())):
-                self._writer.submit(refusal_write(key, wish, now=self._clock.unix()))
-
-    def _let_it_expire(self, claim: VGPUClaim) -> None:
-        """An allocation that stands for a pod without a node is a reservation, and expires.
-
-        However it came about: written by a former leader, or after its own reservation had ended.
-        """
-        reserved = claim.status.reserved_for
-        consumer = self.books.consumer(reserved.pod_uid) if reserved is not None else None
-        if consumer is not None and consumer.wants_node and consumer.claim == key_of(claim):
-            self.scheduler.keep_for(consumer, claim)
-
-    def _release(self, claim: VGPUClaim, reason: str) -> None:
-        reservation = self.scheduler.reservations.of_claim(key_of(claim))
-        if reservation is not None:
-            self.scheduler.reservations.drop(reservation)
-        self._writer.submit(release_write(claim, reason, now=self._clock.unix()))
-
-    def _is_wanted(self, key: Key) -> bool:
-        return any(c.wants_node or c.lacks_grant for c in self.books.consumers_of(key))
-
-    def _take_back(self, claim: VGPUClaim, why: str) -> None:
-        reservation = self.scheduler.reservations.of_claim(key_of(claim))
-        if reservation is not None:
-            if reservation.binding:
-                return
-            self.scheduler.reservations.drop(reservation)
-        self._writer.submit(unusable_write(claim, why, now=self._clock.unix()))
-
-    def _unreserve(self, claim: VGPUClaim) -> None:
-        reservation = self.scheduler.reservations.of_claim(key_of(claim))
-        if reservation is not None:
-            self.scheduler.reservations.drop(reservation)
-        self._writer.submit(unreserve_write(claim, now=self._clock.unix()))
-
     async def _expire(self, reservation: Reservation) -> None:
         """Give an expired reservation up, unless its pod is on its node after all."""
         verdict = await self._expiry.judge(reservation)
@@ -445,27 +360,7 @@ class Engine:
             consumer = self.books.consumer(reservation.pod_uid)
             if consumer is not None:
                 self.hints.withdrawn(consumer)
-            self.release_reservation(reservation)
-
-    def release_reservation(self, reservation: Reservation) -> None:
-        """Give the cards back of a reservation that no pod will use; an Immediate claim's stay."""
-        claim = self.books.claim(reservation.claim)
-        self.scheduler.reservations.drop(reservation)
-        if claim is None or claim.status.allocation is None:
-            return
-        if claim.spec.binding_mode == "Immediate":
-            self._unreserve(claim)
-            return
-        logger.info(
-            "claim %s/%s: the reservation on %s expired", *reservation.claim, reservation.node
-        )
-        expired = claim.status.allocation.allocated_time
-        wish = Wish.refused(
-            reason="ReservationExpired", message="its pod was not bound in time; decided anew then"
-        )
-        self._writer.submit(
-            refusal_write(reservation.claim, wish, now=self._clock.unix(), instead_of=expired)
-        )
+            self.tending.release_reservation(reservation)
 
     # What writes bring back.
 

@@ -117,9 +117,9 @@ class Binder:
             case "bound here":
                 return ""
             case "elsewhere":
-                self._engine.release_reservation(reservation)
+                self._engine.tending.release_reservation(reservation)
             case "gone" if _is_definite(refused):
-                self._engine.release_reservation(reservation)
+                self._engine.tending.release_reservation(reservation)
             case "gone":
                 pass  # it may have been bound and run: the watch and the agent tell
             case "unbound" | "unknown":
