@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import secrets
 import shutil
-import socket
 import ssl
 import subprocess
 import tempfile
@@ -26,6 +25,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from vgpu_local.pki import Authority
+from vgpu_local.ports import free_ports
 
 _BUILD = Path(__file__).parents[1] / "cluster" / "build.sh"
 _START_S = 60.0
@@ -98,7 +98,7 @@ class ControlPlane:
         if not (self.programs / "kube").exists():
             raise RuntimeError("Kubernetes is not built yet: run `make control-plane`")
         self._folder = Path(tempfile.mkdtemp(prefix="vgpu-control-plane-"))
-        port = _free_port()
+        port = free_ports(1)[0]
         self.url = f"https://127.0.0.1:{port}"
         try:
             self._write_credentials()
@@ -276,10 +276,3 @@ class ControlPlane:
             f"{log.name}: {log.read_text(errors='replace')[-1000:]}"
             for log in self._folder.glob("*.log")
         )
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port

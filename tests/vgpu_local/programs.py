@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from vgpu_local.kubelet.folders import NodeFolders
 from vgpu_local.pki import Authority
+from vgpu_local.ports import free_ports
 
 ROOT = Path(__file__).parents[2]
 DRIVER_FOLDER = ROOT / "libvgpu" / "build" / "fake"
@@ -41,14 +41,7 @@ class OperatorPlace:
 
 def free_place() -> OperatorPlace:
     """Find four free ports."""
-    sockets = [socket.socket() for _ in range(4)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return OperatorPlace(*(each.getsockname()[1] for each in sockets))
-    finally:
-        for each in sockets:
-            each.close()
+    return OperatorPlace(*free_ports(4))
 
 
 @dataclass(frozen=True, slots=True)

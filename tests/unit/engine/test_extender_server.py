@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import socket
-
 import aiohttp
 
+from vgpu_local.ports import free_ports
 from vgpu_operator.config import Address
 from vgpu_operator.errors import NotLeading
 from vgpu_operator.extender.server import ExtenderServer
@@ -25,14 +24,8 @@ class Standby:
         return False
 
 
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
 async def test_a_standby_hangs_up_so_that_the_next_call_follows_the_endpointslice() -> None:
-    port = free_port()
+    port = free_ports(1)[0]
     bind = {"PodName": "p", "PodNamespace": "default", "PodUID": "u", "Node": "n"}
     async with (
         ExtenderServer(Standby(), Address("127.0.0.1", port), None),

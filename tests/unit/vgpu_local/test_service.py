@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
+from vgpu_local.ports import free_ports
 from vgpu_local.service import Backend, Service
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 @asynccontextmanager
@@ -26,7 +20,7 @@ async def a_server(name: str, *, silent: bool = False) -> AsyncIterator[Backend]
                 writer.write(name.encode() + b" " + line)
         writer.close()
 
-    port = free_port()
+    port = free_ports(1)[0]
     server = await asyncio.start_server(serve, "127.0.0.1", port)
     try:
         yield Backend("127.0.0.1", port)
@@ -36,7 +30,7 @@ async def a_server(name: str, *, silent: bool = False) -> AsyncIterator[Backend]
 
 @asynccontextmanager
 async def a_service(backends: Sequence[Backend]) -> AsyncIterator[int]:
-    service, port = Service(lambda: backends), free_port()
+    service, port = Service(lambda: backends), free_ports(1)[0]
     await service.start(port)
     try:
         yield port
@@ -60,7 +54,7 @@ async def test_what_is_said_is_carried_both_ways() -> None:
 
 
 async def test_an_endpoint_that_is_gone_is_passed_over() -> None:
-    gone = Backend("127.0.0.1", free_port())
+    gone = Backend("127.0.0.1", free_ports(1)[0])
     async with a_server("two") as two, a_service([gone, two]) as port:
         assert await ask(port, "a") == ["two a"]
 

@@ -1,0 +1,41 @@
+"""Ports for servers that are told where to listen before they are started.
+
+A port that the system hands out is free again once the asker lets go of it, and the next who asks
+may get it before the server has started. So ports come from below the range that the system hands
+out, at random: nobody gets one by chance, and two clusters that start at once hardly the same.
+"""
+
+from __future__ import annotations
+
+import random
+import socket
+from pathlib import Path
+
+_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_LOWEST = 10_000
+_ATTEMPTS = 200
+
+
+class NoFreePort(Exception):
+    """None of many ports was free."""
+
+
+def free_ports(count: int) -> list[int]:
+    """Find distinct ports on loopback on which nobody listens.
+
+    Raises:
+        NoFreePort: there are not so many.
+    """
+    handed_out_from = int(_RANGE.read_text().split()[0])
+    highest = max(handed_out_from, _LOWEST + 10_000)
+    found: list[int] = []
+    for port in random.SystemRandom().sample(range(_LOWEST, highest), _ATTEMPTS):
+        with socket.socket() as attempt:
+            try:
+                attempt.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        found.append(port)
+        if len(found) == count:
+            return found
+    raise NoFreePort(f"{len(found)} free ports, {count} wanted")
