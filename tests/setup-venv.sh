@@ -15,6 +15,7 @@ need_packages() {
 }
 "$python" -c 'import ensurepip, venv' 2>/dev/null || need_packages python3-venv
 command -v gcc >/dev/null && command -v make >/dev/null || need_packages gcc make libc6-dev
+command -v kubectl >/dev/null || need_packages kubernetes-client  # the demo shows what users see
 
 [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
