@@ -62,10 +62,8 @@ def test_a_program_looks_the_same_to_itself(stage: Stage) -> None:
         "ls /proc/self/fd | wc -l",
     ],
 )
-@pytest.mark.parametrize("shell", ["sh", "bash"])
+@pytest.mark.parametrize("shell", [shell for shell in ("sh", "bash") if shutil.which(shell)])
 def test_shells_do_what_they_do_without_it(stage: Stage, shell: str, script: str) -> None:
-    if not shutil.which(shell):
-        pytest.skip(f"no {shell} here")
     stage.grant({})
     command = [shell, "-c", script]
     assert done(stage, command, limited=True) == done(stage, command, limited=False)
