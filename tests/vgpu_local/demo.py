@@ -16,15 +16,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+from vgpu_api.quantity import MIB
 from vgpu_api.resources import GPU_DEVICES, PODS, VGPU_CLAIMS
 from vgpu_local.cluster import LocalCluster
 from vgpu_local.kubectl import Kubectl
 from vgpu_local.nodes import a100_node, t4_node
-from vgpu_local.programs import ROOT
+from vgpu_local.programs import PROBE, ROOT
 
 EXAMPLES = ROOT / "examples"
-PROBE = ROOT / "libvgpu" / "build" / "vgpu-probe"
-MIB = 1 << 20
 CUDA_OUT_OF_MEMORY = 2
 
 

@@ -14,6 +14,7 @@ from vgpu_local.ports import free_ports
 
 ROOT = Path(__file__).parents[2]
 DRIVER_FOLDER = ROOT / "libvgpu" / "build" / "fake"
+PROBE = ROOT / "libvgpu" / "build" / "vgpu-probe"
 LIBRARY = ROOT / "libvgpu" / "build" / "libvgpu.so"
 NAMESPACE = "vgpu-system"
 SERVICE = "vgpu-extender"

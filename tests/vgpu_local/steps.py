@@ -9,13 +9,11 @@ from functools import partial
 from typing import Any
 
 from vgpu_api.names import pod_claim_name
+from vgpu_api.quantity import MIB
 from vgpu_api.resources import PODS, VGPU_CLAIMS
 from vgpu_client.transport import Object
 from vgpu_local.cluster import LocalCluster
-from vgpu_local.programs import ROOT
-
-PROBE = ROOT / "libvgpu" / "build" / "vgpu-probe"
-MIB = 1 << 20
+from vgpu_local.programs import PROBE
 
 
 def a_container(

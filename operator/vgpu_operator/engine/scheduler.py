@@ -15,7 +15,7 @@ from vgpu_api.errors import BadInput
 from vgpu_api.reasons import Reason, Tally
 from vgpu_api.v1alpha1 import Allocation, VGPUClaim, VGPUClaimSpec, VGPUClaimStatus
 from vgpu_operator.ask import Ask
-from vgpu_operator.engine.books import Books
+from vgpu_operator.engine.books import Books, key_of
 from vgpu_operator.engine.claim_writer import ClaimWrite, ClaimWriter, Done, Key, Result, Verdict
 from vgpu_operator.engine.consumers import Consumer, is_owned_by, mismatch, serves_another
 from vgpu_operator.engine.holds import Holds
@@ -116,7 +116,7 @@ class Scheduler:
         self, claim: VGPUClaim, *, candidates: Collection[str] | None = None
     ) -> Reservation | Refusal:
         """Decide a claim at once, for whatever pod comes to use it; on a candidate, if given."""
-        key = (claim.metadata.namespace or "", claim.metadata.name)
+        key = key_of(claim)
         held = self.reservations.of_claim(key)
         if held is not None:
             return held
@@ -234,19 +234,17 @@ class Scheduler:
         ask = Ask.of(spec, self._config)
         refused: dict[str, Tally] = {}
         open_nodes: list[str] = []
-        for name in self._books.nodes if candidates is None else candidates:
+        if candidates is None:  # nodes without cards are nobody's business
+            columns = self._ledger.columns
+            known = {columns.node_name[node] for node in columns.nodes_with_cards()}
+            candidates = [name for name in self._books.nodes if name in known]
+        for name in candidates:
             node = self._books.nodes.get(name)
             reason = None if node is None else node_admits(consumer.pod, node)
             if reason is None:
                 open_nodes.append(name)
             else:
                 refused[name] = Tally({reason: 1}, 1)
-        if candidates is None:  # nodes without cards are nobody's business
-            known = {
-                self._ledger.columns.node_name[n] for n in self._ledger.columns.nodes_with_cards()
-            }
-            open_nodes = [name for name in open_nodes if name in known]
-            refused = {name: tally for name, tally in refused.items() if name in known}
         self.holds.gather()
         with self._ledger.without(ClaimKey(*consumer.claim)), self.holds.lifted(consumer.claim):
             budget = self._ledger.budget(consumer.claim[0])

@@ -9,16 +9,17 @@ from typing import Any
 
 import pytest
 
+from vgpu_api.quantity import MIB
 from vgpu_api.resources import PODS, VGPU_CLAIMS
 from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_local.checker import excesses
 from vgpu_local.cluster import LocalCluster
-from vgpu_local.demo import PROBE
 from vgpu_local.nodes import T4, gpu_node
+from vgpu_local.programs import PROBE
+from vgpu_local.steps import a_container, a_pod, delete_pod
 
 PODS_AT_ONCE = 200
 RUNS_WITHIN_S = 120.0
-MIB = 1 << 20
 SEED = 20
 
 pytestmark = [pytest.mark.xdist_group("local-cluster"), pytest.mark.timeout(300)]
@@ -37,24 +38,9 @@ def a_wave(chance: random.Random) -> list[dict[str, Any]]:
     weights = [weight for weight, _ in SHAPES]
     shapes = [limits for _, limits in SHAPES]
     return [
-        a_pod(f"pod-{number:03}", limits)
+        a_pod(f"pod-{number:03}", a_container(limits=limits))
         for number, limits in enumerate(chance.choices(shapes, weights, k=PODS_AT_ONCE))
     ]
-
-
-def a_pod(name: str, limits: dict[str, int]) -> dict[str, Any]:
-    container = {
-        "name": "main",
-        "image": "none",
-        "command": ["sleep", "infinity"],
-        "resources": {"limits": limits},
-    }
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "namespace": "default"},
-        "spec": {"containers": [container]},
-    }
 
 
 def test_200_pods_at_once_each_get_their_own_and_no_card_is_ever_over_capacity() -> None:
@@ -69,8 +55,7 @@ def test_200_pods_at_once_each_get_their_own_and_no_card_is_ever_over_capacity()
             sees_exactly_its_claim(cluster, pod["metadata"]["name"])
         assert len(folders_of_allocations(cluster)) == PODS_AT_ONCE
         for pod in pods:
-            name = pod["metadata"]["name"]
-            cluster.run(cluster.api.delete(PODS, name, namespace="default", grace_s=1))
+            delete_pod(cluster, pod["metadata"]["name"])
         wait_until_nothing_is_left(cluster)
         assert excesses(cluster.server.history()) == []
 

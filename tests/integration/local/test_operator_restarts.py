@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,9 +9,11 @@ import pytest
 
 from vgpu_api.resources import PODS, VGPU_CLAIMS
 from vgpu_client.errors import ServerError
+from vgpu_local import steps
 from vgpu_local.checker import excesses
 from vgpu_local.cluster import ClusterOptions, LocalCluster
 from vgpu_local.nodes import t4_node
+from vgpu_local.steps import a_container, a_pod, delete_pod, running, until
 
 pytestmark = [pytest.mark.xdist_group("local-cluster"), pytest.mark.timeout(180)]
 
@@ -27,28 +28,8 @@ def cluster() -> Iterator[LocalCluster]:
         assert excesses(cluster.server.history()) == []
 
 
-def create(cluster: LocalCluster, name: str, limits: dict[str, int] = HALF) -> None:
-    container = {
-        "name": "main",
-        "image": "none",
-        "command": ["sleep", "infinity"],
-        "resources": {"limits": limits},
-    }
-    cluster.apply_object(
-        {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {"name": name},
-            "spec": {"containers": [container]},
-        }
-    )
-
-
-def runs(cluster: LocalCluster, name: str, limit: float = 60.0) -> dict[str, Any]:
-    def is_running(pod: dict[str, Any]) -> bool:
-        return bool(pod["status"].get("phase") == "Running")
-
-    return cluster.wait_for(PODS, name, is_running, limit=limit)
+def create(cluster: LocalCluster, name: str) -> None:
+    steps.create(cluster, a_pod(name, a_container(limits=HALF)))
 
 
 def allocations(cluster: LocalCluster) -> dict[str, Any]:
@@ -71,12 +52,12 @@ def test_a_new_operator_keeps_what_was_given_and_gives_no_card_twice(
     for number in range(3):
         create(cluster, f"before-{number}")
     for number in range(3):
-        runs(cluster, f"before-{number}")
+        running(cluster, f"before-{number}")
     before = allocations(cluster)
     restart(cluster)
     cluster.wait_ready()
     create(cluster, "after-0")
-    runs(cluster, "after-0")
+    running(cluster, "after-0")
     create(cluster, "after-1")  # four halves of two cards are given
     assert {name: allocations(cluster)[name] for name in before} == before
     refused_for_memory(cluster, "after-1")
@@ -86,14 +67,14 @@ def test_nothing_that_asks_for_a_gpu_gets_in_while_no_operator_runs(
     cluster: LocalCluster,
 ) -> None:
     create(cluster, "first")
-    runs(cluster, "first")
+    running(cluster, "first")
     cluster.operator.kill()
     with pytest.raises(ServerError, match="failed calling webhook"):  # fail closed
         create(cluster, "refused")
     cluster.operator.start()
     cluster.wait_ready()
     create(cluster, "second")
-    runs(cluster, "second")
+    running(cluster, "second")
 
 
 def test_an_agent_that_is_killed_starts_pods_again_and_frees_what_ended_meanwhile(
@@ -101,27 +82,27 @@ def test_an_agent_that_is_killed_starts_pods_again_and_frees_what_ended_meanwhil
 ) -> None:
     create(cluster, "stays")
     create(cluster, "goes")
-    node = runs(cluster, "stays")["spec"]["nodeName"]
-    runs(cluster, "goes")
+    node = running(cluster, "stays")["spec"]["nodeName"]
+    running(cluster, "goes")
     agent = cluster.agents[node]
     agent.kill()
-    cluster.run(cluster.api.delete(PODS, "goes", namespace="default", grace_s=1))
+    delete_pod(cluster, "goes")
     agent.start()
     cluster.wait_ready()
     create(cluster, "comes")
-    runs(cluster, "comes")
-    gone(cluster, "goes")
+    running(cluster, "comes")
+    until(cluster, lambda: "goes" not in allocations(cluster))
     assert set(allocations(cluster)) == {"stays", "comes"}
 
 
 def test_a_kubelet_restart_leaves_running_pods_their_cards(cluster: LocalCluster) -> None:
     create(cluster, "stays")
-    pod = runs(cluster, "stays")
+    pod = running(cluster, "stays")
     before = allocations(cluster)
     cluster.restart_kubelet(pod["spec"]["nodeName"])
     cluster.wait_ready()
     create(cluster, "comes")
-    runs(cluster, "comes")
+    running(cluster, "comes")
     assert allocations(cluster)["stays"] == before["stays"]
 
 
@@ -133,11 +114,3 @@ def refused_for_memory(cluster: LocalCluster, pod: str) -> None:
         return any(c["reason"] == "CardInsufficientMemory" for c in conditions)
 
     cluster.wait_for(VGPU_CLAIMS, f"{pod}-{uid[:8]}", says_why)
-
-
-def gone(cluster: LocalCluster, pod: str) -> None:
-    deadline = time.monotonic() + 30
-    while pod in allocations(cluster):
-        cluster.check()
-        assert time.monotonic() < deadline, "its claim still holds a card"
-        time.sleep(0.05)

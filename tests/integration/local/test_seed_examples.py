@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from vgpu_api.quantity import MIB
 from vgpu_api.resources import NODES, PODS, VGPU_CLAIMS
 from vgpu_local.cluster import LocalCluster
-from vgpu_local.demo import PROBE
 from vgpu_local.nodes import a100_node, t4_node, v100_node
-from vgpu_local.programs import ROOT
+from vgpu_local.programs import PROBE, ROOT
+from vgpu_local.steps import a_container, a_pod, create, delete_pod, empty, running
 
 EXAMPLES = ROOT / "examples"
 ALLOCATED = "hami.io/vgpu-devices-allocated"
-MIB = 1 << 20
 
 pytestmark = [pytest.mark.xdist_group("local-cluster"), pytest.mark.timeout(120)]
 
@@ -38,28 +37,6 @@ def applied(cluster: LocalCluster) -> Iterator[Any]:
 
     yield apply
     empty(cluster)
-
-
-def empty(cluster: LocalCluster) -> None:
-    for plural, resource in (("pods", PODS), ("vgpuclaims.vgpu.dev", VGPU_CLAIMS)):
-        for found in cluster.server.objects(plural, "default"):
-            name = found["metadata"]["name"]
-            if resource is PODS or not found["metadata"].get("ownerReferences"):
-                cluster.run(cluster.api.delete(resource, name, namespace="default", grace_s=1))
-    for plural in ("pods", "vgpuclaims.vgpu.dev"):
-        until(cluster, lambda plural=plural: not cluster.server.objects(plural, "default"))
-
-
-def until(cluster: LocalCluster, holds: Any, limit: float = 20.0) -> None:
-    deadline = time.monotonic() + limit
-    while not holds():
-        cluster.check()
-        assert time.monotonic() < deadline, "not within the time limit"
-        time.sleep(0.02)
-
-
-def running(cluster: LocalCluster, pod: str) -> dict[str, Any]:
-    return cluster.wait_for(PODS, pod, lambda p: p["status"].get("phase") == "Running")
 
 
 def cards(pod: dict[str, Any]) -> list[tuple[str, int, int]]:
@@ -138,7 +115,7 @@ def test_example_3_is_refused_where_every_card_is_in_use(
         )
 
     cluster.wait_for(VGPU_CLAIMS, f"training-job-{uid[:8]}", says_why)
-    cluster.run(cluster.api.delete(PODS, "one", namespace="default", grace_s=1))
+    delete_pod(cluster, "one")
     ((_, mib, _),) = cards(running(cluster, "training-job"))
     assert mib == 16384
 
@@ -179,24 +156,7 @@ def pin(cluster: LocalCluster, name: str, node: str) -> None:
     """A small pod on one node."""
     label(cluster, node)
     limits = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1024}
-    cluster.apply_object(
-        {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {"name": name},
-            "spec": {
-                "nodeSelector": {"card": node},
-                "containers": [
-                    {
-                        "name": "main",
-                        "image": "none",
-                        "command": ["sleep", "infinity"],
-                        "resources": {"limits": limits},
-                    }
-                ],
-            },
-        }
-    )
+    create(cluster, a_pod(name, a_container(limits=limits), nodeSelector={"card": node}))
     running(cluster, name)
 
 

@@ -18,9 +18,8 @@ from vgpu_client.errors import ApiError, Invalid
 from vgpu_local.apiserver import Fault
 from vgpu_local.checker import excesses
 from vgpu_local.cluster import LocalCluster
-from vgpu_local.demo import PROBE
 from vgpu_local.nodes import a100_node, t4_node, v100_node
-from vgpu_local.programs import ROOT
+from vgpu_local.programs import PROBE, ROOT
 from vgpu_local.real_cluster import real_cluster
 
 EXAMPLES = ROOT / "examples"

@@ -20,7 +20,7 @@ async def test_a_pod_that_went_before_it_had_a_node_frees_its_cards_at_once(
     await replica.settle()
     replica.engine.pod_gone(pod.metadata.uid)
     await replica.settle()
-    claim = replica.api.claim("pod-1-" + name_suffix(replica, pod))
+    claim = replica.api.claim(pod_claim_name("pod-1", pod.metadata.uid))
     assert "allocation" not in claim["status"]
     assert claim["metadata"]["finalizers"] == []
     assert replica.ledger.use_of("GPU-0").memory_mib == 0
@@ -166,7 +166,3 @@ def say_released(replica: Any, name: str, allocated_time: str) -> None:
     )
     stored = replica.api.put(VGPU_CLAIMS, raw)
     replica.engine.claim_changed(VGPUClaim.read(stored))
-
-
-def name_suffix(replica: Any, pod: Any) -> str:
-    return pod_claim_name(pod.metadata.name, pod.metadata.uid).removeprefix("pod-1-")
