@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import ssl
 import time
-from collections.abc import AsyncIterator
+import warnings
+from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +33,18 @@ from vgpu_local.pki import Authority
 from vgpu_local.request_words import Words, words_of
 
 MAPS = "configmaps"
+
+
+@pytest.fixture(autouse=True)
+def cut_connections_end_here() -> Iterator[None]:
+    """asyncio leaves the transport of a TLS connection that was cut to the garbage collector.
+
+    It is collected here, where connections are cut on purpose, and not in some later test.
+    """
+    yield
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 @dataclass(frozen=True, slots=True)
