@@ -127,7 +127,7 @@ class _Stream:
             return
         while True:
             lines, self._lines = self._lines, []
-            for line in lines:
+            for line in lines if self._broken is None else ():
                 if self._left == 0:
                     self._broken = self._at_end
                     break
@@ -141,7 +141,9 @@ class _Stream:
                 yield _line("ERROR", orjson.dumps(expired.status()))
                 return
             if self._broken == "freeze":
-                await asyncio.Event().wait()  # until the client or the server closes
+                self._news.clear()
+                await self._news.wait()  # until the client closes, or it is broken otherwise
+                continue
             left = end - loop.time()
             if left <= 0:
                 if request.bookmarks and not self._lines:

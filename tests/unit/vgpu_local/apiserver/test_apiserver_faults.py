@@ -98,6 +98,15 @@ async def test_open_watches_are_frozen_dropped_and_expired_by_resource(rest: Res
             await frozen.next(within=0.1)
 
 
+async def test_a_frozen_watch_that_is_dropped_ends_without_what_it_withheld(rest: Rest):
+    async with rest.watch(CONFIGMAPS) as frozen:
+        rest.server.break_watches("configmaps", "freeze")
+        await rest.create(CONFIGMAPS, a_map("a"))
+        assert rest.server.break_watches("configmaps", "drop") == 1
+        with pytest.raises((EOFError, *CUT)):
+            await frozen.next()
+
+
 async def test_a_restart_cuts_connections_and_keeps_data_and_url(rest: Rest):
     url = rest.server.url
     await rest.create(CONFIGMAPS, a_map("a"))
