@@ -196,13 +196,15 @@ static const struct entry nvml_entries[] = {
 };
 
 struct library {
+    const char *behind_shadow; /* what shadow.c calls the driver; NULL: has no shadow */
     const char *soname;
     const struct entry *entries;
     size_t count, bytes;
     void *_Atomic table;
 };
 
-static struct library cuda_library = {.soname = "libcuda.so.1",
+static struct library cuda_library = {.behind_shadow = "libcuda-driver.so.1",
+                                      .soname = "libcuda.so.1",
                                       .entries = cuda_entries,
                                       .count = sizeof cuda_entries / sizeof cuda_entries[0],
                                       .bytes = sizeof(struct vgpu_cuda)};
@@ -210,6 +212,17 @@ static struct library nvml_library = {.soname = "libnvidia-ml.so.1",
                                       .entries = nvml_entries,
                                       .count = sizeof nvml_entries / sizeof nvml_entries[0],
                                       .bytes = sizeof(struct vgpu_nvml)};
+
+/* With a shadow in place the driver's own name leads to the shadow, and from there back to us. */
+static void *open_driver(const struct library *library, int may_load)
+{
+    void *handle = open_library(library->soname, RTLD_LAZY | RTLD_NOLOAD);
+    if (!handle && may_load) {
+        handle = open_library(library->soname, RTLD_LAZY);
+    }
+    void *behind = handle && library->behind_shadow ? open_library(library->behind_shadow, RTLD_LAZY | RTLD_NOLOAD) : NULL;
+    return behind ? behind : handle;
+}
 
 /* A table is filled aside and published whole, so this needs no lock that a fork could leave held. The library
  * is never closed again: hooks keep pointers into it. */
@@ -220,10 +233,7 @@ static const void *table_of(struct library *library, int may_load)
         return table;
     }
     vgpu_dlsym find = vgpu_loader_dlsym();
-    void *handle = open_library(library->soname, RTLD_LAZY | RTLD_NOLOAD);
-    if (!handle && may_load) {
-        handle = open_library(library->soname, RTLD_LAZY);
-    }
+    void *handle = open_driver(library, may_load);
     table = handle && find ? calloc(1, library->bytes) : NULL;
     if (!table) {
         return NULL;

@@ -14,6 +14,8 @@
 
 const char *const stage_uuid[2] = {"GPU-00000000-0000-4000-8000-000000000001", "GPU-00000000-0000-4000-8000-000000000002"};
 
+const char *stage_libraries = "fake";
+
 static void must(int ok, const char *what)
 {
     if (!ok) {
@@ -56,7 +58,7 @@ void stage_enter(char **argv, const char *machine)
     setenv("VGPU_LIMIT_PAGE", path, 1);
     file_of(folder, "region", VGPU_REGION_BYTES, path);
     setenv("VGPU_USAGE_REGION", path, 1);
-    snprintf(path, sizeof path, "%s/fake", build);
+    snprintf(path, sizeof path, "%s/%s", build, stage_libraries);
     setenv("LD_LIBRARY_PATH", path, 1);
 
     pid_t child = fork();

@@ -12,6 +12,9 @@
 
 extern const char *const stage_uuid[2]; /* of the machine's two cards */
 
+/* Folder of the build where the second life finds the driver; "fake" unless set before. */
+extern const char *stage_libraries;
+
 /* Returns only in the second life. `machine` is more text for the machine file; NULL for none. */
 void stage_enter(char **argv, const char *machine);
 

@@ -1,0 +1,90 @@
+/* guest.c - a library that uses the driver in the ways a program's libraries do, for tests that load it oddly.
+ *
+ * Each way allocates as much as it can in pieces of `piece` bytes and says how many it got; -1: no driver.
+ */
+#include <dlfcn.h>
+
+#include "vgpu_cuda.h"
+
+CUresult cuInit(unsigned flags);
+CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device);
+CUresult cuCtxSetCurrent(CUcontext context);
+CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t bytes);
+
+int guest_linked(size_t piece, int most);
+int guest_looked_up(size_t piece, int most);
+int guest_replays_cudart(size_t piece, int most);
+
+static int fill(CUresult (*allocate)(CUdeviceptr *, size_t), size_t piece, int most)
+{
+    CUdeviceptr out;
+    int got = 0;
+    while (got < most && allocate(&out, piece) == CUDA_SUCCESS) {
+        got++;
+    }
+    return got;
+}
+
+int guest_linked(size_t piece, int most)
+{
+    CUcontext context;
+    if (cuInit(0) != CUDA_SUCCESS || cuDevicePrimaryCtxRetain(&context, 0) != CUDA_SUCCESS ||
+        cuCtxSetCurrent(context) != CUDA_SUCCESS) {
+        return -1;
+    }
+    return fill(cuMemAlloc_v2, piece, most);
+}
+
+typedef CUresult (*init)(unsigned);
+typedef CUresult (*retain)(CUcontext *, CUdevice);
+typedef CUresult (*set_current)(CUcontext);
+typedef CUresult (*allocate)(CUdeviceptr *, size_t);
+typedef CUresult (*look_up)(const char *, void **, int, uint64_t, int *);
+
+int guest_looked_up(size_t piece, int most)
+{
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW);
+    CUcontext context;
+    if (!driver || ((init)dlsym(driver, "cuInit"))(0) != CUDA_SUCCESS ||
+        ((retain)dlsym(driver, "cuDevicePrimaryCtxRetain"))(&context, 0) != CUDA_SUCCESS ||
+        ((set_current)dlsym(driver, "cuCtxSetCurrent"))(context) != CUDA_SUCCESS) {
+        return -1;
+    }
+    return fill((allocate)dlsym(driver, "cuMemAlloc_v2"), piece, most);
+}
+
+static void *ask(look_up find, const char *name, int version, uint64_t flags)
+{
+    void *found = NULL;
+    int status = 0;
+    return find(name, &found, version, flags, &status) == CUDA_SUCCESS ? found : NULL;
+}
+
+/* As the runtime library does, shared or static: one dlsym, then every function by cuGetProcAddress, the first time
+ * with an empty name; by old versions and by every kind of stream. */
+int guest_replays_cudart(size_t piece, int most)
+{
+    static const int versions[] = {3020, 4000, 6000, 10000, 11020, 11040, 12000, 12080, 13000};
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW);
+    look_up find = driver ? (look_up)dlsym(driver, "cuGetProcAddress_v2") : NULL;
+    int got = 0;
+    CUcontext context;
+    if (!find) {
+        return -1;
+    }
+    ask(find, "", 12000, 0);
+    if (((init)ask(find, "cuInit", 2000, 0))(0) != CUDA_SUCCESS ||
+        ((retain)ask(find, "cuDevicePrimaryCtxRetain", 7000, 0))(&context, 0) != CUDA_SUCCESS ||
+        ((set_current)ask(find, "cuCtxSetCurrent", 4000, 0))(context) != CUDA_SUCCESS) {
+        return -1;
+    }
+    for (size_t i = 0; i < sizeof versions / sizeof versions[0]; i++) {
+        for (uint64_t flags = 0; flags <= CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM; flags++) {
+            allocate one = (allocate)ask(find, "cuMemAlloc", versions[i], flags);
+            look_up again = (look_up)ask(find, "cuGetProcAddress", 12000, flags);
+            allocate other = (allocate)ask(again, "cuMemAlloc", versions[i], flags);
+            got += fill(one, piece, most - got) + fill(other, piece, most - got);
+        }
+    }
+    return got;
+}
