@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import os
 import shutil
 import signal
 import tempfile
@@ -44,6 +45,7 @@ from vgpu_local.programs import (
     Replica,
     agent_command,
     driver_environment,
+    install_tools,
     operator_command,
     program_environment,
 )
@@ -169,6 +171,7 @@ class LocalCluster:
         self.run(furnish(self.api))
         self._foundation.furnished()
         self._start_operators()
+        install_tools(self.folder / "bin")
         for node in self._nodes:
             self._start_node(node)
         self._start_scheduler()
@@ -320,9 +323,8 @@ class LocalCluster:
         folders = make_folders(self.folder / node.name)
         self._undo.callback(folders.remove_link)
         environment = driver_environment(node.write_machine(folders.root))
-        kubelet = Kubelet(
-            self.api, node.shape, folders, environment=environment, pace=self._options.pace
-        )
+        image = {**environment, "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}"}
+        kubelet = Kubelet(self.api, node.shape, folders, environment=image, pace=self._options.pace)
         self._undo.callback(lambda: self._loop.run(kubelet.stop(), limit=30))
         self.run(kubelet.start())
         self.kubelets[node.name] = kubelet

@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[2]
 DRIVER_FOLDER = ROOT / "libvgpu" / "build" / "fake"
 PROBE = ROOT / "libvgpu" / "build" / "vgpu-probe"
 LIBRARY = ROOT / "libvgpu" / "build" / "libvgpu.so"
+NVIDIA_SMI = ROOT / "tests" / "workload" / "nvidia_smi.py"
 NAMESPACE = "vgpu-system"
 SERVICE = "vgpu-extender"
 
@@ -131,6 +132,14 @@ def agent_command(
 def driver_environment(machine: Path) -> Mapping[str, str]:
     """Return what makes a process find the simulated driver and its machine."""
     return {"VGPU_FAKE_MACHINE": str(machine), "LD_LIBRARY_PATH": str(DRIVER_FOLDER)}
+
+
+def install_tools(folder: Path) -> None:
+    """Make what images of GPU workloads bring along, as commands in a folder for the PATH."""
+    folder.mkdir(exist_ok=True)
+    command = folder / "nvidia-smi"
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{NVIDIA_SMI}" "$@"\n')
+    command.chmod(0o755)
 
 
 def program_environment(folder: Path, extra: Mapping[str, str]) -> dict[str, str]:
