@@ -111,9 +111,9 @@ class Allocations:
             OSError: Something cannot be written.
         """
         page.grant(self._root / lease / "limits", grant.limits, name=lease)
-        mounts = list(self._driver_mounts)
+        mounts = self._driver_mounts
         if grant.interposed:
-            mounts.extend(self._library.mounts)
+            mounts = self._library.before(mounts)
         nodes = [f"nvidia{minors[limit.uuid]}" for limit in grant.limits]
         self._specs.write(
             lease,
@@ -138,6 +138,17 @@ class Allocations:
                 logger.warning("closing allocation %s: %s", lease, error)
         self._specs.remove(lease)
         shutil.rmtree(folder, ignore_errors=True)
+
+    def shut(self, lease: str) -> None:
+        """Close the page and take the spec away, but keep the folder: it may be opened again.
+
+        For an init container that has ended: the kubelet starts it again with the same mounts.
+
+        Raises:
+            PageDamaged: The page is not this allocation's.
+        """
+        page.close(self._root / lease / "limits", name=lease)
+        self._specs.remove(lease)
 
     def running_processes(self, lease: str) -> frozenset[int]:
         """Host PIDs of processes that still use the allocation, as far as the library tells."""

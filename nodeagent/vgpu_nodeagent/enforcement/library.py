@@ -1,7 +1,9 @@
-"""The library on the host, under a name that belongs to this build alone.
+"""The library on the host, under a name that belongs to this build alone, and its shadow.
 
 Running processes map the file, so it is never overwritten: another build gets another name, and
-its own preload file that names it.
+its own preload file that names it. The shadow (`libvgpu/src/shadow.c`) takes the place of the
+driver's own `libcuda` in the container, so that a program which passes by what is preloaded finds
+the library all the same.
 """
 
 from __future__ import annotations
@@ -9,44 +11,81 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from vgpu_api import names
 from vgpu_nodeagent.enforcement.cdi import Mount
 
 _BUILD_LENGTH = 12
+_DRIVER = "libcuda.so"
+# Where the shadow lies beside a library, and what it calls the two that it needs.
+_SHADOW = Path("shadow/libcuda.so.1")
+_NEEDS_LIBRARY = f"{names.CONTAINER_FOLDER}/libvgpu.so"
+_NEEDS_DRIVER = f"{names.CONTAINER_FOLDER}/libcuda-driver.so.1"
 
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """One build of the library, ready to be mounted."""
+    """One build of the library, ready to be mounted.
+
+    Attributes:
+        build: Its name.
+        mounts: What a container that it limits gets.
+        shadow: The shadow on the host; None where the build has none.
+    """
 
     build: str
     mounts: tuple[Mount, ...]
+    shadow: Path | None = None
+
+    def before(self, driver: Sequence[Mount]) -> tuple[Mount, ...]:
+        """All mounts of a container that is limited, the driver's files among them.
+
+        Where the driver's `libcuda` would be, under any of its names, there is the shadow; the
+        driver itself has the name by which the shadow calls it.
+        """
+        real = [m for m in driver if PurePosixPath(m.container_path).name.startswith(_DRIVER)]
+        if self.shadow is None or not real:
+            return (*driver, *self.mounts)
+        shadow, library = str(self.shadow), self.mounts[0].host_path
+        return (
+            *(Mount(shadow, m.container_path) if m in real else m for m in driver),
+            *self.mounts,
+            Mount(library, _NEEDS_LIBRARY),
+            Mount(real[0].host_path, _NEEDS_DRIVER),
+        )
 
 
 def stage_library(source: Path, folder: Path) -> Library:
-    """Copy the library and its preload file into `folder`, unless that build is there already.
+    """Copy the library, its shadow and its preload file into `folder`, unless they are there.
 
     Raises:
         OSError: The source cannot be read or the folder not be written.
     """
-    build = hashlib.sha256(source.read_bytes()).hexdigest()[:_BUILD_LENGTH]
-    name = f"libvgpu-{build}.so"
-    inside = f"{names.CONTAINER_FOLDER}/{name}"
     folder.mkdir(parents=True, exist_ok=True)
-    library, preload = folder / name, folder / f"preload-{build}"
-    if not library.exists():
-        temporary = folder / f".{name}.new"
-        shutil.copyfile(source, temporary)
-        temporary.chmod(0o755)
-        os.rename(temporary, library)
+    build, library = _staged(source, folder, "libvgpu")
+    inside = f"{names.CONTAINER_FOLDER}/{library.name}"
+    preload = folder / f"preload-{build}"
     if not preload.exists():
         temporary = folder / f".{preload.name}.new"
         temporary.write_text(f"{inside}\n")
         temporary.chmod(0o644)
         os.rename(temporary, preload)
-    return Library(
-        build, (Mount(str(library), inside), Mount(str(preload), names.CONTAINER_PRELOAD))
-    )
+    beside = source.parent / _SHADOW
+    shadow = _staged(beside, folder, "shadow")[1] if beside.is_file() else None
+    mounts = (Mount(str(library), inside), Mount(str(preload), names.CONTAINER_PRELOAD))
+    return Library(build, mounts, shadow)
+
+
+def _staged(source: Path, folder: Path, name: str) -> tuple[str, Path]:
+    """A file's build and its copy."""
+    build = hashlib.sha256(source.read_bytes()).hexdigest()[:_BUILD_LENGTH]
+    copy = folder / f"{name}-{build}.so"
+    if not copy.exists():
+        temporary = folder / f".{copy.name}.new"
+        shutil.copyfile(source, temporary)
+        temporary.chmod(0o755)
+        os.rename(temporary, copy)
+    return build, copy

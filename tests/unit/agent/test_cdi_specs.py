@@ -82,3 +82,28 @@ def test_another_build_of_the_library_gets_another_name(tmp_path: Path) -> None:
     assert Path(one.mounts[0].host_path).stat().st_ino == before
     preload = Path(two.mounts[1].host_path).read_text().strip()
     assert preload == two.mounts[0].container_path == f"/usr/local/vgpu/libvgpu-{two.build}.so"
+
+
+def test_behind_the_name_of_the_driver_a_limited_container_finds_the_shadow(
+    tmp_path: Path,
+) -> None:
+    source = tmp_path / "libvgpu.so"
+    source.write_bytes(b"library")
+    driver = [
+        Mount("/host/libcuda.so.570.1", "/lib/libcuda.so.570.1"),
+        Mount("/host/libcuda.so.570.1", "/lib/libcuda.so.1"),
+        Mount("/host/libnvidia-ml.so.1", "/lib/libnvidia-ml.so.1"),
+    ]
+    without = stage_library(source, tmp_path / "lib")
+    assert without.before(driver) == (*driver, *without.mounts)
+
+    (tmp_path / "shadow").mkdir()
+    (tmp_path / "shadow" / "libcuda.so.1").write_bytes(b"shadow")
+    library = stage_library(source, tmp_path / "lib")
+    found = {mount.container_path: Path(mount.host_path) for mount in library.before(driver)}
+    assert found["/lib/libcuda.so.1"].read_bytes() == b"shadow"
+    assert found["/lib/libcuda.so.570.1"].read_bytes() == b"shadow"
+    assert found["/lib/libnvidia-ml.so.1"] == Path("/host/libnvidia-ml.so.1")
+    assert found["/usr/local/vgpu/libcuda-driver.so.1"] == Path("/host/libcuda.so.570.1")
+    assert found["/usr/local/vgpu/libvgpu.so"] == Path(library.mounts[0].host_path)
+    assert library.before([]) == library.mounts
