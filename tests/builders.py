@@ -23,7 +23,12 @@ from vgpu_api.core import (
 from vgpu_api.core.node import NodeSpec, NodeStatus
 from vgpu_api.core.pod import ResourceRequirements
 from vgpu_api.effective import Use
-from vgpu_api.names import HAMI_DEVICE_CORDON, HAMI_DEVICE_POLICY, device_object_name
+from vgpu_api.names import (
+    HAMI_DEVICE_CORDON,
+    HAMI_DEVICE_POLICY,
+    HAMI_NODE_POLICY,
+    device_object_name,
+)
 from vgpu_api.quantity import format_mib
 from vgpu_api.v1alpha1 import (
     AllocatedDevice,
@@ -101,12 +106,14 @@ def a_node(
     taints: Iterable[Taint] = (),
     cordoned_uuids: Iterable[str] = (),
     device_policy: str = "",
+    node_policy: str = "",
     resource_version: int = 1,
 ) -> Node:
     """A node that is ready and takes pods."""
     annotations = {
         HAMI_DEVICE_CORDON: ",".join(cordoned_uuids),
         HAMI_DEVICE_POLICY: device_policy,
+        HAMI_NODE_POLICY: node_policy,
     }
     return Node(
         metadata=Metadata(

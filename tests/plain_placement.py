@@ -37,6 +37,7 @@ class Fleet:
     used: Mapping[str, Used]  # by UUID
     policies: Mapping[str, tuple[str, ...]]  # of a node that says something
     unwilling: Mapping[str, str]  # node → why it takes no pods
+    places: Mapping[str, str]  # of a node that says where it wants to be among nodes
     mix: Mix = ()
 
     @classmethod
@@ -44,7 +45,7 @@ class Fleet:
         by_node: dict[str, list[Card]] = {}
         for card in sorted(cards, key=lambda c: (c.index, c.uuid, c.name)):
             by_node.setdefault(card.node, []).append(card)
-        more = {"policies": {}, "unwilling": {}, **more}
+        more = {"policies": {}, "unwilling": {}, "places": {}, **more}
         return cls(by_node, {c.uuid: used.get(c.uuid, Used()) for c in cards}, **more)
 
 
@@ -82,18 +83,26 @@ def decide(
             elif name not in fleet.cards:
                 reasons[name] = "1/1 NodeInsufficientDevice"
             else:
-                outcome = on_node(fleet, name, replace(ask, numa=numa), left)
+                soft = own_place(fleet, name, ask) == "NUMAFirst" and numa == "None"
+                here = replace(ask, numa="Prefer" if soft else numa)
+                outcome = on_node(fleet, name, here, left)
                 if isinstance(outcome, str):
                     reasons[name] = outcome
                 else:
                     plans[name] = outcome
         if plans:
-            best = max(plans, key=lambda name: node_rank(fleet, name, ask, plans[name]))
+            best = max(plans, key=lambda name: node_rank(fleet, name, ask, plans[name], left))
             return Answer(best, plans[best], reasons)
     return Answer(None, (), reasons)
 
 
-def node_rank(fleet: Fleet, name: str, ask: Ask, grants: Grants):
+def own_place(fleet: Fleet, name: str, ask: Ask) -> str:
+    """What the node says, where the claim says nothing."""
+    listens = ask.node_may_choose and ask.node_policy != "Fragmentation"
+    return fleet.places.get(name, "") if listens else ""
+
+
+def node_rank(fleet: Fleet, name: str, ask: Ask, grants: Grants, left: Left):
     reverse_name = [-ord(letter) for letter in name] + [1]
     cards, used = fleet.cards[name], fleet.used
     if ask.node_policy == "Fragmentation":
@@ -104,7 +113,13 @@ def node_rank(fleet: Fleet, name: str, ask: Ask, grants: Grants):
         + share(sum(used[c.uuid].cores for c in cards), sum(c.cores for c in cards))
         + share(sum(used[c.uuid].memory for c in cards), sum(c.memory_mib for c in cards))
     )
-    return (-score if ask.node_policy == "Spread" else score), reverse_name
+    own = own_place(fleet, name, ask)
+    score = -score if (own or ask.node_policy) == "Spread" else score
+    if own == "NUMAFirst" and isinstance(
+        on_node(fleet, name, replace(ask, numa="Require"), left), str
+    ):
+        score -= 1000
+    return score, reverse_name
 
 
 def share(part: int, total: int) -> float:

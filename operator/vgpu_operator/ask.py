@@ -62,11 +62,14 @@ class Ask:
     """All requests of a claim, decided together on one node, and how to choose among what fits.
 
     `device_policies` is empty when the claim says nothing: then the node's own policy holds, or
-    the configuration's. `weights` are of slots, cores and memory in a card's score.
+    the configuration's. `node_policy` is the claim's, or else (`node_may_choose`) the
+    configuration's, which gives way to a node's own. `weights` are of slots, cores and memory in a
+    card's score.
     """
 
     requests: tuple[RequestAsk, ...]
     node_policy: NodePolicy
+    node_may_choose: bool = False
     device_policies: tuple[DevicePolicy, ...] = ()
     numa: NumaPolicy = "None"
     weights: tuple[int, int, int] = (1, 1, 1)
@@ -89,6 +92,7 @@ class Ask:
         return cls(
             requests=tuple(_request(request, config) for request in spec.requests),
             node_policy=(placement and placement.node) or config.scheduling.node_policy,
+            node_may_choose=placement is None or placement.node is None,
             device_policies=tuple(placement.device) if placement is not None else (),
             numa=(placement and placement.numa) or "None",
             weights=(weights.slots, weights.cores, weights.memory) if weights else (1, 1, 1),

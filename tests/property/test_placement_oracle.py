@@ -93,7 +93,7 @@ def asks(draw: st.DrawFn) -> Ask:
     ]
     return an_ask(
         *requests,
-        node=draw(st.sampled_from(("Binpack", "Spread", "NUMAFirst", "Fragmentation"))),
+        node=draw(st.sampled_from((None, "Binpack", "Spread", "NUMAFirst", "Fragmentation"))),
         device=draw(st.lists(st.sampled_from(POLICIES), max_size=3, unique=True)),
         numa=draw(st.sampled_from(("None", "None", "Prefer", "Require"))),
         weights=draw(st.sampled_from((None, {"slots": 0, "cores": 1, "memory": 3}))),
@@ -109,6 +109,11 @@ def fleets(draw: st.DrawFn, most: int = 5) -> plain.Fleet:
         used,
         policies=draw(
             st.dictionaries(st.sampled_from(NODES), st.tuples(st.sampled_from(POLICIES)))
+        ),
+        places=draw(
+            st.dictionaries(
+                st.sampled_from(NODES), st.sampled_from(("Binpack", "Spread", "NUMAFirst"))
+            )
         ),
         unwilling=draw(
             st.dictionaries(st.sampled_from(NODES), st.sampled_from(tuple(REASONS)), max_size=1)
@@ -141,7 +146,11 @@ def columns_of(fleet: plain.Fleet) -> Columns:
 
 def state_of(fleet: plain.Fleet, node: str) -> NodeState:
     fields = {"ready": True, **REASONS.get(fleet.unwilling.get(node, ""), {})}
-    return NodeState(device_policies=fleet.policies.get(node, ("Spread",)), **fields)
+    return NodeState(
+        device_policies=fleet.policies.get(node, ("Spread",)),
+        node_policy=fleet.places.get(node),
+        **fields,
+    )
 
 
 def same(plan: Plan, answer: plain.Answer) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from pydantic import ValidationError
 
@@ -19,12 +19,17 @@ from vgpu_api.v1alpha1 import Allocation, Condition, Metadata, VGPUClaim, VGPUCl
 from vgpu_operator.admission.wording import describe
 from vgpu_operator.ask import Ask
 from vgpu_operator.cli.documents import BadDocument, DeviceState, NodeEntry, State
-from vgpu_operator.dialects.hami_annotations import DEVICE_POLICIES
+from vgpu_operator.dialects.hami_annotations import DEVICE_POLICIES, NODE_POLICIES
 from vgpu_operator.ledger import node_admits
 from vgpu_operator.ledger.cards import cordoned_uuids, state_of
 from vgpu_operator.ledger.holdings import NOTHING, Holding, holding_of
 from vgpu_operator.ledger.quotas import Quotas
 from vgpu_operator.placement import Card, Columns, Plan, place
+
+_POLICY_WORDS: Mapping[str, Collection[str]] = {
+    names.HAMI_DEVICE_POLICY: DEVICE_POLICIES,
+    names.HAMI_NODE_POLICY: NODE_POLICIES,
+}
 
 
 class Cluster:
@@ -102,13 +107,13 @@ class Cluster:
             metadata=Metadata(name=entry.name, labels=entry.labels, annotations=entry.annotations),
             status=NodeStatus(conditions=[Condition(type=READY, status="True")]),
         )
-        written = entry.annotations.get(names.HAMI_DEVICE_POLICY, "")
-        for word in filter(None, (part.strip().lower() for part in written.split(","))):
-            if word not in DEVICE_POLICIES:
-                raise BadDocument(
-                    f"{source}.annotations[{names.HAMI_DEVICE_POLICY}]: {word!r} is not one of "
-                    f"{', '.join(DEVICE_POLICIES)}"
-                )
+        for key, known in _POLICY_WORDS.items():
+            written = entry.annotations.get(key, "")
+            for word in filter(None, (part.strip().lower() for part in written.split(","))):
+                if word not in known:
+                    raise BadDocument(
+                        f"{source}.annotations[{key}]: {word!r} is not one of {', '.join(known)}"
+                    )
         self.nodes[entry.name] = node
         cordoned = cordoned_uuids(node)
         links = _links(entry)

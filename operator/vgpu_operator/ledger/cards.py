@@ -10,7 +10,7 @@ from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Node
 from vgpu_api.v1alpha1 import Amount, GPUDevice
 from vgpu_api.v1alpha1.vgpuclaim import DevicePolicy
-from vgpu_operator.dialects.hami_annotations import DEVICE_POLICIES
+from vgpu_operator.dialects.hami_annotations import DEVICE_POLICIES, NODE_POLICIES
 from vgpu_operator.placement.columns import NUMA_UNKNOWN, Card, NodeState
 
 
@@ -64,13 +64,15 @@ def cordoned_uuids(node: Node | None) -> frozenset[str]:
 
 
 def state_of(node: Node, *, config: ClusterConfig) -> NodeState:
-    """Whether the node takes pods, and the policies for its cards."""
+    """Whether the node takes pods, its own place among nodes, and the policies for its cards."""
     default = (config.scheduling.device_policy,)
     written = node.metadata.annotations.get(names.HAMI_DEVICE_POLICY, "")
+    place = node.metadata.annotations.get(names.HAMI_NODE_POLICY, "").strip().lower()
     return NodeState(
         ready=node.is_ready,
         schedulable=not node.spec.unschedulable,
         device_policies=_device_policies(written) or default,
+        node_policy=NODE_POLICIES.get(place),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from vgpu_api.v1alpha1.gpudevice import DeviceMode
-from vgpu_api.v1alpha1.vgpuclaim import DevicePolicy
+from vgpu_api.v1alpha1.vgpuclaim import DevicePolicy, NodePolicy
 
 NUMA_UNKNOWN = -1
 
@@ -57,8 +57,13 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """What is known of a node: whether it takes pods, and the policies for its cards."""
+    """What is known of a node: whether it takes pods, and its own policies, if it has any.
+
+    `device_policies` are for its cards, `node_policy` for its place among nodes; a claim's come
+    before both.
+    """
 
     ready: bool = False
     schedulable: bool = True
     device_policies: tuple[DevicePolicy, ...] = ("Spread",)
+    node_policy: NodePolicy | None = None

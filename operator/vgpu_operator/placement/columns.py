@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from vgpu_api.v1alpha1.gpudevice import DeviceMode
-from vgpu_api.v1alpha1.vgpuclaim import DevicePolicy
+from vgpu_api.v1alpha1.vgpuclaim import DevicePolicy, NodePolicy
 from vgpu_operator.ask import RequestAsk
 from vgpu_operator.placement.card import NUMA_UNKNOWN, Card, NodeState
 from vgpu_operator.placement.mix import Mix
@@ -18,6 +18,8 @@ from vgpu_operator.placement.rankings import Rankings
 
 __all__ = ["NUMA_UNKNOWN", "Card", "Columns", "NodeState"]
 
+CPU_UNKNOWN = 1 << 62
+"""Free milli-CPU of a node of which nobody has said: enough for everything."""
 _REQUESTS_KEPT = 4096
 
 
@@ -28,7 +30,8 @@ class Columns:
     (by UUID), the amounts in use `slots_used cores_used memory_used`, and `node_of` (the node's
     number), and `kind`: equal for cards that differ only in use, links and place.
     Per node: `node_name node_cards` (cards by index, then UUID) `node_ready node_schedulable
-    node_policies` and the sums over its cards `node_slots node_slots_used` and so on.
+    node_policies` (for its cards) `node_policy` (its own place among nodes) and the sums over its
+    cards `node_slots node_slots_used` and so on.
 
     `rankings` is what request classes remember of nodes, `mix` the requests that are typical.
     """
@@ -58,6 +61,7 @@ class Columns:
         self.node_ready: list[bool] = []
         self.node_schedulable: list[bool] = []
         self.node_policies: list[tuple[DevicePolicy, ...]] = []
+        self.node_policy: list[NodePolicy | None] = []
         self.node_slots: list[int] = []
         self.node_cores: list[int] = []
         self.node_memory: list[int] = []
@@ -154,6 +158,7 @@ class Columns:
         self.node_ready[node] = state.ready
         self.node_schedulable[node] = state.schedulable
         self.node_policies[node] = state.device_policies
+        self.node_policy[node] = state.node_policy
         self.rankings.touch(node)
         return node
 
@@ -230,6 +235,7 @@ class Columns:
             self.node_ready.append(False)
             self.node_schedulable.append(True)
             self.node_policies.append(("Spread",))
+            self.node_policy.append(None)
             self.rankings.version.append(0)
             for amount in self._node_sums():
                 amount.append(0)

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import TypeAlias
 
 from vgpu_api.reasons import Tally
-from vgpu_api.v1alpha1.vgpuclaim import NumaPolicy
+from vgpu_api.v1alpha1.vgpuclaim import NodePolicy, NumaPolicy
 from vgpu_operator.ask import Ask, RequestAsk
 from vgpu_operator.placement.columns import Columns
 from vgpu_operator.placement.fit import Preferences, fit
@@ -19,6 +19,9 @@ from vgpu_operator.placement.plan import Grant, Plan
 from vgpu_operator.placement.quota import UNLIMITED, Budget, Charge
 from vgpu_operator.placement.rankings import Entry
 from vgpu_operator.placement.score import node_score
+
+_BEHIND = 1000.0
+"""More than any two scores of nodes are apart."""
 
 Taken: TypeAlias = tuple[int, int, int, int]
 """A card, and the slots, cores and MiB that it is to be set back to."""
@@ -50,10 +53,26 @@ def entry_of(
             return None
         key = -float(score)
     else:
+        own = _own_policy(columns, node, ask)
         key = node_score(columns, node)
-        if ask.node_policy != "Spread":
+        if (own or ask.node_policy) != "Spread":
             key = -key
+        if own == "NUMAFirst":
+            together = plan_on(columns, node, ask, "Require", budget)
+            key += _BEHIND if isinstance(together, Tally) else 0.0
     return key, columns.node_name[node], node, columns.rankings.version[node]
+
+
+def _own_policy(columns: Columns, node: int, ask: Ask) -> NodePolicy | None:
+    """The node's own policy, where the claim has none.
+
+    Each node then has its place by its own: the fullest first, the emptiest first, or, for
+    NUMAFirst, behind all others unless one NUMA node serves. Fragmentation compares what nodes
+    become, and knows no other policy beside it.
+    """
+    if not ask.node_may_choose or ask.node_policy == "Fragmentation":
+        return None
+    return columns.node_policy[node]
 
 
 def _fragmentation_score(
@@ -64,10 +83,11 @@ def _fragmentation_score(
     if policies == ("Fragmentation",) and numa == "None" and _is_plain(ask, budget):
         return best_score(columns, node, ask.requests[0])
     before = fragmentation(columns, node)
+    cpu_milli = ask.requests[0].cpu_milli  # all requests are of one pod
     planned = _plan(columns, node, ask, numa, budget, stay=True)
     if isinstance(planned, Tally):
         return None
-    after = fragmentation(columns, node)
+    after = fragmentation(columns, node, cpu_milli=cpu_milli)
     _give_back(columns, planned[1])
     return score_of_rise(after - before)
 
@@ -125,6 +145,8 @@ def _plan(
 
     The last request takes its cards only if they are to `stay`: nobody comes after it.
     """
+    if numa == "None" and _own_policy(columns, node, ask) == "NUMAFirst":
+        numa = "Prefer"
     preferences = Preferences(ask.device_policies or columns.node_policies[node], numa, ask.weights)
     charge = Charge(budget) if budget.is_limited else None
     grants: dict[str, list[Grant]] = {}

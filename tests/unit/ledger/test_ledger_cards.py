@@ -111,6 +111,16 @@ def test_a_nodes_annotation_sets_the_policy_for_its_cards(written, policies):
     assert ledger.columns.node_policies == [policies]
 
 
+@pytest.mark.parametrize(
+    ("written", "policy"),
+    [("", None), (" Spread ", "Spread"), ("numa-first", "NUMAFirst"), ("nonsense", None)],
+)
+def test_a_nodes_annotation_sets_its_own_place_among_nodes(written, policy):
+    ledger = a_ledger()
+    ledger.apply_node(a_node(node_policy=written, resource_version=2))
+    assert ledger.columns.node_policy == [policy]
+
+
 @pytest.mark.parametrize("node", [a_node(ready=False, resource_version=2), None])
 def test_a_node_that_is_not_ready_or_gone_gets_nothing(node):
     ledger = a_ledger()

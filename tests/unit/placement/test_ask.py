@@ -50,6 +50,8 @@ def test_the_node_policy_comes_from_the_configuration_when_the_claim_is_silent()
     spread = ClusterConfig.model_validate({"scheduling": {"nodePolicy": "Spread"}})
     assert an_ask(config=spread).node_policy == "Spread"
     assert an_ask(config=spread, node="Binpack").node_policy == "Binpack"
+    assert an_ask(config=spread).node_may_choose
+    assert not an_ask(config=spread, node="Binpack").node_may_choose
 
 
 def test_a_silent_claim_leaves_the_card_policy_to_node_and_configuration():

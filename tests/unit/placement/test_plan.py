@@ -129,6 +129,33 @@ def test_the_nodes_own_card_policy_holds_unless_the_claim_has_one():
     assert place(columns, an_ask(SMALL, device=["Spread"])).grants[0].uuid == "idle"
 
 
+def test_a_nodes_own_place_among_nodes_holds_unless_the_claim_has_one():
+    """Its policy says whether it wants to be filled (before the empty) or spared (after them)."""
+    filling = two_nodes(ON_B, {"b": NodeState(ready=True, node_policy="Binpack")})
+    sparing = two_nodes(ON_B, {"b": NodeState(ready=True, node_policy="Spread")})
+    assert place(filling, an_ask(SMALL)).node == "b"
+    assert place(sparing, an_ask(SMALL)).node == "a"
+    assert place(sparing, an_ask(SMALL, node="Binpack")).node == "b"
+
+
+def test_a_node_that_puts_numa_first_stands_behind_others_where_it_cannot():
+    def cards(node: str, *numas: int):
+        return [a_card(f"{node}{i}", node=node, index=i, numa=n) for i, n in enumerate(numas)]
+
+    first = NodeState(ready=True, node_policy="NUMAFirst")
+    columns = some_columns(*cards("a", 0, 1, 1), *cards("b", 0, 1), states={"a": first})
+    two, three = (a_request(count=count, memory="1Gi") for count in (2, 3))
+    assert [grant.uuid for grant in place(columns, an_ask(two)).grants] == ["a2", "a1"]
+    assert place(columns, an_ask(three)).node == "a"
+    columns.put_node("b", first)
+    columns.put_node("a", NodeState(ready=False))
+    columns.put_card(a_card("c0", node="c"))
+    columns.put_card(a_card("c1", node="c", index=1))
+    columns.put_node("c", NodeState(ready=True))
+    assert place(columns, an_ask(two)).node == "c"
+    assert place(columns, an_ask(two, node="Binpack")).node == "b"
+
+
 def test_numa_first_prefers_the_node_that_serves_within_one_numa_node():
     def cards(node: str, *numas: int):
         return [a_card(f"{node}{i}", node=node, index=i, numa=n) for i, n in enumerate(numas)]
