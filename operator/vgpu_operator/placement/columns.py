@@ -18,8 +18,6 @@ from vgpu_operator.placement.rankings import Rankings
 
 __all__ = ["NUMA_UNKNOWN", "Card", "Columns", "NodeState"]
 
-CPU_UNKNOWN = 1 << 62
-"""Free milli-CPU of a node of which nobody has said: enough for everything."""
 _REQUESTS_KEPT = 4096
 
 

@@ -83,11 +83,10 @@ def _fragmentation_score(
     if policies == ("Fragmentation",) and numa == "None" and _is_plain(ask, budget):
         return best_score(columns, node, ask.requests[0])
     before = fragmentation(columns, node)
-    cpu_milli = ask.requests[0].cpu_milli  # all requests are of one pod
     planned = _plan(columns, node, ask, numa, budget, stay=True)
     if isinstance(planned, Tally):
         return None
-    after = fragmentation(columns, node, cpu_milli=cpu_milli)
+    after = fragmentation(columns, node)
     _give_back(columns, planned[1])
     return score_of_rise(after - before)
 
