@@ -6,7 +6,6 @@ the mix. It changes in steps, since every step makes all nodes' fragmentation ne
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import NamedTuple, TypeAlias
@@ -24,8 +23,8 @@ _STATES_KEPT = 65_536
 _WINDOW = 16_000
 """Weight of everything seen, in requests, at which it is halved."""
 
-CardState: TypeAlias = tuple[int, int, int, int, int]
-"""The level of its node's free CPU, a card's kind, and the slots, cores and MiB of it in use."""
+CardState: TypeAlias = tuple[int, int, int, int]
+"""A card's kind, and the slots, cores and MiB of it in use."""
 
 
 class View(NamedTuple):
@@ -49,15 +48,12 @@ class Mix:
         version: Grows with every change of the types.
         types: (frequency, request) in falling frequency; frequencies as fractions of all seen.
         total: The sum of these frequencies.
-        needs: By type: the level that a node's free CPU must have at least.
     """
 
     def __init__(self) -> None:
         self.version = 0
         self.types: tuple[tuple[float, RequestAsk], ...] = ()
         self.total = 0.0
-        self.needs: tuple[int, ...] = ()
-        self._steps: tuple[int, ...] = ()
         self._views: dict[CardState, View] = {}
         self._rises: dict[RequestAsk, dict[CardState, float]] = {}
         self._given = False
@@ -88,15 +84,6 @@ class Mix:
         return rises
 
     # What the types are.
-
-    @property
-    def knows_cpu(self) -> bool:
-        """Whether any type asks for CPU: then a node's free CPU matters."""
-        return bool(self._steps)
-
-    def level(self, free_milli: int) -> int:
-        """How many of the amounts of CPU that types ask for are free, the least first."""
-        return bisect_right(self._steps, free_milli) if self._steps else 0
 
     def give(self, types: Iterable[tuple[float, RequestAsk]]) -> None:
         """Set the mix; nothing is learned from then on."""
@@ -141,8 +128,6 @@ class Mix:
         if types != self.types:
             self.types = types
             self.total = sum(frequency for frequency, _ in types)
-            self._steps = tuple(sorted({kind.cpu_milli for _, kind in types} - {0}))
-            self.needs = tuple(self.level(kind.cpu_milli) for _, kind in types)
             self._views.clear()
             self._rises.clear()
             self.version += 1
