@@ -1,0 +1,124 @@
+"""A root file system whose `/etc/ld.so.preload` names the library, in a mount namespace of its own.
+
+What a container of a limited pod sees, for programs of this machine: the real `/etc/ld.so.preload`
+is never touched. Needs root, as CI has.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+INSIDE = "/usr/local/vgpu"
+# /usr/local with one folder more, and our /etc, over the real ones; both vanish with the namespace.
+_ENTER = """
+set -e
+root=$1; shift
+mount --make-rprivate /
+for entry in /usr/local/*; do
+    if [ -d "$entry" ] && [ ! -L "$entry" ]; then
+        mkdir -p "$root$entry"
+        mount --rbind "$entry" "$root$entry"
+    else
+        cp -a "$entry" "$root/usr/local/"
+    fi
+done
+mount --rbind "$root/usr/local" /usr/local
+mount --rbind "$root/etc" /etc
+exec "$@"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """All that a program left for others to see."""
+
+    status: int
+    output: str
+    errors: str
+
+
+class PreloadedRoot:
+    """A root for programs to run in, with the library preloaded or without.
+
+    Args:
+        folder: Where the copies lie.
+        build: The built libraries.
+    """
+
+    def __init__(self, folder: Path, build: Path) -> None:
+        self._folder = folder
+        (self.local / "usage").mkdir(parents=True)
+        shutil.copyfile(build / "libvgpu.so", self.local / "libvgpu.so")
+        (self.local / "libvgpu.so").chmod(0o755)
+
+    @property
+    def etc(self) -> Path:
+        """What becomes `/etc`."""
+        return self._folder / "etc"
+
+    @property
+    def local(self) -> Path:
+        """What becomes `/usr/local/vgpu`."""
+        return self._folder / INSIDE[1:]
+
+    def run(
+        self,
+        command: Sequence[str],
+        *,
+        preloaded: bool,
+        env: Mapping[str, str] | None = None,
+        text: str = "",
+    ) -> Outcome:
+        """Run a program to its end.
+
+        Args:
+            command: The program and its arguments.
+            preloaded: Whether the library is in `/etc/ld.so.preload`.
+            env: All of its environment; None: two variables that programs want.
+            text: What it reads.
+        """
+        env = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/"} if env is None else env
+        if not self.etc.exists():  # not sooner: a test may install a program first
+            shutil.copytree("/etc", self.etc, symlinks=True)
+        preload = self.etc / "ld.so.preload"
+        preload.unlink(missing_ok=True)
+        if preloaded:
+            preload.write_text(f"{INSIDE}/libvgpu.so\n")
+            preload.chmod(0o644)
+        cleared = ["/usr/bin/env", "-i", *(f"{name}={value}" for name, value in env.items())]
+        done = subprocess.run(
+            ["unshare", "-m", "sh", "-c", _ENTER, "sh", self._folder, *cleared, *command],
+            input=text,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+            umask=0o027,
+        )
+        return Outcome(done.returncode, done.stdout, done.stderr)
+
+
+def install(program: str, package: str) -> str:
+    """The path of a program, which is installed when it is not there.
+
+    Raises:
+        subprocess.CalledProcessError: It cannot be installed; the test that wants it cannot run.
+    """
+    path = "/usr/sbin:/usr/bin:/sbin:/bin"
+    if found := shutil.which(program, path=path):
+        return found
+    words = ["apt-get", "-qq", "-o", "DPkg::Lock::Timeout=120"]
+    subprocess.run([*words, "update"], check=True)
+    subprocess.run(
+        [*words, "install", "-y", "--no-install-recommends", package],
+        check=True,
+        stdout=subprocess.DEVNULL,
+        env={"DEBIAN_FRONTEND": "noninteractive", "PATH": path},
+    )
+    found = shutil.which(program, path=path)
+    assert found is not None, f"{package} has no {program}"
+    return found
