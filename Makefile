@@ -92,7 +92,7 @@ proto: $(SETUP)  ## generate the kubelet API stubs
 
 lock: $(SETUP)  ## refresh requirements.lock from pyproject.toml
 	@$(BIN)/pip-compile -q --generate-hashes --strip-extras --extra dev --allow-unsafe \
-	  --no-emit-index-url --no-emit-trusted-host --no-header -o requirements.lock pyproject.toml
+	  --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-header -o requirements.lock pyproject.toml
 
 ci: lint  ## what CI runs: lint, tests, sanitizers, then the real control plane
 	@$(MAKE) test
