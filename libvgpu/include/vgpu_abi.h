@@ -56,7 +56,9 @@ struct vgpu_page_device {
     uint32_t core_policy;        /* enum vgpu_core_policy */
     uint32_t priority;           /* 0: highest */
     uint32_t flags;              /* none defined yet: 0 */
-    uint8_t reserved[104];
+    uint64_t physical_bytes;     /* less than the limit: what is beyond becomes managed memory; 0: no oversubscription */
+    uint64_t context_bytes;      /* what a context is known to cost on this kind of card; 0: not known */
+    uint8_t reserved[88];
 };
 
 struct vgpu_page {
@@ -69,7 +71,8 @@ struct vgpu_page {
     uint32_t device_count; /* <= VGPU_MAX_DEVICES */
     uint32_t flags;        /* none defined yet: 0 */
     char nonce[64];        /* name of the allocation, NUL-terminated */
-    uint8_t reserved_header[152];
+    uint64_t host_limit_bytes; /* page-locked memory of the host; 0: no limit */
+    uint8_t reserved_header[144];
     struct vgpu_page_device devices[VGPU_MAX_DEVICES];
     uint8_t reserved_tail[3840];
 };
@@ -89,7 +92,8 @@ struct vgpu_region_column {
     uint64_t denied_count;    /* allocations refused because of the limit */
     uint64_t denied_last_ns;  /* CLOCK_MONOTONIC of the last refusal */
     uint64_t peak_bytes;      /* highest sum ever seen by an admitted reservation */
-    uint8_t reserved[96];     /* compute bucket and debt of the container */
+    uint8_t reserved[88];     /* compute bucket and debt of the container */
+    uint64_t context_bytes;   /* the most a context was seen to cost */
 };
 
 /* owner: 0 is free, else the identity of a process in one word, so that one compare-and-swap says
@@ -111,11 +115,13 @@ struct vgpu_region_slot {
     uint32_t pid;             /* as the process sees itself */
     uint32_t host_pid;        /* written by the agent; 0: not known */
     uint64_t registered_ns;   /* CLOCK_MONOTONIC */
-    uint8_t reserved_header[80];
+    uint64_t host_used;       /* bytes of page-locked memory of the host */
+    uint8_t reserved_header[72];
     uint64_t used[VGPU_MAX_DEVICES];     /* bytes charged, by column */
     uint64_t peak[VGPU_MAX_DEVICES];     /* highest value of used */
     uint64_t overhead[VGPU_MAX_DEVICES]; /* of used: contexts, modules and the like */
-    uint8_t reserved[384];
+    uint32_t managed[VGPU_MAX_DEVICES];  /* of used: managed memory of an oversubscribed card, in units of 64 KiB */
+    uint8_t reserved[128];
 };
 
 enum vgpu_region_state {
@@ -131,7 +137,8 @@ struct vgpu_region {
     uint32_t device_count; /* VGPU_MAX_DEVICES */
     uint32_t state;        /* enum vgpu_region_state */
     uint32_t slot_high;    /* slots at or above this index were never used */
-    uint8_t reserved_header[224];
+    uint64_t host_denied_count; /* page-locked memory refused because of the limit */
+    uint8_t reserved_header[216];
     struct vgpu_region_column columns[VGPU_MAX_DEVICES];
     uint8_t reserved_tail[3840];
     struct vgpu_region_slot slots[VGPU_REGION_SLOTS];
@@ -149,7 +156,9 @@ VGPU_AT(vgpu_page_device, cores_percent, 72);
 VGPU_AT(vgpu_page_device, core_policy, 76);
 VGPU_AT(vgpu_page_device, priority, 80);
 VGPU_AT(vgpu_page_device, flags, 84);
-VGPU_AT(vgpu_page_device, reserved, 88);
+VGPU_AT(vgpu_page_device, physical_bytes, 88);
+VGPU_AT(vgpu_page_device, context_bytes, 96);
+VGPU_AT(vgpu_page_device, reserved, 104);
 VGPU_SIZE(vgpu_page_device, 192);
 
 VGPU_AT(vgpu_page, magic, 0);
@@ -161,7 +170,8 @@ VGPU_AT(vgpu_page, epoch, 24);
 VGPU_AT(vgpu_page, device_count, 32);
 VGPU_AT(vgpu_page, flags, 36);
 VGPU_AT(vgpu_page, nonce, 40);
-VGPU_AT(vgpu_page, reserved_header, 104);
+VGPU_AT(vgpu_page, host_limit_bytes, 104);
+VGPU_AT(vgpu_page, reserved_header, 112);
 VGPU_AT(vgpu_page, devices, 256);
 VGPU_AT(vgpu_page, reserved_tail, 12544);
 VGPU_SIZE(vgpu_page, VGPU_PAGE_BYTES);
@@ -172,6 +182,7 @@ VGPU_AT(vgpu_region_column, denied_count, 72);
 VGPU_AT(vgpu_region_column, denied_last_ns, 80);
 VGPU_AT(vgpu_region_column, peak_bytes, 88);
 VGPU_AT(vgpu_region_column, reserved, 96);
+VGPU_AT(vgpu_region_column, context_bytes, 184);
 VGPU_SIZE(vgpu_region_column, 192);
 
 VGPU_AT(vgpu_region_slot, owner, 0);
@@ -181,11 +192,13 @@ VGPU_AT(vgpu_region_slot, image, 24);
 VGPU_AT(vgpu_region_slot, pid, 32);
 VGPU_AT(vgpu_region_slot, host_pid, 36);
 VGPU_AT(vgpu_region_slot, registered_ns, 40);
-VGPU_AT(vgpu_region_slot, reserved_header, 48);
+VGPU_AT(vgpu_region_slot, host_used, 48);
+VGPU_AT(vgpu_region_slot, reserved_header, 56);
 VGPU_AT(vgpu_region_slot, used, 128);
 VGPU_AT(vgpu_region_slot, peak, 640);
 VGPU_AT(vgpu_region_slot, overhead, 1152);
-VGPU_AT(vgpu_region_slot, reserved, 1664);
+VGPU_AT(vgpu_region_slot, managed, 1664);
+VGPU_AT(vgpu_region_slot, reserved, 1920);
 VGPU_SIZE(vgpu_region_slot, 2048);
 
 VGPU_AT(vgpu_region, magic, 0);
@@ -195,7 +208,8 @@ VGPU_AT(vgpu_region, slot_count, 16);
 VGPU_AT(vgpu_region, device_count, 20);
 VGPU_AT(vgpu_region, state, 24);
 VGPU_AT(vgpu_region, slot_high, 28);
-VGPU_AT(vgpu_region, reserved_header, 32);
+VGPU_AT(vgpu_region, host_denied_count, 32);
+VGPU_AT(vgpu_region, reserved_header, 40);
 VGPU_AT(vgpu_region, columns, 256);
 VGPU_AT(vgpu_region, reserved_tail, 12544);
 VGPU_AT(vgpu_region, slots, 16384);

@@ -37,16 +37,17 @@ class CorePolicy(IntEnum):
 
 
 # struct vgpu_page up to its devices: magic, abi_version, size, seq, state, epoch, device_count,
-# flags, nonce.
-PAGE_HEADER = struct.Struct("<QIIIIQII64s")
+# flags, nonce, host_limit_bytes.
+PAGE_HEADER = struct.Struct("<QIIIIQII64sQ")
 PAGE_SEQ_OFFSET = 16
 PAGE_SEQ = struct.Struct("<I")
-# What follows `seq`: state, epoch, device_count, flags, nonce.
+# What follows `seq`: state, epoch, device_count, flags, nonce, host_limit_bytes.
 PAGE_BODY_OFFSET = 20
-PAGE_BODY = struct.Struct("<IQII64s")
+PAGE_BODY = struct.Struct("<IQII64sQ")
 PAGE_DEVICES_OFFSET = 256
-# struct vgpu_page_device: uuid, memory_limit_bytes, cores_percent, core_policy, priority, flags.
-PAGE_DEVICE = struct.Struct("<64sQIIII")
+# struct vgpu_page_device: uuid, memory_limit_bytes, cores_percent, core_policy, priority, flags,
+# physical_bytes, context_bytes.
+PAGE_DEVICE = struct.Struct("<64sQIIIIQQ")
 PAGE_DEVICE_BYTES = 192
 
 # struct vgpu_region up to its columns: magic, abi_version, size, slot_count, device_count, state,
@@ -56,6 +57,8 @@ REGION_COLUMNS_OFFSET = 256
 # struct vgpu_region_column: key, uuid, denied_count, denied_last_ns, peak_bytes.
 REGION_COLUMN = struct.Struct("<Q64sQQQ")
 REGION_COLUMN_BYTES = 192
+REGION_COLUMN_CONTEXT_OFFSET = 184
+REGION_COLUMN_CONTEXT = struct.Struct("<Q")
 REGION_SLOTS_OFFSET = 16384
 REGION_SLOT_BYTES = 2048
 REGION_SLOT_USED_OFFSET = 128
@@ -67,4 +70,8 @@ OWNER_PID_BITS = 22
 OWNER_NS_BITS = 20
 OWNER_START_BITS = 21
 SLOT_HOST_PID_OFFSET = 36
-SLOT_COUNTS_END = 1664  # used, peak and overhead end here
+SLOT_HOST_PID = struct.Struct("<I")
+SLOT_HOST_USED_OFFSET = 48
+SLOT_HOST_USED = struct.Struct("<Q")
+SLOT_OVERHEAD_OFFSET = 1152
+SLOT_COUNTS_END = 1920  # used, peak, overhead and managed end here

@@ -30,6 +30,9 @@ class DeviceLimit:
         cores: Percent of the card's compute; 0 is no limit.
         policy: When `cores` is enforced.
         priority: Against neighbours on the card; 0 is the highest.
+        physical_bytes: Its share of the card's own memory, where the limit is more than that: what
+            is beyond it becomes managed memory. 0 where the card is not oversubscribed.
+        context_bytes: What a context is known to cost on this kind of card; 0 when it is not.
     """
 
     uuid: str
@@ -37,16 +40,19 @@ class DeviceLimit:
     cores: int
     policy: CorePolicy = CorePolicy.DEFAULT
     priority: int = 0
+    physical_bytes: int = 0
+    context_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class PageContent:
-    """What a page says."""
+    """What a page says; `host_bytes` limits page-locked memory of the host where it is not 0."""
 
     state: PageState
     epoch: int
     name: str
     devices: tuple[DeviceLimit, ...]
+    host_bytes: int = 0
 
 
 def create_page(path: Path, *, name: str) -> None:
@@ -78,8 +84,14 @@ def remake_page(path: Path, *, name: str) -> None:
         os.close(descriptor)
 
 
-def grant(path: Path, devices: Sequence[DeviceLimit], *, name: str) -> None:
+def grant(path: Path, devices: Sequence[DeviceLimit], *, name: str, host_bytes: int = 0) -> None:
     """Let the allocation use exactly these cards within these limits.
+
+    Args:
+        path: The page.
+        devices: The cards, a limit each.
+        name: The allocation.
+        host_bytes: Limit of page-locked memory of the host; 0 for none.
 
     Raises:
         PageDamaged: The file is not the page of this allocation.
@@ -87,7 +99,7 @@ def grant(path: Path, devices: Sequence[DeviceLimit], *, name: str) -> None:
     """
     if len(devices) > abi.MAX_DEVICES:
         raise ValueError(f"{len(devices)} cards: a page holds {abi.MAX_DEVICES}")
-    _change(path, PageState.GRANT, tuple(devices), name)
+    _change(path, PageState.GRANT, tuple(devices), name, host_bytes)
 
 
 def close(path: Path, *, name: str) -> None:
@@ -96,7 +108,7 @@ def close(path: Path, *, name: str) -> None:
     Raises:
         PageDamaged: The file is not the page of this allocation.
     """
-    _change(path, PageState.CLOSED, (), name)
+    _change(path, PageState.CLOSED, (), name, 0)
 
 
 def read_page(path: Path) -> PageContent:
@@ -121,17 +133,20 @@ def _fill(descriptor: int, name: str) -> None:
         0,
         0,
         _text(name),
+        0,
     )
     os.pwrite(descriptor, header, 0)
     os.fsync(descriptor)
 
 
-def _change(path: Path, state: PageState, devices: tuple[DeviceLimit, ...], name: str) -> None:
+def _change(
+    path: Path, state: PageState, devices: tuple[DeviceLimit, ...], name: str, host_bytes: int
+) -> None:
     with _mapped(path) as page:
         old = _content(path, page)
         if old.name != name:
             raise PageDamaged(path, f"is the page of {old.name!r}, not of {name!r}")
-        if (old.state, old.devices) == (state, devices):
+        if (old.state, old.devices, old.host_bytes) == (state, devices, host_bytes):
             return
         (seq,) = abi.PAGE_SEQ.unpack_from(page, abi.PAGE_SEQ_OFFSET)
         seq |= 1  # an odd one was left by a writer that died half-way: finish what it began
@@ -143,7 +158,14 @@ def _change(path: Path, state: PageState, devices: tuple[DeviceLimit, ...], name
             else:
                 page[start : start + abi.PAGE_DEVICE_BYTES] = bytes(abi.PAGE_DEVICE_BYTES)
         abi.PAGE_BODY.pack_into(
-            page, abi.PAGE_BODY_OFFSET, state, old.epoch + 1, len(devices), 0, _text(name)
+            page,
+            abi.PAGE_BODY_OFFSET,
+            state,
+            old.epoch + 1,
+            len(devices),
+            0,
+            _text(name),
+            host_bytes,
         )
         abi.PAGE_SEQ.pack_into(page, abi.PAGE_SEQ_OFFSET, (seq + 1) & 0xFFFFFFFF)
         page.flush()
@@ -159,11 +181,14 @@ def _pack_device(page: mmap.mmap, start: int, device: DeviceLimit) -> None:
         device.policy,
         device.priority,
         0,
+        device.physical_bytes,
+        device.context_bytes,
     )
 
 
 def _content(path: Path, page: mmap.mmap) -> PageContent:
-    magic, version, size, _, state, epoch, count, _, name = abi.PAGE_HEADER.unpack_from(page, 0)
+    header = abi.PAGE_HEADER.unpack_from(page, 0)
+    magic, version, size, _, state, epoch, count, _, name, host_bytes = header
     if magic != abi.PAGE_MAGIC:
         raise PageDamaged(path, "does not begin as a limit page does")
     if (version, size) != (abi.ABI_VERSION, abi.PAGE_BYTES):
@@ -172,15 +197,23 @@ def _content(path: Path, page: mmap.mmap) -> PageContent:
         raise PageDamaged(path, f"has state {state} and {count} cards")
     devices = []
     for number in range(count):
-        uuid, memory, cores, policy, priority, _ = abi.PAGE_DEVICE.unpack_from(
+        uuid, memory, cores, policy, priority, _, physical, context = abi.PAGE_DEVICE.unpack_from(
             page, abi.PAGE_DEVICES_OFFSET + number * abi.PAGE_DEVICE_BYTES
         )
         if policy not in tuple(CorePolicy):
             raise PageDamaged(path, f"has core policy {policy}")
         devices.append(
-            DeviceLimit(_untext(path, uuid), memory, cores, CorePolicy(policy), priority)
+            DeviceLimit(
+                _untext(path, uuid),
+                memory,
+                cores,
+                CorePolicy(policy),
+                priority,
+                physical,
+                context,
+            )
         )
-    return PageContent(PageState(state), epoch, _untext(path, name), tuple(devices))
+    return PageContent(PageState(state), epoch, _untext(path, name), tuple(devices), host_bytes)
 
 
 @contextmanager

@@ -38,14 +38,17 @@ FACTS = {
     "sizeof(struct vgpu_region_slot)": abi.REGION_SLOT_BYTES,
     "offsetof(struct vgpu_page, seq)": abi.PAGE_SEQ_OFFSET,
     "offsetof(struct vgpu_page, state)": abi.PAGE_BODY_OFFSET,
-    "offsetof(struct vgpu_page, nonce) + 64": abi.PAGE_HEADER.size,
-    "offsetof(struct vgpu_page, nonce) + 64 - 20": abi.PAGE_BODY.size,
+    "offsetof(struct vgpu_page, reserved_header)": abi.PAGE_HEADER.size,
+    "offsetof(struct vgpu_page, reserved_header) - 20": abi.PAGE_BODY.size,
     "offsetof(struct vgpu_page, devices)": abi.PAGE_DEVICES_OFFSET,
     "offsetof(struct vgpu_page_device, reserved)": abi.PAGE_DEVICE.size,
     "offsetof(struct vgpu_region, slot_high) + 4": abi.REGION_HEADER.size,
     "offsetof(struct vgpu_region, columns)": abi.REGION_COLUMNS_OFFSET,
     "offsetof(struct vgpu_region, slots)": abi.REGION_SLOTS_OFFSET,
     "offsetof(struct vgpu_region_column, reserved)": abi.REGION_COLUMN.size,
+    "offsetof(struct vgpu_region_column, context_bytes)": abi.REGION_COLUMN_CONTEXT_OFFSET,
+    "offsetof(struct vgpu_region_slot, host_used)": abi.SLOT_HOST_USED_OFFSET,
+    "offsetof(struct vgpu_region_slot, overhead)": abi.SLOT_OVERHEAD_OFFSET,
     "offsetof(struct vgpu_region_slot, used)": abi.REGION_SLOT_USED_OFFSET,
     "offsetof(struct vgpu_region_slot, host_pid)": abi.SLOT_HOST_PID_OFFSET,
     "offsetof(struct vgpu_region_slot, reserved)": abi.SLOT_COUNTS_END,
@@ -70,6 +73,8 @@ int main(int argc, char **argv) {
     strcpy(page.devices[1].uuid, "GPU-one");
     page.devices[1].memory_limit_bytes = 1234567890123; page.devices[1].cores_percent = 55;
     page.devices[1].core_policy = VGPU_CORES_FORCE; page.devices[1].priority = 4;
+    page.devices[1].physical_bytes = 99; page.devices[1].context_bytes = 88;
+    page.host_limit_bytes = 77;
     region.magic = VGPU_REGION_MAGIC; region.abi_version = 1; region.size = VGPU_REGION_BYTES;
     region.slot_count = VGPU_REGION_SLOTS; region.device_count = VGPU_MAX_DEVICES;
     region.state = VGPU_REGION_READY; region.slot_high = 3;
@@ -113,6 +118,8 @@ def test_files_written_by_c_are_read_field_by_field(tmp_path: Path) -> None:
     subprocess.run([compiled(tmp_path, WRITER), page, region], check=True)
     content = read_page(page)
     assert (content.state, content.epoch, content.name) == (abi.PageState.GRANT, 7, "slot-3-abc")
-    assert content.devices[1] == DeviceLimit("GPU-one", 1234567890123, 55, abi.CorePolicy.FORCE, 4)
+    force = abi.CorePolicy.FORCE
+    assert content.devices[1] == DeviceLimit("GPU-one", 1234567890123, 55, force, 4, 99, 88)
+    assert content.host_bytes == 77
     # Slot 3 is at or above slot_high: never used, so not counted.
     assert read_region(region) == (DeviceUse("GPU-two", 111, 777, 5),)
