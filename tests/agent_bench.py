@@ -101,9 +101,16 @@ class Said:
 
     def __init__(self) -> None:
         self.released_claims: list[tuple[str, str]] = []
+        self.init: list[tuple[str, str]] = []
 
     def released(self, claim: VGPUClaim, allocated_time: str) -> None:
         self.released_claims.append((claim.metadata.name, allocated_time))
+
+    def init_ended(self, claim: VGPUClaim, init_round: str) -> None:
+        self.init.append(("ended", init_round))
+
+    def init_wanted(self, claim: VGPUClaim, init_round: str) -> None:
+        self.init.append(("wanted", init_round))
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         return lambda *args: None

@@ -10,6 +10,7 @@ from vgpu_api.v1alpha1.base import Condition
 ALLOCATED = "Allocated"
 PREPARED = "Prepared"
 RELEASED = "Released"
+INIT_RELEASED = "InitReleased"
 READY = "Ready"
 # Of a device.
 HEALTHY = "Healthy"

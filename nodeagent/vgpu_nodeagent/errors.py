@@ -57,6 +57,7 @@ class Why(StrEnum):
     OVER_CAPACITY = "OverCapacity"
     SLOT_TAKEN = "SlotTaken"
     CLAIM_CLOSED = "ClaimClosed"
+    INIT_ENDED = "InitContainersEnded"
     PAGE_DAMAGED = "LimitPageDamaged"
     STORAGE_FAILED = "StorageFailed"
     CALL_ENDED = "CallEnded"

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from vgpu_api import conditions, names
+from vgpu_api import conditions, init_part, names
 from vgpu_api.core.pod import Pod
 from vgpu_api.resources import PODS, VGPU_CLAIMS
 from vgpu_api.v1alpha1 import Condition, VGPUClaim
@@ -24,7 +24,7 @@ from vgpu_nodeagent.node_view import NodeView, Place
 
 logger = logging.getLogger(__name__)
 
-_OWN_TYPES = (conditions.PREPARED, conditions.RELEASED)
+_OWN_TYPES = (conditions.PREPARED, conditions.INIT_RELEASED, conditions.RELEASED)
 _FIRST_RETRY_S = 0.5
 _LAST_RETRY_S = 15.0
 _MESSAGE_KEPT = 1024
@@ -62,6 +62,7 @@ class Reports:
         self._wanted = asyncio.Event()
         self._once: set[asyncio.Task[None]] = set()
         self._said: dict[str, str] = {}
+        self._init_wanted: dict[str, str] = {}  # claim UID → round
 
     def prepared(self, claim: VGPUClaim, message: str) -> None:
         """The claim's limits are in place; an earlier release was of an earlier allocation."""
@@ -83,7 +84,22 @@ class Reports:
             self._condition(
                 claim, conditions.PREPARED, "False", "Released", "the pod's containers are gone"
             )
+        self._init_wanted.pop(claim.metadata.uid, None)
         self._condition(claim, conditions.RELEASED, "True", "ContainersGone", allocated_time)
+
+    def init_ended(self, claim: VGPUClaim, init_round: str) -> None:
+        """Nothing of the claim's init containers is in use any more; names the round exactly.
+
+        Not said any more of a round after which they are wanted again.
+        """
+        wanted = self._init_wanted.get(claim.metadata.uid) == init_round
+        if not (wanted or init_part.init_part_wanted(claim)):
+            self._condition(claim, conditions.INIT_RELEASED, "True", init_part.ENDED, init_round)
+
+    def init_wanted(self, claim: VGPUClaim, init_round: str) -> None:
+        """Its init containers must run again after the round; they need cards anew."""
+        self._init_wanted[claim.metadata.uid] = init_round
+        self._condition(claim, conditions.INIT_RELEASED, "False", init_part.WANTED, init_round)
 
     def refusal(self, pod: Pod, reason: str, message: str) -> None:
         """An event on a pod whose container was refused; the same sentence once in a row."""

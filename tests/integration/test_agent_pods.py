@@ -144,6 +144,27 @@ async def test_an_init_container_and_its_successor_on_the_same_slot_get_each_the
     assert environment(node, "p1")["CUDA_DEVICE_MEMORY_LIMIT_0"] == "1024M"
 
 
+async def test_when_init_containers_have_ended_their_page_denies_and_the_claim_says_so(
+    api: Api, node: AgentNode
+) -> None:
+    """What they had is another pod's then, though the first one still runs."""
+    requests = [a_request("prepare", phase="Init", memory="15Gi"), a_request(memory="1Gi")]
+    claim = await create_claim(api, "c1", requests=requests)
+    init = a_slot_container("prepare", 'echo "$VGPU_LIMIT_PAGE"')
+    pod = await create_pod(api, "p1", initContainers=[init])
+    devices = [a_device("15Gi", request="prepare"), a_device("1Gi")]
+    await allocate(api, claim, pod, devices=devices, allocated_time="2026-02-03T04:05:06.700000Z")
+    await pod_is(api, "p1", "Running")
+    said = condition(await claim_is(api, "c1", "InitReleased"), "InitReleased")
+    assert said["message"] == "2026-02-03T04:05:06.700000Z"
+    page = Path(node.kubelet.logs("default", "p1", "prepare").splitlines()[-1])
+    assert read_page(page).state is PageState.CLOSED
+    assert read_page(page_of(node, "p1")).state is PageState.GRANT
+    other = await create_claim(api, "c2", requests=[a_request(memory="15Gi")])
+    await allocate(api, other, await create_pod(api, "p2"), devices=[a_device("15Gi")])
+    await pod_is(api, "p2", "Running")
+
+
 async def test_an_init_container_whose_slot_nobody_takes_over_starts_too(
     api: Api, node: AgentNode
 ) -> None:

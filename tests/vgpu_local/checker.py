@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from vgpu_api.core import Pod
 from vgpu_api.effective import Use, effective_use
+from vgpu_api.init_part import init_part_ended, without_init_part
 from vgpu_api.names import FINALIZER_IN_USE
 from vgpu_api.resources import GPU_DEVICES, PODS, VGPU_CLAIMS
 from vgpu_api.v1alpha1 import Allocation, GPUDevice, VGPUClaim
@@ -107,10 +108,11 @@ class _Replay:
             if claim.status.allocation and FINALIZER_IN_USE not in claim.metadata.finalizers:
                 breaches.append(f"claim {name} is allocated without its finalizer")
         grant = before and _grant(before)
-        if grant and (gone or _grant(claim) != grant):
+        if before and grant and (gone or _grant(claim) != grant):
             allocation, pod_uid = grant
             pod = self._pods.get(pod_uid)
-            if pod and not pod.is_terminal and pod.spec.node_name == allocation.node_name:
+            in_use = pod and not pod.is_terminal and pod.spec.node_name == allocation.node_name
+            if pod and in_use and (gone or not _only_init_moved(before, claim)):
                 breaches.append(f"claim {name} was freed while pod {pod.metadata.name} had it")
         return breaches
 
@@ -128,6 +130,18 @@ class _Replay:
         if asks and (pod.spec.node_name, uid) not in ((a.node_name, to) for a, to in grants):
             return [f"pod {pod.metadata.name} was bound before a claim gave it cards there"]
         return []
+
+
+def _only_init_moved(before: VGPUClaim, after: VGPUClaim) -> bool:
+    """Whether init containers gave cards back that the agent says are free, or got some anew."""
+    old, new = before.status.allocation, after.status.allocation
+    if old is None or new is None or before.status.reserved_for != after.status.reserved_for:
+        return False
+    kept = without_init_part(before.spec, old)
+    if new == kept:
+        return init_part_ended(before)
+    rest = without_init_part(after.spec, new).model_copy(update={"init_time": old.init_time})
+    return rest == kept and new.init_time > old.init_time
 
 
 def _grant(claim: VGPUClaim) -> tuple[Allocation, str] | None:

@@ -91,6 +91,7 @@ class ContainerStatus(ApiModel):
     """The state of one container."""
 
     name: str = ""
+    container_id: str = Field(default="", alias="containerID")
     ready: bool = False
     restart_count: int = 0
     state: dict[str, Any] = Field(default_factory=dict)

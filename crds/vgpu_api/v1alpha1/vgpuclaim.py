@@ -209,6 +209,8 @@ class Allocation(ApiModel):
     """The cards, in the order of the requests."""
     allocated_time: Annotated[str, Field(max_length=64)] = ""
     """When it was decided (RFC 3339 with microseconds); names this allocation."""
+    init_time: Annotated[str, Field(max_length=64)] = ""
+    """When init containers that had ended were given cards anew, if they were."""
 
 
 class ReservedFor(ApiModel):
@@ -238,7 +240,7 @@ class VGPUClaimStatus(ApiModel):
     decider: Annotated[str, Field(max_length=256)] = ""
     """The operator's replica that took over the decision, so that a former one's writes fail."""
     conditions: Conditions
-    """Allocated, Prepared, Released and Ready."""
+    """Allocated, Prepared, InitReleased, Released and Ready."""
 
 
 class VGPUClaim(ApiModel):

@@ -15,11 +15,13 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from vgpu_api import init_part
 from vgpu_api.effective import effective_use
 from vgpu_api.v1alpha1 import Allocation, VGPUClaim
 from vgpu_nodeagent.deviceplugin import slots
 from vgpu_nodeagent.deviceplugin.checkpoint import Checkpoint
 from vgpu_nodeagent.deviceplugin.identity import Consumer, identify
+from vgpu_nodeagent.deviceplugin.init_starts import InitStarts
 from vgpu_nodeagent.deviceplugin.kubelet_checkpoint import read_kubelet_checkpoint
 from vgpu_nodeagent.deviceplugin.pod_resources import PodResources
 from vgpu_nodeagent.deviceplugin.slots import Holding
@@ -47,6 +49,7 @@ _MAY_PASS = frozenset(
         Why.SLOT_TAKEN,
         Why.CLAIM_CLOSED,
         Why.OVER_CAPACITY,
+        Why.INIT_ENDED,
     }
 )
 """Refusals that end by themselves when a watch catches up or a release is done."""
@@ -105,6 +108,7 @@ class PreStart:
         self._patience_s = patience_s
         self._nonce = nonce
         self._now = now
+        self._init_starts = InitStarts(reports)
 
     def allocate(self, slot_ids: Iterable[str]) -> tuple[str, tuple[Mount, Mount]]:
         """Lease slots to a container not yet known; on disk when this returns.
@@ -230,6 +234,8 @@ class PreStart:
     ) -> None:
         node = self._node
         terms = node.inventory.terms()
+        former = node.checkpoint.state.holdings.get(claim.metadata.uid)
+        bindings, allocation = self._init_starts.to_fill(consumer, claim, allocation, former)
         grants = {
             binding.lease: container_grant(
                 claim,
@@ -239,12 +245,12 @@ class PreStart:
                 slot_resource=node.resource,
                 terms=terms,
             )
-            for binding in consumer.bindings
+            for binding in bindings
         }
         state = slots.grant(
             node.checkpoint.state,
-            holding=_holding(consumer, claim, allocation),
-            bindings=consumer.bindings,
+            holding=_holding(consumer, claim, allocation, former),
+            bindings=bindings,
             allocatable={uuid: card.allocatable for uuid, card in terms.items()},
         )
         try:
@@ -279,15 +285,22 @@ class PreStart:
             self._reports.not_prepared(found.claim, refused.reason, str(refused))
 
 
-def _holding(consumer: Consumer, claim: VGPUClaim, allocation: Allocation) -> Holding:
+def _holding(
+    consumer: Consumer, claim: VGPUClaim, allocation: Allocation, former: Holding | None
+) -> Holding:
+    pod = consumer.pod.metadata
+    has_init = bool(init_part.init_requests(claim.spec))
+    ended = has_init and not init_part.has_init_part(claim.spec, allocation)
     return Holding(
         claim_uid=claim.metadata.uid,
         namespace=claim.metadata.namespace or "",
         claim_name=claim.metadata.name,
         allocated_time=allocation.allocated_time,
-        pod_uid=consumer.pod.metadata.uid,
-        pod_name=consumer.pod.metadata.name,
+        pod_uid=pod.uid,
+        pod_name=pod.name,
         use=dict(effective_use(claim.spec, allocation.devices)),
+        init_ended=init_part.init_round(allocation) if ended else "",
+        init_ids=former.init_ids if former is not None and former.pod_uid == pod.uid else (),
     )
 
 

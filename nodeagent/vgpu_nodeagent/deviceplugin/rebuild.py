@@ -9,8 +9,10 @@ PreStart finds its claim, and what any record grants counts in full.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from vgpu_api.effective import Use, effective_use
+from vgpu_api.init_part import init_requests, init_round, without_init_part
 from vgpu_api.quantity import MIB
 from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_nodeagent.deviceplugin.kubelet_checkpoint import KubeletEntry
@@ -44,15 +46,21 @@ def rebuild(
     }
     leases: dict[str, Lease] = {}
     holdings: dict[str, Holding] = {}
+    ended: set[str] = set()  # claims whose init containers' pages are closed
     for entry in entries:
         if not entry.lease:
             continue
         slot_ids = tuple(sorted(entry.slot_ids, key=slot_order))
         lease = Lease(entry.lease, slot_ids, now)
         page = pages.get(entry.lease)
-        if page is None or page.state is PageState.GRANT:
-            holding = _holding(entry.pod_uid, by_pod.get(entry.pod_uid), entry.lease, page, terms)
+        claim = by_pod.get(entry.pod_uid)
+        has_ended = _is_ended_init(entry, claim, page)
+        if page is None or page.state is PageState.GRANT or has_ended:
+            holding = _holding(entry.pod_uid, claim, entry.lease, page, terms)
             if holding is not None:
+                if has_ended or holding.claim_uid in ended:
+                    holding = _without_init(holding, claim)
+                    ended.add(holding.claim_uid)
                 holdings[holding.claim_uid] = holding
                 lease = Lease(
                     entry.lease, slot_ids, now, entry.pod_uid, entry.container, holding.claim_uid
@@ -88,6 +96,23 @@ def _holding(
             use=effective_use(claim.spec, claim.status.allocation.devices),
         )
     return None if page is None else _of_page(f"page:{lease}", pod_uid, page, terms)
+
+
+def _is_ended_init(entry: KubeletEntry, claim: VGPUClaim | None, page: PageContent | None) -> bool:
+    """Whether a lease is an init container's whose page was closed; only the end does that."""
+    if claim is None or page is None or page.state is not PageState.CLOSED:
+        return False
+    init = init_requests(claim.spec)
+    return entry.container in init or init == {""}
+
+
+def _without_init(holding: Holding, claim: VGPUClaim | None) -> Holding:
+    if claim is None or claim.status.allocation is None:
+        return holding
+    allocation = claim.status.allocation
+    rest = without_init_part(claim.spec, allocation)
+    use = effective_use(claim.spec, rest.devices)
+    return replace(holding, use=use, init_ended=init_round(allocation))
 
 
 def _of_page(account: str, pod_uid: str, page: PageContent, terms: Mapping[str, Terms]) -> Holding:

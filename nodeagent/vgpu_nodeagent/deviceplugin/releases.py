@@ -17,8 +17,10 @@ from pathlib import Path
 
 from vgpu_api import conditions
 from vgpu_api.core.pod import Pod
+from vgpu_api.init_part import ended_init_ids, init_containers
 from vgpu_api.v1alpha1 import ReservedFor, VGPUClaim
 from vgpu_nodeagent.deviceplugin import slots
+from vgpu_nodeagent.deviceplugin.init_ends import InitEnds
 from vgpu_nodeagent.deviceplugin.kubelet_checkpoint import KubeletEntry, read_kubelet_checkpoint
 from vgpu_nodeagent.deviceplugin.pod_resources import PodListing
 from vgpu_nodeagent.deviceplugin.prestart import Node
@@ -62,6 +64,7 @@ class Releases:
     ) -> None:
         self._node = node
         self._reports = reports
+        self._init_ends = InitEnds(node, reports=reports)
         self._exists = exists
         self._kubelet_pods = kubelet_pods
         self._freed = freed
@@ -115,10 +118,22 @@ class Releases:
             except (KubeletUnavailable, OSError) as error:
                 logger.warning("release must wait: %s", error)
                 left = True
+        left |= await self._end_inits()
         for lease in node.checkpoint.state.leases.values():
             if lease.is_bound:
                 await asyncio.to_thread(node.allocations.reclaim, lease.name)
         self._settle_claims()
+        return left
+
+    async def _end_inits(self) -> bool:
+        """Close what ended init containers had; whether some of it is left."""
+        try:
+            freed, left = await self._init_ends.sweep()
+        except OSError as error:
+            logger.warning("the end of init containers cannot be recorded: %s", error)
+            return True
+        if freed:
+            self._freed()
         return left
 
     def _has_ended(self, pod_uid: str) -> bool:
@@ -222,8 +237,15 @@ class Releases:
             self._gone.add(old.metadata.uid)
             self._reports.pod_gone(old.metadata.uid)
             self._wanted.set()
-        elif new is not None and new.is_terminal:
+        elif new is not None and (new.is_terminal or _init_moved(old, new)):
             self._wanted.set()
+
+
+def _init_moved(old: Pod | None, new: Pod) -> bool:
+    """Whether init containers have ended, or begin again."""
+    return bool(init_containers(new)) and (
+        old is None or ended_init_ids(new) != ended_init_ids(old)
+    )
 
 
 def _reserved(node: Node) -> list[tuple[VGPUClaim, ReservedFor]]:

@@ -56,6 +56,9 @@ class Holding:
         pod_name: Its name.
         use: Effective use per card UUID.
         closed: Its pages deny and its containers are gone; kept until the API server knows.
+        init_ended: The round of init containers (`vgpu_api.init_part`) whose pages deny for good;
+            `use` is then the app containers'.
+        init_ids: The ids of the init containers that ran in the last round that ended.
     """
 
     claim_uid: str
@@ -66,6 +69,8 @@ class Holding:
     pod_name: str
     use: Mapping[str, Use]
     closed: bool = False
+    init_ended: str = ""
+    init_ids: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +173,31 @@ def close(state: SlotState, claim_uid: str) -> SlotState:
     leases = {n: lease for n, lease in state.leases.items() if lease.claim_uid != claim_uid}
     closed = replace(holding, closed=True)
     return SlotState(leases, {**state.holdings, claim_uid: closed})
+
+
+def end_init(
+    state: SlotState,
+    claim_uid: str,
+    *,
+    init_round: str,
+    init_ids: Iterable[str],
+    use: Mapping[str, Use],
+) -> SlotState:
+    """Count a claim by its app containers alone; the init containers' pages deny already.
+
+    Args:
+        state: As it is.
+        claim_uid: The claim; one that is closed or unknown stays so.
+        init_round: The round that has ended.
+        init_ids: The containers that ran in it.
+        use: Effective use of the app containers per card UUID.
+    """
+    holding = state.holdings.get(claim_uid)
+    if holding is None or holding.closed:
+        return state
+    ids = tuple(sorted(init_ids))
+    ended = replace(holding, use=use, init_ended=init_round, init_ids=ids)
+    return replace(state, holdings={**state.holdings, claim_uid: ended})
 
 
 def forget(state: SlotState, claim_uid: str) -> SlotState:

@@ -22,6 +22,7 @@ from vgpu_operator.engine.consumers import Consumer, consumer_of
 from vgpu_operator.engine.expiry import Expiry
 from vgpu_operator.engine.hints import Hints
 from vgpu_operator.engine.immediate import ImmediateQueue
+from vgpu_operator.engine.init_again import InitAgain
 from vgpu_operator.engine.refusals import Refusal
 from vgpu_operator.engine.reservations import Reservation
 from vgpu_operator.engine.scheduler import Clock, Scheduler
@@ -98,6 +99,16 @@ class Engine:
         self._vain: set[str] = set()  # pod UIDs that Filter was refused: poked when there is room
         self._claims: dict[Key, None] = {}  # claims to be tended
         self._immediate = ImmediateQueue()
+        self._init_again = InitAgain(
+            config=config,
+            ledger=ledger,
+            books=books,
+            holds=self.scheduler.holds,
+            writer=writer,
+            teller=teller,
+            moments=self.scheduler.moments,
+            note=self.note,
+        )
         self.tending = Tending(
             api=api,
             books=books,
@@ -105,6 +116,7 @@ class Engine:
             writer=writer,
             scheduler=self.scheduler,
             immediate=self._immediate,
+            init_again=self._init_again,
             clock=clock,
             wake=self.wake,
         )
@@ -281,6 +293,7 @@ class Engine:
         self._cursor, changed = self._ledger.changed_since(self._cursor)
         if changed:
             self._fresh |= self._waiting
+            self._init_again.something_changed()
         for key in self._immediate.ready(now, changed=bool(changed)):
             self._decide_immediate(key)
         fresh, self._fresh = self._fresh, {}

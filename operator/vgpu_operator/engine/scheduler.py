@@ -19,9 +19,10 @@ from vgpu_operator.engine.books import Books, key_of
 from vgpu_operator.engine.claim_writer import ClaimWrite, ClaimWriter, Done, Key, Result, Verdict
 from vgpu_operator.engine.consumers import Consumer, is_owned_by, mismatch, serves_another
 from vgpu_operator.engine.holds import Holds
+from vgpu_operator.engine.moments import Moments
 from vgpu_operator.engine.refusals import Refusal
 from vgpu_operator.engine.reservations import Reservation, Reservations
-from vgpu_operator.engine.status import Wish, claim_for_pod, rfc3339, says, status_with
+from vgpu_operator.engine.status import Wish, claim_for_pod, says, status_with
 from vgpu_operator.ledger import Assumption, ClaimKey, Ledger, node_admits
 from vgpu_operator.placement import Plan, place
 
@@ -58,13 +59,13 @@ class Scheduler:
     ) -> None:
         self.reservations = Reservations()
         self.holds = Holds(ledger)
+        self.moments = Moments(clock.unix)
         self._config = config
         self._ledger = ledger
         self._books = books
         self._writer = writer
         self._clock = clock
         self._failed = failed
-        self._last_time_us = 0
 
     def reserve(
         self, consumer: Consumer, *, candidates: Collection[str] | None = None
@@ -270,7 +271,7 @@ class Scheduler:
         consumer: Consumer | None,
         create: dict[str, object] | None,
     ) -> Reservation:
-        allocation = self._on_this_node(plan.allocation(allocated_time=self._new_time()))
+        allocation = self._on_this_node(plan.allocation(allocated_time=self.moments.next()))
         assumption = self._ledger.assume(ClaimKey(*key), spec, plan)
         self.holds.end(key)
         former = self.reservations.of_claim(key)
@@ -289,15 +290,6 @@ class Scheduler:
             lambda done: self._settle(reservation, assumption, done)
         )
         return reservation
-
-    def _new_time(self) -> str:
-        """Now, but never the same moment twice: it names the allocation, whatever the clock does.
-
-        With a clock that stands still the agent's word about the last allocation would else be
-        taken for one about the next.
-        """
-        self._last_time_us = max(round(self._clock.unix() * 1e6), self._last_time_us + 1)
-        return rfc3339(self._last_time_us / 1e6)
 
     def _on_this_node(self, allocation: Allocation) -> Allocation:
         """The allocation, tied to the node that has the name now."""

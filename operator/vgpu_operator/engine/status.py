@@ -141,18 +141,28 @@ def status_with(claim: VGPUClaim, wish: Wish, *, now: float) -> VGPUClaimStatus:
                 observed_generation=generation,
             ),
         )
-    cards = ",".join(device.uuid for device in wish.allocation.devices) if wish.allocation else ""
     return claim.status.model_copy(
         update={
             "allocation": wish.allocation,
             "reserved_for": wish.reserved_for,
             "state": wish.state,
             "summary": summary(claim.spec),
-            "cards": cards[:_CARDS_KEPT],
+            "cards": _cards(wish.allocation),
             "observed_generation": generation,
             "conditions": kept,
         }
     )
+
+
+def with_devices(claim: VGPUClaim, allocation: Allocation) -> VGPUClaimStatus:
+    """The status with other devices in the same allocation, and everything else as it is."""
+    return claim.status.model_copy(update={"allocation": allocation, "cards": _cards(allocation)})
+
+
+def _cards(allocation: Allocation | None) -> str:
+    """The UUIDs for the printed column."""
+    devices = allocation.devices if allocation is not None else ()
+    return ",".join(device.uuid for device in devices)[:_CARDS_KEPT]
 
 
 def _ready_reason(wish: Wish) -> str:

@@ -10,11 +10,13 @@ import logging
 from collections.abc import Callable
 
 from vgpu_api.conditions import PREPARED, is_true
+from vgpu_api.init_part import init_part_wanted
 from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_client.api import Api
 from vgpu_operator.engine.books import Books, key_of
 from vgpu_operator.engine.claim_writer import ClaimWriter, Key
 from vgpu_operator.engine.immediate import ImmediateQueue
+from vgpu_operator.engine.init_again import InitAgain
 from vgpu_operator.engine.release import is_stranded, pod_to_forget, release_reason
 from vgpu_operator.engine.reservations import Reservation
 from vgpu_operator.engine.scheduler import Clock, Scheduler
@@ -23,6 +25,8 @@ from vgpu_operator.engine.unusable import UnusableClaims, is_idle, unusable_writ
 from vgpu_operator.engine.unused import UnusedClaims
 from vgpu_operator.engine.writes import (
     in_use_write,
+    init_cards_are_free,
+    init_ended_write,
     refusal_write,
     release_write,
     unreserve_write,
@@ -43,6 +47,7 @@ class Tending:
         writer: Writes claims.
         scheduler: Knows the reservations.
         immediate: The queue of Immediate claims without an allocation.
+        init_again: Fits init containers that must run again.
         clock: Both clocks.
         wake: Asks for another round.
 
@@ -60,6 +65,7 @@ class Tending:
         writer: ClaimWriter,
         scheduler: Scheduler,
         immediate: ImmediateQueue,
+        init_again: InitAgain,
         clock: Clock,
         wake: Callable[[], None],
     ) -> None:
@@ -69,6 +75,7 @@ class Tending:
         self._writer = writer
         self._scheduler = scheduler
         self._immediate = immediate
+        self._init_again = init_again
         self._clock = clock
         self._wake = wake
 
@@ -100,7 +107,11 @@ class Tending:
             return
         if claim.metadata.deletion_timestamp is not None:
             return
-        if claim.status.allocation is not None:
+        if init_cards_are_free(claim):
+            self._writer.submit(init_ended_write(claim))
+        elif init_part_wanted(claim):
+            self._init_again.fit(claim)
+        elif claim.status.allocation is not None:
             if is_true(claim.status.conditions, PREPARED) and claim.status.state == "Allocated":
                 self._writer.submit(in_use_write(claim, now=self._clock.unix()))
             self._let_it_expire(claim)

@@ -8,12 +8,13 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from vgpu_api.conditions import PREPARED, is_true
+from vgpu_api.init_part import has_init_part, init_part_ended, without_init_part
 from vgpu_api.names import FINALIZER_IN_USE
-from vgpu_api.v1alpha1 import VGPUClaim, VGPUClaimStatus
+from vgpu_api.v1alpha1 import Allocation, VGPUClaim, VGPUClaimStatus
 from vgpu_operator.engine.books import key_of
 from vgpu_operator.engine.claim_writer import ClaimWrite, Key, Verdict
 from vgpu_operator.engine.release import is_stranded
-from vgpu_operator.engine.status import Wish, in_use, says, status_with
+from vgpu_operator.engine.status import Wish, in_use, says, status_with, with_devices
 
 
 def refusal_write(
@@ -96,6 +97,44 @@ def unreserve_write(claim: VGPUClaim, *, now: float) -> ClaimWrite:
         return status_with(current, wish, now=now)
 
     return ClaimWrite(key=key_of(claim), status=status, judge=judge)
+
+
+def init_ended_write(claim: VGPUClaim) -> ClaimWrite:
+    """The write that takes the cards of ended init containers out of the allocation."""
+
+    def judge(current: VGPUClaim) -> Verdict:
+        return "write" if init_cards_are_free(current) else "moot"
+
+    def status(current: VGPUClaim) -> VGPUClaimStatus:
+        assert current.status.allocation is not None
+        rest = without_init_part(current.spec, current.status.allocation)
+        return with_devices(current, rest)
+
+    return ClaimWrite(key=key_of(claim), status=status, judge=judge)
+
+
+def init_again_write(claim: VGPUClaim, allocation: Allocation) -> ClaimWrite:
+    """The write that gives init containers cards anew, in place of the same allocation."""
+    assert claim.status.allocation is not None
+    before = claim.status.allocation
+
+    def judge(current: VGPUClaim) -> Verdict:
+        if current.status.allocation == allocation:
+            return "done"
+        same = current.status.allocation == before and current.spec == claim.spec
+        return "write" if same and current.metadata.deletion_timestamp is None else "moot"
+
+    def status(current: VGPUClaim) -> VGPUClaimStatus:
+        return with_devices(current, allocation)
+
+    return ClaimWrite(key=key_of(claim), status=status, judge=judge)
+
+
+def init_cards_are_free(claim: VGPUClaim) -> bool:
+    """Whether ended init containers still have cards."""
+    allocation = claim.status.allocation
+    has_part = allocation is not None and has_init_part(claim.spec, allocation)
+    return has_part and init_part_ended(claim)
 
 
 def unstrand_write(claim: VGPUClaim) -> ClaimWrite:

@@ -180,6 +180,20 @@ def test_a_claim_for_several_containers_is_decided_together(cluster: LocalCluste
     assert memory_seen(cluster, "pair", container="right") == [6144]
 
 
+def test_what_an_init_container_had_is_given_on_while_its_pod_runs(cluster: LocalCluster) -> None:
+    """12 GiB to prepare and 2 to run, then 12 for another pod, on a card of 16."""
+    prepare = a_container("prepare", {**WHOLE, "nvidia.com/gpumem": 12_288}, command=["true"])
+    main = a_container("main", {**WHOLE, "nvidia.com/gpumem": 2048})
+    create(cluster, a_pod("first", main, initContainers=[prepare]))
+    pod = running(cluster, "first")
+    create(cluster, a_pod("second", a_container(limits={**WHOLE, "nvidia.com/gpumem": 12_288})))
+    running(cluster, "second", limit=60)
+    assert memory_seen(cluster, "first") == [2048]
+    assert memory_seen(cluster, "second") == [12_288]
+    left = claim(cluster, claim_name(pod), lambda status: status.get("state") == "InUse")
+    assert [device["request"] for device in left["status"]["allocation"]["devices"]] == ["main"]
+
+
 def test_a_running_pod_whose_annotation_is_changed_keeps_its_claim(cluster: LocalCluster) -> None:
     for name in ("first", "second"):
         create(cluster, a_claim(name, {"memory": "4Gi"}))

@@ -17,9 +17,11 @@ from builders import (
     an_allocated_device,
     an_allocation,
 )
+from vgpu_api.conditions import INIT_RELEASED
 from vgpu_api.core import Pod
+from vgpu_api.init_part import ENDED
 from vgpu_api.names import FINALIZER_IN_USE
-from vgpu_api.v1alpha1 import ReservedFor, VGPUClaim, VGPUClaimStatus
+from vgpu_api.v1alpha1 import Condition, ReservedFor, VGPUClaim, VGPUClaimStatus
 from vgpu_local.apiserver.storage import WriteEvent
 from vgpu_local.checker import breaches, excesses
 
@@ -137,3 +139,57 @@ def test_a_claim_of_another_pod_of_the_same_name_backs_no_binding() -> None:
 def test_a_claim_freed_under_its_pod_is_found(end: WriteEvent) -> None:
     history = [pod_was(1), claim_was(2, granted()), pod_was(3, node=NODE), end]
     assert "claim c was freed while pod p had it (4)" in breaches(history)
+
+
+# Init containers give back what they had, and may need it again.
+
+TIME = an_allocation().allocated_time
+
+
+def with_init(*requests: str, said: str = "", init_time: str = "") -> VGPUClaim:
+    """A granted claim with devices for these of its requests, and the agent's word of a round."""
+    devices = [an_allocated_device(request=name, memory_mib=1) for name in requests]
+    allocation = an_allocation(*devices).model_copy(update={"init_time": init_time})
+    word = Condition(type=INIT_RELEASED, status="True", reason=ENDED, message=said)
+    status = VGPUClaimStatus(
+        allocation=allocation,
+        reserved_for=ReservedFor(pod_name="p", pod_uid="u1"),
+        conditions=[word] if said else [],
+    )
+    asked = [a_request(name="prepare", phase="Init"), a_request(name="main")]
+    return a_claim("c", requests=asked, status=status, metadata=PROTECTED)
+
+
+RUNNING_WITH_INIT = [
+    pod_was(1),
+    claim_was(2, with_init("prepare", "main")),
+    pod_was(3, node=NODE),
+]
+ENDED_INIT = [
+    *RUNNING_WITH_INIT,
+    claim_was(4, with_init("prepare", "main", said=TIME)),
+    claim_was(5, with_init("main", said=TIME)),
+]
+
+
+def test_init_containers_that_the_agent_says_have_ended_may_give_their_cards_back() -> None:
+    assert breaches(ENDED_INIT) == []
+
+
+def test_init_containers_that_run_again_may_get_cards_anew() -> None:
+    again = with_init("prepare", "main", said=TIME, init_time="2026-01-01T00:01:00.000000Z")
+    assert breaches([*ENDED_INIT, claim_was(6, again)]) == []
+
+
+@pytest.mark.parametrize(
+    "history",
+    [
+        [*RUNNING_WITH_INIT, claim_was(4, with_init("main"))],
+        [*RUNNING_WITH_INIT, claim_was(4, with_init("main", said=TIME))],
+        [*RUNNING_WITH_INIT, claim_was(4, with_init("prepare"))],
+        [*ENDED_INIT, claim_was(6, with_init("prepare", "main", said=TIME))],
+    ],
+    ids=["nobody said so", "said with it", "of the app containers", "anew in the same round"],
+)
+def test_a_part_of_a_claim_that_is_taken_from_its_pod_is_found(history: list[WriteEvent]) -> None:
+    assert any("claim c was freed while pod p had it" in breach for breach in breaches(history))

@@ -1,0 +1,87 @@
+"""Which leases a PreStart fills once the init containers of its pod have ended.
+
+The kubelet names slots, not containers, and an ordinary init container may share its slot with a
+later one. After the end of the init containers their leases stay shut. They are started again when
+the kubelet makes the sandbox anew, which nobody tells: it shows in a PreStart of their own slots,
+or in one of shared slots that no start of the app container followed.
+"""
+
+from __future__ import annotations
+
+from vgpu_api import init_part
+from vgpu_api.core.pod import Pod
+from vgpu_api.v1alpha1 import Allocation, VGPUClaim
+from vgpu_nodeagent.deviceplugin.identity import Consumer
+from vgpu_nodeagent.deviceplugin.slots import Binding, Holding
+from vgpu_nodeagent.errors import Refused, Why
+from vgpu_nodeagent.reports import Reports
+
+
+class InitStarts:
+    """Tells apart, as far as that is possible, who is started on the slots of an init container.
+
+    Args:
+        reports: Who is told that init containers need cards anew.
+    """
+
+    def __init__(self, reports: Reports) -> None:
+        self._reports = reports
+        self._started: dict[str, str] = {}  # lease → container that its last PreStart followed
+
+    def to_fill(
+        self,
+        consumer: Consumer,
+        claim: VGPUClaim,
+        allocation: Allocation,
+        holding: Holding | None,
+    ) -> tuple[tuple[Binding, ...], Allocation]:
+        """The leases to fill, and the part of the allocation that may fill them.
+
+        Args:
+            consumer: The pod and all its leases on the slots.
+            claim: Its claim.
+            allocation: The claim's allocation, on this node.
+            holding: What the claim holds here already.
+
+        Raises:
+            Refused: An init container is to start whose cards were given back.
+        """
+        if not init_part.init_requests(claim.spec) or not _has_ended(claim, allocation, holding):
+            return consumer.bindings, allocation
+        init = init_part.init_containers(consumer.pod)
+        left = tuple(binding for binding in consumer.bindings if binding.container not in init)
+        is_shared = len(left) < len(consumer.bindings)
+        runs_again = is_shared and init_part.ended_init_ids(consumer.pod) is None
+        if runs_again or not left or (is_shared and self._is_repeated(consumer.pod, left)):
+            self._reports.init_wanted(claim, init_part.init_round(allocation))
+        if runs_again or not left:
+            raise Refused(
+                Why.INIT_ENDED,
+                "the pod's init containers had ended and gave back what they had; "
+                "they start again once there is room for them",
+            )
+        return left, init_part.without_init_part(claim.spec, allocation)
+
+    def _is_repeated(self, pod: Pod, bindings: tuple[Binding, ...]) -> bool:
+        """Whether nothing was started after the last PreStart of these leases."""
+        repeated = False
+        for binding in bindings:
+            last = _last_container(pod, binding.container)
+            repeated |= self._started.get(binding.lease) == last
+            self._started[binding.lease] = last
+        return repeated
+
+
+def _has_ended(claim: VGPUClaim, allocation: Allocation, holding: Holding | None) -> bool:
+    """Whether init containers have given back what this allocation gave them, if anything."""
+    return (
+        (holding is not None and holding.init_ended == init_part.init_round(allocation))
+        or init_part.init_part_ended(claim)
+        or not init_part.has_init_part(claim.spec, allocation)
+    )
+
+
+def _last_container(pod: Pod, name: str) -> str:
+    """What names the newest container of that name; empty while there was none."""
+    found = (s.container_id for s in pod.status.container_statuses if s.name == name)
+    return next(found, "")
