@@ -1,9 +1,11 @@
 #include "machine.h"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "vgpu_nvml.h"
 
@@ -15,9 +17,10 @@ static void read_current(void)
 {
     const char *path = getenv("VGPU_FAKE_MACHINE");
     char why[256] = "";
-    if (!path) {
+    if (!path && access(MACHINE_DEFAULT_PATH, R_OK)) {
         return;
     }
+    path = path ? path : MACHINE_DEFAULT_PATH;
     int line = machine_read(&current, path, why, sizeof why);
     if (line) {
         /* A simulated machine that is wrong is a mistake of whoever wrote it: say so, loudly. */
@@ -57,8 +60,28 @@ int machine_card_by_uuid(const struct machine *m, const char *uuid)
     return found;
 }
 
+static int can_open(const struct machine *m, int card)
+{
+    char path[320];
+    snprintf(path, sizeof path, "%s/nvidia%d", m->device_nodes, m->cards[card].minor);
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    if (fd >= 0) {
+        close(fd);
+    }
+    return fd >= 0;
+}
+
 int machine_visible(const struct machine *m, const char *list, int cards[MACHINE_MAX_CARDS])
 {
+    if (m->device_nodes[0]) {
+        int open_ones = 0;
+        for (int i = 0; i < m->card_count; i++) {
+            if (can_open(m, i)) {
+                cards[open_ones++] = i;
+            }
+        }
+        return open_ones;
+    }
     int all = !list || !strcmp(list, "all"), count = 0;
     char chosen[MACHINE_MAX_CARDS] = {0};
     char text[4096];

@@ -40,7 +40,12 @@ struct machine {
     uint64_t granularity;   /* every allocation is rounded up to this */
     uint64_t pool_chunk;    /* pools grow by multiples of this */
     int pools_wait;         /* 1: pools let go of memory at the next synchronisation, not at once */
+    uint64_t slice_ns;      /* turns that processes take on a card */
+    uint64_t switch_ns;     /* what changing over costs */
+    uint64_t sample_ns;     /* utilisation is sampled this often */
+    uint64_t lag_ns;        /* and this late */
     int fork_works;         /* 1: a forked child may go on using the driver (a real one cannot) */
+    char device_nodes[256]; /* folder of device nodes that decide which cards are visible; "": the environment does */
     int card_count;
     struct machine_card cards[MACHINE_MAX_CARDS];
     struct machine_link links[MACHINE_MAX_CARDS][MACHINE_MAX_CARDS];
@@ -50,13 +55,18 @@ struct machine {
  * file cannot be read. */
 int machine_read(struct machine *out, const char *path, char *why, size_t why_bytes);
 
-/* The machine of VGPU_FAKE_MACHINE, read at the first call; NULL when there is none or it is wrong. */
+/* Where the machine's description is when VGPU_FAKE_MACHINE does not say: in containers, whose environment may be
+ * cleared as it cannot be for a driver. */
+#define MACHINE_DEFAULT_PATH "/run/vgpu-fake/machine"
+
+/* The machine of this process, read at the first call; NULL when there is none or it is wrong. */
 const struct machine *machine_current(void);
 
 /* Topology level between two different cards. */
 int machine_level(const struct machine *m, int a, int b);
 
-/* Cards a list such as NVIDIA_VISIBLE_DEVICES selects, in card order: `list` NULL or "all" selects all; "",
+/* Cards that can be opened, where the machine has device nodes; `list` says nothing then. Elsewhere the cards that
+ * a list such as NVIDIA_VISIBLE_DEVICES selects, in card order: `list` NULL or "all" selects all; "",
  * "void" and "none" none; else indices and UUIDs separated by commas, unknown ones ignored.
  * Fills `cards` with card indices, returns how many. */
 int machine_visible(const struct machine *m, const char *list, int cards[MACHINE_MAX_CARDS]);

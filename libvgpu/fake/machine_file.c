@@ -283,6 +283,26 @@ static int parse_setting(struct machine *m, struct line *line, char *why, size_t
             m->pools_wait = (int)n;
             return 0;
         }
+        if (!strcmp(key, "device_nodes") && *value && strlen(value) < sizeof m->device_nodes) {
+            snprintf(m->device_nodes, sizeof m->device_nodes, "%s", value);
+            return 0;
+        }
+        if (!strcmp(key, "slice_us") && !number(value, 1, 1000000, &n)) {
+            m->slice_ns = (uint64_t)n * 1000;
+            return 0;
+        }
+        if (!strcmp(key, "switch_us") && !number(value, 0, 1000000, &n)) {
+            m->switch_ns = (uint64_t)n * 1000;
+            return 0;
+        }
+        if (!strcmp(key, "sample_ms") && !number(value, 1, 10000, &n)) {
+            m->sample_ns = (uint64_t)n * 1000000;
+            return 0;
+        }
+        if (!strcmp(key, "nvml_lag_ms") && !number(value, 0, 6000, &n)) {
+            m->lag_ns = (uint64_t)n * 1000000;
+            return 0;
+        }
         if (!strcmp(key, "fork_works") && !number(value, 0, 1, &n)) {
             m->fork_works = (int)n;
             return 0;
@@ -304,6 +324,9 @@ int machine_read(struct machine *out, const char *path, char *why, size_t why_by
     out->cuda_version = 12080;
     out->granularity = 512;
     out->pool_chunk = 512;
+    out->slice_ns = UINT64_C(2000000);
+    out->sample_ns = UINT64_C(100000000);
+    out->lag_ns = UINT64_C(100000000);
     FILE *file = (size_t)snprintf(out->path, sizeof out->path, "%s", path) < sizeof out->path ? fopen(path, "re") : NULL;
     if (!file) {
         snprintf(why, why_bytes, "cannot read %s", path);

@@ -80,9 +80,33 @@ static uint64_t living_since(pid_t pid)
     return start;
 }
 
+/* Low bits of the inode of our pid namespace: in another one, our pids mean nothing. */
+static uint32_t own_space(void)
+{
+    struct stat is;
+    return stat("/proc/self/ns/pid", &is) ? 0 : (uint32_t)is.st_ino;
+}
+
+/* One byte for each record, past all content: its process has it locked for reading as long as it lives. The
+ * kernel lets go of it with the process, in whatever namespace that ran. */
+static struct flock record_byte(const struct state *s, const struct state_process *p, short type)
+{
+    off_t at = (off_t)sizeof(struct state) + (p - s->processes);
+    return (struct flock){.l_type = type, .l_whence = SEEK_SET, .l_start = at, .l_len = 1};
+}
+
+static int is_alive(const struct state *s, const struct state_process *p, uint32_t space)
+{
+    if (p->space == space) {
+        return living_since(p->pid) == p->start_time;
+    }
+    struct flock probe = record_byte(s, p, F_WRLCK);
+    return fcntl(here.fd, F_OFD_GETLK, &probe) || probe.l_type != F_UNLCK;
+}
+
 static int file_lock(int type)
 {
-    struct flock lock = {.l_type = (short)type, .l_whence = SEEK_SET};
+    struct flock lock = {.l_type = (short)type, .l_whence = SEEK_SET, .l_len = 1};
     int rc;
     do {
         rc = fcntl(here.fd, F_OFD_SETLKW, &lock);
@@ -151,9 +175,10 @@ static void unlock(void)
 
 static void bury(struct state *s)
 {
+    uint32_t space = own_space();
     for (uint32_t i = 0; i < s->process_high; i++) {
         struct state_process *p = &s->processes[i];
-        if (p->pid && p != here.mine && living_since(p->pid) != p->start_time) {
+        if (p->pid && p != here.mine && !is_alive(s, p, space)) {
             p->pid = 0; /* a record without a pid is free, whatever else it says */
         }
     }
@@ -178,13 +203,17 @@ static struct state_process *my_record(struct state *s)
         return here.mine;
     }
     uint64_t start = living_since(pid), image = image_of_program();
+    uint32_t space = own_space();
     struct state_process *mine = NULL;
     here.mine = NULL;
     for (uint32_t i = 0; i < s->process_high; i++) {
         struct state_process *p = &s->processes[i];
-        if (p->pid == pid && p->start_time == start && p->image == image) {
+        if (p->pid != pid || p->space != space) {
+            continue;
+        }
+        if (p->start_time == start && p->image == image) {
             mine = p; /* libcuda and libnvidia-ml of one process share a record */
-        } else if (p->pid == pid) {
+        } else {
             p->pid = 0;
         }
     }
@@ -197,9 +226,11 @@ static struct state_process *my_record(struct state *s)
         if (!mine) {
             return NULL;
         }
-        *mine = (struct state_process){.start_time = start, .image = image};
+        *mine = (struct state_process){.space = space, .start_time = start, .image = image};
         __atomic_store_n(&mine->pid, pid, __ATOMIC_RELEASE);
     }
+    struct flock alive = record_byte(s, mine, F_RDLCK);
+    fcntl(here.fd, F_OFD_SETLK, &alive);
     here.mine = mine;
     here.pid = pid;
     return mine;

@@ -30,7 +30,7 @@ struct state_card {
 
 struct state_process {
     int32_t pid; /* 0: free record */
-    uint32_t reserved;
+    uint32_t space; /* of its pid namespace */
     uint64_t start_time;
     uint64_t image; /* changes with exec */
     uint64_t used[MACHINE_MAX_CARDS];

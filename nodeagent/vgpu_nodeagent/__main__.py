@@ -26,6 +26,7 @@ from vgpu_nodeagent.config import (
     AgentConfig,
 )
 from vgpu_nodeagent.drivers.nvidia import NvidiaDriver
+from vgpu_nodeagent.enforcement.cdi import Mount
 
 
 def parse(arguments: Sequence[str]) -> AgentConfig:
@@ -49,8 +50,9 @@ def parse(arguments: Sequence[str]) -> AgentConfig:
         "--driver-file",
         action="append",
         default=[],
-        metavar="HOST[:CONTAINER]",
-        help="a file of the driver to mount into every container; may be a pattern, may repeat",
+        metavar="HOST[:CONTAINER[:rw]]",
+        help="a file of the driver to mount into every container, read-only unless rw is said; "
+        "alone it may be a pattern; may repeat",
     )
     parser.add_argument("--metrics-port", type=int, default=METRICS_PORT, help="0: off")
     parser.add_argument(
@@ -75,12 +77,13 @@ def parse(arguments: Sequence[str]) -> AgentConfig:
     )
 
 
-def _driver_files(text: str) -> list[tuple[str, str]]:
-    """`HOST:CONTAINER`, or a pattern whose files keep their paths."""
-    host, colon, inside = text.partition(":")
-    if colon:
-        return [(host, inside)]
-    return [(path, path) for path in sorted(glob(host))]
+def _driver_files(text: str) -> list[Mount]:
+    """`HOST:CONTAINER[:rw]`, or a pattern whose files keep their paths."""
+    host, _, rest = text.partition(":")
+    inside, _, mode = rest.partition(":")
+    if inside:
+        return [Mount(host, inside, read_only=mode != "rw")]
+    return [Mount(path, path) for path in sorted(glob(host))]
 
 
 async def serve(config: AgentConfig) -> None:

@@ -30,7 +30,7 @@ from vgpu_nodeagent.deviceplugin.slots import offer
 from vgpu_nodeagent.deviceplugin.waiting import WaitingPods
 from vgpu_nodeagent.drivers.base import Driver
 from vgpu_nodeagent.enforcement.allocations import Allocations
-from vgpu_nodeagent.enforcement.cdi import Mount, SpecFolder
+from vgpu_nodeagent.enforcement.cdi import SpecFolder
 from vgpu_nodeagent.enforcement.library import stage_library
 from vgpu_nodeagent.enforcement.page import PageContent
 from vgpu_nodeagent.errors import CheckpointDamaged, DriverUnavailable, PageDamaged
@@ -79,7 +79,7 @@ class Agent:
                 config.state_dir / "slots",
                 SpecFolder(config.cdi_dir),
                 library=stage_library(config.library, config.state_dir / "lib"),
-                driver_mounts=[Mount(host, inside) for host, inside in config.driver_files],
+                driver_mounts=config.driver_files,
             ),
             pod_resources=PodResources(config.pod_resources_socket, resource=config.resource),
             kubelet_checkpoint=config.kubelet_checkpoint,

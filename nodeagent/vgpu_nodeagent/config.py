@@ -7,6 +7,7 @@ from pathlib import Path
 
 from vgpu_api.config import ClusterConfig
 from vgpu_nodeagent.deviceplugin.kubelet_checkpoint import FILE_NAME
+from vgpu_nodeagent.enforcement.cdi import Mount
 
 PLUGIN_SOCKET = "vgpu.sock"
 KUBELET_DIR = Path("/var/lib/kubelet")
@@ -28,7 +29,7 @@ class AgentConfig:
         kubelet_dir: The kubelet's root folder.
         cdi_dir: The runtime's folder of CDI specs.
         library: The native library, in this process's file system.
-        driver_files: Files that every container gets, as (host path, container path).
+        driver_files: Files that every container gets.
         metrics_port: Port of the metrics; 0 for none.
         log_level: Name of a logging level.
     """
@@ -40,7 +41,7 @@ class AgentConfig:
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     kubelet_dir: Path = KUBELET_DIR
     cdi_dir: Path = CDI_DIR
-    driver_files: tuple[tuple[str, str], ...] = ()
+    driver_files: tuple[Mount, ...] = ()
     metrics_port: int = METRICS_PORT
     log_level: str = "INFO"
 

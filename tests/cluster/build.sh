@@ -1,52 +1,75 @@
 #!/usr/bin/env bash
-# build.sh [--where] : a real Kubernetes (etcd, control plane, kubelet, kubectl in one binary) from pinned Go
-# modules, for the tests. It goes to $VGPU_CACHE/kube-HASH/bin, where HASH covers everything the result depends
-# on, so it is built once and again only when one of those files changes. Prints nothing when it is there already.
+# build.sh [--where] [kubernetes|containerd] : programs of a real Kubernetes from pinned Go modules, for the tests.
+#   kubernetes   etcd, control plane, kubelet, kube-proxy and kubectl in one binary (the default)
+#   containerd   containerd with its shim and ctr: one that knows CDI, which Debian 12's does not
+# They go to $VGPU_CACHE/NAME-HASH/bin, where HASH covers everything the result depends on, so each is built
+# once and again only when one of those files changes. Prints nothing when it is there already.
 #   --where   only print the folder of the programs, built or not
 # The module and build caches are Go's own. The first build takes some minutes and about 4 GB of cache.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 cache=${VGPU_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/vgpu}
-hash=$(cd "$here" && cat kube/go.mod kube/go.sum kube/main.go build.sh | sha256sum | cut -c1-16)
-built=$cache/kube-$hash
-programs=(etcd kube-apiserver kube-controller-manager kube-proxy kube-scheduler kubectl kubelet)
+where=
+[ "${1:-}" = --where ] && { where=1; shift; }
+what=${1:-kubernetes}
+case $what in
+  kubernetes) room=kube prefix=kube sources=(kube/go.mod kube/go.sum kube/main.go) needed=(kube) ;;
+  containerd) room=containerd prefix=containerd sources=(containerd/go.mod containerd/go.sum) needed=(containerd ctr) ;;
+  *) echo "build.sh: kubernetes or containerd, not $what" >&2; exit 2 ;;
+esac
+hash=$(cd "$here" && cat "${sources[@]}" build.sh | sha256sum | cut -c1-16)
+built=$cache/$prefix-$hash
+is_built() { local program; for program in "${needed[@]}"; do [ -x "$built/bin/$program" ] || return 1; done; }
 
-if [ "${1:-}" = --where ]; then echo "$built/bin"; exit; fi
-[ -x "$built/bin/kube" ] && exit
+if [ -n "$where" ]; then echo "$built/bin"; exit; fi
+is_built && exit
 
-say() { echo "control-plane: $*" >&2; }
+say() { echo "$what: $*" >&2; }
 
 require_go() {  # the version that go.mod names, or newer
   local wanted found
-  wanted=$(awk '$1 == "go" {print $2}' "$here/kube/go.mod")
-  command -v go >/dev/null || { say "Go $wanted or newer is needed to build Kubernetes, and there is no go in PATH (https://go.dev/dl)"; exit 1; }
+  wanted=$(awk '$1 == "go" {print $2}' "$here/$room/go.mod")
+  command -v go >/dev/null || { say "Go $wanted or newer is needed to build it, and there is no go in PATH (https://go.dev/dl)"; exit 1; }
   found=$(GOTOOLCHAIN=local go env GOVERSION); found=${found#go}
   [ "$(printf '%s\n' "$wanted" "$found" | sort -V | head -n1)" = "$wanted" ] && return
   [ "$(go env GOTOOLCHAIN)" != local ] && return  # go fetches the toolchain that it needs
-  say "Go $wanted or newer is needed to build Kubernetes, found $found (https://go.dev/dl)"; exit 1
+  say "Go $wanted or newer is needed to build it, found $found (https://go.dev/dl)"; exit 1
+}
+
+kubernetes() {  # into the folder $1
+  local version major minor stamps package program
+  version=$(go list -m -f '{{.Version}}' k8s.io/kubernetes)
+  IFS=. read -r major minor _ <<< "${version#v}"
+  stamps="-s -w"
+  for package in k8s.io/component-base/version k8s.io/client-go/pkg/version; do
+    stamps+=" -X $package.gitVersion=$version -X $package.gitMajor=$major -X $package.gitMinor=$minor -X $package.gitTreeState=clean"
+  done
+  nice -n 10 go build -tags grpcnotrace -ldflags "$stamps" -o "$1/kube" .
+  for program in etcd kube-apiserver kube-controller-manager kube-proxy kube-scheduler kubectl kubelet; do
+    ln -s kube "$1/$program"
+  done
+}
+
+containerd() {  # into the folder $1
+  local module=github.com/containerd/containerd/v2 version
+  version=$(go list -m -f '{{.Version}}' $module)
+  nice -n 10 go build -tags no_btrfs -ldflags "-s -w -X $module/version.Version=$version" -o "$1/" \
+    $module/cmd/containerd $module/cmd/containerd-shim-runc-v2 $module/cmd/ctr
 }
 
 require_go
 mkdir -p "$cache"
 exec 9> "$cache/build.lock"
 flock 9  # whoever comes second waits, and then finds it done
-[ -x "$built/bin/kube" ] && exit
+is_built && exit
 
-say "building Kubernetes into $built (once; some minutes)"
-unfinished=$(mktemp -d "$cache/kube.XXXXXX")
+say "building into $built (once; some minutes)"
+unfinished=$(mktemp -d "$cache/$prefix.XXXXXX")
 trap 'rm -rf "$unfinished"' EXIT
 mkdir "$unfinished/bin"
 export CGO_ENABLED=0 GOFLAGS="-mod=readonly -trimpath -buildvcs=false"
-cd "$here/kube"
-version=$(go list -m -f '{{.Version}}' k8s.io/kubernetes)
-IFS=. read -r major minor _ <<< "${version#v}"
-stamps="-s -w"
-for package in k8s.io/component-base/version k8s.io/client-go/pkg/version; do
-  stamps+=" -X $package.gitVersion=$version -X $package.gitMajor=$major -X $package.gitMinor=$minor -X $package.gitTreeState=clean"
-done
-nice -n 10 go build -tags grpcnotrace -ldflags "$stamps" -o "$unfinished/bin/kube" .
-for program in "${programs[@]}"; do ln -s kube "$unfinished/bin/$program"; done
+(cd "$here/$room" && "$what" "$unfinished/bin")
 chmod 755 "$unfinished"
 mv -T "$unfinished" "$built"
 trap - EXIT

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from vgpu_nodeagent.__main__ import parse
+from vgpu_nodeagent.enforcement.cdi import Mount
 
 ROOT = Path(__file__).parents[3]
 BUILD = ROOT / "libvgpu" / "build"
@@ -119,6 +120,7 @@ def test_arguments_become_the_configuration(tmp_path: Path) -> None:
             "--kubelet-dir=/k",
             f"--driver-file={tmp_path}/lib*.so.1",
             "--driver-file=/a:/b",
+            "--driver-file=/state:/inside:rw",
             "--metrics-port=0",
         ]
     )
@@ -126,7 +128,11 @@ def test_arguments_become_the_configuration(tmp_path: Path) -> None:
     assert made.kubelet_socket == Path("/k/device-plugins/kubelet.sock")
     assert made.pod_resources_socket == Path("/k/pod-resources/kubelet.sock")
     driver = [f"{tmp_path}/{name}" for name in ("libcuda.so.1", "libnvidia-ml.so.1")]
-    assert made.driver_files == (*((path, path) for path in driver), ("/a", "/b"))
+    assert made.driver_files == (
+        *(Mount(path, path) for path in driver),
+        Mount("/a", "/b"),
+        Mount("/state", "/inside", read_only=False),
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,9 @@
+# Process 1 of every pod of the test's node.
+ARG BUILDER
+FROM ${BUILDER} AS builder
+COPY tests/cluster/images/pause.c /src/
+RUN gcc -Os -static -s -o /pause /src/pause.c
+
+FROM scratch
+COPY --from=builder /pause /pause
+ENTRYPOINT ["/pause"]
