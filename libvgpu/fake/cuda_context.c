@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "cuda_memory.h"
+#include "cuda_work.h"
 
 static struct CUctx_st primaries[MACHINE_MAX_CARDS];
 static pthread_mutex_t contexts_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -297,9 +298,11 @@ CUDA_API CUresult cuCtxGetApiVersion(CUcontext context, unsigned *version)
 CUDA_API CUresult cuCtxSynchronize(void)
 {
     CUresult result = CUDA_SUCCESS;
-    if (!cuda_current(&result)) {
+    struct CUctx_st *context = cuda_current(&result);
+    if (!context) {
         return result;
     }
+    result = cuda_work_finish(context, NULL);
     cuda_pool_synchronise();
-    return CUDA_SUCCESS;
+    return result;
 }

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "compute.h"
 #include "nvml.h"
 
 /* Opens a query: checks the handle and the out pointers, and leaves `c` (description) and `now` (state). */
@@ -169,8 +170,45 @@ NVML_API nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory
 NVML_API nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *out)
 {
     QUERY(device, out);
-    *out = (nvmlUtilization_t){.gpu = now->gpu_utilisation, .memory = now->memory_utilisation};
+    /* What was set from outside, or what the engine saw, whichever is more. */
+    int mine;
+    uint64_t end;
+    unsigned seen = 0;
+    struct engine *e = compute_enter(s->machine, card, 0, &mine);
+    if (e) {
+        seen = engine_utilisation(e, -1, s->machine->lag_ns, &end);
+        compute_leave(card);
+    }
+    *out = (nvmlUtilization_t){.gpu = seen > now->gpu_utilisation ? seen : now->gpu_utilisation,
+                               .memory = now->memory_utilisation};
     return NVML_SUCCESS;
+}
+
+/* One sample a process that ran anything in it, when it is newer than `since`. Microseconds of CLOCK_MONOTONIC. */
+NVML_API nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t *out,
+                                                      unsigned *count, unsigned long long since)
+{
+    QUERY(device, count);
+    int mine;
+    unsigned found = 0, room = out ? *count : 0;
+    struct engine *e = compute_enter(s->machine, card, 0, &mine);
+    for (uint32_t i = 0; e && i < e->high; i++) {
+        uint64_t end;
+        unsigned percent = engine_utilisation(e, (int)i, s->machine->lag_ns, &end);
+        if (!compute_owner(e, (int)i) || !percent || end / 1000 <= since) {
+            continue;
+        }
+        if (found < room) {
+            out[found] = (nvmlProcessUtilizationSample_t){
+                .pid = (unsigned)compute_owner(e, (int)i), .timeStamp = end / 1000, .smUtil = percent};
+        }
+        found++;
+    }
+    if (e) {
+        compute_leave(card);
+    }
+    *count = found;
+    return !found ? NVML_ERROR_NOT_FOUND : found > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
 }
 
 NVML_API nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t device, unsigned sensor, unsigned *out)

@@ -53,6 +53,12 @@ typedef struct {
     unsigned int gpuInstanceId, computeInstanceId;
 } nvmlProcessInfo_t;
 
+typedef struct {
+    unsigned int pid;
+    unsigned long long timeStamp;                 /* microseconds: when the sample was taken */
+    unsigned int smUtil, memUtil, encUtil, decUtil; /* percent */
+} nvmlProcessUtilizationSample_t;
+
 /* The form of the first version of the process lists. */
 typedef struct {
     unsigned int pid;

@@ -1,0 +1,160 @@
+#include "compute.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define SLICE_NS UINT64_C(1000000)
+#define BURY_NS UINT64_C(20000000)
+
+/* A card's engine and who last looked for the dead. */
+struct compute {
+    uint64_t started;
+    uint64_t buried_ns;
+    struct engine engine;
+};
+
+static struct {
+    pthread_mutex_t mutex;
+    struct compute *card;
+    int context; /* + 1; 0: not joined */
+    pid_t pid;
+    int fd;
+} here[MACHINE_MAX_CARDS];
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+/* A forked child opens its own file: a lock belongs to the open file. */
+static void start_anew(void)
+{
+    for (int i = 0; i < MACHINE_MAX_CARDS; i++) {
+        pthread_mutex_init(&here[i].mutex, NULL);
+        if (here[i].fd > 0) {
+            close(here[i].fd);
+        }
+        here[i].fd = 0;
+        here[i].context = 0;
+    }
+}
+
+static void watch_forks(void)
+{
+    start_anew();
+    pthread_atfork(NULL, NULL, start_anew);
+}
+
+uint64_t compute_now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static size_t stride(void)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    return (sizeof(struct compute) + page - 1) / page * page;
+}
+
+static int lock_bytes(int card, short type)
+{
+    struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_start = card, .l_len = 1};
+    int rc;
+    do {
+        rc = fcntl(here[card].fd, F_OFD_SETLKW, &lock);
+    } while (rc && errno == EINTR);
+    return rc;
+}
+
+static int open_card(const struct machine *m, int card, int create)
+{
+    char path[PATH_MAX];
+    snprintf(path, sizeof path, "%s.engine", m->path);
+    int fd = open(path, O_RDWR | (create ? O_CREAT : 0) | O_CLOEXEC, 0666);
+    size_t size = stride() * (size_t)m->card_count;
+    struct stat is;
+    if (fd < 0) {
+        return -1;
+    }
+    fchmod(fd, 0666);
+    if (fstat(fd, &is) || ((size_t)is.st_size < size && ftruncate(fd, (off_t)size))) {
+        close(fd);
+        return -1;
+    }
+    if (!here[card].card) {
+        void *map = mmap(NULL, stride(), PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)(stride() * (size_t)card));
+        if (map == MAP_FAILED) {
+            close(fd);
+            return -1;
+        }
+        here[card].card = map;
+    }
+    here[card].fd = fd;
+    return 0;
+}
+
+static void bury(struct compute *c, uint64_t now)
+{
+    if (now - c->buried_ns < BURY_NS) {
+        return;
+    }
+    c->buried_ns = now;
+    for (uint32_t i = 0; i < c->engine.high; i++) {
+        int owner = c->engine.contexts[i].owner;
+        if (owner && kill(owner, 0) && errno == ESRCH) {
+            engine_leave(&c->engine, (int)i);
+        }
+    }
+}
+
+struct engine *compute_enter(const struct machine *m, int card, int join, int *context)
+{
+    pthread_once(&once, watch_forks);
+    pthread_mutex_lock(&here[card].mutex);
+    if ((here[card].fd <= 0 && open_card(m, card, join)) || lock_bytes(card, F_WRLCK)) {
+        pthread_mutex_unlock(&here[card].mutex);
+        return NULL;
+    }
+    struct compute *c = here[card].card;
+    uint64_t now = compute_now_ns();
+    if (!c->started) {
+        engine_start(&c->engine, now, m->slice_ns, m->switch_ns, m->sample_ns);
+        c->started = 1;
+    }
+    bury(c, now);
+    while (engine_advance(&c->engine, now) < now) {
+    }
+    if (here[card].context && here[card].pid != getpid()) {
+        here[card].context = 0;
+    }
+    if (!here[card].context && join) {
+        here[card].pid = getpid();
+        here[card].context = engine_join(&c->engine, (int32_t)getpid()) + 1;
+    }
+    *context = here[card].context - 1;
+    return &c->engine;
+}
+
+void compute_leave(int card)
+{
+    lock_bytes(card, F_UNLCK);
+    pthread_mutex_unlock(&here[card].mutex);
+}
+
+int compute_owner(const struct engine *e, int context)
+{
+    return e->contexts[context].owner;
+}
+
+void compute_rest(uint64_t rest_ns)
+{
+    uint64_t ns = rest_ns < 20000 ? 20000 : rest_ns > SLICE_NS ? SLICE_NS : rest_ns;
+    struct timespec t = {.tv_nsec = (long)ns};
+    nanosleep(&t, NULL);
+}

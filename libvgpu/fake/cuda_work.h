@@ -1,0 +1,47 @@
+/* cuda_work.h - streams, kernels and captures, as the files that simulate them share them. */
+#ifndef FAKE_CUDA_WORK_H
+#define FAKE_CUDA_WORK_H
+
+#include "compute.h"
+#include "cuda.h"
+
+struct CUstream_st {
+    struct CUctx_st *context;
+    int queue;       /* of the engine */
+    int16_t priority;
+    struct CUgraph_st *capture; /* being recorded into, or NULL */
+    int capture_mode;
+    int broken;      /* the capture was invalidated */
+};
+
+/* A kernel called busy_<N>ns, _us, _ms or _s: each of its blocks takes that long. Any other takes no time. */
+struct CUfunc_st {
+    struct CUfunc_st *next;
+    uint64_t block_ns;
+    unsigned legacy_block[3];
+    char name[64];
+};
+
+/* What a launch of a kernel comes to on a card. */
+struct shape {
+    uint64_t ns;
+    uint32_t fraction;
+};
+
+/* The stream behind a handle, with the null stream and its aliases as streams of the current context. `thread` says
+ * that the null stream means the thread's own. NULL and why not. */
+struct CUstream_st *cuda_stream(CUstream handle, int thread, CUresult *result);
+
+/* Put work into a stream; waits while its queue is full. A stream that is being captured must have been looked after. */
+CUresult cuda_work_submit(struct CUstream_st *stream, struct engine_op op);
+
+/* Wait until a stream (or, with stream NULL, the context) has nothing left to do. */
+CUresult cuda_work_finish(struct CUctx_st *context, const struct CUstream_st *stream);
+
+/* A call that an open capture of global mode does not bear, from any thread that did not ask for the relaxed mode. */
+CUresult cuda_capture_offended(struct CUctx_st *context);
+
+/* Add a kernel to the graph a stream is captured into. */
+CUresult cuda_graph_capture(struct CUgraph_st *graph, int type, struct shape shape);
+
+#endif

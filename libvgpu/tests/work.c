@@ -1,0 +1,53 @@
+#include "work.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "compute.h"
+
+static CUmodule module;
+
+void work_begin(void)
+{
+    CUcontext context;
+    if (cuInit(0) || cuDevicePrimaryCtxRetain(&context, 0) || cuCtxSetCurrent(context) ||
+        (!module && cuModuleLoadData(&module, "image"))) {
+        fprintf(stderr, "no context\n");
+        exit(3);
+    }
+}
+
+CUfunction work_kernel(const char *name)
+{
+    CUfunction function = NULL;
+    cuModuleGetFunction(&function, module, name);
+    return function;
+}
+
+CUresult work_launch(CUfunction function, unsigned blocks, CUstream stream)
+{
+    return cuLaunchKernel(function, blocks, 1, 1, 256, 1, 1, 0, stream, NULL, NULL);
+}
+
+uint64_t work_now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+uint64_t work_busy_ns(void)
+{
+    int mine;
+    uint64_t busy = 0;
+    struct engine *e = compute_enter(machine_current(), 0, 0, &mine);
+    for (int i = 0; e && i < ENGINE_CONTEXTS; i++) {
+        busy += compute_owner(e, i) == (int)getpid() ? e->contexts[i].busy_ns : 0;
+    }
+    if (e) {
+        compute_leave(0);
+    }
+    return busy;
+}
