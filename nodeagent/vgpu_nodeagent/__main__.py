@@ -23,6 +23,7 @@ from vgpu_nodeagent.config import (
     LIBRARY,
     METRICS_PORT,
     STATE_DIR,
+    UNUSED_LEASE_S,
     AgentConfig,
 )
 from vgpu_nodeagent.drivers.nvidia import NvidiaDriver
@@ -56,6 +57,12 @@ def parse(arguments: Sequence[str]) -> AgentConfig:
     )
     parser.add_argument("--metrics-port", type=int, default=METRICS_PORT, help="0: off")
     parser.add_argument(
+        "--unused-lease-seconds",
+        type=float,
+        default=UNUSED_LEASE_S,
+        help="how long slots are kept that were given out and that the kubelet has no record of",
+    )
+    parser.add_argument(
         "--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"]
     )
     given = parser.parse_args(arguments)
@@ -73,6 +80,7 @@ def parse(arguments: Sequence[str]) -> AgentConfig:
         library=given.library.absolute(),
         driver_files=tuple(f for text in given.driver_file for f in _driver_files(text)),
         metrics_port=given.metrics_port,
+        unused_lease_s=given.unused_lease_seconds,
         log_level=given.log_level,
     )
 

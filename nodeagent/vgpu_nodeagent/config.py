@@ -15,6 +15,11 @@ CDI_DIR = Path("/var/run/cdi")
 STATE_DIR = Path("/var/lib/vgpu")
 LIBRARY = Path("/usr/lib/vgpu/libvgpu.so")
 METRICS_PORT = 9394
+UNUSED_LEASE_S = 30.0
+"""A lease that no pod on the kubelet's record holds after so long was never used.
+
+The kubelet writes it down as soon as it has our answer; one that died under the call never does.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +36,7 @@ class AgentConfig:
         library: The native library, in this process's file system.
         driver_files: Files that every container gets.
         metrics_port: Port of the metrics; 0 for none.
+        unused_lease_s: How long a lease is kept that the kubelet has not put on record.
         log_level: Name of a logging level.
     """
 
@@ -43,6 +49,7 @@ class AgentConfig:
     cdi_dir: Path = CDI_DIR
     driver_files: tuple[Mount, ...] = ()
     metrics_port: int = METRICS_PORT
+    unused_lease_s: float = UNUSED_LEASE_S
     log_level: str = "INFO"
 
     @property

@@ -19,6 +19,7 @@ from vgpu_api import conditions
 from vgpu_api.core.pod import Pod
 from vgpu_api.init_part import ended_init_ids, init_containers
 from vgpu_api.v1alpha1 import ReservedFor, VGPUClaim
+from vgpu_nodeagent.config import UNUSED_LEASE_S
 from vgpu_nodeagent.deviceplugin import slots
 from vgpu_nodeagent.deviceplugin.init_ends import InitEnds
 from vgpu_nodeagent.deviceplugin.kubelet_checkpoint import KubeletEntry, read_kubelet_checkpoint
@@ -30,11 +31,6 @@ from vgpu_nodeagent.reports import Reports
 
 logger = logging.getLogger(__name__)
 
-UNUSED_LEASE_S = 30.0
-"""A lease that no pod on the kubelet's record holds after so long was never used.
-
-The kubelet writes it down as soon as it has our answer; one that died under the call never does.
-"""
 _RETRY_S = 0.5
 _ROUND_S = 10.0
 
@@ -49,6 +45,7 @@ class Releases:
             asked only about a claim whose pod was never seen here.
         kubelet_pods: The kubelet's folder of pods, by UID.
         freed: Called when capacity was freed.
+        unused_lease_s: How long a lease is kept that the kubelet has not put on record.
         now: Seconds since the epoch.
     """
 
@@ -60,6 +57,7 @@ class Releases:
         exists: Callable[[str, str, str], Awaitable[bool]],
         kubelet_pods: Path,
         freed: Callable[[], None],
+        unused_lease_s: float = UNUSED_LEASE_S,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._node = node
@@ -68,6 +66,7 @@ class Releases:
         self._exists = exists
         self._kubelet_pods = kubelet_pods
         self._freed = freed
+        self._unused_lease_s = unused_lease_s
         self._now = now
         self._gone: set[str] = (
             set()
@@ -80,7 +79,7 @@ class Releases:
     async def run(self) -> None:
         """Sweep at every change that may end something, and every now and then."""
         while True:
-            again_s = _RETRY_S if await self._one_sweep() else _ROUND_S
+            again_s = _RETRY_S if await self._one_sweep() else self.rest_s()
             try:
                 await asyncio.wait_for(self._wanted.wait(), again_s)
             except TimeoutError:
@@ -90,6 +89,16 @@ class Releases:
     async def sweep(self) -> None:
         """Free now what can be freed now."""
         await self._one_sweep()
+
+    def rest_s(self) -> float:
+        """How long nothing needs to be looked at, unless something changes."""
+        now = self._now()
+        waits = [
+            wait
+            for lease in self._node.checkpoint.state.leases.values()
+            if not lease.is_bound and (wait := lease.allocated_at + self._unused_lease_s - now) > 0
+        ]
+        return min((_ROUND_S, *(max(wait, _RETRY_S) for wait in waits)))
 
     async def _one_sweep(self) -> bool:
         """One sweep, shared by all who want one; whether something is left to be freed soon."""
@@ -169,7 +178,7 @@ class Releases:
 
     def _unused_leases(self) -> list[str]:
         """Leases that were never bound and are old enough to judge."""
-        oldest = self._now() - UNUSED_LEASE_S
+        oldest = self._now() - self._unused_lease_s
         leases = self._node.checkpoint.state.leases.values()
         return [
             lease.name for lease in leases if not lease.is_bound and lease.allocated_at < oldest

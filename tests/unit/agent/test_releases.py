@@ -11,7 +11,7 @@ from agent_bench import Bench, a_bench, a_bound_pod, a_claim_for
 from builders import a_pod
 from vgpu_api.core.pod import Pod
 from vgpu_client.reflector import Identity
-from vgpu_nodeagent.deviceplugin.releases import UNUSED_LEASE_S
+from vgpu_nodeagent.config import UNUSED_LEASE_S
 
 SLOT_0 = "slot-0"
 TIME = "2026-01-01T00:00:00.000000Z"
@@ -165,6 +165,15 @@ async def test_a_lease_that_the_kubelet_never_recorded_is_dropped_after_a_while(
     await sweep(bench)
     assert bench.node.checkpoint.state.leases == {}
     assert bench.node.allocations.on_disk() == frozenset()
+
+
+async def test_the_next_look_comes_as_soon_as_an_unused_lease_may_go(bench: Bench) -> None:
+    nothing_due = bench.releases.rest_s()
+    bench.prestart.allocate([SLOT_0])
+    bench.now = UNUSED_LEASE_S - 3
+    assert bench.releases.rest_s() == 3 < nothing_due
+    bench.now = UNUSED_LEASE_S + 3  # looked at and kept: its pod waits for its image
+    assert bench.releases.rest_s() == nothing_due
 
 
 async def test_a_lease_that_waits_for_its_image_is_kept_however_long(bench: Bench) -> None:
