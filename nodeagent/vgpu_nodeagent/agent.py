@@ -92,6 +92,7 @@ class Agent:
             exists=self._pod_exists,
             kubelet_pods=config.kubelet_pods,
             freed=self._room_was_made,
+            unused_lease_s=config.unused_lease_s,
         )
         self._plugin = DevicePlugin(
             PreStart(
