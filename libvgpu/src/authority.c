@@ -36,8 +36,9 @@ static uint64_t parse_limit(const char *text)
 
 static int read_env(struct vgpu_process *p)
 {
-    const char *all = vgpu_world->env("CUDA_DEVICE_MEMORY_LIMIT");
-    int found = all != NULL;
+    const char *all = vgpu_world->env("CUDA_DEVICE_MEMORY_LIMIT"), *host = vgpu_world->env("CUDA_HOST_MEMORY_LIMIT");
+    int found = all != NULL || host != NULL;
+    p->env_host_limit = host ? parse_limit(host) : VGPU_UNLIMITED;
     for (unsigned i = 0; i < VGPU_MAX_DEVICES; i++) {
         char name[48];
         snprintf(name, sizeof name, "CUDA_DEVICE_MEMORY_LIMIT_%u", i);
@@ -83,6 +84,32 @@ uint64_t vgpu_limit(const struct vgpu_process *p, const char *uuid, int ordinal)
         return p->page ? vgpu_page_limit(p->page, uuid) : 0;
     }
     return ordinal >= 0 && ordinal < (int)VGPU_MAX_DEVICES ? p->env_limit[ordinal] : VGPU_UNLIMITED;
+}
+
+uint64_t vgpu_physical(const struct vgpu_process *p, const char *uuid, int ordinal)
+{
+    struct vgpu_terms terms = {0};
+    if (p->authority == VGPU_PAGE && p->region && p->page) {
+        terms = vgpu_page_terms(p->page, uuid);
+        return terms.physical && terms.physical < terms.limit ? terms.physical : terms.limit;
+    }
+    return vgpu_limit(p, uuid, ordinal);
+}
+
+uint64_t vgpu_context_hint(const struct vgpu_process *p, const char *uuid)
+{
+    return p->authority == VGPU_PAGE && p->page ? vgpu_page_terms(p->page, uuid).context : 0;
+}
+
+uint64_t vgpu_host_limit(const struct vgpu_process *p)
+{
+    if (!p->region) {
+        return 0;
+    }
+    if (p->authority == VGPU_PAGE) {
+        return p->page ? vgpu_page_host_limit(p->page) : 0;
+    }
+    return p->env_host_limit;
 }
 
 int vgpu_limits_nothing(const struct vgpu_process *p)

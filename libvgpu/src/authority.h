@@ -3,7 +3,7 @@
  * The page at its fixed place is the authority. Only where that path does not exist, VGPU_LIMIT_PAGE and
  * VGPU_USAGE_REGION name other files (a node without mount namespaces). Only where neither exists, the stand-alone
  * settings CUDA_DEVICE_MEMORY_LIMIT and CUDA_DEVICE_MEMORY_LIMIT_<CUDA ordinal> hold: bytes, or with a suffix
- * k, m or g; 0 means no limit, and nonsense means 0 bytes. Nothing in the environment weakens a page.
+ * k, m or g; 0 means no limit, and nonsense means 0 bytes; with them CUDA_HOST_MEMORY_LIMIT. Nothing in the environment weakens a page.
  */
 #ifndef VGPU_AUTHORITY_H
 #define VGPU_AUTHORITY_H
@@ -19,6 +19,15 @@ void vgpu_authority_open(struct vgpu_process *p);
 /* Bytes of a card this process's container may hold: 0 denies, VGPU_UNLIMITED does not limit. `ordinal` matters to
  * stand-alone settings only. */
 uint64_t vgpu_limit(const struct vgpu_process *p, const char *uuid, int ordinal);
+
+/* Bytes of that limit that may lie in the card's own memory; the limit itself where it is not oversubscribed. */
+uint64_t vgpu_physical(const struct vgpu_process *p, const char *uuid, int ordinal);
+
+/* What the page says that a context costs on a card; 0: nothing. */
+uint64_t vgpu_context_hint(const struct vgpu_process *p, const char *uuid);
+
+/* Bytes of page-locked host memory this process's container may hold. */
+uint64_t vgpu_host_limit(const struct vgpu_process *p);
 
 /* 1 when no card at all has a memory limit. */
 int vgpu_limits_nothing(const struct vgpu_process *p);

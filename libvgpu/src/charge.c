@@ -3,6 +3,7 @@
 #include "cards.h"
 #include "ledger.h"
 #include "authority.h"
+#include "overhead.h"
 #include "pools.h"
 
 uint64_t vgpu_charge_rounded(uint64_t bytes)
@@ -25,6 +26,7 @@ CUresult vgpu_charge_begin(struct vgpu_charge *charge, const struct vgpu_cuda *c
     if (!p) {
         return CUDA_SUCCESS;
     }
+    vgpu_overhead_look(p, cuda);
     const struct vgpu_card *card = vgpu_card_of_ordinal(p, cuda, ordinal);
     charge->slot = card && card->column >= 0 ? vgpu_process_slot(p) : NULL;
     if (!charge->slot) {

@@ -1,9 +1,11 @@
-/* hook_context.c - a context that goes takes its memory with it.
+/* hook_context.c - contexts: what one costs is reserved before it is made, and one that goes takes its memory with it.
  *
  * Which allocations go is settled before the driver is asked: what another thread allocates in a context of the
  * same name meanwhile is younger and stays charged.
  */
+#include "authority.h"
 #include "ledger.h"
+#include "overhead.h"
 #include "pools.h"
 #include "process.h"
 
@@ -13,14 +15,65 @@ static void release_one(void *argument, const struct vgpu_object *object)
     vgpu_ledger_release(vgpu_process_slot(p), (unsigned)object->column, object->bytes);
 }
 
+/* Remember on which device a context lives: when it is destroyed nobody says. */
+static CUresult remember(struct vgpu_process *p, CUcontext context, CUdevice device)
+{
+    struct vgpu_object object = {.handle = (uintptr_t)context, .bytes = (uint64_t)device, .kind = VGPU_KIND_CONTEXT};
+    return vgpu_objects_add(&p->objects, object) ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+}
+
+/* Make a context by `call`, which ends like that and has set `out`. */
+#define CREATE(symbol, parameters, arguments)                                              \
+    CUresult symbol parameters                                                             \
+    {                                                                                      \
+        const struct vgpu_cuda *cuda = vgpu_world->cuda();                                 \
+        struct vgpu_new_context it;                                                        \
+        if (!cuda || !cuda->symbol) {                                                      \
+            return CUDA_ERROR_NOT_INITIALIZED;                                             \
+        }                                                                                  \
+        CUresult result = vgpu_context_begin(&it, cuda, device);                           \
+        if (result != CUDA_SUCCESS) {                                                      \
+            return result;                                                                 \
+        }                                                                                  \
+        return created(&it, cuda, cuda->symbol arguments, out, device);                    \
+    }
+
+static CUresult created(struct vgpu_new_context *it, const struct vgpu_cuda *cuda, CUresult result, CUcontext *out,
+                        CUdevice device)
+{
+    CUresult made = vgpu_context_made(it, cuda, result);
+    if (made == CUDA_SUCCESS && it->process) {
+        made = remember(it->process, *out, device);
+    }
+    if (made != CUDA_SUCCESS && result == CUDA_SUCCESS && cuda->cuCtxDestroy_v2) {
+        cuda->cuCtxDestroy_v2(*out);
+    }
+    vgpu_context_end(it, made);
+    return made;
+}
+
+CREATE(cuCtxCreate, (CUcontext *out, unsigned flags, CUdevice device), (out, flags, device))
+CREATE(cuCtxCreate_v2, (CUcontext *out, unsigned flags, CUdevice device), (out, flags, device))
+CREATE(cuCtxCreate_v3, (CUcontext *out, void *affinity, int affinities, unsigned flags, CUdevice device),
+       (out, affinity, affinities, flags, device))
+CREATE(cuCtxCreate_v4, (CUcontext *out, void *parameters, unsigned flags, CUdevice device),
+       (out, parameters, flags, device))
+
 static CUresult destroy(CUresult (*real)(CUcontext), CUcontext context)
 {
     struct vgpu_process *p = vgpu_process();
     uint64_t until = p ? vgpu_objects_now(&p->objects) : 0;
+    struct vgpu_object known;
+    int was_known = p && vgpu_objects_take(&p->objects, VGPU_KIND_CONTEXT, (uintptr_t)context, &known);
     CUresult result = real(context);
     if (p && result == CUDA_SUCCESS) {
         vgpu_objects_drop_context(&p->objects, context, until, release_one, p);
         vgpu_pools_settle(p, vgpu_world->cuda());
+    }
+    if (was_known && result == CUDA_SUCCESS) {
+        vgpu_context_gone(p, vgpu_world->cuda(), (int)known.bytes);
+    } else if (was_known) {
+        vgpu_objects_add(&p->objects, known);
     }
     return result;
 }
@@ -44,6 +97,60 @@ static int is_active(const struct vgpu_cuda *cuda, CUdevice device)
     return cuda->cuDevicePrimaryCtxGetState &&
            cuda->cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS && active;
 }
+
+/* Retained for the first time it is made; afterwards it is only counted. */
+CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device)
+{
+    const struct vgpu_cuda *cuda = vgpu_world->cuda();
+    struct vgpu_new_context it;
+    if (!cuda || !cuda->cuDevicePrimaryCtxRetain) {
+        return CUDA_ERROR_NOT_INITIALIZED;
+    }
+    if (!vgpu_process() || !out || is_active(cuda, device)) {
+        return cuda->cuDevicePrimaryCtxRetain(out, device);
+    }
+    CUresult result = vgpu_context_begin(&it, cuda, device);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    int was_active = is_active(cuda, device); /* another thread was first, and is done by now */
+    result = cuda->cuDevicePrimaryCtxRetain(out, device);
+    CUresult made = was_active ? result : vgpu_context_made(&it, cuda, result);
+    if (made != CUDA_SUCCESS && result == CUDA_SUCCESS) {
+        cuda->cuDevicePrimaryCtxRelease_v2 ? cuda->cuDevicePrimaryCtxRelease_v2(device)
+                                           : cuda->cuDevicePrimaryCtxRelease(device);
+    }
+    vgpu_context_end(&it, was_active ? CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE : made);
+    return made;
+}
+
+/* What modules and limits of a context take is the driver's to decide: compare with NVML when convenient. */
+#define GROWS(symbol, parameters, arguments)                       \
+    CUresult symbol parameters                                     \
+    {                                                              \
+        const struct vgpu_cuda *cuda = vgpu_world->cuda();         \
+        struct vgpu_process *p = vgpu_process();                   \
+        if (!cuda || !cuda->symbol) {                              \
+            return CUDA_ERROR_NOT_INITIALIZED;                     \
+        }                                                          \
+        CUresult result = cuda->symbol arguments;                  \
+        if (p && result == CUDA_SUCCESS && !vgpu_limits_nothing(p)) { \
+            vgpu_overhead_grew(p);                                 \
+            vgpu_overhead_look(p, cuda);                           \
+        }                                                          \
+        return result;                                             \
+    }
+
+GROWS(cuModuleLoad, (CUmodule *out, const char *name), (out, name))
+GROWS(cuModuleLoadData, (CUmodule *out, const void *image), (out, image))
+GROWS(cuModuleLoadDataEx, (CUmodule *out, const void *image, unsigned count, int *options, void **values),
+      (out, image, count, options, values))
+GROWS(cuModuleLoadFatBinary, (CUmodule *out, const void *binary), (out, binary))
+GROWS(cuLibraryLoadData, (void **out, const void *code, int *jit, void **jit_values, unsigned jits, int *options,
+                          void **values, unsigned count), (out, code, jit, jit_values, jits, options, values, count))
+GROWS(cuLibraryLoadFromFile, (void **out, const char *name, int *jit, void **jit_values, unsigned jits, int *options,
+                              void **values, unsigned count), (out, name, jit, jit_values, jits, options, values, count))
+GROWS(cuCtxSetLimit, (int which, size_t value), (which, value))
 
 /* Handle of a device's primary context, NULL when it is not active. There is no way to ask but to retain it. */
 static CUcontext primary_of(const struct vgpu_cuda *cuda, CUdevice device, CUresult (*release)(CUdevice))
@@ -71,6 +178,7 @@ static CUresult end_primary(const struct vgpu_cuda *cuda, CUresult (*real)(CUdev
     if (context && result == CUDA_SUCCESS && !is_active(cuda, device)) {
         vgpu_objects_drop_context(&p->objects, context, until, release_one, p);
         vgpu_pools_settle(p, cuda);
+        vgpu_context_gone(p, cuda, device);
     }
     return result;
 }

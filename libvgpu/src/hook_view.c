@@ -1,5 +1,6 @@
 /* hook_view.c - what CUDA says about memory: the slice. */
 #include "cards.h"
+#include "overhead.h"
 #include "pools.h"
 #include "view.h"
 
@@ -18,6 +19,7 @@ static CUresult memory_info(const struct vgpu_cuda *cuda, size_t *free_bytes, si
         return cuda->cuMemGetInfo_v2 ? cuda->cuMemGetInfo_v2(free_bytes, total) : CUDA_ERROR_NOT_SUPPORTED;
     }
     vgpu_pools_settle(p, cuda);
+    vgpu_overhead_look(p, cuda);
     CUresult result = cuda->cuMemGetInfo_v2(&real_free, &real_total);
     if (result != CUDA_SUCCESS) {
         return result;

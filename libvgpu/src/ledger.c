@@ -37,7 +37,9 @@ static void empty(struct vgpu_region_slot *slot)
         atomic_store((word *)&slot->used[i], 0);
         atomic_store((word *)&slot->peak[i], 0);
         atomic_store((word *)&slot->overhead[i], 0);
+        atomic_store((halfword *)&slot->managed[i], 0);
     }
+    atomic_store((word *)&slot->host_used, 0);
     atomic_store((halfword *)&slot->host_pid, 0);
 }
 
@@ -155,6 +157,12 @@ int vgpu_ledger_charge(struct vgpu_region *region, struct vgpu_region_slot *mine
     }
     vgpu_ledger_denied(region, column);
     return 0;
+}
+
+void vgpu_ledger_add(struct vgpu_region_slot *mine, unsigned column, uint64_t bytes)
+{
+    uint64_t own = atomic_fetch_add((word *)&mine->used[column], bytes) + bytes;
+    raise((word *)&mine->peak[column], own);
 }
 
 void vgpu_ledger_release(struct vgpu_region_slot *mine, unsigned column, uint64_t bytes)

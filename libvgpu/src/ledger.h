@@ -28,6 +28,9 @@ int vgpu_ledger_charge(struct vgpu_region *region, struct vgpu_region_slot *mine
 /* Count a refusal. */
 void vgpu_ledger_denied(struct vgpu_region *region, unsigned column);
 
+/* Charge what is there already, whether it fits or not: it keeps others from being admitted. */
+void vgpu_ledger_add(struct vgpu_region_slot *mine, unsigned column, uint64_t bytes);
+
 /* Give back what was charged. */
 void vgpu_ledger_release(struct vgpu_region_slot *mine, unsigned column, uint64_t bytes);
 

@@ -17,6 +17,7 @@ enum vgpu_kind {
     VGPU_KIND_MIPMAP = 4, /* handle of a mipmapped array */
     VGPU_KIND_HANDLE = 5, /* handle of physical memory; `context` is its struct vgpu_backing, `bytes` counts releases due */
     VGPU_KIND_MAPPING = 6, /* address physical memory is mapped at; `bytes` of addresses, `context` as above */
+    VGPU_KIND_CONTEXT = 8, /* handle of a context that is not a primary one; `bytes` is its device */
     VGPU_KIND_POOLED = 7, /* address of an allocation from a pool; `context` is its struct vgpu_pool */
 };
 

@@ -21,7 +21,8 @@ int vgpu_uuid_same(const char *a, const char *b)
 
 /* What one stable read of the page says. */
 struct reading {
-    uint64_t limit; /* of the card asked for */
+    struct vgpu_terms terms; /* of the card asked for */
+    uint64_t host_limit;
     int unlimited;
 };
 
@@ -53,6 +54,8 @@ static struct reading read_once(const struct vgpu_page *page, const char *uuid)
         read32(&page->size) != VGPU_PAGE_BYTES || read32(&page->state) != VGPU_PAGE_GRANT || count > VGPU_MAX_DEVICES) {
         return reading;
     }
+    reading.host_limit = read64(&page->host_limit_bytes);
+    reading.host_limit = reading.host_limit ? reading.host_limit : VGPU_UNLIMITED;
     reading.unlimited = count > 0;
     for (uint32_t i = 0; i < count; i++) {
         uint64_t limit = read64(&page->devices[i].memory_limit_bytes);
@@ -60,7 +63,9 @@ static struct reading read_once(const struct vgpu_page *page, const char *uuid)
         read_uuid(&page->devices[i], name);
         reading.unlimited = reading.unlimited && limit == VGPU_UNLIMITED;
         if (uuid && name[0] && vgpu_uuid_same(name, uuid)) {
-            reading.limit = limit;
+            reading.terms.limit = limit;
+            reading.terms.physical = read64(&page->devices[i].physical_bytes);
+            reading.terms.context = read64(&page->devices[i].context_bytes);
         }
     }
     return reading;
@@ -88,9 +93,19 @@ static struct reading read_stable(const struct vgpu_page *page, const char *uuid
     }
 }
 
+struct vgpu_terms vgpu_page_terms(const struct vgpu_page *page, const char *uuid)
+{
+    return read_stable(page, uuid).terms;
+}
+
 uint64_t vgpu_page_limit(const struct vgpu_page *page, const char *uuid)
 {
-    return read_stable(page, uuid).limit;
+    return read_stable(page, uuid).terms.limit;
+}
+
+uint64_t vgpu_page_host_limit(const struct vgpu_page *page)
+{
+    return read_stable(page, NULL).host_limit;
 }
 
 int vgpu_page_is_unlimited(const struct vgpu_page *page)

@@ -13,6 +13,17 @@ const char *vgpu_uuid_tail(const char *uuid);
 /* Same card? Prefix and case do not matter. */
 int vgpu_uuid_same(const char *a, const char *b);
 
+/* What the page says of one card; all zero for a card or page that grants nothing. */
+struct vgpu_terms {
+    uint64_t limit;
+    uint64_t physical; /* of it in the card's own memory; 0: all */
+    uint64_t context;  /* what a context is known to cost; 0: not known */
+};
+struct vgpu_terms vgpu_page_terms(const struct vgpu_page *page, const char *uuid);
+
+/* Bytes of page-locked host memory: VGPU_UNLIMITED, or 0 for a page that grants nothing. */
+uint64_t vgpu_page_host_limit(const struct vgpu_page *page);
+
 /* Bytes this page grants of a card: its limit, VGPU_UNLIMITED, or 0 for a card or page that grants nothing.
  * Waits up to 20 ms for a page that is being written, then denies. */
 uint64_t vgpu_page_limit(const struct vgpu_page *page, const char *uuid);

@@ -25,6 +25,13 @@ struct vgpu_card {
 
 struct vgpu_pool;
 
+/* What contexts of this process take of a card by themselves (overhead.h). */
+struct vgpu_overhead {
+    struct vgpu_lock lock;
+    uint32_t contexts;
+    uint64_t charged;
+};
+
 struct vgpu_process {
     _Atomic uint32_t ready;
     struct vgpu_lock lock; /* of everything below but the objects */
@@ -40,7 +47,12 @@ struct vgpu_process {
     _Atomic uint32_t pools_in_use;   /* 0: no pool is charged for anything */
     struct vgpu_lock mappings; /* of handles, mappings and what they refer to (hook_mapping.c) */
     uint64_t env_limit[VGPU_MAX_DEVICES];
+    uint64_t env_host_limit;
     struct vgpu_card cards[VGPU_MAX_DEVICES]; /* by CUDA ordinal */
+    struct vgpu_overhead overheads[VGPU_MAX_DEVICES]; /* by CUDA ordinal */
+    _Atomic uint64_t overhead_ns;  /* of the last look */
+    _Atomic uint32_t overhead_due; /* 1: it may have grown */
+    _Atomic uint32_t nvml_started;
     struct vgpu_objects objects;
 };
 

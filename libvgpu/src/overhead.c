@@ -1,0 +1,268 @@
+#include "overhead.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "authority.h"
+#include "cards.h"
+#include "ledger.h"
+#include "pools.h"
+
+#define LOOK_EVERY_NS UINT64_C(100000000)
+/* Inode of a kernel's first pid namespace, always. */
+#define FIRST_NAMESPACE UINT64_C(0xeffffffc)
+
+typedef _Atomic uint64_t word;
+
+static uint32_t host_pid(const struct vgpu_process *p, const struct vgpu_region_slot *slot)
+{
+    uint32_t said = atomic_load((const _Atomic uint32_t *)&slot->host_pid);
+    return said ? said : p->self.pid_namespace == FIRST_NAMESPACE ? p->self.pid : 0;
+}
+
+static const struct vgpu_nvml *started_nvml(struct vgpu_process *p)
+{
+    const struct vgpu_nvml *nvml = vgpu_world->nvml();
+    if (!nvml || !nvml->nvmlInit_v2 || !nvml->nvmlDeviceGetHandleByUUID || !nvml->nvmlDeviceGetComputeRunningProcesses_v3) {
+        return NULL;
+    }
+    if (!atomic_load_explicit(&p->nvml_started, memory_order_acquire)) {
+        if (nvml->nvmlInit_v2() != NVML_SUCCESS) {
+            return NULL;
+        }
+        atomic_store_explicit(&p->nvml_started, 1, memory_order_release);
+    }
+    return nvml;
+}
+
+/* Bytes of a card that this process holds by NVML's word; 0: it does not say. */
+static uint64_t figure_of(struct vgpu_process *p, const struct vgpu_card *card, uint32_t pid)
+{
+    const struct vgpu_nvml *nvml = pid ? started_nvml(p) : NULL;
+    char uuid[VGPU_UUID_BYTES];
+    nvmlDevice_t device;
+    unsigned count = 0;
+    uint64_t bytes = 0;
+    memcpy(uuid, card->uuid, sizeof uuid);
+    if (!nvml) {
+        return 0;
+    }
+    if (nvml->nvmlDeviceGetHandleByUUID(uuid, &device) != NVML_SUCCESS) {
+        memcpy(uuid, "MIG", 3); /* an instance: CUDA's bytes do not tell which kind they name */
+        if (nvml->nvmlDeviceGetHandleByUUID(uuid, &device) != NVML_SUCCESS) {
+            return 0;
+        }
+    }
+    nvml->nvmlDeviceGetComputeRunningProcesses_v3(device, &count, NULL);
+    count += 16; /* more may start meanwhile */
+    nvmlProcessInfo_t *list = calloc(count, sizeof *list);
+    if (list && nvml->nvmlDeviceGetComputeRunningProcesses_v3(device, &count, list) == NVML_SUCCESS) {
+        for (unsigned i = 0; i < count; i++) {
+            if (list[i].pid == pid && list[i].usedGpuMemory != UINT64_MAX) {
+                bytes += list[i].usedGpuMemory;
+            }
+        }
+    }
+    free(list);
+    return bytes;
+}
+
+/* Under the card's lock: what the overhead really is. 0 when that cannot be told. */
+static int measure(struct vgpu_process *p, const struct vgpu_card *card, struct vgpu_region_slot *slot,
+                   const struct vgpu_overhead *over, uint64_t *out)
+{
+    const word *used = (const word *)&slot->used[card->column];
+    for (int tries = 0; tries < 3; tries++) {
+        uint64_t before = atomic_load(used);
+        uint64_t figure = figure_of(p, card, host_pid(p, slot));
+        if (!figure) {
+            return 0;
+        }
+        /* Other threads at work change both; a figure that belongs to neither moment is of no use. */
+        if (atomic_load(used) == before && before >= over->charged) {
+            uint64_t memory = before - over->charged;
+            *out = figure > memory ? figure - memory : 0;
+            return 1;
+        }
+    }
+    return 0;
+}
+
+static void book(const struct vgpu_card *card, struct vgpu_region_slot *slot, struct vgpu_overhead *over, uint64_t bytes)
+{
+    over->charged = bytes;
+    atomic_store((word *)&slot->overhead[card->column], bytes);
+}
+
+static void lower_to(const struct vgpu_card *card, struct vgpu_region_slot *slot, struct vgpu_overhead *over, uint64_t bytes)
+{
+    if (bytes < over->charged) {
+        vgpu_ledger_release(slot, (unsigned)card->column, over->charged - bytes);
+        book(card, slot, over, bytes);
+    }
+}
+
+static int raise_to(struct vgpu_process *p, const struct vgpu_cuda *cuda, int ordinal, const struct vgpu_card *card,
+                    struct vgpu_region_slot *slot, struct vgpu_overhead *over, uint64_t bytes)
+{
+    uint64_t limit = vgpu_limit(p, card->uuid, ordinal), more = bytes > over->charged ? bytes - over->charged : 0;
+    if (more && !vgpu_ledger_try(p->region, slot, &p->self, (unsigned)card->column, more, limit) &&
+        !(vgpu_pools_squeeze(p, cuda) &&
+          vgpu_ledger_try(p->region, slot, &p->self, (unsigned)card->column, more, limit))) {
+        vgpu_ledger_denied(p->region, (unsigned)card->column);
+        return 0;
+    }
+    book(card, slot, over, over->charged + more);
+    return 1;
+}
+
+/* What a context costs, as far as anybody here has learned. */
+static uint64_t known_cost(const struct vgpu_process *p, const struct vgpu_card *card)
+{
+    uint64_t seen = atomic_load((const word *)&p->region->columns[card->column].context_bytes);
+    uint64_t told = vgpu_context_hint(p, card->uuid);
+    return seen > told ? seen : told;
+}
+
+static void learn(struct vgpu_process *p, const struct vgpu_card *card, uint64_t bytes)
+{
+    word *at = (word *)&p->region->columns[card->column].context_bytes;
+    uint64_t seen = atomic_load(at);
+    while (seen < bytes && !atomic_compare_exchange_weak(at, &seen, bytes)) {
+    }
+}
+
+CUresult vgpu_context_begin(struct vgpu_new_context *it, const struct vgpu_cuda *cuda, CUdevice ordinal)
+{
+    struct vgpu_process *p = vgpu_process();
+    it->process = NULL;
+    if (!p || vgpu_limits_nothing(p)) {
+        return CUDA_SUCCESS;
+    }
+    const struct vgpu_card *card = vgpu_card_of_ordinal(p, cuda, ordinal);
+    if (!card) {
+        return CUDA_SUCCESS; /* no such device: the driver's to say */
+    }
+    struct vgpu_region_slot *slot = card->column >= 0 ? vgpu_process_slot(p) : NULL;
+    if (!slot) {
+        return CUDA_SUCCESS; /* memory will be denied; a context by itself may be made, as where nothing is granted */
+    }
+    struct vgpu_overhead *over = &p->overheads[ordinal];
+    vgpu_lock_take(&over->lock);
+    it->before = over->charged;
+    uint64_t cost = vgpu_limit(p, card->uuid, ordinal) ? known_cost(p, card) : 0;
+    if (!raise_to(p, cuda, ordinal, card, slot, over, over->charged + cost)) {
+        vgpu_lock_drop(&over->lock);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    it->process = p;
+    it->ordinal = ordinal;
+    return CUDA_SUCCESS;
+}
+
+CUresult vgpu_context_made(struct vgpu_new_context *it, const struct vgpu_cuda *cuda, CUresult result)
+{
+    struct vgpu_process *p = it->process;
+    uint64_t real = 0;
+    if (!p || result != CUDA_SUCCESS) {
+        return result;
+    }
+    const struct vgpu_card *card = &p->cards[it->ordinal];
+    struct vgpu_region_slot *slot = vgpu_process_slot(p);
+    struct vgpu_overhead *over = &p->overheads[it->ordinal];
+    if (!measure(p, card, slot, over, &real)) {
+        vgpu_overhead_grew(p); /* later, when the agent has said who we are */
+        return CUDA_SUCCESS;
+    }
+    learn(p, card, real > it->before ? real - it->before : 0);
+    if (!over->contexts) {
+        lower_to(card, slot, over, real); /* nobody else can have used the card yet: the figure is exact */
+    }
+    if (real > over->charged && vgpu_limit(p, card->uuid, it->ordinal) &&
+        !raise_to(p, cuda, it->ordinal, card, slot, over, real)) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    return CUDA_SUCCESS;
+}
+
+void vgpu_context_end(struct vgpu_new_context *it, CUresult result)
+{
+    if (!it->process) {
+        return;
+    }
+    struct vgpu_overhead *over = &it->process->overheads[it->ordinal];
+    if (result == CUDA_SUCCESS) {
+        over->contexts++;
+    } else {
+        lower_to(&it->process->cards[it->ordinal], vgpu_process_slot(it->process), over, it->before);
+    }
+    vgpu_lock_drop(&over->lock);
+}
+
+void vgpu_context_gone(struct vgpu_process *p, const struct vgpu_cuda *cuda, int ordinal)
+{
+    uint64_t real = 0;
+    if (!p || ordinal < 0 || ordinal >= (int)VGPU_MAX_DEVICES) {
+        return;
+    }
+    const struct vgpu_card *card = vgpu_card_of_ordinal(p, cuda, ordinal);
+    struct vgpu_overhead *over = &p->overheads[ordinal];
+    vgpu_lock_take(&over->lock);
+    if (over->contexts && card) {
+        struct vgpu_region_slot *slot = vgpu_process_slot(p);
+        uint64_t share = over->charged / over->contexts;
+        over->contexts--;
+        if (!over->contexts) {
+            lower_to(card, slot, over, 0);
+        } else {
+            lower_to(card, slot, over, measure(p, card, slot, over, &real) ? real : over->charged - share);
+        }
+    }
+    vgpu_lock_drop(&over->lock);
+}
+
+void vgpu_overhead_grew(struct vgpu_process *p)
+{
+    atomic_store_explicit(&p->overhead_due, 1, memory_order_relaxed);
+}
+
+/* One card: what is there is charged, whether it fits or not. */
+static int look(struct vgpu_process *p, int ordinal)
+{
+    struct vgpu_overhead *over = &p->overheads[ordinal];
+    const struct vgpu_card *card = &p->cards[ordinal];
+    uint64_t real = 0;
+    int known = 1;
+    vgpu_lock_take(&over->lock);
+    if (over->contexts && atomic_load_explicit(&card->known, memory_order_acquire)) {
+        struct vgpu_region_slot *slot = vgpu_process_slot(p);
+        known = measure(p, card, slot, over, &real);
+        if (known && real > over->charged) {
+            vgpu_ledger_add(slot, (unsigned)card->column, real - over->charged);
+            book(card, slot, over, real);
+            if (over->contexts == 1) {
+                learn(p, card, real); /* the next process here will load the same modules, most likely */
+            }
+        }
+    }
+    vgpu_lock_drop(&over->lock);
+    return known;
+}
+
+void vgpu_overhead_look(struct vgpu_process *p, const struct vgpu_cuda *cuda)
+{
+    (void)cuda;
+    if (!atomic_load_explicit(&p->overhead_due, memory_order_relaxed)) {
+        return;
+    }
+    uint64_t now = vgpu_world->now_ns(), last = atomic_load(&p->overhead_ns);
+    if ((last && now - last < LOOK_EVERY_NS) || !atomic_compare_exchange_strong(&p->overhead_ns, &last, now)) {
+        return;
+    }
+    atomic_store(&p->overhead_due, 0);
+    for (int i = 0; i < (int)VGPU_MAX_DEVICES; i++) {
+        if (!look(p, i)) {
+            vgpu_overhead_grew(p);
+        }
+    }
+}

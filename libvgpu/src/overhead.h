@@ -1,0 +1,40 @@
+/* overhead.h - what contexts, modules and local memory take of a card by themselves.
+ *
+ * Nobody says how much that will be, so it is learned: after a context was made, NVML's figure for this process minus
+ * what the ledger knows of is what it cost, and from then on that much is reserved before any process of the container
+ * makes another. What grows later (modules, stacks) is found by the same comparison, and charged though it may not
+ * fit: it is there, and keeps new memory away. Only a context that goes gives any of it back.
+ *
+ * NVML counts processes by their PIDs on the host. The agent writes ours into our slot; until it has, and where
+ * there is no agent, the PID is ours if we are not in a namespace. Unknown, the learned figure stands.
+ */
+#ifndef VGPU_OVERHEAD_H
+#define VGPU_OVERHEAD_H
+
+#include "process.h"
+
+/* A context about to be made. Holds the lock of its card from begin to end. */
+struct vgpu_new_context {
+    struct vgpu_process *process; /* NULL: nothing is counted */
+    int ordinal;
+    uint64_t before; /* overhead charged by then */
+};
+
+/* Reserve what a context is known to cost. CUDA_ERROR_OUT_OF_MEMORY: do not make it; nothing is held then. */
+CUresult vgpu_context_begin(struct vgpu_new_context *it, const struct vgpu_cuda *cuda, CUdevice ordinal);
+
+/* It was made, or `result` says why not. CUDA_ERROR_OUT_OF_MEMORY when what it really costs does not fit: the caller
+ * unmakes it, before vgpu_context_end. */
+CUresult vgpu_context_made(struct vgpu_new_context *it, const struct vgpu_cuda *cuda, CUresult result);
+void vgpu_context_end(struct vgpu_new_context *it, CUresult result);
+
+/* A context of this device is gone. */
+void vgpu_context_gone(struct vgpu_process *p, const struct vgpu_cuda *cuda, int ordinal);
+
+/* Something happened that may have made the overhead grow: compare soon. */
+void vgpu_overhead_grew(struct vgpu_process *p);
+
+/* Compare, if there is reason to and the last time is a while ago. */
+void vgpu_overhead_look(struct vgpu_process *p, const struct vgpu_cuda *cuda);
+
+#endif
