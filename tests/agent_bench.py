@@ -102,9 +102,13 @@ class Said:
     def __init__(self) -> None:
         self.released_claims: list[tuple[str, str]] = []
         self.init: list[tuple[str, str]] = []
+        self.kept: list[tuple[str, str, str]] = []
 
     def released(self, claim: VGPUClaim, allocated_time: str) -> None:
         self.released_claims.append((claim.metadata.name, allocated_time))
+
+    def not_released(self, claim: VGPUClaim, reason: str, message: str) -> None:
+        self.kept.append((claim.metadata.name, reason, message))
 
     def init_ended(self, claim: VGPUClaim, init_round: str) -> None:
         self.init.append(("ended", init_round))
@@ -142,7 +146,7 @@ class Bench:
         return not self.node.checkpoint.state.holdings and PageState.GRANT not in pages
 
 
-async def a_bench(folder: Path) -> Bench:
+async def a_bench(folder: Path, *, proc: Path = Path("/proc")) -> Bench:
     """A node with one 16 GiB card and nothing granted."""
     view = SyncedView("n1")
     inventory = Inventory(ObedientDriver([a_driver_card()]), NvidiaConfig())
@@ -159,6 +163,7 @@ async def a_bench(folder: Path) -> Bench:
             SpecFolder(folder / "cdi"),
             library=Library("build", ()),
             driver_mounts=(),
+            proc=proc,
         ),
         pod_resources=cast("PodResources", kubelet),
         kubelet_checkpoint=kubelet.path,

@@ -87,6 +87,10 @@ class Reports:
         self._init_wanted.pop(claim.metadata.uid, None)
         self._condition(claim, conditions.RELEASED, "True", "ContainersGone", allocated_time)
 
+    def not_released(self, claim: VGPUClaim, reason: str, message: str) -> None:
+        """The pod is gone, but something of the allocation may still be in use."""
+        self._condition(claim, conditions.RELEASED, "False", reason, message)
+
     def init_ended(self, claim: VGPUClaim, init_round: str) -> None:
         """Nothing of the claim's init containers is in use any more; names the round exactly.
 

@@ -96,7 +96,8 @@ class InitEnds:
         node = self._node
         before = self._open(claim_uid)
         for lease in self._leases(before):
-            if await asyncio.to_thread(node.allocations.running_processes, lease):
+            pod_uid = before.holding.pod_uid if before is not None else ""
+            if await asyncio.to_thread(node.allocations.users, lease, pod_uid):
                 return False
         # From here on: no await, until everything is written.
         found = self._open(claim_uid)

@@ -19,6 +19,7 @@ from vgpu_nodeagent.enforcement import page, reclaim, region
 from vgpu_nodeagent.enforcement.cdi import Edits, Mount, SpecFolder
 from vgpu_nodeagent.enforcement.grants import ContainerGrant
 from vgpu_nodeagent.enforcement.library import Library
+from vgpu_nodeagent.enforcement.processes import Users, processes_mapping, processes_of_pod
 from vgpu_nodeagent.errors import PageDamaged
 
 logger = logging.getLogger(__name__)
@@ -35,6 +36,7 @@ class Allocations:
         library: What an interposed container is given.
         driver_mounts: The driver's files, for every container.
         dev: Where device nodes are.
+        proc: The host's processes.
     """
 
     def __init__(
@@ -45,12 +47,14 @@ class Allocations:
         library: Library,
         driver_mounts: Sequence[Mount],
         dev: Path = Path("/dev"),
+        proc: Path = Path("/proc"),
     ) -> None:
         self._root = root
         self._specs = specs
         self._library = library
         self._driver_mounts = tuple(driver_mounts)
         self._dev = dev
+        self._proc = proc
 
     def create(self, lease: str) -> tuple[Mount, Mount]:
         """Make a denying page and an empty region; returns the mounts for the Allocate answer.
@@ -150,10 +154,22 @@ class Allocations:
         page.close(self._root / lease / "limits", name=lease)
         self._specs.remove(lease)
 
-    def running_processes(self, lease: str) -> frozenset[int]:
-        """Host PIDs of processes that still use the allocation, as far as the library tells."""
-        path = self._root / lease / "usage" / "region"
-        return region.mapping_processes(path)
+    def users(self, lease: str, pod_uid: str) -> Users:
+        """Processes of the pod that still use the allocation, or may.
+
+        Told by the page as well: its container cannot take that away, as it can the region.
+
+        Args:
+            lease: The allocation.
+            pod_uid: Whose it is; empty where nobody knows.
+        """
+        folder = self._root / lease
+        files = [folder / "limits", folder / "usage" / "region"]
+        return processes_mapping(files, pod_uid=pod_uid, proc=self._proc)
+
+    def pod_processes(self, pod_uid: str) -> frozenset[int]:
+        """Processes in the pod's cgroup, whether or not the library is in them."""
+        return processes_of_pod(pod_uid, proc=self._proc)
 
     def content(self, lease: str) -> page.PageContent:
         """What the page of an allocation says.

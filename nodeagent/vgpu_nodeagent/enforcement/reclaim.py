@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vgpu_nodeagent.enforcement import abi
-from vgpu_nodeagent.enforcement.region import mapping_processes, opened
+from vgpu_nodeagent.enforcement.processes import processes_mapping
+from vgpu_nodeagent.enforcement.region import opened
 
 _PID_MASK = (1 << abi.OWNER_PID_BITS) - 1
 _SPACE_MASK = (1 << abi.OWNER_NS_BITS) - 1
@@ -71,7 +72,7 @@ def clear_dead(path: Path, *, proc: Path = Path("/proc")) -> int:
         }
         if not dead:
             return 0
-        mapping = mapping_processes(path, proc=proc)
+        mapping = processes_mapping([path], proc=proc).certain
         tended = {process.space for pid, process in living.items() if pid in mapping}
         dead = {slot: owner for slot, owner in dead.items() if owner.space not in tended}
         for slot in dead:

@@ -97,34 +97,3 @@ def opened(path: Path, flags: int) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
-
-
-def mapping_processes(path: Path, *, proc: Path = Path("/proc")) -> frozenset[int]:
-    """The processes of this machine that have the region mapped, by host PID.
-
-    Proof that something of an allocation still runs, whatever kubelet and API server say: a
-    force-deleted pod vanishes from both while its containers are still being stopped. Compared
-    by inode and file name: a container sees another path, and overlay file systems report
-    another device. A chance match only delays a release.
-    """
-    try:
-        inode = str(path.stat().st_ino)
-    except OSError:
-        return frozenset()
-    return frozenset(
-        int(folder.name)
-        for folder in proc.iterdir()
-        if folder.name.isdigit() and _maps(folder / "maps", inode, path.name)
-    )
-
-
-def _maps(maps: Path, inode: str, name: str) -> bool:
-    try:
-        lines = maps.read_text(errors="replace").splitlines()
-    except OSError:
-        return False  # it ended, or is a thread of the kernel
-    for line in lines:
-        fields = line.split(None, 5)  # address, permissions, offset, device, inode, path
-        if len(fields) == 6 and fields[4] == inode and Path(fields[5]).name.startswith(name):
-            return True
-    return False

@@ -9,7 +9,7 @@ import pytest
 from vgpu_nodeagent.enforcement import abi, page
 from vgpu_nodeagent.enforcement.abi import CorePolicy, PageState
 from vgpu_nodeagent.enforcement.page import DeviceLimit, PageContent
-from vgpu_nodeagent.enforcement.region import create_region, mapping_processes, read_region
+from vgpu_nodeagent.enforcement.region import create_region, read_region
 from vgpu_nodeagent.errors import PageDamaged
 
 NAME = "slot-7-abc"
@@ -130,20 +130,3 @@ def test_a_region_cut_by_its_container_is_reported_not_believed(tmp_path: Path) 
     os.truncate(path, 4096)
     with pytest.raises(PageDamaged, match="4096 bytes"):
         read_region(path)
-
-
-def test_processes_that_map_a_region_are_found_by_its_inode(tmp_path: Path) -> None:
-    path, proc = tmp_path / "region", tmp_path / "proc"
-    create_region(path)
-    inode = path.stat().st_ino
-    maps = {
-        "10": f"7f0-7f1 rw-s 00000000 fe:01 {inode}   /usr/local/vgpu/usage/region\n",
-        "11": f"7f0-7f1 rw-s 00000000 fe:01 {inode + 1}   /usr/local/vgpu/usage/region\n",
-        "12": "7f0-7f1 rw-p 00000000 00:00 0\n",
-    }
-    for pid, text in maps.items():
-        (proc / pid).mkdir(parents=True)
-        (proc / pid / "maps").write_text(text)
-    (proc / "13").mkdir()
-    (proc / "self").mkdir()
-    assert mapping_processes(path, proc=proc) == {10}

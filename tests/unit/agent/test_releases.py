@@ -195,3 +195,56 @@ async def test_a_lease_of_a_pod_that_went_before_it_started_is_dropped_though_re
     await sweep(bench)
     assert bench.node.checkpoint.state.leases == {}
     assert bench.node.allocations.on_disk() == frozenset()
+
+
+UUID = "0f5a3c1e-1111-4222-8333-444455556666"
+
+
+async def a_vanished_pod(folder: Path, *, maps: str | None) -> tuple[Bench, Path]:
+    """A pod was deleted by force, and one process is left, in some pod; the node and it."""
+    bench = await a_bench(folder, proc=folder / "proc")
+    pod = a_bound_pod(uid=UUID)
+    bench.view.pods.added(pod)
+    bench.view.claims.added(a_claim_for(pod))
+    await bench.start(pod, SLOT_0)
+    delete(bench, pod)
+    bench.kubelet.forgets(SLOT_0)
+    process = folder / "proc" / "10"
+    process.mkdir(parents=True)
+    (process / "cgroup").write_text("0::/kubepods/burstable/odd/c\n")
+    if maps is None:
+        (process / "maps").mkdir()  # reading it fails
+    else:
+        (process / "maps").write_text(maps)
+    return bench, process
+
+
+async def test_a_process_that_the_agent_may_not_look_into_keeps_the_cards_and_the_claim_says_why(
+    tmp_path: Path,
+) -> None:
+    bench, process = await a_vanished_pod(tmp_path, maps=None)
+    await sweep(bench)
+    await sweep(bench)
+    assert is_in_use(bench)
+    assert bench.said.released_claims == []
+    ((claim, reason, message),) = bench.said.kept  # said once
+    assert (claim, reason) == ("c", "ProcessesUnreadable")
+    assert "PID 10" in message
+    assert "CAP_SYS_PTRACE" in message
+    (process / "maps").rmdir()
+    await sweep(bench)
+    assert bench.said.released_claims == [("c", TIME)]
+
+
+async def test_a_process_in_the_pods_cgroup_keeps_the_cards_though_it_maps_nothing(
+    tmp_path: Path,
+) -> None:
+    """A whole card has no library in it, and so no page that is mapped."""
+    bench, process = await a_vanished_pod(tmp_path, maps="")
+    (process / "cgroup").write_text(f"0::/kubepods/burstable/pod{UUID}/c\n")
+    await sweep(bench)
+    assert is_in_use(bench)
+    assert bench.said.kept == []
+    (process / "cgroup").unlink()
+    await sweep(bench)
+    assert not is_in_use(bench)

@@ -1,0 +1,134 @@
+"""Which processes of the host still have something of an allocation, as far as can be known.
+
+Proof that something still runs, whatever kubelet and API server say: a force-deleted pod vanishes
+from both while its containers are still being stopped. What a process maps can be read only with
+the right to look into it (`CAP_SYS_PTRACE`); its cgroup, which names its pod, can be read by
+anybody. Where neither tells, it may be using the cards, and they stay taken.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+_POD = re.compile(r"pod([0-9a-f]{8}([-_][0-9a-f]{4}){3}[-_][0-9a-f]{12})", re.IGNORECASE)
+_PODS = "kubepods"
+
+
+@dataclass(frozen=True, slots=True)
+class Users:
+    """Processes by host PID.
+
+    Attributes:
+        certain: They use it.
+        unknown: We may not look into them, and nothing else says that they do not use it.
+    """
+
+    certain: frozenset[int] = frozenset()
+    unknown: frozenset[int] = frozenset()
+
+    def __bool__(self) -> bool:
+        """Whether any process uses it, or may."""
+        return bool(self.certain or self.unknown)
+
+
+def processes_mapping(
+    paths: Collection[Path], *, pod_uid: str = "", proc: Path = Path("/proc")
+) -> Users:
+    """The processes that have one of these files mapped, or may have.
+
+    Compared by inode and file name: a container sees another path, and overlay file systems
+    report another device. A chance match only delays a release.
+
+    Args:
+        paths: Files; one that is not there is mapped by nobody that we could name.
+        pod_uid: The pod whose processes alone can have them mapped, if that is known.
+        proc: The host's process list.
+    """
+    files = {(str(found), path.name) for path in paths if (found := _inode(path)) is not None}
+    certain, unknown = set(), set()
+    for folder in _processes(proc):
+        maps = _maps(folder)
+        if maps is None:
+            unknown.add(folder)
+        elif any(_is_of(line, files) for line in maps):
+            certain.add(folder)
+    return Users(_pids(certain), _pids(_of_pod(unknown, pod_uid, proc)))
+
+
+def processes_of_pod(pod_uid: str, *, proc: Path = Path("/proc")) -> frozenset[int]:
+    """The processes in a pod's cgroup; none on a machine whose pods have no cgroups."""
+    return _pids({folder for folder in _processes(proc) if pod_uid in _pod_uids(folder)})
+
+
+def _of_pod(folders: Collection[Path], pod_uid: str, proc: Path) -> set[Path]:
+    """Those that may belong to the pod, by their cgroups.
+
+    One that is surely another pod's does not. Outside every pod it does not either, where pods
+    have cgroups at all; and where they have none, an agent that is not root runs everything under
+    its own user, and could have looked.
+    """
+    if not folders:
+        return set()
+    has_cgroups = any(_PODS in _cgroup(folder) for folder in _processes(proc))
+    may_be: set[Path] = set()
+    for folder in folders:
+        uids = _pod_uids(folder)
+        if uids:
+            is_possible = not pod_uid or pod_uid in uids
+        elif _PODS in _cgroup(folder):
+            is_possible = True
+        else:
+            is_possible = not has_cgroups and os.geteuid() == 0
+        if is_possible:
+            may_be.add(folder)
+    return may_be
+
+
+def _processes(proc: Path) -> Sequence[Path]:
+    return [folder for folder in proc.iterdir() if folder.name.isdigit()]
+
+
+def _pids(folders: Collection[Path]) -> frozenset[int]:
+    return frozenset(int(folder.name) for folder in folders)
+
+
+def _inode(path: Path) -> int | None:
+    try:
+        return path.stat().st_ino
+    except OSError:
+        return None
+
+
+def _maps(process: Path) -> list[str] | None:
+    """Lines of what it maps, none once it has ended; None when we may not look."""
+    try:
+        return (process / "maps").read_text(errors="replace").splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+    except OSError:
+        return None
+
+
+def _is_of(line: str, files: Collection[tuple[str, str]]) -> bool:
+    fields = line.split(None, 5)  # address, permissions, offset, device, inode, path
+    return len(fields) == 6 and any(
+        fields[4] == inode and Path(fields[5]).name.startswith(name) for inode, name in files
+    )
+
+
+def _cgroup(process: Path) -> str:
+    """Where it is in the tree of cgroups; anybody may read that. Empty once it has ended."""
+    try:
+        return (process / "cgroup").read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def _pod_uids(process: Path) -> frozenset[str]:
+    """The pods that its cgroup names, one but for pods in pods; systemd writes `_` for `-`."""
+    found = _POD.finditer(_cgroup(process))
+    return frozenset(match[1].replace("_", "-").lower() for match in found)
