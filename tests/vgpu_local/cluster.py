@@ -77,6 +77,7 @@ class ClusterOptions:
         operators: how many replicas of the operator.
         webhooks: whether admission goes through the operator.
         lease_s: how long the lease of a silent leader lasts.
+        unused_lease_s: how long an agent keeps slots that its kubelet has no record of.
         log_level: of operator and agents.
     """
 
@@ -87,6 +88,7 @@ class ClusterOptions:
     operators: int = 1
     webhooks: bool = True
     lease_s: int = 15
+    unused_lease_s: float = 30.0
     log_level: str = "INFO"
 
 
@@ -333,6 +335,7 @@ class LocalCluster:
             folders,
             kubeconfig=self._foundation.kubeconfig_of(f"agent-{node.name}"),
             config=self.folder / "config.yaml",
+            unused_lease_s=self._options.unused_lease_s,
             log_level=self._options.log_level,
         )
         self.agents[node.name] = self._daemon(f"agent-{node.name}", command, environment)

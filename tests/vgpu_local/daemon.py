@@ -42,6 +42,7 @@ class Daemon:
         self._command = command
         self._environment = environment
         self._process: subprocess.Popen[bytes] | None = None
+        self._log_from = 0  # what lies before was said by processes before this one
 
     @property
     def pid(self) -> int:
@@ -60,6 +61,7 @@ class Daemon:
         if self._process is not None and self._process.poll() is None:
             return
         with self.log.open("ab") as output:
+            self._log_from = output.tell()
             self._process = subprocess.Popen(
                 self._command,
                 env=dict(self._environment),
@@ -120,5 +122,9 @@ class Daemon:
             raise TimeoutError(f"{self.name} runs on after {limit:g} s") from None
 
     def tail(self) -> str:
-        """Return the end of its log."""
-        return self.log.read_text(errors="replace")[-_TAIL:] if self.log.exists() else ""
+        """Return the end of the present process's log."""
+        if not self.log.exists():
+            return ""
+        with self.log.open("rb") as file:
+            file.seek(self._log_from)
+            return file.read().decode(errors="replace")[-_TAIL:]

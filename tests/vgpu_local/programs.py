@@ -112,6 +112,7 @@ def agent_command(
     *,
     kubeconfig: Path,
     config: Path,
+    unused_lease_s: float,
     log_level: str,
 ) -> list[str]:
     """Compose the command line of a node's agent."""
@@ -124,6 +125,7 @@ def agent_command(
         "cdi-dir": folders.cdi,
         "library": LIBRARY,
         "metrics-port": 0,
+        "unused-lease-seconds": unused_lease_s,
         "log-level": log_level,
     }
     return _module("vgpu_nodeagent", arguments)

@@ -6,6 +6,8 @@ import os
 import random
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import orjson
@@ -16,9 +18,11 @@ from vgpu_api.names import FINALIZER_IN_USE
 from vgpu_api.quantity import MIB
 from vgpu_api.v1alpha1 import ReservedFor, VGPUClaim, VGPUClaimStatus
 from vgpu_local.apiserver.storage import WriteEvent
+from vgpu_local.chaos.sightings import Sightings
+from vgpu_local.chaos.stories import STAYING
 from vgpu_local.chaos.supervisor import Supervisor
 from vgpu_local.chaos.witness import Witness
-from vgpu_local.chaos.workload import STAYING, script
+from vgpu_local.chaos.workload import script
 from vgpu_local.daemon import Daemon
 from vgpu_nodeagent.enforcement.page import DeviceLimit, create_page, grant
 
@@ -92,11 +96,13 @@ def test_a_container_that_lives_when_its_cards_are_given_back_is_found(tmp_path:
         container.wait()
 
 
+def a_daemon(tmp_path: Path, program: str) -> Daemon:
+    return Daemon("d", [sys.executable, "-c", program], os.environ, tmp_path / "log")
+
+
 def died(tmp_path: Path, words: str) -> Supervisor:
     """A supervisor that has looked at a process which ended with these words."""
-    daemon = Daemon(
-        "d", [sys.executable, "-c", f"raise SystemExit({words!r})"], os.environ, tmp_path / "log"
-    )
+    daemon = a_daemon(tmp_path, f"raise SystemExit({words!r})")
     daemon.start()
     daemon.wait(30)
     supervisor = Supervisor([daemon])
@@ -110,3 +116,54 @@ def test_a_process_that_dies_by_itself_is_found(tmp_path: Path) -> None:
 
 def test_a_leader_that_ends_because_its_lease_is_lost_is_no_finding(tmp_path: Path) -> None:
     assert died(tmp_path, "LeaseLost: not renewed in time").findings == []
+
+
+def test_what_a_former_process_said_excuses_no_later_one(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("LeadershipLost: not renewed in time\n")
+    assert "boom" in died(tmp_path, "boom").findings[0]
+
+
+@pytest.mark.parametrize(("code", "findings"), [(0, 0), (3, 1)])
+def test_a_process_that_was_asked_to_end_must_end_in_order(
+    tmp_path: Path, code: int, findings: int
+) -> None:
+    program = (
+        "import signal, sys\n"
+        f"signal.signal(signal.SIGTERM, lambda *_: sys.exit({code}))\n"
+        "print('ready', flush=True)\n"
+        "while True: signal.pause()\n"
+    )
+    daemon = a_daemon(tmp_path, program)
+    daemon.start()
+    until(lambda: "ready" in daemon.tail())
+    supervisor = Supervisor([daemon])
+    try:
+        assert supervisor.ask_to_end("d", away_s=0)
+        assert not supervisor.is_up("d")
+        assert not supervisor.ask_to_end("d", away_s=0)
+        until(lambda: supervisor.look() or daemon.log.read_text().count("ready") == 2)
+        assert len(supervisor.findings) == findings
+        assert supervisor.is_up("d")
+    finally:
+        daemon.stop(grace=0)
+
+
+def until(holds: Callable[[], object]) -> None:
+    """Look until it holds; the test's own time limit ends what never does."""
+    while not holds():
+        time.sleep(0.01)
+
+
+def a_pod(uid: str, **status: str) -> bytes:
+    metadata = {"name": "p", "namespace": "default", "uid": uid}
+    return orjson.dumps({"metadata": metadata, "spec": {}, "status": status})
+
+
+def test_a_pod_made_anew_is_seen_though_its_predecessor_is_told_gone_later() -> None:
+    sightings = Sightings("default")
+    sightings.saw(WriteEvent("ADDED", "pods", 1, a_pod("u1", phase="Running")))
+    sightings.saw(WriteEvent("ADDED", "pods", 2, a_pod("u2", phase="Pending")))
+    sightings.saw(WriteEvent("DELETED", "pods", 3, a_pod("u1")))
+    assert sightings.phases() == {"p": "Pending"}
+    sightings.saw(WriteEvent("DELETED", "pods", 4, a_pod("u2")))
+    assert sightings.pod("p") is None

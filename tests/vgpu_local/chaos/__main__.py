@@ -22,6 +22,8 @@ def main() -> int:
         kept: Path = ROOT / "build" / "chaos" / str(seed)
         verdict = run(seed, kept)
         print(verdict.line(), flush=True)
+        for what in verdict.slow[:_SHOWN]:
+            print(f"  slow: {what}", flush=True)
         if verdict.findings:
             failed += 1
             for finding in verdict.findings[:_SHOWN]:

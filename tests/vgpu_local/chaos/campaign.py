@@ -13,13 +13,15 @@ from pathlib import Path
 
 from vgpu_api.resources import PODS, VGPU_CLAIMS
 from vgpu_local import checker
-from vgpu_local.chaos.faults import Injector
+from vgpu_local.chaos.faults import Injector, Terms
 from vgpu_local.chaos.pods import COUNT, NAMESPACE, Box, Shape
 from vgpu_local.chaos.remains import remains
+from vgpu_local.chaos.sightings import Sightings
 from vgpu_local.chaos.stage import Stage
+from vgpu_local.chaos.stories import STAYING
 from vgpu_local.chaos.supervisor import Supervisor
 from vgpu_local.chaos.witness import Witness
-from vgpu_local.chaos.workload import play, script
+from vgpu_local.chaos.workload import encores, play, script
 from vgpu_local.cluster import ClusterOptions, LocalCluster
 from vgpu_local.kubelet.worker import Pace
 from vgpu_local.nodes import a100_node, t4_node, v100_node
@@ -27,16 +29,23 @@ from vgpu_local.readiness import plural
 from vgpu_local.scheduler.queue import Backoff
 
 FEWEST_FAULTS = 40
-FEWEST_OBJECTS = 150
+FEWEST_PODS = 150
+FEWEST_CLAIMS = 100
+FEWEST_CONTAINERS = 50
 RUNS_WITHIN_S = 120.0
-# A lease whose Allocate the kubelet never heard the answer of goes after half a minute.
-_GONE_WITHIN_S = 90.0
-_LASTS_S = 16.0
+_GONE_WITHIN_S = 60.0
+_LONG_S = 20.0
+_LASTS_S = 17.0
+_MORE_S = 15.0
 _CARDS = 6
+# Both a fifth of what they are by default, and 30 s without a leader 6 s.
+_LEASE_S = 3
+_UNUSED_LEASE_S = 6.0
 
 _OPTIONS = ClusterOptions(
     operators=2,
-    lease_s=3,
+    lease_s=_LEASE_S,
+    unused_lease_s=_UNUSED_LEASE_S,
     pace=Pace(first_retry=0.2, retry=1.0, first_restart=0.3, last_restart=2.0),
     backoff=Backoff(first=0.2, last=1.0, between=0.1),
 )
@@ -48,6 +57,7 @@ class Verdict:
 
     Attributes:
         findings: everything that was not as it must be; empty means that it passed.
+        slow: what took longer than most things do, though it came to be in time.
     """
 
     seed: int
@@ -58,6 +68,7 @@ class Verdict:
     settled_s: float = 0.0
     took_s: float = 0.0
     findings: list[str] = field(default_factory=list)
+    slow: list[str] = field(default_factory=list)
 
     def line(self) -> str:
         """The verdict in one line."""
@@ -113,11 +124,17 @@ class _Campaign:
         folder.mkdir()
         self._witness = Witness(folder)
         cluster.server.subscribe(self._witness.saw)
-        self._stage = Stage(cluster.api, folder)
+        self._sightings = Sightings(NAMESPACE)
+        cluster.server.subscribe(self._sightings.saw)
+        self._stage = Stage(cluster.api, self._sightings, folder)
         self._supervisor = Supervisor([*cluster.operators, *cluster.agents.values()])
         self._injector = Injector(
-            cluster, self._supervisor, random.Random(chance.random()), lasts=_LASTS_S
+            cluster,
+            self._supervisor,
+            random.Random(chance.random()),
+            Terms(lasts_s=_LASTS_S, enough=FEWEST_FAULTS, more_s=_MORE_S, lease_s=_LEASE_S),
         )
+        self._encores = encores(random.Random(chance.random()))
 
     def run(self) -> None:
         """Let it happen, and see that everything comes to rest.
@@ -128,14 +145,19 @@ class _Campaign:
         self._supervisor.start()
         with ThreadPoolExecutor(1) as pool:
             playing = pool.submit(
-                self._cluster.run, play(self._script, self._stage), limit=_LASTS_S + RUNS_WITHIN_S
+                self._cluster.run,
+                play(self._script, self._stage, more=self._encores),
+                limit=_LASTS_S + _MORE_S + RUNS_WITHIN_S,
             )
-            self._injector.run()
-            self._injector.end()
+            try:
+                self._injector.run()
+            finally:
+                self._injector.end()
+                self._stage.enough.set()
             last = time.monotonic()
+            self._until(last + RUNS_WITHIN_S, self._stay_pending)
+            self._verdict.settled_s = time.monotonic() - last
             self._played(playing)
-        self._until(last + RUNS_WITHIN_S, self._stay_pending)
-        self._verdict.settled_s = time.monotonic() - last
         self._leave_nothing()
         self._fill_every_card()
         self._leave_nothing()
@@ -143,7 +165,8 @@ class _Campaign:
     def end(self) -> None:
         """Stop what was started here."""
         self._supervisor.stop()
-        self._verdict.pods, self._verdict.claims = self._stage.pods, self._stage.claims
+        self._verdict.pods = self._stage.pods
+        self._verdict.claims = len(self._sightings.claim_uids)
         self._verdict.containers = self._witness.records()
         self._verdict.faults = self._injector.injected
 
@@ -155,10 +178,15 @@ class _Campaign:
         findings += self._witness.verdicts()
         findings += self._supervisor.findings
         findings += self._stage.findings
-        if self._verdict.faults < FEWEST_FAULTS:
-            findings.append(f"only {self._verdict.faults} of {FEWEST_FAULTS} faults were injected")
-        if (count := self._stage.pods + self._stage.claims) < FEWEST_OBJECTS:
-            findings.append(f"only {count} of {FEWEST_OBJECTS} pods and claims were created")
+        findings += self._injector.missed
+        for count, fewest, what in (
+            (self._verdict.faults, FEWEST_FAULTS, "faults and kills were injected"),
+            (self._verdict.pods, FEWEST_PODS, "pods were created"),
+            (self._verdict.claims, FEWEST_CLAIMS, "claims were created"),
+            (self._verdict.containers, FEWEST_CONTAINERS, "containers ran"),
+        ):
+            if count < fewest:
+                findings.append(f"only {count} of at least {fewest} {what}")
 
     def keep(self, folder: Path) -> None:
         """Keep what is needed to look into it."""
@@ -182,7 +210,9 @@ class _Campaign:
 
     def _stay_pending(self) -> list[str]:
         """The pods that fit and do not run."""
-        phases = self._phases()
+        phases = self._sightings.phases()
+        if len(self._stage.staying) < STAYING:
+            return ["a story that has not begun"]
         return [
             f"pod {name} fits, and is {phases.get(name)}"
             for name in sorted(self._stage.staying)
@@ -213,19 +243,18 @@ class _Campaign:
             self._cluster.run(self._stage.pod(name, shape))
 
         def missing() -> list[str]:
-            phases = self._phases()
+            phases = self._sightings.phases()
             return [f"pod {name} fits a card" for name in names if phases.get(name) != "Running"]
 
         self._until(time.monotonic() + _GONE_WITHIN_S, missing)
 
-    def _phases(self) -> dict[str, str]:
-        pods = self._cluster.objects(plural(PODS), NAMESPACE)
-        return {pod["metadata"]["name"]: pod["status"].get("phase", "") for pod in pods}
-
     def _until(self, deadline: float, left: Callable[[], list[str]]) -> None:
+        began = time.monotonic()
         while found := left():
             if time.monotonic() > deadline:
                 raise Unsettled("not in time: " + "; ".join(found))
+            if time.monotonic() - began > _LONG_S:
+                self._verdict.slow = found
             time.sleep(0.1)
 
 

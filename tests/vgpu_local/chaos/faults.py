@@ -1,6 +1,7 @@
 """What goes wrong during a campaign: a schedule made from the seed, and who carries it out.
 
 Every entry counts only if it really hurt: an API fault that befell no request was not injected.
+Where too few did, more are struck until there are enough, or the time for that is over.
 """
 
 from __future__ import annotations
@@ -9,28 +10,47 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
-from vgpu_local.apiserver.faults import Fault
+from vgpu_local.apiserver.faults import Action, Fault
+from vgpu_local.apiserver.watches import Break
+from vgpu_local.chaos.leader import LEASES, holder_of, live_leader
 from vgpu_local.chaos.supervisor import Supervisor
 from vgpu_local.cluster import LocalCluster
 
-_RESOURCES = (
-    "*",
-    "*",
-    "*",
-    "pods",
-    "pods/binding",
-    "vgpuclaims.vgpu.dev",
-    "vgpuclaims.vgpu.dev/status",
-    "vgpuclaims.vgpu.dev/status",
-    "gpudevices.vgpu.dev/status",
-    "leases.coordination.k8s.io",
+# How often, whose, which verb, which resource: requests that are made all the time.
+_REQUESTS: tuple[tuple[int, str, str, str], ...] = (
+    (6, "leader", "patch", "vgpuclaims.vgpu.dev/status"),
+    (3, "leader", "patch", "vgpuclaims.vgpu.dev"),
+    (3, "leader", "create", "vgpuclaims.vgpu.dev"),
+    (2, "leader", "get", "vgpuclaims.vgpu.dev"),
+    (4, "leader", "create", "pods/binding"),
+    (2, "leader", "get", "pods"),
+    (1, "leader", "patch", "pods/status"),
+    (2, "leader", "patch", "gpudevices.vgpu.dev/status"),
+    (2, "leader", "*", LEASES),
+    (3, "leader", "*", "*"),
+    (2, "operator", "list", "*"),
+    (2, "operator", "watch", "*"),
+    (2, "operator", "*", "*"),
+    (6, "agent", "patch", "vgpuclaims.vgpu.dev/status"),
+    (1, "agent", "patch", "gpudevices.vgpu.dev/status"),
+    (2, "agent", "list", "*"),
+    (3, "agent", "watch", "*"),
+    (3, "agent", "*", "*"),
+    (3, "", "create", "pods"),
+    (2, "", "delete", "pods"),
+    (3, "", "update", "pods/status"),
+    (3, "", "get", "pods"),
+    (6, "", "*", "*"),
 )
 _CODES = (409, 422, 429, 500, 503, 504)
 _WATCHED = ("pods", "vgpuclaims.vgpu.dev", "gpudevices.vgpu.dev", "nodes", "*")
-_OUTAGES = 2
+_API_FAULTS = 60
+_MORE_EVERY_S = 0.15
+_LEADER_WITHIN_S = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,136 +68,241 @@ class Blow:
     strike: Callable[[], None]
 
 
+Maker = Callable[[random.Random, float], Blow]
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How long and how much a cluster is hurt.
+
+    Attributes:
+        lasts_s: the time over which the schedule is spread.
+        enough: so many that hurt must there be.
+        more_s: for so long after the schedule more are struck where there are fewer.
+        lease_s: of the operators' Lease.
+    """
+
+    lasts_s: float
+    enough: int
+    more_s: float
+    lease_s: float
+
+
 class Injector:
     """Strikes a cluster as the seed says.
 
     Attributes:
-        kills: how many processes were killed, stopped or restarted, streams broken, servers
-            restarted.
+        log: what was struck, with its time.
+        missed: what had to be struck and could not be.
     """
 
     def __init__(
-        self, cluster: LocalCluster, supervisor: Supervisor, chance: random.Random, *, lasts: float
+        self, cluster: LocalCluster, supervisor: Supervisor, chance: random.Random, terms: Terms
     ) -> None:
-        self.kills = 0
         self.log: list[str] = []
+        self.missed: list[str] = []
         self._cluster = cluster
         self._supervisor = supervisor
+        self._chance = chance
+        self._terms = terms
         self._armed: list[Fault] = []
-        self._later: list[threading.Timer] = []
-        self._users = [daemon.name for daemon in (*cluster.operators, *cluster.agents.values())]
-        makers = (
-            (85, self._api_fault),
-            (8, self._broken_watch),
-            (5, self._killed_operator),
-            (2, self._stopped_operator),
-            (5, self._killed_agent),
-            (2, self._stopped_agent),
-            (3, self._restarted_kubelet),
-            (_OUTAGES, self._restarted_server),
+        self._later: list[threading.Thread] = []
+        self._lock = threading.Lock()
+        self._struck = 0
+        self._operators = [daemon.name for daemon in cluster.operators]
+        self._agents = [daemon.name for daemon in cluster.agents.values()]
+        # How often, and in which part of the time: without a leader little else goes on.
+        makers: tuple[tuple[int, float, float, Maker], ...] = (
+            (_API_FAULTS, 0.03, 1.0, self._api_fault),
+            (8, 0.03, 1.0, self._broken_watch),
+            (1, 0.03, 0.5, self._killed_operator),
+            (1, 0.5, 1.0, self._killed_operator),
+            (1, 0.03, 1.0, self._ended_operator),
+            (1, 0.03, 1.0, self._stopped_operator),
+            (1, 0.15, 0.3, self._stopped_leader),
+            (1, 0.65, 0.8, self._leader_without_lease),
+            (4, 0.03, 1.0, self._killed_agent),
+            (1, 0.03, 1.0, self._ended_agent),
+            (2, 0.03, 1.0, self._stopped_agent),
+            (3, 0.03, 1.0, self._restarted_kubelet),
+            (2, 0.03, 1.0, self._restarted_server),
         )
-        self.blows = sorted(
+        self._blows = sorted(
             (
-                make(chance, chance.uniform(0.5, lasts))
-                for times, make in makers
+                make(chance, chance.uniform(first, last) * terms.lasts_s)
+                for times, first, last, make in makers
                 for _ in range(times)
             ),
             key=lambda blow: blow.at,
         )
 
     def run(self) -> None:
-        """Strike every blow at its time; returns after the last."""
+        """Strike every blow at its time, and more where too few hurt; returns after the last."""
         began = time.monotonic()
-        for blow in self.blows:
+        for blow in self._blows:
             time.sleep(max(0.0, began + blow.at - time.monotonic()))
-            self.log.append(f"{time.time():.3f} {blow.what}")
-            blow.strike()
+            self._strike(blow)
+        more, until = self._more(), began + self._terms.lasts_s + self._terms.more_s
+        while self.injected < self._terms.enough and time.monotonic() < until:
+            self._strike(next(more))
+            time.sleep(_MORE_EVERY_S)
 
     def end(self) -> None:
         """Nothing goes wrong from now on, and everything that was hurt is well again."""
-        for timer in self._later:
-            timer.join()
-        self.befell = sum(self._cluster.server.faults.count(fault) > 0 for fault in self._armed)
+        while self._later:  # one may have begun another
+            self._later.pop().join()
+        with self._lock:
+            self._struck = self._struck + self._befallen()
+            self._armed.clear()
         self._cluster.server.faults.clear()
         self._supervisor.mend()
 
     @property
     def injected(self) -> int:
-        """How many blows have hurt; complete after `end`."""
-        return self.kills + self.befell
+        """How many blows have hurt by now."""
+        with self._lock:
+            return self._struck + self._befallen()
+
+    def _befallen(self) -> int:
+        return sum(self._cluster.server.faults.count(fault) > 0 for fault in self._armed)
+
+    def _strike(self, blow: Blow) -> None:
+        self.log.append(f"{time.time():.3f} {blow.what}")
+        blow.strike()
+
+    def _more(self) -> Iterator[Blow]:
+        # Those that end at once: what lasts would keep the others from hurting.
+        while True:
+            make = self._chance.choices((self._api_fault, self._broken_watch), (4, 1))[0]
+            yield make(self._chance, 0.0)
+
+    def _hurt(self, times: int = 1) -> None:
+        with self._lock:
+            self._struck += times
+
+    def _arm(self, fault: Fault) -> None:
+        with self._lock:
+            self._armed.append(self._cluster.server.faults.add(fault))
 
     # The kinds.
 
     def _api_fault(self, chance: random.Random, at: float) -> Blow:
-        user = chance.choice(self._users) if chance.random() < 0.8 else ""
-        if chance.random() < 0.5:
-            user = user.replace("operator-1", "operator-0")
-        fault = Fault(
-            action=chance.choices(("status", "delay", "lost", "refuse"), (4, 2, 3, 2))[0],
-            verb=chance.choice(("*", "*", "update", "patch", "create", "get")),
-            resource=chance.choice(_RESOURCES),
-            user=user,
-            times=chance.choice((2, 5, 10, 20)),
-            share=chance.choice((0.3, 0.6, 1.0)),
-            code=chance.choice(_CODES),
-            seconds=chance.choice((0.1, 0.5, 1.5)),
-        )
+        _, who, verb, resource = chance.choices(_REQUESTS, [row[0] for row in _REQUESTS])[0]
+        actions: tuple[Action, ...] = ("status", "delay", "lost", "refuse")
+        if verb == "watch":
+            actions = ("status", "delay", "refuse", "drop", "gone")
+        fixed: dict[str, Any] = {
+            "action": chance.choice(actions),
+            "verb": verb,
+            "resource": resource,
+            "times": chance.choice((2, 5, 10, 20)),
+            "share": chance.choice((0.3, 0.6, 1.0)),
+            "code": chance.choice(_CODES),
+            "seconds": chance.choice((0.1, 0.5, 1.5)),
+            "after": chance.choice((0, 1, 5)),
+        }
+        users = {"agent": chance.choice(self._agents), "operator": chance.choice(self._operators)}
+        user = users.get(who, "")
 
         def strike() -> None:
-            self._armed.append(self._cluster.server.faults.add(fault))
+            holder = holder_of(self._cluster) if who == "leader" else None
+            self._arm(Fault(**fixed, user=holder.name if holder is not None else user))
 
-        return Blow(at, str(fault), strike)
+        said = ", ".join(f"{key} {value}" for key, value in fixed.items())
+        return Blow(at, f"API: {who or 'anybody'}, {said}", strike)
 
     def _broken_watch(self, chance: random.Random, at: float) -> Blow:
         resource = chance.choice(_WATCHED)
         frozen_s = chance.uniform(0.5, 4) if chance.random() < 0.4 else 0.0
-        how = "freeze" if frozen_s else chance.choice(("drop", "gone"))
+        how: Break = "freeze" if frozen_s else chance.choice(("drop", "gone"))
 
         def strike() -> None:
             server = self._cluster.server
-            self.kills += bool(server.break_watches(resource, how))  # type: ignore[arg-type]
+            self._hurt(bool(server.break_watches(resource, how)))
             if frozen_s:  # then the network says that nobody is there
                 self._in(frozen_s, lambda: server.break_watches(resource, "drop"))
 
-        return Blow(at, f"watches of {resource}: {how}", strike)
+        return Blow(at, f"watches of {resource}: {how} {frozen_s:.1f} s", strike)
 
     def _killed_operator(self, chance: random.Random, at: float) -> Blow:
-        number, away_s = chance.randrange(len(self._cluster.operators)), chance.uniform(0, 2)
-        return self._killed(self._cluster.operators[number].name, away_s, at)
+        return self._killed(chance.choice(self._operators), chance.uniform(0, 2), at)
 
     def _killed_agent(self, chance: random.Random, at: float) -> Blow:
-        node, away_s = chance.choice(sorted(self._cluster.agents)), chance.uniform(0, 2)
-        return self._killed(self._cluster.agents[node].name, away_s, at)
+        return self._killed(chance.choice(self._agents), chance.uniform(0, 2), at)
 
     def _killed(self, name: str, away_s: float, at: float) -> Blow:
         def strike() -> None:
-            self.kills += self._supervisor.kill(name, away_s=away_s)
+            self._hurt(self._supervisor.kill(name, away_s=away_s))
 
         return Blow(at, f"{name} killed, away for {away_s:.1f} s", strike)
 
+    def _ended_operator(self, chance: random.Random, at: float) -> Blow:
+        return self._ended(chance.choice(self._operators), chance.uniform(0, 1), at)
+
+    def _ended_agent(self, chance: random.Random, at: float) -> Blow:
+        return self._ended(chance.choice(self._agents), chance.uniform(0, 1), at)
+
+    def _ended(self, name: str, away_s: float, at: float) -> Blow:
+        def strike() -> None:
+            self._hurt(self._supervisor.ask_to_end(name, away_s=away_s))
+
+        return Blow(at, f"{name} asked to end, away for {away_s:.1f} s", strike)
+
     def _stopped_operator(self, chance: random.Random, at: float) -> Blow:
-        number = chance.randrange(len(self._cluster.operators))
-        return self._stopped(self._cluster.operators[number].name, chance.uniform(0.5, 6), at)
+        name, for_s = chance.choice(self._operators), chance.uniform(0.5, 2 * self._terms.lease_s)
+        return Blow(at, f"{name} stopped for {for_s:.1f} s", lambda: self._stop(name, for_s))
 
     def _stopped_agent(self, chance: random.Random, at: float) -> Blow:
-        node = chance.choice(sorted(self._cluster.agents))
-        return self._stopped(self._cluster.agents[node].name, chance.uniform(0.5, 5), at)
+        name, for_s = chance.choice(self._agents), chance.uniform(0.5, 5)
+        return Blow(at, f"{name} stopped for {for_s:.1f} s", lambda: self._stop(name, for_s))
 
-    def _stopped(self, name: str, for_s: float, at: float) -> Blow:
+    def _stop(self, name: str, for_s: float) -> None:
         daemon = self._supervisor.daemon(name)
+        self._hurt()
+        daemon.signal(signal.SIGSTOP)
+        self._in(for_s, lambda: daemon.signal(signal.SIGCONT))
 
-        def strike() -> None:
-            self.kills += 1
-            daemon.signal(signal.SIGSTOP)
-            self._in(for_s, lambda: daemon.signal(signal.SIGCONT))
+    def _stopped_leader(self, chance: random.Random, at: float) -> Blow:
+        for_s = 2 * self._terms.lease_s  # as 30 s are to a lease of 15 s
+        what = f"the leader stopped for {for_s:.1f} s"
+        return Blow(at, what, lambda: self._to_leader(what, lambda name: self._stop(name, for_s)))
 
-        return Blow(at, f"{name} stopped for {for_s:.1f} s", strike)
+    def _leader_without_lease(self, chance: random.Random, at: float) -> Blow:
+        for_s = self._terms.lease_s * chance.uniform(1.0, 1.5)
+        action: Action = chance.choice(("refuse", "lost", "status"))
+        what = f"the leader cut off from the Lease for {for_s:.1f} s: {action}"
+
+        def cut(name: str) -> None:
+            fault = Fault(action=action, resource=LEASES, user=name, times=None)
+            self._arm(fault)
+            self._in(for_s, lambda: self._disarm(fault))
+
+        return Blow(at, what, lambda: self._to_leader(what, cut))
+
+    def _disarm(self, fault: Fault) -> None:
+        with self._lock:
+            self._struck += self._cluster.server.faults.count(fault) > 0
+            self._armed = [armed for armed in self._armed if armed is not fault]
+        self._cluster.server.faults.remove(fault)
+
+    def _to_leader(self, what: str, strike: Callable[[str], None]) -> None:
+        """Strike the leader as soon as there is one; other blows go on meanwhile."""
+
+        def work() -> None:
+            name = live_leader(self._cluster, within_s=_LEADER_WITHIN_S)
+            if name is None:
+                self.missed.append(f"nobody led for {_LEADER_WITHIN_S:.0f} s: {what}")
+                return
+            self.log.append(f"{time.time():.3f} {name} leads: {what}")
+            strike(name)
+
+        self._in(0, work)
 
     def _restarted_kubelet(self, chance: random.Random, at: float) -> Blow:
         node = chance.choice(sorted(self._cluster.kubelets))
 
         def strike() -> None:
-            self.kills += 1
+            self._hurt()
             self._cluster.restart_kubelet(node)
 
         return Blow(at, f"kubelet of {node} restarted", strike)
@@ -186,7 +311,7 @@ class Injector:
         down_s = chance.uniform(0.1, 1.5)
 
         def strike() -> None:
-            self.kills += 1
+            self._hurt()
             self._cluster.server.restart(down_for=down_s)
 
         return Blow(at, f"API server restarted, down for {down_s:.1f} s", strike)
@@ -195,8 +320,3 @@ class Injector:
         timer = threading.Timer(seconds, what)
         self._later.append(timer)
         timer.start()
-
-
-def in_words(blows: Sequence[Blow]) -> str:
-    """The schedule, a line a blow."""
-    return "\n".join(f"{blow.at:6.2f} {blow.what}" for blow in blows)

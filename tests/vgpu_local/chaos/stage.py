@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,10 @@ from vgpu_client.errors import AlreadyExists, ApiError, ClientError, Forbidden, 
 from vgpu_client.transport import Object
 from vgpu_local.chaos import pods
 from vgpu_local.chaos.pods import NAMESPACE, Shape
+from vgpu_local.chaos.sightings import Sightings
 
 _AGAIN_S = 0.15
-_LOOK_S = 0.5
+_LOOK_S = 0.05
 _INJECTED = "injected fault"
 
 
@@ -30,15 +33,19 @@ class Stage:
         claims: the same.
         staying: names of pods that must run in the end.
         hopeless: names of pods that fit nowhere and must not run.
+        sightings: what there is.
+        enough: set when no new fault comes any more, so that stories may come to their ends.
         findings: what was refused and should not have been.
     """
 
-    def __init__(self, api: Api, witness: Path) -> None:
+    def __init__(self, api: Api, sightings: Sightings, witness: Path) -> None:
         self.pods = 0
         self.claims = 0
         self.staying: set[str] = set()
         self.hopeless: set[str] = set()
         self.findings: list[str] = []
+        self.sightings = sightings
+        self.enough = threading.Event()
         self._api = api
         self._witness = witness
 
@@ -62,7 +69,7 @@ class Stage:
         self.claims += 1
         return str(created["metadata"]["uid"])
 
-    async def edit(self, resource: Resource, name: str, changes: dict[str, Any]) -> bool:
+    async def edit(self, resource: Resource, name: str, changes: Mapping[str, Any]) -> bool:
         """Change an object; False where it is not there or may not be changed so."""
         while True:
             try:
@@ -86,24 +93,30 @@ class Stage:
             except ClientError:
                 await asyncio.sleep(_AGAIN_S)
 
-    async def gone(self, resource: Resource, name: str, uid: str) -> None:
-        """Wait until there is no such object any more."""
+    async def gone(self, name: str, uid: str) -> None:
+        """Wait until there is no such pod any more."""
         while True:
-            found = await self.read(resource, name)
-            if found is None or found["metadata"]["uid"] != uid:
+            seen = self.sightings.pod(name)
+            if seen is None or seen.uid != uid:
                 return
-            await asyncio.sleep(_AGAIN_S)
-
-    async def runs(self, name: str) -> bool:
-        """Wait until a pod runs (True), or a kubelet has refused to admit it (False)."""
-        while True:
-            found = await self.read(PODS, name)
-            status = found.get("status", {}) if found else {}
-            if status.get("phase") == "Running":
-                return True
-            if status.get("reason") == "UnexpectedAdmissionError":
-                return False
             await asyncio.sleep(_LOOK_S)
+
+    async def runs(self, name: str, *, within: float = float("inf")) -> bool:
+        """Wait until a pod runs or has run (True).
+
+        False if a kubelet has refused to admit it, or it did not come to run within so many
+        seconds.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + within
+        while loop.time() < deadline:
+            seen = self.sightings.pod(name)
+            if seen is not None and seen.reason == "UnexpectedAdmissionError":
+                return False
+            if seen is not None and seen.phase not in ("", "Pending"):
+                return True
+            await asyncio.sleep(_LOOK_S)
+        return False
 
     async def read(self, resource: Resource, name: str) -> Object | None:
         """The object, if there is one."""

@@ -6,6 +6,7 @@ finding.
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
 import time
@@ -14,7 +15,11 @@ from collections.abc import Iterable
 from vgpu_local.daemon import Daemon, DaemonDied
 
 _LOOK_S = 0.1
+_AGAIN_S = 0.3
+_ENDS_WITHIN_S = 30.0
 _LEASE_LOST = ("LeadershipLost", "LeaseLost")
+# The latter where the program had just begun and did not listen to signals yet.
+_IN_ORDER = (" ended with 0:", f" ended with {-signal.SIGTERM}:")
 
 
 class Supervisor:
@@ -27,7 +32,10 @@ class Supervisor:
     def __init__(self, daemons: Iterable[Daemon]) -> None:
         self.findings: list[str] = []
         self._daemons = {daemon.name: daemon for daemon in daemons}
-        self._due: dict[str, float] = {}  # when a killed one starts again
+        self._due: dict[str, float] = {}  # when one that has ended starts again
+        self._asked: dict[
+            str, tuple[float, float]
+        ] = {}  # to end: until when, and away for how long
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="supervisor", daemon=True)
@@ -50,9 +58,24 @@ class Supervisor:
         with self._lock:
             if name in self._due:
                 return False
+            self._asked.pop(name, None)
             self._daemons[name].kill()
             self._due[name] = time.monotonic() + away_s
             return True
+
+    def ask_to_end(self, name: str, *, away_s: float) -> bool:
+        """Let a process end in order, to be started again later; False if it is away already."""
+        with self._lock:
+            if name in self._due or name in self._asked:
+                return False
+            self._asked[name] = (time.monotonic() + _ENDS_WITHIN_S, away_s)
+            self._daemons[name].signal(signal.SIGTERM)
+            return True
+
+    def is_up(self, name: str) -> bool:
+        """Whether a process is neither away nor about to end."""
+        with self._lock:
+            return name not in self._due and name not in self._asked
 
     def mend(self) -> None:
         """Start everything that is away, wake everything that is stopped."""
@@ -79,12 +102,19 @@ class Supervisor:
         for name, daemon in self._daemons.items():
             if name in self._due:
                 continue
+            until, away_s = self._asked.get(name, (math.inf, _AGAIN_S))
             try:
                 daemon.check()
             except DaemonDied as error:
-                if not any(word in str(error) for word in _LEASE_LOST):
+                was_asked = self._asked.pop(name, None) is not None
+                fine = (*_LEASE_LOST, *_IN_ORDER) if was_asked else _LEASE_LOST
+                if not any(word in str(error) for word in fine):
                     self.findings.append(str(error))
-                self._due[name] = now + 0.3
+                self._due[name] = now + away_s
+            else:
+                if now > until:
+                    self.findings.append(f"{name} was asked to end and did not")
+                    daemon.kill()
 
     def _restart(self, name: str) -> None:
         self._due.pop(name, None)

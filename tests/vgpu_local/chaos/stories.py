@@ -1,0 +1,233 @@
+"""Stories: each the life of a few pods and claims, as a coroutine on a stage.
+
+Whatever in a story is left to chance is drawn when it is made, so that it follows from the seed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from vgpu_api.resources import PODS, VGPU_CLAIMS
+from vgpu_local.chaos.pods import CORES, COUNT, MEMORY, PERCENT, Box, Limits, Shape, claim, one
+from vgpu_local.chaos.stage import Stage
+
+STAYING = 20
+"""Pods that stay: so small that they fit together wherever they are put (see `small`)."""
+
+Story = Callable[[Stage], Awaitable[None]]
+
+_STUBBORN = "trap '' TERM; while :; do sleep 1; done"
+
+
+def _slice(chance: random.Random) -> Limits:
+    memory = {MEMORY: chance.choice((500, 2000, 4096, 8000, 12000))}
+    if chance.random() < 0.2:
+        memory = {PERCENT: chance.choice((5, 25, 50))}
+    cores = {CORES: chance.choice((5, 20, 50))} if chance.random() < 0.6 else {}
+    return {COUNT: 2 if chance.random() < 0.2 else 1, **memory, **cores}
+
+
+def any_shape(chance: random.Random) -> Shape:
+    """Any of the shapes that ask in HAMi's words."""
+    kind = chance.choices(
+        ("slice", "exclusive", "two", "init", "sidecar"), weights=(10, 2, 3, 3, 2)
+    )[0]
+    if kind == "exclusive":
+        return one({COUNT: 1, **({CORES: 100} if chance.random() < 0.5 else {})})
+    main = Box("main", _slice(chance))
+    if kind == "two":
+        return Shape((main, Box("second", _slice(chance))))
+    if kind == "init":
+        return Shape((Box("prepare", _slice(chance), "exit 0", "init"), main))
+    if kind == "sidecar":
+        return Shape((Box("beside", _slice(chance), kind="sidecar"), main))
+    return Shape((main,))
+
+
+def small(chance: random.Random) -> Limits:
+    """Twenty of these fit on six cards of 16 GiB, 100 % and ten slots in any order.
+
+    A card refuses one only with 10 slots, over 14 GiB (seven of them) or over 90 % taken, so that
+    twenty fill two cards at most.
+    """
+    return {COUNT: 1, MEMORY: chance.choice((500, 1000, 2000)), CORES: chance.choice((1, 5, 10))}
+
+
+def requests(chance: random.Random) -> list[Mapping[str, Any]]:
+    """What a claim of a user asks for."""
+    memory: Mapping[str, Any] = {"memory": chance.choice(("500Mi", "3Gi", "8Gi"))}
+    if chance.random() < 0.2:
+        memory = {"memoryPercent": chance.choice((10, 50))}
+    return [{**memory, "cores": chance.choice((0, 10, 40)), "count": chance.choice((1, 1, 2))}]
+
+
+def comes_and_goes(chance: random.Random, name: str) -> Story:
+    """Goes at a random moment: waiting, decided, bound, starting or running."""
+    shape = any_shape(chance)
+    if chance.random() < 0.2:
+        shape = shape.ending(_STUBBORN)
+    life, force = chance.uniform(0.1, 5), chance.random() < 0.3
+    label = chance.random() < 0.3
+
+    async def story(stage: Stage) -> None:
+        uid = await stage.pod(name, shape)
+        await asyncio.sleep(life / 2)
+        if label:
+            await stage.edit(PODS, name, {"metadata": {"labels": {"edited": "yes"}}})
+        await asyncio.sleep(life / 2)
+        await stage.delete(PODS, name, force=force)
+        await stage.gone(name, uid)
+
+    return story
+
+
+def runs_and_goes(chance: random.Random, name: str) -> Story:
+    """Goes a while after it came to run, or because that took too long."""
+    shape = any_shape(chance)
+    if chance.random() < 0.2:
+        shape = shape.ending(_STUBBORN)
+    patience, life = chance.uniform(6, 20), chance.uniform(0.1, 2)
+    force = chance.random() < 0.3
+
+    async def story(stage: Stage) -> None:
+        uid = await stage.pod(name, shape)
+        if await stage.runs(name, within=patience):
+            await asyncio.sleep(life)
+        await stage.delete(PODS, name, force=force)
+        await stage.gone(name, uid)
+
+    return story
+
+
+def ends_by_itself(chance: random.Random, name: str) -> Story:
+    """Ends well or badly, and is deleted some time after or before that."""
+    code, after = chance.choice((0, 1)), chance.choice((0, 0.3, 1))
+    shape = any_shape(chance).ending(f"sleep {after}; exit {code}")
+    if code and chance.random() < 0.5:
+        shape = Shape(shape.boxes, restart="OnFailure")
+    waits, stays_on = chance.random() < 0.7, chance.uniform(0.5, 4)
+
+    async def story(stage: Stage) -> None:
+        await stage.pod(name, shape)
+        if waits:
+            await stage.runs(name, within=8)
+        await asyncio.sleep(stays_on)
+        await stage.delete(PODS, name)
+
+    return story
+
+
+def replica_of_a_set(chance: random.Random, name: str) -> Story:
+    """Comes again under its name as soon as it is gone, as a StatefulSet's pod does."""
+    shape, lives = any_shape(chance), [chance.uniform(0.1, 3) for _ in range(4)]
+    force = chance.random() < 0.5
+
+    async def story(stage: Stage) -> None:
+        for life in lives:
+            uid = await stage.pod(name, shape)
+            await asyncio.sleep(life)
+            await stage.delete(PODS, name, force=force)
+            await stage.gone(name, uid)
+
+    return story
+
+
+def claim_and_pod(chance: random.Random, name: str) -> Story:
+    """A user's claim and its pod; either goes first."""
+    wanted = claim(name, requests(chance), immediate=chance.random() < 0.5)
+    shape = one({}, claim=name)
+    claim_goes_first, force = chance.random() < 0.4, chance.random() < 0.3
+    before, life = chance.uniform(0, 1), chance.uniform(0.2, 3)
+    waits = chance.random() < 0.6
+
+    async def story(stage: Stage) -> None:
+        await stage.claim(wanted)
+        await asyncio.sleep(before)
+        await stage.pod(f"{name}-pod", shape)
+        if waits:
+            await stage.runs(f"{name}-pod", within=8)
+        await asyncio.sleep(life)
+        if claim_goes_first:
+            await stage.delete(VGPU_CLAIMS, name)
+            await asyncio.sleep(0.3)
+        await stage.delete(PODS, f"{name}-pod", force=force)
+        if not claim_goes_first:
+            await stage.delete(VGPU_CLAIMS, name)
+
+    return story
+
+
+def claim_in_turns(chance: random.Random, name: str) -> Story:
+    """Two pods want one claim: one after the other gets it."""
+    wanted = claim(name, requests(chance), immediate=chance.random() < 0.5)
+    life = chance.uniform(0.2, 3)
+
+    async def story(stage: Stage) -> None:
+        await stage.claim(wanted)
+        await stage.pod(f"{name}-a", one({}, claim=name))
+        await stage.pod(f"{name}-b", one({}, claim=name))
+        await asyncio.sleep(life)
+        await stage.delete(PODS, f"{name}-a")
+        await stage.runs(f"{name}-b", within=6)
+        await asyncio.sleep(life)
+        await stage.delete(PODS, f"{name}-b")
+        await stage.delete(VGPU_CLAIMS, name)
+
+    return story
+
+
+def template(chance: random.Random, name: str) -> Story:
+    """A claim that is copied for each of three pods."""
+    wanted, lives = claim(name, requests(chance)), [chance.uniform(0.2, 4) for _ in range(3)]
+
+    async def story(stage: Stage) -> None:
+        await stage.claim(wanted)
+        for number, life in enumerate(lives):
+            await stage.pod(f"{name}-{number}", one({}, template=name))
+            await asyncio.sleep(life / 3)
+        await stage.runs(f"{name}-2", within=6)
+        for number in range(len(lives)):
+            await stage.delete(PODS, f"{name}-{number}")
+        await stage.delete(VGPU_CLAIMS, name)
+
+    return story
+
+
+def fits_nowhere(chance: random.Random, name: str) -> Story:
+    """Must never get a node."""
+    limits = chance.choice(({COUNT: 1, MEMORY: 200_000}, {COUNT: 3}, {COUNT: 2, MEMORY: 82_000}))
+
+    async def story(stage: Stage) -> None:
+        stage.hopeless.add(name)
+        await stage.pod(name, one(limits))
+
+    return story
+
+
+def nobody_schedules(chance: random.Random, name: str) -> Story:
+    """Its cards are reserved, and no Filter ever asks about them."""
+    limits, life = small(chance), chance.uniform(0.5, 4)
+
+    async def story(stage: Stage) -> None:
+        await stage.pod(name, one(limits, scheduler="nobody"))
+        await asyncio.sleep(life)
+        await stage.delete(PODS, name)
+
+    return story
+
+
+def stays(chance: random.Random, name: str) -> Story:
+    """Made again by its controller when a kubelet whose plugin was away would not have it."""
+    limits = small(chance)
+
+    async def story(stage: Stage) -> None:
+        stage.staying.add(name)
+        await stage.pod(name, one(limits))
+        while not await stage.runs(name):
+            await stage.delete(PODS, name, force=True)
+            await stage.pod(name, one(limits))
+
+    return story
