@@ -288,6 +288,7 @@ def a_card(
     memory_mib: int = T4_MIB,
     healthy: bool = True,
     cordoned: bool = False,
+    duplicate: bool = False,
     links: Mapping[str, int] | None = None,
 ) -> Card:
     """A card as placement sees it."""
@@ -303,7 +304,8 @@ def a_card(
         slots=slots,
         cores=cores,
         memory_mib=memory_mib,
-        healthy=healthy,
+        healthy=healthy and not duplicate,
+        duplicate=duplicate,
         cordoned=cordoned,
         links=tuple(sorted((links or {}).items())),
     )

@@ -231,6 +231,8 @@ def pair(one: Card, other: Card) -> int:
 
 
 def kind_reason(card: Card, request: RequestAsk) -> str:
+    if card.duplicate:
+        return "CardUuidDuplicate"
     if not card.healthy:
         return "CardNotHealth"
     if card.cordoned:

@@ -15,6 +15,7 @@ class Reason(StrEnum):
     """One way in which a card, a node or a request can be refused."""
 
     # A card (in the order of the checks).
+    CARD_UUID_DUPLICATE = "CardUuidDuplicate"  # ours: HAMi does not notice
     CARD_NOT_HEALTHY = "CardNotHealth"
     CARD_CORDONED = "CardCordoned"
     CARD_TYPE_MISMATCH = "CardTypeMismatch"

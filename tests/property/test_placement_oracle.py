@@ -32,6 +32,7 @@ facts = st.fixed_dictionaries(
         "cores": st.sampled_from((0, 50, 100, 200)),
         "memory_mib": st.sampled_from((50, 16_000, 40_000)),
         "healthy": st.sampled_from((True, True, True, False)),
+        "duplicate": st.sampled_from((False, False, False, False, True)),
         "cordoned": st.sampled_from((False, False, False, True)),
     }
 )

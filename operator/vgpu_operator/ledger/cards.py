@@ -41,6 +41,7 @@ def card_of(
         cores=given.cores,
         memory_mib=given.memory_mib,
         healthy=is_healthy(device) and not duplicate,
+        duplicate=duplicate,
         cordoned=spec.cordoned or status.uuid in cordoned_on_node,
         links=tuple(sorted((link.peer, link.score) for link in status.links)),
     )

@@ -27,6 +27,7 @@ class Card:
         cores: Percent of compute that may be given away.
         memory_mib: MiB that may be given away.
         healthy: It works and may be given.
+        duplicate: Another object claims its UUID, so nobody knows where it is.
         cordoned: Nothing new on it.
         links: (UUID of another card of the node, how well the two are connected), sorted.
     """
@@ -45,12 +46,14 @@ class Card:
     healthy: bool
     cordoned: bool
     links: tuple[tuple[str, int], ...] = ()
+    duplicate: bool = False
 
     @property
     def kind(self) -> tuple[object, ...]:
         """Equal for cards that differ only in links and in where they are."""
         return (
-            *(self.vendor, self.model, self.mode, self.healthy, self.cordoned),
+            *(self.vendor, self.model, self.mode),
+            *(self.healthy, self.duplicate, self.cordoned),
             *(self.slots, self.cores, self.memory_mib),
         )
 

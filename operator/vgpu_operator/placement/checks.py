@@ -17,6 +17,8 @@ from vgpu_operator.placement.quota import Charge
 
 def refusal_of_kind(columns: Columns, card: int, request: RequestAsk) -> Reason | None:
     """Checks 1 to 3: whether the card is in order and of the kind asked for."""
+    if columns.duplicate[card]:  # ours, before HAMi's first: nobody knows where the card is
+        return Reason.CARD_UUID_DUPLICATE
     if not columns.healthy[card]:
         return Reason.CARD_NOT_HEALTHY
     if columns.cordoned[card]:

@@ -24,9 +24,9 @@ _REQUESTS_KEPT = 4096
 class Columns:
     """Cards and nodes by number. Numbers of what was removed are used again.
 
-    Per card: `name uuid index vendor model mode numa slots cores memory healthy cordoned`, `links`
-    (by UUID), the amounts in use `slots_used cores_used memory_used`, and `node_of` (the node's
-    number), and `kind`: equal for cards that differ only in use, links and place.
+    Per card: `name uuid index vendor model mode numa slots cores memory healthy duplicate
+    cordoned`, `links` (by UUID), the amounts in use `slots_used cores_used memory_used`, and
+    `node_of` (the node's number), and `kind`: equal for cards that differ only in use, links and place.
     Per node: `node_name node_cards` (cards by index, then UUID) `node_ready node_schedulable
     node_policies` (for its cards) `node_policy` (its own place among nodes) and the sums over its
     cards `node_slots node_slots_used` and so on.
@@ -46,6 +46,7 @@ class Columns:
         self.cores: list[int] = []
         self.memory: list[int] = []
         self.healthy: list[bool] = []
+        self.duplicate: list[bool] = []
         self.cordoned: list[bool] = []
         self.links: list[dict[str, int]] = []
         self.kind: list[int] = []
@@ -130,6 +131,7 @@ class Columns:
         self.cores[number] = card.cores
         self.memory[number] = card.memory_mib
         self.healthy[number] = card.healthy
+        self.duplicate[number] = card.duplicate
         self.cordoned[number] = card.cordoned
         self.links[number] = dict(card.links)
         self.kind[number] = self._kinds.setdefault(card.kind, len(self._kinds))
@@ -200,7 +202,7 @@ class Columns:
             for text in (self.uuid, self.vendor, self.model):
                 text.append("")
             self.mode.append("Shared")
-            for flag in (self.healthy, self.cordoned):
+            for flag in (self.healthy, self.duplicate, self.cordoned):
                 flag.append(False)
             self.links.append({})
             for amount in (

@@ -223,7 +223,7 @@ def test_two_devices_of_one_uuid_are_both_marked_and_given_to_nobody_until_one_g
         cluster.wait_for(GPU_DEVICES, marked, is_marked)
     create(cluster, a_pod("waits", a_container(limits=WHOLE)))
     pod = cluster.wait_for(PODS, "waits", lambda _: True)
-    claim(cluster, claim_name(pod), lambda status: reason(status) == "CardNotHealth")
+    claim(cluster, claim_name(pod), lambda status: reason(status) == "CardUuidDuplicate")
     cluster.run(cluster.api.delete(GPU_DEVICES, twin))
     cluster.wait_for(GPU_DEVICES, name, lambda found: not is_marked(found))
     running(cluster, "waits", limit=60)

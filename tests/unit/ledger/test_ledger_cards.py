@@ -145,7 +145,7 @@ def test_a_uuid_under_two_nodes_is_given_to_nobody_until_one_is_gone():
     ledger = a_ledger()
     ledger.apply_node(a_node("node-2"))
     ledger.apply_device(a_device(node="node-2", name="gpu-0.other"))
-    assert a_plan(ledger).text == "2/2 CardNotHealth"
+    assert a_plan(ledger).text == "2/2 CardUuidDuplicate"
     assert ledger.duplicates() == {"gpu-0", "gpu-0.other"}
     ledger.remove_device("gpu-0.other")
     assert a_plan(ledger).node == "node-1"

@@ -38,6 +38,7 @@ USED = {"GPU-0": Use(memory_mib=1000, cores=20, slots=1)}
 @pytest.mark.parametrize(
     ("card", "request_fields", "reason"),
     [
+        ({"duplicate": True}, {}, "CardUuidDuplicate"),
         ({"healthy": False}, {}, "CardNotHealth"),
         ({"cordoned": True}, {}, "CardCordoned"),
         ({"mode": "MPS"}, {"mode": "Shared"}, "CardTypeMismatch"),
