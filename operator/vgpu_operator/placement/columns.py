@@ -26,7 +26,8 @@ class Columns:
 
     Per card: `name uuid index vendor model mode numa slots cores memory healthy duplicate
     cordoned`, `links` (by UUID), the amounts in use `slots_used cores_used memory_used`, and
-    `node_of` (the node's number), and `kind`: equal for cards that differ only in use, links and place.
+    `node_of` (the node's number), and `kind`: equal for cards that differ only in use, links and
+    place.
     Per node: `node_name node_cards` (cards by index, then UUID) `node_ready node_schedulable
     node_policies` (for its cards) `node_policy` (its own place among nodes) and the sums over its
     cards `node_slots node_slots_used` and so on.
