@@ -9,10 +9,12 @@ from __future__ import annotations
 import argparse
 import ipaddress
 import os
+import re
 import secrets
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
 from vgpu_api.config import ClusterConfig, load_cluster_config
@@ -44,6 +46,23 @@ class Tls:
 
 
 @dataclass(frozen=True, slots=True)
+class Issuing:
+    """How certificates are made, where the operator makes them itself.
+
+    Attributes:
+        webhook_service: The Service through which the API server finds the webhooks.
+        extender_service: The one through which kube-scheduler finds the extender.
+        pair_life: How long a certificate lasts; it is renewed after two thirds of it.
+        authority_life: How long an authority lasts.
+    """
+
+    webhook_service: str
+    extender_service: str
+    pair_life: timedelta
+    authority_life: timedelta
+
+
+@dataclass(frozen=True, slots=True)
 class OperatorConfig:
     """Everything that `app.run` needs to know.
 
@@ -51,6 +70,7 @@ class OperatorConfig:
         identity: our name in the Lease; no other process ever has it, a restarted one neither.
         service: the Service through which kube-scheduler finds the extender; None: by other means.
         advertise: the address under which this replica is reached, for that Service.
+        issuing: None where certificates come from files, or extender and webhooks go without.
     """
 
     cluster: ClusterConfig
@@ -64,11 +84,23 @@ class OperatorConfig:
     extender_tls: Tls | None
     service: str | None
     advertise: str | None
+    issuing: Issuing | None
     webhook: Address | None
     webhook_tls: Tls | None
     metrics: Address | None
     liveness: Address | None
     log_level: str
+
+
+def _duration(text: str) -> timedelta:
+    """`90d`, `12h`, `600s`; argparse turns the error into a message that names the argument."""
+    found = re.fullmatch(r"([1-9][0-9]{0,8})([dhs])", text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no duration, such as 90d, 12h or 600s")
+    number, unit = int(found[1]), found[2]
+    return (
+        number * {"d": timedelta(days=1), "h": timedelta(hours=1), "s": timedelta(seconds=1)}[unit]
+    )
 
 
 def parse(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> OperatorConfig:
@@ -99,6 +131,15 @@ def parse(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> 
     option("--extender-client-ca", type=Path, help="only clients of this CA may ask")
     option("--service-name", help="Service without selector that leads to the leader's extender")
     option("--advertise-address", help="IP address of this replica in that Service")
+    option(
+        "--certificates",
+        default="files",
+        choices=("files", "secrets"),
+        help="secrets: issued by the operator and kept in Secrets of its namespace",
+    )
+    option("--certificate-life", type=_duration, default="90d", help="such as 90d, 12h, 600s")
+    option("--authority-life", type=_duration, default="3650d")
+    option("--webhook-service-name", default="vgpu-webhook", help="Service of the webhooks")
     option("--webhook", type=Address.parse, help="host:port of the admission webhooks")
     option("--webhook-cert", type=Path)
     option("--webhook-key", type=Path)
@@ -113,7 +154,19 @@ def parse(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> 
         return None if certificate is None or key is None else Tls(certificate, key, ca)
 
     webhook_tls = tls("webhook", given.webhook_cert, given.webhook_key, None)
-    if given.webhook is not None and webhook_tls is None:
+    issuing = None
+    if given.certificates == "secrets":
+        if given.service_name is None:
+            parser.error("--certificates=secrets needs --service-name: its certificate names it")
+        if given.certificate_life * 6 > given.authority_life:
+            parser.error("--authority-life: at least six times --certificate-life")
+        issuing = Issuing(
+            webhook_service=given.webhook_service_name,
+            extender_service=given.service_name,
+            pair_life=given.certificate_life,
+            authority_life=given.authority_life,
+        )
+    if given.webhook is not None and webhook_tls is None and issuing is None:
         parser.error("--webhook needs --webhook-cert and --webhook-key: webhooks speak HTTPS only")
     if (given.service_name is None) != (given.advertise_address is None):
         parser.error("--service-name and --advertise-address go together")
@@ -137,6 +190,7 @@ def parse(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> 
         ),
         service=given.service_name,
         advertise=given.advertise_address,
+        issuing=issuing,
         webhook=given.webhook,
         webhook_tls=webhook_tls,
         metrics=given.metrics,

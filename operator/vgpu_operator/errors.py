@@ -15,3 +15,7 @@ class NotLeading(OperatorError):
 
 class LeadershipLost(OperatorError):
     """The Lease is gone: the process must end, because another may decide now."""
+
+
+class CertificateUnreadable(OperatorError):
+    """A stored certificate or key is not what it should be; whoever keeps it makes a new one."""

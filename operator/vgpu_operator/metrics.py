@@ -27,3 +27,6 @@ WATCH_RESTARTS = Counter(
 LEADER = Gauge("vgpu_leader", "1 where this replica decides.")
 CLAIMS = Gauge("vgpu_claims", "Claims by namespace and state.", ["namespace", "state"])
 WEBHOOK_REQUESTS = Counter("vgpu_webhook_requests_total", "Admission reviews answered.", ["code"])
+CERTIFICATE_EXPIRY = Gauge(
+    "vgpu_certificate_expiry_timestamp_seconds", "When a certificate ends, as Unix time.", ["name"]
+)

@@ -6,7 +6,7 @@ node=$(printf %s "$NODE_NAME" | md5sum | cut -c1-12)
 template=/etc/vgpu-machine/$NODE_NAME
 [ -e "$template" ] || template=/etc/vgpu-machine/machine.txt
 for library in libcuda.so.1 libnvidia-ml.so.1; do
-  cp "/usr/lib/vgpu/fake/$library" "/var/lib/vgpu-demo/.$library"
+  cp "/usr/lib/vgpu/driver/$library" "/var/lib/vgpu-demo/.$library"
   mv "/var/lib/vgpu-demo/.$library" "/var/lib/vgpu-demo/$library"
 done
 if [ ! -e /var/lib/vgpu-demo/machine ]; then

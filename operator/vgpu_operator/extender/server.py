@@ -15,7 +15,7 @@ import orjson
 from aiohttp import web
 
 from vgpu_api.errors import BadInput
-from vgpu_operator.config import Address, Tls
+from vgpu_operator.config import Address
 from vgpu_operator.errors import NotLeading
 from vgpu_operator.extender.wire import BindRequest, FilterAnswer, FilterRequest
 from vgpu_operator.metrics import EXTENDER_DURATION
@@ -40,9 +40,15 @@ class Verbs(Protocol):
 
 
 class ExtenderServer:
-    """Serves the extender's verbs; `async with` starts and stops it."""
+    """Serves the extender's verbs; `async with` starts and stops it.
 
-    def __init__(self, verbs: Verbs, address: Address, tls: Tls | None) -> None:
+    Args:
+        verbs: What answers.
+        address: Where to listen.
+        tls: What to show of ourselves, and who may ask; None: plain HTTP.
+    """
+
+    def __init__(self, verbs: Verbs, address: Address, tls: ssl.SSLContext | None) -> None:
         self._verbs = verbs
         self._address = address
         self._tls = tls
@@ -54,9 +60,8 @@ class ExtenderServer:
 
     async def __aenter__(self) -> ExtenderServer:
         await self._runner.setup()
-        context = None if self._tls is None else _ssl_context(self._tls)
         site = web.TCPSite(
-            self._runner, self._address.host, self._address.port, ssl_context=context
+            self._runner, self._address.host, self._address.port, ssl_context=self._tls
         )
         await site.start()
         logger.info("the extender listens on %s", site.name)
@@ -101,13 +106,3 @@ def _hung_up(answer: web.Response) -> web.Response:
     """
     answer.force_close()
     return answer
-
-
-def _ssl_context(tls: Tls) -> ssl.SSLContext:
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_cert_chain(tls.certificate, tls.key)
-    if tls.client_ca is not None:
-        context.load_verify_locations(tls.client_ca)
-        context.verify_mode = ssl.CERT_REQUIRED
-    return context

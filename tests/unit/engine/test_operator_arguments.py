@@ -33,6 +33,8 @@ def test_addresses_and_certificates_are_read() -> None:
         (["--extender-cert", "c"], "go together"),
         (["--webhook", "0.0.0.0:1"], "webhooks speak HTTPS only"),
         (["--lease-duration", "soon"], "--lease-duration"),
+        (["--certificates", "secrets"], "needs --service-name"),
+        (["--certificate-life", "90"], "is no duration"),
     ],
 )
 def test_a_wrong_argument_is_refused_with_what_would_be_right(

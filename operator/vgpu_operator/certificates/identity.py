@@ -1,0 +1,162 @@
+"""What a server shows of itself, and can change while it serves.
+
+An `ssl.SSLContext` that is given another pair uses it for every handshake from then on, so a
+renewed certificate costs no restart and drops no connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+import ssl
+import tempfile
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn, Protocol
+
+from cryptography import x509
+
+from vgpu_api.resources import SECRETS
+from vgpu_client.api import Api
+from vgpu_client.errors import ClientError
+from vgpu_operator.certificates import names
+from vgpu_operator.config import Tls
+from vgpu_operator.metrics import CERTIFICATE_EXPIRY
+
+logger = logging.getLogger(__name__)
+
+LOOK_S = 10.0
+RETRY_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """PEM texts: a certificate, its key, and the authorities whose clients are admitted."""
+
+    certificate: bytes
+    key: bytes
+    trust: bytes
+
+
+class Source(Protocol):
+    """Where a pair is kept."""
+
+    async def read(self) -> Material | None:
+        """The pair as it is now; None: there is none yet.
+
+        Raises:
+            ClientError, OSError: It cannot be read.
+        """
+
+
+class InSecret:
+    """A pair that the keeper writes."""
+
+    def __init__(self, api: Api, namespace: str, name: str) -> None:
+        self._api = api
+        self._namespace = namespace
+        self._name = name
+
+    async def read(self) -> Material | None:
+        """The Secret's content."""
+        secret = await self._api.get(SECRETS, self._name, namespace=self._namespace)
+        data = secret.get("data") or {}
+        keys = (names.CERTIFICATE, names.KEY, names.TRUST)
+        if not all(data.get(key) for key in keys):
+            return None
+        return Material(*(base64.b64decode(data[key]) for key in keys))
+
+
+class InFiles:
+    """A pair that somebody else renews: cert-manager, or an administrator."""
+
+    def __init__(self, tls: Tls) -> None:
+        self._tls = tls
+
+    async def read(self) -> Material | None:
+        """The files' content."""
+        tls = self._tls
+        trust = b"" if tls.client_ca is None else tls.client_ca.read_bytes()
+        return Material(tls.certificate.read_bytes(), tls.key.read_bytes(), trust)
+
+
+class Identity:
+    """A server's TLS context, kept up to date.
+
+    Args:
+        name: What it is called in metrics and messages.
+        source: Where its pair is kept.
+        admits_clients: Whether only clients with a certificate of the trusted authorities may ask.
+        sleep: Waits between looks.
+
+    Attributes:
+        context: What the server serves with; of no use before `ready`.
+        ready: Set once it has a pair.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        source: Source,
+        *,
+        admits_clients: bool,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self.context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        self.context.minimum_version = ssl.TLSVersion.TLSv1_2
+        if admits_clients:
+            self.context.verify_mode = ssl.CERT_REQUIRED
+        self.ready = asyncio.Event()
+        self._name = name
+        self._source = source
+        self._sleep = sleep
+        self._current: Material | None = None
+
+    async def run(self) -> NoReturn:
+        """Take what is new, for ever.
+
+        Raises:
+            OSError: The first pair cannot be used; a later one that cannot is passed over.
+        """
+        while True:
+            try:
+                material = await self._source.read()
+                if material is not None and material != self._current:
+                    self._take(material)
+            except ClientError as error:
+                logger.warning("certificate of the %s: %s", self._name, error)
+            except OSError as error:  # ssl.SSLError included
+                if not self.ready.is_set():
+                    raise
+                logger.error("new certificate of the %s: %s", self._name, error)
+            await self._sleep(LOOK_S if self.ready.is_set() else RETRY_S)
+
+    def write(self, folder: Path) -> tuple[Path, Path]:
+        """Write the present pair into a folder of our own; returns certificate and key."""
+        assert self._current is not None, "write comes after ready"
+        return _write(self._current, folder)
+
+    def _take(self, material: Material) -> None:
+        with tempfile.TemporaryDirectory(prefix="vgpu-tls-") as folder:
+            certificate, key = _write(material, Path(folder))
+            # Half of a pair that does not match would stay in the context: try it elsewhere first.
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
+            self.context.load_cert_chain(certificate, key)
+        if material.trust and self.context.verify_mode is ssl.CERT_REQUIRED:
+            # Authorities are only ever added: the ones that expired admit nobody.
+            self.context.load_verify_locations(cadata=material.trust.decode())
+        self._current = material
+        self.ready.set()
+        ends = x509.load_pem_x509_certificate(material.certificate).not_valid_after_utc
+        CERTIFICATE_EXPIRY.labels(name=self._name).set(ends.timestamp())
+        logger.info("the %s shows a certificate that is good until %s", self._name, ends)
+
+
+def _write(material: Material, folder: Path) -> tuple[Path, Path]:
+    certificate, key = folder / names.CERTIFICATE, folder / names.KEY
+    certificate.write_bytes(material.certificate)
+    key.touch(mode=0o600)
+    key.write_bytes(material.key)
+    return certificate, key

@@ -1,0 +1,201 @@
+"""Certificates as values: an authority, and pairs that it signs.
+
+Pure but for the randomness of keys and serial numbers; the time is an argument. All keys are EC
+P-256. A pair never outlives its authority, so that an authority may be forgotten when it expires.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from vgpu_operator.errors import CertificateUnreadable
+
+BACKDATE = timedelta(hours=1)
+"""Certificates begin this long ago: other machines' clocks may be behind ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What a pair is for.
+
+    Attributes:
+        name: Its common name.
+        hosts: The DNS names under which it serves; none: it is a client's.
+    """
+
+    name: str
+    hosts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A certificate and its private key, both PEM."""
+
+    certificate: bytes
+    key: bytes
+
+    def parsed(self) -> x509.Certificate:
+        """The certificate; it was parsed before, so it can be again."""
+        return x509.load_pem_x509_certificate(self.certificate)
+
+
+def read_pair(certificate: bytes, key: bytes) -> Pair:
+    """A pair as it was stored.
+
+    Raises:
+        CertificateUnreadable: One is not PEM, or the key is not the certificate's.
+    """
+    try:
+        public = x509.load_pem_x509_certificate(certificate).public_key()
+        private = serialization.load_pem_private_key(key, password=None)
+    except (ValueError, TypeError) as error:
+        raise CertificateUnreadable(str(error)) from error
+    if private.public_key() != public:
+        raise CertificateUnreadable("the key is not the certificate's")
+    return Pair(certificate, key)
+
+
+def read_bundle(bundle: bytes) -> tuple[x509.Certificate, ...]:
+    """Every certificate of a PEM text; none where it holds none.
+
+    Raises:
+        CertificateUnreadable: It holds one that cannot be read.
+    """
+    if b"-----BEGIN CERTIFICATE-----" not in bundle:
+        return ()
+    try:
+        return tuple(x509.load_pem_x509_certificates(bundle))
+    except ValueError as error:
+        raise CertificateUnreadable(str(error)) from error
+
+
+def write_bundle(certificates: Sequence[x509.Certificate]) -> bytes:
+    """The certificates as one PEM text."""
+    return b"".join(c.public_bytes(serialization.Encoding.PEM) for c in certificates)
+
+
+def new_authority(*, now: datetime, life: timedelta) -> Pair:
+    """Make an authority that signs pairs and nothing else."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    # A name of its own: verifiers find an issuer by name first, and two are trusted for a while.
+    serial = x509.random_serial_number()
+    name = _name(f"vgpu authority {serial:x}"[:64])
+    usage = x509.KeyUsage(
+        digital_signature=True,
+        key_cert_sign=True,
+        crl_sign=True,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+    identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+    certificate = (
+        _builder(name, name, key.public_key(), serial, now, now + life)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(identifier, critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    return _pair(certificate, key)
+
+
+def issue(authority: Pair, subject: Subject, *, now: datetime, life: timedelta) -> Pair:
+    """Sign a new pair for a subject; it ends with its authority at the latest."""
+    issuer = authority.parsed()
+    signer = serialization.load_pem_private_key(authority.key, password=None)
+    assert isinstance(signer, ec.EllipticCurvePrivateKey), "authorities are made here alone"
+    key = ec.generate_private_key(ec.SECP256R1())
+    purpose = ExtendedKeyUsageOID.SERVER_AUTH if subject.hosts else ExtendedKeyUsageOID.CLIENT_AUTH
+    identifier = issuer.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
+    ends = min(now + life, issuer.not_valid_after_utc)
+    builder = (
+        _builder(
+            _name(subject.name),
+            issuer.subject,
+            key.public_key(),
+            x509.random_serial_number(),
+            now,
+            ends,
+        )
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier),
+            critical=False,
+        )
+    )
+    if subject.hosts:
+        names = x509.SubjectAlternativeName([x509.DNSName(host) for host in subject.hosts])
+        builder = builder.add_extension(names, critical=False)
+    return _pair(builder.sign(signer, hashes.SHA256()), key)
+
+
+def is_signed_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
+    """Whether the authority's key signed the certificate."""
+    try:
+        certificate.verify_directly_issued_by(authority)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
+
+
+def is_for(certificate: x509.Certificate, subject: Subject) -> bool:
+    """Whether a certificate has the names that are wanted now."""
+    try:
+        extension = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    except x509.ExtensionNotFound:
+        hosts: tuple[str, ...] = ()
+    else:
+        hosts = tuple(extension.value.get_values_for_type(x509.DNSName))
+    return certificate.subject == _name(subject.name) and hosts == subject.hosts
+
+
+def is_worn(certificate: x509.Certificate, now: datetime) -> bool:
+    """Whether two thirds of its life are over."""
+    begins, ends = certificate.not_valid_before_utc + BACKDATE, certificate.not_valid_after_utc
+    return now >= begins + (ends - begins) * 2 / 3
+
+
+def _name(text: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+
+
+def _builder(
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePublicKey,
+    serial: int,
+    now: datetime,
+    ends: datetime,
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(serial)
+        .not_valid_before(now - BACKDATE)
+        .not_valid_after(ends)
+    )
+
+
+def _pair(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> Pair:
+    return Pair(
+        certificate.public_bytes(serialization.Encoding.PEM),
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        ),
+    )

@@ -1,0 +1,150 @@
+"""Keeps the certificates: the leader's part. Reads what is there, asks `rotation`, writes.
+
+A round writes Secrets first and bundles of trust after, and the plan lets an authority sign only
+when it was found in all of them: so whatever step a leader dies after, its successor goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import NoReturn
+
+from cryptography import x509
+
+from vgpu_api.resources import MUTATING_WEBHOOKS, SECRETS, VALIDATING_WEBHOOKS, Resource
+from vgpu_client.api import Api
+from vgpu_client.errors import ClientError, NotFound
+from vgpu_client.transport import Object
+from vgpu_operator.certificates import names
+from vgpu_operator.certificates.issuing import Subject, read_bundle, write_bundle
+from vgpu_operator.certificates.rotation import Lives, next_step
+from vgpu_operator.certificates.secrets import Shelf
+from vgpu_operator.errors import CertificateUnreadable
+from vgpu_operator.metrics import CERTIFICATE_EXPIRY
+
+logger = logging.getLogger(__name__)
+
+AGAIN_S = 30.0
+RETRY_S = 1.0
+
+
+class Keeper:
+    """Issues, renews and publishes for as long as this replica leads.
+
+    Args:
+        api: Its writes land while this replica leads, or never.
+        namespace: The Secrets'.
+        subjects: By the Secret's name, whose pair it holds.
+        lives: How long what lasts.
+        now: The time of day.
+        sleep: Waits between rounds.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        *,
+        namespace: str,
+        subjects: Mapping[str, Subject],
+        lives: Lives,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._api = api
+        self._namespace = namespace
+        self._subjects = subjects
+        self._lives = lives
+        self._now = now
+        self._sleep = sleep
+
+    async def run(self) -> NoReturn:
+        """Look again and again."""
+        while True:
+            try:
+                while await self.step():
+                    pass
+            except ClientError as error:
+                logger.warning("certificates, again soon: %s", error)
+                await self._sleep(RETRY_S)
+            else:
+                await self._sleep(AGAIN_S)
+
+    async def step(self) -> bool:
+        """Do what is due; returns whether anything was, so that more may be due now.
+
+        Raises:
+            ClientError: Something could not be read or written; what was done stays right.
+        """
+        now = self._now()
+        shelf = Shelf(
+            authority=await self._secret(names.AUTHORITY_SECRET),
+            pairs={s: await self._secret(name) for name, s in self._subjects.items()},
+        )
+        webhooks = await self._webhooks()
+        published = shelf.bundles() + [
+            _bundle(hook) for _, configuration in webhooks for hook in configuration["webhooks"]
+        ]
+        stored = shelf.stored()
+        wanted = next_step(
+            stored,
+            self._subjects.values(),
+            published=frozenset.intersection(*map(frozenset, published)),
+            now=now,
+            lives=self._lives,
+        )
+        changed = False
+        for secret in shelf.changes(wanted, now):
+            await self._api.replace(SECRETS, secret)
+            logger.info("wrote certificates: %s", secret["metadata"]["name"])
+            changed = True
+        bundle = wanted.bundle(now)
+        for resource, configuration in webhooks:
+            if operations := _operations(configuration, bundle):
+                await self._api.json_patch(resource, configuration["metadata"]["name"], operations)
+                changed = True
+        for name, pair in {**wanted.pairs, "authority": wanted.signing}.items():
+            if pair is not None:
+                ends = pair.parsed().not_valid_after_utc
+                CERTIFICATE_EXPIRY.labels(name=name).set(ends.timestamp())
+        return changed
+
+    async def _secret(self, name: str) -> Object:
+        return await self._api.get(SECRETS, name, namespace=self._namespace)
+
+    async def _webhooks(self) -> list[tuple[Resource, Object]]:
+        """The configurations that are there; admission may not be installed."""
+        found = []
+        for resource in (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS):
+            try:
+                configuration = await self._api.get(resource, names.WEBHOOK_CONFIGURATIONS)
+            except NotFound:
+                continue
+            found.append((resource, configuration))
+        return found
+
+
+def _bundle(webhook: Object) -> tuple[x509.Certificate, ...]:
+    try:
+        return read_bundle(base64.b64decode(webhook["clientConfig"].get("caBundle", "")))
+    except (CertificateUnreadable, binascii.Error):
+        return ()  # written anew below
+
+
+def _operations(configuration: Object, bundle: Sequence[x509.Certificate]) -> list[Object]:
+    """The JSON patch that makes each webhook of a configuration trust the bundle."""
+    wanted = base64.b64encode(write_bundle(bundle)).decode()
+    operations: list[Object] = []
+    for index, webhook in enumerate(configuration["webhooks"]):
+        if webhook["clientConfig"].get("caBundle") == wanted:
+            continue
+        place = f"/webhooks/{index}"
+        operations += [
+            {"op": "test", "path": f"{place}/name", "value": webhook["name"]},
+            {"op": "add", "path": f"{place}/clientConfig/caBundle", "value": wanted},
+        ]
+    return operations

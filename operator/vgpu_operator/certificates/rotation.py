@@ -1,0 +1,149 @@
+"""What to write next, so that no certificate is ever shown that nobody trusts yet.
+
+An authority is announced long before it signs: it stands in every bundle of trust first, and its
+predecessor stays in all of them until it expires. So whoever has read a bundle once, as
+kube-scheduler does at its start, has the length of the announcement to read it again.
+
+    nothing ──► announced ──► signing ──► retired (its key is gone) ──► expired
+
+Pure: from what is stored and published to what should be, one step at a time. Each step is safe
+to be the last one, and a step done twice changes nothing the second time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+from cryptography import x509
+
+from vgpu_operator.certificates.issuing import (
+    Pair,
+    Subject,
+    is_for,
+    is_signed_by,
+    is_worn,
+    issue,
+    new_authority,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Lives:
+    """How long what lasts.
+
+    Attributes:
+        pair: A pair; it is issued anew after two thirds of it.
+        authority: An authority; its successor is announced after two thirds of it.
+    """
+
+    pair: timedelta
+    authority: timedelta
+
+    @property
+    def announcement(self) -> timedelta:
+        """A sixth of an authority's life: half of what its predecessor has left."""
+        return self.authority / 6
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What has been written down.
+
+    Attributes:
+        signing: The authority that signs pairs.
+        announced: The one that will.
+        announced_since: When it was first found in every bundle of trust.
+        trusted: Every authority that was ever seen here and has not been dropped, those two not
+            necessarily among them.
+        pairs: By subject's name.
+    """
+
+    signing: Pair | None = None
+    announced: Pair | None = None
+    announced_since: datetime | None = None
+    trusted: tuple[x509.Certificate, ...] = ()
+    pairs: Mapping[str, Pair] = field(default_factory=dict)
+
+    def bundle(self, now: datetime) -> tuple[x509.Certificate, ...]:
+        """Whom everybody must trust: what may sign, and what signed and has not expired."""
+        own = [pair.parsed() for pair in (self.signing, self.announced) if pair is not None]
+        known = dict.fromkeys((*self.trusted, *own))
+        return tuple(found for found in known if found.not_valid_after_utc > now)
+
+
+def next_step(
+    stored: Stored,
+    subjects: Iterable[Subject],
+    *,
+    published: Iterable[x509.Certificate],
+    now: datetime,
+    lives: Lives,
+) -> Stored:
+    """What to write down now; equal to `stored` when there is nothing to do.
+
+    The caller writes it, publishes its bundle, and asks again.
+
+    Args:
+        stored: What is written down.
+        subjects: Who needs a pair.
+        published: What stands in every bundle of trust that is out there.
+        now: The time.
+        lives: How long what lasts.
+    """
+    stored = _forget_expired(stored, now)
+    signing, announced = stored.signing, stored.announced
+    if announced is None and (signing is None or is_worn(signing.parsed(), now)):
+        made = new_authority(now=now, life=lives.authority)
+        return replace(stored, announced=made, announced_since=None)
+    if announced is not None and announced.parsed() in frozenset(published):
+        since = stored.announced_since or now
+        stored = replace(stored, announced_since=since)
+        if signing is None or now >= since + lives.announcement:
+            return _promoted(stored)
+    if signing is None:
+        return stored
+    pairs = {
+        subject.name: _renewed(stored.pairs.get(subject.name), subject, signing, now, lives)
+        for subject in subjects
+    }
+    return replace(stored, pairs=pairs)
+
+
+def _forget_expired(stored: Stored, now: datetime) -> Stored:
+    def alive(pair: Pair | None) -> Pair | None:
+        return pair if pair is not None and pair.parsed().not_valid_after_utc > now else None
+
+    return replace(
+        stored,
+        signing=alive(stored.signing),
+        announced=alive(stored.announced),
+        trusted=tuple(c for c in stored.trusted if c.not_valid_after_utc > now),
+    )
+
+
+def _promoted(stored: Stored) -> Stored:
+    assert stored.announced is not None
+    retired = () if stored.signing is None else (stored.signing.parsed(),)
+    return replace(
+        stored,
+        signing=stored.announced,
+        announced=None,
+        announced_since=None,
+        trusted=tuple(dict.fromkeys((*stored.trusted, *retired))),
+    )
+
+
+def _renewed(
+    pair: Pair | None, subject: Subject, signer: Pair, now: datetime, lives: Lives
+) -> Pair:
+    if pair is not None:
+        certificate = pair.parsed()
+        if (
+            is_signed_by(certificate, signer.parsed())
+            and is_for(certificate, subject)
+            and not is_worn(certificate, now)
+        ):
+            return pair
+    return issue(signer, subject, now=now, life=lives.pair)

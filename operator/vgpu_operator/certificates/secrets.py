@@ -1,0 +1,124 @@
+"""Certificates in Secrets: read into values, and written back where they differ."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from cryptography import x509
+
+from vgpu_client.transport import Object
+from vgpu_operator.certificates import names
+from vgpu_operator.certificates.issuing import (
+    Pair,
+    Subject,
+    read_bundle,
+    read_pair,
+    write_bundle,
+)
+from vgpu_operator.certificates.rotation import Stored
+from vgpu_operator.errors import CertificateUnreadable
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Shelf:
+    """The Secrets as they were read.
+
+    Attributes:
+        authority: The authorities' Secret.
+        pairs: By the pair's subject, its Secret.
+    """
+
+    authority: Object
+    pairs: Mapping[Subject, Object]
+
+    def stored(self) -> Stored:
+        """What they say. What cannot be read is taken for missing, and said so."""
+        trust = [_content(self.authority, names.TRUST)]
+        trust += [_content(secret, names.TRUST) for secret in self.pairs.values()]
+        trusted = dict.fromkeys(found for bundle in trust for found in _bundle(bundle))
+        pairs = {
+            subject.name: _pair(secret, names.CERTIFICATE, names.KEY)
+            for subject, secret in self.pairs.items()
+        }
+        return Stored(
+            signing=_pair(self.authority, names.SIGNING_CERTIFICATE, names.SIGNING_KEY),
+            announced=_pair(self.authority, names.ANNOUNCED_CERTIFICATE, names.ANNOUNCED_KEY),
+            announced_since=_time(_content(self.authority, names.ANNOUNCED_SINCE)),
+            trusted=tuple(trusted),
+            pairs={name: pair for name, pair in pairs.items() if pair is not None},
+        )
+
+    def bundles(self) -> list[tuple[x509.Certificate, ...]]:
+        """Whom the readers of each pair's Secret trust."""
+        return [_bundle(_content(secret, names.TRUST)) for secret in self.pairs.values()]
+
+    def changes(self, wanted: Stored, now: datetime) -> Iterable[Object]:
+        """The Secrets that must be written for `wanted` to be stored, the authority's first.
+
+        In that order a crash in between leaves keys that nobody uses, never a pair without its
+        authority.
+        """
+        bundle = write_bundle(wanted.bundle(now))
+        authority = {
+            names.TRUST: bundle,
+            **_contents(wanted.signing, names.SIGNING_CERTIFICATE, names.SIGNING_KEY),
+            **_contents(wanted.announced, names.ANNOUNCED_CERTIFICATE, names.ANNOUNCED_KEY),
+        }
+        if wanted.announced_since is not None:
+            authority[names.ANNOUNCED_SINCE] = wanted.announced_since.isoformat().encode()
+        yield from _changed(self.authority, authority)
+        for subject, secret in self.pairs.items():
+            pair = wanted.pairs.get(subject.name)
+            content = {names.TRUST: bundle, **_contents(pair, names.CERTIFICATE, names.KEY)}
+            yield from _changed(secret, content)
+
+
+def _content(secret: Object, key: str) -> bytes:
+    try:
+        return base64.b64decode((secret.get("data") or {}).get(key, ""), validate=True)
+    except binascii.Error:
+        return b""
+
+
+def _bundle(text: bytes) -> tuple[x509.Certificate, ...]:
+    try:
+        return read_bundle(text)
+    except CertificateUnreadable as error:
+        logger.error("a bundle of authorities is made anew: %s", error)
+        return ()
+
+
+def _pair(secret: Object, certificate: str, key: str) -> Pair | None:
+    found = (_content(secret, certificate), _content(secret, key))
+    if not any(found):
+        return None
+    try:
+        return read_pair(*found)
+    except CertificateUnreadable as error:
+        name = secret["metadata"]["name"]
+        logger.error("%s in Secret %s is made anew: %s", certificate, name, error)
+        return None
+
+
+def _time(text: bytes) -> datetime | None:
+    try:
+        return datetime.fromisoformat(text.decode())
+    except ValueError:  # none, or damaged: the announcement begins anew
+        return None
+
+
+def _contents(pair: Pair | None, certificate: str, key: str) -> dict[str, bytes]:
+    return {} if pair is None else {certificate: pair.certificate, key: pair.key}
+
+
+def _changed(secret: Object, content: Mapping[str, bytes]) -> Iterable[Object]:
+    data = {key: base64.b64encode(value).decode() for key, value in content.items()}
+    if data != (secret.get("data") or {}):
+        yield {**secret, "data": data}
