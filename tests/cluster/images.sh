@@ -43,20 +43,21 @@ bash "$here/bases.sh"
 mkdir -p "$out" build/wheels
 exec 9> "$out/.lock"
 flock 9
-store=$(mktemp -d "$PWD/build/store.XXXXXX")
-leave() {  # a build that failed leaves its container mounted
-  awk -v store="$store" 'index($2, store) == 1 {print $2}' /proc/mounts | sort -r | xargs -r umount
-  rm -rf "$store"
-}
+# Layers stay for the next time; a build that was interrupted leaves its container mounted.
+store=$PWD/build/containers
+leave() { awk -v store="$store" 'index($2, store) == 1 {print $2}' /proc/mounts | sort -r | xargs -r umount; }
 trap leave EXIT
+mkdir -p "$store"
 buildah() {  # with nothing of the caller's environment: it would reach the programs in the image
   env --ignore-environment PATH="$PATH" HOME="$HOME" buildah --root "$store/root" --runroot "$store/run" --storage-driver overlay "$@"
 }
 
 base() {  # NAME: an image of a root file system
+  [ "$(cat "$store/$1.stamp" 2>/dev/null)" != "$bases" ] || return 0
   local container; container=$(buildah from scratch)
   buildah add --quiet "$container" "$bases/$1.tar" / >/dev/null
   buildah commit --quiet --rm "$container" "localhost/$1" >/dev/null
+  echo "$bases" > "$store/$1.stamp"
 }
 
 wheels() {  # what the lock names for running, and for building the project's own wheel
@@ -86,3 +87,4 @@ for name in "${stale[@]}"; do
   buildah push --quiet "docker.io/vgpu/$name:dev" "docker-archive:$out/$name.tar:docker.io/vgpu/$name:dev"
   echo "$stamp" > "$out/$name.stamp"
 done
+buildah rm --all >/dev/null

@@ -25,10 +25,9 @@ keep() {  # NAME PROGRAM...
   ) &
 }
 
-# What stands for the cards' device nodes: any device that root alone may open and that runc does not allow by itself,
-# so that a container really needs to be given it.
-for ((card = 0; card < ${CARDS:-0}; card++)); do mknod -m 666 "/dev/nvidia$card" c 10 229; done
-[ "${CARDS:-0}" = 0 ] || mknod -m 666 /dev/nvidiactl c 10 229
+# What stands for the cards' device nodes: like /dev/null, they may be opened by whoever finds them in its /dev.
+for ((card = 0; card < ${CARDS:-0}; card++)); do mknod -m 666 "/dev/nvidia$card" c 1 3; done
+[ "${CARDS:-0}" = 0 ] || mknod -m 666 /dev/nvidiactl c 1 3
 
 cat > /etc/cni/net.d/10-node.conflist <<'CONFIG'
 {"cniVersion": "1.0.0", "name": "node", "plugins": [

@@ -8,7 +8,7 @@
 #   down             switch it off and remove everything
 #   enter            print the process id whose namespaces are the node's
 # VGPU_NODE is its folder (default: build/cluster); several nodes with a folder each do not collide.
-# VGPU_CARDS: how many device nodes of cards it has (default 2). VGPU_OWNER: a process id; the node goes when that ends.
+# VGPU_CARDS: how many device nodes of cards it has (default 8). VGPU_OWNER: a process id; the node goes when that ends.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 run=$(realpath -m "${VGPU_NODE:-$here/../../build/cluster}")
@@ -47,7 +47,7 @@ switch_on() {
   [ "$(id -u)" = 0 ] || { say "a node needs root: namespaces, cgroups, mounts"; exit 1; }
   [ -z "$(inside)" ] || { say "already running in $run"; exit 1; }
   mkdir -p "$run"
-  export RUN=$run KUBE=$kube CONTAINERD=$containerd IMAGES=${VGPU_IMAGES:-$here/../../build/images} CARDS=${VGPU_CARDS:-2}
+  export RUN=$run KUBE=$kube CONTAINERD=$containerd IMAGES=${VGPU_IMAGES:-$here/../../build/images} CARDS=${VGPU_CARDS:-8}
   setsid bash "$here/sandbox.sh" "$run" "$name" bash "$here/machine.sh" > "$run/machine.log" 2>&1 < /dev/null &
   local outer=$!
   echo $outer > "$run/outer.pid"
