@@ -31,6 +31,7 @@ HAMI_TIME = "hami.io/vgpu-time"
 HAMI_NODE_POLICY = "hami.io/node-scheduler-policy"
 HAMI_DEVICE_POLICY = "hami.io/gpu-scheduler-policy"
 HAMI_DEVICE_WEIGHTS = "hami.io/device-scoring-weights"
+HAMI_NODE_REGISTER = "hami.io/node-nvidia-register"
 HAMI_DEVICE_CORDON = "hami.io/device-cordon"
 HAMI_WEBHOOK_LABEL = "hami.io/webhook"
 

@@ -34,6 +34,7 @@ from vgpu_nodeagent.enforcement.cdi import SpecFolder
 from vgpu_nodeagent.enforcement.library import stage_library
 from vgpu_nodeagent.enforcement.page import PageContent
 from vgpu_nodeagent.errors import CheckpointDamaged, DriverUnavailable, PageDamaged
+from vgpu_nodeagent.hami_register import HamiRegister
 from vgpu_nodeagent.health import Health
 from vgpu_nodeagent.inventory import Inventory
 from vgpu_nodeagent.metrics import Metrics
@@ -117,6 +118,9 @@ class Agent:
             inventory=self._inventory,
             health=self._health,
             usage=self._usage,
+            register=HamiRegister(api, node=config.node_name)
+            if config.cluster.views.hami_node_register
+            else None,
         )
         self._inventory.on_change(self._cards_changed)
 

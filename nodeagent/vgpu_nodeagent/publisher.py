@@ -29,6 +29,7 @@ from vgpu_api.v1alpha1 import (
 from vgpu_client.api import Api
 from vgpu_client.errors import AlreadyExists, ClientError, Conflict, NotFound
 from vgpu_nodeagent.drivers.base import Card
+from vgpu_nodeagent.hami_register import Entry, HamiRegister
 from vgpu_nodeagent.health import Health
 from vgpu_nodeagent.inventory import Inventory, Terms
 from vgpu_nodeagent.node_view import NodeView
@@ -53,6 +54,7 @@ class Publisher:
         inventory: The cards.
         health: Which of them can be relied on.
         usage: What to show of their use.
+        register: The same in HAMi's words, on the Node; None to leave that out.
         now: The clock.
         sleep: Waits before another attempt; swapped in tests.
     """
@@ -66,6 +68,7 @@ class Publisher:
         inventory: Inventory,
         health: Health,
         usage: CoarseUsage,
+        register: HamiRegister | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
@@ -75,6 +78,7 @@ class Publisher:
         self._inventory = inventory
         self._health = health
         self._usage = usage
+        self._register = register
         self._now = now
         self._sleep = sleep
         self._wanted = asyncio.Event()
@@ -100,7 +104,8 @@ class Publisher:
                 continue
             retry_s = _FIRST_RETRY_S
             try:
-                await asyncio.wait_for(self._wanted.wait(), _ROUND_S)
+                async with asyncio.timeout(_ROUND_S):  # wait_for may swallow being cancelled
+                    await self._wanted.wait()
             except TimeoutError:
                 continue
 
@@ -111,14 +116,19 @@ class Publisher:
             ClientError: An object could not be read or written.
         """
         terms = self._inventory.terms()
+        entries: list[Entry] = []
         for uuid, card in self._inventory.cards.items():
             device = self._own(uuid) or await self._create(card)
             if device is not None:
                 await self._write(device, self._status(card, terms[uuid]), self._conditions(uuid))
+                healthy = self._inventory.is_present(uuid) and self._health.ailment(uuid) is None
+                entries.append(Entry(card, terms[uuid], device.spec.mode, healthy))
         for device in list(self._view.devices.objects.values()):
             if device.status.uuid and device.status.uuid not in self._inventory.cards:
                 lost = _own_part(device.status.to_wire())
                 await self._write(device, lost, self._absent())
+        if self._register is not None and (entries or self._inventory.driver_error is None):
+            await self._register.write(entries)
 
     def _device_changed(self, old: GPUDevice | None, new: GPUDevice | None) -> None:
         if new is not None:
@@ -174,6 +184,8 @@ class Publisher:
                 logger.warning("card %s: object %s belongs to another node", card.uuid, name)
                 continue
             logger.info("card %s is published as %s", card.uuid, name)
+            if self._register is not None:
+                self._register.forget()  # the old objects may have gone with another Node
             return GPUDevice.model_validate(made)
         return None
 

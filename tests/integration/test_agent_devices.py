@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import json
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from agent_node import (
     pod_is,
     until,
 )
-from vgpu_api.names import device_object_name, device_object_name_on_node
+from vgpu_api.names import HAMI_NODE_REGISTER, device_object_name, device_object_name_on_node
 from vgpu_api.resources import GPU_DEVICES, NODES
 from vgpu_client.api import Api
 from vgpu_local.apiserver import ApiServer
@@ -89,6 +90,25 @@ async def test_a_deleted_object_is_made_again(api: Api, node: AgentNode) -> None
         GPU_DEVICES,
         NAME_0,
         lambda d: not d.get("deleted") and d["metadata"]["uid"] != uid and is_ready(d),
+    )
+
+
+async def test_the_node_lists_its_cards_in_hamis_words_too(api: Api, node: AgentNode) -> None:
+    def listed(found: Json) -> list[Json]:
+        return json.loads(found["metadata"].get("annotations", {}).get(HAMI_NODE_REGISTER, "[]"))
+
+    shown = await until(api, NODES, "n1", listed)
+    card = {"count": 10, "devmem": T4_MIB, "devcore": 100, "type": "NVIDIA-Tesla T4"}
+    card |= {"mode": "hami-core", "health": True}
+    assert listed(shown) == [
+        {"id": GPU_0, "index": 0, "numa": 1, **card},
+        {"id": GPU_1, "index": 1, "numa": 0, **card},
+    ]
+    await node.driver.events.put(CardEvent(GPU_1, Severity.FATAL, "XID79", "fell off the bus"))
+    await until(api, NODES, "n1", lambda n: [c["health"] for c in listed(n)] == [True, False])
+    await api.merge_patch(GPU_DEVICES, NAME_0, {"spec": {"slots": 3, "mode": "MPS"}})
+    await until(
+        api, NODES, "n1", lambda n: (listed(n)[0]["count"], listed(n)[0]["mode"]) == (3, "mps")
     )
 
 

@@ -4,7 +4,14 @@ from vgpu_api.config.cluster import (
     ClusterConfig,
     NvidiaConfig,
     SchedulingConfig,
+    ViewsConfig,
     load_cluster_config,
 )
 
-__all__ = ["ClusterConfig", "NvidiaConfig", "SchedulingConfig", "load_cluster_config"]
+__all__ = [
+    "ClusterConfig",
+    "NvidiaConfig",
+    "SchedulingConfig",
+    "ViewsConfig",
+    "load_cluster_config",
+]

@@ -61,11 +61,19 @@ class SchedulingConfig(_Section):
     """Set on pods that ask for a GPU and name no scheduler. Empty: leave them alone."""
 
 
+class ViewsConfig(_Section):
+    """What is written for people and tools that read other systems' records; never read back."""
+
+    hami_node_register: bool = True
+    """Each agent lists its node's cards in the Node's annotation `hami.io/node-nvidia-register`."""
+
+
 class ClusterConfig(_Section):
     """The whole document."""
 
     nvidia: NvidiaConfig = Field(default_factory=NvidiaConfig)
     scheduling: SchedulingConfig = Field(default_factory=SchedulingConfig)
+    views: ViewsConfig = Field(default_factory=ViewsConfig)
 
 
 def read_cluster_config(document: Any) -> ClusterConfig:

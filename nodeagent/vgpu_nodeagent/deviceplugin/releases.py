@@ -83,7 +83,8 @@ class Releases:
         while True:
             again_s = _RETRY_S if await self._one_sweep() else self.rest_s()
             try:
-                await asyncio.wait_for(self._wanted.wait(), again_s)
+                async with asyncio.timeout(again_s):  # wait_for may swallow being cancelled
+                    await self._wanted.wait()
             except TimeoutError:
                 await self.look_for_lost_pods()
             self._wanted.clear()

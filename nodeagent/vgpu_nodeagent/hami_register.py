@@ -1,0 +1,102 @@
+"""The node's cards in HAMi's words: an annotation of the Node, for people and tools that read it.
+
+A view: nobody here reads it back, and an agent that may not write it works on without it. Source
+of the format: HAMi v2.10, `hami.io/node-nvidia-register`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from vgpu_api.names import FIELD_MANAGER_AGENT, HAMI_NODE_REGISTER
+from vgpu_api.resources import NODES
+from vgpu_api.v1alpha1.gpudevice import DeviceMode
+from vgpu_client.api import Api
+from vgpu_client.errors import Forbidden, NotFound
+from vgpu_nodeagent.drivers.base import Card
+from vgpu_nodeagent.inventory import Terms
+
+logger = logging.getLogger(__name__)
+
+_MODES: Mapping[DeviceMode, str] = {
+    "Shared": "hami-core",
+    "Exclusive": "hami-core",
+    "MIG": "mig",
+    "MPS": "mps",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One card: what it is, on which terms it is given away, how, and whether it is well."""
+
+    card: Card
+    terms: Terms
+    mode: DeviceMode
+    healthy: bool
+
+
+def register_text(entries: Iterable[Entry]) -> str:
+    """The annotation's value: a JSON list, by index.
+
+    Amounts are what may be given away (MiB, percent of compute), after scaling. A NUMA node that
+    the platform does not tell is 0, as in HAMi.
+    """
+    ordered = sorted(entries, key=lambda entry: (entry.card.index, entry.card.uuid))
+    return json.dumps([_words(entry) for entry in ordered], separators=(",", ":"))
+
+
+def _words(entry: Entry) -> dict[str, object]:
+    card, given = entry.card, entry.terms.allocatable
+    model = card.model
+    return {
+        "id": card.uuid,
+        "index": card.index,
+        "count": given.slots,
+        "devmem": given.memory_mib,
+        "devcore": given.cores,
+        "type": model if model.startswith("NVIDIA") else f"NVIDIA-{model}",
+        "numa": card.numa_node or 0,
+        "mode": "mig" if card.mig_enabled else _MODES[entry.mode],
+        "health": entry.healthy,
+    }
+
+
+class HamiRegister:
+    """Keeps the annotation as the cards are. Remembers what it wrote, so it costs no reads."""
+
+    def __init__(self, api: Api, *, node: str) -> None:
+        self._api = api
+        self._node = node
+        self._written: str | None = None
+        self._complained = False
+
+    def forget(self) -> None:
+        """The node may be another one of the same name: write again."""
+        self._written = None
+
+    async def write(self, entries: Iterable[Entry]) -> None:
+        """Write the annotation if it says something new.
+
+        Raises:
+            ClientError: the Node could not be written, for another reason than missing rights.
+        """
+        text = register_text(entries)
+        if text == self._written:
+            return
+        changes = {"metadata": {"annotations": {HAMI_NODE_REGISTER: text}}}
+        try:
+            await self._api.merge_patch(
+                NODES, self._node, changes, field_manager=FIELD_MANAGER_AGENT
+            )
+        except NotFound:
+            return  # a Node that is gone shows nothing
+        except Forbidden as error:
+            if not self._complained:
+                logger.warning("the cards are not shown in HAMi's words: %s", error)
+            self._complained = True
+            return
+        self._written = text

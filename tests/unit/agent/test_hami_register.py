@@ -1,0 +1,108 @@
+"""The node's cards in HAMi's words."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from vgpu_api.config import NvidiaConfig
+from vgpu_client.errors import Forbidden, NotFound
+from vgpu_nodeagent.drivers.base import Card
+from vgpu_nodeagent.hami_register import Entry, HamiRegister, register_text
+from vgpu_nodeagent.inventory import terms_of
+
+CARD = Card(index=0, uuid="GPU-0", model="Tesla T4", memory_mib=16384, minor=0)
+
+
+def an_entry(card: Card = CARD, **fields: Any) -> Entry:
+    terms = terms_of(card, None, fields.pop("config", NvidiaConfig()))
+    return Entry(card, terms, **{"mode": "Shared", "healthy": True, **fields})
+
+
+def words(*entries: Entry) -> list[dict[str, Any]]:
+    return json.loads(register_text(entries))  # type: ignore[no-any-return]
+
+
+def test_a_card_is_described_with_every_field_of_the_format() -> None:
+    assert register_text([an_entry(replace(CARD, numa_node=1))]) == (
+        '[{"id":"GPU-0","index":0,"count":10,"devmem":16384,"devcore":100,'
+        '"type":"NVIDIA-Tesla T4","numa":1,"mode":"hami-core","health":true}]'
+    )
+
+
+def test_amounts_are_what_may_be_given_away() -> None:
+    config = NvidiaConfig(device_memory_scaling=1.5, device_core_scaling=2, device_split_count=4)
+    (card,) = words(an_entry(config=config))
+    assert (card["count"], card["devmem"], card["devcore"]) == (4, 24576, 200)
+
+
+def test_a_model_that_names_its_vendor_is_not_named_twice() -> None:
+    (card,) = words(an_entry(replace(CARD, model="NVIDIA A100-SXM4-80GB")))
+    assert card["type"] == "NVIDIA A100-SXM4-80GB"
+
+
+@pytest.mark.parametrize(
+    ("entry", "mode"),
+    [
+        (an_entry(mode="Exclusive"), "hami-core"),
+        (an_entry(mode="MPS"), "mps"),
+        (an_entry(replace(CARD, mig_enabled=True)), "mig"),
+    ],
+)
+def test_modes_are_hamis(entry: Entry, mode: str) -> None:
+    assert words(entry)[0]["mode"] == mode
+
+
+def test_cards_are_listed_by_index() -> None:
+    second = replace(CARD, uuid="GPU-1", index=1)
+    assert [card["id"] for card in words(an_entry(second), an_entry())] == ["GPU-0", "GPU-1"]
+
+
+class Server:
+    """Takes patches, or answers with an error."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error
+        self.patches: list[Any] = []
+
+    async def merge_patch(self, resource: Any, name: str, changes: Any, **_: Any) -> None:
+        self.patches.append(changes)
+        if self.error is not None:
+            raise self.error
+
+
+def a_register(server: Server) -> HamiRegister:
+    return HamiRegister(server, node="n1")  # type: ignore[arg-type]
+
+
+async def test_it_is_written_when_it_changes_and_for_a_node_made_anew() -> None:
+    server = Server()
+    register = a_register(server)
+    for healthy in (True, True, False):
+        await register.write([an_entry(healthy=healthy)])
+    assert len(server.patches) == 2
+    register.forget()
+    await register.write([an_entry(healthy=False)])
+    assert len(server.patches) == 3
+
+
+async def test_without_the_right_to_write_it_the_agent_goes_on_and_says_so_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    register = a_register(Server(Forbidden("no", status=403)))
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            await register.write([an_entry()])
+    assert len(caplog.records) == 1
+
+
+async def test_a_node_that_is_gone_is_no_failure() -> None:
+    server = Server(NotFound("gone", status=404))
+    register = a_register(server)
+    await register.write([an_entry()])
+    await register.write([an_entry()])
+    assert len(server.patches) == 2
