@@ -121,10 +121,14 @@ class Daemon:
         except subprocess.TimeoutExpired:
             raise TimeoutError(f"{self.name} runs on after {limit:g} s") from None
 
-    def tail(self) -> str:
-        """Return the end of the present process's log."""
+    def said(self) -> str:
+        """Return the present process's log."""
         if not self.log.exists():
             return ""
         with self.log.open("rb") as file:
             file.seek(self._log_from)
-            return file.read().decode(errors="replace")[-_TAIL:]
+            return file.read().decode(errors="replace")
+
+    def tail(self) -> str:
+        """Return the end of it."""
+        return self.said()[-_TAIL:]

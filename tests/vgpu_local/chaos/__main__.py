@@ -1,11 +1,15 @@
-"""`make chaos [SEED= RUNS=]`: campaigns with consecutive seeds, a line each."""
+"""`make chaos [SEED= RUNS= JOBS= CLUSTER=]`: campaigns with consecutive seeds, a line each."""
 
 from __future__ import annotations
 
 import argparse
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from vgpu_local.chaos.campaign import run
+from vgpu_local.chaos.campaign import Verdict, run
 from vgpu_local.programs import ROOT
 
 _SHOWN = 20
@@ -16,23 +20,42 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make chaos", description=__doc__)
     parser.add_argument("--seed", type=int, default=1, help="of the first run")
     parser.add_argument("--runs", type=int, default=1, help="how many, with consecutive seeds")
+    parser.add_argument("--jobs", type=int, default=1, help="how many at once")
+    parser.add_argument("--cluster", choices=["standin", "real"], default="standin")
     options = parser.parse_args()
+    if options.runs == 1:
+        return _one(options.seed, options.cluster)
     failed = 0
-    for seed in range(options.seed, options.seed + options.runs):
-        kept: Path = ROOT / "build" / "chaos" / str(seed)
-        verdict = run(seed, kept)
-        print(verdict.line(), flush=True)
-        for what in verdict.slow[:_SHOWN]:
-            print(f"  slow: {what}", flush=True)
-        if verdict.findings:
-            failed += 1
-            for finding in verdict.findings[:_SHOWN]:
-                print(f"  {finding}", flush=True)
-            if (more := len(verdict.findings) - _SHOWN) > 0:
-                print(f"  and {more} more", flush=True)
-            print(f"  logs and history: {kept}", flush=True)
+    with ThreadPoolExecutor(options.jobs) as pool:
+        seeds = range(options.seed, options.seed + options.runs)
+        for done in pool.map(lambda seed: _in_a_process(seed, options.cluster), seeds):
+            print(done.stdout, end="", flush=True)
+            failed += done.returncode != 0
     print(f"{options.runs} runs, {failed} failed", flush=True)
     return 1 if failed else 0
+
+
+def _in_a_process(seed: int, cluster: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "vgpu_local.chaos", "--seed", str(seed), "--cluster", cluster]
+    return subprocess.run(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
+
+
+def _one(seed: int, cluster: str) -> int:
+    kept: Path = ROOT / "build" / "chaos" / str(seed)
+    verdict = run(seed, kept, on=cluster)
+    print(verdict.line(), *_details(verdict, kept), sep="\n", flush=True)
+    return 1 if verdict.findings else 0
+
+
+def _details(verdict: Verdict, kept: Path) -> Iterator[str]:
+    yield from (f"  slow: {what}" for what in verdict.slow[:_SHOWN])
+    yield from (f"  {finding}" for finding in verdict.findings[:_SHOWN])
+    if (more := len(verdict.findings) - _SHOWN) > 0:
+        yield f"  and {more} more"
+    if verdict.findings:
+        yield f"  logs and history: {kept}"
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ from vgpu_local.cluster import ClusterOptions, LocalCluster
 from vgpu_local.kubelet.worker import Pace
 from vgpu_local.nodes import a100_node, t4_node, v100_node
 from vgpu_local.readiness import plural
+from vgpu_local.real_cluster import RealControlPlane
 from vgpu_local.scheduler.queue import Backoff
 
 FEWEST_FAULTS = 40
@@ -38,6 +39,8 @@ _LONG_S = 20.0
 _LASTS_S = 17.0
 _MORE_S = 15.0
 _CARDS = 6
+# How long after a write it is heard of: a real server tells it over a watch.
+_TOLD_WITHIN_S = {"standin": 0.0, "real": 1.0}
 # Both a fifth of what they are by default, and 30 s without a leader 6 s.
 _LEASE_S = 3
 _UNUSED_LEASE_S = 6.0
@@ -84,8 +87,14 @@ class Unsettled(Exception):
     """Something did not come about in time; the text says what."""
 
 
-def run(seed: int, kept: Path) -> Verdict:
-    """Run one campaign; what is needed to look into a failure is put into `kept`."""
+def run(seed: int, kept: Path, *, on: str = "standin") -> Verdict:
+    """Run one campaign; what is needed to look into a failure is put into `kept`.
+
+    Args:
+        seed: what is played and struck follows from it.
+        kept: a folder.
+        on: `standin`, or `real` for a real control plane behind the fault proxy.
+    """
     began = time.monotonic()
     verdict = Verdict(seed)
     errors = _Errors(verdict.findings)
@@ -93,8 +102,9 @@ def run(seed: int, kept: Path) -> Verdict:
     logger.addHandler(errors)
     nodes = [t4_node("chaos-a", 2), v100_node("chaos-b", 2), a100_node("chaos-c", 2)]
     try:
-        with LocalCluster(nodes, _OPTIONS) as cluster:
-            campaign = _Campaign(cluster, verdict)
+        foundation = RealControlPlane(seed=seed) if on == "real" else None
+        with LocalCluster(nodes, _OPTIONS, foundation) as cluster:
+            campaign = _Campaign(cluster, verdict, told_within_s=_TOLD_WITHIN_S[on])
             try:
                 campaign.run()
             except Unsettled as error:
@@ -114,7 +124,7 @@ def run(seed: int, kept: Path) -> Verdict:
 class _Campaign:
     """The parts of a run, in the order in which they are needed."""
 
-    def __init__(self, cluster: LocalCluster, verdict: Verdict) -> None:
+    def __init__(self, cluster: LocalCluster, verdict: Verdict, *, told_within_s: float) -> None:
         self._cluster = cluster
         self._verdict = verdict
         chance = random.Random(verdict.seed)
@@ -122,7 +132,7 @@ class _Campaign:
         cluster.server.faults.reseed(verdict.seed)
         folder = cluster.folder / "witness"
         folder.mkdir()
-        self._witness = Witness(folder)
+        self._witness = Witness(folder, told_within_s=told_within_s)
         cluster.server.subscribe(self._witness.saw)
         self._sightings = Sightings(NAMESPACE)
         cluster.server.subscribe(self._sightings.saw)

@@ -50,7 +50,7 @@ _CODES = (409, 422, 429, 500, 503, 504)
 _WATCHED = ("pods", "vgpuclaims.vgpu.dev", "gpudevices.vgpu.dev", "nodes", "*")
 _API_FAULTS = 60
 _MORE_EVERY_S = 0.15
-_LEADER_WITHIN_S = 15.0
+_LEADER_WITHIN_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +119,8 @@ class Injector:
             (1, 0.5, 1.0, self._killed_operator),
             (1, 0.03, 1.0, self._ended_operator),
             (1, 0.03, 1.0, self._stopped_operator),
-            (1, 0.15, 0.3, self._stopped_leader),
-            (1, 0.65, 0.8, self._leader_without_lease),
+            (1, 0.1, 0.25, self._stopped_leader),
+            (1, 0.5, 0.65, self._leader_without_lease),
             (4, 0.03, 1.0, self._killed_agent),
             (1, 0.03, 1.0, self._ended_agent),
             (2, 0.03, 1.0, self._stopped_agent),

@@ -107,8 +107,8 @@ class Supervisor:
                 daemon.check()
             except DaemonDied as error:
                 was_asked = self._asked.pop(name, None) is not None
-                fine = (*_LEASE_LOST, *_IN_ORDER) if was_asked else _LEASE_LOST
-                if not any(word in str(error) for word in fine):
+                in_order = was_asked and any(word in str(error) for word in _IN_ORDER)
+                if not in_order and not any(word in daemon.said() for word in _LEASE_LOST):
                     self.findings.append(str(error))
                 self._due[name] = now + away_s
             else:

@@ -44,7 +44,7 @@ _TOLD: tuple[tuple[int, float, Teller], ...] = (
     (STAYING, 1.0, stays),
 )
 _ENCORES = (comes_and_goes, runs_and_goes, claim_and_pod)
-_ENCORE_EVERY_S = 0.2
+_ENCORE_EVERY_S = 0.4
 
 
 @dataclass(frozen=True, slots=True)
