@@ -15,9 +15,10 @@ export VGPU_CACHE
 # CLUSTER=standin (one process, default) or CLUSTER=real (a real control plane).
 CLUSTER ?= standin
 PYTEST_ARGS ?=
-# The fault campaign: the first run's seed, and how many runs with consecutive seeds.
+# The fault campaign: the first run's seed, how many runs with consecutive seeds, how many at once.
 SEED ?= 1
 RUNS ?= 1
+JOBS ?= 1
 
 SETUP := $(VENV)/.ready
 
@@ -48,8 +49,8 @@ else
 endif
 
 # Not part of ci yet: it joins when a long series of seeds has passed.
-chaos: setup  ## fault campaigns on the stand-in: SEED= of the first, RUNS= how many
-	@$(BIN)/python -m vgpu_local.chaos --seed $(SEED) --runs $(RUNS)
+chaos: setup $(if $(filter real,$(CLUSTER)),control-plane)  ## fault campaigns: SEED= of the first, RUNS= how many, JOBS= at once (CLUSTER=real)
+	@$(BIN)/python -m vgpu_local.chaos --seed $(SEED) --runs $(RUNS) --jobs $(JOBS) --cluster $(CLUSTER)
 
 control-plane: $(SETUP)  ## build a real Kubernetes control plane into the cache (once)
 	@bash tests/cluster/build.sh
