@@ -45,6 +45,7 @@ from vgpu_api.v1alpha1 import (
     VGPUClaimStatus,
     VGPURequest,
 )
+from vgpu_api.v1alpha1.base import OwnerReference
 from vgpu_api.v1alpha1.gpudevice import DeviceMode
 from vgpu_operator.ask import Ask
 from vgpu_operator.placement.columns import Card, Columns, NodeState
@@ -107,6 +108,7 @@ def a_node(
     cordoned_uuids: Iterable[str] = (),
     device_policy: str = "",
     node_policy: str = "",
+    allocatable: Mapping[str, str] | None = None,
     resource_version: int = 1,
 ) -> Node:
     """A node that is ready and takes pods."""
@@ -125,7 +127,8 @@ def a_node(
         ),
         spec=NodeSpec(unschedulable=unschedulable, taints=list(taints)),
         status=NodeStatus(
-            conditions=[Condition(type="Ready", status="True" if ready else "False")]
+            conditions=[Condition(type="Ready", status="True" if ready else "False")],
+            allocatable=dict(allocatable or {}),
         ),
     )
 
@@ -242,6 +245,9 @@ def a_pod(
     node_selector: Mapping[str, str] | None = None,
     tolerations: Iterable[Toleration] = (),
     deletion_timestamp: str | None = None,
+    owners: Iterable[OwnerReference] = (),
+    resources: ResourceRequirements | None = None,
+    overhead: Mapping[str, str] | None = None,
 ) -> Pod:
     """A pod that waits for a node; one container without a GPU unless containers are given."""
     return Pod(
@@ -253,6 +259,7 @@ def a_pod(
             annotations=dict(annotations or {}),
             labels=dict(labels or {}),
             deletion_timestamp=deletion_timestamp,
+            owner_references=list(owners),
         ),
         spec=PodSpec(
             node_name=node,
@@ -261,6 +268,8 @@ def a_pod(
             init_containers=list(init_containers),
             node_selector=dict(node_selector or {}),
             tolerations=list(tolerations),
+            resources=resources,
+            overhead=dict(overhead or {}),
         ),
         status=PodStatus(phase=phase),
     )
@@ -269,9 +278,15 @@ def a_pod(
 # Placement's values.
 
 
-def an_ask(*requests: VGPURequest, config: ClusterConfig | None = None, **placement: Any) -> Ask:
+def an_ask(
+    *requests: VGPURequest,
+    config: ClusterConfig | None = None,
+    cpu_milli: int = 0,
+    **placement: Any,
+) -> Ask:
     """What requests ask for with defaults applied; `placement` as in the claim's spec."""
-    return Ask.of(a_spec(requests or None, placement=placement or None), config or ClusterConfig())
+    spec = a_spec(requests or None, placement=placement or None)
+    return Ask.of(spec, config or ClusterConfig(), cpu_milli=cpu_milli)
 
 
 def a_card(

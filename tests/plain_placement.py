@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 
 from vgpu_operator.ask import Ask, RequestAsk
@@ -39,6 +39,7 @@ class Fleet:
     unwilling: Mapping[str, str]  # node → why it takes no pods
     places: Mapping[str, str]  # of a node that says where it wants to be among nodes
     mix: Mix = ()
+    cpu: Mapping[str, int] = field(default_factory=dict)  # free milli-CPU by node; else no end
 
     @classmethod
     def of(cls, cards: Iterable[Card], used: Mapping[str, Used], **more) -> Fleet:
@@ -107,7 +108,7 @@ def node_rank(fleet: Fleet, name: str, ask: Ask, grants: Grants, left: Left):
     cards, used = fleet.cards[name], fleet.used
     if ask.node_policy == "Fragmentation":
         after = taking(used, ask, grants, {card.uuid: card for card in cards})
-        return fgd_score(cards, used, after, fleet.mix), reverse_name
+        return fgd_score(fleet, cards, used, after, ask.requests[0]), reverse_name
     score = 10.0 * (
         share(sum(used[c.uuid].slots for c in cards), sum(c.slots for c in cards))
         + share(sum(used[c.uuid].cores for c in cards), sum(c.cores for c in cards))
@@ -306,7 +307,7 @@ def in_order(fleet, cards, used, request, policies, ask: Ask) -> list[Card]:
         if refuses(card, now, replace(request, uuids=frozenset(), exclude_uuids=frozenset())):
             return -1
         take(after[card.uuid], card, request)
-        return fgd_score(cards, used, after, fleet.mix)
+        return fgd_score(fleet, cards, used, after, request)
 
     def left(card: Card) -> tuple[int, int, int]:
         now = used[card.uuid]
@@ -343,17 +344,21 @@ def in_order(fleet, cards, used, request, policies, ask: Ask) -> list[Card]:
 # Fragmentation.
 
 
-def fgd_score(cards, before, after, mix: Mix) -> int:
-    rise = fragmentation(cards, after, mix) - fragmentation(cards, before, mix)
+def fgd_score(fleet: Fleet, cards, before, after, request: RequestAsk) -> int:
+    free = fleet.cpu.get(cards[0].node, math.inf)
+    rise = fragmentation(cards, after, fleet.mix, free - request.cpu_milli) - fragmentation(
+        cards, before, fleet.mix, free
+    )
     return int(100.0 / (1.0 + math.exp(round(rise, 6) / 1000.0)))
 
 
-def fragmentation(cards, used, mix: Mix) -> float:
+def fragmentation(cards, used, mix: Mix, cpu: float) -> float:
     idles = {card.uuid: idle(card, used[card.uuid]) for card in cards}
     total = 0.0
     for frequency, request in mix:
         able = [card for card in cards if not refuses(card, used[card.uuid], request)]
-        useful = sum(idles[card.uuid] for card in able) if len(able) >= request.count else 0.0
+        runs = len(able) >= request.count and request.cpu_milli <= max(cpu, 0)
+        useful = sum(idles[card.uuid] for card in able) if runs else 0.0
         total += frequency * (sum(idles.values()) - useful)
     return total
 

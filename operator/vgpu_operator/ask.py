@@ -25,7 +25,8 @@ class RequestAsk:
 
     Exactly one of `memory_mib` (MiB per card) and `memory_percent` (1..100 of each card's memory)
     is given. `cores` is percent of a card's compute: 0 reserves nothing, 100 wants the card alone.
-    Models are in lower case.
+    Models are in lower case. `cpu_milli` is the milli-CPU that the whole pod asks of its node where
+    that makes a difference (Fragmentation), else 0.
     """
 
     name: str
@@ -42,6 +43,7 @@ class RequestAsk:
     exclude_models: tuple[str, ...] = ()
     uuids: frozenset[str] = frozenset()
     exclude_uuids: frozenset[str] = frozenset()
+    cpu_milli: int = 0
     _hash: int = field(init=False, repr=False, compare=False, default=0)
 
     def __post_init__(self) -> None:
@@ -82,18 +84,28 @@ class Ask:
         return self._hash
 
     @classmethod
-    def of(cls, spec: VGPUClaimSpec, config: ClusterConfig) -> Ask:
+    def of(cls, spec: VGPUClaimSpec, config: ClusterConfig, *, cpu_milli: int = 0) -> Ask:
         """The claim's spec with the defaults that hold for every dialect.
 
         Source: HAMi v2.10.
+
+        Args:
+            spec: As it stands in the claim.
+            config: The defaults.
+            cpu_milli: What its pod asks of a node's CPU, if there is a pod; kept only where it
+                makes a difference, so that asks that are decided alike are equal.
         """
         placement = spec.placement
         weights = placement.weights if placement is not None else None
+        node_policy = (placement and placement.node) or config.scheduling.node_policy
+        device_policies = tuple(placement.device) if placement is not None else ()
+        if "Fragmentation" not in (node_policy, *device_policies):
+            cpu_milli = 0
         return cls(
-            requests=tuple(_request(request, config) for request in spec.requests),
-            node_policy=(placement and placement.node) or config.scheduling.node_policy,
+            requests=tuple(_request(request, config, cpu_milli) for request in spec.requests),
+            node_policy=node_policy,
             node_may_choose=placement is None or placement.node is None,
-            device_policies=tuple(placement.device) if placement is not None else (),
+            device_policies=device_policies,
             numa=(placement and placement.numa) or "None",
             weights=(weights.slots, weights.cores, weights.memory) if weights else (1, 1, 1),
         )
@@ -105,7 +117,7 @@ def _hash_of(value: RequestAsk | Ask) -> int:
     return hash(tuple(getattr(value, name) for name in compared))
 
 
-def _request(request: VGPURequest, config: ClusterConfig) -> RequestAsk:
+def _request(request: VGPURequest, config: ClusterConfig, cpu_milli: int) -> RequestAsk:
     memory_mib, memory_percent = _memory(request, config)
     selector = request.selector or DeviceSelector()
     return RequestAsk(
@@ -123,6 +135,7 @@ def _request(request: VGPURequest, config: ClusterConfig) -> RequestAsk:
         exclude_models=_patterns(selector.exclude_models),
         uuids=frozenset(selector.uuids),
         exclude_uuids=frozenset(selector.exclude_uuids),
+        cpu_milli=cpu_milli,
     )
 
 

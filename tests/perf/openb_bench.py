@@ -5,9 +5,8 @@ the cluster's GPUs are asked for; each is tried once, nothing ends. CPU, memory 
 which nodes are candidates; the engine chooses among them. A card is 1,000 MiB here, one for each
 thousandth of it that the trace counts in. Fragmentation knows the mix from the start, as published.
 
-The engine does not know of CPU: F counts a type as runnable wherever its share of cards fits.
 Pods without a GPU are no business of the engine; "placed" puts them where the policy's own node
-order points (for Fragmentation where least of the cards is idle), "kept off" leaves them out.
+order points (for Fragmentation where F rises least), "kept off" leaves them out.
 """
 
 from __future__ import annotations
@@ -29,6 +28,7 @@ from builders import a_card, a_request, an_ask
 from vgpu_operator.ask import Ask
 from vgpu_operator.placement import Columns, place
 from vgpu_operator.placement.card import NodeState
+from vgpu_operator.placement.fragmentation import fragmentation, score_of_rise
 from vgpu_operator.placement.score import node_score
 
 WHOLE = 1_000
@@ -41,6 +41,8 @@ POLICIES: Mapping[str, tuple[str, str, int]] = {
     "hami_like": ("Binpack", "Spread", 10),
 }
 """By name: node policy, card policy, slots of a card."""
+UNNAMED_CPU = 100
+"""Milli-CPU that a pod takes that asks for none, as kube-scheduler counts it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,11 @@ class TracePod:
     cards: int
     milli: int
     models: frozenset[str]
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(milli-CPU, cards, thousandths of each): what makes a type."""
+        return self.cpu, self.cards, self.milli
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +112,7 @@ def read_pods(path: Path) -> list[TracePod]:
         return [
             TracePod(
                 name=row["name"],
-                cpu=int(row["cpu_milli"]),
+                cpu=int(row["cpu_milli"]) or UNNAMED_CPU,
                 memory=int(row["memory_mib"]),
                 cards=int(row["num_gpu"]),
                 milli=int(row["gpu_milli"]),
@@ -136,7 +143,8 @@ class Replay:
         self.policy = policy
         node_policy, card_policy, slots = POLICIES[policy]
         self._placement = {"node": node_policy, "device": [card_policy]}
-        self._asks: dict[tuple[int, int], Ask] = {}
+        self._asks: dict[tuple[int, int, int], Ask] = {}
+        self._scores: dict[tuple[int, int], tuple[int, int]] = {}  # (CPU, node) → version, score
         names = list(range(len(nodes)))  # ties are decided by name: another order for every seed
         random.Random(seed).shuffle(names)
         self.nodes = [replace(n, name=f"node-{at:05d}") for at, n in zip(names, nodes, strict=True)]
@@ -147,63 +155,81 @@ class Replay:
                     a_card(f"{node.name}-{index}", node=node.name, index=index,
                            model=node.model.lower(), slots=slots, memory_mib=WHOLE)
                 )  # fmt: skip
-            self.columns.put_node(node.name, NodeState(ready=True))
+            number = self.columns.put_node(node.name, NodeState(ready=True))
+            self.columns.set_cpu_free(number, node.cpu)
         self.left = {node.name: [node.cpu, node.memory] for node in self.nodes}
 
     def know(self, pods: Sequence[TracePod]) -> None:
         """Give the typical mix: what makes up 95 % of the trace's pods."""
-        counts = Counter((pod.cards, pod.milli) for pod in pods)
-        covered, mix = 0, []
-        for kind, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
+        counts = Counter(pod.shape for pod in pods)
+        covered, without_cards, mix = 0, 0.0, []
+        for shape, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
             if covered >= 0.95 * len(pods):
                 break
             covered += count
-            if kind[0]:
-                mix.append((count / len(pods), self._ask(*kind).requests[0]))
-        self.columns.mix.give(mix)
+            if shape[1]:
+                mix.append((count / len(pods), self._ask(*shape).requests[0]))
+            else:
+                without_cards += count / len(pods)
+        self.columns.mix.give(mix, without_cards=without_cards)
 
     def add(self, pod: TracePod) -> bool:
         """Place a pod if it fits anywhere."""
-        cpu = pod.cpu or 100
         room = [
             node.name
             for node in self.nodes
-            if (left := self.left[node.name])[0] >= cpu
+            if (left := self.left[node.name])[0] >= pod.cpu
             and left[1] >= pod.memory
             and (not pod.models or node.model in pod.models)
         ]
         if not room:
             return False
-        chosen = self._without_cards(room) if not pod.cards else self._with_cards(pod, room)
+        chosen = self._with_cards(pod, room) if pod.cards else self._without_cards(pod, room)
         if chosen is None:
             return False
-        self.left[chosen][0] -= cpu
-        self.left[chosen][1] -= pod.memory
+        left = self.left[chosen]
+        left[0] -= pod.cpu
+        left[1] -= pod.memory
+        self.columns.set_cpu_free(self._number(chosen), left[0])
         return True
 
     def _with_cards(self, pod: TracePod, room: list[str]) -> str | None:
         columns = self.columns
-        plan = place(columns, self._ask(pod.cards, pod.milli), room)
+        plan = place(columns, self._ask(*pod.shape), room)
         for grant in plan.grants:
             card = columns.number_of(grant.device)
             slots, cores, memory = columns.used(card)
             columns.set_used(card, slots=slots + 1, cores=cores, memory=memory + grant.memory_mib)
         return plan.node
 
-    def _without_cards(self, room: list[str]) -> str:
+    def _without_cards(self, pod: TracePod, room: list[str]) -> str:
         columns = self.columns
-        number = {name: columns.node_id(name) or 0 for name in room}
         if self.policy == "fragmentation":
-            total, used = columns.node_memory, columns.node_memory_used
-            return min(room, key=lambda name: (total[number[name]] - used[number[name]], name))
+            return min(room, key=lambda name: (-self._score_without(pod.cpu, name), name))
         sign = 1 if self.policy == "spread" else -1
-        return min(room, key=lambda name: (sign * node_score(columns, number[name]), name))
+        return min(room, key=lambda name: (sign * node_score(columns, self._number(name)), name))
 
-    def _ask(self, cards: int, milli: int) -> Ask:
-        ask = self._asks.get((cards, milli))
+    def _score_without(self, cpu: int, name: str) -> int:
+        """Of a pod that takes the CPU of a node and no card; remembered until the node changes."""
+        columns, node = self.columns, self._number(name)
+        version = columns.rankings.version[node]
+        known = self._scores.get((cpu, node))
+        if known is None or known[0] != version:
+            rise = fragmentation(columns, node, cpu_milli=cpu) - fragmentation(columns, node)
+            known = self._scores[cpu, node] = version, score_of_rise(rise)
+        return known[1]
+
+    def _number(self, name: str) -> int:
+        number = self.columns.node_id(name)
+        assert number is not None
+        return number
+
+    def _ask(self, cpu: int, cards: int, milli: int) -> Ask:
+        ask = self._asks.get((cpu, cards, milli))
         if ask is None:
             request = a_request(name="main", count=max(cards, 1), memory=f"{max(milli, 1)}Mi")
-            ask = self._asks[cards, milli] = an_ask(request, **self._placement)
+            ask = an_ask(request, cpu_milli=cpu, **self._placement)
+            self._asks[cpu, cards, milli] = ask
         return ask
 
 

@@ -13,7 +13,7 @@ from builders import a_card, a_request, an_ask, some_columns
 from vgpu_api.effective import Use
 from vgpu_operator.ask import Ask
 from vgpu_operator.placement import Budget, Card, Columns, Plan, decide, place
-from vgpu_operator.placement.columns import NodeState
+from vgpu_operator.placement.columns import CPU_UNKNOWN, NodeState
 
 POLICIES = (
     *("Binpack", "Spread", "BestFit", "IdleFirst", "NUMAFirst", "NUMA", "Mutex", "Topology"),
@@ -94,11 +94,15 @@ def asks(draw: st.DrawFn) -> Ask:
     ]
     return an_ask(
         *requests,
+        cpu_milli=draw(st.sampled_from((0, 0, 1000, 4000))),
         node=draw(st.sampled_from((None, "Binpack", "Spread", "NUMAFirst", "Fragmentation"))),
         device=draw(st.lists(st.sampled_from(POLICIES), max_size=3, unique=True)),
         numa=draw(st.sampled_from(("None", "None", "Prefer", "Require"))),
         weights=draw(st.sampled_from((None, {"slots": 0, "cores": 1, "memory": 3}))),
     )
+
+
+free_cpu = st.sampled_from((-500, 0, 999, 1000, 3999, 4000, 5000, 64_000))
 
 
 @st.composite
@@ -124,6 +128,7 @@ def fleets(draw: st.DrawFn, most: int = 5) -> plain.Fleet:
             for count, ask in enumerate(draw(st.lists(asks(), max_size=3)), start=1)
             for request in ask.requests
         ],
+        cpu=draw(st.dictionaries(st.sampled_from(NODES), free_cpu)),
     )
 
 
@@ -140,7 +145,8 @@ def columns_of(fleet: plain.Fleet) -> Columns:
     states = {node: state_of(fleet, node) for node in NODES}
     columns = some_columns(*cards, used=used)
     for node, state in states.items():
-        columns.put_node(node, state)
+        number = columns.put_node(node, state)
+        columns.set_cpu_free(number, fleet.cpu.get(node, CPU_UNKNOWN))
     columns.mix.give(fleet.mix)
     return columns
 
@@ -202,6 +208,7 @@ def histories(draw: st.DrawFn):
         st.tuples(st.just("card"), st.sampled_from(NODES), st.integers(0, 2), facts),
         st.tuples(st.just("gone"), st.sampled_from(NODES), st.integers(0, 2), st.none()),
         st.tuples(st.just("node"), st.sampled_from(NODES), st.booleans(), st.none()),
+        st.tuples(st.just("cpu"), st.sampled_from(NODES), free_cpu, st.none()),
     )
     classes = draw(st.lists(asks(), min_size=1, max_size=2))
     return draw(fleets(3)), classes, draw(st.lists(steps, max_size=8))
@@ -226,13 +233,18 @@ def changed(fleet: plain.Fleet, live: Columns, step) -> plain.Fleet:
     """One change, made to both."""
     kind, node, at, value = step
     cards = {card.uuid: card for cards in fleet.cards.values() for card in cards}
-    used, unwilling = dict(fleet.used), dict(fleet.unwilling)
+    used, unwilling, cpu = dict(fleet.used), dict(fleet.unwilling), dict(fleet.cpu)
     uuid = f"GPU-{node}-{at}"
     if kind == "node":
         if at:
             unwilling.pop(node, None)
         else:
             unwilling[node] = "NodeNotReady"
+    elif kind == "cpu":
+        cpu[node] = at
+        number = live.node_id(node)
+        assert number is not None
+        live.set_cpu_free(number, at)
     elif kind == "card":
         cards[uuid] = a_card(uuid, node=node, index=at, **value)
         used.setdefault(uuid, plain.Used())
@@ -246,7 +258,13 @@ def changed(fleet: plain.Fleet, live: Columns, step) -> plain.Fleet:
         number = live.number_of(cards[uuid].name)
         live.set_used(number, slots=value.slots, cores=value.cores, memory=value.memory)
     after = plain.Fleet.of(
-        cards.values(), used, policies=fleet.policies, unwilling=unwilling, mix=fleet.mix
+        cards.values(),
+        used,
+        policies=fleet.policies,
+        places=fleet.places,
+        unwilling=unwilling,
+        mix=fleet.mix,
+        cpu=cpu,
     )
     if kind == "card":
         live.put_card(cards[uuid])

@@ -85,6 +85,8 @@ class PodSpec(ApiModel):
     scheduling_gates: list[dict[str, Any]] = Field(default_factory=list)
     volumes: list[dict[str, Any]] = Field(default_factory=list)
     runtime_class_name: str | None = None
+    resources: ResourceRequirements | None = None
+    overhead: dict[str, str | int] = Field(default_factory=dict)
 
 
 class ContainerStatus(ApiModel):

@@ -91,6 +91,10 @@ class Books:
         self._bury(uid, was_bound=was_bound)
         return consumer
 
+    def is_gone(self, uid: str) -> bool:
+        """Whether a pod, or a claim, was seen to go: whatever comes of it now comes late."""
+        return uid in self._gone
+
     def was_never_bound(self, uid: str) -> bool:
         """Whether a pod was seen to go without ever having had a node."""
         return self._gone.get(uid) is False

@@ -29,6 +29,7 @@ from vgpu_operator.engine.scheduler import Clock, Scheduler
 from vgpu_operator.engine.starvation import Starvation
 from vgpu_operator.engine.teller import Teller
 from vgpu_operator.engine.tending import Tending
+from vgpu_operator.engine.typical import Typical
 from vgpu_operator.engine.wanted import WantedClaims
 from vgpu_operator.ledger import Ledger
 from vgpu_operator.metrics import SCHEDULING_ATTEMPTS, SCHEDULING_DURATION
@@ -76,6 +77,7 @@ class Engine:
         self.books = books
         self._expiry = Expiry(api, learned=self.pod_changed)
         reservations = self.scheduler.reservations
+        self._typical = Typical(config, ledger.columns, self.scheduler.spec_for)
         self._starvation = Starvation(
             holds=self.scheduler.holds,
             columns=ledger.columns,
@@ -128,8 +130,15 @@ class Engine:
         """A pod was seen; returns it as a consumer if it asks for GPUs."""
         known = self.books.consumer(pod.metadata.uid)
         consumer = consumer_of(pod, self._config) or (known and replace(known, pod=pod))
-        if consumer is None:
+        if self.books.is_gone(pod.metadata.uid):
             return None
+        has_come = self._ledger.hosts.apply_pod(pod)
+        if consumer is None:
+            if has_come:
+                self._typical.came_without(pod)
+            return None
+        if known is None:
+            self._typical.asked(consumer)
         if self.books.put_consumer(consumer):
             if consumer.wants_node or consumer.lacks_grant:
                 if consumer.uid not in self._parked:
@@ -144,6 +153,7 @@ class Engine:
     def pod_gone(self, uid: str, *, was_seen: bool = True) -> None:
         """A pod is gone; where its going was not seen it may have had a node."""
         consumer = self.books.drop_consumer(uid, was_seen=was_seen)
+        self._ledger.hosts.remove_pod(uid)
         self._forget_pod(uid)
         self._parked.discard(uid)
         if consumer is not None:

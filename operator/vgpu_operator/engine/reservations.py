@@ -7,7 +7,7 @@ not bound for a minute; then the cards go, so that a pod stuck for other reasons
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from vgpu_operator.engine.claim_writer import Key, Result
@@ -58,9 +58,14 @@ class Reservation:
 
 
 class Reservations:
-    """All reservations, one at most for a claim and for a pod."""
+    """All reservations, one at most for a claim and for a pod.
 
-    def __init__(self) -> None:
+    Args:
+        ended: Told of each that is no longer one.
+    """
+
+    def __init__(self, ended: Callable[[Reservation], None] = lambda reservation: None) -> None:
+        self._ended = ended
         self._of_claim: dict[Key, Reservation] = {}
         self._of_pod: dict[str, Reservation] = {}
 
@@ -93,6 +98,7 @@ class Reservations:
             del self._of_claim[reservation.claim]
         if self._of_pod.get(reservation.pod_uid) is reservation:
             del self._of_pod[reservation.pod_uid]
+            self._ended(reservation)
 
     def is_current(self, reservation: Reservation) -> bool:
         """Whether nothing has replaced it."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from vgpu_api.config import ClusterConfig
 from vgpu_api.errors import BadInput
+from vgpu_api.host import cpu_milli_of
 from vgpu_api.reasons import Reason, Tally
 from vgpu_api.v1alpha1 import Allocation, VGPUClaim, VGPUClaimSpec, VGPUClaimStatus
 from vgpu_operator.ask import Ask
@@ -57,7 +58,7 @@ class Scheduler:
         clock: Clock,
         failed: Callable[[Reservation, str], None],
     ) -> None:
-        self.reservations = Reservations()
+        self.reservations = Reservations(self._ended)
         self.holds = Holds(ledger)
         self.moments = Moments(clock.unix)
         self._config = config
@@ -136,6 +137,7 @@ class Scheduler:
         reservation.pod_uid = consumer.uid
         reservation.wish = Wish.allocated(allocation, consumer.reserved_for)
         self.reservations.put(reservation)
+        self._expect(consumer, reservation.node)
         reservation.written = self._submit(reservation, consumer=consumer)
 
     def without_effect(self, consumer: Consumer, candidates: Collection[str]) -> Plan | Refusal:
@@ -226,13 +228,14 @@ class Scheduler:
         )
         reservation.written = written
         self.reservations.put(reservation)
+        self._expect(consumer, reservation.node)
         return reservation
 
     def _place(
         self, consumer: Consumer, spec: VGPUClaimSpec, candidates: Collection[str] | None
     ) -> Plan:
         """Where it fits; what the claim holds already is not in its own way."""
-        ask = Ask.of(spec, self._config)
+        ask = Ask.of(spec, self._config, cpu_milli=cpu_milli_of(consumer.pod))
         refused: dict[str, Tally] = {}
         open_nodes: list[str] = []
         if candidates is None:  # nodes without cards are nobody's business
@@ -283,6 +286,8 @@ class Scheduler:
             immediate=consumer is None,
         )
         self.reservations.put(reservation)
+        if consumer is not None:
+            self._expect(consumer, reservation.node)
         reservation.written = self._submit(
             reservation, consumer=consumer, create=create, spec=spec, former=former
         )
@@ -290,6 +295,17 @@ class Scheduler:
             lambda done: self._settle(reservation, assumption, done)
         )
         return reservation
+
+    def _expect(self, consumer: Consumer, node: str) -> None:
+        """The pod's CPU is as good as taken there."""
+        cpu_milli = cpu_milli_of(consumer.pod)
+        self._ledger.hosts.expect(consumer.uid, node=node, cpu_milli=cpu_milli)
+
+    def _ended(self, reservation: Reservation) -> None:
+        """A pod that has no node has none in sight either."""
+        consumer = self._books.consumer(reservation.pod_uid)
+        if consumer is None or not consumer.pod.is_bound:
+            self._ledger.hosts.remove_pod(reservation.pod_uid)
 
     def _on_this_node(self, allocation: Allocation) -> Allocation:
         """The allocation, tied to the node that has the name now."""

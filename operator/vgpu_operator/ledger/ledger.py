@@ -28,6 +28,7 @@ from vgpu_operator.ledger.holdings import (
     holding_of_ruin,
     peak_of,
 )
+from vgpu_operator.ledger.hosts import Hosts
 from vgpu_operator.ledger.quotas import Quotas
 from vgpu_operator.placement.plan import Plan
 from vgpu_operator.placement.quota import Budget
@@ -73,6 +74,7 @@ class Ledger:
 
     Attributes:
         columns: The state of all cards, for `placement.place`. Nobody else writes it.
+        hosts: What is free of the nodes' CPU; to be told of pods.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class Ledger:
         self._board = Board(config=config)
         self._quotas = Quotas(config=config)
         self.columns = self._board.columns
+        self.hosts = Hosts(self.columns)
         self._config = config
         self._on_change = on_change
         self._told = 0  # the position in the change log up to which `on_change` knows
@@ -104,11 +107,13 @@ class Ledger:
     def apply_node(self, node: Node) -> None:
         """A node was added or changed: readiness, cordons, policies."""
         self._board.apply_node(node)
+        self.hosts.apply_node(node)
         self._tell()
 
     def remove_node(self, name: str) -> None:
         """A node is gone. Cards that still name it are given to nobody."""
         self._board.remove_node(name)
+        self.hosts.remove_node(name)
         self._tell()
 
     def apply_quota(self, quota: ResourceQuota) -> None:
@@ -243,7 +248,8 @@ class Ledger:
         record = self._newer_record(key, metadata.uid, int(metadata.resource_version))
         if record is None:
             return
-        if is_new and self.columns.mix.wants_next():
+        owned = any(owner.kind == "Pod" for owner in metadata.owner_references)
+        if is_new and not owned and self.columns.mix.wants_next():  # else it counts with its pod
             self.columns.mix.observe(Ask.of(claim.spec, self._config))
         record.observed = holding_of(claim.spec, claim.status.allocation)
         self._settle(key)

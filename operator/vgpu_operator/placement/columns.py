@@ -18,6 +18,8 @@ from vgpu_operator.placement.rankings import Rankings
 
 __all__ = ["NUMA_UNKNOWN", "Card", "Columns", "NodeState"]
 
+CPU_UNKNOWN = 1 << 62
+"""Free milli-CPU of a node of which nobody has said anything: enough for every request."""
 _REQUESTS_KEPT = 4096
 
 
@@ -29,8 +31,8 @@ class Columns:
     `node_of` (the node's number), and `kind`: equal for cards that differ only in use, links and
     place.
     Per node: `node_name node_cards` (cards by index, then UUID) `node_ready node_schedulable
-    node_policies` (for its cards) `node_policy` (its own place among nodes) and the sums over its
-    cards `node_slots node_slots_used` and so on.
+    node_policies` (for its cards) `node_policy` (its own place among nodes) `node_cpu_free`
+    (milli-CPU), and the sums over its cards `node_slots node_slots_used` and so on.
 
     `rankings` is what request classes remember of nodes, `mix` the requests that are typical.
     """
@@ -62,6 +64,7 @@ class Columns:
         self.node_schedulable: list[bool] = []
         self.node_policies: list[tuple[DevicePolicy, ...]] = []
         self.node_policy: list[NodePolicy | None] = []
+        self.node_cpu_free: list[int] = []
         self.node_slots: list[int] = []
         self.node_cores: list[int] = []
         self.node_memory: list[int] = []
@@ -174,6 +177,13 @@ class Columns:
             del self._node_ids[name]
             self._free_nodes.append(node)
 
+    def set_cpu_free(self, node: int, milli: int) -> None:
+        """Set what is free of a node's CPU; only Fragmentation looks at it."""
+        if self.node_cpu_free[node] != milli:
+            self.node_cpu_free[node] = milli
+            if self.mix.knows_cpu:
+                self.rankings.touch(node)
+
     def set_used(self, card: int, *, slots: int, cores: int, memory: int) -> None:
         """Set what of a card is in use: requests, percent of compute, MiB."""
         self.lend(card, slots, cores, memory)
@@ -237,10 +247,12 @@ class Columns:
             self.node_schedulable.append(True)
             self.node_policies.append(("Spread",))
             self.node_policy.append(None)
+            self.node_cpu_free.append(CPU_UNKNOWN)
             self.rankings.version.append(0)
             for amount in self._node_sums():
                 amount.append(0)
         self.node_ready[node] = False
+        self.node_cpu_free[node] = CPU_UNKNOWN
         self._node_ids[name] = node
         return node
 

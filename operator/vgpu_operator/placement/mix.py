@@ -6,6 +6,7 @@ the mix. It changes in steps, since every step makes all nodes' fragmentation ne
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import NamedTuple, TypeAlias
@@ -23,8 +24,8 @@ _STATES_KEPT = 65_536
 _WINDOW = 16_000
 """Weight of everything seen, in requests, at which it is halved."""
 
-CardState: TypeAlias = tuple[int, int, int, int]
-"""A card's kind, and the slots, cores and MiB of it in use."""
+CardState: TypeAlias = tuple[int, int, int, int, int]
+"""The level of its node's free CPU, a card's kind, and the slots, cores and MiB of it in use."""
 
 
 class View(NamedTuple):
@@ -47,18 +48,21 @@ class Mix:
     Attributes:
         version: Grows with every change of the types.
         types: (frequency, request) in falling frequency; frequencies as fractions of all seen.
-        total: The sum of these frequencies.
+        total: The sum of these frequencies, and of that of pods that ask for no card.
+        needs: By type: the level that a node's free CPU must have at least.
     """
 
     def __init__(self) -> None:
         self.version = 0
         self.types: tuple[tuple[float, RequestAsk], ...] = ()
         self.total = 0.0
+        self.needs: tuple[int, ...] = ()
+        self._steps: tuple[int, ...] = ()
         self._views: dict[CardState, View] = {}
         self._rises: dict[RequestAsk, dict[CardState, float]] = {}
         self._given = False
         self._offered = 0
-        self._counts: dict[RequestAsk, float] = {}
+        self._counts: dict[RequestAsk | None, float] = {}
         self._seen = 0.0
         self._until_step = 1
 
@@ -85,10 +89,26 @@ class Mix:
 
     # What the types are.
 
-    def give(self, types: Iterable[tuple[float, RequestAsk]]) -> None:
-        """Set the mix; nothing is learned from then on."""
+    @property
+    def knows_cpu(self) -> bool:
+        """Whether any type asks for CPU: then a node's free CPU matters."""
+        return bool(self._steps)
+
+    def level(self, free_milli: int) -> int:
+        """How many of the amounts of CPU that types ask for are free, the least first."""
+        return bisect_right(self._steps, free_milli) if self._steps else 0
+
+    def give(
+        self, types: Iterable[tuple[float, RequestAsk]], *, without_cards: float = 0.0
+    ) -> None:
+        """Set the mix; nothing is learned from then on.
+
+        Args:
+            types: Frequencies and requests.
+            without_cards: The frequency of pods that ask for no card: nothing idle serves them.
+        """
         self._given = True
-        self._set(tuple((weight, type_of(request)) for weight, request in types))
+        self._set(tuple((weight, type_of(request)) for weight, request in types), without_cards)
 
     def wants_next(self) -> bool:
         """Whether the next claim that is seen for the first time should be told to `observe`."""
@@ -96,12 +116,11 @@ class Mix:
         early = self._offered <= _ALL_UNTIL
         return not self._given and (early or self._offered % _ONE_IN == 0)
 
-    def observe(self, ask: Ask) -> None:
-        """A claim was seen for the first time."""
+    def observe(self, ask: Ask | None) -> None:
+        """A claim, or a pod that asks for no card (None), was seen for the first time."""
         if self._given:
             return
-        for request in ask.requests:
-            kind = type_of(request)
+        for kind in [None] if ask is None else [type_of(request) for request in ask.requests]:
             self._counts[kind] = self._counts.get(kind, 0.0) + 1.0
             self._seen += 1.0
             self._until_step -= 1
@@ -110,24 +129,31 @@ class Mix:
             self._counts = {k: half for k, v in self._counts.items() if (half := v / 2) >= 1.0}
         if self._until_step <= 0:
             self._until_step = min(_STEP, int(self._seen))  # quick at first, then in steps
-            self._set(self._most_frequent())
+            self._set(*self._most_frequent())
 
-    def _most_frequent(self) -> tuple[tuple[float, RequestAsk], ...]:
+    def _most_frequent(self) -> tuple[tuple[tuple[float, RequestAsk], ...], float]:
+        """The types with their frequencies, and the frequency of no card at all."""
         total = sum(self._counts.values())
         ranked = sorted(self._counts.items(), key=lambda item: (-item[1], _spelled(item[0])))
         chosen: list[tuple[float, RequestAsk]] = []
-        covered = 0.0
+        covered = without_cards = 0.0
         for kind, count in ranked:
             if covered >= _SHARE * total:
                 break
             covered += count
-            chosen.append((count / total, kind))
-        return tuple(chosen)
+            if kind is None:
+                without_cards = count / total
+            else:
+                chosen.append((count / total, kind))
+        return tuple(chosen), without_cards
 
-    def _set(self, types: tuple[tuple[float, RequestAsk], ...]) -> None:
-        if types != self.types:
+    def _set(self, types: tuple[tuple[float, RequestAsk], ...], without_cards: float) -> None:
+        total = sum(frequency for frequency, _ in types) + without_cards
+        if (types, total) != (self.types, self.total):
             self.types = types
-            self.total = sum(frequency for frequency, _ in types)
+            self.total = total
+            self._steps = tuple(sorted({kind.cpu_milli for _, kind in types} - {0}))
+            self.needs = tuple(self.level(kind.cpu_milli) for _, kind in types)
             self._views.clear()
             self._rises.clear()
             self.version += 1
@@ -146,6 +172,6 @@ def type_of(request: RequestAsk) -> RequestAsk:
     )
 
 
-def _spelled(request: RequestAsk) -> str:
+def _spelled(request: RequestAsk | None) -> str:
     """An order among types that is the same in every process."""
     return repr(request)

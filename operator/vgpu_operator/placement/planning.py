@@ -86,7 +86,8 @@ def _fragmentation_score(
     planned = _plan(columns, node, ask, numa, budget, stay=True)
     if isinstance(planned, Tally):
         return None
-    after = fragmentation(columns, node)
+    # All requests are of one pod, so each knows of the CPU that it asks for.
+    after = fragmentation(columns, node, cpu_milli=ask.requests[0].cpu_milli)
     _give_back(columns, planned[1])
     return score_of_rise(after - before)
 

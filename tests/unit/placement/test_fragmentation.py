@@ -16,8 +16,8 @@ from vgpu_operator.placement.mix import Mix
 HALF = Use(memory_mib=8192, slots=1)
 
 
-def a_type(**fields) -> RequestAsk:
-    return an_ask(a_request(**fields)).requests[0]
+def a_type(*, cpu_milli: int = 0, **fields) -> RequestAsk:
+    return an_ask(a_request(**fields), cpu_milli=cpu_milli, node="Fragmentation").requests[0]
 
 
 def columns_with(mix, *cards: Card, used: dict[str, Use] | None = None) -> Columns:
@@ -79,6 +79,45 @@ def test_on_a_node_the_card_is_chosen_by_the_same_measure():
     assert place(columns, ask).grants[0].uuid == "torn"
 
 
+def test_a_card_is_a_fragment_where_the_cpu_for_what_usually_comes_is_gone():
+    columns = columns_with([(1.0, a_type(memory="4Gi", cpu_milli=4000))], a_card("x"))
+    assert fragmentation(columns, 0) == 0.0
+    columns.set_cpu_free(0, 3999)
+    assert fragmentation(columns, 0) == 1000.0
+
+
+def test_a_claim_goes_where_its_pod_leaves_cpu_for_what_usually_comes():
+    """Both nodes have the cards; on the first the pod's CPU would strand what is left of them."""
+    cards = [a_card("tight", node="a"), a_card("ample", node="b")]
+    columns = columns_with([(1.0, a_type(memory="2Gi", cpu_milli=4000))], *cards)
+    columns.set_cpu_free(0, 6000)
+    columns.set_cpu_free(1, 8000)
+    for cpu_milli, node in ((2000, "a"), (3000, "b")):
+        ask = an_ask(
+            a_request(memory="2Gi"),
+            cpu_milli=cpu_milli,
+            node="Fragmentation",
+            device=["Fragmentation"],
+        )
+        assert place(columns, ask).node == node
+
+
+def test_what_has_been_freed_of_a_cpu_counts_at_the_next_decision():
+    cards = [a_card("tight", node="a"), a_card("ample", node="b")]
+    columns = columns_with([(1.0, a_type(memory="2Gi", cpu_milli=4000))], *cards)
+    columns.set_cpu_free(0, 5000)
+    ask = an_ask(a_request(memory="2Gi"), cpu_milli=2000, node="Fragmentation")
+    assert place(columns, ask).node == "b"
+    columns.set_cpu_free(0, 6000)
+    assert place(columns, ask).node == "a"
+
+
+def test_only_fragmentation_makes_asks_differ_by_cpu():
+    assert an_ask(cpu_milli=1000) == an_ask(cpu_milli=2000)
+    here, there = (an_ask(cpu_milli=cpu, device=["Fragmentation"]) for cpu in (1000, 2000))
+    assert here != there
+
+
 def test_the_mix_is_the_most_frequent_types_up_to_95_percent():
     mix = Mix()
     for number in range(1000):
@@ -91,6 +130,14 @@ def test_a_request_that_differs_only_in_name_is_of_the_same_type():
     for name in ("a", "b"):
         mix.observe(an_ask(a_request(name=name, memory="1Gi")))
     assert [frequency for frequency, _ in mix.types] == [1.0]
+
+
+def test_pods_that_ask_for_no_card_make_what_is_idle_less_useful():
+    columns = some_columns(a_card("x"))
+    for ask in (an_ask(a_request(memory="1Gi")), None, None, None):
+        columns.mix.observe(ask)
+    assert [frequency for frequency, _ in columns.mix.types] == [0.25]
+    assert fragmentation(columns, 0) == 750.0
 
 
 def test_what_is_asked_now_outweighs_what_was_asked_long_ago():
