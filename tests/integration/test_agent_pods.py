@@ -26,9 +26,10 @@ from agent_node import (
     pod_is_refused,
     until,
 )
-from vgpu_api.resources import EVENTS, PODS, VGPU_CLAIMS
+from vgpu_api.resources import EVENTS, NODES, PODS, VGPU_CLAIMS
 from vgpu_client.api import Api
 from vgpu_local.apiserver import ApiServer
+from vgpu_local.kubelet.node import register_node
 from vgpu_nodeagent.enforcement.abi import PageState
 from vgpu_nodeagent.enforcement.page import read_page
 from vgpu_nodeagent.enforcement.region import read_region
@@ -383,3 +384,29 @@ async def test_many_pods_at_once_get_each_exactly_their_own(api: Api, node: Agen
     for number in range(5):
         seen = environment(node, f"p{number}")
         assert seen["CUDA_DEVICE_MEMORY_LIMIT_0"] == f"{(number + 1) * 1024}M"
+
+
+async def test_a_node_registered_anew_does_not_over_grant_what_still_runs_on_it(
+    api: Api, node: AgentNode
+) -> None:
+    """The operator frees what a node had when its object goes; the agent's disk knows better."""
+    first = await create_claim(api, "c1", requests=[a_request(memory="10Gi")])
+    await allocate(api, first, await create_pod(api, "p1"), devices=[a_device("10Gi")])
+    await pod_is(api, "p1", "Running")
+    await api.delete(NODES, "n1")
+    await register_node(api, node.kubelet.shape)
+    await node.kubelet.restart()
+    await node.stop_agent()
+    await node.start_agent()
+    await api.merge_patch(
+        VGPU_CLAIMS,
+        "c1",
+        {"status": {"allocation": None, "reservedFor": None}},
+        namespace="default",
+        subresource="status",
+    )
+    second = await create_claim(api, "c2", requests=[a_request(memory="10Gi")])
+    await allocate(api, second, await create_pod(api, "p2"), devices=[a_device("10Gi")])
+    assert "10240 MiB in use here" in await pod_is_refused(api, "p2")
+    await api.delete(PODS, "p1", namespace="default", grace_s=1)
+    await pod_is(api, "p2", "Running")

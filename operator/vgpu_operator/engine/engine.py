@@ -99,6 +99,7 @@ class Engine:
         self._waiting: dict[str, None] = {}  # pod UIDs refused; tried again when a node changes
         self._parked: set[str] = set()  # pod UIDs whose reservation expired: until Filter asks
         self._vain: set[str] = set()  # pod UIDs that Filter was refused: poked when there is room
+        self._orphans: dict[str, None] = {}  # pod UIDs that lost their cards with their node
         self._claims: dict[Key, None] = {}  # claims to be tended
         self._immediate = ImmediateQueue()
         self._init_again = InitAgain(
@@ -121,6 +122,7 @@ class Engine:
             init_again=self._init_again,
             clock=clock,
             wake=self.wake,
+            orphaned=lambda uid: self._orphans.update({uid: None}),
         )
         self._background: set[asyncio.Task[None]] = set()
 
@@ -169,6 +171,10 @@ class Engine:
         self.note(key)
         for consumer in (*self.books.consumers_of(key), *self.books.copies_of(key)):
             if consumer.uid in self._waiting:
+                self._fresh[consumer.uid] = None
+            if consumer.uid in self._orphans and claim.status.allocation is None:
+                # Its node may come back with its containers still running.
+                del self._orphans[consumer.uid]
                 self._fresh[consumer.uid] = None
 
     def claim_gone(self, key: Key, uid: str) -> None:
@@ -308,7 +314,7 @@ class Engine:
             self._decide_immediate(key)
         fresh, self._fresh = self._fresh, {}
         consumers = [c for uid in fresh if (c := self.books.consumer(uid)) is not None]
-        for consumer in sorted(consumers, key=_age):
+        for consumer in sorted(consumers, key=_turn):
             self._decide(consumer)
         self._teller.tell_what_is_due()
 
@@ -321,6 +327,7 @@ class Engine:
         self._fresh.pop(uid, None)
         self._waiting.pop(uid, None)
         self._vain.discard(uid)
+        self._orphans.pop(uid, None)
         self.hints.forget(uid)
 
     def _decide(self, consumer: Consumer) -> None:
@@ -400,7 +407,12 @@ class Engine:
         task.add_done_callback(self._background.discard)
 
 
-def _age(consumer: Consumer) -> tuple[str, str, str]:
-    """Oldest first; ties by name, never by chance."""
+def _turn(consumer: Consumer) -> tuple[bool, str, str, str]:
+    """Who has a node already first, then the oldest; ties by name, never by chance."""
     metadata = consumer.pod.metadata
-    return (metadata.creation_timestamp or "", metadata.namespace or "", metadata.name)
+    return (
+        not consumer.lacks_grant,
+        metadata.creation_timestamp or "",
+        metadata.namespace or "",
+        metadata.name,
+    )

@@ -8,7 +8,7 @@ or the node is gone. Source: design, Life of a claim.
 from __future__ import annotations
 
 from vgpu_api.names import FINALIZER_IN_USE
-from vgpu_api.v1alpha1 import VGPUClaim
+from vgpu_api.v1alpha1 import Allocation, VGPUClaim
 from vgpu_operator.engine.books import Books
 from vgpu_operator.engine.status import was_released
 
@@ -20,11 +20,9 @@ def release_reason(claim: VGPUClaim, books: Books) -> str | None:
         return None
     if was_released(claim):
         return "its pod has ended"
-    node = books.nodes.get(allocation.node_name)
-    if node is None:
-        return f"node {allocation.node_name} is gone"
-    if allocation.node_uid not in ("", node.metadata.uid):
-        return f"node {allocation.node_name} is gone; another was registered under its name"
+    lost = node_lost(allocation, books)
+    if lost is not None:
+        return lost
     reserved = claim.status.reserved_for
     if reserved is None or not reserved.pod_uid:
         deleted = claim.metadata.deletion_timestamp is not None
@@ -32,6 +30,16 @@ def release_reason(claim: VGPUClaim, books: Books) -> str | None:
     if claim.spec.binding_mode == "Immediate" and claim.metadata.deletion_timestamp is None:
         return None  # only its pod's name goes
     return _never_bound(reserved.pod_uid, books)
+
+
+def node_lost(allocation: Allocation, books: Books) -> str | None:
+    """In which way the node of an allocation is gone; None while it is there."""
+    node = books.nodes.get(allocation.node_name)
+    if node is None:
+        return f"node {allocation.node_name} is gone"
+    if allocation.node_uid not in ("", node.metadata.uid):
+        return f"node {allocation.node_name} is gone; another was registered under its name"
+    return None
 
 
 def pod_to_forget(claim: VGPUClaim, books: Books) -> str | None:

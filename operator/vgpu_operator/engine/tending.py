@@ -17,7 +17,7 @@ from vgpu_operator.engine.books import Books, key_of
 from vgpu_operator.engine.claim_writer import ClaimWriter, Key
 from vgpu_operator.engine.immediate import ImmediateQueue
 from vgpu_operator.engine.init_again import InitAgain
-from vgpu_operator.engine.release import is_stranded, pod_to_forget, release_reason
+from vgpu_operator.engine.release import is_stranded, node_lost, pod_to_forget, release_reason
 from vgpu_operator.engine.reservations import Reservation
 from vgpu_operator.engine.scheduler import Clock, Scheduler
 from vgpu_operator.engine.status import Wish, says
@@ -50,6 +50,7 @@ class Tending:
         init_again: Fits init containers that must run again.
         clock: Both clocks.
         wake: Asks for another round.
+        orphaned: Told of a pod (by UID) whose cards go with its node, though it may still be there.
 
     Attributes:
         unused: Claims with a ttl whose pod has ended.
@@ -68,6 +69,7 @@ class Tending:
         init_again: InitAgain,
         clock: Clock,
         wake: Callable[[], None],
+        orphaned: Callable[[str], None],
     ) -> None:
         self.unused = UnusedClaims(api, books, unix=clock.unix)
         self.unusable = UnusableClaims(books, ledger)
@@ -78,6 +80,7 @@ class Tending:
         self._init_again = init_again
         self._clock = clock
         self._wake = wake
+        self._orphaned = orphaned
 
     def tend(self, key: Key) -> None:
         """Do what a claim needs but a decision."""
@@ -145,6 +148,9 @@ class Tending:
         reservation = self._scheduler.reservations.of_claim(key_of(claim))
         if reservation is not None:
             self._scheduler.reservations.drop(reservation)
+        allocation, reserved = claim.status.allocation, claim.status.reserved_for
+        if allocation and reserved and node_lost(allocation, self._books):
+            self._orphaned(reserved.pod_uid)
         self._writer.submit(release_write(claim, reason, now=self._clock.unix()))
 
     def _is_wanted(self, key: Key) -> bool:

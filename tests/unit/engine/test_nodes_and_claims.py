@@ -110,3 +110,22 @@ async def test_nothing_is_placed_on_cards_that_two_nodes_claim_until_one_lets_go
     replica.engine.device_gone("gpu-0")
     await replica.settle()
     assert replica.claim_of(pod).status.allocation.node_name == "node-2"
+
+
+async def test_a_pod_that_is_still_there_when_its_node_comes_back_is_decided_first(
+    replica: Any,
+) -> None:
+    """Its container was never stopped; a younger claim on its card could not start."""
+    pod = await a_running_pod(replica)
+    before = replica.claim_of(pod).status.allocation
+    replica.engine.node_gone("node-1")
+    await replica.settle()
+    assert replica.claim_of(pod).status.allocation is None
+    other = replica.pod("a-pod-before-it", limits={**GPU, "nvidia.com/gpumem": 12_000})
+    await replica.settle()
+    replica.engine.node_changed(anew())
+    await replica.settle()
+    after = replica.claim_of(pod).status.allocation
+    assert after.node_uid == "another-node-1"
+    assert after.allocated_time > before.allocated_time
+    assert replica.claim_of(other).status.allocation is None

@@ -1,0 +1,134 @@
+"""Nodes that go and come back, and nodes that publish the same card, on a whole cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from vgpu_api.resources import GPU_DEVICES, NODES, PODS
+from vgpu_client.transport import Object
+from vgpu_local.checker import excesses
+from vgpu_local.cluster import LocalCluster
+from vgpu_local.kubelet.node import register_node
+from vgpu_local.nodes import T4, gpu_node
+from vgpu_local.steps import (
+    a_container,
+    a_pod,
+    claim,
+    claim_name,
+    create,
+    delete_pod,
+    empty,
+    memory_seen,
+    reason,
+    running,
+    until,
+)
+
+pytestmark = [pytest.mark.xdist_group("local-cluster"), pytest.mark.timeout(180)]
+
+WHOLE = {"nvidia.com/gpu": 1}
+ONE, LEFT, RIGHT = "one", "left", "right"
+
+
+@pytest.fixture(scope="module")
+def module_cluster() -> Iterator[LocalCluster]:
+    left, right = gpu_node(LEFT, [T4]), gpu_node(RIGHT, [T4])
+    twin = replace(right, cards=left.cards)  # a virtual machine that was copied, say
+    with LocalCluster([gpu_node(ONE, [T4]), left, twin]) as cluster:
+        yield cluster
+        assert excesses(cluster.server.history()) == []
+
+
+@pytest.fixture
+def cluster(module_cluster: LocalCluster) -> Iterator[LocalCluster]:
+    yield module_cluster
+    empty(module_cluster)
+
+
+def a_pod_on(node: str, name: str, **limits: int) -> Object:
+    selector = {"kubernetes.io/hostname": node}
+    return a_pod(name, a_container(limits={**WHOLE, **limits}), nodeSelector=selector)
+
+
+def devices_of(cluster: LocalCluster, node: str) -> list[Object]:
+    found = cluster.objects("gpudevices.vgpu.dev")
+    return [device for device in found if device["spec"]["nodeName"] == node]
+
+
+def node_uid(cluster: LocalCluster, name: str) -> str:
+    node = cluster.wait_for(NODES, name, lambda _: True)
+    return str(node["metadata"]["uid"])
+
+
+def delete_node(cluster: LocalCluster, name: str) -> None:
+    """Its object goes, and with it, by their owner, its devices; what runs there runs on."""
+    cluster.run(cluster.api.delete(NODES, name))
+    until(cluster, lambda: not devices_of(cluster, name))
+
+
+def register_anew(cluster: LocalCluster, name: str) -> None:
+    """The machine comes back: the kubelet starts and registers itself, the agent publishes."""
+    cluster.run(register_node(cluster.api, cluster.kubelets[name].shape))
+    cluster.restart_kubelet(name)
+    cluster.wait_ready()
+
+
+def is_marked(device: Object) -> bool:
+    conditions = device.get("status", {}).get("conditions", [])
+    return any(c["type"] == "DuplicateUUID" and c["status"] == "True" for c in conditions)
+
+
+def allocation(found: dict[str, Any]) -> dict[str, Any]:
+    return dict(found["status"]["allocation"])
+
+
+def test_what_was_given_on_a_node_that_is_gone_is_free_and_its_successor_counts_what_runs(
+    cluster: LocalCluster,
+) -> None:
+    create(cluster, a_pod_on(ONE, "runs"))
+    pod = running(cluster, "runs")
+    before = claim(cluster, claim_name(pod), lambda status: status.get("state") == "InUse")
+    former = node_uid(cluster, ONE)
+    assert allocation(before)["nodeUID"] == former
+    delete_node(cluster, ONE)
+    claim(cluster, claim_name(pod), lambda status: "allocation" not in status)
+    register_anew(cluster, ONE)
+    assert node_uid(cluster, ONE) != former
+    # Its container was never stopped, so it is decided for its node before anybody else.
+    after = claim(cluster, claim_name(pod), lambda status: status.get("allocation"))
+    assert allocation(after)["nodeUID"] == node_uid(cluster, ONE)
+    assert allocation(after)["allocatedTime"] > allocation(before)["allocatedTime"]
+    assert memory_seen(cluster, "runs") == [16_384]
+    create(cluster, a_pod_on(ONE, "waits"))
+    waits = cluster.wait_for(PODS, "waits", lambda _: True)
+    claim(cluster, claim_name(waits), lambda status: reason(status).startswith("Card"))
+    delete_pod(cluster, "runs")
+    running(cluster, "waits", limit=60)
+
+
+def test_a_card_that_two_live_nodes_publish_is_given_to_nobody_until_one_node_is_gone(
+    cluster: LocalCluster,
+) -> None:
+    for node in (LEFT, RIGHT):
+        (device,) = devices_of(cluster, node)
+        cluster.wait_for(GPU_DEVICES, device["metadata"]["name"], is_marked)
+    create(cluster, a_pod_on(LEFT, "asks"))
+    pod = cluster.wait_for(PODS, "asks", lambda _: True)
+    refused = claim(cluster, claim_name(pod), lambda status: reason(status) == "CardUuidDuplicate")
+    (why,) = [c for c in refused["status"]["conditions"] if c["type"] == "Allocated"]
+    assert "1/1 CardUuidDuplicate" in why["message"]
+    create(cluster, a_pod_on(ONE, "elsewhere"))
+    running(cluster, "elsewhere")
+    delete_node(cluster, RIGHT)
+    running(cluster, "asks", limit=60)
+    register_anew(cluster, RIGHT)
+    for node in (LEFT, RIGHT):
+        until(cluster, lambda node=node: any(map(is_marked, devices_of(cluster, node))))
+    create(cluster, a_pod_on(RIGHT, "in-vain"))
+    in_vain = cluster.wait_for(PODS, "in-vain", lambda _: True)
+    claim(cluster, claim_name(in_vain), lambda status: reason(status) == "CardUuidDuplicate")
+    assert memory_seen(cluster, "asks") == [16_384]  # who has it keeps it
