@@ -1,4 +1,5 @@
 /* cuda_alloc.c - the entry points that allocate, free, copy and report memory. */
+#include "cuda_graph_memory.h"
 #include "cuda_memory.h"
 
 static CUresult allocate(size_t bytes, CUdeviceptr *out)
@@ -54,7 +55,8 @@ CUDA_API CUresult cuMemAllocManaged(CUdeviceptr *out, size_t bytes, unsigned fla
 
 CUDA_API CUresult cuMemFree_v2(CUdeviceptr address)
 {
-    return cuda_memory_give(address);
+    struct graph_memory *memory = address ? cuda_graph_memory_at(address) : NULL;
+    return memory ? cuda_graph_memory_free(memory) : cuda_memory_give(address);
 }
 
 CUDA_API CUresult cuMemFree(unsigned address)

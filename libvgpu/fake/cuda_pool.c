@@ -8,7 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cuda_graph_memory.h"
 #include "cuda_memory.h"
+#include "cuda_work.h"
 
 enum { RELEASE_THRESHOLD = 4, RESERVED_CURRENT = 5, RESERVED_HIGH = 6, USED_CURRENT = 7, USED_HIGH = 8 };
 
@@ -85,15 +87,19 @@ void cuda_pool_synchronise(void)
     pthread_mutex_unlock(&pool_lock);
 }
 
-static CUresult allocate(CUdeviceptr *out, size_t bytes, struct CUmemPoolHandle_st *pool, CUstream stream)
+static CUresult allocate(CUdeviceptr *out, size_t bytes, struct CUmemPoolHandle_st *pool, CUstream handle, int thread)
 {
     CUresult result = CUDA_SUCCESS;
-    struct CUctx_st *context = cuda_stream_context(stream, &result);
+    struct CUstream_st *stream = cuda_stream(handle, thread, &result);
+    struct CUctx_st *context = stream ? stream->context : NULL;
     if (!context) {
         return result;
     }
-    if (!out) {
+    if (!out || !bytes) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (stream->capture) {
+        return cuda_graph_capture_alloc(stream->capture, pool ? pool->device : context->device, bytes, out);
     }
     if (!pool) {
         result = cuDeviceGetMemPool(&pool, context->device);
@@ -103,34 +109,46 @@ static CUresult allocate(CUdeviceptr *out, size_t bytes, struct CUmemPoolHandle_
 
 CUDA_API CUresult cuMemAllocAsync(CUdeviceptr *out, size_t bytes, CUstream stream)
 {
-    return allocate(out, bytes, NULL, stream);
+    return allocate(out, bytes, NULL, stream, 0);
 }
 
 CUDA_API CUresult cuMemAllocAsync_ptsz(CUdeviceptr *out, size_t bytes, CUstream stream)
 {
-    return allocate(out, bytes, NULL, stream);
+    return allocate(out, bytes, NULL, stream, 1);
 }
 
 CUDA_API CUresult cuMemAllocFromPoolAsync(CUdeviceptr *out, size_t bytes, CUmemoryPool pool, CUstream stream)
 {
-    return pool ? allocate(out, bytes, pool, stream) : CUDA_ERROR_INVALID_VALUE;
+    return pool ? allocate(out, bytes, pool, stream, 0) : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUDA_API CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *out, size_t bytes, CUmemoryPool pool, CUstream stream)
 {
-    return cuMemAllocFromPoolAsync(out, bytes, pool, stream);
+    return pool ? allocate(out, bytes, pool, stream, 1) : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuGraphAddMemFreeNode(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, CUdeviceptr);
+
+static CUresult give_back(CUdeviceptr address, CUstream handle, int thread)
+{
+    CUresult result = CUDA_SUCCESS;
+    struct CUstream_st *stream = cuda_session() ? cuda_stream(handle, thread, &result) : NULL;
+    struct graph_memory *memory = address ? cuda_graph_memory_at(address) : NULL;
+    CUgraphNode node;
+    if (stream && stream->capture) {
+        return cuGraphAddMemFreeNode(&node, stream->capture, NULL, 0, address);
+    }
+    return memory ? cuda_graph_memory_free(memory) : cuda_memory_give(address);
 }
 
 CUDA_API CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream)
 {
-    (void)stream;
-    return cuda_memory_give(address);
+    return give_back(address, stream, 0);
 }
 
 CUDA_API CUresult cuMemFreeAsync_ptsz(CUdeviceptr address, CUstream stream)
 {
-    (void)stream;
-    return cuda_memory_give(address);
+    return give_back(address, stream, 1);
 }
 
 CUDA_API CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *out, CUdevice device)

@@ -44,4 +44,7 @@ CUresult cuda_capture_offended(struct CUctx_st *context);
 /* Add a kernel to the graph a stream is captured into. */
 CUresult cuda_graph_capture(struct CUgraph_st *graph, int type, struct shape shape);
 
+/* Add an allocation of `bytes` of a device. */
+CUresult cuda_graph_capture_alloc(struct CUgraph_st *graph, CUdevice device, size_t bytes, CUdeviceptr *out);
+
 #endif

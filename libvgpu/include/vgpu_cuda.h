@@ -108,7 +108,31 @@ enum {
 };
 enum { CUDA_ARRAY3D_LAYERED = 0x01, CUDA_ARRAY3D_SPARSE = 0x40, CUDA_ARRAY3D_DEFERRED_MAPPING = 0x80 };
 enum { CU_MEM_ATTACH_GLOBAL = 1, CU_MEM_ATTACH_HOST = 2, CU_MEM_ATTACH_SINGLE = 4 };
-enum { CU_GRAPH_NODE_TYPE_KERNEL = 0, CU_GRAPH_NODE_TYPE_MEM_ALLOC = 10 };
+enum {
+    CU_GRAPH_NODE_TYPE_KERNEL = 0,
+    CU_GRAPH_NODE_TYPE_GRAPH = 4,
+    CU_GRAPH_NODE_TYPE_MEM_ALLOC = 10,
+    CU_GRAPH_NODE_TYPE_MEM_FREE = 11,
+};
+enum { CU_GRAPH_INSTANTIATE_AUTO_FREE_ON_LAUNCH = 1, CU_GRAPH_INSTANTIATE_UPLOAD = 2 };
+typedef struct {
+    CUmemPoolProps pool;
+    const void *access;
+    size_t access_count;
+    size_t bytes;
+    CUdeviceptr address; /* out */
+} CUDA_MEM_ALLOC_NODE_PARAMS;
+/* The head of CUgraphNodeParams, with the one form of its union that is used here. */
+typedef struct {
+    int type; /* CU_GRAPH_NODE_TYPE_* */
+    int reserved[3];
+    union {
+        CUDA_MEM_ALLOC_NODE_PARAMS alloc;
+        CUdeviceptr free;
+        long long all[29];
+    } as;
+    long long reserved_last;
+} CUgraphNodeParams;
 
 /* Launches by structure. */
 typedef struct {

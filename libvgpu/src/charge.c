@@ -123,7 +123,11 @@ CUresult vgpu_charge_free(struct vgpu_process *p, const struct vgpu_cuda *cuda, 
     struct vgpu_object object;
     if (!vgpu_charge_forget(p, VGPU_KIND_MEMORY, address, &object) &&
         !vgpu_charge_forget(p, VGPU_KIND_POOLED, address, &object)) {
-        return call(argument, address);
+        CUresult unknown = call(argument, address);
+        if (p && unknown == CUDA_SUCCESS && atomic_load_explicit(&p->graphs_known, memory_order_relaxed)) {
+            vgpu_pools_settle(p, cuda); /* a graph's, perhaps */
+        }
+        return unknown;
     }
     CUresult result = call(argument, address);
     if (object.kind == VGPU_KIND_POOLED && result == CUDA_SUCCESS) {

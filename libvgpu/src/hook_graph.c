@@ -1,40 +1,83 @@
-/* hook_graph.c - graph nodes of any type: one that allocates would do so at each launch, where nothing charges it. */
-#include "authority.h"
+/* hook_graph.c - graphs: what they take of memory (graphs.h). */
+#include "graphs.h"
+#include "pools.h"
 
-static int is_refused(const void *params)
+struct instantiation {
+    const struct vgpu_cuda *cuda;
+    CUgraphExec *out;
+    CUgraph graph;
+    CUgraphNode *bad;
+    char *log;
+    size_t size;
+    unsigned long long flags;
+    void *params;
+};
+
+#define INSTANTIATE(symbol, parameters, arguments, ...)                                                       \
+    static CUresult call_##symbol(void *argument)                                                             \
+    {                                                                                                         \
+        const struct instantiation *it = argument;                                                            \
+        return it->cuda->symbol arguments;                                                                    \
+    }                                                                                                         \
+    CUresult symbol parameters                                                                                \
+    {                                                                                                         \
+        struct instantiation it = {.cuda = vgpu_world->cuda(), .out = out, .graph = graph, __VA_ARGS__};      \
+        return it.cuda && it.cuda->symbol ? vgpu_graph_instantiate(it.cuda, graph, out, call_##symbol, &it)   \
+                                          : CUDA_ERROR_NOT_INITIALIZED;                                       \
+    }
+
+INSTANTIATE(cuGraphInstantiate, (CUgraphExec *out, CUgraph graph, CUgraphNode *bad, char *log, size_t size),
+            (it->out, it->graph, it->bad, it->log, it->size), .bad = bad, .log = log, .size = size)
+INSTANTIATE(cuGraphInstantiate_v2, (CUgraphExec *out, CUgraph graph, CUgraphNode *bad, char *log, size_t size),
+            (it->out, it->graph, it->bad, it->log, it->size), .bad = bad, .log = log, .size = size)
+INSTANTIATE(cuGraphInstantiateWithFlags, (CUgraphExec *out, CUgraph graph, unsigned long long flags),
+            (it->out, it->graph, it->flags), .flags = flags)
+INSTANTIATE(cuGraphInstantiateWithParams, (CUgraphExec *out, CUgraph graph, void *params),
+            (it->out, it->graph, it->params), .params = params)
+INSTANTIATE(cuGraphInstantiateWithParams_ptsz, (CUgraphExec *out, CUgraph graph, void *params),
+            (it->out, it->graph, it->params), .params = params)
+
+#define RUN(symbol)                                                                        \
+    CUresult symbol(CUgraphExec exec, CUstream stream)                                     \
+    {                                                                                      \
+        const struct vgpu_cuda *cuda = vgpu_world->cuda();                                 \
+        return cuda && cuda->symbol ? vgpu_graph_run(cuda, exec, stream, cuda->symbol)     \
+                                    : CUDA_ERROR_NOT_INITIALIZED;                          \
+    }
+
+RUN(cuGraphUpload)
+RUN(cuGraphUpload_ptsz)
+RUN(cuGraphLaunch)
+RUN(cuGraphLaunch_ptsz)
+
+static CUresult settled(const struct vgpu_cuda *cuda, CUresult result)
 {
-    const struct vgpu_process *p = vgpu_process();
-    /* CUgraphNodeParams begins with the type of the node. */
-    return p && params && *(const int *)params == CU_GRAPH_NODE_TYPE_MEM_ALLOC && !vgpu_limits_nothing(p);
+    struct vgpu_process *p = vgpu_process();
+    if (p) {
+        vgpu_pools_settle(p, cuda);
+    }
+    return result;
 }
 
-CUresult cuGraphAddNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *after, size_t count, void *params)
+CUresult cuGraphExecDestroy(CUgraphExec exec)
 {
     const struct vgpu_cuda *cuda = vgpu_world->cuda();
-    if (!cuda || !cuda->cuGraphAddNode) {
+    if (!cuda || !cuda->cuGraphExecDestroy) {
         return CUDA_ERROR_NOT_INITIALIZED;
     }
-    return is_refused(params) ? CUDA_ERROR_NOT_SUPPORTED : cuda->cuGraphAddNode(out, graph, after, count, params);
+    vgpu_graph_forget(exec); /* before: afterwards its handle may be another thread's */
+    return settled(cuda, cuda->cuGraphExecDestroy(exec));
 }
 
-CUresult cuGraphAddNode_v2(CUgraphNode *out, CUgraph graph, const CUgraphNode *after, const void *edges, size_t count,
-                           void *params)
+CUresult cuDeviceGraphMemTrim(CUdevice device)
 {
     const struct vgpu_cuda *cuda = vgpu_world->cuda();
-    if (!cuda || !cuda->cuGraphAddNode_v2) {
+    struct vgpu_process *p = vgpu_process();
+    if (!cuda || !cuda->cuDeviceGraphMemTrim) {
         return CUDA_ERROR_NOT_INITIALIZED;
     }
-    return is_refused(params) ? CUDA_ERROR_NOT_SUPPORTED
-                              : cuda->cuGraphAddNode_v2(out, graph, after, edges, count, params);
-}
-
-CUresult cuGraphAddNode_v3(CUgraphNode *out, CUgraph graph, const CUgraphNode *after, const void *edges, size_t count,
-                           void *params)
-{
-    const struct vgpu_cuda *cuda = vgpu_world->cuda();
-    if (!cuda || !cuda->cuGraphAddNode_v3) {
-        return CUDA_ERROR_NOT_INITIALIZED;
+    if (p) {
+        atomic_fetch_add(&p->graph_trims, 1);
     }
-    return is_refused(params) ? CUDA_ERROR_NOT_SUPPORTED
-                              : cuda->cuGraphAddNode_v3(out, graph, after, edges, count, params);
+    return settled(cuda, cuda->cuDeviceGraphMemTrim(device));
 }

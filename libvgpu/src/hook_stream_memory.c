@@ -16,7 +16,7 @@ struct free_call {
     CUstream stream;
 };
 
-/* An allocation recorded into a graph happens again at every launch of that graph, where nothing charges it. */
+/* An allocation recorded into a graph takes memory when that graph is launched: graphs.h. */
 static int is_recorded(const struct vgpu_cuda *cuda, CUstream stream)
 {
     int status = 0;
@@ -54,13 +54,10 @@ static CUresult async(allocate_async real, CUdeviceptr *out, size_t bytes, CUstr
     struct vgpu_process *p = vgpu_process();
     struct call call = {.async = real, .bytes = bytes, .stream = stream};
     CUdevice ordinal;
-    if (!p || !out || !bytes) {
+    if (!p || !out || !bytes || is_recorded(cuda, stream)) {
         return real(out, bytes, stream);
     }
     CUresult result = vgpu_stream_ordinal(cuda, stream, &ordinal);
-    if (result == CUDA_SUCCESS && is_recorded(cuda, stream)) {
-        result = CUDA_ERROR_NOT_SUPPORTED;
-    }
     if (result == CUDA_SUCCESS) {
         result = cuda->cuDeviceGetMemPool ? cuda->cuDeviceGetMemPool(&call.pool, ordinal) : CUDA_ERROR_NOT_SUPPORTED;
     }
@@ -86,13 +83,10 @@ static CUresult from_pool(allocate_from_pool real, CUdeviceptr *out, size_t byte
     struct vgpu_process *p = vgpu_process();
     struct call call = {.from_pool = real, .bytes = bytes, .pool = pool, .stream = stream};
     CUdevice ordinal;
-    if (!p || !out || !bytes || !pool) {
+    if (!p || !out || !bytes || !pool || is_recorded(cuda, stream)) {
         return real(out, bytes, pool, stream);
     }
     CUresult result = vgpu_stream_ordinal(cuda, stream, &ordinal);
-    if (result == CUDA_SUCCESS && is_recorded(cuda, stream)) {
-        result = CUDA_ERROR_NOT_SUPPORTED;
-    }
     return result == CUDA_SUCCESS ? allocate(p, cuda, &call, ordinal, out) : result;
 }
 
@@ -120,6 +114,9 @@ static CUresult make_free(void *argument, CUdeviceptr address)
 static CUresult give_back(free_async real, CUdeviceptr address, CUstream stream)
 {
     struct free_call call = {.real = real, .stream = stream};
+    if (vgpu_process() && is_recorded(vgpu_world->cuda(), stream)) {
+        return real(address, stream); /* a node of the graph; nothing is freed now */
+    }
     return vgpu_charge_free(vgpu_process(), vgpu_world->cuda(), address, make_free, &call);
 }
 

@@ -18,6 +18,8 @@ enum vgpu_kind {
     VGPU_KIND_HANDLE = 5, /* handle of physical memory; `context` is its struct vgpu_backing, `bytes` counts releases due */
     VGPU_KIND_MAPPING = 6, /* address physical memory is mapped at; `bytes` of addresses, `context` as above */
     VGPU_KIND_CONTEXT = 8, /* handle of a context that is not a primary one; `bytes` is its device */
+    VGPU_KIND_GRAPHS = 9,  /* device; `context` is the struct vgpu_pool of its graphs' memory */
+    VGPU_KIND_GRAPH = 10,  /* handle of an instantiated graph that takes memory; `context` is its struct vgpu_graph */
     VGPU_KIND_POOLED = 7, /* address of an allocation from a pool; `context` is its struct vgpu_pool */
 };
 

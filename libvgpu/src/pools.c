@@ -12,8 +12,17 @@
 
 enum { RESERVED_CURRENT = 5, USED_CURRENT = 7 };
 
+/* The same questions about the memory of graphs. */
+enum { GRAPHS_USED_CURRENT = 0, GRAPHS_RESERVED_CURRENT = 2 };
+
 static int ask(const struct vgpu_cuda *cuda, const struct vgpu_pool *pool, int attribute, uint64_t *out)
 {
+    if (pool->of_graphs) {
+        return cuda->cuDeviceGetGraphMemAttribute &&
+               cuda->cuDeviceGetGraphMemAttribute(
+                   pool->ordinal, attribute == USED_CURRENT ? GRAPHS_USED_CURRENT : GRAPHS_RESERVED_CURRENT, out) ==
+                   CUDA_SUCCESS;
+    }
     return cuda->cuMemPoolGetAttribute &&
            cuda->cuMemPoolGetAttribute(pool->handle, attribute, out) == CUDA_SUCCESS;
 }
@@ -48,24 +57,25 @@ static void settle(struct vgpu_process *p, const struct vgpu_cuda *cuda, struct 
     }
     if (!pool->destroyed && ask(cuda, pool, RESERVED_CURRENT, &reserved)) {
         lower_to(p, pool, reserved);
-    } else if (!pool->live) {
+    } else if (!pool->live && !pool->of_graphs) {
         lower_to(p, pool, 0);
     }
 }
 
-struct vgpu_pool *vgpu_pool_of(struct vgpu_process *p, CUmemoryPool handle, int ordinal)
+static struct vgpu_pool *find_or_make(struct vgpu_process *p, enum vgpu_kind kind, uint64_t name, struct vgpu_pool fresh)
 {
     struct vgpu_object known;
     struct vgpu_pool *pool = NULL;
-    if (vgpu_objects_find(&p->objects, VGPU_KIND_POOL, (uintptr_t)handle, &known)) {
+    if (vgpu_objects_find(&p->objects, kind, name, &known)) {
         return (struct vgpu_pool *)(uintptr_t)known.context;
     }
     vgpu_lock_take(&p->lock);
-    if (vgpu_objects_find(&p->objects, VGPU_KIND_POOL, (uintptr_t)handle, &known)) {
+    if (vgpu_objects_find(&p->objects, kind, name, &known)) {
         pool = (struct vgpu_pool *)(uintptr_t)known.context;
     } else if ((pool = calloc(1, sizeof *pool)) != NULL) {
-        *pool = (struct vgpu_pool){.handle = handle, .ordinal = ordinal, .next = p->pools};
-        known = (struct vgpu_object){.handle = (uintptr_t)handle, .context = pool, .kind = VGPU_KIND_POOL};
+        *pool = fresh;
+        pool->next = p->pools;
+        known = (struct vgpu_object){.handle = name, .context = pool, .kind = kind};
         if (vgpu_objects_add(&p->objects, known)) {
             free(pool);
             pool = NULL;
@@ -75,6 +85,16 @@ struct vgpu_pool *vgpu_pool_of(struct vgpu_process *p, CUmemoryPool handle, int 
     }
     vgpu_lock_drop(&p->lock);
     return pool;
+}
+
+struct vgpu_pool *vgpu_pool_of(struct vgpu_process *p, CUmemoryPool handle, int ordinal)
+{
+    return find_or_make(p, VGPU_KIND_POOL, (uintptr_t)handle, (struct vgpu_pool){.handle = handle, .ordinal = ordinal});
+}
+
+struct vgpu_pool *vgpu_pool_of_graphs(struct vgpu_process *p, int ordinal)
+{
+    return find_or_make(p, VGPU_KIND_GRAPHS, (uint64_t)ordinal, (struct vgpu_pool){.of_graphs = 1, .ordinal = ordinal});
 }
 
 /* Pools grow by whole chunks, whose size is learned: it divides whatever was ever reserved. */
@@ -96,9 +116,9 @@ static uint64_t in_chunks(uint64_t bytes, uint64_t chunk)
     return (bytes + chunk - 1) / chunk * chunk;
 }
 
-/* Under the pool's lock: charge what an allocation will make it grow by. Nothing when it has room. In the first chunk
- * of a process, whose size is a guess, the bare amount where the guess does not fit: what the driver takes beyond it
- * is found afterwards. */
+/* Under the pool's lock: charge what an allocation will make it grow by. Nothing when it has room. Where
+ * whole chunks do not fit, the bare amount: their size is only learned, and what the driver takes beyond it is found, and
+ * given back, afterwards. Not for graphs: what has been launched cannot be taken back. */
 static int charge_growth(struct vgpu_process *p, const struct vgpu_cuda *cuda, struct vgpu_pool *pool, uint64_t bytes)
 {
     uint64_t used = 0, least = vgpu_charge_rounded(bytes);
@@ -109,11 +129,9 @@ static int charge_growth(struct vgpu_process *p, const struct vgpu_cuda *cuda, s
     if (ask(cuda, pool, USED_CURRENT, &used) && used <= pool->charged && pool->charged - used >= least) {
         return 1;
     }
-    if (chunk) {
-        return raise_to(p, cuda, pool, pool->charged + in_chunks(least, chunk));
-    }
-    return raise_to(p, cuda, pool, pool->charged + in_chunks(least, CHUNK)) ||
-           raise_to(p, cuda, pool, pool->charged + least);
+    chunk = chunk && chunk < CHUNK ? chunk : CHUNK; /* what was seen so far is a multiple of it */
+    return raise_to(p, cuda, pool, pool->charged + in_chunks(least, chunk)) ||
+           (!pool->of_graphs && raise_to(p, cuda, pool, pool->charged + least));
 }
 
 /* Under the pool's lock, after a successful allocation: is what the driver reserved within the limit? */
@@ -126,6 +144,26 @@ static int is_covered(struct vgpu_process *p, const struct vgpu_cuda *cuda, stru
     learn_chunk(p, reserved);
     lower_to(p, pool, reserved);
     return reserved <= pool->charged || raise_to(p, cuda, pool, reserved);
+}
+
+int vgpu_pool_expect(struct vgpu_process *p, const struct vgpu_cuda *cuda, struct vgpu_pool *pool, uint64_t bytes)
+{
+    return charge_growth(p, cuda, pool, bytes);
+}
+
+void vgpu_pool_account(struct vgpu_process *p, const struct vgpu_cuda *cuda, struct vgpu_pool *pool)
+{
+    if (!is_covered(p, cuda, pool)) {
+        const struct vgpu_card *card = &p->cards[pool->ordinal];
+        uint64_t reserved = 0;
+        if (ask(cuda, pool, RESERVED_CURRENT, &reserved) && reserved > pool->charged) {
+            vgpu_ledger_add(vgpu_process_slot(p), (unsigned)card->column, reserved - pool->charged);
+            pool->charged = reserved;
+        }
+    }
+    if (pool->charged) {
+        atomic_store_explicit(&p->pools_in_use, 1, memory_order_relaxed);
+    }
 }
 
 static CUresult try_allocate(struct vgpu_process *p, const struct vgpu_cuda *cuda, struct vgpu_pool *pool, uint64_t bytes,
@@ -186,6 +224,17 @@ void vgpu_pool_destroyed(struct vgpu_process *p, struct vgpu_pool *pool)
     vgpu_lock_drop(&pool->lock);
 }
 
+/* Make the driver give back what it only keeps. */
+static void let_go(struct vgpu_process *p, const struct vgpu_cuda *cuda, struct vgpu_pool *pool)
+{
+    if (pool->of_graphs && cuda->cuDeviceGraphMemTrim) {
+        atomic_fetch_add(&p->graph_trims, 1);
+        cuda->cuDeviceGraphMemTrim(pool->ordinal);
+    } else if (!pool->of_graphs && !pool->destroyed && cuda->cuMemPoolTrimTo) {
+        cuda->cuMemPoolTrimTo(pool->handle, 0);
+    }
+}
+
 /* Pools are never taken out of the list: a program has few. Returns what is still charged for them; `*shrank` tells
  * whether that is less than before. */
 static uint64_t settle_all(struct vgpu_process *p, const struct vgpu_cuda *cuda, int trim, int *shrank)
@@ -195,8 +244,8 @@ static uint64_t settle_all(struct vgpu_process *p, const struct vgpu_cuda *cuda,
     for (struct vgpu_pool *pool = atomic_load_explicit(&p->pools, memory_order_acquire); pool; pool = pool->next) {
         vgpu_lock_take(&pool->lock);
         uint64_t before = pool->charged;
-        if (trim && before && !pool->destroyed && cuda->cuMemPoolTrimTo) {
-            cuda->cuMemPoolTrimTo(pool->handle, 0);
+        if (trim && before) {
+            let_go(p, cuda, pool);
         }
         settle(p, cuda, pool);
         *shrank |= pool->charged < before;

@@ -14,6 +14,7 @@ struct vgpu_pool {
     struct vgpu_pool *next;
     CUmemoryPool handle;
     int ordinal;          /* device, or VGPU_NOWHERE: host memory, never charged */
+    int of_graphs;        /* the memory that graphs of the device allocate: has no handle, is never destroyed */
     int destroyed;        /* no more questions; charged until the last allocation is freed */
     uint64_t charged;
     uint64_t live;        /* allocations that are not freed yet */
@@ -31,6 +32,15 @@ void vgpu_pool_freed(struct vgpu_process *p, const struct vgpu_cuda *cuda, struc
 
 /* The driver was asked to destroy the pool, and did. */
 void vgpu_pool_destroyed(struct vgpu_process *p, struct vgpu_pool *pool);
+
+/* The pool that graphs of a device take their memory from; NULL when there is no memory to remember it by. */
+struct vgpu_pool *vgpu_pool_of_graphs(struct vgpu_process *p, int ordinal);
+
+/* Under the pool's lock. Charge what taking `bytes` will make it grow by: 1, or 0 when that does not fit. */
+int vgpu_pool_expect(struct vgpu_process *p, const struct vgpu_cuda *cuda, struct vgpu_pool *pool, uint64_t bytes);
+
+/* Under the pool's lock: the charge becomes what the driver has reserved, whether that fits or not. */
+void vgpu_pool_account(struct vgpu_process *p, const struct vgpu_cuda *cuda, struct vgpu_pool *pool);
 
 /* Make every charge what the driver says. Cheap while no pool keeps anything. */
 void vgpu_pools_settle(struct vgpu_process *p, const struct vgpu_cuda *cuda);

@@ -45,6 +45,8 @@ struct vgpu_process {
     struct vgpu_pool *_Atomic pools; /* every pool ever seen (pools.h) */
     _Atomic uint64_t pool_chunk;     /* learned; 0: not yet */
     _Atomic uint32_t pools_in_use;   /* 0: no pool is charged for anything */
+    _Atomic uint32_t graphs_known;   /* 1: some graph was seen that takes memory (graphs.h) */
+    _Atomic uint64_t graph_trims;    /* how often memory of graphs was made to be given back */
     struct vgpu_lock mappings; /* of handles, mappings and what they refer to (hook_mapping.c) */
     uint64_t env_limit[VGPU_MAX_DEVICES];
     uint64_t env_host_limit;

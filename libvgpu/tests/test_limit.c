@@ -276,14 +276,10 @@ TEST(what_is_not_accounted_is_refused_under_a_limit_and_passes_without_one)
 {
     enum { STUB_LIBRARY = 34 };
     CUresult (*map)(void *, unsigned, CUstream) = (CUresult(*)(void *, unsigned, CUstream))cuMemMapArrayAsync;
-    int mem_alloc_node = CU_GRAPH_NODE_TYPE_MEM_ALLOC, kernel_node = 0;
     start(LIMIT);
     CHECK_EQ(map(NULL, 0, NULL), CUDA_ERROR_NOT_SUPPORTED);
-    CHECK_EQ(cuGraphAddNode(NULL, NULL, NULL, 0, &mem_alloc_node), CUDA_ERROR_NOT_SUPPORTED);
-    CHECK_EQ(cuGraphAddNode(NULL, NULL, NULL, 0, &kernel_node), STUB_LIBRARY);
     start(VGPU_UNLIMITED);
     CHECK_EQ(map(NULL, 0, NULL), STUB_LIBRARY);
-    CHECK_EQ(cuGraphAddNode_v2(NULL, NULL, NULL, NULL, 0, &mem_alloc_node), STUB_LIBRARY);
 }
 
 TEST(an_unlimited_card_is_counted_and_not_limited)
