@@ -106,6 +106,25 @@ def operator_command(
     return _module("vgpu_operator", arguments)
 
 
+def issued_operator_command(replica: Replica, *, kubeconfig: Path, config: Path) -> list[str]:
+    """Compose the command line of an operator that issues its certificates itself."""
+    place = replica.place
+    arguments = {
+        "kubeconfig": kubeconfig,
+        "config": config,
+        "namespace": NAMESPACE,
+        "identity": replica.name,
+        "certificates": "secrets",
+        "extender": f"127.0.0.1:{place.extender}",
+        "service-name": SERVICE,
+        "advertise-address": replica.address,
+        "webhook": f"127.0.0.1:{place.webhook}",
+        "metrics": f"127.0.0.1:{place.metrics}",
+        "liveness": f"127.0.0.1:{place.liveness}",
+    }
+    return _module("vgpu_operator", arguments)
+
+
 def agent_command(
     node: str,
     folders: NodeFolders,
