@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from agent_bench import a_bench, a_bound_pod
+from agent_node import GPU_0
 from builders import a_container, a_pod
 from vgpu_api.core import Pod
 from vgpu_api.effective import Use, effective_use
+from vgpu_api.quantity import MIB
 from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_client.lease import Elector, Terms
 from vgpu_nodeagent.deviceplugin.slots import Binding, Holding, SlotState, allocate, grant
-from vgpu_nodeagent.errors import Refused
+from vgpu_nodeagent.errors import Refused, Why
 
 CARD_MIB = 16384
 
@@ -49,9 +53,9 @@ def a_pod_asking(name: str, mib: int) -> Pod:
     return a_pod(name, containers=[a_container(limits=limits)])
 
 
-async def decide(replica: Any, name: str) -> VGPUClaim:
+async def decide(replica: Any, name: str, *, mib: int = 10_000) -> VGPUClaim:
     """The claim that this replica gave a pod, which the other has not heard of."""
-    pod = a_pod_asking(name, 10_000)
+    pod = a_pod_asking(name, mib)
     replica.engine.pod_changed(pod)
     await replica.settle()
     claim: VGPUClaim = replica.claim_of(pod)
@@ -73,9 +77,8 @@ def holding_of(claim: VGPUClaim) -> Holding:
     )
 
 
-async def test_of_two_leaders_decisions_the_agent_starts_what_fits_and_refuses_the_rest(
-    replica: Any,
-) -> None:
+async def two_leaders(replica: Any) -> tuple[Any, Any]:
+    """One whose clock stands still goes on leading beside its successor."""
     former, former_clock = type(replica)(replica.api), Clock(stands=True)
     first = an_elector(former, "operator-0", former_clock)
     second = an_elector(replica, "operator-1", Clock(stands=False))
@@ -83,7 +86,47 @@ async def test_of_two_leaders_decisions_the_agent_starts_what_fits_and_refuses_t
     await second.acquire()
     former.leading, replica.leading = first.is_leading(), second.is_leading()
     assert (former.leading, replica.leading) == (True, True)
+    return former, replica
 
+
+async def test_a_leader_whose_clock_stands_still_over_grants_no_container(
+    replica: Any, tmp_path: Path
+) -> None:
+    """Both give the same card away, again and again; what starts never exceeds it."""
+    leaders = await two_leaders(replica)
+    bench = await a_bench(tmp_path)
+    for each in leaders:
+        each.card(uuid=GPU_0, node="n1", memory_mib=CARD_MIB)
+    claims = []
+    for number in range(3):
+        for name, each in zip(("early", "later"), leaders, strict=True):
+            claims.append(await decide(each, f"{name}-{number}", mib=5_000))
+    given = sum(holding_of(claim).use[GPU_0].memory_mib for claim in claims)
+    assert given == 30_000 > CARD_MIB
+
+    refused: list[Why] = []
+    for number, claim in enumerate(claims):
+        reserved = claim.status.reserved_for
+        assert reserved is not None
+        pod = a_bound_pod(reserved.pod_name, uid=reserved.pod_uid)
+        bench.view.pods.added(pod)
+        bench.view.claims.added(claim)
+        try:
+            await bench.start(pod, f"slot-{number}")
+        except Refused as error:
+            refused.append(error.reason)
+        pages = [
+            bench.node.allocations.content(name) for name in bench.node.checkpoint.state.leases
+        ]
+        open_bytes = sum(limit.memory_bytes for page in pages for limit in page.devices)
+        assert open_bytes <= CARD_MIB * MIB
+    assert refused == [Why.OVER_CAPACITY] * 3
+
+
+async def test_of_two_leaders_decisions_the_agent_starts_what_fits_and_refuses_the_rest(
+    replica: Any,
+) -> None:
+    former, _ = await two_leaders(replica)
     for each in (former, replica):
         each.card(memory_mib=CARD_MIB)
     claims = [await decide(former, "early"), await decide(replica, "later")]
