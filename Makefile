@@ -22,7 +22,7 @@ JOBS ?= 1
 
 SETUP := $(VENV)/.ready
 
-.PHONY: help setup demo test chaos e2e bench bench-placement bench-libvgpu gpu-check bench-openb lint fmt crds proto lock native control-plane ci clean
+.PHONY: help setup demo test chaos e2e bench bench-placement bench-libvgpu gpu-check bench-openb lint fmt crds proto lock mutate native control-plane ci clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -73,6 +73,14 @@ bench-openb: $(SETUP)  ## packing of a trace in OPENB=DIR -> build/bench/openb.j
 	@test -n "$(OPENB)" || { echo "make bench-openb OPENB=DIR: the folder of the trace" >&2; exit 2; }
 	@PYTHONPATH=tests $(BIN)/python tests/perf/openb_bench.py $(OPENB)
 
+# On demand only: minutes a room, one process, at the lowest priority. AGAIN=1 tries the survivors of the last run.
+mutate: $(VENV)/.mutate-ready  ## mutation testing of ROOM=ledger (default all) -> build/mutate/ROOM.json
+	@$(BIN)/python tests/mutation/mutate.py $(ROOM) $(if $(AGAIN),--again)
+
+$(VENV)/.mutate-ready: $(SETUP) tests/mutation/requirements.lock
+	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r tests/mutation/requirements.lock
+	@touch $@
+
 lint: $(SETUP)  ## format, lint, types, import contracts, generated files fresh
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
@@ -94,6 +102,9 @@ proto: $(SETUP)  ## generate the kubelet API stubs
 lock: $(SETUP)  ## refresh requirements.lock from pyproject.toml
 	@$(BIN)/pip-compile -q --generate-hashes --strip-extras --extra dev --allow-unsafe \
 	  --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-header -o requirements.lock pyproject.toml
+	@$(BIN)/pip-compile -q --generate-hashes --strip-extras --allow-unsafe -c requirements.lock \
+	  --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-header \
+	  -o tests/mutation/requirements.lock tests/mutation/requirements.in
 
 ci: lint  ## what CI runs: lint, tests, sanitizers, then the real control plane
 	@$(MAKE) test

@@ -95,7 +95,6 @@ class Board:
         del self._states[name]
         self.columns.remove_node(name)
         self.log.touch(name)
-        self._write_cards(self._devices_on.get(name, ()))
 
     def hold(self, key: ClaimKey, *, before: Holding, after: Holding) -> None:
         """Let a claim hold `after` where it held `before`."""

@@ -212,3 +212,44 @@ def test_a_reader_that_fell_behind_the_log_is_told_every_node():
         log.touch(node)
     assert log.since(0, ["x"]) == (4, frozenset("xcd"))
     assert log.since(3, ["x"]) == (4, frozenset("d"))
+
+
+def test_a_reader_that_has_missed_nothing_is_not_told_every_node():
+    log = ChangeLog(keep=2)
+    assert log.since(0, ["x"]) == (0, frozenset())
+    for node in "abcd":
+        log.touch(node)
+    assert log.since(2, ["x"]) == (4, frozenset("cd"))
+
+
+def test_a_node_that_goes_is_a_change_and_one_that_never_came_is_none():
+    ledger = a_ledger()
+    cursor, _ = ledger.changed_since(0)
+    ledger.remove_node("nobody")
+    assert ledger.changed_since(cursor) == (cursor, frozenset())
+    ledger.remove_node("node-1")
+    assert ledger.changed_since(cursor)[1] == {"node-1"}
+
+
+def test_a_node_without_cards_comes_and_goes():
+    ledger = a_ledger()
+    ledger.apply_node(a_node("cpu-only"))
+    ledger.remove_node("cpu-only")
+    assert ledger.nodes() == ("node-1",)
+    assert not a_plan(ledger).refused
+
+
+def test_a_cordon_does_not_outlive_its_node():
+    ledger = a_ledger()
+    ledger.apply_node(a_node(cordoned_uuids=["GPU-0"], resource_version=2))
+    ledger.remove_node("node-1")
+    ledger.apply_node(a_node())
+    assert not a_plan(ledger).refused
+
+
+def test_the_devices_of_a_node_are_told_by_name_whether_they_are_cards_or_not():
+    ledger = a_ledger()
+    ledger.apply_device(a_device(uuid="", name="a-new-one"))
+    ledger.apply_device(a_device(uuid="GPU-2", node="node-2"))
+    assert [device.metadata.name for device in ledger.devices("node-1")] == ["a-new-one", "gpu-0"]
+    assert ledger.devices("nobody") == ()

@@ -114,3 +114,38 @@ def test_a_changed_quota_wakes_whoever_waits_and_an_old_version_changes_nothing(
     ledger.remove_quota("default", "quota")
     assert changes == ["change", "change"]
     assert ledger.budget("default") == Budget()
+
+
+def test_a_limit_of_cores_alone_leaves_memory_free():
+    assert a_ledger(a_quota(gpucores=50)).budget("default") == Budget(None, 50)
+
+
+def test_a_limit_that_cannot_be_read_lets_nothing_through():
+    ledger = a_ledger(a_quota(gpumem="much", gpucores="many"))
+    assert ledger.budget("default") == Budget(0, 0)
+
+
+def test_the_same_version_told_twice_is_no_news():
+    ledger = a_ledger(a_quota(version=5, gpumem=9000))
+    ledger.apply_quota(a_quota(version=5, gpumem=1))
+    assert ledger.budget("default") == Budget(9000)
+
+
+def test_a_quota_that_limits_no_cards_wakes_nobody_whether_it_comes_changes_or_goes():
+    changes: list[str] = []
+    ledger = a_ledger(changes=changes)
+    changes.clear()
+    ledger.apply_quota(a_quota())
+    ledger.apply_quota(a_quota(version=2))
+    ledger.remove_quota("default", "quota")
+    ledger.remove_quota("default", "never-seen")
+    ledger.remove_quota("a-namespace-without-any", "quota")
+    assert changes == []
+
+
+def test_a_quota_made_anew_counts_though_its_version_is_an_old_one():
+    """As after the server's data were restored."""
+    ledger = a_ledger(a_quota(version=9, gpumem=9000))
+    ledger.remove_quota("default", "quota")
+    ledger.apply_quota(a_quota(version=3, gpumem=5000))
+    assert ledger.budget("default") == Budget(5000)
