@@ -2,6 +2,7 @@
 # node.sh COMMAND... : a real Kubernetes of one node, control plane included, in a sandbox on this machine. As root.
 #   up               start it, or switch it on again with what it had; returns when the node is ready
 #   in COMMAND...    run a command inside, with kubectl and ctr in PATH and KUBECONFIG set
+#   load ARCHIVE...  import images that were made since it was started
 #   restart NAME...  kill programs (kubelet, containerd, kube-proxy, …), all at once; each is started again by itself
 #   hold NAME...     kill programs and keep them down, until: release NAME...
 #   off              switch the machine off as if its plug were pulled; its disk stays
@@ -74,6 +75,7 @@ case $command in
   up) switch_on ;;
   in) enter "$@" ;;
   enter) inside ;;
+  load) for archive in "$@"; do (enter ctr -n k8s.io images import "$(realpath "$archive")") 2>&1 | grep -v -e DEPRECATION -e '^unpacking' || true; done ;;
   restart) forget "$@" ;;
   hold) for program in "$@"; do touch "$run/held/$program"; done; forget "$@" ;;
   release) for program in "$@"; do rm -f "$run/held/$program"; done ;;
