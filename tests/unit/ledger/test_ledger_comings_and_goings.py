@@ -1,0 +1,168 @@
+"""Objects that come late, twice, again, or leave: what of them is remembered, and how long."""
+
+from __future__ import annotations
+
+from builders import (
+    a_claim,
+    a_device,
+    a_node,
+    a_request,
+    a_spec,
+    an_allocated_device,
+    an_allocation,
+    an_ask,
+)
+from vgpu_api.config import ClusterConfig
+from vgpu_operator.ledger import Ledger
+from vgpu_operator.placement import Plan, place
+
+KEY = ("default", "claim-1")
+SPEC = a_spec([a_request(memory="1Gi")])
+
+
+def a_ledger(**fields) -> Ledger:
+    ledger = Ledger(config=ClusterConfig(), **fields)
+    ledger.apply_node(a_node())
+    ledger.apply_device(a_device())
+    return ledger
+
+
+def a_plan(ledger: Ledger, memory: str = "1Gi") -> Plan:
+    return place(ledger.columns, an_ask(a_request(memory=memory)))
+
+
+def held(memory_mib: int, uuid: str = "GPU-0"):
+    return an_allocation(an_allocated_device(uuid=uuid, memory_mib=memory_mib))
+
+
+def used_mib(ledger: Ledger, uuid: str = "GPU-0") -> int:
+    return ledger.use_of(uuid).memory_mib
+
+
+# Cards and nodes.
+
+
+def test_a_device_that_was_never_seen_leaves_without_a_trace():
+    ledger = a_ledger()
+    cursor, _ = ledger.changed_since(0)
+    ledger.remove_device("never-seen")
+    assert ledger.changed_since(cursor) == (cursor, frozenset())
+
+
+def test_the_same_version_of_a_device_or_node_told_twice_is_no_news():
+    ledger = a_ledger()
+    ledger.apply_device(a_device(cordoned=True))
+    ledger.apply_node(a_node(ready=False))
+    assert not a_plan(ledger).refused
+
+
+def test_a_card_that_goes_is_a_change_of_its_node():
+    ledger = a_ledger()
+    cursor, _ = ledger.changed_since(0)
+    ledger.remove_device("gpu-0")
+    assert ledger.changed_since(cursor)[1] == {"node-1"}
+
+
+def test_a_node_whose_last_card_went_takes_pods_again_with_the_next_one():
+    ledger = a_ledger()
+    ledger.remove_device("gpu-0")
+    ledger.apply_device(a_device(uuid="GPU-1"))
+    assert a_plan(ledger).node == "node-1"
+
+
+def test_of_a_node_that_was_only_named_by_its_cards_nothing_is_left_when_they_go():
+    ledger = a_ledger()
+    ledger.apply_device(a_device(uuid="GPU-2", node="only-named"))
+    assert ledger.columns.node_id("only-named") is not None
+    ledger.remove_device("gpu-2")
+    assert ledger.columns.node_id("only-named") is None
+
+
+def test_a_card_that_moves_changes_both_nodes():
+    ledger = a_ledger()
+    cursor, _ = ledger.changed_since(0)
+    ledger.apply_device(a_device(node="node-2", resource_version=2))
+    assert ledger.changed_since(cursor)[1] == {"node-1", "node-2"}
+    assert ledger.nodes() == ("node-2",)
+
+
+def test_an_unreadable_claim_may_fill_a_node_that_nobody_knows_yet():
+    ledger = a_ledger()
+    raw = {
+        "metadata": {"namespace": "default", "name": "ruin", "resourceVersion": "2"},
+        "status": {"allocation": {"nodeName": "node-2", "devices": [{}]}},
+    }
+    ledger.mark_unreadable("uid-of-ruin", raw)
+    ledger.apply_node(a_node("node-2"))
+    ledger.apply_device(a_device(uuid="GPU-2", node="node-2"))
+    assert a_plan(ledger).node == "node-1"
+    ledger.remove_device("gpu-0")
+    assert a_plan(ledger).text == "1/1 CardTimeSlicingExhausted"
+    ledger.remove_claim("uid-of-ruin")
+    assert a_plan(ledger).node == "node-2"
+
+
+# Claims.
+
+
+def test_a_claim_made_anew_counts_though_its_version_is_an_old_one():
+    """As after the server's data were restored."""
+    ledger = a_ledger()
+    ledger.apply_claim(a_claim(uid="first", resource_version=9, allocation=held(1024)))
+    ledger.remove_claim("first")
+    ledger.apply_claim(a_claim(uid="second", resource_version=3, allocation=held(2048)))
+    assert used_mib(ledger) == 2048
+
+
+def test_an_unreadable_claim_is_not_charged_for_its_predecessor_of_the_same_name():
+    ledger = a_ledger()
+    ledger.apply_device(a_device(uuid="GPU-1", index=1))
+    ledger.apply_claim(a_claim(uid="first", allocation=held(1024, "GPU-1")))
+    raw = {
+        "metadata": {"namespace": "default", "name": "claim-1", "resourceVersion": "2"},
+        "status": "?",
+    }
+    ledger.mark_unreadable("second", raw)
+    assert ledger.columns.state()["gpu-1"] == (0, 0, 0)
+
+
+def test_a_removed_claim_stays_removed_however_many_went_since():
+    ledger = a_ledger()
+    for number in range(10_000):
+        ledger.remove_claim(f"uid-{number}")
+    late = a_claim(uid="uid-9999", allocation=held(1024))
+    ledger.remove_claim("one-more")
+    ledger.apply_claim(late)
+    assert used_mib(ledger) == 0
+
+
+def test_an_assumption_that_has_ended_is_not_ended_again_in_anothers_stead():
+    ledger = a_ledger()
+    first = ledger.assume(KEY, SPEC, a_plan(ledger))
+    ledger.assume(KEY, SPEC, a_plan(ledger, memory="2Gi"))
+    ledger.forget(first)
+    ledger.forget(first)
+    assert used_mib(ledger) == 2048
+
+
+def test_an_assumption_names_the_claim_and_the_node():
+    ledger = a_ledger()
+    assumption = ledger.assume(KEY, SPEC, a_plan(ledger))
+    assert (assumption.key, assumption.node) == (KEY, "node-1")
+
+
+def test_an_assumption_wakes_nobody_at_the_next_event_either():
+    told: list[str] = []
+    ledger = a_ledger(on_change=lambda: told.append("told"))
+    told.clear()
+    ledger.assume(KEY, SPEC, a_plan(ledger))
+    ledger.apply_node(a_node(resource_version=2))
+    assert told == []
+
+
+def test_the_typical_mix_learns_from_each_claim_once():
+    ledger = a_ledger()
+    for version in (1, 2, 3):
+        ledger.apply_claim(a_claim("a", resource_version=version))
+    ledger.apply_claim(a_claim("b", requests=[a_request(memory="2Gi")]))
+    assert [frequency for frequency, _ in ledger.columns.mix.types] == [0.5, 0.5]
