@@ -28,7 +28,9 @@ PACKAGES = (
     "operator/vgpu_operator",
     "nodeagent/vgpu_nodeagent",
 )
-"""Beside `tests`: what the tests of all rooms import."""
+"""What the tests of all rooms import."""
+BESIDE = ("tests", "examples")
+"""What else they read."""
 BAR = 85.0
 """Percent to be killed."""
 
@@ -72,7 +74,7 @@ class Outcome:
 def copy_tree(into: Path) -> None:
     """The packages side by side, and the tests. Times are kept: mutmut goes by them."""
     skipped = shutil.ignore_patterns("__pycache__", "cluster", "perf")
-    for source in (*PACKAGES, "tests"):
+    for source in (*PACKAGES, *BESIDE):
         target = into / Path(source).name
         shutil.rmtree(target, ignore_errors=True)
         shutil.copytree(ROOT / source, target, ignore=skipped)
@@ -87,7 +89,7 @@ def configuration(mutate: Sequence[str], tests: Sequence[str]) -> str:
     mutmut = {
         "source_paths": sorted({pattern.partition("/")[0] for pattern in mutate}),
         "only_mutate": mutate,
-        "also_copy": [Path(package).name for package in PACKAGES],
+        "also_copy": [*(Path(package).name for package in PACKAGES), *BESIDE],
         "do_not_mutate_patterns": [r"\blogger\."],  # what a log says is nobody's contract
         "pytest_add_cli_args": ["-p", "no:cacheprovider", "-p", "mutation.small_examples"],
         "pytest_add_cli_args_test_selection": tests,

@@ -1,0 +1,244 @@
+"""What a user reads when an ask is refused: field, value, and what would have been right.
+
+And the other side of each limit: the last value that is still taken.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from vgpu_api.config import ClusterConfig
+from vgpu_api.core import Pod
+from vgpu_api.errors import BadInput
+from vgpu_api.v1alpha1 import VGPUClaimSpec, VGPURequest
+from vgpu_operator.dialects import containers_of_claim, read
+
+ONE = {"gpu": 1, "gpumem": 1024}
+
+
+def a_pod(
+    limits: dict[str, Any] | None = None,
+    annotations: dict[str, str] | None = None,
+    *,
+    name: str = "main",
+    **spec: Any,
+) -> Pod:
+    resources = {"limits": {f"nvidia.com/{key}": value for key, value in (limits or {}).items()}}
+    return Pod.model_validate(
+        {
+            "metadata": {"annotations": annotations or {}},
+            "spec": {"containers": [{"name": name, "resources": resources}], **spec},
+        }
+    )
+
+
+def a_spec(*requests: dict[str, Any]) -> VGPUClaimSpec:
+    return VGPUClaimSpec.model_validate({"requests": list(requests)})
+
+
+def request_of(pod: Pod) -> VGPURequest:
+    ask = read(pod, ClusterConfig())
+    assert ask is not None
+    assert ask.spec is not None
+    return ask.spec.requests[0]
+
+
+def words(pod: Pod) -> str:
+    with pytest.raises(BadInput) as refusal:
+        read(pod, ClusterConfig())
+    return str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("limits", "said"),
+    [
+        ({"gpu": "half"}, "gpu]: 'half' is not a number of cards, 1 to 64"),
+        ({"gpu": 65}, "gpu]: 65 is not a number of cards, 1 to 64"),
+        (
+            {"gpumem": "much"},
+            "gpumem]: 'much' is not a size per card: a whole number of MiB such as 8192, "
+            "or with its unit such as 8Gi",
+        ),
+        (
+            {"gpumem": "1Ei"},
+            "gpumem]: '1Ei' is not a size per card: a whole number of MiB such as 8192, "
+            "or with its unit such as 8Gi",
+        ),
+        (
+            {"gpumem-percentage": "half"},
+            "gpumem-percentage]: 'half' is not a whole percentage, 1 to 100",
+        ),
+        (
+            {"gpumem-percentage": "0.5"},
+            "gpumem-percentage]: '0.5' is not a whole percentage, 1 to 100",
+        ),
+        ({"gpucores": "half"}, "gpucores]: 'half' is not a whole percentage, 0 to 100"),
+        ({"gpucores": -1}, "gpucores]: -1 is not a whole percentage, 0 to 100"),
+        ({"gpu": 1, "priority": "top"}, "priority]: 'top' is not a priority, 0 (highest) to 10"),
+        ({"gpu": 1, "priority": 11}, "priority]: 11 is not a priority, 0 (highest) to 10"),
+    ],
+)
+def test_an_amount_is_refused_in_these_words(limits, said):
+    assert words(a_pod(limits)) == f"spec.containers[0].resources.limits[nvidia.com/{said}"
+
+
+@pytest.mark.parametrize(
+    ("key", "written", "said"),
+    [
+        ("nvidia.com/vgpu-mode", "whole", "'whole' is not one of shared, hami-core, mig, mps"),
+        (
+            "hami.io/node-scheduler-policy",
+            "packed",
+            "'packed' is not one of binpack, spread, numa-first",
+        ),
+        (
+            "hami.io/gpu-scheduler-policy",
+            "binpack,packed",
+            "'packed' is not one of binpack, spread, numa, numa-first, best-fit, idle-first, "
+            "mutex, topology, topology-aware",
+        ),
+        (
+            "hami.io/device-scoring-weights",
+            "slot=1",
+            "'slot=1' is not three whole numbers such as slot=1,core=1,memory=3, "
+            "each 0 to 1000 and not all 0",
+        ),
+        (
+            "nvidia.com/use-gputype",
+            ",".join("x" * 33),
+            f"'{','.join('x' * 33)}' is not at most 32 items of at most 128 characters",
+        ),
+        (
+            "nvidia.com/nouse-gputype",
+            "y" * 129,
+            f"'{'y' * 128}…' is not at most 32 items of at most 128 characters",
+        ),
+        (
+            "nvidia.com/use-gpuuuid",
+            ",".join("x" * 65),
+            f"'{'x,' * 64}…' is not at most 64 items of at most 128 characters",
+        ),
+        (
+            "nvidia.com/nouse-gpuuuid",
+            ",".join("x" * 65),
+            f"'{'x,' * 64}…' is not at most 64 items of at most 128 characters",
+        ),
+        (
+            "vgpu.dev/claim",
+            "a/b",
+            "'a/b' is not the name of a claim in the pod's own namespace; "
+            "a claim of another namespace cannot be used",
+        ),
+        ("vgpu.dev/claim", "A", "'A' is not the name of a claim"),
+        ("vgpu.dev/claim-template", "A", "'A' is not the name of a claim"),
+        (
+            "vgpu.dev/slots-added",
+            "x, y",
+            "'x,y' is not allowed on a pod that names no claim: admission alone writes it",
+        ),
+    ],
+)
+def test_an_annotation_is_refused_in_these_words(key, written, said):
+    assert words(a_pod(ONE, {key: written})) == f"metadata.annotations[{key}]: {said}"
+
+
+def test_what_does_not_go_together_is_refused_in_these_words():
+    both = {"vgpu.dev/claim": "a", "vgpu.dev/claim-template": "b"}
+    assert words(a_pod({}, both)) == (
+        "metadata.annotations[vgpu.dev/claim-template]: 'b' is not allowed beside vgpu.dev/claim: "
+        "name a claim or a template"
+    )
+    assert words(a_pod(ONE, {"vgpu.dev/claim": "a"})) == (
+        "spec.containers[0].resources: 'main' is not a container that may ask by resources: "
+        "the pod names a claim, whose requests say what each container gets"
+    )
+
+
+def test_a_claim_that_means_no_container_of_the_pod_is_refused_in_these_words():
+    def said(pod: Pod, request: dict[str, Any]) -> str:
+        with pytest.raises(BadInput) as refusal:
+            containers_of_claim(pod, a_spec(request))
+        return str(refusal.value)
+
+    assert said(a_pod(), {"name": "train"}) == (
+        "spec.containers: ['main'] is not what the claim needs: "
+        "it has a request for container 'train'"
+    )
+    assert said(a_pod(initContainers=[{"name": "i"}]), {"name": "i"}) == (
+        "spec.initContainers[0]: 'i' is not a container of phase App, "
+        "which the claim's request is for"
+    )
+    assert said(a_pod(), {"phase": "Init"}) == (
+        "spec.initContainers: [] is not what the claim needs: "
+        "its request is for a container of phase Init"
+    )
+    assert said(a_pod(containers=[]), {}) == (
+        "spec.containers: [] is not what the claim needs: "
+        "its request is for a container of phase App"
+    )
+
+
+def test_containers_that_cannot_be_requests_are_refused_in_these_words():
+    gpu = {"limits": {"nvidia.com/gpu": 1}}
+    many = [{"name": f"c{number}", "resources": gpu} for number in range(33)]
+    assert words(a_pod(containers=many)) == (
+        "spec.containers: 33 is not at most 32 containers that ask for a GPU"
+    )
+    twins = [{"name": "a", "resources": gpu}] * 2
+    assert words(a_pod(containers=twins)) == (
+        "spec.containers[1].name: 'a' is not a container name of its own, 1 to 63 characters"
+    )
+
+
+# The last that is still taken.
+
+
+@pytest.mark.parametrize(
+    ("limits", "field", "meant"),
+    [
+        ({"gpu": 64}, "count", 64),
+        ({"gpu": 1, "gpumem": "1Pi"}, "memory", "1Pi"),
+        ({"gpu": 1, "gpumem": 1}, "memory", "1Mi"),
+        ({"gpu": 1, "gpumem": 0}, "memory", None),
+        ({"gpu": 1, "gpumem-percentage": 1}, "memory_percent", 1),
+        ({"gpu": 1, "gpumem-percentage": 101}, "memory_percent", 100),
+        ({"gpu": 1, "gpumem": 1, "gpucores": 1}, "cores", 1),
+        ({"gpu": 1, "gpumem": 1, "gpucores": 101}, "cores", 100),
+        ({"gpu": 1, "priority": 0}, "compute_priority", 0),
+        ({"gpu": 1, "priority": 10}, "compute_priority", 10),
+    ],
+)
+def test_the_ends_of_each_amounts_range_are_in_it(limits, field, meant):
+    assert getattr(request_of(a_pod(limits)), field) == meant
+
+
+def test_the_longest_lists_and_names_are_taken():
+    annotations = {
+        "nvidia.com/use-gputype": ",".join(["y" * 128] * 32),
+        "nvidia.com/use-gpuuuid": ",".join(f"GPU-{number}" for number in range(64)),
+        "hami.io/device-scoring-weights": "slot=1000,core=0,memory=0",
+    }
+    pod = a_pod(ONE, annotations, name="x" * 63)
+    selector = request_of(pod).selector
+    assert selector is not None
+    assert (len(selector.models), len(selector.uuids)) == (32, 64)
+    assert request_of(pod).name == "x" * 63
+    ask = read(a_pod({}, {"vgpu.dev/claim": "x" * 253}), ClusterConfig())
+    assert ask is not None
+
+
+def test_as_many_containers_as_a_claim_can_hold_may_ask():
+    gpu = {"limits": {"nvidia.com/gpu": 1}}
+    many = [{"name": f"c{number}", "resources": gpu} for number in range(32)]
+    ask = read(a_pod(containers=many), ClusterConfig())
+    assert ask is not None
+    assert len(ask.containers) == 32
+
+
+@pytest.mark.parametrize(
+    "limits", [{"gpu": "?"}, {"gpumem": "?"}, {"gpumem-percentage": "?"}, {"gpucores": "?"}]
+)
+def test_whoever_asks_in_a_way_that_cannot_be_read_is_refused_and_not_overlooked(limits):
+    assert "'?' is not" in words(a_pod(limits))
