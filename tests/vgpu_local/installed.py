@@ -15,6 +15,7 @@ import ssl
 import subprocess
 import tempfile
 import time
+import urllib.request
 from base64 import b64decode
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
@@ -106,6 +107,17 @@ class InstalledCluster:
         """The operator that says that it leads."""
         found = self._operators.leader(self._tls())
         assert found is not None, "no operator leads"
+        return found
+
+    def ask_extender(self, verb: str, request: Object) -> Object:
+        """Ask as kube-scheduler does; returns the answer."""
+        asked = urllib.request.Request(
+            f"{self._operators.front.extender_url}/{verb}",
+            data=json.dumps(request).encode(),
+            headers={"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(asked, timeout=30, context=self._tls()) as answer:
+            found: Object = json.load(answer)
         return found
 
     def run(self, work: Coroutine[Any, Any, T], *, limit: float = 60.0) -> T:

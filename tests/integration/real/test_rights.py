@@ -1,0 +1,294 @@
+"""Least privilege, from the API server's audit log: no right is missing, and none is unused.
+
+The programs run under their own accounts on what manifests/ installs. One run exercises all that
+they do; then whatever was refused to them is a right that is missing, and whatever their roles
+grant and nobody asked for is a right too many.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from vgpu_api.names import pod_claim_name
+from vgpu_api.resources import (
+    EVENTS,
+    GPU_DEVICES,
+    PODS,
+    VGPU_CLAIMS,
+    Resource,
+)
+from vgpu_client.errors import NotFound
+from vgpu_client.transport import Object
+from vgpu_local.installed import AGENT, OPERATOR, SCHEDULER, InstalledCluster, user
+from vgpu_local.nodes import T4, Card, GpuNode, card_uuid, t4_node
+from vgpu_local.steps import a_claim, a_container, a_pod
+
+RBAC = "rbac.authorization.k8s.io"
+CLUSTER_ROLES = Resource(RBAC, "v1", "clusterroles", "ClusterRole", False)
+ROLES = Resource(RBAC, "v1", "roles", "Role", True)
+QUICK = 90.0
+
+pytestmark = [pytest.mark.xdist_group("real-cluster"), pytest.mark.timeout(300)]
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    """One thing that an account may do; an empty namespace or name stands for any."""
+
+    account: str
+    verb: str
+    group: str
+    resource: str
+    namespace: str = ""
+    name: str = ""
+
+    def covers(self, done: Right) -> bool:
+        """Whether this is the right that was made use of."""
+        same = replace(done, namespace=self.namespace, name=self.name) == self
+        anywhere = self.namespace in ("", done.namespace)
+        return same and anywhere and self.name in ("", done.name)
+
+
+def granted(cluster: InstalledCluster) -> set[Right]:
+    """What our own roles grant, one by one. Kubernetes' roles for schedulers are not ours."""
+    rights: set[Right] = set()
+    for account in (OPERATOR, AGENT):
+        role = cluster.run(cluster.api.get(CLUSTER_ROLES, account[1]))
+        rights |= set(_rights(role, user(account), ""))
+    for account in (OPERATOR, SCHEDULER):
+        role = cluster.run(cluster.api.get(ROLES, account[1], namespace=account[0]))
+        rights |= set(_rights(role, user(account), account[0]))
+    return rights
+
+
+def _rights(role: Object, account: str, namespace: str) -> Iterator[Right]:
+    for rule in role["rules"]:
+        for group in rule["apiGroups"]:
+            for resource in rule["resources"]:
+                for verb in rule["verbs"]:
+                    for name in rule.get("resourceNames", [""]):
+                        yield Right(account, verb, group, resource, namespace, name)
+
+
+def used(events: Sequence[Object]) -> set[Right]:
+    """What was asked for and granted."""
+    rights = set()
+    for event in events:
+        code = event.get("responseStatus", {}).get("code", 0)
+        if code in (401, 403) or "objectRef" not in event:
+            continue
+        right = _asked(event)
+        rights.add(right)
+        if right.verb == "patch" and code == 201:  # an apply that made the object
+            rights.add(replace(right, verb="create"))
+    return rights
+
+
+def _asked(event: Object) -> Right:
+    ref = event["objectRef"]
+    resource = "/".join(part for part in (ref["resource"], ref.get("subresource")) if part)
+    return Right(
+        event["user"]["username"],
+        event["verb"],
+        ref.get("apiGroup", ""),
+        resource,
+        ref.get("namespace", ""),
+        ref.get("name", ""),
+    )
+
+
+RELEASED_MEANWHILE = "writes to claims that are allocated there only"
+"""An agent may write to a claim whose allocation the operator removes at that moment: it is right
+to refuse that, and what the agent had to say is of no interest any more."""
+
+
+def refused(events: Sequence[Object]) -> list[str]:
+    """What was refused for want of a right, or by one of our own policies."""
+    answers = [(event, event.get("responseStatus", {})) for event in events]
+    return [
+        f"{_asked(event)}: {answer.get('message')}"
+        for event, answer in answers
+        if answer.get("code") in (401, 403)
+        or (
+            "ValidatingAdmissionPolicy" in answer.get("message", "")
+            and RELEASED_MEANWHILE not in answer["message"]
+        )
+    ]
+
+
+def gpu(name: str, mib: int = 2048, **spec: Any) -> Object:
+    return a_pod(name, a_container(limits={"nvidia.com/gpu": 1, "nvidia.com/gpumem": mib}), **spec)
+
+
+def two_nodes_with_a_card_in_common() -> list[GpuNode]:
+    """Copied machine images do that; the second agent must find out whose the card is."""
+    one, two = t4_node("one", 2), t4_node("two", 1)
+    return [one, replace(two, cards=(*two.cards, Card(card_uuid("one", 1), T4)))]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[InstalledCluster]:
+    with InstalledCluster(two_nodes_with_a_card_in_common()) as running:
+        yield running
+
+
+def create(cluster: InstalledCluster, obj: Object) -> Object:
+    resource = PODS if obj["kind"] == "Pod" else VGPU_CLAIMS
+    return cluster.run(cluster.api.create(resource, obj))
+
+
+def delete(cluster: InstalledCluster, name: str, *, namespace: str = "default") -> None:
+    cluster.run(cluster.api.delete(PODS, name, namespace=namespace, grace_s=1))
+
+
+def runs(pod: Object) -> bool:
+    return bool(pod["status"].get("phase") == "Running")
+
+
+def is_set_aside(pod: Object) -> bool:
+    conditions = pod["status"].get("conditions", ())
+    return any(c.get("reason") == "Unschedulable" for c in conditions)
+
+
+def cordon(cluster: InstalledCluster, *, cordoned: bool) -> None:
+    for device in cluster.objects(GPU_DEVICES):
+        name, changes = device["metadata"]["name"], {"spec": {"cordoned": cordoned}}
+        cluster.run(cluster.api.merge_patch(GPU_DEVICES, name, changes))
+
+
+def there(cluster: InstalledCluster, resource: Resource, name: str) -> bool:
+    try:
+        cluster.run(cluster.api.get(resource, name, namespace="default"))
+    except NotFound:
+        return False
+    return True
+
+
+def a_pod_runs(cluster: InstalledCluster) -> None:
+    create(cluster, gpu("plain"))
+    cluster.wait_for(PODS, "plain", runs)
+
+
+def a_claim_of_a_users_is_deleted_after_its_pod(cluster: InstalledCluster) -> None:
+    create(cluster, a_claim("mine", {"memory": "1Gi"}, ttlSecondsAfterUnused=1))
+    create(cluster, a_pod("user", a_container(), annotations={"vgpu.dev/claim": "mine"}))
+    cluster.wait_for(PODS, "user", runs)
+    delete(cluster, "user")
+    cluster.until(lambda: not there(cluster, VGPU_CLAIMS, "mine"), lambda: "the claim is there")
+
+
+def a_pod_that_was_set_aside_is_poked(cluster: InstalledCluster) -> None:
+    cordon(cluster, cordoned=True)
+    create(cluster, gpu("patient"))
+    cluster.wait_for(PODS, "patient", is_set_aside)
+    cordon(cluster, cordoned=False)
+    cluster.wait_for(PODS, "patient", runs)
+
+
+def a_pod_that_nobody_schedules_is_nominated(cluster: InstalledCluster) -> None:
+    create(cluster, gpu("queued", schedulerName="nobody"))
+    cluster.wait_for(PODS, "queued", lambda pod: pod["status"].get("nominatedNodeName"))
+
+
+def an_agent_that_was_away_asks_whether_the_pod_of_a_claim_was_here(
+    cluster: InstalledCluster,
+) -> None:
+    """Its cards are promised to a pod that the agent has never seen."""
+    pod = cluster.wait_for(PODS, "queued", lambda pod: pod["status"].get("nominatedNodeName"))
+    agent = cluster.agents[pod["status"]["nominatedNodeName"]]
+    agent.kill()
+    agent.start()
+    ours = Right(user(AGENT), "get", "", "pods", "default", "queued")
+    cluster.until(lambda: ours in used(cluster.audit()), agent.tail)
+
+
+def a_refused_container_starts_at_once_when_its_claim_comes(cluster: InstalledCluster) -> None:
+    """A pod of kube-system that names its node meets neither webhook nor scheduler."""
+    leader = cluster.leader()
+    leader.signal(signal.SIGSTOP)
+    try:
+        pod = gpu("straight", nodeName="one")
+        pod["metadata"]["namespace"] = "kube-system"
+        made = create(cluster, pod)
+        cluster.until(
+            lambda: any(
+                event["involvedObject"]["name"] == "straight"
+                for event in cluster.objects(EVENTS, "kube-system")
+            ),
+            lambda: cluster.objects(EVENTS, "kube-system"),
+        )
+    finally:
+        leader.signal(signal.SIGCONT)
+    name = pod_claim_name("straight", made["metadata"]["uid"])
+    cluster.wait_for(
+        VGPU_CLAIMS,
+        name,
+        lambda claim: claim.get("status", {}).get("allocation"),
+        namespace="kube-system",
+    )
+    cluster.wait_for(PODS, "straight", runs, namespace="kube-system")
+    delete(cluster, "straight", namespace="kube-system")
+
+
+def a_leader_goes_and_the_next_one_places_a_pod(cluster: InstalledCluster) -> None:
+    first = cluster.leader()
+    first.may_end()
+    first.signal(signal.SIGTERM)
+    assert first.wait(30) == 0
+    create(cluster, gpu("after"))
+    cluster.wait_for(PODS, "after", runs)
+
+
+def a_pod_goes_while_it_is_bound(cluster: InstalledCluster) -> None:
+    """kube-scheduler asks for a pod that no watch tells of any more."""
+    gone = {"PodName": "gone", "PodNamespace": "default", "PodUID": "u", "Node": "one"}
+    assert "is gone" in cluster.ask_extender("bind", gone)["Error"]
+
+
+def everything_goes(cluster: InstalledCluster) -> None:
+    for name in ("plain", "patient", "queued", "after"):
+        delete(cluster, name)
+    cluster.until(lambda: not cluster.objects(VGPU_CLAIMS), lambda: cluster.objects(VGPU_CLAIMS))
+
+
+STEPS = (
+    a_pod_runs,
+    a_claim_of_a_users_is_deleted_after_its_pod,
+    a_pod_that_was_set_aside_is_poked,
+    a_pod_that_nobody_schedules_is_nominated,
+    an_agent_that_was_away_asks_whether_the_pod_of_a_claim_was_here,
+    a_refused_container_starts_at_once_when_its_claim_comes,
+    a_leader_goes_and_the_next_one_places_a_pod,
+    a_pod_goes_while_it_is_bound,
+    everything_goes,
+)
+
+
+def test_no_right_is_missing_and_none_is_unused(cluster: InstalledCluster) -> None:
+    for step in STEPS:
+        step(cluster)
+    asked = used(cluster.audit())
+    assert refused(cluster.audit()) == []
+    unused = [right for right in granted(cluster) if not any(right.covers(u) for u in asked)]
+    assert not unused, "\n".join(map(str, unused))
+
+
+def test_a_right_that_nobody_uses_would_be_found() -> None:
+    right = Right("a", "get", "", "pods", "", "")
+    other = Right("a", "get", "", "secrets", "", "one")
+    event = {
+        "verb": "get",
+        "user": {"username": "a"},
+        "objectRef": {"resource": "pods", "namespace": "default", "name": "x"},
+        "responseStatus": {"code": 200},
+    }
+    (done,) = used([event])
+    assert right.covers(done)
+    assert not other.covers(done)
+    assert used([{**event, "responseStatus": {"code": 403}}]) == set()
+    assert refused([{**event, "responseStatus": {"code": 403}}]) != []
