@@ -1,0 +1,225 @@
+"""The columns: numbers that come and go, and sums that are always those of the cards."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from builders import a_card, a_request, an_ask
+from vgpu_operator.placement.columns import CPU_UNKNOWN, Columns, NodeState
+
+
+def sums(columns: Columns, node: str) -> tuple[int, ...]:
+    """Slots, cores and memory there are, then those in use, as kept for a node."""
+    number = columns.node_id(node)
+    assert number is not None
+    return (
+        columns.node_slots[number],
+        columns.node_cores[number],
+        columns.node_memory[number],
+        columns.node_slots_used[number],
+        columns.node_cores_used[number],
+        columns.node_memory_used[number],
+    )
+
+
+def added_up(columns: Columns, node: str) -> tuple[int, ...]:
+    """The same, counted card by card."""
+    number = columns.node_id(node)
+    assert number is not None
+    kept = (
+        columns.slots,
+        columns.cores,
+        columns.memory,
+        columns.slots_used,
+        columns.cores_used,
+        columns.memory_used,
+    )
+    return tuple(sum(column[card] for card in columns.node_cards[number]) for column in kept)
+
+
+def names_on(columns: Columns, node: str) -> list[str]:
+    number = columns.node_id(node)
+    assert number is not None
+    return [columns.name[card] for card in columns.node_cards[number]]
+
+
+def test_a_card_is_known_by_everything_that_was_said_of_it():
+    columns = Columns()
+    card = a_card(
+        "GPU-7",
+        index=3,
+        vendor="amd",
+        model="mi300",
+        mode="MPS",
+        numa=1,
+        slots=4,
+        cores=200,
+        memory_mib=9000,
+        cordoned=True,
+        duplicate=True,
+        links={"GPU-8": 5},
+    )
+    for _ in range(2):  # new, and in place of one that has gone
+        number = columns.put_card(card)
+        assert number == columns.number_of("gpu-7") == 0
+        assert (columns.uuid[0], columns.index[0], columns.name[0]) == ("GPU-7", 3, "gpu-7")
+        assert (columns.vendor[0], columns.model[0], columns.mode[0]) == ("amd", "mi300", "MPS")
+        assert (columns.numa[0], columns.links[0]) == (1, {"GPU-8": 5})
+        assert (columns.slots[0], columns.cores[0], columns.memory[0]) == (4, 200, 9000)
+        flags = (columns.healthy[0], columns.duplicate[0], columns.cordoned[0])
+        assert flags == (False, True, True)
+        assert columns.used(0) == (0, 0, 0)
+        columns.remove_card("gpu-7")
+        columns.put_card(a_card("GPU-other"))
+        columns.remove_card("gpu-other")
+
+
+def test_the_cards_of_a_node_stand_by_index_then_uuid():
+    columns = Columns()
+    for uuid, index in (("GPU-c", 1), ("GPU-b", 1), ("GPU-a", 2), ("GPU-d", 0)):
+        columns.put_card(a_card(uuid, index=index))
+    assert names_on(columns, "node-1") == ["gpu-d", "gpu-b", "gpu-c", "gpu-a"]
+    columns.put_card(a_card("GPU-d", index=5))
+    assert names_on(columns, "node-1") == ["gpu-b", "gpu-c", "gpu-a", "gpu-d"]
+
+
+def test_a_card_that_moves_takes_its_amounts_along_but_not_its_use():
+    columns = Columns()
+    number = columns.put_card(a_card("GPU-0"))
+    columns.set_used(number, slots=1, cores=30, memory=1024)
+    columns.put_card(a_card("GPU-0", node="node-2"))
+    assert names_on(columns, "node-1") == []
+    assert names_on(columns, "node-2") == ["gpu-0"]
+    assert sums(columns, "node-1") == (0, 0, 0, 0, 0, 0)
+    assert sums(columns, "node-2") == (10, 100, 16_384, 0, 0, 0)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_after_whatever_comes_and_goes_a_nodes_sums_are_those_of_its_cards(seed):
+    chance = random.Random(seed)
+    columns, nodes, uuids = Columns(), ("a", "b"), [f"GPU-{n}" for n in range(6)]
+    for node in nodes:
+        columns.put_node(node, NodeState(ready=True))
+    for _ in range(300):
+        uuid, node = chance.choice(uuids), chance.choice(nodes)
+        match chance.randrange(4):
+            case 0:
+                columns.remove_card(uuid.lower())
+            case 1 if uuid.lower() in columns.state():
+                columns.set_used(
+                    columns.number_of(uuid.lower()),
+                    slots=chance.randrange(4),
+                    cores=chance.randrange(100),
+                    memory=chance.randrange(9000),
+                )
+            case _:
+                columns.put_card(
+                    a_card(
+                        uuid, node=node, slots=chance.randrange(1, 9), cores=chance.randrange(200)
+                    )
+                )
+        for each in nodes:
+            assert sums(columns, each) == added_up(columns, each)
+    numbers = [card for node in nodes for card in columns.node_cards[columns.node_id(node)]]
+    assert len(set(numbers)) == len(numbers) == len(columns.state())
+    assert len(columns.name) <= len(uuids)
+
+
+def test_the_number_of_a_node_that_went_is_given_to_the_next_with_nothing_of_the_former():
+    columns = Columns()
+    state = NodeState(True, False, ("Binpack",), "Spread")
+    former = columns.put_node("former", state)
+    columns.set_cpu_free(former, 500)
+    assert columns.node_schedulable[former] is False
+    assert columns.node_policies[former] == ("Binpack",)
+    assert columns.node_policy[former] == "Spread"
+    columns.remove_node("former")
+    assert columns.node_id("former") is None
+    columns.put_card(a_card(node="next"))
+    assert columns.node_id("next") == former
+    assert columns.node_name[former] == "next"
+    assert columns.node_ready[former] is False
+    assert columns.node_cpu_free[former] == CPU_UNKNOWN
+
+
+def test_a_node_that_goes_before_its_cards_is_only_not_ready():
+    columns = Columns()
+    columns.put_card(a_card())
+    node = columns.put_node("node-1", NodeState(ready=True))
+    columns.remove_node("node-1")
+    assert columns.node_id("node-1") == node
+    assert columns.node_ready[node] is False
+
+
+def test_what_is_not_known_cannot_be_removed():
+    columns = Columns()
+    columns.remove_card("nothing")
+    columns.remove_node("nowhere")
+    assert columns.state() == {}
+
+
+def test_only_nodes_with_cards_are_told():
+    columns = Columns()
+    columns.put_node("empty", NodeState(ready=True))
+    columns.put_card(a_card(node="full"))
+    assert [columns.node_name[node] for node in columns.nodes_with_cards()] == ["full"]
+
+
+def test_cards_that_differ_only_in_use_links_and_place_are_of_one_kind():
+    columns = Columns()
+    same = [
+        columns.put_card(a_card("GPU-0")),
+        columns.put_card(a_card("GPU-1", index=1, numa=1, links={"GPU-0": 9})),
+        columns.put_card(a_card("GPU-2", node="node-2")),
+    ]
+    columns.set_used(same[0], slots=1, cores=1, memory=1)
+    assert len({columns.kind[card] for card in same}) == 1
+    for number, facts in enumerate(
+        (
+            {"model": "a100"},
+            {"vendor": "amd"},
+            {"mode": "MIG"},
+            {"slots": 2},
+            {"cores": 1},
+            {"memory_mib": 1},
+            {"healthy": False},
+            {"cordoned": True},
+        )
+    ):
+        other = columns.put_card(a_card(f"GPU-9{number}", node="node-3", **facts))
+        assert columns.kind[other] != columns.kind[same[0]]
+
+
+def test_every_change_of_a_node_gives_it_a_new_version_and_a_loan_does_not():
+    columns = Columns()
+    number = columns.put_card(a_card())
+    versions = columns.rankings.version
+
+    def changes(change) -> bool:
+        before = versions[0]
+        change()
+        return versions[0] > before
+
+    assert changes(lambda: columns.put_node("node-1", NodeState(ready=True)))
+    assert changes(lambda: columns.put_card(a_card(cores=50)))
+    assert changes(lambda: columns.set_used(number, slots=1, cores=0, memory=0))
+    assert not changes(lambda: columns.set_cpu_free(0, 1000))  # no typical request asks for CPU
+    asking = an_ask(a_request(memory="1Gi"), cpu_milli=500, node="Fragmentation").requests[0]
+    columns.mix.give([(1.0, asking)])
+    assert changes(lambda: columns.set_cpu_free(0, 2000))
+    assert not changes(lambda: columns.set_cpu_free(0, 2000))
+    assert not changes(lambda: columns.lend(number, 2, 0, 0))
+    assert changes(lambda: columns.remove_card("gpu-0"))
+    assert changes(lambda: columns.remove_node("node-1"))
+
+
+def test_what_kinds_a_request_takes_is_remembered_for_equal_requests():
+    columns = Columns()
+    one, equal, other = (
+        an_ask(a_request(memory=memory)).requests[0] for memory in ("1Gi", "1024Mi", "2Gi")
+    )
+    columns.kinds_for(one)[3] = True
+    assert columns.kinds_for(equal) == {3: True}
+    assert columns.kinds_for(other) == {}

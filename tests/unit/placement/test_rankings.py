@@ -1,0 +1,79 @@
+"""What request classes remember of nodes: told of every change, or to begin anew."""
+
+from __future__ import annotations
+
+from vgpu_operator.placement.rankings import Ranking, Rankings
+
+
+def some_rankings(nodes: int = 4) -> Rankings:
+    rankings = Rankings()
+    rankings.version.extend([0] * nodes)
+    return rankings
+
+
+def up_to_date(rankings: Rankings, *, mix: int = 0) -> Ranking:
+    ranking = rankings.of("class")
+    assert rankings.news_for(ranking, mix=mix) is None  # a new one begins with every node
+    return ranking
+
+
+def test_a_class_is_told_of_each_changed_node_once():
+    rankings = some_rankings()
+    ranking = up_to_date(rankings)
+    assert rankings.news_for(ranking, mix=0) == ()
+    for node in (2, 1, 2):
+        rankings.touch(node)
+    assert rankings.news_for(ranking, mix=0) == {1, 2}
+    assert rankings.news_for(ranking, mix=0) == ()
+    assert rankings.version == [0, 1, 2, 0]
+
+
+def test_a_class_that_is_asked_for_the_first_time_after_changes_begins_anew_too():
+    rankings = some_rankings()
+    rankings.touch(1)
+    ranking = up_to_date(rankings)
+    rankings.touch(3)
+    assert rankings.news_for(ranking, mix=0) == {3}
+
+
+def test_a_class_that_fell_behind_the_log_begins_anew_and_one_that_did_not_goes_on():
+    rankings = some_rankings()
+    behind, ahead = up_to_date(rankings), rankings.of("other")
+    for number in range(70_000):
+        rankings.touch(number % 2)
+        if number == 65_000:
+            rankings.news_for(ahead, mix=0)
+    behind.heap.append((0.0, "void", 0, 0))
+    assert rankings.news_for(ahead, mix=0) == {0, 1}
+    assert rankings.news_for(behind, mix=0) is None
+    assert behind.heap == []
+    assert rankings.news_for(behind, mix=0) == ()
+
+
+def test_a_new_mix_makes_all_that_was_computed_with_the_old_one_void():
+    rankings = some_rankings()
+    ranking = up_to_date(rankings, mix=1)
+    ranking.heap.append((0.0, "a", 0, 0))
+    assert rankings.news_for(ranking, mix=2) is None
+    assert ranking.heap == []
+    assert rankings.news_for(ranking, mix=2) == ()
+
+
+def test_a_heap_of_mostly_void_entries_is_made_anew():
+    rankings = some_rankings(nodes=1)
+    ranking = up_to_date(rankings)
+    ranking.heap.extend([(0.0, "a", 0, 0)] * 68)
+    assert rankings.news_for(ranking, mix=0) == ()
+    ranking.heap.append((0.0, "a", 0, 0))
+    assert rankings.news_for(ranking, mix=0) is None
+    assert ranking.heap == []
+
+
+def test_of_too_many_classes_the_one_that_was_not_used_longest_is_forgotten():
+    rankings = some_rankings()
+    classes = {key: rankings.of(key) for key in range(256)}
+    assert rankings.of(0) is classes[0]
+    rankings.of("one more")
+    assert rankings.of(0) is classes[0]
+    assert rankings.of(1) is not classes[1]
+    assert rankings.of(255) is classes[255]
