@@ -52,6 +52,7 @@ class ObedientDriver:
         self.present = tuple(cards)
         self.error: str | None = None
         self.events: asyncio.Queue[CardEvent] = asyncio.Queue()
+        self.processes: dict[str, dict[int, int]] = {}
 
     async def cards(self) -> tuple[Card, ...]:
         if self.error is not None:
@@ -60,6 +61,9 @@ class ObedientDriver:
 
     async def usage(self) -> Mapping[str, CardUsage]:
         return {card.uuid: CardUsage(0, 0) for card in self.present}
+
+    async def process_memory(self) -> Mapping[str, Mapping[int, int]]:
+        return self.processes
 
     async def next_event(self) -> CardEvent:
         return await self.events.get()

@@ -12,6 +12,7 @@ PREPARED = "Prepared"
 RELEASED = "Released"
 INIT_RELEASED = "InitReleased"
 READY = "Ready"
+VIOLATED = "Violated"
 # Of a device.
 HEALTHY = "Healthy"
 DUPLICATE_UUID = "DuplicateUUID"

@@ -28,6 +28,7 @@ from vgpu_nodeagent.config import (
 )
 from vgpu_nodeagent.drivers.nvidia import NvidiaDriver
 from vgpu_nodeagent.enforcement.cdi import Mount
+from vgpu_nodeagent.enforcement.watchdog import OnViolation
 
 
 def parse(arguments: Sequence[str]) -> AgentConfig:
@@ -63,6 +64,14 @@ def parse(arguments: Sequence[str]) -> AgentConfig:
         help="how long slots are kept that were given out and that the kubelet has no record of",
     )
     parser.add_argument(
+        "--on-violation",
+        type=OnViolation,
+        choices=list(OnViolation),
+        default=OnViolation.REPORT,
+        help="what to do to a claim that holds more memory than it may, besides saying so: nothing "
+        "more, end its processes, or evict its pod",
+    )
+    parser.add_argument(
         "--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"]
     )
     given = parser.parse_args(arguments)
@@ -81,6 +90,7 @@ def parse(arguments: Sequence[str]) -> AgentConfig:
         driver_files=tuple(f for text in given.driver_file for f in _driver_files(text)),
         metrics_port=given.metrics_port,
         unused_lease_s=given.unused_lease_seconds,
+        on_violation=given.on_violation,
         log_level=given.log_level,
     )
 

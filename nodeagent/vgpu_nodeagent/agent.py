@@ -33,6 +33,7 @@ from vgpu_nodeagent.enforcement.allocations import Allocations
 from vgpu_nodeagent.enforcement.cdi import SpecFolder
 from vgpu_nodeagent.enforcement.library import stage_library
 from vgpu_nodeagent.enforcement.page import PageContent
+from vgpu_nodeagent.enforcement.watchdog import Watchdog
 from vgpu_nodeagent.errors import CheckpointDamaged, DriverUnavailable, PageDamaged
 from vgpu_nodeagent.hami_register import HamiRegister
 from vgpu_nodeagent.health import Health
@@ -42,6 +43,7 @@ from vgpu_nodeagent.node_view import NodeView
 from vgpu_nodeagent.publisher import Publisher
 from vgpu_nodeagent.reports import Reports
 from vgpu_nodeagent.usage import PERIOD_S, CoarseUsage, use_of_claims
+from vgpu_nodeagent.violations import Violations
 
 logger = logging.getLogger(__name__)
 
@@ -86,6 +88,13 @@ class Agent:
             kubelet_checkpoint=config.kubelet_checkpoint,
         )
         self._reports = Reports(api, self._view)
+        self._watchdog = Watchdog(
+            driver,
+            lambda: self._node.checkpoint.state,
+            self._node.allocations,
+            Violations(api, config.node_name, self._view, self._reports, self._metrics),
+            on_violation=config.on_violation,
+        )
         self._waiting = WaitingPods(self._view, touch=self._reports.touch)
         self._releases = Releases(
             self._node,
@@ -149,6 +158,7 @@ class Agent:
                 parts.create_task(self._look_at_cards())
                 parts.create_task(self._hear_events())
                 parts.create_task(self._measure())
+                parts.create_task(self._watchdog.run())
         finally:
             await self._reports.close()
             self._driver.close()

@@ -8,6 +8,7 @@ from pathlib import Path
 from vgpu_api.config import ClusterConfig
 from vgpu_nodeagent.deviceplugin.kubelet_checkpoint import FILE_NAME
 from vgpu_nodeagent.enforcement.cdi import Mount
+from vgpu_nodeagent.enforcement.watchdog import OnViolation
 
 PLUGIN_SOCKET = "vgpu.sock"
 KUBELET_DIR = Path("/var/lib/kubelet")
@@ -37,6 +38,7 @@ class AgentConfig:
         driver_files: Files that every container gets.
         metrics_port: Port of the metrics; 0 for none.
         unused_lease_s: How long a lease is kept that the kubelet has not put on record.
+        on_violation: What is done to a claim that holds more than it may, besides saying so.
         log_level: Name of a logging level.
     """
 
@@ -50,6 +52,7 @@ class AgentConfig:
     driver_files: tuple[Mount, ...] = ()
     metrics_port: int = METRICS_PORT
     unused_lease_s: float = UNUSED_LEASE_S
+    on_violation: OnViolation = OnViolation.REPORT
     log_level: str = "INFO"
 
     @property

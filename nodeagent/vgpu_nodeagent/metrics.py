@@ -33,6 +33,7 @@ class Metrics:
     info: Gauge = field(init=False)
     claim_limit: Gauge = field(init=False)
     claim_used: Gauge = field(init=False)
+    violations: Counter = field(init=False)
 
     def __post_init__(self) -> None:
         r = self.registry
@@ -70,6 +71,12 @@ class Metrics:
         self.claim_used = Gauge(
             "vgpu_claim_memory_used_bytes",
             "Memory in use, by the claim's own processes.",
+            _CLAIM,
+            registry=r,
+        )
+        self.violations = Counter(
+            "vgpu_claim_violations_total",
+            "Times that a claim was found to hold more than it may, by the driver's word.",
             _CLAIM,
             registry=r,
         )

@@ -24,7 +24,12 @@ from vgpu_nodeagent.node_view import NodeView, Place
 
 logger = logging.getLogger(__name__)
 
-_OWN_TYPES = (conditions.PREPARED, conditions.INIT_RELEASED, conditions.RELEASED)
+_OWN_TYPES = (
+    conditions.PREPARED,
+    conditions.INIT_RELEASED,
+    conditions.RELEASED,
+    conditions.VIOLATED,
+)
 _FIRST_RETRY_S = 0.5
 _LAST_RETRY_S = 15.0
 _MESSAGE_KEPT = 1024
@@ -104,6 +109,20 @@ class Reports:
         """Its init containers must run again after the round; they need cards anew."""
         self._init_wanted[claim.metadata.uid] = init_round
         self._condition(claim, conditions.INIT_RELEASED, "False", init_part.WANTED, init_round)
+
+    def violated(self, claim: VGPUClaim, message: str) -> None:
+        """The claim's processes hold more of a card than it may."""
+        self._condition(claim, conditions.VIOLATED, "True", "AboveLimit", message)
+
+    def obeys(self, claim: VGPUClaim) -> None:
+        """They do not any more; that they did stays to be seen."""
+        self._condition(
+            claim, conditions.VIOLATED, "False", "WithinLimit", "no more is held than was given"
+        )
+
+    def warning(self, pod: Pod, reason: str, message: str) -> None:
+        """An event on a pod."""
+        self._do_once(self._event(pod, reason, message))
 
     def refusal(self, pod: Pod, reason: str, message: str) -> None:
         """An event on a pod whose container was refused; the same sentence once in a row."""

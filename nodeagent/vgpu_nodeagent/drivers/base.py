@@ -83,6 +83,9 @@ class Driver(Protocol):
     async def usage(self) -> Mapping[str, CardUsage]:
         """What is in use, by UUID; cards that do not tell are left out."""
 
+    async def process_memory(self) -> Mapping[str, Mapping[int, int]]:
+        """Bytes that each process holds, by UUID of the card and PID on the host."""
+
     async def next_event(self) -> CardEvent:
         """Wait for the driver to report something."""
 

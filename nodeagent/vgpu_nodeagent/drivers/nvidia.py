@@ -73,6 +73,14 @@ class NvidiaDriver:
         """
         return await self._calls.call(self._guarded(_read_usage))
 
+    async def process_memory(self) -> Mapping[str, Mapping[int, int]]:
+        """Bytes that each process holds, by UUID of the card and PID on the host.
+
+        Raises:
+            DriverUnavailable: NVML is missing, fails or hangs.
+        """
+        return await self._calls.call(self._guarded(_read_processes))
+
     async def next_event(self) -> CardEvent:
         """Wait for an XID or ECC event. A driver that cannot tell is asked again later."""
         while True:
@@ -230,6 +238,22 @@ def _read_usage() -> Mapping[str, CardUsage]:
         uuid = _text(pynvml.nvmlDeviceGetUUID(handle))
         usage[uuid] = CardUsage(int(memory.used) // MIB, int(rates.gpu) if rates is not None else 0)
     return usage
+
+
+def _read_processes() -> Mapping[str, Mapping[int, int]]:
+    found: dict[str, dict[int, int]] = {}
+    for index in range(pynvml.nvmlDeviceGetCount()):
+        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        held = found.setdefault(_text(pynvml.nvmlDeviceGetUUID(handle)), {})
+        for ask in (
+            pynvml.nvmlDeviceGetComputeRunningProcesses,
+            pynvml.nvmlDeviceGetGraphicsRunningProcesses,
+        ):
+            listed: list[Any] = _optional(partial(ask, handle), [])
+            for process in listed:
+                # One that does both is in both lists, with the same figure.
+                held[process.pid] = max(held.get(process.pid, 0), process.usedGpuMemory or 0)
+    return found
 
 
 def _optional(call: Callable[[], T], default: T) -> T:

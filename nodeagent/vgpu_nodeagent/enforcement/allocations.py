@@ -171,6 +171,10 @@ class Allocations:
         """Processes in the pod's cgroup, whether or not the library is in them."""
         return processes_of_pod(pod_uid, proc=self._proc)
 
+    def region_path(self, lease: str) -> Path:
+        """Where the usage region of an allocation lies."""
+        return self._root / lease / "usage" / "region"
+
     def content(self, lease: str) -> page.PageContent:
         """What the page of an allocation says.
 

@@ -64,6 +64,20 @@ def processes_of_pod(pod_uid: str, *, proc: Path = Path("/proc")) -> frozenset[i
     return _pids({folder for folder in _processes(proc) if pod_uid in _pod_uids(folder)})
 
 
+def pods_of_process(pid: int, *, proc: Path = Path("/proc")) -> frozenset[str]:
+    """The UIDs of the pods in whose cgroups a process is, one but for pods in pods."""
+    return _pod_uids(proc / str(pid))
+
+
+def mapped_by(pid: int, paths: Collection[Path], *, proc: Path = Path("/proc")) -> frozenset[Path]:
+    """Which of these files a process has mapped, as far as we may look."""
+    files = {(str(found), path.name): path for path in paths if (found := _inode(path)) is not None}
+    lines = (_maps(proc / str(pid)) or []) if files else []
+    return frozenset(
+        path for file, path in files.items() if any(_is_of(line, [file]) for line in lines)
+    )
+
+
 def _of_pod(folders: Collection[Path], pod_uid: str, proc: Path) -> set[Path]:
     """Those that may belong to the pod, by their cgroups.
 

@@ -9,7 +9,7 @@ tell. Everything here reads and writes the file, never maps it: the container ma
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,14 +61,14 @@ def clear_dead(path: Path, *, proc: Path = Path("/proc")) -> int:
     """
     with opened(path, os.O_RDWR) as descriptor:
         # Owners first, processes after: who has a slot by now is seen while it lives.
-        owners = _owners(descriptor)
+        owners = owners_in(descriptor)
         if not owners or not _sees_the_host(proc):
             return 0
-        living = _living(proc, {owner.space for owner in owners.values()})
+        living = living_in(proc, {owner.space for owner in owners.values()})
         dead = {
             slot: owner
             for slot, owner in owners.items()
-            if owner.space and not any(_may_be(owner, process) for process in living.values())
+            if owner.space and not any(may_be(owner, process) for process in living.values())
         }
         if not dead:
             return 0
@@ -80,7 +80,8 @@ def clear_dead(path: Path, *, proc: Path = Path("/proc")) -> int:
         return len(dead)
 
 
-def _owners(descriptor: int) -> dict[int, Owner]:
+def owners_in(descriptor: int) -> dict[int, Owner]:
+    """Who has which slot of an open region; nobody has any of what is no region."""
     header = os.pread(descriptor, abi.REGION_HEADER.size, 0)
     if len(header) < abi.REGION_HEADER.size:
         return {}
@@ -94,19 +95,20 @@ def _owners(descriptor: int) -> dict[int, Owner]:
         return {}
     owners = {}
     for slot in range(min(high, abi.REGION_SLOTS)):
-        word = os.pread(descriptor, abi.OWNER.size, _start_of(slot))
+        word = os.pread(descriptor, abi.OWNER.size, slot_start(slot))
         if len(word) == abi.OWNER.size and any(word):
             owners[slot] = Owner.of(*abi.OWNER.unpack(word))
     return owners
 
 
-def _start_of(slot: int) -> int:
+def slot_start(slot: int) -> int:
+    """Where a slot begins."""
     return abi.REGION_SLOTS_OFFSET + slot * abi.REGION_SLOT_BYTES
 
 
 def _empty(descriptor: int, slot: int) -> None:
     """Counts to zero, and only then nobody's: a free slot holds nothing."""
-    start = _start_of(slot)
+    start = slot_start(slot)
     counts = bytes(abi.SLOT_COUNTS_END - abi.REGION_SLOT_USED_OFFSET)
     os.pwrite(descriptor, counts, start + abi.REGION_SLOT_USED_OFFSET)
     os.pwrite(descriptor, bytes(4), start + abi.SLOT_HOST_PID_OFFSET)
@@ -125,20 +127,29 @@ def _sees_the_host(proc: Path) -> bool:
     )
 
 
-def _may_be(owner: Owner, process: Owner) -> bool:
-    """Start times that either side does not know prove nothing."""
+def may_be(owner: Owner, process: Owner) -> bool:
+    """Whether a slot may be a process's: start times that a side does not know prove nothing."""
     if owner.pid != process.pid or process.space not in (owner.space, _ANY_SPACE):
         return False
     return not owner.start or not process.start or owner.start == process.start
 
 
-def _living(proc: Path, spaces: Iterable[int]) -> dict[int, Owner]:
-    """The processes of some pid namespaces, as they would own a slot, by host PID."""
+def living_in(
+    proc: Path, spaces: Iterable[int], *, pids: Collection[int] | None = None
+) -> dict[int, Owner]:
+    """The processes of some pid namespaces, as they would own a slot, by host PID.
+
+    Args:
+        proc: The host's process list.
+        spaces: Low bits of the namespaces' inodes.
+        pids: The only processes to look at; None for all.
+    """
     wanted = frozenset(spaces) | {_ANY_SPACE}
     own_space = _space(proc / "self")
     own_clock = _link(proc / "self" / "ns" / "time")
     found = {}
-    for folder in proc.iterdir():
+    folders = proc.iterdir() if pids is None else [proc / str(pid) for pid in pids]
+    for folder in folders:
         if not folder.name.isdigit():
             continue
         try:
