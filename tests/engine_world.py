@@ -14,10 +14,19 @@ from typing import Any
 
 from memory_api import MemoryApi
 from replica import Replica
+from vgpu_api.conditions import INIT_RELEASED
 from vgpu_api.core import Pod
 from vgpu_api.effective import Use, effective_use
+from vgpu_api.init_part import (
+    ENDED,
+    WANTED,
+    has_init_part,
+    init_requests,
+    init_round,
+    without_init_part,
+)
 from vgpu_api.resources import PODS, VGPU_CLAIMS, Resource
-from vgpu_api.v1alpha1 import VGPUClaim
+from vgpu_api.v1alpha1 import Allocation, VGPUClaim
 from vgpu_client.errors import Conflict, NotFound
 
 Place = tuple[str, str, str]
@@ -69,6 +78,9 @@ class World:
         self.api = LateApi()
         self.cards = cards  # UUID → node, MiB
         self.running: dict[str, tuple[str, str, dict[str, Use]]] = {}  # pod UID → claim, time, use
+        self.init_rounds: dict[str, str] = {}  # pod UID → round in which its init containers run
+        self.ended_rounds: set[tuple[str, str]] = set()  # claim UID and round
+        self.words: deque[tuple[str, str, str]] = deque()  # claim UID, status, round: to be said
         self.binds: list[asyncio.Task[str]] = []
         self.operator = self.started(1000.0)
 
@@ -170,7 +182,55 @@ class World:
                 continue
             use = dict(effective_use(claim.spec, allocation.devices))
             self.running[reserved.pod_uid] = (claim.metadata.uid, allocation.allocated_time, use)
+            if has_init_part(claim.spec, allocation):
+                self.init_rounds[reserved.pod_uid] = init_round(allocation)
             self._condition(claim, "Prepared", "True", "the limits are in place")
+
+    def init_containers_end(self) -> None:
+        """Their pages deny from now on, which the agent will say; the pods run with the rest."""
+        for claim, allocation, pod_uid in self._used():
+            round_ = init_round(allocation)
+            if self.init_rounds.get(pod_uid) == round_:
+                del self.init_rounds[pod_uid]
+                self.ended_rounds.add((claim.metadata.uid, round_))
+                rest = without_init_part(claim.spec, allocation)
+                use = dict(effective_use(claim.spec, rest.devices))
+                self.running[pod_uid] = (*self.running[pod_uid][:2], use)
+                self.words.append((claim.metadata.uid, "True", round_))
+
+    def sandboxes_are_made_anew(self) -> None:
+        """Init containers run again: at once where they were fitted again, else it is asked for."""
+        for claim, allocation, pod_uid in self._used():
+            round_ = init_round(allocation)
+            if pod_uid in self.init_rounds or not init_requests(claim.spec):
+                continue
+            has_part = has_init_part(claim.spec, allocation)
+            if has_part and (claim.metadata.uid, round_) not in self.ended_rounds:
+                self.init_rounds[pod_uid] = round_
+                use = dict(effective_use(claim.spec, allocation.devices))
+                self.running[pod_uid] = (*self.running[pod_uid][:2], use)
+            else:
+                self.words.append((claim.metadata.uid, "False", round_))
+
+    def say(self, count: int) -> None:
+        """The agent's next words about init containers reach the API server, late or not."""
+        for _ in range(min(count, len(self.words))):
+            uid, status, round_ = self.words.popleft()
+            for claim in self.claims():
+                if claim.metadata.uid == uid:
+                    reason = ENDED if status == "True" else WANTED
+                    self._condition(claim, INIT_RELEASED, status, round_, reason=reason)
+
+    def _used(self) -> list[tuple[VGPUClaim, Allocation, str]]:
+        """Claims of running pods, with their allocations and the pods' UIDs."""
+        found = []
+        for claim in self.claims():
+            allocation, reserved = claim.status.allocation, claim.status.reserved_for
+            if allocation is not None and reserved is not None:
+                runs = self.running.get(reserved.pod_uid)
+                if runs and runs[:2] == (claim.metadata.uid, allocation.allocated_time):
+                    found.append((claim, allocation, reserved.pod_uid))
+        return found
 
     def agent_releases_what_has_ended(self) -> None:
         """Containers of pods that ended or vanished are gone; the agent says so of their claim."""
@@ -184,14 +244,17 @@ class World:
             ran = self.running.get(reserved.pod_uid)
             if ran is not None and ran[:2] == (claim.metadata.uid, allocation.allocated_time):
                 del self.running[reserved.pod_uid]
+                self.init_rounds.pop(reserved.pod_uid, None)
             self._condition(claim, "Released", "True", allocation.allocated_time)
 
-    def _condition(self, claim: VGPUClaim, type_: str, status: str, message: str) -> None:
+    def _condition(
+        self, claim: VGPUClaim, type_: str, status: str, message: str, *, reason: str = "Agent"
+    ) -> None:
         raw = copy.deepcopy(self.api.claim(claim.metadata.name))
         kept = [c for c in raw["status"].get("conditions", []) if c["type"] != type_]
         if type_ == "Prepared":
             kept = [c for c in kept if c["type"] != "Released"]
-        said = {"type": type_, "status": status, "message": message, "reason": "Agent"}
+        said = {"type": type_, "status": status, "message": message, "reason": reason}
         before = raw["status"].get("conditions", [])
         raw["status"]["conditions"] = [*kept, said]
         if said not in before:

@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from builders import a_claim, a_container, a_pod, a_request
 from engine_world import World
+from vgpu_api.effective import effective_use
 from vgpu_api.names import (
     ANNOTATION_CLAIM,
     ANNOTATION_CLAIM_TEMPLATE,
@@ -66,7 +67,13 @@ class EngineStates(RuleBasedStateMachine):
 
     # Users.
 
-    def _create(self, name: str, annotations: dict[str, str], limits: dict[str, Any]) -> None:
+    def _create(
+        self,
+        name: str,
+        annotations: dict[str, str],
+        limits: dict[str, Any],
+        init: dict[str, Any] | None = None,
+    ) -> None:
         if any(pod["metadata"]["name"] == name for pod in self._pods()):
             return
         self.born += 1
@@ -75,12 +82,18 @@ class EngineStates(RuleBasedStateMachine):
             uid=f"{self.born:08x}-{name}",
             annotations=annotations,
             containers=[a_container(limits=limits)],
+            init_containers=[a_container("prepare", limits=init)] if init else [],
         )
         self.api.put(PODS, pod.to_wire())
 
     @rule(name=NAMES, mib=MIB)
     def create_a_pod(self, name: str, mib: int) -> None:
         self._create(f"pod-{name}", {}, {"nvidia.com/gpu": 1, "nvidia.com/gpumem": mib})
+
+    @rule(name=NAMES, mib=MIB, init_mib=MIB)
+    def create_a_pod_with_an_init_container(self, name: str, mib: int, init_mib: int) -> None:
+        init = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": init_mib}
+        self._create(f"pod-{name}", {}, {"nvidia.com/gpu": 1, "nvidia.com/gpumem": mib}, init)
 
     @rule(
         name=NAMES, claim=NAMES, key=st.sampled_from([ANNOTATION_CLAIM, ANNOTATION_CLAIM_TEMPLATE])
@@ -248,6 +261,27 @@ class EngineStates(RuleBasedStateMachine):
         self.world.agent_starts_what_it_may()
 
     @rule()
+    def init_containers_end(self) -> None:
+        self.world.init_containers_end()
+
+    @rule()
+    def sandboxes_are_made_anew(self) -> None:
+        self.world.sandboxes_are_made_anew()
+
+    @rule(count=st.integers(1, 3))
+    def the_agent_speaks_of_init_containers(self, count: int) -> None:
+        self.world.say(count)
+
+    @rule(again=st.booleans())
+    def init_containers_end_and_all_is_told(self, again: bool) -> None:
+        self.world.init_containers_end()
+        if again:
+            self.world.sandboxes_are_made_anew()
+        self.world.say(100)
+        self.world.deliver(100)
+        self.world.round()
+
+    @rule()
     def the_agent_releases(self) -> None:
         self.world.agent_releases_what_has_ended()
 
@@ -280,6 +314,18 @@ class EngineStates(RuleBasedStateMachine):
         }
         for claim_uid, allocated_time, _ in self.world.running.values():
             assert (claim_uid, allocated_time) in standing
+
+    @invariant()
+    def what_runs_is_held(self) -> None:
+        """Nobody gives away what init containers use while they run, nor what the others do."""
+        held = {
+            claim.metadata.uid: effective_use(claim.spec, claim.status.allocation.devices)
+            for claim in self.world.claims()
+            if claim.status.allocation is not None
+        }
+        for claim_uid, _, uses in self.world.running.values():
+            for uuid, use in uses.items():
+                assert held[claim_uid][uuid].peak(use) == held[claim_uid][uuid]
 
     @invariant()
     def no_two_pods_run_on_one_claim(self) -> None:
@@ -338,6 +384,7 @@ class EngineStates(RuleBasedStateMachine):
     def invariants_hold(self) -> None:
         self.no_card_is_over_capacity()
         self.nothing_is_freed_in_use()
+        self.what_runs_is_held()
         self.no_two_pods_run_on_one_claim()
 
 
