@@ -1,0 +1,338 @@
+"""What roles cannot say, the admission policies of manifests/ do: who writes what, where, and when.
+
+On the real API server, with every role and policy in force, and without our programs: the tests
+speak with the tokens of their accounts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vgpu_api.names import FINALIZER_IN_USE
+from vgpu_api.resources import (
+    GPU_DEVICES,
+    MUTATING_WEBHOOKS,
+    NODES,
+    PODS,
+    SECRETS,
+    VALIDATING_WEBHOOKS,
+    VGPU_CLAIMS,
+    Resource,
+)
+from vgpu_client.api import Api
+from vgpu_client.errors import ApiError, Forbidden, Invalid
+from vgpu_client.transport import Object
+from vgpu_local.control_plane import ControlPlane, Options
+from vgpu_local.installed import (
+    AGENT,
+    OPERATOR,
+    SERVICE_ACCOUNTS,
+    install,
+    kubeconfig_with,
+    token,
+)
+from vgpu_local.steps import a_claim, a_container, a_pod
+
+ROLE_BINDINGS = Resource("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding", True)
+HERE, ELSEWHERE = "node-here", "node-elsewhere"
+
+pytestmark = [pytest.mark.xdist_group("real-cluster")]
+
+
+@dataclass(frozen=True, slots=True)
+class Callers:
+    """A client for each who may call.
+
+    Attributes:
+        admin: An administrator.
+        tenant: May edit what is in the namespace `default`.
+        operator: The operator.
+        agent: The agent of the node HERE.
+        stray: An agent whose token names no node.
+    """
+
+    admin: Api
+    tenant: Api
+    operator: Api
+    agent: Api
+    stray: Api
+
+
+@pytest.fixture(scope="module")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    with ControlPlane(Options(controllers=True)) as running:
+        install(running, tmp_path_factory.mktemp("install"), webhook_port=1)
+        yield running
+
+
+@pytest.fixture(scope="module")
+async def callers(
+    plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Callers]:
+    folder = tmp_path_factory.mktemp("callers")
+    async with contextlib.AsyncExitStack() as stack:
+        admin = await stack.enter_async_context(Api.connect(str(plane.kubeconfig)))
+        await prepare(admin)
+
+        async def connect(name: str, account: tuple[str, str], node: str | None = None) -> Api:
+            bearer = await token(admin, account, node=node)
+            path = kubeconfig_with(plane.kubeconfig, folder / name, bearer)
+            return await stack.enter_async_context(Api.connect(str(path)))
+
+        yield Callers(
+            admin=admin,
+            tenant=await connect("tenant", ("default", "tenant")),
+            operator=await connect("operator", OPERATOR),
+            agent=await connect("agent", AGENT, HERE),
+            stray=await connect("stray", AGENT),
+        )
+
+
+async def prepare(admin: Api) -> None:
+    """Nodes, a tenant, and no webhooks: nobody would answer them here."""
+    for resource in (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS):
+        await admin.delete(resource, "vgpu")
+    for node in (HERE, ELSEWHERE):
+        await admin.create(NODES, {"metadata": {"name": node}})
+    await admin.create(SERVICE_ACCOUNTS, {"metadata": {"namespace": "default", "name": "tenant"}})
+    await admin.create(
+        ROLE_BINDINGS,
+        {
+            "metadata": {"namespace": "default", "name": "tenant"},
+            "roleRef": {
+                "apiGroup": "rbac.authorization.k8s.io",
+                "kind": "ClusterRole",
+                "name": "edit",
+            },
+            "subjects": [{"kind": "ServiceAccount", "namespace": "default", "name": "tenant"}],
+        },
+    )
+
+
+async def claim(callers: Callers, name: str, *, node: str | None = None) -> Object:
+    """A claim, allocated on a node by the operator where one is given."""
+    made = await callers.admin.create(VGPU_CLAIMS, a_claim(name, {"memory": "1Gi"}))
+    if node is None:
+        return made
+    await change(
+        callers.operator, VGPU_CLAIMS, name, {"metadata": {"finalizers": [FINALIZER_IN_USE]}}
+    )
+    status = {"allocation": {"nodeName": node, "allocatedTime": "now"}, "state": "Allocated"}
+    return await change(callers.operator, VGPU_CLAIMS, name, {"status": status}, "status")
+
+
+async def change(
+    api: Api, resource: Resource, name: str, changes: Object, subresource: str | None = None
+) -> Object:
+    namespace = "default" if resource.namespaced else None
+    return await api.merge_patch(
+        resource, name, changes, namespace=namespace, subresource=subresource
+    )
+
+
+async def say(api: Api, name: str, **status: Any) -> Object:
+    """As the agent writes: its conditions, by server-side apply."""
+    condition = {
+        "type": "Prepared",
+        "status": "True",
+        "reason": "LimitsInPlace",
+        "message": "",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }
+    body = {
+        "metadata": {"namespace": "default", "name": name},
+        "status": {"conditions": [condition], **status},
+    }
+    return await api.apply(
+        VGPU_CLAIMS, body, field_manager="vgpu-nodeagent", force=True, subresource="status"
+    )
+
+
+async def test_a_tenant_edits_claims_but_not_their_status(callers: Callers) -> None:
+    await callers.tenant.create(VGPU_CLAIMS, a_claim("tenants", {"memory": "1Gi"}))
+    assert (await callers.tenant.get(VGPU_CLAIMS, "tenants", namespace="default"))["spec"]
+    forged = {"status": {"allocation": {"nodeName": HERE}}}
+    with pytest.raises(Forbidden, match="vgpuclaims/status"):
+        await change(callers.tenant, VGPU_CLAIMS, "tenants", forged, "status")
+    await change(callers.tenant, VGPU_CLAIMS, "tenants", forged)  # dropped: no subresource of it
+    found = await callers.tenant.get(VGPU_CLAIMS, "tenants", namespace="default")
+    assert "status" not in found
+    await callers.tenant.delete(VGPU_CLAIMS, "tenants", namespace="default")
+
+
+async def test_not_even_an_administrator_writes_a_claims_status(callers: Callers) -> None:
+    await claim(callers, "admins")
+    with pytest.raises(Invalid, match="only the operator and the agent"):
+        await change(
+            callers.admin, VGPU_CLAIMS, "admins", {"status": {"state": "Allocated"}}, "status"
+        )
+
+
+async def test_no_cards_are_given_to_a_claim_without_the_finalizer(callers: Callers) -> None:
+    await claim(callers, "bare")
+    given = {"status": {"allocation": {"nodeName": HERE}}}
+    with pytest.raises(Invalid, match=r"without the finalizer vgpu\.dev/in-use"):
+        await change(callers.operator, VGPU_CLAIMS, "bare", given, "status")
+    await change(callers.operator, VGPU_CLAIMS, "bare", {"status": {"state": "Pending"}}, "status")
+
+
+async def test_only_the_operator_removes_the_finalizer(callers: Callers) -> None:
+    await claim(callers, "kept", node=HERE)
+    without = {"metadata": {"finalizers": None}}
+    for api in (callers.admin, callers.tenant):
+        with pytest.raises(Invalid, match="only the operator removes the finalizer"):
+            await change(api, VGPU_CLAIMS, "kept", without)
+    await callers.tenant.delete(VGPU_CLAIMS, "kept", namespace="default")
+    assert await callers.admin.get(VGPU_CLAIMS, "kept", namespace="default")
+    await change(callers.operator, VGPU_CLAIMS, "kept", {"status": {"allocation": None}}, "status")
+    await change(callers.operator, VGPU_CLAIMS, "kept", without)
+
+
+async def test_an_agent_writes_its_conditions_where_the_claim_is_on_its_node(
+    callers: Callers,
+) -> None:
+    await claim(callers, "here", node=HERE)
+    await claim(callers, "there", node=ELSEWHERE)
+    assert (await say(callers.agent, "here"))["status"]["conditions"][0]["type"] == "Prepared"
+    for api, name in ((callers.agent, "there"), (callers.stray, "here")):
+        with pytest.raises(Invalid, match="claims that are allocated there only"):
+            await say(api, name)
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        {"allocation": {"nodeName": HERE, "allocatedTime": "later"}},
+        {"reservedFor": {"podName": "mine", "podUID": "1"}},
+        {"state": "Released"},
+        {"decider": "me"},
+        {
+            "conditions": [
+                {
+                    "type": "Allocated",
+                    "status": "True",
+                    "reason": "Mine",
+                    "message": "",
+                    "lastTransitionTime": "2026-01-01T00:00:00Z",
+                }
+            ]
+        },
+    ],
+    ids=lambda status: next(iter(status)),
+)
+async def test_an_agent_writes_nothing_else_of_a_claims_status(
+    callers: Callers, status: dict[str, Any]
+) -> None:
+    name = f"only-{next(iter(status)).lower()}"
+    await claim(callers, name, node=HERE)
+    with pytest.raises(Invalid, match="an agent writes its own conditions"):
+        await say(callers.agent, name, **status)
+
+
+async def make_device(api: Api, name: str, node: str) -> Object:
+    device = {
+        "apiVersion": GPU_DEVICES.api_version,
+        "kind": GPU_DEVICES.kind,
+        "metadata": {"name": name},
+        "spec": {"nodeName": node},
+    }
+    return await api.create(GPU_DEVICES, device)
+
+
+async def test_an_agent_makes_and_describes_the_cards_of_its_own_node(callers: Callers) -> None:
+    await make_device(callers.agent, "gpu-here", HERE)
+    await change(callers.agent, GPU_DEVICES, "gpu-here", {"status": {"uuid": "GPU-1"}}, "status")
+    with pytest.raises(Invalid, match="writes devices of that node only"):
+        await make_device(callers.agent, "gpu-there", ELSEWHERE)
+    with pytest.raises(Invalid, match="writes devices of that node only"):
+        await make_device(callers.stray, "gpu-stray", HERE)
+    await make_device(callers.admin, "gpu-there", ELSEWHERE)
+    with pytest.raises(Invalid, match="writes devices of that node only"):
+        await change(
+            callers.agent, GPU_DEVICES, "gpu-there", {"status": {"uuid": "GPU-1"}}, "status"
+        )
+
+
+async def test_what_of_a_card_is_given_away_is_the_operators_to_say(callers: Callers) -> None:
+    await make_device(callers.agent, "gpu-given", HERE)
+    given = {"status": {"allocated": {"memory": "1Gi", "cores": 1, "slots": 1}}}
+    with pytest.raises(Invalid, match="the operator's to say"):
+        await change(callers.agent, GPU_DEVICES, "gpu-given", given, "status")
+    with pytest.raises(Invalid, match="only the operator and the agent"):
+        await change(callers.admin, GPU_DEVICES, "gpu-given", given, "status")
+    await change(callers.operator, GPU_DEVICES, "gpu-given", given, "status")
+    with pytest.raises(ApiError):
+        await change(callers.agent, GPU_DEVICES, "gpu-given", {"spec": {"cordoned": True}})
+    await change(callers.admin, GPU_DEVICES, "gpu-given", {"spec": {"cordoned": True}})
+
+
+async def pod(callers: Callers, name: str, node: str) -> None:
+    await callers.admin.create(PODS, a_pod(name, a_container(), nodeName=node))
+
+
+POKE = {"metadata": {"annotations": {"vgpu.dev/poke": "now"}}}
+
+
+async def test_pods_are_touched_and_nothing_else_of_them_is_changed(callers: Callers) -> None:
+    await pod(callers, "touched", HERE)
+    image = [{"op": "replace", "path": "/spec/containers/0/image", "value": "mine"}]
+    label = {"metadata": {"labels": {"mine": "yes"}}}
+    annotation = {"metadata": {"annotations": {"hami.io/vgpu-node": "mine"}}}
+    for api in (callers.operator, callers.agent):
+        await change(api, PODS, "touched", POKE)
+        for changes in (label, annotation):
+            with pytest.raises(Invalid, match=r"only the annotation vgpu\.dev/poke"):
+                await change(api, PODS, "touched", changes)
+        with pytest.raises(Invalid, match=r"only the annotation vgpu\.dev/poke"):
+            await api.json_patch(PODS, "touched", image, namespace="default")
+
+
+async def test_an_agent_touches_pods_of_its_own_node_only(callers: Callers) -> None:
+    await pod(callers, "far", ELSEWHERE)
+    for api in (callers.agent, callers.stray):
+        with pytest.raises(Invalid, match="touches pods of that node only"):
+            await change(api, PODS, "far", POKE)
+
+
+async def test_of_a_pods_status_the_operator_nominates_a_node_and_no_more(
+    callers: Callers,
+) -> None:
+    await callers.admin.create(PODS, a_pod("nominee", a_container(), schedulerName="nobody"))
+    nominated = {"status": {"nominatedNodeName": HERE}}
+    await change(callers.operator, PODS, "nominee", nominated, "status")
+    with pytest.raises(Invalid, match="only nominatedNodeName"):
+        await change(callers.operator, PODS, "nominee", {"status": {"phase": "Failed"}}, "status")
+    with pytest.raises(Forbidden):
+        await change(callers.agent, PODS, "nominee", nominated, "status")
+
+
+async def test_an_agent_annotates_its_own_node_with_its_cards_and_no_more(
+    callers: Callers,
+) -> None:
+    cards = {"metadata": {"annotations": {"hami.io/node-nvidia-register": "[]"}}}
+    await change(callers.agent, NODES, HERE, cards)
+    with pytest.raises(Invalid, match="node"):
+        await change(callers.agent, NODES, ELSEWHERE, cards)
+    for changes in ({"metadata": {"labels": {"a": "b"}}}, {"spec": {"unschedulable": True}}):
+        with pytest.raises(Invalid, match="only the annotation"):
+            await change(callers.agent, NODES, HERE, changes)
+
+
+async def test_what_is_installed_again_is_accepted_and_keeps_certificates(
+    plane: ControlPlane, callers: Callers, tmp_path: Path
+) -> None:
+    filled = {"data": {"tls.crt": "eA=="}}
+    await callers.admin.merge_patch(SECRETS, "vgpu-webhook-tls", filled, namespace="vgpu-system")
+    install(plane, tmp_path, webhook_port=1)
+    try:
+        found = await callers.admin.get(SECRETS, "vgpu-webhook-tls", namespace="vgpu-system")
+        assert found["data"] == filled["data"]
+    finally:
+        for resource in (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS):
+            await callers.admin.delete(resource, "vgpu")
