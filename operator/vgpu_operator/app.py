@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 import kopf
@@ -27,6 +27,8 @@ from vgpu_client.lease import Elector, Terms
 from vgpu_client.reflector import Reflector
 from vgpu_client.status_writer import StatusWriter
 from vgpu_client.transport import Object
+from vgpu_operator.certificates.identity import Identity
+from vgpu_operator.certificates.parts import certificates
 from vgpu_operator.config import OperatorConfig
 from vgpu_operator.engine.books import Books
 from vgpu_operator.engine.claim_writer import ClaimWriter, Key
@@ -44,6 +46,7 @@ from vgpu_operator.extender.server import ExtenderServer
 from vgpu_operator.extender.verbs import LeadersVerbs
 from vgpu_operator.handlers import admission
 from vgpu_operator.handlers.login import kopf_session
+from vgpu_operator.handlers.webhooks import Webhooks
 from vgpu_operator.ledger import Ledger
 from vgpu_operator.metrics import WATCH_RESTARTS
 
@@ -100,7 +103,12 @@ class Operator:
         self._reflectors = self._make_reflectors(api)
         binder = Binder(api=api, engine=self.engine, unix=time.time)
         verbs = LeadersVerbs(engine=self.engine, binder=binder, leads=self.leads)
-        self._extender = ExtenderServer(verbs, config.extender, config.extender_tls)
+        self._certificates = certificates(api, config)
+        identity = self._certificates.extender
+        self._extender = ExtenderServer(
+            verbs, config.extender, None if identity is None else identity.context
+        )
+        self._answers = asyncio.Event()
         fence = Fence(
             api=api,
             writer=statuses,
@@ -113,8 +121,9 @@ class Operator:
             copies=self._reflectors,
             fence=fence.close,
             begin=self.engine.tend_everything,
-            publish=_publisher(api, config),
+            publish=self._publish,
         )
+        self._endpoint = _endpoint(api, config)
         self._tasks: list[asyncio.Task[None]] = []
 
     def leads(self) -> bool:
@@ -123,8 +132,9 @@ class Operator:
 
     async def start(self, failed: Callable[[BaseException], None]) -> None:
         """Start every task; `failed` is told of the first that ends with an error."""
-        await self._extender.__aenter__()
         work: list[Coroutine[Any, Any, Any]] = [
+            *(identity.run() for identity in self._certificates.identities),
+            self._answer(),
             *(reflector.run() for reflector in self._reflectors),
             self._recorder.run(),
             self._device_view.run(),
@@ -136,6 +146,11 @@ class Operator:
             task.add_done_callback(lambda done: _report(done, failed))
             self._tasks.append(task)
 
+    @property
+    def webhook_identity(self) -> Identity | None:
+        """What the webhooks are served with; None: there are none."""
+        return self._certificates.webhook
+
     async def stop(self) -> None:
         """End what was started: answer no more, finish what is being written, give the Lease up."""
         self._leadership.resign()
@@ -145,6 +160,22 @@ class Operator:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._writer.drain()
         await self._leadership.give_up()
+
+    async def _answer(self) -> None:
+        """Let the extender answer as soon as it can show who it is."""
+        if self._certificates.extender is not None:
+            await self._certificates.extender.ready.wait()
+        await self._extender.__aenter__()
+        self._answers.set()
+
+    async def _publish(self) -> None:
+        """What the leader keeps up to date for others: certificates, and where it is reached."""
+        async with asyncio.TaskGroup() as tasks:
+            if self._certificates.keeper is not None:
+                tasks.create_task(self._certificates.keeper.run())
+            if self._endpoint is not None:
+                await self._answers.wait()
+                tasks.create_task(self._endpoint.run())
 
     def _wake(self) -> None:
         self.engine.wake()
@@ -208,14 +239,14 @@ class Operator:
         ]
 
 
-def _publisher(api: Api, config: OperatorConfig) -> Callable[[], Awaitable[None]] | None:
+def _endpoint(api: Api, config: OperatorConfig) -> Endpoint | None:
     """What makes kube-scheduler find this replica while it leads; None: found by other means."""
     if config.service is None or config.advertise is None:
         return None
     advertised = Advertised(
         config.namespace, config.service, config.advertise, config.extender.port
     )
-    return Endpoint(api, advertised).run
+    return Endpoint(api, advertised)
 
 
 def _reflector(
@@ -233,18 +264,11 @@ def _report(task: asyncio.Task[None], failed: Callable[[BaseException], None]) -
         failed(error)
 
 
-def _settings(settings: kopf.OperatorSettings, config: OperatorConfig) -> None:
+def _settings(settings: kopf.OperatorSettings) -> None:
     settings.scanning.disabled = True
     settings.posting.enabled = False
     settings.persistence.finalizer = "vgpu.dev/kopf"
     settings.networking.request_timeout = 30
-    if config.webhook is not None and config.webhook_tls is not None:
-        settings.admission.server = kopf.WebhookServer(
-            addr=config.webhook.host,
-            port=config.webhook.port,
-            certfile=str(config.webhook_tls.certificate),
-            pkeyfile=str(config.webhook_tls.key),
-        )
 
 
 async def run(config: OperatorConfig) -> None:
@@ -268,7 +292,10 @@ async def run(config: OperatorConfig) -> None:
 
         @kopf.on.startup(registry=registry)
         async def start(settings: kopf.OperatorSettings, **_: Any) -> None:
-            _settings(settings, config)
+            _settings(settings)
+            identity = operator.webhook_identity
+            if config.webhook is not None and identity is not None:
+                settings.admission.server = Webhooks(config.webhook, identity)
             if config.metrics is not None:
                 start_http_server(config.metrics.port, config.metrics.host)
             await operator.start(failed)
