@@ -109,6 +109,14 @@ class InstalledCluster:
         assert found is not None, "no operator leads"
         return found
 
+    def shown(self) -> list[str]:
+        """The certificates that webhooks and extender of each replica show, PEM."""
+        return [
+            ssl.get_server_certificate(("127.0.0.1", port))
+            for place in self._operators.places()
+            for port in (place.webhook, place.extender)
+        ]
+
     def ask_extender(self, verb: str, request: Object) -> Object:
         """Ask as kube-scheduler does; returns the answer."""
         asked = urllib.request.Request(

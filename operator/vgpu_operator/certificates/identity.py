@@ -27,7 +27,7 @@ from vgpu_operator.metrics import CERTIFICATE_EXPIRY
 
 logger = logging.getLogger(__name__)
 
-LOOK_S = 10.0
+LOOK_S = 5.0
 RETRY_S = 0.5
 
 

@@ -29,7 +29,7 @@ from vgpu_operator.metrics import CERTIFICATE_EXPIRY
 
 logger = logging.getLogger(__name__)
 
-AGAIN_S = 30.0
+AGAIN_S = 10.0
 RETRY_S = 1.0
 
 

@@ -19,6 +19,7 @@ from vgpu_api.resources import (
     EVENTS,
     GPU_DEVICES,
     PODS,
+    SECRETS,
     VGPU_CLAIMS,
     Resource,
 )
@@ -235,6 +236,17 @@ def a_refused_container_starts_at_once_when_its_claim_comes(cluster: InstalledCl
     delete(cluster, "straight", namespace="kube-system")
 
 
+def certificates_are_issued_anew_and_nothing_restarts(cluster: InstalledCluster) -> None:
+    """An administrator has taken the serving pairs away; their authority is there still."""
+    before = set(cluster.shown())
+    for name in ("vgpu-webhook-tls", "vgpu-extender-tls"):
+        without = {"data": {"tls.crt": None, "tls.key": None}}
+        cluster.run(cluster.api.merge_patch(SECRETS, name, without, namespace="vgpu-system"))
+    cluster.until(lambda: not before & set(cluster.shown()), lambda: "the old ones are shown")
+    create(cluster, gpu("renewed"))
+    cluster.wait_for(PODS, "renewed", runs)
+
+
 def a_leader_goes_and_the_next_one_places_a_pod(cluster: InstalledCluster) -> None:
     first = cluster.leader()
     first.may_end()
@@ -251,7 +263,7 @@ def a_pod_goes_while_it_is_bound(cluster: InstalledCluster) -> None:
 
 
 def everything_goes(cluster: InstalledCluster) -> None:
-    for name in ("plain", "patient", "queued", "after"):
+    for name in ("plain", "patient", "queued", "renewed", "after"):
         delete(cluster, name)
     cluster.until(lambda: not cluster.objects(VGPU_CLAIMS), lambda: cluster.objects(VGPU_CLAIMS))
 
@@ -263,6 +275,7 @@ STEPS = (
     a_pod_that_nobody_schedules_is_nominated,
     an_agent_that_was_away_asks_whether_the_pod_of_a_claim_was_here,
     a_refused_container_starts_at_once_when_its_claim_comes,
+    certificates_are_issued_anew_and_nothing_restarts,
     a_leader_goes_and_the_next_one_places_a_pod,
     a_pod_goes_while_it_is_bound,
     everything_goes,
