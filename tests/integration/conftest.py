@@ -1,7 +1,8 @@
 """One cluster for the whole run: the stand-in, or with VGPU_TEST_CLUSTER=real a real control plane.
 
-What only a real one can answer (CEL) lies in `real/` and is not even collected without it; what
-brings a whole stand-in cluster of its own lies in `local/` and says nothing about a real one.
+What only a real one can answer (CEL) lies in `real/` and is not even collected without it. The
+tests in `local/` bring a whole cluster of their own: our programs and the stand-in's kubelets, on
+either.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import asyncio
 import os
 import secrets
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,12 +21,14 @@ import yaml
 from vgpu_api.resources import CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES
 from vgpu_client.api import Api
 from vgpu_local.apiserver import ApiServer
+from vgpu_local.cluster import LocalCluster
 from vgpu_local.control_plane import ControlPlane, Options
+from vgpu_local.real_cluster import real_cluster
 
 IS_REAL = os.environ.get("VGPU_TEST_CLUSTER") == "real"
 CRDS = sorted((Path(__file__).parents[2] / "crds").glob("vgpu.dev_*.yaml"))
 
-collect_ignore = ["local"] if IS_REAL else ["real"]
+collect_ignore = ["local/test_local_cluster.py"] if IS_REAL else ["real"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,12 @@ class RunningCluster:
     kubeconfig: str
     url: str
     is_real: bool
+
+
+@pytest.fixture(scope="session")
+def whole_cluster() -> Callable[..., LocalCluster]:
+    """Describes a cluster of nodes and options, on what this run is for."""
+    return real_cluster if IS_REAL else LocalCluster
 
 
 @pytest.fixture(scope="session")

@@ -38,6 +38,8 @@ class CardModel:
 T4 = CardModel("Tesla T4", 16384, "7.5", 40)
 V100 = CardModel("Tesla V100-SXM2-32GB", 32768, "7.0", 80)
 A100 = CardModel("NVIDIA A100-SXM4-80GB", 81920, "8.0", 108, mig=True)
+A100_PCIE = CardModel("NVIDIA A100-PCIE-40GB", 40960, "8.0", 108, mig=True)
+P100 = CardModel("Tesla P100-PCIE-16GB", 16384, "6.0", 56)
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,6 +82,13 @@ def running(cluster: LocalCluster, name: str, *, limit: float = 30.0) -> Object:
     )
 
 
+def record(annotation: str) -> list[tuple[str, int, int]]:
+    """UUID, MiB and cores of each card in HAMi's record, as a reader of HAMi would parse it."""
+    entries = annotation.replace(";", "").split(":")
+    fields = [entry.split(",") for entry in entries if entry]
+    return [(uuid, int(mib), int(cores)) for uuid, _, mib, cores in fields]
+
+
 def claim_name(pod: Object) -> str:
     """The name of the claim that is made for a pod."""
     return pod_claim_name(pod["metadata"]["name"], pod["metadata"]["uid"])

@@ -1,30 +1,35 @@
-"""The seed's worked examples 1 to 4, applied as a user would, with what the seed says of them."""
+"""The seed's worked examples 1 to 4: applied as a user would, checked by the seed's own commands.
+
+Examples 5 to 8 choose among cards and nodes: `test_seed_examples_of_choice.py`.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+from vgpu_api.names import HAMI_DEVICES_ALLOCATED
 from vgpu_api.quantity import MIB
 from vgpu_api.resources import NODES, PODS, VGPU_CLAIMS
 from vgpu_local.cluster import LocalCluster
 from vgpu_local.nodes import a100_node, t4_node, v100_node
 from vgpu_local.programs import PROBE, ROOT
-from vgpu_local.steps import a_container, a_pod, create, delete_pod, empty, running
+from vgpu_local.steps import a_container, a_pod, create, delete_pod, empty, record, running
+from vgpu_local.typed import typed
 
 EXAMPLES = ROOT / "examples"
-ALLOCATED = "hami.io/vgpu-devices-allocated"
+RECORD = r"-o jsonpath='{.metadata.annotations.hami\.io/vgpu-devices-allocated}'"
 
 pytestmark = [pytest.mark.xdist_group("local-cluster"), pytest.mark.timeout(120)]
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
+def cluster(whole_cluster: Callable[..., LocalCluster]) -> Iterator[LocalCluster]:
     nodes = [t4_node("t4"), v100_node("v100"), a100_node("a100")]
-    with LocalCluster(nodes) as cluster:
+    with whole_cluster(nodes) as cluster:
         yield cluster
 
 
@@ -40,10 +45,8 @@ def applied(cluster: LocalCluster) -> Iterator[Any]:
 
 
 def cards(pod: dict[str, Any]) -> list[tuple[str, int, int]]:
-    """UUID, MiB and cores of each card in HAMi's record, which a reader of HAMi would parse so."""
-    entries = pod["metadata"]["annotations"][ALLOCATED].replace(";", "").split(":")
-    fields = [entry.split(",") for entry in entries if entry]
-    return [(uuid, int(mib), int(cores)) for uuid, _, mib, cores in fields]
+    """UUID, MiB and cores of each card in HAMi's record."""
+    return record(pod["metadata"]["annotations"][HAMI_DEVICES_ALLOCATED])
 
 
 def probe(cluster: LocalCluster, pod: str, command: str) -> Any:
@@ -63,6 +66,9 @@ def test_example_1_two_pods_share_one_card_with_8192_mib_each(
     for pod in ("inference-service-a", "inference-service-b"):
         (seen,) = probe(cluster, pod, "info")["devices"]
         assert (seen["uuid"], seen["cuda_total"]) == (first[0][0], 8192 * MIB)
+        assert record(typed(cluster, f"kubectl get pod {pod} {RECORD}")) == first
+        assert "0MiB /   8192MiB" in typed(cluster, f"kubectl exec {pod} -- nvidia-smi")
+        assert "CUDA_DEVICE_SM_LIMIT=50" in typed(cluster, f"kubectl exec {pod} -- env")
 
 
 def test_example_1_a_pod_is_refused_at_its_limit_and_the_other_does_not_notice(
@@ -81,10 +87,13 @@ def test_example_2_memory_is_limited_and_compute_is_not(
     cluster: LocalCluster, applied: Any
 ) -> None:
     applied("seeds/02-memory-only.yaml")
-    running(cluster, "memory-only-isolation")
-    environment = cluster.exec("memory-only-isolation", ["env"]).stdout.splitlines()
-    limits = sorted(line for line in environment if line.startswith("CUDA"))
-    assert limits == ["CUDA_DEVICE_MEMORY_LIMIT_0=4096M"]
+    ((card, _, cores),) = cards(running(cluster, "memory-only-isolation"))
+    shown = typed(cluster, "kubectl exec memory-only-isolation -- env | grep CUDA")
+    assert shown == "CUDA_DEVICE_MEMORY_LIMIT_0=4096M"
+    assert "/   4096MiB" in typed(cluster, "kubectl exec memory-only-isolation -- nvidia-smi")
+    limits = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 4096}
+    create(cluster, a_pod("beside", a_container(limits=limits)))
+    assert (cards(running(cluster, "beside"))[0][0], cores) == (card, 0)
 
 
 def test_example_3_keeps_others_off_the_card_and_gives_all_its_memory(
@@ -94,6 +103,9 @@ def test_example_3_keeps_others_off_the_card_and_gives_all_its_memory(
     ((exclusive, mib, cores),) = cards(running(cluster, "training-job"))
     (seen,) = probe(cluster, "training-job", "info")["devices"]
     assert (seen["cuda_total"], cores) == (mib * MIB, 100)
+    assert f"/ {mib:>6}MiB" in typed(cluster, "kubectl exec training-job -- nvidia-smi")
+    shown = typed(cluster, f"kubectl get pod training-job {RECORD}")
+    assert shown == f"{exclusive},NVIDIA,{mib},100:;"
     applied("seeds/02-memory-only.yaml")
     ((other, _, _),) = cards(running(cluster, "memory-only-isolation"))
     assert other != exclusive
@@ -137,6 +149,8 @@ def test_example_4_takes_30_percent_of_whatever_card_it_lands_on(
     assert (given, cores) == (mib, 40)
     (seen,) = probe(cluster, "percentage-alloc", "info")["devices"]
     assert seen["cuda_total"] == mib * MIB
+    assert f"/ {mib:>6}MiB" in typed(cluster, "kubectl exec percentage-alloc -- nvidia-smi")
+    assert record(typed(cluster, f"kubectl get pod percentage-alloc {RECORD}")) == cards(pod)
 
 
 def test_a_claim_of_ones_own_serves_the_pod_that_names_it(

@@ -1,0 +1,41 @@
+"""Command lines as people type them, so that what a document tells its reader to do can be done.
+
+`kubectl exec` is played: the stand-in's kubelet runs the command. All else is the real kubectl, and
+what follows a pipe is the shell's.
+"""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+
+from vgpu_local.cluster import LocalCluster
+from vgpu_local.kubectl import Kubectl
+
+
+class Failed(Exception):
+    """The command did not succeed; the text is what it said."""
+
+
+def typed(cluster: LocalCluster, line: str) -> str:
+    """What a `kubectl …` line prints, without the blank space around it.
+
+    Raises:
+        Failed: a part of it ended with another exit code than 0.
+    """
+    first, _, rest = line.partition(" | ")
+    _, *words = shlex.split(first)
+    if words[0] == "exec":
+        done = cluster.exec(words[1], words[words.index("--") + 1 :])
+        code, said, complaint = done.exit_code, done.stdout, done.stderr
+    else:
+        ran = Kubectl.find(cluster.kubeconfig).run(*words)
+        code, said, complaint = ran.returncode, ran.stdout, ran.stderr
+    if code == 0 and rest:
+        piped = subprocess.run(
+            ["sh", "-c", rest], input=said, capture_output=True, text=True, check=False
+        )
+        code, said, complaint = piped.returncode, piped.stdout, piped.stderr
+    if code != 0:
+        raise Failed(f"{line}: exit code {code}: {complaint or said}")
+    return said.strip()
