@@ -47,6 +47,9 @@ CUresult cuda_result(enum state_result result);
 /* Destroy all arrays of a context. */
 void cuda_array_drop_context(struct CUctx_st *context);
 
+/* Let go of all page-locked memory of a context. */
+void cuda_host_drop_context(struct CUctx_st *context);
+
 /* Free all memory that was allocated in a context. */
 void cuda_memory_drop_context(struct CUctx_st *context);
 

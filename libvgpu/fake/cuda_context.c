@@ -71,6 +71,7 @@ static void tear_down(struct CUctx_st *context)
     const struct machine *m = cuda_session()->machine;
     cuda_memory_drop_context(context);
     cuda_array_drop_context(context);
+    cuda_host_drop_context(context);
     context->alive = 0;
     context->retained = 0;
     state_give(m, context->card, m->context_bytes, 1);

@@ -295,6 +295,37 @@ void state_give(const struct machine *m, int card, uint64_t bytes, int contexts)
     unlock();
 }
 
+enum state_result state_lock_host(const struct machine *m, uint64_t bytes)
+{
+    struct state *s = lock(m);
+    struct state_process *mine = s ? my_record(s) : NULL;
+    if (mine) {
+        uint64_t total = 0;
+        mine->host_bytes += bytes;
+        bury(s);
+        for (uint32_t i = 0; i < s->process_high; i++) {
+            total += s->processes[i].pid ? s->processes[i].host_bytes : 0;
+        }
+        s->host_peak = total > s->host_peak ? total : s->host_peak;
+    }
+    if (s) {
+        unlock();
+    }
+    return mine ? STATE_OK : STATE_BROKEN;
+}
+
+void state_unlock_host(const struct machine *m, uint64_t bytes)
+{
+    struct state *s = lock(m);
+    struct state_process *mine = s ? my_record(s) : NULL;
+    if (mine) {
+        mine->host_bytes -= bytes < mine->host_bytes ? bytes : mine->host_bytes;
+    }
+    if (s) {
+        unlock();
+    }
+}
+
 uint64_t state_used(const struct machine *m, int card)
 {
     struct state *s = lock(m);

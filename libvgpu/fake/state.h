@@ -33,6 +33,7 @@ struct state_process {
     uint32_t space; /* of its pid namespace */
     uint64_t start_time;
     uint64_t image; /* changes with exec */
+    uint64_t host_bytes; /* page-locked */
     uint64_t used[MACHINE_MAX_CARDS];
     uint32_t contexts[MACHINE_MAX_CARDS];
 };
@@ -45,6 +46,7 @@ struct state_event {
 struct state {
     uint64_t magic;
     uint32_t process_high;
+    uint64_t host_peak; /* most page-locked memory ever held at once by living processes */
     uint32_t event_count; /* ever; also a futex. Event n lies at n % STATE_MAX_EVENTS */
     struct state_event events[STATE_MAX_EVENTS];
     struct state_card cards[MACHINE_MAX_CARDS];
@@ -61,6 +63,10 @@ enum state_result state_take(const struct machine *m, int card, uint64_t bytes, 
 
 /* Give bytes and contexts back. */
 void state_give(const struct machine *m, int card, uint64_t bytes, int contexts);
+
+/* Page-lock host memory for the calling process, or let it go. */
+enum state_result state_lock_host(const struct machine *m, uint64_t bytes);
+void state_unlock_host(const struct machine *m, uint64_t bytes);
 
 /* Bytes all living processes hold on a card. */
 uint64_t state_used(const struct machine *m, int card);

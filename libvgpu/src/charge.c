@@ -45,6 +45,26 @@ CUresult vgpu_charge_begin(struct vgpu_charge *charge, const struct vgpu_cuda *c
     return CUDA_SUCCESS;
 }
 
+CUresult vgpu_charge_host(struct vgpu_charge *charge, const struct vgpu_cuda *cuda, uint64_t bytes)
+{
+    struct vgpu_process *p = vgpu_process();
+    *charge = (struct vgpu_charge){.cuda = cuda, .ordinal = VGPU_NOWHERE, .column = VGPU_HOST};
+    if (!p) {
+        return CUDA_SUCCESS;
+    }
+    uint64_t limit = vgpu_host_limit(p);
+    charge->slot = vgpu_process_slot(p);
+    if (!charge->slot) {
+        return limit == VGPU_UNLIMITED ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    charge->bytes = vgpu_charge_rounded(bytes);
+    if (!vgpu_ledger_charge(p->region, charge->slot, &p->self, VGPU_HOST, charge->bytes, limit)) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    charge->process = p;
+    return CUDA_SUCCESS;
+}
+
 CUresult vgpu_charge_current(struct vgpu_charge *charge, const struct vgpu_cuda *cuda, uint64_t bytes)
 {
     CUdevice ordinal;

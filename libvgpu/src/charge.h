@@ -30,6 +30,9 @@ uint64_t vgpu_charge_rounded(uint64_t bytes);
 /* Reserve `bytes` (rounded here) of a device. CUDA_ERROR_OUT_OF_MEMORY when the limit says no. */
 CUresult vgpu_charge_begin(struct vgpu_charge *charge, const struct vgpu_cuda *cuda, CUdevice ordinal, uint64_t bytes);
 
+/* The same for page-locked memory of the host. */
+CUresult vgpu_charge_host(struct vgpu_charge *charge, const struct vgpu_cuda *cuda, uint64_t bytes);
+
 /* The same for the device of the current context; with no context, the driver's error. */
 CUresult vgpu_charge_current(struct vgpu_charge *charge, const struct vgpu_cuda *cuda, uint64_t bytes);
 

@@ -19,12 +19,17 @@ static void raise(word *at, uint64_t to)
     }
 }
 
+static word *used_of(const struct vgpu_region_slot *slot, unsigned column)
+{
+    return (word *)(column == VGPU_HOST ? &slot->host_used : &slot->used[column]);
+}
+
 uint64_t vgpu_ledger_used(const struct vgpu_region *region, unsigned column)
 {
     uint64_t sum = 0;
     uint32_t high = high_of(region);
     for (uint32_t i = 0; i < high; i++) {
-        uint64_t used = atomic_load((const word *)&region->slots[i].used[column]);
+        uint64_t used = atomic_load(used_of(&region->slots[i], column));
         sum = sum > UINT64_MAX - used ? UINT64_MAX : sum + used;
     }
     return sum;
@@ -110,11 +115,14 @@ struct vgpu_region_slot *vgpu_ledger_join(struct vgpu_region *region, const stru
 
 static int try_charge(struct vgpu_region *region, struct vgpu_region_slot *mine, unsigned column, uint64_t bytes, uint64_t limit)
 {
-    uint64_t own = atomic_fetch_add((word *)&mine->used[column], bytes) + bytes;
+    uint64_t own = atomic_fetch_add(used_of(mine, column), bytes) + bytes;
     uint64_t sum = vgpu_ledger_used(region, column);
     if (sum > limit) {
-        atomic_fetch_sub((word *)&mine->used[column], bytes);
+        atomic_fetch_sub(used_of(mine, column), bytes);
         return 0;
+    }
+    if (column == VGPU_HOST) {
+        return 1;
     }
     raise((word *)&mine->peak[column], own);
     raise((word *)&region->columns[column].peak_bytes, sum);
@@ -144,6 +152,10 @@ int vgpu_ledger_try(struct vgpu_region *region, struct vgpu_region_slot *mine, c
 
 void vgpu_ledger_denied(struct vgpu_region *region, unsigned column)
 {
+    if (column == VGPU_HOST) {
+        atomic_fetch_add((word *)&region->host_denied_count, 1);
+        return;
+    }
     struct vgpu_region_column *book = &region->columns[column];
     atomic_fetch_add((word *)&book->denied_count, 1);
     atomic_store((word *)&book->denied_last_ns, vgpu_world->now_ns());
@@ -167,5 +179,5 @@ void vgpu_ledger_add(struct vgpu_region_slot *mine, unsigned column, uint64_t by
 
 void vgpu_ledger_release(struct vgpu_region_slot *mine, unsigned column, uint64_t bytes)
 {
-    atomic_fetch_sub((word *)&mine->used[column], bytes);
+    atomic_fetch_sub(used_of(mine, column), bytes);
 }

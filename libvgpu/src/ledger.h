@@ -15,6 +15,9 @@
 #include "vgpu_abi.h"
 #include "world.h"
 
+/* In place of a column: page-locked memory of the host. */
+#define VGPU_HOST VGPU_MAX_DEVICES
+
 /* Claim a slot for this process, first emptying one it left behind before an exec. NULL when all are taken. */
 struct vgpu_region_slot *vgpu_ledger_join(struct vgpu_region *region, const struct vgpu_identity *self);
 

@@ -20,6 +20,7 @@ enum vgpu_kind {
     VGPU_KIND_CONTEXT = 8, /* handle of a context that is not a primary one; `bytes` is its device */
     VGPU_KIND_GRAPHS = 9,  /* device; `context` is the struct vgpu_pool of its graphs' memory */
     VGPU_KIND_GRAPH = 10,  /* handle of an instantiated graph that takes memory; `context` is its struct vgpu_graph */
+    VGPU_KIND_HOST = 11,   /* address of page-locked memory of the host */
     VGPU_KIND_POOLED = 7, /* address of an allocation from a pool; `context` is its struct vgpu_pool */
 };
 
@@ -60,7 +61,7 @@ int vgpu_objects_find(struct vgpu_objects *objects, enum vgpu_kind kind, uint64_
 /* Serial of the youngest object so far. */
 uint64_t vgpu_objects_now(struct vgpu_objects *objects);
 
-/* Forget all memory and arrays of a context that was born no later than `until`, telling `released` about each. */
+/* Forget all memory, arrays and page-locked memory of a context that was born no later than `until`, telling `released` about each. */
 void vgpu_objects_drop_context(struct vgpu_objects *objects, const void *context, uint64_t until,
                                void (*released)(void *argument, const struct vgpu_object *), void *argument);
 
