@@ -31,6 +31,7 @@ class Replica:
         self.api: Any = MemoryApi() if api is None else api
         self.time = 1000.0
         self.leading = True
+        self.slept: list[float] = []
         self.books = Books()
         self.ledger = Ledger(config=config, on_change=self._wake)
         clock = Clock(monotonic=lambda: self.time, unix=lambda: 1.7e9 + self.time)
@@ -97,5 +98,6 @@ class Replica:
     def _wake(self) -> None:
         self.engine.wake()
 
-    async def _no_sleep(self, _: float) -> None:
+    async def _no_sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
         await asyncio.sleep(0)

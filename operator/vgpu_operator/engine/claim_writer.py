@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
@@ -41,6 +42,9 @@ Verdict: TypeAlias = Literal["write", "done", "moot"]
 _CONFLICTS = 8
 _FIRST_WAIT_S = 0.05
 _LAST_WAIT_S = 2.0
+_LAST_IN_VAIN_S = 5.0
+_LOOK_S = 0.25
+_IN_VAIN_REMEMBERED = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +102,7 @@ class ClaimWriter:
         ended: Told of a claim when its last write has ended, however: what had to wait for that
             is to be looked at now.
         may_write: Whether this replica may still decide; a write waits for nothing else.
-        sleep: Waits between attempts.
+        sleep: Waits between attempts, and after those in vain.
     """
 
     def __init__(
@@ -120,6 +124,7 @@ class ClaimWriter:
         self._may_write = may_write
         self._sleep = sleep
         self._last: dict[Key, asyncio.Task[Result]] = {}
+        self._in_vain: OrderedDict[tuple[Key, str], int] = OrderedDict()  # how often in a row
 
     def submit(self, write: ClaimWrite) -> asyncio.Task[Result]:
         """Take a write on; the task never raises but when it is cancelled."""
@@ -145,6 +150,28 @@ class ClaimWriter:
     async def _after(self, previous: asyncio.Task[Result] | None, write: ClaimWrite) -> Result:
         if previous is not None:
             await asyncio.wait({previous})
+        result = await self._carry_out(write)
+        left_s = self._wait_after(result, (write.key, write.finalizer))
+        while left_s > 0 and self._may_write():
+            await self._sleep(min(left_s, _LOOK_S))
+            left_s -= _LOOK_S
+        return result
+
+    def _wait_after(self, result: Result, kind: tuple[Key, str]) -> float:
+        """For how long whoever wanted the write is not told yet that it was in vain.
+
+        Told, it decides again: where the API server says no to every attempt, or deletes what we
+        make (we may not know that the pod is gone), it would do so as fast as it can.
+        """
+        times = self._in_vain.pop(kind, 0)
+        if isinstance(result, Done):
+            return 0.0
+        self._in_vain[kind] = times + 1
+        if len(self._in_vain) > _IN_VAIN_REMEMBERED:
+            self._in_vain.popitem(last=False)
+        return min(_FIRST_WAIT_S * (2.0 ** min(times, 16) - 1), _LAST_IN_VAIN_S)
+
+    async def _carry_out(self, write: ClaimWrite) -> Result:
         wait_s, conflicts = _FIRST_WAIT_S, 0
         claim = self._known(write.key)
         while self._may_write():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 from builders import a_claim, a_container, a_node, a_pod, a_request, an_allocation
@@ -89,6 +90,31 @@ async def test_what_the_server_refuses_is_forgotten_and_the_card_is_free_again(
     await replica.writer.drain()
     assert replica.ledger.use_of("GPU-0").memory_mib == 0
     assert replica.engine.scheduler.reservations.of_pod(consumer.uid) is None
+
+
+async def test_what_the_server_refuses_every_time_is_tried_ever_less_often(replica: Any) -> None:
+    """A quota, a policy or a missing right says no at once, and would be asked without end."""
+    replica.card()
+    tries: list[float] = []  # how long was slept before each
+
+    def refuse(verb: str, name: str) -> ApiError | None:
+        if verb != "create vgpuclaims":
+            return None
+        tries.append(sum(replica.slept))
+        return ApiError("no", status=403)
+
+    replica.api.before = refuse
+    replica.pod()
+    await replica.settle()
+    waits = [later - sooner for sooner, later in pairwise(tries)]
+    assert waits[0] == 0
+    assert waits == sorted(waits)
+    assert sum(waits) > 1
+    replica.api.before = lambda verb, name: None
+    await replica.settle()
+    replica.slept.clear()
+    await replica.settle()
+    assert replica.slept == []
 
 
 async def test_a_pod_that_does_not_fit_says_why_in_its_claim_and_gets_its_turn(
