@@ -40,9 +40,9 @@ def test_what_stays_fits_wherever_it_is_put() -> None:
     assert STAYING / per_card < 6 - 1
 
 
-def claim(pod_uid: str, mib: int) -> VGPUClaim:
+def claim(pod_uid: str, mib: int, *, request: str = "main") -> VGPUClaim:
     status = VGPUClaimStatus(
-        allocation=an_allocation(an_allocated_device(request="main", uuid=CARD, memory_mib=mib)),
+        allocation=an_allocation(an_allocated_device(request=request, uuid=CARD, memory_mib=mib)),
         reserved_for=ReservedFor(pod_name="p", pod_uid=pod_uid),
         conditions=[],
     )
@@ -83,13 +83,18 @@ def test_a_container_with_anothers_grant_is_found(
     assert len(witness.verdicts()) == 1
 
 
-def test_a_container_that_lives_when_its_cards_are_given_back_is_found(tmp_path: Path) -> None:
+@pytest.mark.parametrize("without_a_request", [a_claim("c"), claim("u1", 100, request="other")])
+def test_a_container_that_lives_when_its_cards_are_given_back_is_found(
+    tmp_path: Path, without_a_request: VGPUClaim
+) -> None:
     witness = Witness(tmp_path)
     witness.saw(wrote(claim("u1", 100)))
     container = subprocess.Popen(["sleep", "60"], env={**os.environ, "POD_UID": "u1"})
     try:
         leave_record(tmp_path, pod_uid="u1", mib=100, pid=container.pid)
-        witness.saw(wrote(a_claim("c")))
+        witness.saw(wrote(claim("u1", 100)))
+        assert witness.findings == []
+        witness.saw(wrote(without_a_request))
         assert "ran when the cards" in witness.findings[0]
     finally:
         container.kill()

@@ -65,15 +65,16 @@ class Witness:
         before = self._claims.get(uid)
         self._claims[uid] = claim
         self._told[uid].append((time.time(), None if gone else claim))
-        if before is not None and (kept := _grant(before)) and (gone or _grant(claim) != kept):
-            reserved = before.status.reserved_for
-            assert reserved is not None
-            for record in _records(self.folder, reserved.pod_uid):
-                if _lives(record):
-                    self.findings.append(
-                        f"container {record.container} of {reserved.pod_name} ran when the cards "
-                        f"of claim {claim.metadata.name} were given back"
-                    )
+        reserved = before.status.reserved_for if before is not None else None
+        if before is None or reserved is None or not reserved.pod_uid:
+            return
+        for record in _records(self.folder, reserved.pod_uid):
+            kept = frozenset() if gone else _held(claim, record.container)
+            if _held(before, record.container) - kept and _lives(record):
+                self.findings.append(
+                    f"container {record.container} of {reserved.pod_name} ran when the cards "
+                    f"of claim {claim.metadata.name} were given back"
+                )
 
     def verdicts(self) -> list[str]:
         """Containers that saw anything but their own grant."""
@@ -120,12 +121,16 @@ class Witness:
                     )
 
 
-def _grant(claim: VGPUClaim) -> tuple[str, ...]:
-    """What names an allocation that a pod may use; empty where there is none."""
+def _held(claim: VGPUClaim, container: str) -> frozenset[tuple[str, str, str]]:
+    """What a container may use, each with what names its grant; empty where there is none."""
     allocation, reserved = claim.status.allocation, claim.status.reserved_for
-    if allocation is None or reserved is None or not reserved.pod_uid:
-        return ()
-    return (allocation.allocated_time, reserved.pod_uid)
+    if allocation is None or reserved is None:
+        return frozenset()
+    return frozenset(
+        (allocation.allocated_time, reserved.pod_uid, device.uuid)
+        for device in allocation.devices
+        if device.request in (container, "")
+    )
 
 
 def _records(folder: Path, pod_uid: str) -> Iterator[Record]:
