@@ -37,7 +37,7 @@ RUNS_WITHIN_S = 120.0
 _GONE_WITHIN_S = 60.0
 _LONG_S = 20.0
 _LASTS_S = 17.0
-_MORE_S = 15.0
+_MORE_S = 30.0
 _CARDS = 6
 # How long after a write it is heard of: a real server tells it over a watch.
 _TOLD_WITHIN_S = {"standin": 0.0, "real": 1.0}
@@ -142,7 +142,7 @@ class _Campaign:
             cluster,
             self._supervisor,
             random.Random(chance.random()),
-            Terms(lasts_s=_LASTS_S, enough=FEWEST_FAULTS, more_s=_MORE_S, lease_s=_LEASE_S),
+            Terms(lasts_s=_LASTS_S, more_s=_MORE_S, lease_s=_LEASE_S),
         )
         self._encores = encores(random.Random(chance.random()))
 
@@ -160,7 +160,7 @@ class _Campaign:
                 limit=_LASTS_S + _MORE_S + RUNS_WITHIN_S,
             )
             try:
-                self._injector.run()
+                self._injector.run(is_enough=lambda: not self._wanting())
             finally:
                 self._injector.end()
                 self._stage.enough.set()
@@ -175,10 +175,7 @@ class _Campaign:
     def end(self) -> None:
         """Stop what was started here."""
         self._supervisor.stop()
-        self._verdict.pods = self._stage.pods
-        self._verdict.claims = len(self._sightings.claim_uids)
-        self._verdict.containers = self._witness.records()
-        self._verdict.faults = self._injector.injected
+        self._count()
 
     def judge(self) -> None:
         """Add everything that was not as it must be to the verdict."""
@@ -189,14 +186,27 @@ class _Campaign:
         findings += self._supervisor.findings
         findings += self._stage.findings
         findings += self._injector.missed
-        for count, fewest, what in (
-            (self._verdict.faults, FEWEST_FAULTS, "faults and kills were injected"),
-            (self._verdict.pods, FEWEST_PODS, "pods were created"),
-            (self._verdict.claims, FEWEST_CLAIMS, "claims were created"),
-            (self._verdict.containers, FEWEST_CONTAINERS, "containers ran"),
-        ):
-            if count < fewest:
-                findings.append(f"only {count} of at least {fewest} {what}")
+        findings += self._wanting()
+
+    def _count(self) -> None:
+        self._verdict.pods = self._stage.pods
+        self._verdict.claims = len(self._sightings.claim_uids)
+        self._verdict.containers = self._witness.records()
+        self._verdict.faults = self._injector.injected
+
+    def _wanting(self) -> list[str]:
+        """What there is too little of, so that the run would say nothing."""
+        self._count()
+        return [
+            f"only {count} of at least {fewest} {what}"
+            for count, fewest, what in (
+                (self._verdict.faults, FEWEST_FAULTS, "faults and kills were injected"),
+                (self._verdict.pods, FEWEST_PODS, "pods were created"),
+                (self._verdict.claims, FEWEST_CLAIMS, "claims were created"),
+                (self._verdict.containers, FEWEST_CONTAINERS, "containers ran"),
+            )
+            if count < fewest
+        ]
 
     def keep(self, folder: Path) -> None:
         """Keep what is needed to look into it."""

@@ -1,7 +1,8 @@
 """What goes wrong during a campaign: a schedule made from the seed, and who carries it out.
 
 Every entry counts only if it really hurt: an API fault that befell no request was not injected.
-Where too few did, more are struck until there are enough, or the time for that is over.
+Where something is wanting after the schedule, be it faults that hurt or containers that ran under
+them, more are struck until it is enough, or the time for that is over.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _REQUESTS: tuple[tuple[int, str, str, str], ...] = (
 _CODES = (409, 422, 429, 500, 503, 504)
 _WATCHED = ("pods", "vgpuclaims.vgpu.dev", "gpudevices.vgpu.dev", "nodes", "*")
 _API_FAULTS = 60
-_MORE_EVERY_S = 0.15
+_MORE_EVERY_S = 0.25
 _LEADER_WITHIN_S = 60.0
 
 
@@ -77,13 +78,11 @@ class Terms:
 
     Attributes:
         lasts_s: the time over which the schedule is spread.
-        enough: so many that hurt must there be.
-        more_s: for so long after the schedule more are struck where there are fewer.
+        more_s: for so long after the schedule more are struck where something is wanting.
         lease_s: of the operators' Lease.
     """
 
     lasts_s: float
-    enough: int
     more_s: float
     lease_s: float
 
@@ -136,14 +135,14 @@ class Injector:
             key=lambda blow: blow.at,
         )
 
-    def run(self) -> None:
-        """Strike every blow at its time, and more where too few hurt; returns after the last."""
+    def run(self, *, is_enough: Callable[[], bool]) -> None:
+        """Strike every blow at its time, and more until it is enough; returns after the last."""
         began = time.monotonic()
         for blow in self._blows:
             time.sleep(max(0.0, began + blow.at - time.monotonic()))
             self._strike(blow)
         more, until = self._more(), began + self._terms.lasts_s + self._terms.more_s
-        while self.injected < self._terms.enough and time.monotonic() < until:
+        while not is_enough() and time.monotonic() < until:
             self._strike(next(more))
             time.sleep(_MORE_EVERY_S)
 
