@@ -1,0 +1,78 @@
+"""Every overlay, example and component of manifests/, for the real API server or for kustomize."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from vgpu_api.config.cluster import read_cluster_config
+from vgpu_client.transport import Object
+from vgpu_local.control_plane import ControlPlane, Options
+from vgpu_local.installed import apply
+from vgpu_local.programs import ROOT
+
+MANIFESTS = ROOT / "manifests"
+
+pytestmark = [pytest.mark.xdist_group("real-cluster")]
+
+
+@pytest.fixture(scope="module")
+def plane() -> Iterator[ControlPlane]:
+    with ControlPlane(Options()) as running:
+        yield running
+
+
+@pytest.mark.parametrize(
+    "overlay", ["overlays/default", "overlays/demo", "examples/main-scheduler"]
+)
+def test_an_overlay_is_accepted_without_a_warning(plane: ControlPlane, overlay: str) -> None:
+    apply(plane, MANIFESTS / overlay)
+
+
+def built(plane: ControlPlane, folder: Path, *components: str) -> list[Object]:
+    """The default overlay with some components."""
+    document = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "resources": [os.path.relpath(MANIFESTS / "overlays" / "default", folder)],
+        "components": [os.path.relpath(MANIFESTS / "components" / c, folder) for c in components],
+    }
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump(document))
+    done = subprocess.run(
+        [plane.programs / "kubectl", "kustomize", folder], capture_output=True, check=True
+    )
+    return list(yaml.safe_load_all(done.stdout))
+
+
+def test_with_cert_manager_the_operator_may_read_no_secret_and_write_no_webhook_configuration(
+    plane: ControlPlane, tmp_path: Path
+) -> None:
+    objects = built(plane, tmp_path, "cert-manager")
+    rules = [
+        rule
+        for found in objects
+        if found["kind"] in ("Role", "ClusterRole") and found["metadata"]["name"] == "vgpu-operator"
+        for rule in found["rules"]
+    ]
+    resources = {resource for rule in rules for resource in rule["resources"]}
+    assert "pods" in resources
+    assert not resources & {"secrets", "mutatingwebhookconfigurations"}
+    assert not [found for found in objects if found["kind"] == "Secret"]
+
+
+def test_each_component_changes_something(plane: ControlPlane, tmp_path: Path) -> None:
+    plain = built(plane, tmp_path)
+    for folder in sorted((MANIFESTS / "components").iterdir()):
+        assert built(plane, tmp_path, folder.name) != plain, folder.name
+
+
+@pytest.mark.parametrize(
+    "path", sorted(MANIFESTS.rglob("config.yaml")), ids=lambda path: path.parent.name
+)
+def test_a_cluster_configuration_of_the_manifests_is_one(path: Path) -> None:
+    read_cluster_config(yaml.safe_load(path.read_text()))
