@@ -213,7 +213,11 @@ class Reports:
         except (NotFound, Conflict) as error:
             logger.info("claim %s/%s has gone meanwhile: %s", *pending.place, error)
         except (Invalid, Forbidden) as error:
-            logger.error("conditions of claim %s/%s: %s", *pending.place, error)
+            # A policy refuses what an agent says of a claim that is not its node's any more, and
+            # that it is not is known here a moment later.
+            await self._sleep(_FIRST_RETRY_S)
+            level = logging.ERROR if self._is_ours(pending.place, claim) else logging.INFO
+            logger.log(level, "conditions of claim %s/%s: %s", *pending.place, error)
         except ClientError as error:
             logger.warning("conditions of claim %s/%s, again later: %s", *pending.place, error)
             newer = self._pending.get(uid)
@@ -222,6 +226,11 @@ class Reports:
             self._pending[uid] = pending
             return False
         return True
+
+    def _is_ours(self, place: Place, claim: VGPUClaim) -> bool:
+        """Whether the claim is still allocated here, and as it was."""
+        newest = self._view.claims.objects.get(place)
+        return newest is not None and newest.status.allocation == claim.status.allocation
 
     async def _event(self, pod: Pod, reason: str, message: str) -> None:
         await create_event(

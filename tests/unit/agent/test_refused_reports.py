@@ -1,0 +1,66 @@
+"""What the API server refuses of an agent's reports, and what of that is worth an error."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from vgpu_api.v1alpha1 import VGPUClaim
+from vgpu_client.errors import Invalid
+from vgpu_client.reflector import Identity
+from vgpu_nodeagent.node_view import NodeView
+from vgpu_nodeagent.reports import Reports
+
+CLAIM = VGPUClaim.model_validate(
+    {
+        "metadata": {"namespace": "default", "name": "one", "uid": "u-1", "generation": 1},
+        "spec": {"requests": [{"memory": "1Gi"}]},
+        "status": {"allocation": {"nodeName": "here", "allocatedTime": "t"}, "conditions": []},
+    }
+)
+
+
+class Refusing:
+    """An API server with a policy that refuses."""
+
+    async def apply(self, *_: Any, **__: Any) -> dict[str, Any]:
+        raise Invalid("the policy denied the request", status=422)
+
+
+async def levels(caplog: pytest.LogCaptureFixture, *, goes: bool) -> list[int]:
+    """How loud the refusal of a report is, of a claim that goes from the node meanwhile or not."""
+    view = NodeView("here")
+    view.claims.added(CLAIM)
+    api: Any = Refusing()
+    asleep = asyncio.Event()
+
+    async def sleep(_: float) -> None:
+        if goes:
+            view.claims.deleted(Identity("default", "one", "u-1"))
+        asleep.set()
+
+    reports = Reports(api, view, sleep=sleep)
+    with caplog.at_level(logging.INFO, logger="vgpu_nodeagent.reports"):
+        task = asyncio.create_task(reports.run())
+        reports.prepared(CLAIM, "limits are in place")
+        await asleep.wait()  # nothing is awaited between that and what is said
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+    return [record.levelno for record in caplog.records]
+
+
+async def test_a_report_on_a_claim_that_was_released_meanwhile_is_no_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    assert await levels(caplog, goes=True) == [logging.INFO]
+
+
+async def test_a_refused_report_on_a_claim_of_ours_is_an_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    assert await levels(caplog, goes=False) == [logging.ERROR]
