@@ -50,6 +50,11 @@ CUDA_API CUresult cuMemAllocManaged(CUdeviceptr *out, size_t bytes, unsigned fla
     if (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST) {
         return CUDA_ERROR_INVALID_VALUE;
     }
+    CUresult result = CUDA_SUCCESS;
+    struct CUctx_st *context = cuda_current(&result);
+    if (context && out && cuda_session()->machine->managed_lazy) {
+        return cuda_memory_take_lazy(context, bytes, out);
+    }
     return allocate(bytes, out);
 }
 

@@ -10,7 +10,8 @@
 struct allocation {
     uintptr_t start;
     size_t bytes;   /* as asked for */
-    size_t charged; /* rounded up to the machine's granularity */
+    size_t rounded; /* up to the machine's granularity */
+    size_t charged; /* of the card: all of it, or nothing of lazy managed memory */
     struct CUmemPoolHandle_st *pool; /* NULL: straight from the card */
     struct CUctx_st *context; /* NULL: shown for somebody else */
 };
@@ -71,13 +72,43 @@ static size_t mapping_of(size_t bytes)
 static void unmap_and_give(const struct machine *m, struct allocation a)
 {
     if (a.start) {
-        munmap((void *)a.start, mapping_of(a.charged));
+        munmap((void *)a.start, mapping_of(a.rounded));
     }
     if (a.pool) {
         cuda_pool_give(a.pool, a.charged);
     } else {
         state_give(m, a.context->card, a.charged, 0);
     }
+}
+
+static size_t rounded_up(const struct machine *m, size_t bytes)
+{
+    return (bytes + m->granularity - 1) & ~(size_t)(m->granularity - 1);
+}
+
+/* Find addresses for what has been charged. */
+static CUresult place(struct CUctx_st *context, struct CUmemPoolHandle_st *pool, size_t bytes, size_t charged, CUdeviceptr *out)
+{
+    const struct machine *m = cuda_session()->machine;
+    size_t rounded = rounded_up(m, bytes);
+    void *start = mmap(NULL, mapping_of(rounded), PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    struct allocation a = {
+        .start = (uintptr_t)start, .bytes = bytes, .rounded = rounded, .charged = charged, .pool = pool, .context = context};
+    if (start == MAP_FAILED) {
+        a.start = 0;
+        unmap_and_give(m, a);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    pthread_mutex_lock(&list_lock);
+    int failed = insert(a);
+    pthread_mutex_unlock(&list_lock);
+    if (failed) {
+        unmap_and_give(m, a);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *out = (CUdeviceptr)a.start;
+    return CUDA_SUCCESS;
 }
 
 CUresult cuda_memory_take(struct CUctx_st *context, size_t bytes, CUdeviceptr *out)
@@ -94,29 +125,14 @@ CUresult cuda_memory_take_pooled(struct CUctx_st *context, struct CUmemPoolHandl
     if (bytes > m->cards[context->card].memory_bytes) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    size_t charged = (bytes + m->granularity - 1) & ~(size_t)(m->granularity - 1);
+    size_t charged = rounded_up(m, bytes);
     CUresult result = pool ? cuda_pool_take(pool, charged) : cuda_result(state_take(m, context->card, charged, 0));
-    if (result != CUDA_SUCCESS) {
-        return result;
-    }
-    void *start = mmap(NULL, mapping_of(charged), PROT_READ | PROT_WRITE,
-                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    struct allocation a = {
-        .start = (uintptr_t)start, .bytes = bytes, .charged = charged, .pool = pool, .context = context};
-    if (start == MAP_FAILED) {
-        a.start = 0;
-        unmap_and_give(m, a);
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    pthread_mutex_lock(&list_lock);
-    int failed = insert(a);
-    pthread_mutex_unlock(&list_lock);
-    if (failed) {
-        unmap_and_give(m, a);
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    *out = (CUdeviceptr)a.start;
-    return CUDA_SUCCESS;
+    return result == CUDA_SUCCESS ? place(context, pool, bytes, charged, out) : result;
+}
+
+CUresult cuda_memory_take_lazy(struct CUctx_st *context, size_t bytes, CUdeviceptr *out)
+{
+    return bytes ? place(context, NULL, bytes, 0, out) : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuda_memory_give(CUdeviceptr address)

@@ -11,6 +11,9 @@
 /* Allocate `bytes` on the card of `context`, charging it in the shared state. */
 CUresult cuda_memory_take(struct CUctx_st *context, size_t bytes, CUdeviceptr *out);
 
+/* The same of no card: managed memory that nobody has used yet. */
+CUresult cuda_memory_take_lazy(struct CUctx_st *context, size_t bytes, CUdeviceptr *out);
+
 /* The same from a pool of the current context's process. */
 CUresult cuda_memory_take_pooled(struct CUctx_st *context, struct CUmemPoolHandle_st *pool, size_t bytes, CUdeviceptr *out);
 

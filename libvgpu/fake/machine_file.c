@@ -303,6 +303,10 @@ static int parse_setting(struct machine *m, struct line *line, char *why, size_t
             m->lag_ns = (uint64_t)n * 1000000;
             return 0;
         }
+        if (!strcmp(key, "managed_lazy") && !number(value, 0, 1, &n)) {
+            m->managed_lazy = (int)n;
+            return 0;
+        }
         if (!strcmp(key, "fork_works") && !number(value, 0, 1, &n)) {
             m->fork_works = (int)n;
             return 0;

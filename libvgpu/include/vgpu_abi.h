@@ -82,6 +82,7 @@ struct vgpu_page {
 #define VGPU_REGION_MAGIC UINT64_C(0x4e47455255504756) /* the bytes "VGPUREGN" */
 #define VGPU_REGION_SLOTS 1024u
 #define VGPU_REGION_BYTES 2113536u
+#define VGPU_MANAGED_UNIT 65536u /* bytes */
 
 /* One card of the container: which column of every slot is its own. `key` is the 64-bit FNV-1a hash of the
  * UUID's 36 characters after "GPU-" or "MIG-", in lower case, and is claimed by compare-and-swap (0: free); the
@@ -120,7 +121,7 @@ struct vgpu_region_slot {
     uint64_t used[VGPU_MAX_DEVICES];     /* bytes charged, by column */
     uint64_t peak[VGPU_MAX_DEVICES];     /* highest value of used */
     uint64_t overhead[VGPU_MAX_DEVICES]; /* of used: contexts, modules and the like */
-    uint32_t managed[VGPU_MAX_DEVICES];  /* of used: managed memory of an oversubscribed card, in units of 64 KiB */
+    uint32_t managed[VGPU_MAX_DEVICES];  /* beside used: managed memory of an oversubscribed card, in units of 64 KiB */
     uint8_t reserved[128];
 };
 

@@ -86,14 +86,16 @@ uint64_t vgpu_limit(const struct vgpu_process *p, const char *uuid, int ordinal)
     return ordinal >= 0 && ordinal < (int)VGPU_MAX_DEVICES ? p->env_limit[ordinal] : VGPU_UNLIMITED;
 }
 
-uint64_t vgpu_physical(const struct vgpu_process *p, const char *uuid, int ordinal)
+struct vgpu_budget vgpu_budget(const struct vgpu_process *p, const char *uuid, int ordinal)
 {
-    struct vgpu_terms terms = {0};
     if (p->authority == VGPU_PAGE && p->region && p->page) {
-        terms = vgpu_page_terms(p->page, uuid);
-        return terms.physical && terms.physical < terms.limit ? terms.physical : terms.limit;
+        struct vgpu_terms terms = vgpu_page_terms(p->page, uuid);
+        if (terms.physical && terms.physical < terms.limit) {
+            return (struct vgpu_budget){.device = terms.physical, .total = terms.limit};
+        }
+        return (struct vgpu_budget){.device = terms.limit, .total = VGPU_UNLIMITED};
     }
-    return vgpu_limit(p, uuid, ordinal);
+    return (struct vgpu_budget){.device = vgpu_limit(p, uuid, ordinal), .total = VGPU_UNLIMITED};
 }
 
 uint64_t vgpu_context_hint(const struct vgpu_process *p, const char *uuid)

@@ -8,6 +8,7 @@
 #ifndef VGPU_AUTHORITY_H
 #define VGPU_AUTHORITY_H
 
+#include "ledger.h"
 #include "process.h"
 
 #define VGPU_FIXED_PAGE "/usr/local/vgpu/limits"
@@ -20,8 +21,8 @@ void vgpu_authority_open(struct vgpu_process *p);
  * stand-alone settings only. */
 uint64_t vgpu_limit(const struct vgpu_process *p, const char *uuid, int ordinal);
 
-/* Bytes of that limit that may lie in the card's own memory; the limit itself where it is not oversubscribed. */
-uint64_t vgpu_physical(const struct vgpu_process *p, const char *uuid, int ordinal);
+/* The same as a budget: of an oversubscribed card less than the limit may lie in its own memory. */
+struct vgpu_budget vgpu_budget(const struct vgpu_process *p, const char *uuid, int ordinal);
 
 /* What the page says that a context costs on a card; 0: nothing. */
 uint64_t vgpu_context_hint(const struct vgpu_process *p, const char *uuid);

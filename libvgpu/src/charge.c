@@ -14,8 +14,8 @@ uint64_t vgpu_charge_rounded(uint64_t bytes)
 static int take(struct vgpu_charge *charge, uint64_t bytes, const char *uuid)
 {
     struct vgpu_process *p = charge->process;
-    return vgpu_ledger_try(p->region, charge->slot, &p->self, (unsigned)charge->column, bytes,
-                              vgpu_limit(p, uuid, charge->ordinal));
+    return vgpu_ledger_reserve(p->region, charge->slot, &p->self, (unsigned)charge->column, bytes,
+                               vgpu_budget(p, uuid, charge->ordinal));
 }
 
 CUresult vgpu_charge_begin(struct vgpu_charge *charge, const struct vgpu_cuda *cuda, CUdevice ordinal, uint64_t bytes)
@@ -38,7 +38,9 @@ CUresult vgpu_charge_begin(struct vgpu_charge *charge, const struct vgpu_cuda *c
     charge->bytes = vgpu_charge_rounded(bytes);
     if (!take(charge, charge->bytes, card->uuid) &&
         !(vgpu_pools_squeeze(p, cuda) && take(charge, charge->bytes, card->uuid))) {
-        vgpu_ledger_denied(p->region, (unsigned)card->column);
+        if (vgpu_budget(p, card->uuid, ordinal).total == VGPU_UNLIMITED) {
+            vgpu_ledger_denied(p->region, (unsigned)card->column); /* else there may be room beside the card */
+        }
         charge->process = NULL;
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -88,6 +90,52 @@ CUresult vgpu_charge_correct(struct vgpu_charge *charge, uint64_t bytes)
     return CUDA_SUCCESS;
 }
 
+int vgpu_is_oversubscribed(struct vgpu_process *p, const struct vgpu_cuda *cuda, CUdevice ordinal)
+{
+    const struct vgpu_card *card = vgpu_card_of_ordinal(p, cuda, ordinal);
+    return card && vgpu_budget(p, card->uuid, ordinal).total != VGPU_UNLIMITED;
+}
+
+CUresult vgpu_charge_managed(struct vgpu_process *p, const struct vgpu_cuda *cuda, CUdevice ordinal, CUdeviceptr *out,
+                             uint64_t bytes, unsigned flags)
+{
+    const struct vgpu_card *card = vgpu_card_of_ordinal(p, cuda, ordinal);
+    struct vgpu_region_slot *slot = card && card->column >= 0 ? vgpu_process_slot(p) : NULL;
+    uint64_t units = bytes > UINT64_MAX / 2 ? UINT64_MAX / 2 : (bytes + VGPU_MANAGED_UNIT - 1) / VGPU_MANAGED_UNIT;
+    if (!slot || !cuda->cuMemAllocManaged || units > UINT32_MAX) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    uint64_t charged = units * VGPU_MANAGED_UNIT;
+    unsigned column = (unsigned)card->column;
+    if (!vgpu_ledger_reserve_managed(p->region, slot, &p->self, column, charged, vgpu_budget(p, card->uuid, ordinal).total)) {
+        vgpu_ledger_denied(p->region, column);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    CUresult result = cuda->cuMemAllocManaged(out, bytes, flags);
+    if (result == CUDA_SUCCESS) {
+        CUcontext context = NULL;
+        cuda->cuCtxGetCurrent(&context);
+        struct vgpu_object object = {.handle = *out, .bytes = charged, .context = context, .column = card->column,
+                                     .kind = VGPU_KIND_MANAGED};
+        if (vgpu_objects_add(&p->objects, object) == 0) {
+            return CUDA_SUCCESS;
+        }
+        cuda->cuMemFree_v2(*out);
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    vgpu_ledger_release_managed(slot, column, charged);
+    return result;
+}
+
+void vgpu_charge_drop(struct vgpu_process *p, const struct vgpu_object *object)
+{
+    if (object->kind == VGPU_KIND_MANAGED) {
+        vgpu_ledger_release_managed(vgpu_process_slot(p), (unsigned)object->column, object->bytes);
+    } else {
+        vgpu_ledger_release(vgpu_process_slot(p), (unsigned)object->column, object->bytes);
+    }
+}
+
 static void free_address(const struct vgpu_cuda *cuda, uint64_t address)
 {
     cuda->cuMemFree_v2(address);
@@ -130,7 +178,7 @@ int vgpu_charge_forget(struct vgpu_process *p, enum vgpu_kind kind, uint64_t han
 void vgpu_charge_return(struct vgpu_process *p, const struct vgpu_object *object, CUresult result)
 {
     if (result == CUDA_SUCCESS) {
-        vgpu_ledger_release(vgpu_process_slot(p), (unsigned)object->column, object->bytes);
+        vgpu_charge_drop(p, object);
     } else if (vgpu_objects_add(&p->objects, *object)) {
         vgpu_world->log("vgpu: no memory to remember an allocation: it stays charged\n");
     }
@@ -142,7 +190,8 @@ CUresult vgpu_charge_free(struct vgpu_process *p, const struct vgpu_cuda *cuda, 
 {
     struct vgpu_object object;
     if (!vgpu_charge_forget(p, VGPU_KIND_MEMORY, address, &object) &&
-        !vgpu_charge_forget(p, VGPU_KIND_POOLED, address, &object)) {
+        !vgpu_charge_forget(p, VGPU_KIND_POOLED, address, &object) &&
+        !vgpu_charge_forget(p, VGPU_KIND_MANAGED, address, &object)) {
         CUresult unknown = call(argument, address);
         if (p && unknown == CUDA_SUCCESS && atomic_load_explicit(&p->graphs_known, memory_order_relaxed)) {
             vgpu_pools_settle(p, cuda); /* a graph's, perhaps */

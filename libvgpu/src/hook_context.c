@@ -4,15 +4,14 @@
  * same name meanwhile is younger and stays charged.
  */
 #include "authority.h"
-#include "ledger.h"
+#include "charge.h"
 #include "overhead.h"
 #include "pools.h"
 #include "process.h"
 
 static void release_one(void *argument, const struct vgpu_object *object)
 {
-    struct vgpu_process *p = argument;
-    vgpu_ledger_release(vgpu_process_slot(p), (unsigned)object->column, object->bytes);
+    vgpu_charge_drop(argument, object);
 }
 
 /* Remember on which device a context lives: when it is destroyed nobody says. */

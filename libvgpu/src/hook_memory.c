@@ -1,6 +1,19 @@
-/* hook_memory.c - linear, pitched and managed memory. */
+/* hook_memory.c - linear, pitched and managed memory. Of an oversubscribed card, what its own memory has no room for
+ * becomes managed memory, and the program need not know. */
 #include "cards.h"
 #include "charge.h"
+
+/* What to do about memory that the card's own had no room for: `refused`, or managed memory. */
+static CUresult beside(const struct vgpu_cuda *cuda, CUdeviceptr *out, uint64_t bytes, CUresult refused)
+{
+    struct vgpu_process *p = vgpu_process();
+    CUdevice ordinal;
+    if (refused != CUDA_ERROR_OUT_OF_MEMORY || vgpu_current_ordinal(cuda, &ordinal) != CUDA_SUCCESS ||
+        !vgpu_is_oversubscribed(p, cuda, ordinal)) {
+        return refused;
+    }
+    return vgpu_charge_managed(p, cuda, ordinal, out, bytes, CU_MEM_ATTACH_GLOBAL);
+}
 
 CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t bytes)
 {
@@ -14,7 +27,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t bytes)
     }
     CUresult result = vgpu_charge_current(&charge, cuda, bytes);
     if (result != CUDA_SUCCESS) {
-        return result;
+        return beside(cuda, out, bytes, result);
     }
     return vgpu_charge_end(&charge, cuda->cuMemAlloc_v2(out, bytes), out);
 }
@@ -31,8 +44,11 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *out, size_t *pitch, size_t width, size_
     }
     /* Rows are padded to the driver's pitch, which it tells only afterwards: guess, then correct. */
     uint64_t row = vgpu_charge_rounded(width);
-    CUresult result = vgpu_charge_current(&charge, cuda, row > UINT64_MAX / height ? UINT64_MAX : row * height);
+    uint64_t guess = row > UINT64_MAX / height ? UINT64_MAX : row * height;
+    CUresult result = vgpu_charge_current(&charge, cuda, guess);
     if (result != CUDA_SUCCESS) {
+        result = element == 4 || element == 8 || element == 16 ? beside(cuda, out, guess, result) : result;
+        *pitch = result == CUDA_SUCCESS ? row : *pitch;
         return result;
     }
     result = cuda->cuMemAllocPitch_v2(out, pitch, width, height, element);
@@ -50,8 +66,12 @@ CUresult cuMemAllocManaged(CUdeviceptr *out, size_t bytes, unsigned flags)
     if (!cuda || !cuda->cuMemAllocManaged) {
         return CUDA_ERROR_NOT_INITIALIZED;
     }
+    CUdevice ordinal;
     if (!vgpu_process() || !out || !bytes) {
         return cuda->cuMemAllocManaged(out, bytes, flags);
+    }
+    if (vgpu_current_ordinal(cuda, &ordinal) == CUDA_SUCCESS && vgpu_is_oversubscribed(vgpu_process(), cuda, ordinal)) {
+        return vgpu_charge_managed(vgpu_process(), cuda, ordinal, out, bytes, flags);
     }
     CUresult result = vgpu_charge_current(&charge, cuda, bytes);
     if (result != CUDA_SUCCESS) {

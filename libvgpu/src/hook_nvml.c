@@ -77,6 +77,7 @@ static nvmlReturn_t own_processes(struct vgpu_process *p, const struct vgpu_nvml
         struct vgpu_region_slot *slot = &p->region->slots[i];
         uint64_t owner = atomic_load((_Atomic uint64_t *)&slot->owner);
         uint64_t used = atomic_load((_Atomic uint64_t *)&slot->used[column]);
+        used += (uint64_t)atomic_load((_Atomic uint32_t *)&slot->managed[column]) * VGPU_MANAGED_UNIT;
         if (!owner || !used || vgpu_world->is_dead(owner & ~VGPU_OWNER_REAPING, &p->self)) {
             continue;
         }

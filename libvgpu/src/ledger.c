@@ -113,11 +113,35 @@ struct vgpu_region_slot *vgpu_ledger_join(struct vgpu_region *region, const stru
     return slot;
 }
 
-static int try_charge(struct vgpu_region *region, struct vgpu_region_slot *mine, unsigned column, uint64_t bytes, uint64_t limit)
+uint64_t vgpu_ledger_managed(const struct vgpu_region *region, unsigned column)
+{
+    uint64_t units = 0;
+    uint32_t high = high_of(region);
+    for (uint32_t i = 0; i < high; i++) {
+        units += atomic_load((const halfword *)&region->slots[i].managed[column]);
+    }
+    return units * VGPU_MANAGED_UNIT;
+}
+
+/* Is all that is charged, the newest included, within the budget? */
+static int fits(const struct vgpu_region *region, unsigned column, uint64_t sum, struct vgpu_budget budget)
+{
+    if (sum > budget.device) {
+        return 0;
+    }
+    if (budget.total == VGPU_UNLIMITED) {
+        return 1;
+    }
+    uint64_t managed = vgpu_ledger_managed(region, column);
+    return managed <= budget.total && sum <= budget.total - managed;
+}
+
+static int try_charge(struct vgpu_region *region, struct vgpu_region_slot *mine, unsigned column, uint64_t bytes,
+                      struct vgpu_budget budget)
 {
     uint64_t own = atomic_fetch_add(used_of(mine, column), bytes) + bytes;
     uint64_t sum = vgpu_ledger_used(region, column);
-    if (sum > limit) {
+    if (!fits(region, column, sum, budget)) {
         atomic_fetch_sub(used_of(mine, column), bytes);
         return 0;
     }
@@ -129,25 +153,59 @@ static int try_charge(struct vgpu_region *region, struct vgpu_region_slot *mine,
     return 1;
 }
 
+static int try_managed(struct vgpu_region *region, struct vgpu_region_slot *mine, unsigned column, uint64_t bytes,
+                       struct vgpu_budget budget)
+{
+    uint32_t units = (uint32_t)(bytes / VGPU_MANAGED_UNIT);
+    atomic_fetch_add((halfword *)&mine->managed[column], units);
+    if (!fits(region, column, vgpu_ledger_used(region, column), budget)) {
+        atomic_fetch_sub((halfword *)&mine->managed[column], units);
+        return 0;
+    }
+    return 1;
+}
+
+typedef int (*attempt)(struct vgpu_region *, struct vgpu_region_slot *, unsigned, uint64_t, struct vgpu_budget);
+
+static int persist(attempt try_once, struct vgpu_region *region, struct vgpu_region_slot *mine,
+                   const struct vgpu_identity *self, unsigned column, uint64_t bytes, struct vgpu_budget budget)
+{
+    if (try_once(region, mine, column, bytes, budget)) {
+        return 1;
+    }
+    /* Someone else may just be taking an amount back that did not fit either. Waits differ between
+     * processes so that the same two do not meet again. */
+    vgpu_world->sleep_ns(1000 + (uint64_t)self->pid % 16 * 1000);
+    return try_once(region, mine, column, bytes, budget) ||
+           (vgpu_ledger_reap(region, self) && try_once(region, mine, column, bytes, budget));
+}
+
+int vgpu_ledger_reserve(struct vgpu_region *region, struct vgpu_region_slot *mine, const struct vgpu_identity *self,
+                        unsigned column, uint64_t bytes, struct vgpu_budget budget)
+{
+    /* A single word must never wrap: what exceeds the limit, or half the address space, is not even tried. */
+    return bytes <= budget.device && bytes <= UINT64_MAX / 2 &&
+           persist(try_charge, region, mine, self, column, bytes, budget);
+}
+
+int vgpu_ledger_reserve_managed(struct vgpu_region *region, struct vgpu_region_slot *mine, const struct vgpu_identity *self,
+                                unsigned column, uint64_t bytes, uint64_t total)
+{
+    struct vgpu_budget budget = {.device = VGPU_UNLIMITED, .total = total};
+    return bytes <= total && bytes / VGPU_MANAGED_UNIT <= UINT32_MAX / 2 &&
+           persist(try_managed, region, mine, self, column, bytes, budget);
+}
+
+void vgpu_ledger_release_managed(struct vgpu_region_slot *mine, unsigned column, uint64_t bytes)
+{
+    atomic_fetch_sub((halfword *)&mine->managed[column], (uint32_t)(bytes / VGPU_MANAGED_UNIT));
+}
+
 int vgpu_ledger_try(struct vgpu_region *region, struct vgpu_region_slot *mine, const struct vgpu_identity *self,
                     unsigned column, uint64_t bytes, uint64_t limit)
 {
-    /* A single word must never wrap: what exceeds the limit, or half the address space, is not even tried. */
-    if (bytes <= limit && bytes <= UINT64_MAX / 2) {
-        if (try_charge(region, mine, column, bytes, limit)) {
-            return 1;
-        }
-        /* Someone else may just be taking an amount back that did not fit either. Waits differ between
-         * processes so that the same two do not meet again. */
-        vgpu_world->sleep_ns(1000 + (uint64_t)self->pid % 16 * 1000);
-        if (try_charge(region, mine, column, bytes, limit)) {
-            return 1;
-        }
-        if (vgpu_ledger_reap(region, self) && try_charge(region, mine, column, bytes, limit)) {
-            return 1;
-        }
-    }
-    return 0;
+    struct vgpu_budget budget = {.device = limit, .total = VGPU_UNLIMITED};
+    return vgpu_ledger_reserve(region, mine, self, column, bytes, budget);
 }
 
 void vgpu_ledger_denied(struct vgpu_region *region, unsigned column)

@@ -28,6 +28,23 @@ int vgpu_ledger_try(struct vgpu_region *region, struct vgpu_region_slot *mine, c
 int vgpu_ledger_charge(struct vgpu_region *region, struct vgpu_region_slot *mine, const struct vgpu_identity *self,
                        unsigned column, uint64_t bytes, uint64_t limit);
 
+/* What may be charged of a card: in its own memory, and together with managed memory beside it. Where the card is not
+ * oversubscribed `total` is VGPU_UNLIMITED, and managed memory is charged like any other. */
+struct vgpu_budget {
+    uint64_t device, total;
+};
+
+/* vgpu_ledger_try within a budget; and the same for managed memory of an oversubscribed card, in whole units. The
+ * argument above holds for the sum of both words too: each reservation is one addition to one of them. */
+int vgpu_ledger_reserve(struct vgpu_region *region, struct vgpu_region_slot *mine, const struct vgpu_identity *self,
+                        unsigned column, uint64_t bytes, struct vgpu_budget budget);
+int vgpu_ledger_reserve_managed(struct vgpu_region *region, struct vgpu_region_slot *mine, const struct vgpu_identity *self,
+                                unsigned column, uint64_t bytes, uint64_t total);
+void vgpu_ledger_release_managed(struct vgpu_region_slot *mine, unsigned column, uint64_t bytes);
+
+/* Bytes of managed memory that all slots hold beside a column. */
+uint64_t vgpu_ledger_managed(const struct vgpu_region *region, unsigned column);
+
 /* Count a refusal. */
 void vgpu_ledger_denied(struct vgpu_region *region, unsigned column);
 

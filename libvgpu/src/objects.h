@@ -21,6 +21,7 @@ enum vgpu_kind {
     VGPU_KIND_GRAPHS = 9,  /* device; `context` is the struct vgpu_pool of its graphs' memory */
     VGPU_KIND_GRAPH = 10,  /* handle of an instantiated graph that takes memory; `context` is its struct vgpu_graph */
     VGPU_KIND_HOST = 11,   /* address of page-locked memory of the host */
+    VGPU_KIND_MANAGED = 12, /* address of managed memory beside an oversubscribed card */
     VGPU_KIND_POOLED = 7, /* address of an allocation from a pool; `context` is its struct vgpu_pool */
 };
 

@@ -105,10 +105,11 @@ static void lower_to(const struct vgpu_card *card, struct vgpu_region_slot *slot
 static int raise_to(struct vgpu_process *p, const struct vgpu_cuda *cuda, int ordinal, const struct vgpu_card *card,
                     struct vgpu_region_slot *slot, struct vgpu_overhead *over, uint64_t bytes)
 {
-    uint64_t limit = vgpu_limit(p, card->uuid, ordinal), more = bytes > over->charged ? bytes - over->charged : 0;
-    if (more && !vgpu_ledger_try(p->region, slot, &p->self, (unsigned)card->column, more, limit) &&
+    struct vgpu_budget budget = vgpu_budget(p, card->uuid, ordinal);
+    uint64_t more = bytes > over->charged ? bytes - over->charged : 0;
+    if (more && !vgpu_ledger_reserve(p->region, slot, &p->self, (unsigned)card->column, more, budget) &&
         !(vgpu_pools_squeeze(p, cuda) &&
-          vgpu_ledger_try(p->region, slot, &p->self, (unsigned)card->column, more, limit))) {
+          vgpu_ledger_reserve(p->region, slot, &p->self, (unsigned)card->column, more, budget))) {
         vgpu_ledger_denied(p->region, (unsigned)card->column);
         return 0;
     }

@@ -32,8 +32,8 @@ static int raise_to(struct vgpu_process *p, const struct vgpu_cuda *cuda, struct
 {
     const struct vgpu_card *card = vgpu_card_of_ordinal(p, cuda, pool->ordinal);
     struct vgpu_region_slot *slot = card && card->column >= 0 ? vgpu_process_slot(p) : NULL;
-    if (!slot || !vgpu_ledger_try(p->region, slot, &p->self, (unsigned)card->column, bytes - pool->charged,
-                                     vgpu_limit(p, card->uuid, pool->ordinal))) {
+    if (!slot || !vgpu_ledger_reserve(p->region, slot, &p->self, (unsigned)card->column, bytes - pool->charged,
+                                      vgpu_budget(p, card->uuid, pool->ordinal))) {
         return 0;
     }
     pool->charged = bytes;

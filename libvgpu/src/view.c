@@ -26,10 +26,12 @@ struct vgpu_view vgpu_view_of(struct vgpu_process *p, const char *uuid, int ordi
     }
     reap_sometimes(p);
     int column = vgpu_region_column(p->region, uuid);
-    view.total = limit < total ? limit : total;
+    int oversubscribed = vgpu_budget(p, uuid, ordinal).total != VGPU_UNLIMITED;
+    view.total = limit < total || oversubscribed ? limit : total;
     view.used = column >= 0 ? vgpu_ledger_used(p->region, (unsigned)column) : 0;
+    view.used += column >= 0 ? vgpu_ledger_managed(p->region, (unsigned)column) : 0;
     view.used = view.used < view.total ? view.used : view.total;
     view.free = view.total - view.used;
-    view.free = view.free < free ? view.free : free;
+    view.free = view.free < free || oversubscribed ? view.free : free;
     return view;
 }

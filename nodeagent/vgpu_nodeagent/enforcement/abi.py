@@ -74,4 +74,7 @@ SLOT_HOST_PID = struct.Struct("<I")
 SLOT_HOST_USED_OFFSET = 48
 SLOT_HOST_USED = struct.Struct("<Q")
 SLOT_OVERHEAD_OFFSET = 1152
+SLOT_MANAGED_OFFSET = 1664
+SLOT_MANAGED = struct.Struct(f"<{MAX_DEVICES}I")
+MANAGED_UNIT = 65536
 SLOT_COUNTS_END = 1920  # used, peak, overhead and managed end here

@@ -90,12 +90,17 @@ def container_grant(
         raise Refused(Why.UNKNOWN_DEVICE, f"card {', '.join(unknown)} is not on this node")
     limits = tuple(_limit(request, device, terms[device.uuid]) for device in devices)
     whole = request.mode == "Exclusive" or all(
-        device.memory_mib >= terms[device.uuid].capacity.memory_mib
+        device.memory_mib >= _all_memory(terms[device.uuid])
         and device.cores == CARD_CORES
         and limit.policy is not CorePolicy.FORCE
         for device, limit in zip(devices, limits, strict=True)
     )
     return ContainerGrant(limits, interposed=not whole)
+
+
+def _all_memory(terms: Terms) -> int:
+    """MiB that make a whole card: of an oversubscribed one, what it has may be another's too."""
+    return max(terms.capacity.memory_mib, terms.allocatable.memory_mib)
 
 
 def _request_for(claim: VGPUClaim, pod: Pod, container: str, slot_resource: str) -> VGPURequest:
@@ -135,12 +140,15 @@ def _first_asking(pod: Pod, slot_resource: str) -> str | None:
 
 def _limit(request: VGPURequest, device: AllocatedDevice, terms: Terms) -> DeviceLimit:
     policy = request.core_policy if request.core_policy != "Default" else terms.core_policy
+    has, gives = terms.capacity.memory_mib, terms.allocatable.memory_mib
     return DeviceLimit(
         uuid=device.uuid,
         memory_bytes=device.memory_mib * MIB,
         cores=device.cores,
         policy=_POLICIES[policy],
         priority=request.compute_priority or 0,
+        # More is given away than there is: of everything, its part of what there is.
+        physical_bytes=device.memory_mib * MIB * has // gives if gives > has else 0,
     )
 
 

@@ -19,7 +19,7 @@ from vgpu_nodeagent.errors import PageDamaged
 
 @dataclass(frozen=True, slots=True)
 class DeviceUse:
-    """What the processes of an allocation say about one card."""
+    """What the processes of an allocation say about one card, managed memory beside it included."""
 
     uuid: str
     used_bytes: int
@@ -68,7 +68,11 @@ def read_region(path: Path) -> tuple[DeviceUse, ...]:
     for slot in range(min(high, abi.REGION_SLOTS)):
         start = abi.REGION_SLOTS_OFFSET + slot * abi.REGION_SLOT_BYTES
         words = abi.REGION_SLOT_USED.unpack_from(content, start + abi.REGION_SLOT_USED_OFFSET)
-        used = [total + word for total, word in zip(used, words, strict=True)]
+        managed = abi.SLOT_MANAGED.unpack_from(content, start + abi.SLOT_MANAGED_OFFSET)
+        used = [
+            total + word + units * abi.MANAGED_UNIT
+            for total, word, units in zip(used, words, managed, strict=True)
+        ]
     uses = []
     for column in range(abi.MAX_DEVICES):
         key, uuid, denied, _, peak = abi.REGION_COLUMN.unpack_from(

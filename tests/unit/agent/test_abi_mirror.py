@@ -48,6 +48,8 @@ FACTS = {
     "offsetof(struct vgpu_region_column, reserved)": abi.REGION_COLUMN.size,
     "offsetof(struct vgpu_region_column, context_bytes)": abi.REGION_COLUMN_CONTEXT_OFFSET,
     "offsetof(struct vgpu_region_slot, host_used)": abi.SLOT_HOST_USED_OFFSET,
+    "offsetof(struct vgpu_region_slot, managed)": abi.SLOT_MANAGED_OFFSET,
+    "VGPU_MANAGED_UNIT": abi.MANAGED_UNIT,
     "offsetof(struct vgpu_region_slot, overhead)": abi.SLOT_OVERHEAD_OFFSET,
     "offsetof(struct vgpu_region_slot, used)": abi.REGION_SLOT_USED_OFFSET,
     "offsetof(struct vgpu_region_slot, host_pid)": abi.SLOT_HOST_PID_OFFSET,
@@ -81,6 +83,7 @@ int main(int argc, char **argv) {
     region.columns[2].key = 99; strcpy(region.columns[2].uuid, "GPU-two");
     region.columns[2].denied_count = 5; region.columns[2].peak_bytes = 777;
     region.slots[0].used[2] = 100; region.slots[2].used[2] = 11; region.slots[3].used[2] = 1000;
+    region.slots[0].managed[2] = 3;
     FILE *file = fopen(argv[1], "wb"); fwrite(&page, sizeof page, 1, file); fclose(file);
     file = fopen(argv[2], "wb"); fwrite(&region, sizeof region, 1, file); fclose(file);
     return 0;
@@ -122,4 +125,4 @@ def test_files_written_by_c_are_read_field_by_field(tmp_path: Path) -> None:
     assert content.devices[1] == DeviceLimit("GPU-one", 1234567890123, 55, force, 4, 99, 88)
     assert content.host_bytes == 77
     # Slot 3 is at or above slot_high: never used, so not counted.
-    assert read_region(region) == (DeviceUse("GPU-two", 111, 777, 5),)
+    assert read_region(region) == (DeviceUse("GPU-two", 111 + 3 * 65536, 777, 5),)

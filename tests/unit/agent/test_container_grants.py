@@ -10,6 +10,7 @@ from vgpu_api.config import NvidiaConfig
 from vgpu_api.core.pod import Pod
 from vgpu_api.effective import Use
 from vgpu_api.names import ANNOTATION_SLOTS_ADDED
+from vgpu_api.quantity import MIB
 from vgpu_api.v1alpha1 import GPUDeviceSpec
 from vgpu_nodeagent.drivers.base import Card
 from vgpu_nodeagent.enforcement.abi import CorePolicy
@@ -89,6 +90,15 @@ def test_only_a_whole_card_runs_without_the_library(
 ) -> None:
     made = grant(memory_mib=memory_mib, cores=cores, request=request_fields)
     assert made.interposed is interposed
+
+
+def test_a_slice_of_an_oversubscribed_card_has_its_part_of_what_there_is() -> None:
+    card = Terms(Use(FULL_MIB, 100, 10), Use(2 * FULL_MIB, 100, 10))
+    made = grant(memory_mib=FULL_MIB, cores=100, cards={"GPU-0": card})
+    assert made.interposed, "another claim may have the other half"
+    assert made.limits[0].memory_bytes == FULL_MIB * MIB
+    assert made.limits[0].physical_bytes == FULL_MIB * MIB // 2
+    assert grant().limits[0].physical_bytes == 0
 
 
 def test_a_priority_arrives_on_the_page() -> None:
