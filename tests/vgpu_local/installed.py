@@ -52,6 +52,8 @@ OPERATOR = ("vgpu-system", "vgpu-operator")
 AGENT = ("vgpu-node", "vgpu-nodeagent")
 SCHEDULER = ("vgpu-system", "vgpu-scheduler")
 COUNT = "nvidia.com/gpu"
+LEASE_S = 45
+"""Tests stop a leader for a while and start it again, on machines that are busy."""
 
 
 def user(account: tuple[str, str]) -> str:
@@ -209,7 +211,7 @@ class InstalledCluster:
         for node in self._nodes:
             self._start_node(node)
         self._start_scheduler()
-        self.until(lambda: not self._gaps(), self._gaps)
+        self.until(lambda: not self._gaps(), self._gaps, limit=120)
 
     async def _connect(self) -> Api:
         stack = contextlib.AsyncExitStack()
@@ -224,7 +226,10 @@ class InstalledCluster:
 
         def start(replica: Replica) -> Daemon:
             command = issued_operator_command(
-                replica, kubeconfig=self._kubeconfig(OPERATOR, replica.name), config=config
+                replica,
+                kubeconfig=self._kubeconfig(OPERATOR, replica.name),
+                config=config,
+                lease_s=LEASE_S,
             )
             return self._daemon(replica.name, command, {})
 

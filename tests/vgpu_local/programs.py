@@ -106,7 +106,9 @@ def operator_command(
     return _module("vgpu_operator", arguments)
 
 
-def issued_operator_command(replica: Replica, *, kubeconfig: Path, config: Path) -> list[str]:
+def issued_operator_command(
+    replica: Replica, *, kubeconfig: Path, config: Path, lease_s: int
+) -> list[str]:
     """Compose the command line of an operator that issues its certificates itself."""
     place = replica.place
     arguments = {
@@ -114,6 +116,7 @@ def issued_operator_command(replica: Replica, *, kubeconfig: Path, config: Path)
         "config": config,
         "namespace": NAMESPACE,
         "identity": replica.name,
+        "lease-duration": lease_s,
         "certificates": "secrets",
         "extender": f"127.0.0.1:{place.extender}",
         "service-name": SERVICE,
