@@ -98,6 +98,25 @@ def test_an_answer_with_two_of_our_leases_is_refused(tmp_path: Path) -> None:
         read(tmp_path, a_record(AllocResp=two))
 
 
+def test_a_container_without_an_answer_has_no_lease(tmp_path: Path) -> None:
+    (entry,) = read(tmp_path, a_record(AllocResp=None))
+    assert entry.lease == ""
+
+
+def test_a_checkpoint_without_entries_is_of_a_kubelet_that_allocated_nothing(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "kubelet_internal_checkpoint"
+    path.write_text('{"Data": {"PodDeviceEntries": null}}')
+    assert read_kubelet_checkpoint(path, resource=SLOT) == ()
+
+
+def test_a_file_that_cannot_be_opened_is_named_with_the_cause(tmp_path: Path) -> None:
+    with pytest.raises(KubeletUnavailable) as refused:
+        read_kubelet_checkpoint(tmp_path, resource=SLOT)
+    assert str(refused.value) == f"kubelet checkpoint {tmp_path}: Is a directory"
+
+
 # Whose slots are these?
 
 
