@@ -1,0 +1,80 @@
+"""While no operator answers: what asks for a device waits, and nothing else of the cluster does."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from vgpu_api.resources import PODS, VGPU_CLAIMS
+from vgpu_client.api import Api
+from vgpu_client.errors import ApiError
+from vgpu_client.transport import Object
+from vgpu_local.control_plane import ControlPlane, Options
+from vgpu_local.installed import OPERATOR, install, kubeconfig_with, token
+from vgpu_local.steps import a_claim, a_container, a_pod
+
+NOBODY = 1
+"""A port on which nothing listens."""
+DOWN = r"failed calling webhook .*vgpu\.dev"
+
+pytestmark = [pytest.mark.xdist_group("real-cluster")]
+
+
+@pytest.fixture(scope="module")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    with ControlPlane(Options(controllers=True)) as running:
+        install(running, tmp_path_factory.mktemp("install"), webhook_port=NOBODY)
+        yield running
+
+
+@pytest.fixture(scope="module")
+async def admin(plane: ControlPlane) -> AsyncIterator[Api]:
+    async with Api.connect(str(plane.kubeconfig)) as api:
+        yield api
+
+
+REFUSED: dict[str, Object] = {
+    "limits": a_pod("limits", a_container(limits={"nvidia.com/gpu": 1})),
+    "memory-alone": a_pod("memory-alone", a_container(limits={"nvidia.com/gpumem": 1})),
+    "another-name": a_pod("another-name", a_container(limits={"example.com/cards": 1})),
+    "init": a_pod(
+        "init",
+        a_container(),
+        initContainers=[a_container("first", limits={"nvidia.com/gpu": 1})],
+    ),
+    "claim": a_pod("claim", a_container(), annotations={"vgpu.dev/claim": "mine"}),
+    "template": a_pod("template", a_container(), annotations={"vgpu.dev/claim-template": "mine"}),
+    "forged": a_pod("forged", a_container(), annotations={"vgpu.dev/slots-added": "main"}),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+async def test_a_pod_that_asks_for_a_device_is_not_admitted(admin: Api, name: str) -> None:
+    with pytest.raises(ApiError, match=DOWN):
+        await admin.create(PODS, REFUSED[name])
+
+
+async def test_any_other_pod_is_admitted(admin: Api) -> None:
+    await admin.create(PODS, a_pod("plain", a_container()))
+    await admin.create(PODS, a_pod("bounded", a_container(limits={"memory": 1 << 20})))
+    await admin.create(PODS, a_pod("noted", a_container(), annotations={"example.com/a": "b"}))
+
+
+async def test_infrastructure_does_not_wait_for_us_whatever_it_asks_for(admin: Api) -> None:
+    pod = a_pod("infrastructure", a_container(limits={"nvidia.com/gpu": 1}))
+    for namespace in ("kube-system", "vgpu-node"):
+        pod["metadata"]["namespace"] = namespace
+        await admin.create(PODS, pod)
+
+
+async def test_the_operator_makes_claims_and_nobody_else_does(
+    plane: ControlPlane, admin: Api, tmp_path: Path
+) -> None:
+    bearer = await token(admin, OPERATOR)
+    path = kubeconfig_with(plane.kubeconfig, tmp_path / "operator", bearer)
+    async with Api.connect(str(path)) as operator:
+        await operator.create(VGPU_CLAIMS, a_claim("operators", {"memory": "1Gi"}))
+    with pytest.raises(ApiError, match=DOWN):
+        await admin.create(VGPU_CLAIMS, a_claim("admins", {"memory": "1Gi"}))
