@@ -49,6 +49,13 @@ def built(plane: ControlPlane, folder: Path, *components: str) -> list[Object]:
     return list(yaml.safe_load_all(done.stdout))
 
 
+def test_network_policies_and_the_runtime_class_are_accepted(
+    plane: ControlPlane, tmp_path: Path
+) -> None:
+    built(plane, tmp_path, "network-policies", "nvidia-runtimeclass")
+    apply(plane, tmp_path)
+
+
 def test_with_cert_manager_the_operator_may_read_no_secret_and_write_no_webhook_configuration(
     plane: ControlPlane, tmp_path: Path
 ) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from cryptography import x509
+from prometheus_client import REGISTRY
 
 from vgpu_local.ports import free_ports
 from vgpu_operator.certificates.identity import Identity, InFiles, InSecret
@@ -110,7 +111,7 @@ async def test_a_new_pair_is_shown_without_a_restart_and_new_clients_are_admitte
     first, second = signed(old), signed(new)
     looks = Looks()
     tls = put(tmp_path, first, old)
-    identity = Identity("test", InFiles(tls), admits_clients=True, sleep=looks)
+    identity = Identity("test-expiry", InFiles(tls), admits_clients=True, sleep=looks)
     port = free_ports(1)[0]
     server = ExtenderServer(Answers(), Address("127.0.0.1", port), identity.context)
     async with running(identity):
@@ -124,6 +125,10 @@ async def test_a_new_pair_is_shown_without_a_restart_and_new_clients_are_admitte
             put(tmp_path, second, old, new)
             await looks.again()
             assert await shown(port, of_new) == second.parsed()
+    ends = REGISTRY.get_sample_value(
+        "vgpu_certificate_expiry_timestamp_seconds", {"name": "test-expiry"}
+    )
+    assert ends == second.parsed().not_valid_after_utc.timestamp()
 
 
 async def test_a_pair_that_cannot_be_used_is_passed_over(tmp_path: Path) -> None:
