@@ -42,6 +42,10 @@ NVIDIA_NOUSE_UUID = "nvidia.com/nouse-gpuuuid"
 NVIDIA_NUMA_BIND = "nvidia.com/numa-bind"
 NVIDIA_MODE = "nvidia.com/vgpu-mode"
 
+# Alibaba ACK's.
+ACK_NODE_SCHEDULE = "ack.node.gpu.schedule"
+ACK_NUMA_SPEC = "scheduling.alibabacloud.com/numa-topology-spec"
+
 SCHEDULER_NAME = "vgpu-scheduler"
 SCHEDULER_ALIASES = frozenset({SCHEDULER_NAME, "hami-scheduler"})
 

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from vgpu_api import names
-from vgpu_api.config import ClusterConfig, NvidiaConfig
+from vgpu_api.config import AliyunConfig, ClusterConfig, NvidiaConfig
 from vgpu_api.core import Pod
 from vgpu_api.errors import BadInput
 from vgpu_api.v1alpha1 import VGPUClaim, VGPUClaimSpec
@@ -23,7 +23,7 @@ from vgpu_operator.admission import (
     validate_claim,
     validate_pod,
 )
-from vgpu_operator.dialects import read
+from vgpu_operator.dialects import ack, read, volcano
 
 T = TypeVar("T")
 RELAXED = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -34,6 +34,10 @@ RESOURCES = (
     NVIDIA.resource_memory_percentage_name,
     NVIDIA.resource_core_name,
     NVIDIA.resource_priority_name,
+)
+OTHER_WORDS = (
+    *ack.resource_names(ClusterConfig()),
+    *volcano.resource_names(ClusterConfig()),
 )
 ANNOTATIONS = (
     names.ANNOTATION_CLAIM,
@@ -48,6 +52,7 @@ ANNOTATIONS = (
     names.NVIDIA_NOUSE_UUID,
     names.NVIDIA_NUMA_BIND,
     names.NVIDIA_MODE,
+    names.ACK_NUMA_SPEC,
 )
 ENV = (
     names.ENV_VISIBLE_DEVICES,
@@ -118,6 +123,8 @@ words = st.one_of(
             "GPU-1",
             "small",
             "other/small",
+            '{"numaTopologyPolicy": "SingleNUMANode",}',
+            "{,}",
             "main",
             "main,side",
             "x" * 300,
@@ -131,7 +138,10 @@ words = st.one_of(
     ),
     st.text(max_size=10),
 )
-quantities = st.dictionaries(st.sampled_from([*RESOURCES, "cpu"]), amounts, max_size=4)
+quantities = st.one_of(
+    st.dictionaries(st.sampled_from([*RESOURCES, "cpu"]), amounts, max_size=4),
+    st.dictionaries(st.sampled_from([*RESOURCES, *OTHER_WORDS]), amounts, max_size=3),
+)
 containers = st.fixed_dictionaries(
     {"name": st.sampled_from(["main", "side", "init", "", "x" * 64])},
     optional={
@@ -198,13 +208,28 @@ sound_quantities = st.fixed_dictionaries(
     },
 )
 
+sound_words = st.sampled_from(
+    [
+        {"aliyun.com/gpu-mem": 3},
+        {"aliyun.com/gpu-mem": "8", "aliyun.com/gpu-core.percentage": 30},
+        {"aliyun.com/gpu-mem": "16Gi", "aliyun.com/gpu-count": 2},
+        {"aliyun.com/gpu-count": "2", "nvidia.com/gpu": 1},
+        {"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory": 4096},
+        {"volcano.sh/vgpu-memory-percentage": 25, "volcano.sh/vgpu-cores": "40"},
+    ]
+).map(dict)
+
 
 def container_named(name: str) -> st.SearchStrategy[dict[str, Any]]:
     return st.fixed_dictionaries(
         {"name": st.just(name)},
         optional={
             "resources": st.fixed_dictionaries(
-                {}, optional={"limits": sound_quantities, "requests": sound_quantities}
+                {},
+                optional={
+                    "limits": sound_quantities | sound_words,
+                    "requests": sound_quantities | sound_words,
+                },
             ),
             "env": st.lists(
                 st.sampled_from(
@@ -277,6 +302,7 @@ configs = st.builds(
         default_gpu_num=st.sampled_from([1, 2]),
         memory_factor=st.sampled_from([1, 3]),
     ),
+    aliyun=st.builds(AliyunConfig, gpu_count_means=st.sampled_from(["percent", "cards"])),
 )
 claims = st.sampled_from(
     [
@@ -432,7 +458,7 @@ def _without_ours(raw: dict[str, Any]) -> Any:
                 amounts_of_others = {
                     name: amount
                     for name, amount in resources.get(kind, {}).items()
-                    if name not in RESOURCES
+                    if name not in (*RESOURCES, *OTHER_WORDS)
                 }
                 resources[kind] = amounts_of_others
             container["env"] = [

@@ -11,7 +11,7 @@ from types import FrameType
 import yaml
 
 from vgpu_api import resources
-from vgpu_api.config import NvidiaConfig
+from vgpu_api.config import ClusterConfig
 from vgpu_client.api import Api
 from vgpu_local.pki import Authority
 from vgpu_local.programs import NAMESPACE, ROOT, OperatorPlace
@@ -36,19 +36,12 @@ async def admit_through(api: Api, place: OperatorPlace, authority: Authority) ->
 
 
 def extender_config(
-    place: OperatorPlace, trust: ssl.SSLContext, nvidia: NvidiaConfig
+    place: OperatorPlace, trust: ssl.SSLContext, settings: ClusterConfig
 ) -> ExtenderConfig:
     """Describe the operator to the scheduler, as our KubeSchedulerConfiguration does."""
     return ExtenderConfig(
         url=place.extender_url,
-        managed={
-            # Never ignored: a kubelet that knows no such resource admits without asking anyone.
-            nvidia.resource_count_name: False,
-            nvidia.resource_memory_name: True,
-            nvidia.resource_memory_percentage_name: True,
-            nvidia.resource_core_name: True,
-            nvidia.resource_priority_name: True,
-        },
+        managed=settings.managed_resources(),
         tls=trust,
         timeout_s=30.0,
     )

@@ -347,7 +347,7 @@ class LocalCluster:
             trust=self.folder / "operator-ca.crt",
             certificate=certificate,
             key=key,
-            nvidia=self._settings.nvidia,
+            settings=self._settings,
         )
         self._undo.callback(self._foundation.unschedule)
         self._foundation.schedule(self._extender)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from vgpu_api.config import NvidiaConfig
+from vgpu_api.config import ClusterConfig
 from vgpu_client.api import Api
 from vgpu_client.transport import Object
 from vgpu_local.apiserver import ApiServer
@@ -38,14 +38,14 @@ class ExtenderAccess:
         trust: PEM file of the authority that signed its certificate.
         certificate: what the scheduler shows of itself, PEM file.
         key: of that certificate.
-        nvidia: the names of the resources that are the operator's business.
+        settings: the cluster's configuration: which resources are the operator's business.
     """
 
     place: OperatorPlace
     trust: Path
     certificate: Path
     key: Path
-    nvidia: NvidiaConfig
+    settings: ClusterConfig
 
     def tls(self) -> ssl.SSLContext:
         """A client's context that trusts the operator and shows the certificate."""
@@ -153,7 +153,7 @@ class StandIn:
 
     def schedule(self, extender: ExtenderAccess) -> None:
         """Start the scheduler on the cluster's loop."""
-        config = extender_config(extender.place, extender.tls(), extender.nvidia)
+        config = extender_config(extender.place, extender.tls(), extender.settings)
         scheduler = Scheduler(self._api, self._names, [config], backoff=self._backoff)
         self._scheduling = self._loop.run(_started(scheduler.run()))
 

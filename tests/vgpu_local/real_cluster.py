@@ -167,13 +167,6 @@ class RealControlPlane:
 
 def scheduler_configuration(extender: ExtenderAccess) -> dict[str, Any]:
     """Compose the fields of a KubeSchedulerConfiguration that make the operator a part of it."""
-    nvidia = extender.nvidia
-    ignored = (
-        nvidia.resource_memory_name,
-        nvidia.resource_memory_percentage_name,
-        nvidia.resource_core_name,
-        nvidia.resource_priority_name,
-    )
     names = sorted({*SCHEDULER_ALIASES, "default-scheduler"})
     return {
         "profiles": [{"schedulerName": name} for name in names],
@@ -192,9 +185,8 @@ def scheduler_configuration(extender: ExtenderAccess) -> dict[str, Any]:
                 "httpTimeout": "30s",
                 "ignorable": False,
                 "managedResources": [
-                    # Never ignored: a kubelet that knows no such resource admits without asking.
-                    {"name": nvidia.resource_count_name, "ignoredByScheduler": False},
-                    *({"name": name, "ignoredByScheduler": True} for name in ignored),
+                    {"name": name, "ignoredByScheduler": ignored}
+                    for name, ignored in extender.settings.managed_resources().items()
                 ],
             }
         ],

@@ -6,7 +6,7 @@ The `nvidia` section uses HAMi's own keys: that section of its `device-config.ya
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
@@ -50,6 +50,28 @@ class NvidiaConfig(_Section):
     """MiB that one unit of the memory resource stands for."""
 
 
+class AliyunConfig(_Section):
+    """Alibaba ACK's resource names."""
+
+    resource_memory_name: ResourceName = "aliyun.com/gpu-mem"
+    """GiB, for all cards of the container together."""
+    resource_core_name: ResourceName = "aliyun.com/gpu-core.percentage"
+    resource_count_name: ResourceName = "aliyun.com/gpu-count"
+    gpu_count_means: Literal["percent", "cards"] = "percent"
+    """What the count means beside memory: percent of a card's compute, or cards. Alone: cards."""
+
+
+class VolcanoConfig(_Section):
+    """Volcano's resource names."""
+
+    resource_count_name: ResourceName = "volcano.sh/vgpu-number"
+    resource_memory_name: ResourceName = "volcano.sh/vgpu-memory"
+    resource_memory_percentage_name: ResourceName = "volcano.sh/vgpu-memory-percentage"
+    resource_core_name: ResourceName = "volcano.sh/vgpu-cores"
+    memory_factor: Annotated[int, Field(ge=1)] = 1
+    """MiB that one unit of the memory resource stands for."""
+
+
 class SchedulingConfig(_Section):
     """What holds where a claim, pod or node says nothing."""
 
@@ -72,8 +94,25 @@ class ClusterConfig(_Section):
     """The whole document."""
 
     nvidia: NvidiaConfig = Field(default_factory=NvidiaConfig)
+    aliyun: AliyunConfig = Field(default_factory=AliyunConfig)
+    volcano: VolcanoConfig = Field(default_factory=VolcanoConfig)
     scheduling: SchedulingConfig = Field(default_factory=SchedulingConfig)
     views: ViewsConfig = Field(default_factory=ViewsConfig)
+
+    def managed_resources(self) -> dict[str, bool]:
+        """What a KubeSchedulerConfiguration names as ours, and whether the scheduler ignores it.
+
+        The count is never ignored: a kubelet that knows no such resource admits without asking.
+        """
+        nvidia, aliyun, volcano = self.nvidia, self.aliyun, self.volcano
+        ignored = (
+            *(nvidia.resource_memory_name, nvidia.resource_memory_percentage_name),
+            *(nvidia.resource_core_name, nvidia.resource_priority_name),
+            *(aliyun.resource_memory_name, aliyun.resource_core_name, aliyun.resource_count_name),
+            *(volcano.resource_count_name, volcano.resource_memory_name),
+            *(volcano.resource_memory_percentage_name, volcano.resource_core_name),
+        )
+        return {nvidia.resource_count_name: False, **dict.fromkeys(ignored, True)}
 
 
 def read_cluster_config(document: Any) -> ClusterConfig:

@@ -1,9 +1,10 @@
 """What admission changes in a pod that asks for a GPU, and in no other.
 
-The count resource where only memory or cores are given; one slot in each container of a named
-claim, recorded in an annotation; sizes turned into plain numbers; our scheduler's name; and
-`NVIDIA_VISIBLE_DEVICES=void` in every GPU container, which only the node's CDI spec overrides: so
-a node without our plugin hands out nothing (rule 4 of the architecture, fail closed).
+The count resource where only memory or cores are given; one slot, recorded in an annotation, in
+each container of a named claim or that asks in Alibaba's or Volcano's words; sizes turned into
+plain numbers; our scheduler's name; and `NVIDIA_VISIBLE_DEVICES=void` in every GPU container, which
+only the node's CDI spec overrides: so a node without our plugin hands out nothing (rule 4 of the
+architecture, fail closed).
 
 A pod that wears HAMi's label `hami.io/webhook: ignore` is left alone but for that last one.
 """
@@ -25,7 +26,7 @@ from vgpu_operator.admission.rawpod import read_pod
 from vgpu_operator.dialects import NamedClaim, PodAsk, containers_of_claim, native, read
 from vgpu_operator.dialects.containers import PodContainer, each_container
 from vgpu_operator.dialects.hami import resource_names
-from vgpu_operator.dialects.reading import is_left_alone
+from vgpu_operator.dialects.reading import DIALECTS, is_left_alone
 
 LookupClaim = Callable[[str], VGPUClaim | None]
 """The claim of that name in the pod's own namespace, read live; `None` where there is none."""
@@ -61,12 +62,13 @@ def mutate_pod(
         given = () if ask is None else _asking_containers(pod, ask, lookup_claim)
         if ask is not None:
             refuse_what_is_wrong(pod, given, config)
-            if ask.native is not None:
-                _add_slots(given, config, patch)
-            else:
-                _complete_amounts(given, config, patch)
+            slotless = given if ask.native is not None else _slotless(ask, given)
+            if slotless:
+                _add_slots(slotless, config, patch)
+                _repeat_in_requests(slotless, config, patch)
+            _complete_amounts([p for p in given if p not in slotless], config, patch)
             _choose_scheduler(pod, config, patch)
-        resources = resource_names(config)
+        resources = [name for dialect in DIALECTS for name in dialect.resource_names(config)]
         for place in each_container(pod):
             if place in given or any(place.container.asked(name) is not None for name in resources):
                 _hide_cards(place, patch)
@@ -79,6 +81,11 @@ def _asking_containers(
     """The containers that will hold cards; those of a named claim are found in the claim."""
     wanted = ask.containers if ask.native is None else _of_claim(pod, ask.native, lookup_claim)
     return tuple(place for place in each_container(pod) if place.name in wanted)
+
+
+def _slotless(ask: PodAsk, given: tuple[PodContainer, ...]) -> tuple[PodContainer, ...]:
+    """The asking containers whose words the kubelet does not count."""
+    return tuple(place for place in given if place.name in ask.slotless)
 
 
 def _of_claim(pod: Pod, named: NamedClaim, lookup_claim: LookupClaim) -> tuple[str, ...]:
@@ -131,6 +138,18 @@ def _complete_amounts(
             wanted = _plain_memory(given, config) if _is_memory(name, config) else given
             if wanted != given or not _agree(place, name):
                 _give(place, name, str(wanted), patch)
+
+
+def _repeat_in_requests(
+    places: Iterable[PodContainer], config: ClusterConfig, patch: JsonPatch
+) -> None:
+    """Amounts in words that the kubelet does not count: limits and requests equal."""
+    words = [n for d in DIALECTS if not d.in_slots for n in d.resource_names(config)]
+    for place in places:
+        for name in words:
+            given = place.container.asked(name)
+            if given is not None and not _agree(place, name):
+                _give(place, name, str(given), patch)
 
 
 def _is_memory(name: str, config: ClusterConfig) -> bool:

@@ -20,7 +20,7 @@ from vgpu_operator.admission.rawpod import read_pod
 from vgpu_operator.dialects import hami, native, read
 from vgpu_operator.dialects.containers import PodContainer, each_container
 from vgpu_operator.dialects.hami_annotations import is_true
-from vgpu_operator.dialects.reading import is_left_alone
+from vgpu_operator.dialects.reading import DIALECTS, is_left_alone
 
 Rule = Callable[[Pod, Sequence[PodContainer], ClusterConfig], None]
 """Raises `BadInput` for a pod, of which the given containers ask for cards."""
@@ -119,7 +119,7 @@ def _percentage(given: str | int) -> int | None:
 def _slots_stand_alone(pod: Pod, asking: Sequence[PodContainer], config: ClusterConfig) -> None:
     """A container of a named claim gets what the claim says; amounts of its own would be lost."""
     count, *amounts = hami.resource_names(config)
-    recorded = native.slots_added(pod)
+    recorded = native.slots_added(pod) if native.named_claim(pod) is not None else ()
     for place in asking:
         if place.name not in recorded:
             continue
@@ -136,6 +136,27 @@ def _slots_stand_alone(pod: Pod, asking: Sequence[PodContainer], config: Cluster
                 value=place.container.asked(count),
                 expected="1, the slot of a container that a claim serves",
             )
+
+
+def _words_of_one_dialect(pod: Pod, asking: Sequence[PodContainer], config: ClusterConfig) -> None:
+    """A container speaks one dialect; a slot beside another dialect's words is the count 1."""
+    for place in asking:
+        container = place.container
+        spoken = next((d for d in DIALECTS if d.asks(container, config)), None)
+        if spoken is None or spoken.in_slots:
+            continue
+        for other in DIALECTS:
+            for number, name in enumerate(other.resource_names(config)):
+                given = container.asked(name)
+                is_slot = other.in_slots and number == 0 and given in (1, "1")
+                if other is spoken or given is None or is_slot:
+                    continue
+                raise BadInput(
+                    field=place.resource_path(name),
+                    value=given,
+                    expected=f"left out: the container asks by {spoken.resource_names(config)[0]} "
+                    "and the like",
+                )
 
 
 def _unprivileged(pod: Pod, asking: Sequence[PodContainer], config: ClusterConfig) -> None:
@@ -227,6 +248,7 @@ RULES: tuple[Rule, ...] = (
     _node_is_not_chosen,
     _amounts_are_in_range,
     _slots_stand_alone,
+    _words_of_one_dialect,
     _unprivileged,
     _environment_is_free,
     _nothing_is_covered,

@@ -19,6 +19,7 @@ from vgpu_api.v1alpha1 import Allocation, Condition, Metadata, VGPUClaim, VGPUCl
 from vgpu_operator.admission.wording import describe
 from vgpu_operator.ask import Ask
 from vgpu_operator.cli.documents import BadDocument, DeviceState, NodeEntry, State
+from vgpu_operator.dialects.ack import node_kinds
 from vgpu_operator.dialects.hami_annotations import DEVICE_POLICIES, NODE_POLICIES
 from vgpu_operator.ledger import node_admits
 from vgpu_operator.ledger.cards import cordoned_uuids, state_of
@@ -72,8 +73,9 @@ class Cluster:
     ) -> tuple[Plan, Mapping[str, Tally]]:
         """Where it goes, and the nodes that the pod rules out itself. Nothing is held."""
         ruled_out: dict[str, Tally] = {}
+        kinds = None if pod is None else node_kinds(pod, self.config)
         for name, node in self.nodes.items():
-            reason = None if pod is None else node_admits(pod, node)
+            reason = None if pod is None else node_admits(pod, node, kinds=kinds)
             if reason is not None:
                 ruled_out[name] = Tally({reason: 1}, 1)
         plan = place(

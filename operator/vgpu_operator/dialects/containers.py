@@ -62,9 +62,13 @@ class ResourceDialect:
     """A dialect in which containers ask by extended resources.
 
     `asks` tells whether a container asks for a card in this dialect, `request` what it asks for,
-    and `placement` where the pod wants to go. The last two raise `BadInput`.
+    and `placement` where the pod wants to go. The last two raise `BadInput`. `resource_names` are
+    the words. `in_slots`: its count is the very resource that the kubelet counts in slots;
+    containers of other dialects are given a slot at admission.
     """
 
     asks: Callable[[Container, ClusterConfig], bool]
     request: Callable[[Pod, PodContainer, ClusterConfig], VGPURequest]
     placement: Callable[[Pod], Placement | None]
+    resource_names: Callable[[ClusterConfig], tuple[str, ...]]
+    in_slots: bool

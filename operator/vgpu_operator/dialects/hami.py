@@ -181,4 +181,10 @@ def _within(
     return number.numerator
 
 
-DIALECT = ResourceDialect(asks=asks, request=request, placement=hami_annotations.placement)
+DIALECT = ResourceDialect(
+    asks=asks,
+    request=request,
+    placement=hami_annotations.placement,
+    resource_names=resource_names,
+    in_slots=True,
+)

@@ -20,12 +20,14 @@ class PodAsk:
     """One pod's ask: exactly one of `native` and `spec` is there.
 
     `containers` are the asking containers: for a dialect those of `spec.requests`, in that order;
-    for a named claim those that admission recorded (empty before admission).
+    for a named claim those that admission recorded (empty before admission). `slotless` are those
+    of them that ask in words of which the kubelet counts nothing: admission gives each a slot.
     """
 
     native: NamedClaim | None = None
     spec: VGPUClaimSpec | None = None
     containers: tuple[str, ...] = ()
+    slotless: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if (self.native is None) == (self.spec is None):

@@ -11,11 +11,11 @@ from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Pod
 from vgpu_api.errors import BadInput
 from vgpu_api.v1alpha1 import VGPUClaimSpec
-from vgpu_operator.dialects import hami, native
+from vgpu_operator.dialects import ack, hami, native, volcano
 from vgpu_operator.dialects.containers import PodContainer, ResourceDialect, each_container
 from vgpu_operator.dialects.podask import PodAsk
 
-DIALECTS: tuple[ResourceDialect, ...] = (hami.DIALECT,)
+DIALECTS: tuple[ResourceDialect, ...] = (ack.DIALECT, volcano.DIALECT, hami.DIALECT)
 """In the order in which a container is tried; the first that knows it reads it."""
 
 MAX_REQUESTS = 32
@@ -40,7 +40,8 @@ def read(pod: Pod, config: ClusterConfig) -> PodAsk | None:
     asking = [
         (place, dialect)
         for place in each_container(pod)
-        if place.name not in recorded and (dialect := _dialect_of(place, config)) is not None
+        if (dialect := _dialect_of(place, config)) is not None
+        and not (dialect.in_slots and place.name in recorded)
     ]
     if named is not None:
         if asking:
@@ -51,7 +52,8 @@ def read(pod: Pod, config: ClusterConfig) -> PodAsk | None:
                 "whose requests say what each container gets",
             )
         return PodAsk(native=named, containers=recorded)
-    if recorded:
+    slotless = {place.name for place, dialect in asking if not dialect.in_slots}
+    if any(name not in slotless for name in recorded):
         raise BadInput(
             field=native.SLOTS_ADDED_FIELD,
             value=",".join(recorded),
@@ -69,7 +71,11 @@ def _made_for(
         requests=[dialect.request(pod, place, config) for place, dialect in asking],
         placement=asking[0][1].placement(pod),
     )
-    return PodAsk(spec=spec, containers=tuple(request.name for request in spec.requests))
+    return PodAsk(
+        spec=spec,
+        containers=tuple(request.name for request in spec.requests),
+        slotless=tuple(place.name for place, dialect in asking if not dialect.in_slots),
+    )
 
 
 def _dialect_of(place: PodContainer, config: ClusterConfig) -> ResourceDialect | None:

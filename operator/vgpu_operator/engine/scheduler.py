@@ -16,6 +16,7 @@ from vgpu_api.host import cpu_milli_of
 from vgpu_api.reasons import Reason, Tally
 from vgpu_api.v1alpha1 import Allocation, VGPUClaim, VGPUClaimSpec, VGPUClaimStatus
 from vgpu_operator.ask import Ask
+from vgpu_operator.dialects.ack import node_kinds
 from vgpu_operator.engine.books import Books, key_of
 from vgpu_operator.engine.claim_writer import ClaimWrite, ClaimWriter, Done, Key, Result, Verdict
 from vgpu_operator.engine.consumers import Consumer, is_owned_by, mismatch, serves_another
@@ -242,9 +243,10 @@ class Scheduler:
             columns = self._ledger.columns
             known = {columns.node_name[node] for node in columns.nodes_with_cards()}
             candidates = [name for name in self._books.nodes if name in known]
+        kinds = node_kinds(consumer.pod, self._config)
         for name in candidates:
             node = self._books.nodes.get(name)
-            reason = None if node is None else node_admits(consumer.pod, node)
+            reason = None if node is None else node_admits(consumer.pod, node, kinds=kinds)
             if reason is None:
                 open_nodes.append(name)
             else:

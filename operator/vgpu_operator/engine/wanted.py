@@ -9,6 +9,7 @@ from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Pod
 from vgpu_api.v1alpha1 import VGPUClaimSpec
 from vgpu_operator.ask import Ask
+from vgpu_operator.dialects.ack import node_kinds
 from vgpu_operator.engine.books import Books
 from vgpu_operator.engine.claim_writer import Key
 from vgpu_operator.engine.consumers import Consumer
@@ -68,10 +69,12 @@ class WantedClaims:
     def _wanted(self, spec: VGPUClaimSpec, created: str, pod: Pod | None) -> Wanted:
         def nodes() -> list[str]:
             known = self.books.nodes
+            kinds = None if pod is None else node_kinds(pod, self.config)
             return [
                 name
                 for name in self.ledger.nodes()
-                if name in known and (pod is None or node_admits(pod, known[name]) is None)
+                if name in known
+                and (pod is None or node_admits(pod, known[name], kinds=kinds) is None)
             ]
 
         return Wanted(Ask.of(spec, self.config), nodes, (-spec.scheduling_priority, created))

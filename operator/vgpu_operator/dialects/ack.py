@@ -1,0 +1,205 @@
+"""Alibaba ACK's dialect: memory in GiB for the container as a whole, compute in percent, or cards.
+
+The words are of Alibaba's container service; the label of a node says which kind of them it takes.
+Memory and compute are for all cards of the container together, so several cards share them evenly.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from fractions import Fraction
+
+from vgpu_api import names, quantity
+from vgpu_api.config import ClusterConfig
+from vgpu_api.core import Container, Pod
+from vgpu_api.errors import BadInput, QuantityError
+from vgpu_api.v1alpha1 import Placement, VGPURequest
+from vgpu_api.v1alpha1.vgpuclaim import NumaPolicy
+from vgpu_operator.dialects import hami, hami_annotations
+from vgpu_operator.dialects.containers import PodContainer, ResourceDialect, each_container
+
+GIB_IN_MIB = 1024
+MAX_GIB = hami.MAX_MEMORY_MIB // GIB_IN_MIB
+ALL_CORES = 100
+SHARED = frozenset({"cgpu", "share"})
+ISOLATED = frozenset({"core_mem"})
+WHOLE = frozenset({"default", "topology"})
+
+NUMA_POLICIES: dict[str, NumaPolicy] = {
+    "SingleNUMANode": "Require",
+    "Restricted": "Prefer",
+    "BestEffort": "Prefer",
+}
+"""Restricted means the smallest set of NUMA nodes; where one does, Prefer takes one."""
+_MAX_SPEC = 4096
+_TRAILING_COMMA = re.compile(r",(?=\s*[}\]])")
+
+
+def resource_names(config: ClusterConfig) -> tuple[str, ...]:
+    """The resources of this dialect, memory first."""
+    aliyun = config.aliyun
+    return (
+        aliyun.resource_memory_name,
+        aliyun.resource_core_name,
+        aliyun.resource_count_name,
+    )
+
+
+def asks(container: Container, config: ClusterConfig) -> bool:
+    """Whether the container asks for anything in these words; an amount of 0 asks for nothing."""
+    return any(_is_given(container, name) for name in resource_names(config))
+
+
+def request(pod: Pod, place: PodContainer, config: ClusterConfig) -> VGPURequest:
+    """What one container asks for.
+
+    Raises:
+        BadInput: an amount cannot be read, or they contradict each other.
+    """
+    memory_name, core_name, count_name = resource_names(config)
+    gib = _amount(place, memory_name, "a whole number of GiB", MAX_GIB)
+    cores = _amount(place, core_name, "a whole percentage, 1 to 100", ALL_CORES)
+    cards = 1
+    if gib is None or config.aliyun.gpu_count_means == "cards":
+        number = f"a number of cards, 1 to {hami.MAX_COUNT}"
+        cards = _amount(place, count_name, number, hami.MAX_COUNT) or 1
+    else:
+        percent = _amount(place, count_name, "a percentage of a card, 1 to 100", ALL_CORES)
+        if percent is not None and cores is not None:
+            raise _unwanted(place, count_name, f"left out: {core_name} says the same")
+        cores = percent if cores is None else cores
+    if gib is None and cores is not None:
+        raise _unwanted(place, core_name, f"given beside {memory_name}")
+    memory_mib = None if gib is None else gib * GIB_IN_MIB // cards
+    if memory_mib is None:
+        cores = ALL_CORES
+    elif cores is not None and cores < cards:
+        raise _unwanted(place, core_name, f"at least 1 % for each of {cards} cards")
+    return VGPURequest(
+        name=place.name,
+        phase=place.phase,
+        count=cards,
+        memory=None if memory_mib is None else quantity.format_mib(memory_mib),
+        cores=ALL_CORES if memory_mib is None else (cores or 0) // cards,
+        mode=hami_annotations.mode(pod),
+        core_policy=hami.core_policy(place),
+        selector=hami_annotations.selector(pod),
+    )
+
+
+def placement(pod: Pod) -> Placement | None:
+    """Cards are filled one after the other, as ACK does, unless the pod says otherwise.
+
+    Raises:
+        BadInput: a policy or the NUMA annotation cannot be understood.
+    """
+    written = hami_annotations.placement(pod) or Placement()
+    return Placement(
+        node=written.node,
+        device=written.device or ["Binpack"],
+        numa=_numa(pod) or written.numa,
+        weights=written.weights,
+    )
+
+
+def node_kinds(pod: Pod, config: ClusterConfig) -> frozenset[str] | None:
+    """The values of `ack.node.gpu.schedule` with which a labelled node takes this pod.
+
+    None where the label means nothing to it: it does not ask in these words. A node without the
+    label takes every pod.
+    """
+    memory_name, core_name, count_name = resource_names(config)
+    kinds: frozenset[str] | None = None
+    for place in each_container(pod):
+        container = place.container
+        if not asks(container, config):
+            continue
+        if not _is_given(container, memory_name):
+            kind = WHOLE
+        else:
+            means_cards = config.aliyun.gpu_count_means == "cards"
+            percent = _is_given(container, core_name) or (
+                not means_cards and _is_given(container, count_name)
+            )
+            kind = ISOLATED if percent else SHARED
+        kinds = kind if kinds is None else kinds & kind
+    return kinds
+
+
+def _numa(pod: Pod) -> NumaPolicy | None:
+    """From a JSON annotation, in which trailing commas are overlooked, as in ACK's own example."""
+    written = pod.metadata.annotations.get(names.ACK_NUMA_SPEC, "").strip()
+    if not written:
+        return None
+    expected = (
+        "a JSON object with numaTopologyPolicy: one of "
+        f"{', '.join(NUMA_POLICIES)}; and singleNUMANodeExclusive: Preferred or Required"
+    )
+    error = BadInput(
+        field=hami_annotations.annotation_field(names.ACK_NUMA_SPEC),
+        value=written[: hami_annotations.MAX_PATTERN],
+        expected=expected,
+    )
+    if len(written) > _MAX_SPEC:
+        raise error
+    try:
+        spec = json.loads(_TRAILING_COMMA.sub("", written))
+    except (ValueError, RecursionError):
+        raise error from None
+    if not isinstance(spec, dict):
+        raise error
+    policy = spec.get("numaTopologyPolicy")
+    exclusive = spec.get("singleNUMANodeExclusive", "Preferred")
+    if not isinstance(policy, str) or exclusive not in ("Preferred", "Required"):
+        raise error
+    meant = NUMA_POLICIES.get(policy)
+    if meant is None:
+        raise error
+    return meant
+
+
+def _is_given(container: Container, name: str) -> bool:
+    """Given and not 0; what cannot be read is given, so that it is refused and not overlooked."""
+    number = container.asked(name)
+    if number is None:
+        return False
+    try:
+        return quantity.parse(number) != 0
+    except QuantityError:
+        return True
+
+
+def _amount(place: PodContainer, name: str, expected: str, most: int) -> int | None:
+    """A whole number up to `most`; None when not given, and 0 counts as not given.
+
+    Memory may carry a binary suffix, which the API server makes of a larger one: then it is bytes.
+    """
+    given = place.container.asked(name)
+    if given is None:
+        return None
+    error = BadInput(field=place.resource_path(name), value=given, expected=expected)
+    try:
+        number = Fraction(quantity.parse(given))
+    except QuantityError:
+        raise error from None
+    if quantity.has_binary_suffix(given):
+        number /= quantity.MIB * GIB_IN_MIB
+    if number.denominator != 1 or not 0 <= number <= most:
+        raise error
+    return number.numerator or None
+
+
+def _unwanted(place: PodContainer, name: str, expected: str) -> BadInput:
+    return BadInput(
+        field=place.resource_path(name), value=place.container.asked(name), expected=expected
+    )
+
+
+DIALECT = ResourceDialect(
+    asks=asks,
+    request=request,
+    placement=placement,
+    resource_names=resource_names,
+    in_slots=False,
+)

@@ -1,0 +1,63 @@
+"""Volcano's dialect: HAMi's meaning under Volcano's names.
+
+`volcano.sh/vgpu-number`, `-memory` (MiB), `-memory-percentage` and `-cores` are read exactly as
+HAMi's resources are, annotations included. The container gets a slot of ours at admission, because
+the kubelet knows no resource of Volcano's name.
+"""
+
+from __future__ import annotations
+
+from vgpu_api.config import ClusterConfig
+from vgpu_api.core import Container, Pod
+from vgpu_api.v1alpha1 import VGPURequest
+from vgpu_operator.dialects import hami, hami_annotations
+from vgpu_operator.dialects.containers import PodContainer, ResourceDialect
+
+
+def resource_names(config: ClusterConfig) -> tuple[str, ...]:
+    """The resources of this dialect, the count first."""
+    volcano = config.volcano
+    return (
+        volcano.resource_count_name,
+        volcano.resource_memory_name,
+        volcano.resource_memory_percentage_name,
+        volcano.resource_core_name,
+    )
+
+
+def asks(container: Container, config: ClusterConfig) -> bool:
+    """Whether the container asks for a card in Volcano's words."""
+    if not any(container.asked(name) is not None for name in resource_names(config)):
+        return False
+    return hami.asks(container, in_hamis_place(config))
+
+
+def request(pod: Pod, place: PodContainer, config: ClusterConfig) -> VGPURequest:
+    """What one container asks for.
+
+    Raises:
+        BadInput: an amount, a variable or a selecting annotation cannot be read.
+    """
+    return hami.request(pod, place, in_hamis_place(config))
+
+
+def in_hamis_place(config: ClusterConfig) -> ClusterConfig:
+    """The configuration with Volcano's resource names where HAMi's are."""
+    count, memory, percentage, cores = resource_names(config)
+    words = {
+        "resource_count_name": count,
+        "resource_memory_name": memory,
+        "resource_memory_percentage_name": percentage,
+        "resource_core_name": cores,
+        "memory_factor": config.volcano.memory_factor,
+    }
+    return config.model_copy(update={"nvidia": config.nvidia.model_copy(update=words)})
+
+
+DIALECT = ResourceDialect(
+    asks=asks,
+    request=request,
+    placement=hami_annotations.placement,
+    resource_names=resource_names,
+    in_slots=False,
+)

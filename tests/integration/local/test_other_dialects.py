@@ -1,0 +1,83 @@
+"""Pods in Alibaba's and Volcano's words, from admission to what they see of their card."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from vgpu_api.names import HAMI_DEVICES_ALLOCATED, HAMI_NODE
+from vgpu_api.resources import VGPU_CLAIMS
+from vgpu_local.cluster import LocalCluster
+from vgpu_local.kubelet.node import NodeShape
+from vgpu_local.nodes import T4, gpu_node
+from vgpu_local.programs import ROOT
+from vgpu_local.steps import (
+    a_container,
+    a_pod,
+    claim_name,
+    create,
+    empty,
+    memory_seen,
+    record,
+    running,
+)
+
+EXAMPLES = ROOT / "examples" / "dialects"
+
+pytestmark = [pytest.mark.xdist_group("local-cluster"), pytest.mark.timeout(180)]
+
+
+@pytest.fixture(scope="module")
+def module_cluster(whole_cluster: Callable[..., LocalCluster]) -> Iterator[LocalCluster]:
+    nodes = [
+        gpu_node(name, [T4], shape=NodeShape(name, labels={"ack.node.gpu.schedule": name}))
+        for name in ("cgpu", "topology")
+    ]
+    with whole_cluster([*nodes, gpu_node("plain", [T4])]) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster(module_cluster: LocalCluster) -> Iterator[LocalCluster]:
+    yield module_cluster
+    empty(module_cluster)
+
+
+def test_pods_in_acks_words_get_their_gib_on_nodes_of_their_kind(cluster: LocalCluster) -> None:
+    cluster.apply(EXAMPLES / "ack.yaml")
+    memory, isolated = (running(cluster, name) for name in ("ack-memory", "ack-memory-and-cores"))
+    assert memory["metadata"]["annotations"][HAMI_NODE] in ("cgpu", "plain")
+    assert isolated["metadata"]["annotations"][HAMI_NODE] == "plain"
+    assert memory_seen(cluster, "ack-memory") == [3072]
+    assert memory_seen(cluster, "ack-memory-and-cores") == [8192]
+    ((_, mib, cores),) = record(isolated["metadata"]["annotations"][HAMI_DEVICES_ALLOCATED])
+    assert (mib, cores) == (8192, 40)
+
+
+def test_a_whole_card_in_acks_words_goes_where_whole_cards_are_given(
+    cluster: LocalCluster,
+) -> None:
+    """And where no node is of its kind it waits, and says so."""
+    for name in ("one", "two"):
+        create(cluster, a_pod(name, a_container(limits={"aliyun.com/gpu-count": 1})))
+        assert running(cluster, name)["metadata"]["annotations"][HAMI_NODE] != "cgpu"
+        assert memory_seen(cluster, name) == [16384]
+    waits = create(cluster, a_pod("three", a_container(limits={"aliyun.com/gpu-count": 1})))
+    said = "1/3 NodeSelectorMismatch"
+    cluster.wait_for(
+        VGPU_CLAIMS,
+        claim_name(waits),
+        lambda claim: any(
+            said in condition["message"]
+            for condition in (claim.get("status") or {}).get("conditions", [])
+        ),
+    )
+
+
+def test_a_pod_in_volcanos_words_gets_its_slice(cluster: LocalCluster) -> None:
+    cluster.apply(EXAMPLES / "volcano.yaml")
+    annotations = running(cluster, "volcano-slice")["metadata"]["annotations"]
+    ((_, mib, cores),) = record(annotations[HAMI_DEVICES_ALLOCATED])
+    assert (mib, cores) == (4096, 30)
+    assert memory_seen(cluster, "volcano-slice") == [4096]

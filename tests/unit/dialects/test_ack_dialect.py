@@ -1,0 +1,187 @@
+"""What a pod in Alibaba ACK's words asks for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from builders import a_node
+from vgpu_api import names
+from vgpu_api.config import AliyunConfig, ClusterConfig
+from vgpu_api.core import Pod
+from vgpu_api.errors import BadInput
+from vgpu_api.reasons import Reason
+from vgpu_api.v1alpha1 import Placement, VGPURequest
+from vgpu_operator.dialects import read
+from vgpu_operator.dialects.ack import node_kinds
+from vgpu_operator.ledger import node_admits
+
+CARDS = ClusterConfig(aliyun=AliyunConfig(gpu_count_means="cards"))
+EXAMPLES = Path(__file__).parents[3] / "examples" / "dialects"
+
+
+def a_pod(limits: dict[str, Any], **annotations: str) -> Pod:
+    container = {"name": "main", "resources": {"limits": limits}}
+    return Pod.model_validate(
+        {"metadata": {"annotations": annotations}, "spec": {"containers": [container]}}
+    )
+
+
+def words(**amounts: Any) -> dict[str, Any]:
+    keys = {
+        "mem": "aliyun.com/gpu-mem",
+        "core": "aliyun.com/gpu-core.percentage",
+        "count": "aliyun.com/gpu-count",
+    }
+    return {keys[name]: amount for name, amount in amounts.items()}
+
+
+def request_of(limits: dict[str, Any], config: ClusterConfig | None = None) -> VGPURequest:
+    ask = read(a_pod(limits), config or ClusterConfig())
+    assert ask is not None
+    assert ask.spec is not None
+    (request,) = ask.spec.requests
+    assert ask.slotless == ("main",)
+    return request
+
+
+def amounts(request: VGPURequest) -> tuple[int, str | None, int | None]:
+    return request.count, request.memory, request.cores
+
+
+@pytest.mark.parametrize(
+    ("limits", "meant"),
+    [
+        (words(mem=3), (1, "3Gi", 0)),
+        (words(mem="16Gi"), (1, "16Gi", 0)),
+        (words(mem=8, core=40), (1, "8Gi", 40)),
+        (words(mem=8, count=40), (1, "8Gi", 40)),
+        (words(count=2), (2, None, 100)),
+        (words(mem=0, count="3"), (3, None, 100)),
+    ],
+)
+def test_memory_is_gib_the_count_beside_it_percent_and_alone_whole_cards(
+    limits: dict[str, Any], meant: tuple[int, str | None, int]
+) -> None:
+    assert amounts(request_of(limits)) == meant
+
+
+def test_where_the_count_means_cards_they_share_memory_and_compute_evenly() -> None:
+    assert amounts(request_of(words(mem=8, count=2), CARDS)) == (2, "4Gi", 0)
+    assert amounts(request_of(words(mem=8, core=60, count=2), CARDS)) == (2, "4Gi", 30)
+    assert amounts(request_of(words(mem=1, count=3), CARDS)) == (3, "341Mi", 0)
+
+
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [
+        (words(mem="half"), "a whole number of GiB"),
+        (words(mem="500m"), "a whole number of GiB"),
+        (words(mem="1000Mi"), "a whole number of GiB"),
+        (words(mem=-1), "a whole number of GiB"),
+        (words(mem=8, core=101), "a whole percentage"),
+        (words(mem=8, count=101), "a percentage of a card"),
+        (words(mem=8, count=30, core=30), "left out"),
+        (words(core=30), "beside aliyun.com/gpu-mem"),
+        (words(count=65), "1 to 64"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_by_its_field(
+    limits: dict[str, Any], expected: str
+) -> None:
+    with pytest.raises(BadInput, match=r"spec.containers\[0\].resources.limits\[aliyun") as refusal:
+        request_of(limits)
+    assert expected in refusal.value.expected
+
+
+def test_less_than_a_percent_for_each_card_is_refused() -> None:
+    with pytest.raises(BadInput, match="at least 1 %"):
+        request_of(words(mem=8, core=1, count=2), CARDS)
+
+
+def test_an_amount_of_0_asks_for_nothing() -> None:
+    assert read(a_pod(words(mem=0, count="0")), ClusterConfig()) is None
+
+
+def test_a_slot_of_ours_beside_it_is_not_read_as_a_request_for_a_whole_card() -> None:
+    request = request_of({**words(mem=3), "nvidia.com/gpu": 1})
+    assert amounts(request) == (1, "3Gi", 0)
+
+
+def placement_of(**annotations: str) -> Placement | None:
+    ask = read(a_pod(words(mem=3), **annotations), ClusterConfig())
+    assert ask is not None
+    assert ask.spec is not None
+    return ask.spec.placement
+
+
+def test_cards_are_filled_one_after_the_other_unless_the_pod_says_otherwise() -> None:
+    assert placement_of() == Placement(device=["Binpack"])
+    assert placement_of(**{names.HAMI_DEVICE_POLICY: "spread"}) == Placement(device=["Spread"])
+
+
+@pytest.mark.parametrize(
+    ("policy", "meant"),
+    [("SingleNUMANode", "Require"), ("Restricted", "Prefer"), ("BestEffort", "Prefer")],
+)
+def test_the_numa_annotation_is_json_in_which_trailing_commas_are_overlooked(
+    policy: str, meant: str
+) -> None:
+    written = f'{{ "numaTopologyPolicy": "{policy}", "singleNUMANodeExclusive": "Preferred", }}'
+    placement = placement_of(**{names.ACK_NUMA_SPEC: written})
+    assert placement is not None
+    assert placement.numa == meant
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "{",
+        "[]",
+        "{}",
+        '{"numaTopologyPolicy": "Nearby"}',
+        '{"numaTopologyPolicy": 1}',
+        '{"numaTopologyPolicy": "BestEffort", "singleNUMANodeExclusive": "Maybe"}',
+        "[" * 3000,
+        "[" * 5000,
+    ],
+)
+def test_a_numa_annotation_that_says_nothing_is_refused(written: str) -> None:
+    with pytest.raises(BadInput, match=r"numa-topology-spec.*SingleNUMANode"):
+        placement_of(**{names.ACK_NUMA_SPEC: written})
+
+
+@pytest.mark.parametrize(
+    ("limits", "takes"),
+    [
+        (words(mem=3), {"cgpu", "share"}),
+        (words(mem=3, core=30), {"core_mem"}),
+        (words(mem=3, count=30), {"core_mem"}),
+        (words(count=1), {"default", "topology"}),
+    ],
+)
+def test_a_labelled_node_takes_pods_of_its_kind_only_and_one_without_a_label_all(
+    limits: dict[str, Any], takes: set[str]
+) -> None:
+    pod = a_pod(limits)
+    kinds = node_kinds(pod, ClusterConfig())
+    for label in ("default", "cgpu", "core_mem", "share", "topology", "mig"):
+        node = a_node(labels={names.ACK_NODE_SCHEDULE: label})
+        refused = None if label in takes else Reason.NODE_SELECTOR_MISMATCH
+        assert node_admits(pod, node, kinds=kinds) == refused
+    assert node_admits(pod, a_node(), kinds=kinds) is None
+
+
+def test_the_label_means_nothing_to_pods_in_other_words() -> None:
+    assert node_kinds(a_pod({"nvidia.com/gpu": 1}), ClusterConfig()) is None
+
+
+def test_the_examples_ask_for_what_they_say() -> None:
+    pods = yaml.safe_load_all((EXAMPLES / "ack.yaml").read_text())
+    asks = [read(Pod.model_validate(pod), ClusterConfig()) for pod in pods]
+    specs = [ask.spec for ask in asks if ask is not None and ask.spec is not None]
+    assert [amounts(spec.requests[0]) for spec in specs] == [(1, "3Gi", 0), (1, "8Gi", 40)]
+    assert specs[1].placement == Placement(device=["Binpack"], numa="Require")
