@@ -34,6 +34,7 @@ class Slots(RuleBasedStateMachine):
         self.owner_ever: dict[str, str] = {}
         self.names_ever: set[str] = set()
         self.nonce = 0
+        self.open: dict[str, dict[str, Use]] = {}  # the plain model: claim → what it may use
 
     def commit(self, state: SlotState) -> None:
         self.on_disk = encode(state)
@@ -64,12 +65,28 @@ class Slots(RuleBasedStateMachine):
             assert self.state == before
             return
         self.commit(state)
+        self.open[holding.claim_uid] = use
         owner = self.owner_ever.setdefault(lease, pod)
         assert owner == pod, f"{lease} was granted to {owner} and to {pod}"
 
     @rule(pod=st.sampled_from(PODS))
     def close(self, pod: str) -> None:
         self.commit(slots.close(self.state, f"claim-of-{pod}"))
+        self.open.pop(f"claim-of-{pod}", None)
+
+    @rule(pod=st.sampled_from(PODS))
+    def init_containers_end(self, pod: str) -> None:
+        """From then on half of it is used; of a claim that is closed or unknown nothing is."""
+        claim = f"claim-of-{pod}"
+        held = self.state.holdings.get(claim)
+        use = held.use if held is not None else {"GPU-0": Use(100, 100, 3)}
+        rest = {uuid: Use(each.memory_mib // 2, each.cores // 2, 1) for uuid, each in use.items()}
+        self.commit(
+            slots.end_init(self.state, claim, init_round="r", init_ids=["b", "a"], use=rest)
+        )
+        if claim in self.open:
+            self.open[claim] = rest
+            assert self.state.holdings[claim].init_ids == ("a", "b")
 
     @rule(pod=st.sampled_from(PODS))
     def forget(self, pod: str) -> None:
@@ -98,6 +115,15 @@ class Slots(RuleBasedStateMachine):
         """Σ of what is granted and not closed is within each card."""
         for uuid, use in self.state.used().items():
             assert use.peak(CARDS[uuid]) == CARDS[uuid], (uuid, use)
+
+    @invariant()
+    def what_is_used_is_what_was_granted_and_has_not_ended(self) -> None:
+        """Card by card as a plain dictionary of claims says."""
+        total: dict[str, Use] = {}
+        for uses in self.open.values():
+            for uuid, use in uses.items():
+                total[uuid] = total.get(uuid, Use()) + use
+        assert self.state.used() == total
 
     @invariant()
     def a_slot_belongs_to_one_pod(self) -> None:
