@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "cuda_memory.h"
@@ -14,6 +15,7 @@
 
 struct physical {
     int card, fd;
+    int share; /* of the machine's, when others may have it open; -1: our own */
     unsigned handles, mappings;
     size_t bytes;
 };
@@ -32,7 +34,11 @@ static pthread_mutex_t mapping_lock = PTHREAD_MUTEX_INITIALIZER;
 static void free_if_unused(struct physical *p)
 {
     if (!p->handles && !p->mappings) {
-        state_give(cuda_session()->machine, p->card, p->bytes, 0);
+        if (p->share < 0) {
+            state_give(cuda_session()->machine, p->card, p->bytes, 0);
+        } else {
+            state_share_close(cuda_session()->machine, p->share);
+        }
         close(p->fd);
         free(p);
     }
@@ -76,7 +82,46 @@ CUDA_API CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t bytes, c
         free(p);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    *p = (struct physical){.card = card, .fd = fd, .handles = 1, .bytes = bytes};
+    *p = (struct physical){.card = card, .fd = fd, .share = -1, .handles = 1, .bytes = bytes};
+    *out = (uintptr_t)p;
+    return CUDA_SUCCESS;
+}
+
+enum { POSIX_FILE_DESCRIPTOR = 1 };
+
+CUDA_API CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle handle, int type, unsigned long long flags)
+{
+    struct physical *p = (struct physical *)(uintptr_t)handle;
+    struct stat is;
+    if (!out || !p || type != POSIX_FILE_DESCRIPTOR || flags) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    pthread_mutex_lock(&mapping_lock);
+    if (p->share < 0 && fstat(p->fd, &is) == 0) {
+        p->share = state_share_make(cuda_session()->machine, p->card, p->bytes, is.st_ino);
+    }
+    *(int *)out = p->share < 0 ? -1 : dup(p->fd);
+    pthread_mutex_unlock(&mapping_lock);
+    return *(int *)out < 0 ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+}
+
+/* Unlike a real one, this memory is gone when its file alone is left. */
+CUDA_API CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *out, void *what, int type)
+{
+    const struct cuda_session *s = cuda_session();
+    int fd = (int)(intptr_t)what, copy;
+    struct stat is;
+    if (!s || !out || type != POSIX_FILE_DESCRIPTOR || fstat(fd, &is)) {
+        return s ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_NOT_INITIALIZED;
+    }
+    int share = state_share_open(s->machine, is.st_ino, 0, 0);
+    struct physical *p = share >= 0 ? calloc(1, sizeof *p) : NULL;
+    if (!p || (copy = dup(fd)) < 0) {
+        free(p);
+        return share < 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *p = (struct physical){.card = state_open(s->machine)->shares[share].card, .fd = copy, .share = share, .handles = 1,
+                           .bytes = (size_t)is.st_size};
     *out = (uintptr_t)p;
     return CUDA_SUCCESS;
 }

@@ -14,6 +14,7 @@ struct allocation {
     size_t charged; /* of the card: all of it, or nothing of lazy managed memory */
     struct CUmemPoolHandle_st *pool; /* NULL: straight from the card */
     struct CUctx_st *context; /* NULL: shown for somebody else */
+    int share;                /* of the machine's, plus one; 0: our own */
 };
 
 static struct allocation *list;
@@ -74,7 +75,9 @@ static void unmap_and_give(const struct machine *m, struct allocation a)
     if (a.start) {
         munmap((void *)a.start, mapping_of(a.rounded));
     }
-    if (a.pool) {
+    if (a.share) {
+        state_share_close(m, a.share - 1);
+    } else if (a.pool) {
         cuda_pool_give(a.pool, a.charged);
     } else {
         state_give(m, a.context->card, a.charged, 0);
@@ -133,6 +136,34 @@ CUresult cuda_memory_take_pooled(struct CUctx_st *context, struct CUmemPoolHandl
 CUresult cuda_memory_take_lazy(struct CUctx_st *context, size_t bytes, CUdeviceptr *out)
 {
     return bytes ? place(context, NULL, bytes, 0, out) : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuda_memory_share(CUdeviceptr address, int *number)
+{
+    CUresult result = CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&list_lock);
+    size_t at = above((uintptr_t)address);
+    struct allocation *a = at > 0 ? &list[at - 1] : NULL;
+    if (a && a->context && !a->pool && (uintptr_t)address - a->start < a->bytes) {
+        if (!a->share) {
+            a->share = 1 + state_share_make(cuda_session()->machine, a->context->card, a->charged, 0);
+        }
+        *number = a->share - 1;
+        result = a->share ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    pthread_mutex_unlock(&list_lock);
+    return result;
+}
+
+CUresult cuda_memory_open_share(struct CUctx_st *context, int number, size_t bytes, CUdeviceptr *out)
+{
+    CUresult result = place(context, NULL, bytes, 0, out);
+    if (result == CUDA_SUCCESS) {
+        pthread_mutex_lock(&list_lock);
+        list[above((uintptr_t)*out) - 1].share = number + 1;
+        pthread_mutex_unlock(&list_lock);
+    }
+    return result;
 }
 
 CUresult cuda_memory_give(CUdeviceptr address)

@@ -173,6 +173,17 @@ static void unlock(void)
     pthread_mutex_unlock(&here.mutex);
 }
 
+/* A share that no living process has open is gone. */
+static void drop_unused(struct state *s, int number)
+{
+    for (uint32_t i = 0; s->shares[number].bytes && i < s->process_high; i++) {
+        if (s->processes[i].pid && s->processes[i].shares[number]) {
+            return;
+        }
+    }
+    s->shares[number].bytes = 0;
+}
+
 static void bury(struct state *s)
 {
     uint32_t space = own_space();
@@ -181,6 +192,9 @@ static void bury(struct state *s)
         if (p->pid && p != here.mine && !is_alive(s, p, space)) {
             p->pid = 0; /* a record without a pid is free, whatever else it says */
         }
+    }
+    for (int i = 0; i < STATE_MAX_SHARES; i++) {
+        drop_unused(s, i);
     }
 }
 
@@ -242,7 +256,61 @@ static uint64_t sum(const struct state *s, int card)
     for (uint32_t i = 0; i < s->process_high; i++) {
         total += s->processes[i].pid ? s->processes[i].used[card] : 0;
     }
+    for (int i = 0; i < STATE_MAX_SHARES; i++) {
+        total += s->shares[i].card == card ? s->shares[i].bytes : 0;
+    }
     return total;
+}
+
+int state_share_make(const struct machine *m, int card, uint64_t bytes, uint64_t inode)
+{
+    struct state *s = lock(m);
+    struct state_process *mine = s ? my_record(s) : NULL;
+    int number = -1;
+    for (int i = 0; mine && number < 0 && i < STATE_MAX_SHARES; i++) {
+        number = s->shares[i].bytes ? -1 : i;
+    }
+    if (number >= 0) {
+        struct state_share *share = &s->shares[number];
+        *share = (struct state_share){.bytes = bytes, .inode = inode, .card = card, .turn = share->turn + 1};
+        mine->used[card] -= bytes;
+        mine->shares[number] = 1;
+    }
+    if (s) {
+        unlock();
+    }
+    return number;
+}
+
+int state_share_open(const struct machine *m, uint64_t inode, int number, uint32_t turn)
+{
+    struct state *s = lock(m);
+    struct state_process *mine = s ? my_record(s) : NULL;
+    int found = -1;
+    for (int i = 0; mine && found < 0 && i < STATE_MAX_SHARES; i++) {
+        const struct state_share *share = &s->shares[i];
+        found = share->bytes && (inode ? share->inode == inode : i == number && share->turn == turn) ? i : -1;
+    }
+    if (found >= 0) {
+        mine->shares[found]++;
+    }
+    if (s) {
+        unlock();
+    }
+    return found;
+}
+
+void state_share_close(const struct machine *m, int number)
+{
+    struct state *s = lock(m);
+    struct state_process *mine = s ? my_record(s) : NULL;
+    if (mine && mine->shares[number]) {
+        mine->shares[number]--;
+        drop_unused(s, number);
+    }
+    if (s) {
+        unlock();
+    }
 }
 
 enum state_result state_take(const struct machine *m, int card, uint64_t bytes, int contexts)

@@ -16,6 +16,15 @@
 
 #define STATE_MAX_PROCESSES 4096
 #define STATE_MAX_EVENTS 256
+#define STATE_MAX_SHARES 256
+
+/* Memory that several processes have open: held by whoever refers to it, not by one of them. */
+struct state_share {
+    uint64_t bytes; /* 0: a free record */
+    uint64_t inode; /* of the file it is known by; 0: by its number */
+    int32_t card;
+    uint32_t turn; /* tells it from its predecessors in this record */
+};
 
 struct state_card {
     uint64_t peak_bytes;  /* most ever held at once by living processes */
@@ -34,6 +43,7 @@ struct state_process {
     uint64_t start_time;
     uint64_t image; /* changes with exec */
     uint64_t host_bytes; /* page-locked */
+    uint8_t shares[STATE_MAX_SHARES]; /* how often it has each open */
     uint64_t used[MACHINE_MAX_CARDS];
     uint32_t contexts[MACHINE_MAX_CARDS];
 };
@@ -50,6 +60,7 @@ struct state {
     uint32_t event_count; /* ever; also a futex. Event n lies at n % STATE_MAX_EVENTS */
     struct state_event events[STATE_MAX_EVENTS];
     struct state_card cards[MACHINE_MAX_CARDS];
+    struct state_share shares[STATE_MAX_SHARES];
     struct state_process processes[STATE_MAX_PROCESSES];
 };
 
@@ -63,6 +74,13 @@ enum state_result state_take(const struct machine *m, int card, uint64_t bytes, 
 
 /* Give bytes and contexts back. */
 void state_give(const struct machine *m, int card, uint64_t bytes, int contexts);
+
+/* Make a share of `bytes` that the calling process holds of a card. Its number, or -1. */
+int state_share_make(const struct machine *m, int card, uint64_t bytes, uint64_t inode);
+
+/* The share with this inode (or, for inode 0, this number and turn), opened once more; -1 when there is none. */
+int state_share_open(const struct machine *m, uint64_t inode, int number, uint32_t turn);
+void state_share_close(const struct machine *m, int number);
 
 /* Page-lock host memory for the calling process, or let it go. */
 enum state_result state_lock_host(const struct machine *m, uint64_t bytes);

@@ -82,6 +82,7 @@ struct vgpu_page {
 #define VGPU_REGION_MAGIC UINT64_C(0x4e47455255504756) /* the bytes "VGPUREGN" */
 #define VGPU_REGION_SLOTS 1024u
 #define VGPU_REGION_BYTES 2113536u
+#define VGPU_EXPORTED_UNIT 4194304u
 #define VGPU_MANAGED_UNIT 65536u /* bytes */
 
 /* One card of the container: which column of every slot is its own. `key` is the 64-bit FNV-1a hash of the
@@ -117,12 +118,14 @@ struct vgpu_region_slot {
     uint32_t host_pid;        /* written by the agent; 0: not known */
     uint64_t registered_ns;   /* CLOCK_MONOTONIC */
     uint64_t host_used;       /* bytes of page-locked memory of the host */
-    uint8_t reserved_header[72];
+    uint32_t imports;         /* memory of other processes that this one has open */
+    uint8_t reserved_header[68];
     uint64_t used[VGPU_MAX_DEVICES];     /* bytes charged, by column */
     uint64_t peak[VGPU_MAX_DEVICES];     /* highest value of used */
     uint64_t overhead[VGPU_MAX_DEVICES]; /* of used: contexts, modules and the like */
     uint32_t managed[VGPU_MAX_DEVICES];  /* beside used: managed memory of an oversubscribed card, in units of 64 KiB */
-    uint8_t reserved[128];
+    uint16_t exported[VGPU_MAX_DEVICES]; /* of used: what others may have open, in units of 4 MiB. Its process being
+                                          * dead, it is charged for as long as anybody has anything open. */
 };
 
 enum vgpu_region_state {
@@ -194,12 +197,13 @@ VGPU_AT(vgpu_region_slot, pid, 32);
 VGPU_AT(vgpu_region_slot, host_pid, 36);
 VGPU_AT(vgpu_region_slot, registered_ns, 40);
 VGPU_AT(vgpu_region_slot, host_used, 48);
-VGPU_AT(vgpu_region_slot, reserved_header, 56);
+VGPU_AT(vgpu_region_slot, imports, 56);
+VGPU_AT(vgpu_region_slot, reserved_header, 60);
 VGPU_AT(vgpu_region_slot, used, 128);
 VGPU_AT(vgpu_region_slot, peak, 640);
 VGPU_AT(vgpu_region_slot, overhead, 1152);
 VGPU_AT(vgpu_region_slot, managed, 1664);
-VGPU_AT(vgpu_region_slot, reserved, 1920);
+VGPU_AT(vgpu_region_slot, exported, 1920);
 VGPU_SIZE(vgpu_region_slot, 2048);
 
 VGPU_AT(vgpu_region, magic, 0);

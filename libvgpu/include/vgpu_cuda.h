@@ -83,6 +83,10 @@ typedef struct {
     unsigned char flags[8];
 } CUmemAllocationProp;
 
+typedef struct {
+    char reserved[64];
+} CUipcMemHandle;
+
 typedef struct CUarray_st *CUarray;
 typedef struct CUmipmappedArray_st *CUmipmappedArray;
 typedef struct {

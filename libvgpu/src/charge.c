@@ -1,6 +1,7 @@
 #include "charge.h"
 
 #include "cards.h"
+#include "exports.h"
 #include "ledger.h"
 #include "authority.h"
 #include "overhead.h"
@@ -37,7 +38,7 @@ CUresult vgpu_charge_begin(struct vgpu_charge *charge, const struct vgpu_cuda *c
     charge->column = card->column;
     charge->bytes = vgpu_charge_rounded(bytes);
     if (!take(charge, charge->bytes, card->uuid) &&
-        !(vgpu_pools_squeeze(p, cuda) && take(charge, charge->bytes, card->uuid))) {
+        !((vgpu_exports_settle(p) | vgpu_pools_squeeze(p, cuda)) && take(charge, charge->bytes, card->uuid))) {
         if (vgpu_budget(p, card->uuid, ordinal).total == VGPU_UNLIMITED) {
             vgpu_ledger_denied(p->region, (unsigned)card->column); /* else there may be room beside the card */
         }
@@ -129,10 +130,20 @@ CUresult vgpu_charge_managed(struct vgpu_process *p, const struct vgpu_cuda *cud
 
 void vgpu_charge_drop(struct vgpu_process *p, const struct vgpu_object *object)
 {
-    if (object->kind == VGPU_KIND_MANAGED) {
-        vgpu_ledger_release_managed(vgpu_process_slot(p), (unsigned)object->column, object->bytes);
-    } else {
-        vgpu_ledger_release(vgpu_process_slot(p), (unsigned)object->column, object->bytes);
+    struct vgpu_region_slot *slot = vgpu_process_slot(p);
+    switch (object->kind) {
+    case VGPU_KIND_MANAGED:
+        vgpu_ledger_release_managed(slot, (unsigned)object->column, object->bytes);
+        break;
+    case VGPU_KIND_EXPORT: /* given back together with the memory itself; here only when others may have it open */
+        vgpu_ledger_add(slot, (unsigned)object->column, object->bytes);
+        vgpu_export_freed(p, object->column, object->bytes);
+        break;
+    case VGPU_KIND_IMPORT:
+        vgpu_import(p, -1);
+        break;
+    default:
+        vgpu_ledger_release(slot, (unsigned)object->column, object->bytes);
     }
 }
 
@@ -198,7 +209,17 @@ CUresult vgpu_charge_free(struct vgpu_process *p, const struct vgpu_cuda *cuda, 
         }
         return unknown;
     }
+    struct vgpu_object exported;
+    int was_exported = object.kind == VGPU_KIND_MEMORY && atomic_load_explicit(&p->exports_known, memory_order_relaxed) &&
+                       vgpu_charge_forget(p, VGPU_KIND_EXPORT, address, &exported);
     CUresult result = call(argument, address);
+    if (was_exported && result == CUDA_SUCCESS) {
+        vgpu_export_freed(p, object.column, object.bytes);
+        return result;
+    }
+    if (was_exported && vgpu_objects_add(&p->objects, exported)) {
+        vgpu_world->log("vgpu: no memory to remember an export\n");
+    }
     if (object.kind == VGPU_KIND_POOLED && result == CUDA_SUCCESS) {
         vgpu_pool_freed(p, cuda, (struct vgpu_pool *)(uintptr_t)object.context);
     } else {

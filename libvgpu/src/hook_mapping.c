@@ -2,13 +2,14 @@
  *
  * The driver frees such memory when its handles are released and all its mappings are gone, so both are counted. One
  * lock goes round the driver's calls that end or add a reference: a handle that was released may at once become the
- * handle of another thread's memory, which must not be told apart by luck. Handles that came from elsewhere (imports,
- * multicast objects) are unknown here: who exported them pays.
+ * handle of another thread's memory, which must not be told apart by luck. What was imported is counted, not charged:
+ * who exported it pays (exports.h). Multicast objects are unknown here.
  */
 #include <stdlib.h>
 
 #include "cards.h"
 #include "charge.h"
+#include "exports.h"
 #include "ledger.h"
 
 /* No mapping begins or ends inside a page of this size. */
@@ -18,14 +19,24 @@ struct vgpu_backing {
     uint64_t references; /* handles to be released, mappings, bindings */
     uint64_t bytes;
     int column;
+    int is_exported; /* others may have it open */
+    int is_imported; /* another process's */
 };
 
 static void let_go(struct vgpu_process *p, struct vgpu_backing *backing)
 {
-    if (--backing->references == 0) {
-        vgpu_ledger_release(vgpu_process_slot(p), (unsigned)backing->column, backing->bytes);
-        free(backing);
+    if (--backing->references) {
+        return;
     }
+    if (backing->is_imported) {
+        vgpu_import(p, -1);
+        vgpu_exports_settle(p);
+    } else if (backing->is_exported) {
+        vgpu_export_freed(p, backing->column, backing->bytes);
+    } else {
+        vgpu_ledger_release(vgpu_process_slot(p), (unsigned)backing->column, backing->bytes);
+    }
+    free(backing);
 }
 
 static struct vgpu_backing *backing_of(const struct vgpu_object *object)
@@ -86,6 +97,59 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t bytes, const CUme
     }
     vgpu_ledger_release(charge.slot, (unsigned)charge.column, charge.bytes);
     free(backing);
+    return result;
+}
+
+CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle handle, int type, unsigned long long flags)
+{
+    const struct vgpu_cuda *cuda = vgpu_world->cuda();
+    struct vgpu_process *p = vgpu_process();
+    struct vgpu_object object;
+    if (!cuda || !cuda->cuMemExportToShareableHandle) {
+        return CUDA_ERROR_NOT_INITIALIZED;
+    }
+    if (!p) {
+        return cuda->cuMemExportToShareableHandle(out, handle, type, flags);
+    }
+    vgpu_lock_take(&p->mappings);
+    CUresult result = cuda->cuMemExportToShareableHandle(out, handle, type, flags);
+    if (result == CUDA_SUCCESS && vgpu_objects_find(&p->objects, VGPU_KIND_HANDLE, handle, &object)) {
+        struct vgpu_backing *backing = backing_of(&object);
+        if (!backing->is_exported && !backing->is_imported) {
+            backing->is_exported = 1;
+            vgpu_export(p, backing->column, backing->bytes);
+        }
+    }
+    vgpu_lock_drop(&p->mappings);
+    return result;
+}
+
+CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *out, void *what, int type)
+{
+    const struct vgpu_cuda *cuda = vgpu_world->cuda();
+    struct vgpu_process *p = vgpu_process();
+    struct vgpu_object known;
+    if (!cuda || !cuda->cuMemImportFromShareableHandle) {
+        return CUDA_ERROR_NOT_INITIALIZED;
+    }
+    struct vgpu_backing *backing = p && out ? malloc(sizeof *backing) : NULL;
+    if (!backing) {
+        return p && out ? CUDA_ERROR_OUT_OF_MEMORY : cuda->cuMemImportFromShareableHandle(out, what, type);
+    }
+    *backing = (struct vgpu_backing){.is_imported = 1, .references = 1};
+    vgpu_lock_take(&p->mappings);
+    vgpu_import(p, 1); /* before it is open */
+    CUresult result = cuda->cuMemImportFromShareableHandle(out, what, type);
+    if (result == CUDA_SUCCESS) {
+        /* Our own memory may come back under its old handle. */
+        struct vgpu_backing *its = vgpu_objects_find(&p->objects, VGPU_KIND_HANDLE, *out, &known) ? backing_of(&known) : backing;
+        if (add_handle(p, *out, its)) {
+            cuda->cuMemRelease(*out);
+            result = CUDA_ERROR_OUT_OF_MEMORY;
+        }
+    }
+    let_go(p, backing); /* unless a handle refers to it by now */
+    vgpu_lock_drop(&p->mappings);
     return result;
 }
 

@@ -1,5 +1,6 @@
 /* hook_view.c - what CUDA says about memory: the slice. */
 #include "cards.h"
+#include "exports.h"
 #include "overhead.h"
 #include "pools.h"
 #include "view.h"
@@ -20,6 +21,7 @@ static CUresult memory_info(const struct vgpu_cuda *cuda, size_t *free_bytes, si
     }
     vgpu_pools_settle(p, cuda);
     vgpu_overhead_look(p, cuda);
+    vgpu_exports_settle(p);
     CUresult result = cuda->cuMemGetInfo_v2(&real_free, &real_total);
     if (result != CUDA_SUCCESS) {
         return result;

@@ -5,6 +5,7 @@
 /* The region is plain integers in the ABI; every access to a word that others touch goes through these. */
 typedef _Atomic uint64_t word;
 typedef _Atomic uint32_t halfword;
+typedef _Atomic uint16_t quarterword;
 
 static uint32_t high_of(const struct vgpu_region *region)
 {
@@ -43,16 +44,75 @@ static void empty(struct vgpu_region_slot *slot)
         atomic_store((word *)&slot->peak[i], 0);
         atomic_store((word *)&slot->overhead[i], 0);
         atomic_store((halfword *)&slot->managed[i], 0);
+        atomic_store((quarterword *)&slot->exported[i], 0);
     }
     atomic_store((word *)&slot->host_used, 0);
+    atomic_store((halfword *)&slot->imports, 0);
     atomic_store((halfword *)&slot->host_pid, 0);
 }
 
-int vgpu_ledger_reap(struct vgpu_region *region, const struct vgpu_identity *self)
+uint32_t vgpu_ledger_imports(const struct vgpu_region *region)
+{
+    uint32_t sum = 0, high = high_of(region);
+    for (uint32_t i = 0; i < high; i++) {
+        uint32_t open = atomic_load((const halfword *)&region->slots[i].imports);
+        sum = sum > UINT32_MAX - open ? UINT32_MAX : sum + open;
+    }
+    return sum;
+}
+
+void vgpu_ledger_import(struct vgpu_region_slot *mine, int change)
+{
+    atomic_fetch_add((halfword *)&mine->imports, (uint32_t)change);
+}
+
+static uint16_t units_of(uint64_t bytes)
+{
+    uint64_t units = bytes / VGPU_EXPORTED_UNIT + (bytes % VGPU_EXPORTED_UNIT != 0);
+    return units > UINT16_MAX ? UINT16_MAX : (uint16_t)units;
+}
+
+void vgpu_ledger_export(struct vgpu_region_slot *mine, unsigned column, uint64_t bytes)
+{
+    quarterword *at = (quarterword *)&mine->exported[column];
+    uint16_t seen = atomic_load(at), units = units_of(bytes), to;
+    do {
+        to = seen > UINT16_MAX - units ? UINT16_MAX : (uint16_t)(seen + units);
+    } while (!atomic_compare_exchange_weak(at, &seen, to));
+}
+
+void vgpu_ledger_unexport(struct vgpu_region_slot *mine, unsigned column, uint64_t bytes)
+{
+    quarterword *at = (quarterword *)&mine->exported[column];
+    uint16_t seen = atomic_load(at), units = units_of(bytes), to;
+    do {
+        to = seen > units ? (uint16_t)(seen - units) : 0;
+    } while (!atomic_compare_exchange_weak(at, &seen, to));
+}
+
+/* Only for the process that holds the right to this slot of a dead one: leave only what was exported. 1 when anything is. */
+static int strip(struct vgpu_region_slot *slot)
+{
+    int left = 0;
+    atomic_store((halfword *)&slot->imports, 0);
+    atomic_store((word *)&slot->host_used, 0);
+    for (unsigned i = 0; i < VGPU_MAX_DEVICES; i++) {
+        uint64_t exported = (uint64_t)atomic_load((quarterword *)&slot->exported[i]) * VGPU_EXPORTED_UNIT;
+        uint64_t used = atomic_load((word *)&slot->used[i]);
+        atomic_store((word *)&slot->used[i], used < exported ? used : exported);
+        atomic_store((word *)&slot->overhead[i], 0);
+        atomic_store((halfword *)&slot->managed[i], 0);
+        left |= exported && used;
+    }
+    return left;
+}
+
+static int reap_once(struct vgpu_region *region, const struct vgpu_identity *self, int *kept)
 {
     uint64_t me = vgpu_owner_word(self);
     uint32_t high = high_of(region);
     int count = 0;
+    *kept = 0;
     for (uint32_t i = 0; i < high; i++) {
         struct vgpu_region_slot *slot = &region->slots[i];
         uint64_t owner = atomic_load((word *)&slot->owner);
@@ -61,13 +121,26 @@ int vgpu_ledger_reap(struct vgpu_region *region, const struct vgpu_identity *sel
             continue;
         }
         /* A reaper that died half-way is itself a dead owner: the next one starts over. */
-        if (atomic_compare_exchange_strong((word *)&slot->owner, &owner, me | VGPU_OWNER_REAPING)) {
+        if (!atomic_compare_exchange_strong((word *)&slot->owner, &owner, me | VGPU_OWNER_REAPING)) {
+            continue;
+        }
+        if (strip(slot) && vgpu_ledger_imports(region)) {
+            atomic_store((word *)&slot->owner, who);
+            *kept = 1;
+        } else {
             empty(slot);
             atomic_store((word *)&slot->owner, 0);
-            count++;
         }
+        count++;
     }
     return count;
+}
+
+int vgpu_ledger_reap(struct vgpu_region *region, const struct vgpu_identity *self)
+{
+    int kept, count = reap_once(region, self, &kept);
+    /* Who had it open may have been dead too, and found only afterwards. */
+    return kept && !vgpu_ledger_imports(region) ? count + reap_once(region, self, &kept) : count;
 }
 
 static struct vgpu_region_slot *claim(struct vgpu_region *region, uint64_t me)

@@ -57,7 +57,16 @@ void vgpu_ledger_release(struct vgpu_region_slot *mine, unsigned column, uint64_
 /* Bytes of a column that all slots hold, saturating. */
 uint64_t vgpu_ledger_used(const struct vgpu_region *region, unsigned column);
 
-/* Empty the slots of processes that are dead. Returns how many. */
+/* What processes have open of each other's memory: how much in all slots, and one more or one less in ours. */
+uint32_t vgpu_ledger_imports(const struct vgpu_region *region);
+void vgpu_ledger_import(struct vgpu_region_slot *mine, int change);
+
+/* Bytes that are charged to us and may be opened by others from now on, or no longer are. */
+void vgpu_ledger_export(struct vgpu_region_slot *mine, unsigned column, uint64_t bytes);
+void vgpu_ledger_unexport(struct vgpu_region_slot *mine, unsigned column, uint64_t bytes);
+
+/* Empty the slots of processes that are dead. Returns how many. What one had exported stays charged as long as anybody
+ * has anything open: who has what is not known here. */
 int vgpu_ledger_reap(struct vgpu_region *region, const struct vgpu_identity *self);
 
 #endif

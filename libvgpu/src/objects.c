@@ -129,7 +129,8 @@ void vgpu_objects_drop_context(struct vgpu_objects *objects, const void *context
         for (size_t i = 0; i < stripe->room;) {
             struct vgpu_object o = stripe->places[i];
             int belongs = o.kind == VGPU_KIND_MEMORY || o.kind == VGPU_KIND_ARRAY || o.kind == VGPU_KIND_MIPMAP ||
-                          o.kind == VGPU_KIND_HOST || o.kind == VGPU_KIND_MANAGED;
+                          o.kind == VGPU_KIND_HOST || o.kind == VGPU_KIND_MANAGED || o.kind == VGPU_KIND_EXPORT ||
+                          o.kind == VGPU_KIND_IMPORT;
             if (belongs && o.context == context && o.serial <= until) {
                 released(argument, &o);
                 erase(stripe, i); /* may pull another one into this place: look at it again */

@@ -22,6 +22,8 @@ enum vgpu_kind {
     VGPU_KIND_GRAPH = 10,  /* handle of an instantiated graph that takes memory; `context` is its struct vgpu_graph */
     VGPU_KIND_HOST = 11,   /* address of page-locked memory of the host */
     VGPU_KIND_MANAGED = 12, /* address of managed memory beside an oversubscribed card */
+    VGPU_KIND_EXPORT = 13, /* address of memory that others may have open; otherwise like the memory itself */
+    VGPU_KIND_IMPORT = 14, /* address of another process's memory that we have open */
     VGPU_KIND_POOLED = 7, /* address of an allocation from a pool; `context` is its struct vgpu_pool */
 };
 
@@ -62,7 +64,7 @@ int vgpu_objects_find(struct vgpu_objects *objects, enum vgpu_kind kind, uint64_
 /* Serial of the youngest object so far. */
 uint64_t vgpu_objects_now(struct vgpu_objects *objects);
 
-/* Forget all memory, arrays and page-locked memory of a context that was born no later than `until`, telling `released` about each. */
+/* Forget all memory, arrays, exports, imports and page-locked memory of a context that was born no later than `until`, telling `released` about each. */
 void vgpu_objects_drop_context(struct vgpu_objects *objects, const void *context, uint64_t until,
                                void (*released)(void *argument, const struct vgpu_object *), void *argument);
 

@@ -47,7 +47,10 @@ struct vgpu_process {
     _Atomic uint32_t pools_in_use;   /* 0: no pool is charged for anything */
     _Atomic uint32_t graphs_known;   /* 1: some graph was seen that takes memory (graphs.h) */
     _Atomic uint64_t graph_trims;    /* how often memory of graphs was made to be given back */
-    struct vgpu_lock mappings; /* of handles, mappings and what they refer to (hook_mapping.c) */
+    _Atomic uint64_t orphans[VGPU_MAX_DEVICES]; /* by column: exported, freed and still charged (exports.h) */
+    _Atomic uint32_t has_orphans;
+    _Atomic uint32_t exports_known; /* 1: some linear memory was exported */
+    struct vgpu_lock mappings; /* of exports, and of handles, mappings and what they refer to (hook_mapping.c) */
     uint64_t env_limit[VGPU_MAX_DEVICES];
     uint64_t env_host_limit;
     struct vgpu_card cards[VGPU_MAX_DEVICES]; /* by CUDA ordinal */

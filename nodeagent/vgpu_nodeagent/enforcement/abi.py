@@ -77,4 +77,5 @@ SLOT_OVERHEAD_OFFSET = 1152
 SLOT_MANAGED_OFFSET = 1664
 SLOT_MANAGED = struct.Struct(f"<{MAX_DEVICES}I")
 MANAGED_UNIT = 65536
-SLOT_COUNTS_END = 1920  # used, peak, overhead and managed end here
+SLOT_IMPORTS_OFFSET = 56
+SLOT_COUNTS_END = 2048  # used, peak, overhead, managed and exported end here

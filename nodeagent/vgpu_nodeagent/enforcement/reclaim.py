@@ -112,6 +112,8 @@ def _empty(descriptor: int, slot: int) -> None:
     counts = bytes(abi.SLOT_COUNTS_END - abi.REGION_SLOT_USED_OFFSET)
     os.pwrite(descriptor, counts, start + abi.REGION_SLOT_USED_OFFSET)
     os.pwrite(descriptor, bytes(4), start + abi.SLOT_HOST_PID_OFFSET)
+    os.pwrite(descriptor, bytes(8), start + abi.SLOT_HOST_USED_OFFSET)
+    os.pwrite(descriptor, bytes(4), start + abi.SLOT_IMPORTS_OFFSET)
     os.pwrite(descriptor, abi.OWNER.pack(0), start)
 
 

@@ -1,0 +1,50 @@
+#include "exports.h"
+
+#include "ledger.h"
+
+void vgpu_export(struct vgpu_process *p, int column, uint64_t bytes)
+{
+    vgpu_ledger_export(vgpu_process_slot(p), (unsigned)column, bytes);
+}
+
+static void release(struct vgpu_process *p, int column, uint64_t bytes)
+{
+    struct vgpu_region_slot *slot = vgpu_process_slot(p);
+    vgpu_ledger_unexport(slot, (unsigned)column, bytes);
+    vgpu_ledger_release(slot, (unsigned)column, bytes);
+}
+
+void vgpu_export_freed(struct vgpu_process *p, int column, uint64_t bytes)
+{
+    if (!vgpu_ledger_imports(p->region)) {
+        release(p, column, bytes);
+        return;
+    }
+    atomic_fetch_add(&p->orphans[column], bytes);
+    atomic_store(&p->has_orphans, 1);
+}
+
+void vgpu_import(struct vgpu_process *p, int change)
+{
+    struct vgpu_region_slot *slot = vgpu_process_slot(p);
+    if (slot) {
+        vgpu_ledger_import(slot, change);
+    }
+}
+
+int vgpu_exports_settle(struct vgpu_process *p)
+{
+    int shrank = 0;
+    if (!atomic_load_explicit(&p->has_orphans, memory_order_relaxed) || vgpu_ledger_imports(p->region)) {
+        return 0;
+    }
+    atomic_store(&p->has_orphans, 0);
+    for (int i = 0; i < (int)VGPU_MAX_DEVICES; i++) {
+        uint64_t bytes = atomic_exchange(&p->orphans[i], 0);
+        if (bytes) {
+            release(p, i, bytes);
+            shrank = 1;
+        }
+    }
+    return shrank;
+}

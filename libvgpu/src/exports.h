@@ -1,0 +1,24 @@
+/* exports.h - memory that other processes may have open.
+ *
+ * Whoever made it pays. Exported memory that its maker frees may still be open elsewhere, and nobody can say where: it
+ * stays charged to its maker until no process of the container has anything open any more; so does what a dead process
+ * had exported (ledger.h). Opening is counted, not charged.
+ */
+#ifndef VGPU_EXPORTS_H
+#define VGPU_EXPORTS_H
+
+#include "process.h"
+
+/* `bytes` that are charged to us may be opened by others from now on. */
+void vgpu_export(struct vgpu_process *p, int column, uint64_t bytes);
+
+/* The driver was told to free them. */
+void vgpu_export_freed(struct vgpu_process *p, int column, uint64_t bytes);
+
+/* We opened something of another process, or closed it. */
+void vgpu_import(struct vgpu_process *p, int change);
+
+/* Give back what was exported and freed, if nobody has anything open. 1 when any charge shrank. */
+int vgpu_exports_settle(struct vgpu_process *p);
+
+#endif

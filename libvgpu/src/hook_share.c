@@ -1,0 +1,93 @@
+/* hook_share.c - memory that one process of a container opens of another's. Physical memory: hook_mapping.c. */
+#include "charge.h"
+#include "exports.h"
+
+CUresult cuIpcGetMemHandle(CUipcMemHandle *out, CUdeviceptr address)
+{
+    const struct vgpu_cuda *cuda = vgpu_world->cuda();
+    struct vgpu_process *p = vgpu_process();
+    struct vgpu_object memory, known;
+    CUdeviceptr start = address;
+    size_t bytes = 0;
+    if (!cuda || !cuda->cuIpcGetMemHandle) {
+        return CUDA_ERROR_NOT_INITIALIZED;
+    }
+    CUresult result = cuda->cuIpcGetMemHandle(out, address);
+    if (!p || result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (cuda->cuMemGetAddressRange_v2 && cuda->cuMemGetAddressRange_v2(&start, &bytes, address) != CUDA_SUCCESS) {
+        start = address;
+    }
+    vgpu_lock_take(&p->mappings);
+    if (vgpu_objects_find(&p->objects, VGPU_KIND_MEMORY, start, &memory) &&
+        !vgpu_objects_find(&p->objects, VGPU_KIND_EXPORT, start, &known)) {
+        known = memory;
+        known.kind = VGPU_KIND_EXPORT;
+        if (vgpu_objects_add(&p->objects, known) == 0) {
+            atomic_store(&p->exports_known, 1);
+            vgpu_export(p, memory.column, memory.bytes);
+        } else {
+            result = CUDA_ERROR_OUT_OF_MEMORY; /* a handle that the program will not use */
+        }
+    }
+    vgpu_lock_drop(&p->mappings);
+    return result;
+}
+
+/* Counted before, so that it is never open and not counted. */
+static CUresult open_it(CUresult (*real)(CUdeviceptr *, CUipcMemHandle, unsigned), CUdeviceptr *out, CUipcMemHandle handle,
+                        unsigned flags)
+{
+    struct vgpu_process *p = vgpu_process();
+    if (!p || !out) {
+        return real(out, handle, flags);
+    }
+    vgpu_import(p, 1);
+    CUresult result = real(out, handle, flags);
+    if (result == CUDA_SUCCESS) {
+        CUcontext context = NULL;
+        const struct vgpu_cuda *cuda = vgpu_world->cuda();
+        cuda->cuCtxGetCurrent(&context);
+        struct vgpu_object open = {.handle = *out, .context = context, .kind = VGPU_KIND_IMPORT};
+        if (vgpu_objects_add(&p->objects, open)) {
+            vgpu_world->log("vgpu: no memory to remember what was opened: it counts as open until the process ends\n");
+        }
+    } else {
+        vgpu_import(p, -1);
+    }
+    return result;
+}
+
+CUresult cuIpcOpenMemHandle(CUdeviceptr *out, CUipcMemHandle handle, unsigned flags)
+{
+    const struct vgpu_cuda *cuda = vgpu_world->cuda();
+    return cuda && cuda->cuIpcOpenMemHandle ? open_it(cuda->cuIpcOpenMemHandle, out, handle, flags)
+                                            : CUDA_ERROR_NOT_INITIALIZED;
+}
+
+CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *out, CUipcMemHandle handle, unsigned flags)
+{
+    const struct vgpu_cuda *cuda = vgpu_world->cuda();
+    return cuda && cuda->cuIpcOpenMemHandle_v2 ? open_it(cuda->cuIpcOpenMemHandle_v2, out, handle, flags)
+                                               : CUDA_ERROR_NOT_INITIALIZED;
+}
+
+CUresult cuIpcCloseMemHandle(CUdeviceptr address)
+{
+    const struct vgpu_cuda *cuda = vgpu_world->cuda();
+    struct vgpu_process *p = vgpu_process();
+    struct vgpu_object open;
+    if (!cuda || !cuda->cuIpcCloseMemHandle) {
+        return CUDA_ERROR_NOT_INITIALIZED;
+    }
+    int was_known = p && vgpu_objects_take(&p->objects, VGPU_KIND_IMPORT, address, &open);
+    CUresult result = cuda->cuIpcCloseMemHandle(address);
+    if (was_known && result == CUDA_SUCCESS) {
+        vgpu_import(p, -1);
+        vgpu_exports_settle(p);
+    } else if (was_known) {
+        vgpu_objects_add(&p->objects, open);
+    }
+    return result;
+}
