@@ -28,9 +28,7 @@ class Time:
 
     async def sleep(self, seconds: float) -> None:
         woken = asyncio.get_running_loop().create_future()
-        # With clocks far ahead the rest of a lease rounds to nothing, and time would stand still.
-        moment = self.now + max(1e-6, seconds)
-        heapq.heappush(self._timers, (moment, next(self._order), woken))
+        heapq.heappush(self._timers, (self.now + max(0.0, seconds), next(self._order), woken))
         await woken
 
     async def run(self, *, until: float, look: Callable[[], None]) -> None:
