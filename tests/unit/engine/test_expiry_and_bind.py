@@ -92,6 +92,20 @@ async def test_a_pod_that_may_have_been_bound_and_is_gone_keeps_its_cards_until_
     assert "allocation" in replica.api.claim(name)["status"]
 
 
+async def test_an_expired_reservation_stays_when_only_a_namesake_of_its_pod_is_found(
+    replica: Any,
+) -> None:
+    """The pod may have been bound and gone unseen; the one that has its name now is another."""
+    replica.card()
+    pod = replica.pod()
+    await replica.settle()
+    name = replica.claim_of(pod).metadata.name
+    replica.api.put(PODS, a_pod("pod-1", uid="another", resource_version=500).to_wire())
+    replica.time += NEVER_ASKED_S
+    await replica.settle()
+    assert "allocation" in replica.api.claim(name)["status"]
+
+
 async def test_an_expired_reservation_takes_the_finalizer_off_with_the_cards(
     replica: Any,
 ) -> None:

@@ -134,6 +134,21 @@ async def test_a_claim_of_the_pods_uid_name_that_it_owns_is_adopted(replica: Any
     assert [verb for verb, _ in replica.api.log if verb.startswith("create")] == []
 
 
+async def test_a_claim_that_a_namesake_pod_owns_is_not_this_pods(replica: Any) -> None:
+    """UIDs that begin alike give one claim name; whose it is the whole UID says."""
+    replica.card()
+    uids = [f"0f5a3c1e-1111-4222-8333-44445555666{number}" for number in range(2)]
+    former, pod = (a_pod(uid=uid, containers=[a_container(limits=GPU)]) for uid in uids)
+    name = pod_claim_name(pod.metadata.name, pod.metadata.uid)
+    assert name == pod_claim_name(former.metadata.name, former.metadata.uid)
+    owner = {"kind": "Pod", "name": former.metadata.name, "uid": former.metadata.uid}
+    requests = [a_request(name="main", memory="8Gi")]
+    replica.claim(a_claim(name, requests=requests, metadata={"owner_references": [owner]}))
+    refusal = replica.engine.scheduler.reserve(see(replica, pod))
+    assert isinstance(refusal, Refusal)
+    assert refusal.reason is Reason.CLAIM_NOT_OWNED
+
+
 async def test_a_claim_of_the_pods_name_that_is_anothers_is_refused_and_left_alone(
     replica: Any,
 ) -> None:

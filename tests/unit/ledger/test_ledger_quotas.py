@@ -149,3 +149,12 @@ def test_a_quota_made_anew_counts_though_its_version_is_an_old_one():
     ledger.remove_quota("default", "quota")
     ledger.apply_quota(a_quota(version=3, gpumem=5000))
     assert ledger.budget("default") == Budget(5000)
+
+
+def test_an_init_container_takes_of_a_quota_what_exceeds_the_app_containers():
+    ledger = a_ledger(a_quota(gpumem=8000))
+    init = a_request(name="prepare", phase="Init", memory="7000Mi", selector={"uuids": ["GPU-0"]})
+    main = a_request(name="main", memory="8000Mi", selector={"uuids": ["GPU-0"]})
+    budget = ledger.budget("default")
+    assert not place(ledger.columns, an_ask(init, main), budget=budget).refused
+    assert place(ledger.columns, an_ask(init, main), budget=Budget(7999)).refused
