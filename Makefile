@@ -22,7 +22,7 @@ JOBS ?= 1
 
 SETUP := $(VENV)/.ready
 
-.PHONY: help setup demo test chaos e2e bench bench-placement bench-libvgpu gpu-check bench-openb lint fmt crds proto lock mutate native control-plane ci clean
+.PHONY: help setup demo test chaos cluster cluster-down e2e bench bench-placement bench-libvgpu gpu-check bench-openb lint fmt crds proto lock mutate native control-plane ci clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,8 +55,17 @@ chaos: setup $(if $(filter real,$(CLUSTER)),control-plane)  ## fault campaigns: 
 control-plane: $(SETUP)  ## build a real Kubernetes control plane into the cache (once)
 	@bash tests/cluster/build.sh
 
-e2e:  ## the seeds' examples on a real Kubernetes node
-	@echo "make e2e: nothing to run yet; the real node arrives with the real-Kubernetes test bed" >&2; exit 2
+cluster: $(SETUP)  ## a real Kubernetes node with simulated cards in a sandbox (root; VGPU_NODE=its folder)
+	@bash tests/cluster/cluster.sh up
+	@echo "A Kubernetes with the project on it runs. kubectl in it:"
+	@echo "    bash tests/cluster/node.sh in kubectl get gpudevices"
+	@echo "Without a word, tests/cluster/node.sh lists what else it can do. It is gone with: make cluster-down"
+
+cluster-down:  ## end what make cluster started; nothing is left of it
+	@bash tests/cluster/cluster.sh down
+
+e2e: $(SETUP)  ## everything on a real Kubernetes node (root; KEEP=1 leaves it up)
+	@VGPU_TEST_CLUSTER=node $(if $(KEEP),KEEP=1) $(BIN)/pytest tests/e2e $(PYTEST_ARGS)
 
 bench: bench-placement bench-libvgpu  ## performance benches
 

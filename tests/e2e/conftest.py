@@ -1,0 +1,77 @@
+"""One real node for the whole run, with the project installed as its manifests do it.
+
+Not collected without VGPU_TEST_CLUSTER=node: it needs root and takes minutes. With VGPU_NODE set to
+the folder of a node that runs, that one is used and left as it is.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from real_node import AGENTS, SYSTEM, RealNode
+
+collect_ignore_glob = [] if os.environ.get("VGPU_TEST_CLUSTER") == "node" else ["test_*"]
+
+BUILD = Path(__file__).parents[2] / "build" / "e2e"
+_node: RealNode | None = None
+
+
+@pytest.fixture(scope="session")
+def node() -> Iterator[RealNode]:
+    global _node
+    if folder := os.environ.get("VGPU_NODE"):
+        _node = RealNode(Path(folder))
+        yield _node
+        return
+    BUILD.mkdir(parents=True, exist_ok=True)
+    _node = RealNode(BUILD / "node")
+    _node.remove()
+    try:
+        _node.install()
+        yield _node
+    finally:
+        if not os.environ.get("KEEP"):
+            _node.remove()
+
+
+@pytest.fixture
+def namespace(node: RealNode) -> Iterator[str]:
+    """A namespace of the test's own; its cards are free again when the test has ended."""
+    with node.namespace() as name:
+        yield name
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    report = yield
+    if report.failed and _node is not None:
+        _dump(_node, BUILD / item.name.replace("/", "_"))
+    return report
+
+
+def _dump(node: RealNode, folder: Path) -> None:
+    """Write down what there is to see on the node when a test fails."""
+    folder.mkdir(parents=True, exist_ok=True)
+    looks = {
+        "objects": ("get", "pods,vgpuclaims,gpudevices,nodes", "-A", "-o", "wide"),
+        "events": ("get", "events", "-A", "--sort-by=.lastTimestamp"),
+        "claims.yaml": ("get", "vgpuclaims", "-A", "-o", "yaml"),
+        "pods.yaml": ("get", "pods", "-A", "-o", "yaml"),
+    }
+    for pods, name in ((AGENTS, "nodeagent"), (SYSTEM, "operator"), (SYSTEM, "scheduler")):
+        label = f"app.kubernetes.io/component={name}"
+        logs = ("-n", pods, "logs", "-l", label, "--tail=-1", "--prefix", "--all-containers")
+        looks[f"{name}.log"] = logs
+        looks[f"{name}.previous.log"] = (*logs, "--previous")
+    for name, arguments in looks.items():
+        try:
+            done = node.attempt("kubectl", *arguments, limit_s=30)
+            (folder / name).write_text(done.stdout + done.stderr)
+        except (AssertionError, OSError, ValueError) as error:
+            (folder / name).write_text(f"{error}\n")
+    for log in (node.folder / "log").glob("k*.log"):
+        (folder / log.name).write_text(log.read_text(errors="replace")[-200_000:])

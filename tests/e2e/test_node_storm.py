@@ -1,0 +1,114 @@
+"""Many pods at once on a real node: each gets its own, and what waiting for it costs."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from real_node import Json, RealNode, a_pod, a_slice, until
+
+REPORT = Path(__file__).parents[2] / "build" / "bench" / "e2e.json"
+PODS = 30
+ROUNDS = 2
+MIB = 1 << 20
+
+pytestmark = pytest.mark.timeout(900)
+
+
+class Sightings:
+    """When each pod of a namespace was first seen bound, and when running; by kubectl's watch."""
+
+    def __init__(self, node: RealNode, namespace: str) -> None:
+        self.bound: dict[str, float] = {}
+        self.running: dict[str, float] = {}
+        started = "{.status.containerStatuses[0].state.running.startedAt}"
+        fields = "{.metadata.name} {.spec.nodeName}/" + started
+        self._watch = subprocess.Popen(
+            [
+                *(*node.prefix(), "kubectl", "-n", namespace, "get", "pods", "--watch"),
+                *("-o", f'jsonpath={fields}{{"\\n"}}'),
+            ],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._watch.stdout is not None
+        for line in self._watch.stdout:
+            now = time.monotonic()
+            name, _, state = line.strip().partition(" ")
+            node, _, started = state.partition("/")
+            if node:
+                self.bound.setdefault(name, now)
+            if started:
+                self.running.setdefault(name, now)
+
+    def close(self) -> None:
+        self._watch.kill()
+        self._watch.wait()
+        self._reader.join()
+
+    def seconds(self) -> list[float]:
+        """From bound to running, for each pod."""
+        return [self.running[name] - self.bound[name] for name in sorted(self.running)]
+
+
+def _together(node: RealNode, namespace: str, pods: list[Json]) -> list[float]:
+    seen = Sightings(node, namespace)
+    names = {pod["metadata"]["name"] for pod in pods}
+    try:
+        node.apply(*pods)
+        until(lambda: names <= seen.running.keys(), "all pods to run", limit_s=300)
+        return [seen.running[name] - seen.bound[name] for name in names]
+    finally:
+        seen.close()
+
+
+def test_thirty_pods_at_once_each_get_exactly_their_own_slice(
+    node: RealNode, namespace: str
+) -> None:
+    took: dict[str, list[float]] = {"plain": [], "sliced": []}
+    for turn in range(ROUNDS):
+        plain = [a_pod(f"plain-{turn}-{n}", namespace) for n in range(PODS)]
+        took["plain"] += _together(node, namespace, plain)
+        node.clear(namespace)
+        sliced = [
+            a_pod(f"sliced-{turn}-{n}", namespace, limits=a_slice(1000 + 10 * n))
+            for n in range(PODS)
+        ]
+        took["sliced"] += _together(node, namespace, sliced)
+        for n in range(PODS):
+            _has_its_own(node, namespace, f"sliced-{turn}-{n}", 1000 + 10 * n)
+        node.clear(namespace)
+    _report(took)
+
+
+def _has_its_own(node: RealNode, namespace: str, pod: str, memory_mib: int) -> None:
+    claims = node.get("vgpuclaims", namespace=namespace)["items"]
+    (claim,) = (c for c in claims if c["status"]["reservedFor"]["podName"] == pod)
+    (device,) = claim["status"]["allocation"]["devices"]
+    (card,) = json.loads(node.shell(namespace, pod, "vgpu-probe", "info"))["devices"]
+    assert (card["uuid"], card["cuda_total"]) == (device["uuid"], memory_mib * MIB), pod
+
+
+def _report(took: dict[str, list[float]]) -> None:
+    medians = {what: statistics.median(times) for what, times in took.items()}
+    report = {
+        "pods_at_once": PODS,
+        "rounds": ROUNDS,
+        "bound_to_running_s": {
+            what: {"median": medians[what], "max": max(times), "pods": len(times)}
+            for what, times in took.items()
+        },
+        "added_median_ms": 1000 * (medians["sliced"] - medians["plain"]),
+    }
+    REPORT.parent.mkdir(parents=True, exist_ok=True)
+    REPORT.write_text(json.dumps(report, indent=2) + "\n")

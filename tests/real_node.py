@@ -1,0 +1,259 @@
+"""A real Kubernetes node for tests: what `tests/cluster/node.sh` starts, and kubectl in it.
+
+Everything goes through `kubectl`, as a user's would; the node's network is its own, so that every
+command runs in its namespaces.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+Json = dict[str, Any]
+T = TypeVar("T")
+
+CLUSTER = Path(__file__).parent / "cluster"
+WORKLOAD = "vgpu/workload:dev"
+SYSTEM, AGENTS = "vgpu-system", "vgpu-node"
+
+
+class RealNode:
+    """One node, its control plane included.
+
+    Args:
+        folder: where it keeps its disk; what tells it from others.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._environment = {**os.environ, "VGPU_NODE": str(folder), "VGPU_OWNER": str(os.getpid())}
+        self._inside = ""
+
+    def install(self) -> None:
+        """Start it with the project on it; builds what it needs."""
+        self._script("cluster.sh", "up", limit_s=3600)
+
+    def off(self) -> None:
+        """Switch it off as if its plug were pulled."""
+        self._script("node.sh", "off")
+        self._inside = ""
+
+    def on(self) -> None:
+        """Switch it on again; returns when its kubelet is ready."""
+        self._script("node.sh", "up", limit_s=180)
+
+    def remove(self) -> None:
+        """End it and remove all that it had."""
+        self._script("node.sh", "down")
+
+    def restart(self, *programs: str) -> None:
+        """Kill programs of the node itself; each is started again."""
+        self._script("node.sh", "restart", *programs)
+
+    @contextmanager
+    def without(self, *programs: str) -> Iterator[None]:
+        """Kill programs, and keep them down for as long."""
+        self._script("node.sh", "hold", *programs)
+        try:
+            yield
+        finally:
+            self._script("node.sh", "release", *programs)
+
+    def run(self, *command: str, given: str | None = None, limit_s: float = 60) -> str:
+        """Run a command on the node; returns what it printed.
+
+        Raises:
+            AssertionError: it failed.
+        """
+        done = self.attempt(*command, given=given, limit_s=limit_s)
+        assert done.returncode == 0, f"{' '.join(command)}: {done.stderr or done.stdout}"
+        return done.stdout
+
+    def attempt(
+        self, *command: str, given: str | None = None, limit_s: float = 60
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command on the node that may fail."""
+        return subprocess.run(
+            [*self.prefix(), *command],
+            input=given,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=limit_s,
+        )
+
+    def prefix(self) -> Sequence[str]:
+        """What to put before a command to run it on the node."""
+        if not self._inside:
+            self._inside = self._script("node.sh", "enter").strip()
+            assert self._inside, f"no node is running in {self.folder}"
+        path = [_programs("kubernetes"), _programs("containerd"), os.environ["PATH"]]
+        namespaces = ("--mount", "--net", "--uts", "--ipc", "--pid", "--cgroup")
+        return (
+            *("nsenter", f"--target={self._inside}", *namespaces, "--", "env"),
+            f"PATH={':'.join(path)}",
+            f"KUBECONFIG={self.folder}/pki/admin.kubeconfig",
+        )
+
+    def kubectl(self, *arguments: str, given: str | None = None, limit_s: float = 60) -> str:
+        """Run kubectl as an administrator.
+
+        Raises:
+            AssertionError: it failed.
+        """
+        return self.run("kubectl", *arguments, given=given, limit_s=limit_s)
+
+    @contextmanager
+    def namespace(self) -> Iterator[str]:
+        """A new namespace; it is gone, and its cards are free again, when this ends."""
+        name = f"e2e-{secrets.token_hex(3)}"
+        self.kubectl("create", "namespace", name)
+        # Pods that come before their ServiceAccount are refused.
+        self.kubectl("-n", name, "wait", "--for=create", "serviceaccount/default", "--timeout=30s")
+        yield name
+        self.clear(name)
+        self.kubectl("delete", "namespace", name, "--wait=false")
+
+    def clear(self, namespace: str) -> None:
+        """Delete the pods of a namespace; returns when their cards are free."""
+        which = ("-n", namespace, "delete", "deployments,pods", "--all")
+        self.kubectl(*which, "--timeout=180s", limit_s=190)
+        until(
+            lambda: not self.get("vgpuclaims", namespace=namespace)["items"],
+            f"the claims of deleted pods in {namespace} to go",
+        )
+
+    def get(self, kind: str, name: str = "", namespace: str = "default") -> Json:
+        """An object, or with no name a list of them."""
+        chosen = [name] if name else []
+        found = json.loads(self.kubectl("-n", namespace, "get", kind, *chosen, "-o", "json"))
+        assert isinstance(found, dict)
+        return found
+
+    def apply(self, *objects: Json) -> None:
+        """Create objects, or change them."""
+        self.kubectl("apply", "-f", "-", given=_listed(objects))
+
+    def refusal(self, *objects: Json) -> str:
+        """What is said when objects are created that must not be."""
+        done = self.attempt("kubectl", "create", "-f", "-", given=_listed(objects))
+        assert done.returncode != 0, f"it was created: {done.stdout}"
+        return done.stderr
+
+    def shell(self, namespace: str, pod: str, *command: str) -> str:
+        """Run a command in a pod, as `kubectl exec` does.
+
+        Raises:
+            AssertionError: it failed.
+        """
+        return self.kubectl("-n", namespace, "exec", pod, "--", *command)
+
+    def ready(self, namespace: str, *pods: str, limit_s: float = 120) -> None:
+        """Wait until pods are ready."""
+        names = [f"pod/{pod}" for pod in pods]
+        self.kubectl(
+            *("-n", namespace, "wait", "--for=condition=Ready", *names, f"--timeout={limit_s}s"),
+            limit_s=limit_s + 10,
+        )
+
+    def events(self, namespace: str, pod: str) -> list[str]:
+        """The messages of a pod's events."""
+        found = self.get("events", namespace=namespace)["items"]
+        return [e["message"] for e in found if e["involvedObject"].get("name") == pod]
+
+    def told(self, namespace: str, pod: str, words: str) -> str:
+        """Wait for an event of a pod that has these words; returns its message."""
+        return until(
+            lambda: next((m for m in self.events(namespace, pod) if words in m), ""),
+            f"an event of {pod} that says {words!r}; there are {self.events(namespace, pod)}",
+        )
+
+    def _script(self, name: str, *arguments: str, limit_s: float = 60) -> str:
+        done = subprocess.run(
+            ["bash", str(CLUSTER / name), *arguments],
+            env=self._environment,
+            stdout=subprocess.PIPE,
+            text=True,
+            check=False,
+            timeout=limit_s,
+        )
+        assert done.returncode == 0, f"{name} {' '.join(arguments)} failed; see above"
+        return done.stdout
+
+
+def until(look: Callable[[], T], what: str, *, limit_s: float = 60, every_s: float = 0.2) -> T:
+    """Look again until there is something to see; returns it.
+
+    Raises:
+        AssertionError: there was nothing in time.
+    """
+    deadline = time.monotonic() + limit_s
+    while True:
+        seen = look()
+        if seen:
+            return seen
+        assert time.monotonic() < deadline, f"waited {limit_s:.0f} s for {what}"
+        time.sleep(every_s)
+
+
+def a_pod(name: str, namespace: str, *, limits: Json | None = None, **spec: Any) -> Json:
+    """A pod that runs until it is told to stop."""
+    container = {
+        "name": "main",
+        "image": WORKLOAD,
+        "command": ["sh", "-c", "trap exit TERM; sleep infinity & wait"],
+        **({"resources": {"limits": limits}} if limits else {}),
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": namespace, "annotations": {}},
+        "spec": {
+            "containers": [container],
+            "terminationGracePeriodSeconds": 5,
+            "dnsPolicy": "Default",
+            **spec,
+        },
+    }
+
+
+def a_deployment(
+    name: str, namespace: str, *, replicas: int = 1, limits: Json | None = None
+) -> Json:
+    """Pods like `a_pod`, made anew when they fail."""
+    labels = {"app": name}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": labels},
+            "template": {
+                "metadata": {"labels": labels},
+                "spec": a_pod(name, namespace, limits=limits)["spec"],
+            },
+        },
+    }
+
+
+def a_slice(memory_mib: int, *, cores: int = 0) -> Json:
+    """Limits in HAMi's words: a slice of one card."""
+    limits: Json = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": str(memory_mib)}
+    return limits | ({"nvidia.com/gpucores": str(cores)} if cores else {})
+
+
+def _listed(objects: Sequence[Json]) -> str:
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": list(objects)})
+
+
+def _programs(what: str) -> str:
+    command = ["bash", str(CLUSTER / "build.sh"), "--where", what]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
