@@ -31,16 +31,18 @@ from vgpu_client.api import Api
 from vgpu_client.transport import Object
 from vgpu_local.assembly import admit_through, furnish, leave_on_terminate
 from vgpu_local.background import BackgroundLoop
-from vgpu_local.daemon import Daemon
+from vgpu_local.daemon import Daemon, Spawn, execute
 from vgpu_local.foundation import ExtenderAccess, Foundation, Server, StandIn
 from vgpu_local.kubelet.folders import make_folders
 from vgpu_local.kubelet.kubelet import Kubelet
 from vgpu_local.kubelet.process import ExecResult
 from vgpu_local.kubelet.worker import Pace
 from vgpu_local.nodes import GpuNode
+from vgpu_local.nursery import Nursery
 from vgpu_local.operators import Operators
 from vgpu_local.pki import Authority
 from vgpu_local.programs import (
+    DRIVER_LOADER,
     LIBRARY,
     Replica,
     agent_command,
@@ -79,6 +81,7 @@ class ClusterOptions:
         lease_s: how long the lease of a silent leader lasts.
         unused_lease_s: how long an agent keeps slots that its kubelet has no record of.
         log_level: of operator and agents.
+        nursery: they are forks of a process that has loaded them, instead of executed each time.
     """
 
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -90,6 +93,7 @@ class ClusterOptions:
     lease_s: int = 15
     unused_lease_s: float = 30.0
     log_level: str = "INFO"
+    nursery: bool = False
 
 
 class LocalCluster:
@@ -131,6 +135,7 @@ class LocalCluster:
         self._undo = contextlib.ExitStack()
         self._api: Api | None = None
         self._daemons: list[Daemon] = []
+        self._spawn: Spawn = execute
         self._settings: ClusterConfig = read_cluster_config(dict(options.config))
 
     def __enter__(self) -> Self:
@@ -164,6 +169,11 @@ class LocalCluster:
         leave_on_terminate(self._undo)
         self.folder = Path(tempfile.mkdtemp(prefix="vgpu-local-"))
         self._undo.callback(shutil.rmtree, self.folder, ignore_errors=True)
+        if self._options.nursery:
+            nursery = Nursery(program_environment(self.folder, DRIVER_LOADER))
+            self._undo.callback(nursery.stop)
+            nursery.start()
+            self._spawn = nursery.spawn
         self._undo.callback(self._foundation.stop)
         self.kubeconfig = self._foundation.start(self.folder)
         self._loop = BackgroundLoop("cluster")
@@ -354,7 +364,8 @@ class LocalCluster:
 
     def _daemon(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> Daemon:
         variables = program_environment(self.folder, environment)
-        daemon = Daemon(name, command, variables, self.folder / f"{name}.log")
+        log = self.folder / f"{name}.log"
+        daemon = Daemon(name, command, variables, log, spawn=self._spawn)
         self._undo.callback(daemon.stop)
         self._daemons.append(daemon)
         daemon.start()

@@ -6,10 +6,45 @@ import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 _TAIL = 4000
+
+
+class Process(Protocol):
+    """What a daemon needs of a process."""
+
+    @property
+    def pid(self) -> int:
+        """Its id."""
+
+    def poll(self) -> int | None:
+        """How it ended; None while it runs."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end, or raise `subprocess.TimeoutExpired`."""
+
+    def send_signal(self, number: signal.Signals, /) -> None:
+        """Send it a signal."""
+
+
+Spawn = Callable[[Sequence[str], Mapping[str, str], Path], Process]
+"""Starts a command with an environment in a session of its own, its output appended to a file."""
+
+
+def execute(command: Sequence[str], environment: Mapping[str, str], log: Path) -> Process:
+    """Start a program as it is started everywhere."""
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            command,
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
 
 
 class DaemonDied(Exception):
@@ -26,7 +61,13 @@ class Daemon:
     """
 
     def __init__(
-        self, name: str, command: Sequence[str], environment: Mapping[str, str], log: Path
+        self,
+        name: str,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        log: Path,
+        *,
+        spawn: Spawn = execute,
     ) -> None:
         """Describe a process; `start` starts it.
 
@@ -35,13 +76,15 @@ class Daemon:
             command: program and arguments.
             environment: all of it.
             log: file that its output is appended to.
+            spawn: how it comes to be.
         """
         self.name = name
         self.log = log
         self.wanted = False
         self._command = command
         self._environment = environment
-        self._process: subprocess.Popen[bytes] | None = None
+        self._spawn = spawn
+        self._process: Process | None = None
         self._log_from = 0  # what lies before was said by processes before this one
 
     @property
@@ -60,16 +103,8 @@ class Daemon:
         self.wanted = True
         if self._process is not None and self._process.poll() is None:
             return
-        with self.log.open("ab") as output:
-            self._log_from = output.tell()
-            self._process = subprocess.Popen(
-                self._command,
-                env=dict(self._environment),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+        self._log_from = self.log.stat().st_size if self.log.exists() else 0
+        self._process = self._spawn(self._command, self._environment, self.log)
 
     def check(self) -> None:
         """Make sure that it runs.

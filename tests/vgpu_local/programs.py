@@ -17,6 +17,8 @@ DRIVER_FOLDER = ROOT / "libvgpu" / "build" / "fake"
 PROBE = ROOT / "libvgpu" / "build" / "vgpu-probe"
 LIBRARY = ROOT / "libvgpu" / "build" / "libvgpu.so"
 NVIDIA_SMI = ROOT / "tests" / "workload" / "nvidia_smi.py"
+# The loader reads it when a process begins, and never again.
+DRIVER_LOADER = {"LD_LIBRARY_PATH": str(DRIVER_FOLDER)}
 NAMESPACE = "vgpu-system"
 SERVICE = "vgpu-extender"
 
@@ -155,7 +157,7 @@ def agent_command(
 
 def driver_environment(machine: Path) -> Mapping[str, str]:
     """Return what makes a process find the simulated driver and its machine."""
-    return {"VGPU_FAKE_MACHINE": str(machine), "LD_LIBRARY_PATH": str(DRIVER_FOLDER)}
+    return {"VGPU_FAKE_MACHINE": str(machine), **DRIVER_LOADER}
 
 
 def install_tools(folder: Path) -> None:

@@ -49,6 +49,7 @@ _OPTIONS = ClusterOptions(
     operators=2,
     lease_s=_LEASE_S,
     unused_lease_s=_UNUSED_LEASE_S,
+    nursery=True,
     pace=Pace(first_retry=0.2, retry=1.0, first_restart=0.3, last_restart=2.0),
     backoff=Backoff(first=0.2, last=1.0, between=0.1),
 )

@@ -1,0 +1,240 @@
+"""Processes born by forking one that has our programs' modules loaded already.
+
+A program of ours takes a second of processor time to import what it needs and nothing to run; a
+campaign that kills a dozen of them would mostly import. So the modules are imported once, in a
+process of one thread, and every program is a fork of it: a real process of its own, in a session
+of its own, that differs from one that was executed only in how it came to have its modules.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NoReturn
+
+_MODULES = ("vgpu_operator", "vgpu_nodeagent")
+_BIRTH_S = 60.0
+
+
+class Child:
+    """A process that the nursery bore; has what `subprocess.Popen` has and a `Daemon` uses."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._code: int | None = None
+        self._ended = threading.Event()
+        self._lock = threading.Lock()
+
+    def poll(self) -> int | None:
+        """How it ended; None while it runs."""
+        return self._code
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end.
+
+        Raises:
+            subprocess.TimeoutExpired: it runs on.
+        """
+        if not self._ended.wait(timeout):
+            raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
+        assert self._code is not None
+        return self._code
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send it a signal."""
+        with self._lock:
+            if self._code is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self.pid, number)
+
+    def ended(self, code: int) -> None:
+        """It has ended."""
+        with self._lock:
+            self._code = code
+        self._ended.set()
+
+
+class Nursery:
+    """Use between `start` and `stop`; what was born ends with it.
+
+    Args:
+        environment: what the loader of shared libraries must know, which it learns only once.
+    """
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._environment = dict(environment)
+        self._children: dict[int, Child] = {}
+        self._births: list[Child] = []
+        self._born = threading.Condition()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start loading the modules; returns at once."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", __name__, str(theirs.fileno())],
+                env=self._environment,
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        self._socket = ours
+        self._reader = threading.Thread(target=self._read, name="nursery", daemon=True)
+        self._reader.start()
+
+    def stop(self) -> None:
+        """End everything; harmless when repeated."""
+        if self._process is not None:
+            self._socket.shutdown(socket.SHUT_RDWR)
+            self._process.wait()
+            self._reader.join()
+            self._socket.close()
+            self._process = None
+
+    def spawn(self, command: Sequence[str], environment: Mapping[str, str], log: Path) -> Child:
+        """Start `python -m MODULE ARGUMENTS`.
+
+        Raises:
+            RuntimeError: it could not be born.
+        """
+        _, flag, module, *arguments = command
+        assert flag == "-m", command
+        request = {
+            "module": module,
+            "arguments": arguments,
+            "environment": dict(environment),
+            "log": str(log),
+        }
+        with self._born:
+            self._socket.sendall(json.dumps(request).encode() + b"\n")
+            if not self._born.wait_for(lambda: self._births, _BIRTH_S):
+                raise RuntimeError(f"{module} was not born: the nursery has ended, or is stuck")
+            return self._births.pop()
+
+    def _read(self) -> None:
+        with self._socket.makefile("rb") as lines:
+            for line in lines:
+                told = json.loads(line)
+                with self._born:
+                    if "code" in told:
+                        self._children.pop(told["pid"]).ended(told["code"])
+                    else:
+                        child = self._children[told["pid"]] = Child(told["pid"])
+                        self._births.append(child)
+                        self._born.notify_all()
+        with self._born:
+            for child in self._children.values():
+                child.ended(-signal.SIGKILL)  # the nursery saw to that before it went
+
+
+# Inside the nursery's process.
+
+
+def main() -> None:
+    """Bear who is asked for, tell of their ends, and end them all when nobody listens any more."""
+    channel = socket.socket(fileno=int(sys.argv[1]))
+    modules = {name: importlib.import_module(f"{name}.__main__") for name in _MODULES}
+    gc.collect()
+    gc.freeze()
+    woken, wake = os.pipe()
+    for end in (woken, wake):
+        os.set_blocking(end, False)
+    signal.set_wakeup_fd(wake)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    alive: set[int] = set()
+    rest = b""
+    while True:
+        ready, _, _ = select.select([channel.fileno(), woken], [], [])
+        if woken in ready:
+            os.read(woken, 4096)
+            _reap(alive, channel)
+        if channel.fileno() in ready:
+            if not (chunk := channel.recv(1 << 16)):
+                break
+            *requests, rest = (rest + chunk).split(b"\n")
+            for request in requests:
+                pid = _bear(json.loads(request), modules, [channel.fileno(), woken, wake])
+                alive.add(pid)
+                _tell(channel, {"pid": pid})
+    for pid in alive:
+        os.killpg(pid, signal.SIGKILL)  # nobody else reaps them, so they are there
+        os.waitpid(pid, 0)
+
+
+def _reap(alive: set[int], channel: socket.socket) -> None:
+    for pid in list(alive):
+        found, status = os.waitpid(pid, os.WNOHANG)
+        if found:
+            alive.discard(pid)
+            _tell(channel, {"pid": pid, "code": os.waitstatus_to_exitcode(status)})
+
+
+def _tell(channel: socket.socket, what: Mapping[str, int]) -> None:
+    with contextlib.suppress(OSError):  # nobody listens any more: `recv` will say so
+        channel.sendall(json.dumps(what).encode() + b"\n")
+
+
+def _bear(request: dict[str, Any], modules: Mapping[str, ModuleType], fds: Sequence[int]) -> int:
+    ready, done = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.setsid()
+        os.close(done)
+        _become(request, modules[request["module"]], [*fds, ready])
+    os.close(done)
+    os.read(ready, 1)  # ends when it leads its own session, as its group may be killed from now on
+    os.close(ready)
+    return pid
+
+
+def _become(request: dict[str, Any], module: ModuleType, fds: Sequence[int]) -> NoReturn:
+    code = 1
+    try:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for fd in fds:
+            os.close(fd)
+        log = os.open(request["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        os.close(log)
+        os.environ.clear()
+        os.environ.update(request["environment"])
+        sys.argv = [str(module.__file__), *request["arguments"]]
+        code = _code_of(module.main)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(code)
+
+
+def _code_of(run: Callable[[], object]) -> int:
+    """What the interpreter would end with."""
+    try:
+        wanted = run()
+    except SystemExit as end:
+        wanted = end.code
+    if wanted is None or isinstance(wanted, int):
+        return wanted or 0
+    print(wanted, file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    main()
