@@ -1,0 +1,136 @@
+"""Two operators start at once on a cluster that has nothing yet, and in the end all trust them."""
+
+from __future__ import annotations
+
+import base64
+import socket
+import ssl
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from vgpu_api.resources import MUTATING_WEBHOOKS, SECRETS, VALIDATING_WEBHOOKS
+from vgpu_client.api import Api
+from vgpu_local.apiserver import ApiServer
+from vgpu_local.assembly import furnish
+from vgpu_local.background import BackgroundLoop
+from vgpu_local.daemon import Daemon
+from vgpu_local.programs import (
+    NAMESPACE,
+    ROOT,
+    Replica,
+    free_replica,
+    issued_operator_command,
+    program_environment,
+)
+
+BASE = ROOT / "manifests" / "base"
+
+
+class Cluster:
+    """An API server with what the manifests make of Secrets and webhooks, and two operators."""
+
+    def __init__(self, folder: Path, undo: ExitStack) -> None:
+        self.server = undo.enter_context(ApiServer())
+        self.loop = BackgroundLoop("test")
+        undo.callback(self.loop.stop)
+        self.replicas = [free_replica(number) for number in range(2)]
+        self.daemons = [self._daemon(replica, folder) for replica in self.replicas]
+        self.loop.run(self._furnish(str(self.server.kubeconfig(folder / "admin.kubeconfig"))))
+        for daemon in self.daemons:
+            undo.callback(daemon.stop)
+            daemon.start()
+
+    async def _furnish(self, kubeconfig: str) -> None:
+        async with Api.connect(kubeconfig) as api:
+            await furnish(api)
+            for resource, name in (
+                (SECRETS, "certificates"),
+                (MUTATING_WEBHOOKS, "webhooks"),
+                (VALIDATING_WEBHOOKS, "webhooks"),
+            ):
+                for obj in yaml.safe_load_all((BASE / "operator" / f"{name}.yaml").read_text()):
+                    if obj["kind"] == resource.kind:
+                        await api.create(resource, obj)
+
+    def _daemon(self, replica: Replica, folder: Path) -> Daemon:
+        command = issued_operator_command(
+            replica,
+            kubeconfig=self.server.kubeconfig(folder / f"{replica.name}.kubeconfig"),
+            config=BASE / "config.yaml",
+            lease_s=15,
+        )
+        log = folder / f"{replica.name}.log"
+        return Daemon(replica.name, command, program_environment(folder, {}), log)
+
+    def bundles(self) -> set[str]:
+        """What the webhooks' caBundles say."""
+        return {
+            hook["clientConfig"].get("caBundle", "")
+            for kind in ("mutating", "validating")
+            for found in self.server.objects(
+                f"{kind}webhookconfigurations.admissionregistration.k8s.io"
+            )
+            for hook in found["webhooks"]
+        }
+
+    def secret(self, name: str) -> dict[str, bytes]:
+        (found,) = (
+            s for s in self.server.objects("secrets", NAMESPACE) if s["metadata"]["name"] == name
+        )
+        return {key: base64.b64decode(value) for key, value in found.get("data", {}).items()}
+
+    def until(self, holds: Any) -> None:
+        deadline = time.monotonic() + 60
+        while not holds():
+            for daemon in self.daemons:
+                daemon.check()
+            assert time.monotonic() < deadline, [daemon.tail() for daemon in self.daemons]
+            time.sleep(0.05)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with ExitStack() as undo:
+        yield Cluster(tmp_path, undo)
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def is_let_in(port: int, context: ssl.SSLContext, name: str) -> bool:
+    """Whether a client is answered. One that shows nothing may also just be hung up on."""
+    try:
+        with (
+            socket.create_connection(("127.0.0.1", port), timeout=10) as plain,
+            context.wrap_socket(plain, server_hostname=name) as tls,
+        ):
+            tls.sendall(b"GET /readyz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            return tls.recv(4) == b"HTTP"
+    except (ssl.SSLError, ConnectionError):
+        return False
+
+
+def test_two_replicas_on_an_empty_cluster_come_up_by_themselves(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    ports = [p for r in cluster.replicas for p in (r.place.webhook, r.place.extender)]
+    cluster.until(lambda: all(listens(port) for port in ports))
+    (bundle,) = cluster.bundles()
+    api_server = ssl.create_default_context(cadata=base64.b64decode(bundle).decode())
+    pair = cluster.secret("vgpu-scheduler-tls")
+    (tmp_path / "pair").write_bytes(pair["tls.crt"] + pair["tls.key"])
+    scheduler = ssl.create_default_context(cadata=pair["ca.crt"].decode())
+    scheduler.load_cert_chain(tmp_path / "pair")
+    for replica in cluster.replicas:
+        webhook, extender = replica.place.webhook, replica.place.extender
+        assert is_let_in(webhook, api_server, "vgpu-webhook.vgpu-system.svc")
+        assert is_let_in(extender, scheduler, "vgpu-extender.vgpu-system.svc")
+        assert not is_let_in(extender, api_server, "vgpu-extender.vgpu-system.svc")
