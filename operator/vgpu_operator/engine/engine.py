@@ -23,6 +23,7 @@ from vgpu_operator.engine.expiry import Expiry
 from vgpu_operator.engine.hints import Hints
 from vgpu_operator.engine.immediate import ImmediateQueue
 from vgpu_operator.engine.init_again import InitAgain
+from vgpu_operator.engine.pod_queue import PodQueue
 from vgpu_operator.engine.refusals import Refusal
 from vgpu_operator.engine.reservations import Reservation
 from vgpu_operator.engine.scheduler import Clock, Scheduler
@@ -95,11 +96,7 @@ class Engine:
         self._leads = leads
         self._wake = asyncio.Event()
         self._cursor = 0
-        self._fresh: dict[str, None] = {}  # pod UIDs to be placed now
-        self._waiting: dict[str, None] = {}  # pod UIDs refused; tried again when a node changes
-        self._parked: set[str] = set()  # pod UIDs whose reservation expired: until Filter asks
-        self._vain: set[str] = set()  # pod UIDs that Filter was refused: poked when there is room
-        self._orphans: dict[str, None] = {}  # pod UIDs that lost their cards with their node
+        self._pods = PodQueue(books)
         self._claims: dict[Key, None] = {}  # claims to be tended
         self._immediate = ImmediateQueue()
         self._init_again = InitAgain(
@@ -122,7 +119,7 @@ class Engine:
             init_again=self._init_again,
             clock=clock,
             wake=self.wake,
-            orphaned=lambda uid: self._orphans.update({uid: None}),
+            orphaned=self._pods.orphaned,
         )
         self._background: set[asyncio.Task[None]] = set()
 
@@ -143,8 +140,7 @@ class Engine:
             self._typical.asked(consumer)
         if self.books.put_consumer(consumer):
             if consumer.wants_node or consumer.lacks_grant:
-                if consumer.uid not in self._parked:
-                    self._fresh[consumer.uid] = None
+                self._pods.seen(consumer.uid)
             else:
                 self._forget_pod(consumer.uid)
             self.note(consumer.claim)
@@ -157,7 +153,7 @@ class Engine:
         consumer = self.books.drop_consumer(uid, was_seen=was_seen)
         self._ledger.hosts.remove_pod(uid)
         self._forget_pod(uid)
-        self._parked.discard(uid)
+        self._pods.gone(uid)
         if consumer is not None:
             self._starvation.over(consumer.claim)
             self.note(consumer.claim)
@@ -170,12 +166,7 @@ class Engine:
         key = key_of(claim)
         self.note(key)
         for consumer in (*self.books.consumers_of(key), *self.books.copies_of(key)):
-            if consumer.uid in self._waiting:
-                self._fresh[consumer.uid] = None
-            if consumer.uid in self._orphans and claim.status.allocation is None:
-                # Its node may come back with its containers still running.
-                del self._orphans[consumer.uid]
-                self._fresh[consumer.uid] = None
+            self._pods.claim_changed(consumer.uid, has_cards=claim.status.allocation is not None)
 
     def claim_gone(self, key: Key, uid: str) -> None:
         """A claim is gone."""
@@ -187,7 +178,7 @@ class Engine:
             self.scheduler.reservations.drop(reservation)
         for consumer in self.books.consumers_of(key):
             if consumer.wants_node:
-                self._fresh[consumer.uid] = None
+                self._pods.put(consumer.uid)
         self._teller.forget(key)
         self._immediate.drop(key)
         self.wake()
@@ -242,10 +233,7 @@ class Engine:
         self._try_again_in(namespace)
 
     def _try_again_in(self, namespace: str) -> None:
-        for uid in self._waiting:
-            consumer = self.books.consumer(uid)
-            if consumer is not None and consumer.claim[0] == namespace:
-                self._fresh[uid] = None
+        self._pods.something_changed(namespace=namespace)
         self._immediate.hurry(namespace)
 
     def now(self) -> float:
@@ -258,13 +246,10 @@ class Engine:
 
     def asked(self, consumer: Consumer, outcome: Reservation | Refusal) -> None:
         """A Filter asked about the pod and was answered so."""
-        self._parked.discard(consumer.uid)
+        self._pods.asked(consumer.uid, in_vain=isinstance(outcome, Refusal))
         if isinstance(outcome, Refusal):
-            self._vain.add(consumer.uid)
-            self._fresh[consumer.uid] = None  # so that the refusal is told
             self.wake()
             return
-        self._vain.discard(consumer.uid)
         self._starvation.over(consumer.claim)
         if outcome.asked is None:
             outcome.asked = self._clock.monotonic()
@@ -275,7 +260,7 @@ class Engine:
             self.note(key_of(claim))
         for consumer in self.books.consumers():
             if consumer.wants_node or consumer.lacks_grant:
-                self._fresh[consumer.uid] = None
+                self._pods.put(consumer.uid)
         self.wake()
 
     # The loop.
@@ -308,13 +293,11 @@ class Engine:
         self._starvation.review(now)
         self._cursor, changed = self._ledger.changed_since(self._cursor)
         if changed:
-            self._fresh |= self._waiting
+            self._pods.something_changed()
             self._init_again.something_changed()
         for key in self._immediate.ready(now, changed=bool(changed)):
             self._decide_immediate(key)
-        fresh, self._fresh = self._fresh, {}
-        consumers = [c for uid in fresh if (c := self.books.consumer(uid)) is not None]
-        for consumer in sorted(consumers, key=_turn):
+        for consumer in self._pods.take():
             self._decide(consumer)
         self._teller.tell_what_is_due()
 
@@ -324,10 +307,7 @@ class Engine:
         self.wake()
 
     def _forget_pod(self, uid: str) -> None:
-        self._fresh.pop(uid, None)
-        self._waiting.pop(uid, None)
-        self._vain.discard(uid)
-        self._orphans.pop(uid, None)
+        self._pods.forget(uid)
         self.hints.forget(uid)
 
     def _decide(self, consumer: Consumer) -> None:
@@ -338,14 +318,14 @@ class Engine:
         held = self.scheduler.reservations.of_pod(consumer.uid)
         if held is not None and (not bound or held.node == consumer.pod.spec.node_name):
             held.binding = held.binding or bound
-            self._waiting.pop(consumer.uid, None)
+            self._pods.holds(consumer.uid)
             return
         candidates = [consumer.pod.spec.node_name] if bound else None
         with SCHEDULING_DURATION.labels(phase="decide").time():
             outcome = self.scheduler.reserve(consumer, candidates=candidates)
         if isinstance(outcome, Refusal):
             SCHEDULING_ATTEMPTS.labels(result="refused", reason=outcome.reason).inc()
-            self._waiting[consumer.uid] = None
+            self._pods.refused(consumer.uid)
             self._starvation.refused(consumer.claim, outcome.reason, self._clock.monotonic())
             self._teller.tell_pod(consumer, outcome)
             return
@@ -355,10 +335,9 @@ class Engine:
             if outcome.wish.reserved_for != consumer.reserved_for:
                 self.scheduler.reserve_for(outcome, consumer)
         SCHEDULING_ATTEMPTS.labels(result="reserved", reason="").inc()
-        self._waiting.pop(consumer.uid, None)
+        in_vain = self._pods.placed(consumer.uid)
         if not bound:
-            self.hints.reserved(consumer, outcome, in_vain=consumer.uid in self._vain)
-        self._vain.discard(consumer.uid)
+            self.hints.reserved(consumer, outcome, in_vain=in_vain)
 
     def _decide_immediate(self, key: Key) -> None:
         claim = self.books.claim(key)
@@ -386,7 +365,7 @@ class Engine:
         if verdict == "kept":
             reservation.binding = True
         elif verdict == "free":
-            self._parked.add(reservation.pod_uid)
+            self._pods.park(reservation.pod_uid)
             consumer = self.books.consumer(reservation.pod_uid)
             if consumer is not None:
                 self.hints.withdrawn(consumer)
@@ -398,21 +377,10 @@ class Engine:
         logger.warning("claim %s/%s was not written: %s", *reservation.claim, why)
         consumer = self.books.consumer(reservation.pod_uid)
         if consumer is not None and consumer.wants_node:
-            self._fresh[consumer.uid] = None
+            self._pods.put(consumer.uid)
         self.note(reservation.claim)
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
-
-
-def _turn(consumer: Consumer) -> tuple[bool, str, str, str]:
-    """Who has a node already first, then the oldest; ties by name, never by chance."""
-    metadata = consumer.pod.metadata
-    return (
-        not consumer.lacks_grant,
-        metadata.creation_timestamp or "",
-        metadata.namespace or "",
-        metadata.name,
-    )
