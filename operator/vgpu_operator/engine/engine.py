@@ -23,6 +23,7 @@ from vgpu_operator.engine.expiry import Expiry
 from vgpu_operator.engine.hints import Hints
 from vgpu_operator.engine.immediate import ImmediateQueue
 from vgpu_operator.engine.init_again import InitAgain
+from vgpu_operator.engine.placing import Placing
 from vgpu_operator.engine.pod_queue import PodQueue
 from vgpu_operator.engine.refusals import Refusal
 from vgpu_operator.engine.reservations import Reservation
@@ -33,7 +34,6 @@ from vgpu_operator.engine.tending import Tending
 from vgpu_operator.engine.typical import Typical
 from vgpu_operator.engine.wanted import WantedClaims
 from vgpu_operator.ledger import Ledger
-from vgpu_operator.metrics import SCHEDULING_ATTEMPTS, SCHEDULING_DURATION
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +76,6 @@ class Engine:
             failed=self._write_failed,
         )
         self.books = books
-        self._expiry = Expiry(api, learned=self.pod_changed)
         reservations = self.scheduler.reservations
         self._typical = Typical(config, ledger.columns, self.scheduler.spec_for)
         self._starvation = Starvation(
@@ -90,7 +89,6 @@ class Engine:
         )
         self._config = config
         self._ledger = ledger
-        self._writer = writer
         self._teller = teller
         self._clock = clock
         self._leads = leads
@@ -120,6 +118,19 @@ class Engine:
             clock=clock,
             wake=self.wake,
             orphaned=self._pods.orphaned,
+        )
+        self._placing = Placing(
+            books=books,
+            scheduler=self.scheduler,
+            writer=writer,
+            teller=teller,
+            hints=self.hints,
+            starvation=self._starvation,
+            pods=self._pods,
+            immediate=self._immediate,
+            expiry=Expiry(api, learned=self.pod_changed),
+            clock=clock,
+            leads=leads,
         )
         self._background: set[asyncio.Task[None]] = set()
 
@@ -296,9 +307,9 @@ class Engine:
             self._pods.something_changed()
             self._init_again.something_changed()
         for key in self._immediate.ready(now, changed=bool(changed)):
-            self._decide_immediate(key)
+            self._placing.place_immediate(key)
         for consumer in self._pods.take():
-            self._decide(consumer)
+            self._placing.place(consumer)
         self._teller.tell_what_is_due()
 
     def note(self, key: Key) -> None:
@@ -310,65 +321,8 @@ class Engine:
         self._pods.forget(uid)
         self.hints.forget(uid)
 
-    def _decide(self, consumer: Consumer) -> None:
-        """Place a pod that waits, or give a bound one what it should have had."""
-        bound = consumer.lacks_grant
-        if not (consumer.wants_node or bound):
-            return
-        held = self.scheduler.reservations.of_pod(consumer.uid)
-        if held is not None and (not bound or held.node == consumer.pod.spec.node_name):
-            held.binding = held.binding or bound
-            self._pods.holds(consumer.uid)
-            return
-        candidates = [consumer.pod.spec.node_name] if bound else None
-        with SCHEDULING_DURATION.labels(phase="decide").time():
-            outcome = self.scheduler.reserve(consumer, candidates=candidates)
-        if isinstance(outcome, Refusal):
-            SCHEDULING_ATTEMPTS.labels(result="refused", reason=outcome.reason).inc()
-            self._pods.refused(consumer.uid)
-            self._starvation.refused(consumer.claim, outcome.reason, self._clock.monotonic())
-            self._teller.tell_pod(consumer, outcome)
-            return
-        self._starvation.over(consumer.claim)
-        if bound:
-            outcome.binding = True
-            if outcome.wish.reserved_for != consumer.reserved_for:
-                self.scheduler.reserve_for(outcome, consumer)
-        SCHEDULING_ATTEMPTS.labels(result="reserved", reason="").inc()
-        in_vain = self._pods.placed(consumer.uid)
-        if not bound:
-            self.hints.reserved(consumer, outcome, in_vain=in_vain)
-
-    def _decide_immediate(self, key: Key) -> None:
-        claim = self.books.claim(key)
-        if claim is None or claim.status.allocation is not None or self._writer.busy(key):
-            return
-        # A pod that is bound already can use it on its node only.
-        on = {c.pod.spec.node_name for c in self.books.consumers_of(key) if c.lacks_grant}
-        outcome = self.scheduler.reserve_immediate(claim, candidates=on or None)
-        if isinstance(outcome, Refusal):
-            SCHEDULING_ATTEMPTS.labels(result="refused", reason=outcome.reason).inc()
-            now = self._clock.monotonic()
-            self._immediate.refused(key, now)
-            self._starvation.refused(key, outcome.reason, now)
-            self._teller.tell_claim(key, outcome)
-            return
-        self._immediate.drop(key)
-        self._starvation.over(key)
-
     async def _expire(self, reservation: Reservation) -> None:
-        """Give an expired reservation up, unless its pod is on its node after all."""
-        verdict = await self._expiry.judge(reservation)
-        current = self.scheduler.reservations.is_current(reservation)
-        if not (current and reservation.is_expired(self._clock.monotonic()) and self._leads()):
-            return
-        if verdict == "kept":
-            reservation.binding = True
-        elif verdict == "free":
-            self._pods.park(reservation.pod_uid)
-            consumer = self.books.consumer(reservation.pod_uid)
-            if consumer is not None:
-                self.hints.withdrawn(consumer)
+        if await self._placing.may_go(reservation):
             self.tending.release_reservation(reservation)
 
     # What writes bring back.
