@@ -4,6 +4,7 @@
  *   vgpu-fake-ctl MACHINE xid CARD NUMBER           report an XID error
  *   vgpu-fake-ctl MACHINE lost CARD 0|1             the card falls off the bus, or comes back
  *   vgpu-fake-ctl MACHINE fail CARD N               the N-th allocation from now on fails
+ *   vgpu-fake-ctl MACHINE slow CARD MS              NVML takes this long to answer about the card
  *   vgpu-fake-ctl MACHINE ecc CARD COUNT            uncorrected ECC errors so far
  *   vgpu-fake-ctl MACHINE remap CARD 0|1            row remapping failed
  *   vgpu-fake-ctl MACHINE util CARD PERCENT         utilisation NVML reports
@@ -32,6 +33,8 @@ static void carry_out(struct state *s, void *argument)
         card->lost = order->value;
     } else if (!strcmp(order->verb, "fail")) {
         card->fail_after = order->value;
+    } else if (!strcmp(order->verb, "slow")) {
+        card->slow_ms = order->value;
     } else if (!strcmp(order->verb, "ecc")) {
         card->ecc_uncorrected = order->value;
     } else if (!strcmp(order->verb, "remap")) {
@@ -63,7 +66,7 @@ static int status(const struct machine *m)
 
 int main(int argc, char **argv)
 {
-    static const char *const verbs[] = {"xid", "lost", "fail", "ecc", "remap", "util", "reset-peak"};
+    static const char *const verbs[] = {"xid", "lost", "fail", "slow", "ecc", "remap", "util", "reset-peak"};
     static struct machine m;
     char why[256] = "";
     if (argc < 3) {

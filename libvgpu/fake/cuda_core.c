@@ -34,6 +34,32 @@ CUresult cuda_result(enum state_result result)
     return CUDA_ERROR_NOT_INITIALIZED;
 }
 
+/* A card in MIG mode is seen as its first instance, and of instances a process sees only one. */
+static void take_instances(void)
+{
+    const struct machine *m = session.machine;
+    int count = 0, instances = 0;
+    for (int i = 0; i < session.count; i++) {
+        int card = session.visible[i], first = m->cards[card].parent < 0 ? machine_first_instance(m, card) : -1;
+        card = first >= 0 ? first : card;
+        if (m->cards[card].parent < 0 || !instances++) {
+            session.visible[count++] = card;
+        }
+    }
+    session.count = count;
+}
+
+/* Is this card, or the card this instance is part of, among those of the container? */
+static int is_within(int card)
+{
+    for (int i = 0; card >= 0 && i < session.count; i++) {
+        if (session.visible[i] == card || session.visible[i] == session.machine->cards[card].parent) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
 /* CUDA_VISIBLE_DEVICES picks and orders among the cards of the container; the list ends at its first bad entry. */
 static void narrow(const char *list)
 {
@@ -48,9 +74,7 @@ static void narrow(const char *list)
             card = session.visible[index];
         } else {
             int named = machine_card_by_uuid(session.machine, word);
-            for (int i = 0; i < session.count; i++) {
-                card = session.visible[i] == named ? named : card;
-            }
+            card = is_within(named) ? named : -1;
         }
         for (int i = 0; i < count; i++) {
             card = cards[i] == card ? -1 : card;
@@ -82,6 +106,7 @@ CUDA_API CUresult cuInit(unsigned flags)
         if (list) {
             narrow(list);
         }
+        take_instances();
         __atomic_store_n(&ready, 1, __ATOMIC_RELEASE);
     }
     pthread_mutex_unlock(&init_lock);

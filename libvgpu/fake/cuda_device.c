@@ -65,9 +65,12 @@ CUDA_API CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device)
     return CUDA_SUCCESS;
 }
 
+/* The first form names the card, also that of an instance. */
 CUDA_API CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice device)
 {
-    return cuDeviceGetUuid_v2(uuid, device);
+    QUERY(device, uuid);
+    memcpy(uuid->bytes, c->parent < 0 ? c->uuid_bytes : s->machine->cards[c->parent].uuid_bytes, sizeof uuid->bytes);
+    return CUDA_SUCCESS;
 }
 
 CUDA_API CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)

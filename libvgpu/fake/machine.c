@@ -71,12 +71,22 @@ static int can_open(const struct machine *m, int card)
     return fd >= 0;
 }
 
+int machine_first_instance(const struct machine *m, int card)
+{
+    for (int i = 0; i < m->card_count; i++) {
+        if (m->cards[i].parent == card) {
+            return i;
+        }
+    }
+    return -1;
+}
+
 int machine_visible(const struct machine *m, const char *list, int cards[MACHINE_MAX_CARDS])
 {
     if (m->device_nodes[0]) {
         int open_ones = 0;
         for (int i = 0; i < m->card_count; i++) {
-            if (can_open(m, i)) {
+            if (m->cards[i].parent < 0 && can_open(m, i)) {
                 cards[open_ones++] = i;
             }
         }
@@ -96,7 +106,7 @@ int machine_visible(const struct machine *m, const char *list, int cards[MACHINE
         }
     }
     for (int i = 0; i < m->card_count; i++) {
-        if (all || chosen[i]) {
+        if (chosen[i] || (all && m->cards[i].parent < 0)) {
             cards[count++] = i;
         }
     }

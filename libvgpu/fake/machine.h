@@ -24,6 +24,8 @@ struct machine_card {
     int minor;
     int mig_capable;
     int mig_enabled;
+    int parent;         /* of a MIG instance: the card it is part of; -1: it is a card itself */
+    unsigned gi, ci;    /* numbers of an instance */
     unsigned power_limit_mw;
 };
 
@@ -66,9 +68,12 @@ const struct machine *machine_current(void);
 /* Topology level between two different cards. */
 int machine_level(const struct machine *m, int a, int b);
 
+/* First instance of a card in MIG mode, -1 when it has none. */
+int machine_first_instance(const struct machine *m, int card);
+
 /* Cards that can be opened, where the machine has device nodes; `list` says nothing then. Elsewhere the cards that
  * a list such as NVIDIA_VISIBLE_DEVICES selects, in card order: `list` NULL or "all" selects all; "",
- * "void" and "none" none; else indices and UUIDs separated by commas, unknown ones ignored.
+ * "void" and "none" none; else indices and UUIDs separated by commas, unknown ones ignored. MIG instances only by name.
  * Fills `cards` with card indices, returns how many. */
 int machine_visible(const struct machine *m, const char *list, int cards[MACHINE_MAX_CARDS]);
 

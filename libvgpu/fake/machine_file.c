@@ -171,6 +171,7 @@ static int parse_card(struct machine *m, struct line *line, char *why, size_t wh
         .model = "Simulated GPU",
         .memory_bytes = 16384 * MIB,
         .numa = -1,
+        .parent = -1,
         .bus = (unsigned)index + 1,
         .cc_major = 8,
         .sms = 108,
@@ -192,6 +193,50 @@ static int parse_card(struct machine *m, struct line *line, char *why, size_t wh
     }
     if (!card->uuid[0] || machine_card_by_uuid(m, card->uuid) >= 0) {
         snprintf(why, why_bytes, "a card needs a uuid of its own");
+        return -1;
+    }
+    m->card_count++;
+    return 0;
+}
+
+/* mig OF uuid=MIG-... memory_mib=... sms=... gi=... ci=...: otherwise like the card it is part of. */
+static int parse_instance(struct machine *m, struct line *line, char *why, size_t why_bytes)
+{
+    int parent = line->count > 1 ? machine_card_named(m, line->words[1]) : -1;
+    long long n;
+    if (parent < 0 || m->card_count == MACHINE_MAX_CARDS || !m->cards[parent].mig_enabled || m->cards[parent].parent >= 0) {
+        snprintf(why, why_bytes, "an instance is part of a card with mig=on named before it");
+        return -1;
+    }
+    struct machine_card *it = &m->cards[m->card_count];
+    *it = m->cards[parent];
+    it->parent = parent;
+    it->uuid[0] = '\0';
+    it->gi = (unsigned)m->card_count;
+    for (int i = 2; i < line->count; i++) {
+        char *value = strchr(line->words[i], '=');
+        int bad = !value;
+        if (value) {
+            *value++ = '\0';
+            if (!strcmp(line->words[i], "gi") || !strcmp(line->words[i], "ci")) {
+                bad = number(value, 0, 63, &n);
+                *(line->words[i][0] == 'g' ? &it->gi : &it->ci) = (unsigned)n;
+            } else if (!strcmp(line->words[i], "uuid") && !strncmp(value, "MIG-", 4)) {
+                memcpy(value, "GPU", 3);
+                bad = machine_card_by_uuid(m, value) >= 0 || parse_uuid(it, value);
+                memcpy(it->uuid, "MIG", 3);
+            } else {
+                bad = (strcmp(line->words[i], "memory_mib") != 0 && strcmp(line->words[i], "sms") != 0) ||
+                      card_field(it, line->words[i], value);
+            }
+        }
+        if (bad) {
+            snprintf(why, why_bytes, "bad '%s' of an instance", line->words[i]);
+            return -1;
+        }
+    }
+    if (!it->uuid[0] || machine_card_by_uuid(m, it->uuid) >= 0) {
+        snprintf(why, why_bytes, "an instance needs a uuid of its own");
         return -1;
     }
     m->card_count++;
@@ -346,6 +391,8 @@ int machine_read(struct machine *out, const char *path, char *why, size_t why_by
             bad = -1;
         } else if (line.count && !strcmp(line.words[0], "card")) {
             bad = parse_card(out, &line, why, why_bytes);
+        } else if (line.count && !strcmp(line.words[0], "mig")) {
+            bad = parse_instance(out, &line, why, why_bytes);
         } else if (line.count && !strcmp(line.words[0], "link")) {
             bad = parse_link(out, &line, why, why_bytes);
         } else if (line.count) {

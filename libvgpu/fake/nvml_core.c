@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <time.h>
 
 #include "nvml.h"
 
@@ -32,6 +33,13 @@ nvmlDevice_t nvml_handle(int card)
     return (nvmlDevice_t)(void *)&handles[card];
 }
 
+/* An instance is visible with its card. */
+static int is_visible(const struct nvml_session *s, int card)
+{
+    int parent = s->machine->cards[card].parent;
+    return nvml_index_of(s, parent < 0 ? card : parent) >= 0;
+}
+
 nvmlReturn_t nvml_card(nvmlDevice_t device, int *card)
 {
     const struct nvml_session *s = nvml_session();
@@ -39,11 +47,33 @@ nvmlReturn_t nvml_card(nvmlDevice_t device, int *card)
         return NVML_ERROR_UNINITIALIZED;
     }
     uintptr_t at = (uintptr_t)device - (uintptr_t)handles;
-    if (!device || at >= (uintptr_t)s->machine->card_count || nvml_index_of(s, (int)at) < 0) {
+    if (!device || at >= (uintptr_t)s->machine->card_count || !is_visible(s, (int)at)) {
         return NVML_ERROR_INVALID_ARGUMENT;
     }
     *card = (int)at;
+    uint32_t slow = s->state->cards[at].slow_ms;
+    if (slow) {
+        struct timespec time = {.tv_sec = slow / 1000, .tv_nsec = (long)(slow % 1000) * 1000000};
+        nanosleep(&time, NULL);
+    }
     return s->state->cards[*card].lost ? NVML_ERROR_GPU_IS_LOST : NVML_SUCCESS;
+}
+
+/* Who sees an instance sees its card. */
+static void show_cards(const struct machine *m)
+{
+    int count = 0;
+    for (int i = 0; i < session.count; i++) {
+        int card = session.visible[i], known = 0;
+        card = m->cards[card].parent < 0 ? card : m->cards[card].parent;
+        for (int k = 0; k < count; k++) {
+            known |= session.visible[k] == card;
+        }
+        if (!known) {
+            session.visible[count++] = card;
+        }
+    }
+    session.count = count;
 }
 
 static nvmlReturn_t start(void)
@@ -58,6 +88,7 @@ static nvmlReturn_t start(void)
         session.machine = m;
         session.state = state_open(m);
         session.count = machine_visible(m, getenv("NVIDIA_VISIBLE_DEVICES"), session.visible);
+        show_cards(m);
         result = session.state ? NVML_SUCCESS : NVML_ERROR_UNKNOWN;
     }
     if (result == NVML_SUCCESS) {
@@ -157,7 +188,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetCount(unsigned *count)
 
 static nvmlReturn_t found(const struct nvml_session *s, int card, nvmlDevice_t *device)
 {
-    if (card < 0 || nvml_index_of(s, card) < 0) {
+    if (card < 0 || !is_visible(s, card)) {
         return NVML_ERROR_NOT_FOUND;
     }
     if (s->state->cards[card].lost) {

@@ -143,14 +143,61 @@ NVML_API nvmlReturn_t nvmlDeviceGetMaxMigDeviceCount(nvmlDevice_t device, unsign
 NVML_API nvmlReturn_t nvmlDeviceIsMigDeviceHandle(nvmlDevice_t device, unsigned *out)
 {
     QUERY(device, out);
-    *out = 0;
+    *out = c->parent >= 0;
     return NVML_SUCCESS;
+}
+
+/* The index counts places for instances, of which some may be empty: here none before the last. */
+NVML_API nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, unsigned index, nvmlDevice_t *out)
+{
+    QUERY(device, out);
+    for (int i = 0; i < s->machine->card_count; i++) {
+        if (s->machine->cards[i].parent == card && index-- == 0) {
+            *out = nvml_handle(i);
+            return NVML_SUCCESS;
+        }
+    }
+    return c->mig_enabled && c->parent < 0 ? NVML_ERROR_NOT_FOUND : NVML_ERROR_NOT_SUPPORTED;
+}
+
+NVML_API nvmlReturn_t nvmlDeviceGetDeviceHandleFromMigDeviceHandle(nvmlDevice_t device, nvmlDevice_t *out)
+{
+    QUERY(device, out);
+    if (c->parent < 0) {
+        return NVML_ERROR_INVALID_ARGUMENT;
+    }
+    *out = nvml_handle(c->parent);
+    return NVML_SUCCESS;
+}
+
+NVML_API nvmlReturn_t nvmlDeviceGetGpuInstanceId(nvmlDevice_t device, unsigned *out)
+{
+    QUERY(device, out);
+    *out = c->gi;
+    return c->parent < 0 ? NVML_ERROR_NOT_SUPPORTED : NVML_SUCCESS;
+}
+
+NVML_API nvmlReturn_t nvmlDeviceGetComputeInstanceId(nvmlDevice_t device, unsigned *out)
+{
+    QUERY(device, out);
+    *out = c->ci;
+    return c->parent < 0 ? NVML_ERROR_NOT_SUPPORTED : NVML_SUCCESS;
+}
+
+/* Of a card in MIG mode: what its instances use, too. */
+static uint64_t used_of(const struct machine *m, int card)
+{
+    uint64_t used = state_used(m, card);
+    for (int i = 0; i < m->card_count; i++) {
+        used += m->cards[i].parent == card ? state_used(m, i) : 0;
+    }
+    return used;
 }
 
 NVML_API nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *out)
 {
     QUERY(device, out);
-    uint64_t used = state_used(s->machine, card);
+    uint64_t used = used_of(s->machine, card);
     *out = (nvmlMemory_t){.total = c->memory_bytes, .used = used, .free = c->memory_bytes - used};
     return NVML_SUCCESS;
 }
@@ -161,7 +208,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory
     if (out->version != NVML_MEMORY_V2) {
         return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
     }
-    uint64_t used = state_used(s->machine, card);
+    uint64_t used = used_of(s->machine, card);
     *out = (nvmlMemory_v2_t){
         .version = NVML_MEMORY_V2, .total = c->memory_bytes, .used = used, .free = c->memory_bytes - used};
     return NVML_SUCCESS;

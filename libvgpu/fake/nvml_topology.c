@@ -126,6 +126,24 @@ NVML_API nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t device, u
     return NVML_SUCCESS;
 }
 
+/* Adds who uses one card or instance to a list of `room` places; returns how many there are by now. */
+static unsigned list_processes(const struct nvml_session *s, int card, unsigned gi, unsigned ci, unsigned found, unsigned room,
+                               nvmlProcessInfo_t *out)
+{
+    for (uint32_t i = 0; i < s->state->process_high; i++) {
+        const struct state_process *p = &s->state->processes[i];
+        if (!p->pid || (!p->used[card] && !p->contexts[card])) {
+            continue;
+        }
+        if (found < room) {
+            out[found] = (nvmlProcessInfo_t){
+                .pid = (unsigned)p->pid, .usedGpuMemory = p->used[card], .gpuInstanceId = gi, .computeInstanceId = ci};
+        }
+        found++;
+    }
+    return found;
+}
+
 NVML_API nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_t *out)
 {
     int card = -1;
@@ -139,18 +157,11 @@ NVML_API nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t devic
     const struct nvml_session *s = nvml_session();
     unsigned room = *count, found = 0;
     state_bury_dead(s->machine);
-    for (uint32_t i = 0; i < s->state->process_high; i++) {
-        const struct state_process *p = &s->state->processes[i];
-        if (!p->pid || (!p->used[card] && !p->contexts[card])) {
-            continue;
+    for (int at = 0; at < s->machine->card_count; at++) {
+        const struct machine_card *c = &s->machine->cards[at];
+        if (at == card || c->parent == card) {
+            found = list_processes(s, at, c->parent < 0 ? UINT_MAX : c->gi, c->parent < 0 ? UINT_MAX : c->ci, found, room, out);
         }
-        if (found < room) {
-            out[found] = (nvmlProcessInfo_t){.pid = (unsigned)p->pid,
-                                             .usedGpuMemory = p->used[card],
-                                             .gpuInstanceId = UINT_MAX,
-                                             .computeInstanceId = UINT_MAX};
-        }
-        found++;
     }
     *count = found;
     return found > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;

@@ -30,6 +30,7 @@ struct state_card {
     uint64_t peak_bytes;  /* most ever held at once by living processes */
     uint64_t alloc_count; /* successful allocations, ever */
     uint32_t fail_after;  /* fault: 1 makes the next allocation fail, 2 the one after, 0 none */
+    uint32_t slow_ms;     /* fault: NVML takes this long to answer about the card */
     uint32_t lost;        /* fault: the card has fallen off the bus */
     uint32_t gpu_utilisation, memory_utilisation; /* percent */
     uint32_t temperature_c, power_mw;

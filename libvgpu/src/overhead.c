@@ -9,6 +9,9 @@
 #include "pools.h"
 
 #define LOOK_EVERY_NS UINT64_C(100000000)
+#define LOOK_SELDOM_NS UINT64_C(5000000000)
+/* Looking may take this part of the time. */
+#define LOOK_SHARE 100
 /* Inode of a kernel's first pid namespace, always. */
 #define FIRST_NAMESPACE UINT64_C(0xeffffffc)
 
@@ -35,14 +38,15 @@ static const struct vgpu_nvml *started_nvml(struct vgpu_process *p)
     return nvml;
 }
 
-/* Bytes of a card that this process holds by NVML's word; 0: it does not say. */
-static uint64_t figure_of(struct vgpu_process *p, const struct vgpu_card *card, uint32_t pid)
+/* Bytes of a card that this process holds by NVML's word. 0 when it does not say. */
+static int figure_of(struct vgpu_process *p, const struct vgpu_card *card, uint32_t pid, uint64_t *out)
 {
     const struct vgpu_nvml *nvml = pid ? started_nvml(p) : NULL;
     char uuid[VGPU_UUID_BYTES];
     nvmlDevice_t device;
     unsigned count = 0;
-    uint64_t bytes = 0;
+    int known = 0;
+    *out = 0;
     memcpy(uuid, card->uuid, sizeof uuid);
     if (!nvml) {
         return 0;
@@ -59,12 +63,13 @@ static uint64_t figure_of(struct vgpu_process *p, const struct vgpu_card *card, 
     if (list && nvml->nvmlDeviceGetComputeRunningProcesses_v3(device, &count, list) == NVML_SUCCESS) {
         for (unsigned i = 0; i < count; i++) {
             if (list[i].pid == pid && list[i].usedGpuMemory != UINT64_MAX) {
-                bytes += list[i].usedGpuMemory;
+                *out += list[i].usedGpuMemory;
+                known = 1;
             }
         }
     }
     free(list);
-    return bytes;
+    return known;
 }
 
 /* Under the card's lock: what the overhead really is. 0 when that cannot be told. */
@@ -73,9 +78,8 @@ static int measure(struct vgpu_process *p, const struct vgpu_card *card, struct 
 {
     const word *used = (const word *)&slot->used[card->column];
     for (int tries = 0; tries < 3; tries++) {
-        uint64_t before = atomic_load(used);
-        uint64_t figure = figure_of(p, card, host_pid(p, slot));
-        if (!figure) {
+        uint64_t before = atomic_load(used), figure;
+        if (!figure_of(p, card, host_pid(p, slot), &figure)) {
             return 0;
         }
         /* Other threads at work change both; a figure that belongs to neither moment is of no use. */
@@ -256,14 +260,21 @@ void vgpu_overhead_look(struct vgpu_process *p, const struct vgpu_cuda *cuda)
     if (!atomic_load_explicit(&p->overhead_due, memory_order_relaxed)) {
         return;
     }
-    uint64_t now = vgpu_world->now_ns(), last = atomic_load(&p->overhead_ns);
-    if ((last && now - last < LOOK_EVERY_NS) || !atomic_compare_exchange_strong(&p->overhead_ns, &last, now)) {
-        return;
+    uint64_t now = vgpu_world->now_ns(), next = atomic_load(&p->overhead_ns);
+    if (now < next || !atomic_compare_exchange_strong(&p->overhead_ns, &next, UINT64_MAX)) {
+        return; /* too soon, or another thread is at it */
     }
     atomic_store(&p->overhead_due, 0);
+    int known = 1;
     for (int i = 0; i < (int)VGPU_MAX_DEVICES; i++) {
-        if (!look(p, i)) {
-            vgpu_overhead_grew(p);
-        }
+        known &= look(p, i);
+    }
+    /* A figure that does not come is asked for less and less; a driver that is slow to answer is not asked much. */
+    uint64_t took = vgpu_world->now_ns() - now, wait = atomic_load(&p->overhead_wait_ns);
+    wait = known ? LOOK_EVERY_NS : wait < LOOK_EVERY_NS ? LOOK_EVERY_NS : wait > LOOK_SELDOM_NS / 2 ? LOOK_SELDOM_NS : wait * 2;
+    atomic_store(&p->overhead_wait_ns, wait);
+    atomic_store(&p->overhead_ns, now + (took > wait / LOOK_SHARE ? took * LOOK_SHARE : wait));
+    if (!known) {
+        vgpu_overhead_grew(p);
     }
 }

@@ -55,7 +55,8 @@ struct vgpu_process {
     uint64_t env_host_limit;
     struct vgpu_card cards[VGPU_MAX_DEVICES]; /* by CUDA ordinal */
     struct vgpu_overhead overheads[VGPU_MAX_DEVICES]; /* by CUDA ordinal */
-    _Atomic uint64_t overhead_ns;  /* of the last look */
+    _Atomic uint64_t overhead_ns;  /* when the next look may be */
+    _Atomic uint64_t overhead_wait_ns;
     _Atomic uint32_t overhead_due; /* 1: it may have grown */
     _Atomic uint32_t nvml_started;
     struct vgpu_objects objects;

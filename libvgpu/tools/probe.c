@@ -168,6 +168,10 @@ static int info(void)
             at += snprintf(uuid + at, sizeof uuid - (size_t)at, "%s%02x", dash, id.bytes[b]);
         }
         nvmlReturn_t seen = nvml.by_uuid(uuid, &handle);
+        if (seen != NVML_SUCCESS) {
+            memcpy(uuid, "MIG", 3); /* CUDA's bytes do not tell which kind they name */
+            seen = nvml.by_uuid(uuid, &handle);
+        }
         if (seen == NVML_SUCCESS) {
             seen = nvml.memory(handle, &view);
         }
