@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 
 
 class Reason(StrEnum):
@@ -58,6 +59,12 @@ class Tally:
     counts: Mapping[Reason, int]
     total: int
 
+    @staticmethod
+    @cache
+    def of_node(reason: Reason) -> Tally:
+        """One reason that holds for a node as a whole."""
+        return Tally({reason: 1}, 1)
+
     def __str__(self) -> str:
         parts = sorted(
             f"{count}/{self.total} {reason}" for reason, count in self.counts.items() if count
@@ -73,12 +80,12 @@ class Tally:
         return ranked[0][0] if ranked and ranked[0][1] else None
 
 
-def sum_up(tallies: Iterable[Tally]) -> Tally:
-    """Several tallies as one, for instance of all nodes of a cluster."""
+def sum_up(tallies: Iterable[tuple[Tally, int]]) -> Tally:
+    """Several tallies, each as often as is said, as one: for instance of all nodes of a cluster."""
     counts: dict[Reason, int] = {}
     total = 0
-    for tally in tallies:
-        total += tally.total
+    for tally, times in tallies:
+        total += times * tally.total
         for reason, count in tally.counts.items():
-            counts[reason] = counts.get(reason, 0) + count
+            counts[reason] = counts.get(reason, 0) + times * count
     return Tally(counts, total)

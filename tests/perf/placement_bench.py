@@ -8,6 +8,7 @@ Written to build/bench/placement.json with the bars of the design beside the fig
 from __future__ import annotations
 
 import argparse
+import asyncio
 import gc
 import json
 import os
@@ -19,6 +20,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import filter_bench
 
 import plain_placement as plain
 from builders import a_card, a_claim, a_device, a_node, a_request, an_allocated_device, an_ask
@@ -42,6 +45,7 @@ POLICIES: Mapping[str, tuple[str, str, int]] = {
 """By name: node policy, card policy, cards per claim."""
 BARS = {"decision_us.p50": 50, "apply_us.p50": 20, "rebuild_s": 10, "rss_mib": 1024}
 REFUSAL_BARS_MS = {"cold": 400, "warm": 20}
+FILTER_BARS_MS = {"grant_p99": {"500": 2, "5000": 5}, "refuse_warm_p99": 20, "refuse_cold_p99": 400}
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -58,7 +62,8 @@ def main(arguments: Sequence[str]) -> None:
         "load_average": os.getloadavg(),
         "fleet": {"nodes": options.nodes, "cards": options.nodes * CARDS_PER_NODE,
                   "claims": options.claims, "request_classes": len(SHAPES)},
-        "bars": {**BARS, "refusal_ms": REFUSAL_BARS_MS},
+        "bars": {**BARS, "refusal_ms": REFUSAL_BARS_MS,
+                 "filter_ms": FILTER_BARS_MS},
         **rebuilt,
         "apply_us": apply_us,
         "refusal_ms": refusals(ledger),
@@ -66,6 +71,9 @@ def main(arguments: Sequence[str]) -> None:
         "plain_us": {},
     }  # fmt: skip
     del ledger
+    listed = [claim_on(number, options.nodes) for number in range(options.claims)]
+    report["filter_ms"] = asyncio.run(filter_bench.measure(nodes=options.nodes, claims=listed))
+    del listed
     for name in POLICIES:
         fleet = Fleet(name, nodes=options.nodes, claims=options.claims)
         gc.collect()

@@ -205,6 +205,8 @@ class Engine:
         """A node was seen."""
         known = self.books.nodes.get(node.metadata.name)
         self.books.nodes[node.metadata.name] = node
+        if known is None or _rules_of(known) != _rules_of(node):
+            self.scheduler.barred.changed(node.metadata.name)
         self._ledger.apply_node(node)
         if known is not None and known.metadata.uid != node.metadata.uid:
             self._note_claims_on(node.metadata.name)
@@ -212,6 +214,7 @@ class Engine:
     def node_gone(self, name: str) -> None:
         """A node is gone: claims on it are released."""
         self.books.nodes.pop(name, None)
+        self.scheduler.barred.changed(name)
         self._ledger.remove_node(name)
         self._note_claims_on(name)
 
@@ -338,3 +341,8 @@ class Engine:
         task = asyncio.create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
+
+
+def _rules_of(node: Node) -> tuple[object, ...]:
+    """What of a node says which pods it takes, whatever its state."""
+    return node.metadata.labels, node.spec.taints

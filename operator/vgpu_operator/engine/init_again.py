@@ -24,7 +24,6 @@ from vgpu_operator.engine.teller import Teller
 from vgpu_operator.engine.writes import init_again_write
 from vgpu_operator.ledger import Assumption, ClaimKey, Ledger
 from vgpu_operator.placement import Plan
-from vgpu_operator.placement.fit import node_refusal
 from vgpu_operator.placement.planning import plan_on
 
 
@@ -105,7 +104,7 @@ class InitAgain:
         self._holds.gather()
         with self._ledger.without(ClaimKey(*key)), self._holds.lifted(key):
             outcome = (
-                node_refusal(Reason.NODE_INSUFFICIENT_DEVICE)
+                Tally.of_node(Reason.NODE_INSUFFICIENT_DEVICE)
                 if node is None
                 else plan_on(columns, node, ask, ask.numa, self._ledger.budget(key[0]))
             )

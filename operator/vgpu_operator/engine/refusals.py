@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from vgpu_api.reasons import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 RETELL_S = 5.0
 """A changed text is written again after this long at the earliest: counts move all the time."""
@@ -25,6 +25,7 @@ class Refusal:
     message: str
     by_node: Mapping[str, str]
 
-    def on(self, node: str) -> str:
-        """Why not on this node."""
-        return self.by_node.get(node) or self.message
+    def on(self, nodes: Iterable[str]) -> dict[str, str]:
+        """Why not on these nodes."""
+        by_node, message = self.by_node, self.message
+        return {node: by_node.get(node) or message for node in nodes}

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from vgpu_api.config import ClusterConfig
 from vgpu_api.errors import BadInput
 from vgpu_api.host import cpu_milli_of
-from vgpu_api.reasons import Reason, Tally
+from vgpu_api.reasons import Reason
 from vgpu_api.v1alpha1 import Allocation, VGPUClaim, VGPUClaimSpec, VGPUClaimStatus
 from vgpu_operator.ask import Ask
 from vgpu_operator.dialects.ack import node_kinds
+from vgpu_operator.engine.barred import Barred
 from vgpu_operator.engine.books import Books, key_of
 from vgpu_operator.engine.claim_writer import ClaimWrite, ClaimWriter, Done, Key, Result, Verdict
 from vgpu_operator.engine.consumers import Consumer, is_owned_by, mismatch, serves_another
@@ -25,8 +26,8 @@ from vgpu_operator.engine.moments import Moments
 from vgpu_operator.engine.refusals import Refusal
 from vgpu_operator.engine.reservations import Reservation, Reservations
 from vgpu_operator.engine.status import Wish, claim_for_pod, says, status_with
-from vgpu_operator.ledger import Assumption, ClaimKey, Ledger, node_admits
-from vgpu_operator.placement import Plan, place
+from vgpu_operator.ledger import Assumption, ClaimKey, Ledger
+from vgpu_operator.placement import Plan, in_words, place
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,7 @@ class Scheduler:
         self.reservations = Reservations(self._ended)
         self.holds = Holds(ledger)
         self.moments = Moments(clock.unix)
+        self.barred = Barred(books.nodes)
         self._config = config
         self._ledger = ledger
         self._books = books
@@ -237,29 +239,16 @@ class Scheduler:
     ) -> Plan:
         """Where it fits; what the claim holds already is not in its own way."""
         ask = Ask.of(spec, self._config, cpu_milli=cpu_milli_of(consumer.pod))
-        refused: dict[str, Tally] = {}
-        open_nodes: list[str] = []
-        if candidates is None:  # nodes without cards are nobody's business
-            columns = self._ledger.columns
-            known = {columns.node_name[node] for node in columns.nodes_with_cards()}
-            candidates = [name for name in self._books.nodes if name in known]
         kinds = node_kinds(consumer.pod, self._config)
-        for name in candidates:
-            node = self._books.nodes.get(name)
-            reason = None if node is None else node_admits(consumer.pod, node, kinds=kinds)
-            if reason is None:
-                open_nodes.append(name)
-            else:
-                refused[name] = Tally({reason: 1}, 1)
+        barred = self.barred.to(consumer.pod, kinds=kinds)
         self.holds.gather()
         with self._ledger.without(ClaimKey(*consumer.claim)), self.holds.lifted(consumer.claim):
             budget = self._ledger.budget(consumer.claim[0])
-            plan = place(self._ledger.columns, ask, open_nodes, budget=budget)
-        return Plan(plan.node, plan.grants, {**refused, **plan.refusals})
+            return place(self._ledger.columns, ask, candidates, barred=barred, budget=budget)
 
     def _refusal(self, key: Key, spec: VGPUClaimSpec, plan: Plan) -> Refusal:
         """Why nothing fits, cards that are held for others included."""
-        texts = {node: str(tally) for node, tally in plan.refusals.items()}
+        texts = in_words(plan.refusals)
         held: Mapping[str, str] = {}
         if len(self.holds):
             held = self.holds.explain(key, Ask.of(spec, self._config), plan.refusals)

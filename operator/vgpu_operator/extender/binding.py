@@ -86,7 +86,7 @@ class Binder:
         scheduler = self._engine.scheduler
         outcome = scheduler.reserve(consumer, candidates={request.node})
         if isinstance(outcome, Refusal):
-            return f"{outcome.reason}: {outcome.on(request.node)}"
+            return f"{outcome.reason}: {outcome.on([request.node])[request.node]}"
         reservation = outcome
         if reservation.wish.reserved_for != consumer.reserved_for:
             scheduler.reserve_for(reservation, consumer)

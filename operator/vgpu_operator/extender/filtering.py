@@ -14,6 +14,7 @@ from vgpu_operator.engine.consumers import Consumer
 from vgpu_operator.engine.engine import Engine
 from vgpu_operator.engine.refusals import Refusal
 from vgpu_operator.extender.wire import FilterAnswer, FilterRequest
+from vgpu_operator.placement import in_words
 
 
 def read_pod(raw: dict[str, object]) -> Pod:
@@ -40,10 +41,11 @@ def filter_nodes(engine: Engine, request: FilterRequest) -> FilterAnswer:
     outcome = engine.scheduler.reserve(consumer, candidates=set(request.node_names))
     engine.asked(consumer, outcome)
     if isinstance(outcome, Refusal):
-        return FilterAnswer([], {node: outcome.on(node) for node in request.node_names})
+        return FilterAnswer([], outcome.on(request.node_names))
     chosen = outcome.node
     reserved = f"cards are reserved on {chosen}"
-    others = {node: reserved for node in request.node_names if node != chosen}
+    others = dict.fromkeys(request.node_names, reserved)
+    others.pop(chosen, None)
     return FilterAnswer([chosen], others)
 
 
@@ -54,6 +56,6 @@ def _without_effect(engine: Engine, consumer: Consumer, request: FilterRequest) 
         return FilterAnswer(
             [], dict.fromkeys(request.node_names, plan.message), nodes=request.nodes
         )
-    refused = {node: str(tally) for node, tally in plan.refusals.items()}
+    refused = in_words(plan.refusals)
     kept = [node for node in request.node_names if node not in refused]
     return FilterAnswer(kept, refused, nodes=request.nodes)

@@ -38,7 +38,7 @@ class FilterRequest:
             raise BadInput(field="Pod", value=pod, expected="a pod")
         if fields.get("nodenames") is not None:
             names = fields["nodenames"]
-            if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            if not isinstance(names, list) or not set(map(type, names)) <= {str}:
                 raise BadInput(field="NodeNames", value=names, expected="a list of names")
             return cls(pod, names, None)
         nodes = (fields.get("nodes") or {}).get("items")

@@ -26,6 +26,11 @@ def node_admits(pod: Pod, node: Node, *, kinds: frozenset[str] | None = None) ->
         return Reason.NODE_NOT_READY
     if node.spec.unschedulable:
         return Reason.NODE_UNSCHEDULABLE
+    return barred_by(pod, node, kinds=kinds)
+
+
+def barred_by(pod: Pod, node: Node, *, kinds: frozenset[str] | None = None) -> Reason | None:
+    """Why the node would not take the pod whatever its state: labels and taints."""
     labels = node.metadata.labels
     if any(labels.get(key) != value for key, value in pod.spec.node_selector.items()):
         return Reason.NODE_SELECTOR_MISMATCH

@@ -7,7 +7,7 @@ node; `rankings` remembers which nodes may serve a class of claims. Read `decide
 
 from vgpu_operator.placement.columns import Card, Columns
 from vgpu_operator.placement.decide import place
-from vgpu_operator.placement.plan import Grant, Plan
+from vgpu_operator.placement.plan import Grant, Plan, in_words
 from vgpu_operator.placement.quota import Budget
 
-__all__ = ["Budget", "Card", "Columns", "Grant", "Plan", "place"]
+__all__ = ["Budget", "Card", "Columns", "Grant", "Plan", "in_words", "place"]

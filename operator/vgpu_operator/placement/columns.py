@@ -88,6 +88,10 @@ class Columns:
         """The node's number, if it is known."""
         return self._node_ids.get(name)
 
+    def node_ids(self, names: Iterable[str]) -> list[int | None]:
+        """The nodes' numbers, in the order of the names; None for one that is not known."""
+        return list(map(self._node_ids.get, names))
+
     def number_of(self, name: str) -> int:
         """The number of a card that is known, by its object's name."""
         return self._card_ids[name]

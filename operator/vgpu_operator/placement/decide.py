@@ -7,15 +7,16 @@ the exact fit on the node at hand is the judge, so most decisions look at one no
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
+from types import MappingProxyType
 from typing import TypeAlias
 
 from vgpu_api.reasons import Reason, Tally
 from vgpu_api.v1alpha1.vgpuclaim import NumaPolicy
 from vgpu_operator.ask import Ask
 from vgpu_operator.placement.columns import Columns
-from vgpu_operator.placement.fit import node_refusal
 from vgpu_operator.placement.plan import Grant, Plan
 from vgpu_operator.placement.planning import entry_of, exceeds, plan_on
 from vgpu_operator.placement.quota import UNLIMITED, Budget
@@ -33,8 +34,9 @@ Found: TypeAlias = tuple[int, tuple[Grant, ...]]
 def place(
     columns: Columns,
     ask: Ask,
-    candidates: Iterable[str] | None = None,
+    candidates: Collection[str] | None = None,
     *,
+    barred: Mapping[str, Tally] = MappingProxyType({}),
     budget: Budget = UNLIMITED,
 ) -> Plan:
     """Find the best node for all requests of `ask`, and their cards.
@@ -43,27 +45,52 @@ def place(
         columns: The state of all cards. Left as it was found, but for what rankings remember.
         ask: What is asked for.
         candidates: Names of the nodes to choose from, known or not; None for every node with
-            cards. Nodes that are not ready or not schedulable are refused here; other properties
-            of a node are the caller's to judge.
+            cards. Nodes that are not ready or not schedulable are refused here.
+        barred: Nodes that the caller rules out, and why: those with cards, or more.
         budget: What the claim's namespace may still take.
 
     Returns:
-        The plan; a refusal has a reason for every candidate.
+        The plan; a refusal has a reason for every candidate, a grant of nodes that were tried in
+        vain before.
     """
-    unknown: dict[str, Tally] = {}
-    nodes: set[int] | None = None
-    if candidates is not None:
-        nodes = set()
-        for name in candidates:
-            node = columns.node_id(name)
-            if node is None:
-                unknown[name] = node_refusal(Reason.NODE_INSUFFICIENT_DEVICE)
-            else:
-                nodes.add(node)
-    plan = _place(columns, ask, nodes)
+    space = _Space(frozenset(candidates) if candidates is not None else None, barred)
+    plan = _place(columns, ask, space)
     if budget.is_limited and (plan.refused or exceeds(columns, ask, plan, budget)):
-        plan = _scan(columns, ask, nodes, budget)
-    return Plan(plan.node, plan.grants, {**unknown, **plan.refusals}) if unknown else plan
+        plan = _scan(columns, ask, space, budget)
+    return plan
+
+
+@dataclass(frozen=True, slots=True)
+class _Space:
+    """The nodes to choose from. Names, not numbers: most decisions look at one or two of them."""
+
+    candidates: frozenset[str] | None
+    barred: Mapping[str, Tally]
+
+    def __contains__(self, name: str) -> bool:
+        return name not in self.barred and (self.candidates is None or name in self.candidates)
+
+    @property
+    def is_everything(self) -> bool:
+        return self.candidates is None and not self.barred
+
+    def numbers(self, columns: Columns) -> tuple[list[int], dict[str, Tally]]:
+        """The numbers of all nodes in it, and why other candidates are not."""
+        if self.candidates is None:
+            names = [columns.node_name[node] for node in columns.nodes_with_cards()]
+        else:
+            names = list(self.candidates)
+        out: dict[str, Tally] = {}
+        nodes: list[int] = []
+        missing = Tally.of_node(Reason.NODE_INSUFFICIENT_DEVICE)
+        for name, node in zip(names, columns.node_ids(names), strict=True):
+            if name in self.barred:
+                out[name] = self.barred[name]
+            elif node is None:
+                out[name] = missing
+            else:
+                nodes.append(node)
+        return nodes, out
 
 
 def _passes(ask: Ask) -> tuple[NumaPolicy, ...]:
@@ -73,31 +100,29 @@ def _passes(ask: Ask) -> tuple[NumaPolicy, ...]:
     return (ask.numa,)
 
 
-def _place(columns: Columns, ask: Ask, nodes: Collection[int] | None) -> Plan:
+def _place(columns: Columns, ask: Ask, space: _Space) -> Plan:
     """By the rankings of the ask's classes, without a quota."""
-    if nodes is not None and len(nodes) <= _FEW:
-        return _scan(columns, ask, nodes, UNLIMITED)
+    if space.candidates is not None and len(space.candidates) <= _FEW:
+        return _scan(columns, ask, space, UNLIMITED)
     for numa in _passes(ask):
         ranking = columns.rankings.of((ask, numa))
         _refresh(columns, ranking, ask, numa)
-        found, tried = _first(columns, ranking, ask, numa, nodes)
+        found, tried = _first(columns, ranking, ask, numa, space)
         if found is not None:
-            if nodes is not None:
-                tried = _remembered(columns, ranking, nodes)
             return Plan(columns.node_name[found[0]], found[1], tried)
-    return Plan(None, (), _refusals(columns, ranking, ask, nodes))
+    return Plan(None, (), _refusals(columns, ranking, ask, space))
 
 
-def _scan(columns: Columns, ask: Ask, nodes: Iterable[int] | None, budget: Budget) -> Plan:
+def _scan(columns: Columns, ask: Ask, space: _Space, budget: Budget) -> Plan:
     """Every node on its own, nothing remembered: for few nodes, and for what a quota refuses."""
-    refusals: dict[str, Tally] = {}
+    nodes, refusals = space.numbers(columns)
     willing: list[int] = []
-    for node in columns.nodes_with_cards() if nodes is None else nodes:
+    for node in nodes:
         reason = _unwilling(columns, node)
         if reason is None:
             willing.append(node)
         else:
-            refusals[columns.node_name[node]] = node_refusal(reason)
+            refusals[columns.node_name[node]] = Tally.of_node(reason)
     for numa in _passes(ask):
         entries: list[Entry] = []
         for node in willing:
@@ -142,18 +167,18 @@ def _first(
     ranking: Ranking,
     ask: Ask,
     numa: NumaPolicy,
-    nodes: Collection[int] | None,
+    space: _Space,
 ) -> tuple[Found | None, dict[str, Tally]]:
     """The best node that serves the claim, and why those before it do not."""
     heap, version = ranking.heap, columns.rankings.version
     tried: dict[str, Tally] = {}
     aside: list[Entry] = []
-    found = None
+    found, everything = None, space.is_everything
     while heap and len(aside) < _FAR:
         _, name, node, seen = heap[0]
         if seen != version[node]:
             heappop(heap)
-        elif nodes is not None and node not in nodes:
+        elif not everything and name not in space:
             aside.append(heappop(heap))
         else:
             outcome = plan_on(columns, node, ask, numa)
@@ -161,21 +186,20 @@ def _first(
                 found = node, outcome
                 break
             heappop(heap)
-            tried[name] = outcome
-            ranking.refusals[node] = seen, outcome
+            tried[name] = ranking.refuse(node, seen, outcome)
     for entry in aside:
         heappush(heap, entry)
-    if found is None and heap and nodes is not None:  # the candidates are far down
-        found = _among(columns, heap, ask, numa, nodes)
+    if found is None and heap and not everything:  # the candidates are far down
+        found = _among(columns, heap, ask, numa, space)
     return found, tried
 
 
 def _among(
-    columns: Columns, heap: list[Entry], ask: Ask, numa: NumaPolicy, nodes: Collection[int]
+    columns: Columns, heap: list[Entry], ask: Ask, numa: NumaPolicy, space: _Space
 ) -> Found | None:
     """The best of a heap's entries that are candidates; the heap stays as it is."""
     version = columns.rankings.version
-    entries = [entry for entry in heap if entry[2] in nodes and entry[3] == version[entry[2]]]
+    entries = [entry for entry in heap if entry[3] == version[entry[2]] and entry[1] in space]
     for _, _, node, _ in sorted(entries):
         outcome = plan_on(columns, node, ask, numa)
         if not isinstance(outcome, Tally):
@@ -183,36 +207,23 @@ def _among(
     return None
 
 
-def _refusals(
-    columns: Columns, ranking: Ranking, ask: Ask, nodes: Collection[int] | None
-) -> dict[str, Tally]:
+def _refusals(columns: Columns, ranking: Ranking, ask: Ask, space: _Space) -> dict[str, Tally]:
     """Why no node serves the claim. What was found out before and has not changed is kept."""
-    refusals: dict[str, Tally] = {}
-    for node in columns.nodes_with_cards() if nodes is None else nodes:
+    nodes, refusals = space.numbers(columns)
+    for node in nodes:
         reason = _unwilling(columns, node)
         version = columns.rankings.version[node]
         known = ranking.refusals.get(node)
         if reason is not None:
-            tally = node_refusal(reason)
+            tally = Tally.of_node(reason)
         elif known is not None and known[0] == version:
             tally = known[1]
         else:
             outcome = plan_on(columns, node, ask, ask.numa)
             assert isinstance(outcome, Tally)
-            tally = outcome
-            ranking.refusals[node] = version, tally
+            tally = ranking.refuse(node, version, outcome)
         refusals[columns.node_name[node]] = tally
     return refusals
-
-
-def _remembered(columns: Columns, ranking: Ranking, nodes: Collection[int]) -> dict[str, Tally]:
-    """What is known of candidates that do not serve the claim."""
-    version = columns.rankings.version
-    return {
-        columns.node_name[node]: known[1]
-        for node, known in ranking.refusals.items()
-        if known[0] == version[node] and node in nodes
-    }
 
 
 def _unwilling(columns: Columns, node: int) -> Reason | None:

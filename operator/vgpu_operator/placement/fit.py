@@ -19,8 +19,6 @@ from vgpu_operator.placement.columns import Columns
 from vgpu_operator.placement.order import Weights, in_order, keys_of, preferred
 from vgpu_operator.placement.quota import Charge
 
-_ONE_NODE = 1
-
 
 @dataclass(frozen=True, slots=True)
 class Preferences:
@@ -37,11 +35,6 @@ class Fitted:
 
     cards: tuple[int, ...]
     refusal: Tally | None = None
-
-
-def node_refusal(reason: Reason) -> Tally:
-    """One reason that holds for a node as a whole."""
-    return Tally({reason: 1}, _ONE_NODE)
 
 
 def fit(
@@ -109,7 +102,7 @@ def refusal(
     """Why the node's cards do not serve the request, counted as HAMi does."""
     cards = columns.node_cards[node]
     if sum(columns.vendor[card] == request.vendor for card in cards) < request.count:
-        return node_refusal(Reason.NODE_INSUFFICIENT_DEVICE)
+        return Tally.of_node(Reason.NODE_INSUFFICIENT_DEVICE)
     required = preferences.numa == "Require"
     ordered = in_order(
         columns,

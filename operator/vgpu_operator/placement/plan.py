@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -101,6 +102,12 @@ def describe(refusals: Mapping[str, Tally]) -> str:
     return text or Reason.NO_GPU_NODES.value
 
 
+def in_words(refusals: Mapping[str, Tally]) -> dict[str, str]:
+    """Each node's reasons. Many nodes have the very same tally, which is said once."""
+    said = {number: str(tally) for number, tally in _different(refusals).items()}
+    return {node: said[id(tally)] for node, tally in refusals.items()}
+
+
 def leading_reason(refusals: Mapping[str, Tally]) -> Reason:
     """The most frequent reason, of cards before of nodes."""
     cards, nodes = _summed(refusals)
@@ -112,9 +119,17 @@ def _parts(tally: Tally) -> list[str]:
 
 
 def _summed(refusals: Mapping[str, Tally]) -> tuple[Tally, Tally]:
-    of_cards: list[Tally] = []
-    of_nodes: list[Tally] = []
-    for tally in refusals.values():
-        (of_nodes if _OF_A_NODE.issuperset(tally.counts) else of_cards).append(tally)
+    """Of cards and of nodes."""
+    different = _different(refusals)
+    of_cards: list[tuple[Tally, int]] = []
+    of_nodes: list[tuple[Tally, int]] = []
+    for number, times in Counter(map(id, refusals.values())).items():
+        tally = different[number]
+        (of_nodes if _OF_A_NODE.issuperset(tally.counts) else of_cards).append((tally, times))
     nodes = sum_up(of_nodes)
     return sum_up(of_cards), Tally(nodes.counts, len(refusals))
+
+
+def _different(refusals: Mapping[str, Tally]) -> dict[int, Tally]:
+    """The tallies by identity, each once."""
+    return {id(tally): tally for tally in refusals.values()}

@@ -34,12 +34,20 @@ class Ranking:
         heap: Nodes that may serve, and void entries.
         refusals: For a node that cannot: the version that was looked at, and why.
         mix: The version of the typical mix that the keys were computed with.
+        tallies: Each different one once: many nodes refuse for the same reasons.
     """
 
     cursor: int = -1
     heap: list[Entry] = field(default_factory=list)
     refusals: dict[int, tuple[int, Tally]] = field(default_factory=dict)
     mix: int = 0
+    tallies: dict[tuple[object, ...], Tally] = field(default_factory=dict)
+
+    def refuse(self, node: int, version: int, tally: Tally) -> Tally:
+        """Remember why a node does not serve; returns the one tally that says so."""
+        said = self.tallies.setdefault((tally.total, *sorted(tally.counts.items())), tally)
+        self.refusals[node] = version, said
+        return said
 
 
 class Rankings:

@@ -42,13 +42,14 @@ def test_the_leading_reason_applied_most_and_a_tie_goes_by_name() -> None:
     assert Tally({}, 3).leading() is None
 
 
-@given(parts=st.lists(tallies, max_size=5))
-def test_summing_up_loses_nothing(parts: list[Tally]) -> None:
+@given(parts=st.lists(st.tuples(tallies, st.integers(1, 4)), max_size=5))
+def test_summing_up_loses_nothing(parts: list[tuple[Tally, int]]) -> None:
     """Invariant: each reason's count, and the total, are the sums over the parts."""
     whole = sum_up(parts)
-    assert whole.total == sum(part.total for part in parts)
+    assert whole.total == sum(times * part.total for part, times in parts)
     for reason in Reason:
-        assert whole.counts.get(reason, 0) == sum(part.counts.get(reason, 0) for part in parts)
+        alone = (times * part.counts.get(reason, 0) for part, times in parts)
+        assert whole.counts.get(reason, 0) == sum(alone)
 
 
 @given(tally=tallies)
