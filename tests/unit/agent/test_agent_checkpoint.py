@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from pathlib import Path
@@ -91,3 +92,86 @@ def test_a_damaged_file_is_kept_for_people_to_look_at(tmp_path: Path) -> None:
         100,
         False,
     )
+
+
+ON_DISK = b"""{
+ "checksum": "710282919bad7bc88a2670217f21ec9e0eebc737c9919b6dce4e15269629fc5a",
+ "format": 1,
+ "state": {
+  "holdings": {
+   "claim-uid": {
+    "allocated_time": "t0",
+    "claim_name": "claim",
+    "claim_uid": "claim-uid",
+    "closed": false,
+    "init_ended": "",
+    "init_ids": [],
+    "namespace": "ns",
+    "pod_name": "pod",
+    "pod_uid": "pod-uid",
+    "use": {
+     "GPU-0": {
+      "cores": 30,
+      "memory_mib": 8,
+      "slots": 1
+     }
+    }
+   }
+  },
+  "leases": {
+   "slot-1-abc": {
+    "allocated_at": 12.5,
+    "claim_uid": "claim-uid",
+    "container": "main",
+    "name": "slot-1-abc",
+    "pod_uid": "pod-uid",
+    "slot_ids": [
+     "slot-1"
+    ]
+   }
+  }
+ }
+}"""
+
+
+def test_the_file_is_for_people_too_and_stays_readable_for_later_agents() -> None:
+    """A node is updated with its pods running: what stands here must be read for ever."""
+    assert encode(a_state()) == ON_DISK
+    assert decode(PATH, ON_DISK) == a_state()
+
+
+def damaged(content: bytes) -> str:
+    with pytest.raises(CheckpointDamaged) as refused:
+        decode(PATH, content)
+    assert refused.value.path == PATH
+    return str(refused.value)
+
+
+def test_damage_is_told_with_the_file_and_what_is_wrong_with_it() -> None:
+    assert damaged(b"{").startswith("checkpoint slots.json: is cut or not JSON (Expecting")
+    assert damaged(b"{}") == "checkpoint slots.json: is not a checkpoint: it names no format"
+    assert damaged(b'{"format": "x"}') == (
+        "checkpoint slots.json: has format 'x'; this agent knows 1"
+    )
+    assert damaged(ON_DISK.replace(b"12.5", b"12.6")) == (
+        "checkpoint slots.json: has a checksum that is not its content's"
+    )
+
+
+def test_a_state_that_is_whole_but_none_is_told_with_its_field() -> None:
+    body = {"leases": {"a": {"name": "a", "slot_ids": 7, "allocated_at": "?"}}, "holdings": {}}
+    canonical = json.dumps(body, sort_keys=True, separators=(",", ":")).encode()
+    checksum = hashlib.sha256(canonical).hexdigest()
+    content = json.dumps({"format": 1, "checksum": checksum, "state": body}).encode()
+    said = damaged(content)
+    assert said.startswith("checkpoint slots.json: field leases.a.slot_ids: Input should be a ")
+
+
+def test_what_is_damaged_names_its_own_file_and_leaves_the_state_empty(tmp_path: Path) -> None:
+    path = tmp_path / "slots.json"
+    path.write_bytes(b"?")
+    checkpoint = Checkpoint(path)
+    with pytest.raises(CheckpointDamaged) as refused:
+        checkpoint.load()
+    assert refused.value.path == path
+    assert checkpoint.state == SlotState()

@@ -172,3 +172,14 @@ def test_a_closed_page_of_an_app_container_ends_nothing_of_init_containers():
     state = rebuilt(INIT, an_entry(), claims=(its_claim(init=True),), pages=pages)
     assert state.used() == {"GPU-0": Use(8192, 30, 1)}
     assert not state.leases["slot-1-x"].is_bound
+
+
+def test_an_init_request_without_a_name_means_whichever_container_has_the_lease():
+    claim = its_claim()
+    spec = claim.spec.model_copy(update={"requests": [a_request(phase="Init", memory="8Gi")]})
+    allocation = an_allocation(an_allocated_device(memory_mib=8192), allocated_time="t0")
+    status = claim.status.model_copy(update={"allocation": allocation})
+    claim = claim.model_copy(update={"spec": spec, "status": status})
+    state = rebuilt(INIT, claims=(claim,), pages={"slot-1-i": a_page(PageState.CLOSED)})
+    assert state.holdings["uid-of-claim-1"].init_ended == "t0"
+    assert state.used() == {}

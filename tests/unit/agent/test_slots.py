@@ -251,3 +251,15 @@ def test_free_slots_are_offered_from_the_bottom_as_far_as_usable_cards_go(usable
         *("slot-0", "slot-1", "slot-2"),
         *(slot for slot in in_use if slot == "slot-9"),
     ]
+
+
+def test_slots_are_offered_by_number_not_by_spelling():
+    shown = offer(total=12, usable=3, in_use=["slot-10"])
+    assert [slot for slot, _ in shown] == [f"slot-{number}" for number in range(12)]
+    assert [slot for slot, fine in shown if fine] == ["slot-0", "slot-1", "slot-10"]
+
+
+def test_a_slots_number_is_what_stands_behind_its_last_dash():
+    assert sorted(["slot-a-2", "slot-0", "slot-x", "slot-a-1"], key=slots.slot_order) == [
+        *("slot-0", "slot-x", "slot-a-1", "slot-a-2")
+    ]
