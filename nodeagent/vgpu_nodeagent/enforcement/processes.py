@@ -16,6 +16,7 @@ from pathlib import Path
 
 _POD = re.compile(r"pod([0-9a-f]{8}([-_][0-9a-f]{4}){3}[-_][0-9a-f]{12})", re.IGNORECASE)
 _PODS = "kubepods"
+_FIRST = "1"  # of the machine; no container runtime started it
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,8 @@ def processes_mapping(
     for folder in _processes(proc):
         maps = _maps(folder)
         if maps is None:
-            unknown.add(folder)
+            if folder.name != _FIRST:
+                unknown.add(folder)
         elif any(_is_of(line, files) for line in maps):
             certain.add(folder)
     return Users(_pids(certain), _pids(_of_pod(unknown, pod_uid, proc)))

@@ -113,6 +113,12 @@ def test_without_cgroups_of_pods_any_process_that_root_may_not_look_into_may_be_
     assert users(proc, region).unknown == {10}
 
 
+def test_the_first_process_of_the_machine_is_no_container(proc: Proc, region: Path) -> None:
+    """In some sandboxes nobody may look into it, root neither, and it never ends."""
+    proc.add(1, cgroup="/", maps=None)
+    assert not users(proc, region)
+
+
 def test_without_cgroups_of_pods_a_plain_users_containers_are_its_own_processes(
     proc: Proc, region: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
