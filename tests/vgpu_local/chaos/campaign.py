@@ -37,7 +37,7 @@ RUNS_WITHIN_S = 120.0
 _GONE_WITHIN_S = 60.0
 _LONG_S = 20.0
 _LASTS_S = 17.0
-_MORE_S = 30.0
+_MORE_S = 60.0
 _CARDS = 6
 # How long after a write it is heard of: a real server tells it over a watch.
 _TOLD_WITHIN_S = {"standin": 0.0, "real": 1.0}
@@ -143,7 +143,7 @@ class _Campaign:
             cluster,
             self._supervisor,
             random.Random(chance.random()),
-            Terms(lasts_s=_LASTS_S, more_s=_MORE_S, lease_s=_LEASE_S),
+            Terms(lasts_s=_LASTS_S, fewest=FEWEST_FAULTS, more_s=_MORE_S, lease_s=_LEASE_S),
         )
         self._encores = encores(random.Random(chance.random()))
 

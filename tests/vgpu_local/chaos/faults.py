@@ -51,6 +51,7 @@ _CODES = (409, 422, 429, 500, 503, 504)
 _WATCHED = ("pods", "vgpuclaims.vgpu.dev", "gpudevices.vgpu.dev", "nodes", "*")
 _API_FAULTS = 60
 _MORE_EVERY_S = 0.25
+_SELDOM_S = 1.5  # enough have hurt: what is wanting now is that something runs
 _LEADER_WITHIN_S = 60.0
 
 
@@ -78,11 +79,13 @@ class Terms:
 
     Attributes:
         lasts_s: the time over which the schedule is spread.
+        fewest: so many must hurt.
         more_s: for so long after the schedule more are struck where something is wanting.
         lease_s: of the operators' Lease.
     """
 
     lasts_s: float
+    fewest: int
     more_s: float
     lease_s: float
 
@@ -144,7 +147,7 @@ class Injector:
         more, until = self._more(), began + self._terms.lasts_s + self._terms.more_s
         while not is_enough() and time.monotonic() < until:
             self._strike(next(more))
-            time.sleep(_MORE_EVERY_S)
+            time.sleep(_MORE_EVERY_S if self.injected < self._terms.fewest else _SELDOM_S)
 
     def end(self) -> None:
         """Nothing goes wrong from now on, and everything that was hurt is well again."""
