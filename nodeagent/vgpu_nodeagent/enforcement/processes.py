@@ -83,19 +83,22 @@ def mapped_by(pid: int, paths: Collection[Path], *, proc: Path = Path("/proc")) 
 def _of_pod(folders: Collection[Path], pod_uid: str, proc: Path) -> set[Path]:
     """Those that may belong to the pod, by their cgroups.
 
-    One that is surely another pod's does not. Outside every pod it does not either, where pods
-    have cgroups at all; and where they have none, an agent that is not root runs everything under
-    its own user, and could have looked.
+    One that is surely another pod's does not, nor one from which this very process descends.
+    Outside every pod it does not either, where pods have cgroups at all; and where they have
+    none, an agent that is not root runs everything under its own user, and could have looked.
     """
     if not folders:
         return set()
-    has_cgroups = any(_PODS in _cgroup(folder) for folder in _processes(proc))
+    has_cgroups = any(_is_in_a_pod(folder) for folder in _processes(proc))
+    ancestors = _ancestors(proc)
     may_be: set[Path] = set()
     for folder in folders:
+        if int(folder.name) in ancestors:
+            continue
         uids = _pod_uids(folder)
         if uids:
             is_possible = not pod_uid or pod_uid in uids
-        elif _PODS in _cgroup(folder):
+        elif _is_in_a_pod(folder):
             is_possible = True
         else:
             is_possible = not has_cgroups and os.geteuid() == 0
@@ -142,6 +145,27 @@ def _cgroup(process: Path) -> str:
         return (process / "cgroup").read_text(errors="replace")
     except OSError:
         return ""
+
+
+def _is_in_a_pod(process: Path) -> bool:
+    cgroup = _cgroup(process)
+    return _PODS in cgroup or _POD.search(cgroup) is not None
+
+
+def _ancestors(proc: Path) -> frozenset[int]:
+    """The processes that this one descends from; anybody may read that."""
+    found: set[int] = set()
+    process = proc / "self"
+    while True:
+        try:
+            line = (process / "stat").read_text(errors="replace")
+        except OSError:
+            return frozenset(found)
+        parent = int(line.rpartition(")")[2].split()[1])
+        if not parent or parent in found:
+            return frozenset(found)
+        found.add(parent)
+        process = proc / str(parent)
 
 
 def _pod_uids(process: Path) -> frozenset[str]:

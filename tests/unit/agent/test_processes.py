@@ -81,7 +81,7 @@ def test_a_process_of_the_pod_that_cannot_be_looked_into_may_be_using_it(
     assert found
 
 
-@pytest.mark.parametrize("cgroup", [THEIRS, HOST])
+@pytest.mark.parametrize("cgroup", [THEIRS, HOST, f"/../../pod{OTHER}/c"])
 def test_a_process_that_is_surely_not_the_pods_need_not_be_looked_into(
     proc: Proc, region: Path, cgroup: str
 ) -> None:
@@ -126,6 +126,20 @@ def test_without_cgroups_of_pods_a_plain_users_containers_are_its_own_processes(
     proc.add(10, maps=None)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert not users(proc, region)
+
+
+def test_the_agents_own_ancestors_use_nothing(
+    proc: Proc, region: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first process of a machine, say, which has rights that the agent has not."""
+    proc.add(1, maps=None)
+    proc.add(7, maps=None)
+    (proc.root / "1" / "stat").write_text("1 (init) S 0 1 1 0\n")
+    (proc.root / "7" / "stat").write_text("7 (a (b) c) S 1 7 7 0\n")
+    (proc.root / "self" / "stat").write_text("9 (agent) S 7 9 9 0\n")
+    proc.add(10, maps=None)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert users(proc, region).unknown == {10}
 
 
 def test_processes_of_a_pod_are_found_by_its_cgroup_however_that_is_written(proc: Proc) -> None:
