@@ -135,6 +135,9 @@ static void one_page(uint64_t seed)
     int unlimited = vgpu_page_is_unlimited(&page);
     int whole = page.magic == VGPU_PAGE_MAGIC && page.abi_version == VGPU_ABI_VERSION && page.size == VGPU_PAGE_BYTES &&
                 page.seq % 2 == 0 && page.state == VGPU_PAGE_GRANT && page.device_count <= VGPU_MAX_DEVICES;
+    struct vgpu_terms terms = vgpu_page_terms(&page, UUID);
+    need(whole || (!terms.limit && !terms.physical && !terms.context && !vgpu_page_host_limit(&page)),
+         "a page that is none said something", seed);
     need(limit <= most, "a page granted more than it says", seed);
     need(whole || (!limit && !unlimited), "a page that is none granted something", seed);
     need(!unlimited || most == VGPU_UNLIMITED, "a page without an unlimited card is unlimited", seed);
@@ -173,6 +176,28 @@ static void one_region(uint64_t seed)
     need(mine >= region->slots && mine < region->slots + VGPU_REGION_SLOTS, "a slot that is none", seed);
     for (int i = 0; i < 4; i++) {
         uint64_t bytes = any_value(), limit = any_value();
+        struct vgpu_budget budget = {.device = any_value(), .total = any_value()};
+        if (vgpu_ledger_reserve(region, mine, &self, (unsigned)column, bytes, budget)) {
+            uint64_t sum = true_sum((unsigned)column), beside = vgpu_ledger_managed(region, (unsigned)column);
+            need(sum <= budget.device, "a reservation went over the card's share", seed);
+            need(budget.total == VGPU_UNLIMITED || (sum <= budget.total && beside <= budget.total - sum),
+                 "a reservation went over the limit", seed);
+            vgpu_ledger_release(mine, (unsigned)column, bytes);
+        }
+        bytes = any_value();
+        if (vgpu_ledger_reserve_managed(region, mine, &self, (unsigned)column, bytes, limit)) {
+            uint64_t beside = vgpu_ledger_managed(region, (unsigned)column);
+            need(limit == VGPU_UNLIMITED || beside <= limit, "managed memory went over the limit", seed);
+            vgpu_ledger_release_managed(mine, (unsigned)column, bytes);
+        }
+        if (vgpu_ledger_charge(region, mine, &self, VGPU_HOST, bytes, limit)) {
+            need(vgpu_ledger_used(region, VGPU_HOST) <= limit, "host memory went over its limit", seed);
+            vgpu_ledger_release(mine, VGPU_HOST, bytes);
+        }
+        vgpu_ledger_export(mine, (unsigned)column, any_value());
+        vgpu_ledger_import(mine, 1);
+        vgpu_ledger_unexport(mine, (unsigned)column, any_value());
+        vgpu_ledger_import(mine, -1);
         if (vgpu_ledger_charge(region, mine, &self, (unsigned)column, bytes, limit)) {
             need(true_sum((unsigned)column) <= limit, "a charge went over the limit", seed);
             vgpu_ledger_release(mine, (unsigned)column, bytes);
