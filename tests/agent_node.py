@@ -14,11 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from vgpu_api.config import ClusterConfig
 from vgpu_api.resources import (
-    CUSTOM_RESOURCE_DEFINITIONS,
     NODES,
     PODS,
     VGPU_CLAIMS,
@@ -108,7 +105,10 @@ class AgentNode:
     async def offers_slots(self) -> None:
         """Wait until the node's status says that it has slots to give."""
         await until(
-            self.api, NODES, self.name, lambda n: n["status"]["allocatable"].get(SLOT, "0") != "0"
+            self.api,
+            NODES,
+            self.name,
+            lambda n: n["status"].get("allocatable", {}).get(SLOT, "0") != "0",
         )
 
     async def stop_agent(self) -> None:
@@ -150,13 +150,6 @@ async def an_agent_node(
     finally:
         await node.stop_agent()
         await kubelet.stop()
-
-
-async def install_crds(api: Api) -> None:
-    """Make our kinds known."""
-    for path in sorted((ROOT / "crds").glob("vgpu.dev_*.yaml")):
-        crd = yaml.safe_load(path.read_text())
-        await api.create(CUSTOM_RESOURCE_DEFINITIONS, crd)
 
 
 async def until(

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from agent_plane import AgentPlane, real_plane, standin_plane
 from vgpu_api.resources import CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES
 from vgpu_client.api import Api
 from vgpu_local.apiserver import ApiServer
@@ -53,10 +54,19 @@ def whole_cluster() -> Callable[..., LocalCluster]:
 
 
 @pytest.fixture(scope="session")
-def bare_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
+def control_plane() -> Iterator[ControlPlane]:
+    """Kubernetes itself, once for the whole run."""
+    with ControlPlane(Options(controllers=True)) as real:
+        yield real
+
+
+@pytest.fixture(scope="session")
+def bare_cluster(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RunningCluster]:
     if IS_REAL:
-        with ControlPlane(Options(controllers=True)) as real:
-            yield RunningCluster(str(real.kubeconfig), real.url, is_real=True)
+        real: ControlPlane = request.getfixturevalue("control_plane")
+        yield RunningCluster(str(real.kubeconfig), real.url, is_real=True)
     else:
         with ApiServer(bookmark_every=1.0) as standin:
             kubeconfig = standin.kubeconfig(tmp_path_factory.mktemp("standin") / "kubeconfig")
@@ -66,12 +76,12 @@ def bare_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCl
 @pytest.fixture(scope="session")
 def cluster(bare_cluster: RunningCluster) -> RunningCluster:
     """The cluster with our kinds in it."""
-    asyncio.run(_add_our_kinds(bare_cluster))
+    asyncio.run(_add_our_kinds(bare_cluster.kubeconfig))
     return bare_cluster
 
 
-async def _add_our_kinds(to: RunningCluster) -> None:
-    async with Api.connect(to.kubeconfig) as api:
+async def _add_our_kinds(kubeconfig: str) -> None:
+    async with Api.connect(kubeconfig) as api:
         for path in CRDS:
             crd = yaml.safe_load(path.read_text())
             await api.apply(CUSTOM_RESOURCE_DEFINITIONS, crd, field_manager="tests")
@@ -87,6 +97,20 @@ async def _established(api: Api, name: str) -> None:
             return
         assert time.monotonic() < deadline, f"{name} is not served: {conditions}"
         await asyncio.sleep(0.05)
+
+
+@pytest.fixture
+def agent_plane(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[AgentPlane]:
+    """An API server for a test of one agent, with our kinds and nothing else."""
+    if IS_REAL:
+        request.getfixturevalue("cluster")
+        plane = real_plane(request.getfixturevalue("control_plane"), tmp_path)
+    else:
+        plane = standin_plane(tmp_path)
+    with plane as own:
+        if not IS_REAL:
+            asyncio.run(_add_our_kinds(str(own.kubeconfig)))
+        yield own
 
 
 @pytest.fixture

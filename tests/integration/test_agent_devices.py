@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -24,29 +24,26 @@ from agent_node import (
     condition,
     create_claim,
     create_pod,
-    install_crds,
     pod_is,
     until,
 )
+from agent_plane import AgentPlane, Server
 from vgpu_api.names import HAMI_NODE_REGISTER, device_object_name, device_object_name_on_node
 from vgpu_api.resources import GPU_DEVICES, NODES
 from vgpu_client.api import Api
-from vgpu_local.apiserver import ApiServer
 from vgpu_nodeagent.drivers.base import CardEvent, CardLink, Severity
 
 NAME_0 = device_object_name(GPU_0)
 
 
 @pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with ApiServer() as server:
-        yield server
+def server(agent_plane: AgentPlane) -> Server:
+    return agent_plane.server
 
 
 @pytest.fixture
-async def api(server: ApiServer, tmp_path: Path) -> AsyncIterator[Api]:
-    async with Api.connect(str(server.kubeconfig(tmp_path / "kubeconfig"))) as api:
-        await install_crds(api)
+async def api(agent_plane: AgentPlane) -> AsyncIterator[Api]:
+    async with Api.connect(str(agent_plane.kubeconfig)) as api:
         yield api
 
 
@@ -63,7 +60,7 @@ def is_ready(device: Json) -> bool:
 
 async def offers(api: Api, count: int) -> Json:
     return await until(
-        api, NODES, "n1", lambda n: n["status"]["allocatable"].get(SLOT) == str(count)
+        api, NODES, "n1", lambda n: n["status"].get("allocatable", {}).get(SLOT) == str(count)
     )
 
 
@@ -113,7 +110,7 @@ async def test_the_node_lists_its_cards_in_hamis_words_too(api: Api, node: Agent
 
 
 async def test_an_object_in_which_nothing_changed_is_not_written(
-    server: ApiServer, api: Api, node: AgentNode
+    server: Server, api: Api, node: AgentNode
 ) -> None:
     await until(api, GPU_DEVICES, NAME_0, lambda d: is_ready(d) and "usage" in d["status"])
     patch = [

@@ -21,14 +21,13 @@ from agent_node import (
     condition,
     create_claim,
     create_pod,
-    install_crds,
     pod_is,
     pod_is_refused,
     until,
 )
+from agent_plane import AgentPlane
 from vgpu_api.resources import EVENTS, NODES, PODS, VGPU_CLAIMS
 from vgpu_client.api import Api
-from vgpu_local.apiserver import ApiServer
 from vgpu_local.kubelet.node import register_node
 from vgpu_nodeagent.enforcement.abi import PageState
 from vgpu_nodeagent.enforcement.page import read_page
@@ -36,11 +35,9 @@ from vgpu_nodeagent.enforcement.region import read_region
 
 
 @pytest.fixture
-async def api(tmp_path: Path) -> AsyncIterator[Api]:
-    with ApiServer() as server:
-        async with Api.connect(str(server.kubeconfig(tmp_path / "kubeconfig"))) as api:
-            await install_crds(api)
-            yield api
+async def api(agent_plane: AgentPlane) -> AsyncIterator[Api]:
+    async with Api.connect(str(agent_plane.kubeconfig)) as api:
+        yield api
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -21,29 +21,26 @@ from agent_node import (
     claim_is,
     create_claim,
     create_pod,
-    install_crds,
     pod_is,
     pod_is_refused,
     until,
 )
+from agent_plane import AgentPlane, Server
 from vgpu_api.resources import PODS, VGPU_CLAIMS
 from vgpu_client.api import Api
-from vgpu_local.apiserver import ApiServer
 from vgpu_local.apiserver.faults import Fault
 from vgpu_nodeagent.enforcement.abi import PageState
 from vgpu_nodeagent.enforcement.page import read_page
 
 
 @pytest.fixture
-def server() -> Iterator[ApiServer]:
-    with ApiServer() as server:
-        yield server
+def server(agent_plane: AgentPlane) -> Server:
+    return agent_plane.server
 
 
 @pytest.fixture
-async def api(server: ApiServer, tmp_path: Path) -> AsyncIterator[Api]:
-    async with Api.connect(str(server.kubeconfig(tmp_path / "kubeconfig"))) as api:
-        await install_crds(api)
+async def api(agent_plane: AgentPlane) -> AsyncIterator[Api]:
+    async with Api.connect(str(agent_plane.kubeconfig)) as api:
         yield api
 
 
@@ -158,7 +155,7 @@ async def test_a_pod_that_ended_while_the_agent_was_away_is_released(
 
 
 async def test_a_container_starts_while_the_api_server_is_away(
-    server: ApiServer, api: Api, node: AgentNode
+    server: Server, api: Api, node: AgentNode
 ) -> None:
     greeting = a_slot_container(script="echo started; sleep 600")
     await a_running_pod(api, container=greeting, restartPolicy="Always")
@@ -176,7 +173,7 @@ async def test_a_container_starts_while_the_api_server_is_away(
 
 
 async def test_prepared_is_said_as_soon_as_it_can_be(
-    server: ApiServer, api: Api, node: AgentNode
+    server: Server, api: Api, node: AgentNode
 ) -> None:
     pod = await create_pod(api, "p1", node=None)
     await allocate(api, await create_claim(api, "c1"), pod)

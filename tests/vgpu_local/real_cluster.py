@@ -13,7 +13,7 @@ from typing import Any
 
 from vgpu_api import resources
 from vgpu_api.names import SCHEDULER_ALIASES
-from vgpu_api.resources import GPU_DEVICES, NODES, PODS, VGPU_CLAIMS, Resource
+from vgpu_api.resources import GPU_DEVICES, LEASES, NODES, PODS, VGPU_CLAIMS, Resource
 from vgpu_client.api import Api
 from vgpu_client.transport import Object
 from vgpu_local.apiserver.storage import WriteEvent
@@ -33,7 +33,7 @@ _KINDS = {
     if isinstance(resource, Resource)
 }
 
-_RECORDED = (PODS, NODES, VGPU_CLAIMS, GPU_DEVICES)
+_RECORDED = (PODS, NODES, LEASES, VGPU_CLAIMS, GPU_DEVICES)
 
 
 def real_cluster(

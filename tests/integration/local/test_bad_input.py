@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -16,8 +16,8 @@ pytestmark = [pytest.mark.xdist_group("local-cluster"), pytest.mark.timeout(120)
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster([t4_node("t4")]) as cluster:
+def cluster(whole_cluster: Callable[..., LocalCluster]) -> Iterator[LocalCluster]:
+    with whole_cluster([t4_node("t4")]) as cluster:
         yield cluster
 
 

@@ -6,7 +6,7 @@ Row 6 and what needs an exact moment is in the engine's own tests of the same na
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -36,8 +36,8 @@ COMES = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1024}
 
 
 @pytest.fixture(scope="module")
-def module_cluster() -> Iterator[LocalCluster]:
-    with LocalCluster([gpu_node("one", [T4, T4])]) as cluster:
+def module_cluster(whole_cluster: Callable[..., LocalCluster]) -> Iterator[LocalCluster]:
+    with whole_cluster([gpu_node("one", [T4, T4])]) as cluster:
         yield cluster
         assert excesses(cluster.server.history()) == []
 

@@ -26,10 +26,10 @@ CLAIMS = "vgpuclaims.vgpu.dev"
 
 
 @pytest.fixture
-def cluster() -> Iterator[LocalCluster]:
+def cluster(whole_cluster: Callable[..., LocalCluster]) -> Iterator[LocalCluster]:
     options = ClusterOptions(lease_s=LEASE_S, operators=2)
     nodes = [t4_node(name) for name in ("one", "two", "three")]
-    with LocalCluster(nodes, options) as cluster:
+    with whole_cluster(nodes, options) as cluster:
         yield cluster
         assert excesses(cluster.server.history()) == []
 

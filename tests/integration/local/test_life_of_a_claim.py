@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -34,8 +34,8 @@ WHOLE = {"nvidia.com/gpu": 1}
 
 
 @pytest.fixture(scope="module")
-def module_cluster() -> Iterator[LocalCluster]:
-    with LocalCluster([gpu_node("one", [T4])], ClusterOptions(lease_s=4)) as cluster:
+def module_cluster(whole_cluster: Callable[..., LocalCluster]) -> Iterator[LocalCluster]:
+    with whole_cluster([gpu_node("one", [T4])], ClusterOptions(lease_s=4)) as cluster:
         yield cluster
         assert excesses(cluster.server.history()) == []
 

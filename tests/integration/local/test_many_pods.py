@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -43,9 +44,11 @@ def a_wave(chance: random.Random) -> list[dict[str, Any]]:
     ]
 
 
-def test_200_pods_at_once_each_get_their_own_and_no_card_is_ever_over_capacity() -> None:
+def test_200_pods_at_once_each_get_their_own_and_no_card_is_ever_over_capacity(
+    whole_cluster: Callable[..., LocalCluster],
+) -> None:
     nodes = [gpu_node(f"node-{number}", [T4] * 8) for number in range(10)]
-    with LocalCluster(nodes) as cluster:
+    with whole_cluster(nodes) as cluster:
         pods = a_wave(random.Random(SEED))
         began = time.monotonic()
         for pod in pods:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -35,10 +35,10 @@ ONE, LEFT, RIGHT = "one", "left", "right"
 
 
 @pytest.fixture(scope="module")
-def module_cluster() -> Iterator[LocalCluster]:
+def module_cluster(whole_cluster: Callable[..., LocalCluster]) -> Iterator[LocalCluster]:
     left, right = gpu_node(LEFT, [T4]), gpu_node(RIGHT, [T4])
     twin = replace(right, cards=left.cards)  # a virtual machine that was copied, say
-    with LocalCluster([gpu_node(ONE, [T4]), left, twin]) as cluster:
+    with whole_cluster([gpu_node(ONE, [T4]), left, twin]) as cluster:
         yield cluster
         assert excesses(cluster.server.history()) == []
 

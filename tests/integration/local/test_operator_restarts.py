@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -21,9 +21,9 @@ HALF = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 8192}
 
 
 @pytest.fixture
-def cluster() -> Iterator[LocalCluster]:
+def cluster(whole_cluster: Callable[..., LocalCluster]) -> Iterator[LocalCluster]:
     options = ClusterOptions(lease_s=4)
-    with LocalCluster([t4_node("one"), t4_node("two")], options) as cluster:
+    with whole_cluster([t4_node("one"), t4_node("two")], options) as cluster:
         yield cluster
         assert excesses(cluster.server.history()) == []
 

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import textwrap
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -54,7 +55,9 @@ def is_violated(status: str) -> Any:
     return holds
 
 
-def test_a_claim_above_its_limit_is_violated_until_it_obeys_again() -> None:
+def test_a_claim_above_its_limit_is_violated_until_it_obeys_again(
+    whole_cluster: Callable[..., LocalCluster],
+) -> None:
     pod = a_pod(
         "escapee",
         a_container(
@@ -62,7 +65,7 @@ def test_a_claim_above_its_limit_is_violated_until_it_obeys_again() -> None:
             command=[sys.executable, "-c", textwrap.dedent(ESCAPE)],
         ),
     )
-    with LocalCluster([t4_node("n1")]) as cluster:
+    with whole_cluster([t4_node("n1")]) as cluster:
         name = claim_name(create(cluster, pod))
         claim = cluster.wait_for(VGPU_CLAIMS, name, is_violated("True"), limit=60)
         (told,) = (c for c in claim["status"]["conditions"] if c["type"] == "Violated")
