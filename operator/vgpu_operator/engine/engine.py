@@ -77,12 +77,14 @@ class Engine:
         )
         self.books = books
         reservations = self.scheduler.reservations
-        self._typical = Typical(config, ledger.columns, self.scheduler.spec_for)
+        self._typical = Typical(config, ledger.columns, self.scheduler.pod_claims.spec_for)
         self._starvation = Starvation(
             holds=self.scheduler.holds,
             columns=ledger.columns,
             after_s=config.scheduling.starvation_after_seconds,
-            wanted=WantedClaims(config, books, ledger, reservations, self.scheduler.spec_for),
+            wanted=WantedClaims(
+                config, books, ledger, reservations, self.scheduler.pod_claims.spec_for
+            ),
         )
         self.hints = Hints(
             api, clock=clock, wanted=lambda held: leads() and reservations.is_current(held)

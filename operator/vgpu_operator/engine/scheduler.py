@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from vgpu_api.config import ClusterConfig
-from vgpu_api.errors import BadInput
 from vgpu_api.host import cpu_milli_of
 from vgpu_api.reasons import Reason
 from vgpu_api.v1alpha1 import Allocation, VGPUClaim, VGPUClaimSpec, VGPUClaimStatus
@@ -20,9 +19,10 @@ from vgpu_operator.dialects.ack import node_kinds
 from vgpu_operator.engine.barred import Barred
 from vgpu_operator.engine.books import Books, key_of
 from vgpu_operator.engine.claim_writer import ClaimWrite, ClaimWriter, Done, Key, Result, Verdict
-from vgpu_operator.engine.consumers import Consumer, is_owned_by, mismatch, serves_another
+from vgpu_operator.engine.consumers import Consumer, is_owned_by, serves_another
 from vgpu_operator.engine.holds import Holds
 from vgpu_operator.engine.moments import Moments
+from vgpu_operator.engine.pod_claims import PodClaims
 from vgpu_operator.engine.refusals import Refusal
 from vgpu_operator.engine.reservations import Reservation, Reservations
 from vgpu_operator.engine.status import Wish, claim_for_pod, says, status_with
@@ -63,6 +63,7 @@ class Scheduler:
         self.reservations = Reservations(self._ended)
         self.holds = Holds(ledger)
         self.moments = Moments(clock.unix)
+        self.pod_claims = PodClaims(books)
         self.barred = Barred(books.nodes)
         self._config = config
         self._ledger = ledger
@@ -86,7 +87,7 @@ class Scheduler:
             if held.pinned and not consumer.pod.is_bound:
                 text = f"a Binding to {held.node} may still come to stand"
                 return Refusal(Reason.RESERVED_ELSEWHERE, text, {})
-        spec = self.spec_for(consumer)
+        spec = self.pod_claims.spec_for(consumer)
         if isinstance(spec, Refusal):
             return spec
         claim = self._books.claim(consumer.claim)
@@ -145,63 +146,17 @@ class Scheduler:
 
     def without_effect(self, consumer: Consumer, candidates: Collection[str]) -> Plan | Refusal:
         """Where the pod would go; nothing is reserved."""
-        spec = self.spec_for(consumer)
+        spec = self.pod_claims.spec_for(consumer)
         return spec if isinstance(spec, Refusal) else self._place(consumer, spec, candidates)
-
-    def spec_for(self, consumer: Consumer) -> VGPUClaimSpec | Refusal:
-        """The spec of the claim that the pod has, or will have."""
-        if isinstance(consumer.ask, BadInput):
-            return Refusal(Reason.POD_UNREADABLE, str(consumer.ask), {})
-        claim = self._books.claim(consumer.claim)
-        for key in (consumer.claim, None if claim is not None else consumer.template):
-            if key is not None and self._books.is_unreadable(key):
-                text = f"claim {key[1]} cannot be read; what it holds it keeps"
-                return Refusal(Reason.CLAIM_UNREADABLE, text, {})
-        if claim is not None:
-            return claim.spec
-        if consumer.ask.spec is not None:
-            return consumer.ask.spec
-        if consumer.template is not None:
-            return self._copy_for(consumer, consumer.template)
-        text = f"claim {consumer.claim[1]} does not exist: create it first"
-        return Refusal(Reason.CLAIM_NOT_FOUND, text, {})
-
-    def _copy_for(self, consumer: Consumer, key: Key) -> VGPUClaimSpec | Refusal:
-        """The spec of the claim to be made from a template, which itself is never decided."""
-        template = self._books.claim(key)
-        if template is None:
-            text = f"claim template {key[1]} does not exist: create it first"
-            return Refusal(Reason.CLAIM_NOT_FOUND, text, {})
-        if template.spec.binding_mode != "WaitForFirstConsumer":
-            text = f"claim {key[1]} is {template.spec.binding_mode}; a template must not be"
-            return Refusal(Reason.REQUEST_MISMATCH, text, {})
-        differs = mismatch(consumer, template.spec)
-        return Refusal(Reason.REQUEST_MISMATCH, differs, {}) if differs else template.spec
 
     def _standing(
         self, consumer: Consumer, claim: VGPUClaim, candidates: Collection[str] | None
     ) -> Reservation | Refusal | None:
         """What an existing claim says already; None when it is free to be decided."""
-        if consumer.owned and not is_owned_by(claim, consumer.uid):
-            text = f"claim {claim.metadata.name} exists and is not this pod's own"
-            return Refusal(Reason.CLAIM_NOT_OWNED, text, {})
-        if claim.metadata.deletion_timestamp is not None:
-            return Refusal(Reason.CLAIM_IN_USE, f"claim {claim.metadata.name} is going away", {})
-        if serves_another(claim, consumer):
-            reserved = claim.status.reserved_for
-            assert reserved is not None
-            return Refusal(
-                Reason.CLAIM_IN_USE, f"claim {claim.metadata.name} serves {reserved.pod_name}", {}
-            )
-        differs = mismatch(consumer, claim.spec)
-        if differs:
-            return Refusal(Reason.REQUEST_MISMATCH, differs, {})
+        refusal = self.pod_claims.refusal_of(claim, consumer)
         allocation = claim.status.allocation
-        if allocation is None:
-            if not self._books.is_template(consumer.claim):
-                return None
-            text = f"claim {claim.metadata.name} is a template: name it in the pod as one"
-            return Refusal(Reason.TEMPLATE, text, {})
+        if refusal is not None or allocation is None:
+            return refusal
         elsewhere = candidates is not None and allocation.node_name not in candidates
         immediate = claim.spec.binding_mode == "Immediate"
         if elsewhere and not immediate:
