@@ -46,7 +46,7 @@ from vgpu_api.v1alpha1 import (
     VGPURequest,
 )
 from vgpu_api.v1alpha1.base import OwnerReference
-from vgpu_api.v1alpha1.gpudevice import DeviceMode
+from vgpu_api.v1alpha1.gpudevice import DeviceMode, Link
 from vgpu_operator.ask import Ask
 from vgpu_operator.placement.columns import Card, Columns, NodeState
 
@@ -73,6 +73,7 @@ def a_device(
     cordoned: bool = False,
     healthy: bool = True,
     ready: bool = True,
+    links: Mapping[str, int] | None = None,
     resource_version: int = 1,
 ) -> GPUDevice:
     """A GPUDevice as the agent of its node publishes it; 16 GiB, 10 slots by configuration."""
@@ -88,6 +89,7 @@ def a_device(
             uuid=uuid,
             model=model,
             numa_node=numa,
+            links=[Link(peer=peer, score=score) for peer, score in (links or {}).items()],
             capacity=amount,
             allocatable=amount,
             conditions=[

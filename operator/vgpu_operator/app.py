@@ -10,6 +10,7 @@ operator decides wrongly or not at all.
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import time
 from collections.abc import Callable, Coroutine
@@ -120,11 +121,17 @@ class Operator:
             elector,
             copies=self._reflectors,
             fence=fence.close,
-            begin=self.engine.tend_everything,
+            begin=self._begin,
             publish=self._publish,
         )
         self._endpoint = _endpoint(api, config)
         self._tasks: list[asyncio.Task[None]] = []
+
+    def _begin(self) -> None:
+        # What has been listed stays for long: a full pass of the collector over the objects of a
+        # large cluster would hold up decisions for a second, and find nothing.
+        gc.freeze()
+        self.engine.tend_everything()
 
     def leads(self) -> bool:
         """Whether this replica decides: it holds the Lease and has seen everything since."""

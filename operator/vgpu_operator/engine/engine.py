@@ -23,6 +23,7 @@ from vgpu_operator.engine.expiry import Expiry
 from vgpu_operator.engine.hints import Hints
 from vgpu_operator.engine.immediate import ImmediateQueue
 from vgpu_operator.engine.init_again import InitAgain
+from vgpu_operator.engine.link_watch import LinkWatch
 from vgpu_operator.engine.placing import Placing
 from vgpu_operator.engine.pod_queue import PodQueue
 from vgpu_operator.engine.refusals import Refusal
@@ -94,6 +95,7 @@ class Engine:
         self._teller = teller
         self._clock = clock
         self._leads = leads
+        self._link_watch = LinkWatch(ledger, books, teller)
         self._wake = asyncio.Event()
         self._cursor = 0
         self._pods = PodQueue(books)
@@ -233,10 +235,12 @@ class Engine:
     def device_changed(self, device: GPUDevice) -> None:
         """A device was seen."""
         self._ledger.apply_device(device)
+        self._link_watch.device_changed(device)
 
     def device_gone(self, name: str) -> None:
         """A device is gone."""
         self._ledger.remove_device(name)
+        self._link_watch.device_gone(name)
 
     def quota_changed(self, quota: ResourceQuota) -> None:
         """A quota was seen: who waits in its namespace may fit now."""
@@ -315,6 +319,7 @@ class Engine:
             self._placing.place_immediate(key)
         for consumer in self._pods.take():
             self._placing.place(consumer)
+        self._link_watch.look()
         self._teller.tell_what_is_due()
 
     def note(self, key: Key) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from vgpu_api.core import Node
 from vgpu_api.errors import BadInput
 from vgpu_operator.engine.books import Books
 from vgpu_operator.engine.claim_writer import ClaimWriter, Key
@@ -60,6 +61,20 @@ class Teller:
         another = claim is not None and consumer.owned and not is_owned_by(claim, consumer.uid)
         if not another and not self._books.is_unreadable(consumer.claim):
             self.tell_claim(consumer.claim, refusal, create=create)
+
+    def tell_node(self, node: Node, reason: str, message: str) -> None:
+        """Tell what is odd about a node, on the node."""
+        metadata = node.metadata
+        self._recorder.say(
+            api_version="v1",
+            kind="Node",
+            namespace=None,
+            name=metadata.name,
+            uid=metadata.uid,
+            warning=True,
+            reason=reason,
+            message=message,
+        )
 
     def tell_claim(
         self, key: Key, refusal: Refusal, *, create: dict[str, Any] | None = None
