@@ -23,6 +23,7 @@ from vgpu_nodeagent.config import UNUSED_LEASE_S
 from vgpu_nodeagent.deviceplugin import slots
 from vgpu_nodeagent.deviceplugin.init_ends import InitEnds
 from vgpu_nodeagent.deviceplugin.kubelet_checkpoint import KubeletEntry, read_kubelet_checkpoint
+from vgpu_nodeagent.deviceplugin.leftovers import Leftovers
 from vgpu_nodeagent.deviceplugin.pod_resources import PodListing
 from vgpu_nodeagent.deviceplugin.prestart import Node
 from vgpu_nodeagent.deviceplugin.slots import Holding
@@ -33,7 +34,6 @@ logger = logging.getLogger(__name__)
 
 _RETRY_S = 0.5
 _ROUND_S = 10.0
-_PIDS_TOLD = 8
 
 
 class Releases:
@@ -64,6 +64,7 @@ class Releases:
         self._node = node
         self._reports = reports
         self._init_ends = InitEnds(node, reports=reports)
+        self._leftovers = Leftovers(node, reports=reports)
         self._exists = exists
         self._kubelet_pods = kubelet_pods
         self._freed = freed
@@ -72,7 +73,6 @@ class Releases:
         self._gone: set[str] = (
             set()
         )  # UIDs of pods seen here and gone since, while claims name them
-        self._unknown: dict[str, frozenset[int]] = {}  # claim UID → processes told of
         self._wanted = asyncio.Event()
         self._sweeping: asyncio.Task[bool] | None = None
         node.view.on_pod(self._pod_changed)
@@ -169,47 +169,14 @@ class Releases:
         if node.view.pod_with_uid(holding.pod_uid) is None:
             if (self._kubelet_pods / holding.pod_uid).exists():
                 return False
-            if await self._processes_left(holding):
+            if await self._leftovers.are_there(holding):
                 return False
         for lease in leases:
             node.allocations.close(lease.name)
         node.checkpoint.commit(slots.close(node.checkpoint.state, holding.claim_uid))
-        self._unknown.pop(holding.claim_uid, None)
         logger.info("released claim %s/%s", holding.namespace, holding.claim_name)
         self._freed()
         return True
-
-    async def _processes_left(self, holding: Holding) -> bool:
-        """Whether anything of the pod runs, or may run, with what it was granted."""
-        allocations = self._node.allocations
-        is_known = holding.pod_uid != holding.claim_uid  # else an account made from a page alone
-        pod_uid = holding.pod_uid if is_known else ""
-        if is_known:
-            running = await asyncio.to_thread(allocations.pod_processes, pod_uid)
-            if running:
-                return True
-        for lease in self._node.checkpoint.state.of_claim(holding.claim_uid):
-            users = await asyncio.to_thread(allocations.users, lease.name, pod_uid)
-            if users.unknown and not users.certain:
-                self._say_unknown(holding, users.unknown)
-            if users:
-                return True
-        return False
-
-    def _say_unknown(self, holding: Holding, pids: frozenset[int]) -> None:
-        """Say what keeps the cards, once for the same processes."""
-        if self._unknown.get(holding.claim_uid) == pids:
-            return
-        self._unknown[holding.claim_uid] = pids
-        listed = ", ".join(map(str, sorted(pids)[:_PIDS_TOLD]))
-        message = (
-            f"the node agent may not look into {len(pids)} processes of its node (PID {listed}): "
-            "it lacks CAP_SYS_PTRACE. They may be using the cards, which stay taken until they end"
-        )
-        logger.warning("claim %s/%s: %s", holding.namespace, holding.claim_name, message)
-        claim = self._node.view.claim_with_uid(holding.claim_uid)
-        if claim is not None and _allocated_time(claim) == holding.allocated_time:
-            self._reports.not_released(claim, "ProcessesUnreadable", message)
 
     def _unused_leases(self) -> list[str]:
         """Leases that were never bound and are old enough to judge."""

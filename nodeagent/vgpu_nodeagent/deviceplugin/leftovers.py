@@ -1,0 +1,62 @@
+"""What is left running of a pod that has vanished, before its cards are given to anybody else."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from vgpu_nodeagent.deviceplugin.prestart import Node
+from vgpu_nodeagent.deviceplugin.slots import Holding
+from vgpu_nodeagent.reports import Reports
+
+logger = logging.getLogger(__name__)
+
+_PIDS_TOLD = 8
+
+
+class Leftovers:
+    """Finds processes that still use what a pod was granted.
+
+    Args:
+        node: The node.
+        reports: Who tells the API server of processes that cannot be looked into.
+    """
+
+    def __init__(self, node: Node, *, reports: Reports) -> None:
+        self._node = node
+        self._reports = reports
+        self._told: dict[str, frozenset[int]] = {}  # claim UID → processes told of
+
+    async def are_there(self, holding: Holding) -> bool:
+        """Whether anything of the pod runs, or may run, with what it was granted."""
+        allocations = self._node.allocations
+        is_known = holding.pod_uid != holding.claim_uid  # else an account made from a page alone
+        pod_uid = holding.pod_uid if is_known else ""
+        if is_known:
+            running = await asyncio.to_thread(allocations.pod_processes, pod_uid)
+            if running:
+                return True
+        for lease in self._node.checkpoint.state.of_claim(holding.claim_uid):
+            users = await asyncio.to_thread(allocations.users, lease.name, pod_uid)
+            if users.unknown and not users.certain:
+                self._tell(holding, users.unknown)
+            if users:
+                return True
+        self._told.pop(holding.claim_uid, None)
+        return False
+
+    def _tell(self, holding: Holding, pids: frozenset[int]) -> None:
+        """Say what keeps the cards, once for the same processes."""
+        if self._told.get(holding.claim_uid) == pids:
+            return
+        self._told[holding.claim_uid] = pids
+        listed = ", ".join(map(str, sorted(pids)[:_PIDS_TOLD]))
+        message = (
+            f"the node agent may not look into {len(pids)} processes of its node (PID {listed}): "
+            "it lacks CAP_SYS_PTRACE. They may be using the cards, which stay taken until they end"
+        )
+        logger.warning("claim %s/%s: %s", holding.namespace, holding.claim_name, message)
+        claim = self._node.view.claim_with_uid(holding.claim_uid)
+        allocation = claim.status.allocation if claim is not None else None
+        if claim and allocation and allocation.allocated_time == holding.allocated_time:
+            self._reports.not_released(claim, "ProcessesUnreadable", message)
