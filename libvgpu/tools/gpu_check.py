@@ -84,7 +84,7 @@ def check(limit: int) -> dict[str, Any]:
         "filled_bytes": filled["filled"],
         "context_bytes_counted": limit - room,
         "results_beyond_limit": refused,
-        "uncounted_bytes_of_a_process": used - free - held,
+        "uncounted_bytes_of_a_process": used - free - held - (limit - room),
         "wrong": wrong,
     }
 
