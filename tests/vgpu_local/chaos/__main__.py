@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from vgpu_local.chaos.campaign import Verdict, run
+from vgpu_local.chaos.campaign import run
+from vgpu_local.chaos.verdict import Verdict
 from vgpu_local.programs import ROOT
 
 _SHOWN = 20

@@ -8,11 +8,12 @@ import shutil
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from math import ceil
 from pathlib import Path
 
 from vgpu_api.resources import PODS, VGPU_CLAIMS
 from vgpu_local import checker
+from vgpu_local.chaos.busyness import slowed_down_by
 from vgpu_local.chaos.faults import Injector, Terms
 from vgpu_local.chaos.pods import COUNT, NAMESPACE, Box, Shape
 from vgpu_local.chaos.remains import remains
@@ -20,6 +21,7 @@ from vgpu_local.chaos.sightings import Sightings
 from vgpu_local.chaos.stage import Stage
 from vgpu_local.chaos.stories import STAYING
 from vgpu_local.chaos.supervisor import Supervisor
+from vgpu_local.chaos.verdict import Verdict
 from vgpu_local.chaos.witness import Witness
 from vgpu_local.chaos.workload import encores, play, script
 from vgpu_local.cluster import ClusterOptions, LocalCluster
@@ -45,43 +47,16 @@ _TOLD_WITHIN_S = {"standin": 0.0, "real": 1.0}
 _LEASE_S = 3
 _UNUSED_LEASE_S = 6.0
 
-_OPTIONS = ClusterOptions(
-    operators=2,
-    lease_s=_LEASE_S,
-    unused_lease_s=_UNUSED_LEASE_S,
-    nursery=True,
-    pace=Pace(first_retry=0.2, retry=1.0, first_restart=0.3, last_restart=2.0),
-    backoff=Backoff(first=0.2, last=1.0, between=0.1),
-)
 
-
-@dataclass(slots=True)
-class Verdict:
-    """How a campaign went.
-
-    Attributes:
-        findings: everything that was not as it must be; empty means that it passed.
-        slow: what took longer than most things do, though it came to be in time.
-    """
-
-    seed: int
-    pods: int = 0
-    claims: int = 0
-    containers: int = 0
-    faults: int = 0
-    settled_s: float = 0.0
-    took_s: float = 0.0
-    findings: list[str] = field(default_factory=list)
-    slow: list[str] = field(default_factory=list)
-
-    def line(self) -> str:
-        """The verdict in one line."""
-        word = "FAILED" if self.findings else "passed"
-        return (
-            f"seed {self.seed}: {self.pods} pods, {self.claims} claims, {self.containers} "
-            f"containers, {self.faults} faults, settled {self.settled_s:.1f} s after the last, "
-            f"{self.took_s:.0f} s: {word}"
-        )
+def _options(pace: float) -> ClusterOptions:
+    return ClusterOptions(
+        operators=2,
+        lease_s=ceil(_LEASE_S * pace),
+        unused_lease_s=_UNUSED_LEASE_S,
+        nursery=True,
+        pace=Pace(first_retry=0.2, retry=1.0, first_restart=0.3, last_restart=2.0),
+        backoff=Backoff(first=0.2, last=1.0, between=0.1),
+    )
 
 
 class Unsettled(Exception):
@@ -97,14 +72,14 @@ def run(seed: int, kept: Path, *, on: str = "standin") -> Verdict:
         on: `standin`, or `real` for a real control plane behind the fault proxy.
     """
     began = time.monotonic()
-    verdict = Verdict(seed)
+    verdict = Verdict(seed, pace=slowed_down_by())
     errors = _Errors(verdict.findings)
     logger = logging.getLogger()
     logger.addHandler(errors)
     nodes = [t4_node("chaos-a", 2), v100_node("chaos-b", 2), a100_node("chaos-c", 2)]
     try:
         foundation = RealControlPlane(seed=seed) if on == "real" else None
-        with LocalCluster(nodes, _OPTIONS, foundation) as cluster:
+        with LocalCluster(nodes, _options(verdict.pace), foundation) as cluster:
             campaign = _Campaign(cluster, verdict, told_within_s=_TOLD_WITHIN_S[on])
             try:
                 campaign.run()
@@ -129,7 +104,8 @@ class _Campaign:
         self._cluster = cluster
         self._verdict = verdict
         chance = random.Random(verdict.seed)
-        self._script = script(random.Random(chance.random()), lasts=_LASTS_S)
+        self._lasts_s = _LASTS_S * verdict.pace
+        self._script = script(random.Random(chance.random()), lasts=self._lasts_s)
         cluster.server.faults.reseed(verdict.seed)
         folder = cluster.folder / "witness"
         folder.mkdir()
@@ -143,7 +119,12 @@ class _Campaign:
             cluster,
             self._supervisor,
             random.Random(chance.random()),
-            Terms(lasts_s=_LASTS_S, fewest=FEWEST_FAULTS, more_s=_MORE_S, lease_s=_LEASE_S),
+            Terms(
+                lasts_s=self._lasts_s,
+                fewest=FEWEST_FAULTS,
+                more_s=_MORE_S,
+                lease_s=ceil(_LEASE_S * verdict.pace),
+            ),
         )
         self._encores = encores(random.Random(chance.random()))
 
@@ -158,7 +139,7 @@ class _Campaign:
             playing = pool.submit(
                 self._cluster.run,
                 play(self._script, self._stage, more=self._encores),
-                limit=_LASTS_S + _MORE_S + RUNS_WITHIN_S,
+                limit=self._lasts_s + _MORE_S + RUNS_WITHIN_S,
             )
             try:
                 self._injector.run(is_enough=lambda: not self._wanting())

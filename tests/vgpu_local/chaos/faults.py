@@ -12,42 +12,15 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 from vgpu_local.apiserver.faults import Action, Fault
 from vgpu_local.apiserver.watches import Break
+from vgpu_local.chaos.api_faults import draw
 from vgpu_local.chaos.leader import LEASES, holder_of, live_leader
 from vgpu_local.chaos.supervisor import Supervisor
 from vgpu_local.cluster import LocalCluster
 
-# How often, whose, which verb, which resource: requests that are made all the time.
-_REQUESTS: tuple[tuple[int, str, str, str], ...] = (
-    (6, "leader", "patch", "vgpuclaims.vgpu.dev/status"),
-    (3, "leader", "patch", "vgpuclaims.vgpu.dev"),
-    (3, "leader", "create", "vgpuclaims.vgpu.dev"),
-    (2, "leader", "get", "vgpuclaims.vgpu.dev"),
-    (4, "leader", "create", "pods/binding"),
-    (2, "leader", "get", "pods"),
-    (1, "leader", "patch", "pods/status"),
-    (2, "leader", "patch", "gpudevices.vgpu.dev/status"),
-    (2, "leader", "*", LEASES),
-    (3, "leader", "*", "*"),
-    (2, "operator", "list", "*"),
-    (2, "operator", "watch", "*"),
-    (2, "operator", "*", "*"),
-    (6, "agent", "patch", "vgpuclaims.vgpu.dev/status"),
-    (1, "agent", "patch", "gpudevices.vgpu.dev/status"),
-    (2, "agent", "list", "*"),
-    (3, "agent", "watch", "*"),
-    (3, "agent", "*", "*"),
-    (3, "", "create", "pods"),
-    (2, "", "delete", "pods"),
-    (3, "", "update", "pods/status"),
-    (3, "", "get", "pods"),
-    (6, "", "*", "*"),
-)
-_CODES = (409, 422, 429, 500, 503, 504)
 _WATCHED = ("pods", "vgpuclaims.vgpu.dev", "gpudevices.vgpu.dev", "nodes", "*")
 _API_FAULTS = 60
 _MORE_EVERY_S = 0.25
@@ -189,29 +162,15 @@ class Injector:
     # The kinds.
 
     def _api_fault(self, chance: random.Random, at: float) -> Blow:
-        _, who, verb, resource = chance.choices(_REQUESTS, [row[0] for row in _REQUESTS])[0]
-        actions: tuple[Action, ...] = ("status", "delay", "lost", "refuse")
-        if verb == "watch":
-            actions = ("status", "delay", "refuse", "drop", "gone")
-        fixed: dict[str, Any] = {
-            "action": chance.choice(actions),
-            "verb": verb,
-            "resource": resource,
-            "times": chance.choice((2, 5, 10, 20)),
-            "share": chance.choice((0.3, 0.6, 1.0)),
-            "code": chance.choice(_CODES),
-            "seconds": chance.choice((0.1, 0.5, 1.5)),
-            "after": chance.choice((0, 1, 5)),
-        }
+        who, fault = draw(chance)
         users = {"agent": chance.choice(self._agents), "operator": chance.choice(self._operators)}
         user = users.get(who, "")
 
         def strike() -> None:
             holder = holder_of(self._cluster) if who == "leader" else None
-            self._arm(Fault(**fixed, user=holder.name if holder is not None else user))
+            self._arm(replace(fault, user=holder.name if holder is not None else user))
 
-        said = ", ".join(f"{key} {value}" for key, value in fixed.items())
-        return Blow(at, f"API: {who or 'anybody'}, {said}", strike)
+        return Blow(at, f"API: {who or 'anybody'}, {fault}", strike)
 
     def _broken_watch(self, chance: random.Random, at: float) -> Blow:
         resource = chance.choice(_WATCHED)

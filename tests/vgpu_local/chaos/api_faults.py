@@ -1,0 +1,54 @@
+"""Faults of the API server, drawn so that they hurt: on requests that are made all the time."""
+
+from __future__ import annotations
+
+import random
+
+from vgpu_local.apiserver.faults import Action, Fault
+from vgpu_local.chaos.leader import LEASES
+
+# How often, whose, which verb, which resource: requests that are made all the time.
+_REQUESTS: tuple[tuple[int, str, str, str], ...] = (
+    (6, "leader", "patch", "vgpuclaims.vgpu.dev/status"),
+    (3, "leader", "patch", "vgpuclaims.vgpu.dev"),
+    (3, "leader", "create", "vgpuclaims.vgpu.dev"),
+    (2, "leader", "get", "vgpuclaims.vgpu.dev"),
+    (4, "leader", "create", "pods/binding"),
+    (2, "leader", "get", "pods"),
+    (1, "leader", "patch", "pods/status"),
+    (2, "leader", "patch", "gpudevices.vgpu.dev/status"),
+    (2, "leader", "*", LEASES),
+    (3, "leader", "*", "*"),
+    (2, "operator", "list", "*"),
+    (2, "operator", "watch", "*"),
+    (2, "operator", "*", "*"),
+    (6, "agent", "patch", "vgpuclaims.vgpu.dev/status"),
+    (1, "agent", "patch", "gpudevices.vgpu.dev/status"),
+    (2, "agent", "list", "*"),
+    (3, "agent", "watch", "*"),
+    (3, "agent", "*", "*"),
+    (3, "", "create", "pods"),
+    (2, "", "delete", "pods"),
+    (3, "", "update", "pods/status"),
+    (3, "", "get", "pods"),
+    (6, "", "*", "*"),
+)
+_CODES = (409, 422, 429, 500, 503, 504)
+
+
+def draw(chance: random.Random) -> tuple[str, Fault]:
+    """A fault, and whose requests it befalls: `leader`, `operator`, `agent`, or "" for anybody."""
+    _, who, verb, resource = chance.choices(_REQUESTS, [row[0] for row in _REQUESTS])[0]
+    actions: tuple[Action, ...] = ("status", "delay", "lost", "refuse")
+    if verb == "watch":
+        actions = ("status", "delay", "refuse", "drop", "gone")
+    return who, Fault(
+        action=chance.choice(actions),
+        verb=verb,
+        resource=resource,
+        times=chance.choice((2, 5, 10, 20)),
+        share=chance.choice((0.3, 0.6, 1.0)),
+        code=chance.choice(_CODES),
+        seconds=chance.choice((0.1, 0.5, 1.5)),
+        after=chance.choice((0, 1, 5)),
+    )

@@ -1,0 +1,25 @@
+"""How much slower a campaign must go on a machine that others keep busy.
+
+Nobody could keep a lease of 3 s there, so that nothing would run: all is stretched in time instead.
+"""
+
+from __future__ import annotations
+
+import time
+
+_BUSY = 2.0
+_SLOWEST = 3.0
+_SAMPLE_S = 0.3
+
+
+def slowed_down_by() -> float:
+    """The factor: 1 on a quiet machine, 3 at most."""
+    return min(max(1.0, _busyness() / _BUSY), _SLOWEST)
+
+
+def _busyness() -> float:
+    """How much longer this process takes for a piece of work than it works on it."""
+    began, worked = time.monotonic(), time.process_time()
+    while time.process_time() - worked < _SAMPLE_S:
+        pass
+    return (time.monotonic() - began) / _SAMPLE_S
