@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
-EXAMPLES = 25
+EXAMPLES = 15
 
 settings.register_profile(
     "mutation",

@@ -13,6 +13,7 @@ from builders import (
     an_ask,
 )
 from vgpu_api.config import ClusterConfig
+from vgpu_api.v1alpha1 import OwnerReference
 from vgpu_operator.ledger import Ledger
 from vgpu_operator.placement import Plan, place
 
@@ -102,7 +103,31 @@ def test_an_unreadable_claim_may_fill_a_node_that_nobody_knows_yet():
     assert a_plan(ledger).node == "node-2"
 
 
+def test_a_node_that_is_cordoned_as_a_whole_gets_nothing():
+    ledger = a_ledger()
+    ledger.apply_node(a_node(unschedulable=True, resource_version=2))
+    assert a_plan(ledger).text == "1/1 NodeUnschedulable"
+
+
+def test_where_a_node_says_nothing_of_policies_the_configuration_does():
+    config = ClusterConfig.model_validate({"scheduling": {"devicePolicy": "Binpack"}})
+    ledger = Ledger(config=config)
+    for name, written in (("silent", ""), ("unknown", "nonsense"), ("known", "mutex")):
+        ledger.apply_node(a_node(name, device_policy=written))
+    said = dict(zip(ledger.columns.node_name, ledger.columns.node_policies, strict=True))
+    assert said == {"silent": ("Binpack",), "unknown": ("Spread",), "known": ("Mutex",)}
+
+
 # Claims.
+
+
+def test_an_allocated_card_without_a_uuid_fills_its_node():
+    """Nobody knows which card it is."""
+    ledger = a_ledger()
+    ledger.apply_claim(a_claim(allocation=held(1024, uuid="")))
+    assert a_plan(ledger).text == "1/1 CardTimeSlicingExhausted"
+    ledger.apply_claim(a_claim(resource_version=2))
+    assert not a_plan(ledger).refused
 
 
 def test_a_claim_made_anew_counts_though_its_version_is_an_old_one():
@@ -126,13 +151,12 @@ def test_an_unreadable_claim_is_not_charged_for_its_predecessor_of_the_same_name
     assert ledger.columns.state()["gpu-1"] == (0, 0, 0)
 
 
-def test_a_removed_claim_stays_removed_however_many_went_since():
+def test_the_claims_that_were_removed_last_stay_removed_however_many_went_before():
     ledger = a_ledger()
-    for number in range(10_000):
+    for number in range(10_050):
         ledger.remove_claim(f"uid-{number}")
-    late = a_claim(uid="uid-9999", allocation=held(1024))
-    ledger.remove_claim("one-more")
-    ledger.apply_claim(late)
+    for number in (60, 10_049):
+        ledger.apply_claim(a_claim(f"late-{number}", uid=f"uid-{number}", allocation=held(1024)))
     assert used_mib(ledger) == 0
 
 
@@ -158,6 +182,16 @@ def test_an_assumption_wakes_nobody_at_the_next_event_either():
     ledger.assume(KEY, SPEC, a_plan(ledger))
     ledger.apply_node(a_node(resource_version=2))
     assert told == []
+
+
+def test_a_claim_that_is_made_for_a_pod_is_not_counted_beside_it():
+    ledger = a_ledger()
+    owners = {"owner_references": [OwnerReference(kind="Pod", name="pod-1", uid="uid-of-pod-1")]}
+    ledger.apply_claim(a_claim("a", metadata=owners))
+    assert ledger.columns.mix.types == ()
+    owners = {"owner_references": [OwnerReference(kind="Job", name="job-1", uid="uid-of-job-1")]}
+    ledger.apply_claim(a_claim("b", metadata=owners))
+    assert len(ledger.columns.mix.types) == 1
 
 
 def test_the_typical_mix_learns_from_each_claim_once():

@@ -158,3 +158,10 @@ def test_an_init_container_takes_of_a_quota_what_exceeds_the_app_containers():
     budget = ledger.budget("default")
     assert not place(ledger.columns, an_ask(init, main), budget=budget).refused
     assert place(ledger.columns, an_ask(init, main), budget=Budget(7999)).refused
+
+
+def test_what_a_claim_holds_of_several_cards_is_taken_off_together():
+    ledger = a_ledger(a_quota(gpumem=8000, gpucores=100))
+    devices = [an_allocated_device(uuid=f"GPU-{n}", memory_mib=1000, cores=20) for n in range(2)]
+    ledger.apply_claim(a_claim(allocation=allocated(*devices)))
+    assert ledger.budget("default") == Budget(6000, 60)

@@ -6,6 +6,7 @@ import pytest
 
 from builders import a_node, a_pod
 from vgpu_api.core import Taint, Toleration
+from vgpu_api.names import ACK_NODE_SCHEDULE
 from vgpu_api.reasons import Reason
 from vgpu_operator.ledger import node_admits
 
@@ -54,3 +55,19 @@ def test_a_node_selector_must_be_matched(labels, reason):
 def test_a_taint_is_borne_by_a_toleration_that_matches_it(toleration, borne):
     verdict = node_admits(a_pod(tolerations=[toleration]), a_node(taints=[TAINT]))
     assert (verdict is None) == borne
+
+
+@pytest.mark.parametrize(
+    ("label", "kinds", "reason"),
+    [
+        ("share", None, None),
+        ("share", {"share", "cgpu"}, None),
+        ("topology", {"share"}, Reason.NODE_SELECTOR_MISMATCH),
+        ("", {"share"}, None),
+        (None, {"share"}, None),
+    ],
+)
+def test_a_node_that_wears_acks_label_takes_only_pods_of_its_kind(label, kinds, reason):
+    labels = {} if label is None else {ACK_NODE_SCHEDULE: label}
+    wanted = None if kinds is None else frozenset(kinds)
+    assert node_admits(a_pod(), a_node(labels=labels), kinds=wanted) is reason
