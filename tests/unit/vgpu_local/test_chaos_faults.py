@@ -1,0 +1,127 @@
+"""What a campaign strikes, and what of it counts."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import signal
+from typing import Any
+
+from vgpu_local.apiserver.faults import Fault, Faults
+from vgpu_local.chaos.api_faults import draw
+from vgpu_local.chaos.faults import Injector, Terms
+from vgpu_local.chaos.leader import LEASES
+
+
+class Named:
+    """A process that only notes its signals."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.signals: list[int] = []
+
+    def signal(self, number: int) -> None:
+        self.signals.append(number)
+
+
+class Cluster:
+    """What an injector strikes; the operator of number 1 leads. Watches are never open."""
+
+    def __init__(self) -> None:
+        self.operators = [Named("operator-0"), Named("operator-1")]
+        self.agents = {"one": Named("agent-one")}
+        self.kubelets = {"one": object()}
+        self.server = self
+        self.faults = Faults()
+        self._renewals = itertools.count()
+
+    def objects(self, resource: str, namespace: str) -> list[dict[str, Any]]:
+        assert resource == LEASES
+        spec = {"holderIdentity": "operator-1_x", "renewTime": str(next(self._renewals))}
+        return [{"spec": spec}]
+
+    def break_watches(self, resource: str, how: str) -> int:
+        return 0
+
+    def restart(self, *, down_for: float) -> None:
+        pass
+
+    def restart_kubelet(self, node: str) -> None:
+        pass
+
+
+class Supervised:
+    """Whoever is to be killed is away already."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._all = [*cluster.operators, *cluster.agents.values()]
+        self.mended = False
+
+    def daemon(self, name: str) -> Named:
+        return next(daemon for daemon in self._all if daemon.name == name)
+
+    def kill(self, name: str, *, away_s: float) -> bool:
+        return False
+
+    def ask_to_end(self, name: str, *, away_s: float) -> bool:
+        return False
+
+    def mend(self) -> None:
+        self.mended = True
+
+
+TERMS = Terms(lasts_s=0.0, fewest=1000, more_s=60.0, lease_s=0.0)
+
+
+def an_injector(cluster: Cluster) -> Injector:
+    supervised: Any = Supervised(cluster)
+    whole: Any = cluster
+    return Injector(whole, supervised, random.Random(7), TERMS)
+
+
+def test_only_what_hurt_counts() -> None:
+    cluster = Cluster()
+    injector = an_injector(cluster)
+    injector.run(is_enough=lambda: True)
+    stops_and_restarts = injector.injected
+    cluster.faults.take("patch", "vgpuclaims.vgpu.dev/status", "c", "operator-1")
+    befallen = injector.injected - stops_and_restarts
+    assert befallen > 0
+    injector.end()
+    assert injector.injected >= stops_and_restarts + befallen
+    assert cluster.faults.take("patch", "pods", "p", "operator-1") == []
+
+
+def test_more_is_struck_until_it_is_enough() -> None:
+    cluster = Cluster()
+    injector = an_injector(cluster)
+    asked = itertools.count()
+    injector.run(is_enough=lambda: next(asked) == 3)
+    planned = an_injector(Cluster())
+    planned.run(is_enough=lambda: True)
+    for one in (injector, planned):
+        one.end()
+    assert len(injector.log) == len(planned.log) + 3
+
+
+def test_the_leader_is_stopped_and_woken_and_cut_off_from_its_lease() -> None:
+    cluster = Cluster()
+    injector = an_injector(cluster)
+    injector.run(is_enough=lambda: True)
+    injector.end()
+    assert injector.missed == []
+    leads = [line for line in injector.log if "operator-1 leads" in line]
+    assert len(leads) == 2
+    stops = cluster.operators[1].signals
+    assert signal.SIGSTOP in stops
+    assert stops.count(signal.SIGSTOP) == stops.count(signal.SIGCONT)
+
+
+def test_the_faults_of_a_seed_are_always_the_same_and_befall_requests_that_are_made() -> None:
+    one, two = ([draw(random.Random(n)) for n in range(200)] for _ in range(2))
+    assert one == two
+    assert {who for who, _ in one} == {"", "leader", "operator", "agent"}
+    for _, fault in one:
+        assert isinstance(fault, Fault)
+        if fault.action in ("drop", "gone"):
+            assert fault.verb == "watch"
