@@ -14,7 +14,7 @@
 #define GRAIN (UINT64_C(2) << 20)
 
 struct physical {
-    int card, fd;
+    int card, fd; /* card -1: memory of the host */
     int share; /* of the machine's, when others may have it open; -1: our own */
     unsigned handles, mappings;
     size_t bytes;
@@ -34,7 +34,9 @@ static pthread_mutex_t mapping_lock = PTHREAD_MUTEX_INITIALIZER;
 static void free_if_unused(struct physical *p)
 {
     if (!p->handles && !p->mappings) {
-        if (p->share < 0) {
+        if (p->card < 0) {
+            state_unlock_host(cuda_session()->machine, p->bytes);
+        } else if (p->share < 0) {
             state_give(cuda_session()->machine, p->card, p->bytes, 0);
         } else {
             state_share_close(cuda_session()->machine, p->share);
@@ -62,23 +64,31 @@ CUDA_API CUresult cuMemGetAllocationGranularity(size_t *out, const CUmemAllocati
 CUDA_API CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t bytes, const CUmemAllocationProp *prop,
                               unsigned long long flags)
 {
-    if (!out || !prop || flags || !bytes || bytes % GRAIN || prop->location_type != CU_MEM_LOCATION_TYPE_DEVICE) {
+    if (!out || !prop || flags || !bytes || bytes % GRAIN) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    CUresult result = cuda_check_device(prop->location_id);
+    int of_host = prop->location_type == CU_MEM_LOCATION_TYPE_HOST || prop->location_type == CU_MEM_LOCATION_TYPE_HOST_NUMA;
+    if (!of_host && prop->location_type != CU_MEM_LOCATION_TYPE_DEVICE) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    CUresult result = cuda_check_device(of_host ? 0 : prop->location_id);
     if (result != CUDA_SUCCESS) {
         return result;
     }
     const struct cuda_session *s = cuda_session();
-    int card = s->visible[prop->location_id];
-    result = cuda_result(state_take(s->machine, card, bytes, 0));
+    int card = of_host ? -1 : s->visible[prop->location_id];
+    result = cuda_result(of_host ? state_lock_host(s->machine, bytes) : state_take(s->machine, card, bytes, 0));
     if (result != CUDA_SUCCESS) {
         return result;
     }
     struct physical *p = calloc(1, sizeof *p);
     int fd = p ? memfd_create("simulated device memory", MFD_CLOEXEC) : -1;
     if (fd < 0 || ftruncate(fd, (off_t)bytes)) {
-        state_give(s->machine, card, bytes, 0);
+        if (of_host) {
+            state_unlock_host(s->machine, bytes);
+        } else {
+            state_give(s->machine, card, bytes, 0);
+        }
         free(p);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -93,7 +103,7 @@ CUDA_API CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocation
 {
     struct physical *p = (struct physical *)(uintptr_t)handle;
     struct stat is;
-    if (!out || !p || type != POSIX_FILE_DESCRIPTOR || flags) {
+    if (!out || !p || p->card < 0 || type != POSIX_FILE_DESCRIPTOR || flags) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     pthread_mutex_lock(&mapping_lock);

@@ -149,6 +149,7 @@ GROWS(cuLibraryLoadData, (void **out, const void *code, int *jit, void **jit_val
                           void **values, unsigned count), (out, code, jit, jit_values, jits, options, values, count))
 GROWS(cuLibraryLoadFromFile, (void **out, const char *name, int *jit, void **jit_values, unsigned jits, int *options,
                               void **values, unsigned count), (out, name, jit, jit_values, jits, options, values, count))
+GROWS(cuGreenCtxCreate, (void **out, void *resources, CUdevice device, unsigned flags), (out, resources, device, flags))
 GROWS(cuCtxSetLimit, (int which, size_t value), (which, value))
 
 /* Handle of a device's primary context, NULL when it is not active. There is no way to ask but to retain it. */

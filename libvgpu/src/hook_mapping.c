@@ -71,17 +71,14 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t bytes, const CUme
         return cuda->cuMemCreate(out, bytes, prop, flags);
     }
     CUresult result = vgpu_location_ordinal(cuda, prop->location_type, prop->location_id, &ordinal);
-    if (result == CUDA_SUCCESS && ordinal == VGPU_NOWHERE) {
-        return cuda->cuMemCreate(out, bytes, prop, flags); /* memory of the host */
-    }
     struct vgpu_backing *backing = malloc(sizeof *backing);
     result = result != CUDA_SUCCESS ? result : backing ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
     if (result == CUDA_SUCCESS) {
-        result = vgpu_charge_begin(&charge, cuda, ordinal, bytes);
+        result = ordinal == VGPU_NOWHERE ? vgpu_charge_host(&charge, cuda, bytes) : vgpu_charge_begin(&charge, cuda, ordinal, bytes);
     }
-    if (result != CUDA_SUCCESS) {
+    if (result != CUDA_SUCCESS || !charge.process) {
         free(backing);
-        return result;
+        return result == CUDA_SUCCESS ? cuda->cuMemCreate(out, bytes, prop, flags) : result;
     }
     *backing = (struct vgpu_backing){.bytes = charge.bytes, .column = charge.column};
     result = cuda->cuMemCreate(out, bytes, prop, flags);
@@ -115,7 +112,7 @@ CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle ha
     CUresult result = cuda->cuMemExportToShareableHandle(out, handle, type, flags);
     if (result == CUDA_SUCCESS && vgpu_objects_find(&p->objects, VGPU_KIND_HANDLE, handle, &object)) {
         struct vgpu_backing *backing = backing_of(&object);
-        if (!backing->is_exported && !backing->is_imported) {
+        if (!backing->is_exported && !backing->is_imported && backing->column < (int)VGPU_MAX_DEVICES) {
             backing->is_exported = 1;
             vgpu_export(p, backing->column, backing->bytes);
         }

@@ -20,6 +20,7 @@ static CUresult memory_info(const struct vgpu_cuda *cuda, size_t *free_bytes, si
         return cuda->cuMemGetInfo_v2 ? cuda->cuMemGetInfo_v2(free_bytes, total) : CUDA_ERROR_NOT_SUPPORTED;
     }
     vgpu_pools_settle(p, cuda);
+    vgpu_overhead_grew(p); /* who asks gets the newest figure there is */
     vgpu_overhead_look(p, cuda);
     vgpu_exports_settle(p);
     CUresult result = cuda->cuMemGetInfo_v2(&real_free, &real_total);

@@ -10,6 +10,7 @@
 
 #define LOOK_EVERY_NS UINT64_C(100000000)
 #define LOOK_SELDOM_NS UINT64_C(5000000000)
+#define LOOK_ANYWAY 256 /* allocations */
 /* Looking may take this part of the time. */
 #define LOOK_SHARE 100
 /* Inode of a kernel's first pid namespace, always. */
@@ -257,7 +258,8 @@ static int look(struct vgpu_process *p, int ordinal)
 void vgpu_overhead_look(struct vgpu_process *p, const struct vgpu_cuda *cuda)
 {
     (void)cuda;
-    if (!atomic_load_explicit(&p->overhead_due, memory_order_relaxed)) {
+    /* Kernels are loaded when they are first launched, which nobody sees: now and then there is reason to look anyway. */
+    if (!atomic_load_explicit(&p->overhead_due, memory_order_relaxed) && vgpu_objects_now(&p->objects) % LOOK_ANYWAY) {
         return;
     }
     uint64_t now = vgpu_world->now_ns(), next = atomic_load(&p->overhead_ns);

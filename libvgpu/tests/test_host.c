@@ -90,6 +90,20 @@ TEST(registered_memory_counts_until_it_is_unregistered)
     CHECK_EQ(ledger(), 0);
 }
 
+TEST(physical_memory_of_the_host_counts_until_its_last_handle_is_gone)
+{
+    CUmemGenericAllocationHandle handle, more;
+    CUmemAllocationProp prop = {.type = 1, .location_type = CU_MEM_LOCATION_TYPE_HOST_NUMA};
+    start(LIMIT);
+    CHECK_EQ(cuMemCreate(&handle, LIMIT - 2 * MIB, &prop, 0), CUDA_SUCCESS);
+    CHECK_EQ(cuMemCreate(&more, 4 * MIB, &prop, 0), CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK_EQ(ledger(), LIMIT - 2 * MIB);
+    CHECK_EQ(oracle(), LIMIT - 2 * MIB);
+    CHECK_EQ(stage_ledger_sum(), 0);
+    CHECK_EQ(cuMemRelease(handle), CUDA_SUCCESS);
+    CHECK_EQ(ledger(), 0);
+}
+
 TEST(host_memory_and_the_cards_memory_are_budgets_of_their_own)
 {
     void *host;
