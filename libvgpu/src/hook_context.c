@@ -14,11 +14,14 @@ static void release_one(void *argument, const struct vgpu_object *object)
     vgpu_charge_drop(argument, object);
 }
 
-/* Remember on which device a context lives: when it is destroyed nobody says. */
-static CUresult remember(struct vgpu_process *p, CUcontext context, CUdevice device)
+/* Remember on which device a context lives, and what for: when it is destroyed nobody says. */
+static void remember(struct vgpu_process *p, CUcontext context, CUdevice device, uint64_t charged)
 {
-    struct vgpu_object object = {.handle = (uintptr_t)context, .bytes = (uint64_t)device, .kind = VGPU_KIND_CONTEXT};
-    return vgpu_objects_add(&p->objects, object) ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+    struct vgpu_object object = {
+        .handle = (uintptr_t)context, .bytes = charged, .column = device, .kind = VGPU_KIND_CONTEXT};
+    if (vgpu_objects_add(&p->objects, object)) {
+        vgpu_world->log("vgpu: no memory to remember a context: what it costs stays charged\n");
+    }
 }
 
 /* Make a context by `call`, which ends like that and has set `out`. */
@@ -41,13 +44,13 @@ static CUresult created(struct vgpu_new_context *it, const struct vgpu_cuda *cud
                         CUdevice device)
 {
     CUresult made = vgpu_context_made(it, cuda, result);
-    if (made == CUDA_SUCCESS && it->process) {
-        made = remember(it->process, *out, device);
-    }
     if (made != CUDA_SUCCESS && result == CUDA_SUCCESS && cuda->cuCtxDestroy_v2) {
         cuda->cuCtxDestroy_v2(*out);
     }
     vgpu_context_end(it, made);
+    if (made == CUDA_SUCCESS && it->process) {
+        remember(it->process, *out, device, it->charged);
+    }
     return made;
 }
 
@@ -70,7 +73,7 @@ static CUresult destroy(CUresult (*real)(CUcontext), CUcontext context)
         vgpu_pools_settle(p, vgpu_world->cuda());
     }
     if (was_known && result == CUDA_SUCCESS) {
-        vgpu_context_gone(p, vgpu_world->cuda(), (int)known.bytes);
+        vgpu_context_gone(p, vgpu_world->cuda(), known.column, known.bytes);
     } else if (was_known) {
         vgpu_objects_add(&p->objects, known);
     }
@@ -120,6 +123,9 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device)
                                            : cuda->cuDevicePrimaryCtxRelease(device);
     }
     vgpu_context_end(&it, was_active ? CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE : made);
+    if (!was_active && made == CUDA_SUCCESS && it.process) {
+        it.process->overheads[device].of_primary = it.charged;
+    }
     return made;
 }
 
@@ -178,7 +184,7 @@ static CUresult end_primary(const struct vgpu_cuda *cuda, CUresult (*real)(CUdev
     if (context && result == CUDA_SUCCESS && !is_active(cuda, device)) {
         vgpu_objects_drop_context(&p->objects, context, until, release_one, p);
         vgpu_pools_settle(p, cuda);
-        vgpu_context_gone(p, cuda, device);
+        vgpu_context_gone(p, cuda, device, p->overheads[device].of_primary);
     }
     return result;
 }

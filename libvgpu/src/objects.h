@@ -17,7 +17,7 @@ enum vgpu_kind {
     VGPU_KIND_MIPMAP = 4, /* handle of a mipmapped array */
     VGPU_KIND_HANDLE = 5, /* handle of physical memory; `context` is its struct vgpu_backing, `bytes` counts releases due */
     VGPU_KIND_MAPPING = 6, /* address physical memory is mapped at; `bytes` of addresses, `context` as above */
-    VGPU_KIND_CONTEXT = 8, /* handle of a context that is not a primary one; `bytes` is its device */
+    VGPU_KIND_CONTEXT = 8, /* handle of a context that is not a primary one; `column` is its device */
     VGPU_KIND_GRAPHS = 9,  /* device; `context` is the struct vgpu_pool of its graphs' memory */
     VGPU_KIND_GRAPH = 10,  /* handle of an instantiated graph that takes memory; `context` is its struct vgpu_graph */
     VGPU_KIND_HOST = 11,   /* address of page-locked memory of the host */

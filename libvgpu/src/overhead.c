@@ -180,10 +180,10 @@ CUresult vgpu_context_made(struct vgpu_new_context *it, const struct vgpu_cuda *
         vgpu_overhead_grew(p); /* later, when the agent has said who we are */
         return CUDA_SUCCESS;
     }
-    learn(p, card, real > it->before ? real - it->before : 0);
     if (!over->contexts) {
-        lower_to(card, slot, over, real); /* nobody else can have used the card yet: the figure is exact */
+        learn(p, card, real > it->before ? real - it->before : 0);
     }
+    /* Never lowered by a figure: what other threads have reserved and not got yet would be taken for overhead that shrank. */
     if (real > over->charged && vgpu_limit(p, card->uuid, it->ordinal) &&
         !raise_to(p, cuda, it->ordinal, card, slot, over, real)) {
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -198,6 +198,7 @@ void vgpu_context_end(struct vgpu_new_context *it, CUresult result)
     }
     struct vgpu_overhead *over = &it->process->overheads[it->ordinal];
     if (result == CUDA_SUCCESS) {
+        it->charged = over->charged - it->before;
         over->contexts++;
     } else {
         lower_to(&it->process->cards[it->ordinal], vgpu_process_slot(it->process), over, it->before);
@@ -205,9 +206,8 @@ void vgpu_context_end(struct vgpu_new_context *it, CUresult result)
     vgpu_lock_drop(&over->lock);
 }
 
-void vgpu_context_gone(struct vgpu_process *p, const struct vgpu_cuda *cuda, int ordinal)
+void vgpu_context_gone(struct vgpu_process *p, const struct vgpu_cuda *cuda, int ordinal, uint64_t charged)
 {
-    uint64_t real = 0;
     if (!p || ordinal < 0 || ordinal >= (int)VGPU_MAX_DEVICES) {
         return;
     }
@@ -215,14 +215,9 @@ void vgpu_context_gone(struct vgpu_process *p, const struct vgpu_cuda *cuda, int
     struct vgpu_overhead *over = &p->overheads[ordinal];
     vgpu_lock_take(&over->lock);
     if (over->contexts && card) {
-        struct vgpu_region_slot *slot = vgpu_process_slot(p);
-        uint64_t share = over->charged / over->contexts;
         over->contexts--;
-        if (!over->contexts) {
-            lower_to(card, slot, over, 0);
-        } else {
-            lower_to(card, slot, over, measure(p, card, slot, over, &real) ? real : over->charged - share);
-        }
+        uint64_t left = over->charged > charged ? over->charged - charged : 0;
+        lower_to(card, vgpu_process_slot(p), over, over->contexts ? left : 0);
     }
     vgpu_lock_drop(&over->lock);
 }

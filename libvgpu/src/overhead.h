@@ -17,7 +17,8 @@
 struct vgpu_new_context {
     struct vgpu_process *process; /* NULL: nothing is counted */
     int ordinal;
-    uint64_t before; /* overhead charged by then */
+    uint64_t before;  /* overhead charged by then */
+    uint64_t charged; /* for this one, once it is made */
 };
 
 /* Reserve what a context is known to cost. CUDA_ERROR_OUT_OF_MEMORY: do not make it; nothing is held then. */
@@ -28,8 +29,8 @@ CUresult vgpu_context_begin(struct vgpu_new_context *it, const struct vgpu_cuda 
 CUresult vgpu_context_made(struct vgpu_new_context *it, const struct vgpu_cuda *cuda, CUresult result);
 void vgpu_context_end(struct vgpu_new_context *it, CUresult result);
 
-/* A context of this device is gone. */
-void vgpu_context_gone(struct vgpu_process *p, const struct vgpu_cuda *cuda, int ordinal);
+/* A context of this device is gone, for which `charged` was charged when it was made. */
+void vgpu_context_gone(struct vgpu_process *p, const struct vgpu_cuda *cuda, int ordinal, uint64_t charged);
 
 /* Something happened that may have made the overhead grow: compare soon. */
 void vgpu_overhead_grew(struct vgpu_process *p);

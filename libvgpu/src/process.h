@@ -30,6 +30,7 @@ struct vgpu_overhead {
     struct vgpu_lock lock;
     uint32_t contexts;
     uint64_t charged;
+    _Atomic uint64_t of_primary; /* of it, when the primary context was made */
 };
 
 struct vgpu_process {

@@ -8,6 +8,7 @@ CUresult cuInit(unsigned flags);
 CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device);
 CUresult cuCtxSetCurrent(CUcontext context);
 CUresult cuCtxCreate_v2(CUcontext *out, unsigned flags, CUdevice device);
+CUresult cuCtxPopCurrent_v2(CUcontext *out);
 CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool);
 CUresult cuMemPoolSetAttribute(CUmemoryPool pool, int attribute, void *value);
 CUresult cuEventCreate(CUevent *out, unsigned flags);

@@ -14,13 +14,50 @@
 #include "t.h"
 
 #define LIMIT (UINT64_C(64) << 20)
+#define CONTEXT (UINT64_C(1) << 20)
 enum { PROCESSES = 6, THREADS = 3, HELD = 24, SECONDS = 4 };
 
 /* Something the card's memory is taken by: `kind` says by which call it came, and goes. */
 struct thing {
-    enum { NONE, LINEAR, ASYNC, PHYSICAL, ARRAY, KINDS } kind;
+    enum { NONE, LINEAR, ASYNC, PHYSICAL, ARRAY, EXPORTED, GRAPH, MORE_CONTEXT, KINDS } kind;
     uint64_t handle;
 };
+
+CUresult cuGraphCreate(CUgraph *out, unsigned flags);
+CUresult cuGraphDestroy(CUgraph graph);
+CUresult cuGraphAddMemAllocNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *after, size_t count,
+                                CUDA_MEM_ALLOC_NODE_PARAMS *params);
+CUresult cuGraphAddMemFreeNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *after, size_t count, CUdeviceptr address);
+
+/* A graph that allocates and frees, launched once. */
+static CUresult take_graph(size_t bytes, uint64_t *out)
+{
+    CUDA_MEM_ALLOC_NODE_PARAMS params = {.bytes = bytes, .pool = {.alloc_type = 1, .location_type = CU_MEM_LOCATION_TYPE_DEVICE}};
+    CUgraph graph;
+    CUgraphNode node;
+    CUgraphExec exec;
+    CUresult result = cuGraphCreate(&graph, 0);
+    result = result == CUDA_SUCCESS ? cuGraphAddMemAllocNode(&node, graph, NULL, 0, &params) : result;
+    result = result == CUDA_SUCCESS ? cuGraphAddMemFreeNode(&node, graph, NULL, 0, params.address) : result;
+    result = result == CUDA_SUCCESS ? cuGraphInstantiateWithFlags(&exec, graph, 0) : result;
+    cuGraphDestroy(graph);
+    if (result == CUDA_SUCCESS) {
+        result = cuGraphLaunch(exec, NULL);
+        *out = (uintptr_t)exec;
+        if (result != CUDA_SUCCESS) {
+            cuGraphExecDestroy(exec);
+        }
+    }
+    return result;
+}
+
+static CUresult take_context(uint64_t *out)
+{
+    CUcontext made, popped;
+    CUresult result = cuCtxCreate_v2(&made, 0, 0);
+    *out = (uintptr_t)made;
+    return result == CUDA_SUCCESS ? cuCtxPopCurrent_v2(&popped) : result;
+}
 
 static CUresult take(struct thing *thing, unsigned *seed)
 {
@@ -38,6 +75,18 @@ static CUresult take(struct thing *thing, unsigned *seed)
         result = cuMemAllocAsync(&address, bytes, NULL);
     } else if (kind == PHYSICAL) {
         result = cuMemCreate(&address, (1 + bytes % 2) << 21, &on_card, 0);
+    } else if (kind == EXPORTED) {
+        CUipcMemHandle handle;
+        result = cuMemAlloc_v2(&address, bytes);
+        result = result == CUDA_SUCCESS ? cuIpcGetMemHandle(&handle, address) : result;
+    } else if (kind == GRAPH) {
+        uint64_t exec = 0;
+        result = take_graph(bytes, &exec);
+        address = exec;
+    } else if (kind == MORE_CONTEXT) {
+        uint64_t made = 0;
+        result = take_context(&made);
+        address = made;
     } else {
         result = cuArrayCreate_v2(&array, &what);
         address = (uintptr_t)array;
@@ -55,6 +104,12 @@ static CUresult give(struct thing *thing)
     if (gone.kind == PHYSICAL) {
         return cuMemRelease(gone.handle);
     }
+    if (gone.kind == GRAPH) {
+        return cuGraphExecDestroy((CUgraphExec)(uintptr_t)gone.handle);
+    }
+    if (gone.kind == MORE_CONTEXT) {
+        return cuCtxDestroy_v2((CUcontext)(uintptr_t)gone.handle);
+    }
     if (gone.kind == ARRAY) {
         return cuArrayDestroy((CUarray)(uintptr_t)gone.handle);
     }
@@ -66,7 +121,11 @@ static void *live(void *argument)
     unsigned seed = (unsigned)(uintptr_t)argument;
     struct thing held[HELD] = {0};
     CUcontext context;
-    if (cuDevicePrimaryCtxRetain(&context, 0) != CUDA_SUCCESS || cuCtxSetCurrent(context) != CUDA_SUCCESS) {
+    CUresult opened;
+    do {
+        opened = cuDevicePrimaryCtxRetain(&context, 0); /* costs memory, too */
+    } while (opened == CUDA_ERROR_OUT_OF_MEMORY);
+    if (opened != CUDA_SUCCESS || cuCtxSetCurrent(context) != CUDA_SUCCESS) {
         _exit(2);
     }
     for (;;) {
@@ -109,6 +168,7 @@ TEST(no_interleaving_and_no_kill_exceeds_the_limit_and_all_comes_back)
     unsigned seed = 1, kills = 0;
     double end = seconds() + SECONDS;
     stage_grant(LIMIT);
+    stage_page()->devices[0].context_bytes = CONTEXT;
     for (int i = 0; i < PROCESSES; i++) {
         children[i] = spawn(seed += 100);
     }
@@ -137,7 +197,7 @@ TEST(no_interleaving_and_no_kill_exceeds_the_limit_and_all_comes_back)
     CHECK_EQ(cuInit(0), CUDA_SUCCESS);
     CHECK_EQ(cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
     CHECK_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
-    CHECK_EQ(cuMemAlloc_v2(&all, LIMIT), CUDA_SUCCESS);
+    CHECK_EQ(cuMemAlloc_v2(&all, LIMIT - CONTEXT), CUDA_SUCCESS);
     struct vgpu_region *region = stage_region();
     uint64_t sum = 0;
     for (uint32_t i = 0; i < region->slot_high; i++) {
@@ -149,6 +209,6 @@ TEST(no_interleaving_and_no_kill_exceeds_the_limit_and_all_comes_back)
 int main(int argc, char **argv)
 {
     (void)argc;
-    stage_enter(argv, NULL);
+    stage_enter(argv, "context_mib=1");
     return t_run();
 }
