@@ -72,9 +72,7 @@ def request(pod: Pod, place: PodContainer, config: ClusterConfig) -> VGPURequest
     if gib is None and cores is not None:
         raise _unwanted(place, core_name, f"given beside {memory_name}")
     memory_mib = None if gib is None else gib * GIB_IN_MIB // cards
-    if memory_mib is None:
-        cores = ALL_CORES
-    elif cores is not None and cores < cards:
+    if cores is not None and cores < cards:
         raise _unwanted(place, core_name, f"at least 1 % for each of {cards} cards")
     return VGPURequest(
         name=place.name,

@@ -179,6 +179,76 @@ def test_the_label_means_nothing_to_pods_in_other_words() -> None:
     assert node_kinds(a_pod({"nvidia.com/gpu": 1}), ClusterConfig()) is None
 
 
+def kinds_of(*containers: dict[str, Any], config: ClusterConfig | None = None) -> set[str] | None:
+    pod = Pod.model_validate(
+        {
+            "spec": {
+                "containers": [
+                    {"name": f"c{number}", "resources": {"limits": limits}}
+                    for number, limits in enumerate(containers)
+                ]
+            }
+        }
+    )
+    kinds = node_kinds(pod, config or ClusterConfig())
+    return None if kinds is None else set(kinds)
+
+
+def test_containers_that_ask_for_nothing_do_not_hide_those_that_do() -> None:
+    assert kinds_of({}, words(mem=1), {"cpu": "1"}) == {"cgpu", "share"}
+
+
+def test_a_node_must_suit_every_container_of_the_pod() -> None:
+    assert kinds_of(words(mem=1), words(mem=2)) == {"cgpu", "share"}
+    assert kinds_of(words(mem=1), words(mem=1, core=10)) == set()
+    assert kinds_of(words(count=1), words(mem=1)) == set()
+
+
+def test_whether_a_count_is_a_share_of_compute_is_the_configurations_to_say() -> None:
+    assert kinds_of(words(mem=1, count=50)) == {"core_mem"}
+    assert kinds_of(words(mem=1, count=2), config=CARDS) == {"cgpu", "share"}
+
+
+@pytest.mark.parametrize(
+    ("limits", "config", "said"),
+    [
+        (
+            words(mem=1, core=10, count=20),
+            ClusterConfig(),
+            "gpu-count]: 20 is not left out: aliyun.com/gpu-core.percentage says the same",
+        ),
+        (
+            words(core=10),
+            ClusterConfig(),
+            "gpu-core.percentage]: 10 is not given beside aliyun.com/gpu-mem",
+        ),
+        (
+            words(mem=4, core=1, count=2),
+            CARDS,
+            "gpu-core.percentage]: 1 is not at least 1 % for each of 2 cards",
+        ),
+        (words(mem="x"), CARDS, "gpu-mem]: 'x' is not a whole number of GiB"),
+        (
+            words(mem=1, core=101),
+            CARDS,
+            "gpu-core.percentage]: 101 is not a whole percentage, 1 to 100",
+        ),
+        (words(mem=1, count=65), CARDS, "gpu-count]: 65 is not a number of cards, 1 to 64"),
+        (
+            words(mem=1, count=101),
+            ClusterConfig(),
+            "gpu-count]: 101 is not a percentage of a card, 1 to 100",
+        ),
+    ],
+)
+def test_amounts_are_refused_in_these_words(
+    limits: dict[str, Any], config: ClusterConfig, said: str
+) -> None:
+    with pytest.raises(BadInput) as refusal:
+        request_of(limits, config)
+    assert str(refusal.value) == f"spec.containers[0].resources.limits[aliyun.com/{said}"
+
+
 def test_the_examples_ask_for_what_they_say() -> None:
     pods = yaml.safe_load_all((EXAMPLES / "ack.yaml").read_text())
     asks = [read(Pod.model_validate(pod), ClusterConfig()) for pod in pods]

@@ -55,3 +55,11 @@ def test_several_cards_of_a_container_stand_together() -> None:
 def test_a_request_without_a_name_stands_at_its_container() -> None:
     written = views(["main"], [{}], [{"request": "", **CARD_A}])
     assert written["hami.io/vgpu-devices-allocated"] == ";GPU-a,NVIDIA,8192,50:;"
+
+
+def test_a_card_of_a_request_that_the_claim_no_longer_has_stands_at_its_container() -> None:
+    devices = [{"request": "main", **CARD_A}, {"request": "side", **CARD_B}]
+    written = views(["main", "side"], [{"name": "main"}], devices)
+    assert written["hami.io/vgpu-devices-allocated"] == (
+        ";GPU-a,NVIDIA,8192,50:;GPU-b,NVIDIA,4095,0:;"
+    )

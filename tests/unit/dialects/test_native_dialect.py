@@ -119,3 +119,9 @@ def test_a_request_for_another_phase_than_its_containers_is_refused() -> None:
 def test_a_restartable_init_container_is_app() -> None:
     pod = a_pod({}, initContainers=[{"name": "proxy", "restartPolicy": "Always"}])
     assert containers_of_claim(pod, a_spec({"name": "proxy"})) == ("proxy",)
+
+
+@pytest.mark.parametrize("recorded", ["gone", "fetch", "side,app"])
+def test_a_record_that_cannot_be_the_sole_requests_container_does_not_count(recorded: str) -> None:
+    pod = a_pod({"vgpu.dev/slots-added": recorded}, initContainers=[{"name": "fetch"}])
+    assert containers_of_claim(pod, a_spec({})) == ("app",)
