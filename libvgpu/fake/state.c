@@ -287,6 +287,9 @@ int state_share_open(const struct machine *m, uint64_t inode, int number, uint32
     struct state *s = lock(m);
     struct state_process *mine = s ? my_record(s) : NULL;
     int found = -1;
+    if (mine) {
+        bury(s); /* what only the dead had open cannot be opened any more */
+    }
     for (int i = 0; mine && found < 0 && i < STATE_MAX_SHARES; i++) {
         const struct state_share *share = &s->shares[i];
         found = share->bytes && (inode ? share->inode == inode : i == number && share->turn == turn) ? i : -1;

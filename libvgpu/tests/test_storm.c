@@ -2,8 +2,10 @@
  * which knows nothing of the ledger, never sees more than the limit, and nothing stays behind. */
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -138,6 +140,77 @@ static void *live(void *argument)
     return NULL;
 }
 
+/* Handles that processes leave for each other to open. */
+enum { BOARD = 16, SHARERS = 5 };
+static struct notice {
+    _Atomic uint32_t turn; /* odd while it is written */
+    CUipcMemHandle handle;
+} *board;
+
+static void publish(CUdeviceptr address, unsigned at)
+{
+    CUipcMemHandle handle;
+    struct notice *it = &board[at % BOARD];
+    uint32_t turn = it->turn;
+    if (cuIpcGetMemHandle(&handle, address) == CUDA_SUCCESS && turn % 2 == 0 &&
+        atomic_compare_exchange_strong(&it->turn, &turn, turn + 1)) {
+        it->handle = handle;
+        it->turn = turn + 2;
+    }
+}
+
+static int read_notice(unsigned at, CUipcMemHandle *out)
+{
+    struct notice *it = &board[at % BOARD];
+    uint32_t turn = it->turn;
+    *out = it->handle;
+    return turn && turn % 2 == 0 && it->turn == turn;
+}
+
+static void share(unsigned seed)
+{
+    CUdeviceptr made[HELD] = {0}, open[HELD] = {0};
+    CUcontext context;
+    CUipcMemHandle handle;
+    while (cuDevicePrimaryCtxRetain(&context, 0) == CUDA_ERROR_OUT_OF_MEMORY) {
+    }
+    if (cuCtxSetCurrent(context) != CUDA_SUCCESS) {
+        _exit(2);
+    }
+    for (;;) {
+        unsigned n = (unsigned)rand_r(&seed) % HELD, where = (unsigned)rand_r(&seed);
+        if (rand_r(&seed) % 2) {
+            if (made[n] ? cuMemFree_v2(made[n]) : CUDA_SUCCESS) {
+                _exit(2);
+            }
+            made[n] = !made[n] && cuMemAlloc_v2(&made[n], 1 + (size_t)rand_r(&seed) % (LIMIT / 12)) == CUDA_SUCCESS ? made[n] : 0;
+            if (made[n]) {
+                publish(made[n], where);
+            }
+        } else if (open[n]) {
+            if (cuIpcCloseMemHandle(open[n]) != CUDA_SUCCESS) {
+                _exit(2);
+            }
+            open[n] = 0;
+        } else if (read_notice(where, &handle) && cuIpcOpenMemHandle_v2(&open[n], handle, 1) != CUDA_SUCCESS) {
+            open[n] = 0; /* freed meanwhile, or its maker is dead */
+        }
+    }
+}
+
+static pid_t spawn_sharer(unsigned seed)
+{
+    pid_t child = fork();
+    if (child == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (cuInit(0) != CUDA_SUCCESS) {
+            _exit(2);
+        }
+        share(seed);
+    }
+    return child;
+}
+
 static pid_t spawn(unsigned seed)
 {
     pid_t child = fork();
@@ -162,53 +235,68 @@ static double seconds(void)
     return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
-TEST(no_interleaving_and_no_kill_exceeds_the_limit_and_all_comes_back)
+static void check_that_all_comes_back(void)
 {
-    pid_t children[PROCESSES];
-    unsigned seed = 1, kills = 0;
-    double end = seconds() + SECONDS;
-    stage_grant(LIMIT);
-    stage_page()->devices[0].context_bytes = CONTEXT;
-    for (int i = 0; i < PROCESSES; i++) {
-        children[i] = spawn(seed += 100);
-    }
-    while (seconds() < end) {
-        int victim = rand() % PROCESSES, status = 0;
-        struct timespec pause = {.tv_nsec = 1000000 + rand() % 20000000};
-        nanosleep(&pause, NULL);
-        kill(children[victim], SIGKILL);
-        waitpid(children[victim], &status, 0);
-        CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL); /* not an exit of its own */
-        children[victim] = spawn(seed += 100);
-        kills++;
-        CHECK(stage_card_peak() <= LIMIT);
-    }
-    for (int i = 0; i < PROCESSES; i++) {
-        kill(children[i], SIGKILL);
-        waitpid(children[i], NULL, 0);
-    }
-    printf("  %u kills, peak %llu of %llu\n", kills, (unsigned long long)stage_card_peak(), (unsigned long long)LIMIT);
-    CHECK(kills > 50);
-    CHECK(stage_card_peak() <= LIMIT);
-    CHECK(stage_card_peak() > LIMIT * 9 / 10); /* else the limit was never tried */
-
     CUdeviceptr all = 0;
     CUcontext context;
     CHECK_EQ(cuInit(0), CUDA_SUCCESS);
     CHECK_EQ(cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
     CHECK_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
     CHECK_EQ(cuMemAlloc_v2(&all, LIMIT - CONTEXT), CUDA_SUCCESS);
-    struct vgpu_region *region = stage_region();
-    uint64_t sum = 0;
-    for (uint32_t i = 0; i < region->slot_high; i++) {
-        sum += region->slots[i].used[0];
+    CHECK_EQ(stage_ledger_sum(), LIMIT);
+    CHECK_EQ(cuMemFree_v2(all), CUDA_SUCCESS);
+    CHECK_EQ(cuDevicePrimaryCtxRelease_v2(0), CUDA_SUCCESS);
+}
+
+/* Kill and replace processes at random for a while, then kill them all. */
+static void storm(pid_t (*start)(unsigned seed), int count, uint64_t least)
+{
+    pid_t children[PROCESSES];
+    unsigned seed = 1, kills = 0;
+    double end = seconds() + SECONDS;
+    stage_grant(LIMIT);
+    stage_page()->devices[0].context_bytes = CONTEXT;
+    stage_card_reset_peak();
+    for (int i = 0; i < count; i++) {
+        children[i] = start(seed += 100);
     }
-    CHECK_EQ(sum, LIMIT);
+    while (seconds() < end) {
+        int victim = rand() % count, status = 0;
+        struct timespec pause = {.tv_nsec = 1000000 + rand() % 20000000};
+        nanosleep(&pause, NULL);
+        kill(children[victim], SIGKILL);
+        waitpid(children[victim], &status, 0);
+        CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL); /* not an exit of its own */
+        children[victim] = start(seed += 100);
+        kills++;
+        CHECK(stage_card_peak() <= LIMIT);
+    }
+    for (int i = 0; i < count; i++) {
+        kill(children[i], SIGKILL);
+        waitpid(children[i], NULL, 0);
+    }
+    printf("  %u kills, peak %llu of %llu\n", kills, (unsigned long long)stage_card_peak(), (unsigned long long)LIMIT);
+    CHECK(kills > 50);
+    CHECK(stage_card_peak() <= LIMIT);
+    CHECK(stage_card_peak() > least); /* else the limit was never tried */
+    check_that_all_comes_back();
+}
+
+TEST(shared_memory_exceeds_nothing_whoever_is_killed)
+{
+    board = mmap(NULL, sizeof *board * BOARD, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(board != MAP_FAILED);
+    storm(spawn_sharer, SHARERS, LIMIT / 2); /* what others have open stays charged, and is not used */
+}
+
+TEST(no_interleaving_and_no_kill_exceeds_the_limit_and_all_comes_back)
+{
+    storm(spawn, PROCESSES, LIMIT * 9 / 10);
 }
 
 int main(int argc, char **argv)
 {
     (void)argc;
-    stage_enter(argv, "context_mib=1");
+    stage_enter(argv, "context_mib=1\nfork_works=1");
     return t_run();
 }
