@@ -39,7 +39,7 @@ native:  ## build libvgpu.so and the simulated driver
 demo: setup  ## two pods share one simulated card; KEEP=1 leaves the cluster up
 	@$(BIN)/python -m vgpu_local.demo $(if $(KEEP),--keep)
 
-test: setup  ## the whole fast suite (CLUSTER=real: API and client suite on a real control plane)
+test: setup  ## the whole fast suite (CLUSTER=real: the integration suite on a real control plane)
 ifeq ($(CLUSTER),real)
 	@$(MAKE) control-plane
 	@VGPU_TEST_CLUSTER=real $(BIN)/pytest tests/integration $(PYTEST_ARGS)
