@@ -249,6 +249,72 @@ def test_amounts_are_refused_in_these_words(
     assert str(refusal.value) == f"spec.containers[0].resources.limits[aliyun.com/{said}"
 
 
+NUMA = names.ACK_NUMA_SPEC
+
+
+def numa_of(written: str) -> str | None:
+    ask = read(a_pod(words(mem=1), **{NUMA: written}), ClusterConfig())
+    assert ask is not None
+    assert ask.spec is not None
+    assert ask.spec.placement is not None
+    return ask.spec.placement.numa
+
+
+@pytest.mark.parametrize("exclusive", ["", ', "singleNUMANodeExclusive": "Preferred"'])
+@pytest.mark.parametrize("end", ["", ","])
+def test_whether_a_numa_node_is_exclusive_may_be_left_out(exclusive: str, end: str) -> None:
+    assert numa_of(f'{{"numaTopologyPolicy": "SingleNUMANode"{exclusive}{end}}}') == "Require"
+
+
+def test_an_exclusive_numa_node_may_be_required() -> None:
+    written = '{"numaTopologyPolicy": "BestEffort", "singleNUMANodeExclusive": "Required"}'
+    assert numa_of(written) == "Prefer"
+
+
+def test_the_longest_numa_annotation_is_read_and_a_longer_one_is_not() -> None:
+    written = '{"numaTopologyPolicy": "Restricted"}'
+    assert numa_of(written[:-1] + " " * (4096 - len(written)) + "}") == "Prefer"
+    with pytest.raises(BadInput):
+        numa_of(written[:-1] + " " * (4097 - len(written)) + "}")
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "numa",
+        "[]",
+        "{}",
+        '{"numaTopologyPolicy": "Any"}',
+        '{"numaTopologyPolicy": 1}',
+        '{"numaTopologyPolicy": "BestEffort", "singleNUMANodeExclusive": "Maybe"}',
+        '{"numaTopologyPolicy": "BestEffort", "singleNUMANodeExclusive": null}',
+    ],
+)
+def test_a_numa_annotation_is_refused_in_these_words(written: str) -> None:
+    with pytest.raises(BadInput) as refusal:
+        numa_of(written)
+    assert str(refusal.value) == (
+        f"metadata.annotations[{NUMA}]: {written!r} is not a JSON object with numaTopologyPolicy: "
+        "one of SingleNUMANode, Restricted, BestEffort; "
+        "and singleNUMANodeExclusive: Preferred or Required"
+    )
+
+
+@pytest.mark.parametrize(
+    ("limits", "config", "meant"),
+    [
+        (words(mem=1 << 20), ClusterConfig(), (1, "1Pi", 0)),
+        (words(mem=1, core=100), ClusterConfig(), (1, "1Gi", 100)),
+        (words(mem=64, count=64), CARDS, (64, "1Gi", 0)),
+        (words(mem=2, core=2, count=2), CARDS, (2, "1Gi", 1)),
+    ],
+)
+def test_the_ends_of_each_amounts_range_are_in_it(
+    limits: dict[str, Any], config: ClusterConfig, meant: tuple[int, str, int]
+) -> None:
+    assert amounts(request_of(limits, config)) == meant
+
+
 def test_the_examples_ask_for_what_they_say() -> None:
     pods = yaml.safe_load_all((EXAMPLES / "ack.yaml").read_text())
     asks = [read(Pod.model_validate(pod), ClusterConfig()) for pod in pods]
