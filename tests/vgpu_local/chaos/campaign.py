@@ -113,7 +113,7 @@ class _Campaign:
         cluster.server.subscribe(self._witness.saw)
         self._sightings = Sightings(NAMESPACE)
         cluster.server.subscribe(self._sightings.saw)
-        self._stage = Stage(cluster.api, self._sightings, folder)
+        self._stage = Stage(cluster.api, self._sightings, folder, pace=verdict.pace)
         self._supervisor = Supervisor([*cluster.operators, *cluster.agents.values()])
         self._injector = Injector(
             cluster,
@@ -122,7 +122,7 @@ class _Campaign:
             Terms(
                 lasts_s=self._lasts_s,
                 fewest=FEWEST_FAULTS,
-                more_s=_MORE_S,
+                more_s=_MORE_S * verdict.pace,
                 lease_s=ceil(_LEASE_S * verdict.pace),
             ),
         )
@@ -139,7 +139,7 @@ class _Campaign:
             playing = pool.submit(
                 self._cluster.run,
                 play(self._script, self._stage, more=self._encores),
-                limit=self._lasts_s + _MORE_S + RUNS_WITHIN_S,
+                limit=self._lasts_s + _MORE_S * self._verdict.pace + RUNS_WITHIN_S,
             )
             try:
                 self._injector.run(is_enough=lambda: not self._wanting())

@@ -24,7 +24,6 @@ from vgpu_local.cluster import LocalCluster
 _WATCHED = ("pods", "vgpuclaims.vgpu.dev", "gpudevices.vgpu.dev", "nodes", "*")
 _API_FAULTS = 60
 _MORE_EVERY_S = 0.25
-_SELDOM_S = 1.5  # enough have hurt: what is wanting now is that something runs
 _LEADER_WITHIN_S = 60.0
 
 
@@ -120,7 +119,9 @@ class Injector:
         more, until = self._more(), began + self._terms.lasts_s + self._terms.more_s
         while not is_enough() and time.monotonic() < until:
             self._strike(next(more))
-            time.sleep(_MORE_EVERY_S if self.injected < self._terms.fewest else _SELDOM_S)
+            # Once enough have hurt, what is wanting is that something runs.
+            seldom_s = self._terms.lease_s / 2
+            time.sleep(_MORE_EVERY_S if self.injected < self._terms.fewest else seldom_s)
 
     def end(self) -> None:
         """Nothing goes wrong from now on, and everything that was hurt is well again."""

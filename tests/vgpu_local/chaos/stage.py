@@ -34,17 +34,19 @@ class Stage:
         staying: names of pods that must run in the end.
         hopeless: names of pods that fit nowhere and must not run.
         sightings: what there is.
+        pace: by how much all takes longer than on a quiet machine.
         enough: set when no new fault comes any more, so that stories may come to their ends.
         findings: what was refused and should not have been.
     """
 
-    def __init__(self, api: Api, sightings: Sightings, witness: Path) -> None:
+    def __init__(self, api: Api, sightings: Sightings, witness: Path, *, pace: float = 1.0) -> None:
         self.pods = 0
         self.claims = 0
         self.staying: set[str] = set()
         self.hopeless: set[str] = set()
         self.findings: list[str] = []
         self.sightings = sightings
+        self.pace = pace
         self.enough = threading.Event()
         self._api = api
         self._witness = witness
@@ -105,10 +107,10 @@ class Stage:
         """Wait until a pod runs or has run (True).
 
         False if a kubelet has refused to admit it, or it did not come to run within so many
-        seconds.
+        seconds of a quiet machine.
         """
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + within
+        deadline = loop.time() + within * self.pace
         while loop.time() < deadline:
             seen = self.sightings.pod(name)
             if seen is not None and seen.reason == "UnexpectedAdmissionError":

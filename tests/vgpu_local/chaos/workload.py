@@ -87,7 +87,7 @@ async def play(entries: list[Entry], stage: Stage, *, more: Iterator[Story]) -> 
             stories.create_task(_played(entry.story, stage))
         while not stage.enough.is_set():
             stories.create_task(_played(next(more), stage))
-            await asyncio.sleep(_ENCORE_EVERY_S)
+            await asyncio.sleep(_ENCORE_EVERY_S * stage.pace)
 
 
 async def _played(story: Story, stage: Stage) -> None:
