@@ -51,6 +51,12 @@ def a_user(name: str, of: str, **fields: Any) -> dict[str, Any]:
     return a_pod(name, a_container(), annotations={ANNOTATION_CLAIM: of}, **fields)
 
 
+def said(status: dict[str, Any], type_: str) -> str:
+    """The reason of a condition; empty where it is not there."""
+    found = [c["reason"] for c in status.get("conditions", []) if c["type"] == type_]
+    return found[0] if found else ""
+
+
 def names(cluster: LocalCluster) -> set[str]:
     found = cluster.server.objects("vgpuclaims.vgpu.dev", "default")
     return {claim["metadata"]["name"] for claim in found}
@@ -192,6 +198,28 @@ def test_what_an_init_container_had_is_given_on_while_its_pod_runs(cluster: Loca
     assert memory_seen(cluster, "second") == [12_288]
     left = claim(cluster, claim_name(pod), lambda status: status.get("state") == "InUse")
     assert [device["request"] for device in left["status"]["allocation"]["devices"]] == ["main"]
+
+
+def test_init_containers_that_run_again_wait_until_they_fit_again(cluster: LocalCluster) -> None:
+    """The sandbox of the first pod is made anew while the second has what it had given back."""
+    prepare = a_container("prepare", {**WHOLE, "nvidia.com/gpumem": 12_288}, command=["true"])
+    main = a_container("main", {**WHOLE, "nvidia.com/gpumem": 2048})
+    create(cluster, a_pod("first", main, initContainers=[prepare]))
+    name = claim_name(running(cluster, "first"))
+    create(cluster, a_pod("second", a_container(limits={**WHOLE, "nvidia.com/gpumem": 12_288})))
+    running(cluster, "second", limit=60)
+    cluster.run(cluster.kubelets["one"].remake_sandbox("default", "first"))
+    claim(cluster, name, lambda status: said(status, "InitReleased") == "InitContainersRunAgain")
+    claim(cluster, name, lambda status: said(status, "Prepared") == "InitContainersEnded")
+    delete_pod(cluster, "second")
+    claim(cluster, name, lambda status: status["allocation"].get("initTime"))
+    running(cluster, "first", limit=60)
+    left = claim(
+        cluster, name, lambda status: said(status, "InitReleased") == "InitContainersEnded"
+    )
+    claim(cluster, name, lambda status: len(status["allocation"]["devices"]) == 1)
+    assert left["status"]["allocation"]["initTime"] > left["status"]["allocation"]["allocatedTime"]
+    assert memory_seen(cluster, "first") == [2048]
 
 
 def test_a_running_pod_whose_annotation_is_changed_keeps_its_claim(cluster: LocalCluster) -> None:

@@ -152,6 +152,14 @@ class Kubelet:
         process.kill()
         await process.wait()
 
+    async def remake_sandbox(self, namespace: str, pod: str) -> None:
+        """Start all containers of a pod anew, init containers first, as when its sandbox is lost.
+
+        Raises:
+            LookupError: there is no such pod here.
+        """
+        await self._worker(namespace, pod).remake_sandbox()
+
     def environment(self, namespace: str, pod: str, container: str) -> Mapping[str, str]:
         """Return the environment that a running container was started with.
 

@@ -96,6 +96,7 @@ class PodWorker:
         self._watches: dict[str, asyncio.Task[None]] = {}
         self._wake = asyncio.Event()
         self._unreported = asyncio.Event()
+        self._remaking = False
         self._loop = asyncio.get_running_loop()
         self._running: asyncio.Task[None] | None = None
 
@@ -139,6 +140,17 @@ class PodWorker:
         await self._stop_all(0)
         shutil.rmtree(self._folder, ignore_errors=True)
 
+    async def remake_sandbox(self) -> None:
+        """End all containers and begin with the init containers again."""
+        self._remaking = True
+        await self._stop_all(0)
+        for record in self._inits + self._apps:
+            record.state, record.last = Waiting("PodInitializing"), None
+            record.not_before, record.failing = 0.0, False
+        self._remaking = False
+        self._unreported.set()
+        self._wake.set()
+
     def process(self, container: str) -> ContainerProcess:
         """Return the running process of a container.
 
@@ -177,7 +189,10 @@ class PodWorker:
 
     @property
     def _over(self) -> bool:
-        return phase_of(self.pod, self._inits, self._apps) in ("Succeeded", "Failed")
+        return not self._remaking and phase_of(self.pod, self._inits, self._apps) in (
+            "Succeeded",
+            "Failed",
+        )
 
     async def _pause(self, due: float | None) -> None:
         with contextlib.suppress(TimeoutError):
@@ -186,6 +201,8 @@ class PodWorker:
 
     async def _sync(self) -> float | None:
         """Start what should run now; return the loop time of the next attempt, if one is due."""
+        if self._remaking:
+            return None
         for record in self._inits:
             await self._start_if_due(record)
             if not initialized([record]):
