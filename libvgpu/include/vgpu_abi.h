@@ -58,7 +58,8 @@ struct vgpu_page_device {
     uint32_t flags;              /* none defined yet: 0 */
     uint64_t physical_bytes;     /* less than the limit: what is beyond becomes managed memory; 0: no oversubscription */
     uint64_t context_bytes;      /* what a context is known to cost on this kind of card; 0: not known */
-    uint8_t reserved[88];
+    uint32_t cores_ceiling;      /* for now no more than this percent, while more urgent neighbours work; 0: none */
+    uint8_t reserved[84];
 };
 
 struct vgpu_page {
@@ -85,6 +86,22 @@ struct vgpu_page {
 #define VGPU_EXPORTED_UNIT 4194304u
 #define VGPU_MANAGED_UNIT 65536u /* bytes */
 
+/* GPU time of the container on one card (src/bucket.h). Totals only grow; all times are CLOCK_MONOTONIC. */
+struct vgpu_region_bucket {
+    uint64_t paid_until_ns; /* what was taken is paid for until then, at the container's share */
+    uint64_t raw_ns;        /* GPU time charged by estimates, ever */
+    uint64_t charged_ns;    /* the same, multiplied with the factor of its time */
+    uint64_t measured_ns;   /* GPU time that NVML saw, as far as it was compared */
+    uint64_t settled_us;    /* time stamp of the last sample of NVML that was compared */
+    uint64_t factor;        /* what estimates are multiplied with, in parts of 65536; 0: not known */
+    uint64_t debt_ns;       /* measured and not yet charged; signed */
+    uint64_t tick_ns;       /* when the next comparison is due; who moves it makes it */
+    uint64_t others_ns;     /* when somebody else was last seen active on the card */
+    uint64_t waited_ns;     /* launches were held up for so long, all together */
+    uint32_t used_percent;  /* of the card, by the last comparison */
+    uint32_t blind;         /* 1: samples were missed since */
+};
+
 /* One card of the container: which column of every slot is its own. `key` is the 64-bit FNV-1a hash of the
  * UUID's 36 characters after "GPU-" or "MIG-", in lower case, and is claimed by compare-and-swap (0: free); the
  * text, always the same bytes, is written right after it (readers match cards by the text). */
@@ -94,7 +111,7 @@ struct vgpu_region_column {
     uint64_t denied_count;    /* allocations refused because of the limit */
     uint64_t denied_last_ns;  /* CLOCK_MONOTONIC of the last refusal */
     uint64_t peak_bytes;      /* highest sum ever seen by an admitted reservation */
-    uint8_t reserved[88];     /* compute bucket and debt of the container */
+    struct vgpu_region_bucket bucket;
     uint64_t context_bytes;   /* the most a context was seen to cost */
 };
 
@@ -162,7 +179,8 @@ VGPU_AT(vgpu_page_device, priority, 80);
 VGPU_AT(vgpu_page_device, flags, 84);
 VGPU_AT(vgpu_page_device, physical_bytes, 88);
 VGPU_AT(vgpu_page_device, context_bytes, 96);
-VGPU_AT(vgpu_page_device, reserved, 104);
+VGPU_AT(vgpu_page_device, cores_ceiling, 104);
+VGPU_AT(vgpu_page_device, reserved, 108);
 VGPU_SIZE(vgpu_page_device, 192);
 
 VGPU_AT(vgpu_page, magic, 0);
@@ -180,12 +198,26 @@ VGPU_AT(vgpu_page, devices, 256);
 VGPU_AT(vgpu_page, reserved_tail, 12544);
 VGPU_SIZE(vgpu_page, VGPU_PAGE_BYTES);
 
+VGPU_AT(vgpu_region_bucket, paid_until_ns, 0);
+VGPU_AT(vgpu_region_bucket, raw_ns, 8);
+VGPU_AT(vgpu_region_bucket, charged_ns, 16);
+VGPU_AT(vgpu_region_bucket, measured_ns, 24);
+VGPU_AT(vgpu_region_bucket, settled_us, 32);
+VGPU_AT(vgpu_region_bucket, factor, 40);
+VGPU_AT(vgpu_region_bucket, debt_ns, 48);
+VGPU_AT(vgpu_region_bucket, tick_ns, 56);
+VGPU_AT(vgpu_region_bucket, others_ns, 64);
+VGPU_AT(vgpu_region_bucket, waited_ns, 72);
+VGPU_AT(vgpu_region_bucket, used_percent, 80);
+VGPU_AT(vgpu_region_bucket, blind, 84);
+VGPU_SIZE(vgpu_region_bucket, 88);
+
 VGPU_AT(vgpu_region_column, key, 0);
 VGPU_AT(vgpu_region_column, uuid, 8);
 VGPU_AT(vgpu_region_column, denied_count, 72);
 VGPU_AT(vgpu_region_column, denied_last_ns, 80);
 VGPU_AT(vgpu_region_column, peak_bytes, 88);
-VGPU_AT(vgpu_region_column, reserved, 96);
+VGPU_AT(vgpu_region_column, bucket, 96);
 VGPU_AT(vgpu_region_column, context_bytes, 184);
 VGPU_SIZE(vgpu_region_column, 192);
 

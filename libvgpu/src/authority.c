@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <strings.h>
 
 #include "page.h"
 
@@ -34,6 +35,31 @@ static uint64_t parse_limit(const char *text)
     return value ? value << shift : VGPU_UNLIMITED;
 }
 
+/* Percent of a stand-alone setting; 0, no limit, for nonsense. */
+static uint32_t parse_percent(const char *text)
+{
+    char *end;
+    unsigned long value = strtoul(text, &end, 10);
+    return isdigit((unsigned char)*text) && !*end && value <= 100 ? (uint32_t)value : 0;
+}
+
+static int read_env_cores(struct vgpu_process *p)
+{
+    const char *all = vgpu_world->env("CUDA_DEVICE_SM_LIMIT"), *policy = vgpu_world->env("GPU_CORE_UTILIZATION_POLICY");
+    int found = all != NULL;
+    p->env_policy = policy && !strcasecmp(policy, "force")     ? VGPU_CORES_FORCE
+                    : policy && !strcasecmp(policy, "disable") ? VGPU_CORES_DISABLE
+                                                               : VGPU_CORES_DEFAULT;
+    for (unsigned i = 0; i < VGPU_MAX_DEVICES; i++) {
+        char name[48];
+        snprintf(name, sizeof name, "CUDA_DEVICE_SM_LIMIT_%u", i);
+        const char *own = vgpu_world->env(name);
+        p->env_cores[i] = own ? parse_percent(own) : all ? parse_percent(all) : 0;
+        found |= own != NULL;
+    }
+    return found;
+}
+
 static int read_env(struct vgpu_process *p)
 {
     const char *all = vgpu_world->env("CUDA_DEVICE_MEMORY_LIMIT"), *host = vgpu_world->env("CUDA_HOST_MEMORY_LIMIT");
@@ -47,7 +73,7 @@ static int read_env(struct vgpu_process *p)
         p->env_limit[i] = text ? parse_limit(text) : VGPU_UNLIMITED;
         found |= own != NULL;
     }
-    return found;
+    return found | read_env_cores(p);
 }
 
 void vgpu_authority_open(struct vgpu_process *p)
@@ -112,6 +138,18 @@ uint64_t vgpu_host_limit(const struct vgpu_process *p)
         return p->page ? vgpu_page_host_limit(p->page) : 0;
     }
     return p->env_host_limit;
+}
+
+int vgpu_terms_of_compute(const struct vgpu_process *p, const char *uuid, int ordinal, struct vgpu_terms *out)
+{
+    if (p->authority == VGPU_PAGE) {
+        *out = p->page ? vgpu_page_terms(p->page, uuid) : (struct vgpu_terms){0};
+        return out->limit != 0;
+    }
+    *out = (struct vgpu_terms){.limit = VGPU_UNLIMITED,
+                               .cores = ordinal >= 0 && ordinal < (int)VGPU_MAX_DEVICES ? p->env_cores[ordinal] : 0,
+                               .policy = p->env_policy};
+    return 1;
 }
 
 int vgpu_limits_nothing(const struct vgpu_process *p)

@@ -3,12 +3,15 @@
  * The page at its fixed place is the authority. Only where that path does not exist, VGPU_LIMIT_PAGE and
  * VGPU_USAGE_REGION name other files (a node without mount namespaces). Only where neither exists, the stand-alone
  * settings CUDA_DEVICE_MEMORY_LIMIT and CUDA_DEVICE_MEMORY_LIMIT_<CUDA ordinal> hold: bytes, or with a suffix
- * k, m or g; 0 means no limit, and nonsense means 0 bytes; with them CUDA_HOST_MEMORY_LIMIT. Nothing in the environment weakens a page.
+ * k, m or g; 0 means no limit, and nonsense means 0 bytes; with them CUDA_HOST_MEMORY_LIMIT. So do CUDA_DEVICE_SM_LIMIT
+ * and CUDA_DEVICE_SM_LIMIT_<ordinal>, percent of the card's time, and GPU_CORE_UTILIZATION_POLICY: default, force or
+ * disable. Nothing in the environment weakens a page.
  */
 #ifndef VGPU_AUTHORITY_H
 #define VGPU_AUTHORITY_H
 
 #include "ledger.h"
+#include "page.h"
 #include "process.h"
 
 #define VGPU_FIXED_PAGE "/usr/local/vgpu/limits"
@@ -29,6 +32,9 @@ uint64_t vgpu_context_hint(const struct vgpu_process *p, const char *uuid);
 
 /* Bytes of page-locked host memory this process's container may hold. */
 uint64_t vgpu_host_limit(const struct vgpu_process *p);
+
+/* What is said of a card's compute: cores, policy, ceiling. 0: nothing is granted. */
+int vgpu_terms_of_compute(const struct vgpu_process *p, const char *uuid, int ordinal, struct vgpu_terms *out);
 
 /* 1 when no card at all has a memory limit. */
 int vgpu_limits_nothing(const struct vgpu_process *p);

@@ -1,4 +1,5 @@
 /* hook_graph.c - graphs: what they take of memory (graphs.h). */
+#include "launch.h"
 #include "graphs.h"
 #include "pools.h"
 
@@ -47,8 +48,21 @@ INSTANTIATE(cuGraphInstantiateWithParams_ptsz, (CUgraphExec *out, CUgraph graph,
 
 RUN(cuGraphUpload)
 RUN(cuGraphUpload_ptsz)
-RUN(cuGraphLaunch)
-RUN(cuGraphLaunch_ptsz)
+
+#define LAUNCH(symbol, per_thread)                                                  \
+    CUresult symbol(CUgraphExec exec, CUstream stream)                              \
+    {                                                                               \
+        const struct vgpu_cuda *cuda = vgpu_world->cuda();                          \
+        struct vgpu_pass pass;                                                      \
+        if (!cuda || !cuda->symbol) {                                               \
+            return CUDA_ERROR_NOT_INITIALIZED;                                      \
+        }                                                                           \
+        vgpu_pass_graph(&pass, cuda, exec, vgpu_stream_named(stream, per_thread));  \
+        return vgpu_pass_end(&pass, vgpu_graph_run(cuda, exec, stream, cuda->symbol)); \
+    }
+
+LAUNCH(cuGraphLaunch, 0)
+LAUNCH(cuGraphLaunch_ptsz, 1)
 
 static CUresult settled(const struct vgpu_cuda *cuda, CUresult result)
 {
@@ -65,6 +79,7 @@ CUresult cuGraphExecDestroy(CUgraphExec exec)
     if (!cuda || !cuda->cuGraphExecDestroy) {
         return CUDA_ERROR_NOT_INITIALIZED;
     }
+    vgpu_launch_forget(exec);
     vgpu_graph_forget(exec); /* before: afterwards its handle may be another thread's */
     return settled(cuda, cuda->cuGraphExecDestroy(exec));
 }

@@ -66,6 +66,9 @@ static struct reading read_once(const struct vgpu_page *page, const char *uuid)
             reading.terms.limit = limit;
             reading.terms.physical = read64(&page->devices[i].physical_bytes);
             reading.terms.context = read64(&page->devices[i].context_bytes);
+            reading.terms.cores = read32(&page->devices[i].cores_percent);
+            reading.terms.policy = read32(&page->devices[i].core_policy);
+            reading.terms.ceiling = read32(&page->devices[i].cores_ceiling);
         }
     }
     return reading;

@@ -18,6 +18,7 @@ struct vgpu_terms {
     uint64_t limit;
     uint64_t physical; /* of it in the card's own memory; 0: all */
     uint64_t context;  /* what a context is known to cost; 0: not known */
+    uint32_t cores, policy, ceiling; /* as on the page */
 };
 struct vgpu_terms vgpu_page_terms(const struct vgpu_page *page, const char *uuid);
 

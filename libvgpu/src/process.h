@@ -24,6 +24,7 @@ struct vgpu_card {
 };
 
 struct vgpu_pool;
+struct vgpu_pace;
 
 /* What contexts of this process take of a card by themselves (overhead.h). */
 struct vgpu_overhead {
@@ -60,6 +61,11 @@ struct vgpu_process {
     _Atomic uint64_t overhead_wait_ns;
     _Atomic uint32_t overhead_due; /* 1: it may have grown */
     _Atomic uint32_t nvml_started;
+    uint64_t cookie;                /* of this process and no other; never 0 */
+    struct vgpu_pace *_Atomic pace; /* its launches (launch.h); NULL until one must be paced */
+    _Atomic int device_count;       /* 0: not asked yet */
+    uint32_t env_cores[VGPU_MAX_DEVICES];
+    uint32_t env_policy;
     struct vgpu_objects objects;
 };
 

@@ -1,5 +1,7 @@
 /* The simulated driver's streams, events, kernels, graphs and captures, in real time, without a compute limit. */
 #include <signal.h>
+
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -136,6 +138,7 @@ TEST(two_processes_take_turns_and_nvml_sees_both)
     pid_t worker = fork();
     if (worker == 0) {
         char *argv[] = {"/proc/self/exe", "worker", NULL};
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
         execv("/proc/self/exe", argv);
         _exit(9);
     }
@@ -147,6 +150,7 @@ TEST(two_processes_take_turns_and_nvml_sees_both)
             work_launch(work_kernel("busy_20ms"), 108 * 8, NULL);
         }
         cuCtxSynchronize();
+        work_name_processes();
         count = 8;
         if (nvmlDeviceGetProcessUtilization(device, samples, &count, 0) != NVML_SUCCESS) {
             count = 0;
@@ -172,6 +176,7 @@ static void be_a_worker(void)
 int main(int argc, char **argv)
 {
     stage_enter(argv, NULL);
+    stage_grant(VGPU_UNLIMITED);
     if (argc > 1) {
         be_a_worker();
     }

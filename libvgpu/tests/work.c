@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "compute.h"
+#include "stage.h"
 
 static CUmodule module;
 
@@ -36,6 +37,24 @@ uint64_t work_now_ns(void)
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+void work_name_processes(void)
+{
+    struct vgpu_region *region = stage_region();
+    for (uint32_t i = 0; i < region->slot_high; i++) {
+        __atomic_store_n(&region->slots[i].host_pid, region->slots[i].owner ? region->slots[i].pid : 0, __ATOMIC_SEQ_CST);
+    }
+}
+
+struct engine *work_engine(int *mine)
+{
+    return compute_enter(machine_current(), 0, 0, mine);
+}
+
+void work_engine_leave(void)
+{
+    compute_leave(0);
 }
 
 uint64_t work_busy_ns(void)

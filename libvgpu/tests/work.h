@@ -4,6 +4,7 @@
 
 #include <stdint.h>
 
+#include "engine.h"
 #include "vgpu_cuda.h"
 #include "vgpu_nvml.h"
 
@@ -69,6 +70,13 @@ CUresult work_launch(CUfunction function, unsigned blocks, CUstream stream);
 
 /* ns of CLOCK_MONOTONIC. */
 uint64_t work_now_ns(void);
+
+/* Tell the container's processes how NVML knows them, as the agent does. */
+void work_name_processes(void);
+
+/* The first card's engine, locked at the present. */
+struct engine *work_engine(int *mine);
+void work_engine_leave(void);
 
 /* GPU time this process has had of the first card, by the oracle. */
 uint64_t work_busy_ns(void);

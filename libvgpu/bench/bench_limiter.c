@@ -1,0 +1,182 @@
+/* bench_limiter.c - how well shares are kept, over the whole matrix of workloads.h. Prints one JSON object.
+ *
+ *     bench_limiter [SEED [FIRST [COUNT]]]     with -v before all: one line a scene on stderr
+ *
+ * A tenant's due is its share, or what its program can use when nobody limits it and its neighbours keep theirs, if that
+ * is less. Measured against it, in points of the card:
+ *   mean_error_points    use in the worst window of max(5 s, 30 longest kernels / share), from the very start on
+ *   ripple_points        standard deviation of use in consecutive fifths of such a window
+ *   throughput_of_share  use of the whole run, of what was due
+ *   jain                 of equal tenants
+ *   graph_error_points   mean_error_points of the scenes of graphs
+ *   resize_response_ms   from a new share in the page until 200 ms in a row are within 5 points of it
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "simulate.h"
+
+#define MS UINT64_C(1000000)
+#define S UINT64_C(1000000000)
+
+struct figure {
+    const char *name;
+    int low_is_bad;
+    double worst, sum;
+    unsigned count;
+};
+
+enum { MEAN_ERROR, RIPPLE, THROUGHPUT, JAIN, GRAPH_ERROR, RESIZE, FIGURES };
+static struct figure figures[FIGURES] = {{"mean_error_points", 0, 0, 0, 0},  {"ripple_points", 0, 0, 0, 0},
+                                         {"throughput_of_share", 1, 0, 0, 0}, {"jain", 1, 0, 0, 0},
+                                         {"graph_error_points", 0, 0, 0, 0}, {"resize_response_ms", 0, 0, 0, 0}};
+static uint64_t (*used)[MAX_CONTAINERS];
+
+static void add(int which, double value)
+{
+    struct figure *f = &figures[which];
+    if (!f->count || (f->low_is_bad ? value < f->worst : value > f->worst)) {
+        f->worst = value;
+    }
+    f->sum += value;
+    f->count++;
+}
+
+static double use(const struct simulation *s, unsigned tenant, unsigned from, unsigned to)
+{
+    return 100.0 * (double)(s->used[to][tenant] - s->used[from][tenant]) / (double)((to - from) * s->step_ns);
+}
+
+static uint64_t window_of(const struct tenant *t)
+{
+    uint64_t long_one = 30 * workload_longest_ns(t->workload) * 100 / t->cores;
+    return long_one > 5 * S ? long_one : 5 * S;
+}
+
+static struct simulation run(const struct scene *scene, uint64_t length_ns, int unlimited)
+{
+    struct simulation s = {.scene = *scene, .length_ns = length_ns, .unlimited = unlimited, .used = used};
+    s.step_ns = length_ns / 600 / MS * MS;
+    simulate(&s);
+    return s;
+}
+
+static int always_busy(const struct workload *w)
+{
+    return w->pattern == PATTERN_STREAM || w->pattern == PATTERN_GRAPH;
+}
+
+static void judge(const struct scene *scene, int verbose, unsigned index)
+{
+    double due[MAX_CONTAINERS], worst_error = 0, worst_ripple = 0, least = 10, sum = 0, squares = 0;
+    uint64_t window = 0;
+    for (unsigned t = 0; t < scene->count; t++) {
+        uint64_t w = window_of(&scene->tenants[t]);
+        window = w > window ? w : window;
+    }
+    for (unsigned t = 0; t < scene->count; t++) {
+        due[t] = scene->tenants[t].cores;
+        if (!always_busy(scene->tenants[t].workload)) {
+            struct simulation free_one = run(scene, 3 * window, (int)t);
+            double could = use(&free_one, t, 0, free_one.steps - 1);
+            due[t] = could < due[t] ? could : due[t];
+        }
+    }
+    struct simulation s = run(scene, 3 * window, -1);
+    for (unsigned t = 0; t < scene->count; t++) {
+        unsigned span = (unsigned)(window_of(&scene->tenants[t]) / s.step_ns), fifth = span / 5, n = 0;
+        if (verbose > 2) { for (unsigned f = 0; f + span/5 < s.steps; f += span/5) fprintf(stderr, " %.0f", use(&s,t,f,f+span/5)); fprintf(stderr,"\n"); }
+        double error = 0, mean = use(&s, t, 0, s.steps - 1), variance = 0;
+        for (unsigned from = 0; from + span < s.steps; from += fifth / 2 ? fifth / 2 : 1) {
+            double off = fabs(use(&s, t, from, from + span) - due[t]);
+            error = off > error ? off : error;
+        }
+        for (unsigned from = 0; from + fifth < s.steps; from += fifth, n++) {
+            double off = use(&s, t, from, from + fifth) - mean;
+            variance += off * off;
+        }
+        double ripple = sqrt(variance / n);
+        if (verbose > 1) {
+            fprintf(stderr, "    %-12s share %2u due %5.1f got %5.1f error %4.1f ripple %4.1f\n", scene->tenants[t].workload->name,
+                    scene->tenants[t].cores, due[t], mean, error, ripple);
+        }
+        worst_error = error > worst_error ? error : worst_error;
+        worst_ripple = ripple > worst_ripple ? ripple : worst_ripple;
+        least = mean / due[t] < least ? mean / due[t] : least;
+        sum += mean;
+        squares += mean * mean;
+    }
+    int is_graph = !strcmp(scene->family, "graph"), is_equal = !strcmp(scene->family, "equal");
+    add(MEAN_ERROR, worst_error);
+    add(RIPPLE, worst_ripple);
+    add(THROUGHPUT, least > 1 ? 1 : least);
+    if (is_graph) {
+        add(GRAPH_ERROR, worst_error);
+    }
+    if (is_equal) {
+        add(JAIN, sum * sum / (scene->count * squares));
+    }
+    if (verbose) {
+        fprintf(stderr, "%3u %-6s %-12s @%2u n=%2u sms=%3u lag=%4u  error %5.2f ripple %5.2f throughput %.3f launches %llu\n", index,
+                scene->family, scene->tenants[0].workload->name, scene->tenants[0].cores, scene->count, scene->sms,
+                (unsigned)(scene->lag_ns / MS), worst_error, worst_ripple, least, (unsigned long long)s.launches);
+    }
+}
+
+/* A share that changes under a running program. */
+static void resize(unsigned workload, unsigned from, unsigned to, uint64_t lag_ns, uint64_t seed)
+{
+    struct simulation s = {.scene = {.family = "resize",
+                                     .seed = seed,
+                                     .sms = 108,
+                                     .lag_ns = lag_ns,
+                                     .count = 1,
+                                     .tenants = {{&workloads[workload], from}}},
+                           .length_ns = 12 * S,
+                           .unlimited = -1,
+                           .resize_at_ns = 6 * S,
+                           .resize_to = to,
+                           .step_ns = 20 * MS,
+                           .used = used};
+    simulate(&s);
+    unsigned change = (unsigned)(s.resize_at_ns / s.step_ns), span = 10;
+    for (unsigned at = change; at + span < s.steps; at++) {
+        if (fabs(use(&s, 0, at, at + span) - to) <= 5) {
+            add(RESIZE, (double)((at - change) * s.step_ns) / 1e6);
+            return;
+        }
+    }
+    add(RESIZE, 6000);
+}
+
+int main(int argc, char **argv)
+{
+    int verbose = 0;
+    for (; argc > 1 && !strcmp(argv[1], "-v"); argc--, argv++) {
+        verbose++;
+    }
+    uint64_t seed = argc > 1 ? strtoull(argv[1], NULL, 10) : 1;
+    unsigned first = argc > 2 ? (unsigned)atoi(argv[2]) : 0, count = argc > 3 ? (unsigned)atoi(argv[3]) : UINT32_MAX;
+    struct scene scene;
+    used = calloc(SIMULATION_STEPS, sizeof *used);
+    for (unsigned i = first; used && i - first < count && scene_at(i, seed, &scene); i++) {
+        judge(&scene, verbose, i);
+    }
+    if (count == UINT32_MAX) {
+        static const unsigned kinds[] = {0, 1, 2, 3, 12};
+        for (unsigned i = 0; i < 5; i++) {
+            resize(kinds[i], 25, 75, 100 * MS << i % 3, seed + i);
+            resize(kinds[i], 75, 25, 100 * MS << i % 3, seed + i);
+        }
+    }
+    printf("{\"limiter\": {\"seed\": %llu, \"scenes\": %u", (unsigned long long)seed, figures[MEAN_ERROR].count);
+    for (unsigned i = 0; i < FIGURES; i++) {
+        double mean = figures[i].count ? figures[i].sum / figures[i].count : 0;
+        printf(", \"%s\": {\"worst\": %.3f, \"mean\": %.3f}", figures[i].name, figures[i].worst, mean);
+    }
+    printf("}}\n");
+    free(used);
+    return 0;
+}

@@ -1,0 +1,368 @@
+#include "simulate.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <ucontext.h>
+
+#include "engine.h"
+#include "pace.h"
+
+#define US UINT64_C(1000)
+#define MS UINT64_C(1000000)
+
+enum { MAX_THREADS = 256, STACK_BYTES = 32768, EVENT_OF_THREAD = ENGINE_EVENTS - MAX_THREADS };
+
+struct CUevent_st {
+    struct member *process;
+    uint32_t slot, turn;
+};
+
+/* A process of a tenant. */
+struct member {
+    unsigned tenant;
+    int context;
+    uint32_t events;
+    struct vgpu_pace pace;
+};
+
+struct worker {
+    struct member *process;
+    unsigned number;
+    int queue;
+    uint64_t chance;
+    uint64_t wake_ns; /* UINT64_MAX: when its event has come */
+    uint32_t turn;
+    struct vgpu_hand hand;
+    ucontext_t at;
+};
+
+static struct {
+    struct simulation *s;
+    struct engine *engine;
+    struct member *members[MAX_THREADS];
+    struct worker *workers[MAX_THREADS];
+    unsigned member_count, worker_count;
+    struct vgpu_region_bucket buckets[MAX_CONTAINERS];
+    struct worker *running;
+    ucontext_t home;
+    char *stacks;
+    uint64_t chance;
+} sim;
+
+/* ------------------------------------------------------------------ the library's world */
+
+static uint64_t now_ns(void)
+{
+    return sim.engine->now_ns;
+}
+
+static void yield(void)
+{
+    swapcontext(&sim.running->at, &sim.home);
+}
+
+/* Sleeps end late, as those of a real system do. */
+static void sleep_ns(uint64_t ns)
+{
+    sim.running->wake_ns = now_ns() + ns + 50 * US + chance(&sim.chance) % (30 * US);
+    yield();
+}
+
+static CUresult event_create(CUevent *out, unsigned flags)
+{
+    (void)flags;
+    *out = calloc(1, sizeof **out);
+    (*out)->process = sim.running->process;
+    (*out)->slot = sim.running->process->events++;
+    return (*out)->slot < EVENT_OF_THREAD ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static CUresult event_destroy(CUevent event)
+{
+    free(event);
+    return CUDA_SUCCESS;
+}
+
+/* A full queue holds the caller up. */
+static void submit(struct worker *w, int queue, struct engine_op op)
+{
+    while (!engine_submit(sim.engine, w->process->context, queue, op)) {
+        uint64_t rest = engine_rest_ns(sim.engine, w->process->context) / 2;
+        w->wake_ns = now_ns() + (rest > 20 * US ? rest : 20 * US);
+        yield();
+    }
+}
+
+static CUresult event_record(CUevent event, CUstream stream)
+{
+    submit(sim.running, (int)(uintptr_t)stream, (struct engine_op){.kind = ENGINE_RECORD, .event = event->slot});
+    event->turn = sim.engine->contexts[event->process->context].events[event->slot].asked;
+    return CUDA_SUCCESS;
+}
+
+static CUresult event_query(CUevent event)
+{
+    const struct engine_event *e = &sim.engine->contexts[event->process->context].events[event->slot];
+    return (int32_t)(e->done - event->turn) >= 0 ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+
+static CUresult event_elapsed(float *out, CUevent start, CUevent end)
+{
+    const struct engine_event *all = sim.engine->contexts[start->process->context].events;
+    *out = (float)((double)(all[end->slot].at_ns - all[start->slot].at_ns) / 1e6);
+    return CUDA_SUCCESS;
+}
+
+static CUresult current(CUcontext *out)
+{
+    *out = (CUcontext)(void *)sim.running->process;
+    return CUDA_SUCCESS;
+}
+
+static const struct vgpu_cuda driver = {.cuEventCreate = event_create,
+                                        .cuEventDestroy_v2 = event_destroy,
+                                        .cuEventRecord = event_record,
+                                        .cuEventQuery = event_query,
+                                        .cuEventElapsedTime = event_elapsed,
+                                        .cuCtxGetCurrent = current};
+
+static const struct vgpu_world world = {.now_ns = now_ns, .sleep_ns = sleep_ns};
+const struct vgpu_world *vgpu_world = &world;
+
+/* ------------------------------------------------------------------ what a process is told */
+
+static struct vgpu_share share_of(void *who, int ordinal)
+{
+    const struct member *m = who;
+    const struct simulation *s = sim.s;
+    unsigned percent = s->scene.tenants[m->tenant].cores;
+    (void)ordinal;
+    if (s->unlimited == (int)m->tenant || s->unlimited == MAX_CONTAINERS) {
+        percent = 0;
+    } else if (s->resize_at_ns && now_ns() >= s->resize_at_ns) {
+        percent = s->resize_to;
+    }
+    return (struct vgpu_share){.percent = percent, .always = !s->by_default};
+}
+
+static struct vgpu_region_bucket *bucket_of(void *who, int ordinal)
+{
+    (void)ordinal;
+    return &sim.buckets[((const struct member *)who)->tenant];
+}
+
+static uint32_t sms_of(void *who, int ordinal)
+{
+    (void)who, (void)ordinal;
+    return sim.s->scene.sms;
+}
+
+static int measure(void *who, int ordinal, uint64_t since_us, struct vgpu_measurement *out)
+{
+    unsigned tenant = ((const struct member *)who)->tenant;
+    (void)ordinal;
+    out->others_known = 1;
+    for (unsigned i = 0; i < sim.member_count; i++) {
+        uint64_t end;
+        out->neighbours |= sim.members[i]->tenant != tenant;
+        unsigned percent = engine_utilisation(sim.engine, sim.members[i]->context, sim.s->scene.lag_ns, &end);
+        if (!end || end / 1000 <= since_us || !percent) {
+            continue;
+        }
+        if (sim.members[i]->tenant == tenant) {
+            out->percent += percent;
+            out->end_ns = end;
+            out->stamp_us = end / 1000;
+        } else {
+            out->others = 1;
+        }
+    }
+    return out->stamp_us != 0;
+}
+
+/* ------------------------------------------------------------------ programs */
+
+static void launch(struct worker *w, uint64_t function, uint64_t blocks, uint64_t ns, uint32_t fraction)
+{
+    struct vgpu_launch l = {.cuda = &driver,
+                            .stream = (CUstream)(uintptr_t)w->queue,
+                            .ordinal = 0,
+                            .page = sim.s->resize_at_ns && now_ns() >= sim.s->resize_at_ns,
+                            .process = 1,
+                            .function = function,
+                            .blocks = blocks,
+                            .threads = blocks ? 256 : 0};
+    struct vgpu_ticket ticket = {0};
+    sim.s->launches++;
+    if (!vgpu_pace_fast(&w->hand, 1, l.page, 0, vgpu_cost_key(l.function, l.blocks, l.threads))) {
+        vgpu_pace_begin(&w->process->pace, &w->hand, &l, &ticket);
+    }
+    submit(w, w->queue, (struct engine_op){.kind = ENGINE_KERNEL, .left_ns = ns, .fraction = fraction});
+    vgpu_pace_end(&w->process->pace, &l, &ticket, CUDA_SUCCESS);
+}
+
+static void synchronize(struct worker *w)
+{
+    uint32_t slot = EVENT_OF_THREAD + w->number;
+    submit(w, w->queue, (struct engine_op){.kind = ENGINE_RECORD, .event = slot, .notify = 1});
+    w->turn = sim.engine->contexts[w->process->context].events[slot].asked;
+    w->wake_ns = UINT64_MAX;
+    yield();
+}
+
+static void rest(struct worker *w, uint64_t ns)
+{
+    w->wake_ns = now_ns() + ns;
+    yield();
+}
+
+/* One kernel of the workload, as a grid of as many blocks as it needs. */
+static void kernel(struct worker *w, const struct workload *k)
+{
+    uint64_t ns, wave = (uint64_t)sim.s->scene.sms * 8, blocks = wave * k->fill / 100 * k->waves;
+    uint32_t fraction;
+    engine_shape(sim.s->scene.sms, blocks ? blocks : 1, 256, kernel_block_ns(k, &w->chance), &ns, &fraction);
+    launch(w, 7, blocks ? blocks : 1, ns, fraction);
+}
+
+static void graph(struct worker *w, const struct workload *k)
+{
+    uint64_t ns = 0;
+    for (unsigned i = 0; i < k->batch; i++) {
+        ns += kernel_block_ns(k, &w->chance) * k->waves;
+    }
+    launch(w, 9, 0, ns, ENGINE_WHOLE);
+}
+
+static void program(void)
+{
+    struct worker *w = sim.running;
+    const struct workload *k = sim.s->scene.tenants[w->process->tenant].workload;
+    for (;;) {
+        switch (k->pattern) {
+        case PATTERN_STREAM:
+            kernel(w, k);
+            break;
+        case PATTERN_GRAPH:
+            graph(w, k);
+            break;
+        case PATTERN_SYNC:
+            kernel(w, k);
+            synchronize(w);
+            rest(w, 5 * US);
+            break;
+        case PATTERN_BURST:
+            for (unsigned i = 0; i < k->batch; i++) {
+                kernel(w, k);
+            }
+            synchronize(w);
+            rest(w, k->gap_ns);
+            break;
+        }
+    }
+}
+
+/* ------------------------------------------------------------------ the run */
+
+static void hire(struct member *m, unsigned n)
+{
+    struct worker *w = calloc(1, sizeof *w);
+    w->process = m;
+    w->number = sim.worker_count;
+    w->queue = 1 + (int)(n % (ENGINE_FIRST_FREE - 1));
+    w->chance = chance(&sim.chance);
+    w->wake_ns = chance(&sim.chance) % (10 * MS);
+    getcontext(&w->at);
+    w->at.uc_stack.ss_sp = sim.stacks + (size_t)sim.worker_count * STACK_BYTES;
+    w->at.uc_stack.ss_size = STACK_BYTES;
+    makecontext(&w->at, program, 0);
+    sim.workers[sim.worker_count++] = w;
+}
+
+static void cast(void)
+{
+    const struct scene *scene = &sim.s->scene;
+    for (unsigned t = 0; t < scene->count; t++) {
+        const struct workload *k = scene->tenants[t].workload;
+        for (unsigned p = 0; p < k->processes; p++) {
+            struct member *m = calloc(1, sizeof *m);
+            m->tenant = t;
+            m->context = engine_join(sim.engine, (int32_t)(sim.member_count + 1));
+            m->pace = (struct vgpu_pace){.who = m, .share = share_of, .bucket = bucket_of, .sms = sms_of, .measure = measure};
+            sim.members[sim.member_count++] = m;
+            for (unsigned n = 0; n < k->threads; n++) {
+                hire(m, n);
+            }
+        }
+    }
+}
+
+static void strike(void)
+{
+    for (unsigned i = 0; i < sim.worker_count; i++) {
+        free(sim.workers[i]);
+    }
+    for (unsigned i = 0; i < sim.member_count; i++) {
+        for (unsigned n = 0; n < VGPU_PROBES; n++) {
+            free(sim.members[i]->pace.probes[n].start);
+            free(sim.members[i]->pace.probes[n].end);
+        }
+        free(sim.members[i]);
+    }
+    free(sim.engine);
+    free(sim.stacks);
+}
+
+static void note(struct simulation *s)
+{
+    for (unsigned t = 0; t < s->scene.count; t++) {
+        s->used[s->steps][t] = 0;
+    }
+    for (unsigned i = 0; i < sim.member_count; i++) {
+        s->used[s->steps][sim.members[i]->tenant] += sim.engine->contexts[sim.members[i]->context].busy_ns;
+    }
+    s->steps++;
+}
+
+void simulate(struct simulation *s)
+{
+    memset(&sim, 0, sizeof sim);
+    sim.s = s;
+    sim.chance = s->scene.seed;
+    sim.engine = calloc(1, sizeof *sim.engine);
+    sim.stacks = malloc((size_t)MAX_THREADS * STACK_BYTES);
+    s->steps = 0;
+    s->launches = s->waited_ns = 0;
+    engine_start(sim.engine, 0, 2 * MS, 1 * US, 100 * MS);
+    cast();
+    uint64_t due = 0;
+    for (;;) {
+        uint64_t now = now_ns(), next = due;
+        if (now >= due) {
+            note(s);
+            due += s->step_ns;
+            if (now >= s->length_ns || s->steps == SIMULATION_STEPS) {
+                break;
+            }
+            next = due;
+        }
+        for (unsigned i = 0; i < sim.worker_count; i++) {
+            struct worker *w = sim.workers[i];
+            const struct engine_event *e = &sim.engine->contexts[w->process->context].events[EVENT_OF_THREAD + w->number];
+            if (w->wake_ns == UINT64_MAX ? (int32_t)(e->done - w->turn) >= 0 : w->wake_ns <= now) {
+                w->wake_ns = now;
+                sim.running = w;
+                swapcontext(&sim.home, &w->at);
+            }
+            if (w->wake_ns != UINT64_MAX && w->wake_ns < next) {
+                next = w->wake_ns;
+            }
+        }
+        engine_advance(sim.engine, next > now ? next : now + 1);
+    }
+    for (unsigned t = 0; t < s->scene.count; t++) {
+        s->waited_ns += sim.buckets[t].waited_ns;
+    }
+    strike();
+}

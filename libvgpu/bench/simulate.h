@@ -1,0 +1,29 @@
+/* simulate.h - a scene of workloads.h on the simulated engine, with the library's own pacing of launches (pace.h) in every
+ * process of it, in virtual time: each thread of each process is a coroutine that sleeps when the library does. */
+#ifndef BENCH_SIMULATE_H
+#define BENCH_SIMULATE_H
+
+#include <stdint.h>
+
+#include "workloads.h"
+
+enum { SIMULATION_STEPS = 1 << 16 };
+
+struct simulation {
+    struct scene scene;
+    uint64_t length_ns;
+    int unlimited;              /* tenant without a limit; -1 none, MAX_CONTAINERS all */
+    int by_default;             /* 1: limit only while others are active */
+    /* What a tenant's share becomes at some moment; 0: never. */
+    uint64_t resize_at_ns;
+    unsigned resize_to;
+    /* Out: GPU time used by each tenant at every step. */
+    uint64_t step_ns;
+    unsigned steps;
+    uint64_t (*used)[MAX_CONTAINERS]; /* [SIMULATION_STEPS] by the caller */
+    uint64_t launches, waited_ns;
+};
+
+void simulate(struct simulation *s);
+
+#endif

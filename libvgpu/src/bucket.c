@@ -1,0 +1,72 @@
+#include "bucket.h"
+
+#include <stdatomic.h>
+
+typedef _Atomic uint64_t word;
+
+static uint64_t bounded(uint64_t paid_until, uint64_t now)
+{
+    if (paid_until > now + VGPU_DEBT_NS) {
+        return now;
+    }
+    uint64_t least = now > VGPU_BURST_NS ? now - VGPU_BURST_NS : 0;
+    return paid_until < least ? least : paid_until;
+}
+
+/* Wall time that `gpu_ns` of the card cost at this share; never more than a whole debt. */
+static uint64_t price(uint64_t gpu_ns, uint32_t percent)
+{
+    percent = percent ? percent : 1;
+    return gpu_ns > VGPU_DEBT_NS / 100 * percent ? VGPU_DEBT_NS : gpu_ns * 100 / percent;
+}
+
+static uint64_t later(uint64_t at, uint64_t by, uint64_t now)
+{
+    return at + by > now + VGPU_DEBT_NS ? now + VGPU_DEBT_NS : at + by;
+}
+
+uint64_t vgpu_bucket_take(struct vgpu_region_bucket *bucket, uint64_t now_ns, uint32_t percent, uint64_t gpu_ns)
+{
+    word *at = (word *)&bucket->paid_until_ns;
+    uint64_t seen = atomic_load_explicit(at, memory_order_relaxed);
+    for (;;) {
+        uint64_t paid = bounded(seen, now_ns);
+        if (paid > now_ns) {
+            return paid;
+        }
+        if (atomic_compare_exchange_weak(at, &seen, later(paid, price(gpu_ns, percent), now_ns))) {
+            return 0;
+        }
+    }
+}
+
+void vgpu_bucket_correct(struct vgpu_region_bucket *bucket, uint64_t now_ns, uint32_t percent, int64_t gpu_ns)
+{
+    word *at = (word *)&bucket->paid_until_ns;
+    uint64_t by = price(gpu_ns < 0 ? -(uint64_t)gpu_ns : (uint64_t)gpu_ns, percent);
+    uint64_t seen = atomic_load_explicit(at, memory_order_relaxed), paid, next;
+    do {
+        paid = bounded(seen, now_ns);
+        next = gpu_ns > 0 ? later(paid, by, now_ns) : bounded(paid > by ? paid - by : 0, now_ns);
+    } while (!atomic_compare_exchange_weak(at, &seen, next));
+}
+
+void vgpu_bucket_count(struct vgpu_region_bucket *bucket, int64_t raw_ns, int64_t charged_ns)
+{
+    atomic_fetch_add_explicit((word *)&bucket->raw_ns, (uint64_t)raw_ns, memory_order_relaxed);
+    atomic_fetch_add_explicit((word *)&bucket->charged_ns, (uint64_t)charged_ns, memory_order_relaxed);
+}
+
+uint64_t vgpu_bucket_factor(const struct vgpu_region_bucket *bucket)
+{
+    uint64_t factor = atomic_load_explicit((const word *)&bucket->factor, memory_order_relaxed);
+    if (!factor) {
+        return VGPU_FACTOR_ONE;
+    }
+    return factor < VGPU_FACTOR_ONE / 10 ? VGPU_FACTOR_ONE / 10 : factor > VGPU_FACTOR_ONE * 20 ? VGPU_FACTOR_ONE * 20 : factor;
+}
+
+void vgpu_bucket_set_factor(struct vgpu_region_bucket *bucket, uint64_t factor)
+{
+    atomic_store_explicit((word *)&bucket->factor, factor ? factor : 1, memory_order_relaxed);
+}

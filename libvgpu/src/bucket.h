@@ -1,0 +1,36 @@
+/* bucket.h - the GPU time a container has of a card, in the usage region: one budget for all its processes.
+ *
+ * The budget is a moment: the time until which everything that was taken is paid for, at the container's share. Taking
+ * `ns` of the card moves it on by ns / share; who finds it in the future waits until then. So one word and one
+ * compare-and-swap are the whole truth: nothing is refilled, nothing is owed by a process that died, and the moment to
+ * wait for is known. A share that changes holds for what is taken from then on.
+ *
+ * What the word may say is bounded: unused time is kept for 200 ms (a burst), a debt reaches at most 60 s ahead, and a
+ * moment beyond that is no debt of ours: it counts as now. A region of any content thus gives at most one burst for
+ * nothing at each writing of it, and holds nobody up for longer than 60 s. Who may write the region (every process of
+ * the container) can write itself new bursts for ever; docs/limits.md says so.
+ */
+#ifndef VGPU_BUCKET_H
+#define VGPU_BUCKET_H
+
+#include "vgpu_abi.h"
+
+#define VGPU_BURST_NS UINT64_C(200000000)
+#define VGPU_DEBT_NS UINT64_C(60000000000)
+/* Estimates are multiplied with a factor in parts of this. */
+#define VGPU_FACTOR_ONE UINT64_C(65536)
+
+/* Take `gpu_ns` of the card at a share of `percent` (1-99). 0: taken; else when to ask again. */
+uint64_t vgpu_bucket_take(struct vgpu_region_bucket *bucket, uint64_t now_ns, uint32_t percent, uint64_t gpu_ns);
+
+/* What was taken turned out to be more, or (negative) less. */
+void vgpu_bucket_correct(struct vgpu_region_bucket *bucket, uint64_t now_ns, uint32_t percent, int64_t gpu_ns);
+
+/* Write down that so much was charged: by estimate, and as multiplied with the factor. */
+void vgpu_bucket_count(struct vgpu_region_bucket *bucket, int64_t raw_ns, int64_t charged_ns);
+
+/* The factor, between a tenth and twenty. */
+uint64_t vgpu_bucket_factor(const struct vgpu_region_bucket *bucket);
+void vgpu_bucket_set_factor(struct vgpu_region_bucket *bucket, uint64_t factor);
+
+#endif

@@ -1,0 +1,106 @@
+#include "cost.h"
+
+#include <stddef.h>
+
+#define WAVE_NS UINT64_C(5000)           /* guess for one wave over the card */
+#define GUESS_NS UINT64_C(10000000)      /* no guess is above this */
+#define GRAPH_NS UINT64_C(100000)        /* guess for a graph */
+#define LONG_WAIT_NS UINT64_C(100000000) /* turns of neighbours explain a time up to here */
+#define TOO_LONG_NS UINT64_C(5000000000) /* and nothing explains one beyond */
+#define ODD 32                           /* times the usual */
+
+static struct vgpu_cost *entry(struct vgpu_costs *costs, uint64_t key)
+{
+    for (unsigned i = 0; i < 16; i++) {
+        struct vgpu_cost *at = &costs->entries[((key >> 32) + i) % VGPU_COSTS];
+        uint64_t seen = atomic_load_explicit(&at->key, memory_order_acquire);
+        if (seen == key || (!seen && (atomic_compare_exchange_strong(&at->key, &seen, key) || seen == key))) {
+            return at;
+        }
+    }
+    return NULL;
+}
+
+static uint64_t waves(const struct vgpu_geometry *what)
+{
+    uint64_t room = (uint64_t)(what->sms ? what->sms : 1) * 2048;
+    uint64_t threads = what->threads ? what->threads : 1;
+    uint64_t wanted = what->blocks > UINT64_MAX / threads ? UINT64_MAX : what->blocks * threads;
+    return wanted / room + (wanted % room != 0);
+}
+
+/* The entry of the function whatever its grid: ns a wave. */
+static struct vgpu_cost *by_wave(struct vgpu_costs *costs, const struct vgpu_geometry *what)
+{
+    return what->blocks ? entry(costs, vgpu_cost_key(what->function, 0, UINT16_MAX)) : NULL;
+}
+
+struct vgpu_cost *vgpu_cost_of(struct vgpu_costs *costs, const struct vgpu_geometry *what)
+{
+    return entry(costs, vgpu_cost_key(what->function, what->blocks, what->threads));
+}
+
+static uint64_t guess(struct vgpu_costs *costs, const struct vgpu_geometry *what, int *learned)
+{
+    if (!what->blocks) {
+        return GRAPH_NS;
+    }
+    struct vgpu_cost *wave = by_wave(costs, what);
+    uint64_t count = waves(what), ns = WAVE_NS, most = GUESS_NS;
+    if (wave && atomic_load_explicit(&wave->samples, memory_order_acquire)) {
+        ns = atomic_load_explicit(&wave->ns, memory_order_relaxed);
+        most = TOO_LONG_NS;
+        *learned = 1;
+    }
+    ns = ns ? ns : 1;
+    return count > most / ns ? (ns > most ? ns : most) : count * ns;
+}
+
+uint64_t vgpu_cost_ns(struct vgpu_costs *costs, const struct vgpu_cost *cost, const struct vgpu_geometry *what,
+                      uint64_t now_ns, int *learned)
+{
+    uint64_t ns;
+    *learned = cost && atomic_load_explicit(&cost->samples, memory_order_acquire) != 0;
+    ns = *learned ? atomic_load_explicit(&cost->ns, memory_order_relaxed) : guess(costs, what, learned);
+    if (cost && atomic_load_explicit(&cost->pending, memory_order_acquire)) {
+        uint64_t since = atomic_load_explicit(*learned ? &cost->running_ns : &cost->pending_ns, memory_order_relaxed);
+        uint64_t age = since && now_ns > since ? now_ns - since : 0;
+        age = age > TOO_LONG_NS ? TOO_LONG_NS : age;
+        if (age > ns && (!*learned || (age > LONG_WAIT_NS && age / ODD > ns))) {
+            ns = age;
+        }
+    }
+    return ns ? ns : 1;
+}
+
+static void blend(struct vgpu_cost *cost, uint64_t ns, int in_company)
+{
+    uint32_t samples = atomic_load_explicit(&cost->samples, memory_order_relaxed);
+    uint64_t before = atomic_load_explicit(&cost->ns, memory_order_relaxed);
+    uint32_t weight = samples < 16 ? samples + 1 : 16;
+    if (in_company) {
+        weight = ns < before ? 4 : 64;
+    }
+    uint64_t after = samples ? before + (uint64_t)(((int64_t)ns - (int64_t)before) / (int64_t)weight) : ns;
+    atomic_store_explicit(&cost->ns, after, memory_order_relaxed);
+    atomic_store_explicit(&cost->samples, samples < UINT32_MAX ? samples + 1 : samples, memory_order_release);
+}
+
+void vgpu_cost_learn(struct vgpu_costs *costs, struct vgpu_cost *cost, const struct vgpu_geometry *what, uint64_t ns,
+                     int in_company)
+{
+    struct vgpu_cost *wave = by_wave(costs, what);
+    blend(cost, ns, in_company);
+    if (wave) {
+        uint64_t count = waves(what);
+        blend(wave, ns / (count ? count : 1), in_company);
+    }
+}
+
+void vgpu_cost_forget(struct vgpu_costs *costs, const struct vgpu_geometry *what)
+{
+    struct vgpu_cost *cost = vgpu_cost_of(costs, what);
+    if (cost) {
+        atomic_store_explicit(&cost->samples, 0, memory_order_release);
+    }
+}

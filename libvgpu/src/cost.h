@@ -1,0 +1,59 @@
+/* cost.h - what kernels and graphs cost, ns of a whole card, as this process has learned it.
+ *
+ * An entry is a function launched with some number of blocks and threads, or a graph. One that was never measured costs
+ * what its function costs a wave elsewhere, or else a guess by its geometry. Lock-free; entries are never removed.
+ */
+#ifndef VGPU_COST_H
+#define VGPU_COST_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+enum { VGPU_COSTS = 4096 };
+
+struct vgpu_cost {
+    _Atomic uint64_t key;        /* 0: free */
+    _Atomic uint64_t ns;
+    _Atomic uint32_t samples;    /* 0: not learned */
+    _Atomic uint32_t pending;    /* measurements on their way */
+    _Atomic uint64_t pending_ns; /* when the first of them was launched */
+    _Atomic uint64_t running_ns; /* when one of them was first seen to run; 0: none was */
+};
+
+/* A table is all zero at first. */
+struct vgpu_costs {
+    struct vgpu_cost entries[VGPU_COSTS];
+};
+
+/* What a launch is, for its cost. */
+struct vgpu_geometry {
+    uint64_t function; /* handle of the function or graph */
+    uint64_t blocks;   /* 0: a graph */
+    uint32_t threads;  /* of a block */
+    uint32_t sms;      /* of the card */
+};
+
+/* Key of a launch, never 0. Cheap: each launch asks. */
+static inline uint64_t vgpu_cost_key(uint64_t function, uint64_t blocks, uint32_t threads)
+{
+    uint64_t key = (function ^ blocks * UINT64_C(0x9e3779b97f4a7c15) ^ (uint64_t)threads << 48) * UINT64_C(0xbf58476d1ce4e5b9);
+    return (key ^ key >> 29) | 1;
+}
+
+/* Its entry, made when new; NULL when the table is full. */
+struct vgpu_cost *vgpu_cost_of(struct vgpu_costs *costs, const struct vgpu_geometry *what);
+
+/* What it costs. `learned` is 0 for a mere guess. `cost` may be NULL. Something that has been running for far
+ * longer than was learned costs at least so much already. */
+uint64_t vgpu_cost_ns(struct vgpu_costs *costs, const struct vgpu_cost *cost, const struct vgpu_geometry *what,
+                      uint64_t now_ns, int *learned);
+
+/* One measurement. In company the turns of others are in it: then the lower figures are nearer to the truth, and weigh
+ * more. */
+void vgpu_cost_learn(struct vgpu_costs *costs, struct vgpu_cost *cost, const struct vgpu_geometry *what, uint64_t ns,
+                     int in_company);
+
+/* The handle may mean something else from now on. */
+void vgpu_cost_forget(struct vgpu_costs *costs, const struct vgpu_geometry *what);
+
+#endif

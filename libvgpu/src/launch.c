@@ -1,0 +1,162 @@
+#include "launch.h"
+
+#include <sys/mman.h>
+
+#include "authority.h"
+#include "cards.h"
+#include "usage.h"
+
+_Thread_local struct vgpu_hand vgpu_hand;
+
+static struct vgpu_share share_by(struct vgpu_process *p, const char *uuid, int ordinal, struct vgpu_share otherwise)
+{
+    struct vgpu_terms terms;
+    if (!vgpu_terms_of_compute(p, uuid, ordinal, &terms)) {
+        return otherwise;
+    }
+    if (terms.policy == VGPU_CORES_DISABLE || !terms.cores || terms.cores >= 100) {
+        terms.cores = 0;
+    }
+    if (terms.ceiling && terms.ceiling < 100 && (!terms.cores || terms.ceiling < terms.cores)) {
+        return (struct vgpu_share){.percent = terms.ceiling, .always = 1};
+    }
+    return (struct vgpu_share){.percent = terms.cores, .always = terms.policy == VGPU_CORES_FORCE};
+}
+
+struct vgpu_share vgpu_share_of(struct vgpu_process *p, int ordinal)
+{
+    /* A page that grants nothing (any more) does not free the card: what ran goes on as before, what is new crawls. */
+    struct vgpu_share none = {.percent = 1, .always = 1};
+    struct vgpu_pace *pace = atomic_load_explicit(&p->pace, memory_order_acquire);
+    if (ordinal < 0 || ordinal >= (int)VGPU_MAX_DEVICES) {
+        return none;
+    }
+    struct vgpu_share last = pace ? pace->cards[ordinal].last : none;
+    const struct vgpu_card *card = vgpu_card_of_ordinal(p, vgpu_world->cuda(), ordinal);
+    struct vgpu_share share = card ? share_by(p, card->uuid, ordinal, last.always || last.percent ? last : none) : none;
+    if (pace) {
+        pace->cards[ordinal].last = share;
+    }
+    return share;
+}
+
+uint32_t vgpu_share_of_handle(struct vgpu_process *p, const struct vgpu_nvml *nvml, nvmlDevice_t device)
+{
+    char uuid[VGPU_UUID_BYTES];
+    unsigned index = 0;
+    if (!nvml->nvmlDeviceGetUUID || nvml->nvmlDeviceGetUUID(device, uuid, sizeof uuid) != NVML_SUCCESS) {
+        return 0;
+    }
+    if (p->authority == VGPU_ENV && nvml->nvmlDeviceGetIndex) {
+        nvml->nvmlDeviceGetIndex(device, &index);
+    }
+    return share_by(p, uuid, (int)index, (struct vgpu_share){0}).percent;
+}
+
+static struct vgpu_share share_of(void *who, int ordinal)
+{
+    return vgpu_share_of(who, ordinal);
+}
+
+/* The bucket of a card lies in the region; where there is none, this process has one of its own. */
+static struct vgpu_region_bucket *bucket_of(void *who, int ordinal)
+{
+    struct vgpu_process *p = who;
+    const struct vgpu_card *card = vgpu_card_of_ordinal(p, vgpu_world->cuda(), ordinal);
+    if (card && card->column >= 0) {
+        return &p->region->columns[card->column].bucket;
+    }
+    return &atomic_load_explicit(&p->pace, memory_order_acquire)->own[ordinal];
+}
+
+static uint32_t sms_of(void *who, int ordinal)
+{
+    const struct vgpu_cuda *cuda = vgpu_world->cuda();
+    int sms = 0;
+    (void)who;
+    if (!cuda->cuDeviceGetAttribute ||
+        cuda->cuDeviceGetAttribute(&sms, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, ordinal) != CUDA_SUCCESS || sms <= 0) {
+        return 64;
+    }
+    return (uint32_t)sms;
+}
+
+static struct vgpu_pace *pace_of(struct vgpu_process *p)
+{
+    struct vgpu_pace *pace = atomic_load_explicit(&p->pace, memory_order_acquire), *seen = NULL;
+    if (pace) {
+        return pace;
+    }
+    void *fresh = mmap(NULL, sizeof *pace, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (fresh == MAP_FAILED) {
+        return NULL;
+    }
+    pace = fresh;
+    pace->who = p;
+    pace->share = share_of;
+    pace->bucket = bucket_of;
+    pace->sms = sms_of;
+    pace->measure = vgpu_usage_measure;
+    if (!atomic_compare_exchange_strong(&p->pace, &seen, pace)) {
+        munmap(fresh, sizeof *pace);
+        return seen;
+    }
+    return pace;
+}
+
+/* Is there a device of this process with a share to keep? */
+static int anything_limited(struct vgpu_process *p, const struct vgpu_cuda *cuda)
+{
+    int count = atomic_load_explicit(&p->device_count, memory_order_relaxed);
+    if (!count) {
+        if (!cuda->cuDeviceGetCount || cuda->cuDeviceGetCount(&count) != CUDA_SUCCESS) {
+            return 1;
+        }
+        atomic_store_explicit(&p->device_count, count, memory_order_relaxed);
+    }
+    for (int i = 0; i < count && i < (int)VGPU_MAX_DEVICES; i++) {
+        struct vgpu_share share = vgpu_share_of(p, i);
+        if (share.percent && share.percent < 100) {
+            return 1;
+        }
+    }
+    return count > (int)VGPU_MAX_DEVICES;
+}
+
+void vgpu_pass_slowly(struct vgpu_pass *pass, struct vgpu_process *p, const struct vgpu_cuda *cuda, uint64_t function,
+                      uint64_t blocks, uint32_t threads, CUstream stream, int ordinal)
+{
+    uint32_t page = vgpu_page_seq(p);
+    if (vgpu_hand.process != p->cookie || vgpu_hand.page != page) {
+        /* New to this thread, or the page has changed. Who launches is a process of the container, and has a slot. */
+        vgpu_process_slot(p);
+        if (!anything_limited(p, cuda)) {
+            vgpu_hand = (struct vgpu_hand){.process = p->cookie, .page = page, .all_unlimited = page % 2 == 0};
+            return;
+        }
+    }
+    struct vgpu_pace *pace = pace_of(p);
+    if (!pace) {
+        return;
+    }
+    pass->launch = (struct vgpu_launch){.cuda = cuda,
+                                        .stream = stream,
+                                        .ordinal = ordinal,
+                                        .page = page,
+                                        .process = p->cookie,
+                                        .function = function,
+                                        .blocks = blocks,
+                                        .threads = threads};
+    pass->ticket = (struct vgpu_ticket){0};
+    vgpu_pace_begin(pace, &vgpu_hand, &pass->launch, &pass->ticket);
+    pass->pace = pass->ticket.probe ? pace : NULL;
+}
+
+void vgpu_launch_forget(CUgraphExec graph)
+{
+    struct vgpu_process *p = vgpu_process();
+    struct vgpu_pace *pace = p ? atomic_load_explicit(&p->pace, memory_order_acquire) : NULL;
+    if (pace) {
+        vgpu_pace_forget(pace, (uint64_t)(uintptr_t)graph);
+    }
+}

@@ -1,0 +1,125 @@
+/* pace.h - holds launches up until the container's share of the card pays for them.
+ *
+ *     struct vgpu_ticket ticket = {0};
+ *     vgpu_pace_begin(pace, &mine, &launch, &ticket);     // waits here
+ *     CUresult result = cuda->cuLaunchKernel(...);
+ *     vgpu_pace_end(pace, &launch, &ticket, result);
+ *
+ * Threads take 200 us of the budget (bucket.h) at a time, so most launches only subtract what their kernel costs
+ * (cost.h) from what the thread has in hand; vgpu_pace_fast is that subtraction. Costs come from pairs of events around
+ * some launches, at most one a millisecond, asked after without waiting. A kernel of its own right (more than 200 us) is
+ * charged before it is launched and corrected when its events have come. Every 100 ms one process of the container
+ * compares what was charged with what NVML measured over the same time (settle.h).
+ *
+ * Pure but for vgpu_world and the driver's event functions, so that a simulator can run many processes of many
+ * containers at once: a struct vgpu_pace is a process, a struct vgpu_hand one of its threads.
+ */
+#ifndef VGPU_PACE_H
+#define VGPU_PACE_H
+
+#include "bucket.h"
+#include "cost.h"
+#include "lock.h"
+#include "settle.h"
+#include "world.h"
+
+#define VGPU_CHUNK_NS INT64_C(200000)
+enum { VGPU_HAND_COSTS = 32, VGPU_PROBES = 64 };
+
+/* What a container may use of a card, now. */
+struct vgpu_share {
+    uint32_t percent; /* 0, or 100 and more: all of it */
+    int always;       /* 0: only while others are active on the card */
+};
+
+/* One of a pair of events on its way. */
+struct vgpu_probe {
+    CUcontext context; /* of the events; NULL: not made yet */
+    CUevent start, end;
+    int busy;
+    int alone; /* the launch was charged by itself, not out of a chunk */
+    int ordinal;
+    struct vgpu_cost *cost;
+    struct vgpu_geometry what;
+    uint64_t launched_ns, raw_ns;
+};
+
+/* A card as this process sees it. */
+struct vgpu_pace_card {
+    _Atomic uint32_t known;
+    uint32_t sms;
+    struct vgpu_region_bucket *bucket;
+    struct vgpu_share last; /* for `share` to remember */
+    int crowded; /* somebody else has a context there, or nobody can tell */
+    struct vgpu_settle settle;
+};
+
+struct vgpu_pace {
+    /* Where shares, buckets and measurements come from; `who` is theirs. */
+    void *who;
+    struct vgpu_share (*share)(void *who, int ordinal);
+    struct vgpu_region_bucket *(*bucket)(void *who, int ordinal);
+    uint32_t (*sms)(void *who, int ordinal);
+    vgpu_measure measure; /* NULL: there is nothing to compare with */
+    struct vgpu_pace_card cards[VGPU_MAX_DEVICES];
+    struct vgpu_region_bucket own[VGPU_MAX_DEVICES]; /* for `bucket`, where there is no region */
+    struct vgpu_lock lock; /* of probes and comparisons */
+    _Atomic uint64_t probed_ns, harvested_ns;
+    struct vgpu_probe probes[VGPU_PROBES];
+    struct vgpu_costs costs;
+};
+
+/* What a thread has in hand. All zero at first. */
+struct vgpu_hand {
+    uint64_t process; /* of which process: a forked child owns nothing */
+    uint32_t page;    /* sequence of the page that it holds for */
+    int32_t ordinal;
+    uint32_t generation;
+    int unlimited; /* this card has no share to keep */
+    int all_unlimited; /* nor has any other */
+    int64_t left_ns;
+    struct {
+        uint64_t tag;
+        int64_t ns;
+    } costs[VGPU_HAND_COSTS];
+};
+
+struct vgpu_launch {
+    const struct vgpu_cuda *cuda;
+    CUstream stream; /* as the driver's plain functions understand it */
+    int ordinal;
+    uint32_t page;  /* sequence of the page at the time of the call */
+    uint64_t process;
+    uint64_t function, blocks;
+    uint32_t threads;
+};
+
+struct vgpu_ticket {
+    struct vgpu_probe *probe;
+};
+
+/* 1: in hand, launch. */
+static inline int vgpu_pace_fast(struct vgpu_hand *hand, uint64_t process, uint32_t page, int ordinal, uint64_t key)
+{
+    if (hand->process != process || hand->page != page || hand->ordinal != ordinal) {
+        return 0;
+    }
+    if (hand->unlimited) {
+        return 1;
+    }
+    unsigned at = key >> 40 & (VGPU_HAND_COSTS - 1);
+    if (hand->costs[at].tag != key + hand->generation || hand->costs[at].ns > hand->left_ns) {
+        return 0;
+    }
+    hand->left_ns -= hand->costs[at].ns;
+    return 1;
+}
+
+void vgpu_pace_begin(struct vgpu_pace *pace, struct vgpu_hand *hand, const struct vgpu_launch *launch,
+                     struct vgpu_ticket *ticket);
+void vgpu_pace_end(struct vgpu_pace *pace, const struct vgpu_launch *launch, struct vgpu_ticket *ticket, CUresult result);
+
+/* A graph that was destroyed, or a function that was unloaded. */
+void vgpu_pace_forget(struct vgpu_pace *pace, uint64_t function);
+
+#endif

@@ -1,0 +1,149 @@
+#include "settle.h"
+
+#include <stdatomic.h>
+
+#define NOTE_NS UINT64_C(4000000)
+#define GAP_NS UINT64_C(3000000000)
+#define STEP_NS UINT64_C(10000000) /* samples are further apart than this */
+#define SURE 6                     /* gaps that must have been seen */
+#define MEMORY_NS 2e9               /* of the factor */
+#define DOUBT_NS 5e7                /* of GPU time */
+#define PAY_NS 1e9                  /* over which a debt is paid off */
+
+typedef _Atomic uint64_t word;
+typedef _Atomic uint32_t halfword;
+
+static uint64_t read_word(const uint64_t *at)
+{
+    return atomic_load_explicit((const word *)at, memory_order_relaxed);
+}
+
+static void write_word(uint64_t *at, uint64_t value)
+{
+    atomic_store_explicit((word *)at, value, memory_order_relaxed);
+}
+
+void vgpu_settle_note(struct vgpu_settle *s, const struct vgpu_region_bucket *bucket, uint64_t now_ns)
+{
+    uint32_t last = (s->next + VGPU_HISTORY - 1) % VGPU_HISTORY;
+    if (s->count && now_ns < s->history[last].at_ns + NOTE_NS) {
+        return;
+    }
+    s->history[s->next].at_ns = now_ns;
+    s->history[s->next].raw_ns = read_word(&bucket->raw_ns);
+    s->history[s->next].charged_ns = read_word(&bucket->charged_ns);
+    s->next = (s->next + 1) % VGPU_HISTORY;
+    s->count += s->count < VGPU_HISTORY;
+}
+
+void vgpu_settle_lump(struct vgpu_settle *s, uint64_t raw_ns)
+{
+    s->lump_ns = raw_ns > s->lump_ns ? raw_ns : s->lump_ns;
+}
+
+int vgpu_settle_due(struct vgpu_region_bucket *bucket, uint64_t now_ns, uint64_t *since_ns)
+{
+    uint64_t due = read_word(&bucket->tick_ns);
+    if (due > now_ns && due <= now_ns + 2 * VGPU_TICK_NS) {
+        return 0;
+    }
+    *since_ns = due <= now_ns ? now_ns - due + VGPU_TICK_NS : UINT64_MAX;
+    return atomic_compare_exchange_strong((word *)&bucket->tick_ns, &due, now_ns + VGPU_TICK_NS);
+}
+
+/* Totals at a moment of the past, between two notes in proportion. 0 when the notes do not reach there. */
+static int totals_at(const struct vgpu_settle *s, uint64_t at_ns, double *raw, double *charged)
+{
+    for (uint32_t back = 1; back < s->count; back++) {
+        uint32_t i = (s->next + 2 * VGPU_HISTORY - 1 - back) % VGPU_HISTORY, j = (i + 1) % VGPU_HISTORY;
+        if (s->history[i].at_ns > at_ns) {
+            continue;
+        }
+        double span = (double)(s->history[j].at_ns - s->history[i].at_ns);
+        double part = span > 0 ? (double)(at_ns - s->history[i].at_ns) / span : 0;
+        part = part > 1 ? 1 : part;
+        *raw = (double)s->history[i].raw_ns + part * (double)(int64_t)(s->history[j].raw_ns - s->history[i].raw_ns);
+        *charged = (double)s->history[i].charged_ns +
+                   part * (double)(int64_t)(s->history[j].charged_ns - s->history[i].charged_ns);
+        return 1;
+    }
+    return 0;
+}
+
+static void owe(struct vgpu_region_bucket *bucket, double more)
+{
+    double debt = (double)(int64_t)read_word(&bucket->debt_ns) + more, most = (double)VGPU_DEBT_NS;
+    write_word(&bucket->debt_ns, (uint64_t)(int64_t)(debt > most ? most : debt < -most ? -most : debt));
+}
+
+void vgpu_settle_pay(struct vgpu_settle *s, struct vgpu_region_bucket *bucket, uint64_t now_ns, uint32_t percent,
+                     uint64_t since_ns)
+{
+    s->lump_ns -= s->lump_ns / 64;
+    if (!percent) {
+        write_word(&bucket->debt_ns, 0);
+        return;
+    }
+    double part = (double)since_ns / (PAY_NS + (double)s->lump_ns * 100 / percent), debt = (double)(int64_t)read_word(&bucket->debt_ns);
+    int64_t now = (int64_t)(debt * (part > 0.5 ? 0.5 : part));
+    owe(bucket, -(double)now);
+    vgpu_bucket_correct(bucket, now_ns, percent, now);
+}
+
+void vgpu_settle_asked(const struct vgpu_settle *s, struct vgpu_region_bucket *bucket, uint64_t since_ns)
+{
+    if (since_ns > (s->period_ns ? s->period_ns : 2 * VGPU_TICK_NS)) {
+        atomic_store_explicit((halfword *)&bucket->blind, 1, memory_order_relaxed);
+    }
+}
+
+/* Samples come at equal steps, but none is shown of a time in which the container was idle. */
+static void learn_period(struct vgpu_settle *s, uint64_t gap)
+{
+    uint64_t step = gap > s->gap_ns ? gap - s->gap_ns : s->gap_ns - gap;
+    uint64_t least = s->gap_ns && step > STEP_NS && step < gap ? step : gap;
+    if (gap < STEP_NS || gap > GAP_NS) {
+        return;
+    }
+    s->period_ns = !s->period_ns || least < s->period_ns ? least : s->period_ns + s->period_ns / 256;
+    s->gap_ns = gap;
+    s->gaps += s->gaps < SURE;
+}
+
+void vgpu_settle(struct vgpu_settle *s, struct vgpu_region_bucket *bucket, uint64_t now_ns, uint32_t percent,
+                 const struct vgpu_measurement *seen)
+{
+    uint64_t last_us = read_word(&bucket->settled_us);
+    uint64_t window = seen->stamp_us > last_us ? (seen->stamp_us - last_us) * 1000 : 0;
+    double raw_from, raw_to, from, to;
+    if (!window) {
+        return;
+    }
+    write_word(&bucket->settled_us, seen->stamp_us);
+    atomic_store_explicit((halfword *)&bucket->used_percent, seen->percent, memory_order_relaxed);
+    uint32_t blind = atomic_exchange_explicit((halfword *)&bucket->blind, 0, memory_order_relaxed);
+    learn_period(s, window);
+    double measured = (double)(window < s->period_ns ? window : s->period_ns) * seen->percent / 100;
+    atomic_fetch_add_explicit((word *)&bucket->measured_ns, (uint64_t)measured, memory_order_relaxed);
+    if (blind || s->gaps < SURE || seen->end_ns > now_ns || seen->end_ns < window ||
+        !totals_at(s, seen->end_ns - window, &raw_from, &from) || !totals_at(s, seen->end_ns, &raw_to, &to)) {
+        return; /* samples were missed, or this process was not there then */
+    }
+    double lump = (double)s->lump_ns * 100 / (percent ? percent : 100);
+    double fade = (double)window / (MEMORY_NS + 8 * lump);
+    fade = fade > 0.5 ? 0.5 : fade;
+    s->measured += measured - s->measured * fade;
+    s->raw += raw_to - raw_from - s->raw * fade;
+    double off = measured - (to - from);
+    if (s->raw > 0) {
+        /* Few or large charges prove little against what events said: one. In company events are wrong anyway. */
+        double doubt = seen->neighbours ? DOUBT_NS / 2 + 2 * (double)s->lump_ns : DOUBT_NS + 8 * (double)s->lump_ns;
+        double factor = (s->measured + doubt) / (s->raw + doubt), is = (double)vgpu_bucket_factor(bucket) / (double)VGPU_FACTOR_ONE;
+        double points = (factor / is - 1) * (percent ? percent : 100);
+        if (points > 1 || points < -1) {
+            factor = factor > 20 ? 20 : factor < 0.1 ? 0.1 : factor;
+            vgpu_bucket_set_factor(bucket, (uint64_t)(factor * (double)VGPU_FACTOR_ONE));
+        }
+    }
+    owe(bucket, off);
+}

@@ -1,0 +1,63 @@
+/* settle.h - charged against measured: the comparison that makes a share exact whatever the estimates.
+ *
+ * NVML says what a container used of a card over some time that has passed. What was charged for the same time is known
+ * from a history of the totals. Their difference is a debt (or credit) of the container, paid off over about a second,
+ * and the ratio of both over a longer time is the factor that estimates are multiplied with from then on. Comparing like
+ * with like, late figures do no harm: how late they are does not enter the loop.
+ */
+#ifndef VGPU_SETTLE_H
+#define VGPU_SETTLE_H
+
+#include "bucket.h"
+
+/* Samples are 100 ms apart or more, and each is gone when the next one is there. */
+#define VGPU_TICK_NS UINT64_C(50000000)
+enum { VGPU_HISTORY = 512 };
+
+/* Newest word of NVML about a card. */
+struct vgpu_measurement {
+    uint64_t stamp_us; /* of its sample; any clock, but the same always */
+    uint64_t end_ns;   /* the same moment by CLOCK_MONOTONIC */
+    uint32_t percent;  /* that the container used of the card in that sample */
+    int others;        /* somebody else used the card in it */
+    int neighbours;    /* somebody else has a context on the card, now */
+    int others_known;  /* the last two are known, whatever is known of the container itself */
+};
+
+/* 1 when there is a figure for the container. */
+typedef int (*vgpu_measure)(void *who, int ordinal, uint64_t since_us, struct vgpu_measurement *out);
+
+/* What one process remembers. Zero at first; under its lock. */
+struct vgpu_settle {
+    uint32_t next, count;
+    struct {
+        uint64_t at_ns, raw_ns, charged_ns;
+    } history[VGPU_HISTORY];
+    uint64_t lump_ns;      /* largest single charge of late */
+    uint64_t gap_ns;       /* between the last two samples */
+    uint64_t period_ns;    /* of samples: the smallest step between them; those of idle times are never shown */
+    uint32_t gaps;
+    double measured, raw;  /* of late, fading */
+};
+
+/* Note the totals, when the last note is a while ago. */
+void vgpu_settle_note(struct vgpu_settle *settle, const struct vgpu_region_bucket *bucket, uint64_t now_ns);
+
+/* A single charge so large that it takes a while to run. */
+void vgpu_settle_lump(struct vgpu_settle *settle, uint64_t raw_ns);
+
+/* Is a comparison due, and is it ours to make? `since_ns`: how long ago the last one was. */
+int vgpu_settle_due(struct vgpu_region_bucket *bucket, uint64_t now_ns, uint64_t *since_ns);
+
+/* NVML was asked `since_ns` after the last time: samples may have come and gone unseen. */
+void vgpu_settle_asked(const struct vgpu_settle *settle, struct vgpu_region_bucket *bucket, uint64_t since_ns);
+
+/* Pay off what `since_ns` of a second or so of the debt is, at a share of `percent`; 0: nothing is limited now. */
+void vgpu_settle_pay(struct vgpu_settle *settle, struct vgpu_region_bucket *bucket, uint64_t now_ns, uint32_t percent,
+                     uint64_t since_ns);
+
+/* Make it: debt and factor. `percent` is the share. */
+void vgpu_settle(struct vgpu_settle *settle, struct vgpu_region_bucket *bucket, uint64_t now_ns, uint32_t percent,
+                 const struct vgpu_measurement *seen);
+
+#endif

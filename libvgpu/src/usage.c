@@ -1,0 +1,135 @@
+#include "usage.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "cards.h"
+
+enum { SAMPLES = 256 };
+
+/* Inode of a kernel's first pid namespace, always. */
+#define FIRST_NAMESPACE UINT64_C(0xeffffffc)
+#define RECENT_US UINT64_C(20000000)
+
+static uint32_t host_pid(const struct vgpu_region_slot *slot)
+{
+    uint32_t said = atomic_load_explicit((const _Atomic uint32_t *)&slot->host_pid, memory_order_relaxed);
+    return said ? said : slot->pid_namespace == FIRST_NAMESPACE ? slot->pid : 0;
+}
+
+static uint32_t slots_of(const struct vgpu_process *p)
+{
+    uint32_t high = p->region ? atomic_load((const _Atomic uint32_t *)&p->region->slot_high) : 0;
+    return high < VGPU_REGION_SLOTS ? high : VGPU_REGION_SLOTS;
+}
+
+int vgpu_usage_slot(const struct vgpu_process *p, uint32_t pid)
+{
+    uint32_t high = slots_of(p);
+    for (uint32_t i = 0; i < high; i++) {
+        const struct vgpu_region_slot *slot = &p->region->slots[i];
+        if (atomic_load((const _Atomic uint64_t *)&slot->owner) && host_pid(slot) == pid) {
+            return (int)i;
+        }
+    }
+    return -1;
+}
+
+int vgpu_usage_is_known(const struct vgpu_process *p)
+{
+    uint32_t high = slots_of(p), known = 0;
+    for (uint32_t i = 0; i < high; i++) {
+        const struct vgpu_region_slot *slot = &p->region->slots[i];
+        if (atomic_load((const _Atomic uint64_t *)&slot->owner)) {
+            if (!host_pid(slot)) {
+                return 0;
+            }
+            known = 1;
+        }
+    }
+    return (int)known;
+}
+
+static const struct vgpu_nvml *started(struct vgpu_process *p)
+{
+    const struct vgpu_nvml *nvml = vgpu_world->nvml();
+    if (!nvml || !nvml->nvmlInit_v2 || !nvml->nvmlDeviceGetHandleByUUID || !nvml->nvmlDeviceGetProcessUtilization) {
+        return NULL;
+    }
+    if (!atomic_load_explicit(&p->nvml_started, memory_order_acquire)) {
+        if (nvml->nvmlInit_v2() != NVML_SUCCESS) {
+            return NULL;
+        }
+        atomic_store_explicit(&p->nvml_started, 1, memory_order_release);
+    }
+    return nvml;
+}
+
+/* Does anybody else have a context on the card? Also when NVML does not even show ours. */
+static int has_neighbours(const struct vgpu_process *p, const struct vgpu_nvml *nvml, nvmlDevice_t device)
+{
+    nvmlProcessInfo_t list[64];
+    unsigned count = sizeof list / sizeof list[0], ours = 0;
+    if (!nvml->nvmlDeviceGetComputeRunningProcesses_v3 ||
+        nvml->nvmlDeviceGetComputeRunningProcesses_v3(device, &count, list) != NVML_SUCCESS) {
+        return 1;
+    }
+    for (unsigned i = 0; i < count; i++) {
+        ours += vgpu_usage_slot(p, list[i].pid) >= 0;
+    }
+    return !ours || ours < count;
+}
+
+/* NVML's time stamps are of the clock on the wall, in some versions of the monotonic one. */
+static uint64_t by_our_clock(uint64_t stamp_us)
+{
+    static const clockid_t clocks[] = {CLOCK_REALTIME, CLOCK_MONOTONIC};
+    for (size_t i = 0; i < sizeof clocks / sizeof clocks[0]; i++) {
+        struct timespec t;
+        clock_gettime(clocks[i], &t);
+        uint64_t now_us = (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
+        if (stamp_us <= now_us && now_us - stamp_us < RECENT_US) {
+            uint64_t now_ns = vgpu_world->now_ns(), age_ns = (now_us - stamp_us) * 1000;
+            return now_ns > age_ns ? now_ns - age_ns : 0;
+        }
+    }
+    return 0;
+}
+
+int vgpu_usage_measure(void *who, int ordinal, uint64_t since_us, struct vgpu_measurement *out)
+{
+    struct vgpu_process *p = who;
+    const struct vgpu_card *card = vgpu_card_of_ordinal(p, vgpu_world->cuda(), ordinal);
+    const struct vgpu_nvml *nvml;
+    nvmlProcessUtilizationSample_t samples[SAMPLES];
+    char uuid[VGPU_UUID_BYTES];
+    nvmlDevice_t device;
+    unsigned count = SAMPLES;
+    *out = (struct vgpu_measurement){.others = 1, .neighbours = 1, .others_known = 1}; /* until the contrary is known */
+    if (!card || !vgpu_process_slot(p) || !vgpu_usage_is_known(p) || !(nvml = started(p))) {
+        return 0;
+    }
+    memcpy(uuid, card->uuid, sizeof uuid);
+    if (nvml->nvmlDeviceGetHandleByUUID(uuid, &device) != NVML_SUCCESS) {
+        return 0;
+    }
+    nvmlReturn_t result = nvml->nvmlDeviceGetProcessUtilization(device, samples, &count, since_us);
+    if (result != NVML_SUCCESS && result != NVML_ERROR_NOT_FOUND) {
+        return 0;
+    }
+    count = result == NVML_SUCCESS ? count : 0;
+    out->others = 0;
+    out->neighbours = has_neighbours(p, nvml, device);
+    for (unsigned i = 0; i < count && i < SAMPLES; i++) {
+        if (vgpu_usage_slot(p, samples[i].pid) >= 0) {
+            out->percent += samples[i].smUtil <= 100 ? samples[i].smUtil : 0;
+            out->stamp_us = samples[i].timeStamp > out->stamp_us ? samples[i].timeStamp : out->stamp_us;
+        } else {
+            out->others |= samples[i].smUtil > 0;
+        }
+    }
+    out->percent = out->percent > 100 ? 100 : out->percent;
+    out->end_ns = by_our_clock(out->stamp_us);
+    return out->stamp_us > since_us;
+}

@@ -1,0 +1,21 @@
+/* usage.h - what NVML says of the use of a card: by this container, and by anybody else.
+ *
+ * NVML counts processes by their PIDs on the host. The agent writes them into the slots of the region; where there is
+ * none, a PID of the first namespace is one already.
+ */
+#ifndef VGPU_USAGE_H
+#define VGPU_USAGE_H
+
+#include "process.h"
+#include "settle.h"
+
+/* For pace.h; `who` is the process. */
+int vgpu_usage_measure(void *who, int ordinal, uint64_t since_us, struct vgpu_measurement *out);
+
+/* Slot of the container's process with this PID on the host, -1 when it is not of this container. */
+int vgpu_usage_slot(const struct vgpu_process *p, uint32_t host_pid);
+
+/* Does every process of this container have a PID that NVML knows? */
+int vgpu_usage_is_known(const struct vgpu_process *p);
+
+#endif

@@ -1,0 +1,180 @@
+/* The budget and the costs, in made-up time; threads and kills on real memory. */
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "bucket.h"
+#include "cost.h"
+#include "t.h"
+
+#define MS UINT64_C(1000000)
+#define S UINT64_C(1000000000)
+
+TEST(what_is_taken_is_paid_for_in_time_at_the_share)
+{
+    struct vgpu_region_bucket b = {.paid_until_ns = 10 * S};
+    CHECK_EQ(vgpu_bucket_take(&b, 10 * S, 25, 10 * MS), 0);
+    CHECK_EQ(vgpu_bucket_take(&b, 10 * S, 25, 10 * MS), 10 * S + 40 * MS);
+    CHECK_EQ(vgpu_bucket_take(&b, 10 * S + 40 * MS, 25, 10 * MS), 0);
+}
+
+TEST(time_that_was_not_used_is_kept_for_a_burst_and_no_longer)
+{
+    struct vgpu_region_bucket b = {0};
+    uint64_t taken = 0;
+    while (!vgpu_bucket_take(&b, 100 * S, 50, MS)) {
+        taken += MS;
+    }
+    CHECK_EQ(taken, 101 * MS); /* half of 200 ms, and the one that began at the edge */
+}
+
+TEST(any_word_in_the_region_gives_one_burst_at_most_and_holds_up_for_a_minute_at_most)
+{
+    static const uint64_t words[] = {0, 1, 99 * S, 100 * S, 101 * S, 160 * S, 161 * S, UINT64_MAX / 2, UINT64_MAX};
+    for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
+        struct vgpu_region_bucket b = {.paid_until_ns = words[i], .factor = words[i]};
+        uint64_t taken = 0, until;
+        while (!(until = vgpu_bucket_take(&b, 100 * S, 50, MS))) {
+            taken += MS;
+            CHECK(taken <= 101 * MS);
+        }
+        CHECK(until > 100 * S && until <= 100 * S + VGPU_DEBT_NS);
+        uint64_t factor = vgpu_bucket_factor(&b);
+        CHECK(factor >= VGPU_FACTOR_ONE / 10 && factor <= VGPU_FACTOR_ONE * 20);
+    }
+}
+
+TEST(corrections_move_the_debt_both_ways_within_its_bounds)
+{
+    struct vgpu_region_bucket b = {.paid_until_ns = 100 * S};
+    vgpu_bucket_correct(&b, 100 * S, 50, (int64_t)(3 * S));
+    CHECK_EQ(vgpu_bucket_take(&b, 100 * S, 50, 1), 106 * S);
+    vgpu_bucket_correct(&b, 100 * S, 50, -(int64_t)(2 * S));
+    CHECK_EQ(vgpu_bucket_take(&b, 100 * S, 50, 1), 102 * S);
+    vgpu_bucket_correct(&b, 100 * S, 50, INT64_MIN);
+    CHECK_EQ(b.paid_until_ns, 100 * S - VGPU_BURST_NS);
+    vgpu_bucket_correct(&b, 100 * S, 1, INT64_MAX);
+    CHECK_EQ(b.paid_until_ns, 100 * S - VGPU_BURST_NS + VGPU_DEBT_NS);
+}
+
+static void *take_many(void *argument)
+{
+    uint64_t taken = 0;
+    for (uint64_t now = 100 * S; now < 110 * S; now += MS) {
+        taken += !vgpu_bucket_take(argument, now, 50, MS / 4);
+    }
+    return (void *)(uintptr_t)taken;
+}
+
+TEST(threads_together_get_one_share)
+{
+    struct vgpu_region_bucket b = {.paid_until_ns = 100 * S};
+    pthread_t threads[4];
+    uint64_t taken = 0;
+    for (int i = 0; i < 4; i++) {
+        pthread_create(&threads[i], NULL, take_many, &b);
+    }
+    for (int i = 0; i < 4; i++) {
+        void *count;
+        pthread_join(threads[i], &count);
+        taken += (uint64_t)(uintptr_t)count;
+    }
+    /* Whoever runs behind the others' clock may find nothing, or an older burst; never more than share + burst + one each. */
+    CHECK(taken * (MS / 4) <= 5 * S + VGPU_BURST_NS / 2 + 4 * MS);
+}
+
+TEST(processes_killed_at_any_instruction_leave_a_budget_that_works)
+{
+    struct vgpu_region_bucket *b = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    uint64_t now = 100 * S;
+    for (int round = 0; round < 60; round++) {
+        pid_t child = fork();
+        if (child == 0) {
+            for (uint64_t i = 0;; i++) {
+                vgpu_bucket_take(b, now + i * 100, 50, 1000);
+                vgpu_bucket_correct(b, now + i * 100, 50, i % 2 ? 700 : -700);
+                vgpu_bucket_count(b, 1000, 1000);
+            }
+        }
+        usleep((useconds_t)(random() % 3000));
+        kill(child, SIGKILL);
+        waitpid(child, NULL, 0);
+        now += 100 * S; /* past whatever it took */
+        CHECK_EQ(vgpu_bucket_take(b, now, 50, MS), 0);
+    }
+    munmap(b, 4096);
+}
+
+static struct vgpu_costs costs;
+
+static struct vgpu_geometry grid(uint64_t function, uint64_t blocks)
+{
+    return (struct vgpu_geometry){.function = function, .blocks = blocks, .threads = 256, .sms = 100};
+}
+
+TEST(a_kernel_costs_what_was_measured_and_before_that_a_guess_by_its_waves)
+{
+    struct vgpu_geometry small = grid(1, 800), large = grid(1, 8000);
+    int learned;
+    memset(&costs, 0, sizeof costs);
+    struct vgpu_cost *cost = vgpu_cost_of(&costs, &small);
+    CHECK_EQ(vgpu_cost_ns(&costs, cost, &small, 0, &learned), 5000);
+    CHECK_EQ(learned, 0);
+    CHECK_EQ(vgpu_cost_ns(&costs, NULL, &large, 0, &learned), 50000);
+    vgpu_cost_learn(&costs, cost, &small, 30000, 0);
+    CHECK_EQ(vgpu_cost_ns(&costs, cost, &small, 0, &learned), 30000);
+    CHECK_EQ(learned, 1);
+    CHECK_EQ(vgpu_cost_ns(&costs, vgpu_cost_of(&costs, &large), &large, 0, &learned), 300000); /* ten waves of it */
+}
+
+TEST(measurements_are_averaged_and_in_company_low_ones_weigh_more)
+{
+    struct vgpu_geometry what = grid(2, 800);
+    int learned;
+    memset(&costs, 0, sizeof costs);
+    struct vgpu_cost *cost = vgpu_cost_of(&costs, &what);
+    for (int i = 0; i < 400; i++) {
+        vgpu_cost_learn(&costs, cost, &what, i % 2 ? 10000 : 20000, 0);
+    }
+    uint64_t alone = vgpu_cost_ns(&costs, cost, &what, 0, &learned);
+    CHECK(alone > 14000 && alone < 16000);
+    for (int i = 0; i < 400; i++) {
+        vgpu_cost_learn(&costs, cost, &what, i % 2 ? 10000 : 2000000, 1);
+    }
+    CHECK(vgpu_cost_ns(&costs, cost, &what, 0, &learned) < 150000);
+}
+
+TEST(what_has_been_running_for_very_long_costs_that_much_already)
+{
+    struct vgpu_geometry what = grid(3, 800);
+    int learned;
+    memset(&costs, 0, sizeof costs);
+    struct vgpu_cost *cost = vgpu_cost_of(&costs, &what);
+    vgpu_cost_learn(&costs, cost, &what, 10000, 0);
+    cost->pending = 1;
+    CHECK_EQ(vgpu_cost_ns(&costs, cost, &what, 9 * S, &learned), 10000); /* waiting in its stream is no cost */
+    cost->running_ns = 1 * S;
+    CHECK_EQ(vgpu_cost_ns(&costs, cost, &what, 3 * S, &learned), 2 * S);
+}
+
+TEST(a_full_table_still_gives_an_answer)
+{
+    int learned, missing = 0;
+    memset(&costs, 0, sizeof costs);
+    for (uint64_t i = 1; i < 3 * VGPU_COSTS; i++) {
+        struct vgpu_geometry what = grid(i, i);
+        struct vgpu_cost *cost = vgpu_cost_of(&costs, &what);
+        missing += !cost;
+        CHECK(vgpu_cost_ns(&costs, cost, &what, 0, &learned) > 0);
+    }
+    CHECK(missing > 0);
+}
+
+int main(void)
+{
+    return t_run();
+}
