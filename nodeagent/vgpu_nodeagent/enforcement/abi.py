@@ -46,15 +46,16 @@ PAGE_BODY_OFFSET = 20
 PAGE_BODY = struct.Struct("<IQII64sQ")
 PAGE_DEVICES_OFFSET = 256
 # struct vgpu_page_device: uuid, memory_limit_bytes, cores_percent, core_policy, priority, flags,
-# physical_bytes, context_bytes.
-PAGE_DEVICE = struct.Struct("<64sQIIIIQQ")
+# physical_bytes, context_bytes, cores_ceiling.
+PAGE_DEVICE = struct.Struct("<64sQIIIIQQI")
 PAGE_DEVICE_BYTES = 192
 
 # struct vgpu_region up to its columns: magic, abi_version, size, slot_count, device_count, state,
 # slot_high.
 REGION_HEADER = struct.Struct("<QIIIIII")
 REGION_COLUMNS_OFFSET = 256
-# struct vgpu_region_column: key, uuid, denied_count, denied_last_ns, peak_bytes.
+# struct vgpu_region_column: key, uuid, denied_count, denied_last_ns, peak_bytes; its bucket is the
+# library's own.
 REGION_COLUMN = struct.Struct("<Q64sQQQ")
 REGION_COLUMN_BYTES = 192
 REGION_COLUMN_CONTEXT_OFFSET = 184

@@ -33,6 +33,8 @@ class DeviceLimit:
         physical_bytes: Its share of the card's own memory, where the limit is more than that: what
             is beyond it becomes managed memory. 0 where the card is not oversubscribed.
         context_bytes: What a context is known to cost on this kind of card; 0 when it is not.
+        ceiling: For now no more than this percent of the card's compute, whatever the policy; 0 is
+            none.
     """
 
     uuid: str
@@ -42,6 +44,7 @@ class DeviceLimit:
     priority: int = 0
     physical_bytes: int = 0
     context_bytes: int = 0
+    ceiling: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +186,7 @@ def _pack_device(page: mmap.mmap, start: int, device: DeviceLimit) -> None:
         0,
         device.physical_bytes,
         device.context_bytes,
+        device.ceiling,
     )
 
 
@@ -197,9 +201,9 @@ def _content(path: Path, page: mmap.mmap) -> PageContent:
         raise PageDamaged(path, f"has state {state} and {count} cards")
     devices = []
     for number in range(count):
-        uuid, memory, cores, policy, priority, _, physical, context = abi.PAGE_DEVICE.unpack_from(
-            page, abi.PAGE_DEVICES_OFFSET + number * abi.PAGE_DEVICE_BYTES
-        )
+        start = abi.PAGE_DEVICES_OFFSET + number * abi.PAGE_DEVICE_BYTES
+        fields = abi.PAGE_DEVICE.unpack_from(page, start)
+        uuid, memory, cores, policy, priority, _, physical, context, ceiling = fields
         if policy not in tuple(CorePolicy):
             raise PageDamaged(path, f"has core policy {policy}")
         devices.append(
@@ -211,6 +215,7 @@ def _content(path: Path, page: mmap.mmap) -> PageContent:
                 priority,
                 physical,
                 context,
+                ceiling,
             )
         )
     return PageContent(PageState(state), epoch, _untext(path, name), tuple(devices), host_bytes)

@@ -45,7 +45,7 @@ FACTS = {
     "offsetof(struct vgpu_region, slot_high) + 4": abi.REGION_HEADER.size,
     "offsetof(struct vgpu_region, columns)": abi.REGION_COLUMNS_OFFSET,
     "offsetof(struct vgpu_region, slots)": abi.REGION_SLOTS_OFFSET,
-    "offsetof(struct vgpu_region_column, reserved)": abi.REGION_COLUMN.size,
+    "offsetof(struct vgpu_region_column, bucket)": abi.REGION_COLUMN.size,
     "offsetof(struct vgpu_region_column, context_bytes)": abi.REGION_COLUMN_CONTEXT_OFFSET,
     "offsetof(struct vgpu_region_slot, host_used)": abi.SLOT_HOST_USED_OFFSET,
     "offsetof(struct vgpu_region_slot, managed)": abi.SLOT_MANAGED_OFFSET,
@@ -77,6 +77,7 @@ int main(int argc, char **argv) {
     page.devices[1].memory_limit_bytes = 1234567890123; page.devices[1].cores_percent = 55;
     page.devices[1].core_policy = VGPU_CORES_FORCE; page.devices[1].priority = 4;
     page.devices[1].physical_bytes = 99; page.devices[1].context_bytes = 88;
+    page.devices[1].cores_ceiling = 33;
     page.host_limit_bytes = 77;
     region.magic = VGPU_REGION_MAGIC; region.abi_version = 1; region.size = VGPU_REGION_BYTES;
     region.slot_count = VGPU_REGION_SLOTS; region.device_count = VGPU_MAX_DEVICES;
@@ -123,7 +124,7 @@ def test_files_written_by_c_are_read_field_by_field(tmp_path: Path) -> None:
     content = read_page(page)
     assert (content.state, content.epoch, content.name) == (abi.PageState.GRANT, 7, "slot-3-abc")
     force = abi.CorePolicy.FORCE
-    assert content.devices[1] == DeviceLimit("GPU-one", 1234567890123, 55, force, 4, 99, 88)
+    assert content.devices[1] == DeviceLimit("GPU-one", 1234567890123, 55, force, 4, 99, 88, 33)
     assert content.host_bytes == 77
     # Slot 3 is at or above slot_high: never used, so not counted.
     assert read_region(region) == (DeviceUse("GPU-two", 111 + 3 * 65536, 777, 5),)
