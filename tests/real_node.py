@@ -95,9 +95,9 @@ class RealNode:
             self._inside = self._script("node.sh", "enter").strip()
             assert self._inside, f"no node is running in {self.folder}"
         path = [_programs("kubernetes"), _programs("containerd"), os.environ["PATH"]]
-        namespaces = ("--mount", "--net", "--uts", "--ipc", "--pid", "--cgroup")
+        # Not its pid namespace: for that nsenter forks, and a signal would miss the command.
         return (
-            *("nsenter", f"--target={self._inside}", *namespaces, "--", "env"),
+            *("nsenter", f"--target={self._inside}", "--mount", "--net", "--", "env"),
             f"PATH={':'.join(path)}",
             f"KUBECONFIG={self.folder}/pki/admin.kubeconfig",
         )
@@ -163,6 +163,35 @@ class RealNode:
             limit_s=limit_s + 10,
         )
 
+    def filled(self, namespace: str, pod: str) -> int:
+        """How many bytes a pod gets when it takes all that it can."""
+        return int(json.loads(self.shell(namespace, pod, "vgpu-probe", "fill"))["filled"])
+
+    def running(self, deployment: Json) -> list[str]:
+        """The pods of a deployment that are ready, and in which a program can be started."""
+        name, namespace = deployment["metadata"]["name"], deployment["metadata"]["namespace"]
+        found = []
+        for pod in self.get("pods", namespace=namespace)["items"]:
+            place = ("-n", namespace, "exec", pod["metadata"]["name"], "--", "true")
+            if (
+                pod["metadata"].get("labels", {}).get("app") == name
+                and "deletionTimestamp" not in pod["metadata"]
+                and _is_ready(pod)
+                and self.attempt("kubectl", *place).returncode == 0
+            ):
+                found.append(pod["metadata"]["name"])
+        return found
+
+    def nothing_is_left(self) -> None:
+        """Wait until no slot, no door and no use of a card remains of pods that are gone."""
+        until(lambda: not self._leftovers(), f"the rest to go: {self._leftovers()}", limit_s=90)
+
+    def _leftovers(self) -> list[str]:
+        listed = self.run("sh", "-c", "ls /var/lib/vgpu/slots /run/cdi").split()
+        kept = [word for word in listed if not word.endswith(":")]
+        devices = self.get("gpudevices")["items"]
+        return kept + [d["metadata"]["name"] for d in devices if d["status"].get("claims")]
+
     def events(self, namespace: str, pod: str) -> list[str]:
         """The messages of a pod's events."""
         found = self.get("events", namespace=namespace)["items"]
@@ -186,6 +215,11 @@ class RealNode:
         )
         assert done.returncode == 0, f"{name} {' '.join(arguments)} failed; see above"
         return done.stdout
+
+
+def _is_ready(pod: Json) -> bool:
+    conditions = pod["status"].get("conditions", [])
+    return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
 
 
 def until(look: Callable[[], T], what: str, *, limit_s: float = 60, every_s: float = 0.2) -> T:
