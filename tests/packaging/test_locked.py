@@ -1,0 +1,57 @@
+"""What an image gets of the lock: what the project needs, and none of its tools."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+HERE = Path(__file__).parent
+LOCK = """
+aiohttp==3.1 \\
+    --hash=sha256:aa
+    # via
+    #   kopf
+    #   vgpu (pyproject.toml)
+attrs==2.0 \\
+    --hash=sha256:bb
+    # via aiohttp
+kopf==1.0 \\
+    --hash=sha256:cc
+    # via vgpu (pyproject.toml)
+pytest==9.0 \\
+    --hash=sha256:dd
+    # via
+    #   pytest-xdist
+    #   vgpu (pyproject.toml)
+pyyaml==6.0 \\
+    --hash=sha256:ee
+    # via kopf
+"""
+
+
+@pytest.fixture(scope="module")
+def locked() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("locked", HERE / "locked.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _names(entries: str) -> list[str]:
+    return [line.partition("==")[0] for line in entries.splitlines() if "==" in line]
+
+
+def test_what_is_needed_comes_with_all_that_it_needs_and_nothing_else(locked: ModuleType) -> None:
+    chosen = locked.closure(LOCK, ["kopf>=1,<2"])
+    assert _names(chosen) == ["aiohttp", "attrs", "kopf", "pyyaml"]
+    assert "sha256:ee" in chosen
+
+
+def test_a_package_that_the_lock_does_not_have_is_an_error(locked: ModuleType) -> None:
+    with pytest.raises(KeyError):
+        locked.closure(LOCK, ["numpy"])
