@@ -195,7 +195,8 @@ static void launch(struct worker *w, uint64_t function, uint64_t blocks, uint64_
                             .threads = blocks ? 256 : 0};
     struct vgpu_ticket ticket = {0};
     sim.s->launches++;
-    if (!vgpu_pace_fast(&w->hand, 1, l.page, 0, vgpu_cost_key(l.function, l.blocks, l.threads))) {
+    if (w->hand.process != 1 || w->hand.page != l.page ||
+        !vgpu_pace_fast(&w->hand, 0, vgpu_cost_key(l.function, l.blocks, l.threads))) {
         vgpu_pace_begin(&w->process->pace, &w->hand, &l, &ticket);
     }
     submit(w, w->queue, (struct engine_op){.kind = ENGINE_KERNEL, .left_ns = ns, .fraction = fraction});

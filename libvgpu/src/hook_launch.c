@@ -2,16 +2,33 @@
 #include "cards.h"
 #include "launch.h"
 
+/* What is paid for goes on to the driver by a jump, its arguments where they lie. */
 #define KERNEL(symbol, per_thread, parameters, arguments)                                                          \
-    CUresult symbol parameters                                                                                     \
+    static __attribute__((noinline)) CUresult held_##symbol parameters                                             \
     {                                                                                                              \
         const struct vgpu_cuda *cuda = vgpu_world->cuda();                                                         \
         struct vgpu_pass pass;                                                                                     \
+        vgpu_pass_kernel(&pass, cuda, function, (uint64_t)gx * gy * gz, bx * by * bz,                              \
+                         vgpu_stream_named(stream, per_thread));                                                   \
+        return vgpu_pass_end(&pass, cuda->symbol arguments);                                                       \
+    }                                                                                                              \
+    static __attribute__((noinline)) CUresult limited_##symbol parameters                                          \
+    {                                                                                                              \
+        const struct vgpu_cuda *cuda = vgpu_world->cuda();                                                         \
         if (!cuda || !cuda->symbol) {                                                                              \
             return CUDA_ERROR_NOT_INITIALIZED;                                                                     \
         }                                                                                                          \
-        vgpu_pass_kernel(&pass, cuda, function, (uint64_t)gx * gy * gz, bx * by * bz, vgpu_stream_named(stream, per_thread)); \
-        return vgpu_pass_end(&pass, cuda->symbol arguments);                                                       \
+        uint64_t blocks = (uint64_t)gx * gy * gz;                                                                  \
+        if (vgpu_pass_at_once(cuda, (uint64_t)(uintptr_t)function, blocks ? blocks : 1, bx * by * bz)) {           \
+            return cuda->symbol arguments;                                                                         \
+        }                                                                                                          \
+        return held_##symbol arguments;                                                                            \
+    }                                                                                                              \
+    CUresult symbol parameters                                                                                     \
+    {                                                                                                              \
+        const struct vgpu_hand *hand = &vgpu_hand;                                                                 \
+        return vgpu_hand_is_free(hand) && hand->cuda->symbol ? hand->cuda->symbol arguments                        \
+                                                             : limited_##symbol arguments;                         \
     }
 
 #define PARAMETERS                                                                                                    \

@@ -131,7 +131,13 @@ void vgpu_pass_slowly(struct vgpu_pass *pass, struct vgpu_process *p, const stru
         /* New to this thread, or the page has changed. Who launches is a process of the container, and has a slot. */
         vgpu_process_slot(p);
         if (!anything_limited(p, cuda)) {
-            vgpu_hand = (struct vgpu_hand){.process = p->cookie, .page = page, .all_unlimited = page % 2 == 0};
+            static const _Atomic uint32_t no_page;
+            vgpu_hand = (struct vgpu_hand){.cuda = cuda,
+                                           .process_now = &p->cookie,
+                                           .page_now = p->page ? (const _Atomic uint32_t *)&p->page->seq : &no_page,
+                                           .process = p->cookie,
+                                           .page = page,
+                                           .all_unlimited = page % 2 == 0};
             return;
         }
     }
@@ -150,6 +156,19 @@ void vgpu_pass_slowly(struct vgpu_pass *pass, struct vgpu_process *p, const stru
     pass->ticket = (struct vgpu_ticket){0};
     vgpu_pace_begin(pace, &vgpu_hand, &pass->launch, &pass->ticket);
     pass->pace = pass->ticket.probe ? pace : NULL;
+}
+
+void vgpu_pass_begin(struct vgpu_pass *pass, const struct vgpu_cuda *cuda, uint64_t function, uint64_t blocks,
+                     uint32_t threads, CUstream stream)
+{
+    struct vgpu_process *p = vgpu_process();
+    int ordinal = 0;
+    pass->pace = NULL;
+    if (p && !vgpu_pass_at_once(cuda, function, blocks, threads) &&
+        (atomic_load_explicit(&p->device_count, memory_order_relaxed) == 1 ||
+         (cuda->cuCtxGetDevice && cuda->cuCtxGetDevice(&ordinal) == CUDA_SUCCESS))) {
+        vgpu_pass_slowly(pass, p, cuda, function, blocks, threads, stream, ordinal);
+    }
 }
 
 void vgpu_launch_forget(CUgraphExec graph)

@@ -1,5 +1,6 @@
 /* launch.h - what every hook that launches does around its call: pace.h for this process and this thread.
  *
+ *     if (vgpu_pass_at_once(cuda, function, blocks, threads)) return cuda->cuLaunchKernel(...);
  *     struct vgpu_pass pass;
  *     vgpu_pass_kernel(&pass, cuda, function, blocks, threads, vgpu_stream_named(stream, per_thread));
  *     return vgpu_pass_end(&pass, cuda->cuLaunchKernel(...));
@@ -34,27 +35,38 @@ static inline uint32_t vgpu_page_seq(const struct vgpu_process *p)
     return p->page ? atomic_load_explicit((const _Atomic uint32_t *)&p->page->seq, memory_order_relaxed) : 0;
 }
 
-static inline void vgpu_pass_begin(struct vgpu_pass *pass, const struct vgpu_cuda *cuda, uint64_t function,
-                                   uint64_t blocks, uint32_t threads, CUstream stream)
+/* 1: no card of this process has a share to keep, and hand->cuda is the driver. Looks at nothing but its own memory and
+ * the page; in a forked child the process's word is gone. */
+static inline int vgpu_hand_is_free(const struct vgpu_hand *hand)
+{
+    return hand->all_unlimited && *hand->process_now == hand->process &&
+           atomic_load_explicit(hand->page_now, memory_order_relaxed) == hand->page;
+}
+
+/* 1: nothing limits this launch, or it was paid for just now; no pass is needed. */
+static inline int vgpu_pass_at_once(const struct vgpu_cuda *cuda, uint64_t function, uint64_t blocks, uint32_t threads)
 {
     struct vgpu_process *p = vgpu_process();
     int ordinal = 0;
-    pass->pace = NULL;
     if (!p) {
-        return;
+        return 1;
     }
     struct vgpu_hand *hand = &vgpu_hand;
     uint32_t page = vgpu_page_seq(p);
-    if (hand->all_unlimited && hand->process == p->cookie && hand->page == page) {
-        return;
+    if (hand->process != p->cookie || hand->page != page) {
+        return 0;
     }
-    if (atomic_load_explicit(&p->device_count, memory_order_relaxed) == 1 ||
-        (cuda->cuCtxGetDevice && cuda->cuCtxGetDevice(&ordinal) == CUDA_SUCCESS)) {
-        if (!vgpu_pace_fast(hand, p->cookie, page, ordinal, vgpu_cost_key(function, blocks, threads))) {
-            vgpu_pass_slowly(pass, p, cuda, function, blocks, threads, stream, ordinal);
-        }
+    if (hand->all_unlimited) {
+        return 1;
     }
+    return (atomic_load_explicit(&p->device_count, memory_order_relaxed) == 1 ||
+            (cuda->cuCtxGetDevice && cuda->cuCtxGetDevice(&ordinal) == CUDA_SUCCESS)) &&
+           vgpu_pace_fast(hand, ordinal, vgpu_cost_key(function, blocks, threads));
 }
+
+/* All the rest. */
+void vgpu_pass_begin(struct vgpu_pass *pass, const struct vgpu_cuda *cuda, uint64_t function, uint64_t blocks,
+                     uint32_t threads, CUstream stream);
 
 static inline void vgpu_pass_kernel(struct vgpu_pass *pass, const struct vgpu_cuda *cuda, CUfunction function,
                                     uint64_t blocks, uint32_t threads, CUstream stream)

@@ -71,6 +71,10 @@ struct vgpu_pace {
 
 /* What a thread has in hand. All zero at first. */
 struct vgpu_hand {
+    /* Of the process, for the quickest of looks (launch.h); NULL at first. */
+    const struct vgpu_cuda *cuda;
+    const uint64_t *process_now;
+    const _Atomic uint32_t *page_now;
     uint64_t process; /* of which process: a forked child owns nothing */
     uint32_t page;    /* sequence of the page that it holds for */
     int32_t ordinal;
@@ -98,10 +102,10 @@ struct vgpu_ticket {
     struct vgpu_probe *probe;
 };
 
-/* 1: in hand, launch. */
-static inline int vgpu_pace_fast(struct vgpu_hand *hand, uint64_t process, uint32_t page, int ordinal, uint64_t key)
+/* 1: in hand, launch. The hand must be of this process and page. */
+static inline int vgpu_pace_fast(struct vgpu_hand *hand, int ordinal, uint64_t key)
 {
-    if (hand->process != process || hand->page != page || hand->ordinal != ordinal) {
+    if (hand->ordinal != ordinal) {
         return 0;
     }
     if (hand->unlimited) {

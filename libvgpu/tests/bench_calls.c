@@ -36,7 +36,7 @@ static CUresult no_device(CUdevice *out)
 
 static CUresult no_context(CUcontext *out)
 {
-    *out = NULL;
+    *out = (CUcontext)(void *)&next_address; /* some context */
     return CUDA_SUCCESS;
 }
 
@@ -53,7 +53,55 @@ static CUresult no_info(size_t *free_bytes, size_t *total)
     return CUDA_SUCCESS;
 }
 
-static const struct vgpu_cuda driver = {.cuMemAlloc_v2 = no_alloc,
+static CUresult one_device(int *count)
+{
+    *count = 1;
+    return CUDA_SUCCESS;
+}
+
+static CUresult no_launch(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+                          unsigned shared, CUstream stream, void **parameters, void **extra)
+{
+    (void)function, (void)gx, (void)gy, (void)gz, (void)bx, (void)by, (void)bz, (void)shared, (void)stream;
+    (void)parameters, (void)extra;
+    return CUDA_SUCCESS;
+}
+
+/* Events say that a kernel takes a nanosecond, so that no budget is ever at its end and no launch has to wait. */
+static CUresult make_event(CUevent *out, unsigned flags)
+{
+    (void)flags;
+    *out = (CUevent)(void *)&next_address;
+    return CUDA_SUCCESS;
+}
+
+static CUresult no_record(CUevent event, CUstream stream)
+{
+    (void)event, (void)stream;
+    return CUDA_SUCCESS;
+}
+
+static CUresult event_is_there(CUevent event)
+{
+    (void)event;
+    return CUDA_SUCCESS;
+}
+
+static CUresult one_nanosecond(float *out, CUevent start, CUevent end)
+{
+    (void)start, (void)end;
+    *out = 1e-6f;
+    return CUDA_SUCCESS;
+}
+
+static const struct vgpu_cuda driver = {.cuLaunchKernel = no_launch,
+                                        .cuDeviceGetCount = one_device,
+                                        .cuEventCreate = make_event,
+                                        .cuEventDestroy_v2 = event_is_there,
+                                        .cuEventRecord = no_record,
+                                        .cuEventQuery = event_is_there,
+                                        .cuEventElapsedTime = one_nanosecond,
+                                        .cuMemAlloc_v2 = no_alloc,
                                         .cuMemFree_v2 = no_free,
                                         .cuCtxGetDevice = no_device,
                                         .cuCtxGetCurrent = no_context,
@@ -154,6 +202,30 @@ static double pairs(CUresult (*alloc)(CUdeviceptr *, size_t), CUresult (*release
     return means[ROUNDS / 2];
 }
 
+static double launches(CUresult (*launch)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                                          CUstream, void **, void **))
+{
+    double means[ROUNDS];
+    for (int round = 0; round < ROUNDS; round++) {
+        uint64_t start = now_ns();
+        for (int i = 0; i < CALLS; i++) {
+            launch((CUfunction)(uintptr_t)(1 + i % 4), 108, 1, 1, 256, 1, 1, 0, NULL, NULL, NULL);
+        }
+        means[round] = (double)(now_ns() - start) / CALLS;
+    }
+    qsort(means, ROUNDS, sizeof *means, by_value);
+    return means[ROUNDS / 2];
+}
+
+/* As the agent changes a page. */
+static void share(unsigned percent)
+{
+    page.seq++;
+    page.devices[0].cores_percent = percent;
+    page.devices[0].core_policy = VGPU_CORES_FORCE;
+    page.seq++;
+}
+
 static double infos(CUresult (*info)(size_t *, size_t *))
 {
     double means[ROUNDS];
@@ -182,6 +254,14 @@ int main(void)
     release = cuMemFree_v2;
     info = cuMemGetInfo_v2;
     double live_0 = pairs(alloc, release), limited_info = infos(info);
+    CUresult (*volatile launch)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream,
+                                void **, void **) = driver.cuLaunchKernel;
+    double direct_launch = launches(launch);
+    launch = cuLaunchKernel;
+    double unlimited_launch = launches(launch);
+    share(50);
+    launches(launch); /* costs are learned */
+    double limited_launch = launches(launch);
     for (int i = 0; i < LIVE; i++) {
         if (alloc(&address, 512) != CUDA_SUCCESS) {
             return 1;
@@ -189,7 +269,8 @@ int main(void)
     }
     double live_10k = pairs(alloc, release);
     printf("{\"alloc_free_ns\": {\"direct\": %.1f, \"live_0\": %.1f, \"live_10k\": %.1f}, "
-           "\"mem_get_info_ns\": {\"direct\": %.1f, \"limited\": %.1f}}\n",
-           direct, live_0, live_10k, direct_info, limited_info);
+           "\"mem_get_info_ns\": {\"direct\": %.1f, \"limited\": %.1f}, "
+           "\"launch_ns\": {\"direct\": %.1f, \"unlimited\": %.1f, \"limited\": %.1f}}\n",
+           direct, live_0, live_10k, direct_info, limited_info, direct_launch, unlimited_launch, limited_launch);
     return 0;
 }
