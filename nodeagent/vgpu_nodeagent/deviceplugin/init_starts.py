@@ -16,6 +16,9 @@ from vgpu_nodeagent.deviceplugin.slots import Binding, Holding
 from vgpu_nodeagent.errors import Refused, Why
 from vgpu_nodeagent.reports import Reports
 
+_REMEMBERED = 4096
+"""Leases whose last PreStart is remembered; one that was forgotten takes one PreStart more."""
+
 
 class InitStarts:
     """Tells apart, as far as that is possible, who is started on the slots of an init container.
@@ -68,7 +71,10 @@ class InitStarts:
         for binding in bindings:
             last = _last_container(pod, binding.container)
             repeated |= self._started.get(binding.lease) == last
+            self._started.pop(binding.lease, None)
             self._started[binding.lease] = last
+            if len(self._started) > _REMEMBERED:
+                del self._started[next(iter(self._started))]
         return repeated
 
 
