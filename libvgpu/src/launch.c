@@ -26,16 +26,20 @@ static struct vgpu_share share_by(struct vgpu_process *p, const char *uuid, int 
 struct vgpu_share vgpu_share_of(struct vgpu_process *p, int ordinal)
 {
     /* A page that grants nothing (any more) does not free the card: what ran goes on as before, what is new crawls. */
-    struct vgpu_share none = {.percent = 1, .always = 1};
+    struct vgpu_share otherwise = {.percent = 1, .always = 1};
     struct vgpu_pace *pace = atomic_load_explicit(&p->pace, memory_order_acquire);
     if (ordinal < 0 || ordinal >= (int)VGPU_MAX_DEVICES) {
-        return none;
+        return otherwise;
     }
-    struct vgpu_share last = pace ? pace->cards[ordinal].last : none;
+    uint64_t last = pace ? atomic_load_explicit(&pace->cards[ordinal].last, memory_order_relaxed) : 0;
+    if (last) {
+        otherwise = (struct vgpu_share){.percent = (uint32_t)last & 0xff, .always = last >> 8 & 1};
+    }
     const struct vgpu_card *card = vgpu_card_of_ordinal(p, vgpu_world->cuda(), ordinal);
-    struct vgpu_share share = card ? share_by(p, card->uuid, ordinal, last.always || last.percent ? last : none) : none;
+    struct vgpu_share share = card ? share_by(p, card->uuid, ordinal, otherwise) : otherwise;
     if (pace) {
-        pace->cards[ordinal].last = share;
+        uint64_t now = UINT64_C(1) << 9 | (uint64_t)(share.always != 0) << 8 | (share.percent & 0xff);
+        atomic_store_explicit(&pace->cards[ordinal].last, now, memory_order_relaxed);
     }
     return share;
 }

@@ -49,8 +49,8 @@ struct vgpu_pace_card {
     _Atomic uint32_t known;
     uint32_t sms;
     struct vgpu_region_bucket *bucket;
-    struct vgpu_share last; /* for `share` to remember */
-    int crowded; /* somebody else has a context there, or nobody can tell */
+    _Atomic uint64_t last; /* for `share` to remember */
+    _Atomic int crowded; /* somebody else has a context there, or nobody can tell */
     struct vgpu_settle settle;
 };
 

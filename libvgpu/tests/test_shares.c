@@ -1,0 +1,133 @@
+/* The limiter in virtual time: scenes of the bench's matrix, with its simulator, against the bars that the bench reports.
+ * Steady state only: what a start in company costs is the bench's to tell. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "simulate.h"
+#include "t.h"
+
+#define MS UINT64_C(1000000)
+#define S UINT64_C(1000000000)
+
+static uint64_t used[SIMULATION_STEPS][MAX_CONTAINERS];
+
+static const struct workload *workload(const char *name)
+{
+    for (unsigned i = 0; i < workload_count; i++) {
+        if (!strcmp(workloads[i].name, name)) {
+            return &workloads[i];
+        }
+    }
+    abort();
+}
+
+static struct simulation scene(unsigned seconds, uint64_t lag_ns)
+{
+    return (struct simulation){.scene = {.seed = 7, .sms = 108, .lag_ns = lag_ns},
+                               .length_ns = seconds * S,
+                               .unlimited = -1,
+                               .step_ns = 100 * MS,
+                               .used = used};
+}
+
+static void add(struct simulation *s, const char *name, unsigned cores)
+{
+    s->scene.tenants[s->scene.count++] = (struct tenant){workload(name), cores};
+}
+
+static double use(const struct simulation *s, unsigned tenant, double from_s, double to_s)
+{
+    unsigned from = (unsigned)(from_s * (double)S / (double)s->step_ns), to = (unsigned)(to_s * (double)S / (double)s->step_ns);
+    to = to < s->steps ? to : s->steps - 1;
+    return 100.0 * (double)(used[to][tenant] - used[from][tenant]) / (double)((to - from) * s->step_ns);
+}
+
+static int near(double is, double wanted, double points)
+{
+    if (fabs(is - wanted) > points) {
+        fprintf(stderr, "    %.2f, wanted %.2f\n", is, wanted);
+        return 0;
+    }
+    return 1;
+}
+
+TEST(alone_every_kind_of_program_gets_its_share_from_the_first_second_on)
+{
+    static const char *const names[] = {"5us", "500us", "5ms", "20us_sync", "burst_long", "graph_small", "graph_large", "waves", "small_grids"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        for (unsigned lag = 0; lag < 2; lag++) {
+            struct simulation s = scene(10, lag ? 1000 * MS : 100 * MS);
+            add(&s, names[i], 30);
+            simulate(&s);
+            CHECK(near(use(&s, 0, 0, 5), 30, 3) && near(use(&s, 0, 5, 10), 30, 3));
+        }
+    }
+}
+
+TEST(processes_and_threads_of_a_container_have_one_share_together)
+{
+    struct simulation s = scene(10, 100 * MS);
+    add(&s, "processes", 40);
+    simulate(&s);
+    CHECK(near(use(&s, 0, 2, 10), 40, 3));
+}
+
+TEST(neighbours_get_their_own_shares_whatever_they_run)
+{
+    struct simulation s = scene(40, 500 * MS);
+    add(&s, "50us", 45);
+    add(&s, "5ms", 30);
+    add(&s, "graph_small", 15);
+    simulate(&s);
+    CHECK(near(use(&s, 0, 20, 40), 45, 3) && near(use(&s, 1, 20, 40), 30, 3) && near(use(&s, 2, 20, 40), 15, 3));
+}
+
+TEST(kernels_that_vary_tenfold_cost_what_they_cost_on_average)
+{
+    struct simulation s = scene(20, 100 * MS);
+    add(&s, "outliers", 50);
+    simulate(&s);
+    CHECK(near(use(&s, 0, 2, 20), 50, 3));
+}
+
+TEST(a_new_share_holds_at_once)
+{
+    struct simulation s = scene(10, 100 * MS);
+    s.resize_at_ns = 5 * S;
+    s.resize_to = 75;
+    add(&s, "500us", 25);
+    simulate(&s);
+    CHECK(near(use(&s, 0, 3, 5), 25, 3) && near(use(&s, 0, 5, 6), 75, 5) && near(use(&s, 0, 6, 10), 75, 3));
+}
+
+TEST(by_default_the_card_is_ones_own_until_somebody_else_is_active)
+{
+    struct simulation s = scene(10, 100 * MS);
+    s.by_default = 1;
+    add(&s, "500us", 20);
+    simulate(&s);
+    CHECK(use(&s, 0, 1, 10) > 95);
+    s = scene(20, 100 * MS);
+    s.by_default = 1;
+    add(&s, "500us", 20);
+    add(&s, "500us", 60);
+    simulate(&s);
+    CHECK(near(use(&s, 0, 10, 20), 20, 3) && near(use(&s, 1, 10, 20), 60, 3));
+}
+
+TEST(a_seed_gives_the_same_run_again)
+{
+    struct simulation s = scene(3, 100 * MS);
+    add(&s, "outliers", 50);
+    add(&s, "burst_short", 30);
+    simulate(&s);
+    uint64_t launches = s.launches, first = used[20][0], second = used[20][1];
+    simulate(&s);
+    CHECK(launches == s.launches && first == used[20][0] && second == used[20][1]);
+}
+
+int main(void)
+{
+    return t_run();
+}
