@@ -249,6 +249,42 @@ def test_amounts_are_refused_in_these_words(
     assert str(refusal.value) == f"spec.containers[0].resources.limits[aliyun.com/{said}"
 
 
+def test_hamis_annotations_hold_for_these_words_too() -> None:
+    annotations = {
+        "nvidia.com/vgpu-mode": "mps",
+        "nvidia.com/use-gputype": "A100",
+        "hami.io/node-scheduler-policy": "spread",
+        "hami.io/device-scoring-weights": "slot=1,core=2,memory=3",
+    }
+    pod = Pod.model_validate(
+        {
+            "metadata": {"annotations": annotations},
+            "spec": {
+                "containers": [],
+                "initContainers": [
+                    {
+                        "name": "fetch",
+                        "resources": {"limits": words(mem=1)},
+                        "env": [{"name": "GPU_CORE_UTILIZATION_POLICY", "value": "force"}],
+                    }
+                ],
+            },
+        }
+    )
+    ask = read(pod, ClusterConfig())
+    assert ask is not None
+    assert ask.spec is not None
+    (request,) = ask.spec.requests
+    assert (request.mode, request.phase, request.core_policy) == ("MPS", "Init", "Force")
+    assert request.selector is not None
+    assert request.selector.models == ["A100"]
+    placement = ask.spec.placement
+    assert placement is not None
+    assert (placement.node, placement.device) == ("Spread", ["Binpack"])
+    assert placement.weights is not None
+    assert (placement.weights.cores, placement.weights.memory) == (2, 3)
+
+
 NUMA = names.ACK_NUMA_SPEC
 
 

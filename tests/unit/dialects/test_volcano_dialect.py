@@ -40,6 +40,7 @@ def ask_of(limits: dict[str, Any], config: ClusterConfig | None = None) -> PodAs
         {PERCENT: 30, CORES: 40},
         {NUMBER: 1, PERCENT: 250},
         {CORES: 100},
+        {NUMBER: 1, MEMORY: 4096, PERCENT: 30, CORES: 40},
     ],
 )
 def test_each_word_means_what_hamis_does_annotations_included(limits: dict[str, Any]) -> None:
@@ -49,6 +50,14 @@ def test_each_word_means_what_hamis_does_annotations_included(limits: dict[str, 
     assert there is not None
     assert here.spec == there.spec
     assert (here.slotless, there.slotless) == (("main",), ())
+
+
+def test_a_container_that_admission_gave_a_slot_is_read_as_before() -> None:
+    container = {"name": "main", "resources": {"limits": {NUMBER: 1}}}
+    pod = {"spec": {"containers": [container]}}
+    before = read(Pod.model_validate(pod), ClusterConfig())
+    recorded = {"metadata": {"annotations": {"vgpu.dev/slots-added": "main"}}, **pod}
+    assert read(Pod.model_validate(recorded), ClusterConfig()) == before
 
 
 def test_a_number_of_0_asks_for_nothing() -> None:
