@@ -5,16 +5,20 @@ Nobody could keep a lease of 3 s there, so that nothing would run: all is stretc
 
 from __future__ import annotations
 
+import os
 import time
 
 _BUSY = 2.0
+_WAITING_FOR_EACH_CORE = 4.0
 _SLOWEST = 3.0
 _SAMPLE_S = 0.3
 
 
 def slowed_down_by() -> float:
     """The factor: 1 on a quiet machine, 3 at most."""
-    return min(max(1.0, _busyness() / _BUSY), _SLOWEST)
+    now = _busyness() / _BUSY
+    lately = os.getloadavg()[0] / (os.cpu_count() or 1) / _WAITING_FOR_EACH_CORE
+    return min(max(1.0, now, lately), _SLOWEST)
 
 
 def _busyness() -> float:

@@ -54,7 +54,7 @@ def _options(pace: float) -> ClusterOptions:
         lease_s=ceil(_LEASE_S * pace),
         unused_lease_s=_UNUSED_LEASE_S,
         nursery=True,
-        pace=Pace(first_retry=0.2, retry=1.0, first_restart=0.3, last_restart=2.0),
+        pace=Pace(first_retry=0.2, retry=1.0, first_restart=0.3, last_restart=2.0, gone_grace=1.0),
         backoff=Backoff(first=0.2, last=1.0, between=0.1),
     )
 

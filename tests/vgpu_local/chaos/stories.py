@@ -121,13 +121,20 @@ def ends_by_itself(chance: random.Random, name: str) -> Story:
 
 
 def replica_of_a_set(chance: random.Random, name: str) -> Story:
-    """Comes again under its name as soon as it is gone, as a StatefulSet's pod does."""
-    shape, lives = any_shape(chance), [chance.uniform(0.1, 3) for _ in range(4)]
-    force = chance.random() < 0.5
+    """Comes again under its name as soon as it is gone, as a StatefulSet's pod does.
+
+    Deleted by force it is gone while its container may live on for a second.
+    """
+    shape, lives = any_shape(chance), [chance.uniform(0.1, 2) for _ in range(4)]
+    if chance.random() < 0.6:
+        shape = shape.ending(_STUBBORN)
+    patience = [chance.choice((0.0, 4.0)) for _ in lives]
+    force = chance.random() < 0.7
 
     async def story(stage: Stage) -> None:
-        for life in lives:
+        for life, within in zip(lives, patience, strict=True):
             uid = await stage.pod(name, shape)
+            await stage.runs(name, within=within)
             await asyncio.sleep(life)
             await stage.delete(PODS, name, force=force)
             await stage.gone(name, uid)

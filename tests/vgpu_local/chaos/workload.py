@@ -31,10 +31,10 @@ Teller = Callable[[random.Random, str], Story]
 
 # How often, and in which part of the campaign it may begin: what takes long begins early.
 _TOLD: tuple[tuple[int, float, Teller], ...] = (
-    (20, 1.0, comes_and_goes),
+    (16, 1.0, comes_and_goes),
     (36, 0.9, runs_and_goes),
     (12, 0.9, ends_by_itself),
-    (6, 0.5, replica_of_a_set),
+    (10, 0.5, replica_of_a_set),
     (14, 0.9, claim_and_pod),
     (5, 0.7, claim_in_turns),
     (5, 0.8, template),
@@ -43,7 +43,7 @@ _TOLD: tuple[tuple[int, float, Teller], ...] = (
     (3, 1.0, nobody_schedules),
     (STAYING, 1.0, stays),
 )
-_ENCORES = (comes_and_goes, runs_and_goes, claim_and_pod)
+_ENCORES = (comes_and_goes, runs_and_goes, replica_of_a_set, claim_and_pod)
 _ENCORE_EVERY_S = 0.4
 
 

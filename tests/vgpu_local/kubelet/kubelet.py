@@ -212,7 +212,7 @@ class Kubelet:
             self._spawn(self._forget(worker))
 
     async def _forget(self, worker: PodWorker) -> None:
-        await worker.kill()
+        await worker.kill(self._pace.gone_grace)
         self._workers.pop(worker.pod.uid, None)
 
     def _active_pods(self) -> Iterator[Pod]:

@@ -44,6 +44,7 @@ class Pace:
         first_restart: before the second restart of a container that ended; then doubled.
         last_restart: at most.
         write_retry: before a status is written again that the API server did not take.
+        gone_grace: how long containers of a pod that vanished from the API have to end.
     """
 
     first_retry: float = 0.5
@@ -51,6 +52,7 @@ class Pace:
     first_restart: float = 1.0
     last_restart: float = 10.0
     write_retry: float = 0.5
+    gone_grace: float = 0.0
 
 
 class PodWorker:
@@ -132,12 +134,12 @@ class PodWorker:
         await self._persist(self._report_once)
         await self._persist(lambda: self._writer.remove(self._raw))
 
-    async def kill(self) -> None:
-        """End the pod at once: it is gone from the API server, or the kubelet is stopping."""
+    async def kill(self, grace: float = 0.0) -> None:
+        """End the pod: it is gone from the API server, or the kubelet is stopping."""
         self.terminating = True
         self.active = False
         await self._cease()
-        await self._stop_all(0)
+        await self._stop_all(grace)
         shutil.rmtree(self._folder, ignore_errors=True)
 
     async def remake_sandbox(self) -> None:
