@@ -10,6 +10,9 @@
 #define FIRST_COST_NS UINT64_C(20000000)
 #define LOST_NS UINT64_C(60000000000)     /* a measurement that will not come any more */
 #define OTHERS_NS UINT64_C(2000000000)    /* others seen so lately are still active */
+#define SLOW_NS UINT64_C(2000000)         /* an NVML that takes longer is asked the more seldom: */
+#define SLOW_TIMES 20                     /* not again before so many times as long has passed, */
+#define SLOWEST_NS UINT64_C(30000000000)  /* or this */
 #define PATIENCE_NS (2 * VGPU_DEBT_NS)
 
 static struct vgpu_pace_card *card_of(struct vgpu_pace *pace, int ordinal)
@@ -132,7 +135,7 @@ static void start_probe(struct vgpu_pace *pace, const struct vgpu_launch *l, con
 static int has_company(const struct vgpu_region_bucket *bucket, uint64_t now)
 {
     uint64_t seen = atomic_load_explicit((const _Atomic uint64_t *)&bucket->others_ns, memory_order_relaxed);
-    return seen == UINT64_MAX || (seen && seen <= now && now - seen < OTHERS_NS) || (seen > now && seen - now < OTHERS_NS);
+    return seen == UINT64_MAX || (seen && seen <= now && now - seen < OTHERS_NS) || (seen > now && seen - now <= SLOWEST_NS);
 }
 
 static void drop(struct vgpu_probe *probe)
@@ -233,26 +236,34 @@ static int is_limited(const struct vgpu_share *share)
     return share->percent && share->percent < 100;
 }
 
+/* Not under the lock: NVML may take seconds to answer. Then it is asked the more seldom. */
 static void compare(struct vgpu_pace *pace, struct vgpu_pace_card *card, int ordinal, uint32_t percent, uint64_t now,
                     uint64_t since_ns)
 {
     struct vgpu_measurement seen = {0};
     uint64_t since = atomic_load_explicit((_Atomic uint64_t *)&card->bucket->settled_us, memory_order_relaxed);
     int known = pace->measure && pace->measure(pace->who, ordinal, since, &seen);
-    vgpu_settle_asked(&card->settle, card->bucket, since_ns);
-    vgpu_settle_pay(&card->settle, card->bucket, now, percent, since_ns > 1000000000 ? VGPU_TICK_NS : since_ns);
-    if (!pace->measure || seen.others_known) {
-        if (!pace->measure) {
-            seen.others = seen.neighbours = 1; /* whoever cannot see neighbours must reckon with them */
-        }
+    uint64_t end = vgpu_world->now_ns(), pause = end - now > SLOW_NS ? (end - now) * SLOW_TIMES : 0;
+    pause = pause > SLOWEST_NS ? SLOWEST_NS : pause;
+    if (pause) {
+        vgpu_settle_pause(card->bucket, end + pause);
+    }
+    if (!pace->measure) {
+        seen.others = seen.neighbours = seen.others_known = 1; /* whoever cannot see neighbours must reckon with them */
+    }
+    if (seen.others_known) {
         card->crowded = seen.neighbours;
         if (seen.others) {
-            atomic_store_explicit((_Atomic uint64_t *)&card->bucket->others_ns, now, memory_order_relaxed);
+            atomic_store_explicit((_Atomic uint64_t *)&card->bucket->others_ns, end + pause, memory_order_relaxed);
         }
     }
+    vgpu_lock_take(&pace->lock);
+    vgpu_settle_asked(&card->settle, card->bucket, since_ns);
+    vgpu_settle_pay(&card->settle, card->bucket, end, percent, since_ns > 1000000000 ? VGPU_TICK_NS : since_ns);
     if (known) {
-        vgpu_settle(&card->settle, card->bucket, now, percent, &seen);
+        vgpu_settle(&card->settle, card->bucket, end, percent, &seen);
     }
+    vgpu_lock_drop(&pace->lock);
 }
 
 /* Book-keeping between two looks at the budget; whoever finds the lock held leaves it to who holds it. */
@@ -269,10 +280,13 @@ static void tend(struct vgpu_pace *pace, struct vgpu_pace_card *card, const stru
         atomic_store_explicit(&pace->harvested_ns, now, memory_order_relaxed);
         harvest(pace, l->cuda, now);
     }
-    if (vgpu_settle_due(card->bucket, now, &since_ns)) {
-        compare(pace, card, l->ordinal, percent, now, since_ns);
-    }
     vgpu_lock_drop(&pace->lock);
+    if (!atomic_exchange(&pace->comparing, 1)) {
+        if (vgpu_settle_due(card->bucket, now, &since_ns)) {
+            compare(pace, card, l->ordinal, percent, now, since_ns);
+        }
+        atomic_store(&pace->comparing, 0);
+    }
 }
 
 static void wait_until(struct vgpu_region_bucket *bucket, uint64_t now, uint64_t until)

@@ -65,6 +65,7 @@ struct vgpu_pace {
     struct vgpu_region_bucket own[VGPU_MAX_DEVICES]; /* for `bucket`, where there is no region */
     struct vgpu_lock lock; /* of probes and comparisons */
     _Atomic uint64_t probed_ns, harvested_ns;
+    _Atomic int comparing;
     struct vgpu_probe probes[VGPU_PROBES];
     struct vgpu_costs costs;
 };

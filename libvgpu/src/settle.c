@@ -3,6 +3,7 @@
 #include <stdatomic.h>
 
 #define NOTE_NS UINT64_C(4000000)
+#define LONGEST_NS UINT64_C(40000000000) /* between two comparisons */
 #define GAP_NS UINT64_C(3000000000)
 #define STEP_NS UINT64_C(10000000) /* samples are further apart than this */
 #define SURE 6                     /* gaps that must have been seen */
@@ -44,11 +45,17 @@ void vgpu_settle_lump(struct vgpu_settle *s, uint64_t raw_ns)
 int vgpu_settle_due(struct vgpu_region_bucket *bucket, uint64_t now_ns, uint64_t *since_ns)
 {
     uint64_t due = read_word(&bucket->tick_ns);
-    if (due > now_ns && due <= now_ns + 2 * VGPU_TICK_NS) {
+    if (due > now_ns && due <= now_ns + LONGEST_NS) {
         return 0;
     }
     *since_ns = due <= now_ns ? now_ns - due + VGPU_TICK_NS : UINT64_MAX;
     return atomic_compare_exchange_strong((word *)&bucket->tick_ns, &due, now_ns + VGPU_TICK_NS);
+}
+
+void vgpu_settle_pause(struct vgpu_region_bucket *bucket, uint64_t until_ns)
+{
+    write_word(&bucket->tick_ns, until_ns);
+    atomic_store_explicit((halfword *)&bucket->blind, 1, memory_order_relaxed);
 }
 
 /* Totals at a moment of the past, between two notes in proportion. 0 when the notes do not reach there. */

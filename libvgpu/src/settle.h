@@ -49,6 +49,9 @@ void vgpu_settle_lump(struct vgpu_settle *settle, uint64_t raw_ns);
 /* Is a comparison due, and is it ours to make? `since_ns`: how long ago the last one was. */
 int vgpu_settle_due(struct vgpu_region_bucket *bucket, uint64_t now_ns, uint64_t *since_ns);
 
+/* No comparison before then, by anybody; what NVML shows meanwhile is missed. */
+void vgpu_settle_pause(struct vgpu_region_bucket *bucket, uint64_t until_ns);
+
 /* NVML was asked `since_ns` after the last time: samples may have come and gone unseen. */
 void vgpu_settle_asked(const struct vgpu_settle *settle, struct vgpu_region_bucket *bucket, uint64_t since_ns);
 

@@ -7,7 +7,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "machine.h"
 #include "stage.h"
+#include "state.h"
 #include "t.h"
 #include "work.h"
 
@@ -226,6 +228,23 @@ TEST(a_container_sees_its_own_use_in_parts_of_its_slice)
     CHECK_EQ(nvmlDeviceGetUtilizationRates(device, &seen), NVML_SUCCESS);
     CHECK(used < 45);
     CHECK(seen.gpu > 50); /* of the card it would be 25 */
+}
+
+static void slow_nvml(struct state *s, void *argument)
+{
+    s->cards[0].slow_ms = *(uint32_t *)argument;
+}
+
+TEST(a_slow_nvml_is_asked_seldom_and_the_share_holds_without_it)
+{
+    uint32_t ms = 200, none = 0;
+    grant(50, VGPU_CORES_FORCE, 0);
+    state_change(machine_current(), slow_nvml, &ms);
+    share_of(plain, "busy_2ms", 500); /* it is found to be slow */
+    double got = share_of(plain, "busy_2ms", 1500);
+    state_change(machine_current(), slow_nvml, &none);
+    stage_region()->columns[0].bucket.tick_ns = 0;
+    CHECK_SHARE(got, 35, 65); /* asked each time, there would be no time left to launch */
 }
 
 TEST(a_forked_child_does_not_own_what_its_parent_has_in_hand)
