@@ -67,6 +67,8 @@ class Sightings:
         self._watch.kill()
         self._watch.wait()
         self._reader.join()
+        assert self._watch.stdout is not None
+        self._watch.stdout.close()
 
 
 def _together(node: RealNode, namespace: str, pods: list[Json]) -> list[float]:
