@@ -156,8 +156,8 @@ CUresult vgpu_context_begin(struct vgpu_new_context *it, const struct vgpu_cuda 
     struct vgpu_overhead *over = &p->overheads[ordinal];
     vgpu_lock_take(&over->lock);
     it->before = over->charged;
-    uint64_t cost = vgpu_limit(p, card->uuid, ordinal) ? known_cost(p, card) : 0;
-    if (!raise_to(p, cuda, ordinal, card, slot, over, over->charged + cost)) {
+    it->cost = vgpu_limit(p, card->uuid, ordinal) ? known_cost(p, card) : 0;
+    if (!raise_to(p, cuda, ordinal, card, slot, over, over->charged + it->cost)) {
         vgpu_lock_drop(&over->lock);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -166,12 +166,24 @@ CUresult vgpu_context_begin(struct vgpu_new_context *it, const struct vgpu_cuda 
     return CUDA_SUCCESS;
 }
 
+/* Starting NVML takes its time, which a program that just starts shall not wait for. */
+static void look_later(struct vgpu_process *p)
+{
+    uint64_t never = 0;
+    atomic_compare_exchange_strong(&p->overhead_ns, &never, vgpu_world->now_ns() + LOOK_EVERY_NS);
+    vgpu_overhead_grew(p);
+}
+
 CUresult vgpu_context_made(struct vgpu_new_context *it, const struct vgpu_cuda *cuda, CUresult result)
 {
     struct vgpu_process *p = it->process;
     uint64_t real = 0;
     if (!p || result != CUDA_SUCCESS) {
         return result;
+    }
+    if (it->cost) {
+        look_later(p);
+        return CUDA_SUCCESS;
     }
     const struct vgpu_card *card = &p->cards[it->ordinal];
     struct vgpu_region_slot *slot = vgpu_process_slot(p);

@@ -2,7 +2,7 @@
  *
  * Nobody says how much that will be, so it is learned: after a context was made, NVML's figure for this process minus
  * what the ledger knows of is what it cost, and from then on that much is reserved before any process of the container
- * makes another. What grows later (modules, stacks) is found by the same comparison, and charged though it may not
+ * makes another. Where a price is known nobody waits for NVML: a look follows later. What grows (modules, stacks) is found by the same comparison, and charged though it may not
  * fit: it is there, and keeps new memory away. Only a context that goes gives any of it back.
  *
  * NVML counts processes by their PIDs on the host. The agent writes ours into our slot; until it has, and where
@@ -17,6 +17,7 @@
 struct vgpu_new_context {
     struct vgpu_process *process; /* NULL: nothing is counted */
     int ordinal;
+    uint64_t cost;    /* known beforehand, and reserved; 0: not known */
     uint64_t before;  /* overhead charged by then */
     uint64_t charged; /* for this one, once it is made */
 };

@@ -227,11 +227,17 @@ void vgpu_pool_destroyed(struct vgpu_process *p, struct vgpu_pool *pool)
 /* Make the driver give back what it only keeps. */
 static void let_go(struct vgpu_process *p, const struct vgpu_cuda *cuda, struct vgpu_pool *pool)
 {
+    /* Another thread may be capturing in a mode that forbids all others such calls, and would have its capture broken. */
+    int mode = CU_STREAM_CAPTURE_MODE_RELAXED, is_relaxed = cuda->cuThreadExchangeStreamCaptureMode &&
+                                                            cuda->cuThreadExchangeStreamCaptureMode(&mode) == CUDA_SUCCESS;
     if (pool->of_graphs && cuda->cuDeviceGraphMemTrim) {
         atomic_fetch_add(&p->graph_trims, 1);
         cuda->cuDeviceGraphMemTrim(pool->ordinal);
     } else if (!pool->of_graphs && !pool->destroyed && cuda->cuMemPoolTrimTo) {
         cuda->cuMemPoolTrimTo(pool->handle, 0);
+    }
+    if (is_relaxed) {
+        cuda->cuThreadExchangeStreamCaptureMode(&mode);
     }
 }
 

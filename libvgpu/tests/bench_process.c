@@ -12,6 +12,8 @@
 #include "stage.h"
 
 #define LIMIT (UINT64_C(256) << 20)
+#define CONTEXT (UINT64_C(1) << 20)
+#define MOST (LIMIT - 2 * CONTEXT) /* beside two processes' contexts */
 enum { EXECS = 301, STARTS = 31, TOGETHER = 64, KILLS = 31, FILLERS = 8, FILL_SECONDS = 3 };
 
 static double now_ms(void)
@@ -114,15 +116,15 @@ static double one_kill(void)
     pid_t child = fork();
     if (child == 0) {
         open_card();
-        need(cuMemAlloc_v2(&address, LIMIT) == CUDA_SUCCESS && write(ready[1], "x", 1) == 1, "child has no memory");
+        need(cuMemAlloc_v2(&address, MOST) == CUDA_SUCCESS && write(ready[1], "x", 1) == 1, "child has no memory");
         pause();
     }
+    close(ready[1]);
     need(read(ready[0], &byte, 1) == 1, "child said nothing");
     close(ready[0]);
-    close(ready[1]);
     double start = now_ms();
     kill(child, SIGKILL);
-    while (cuMemAlloc_v2(&address, LIMIT) != CUDA_SUCCESS) {
+    while (cuMemAlloc_v2(&address, MOST) != CUDA_SUCCESS) {
         need(now_ms() - start < 10000, "a killed process's memory does not come back");
     }
     double took = now_ms() - start;
@@ -173,7 +175,7 @@ int main(int argc, char **argv)
     if (argc > 1 && !strcmp(argv[1], "start")) {
         return child_starts();
     }
-    stage_enter(argv, "fork_works=1");
+    stage_enter(argv, "fork_works=1\ncontext_mib=1");
     stage_grant(LIMIT);
     for (int i = 0; i < EXECS; i++) {
         without[i] = one_exec(0);
