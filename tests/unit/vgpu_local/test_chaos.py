@@ -20,6 +20,7 @@ from vgpu_api.v1alpha1 import ReservedFor, VGPUClaim, VGPUClaimStatus
 from vgpu_local.apiserver.storage import WriteEvent
 from vgpu_local.chaos.sightings import Sightings
 from vgpu_local.chaos.stories import STAYING
+from vgpu_local.chaos.succession import Succession
 from vgpu_local.chaos.supervisor import Supervisor
 from vgpu_local.chaos.witness import Witness
 from vgpu_local.chaos.workload import script
@@ -172,3 +173,31 @@ def test_a_pod_made_anew_is_seen_though_its_predecessor_is_told_gone_later() -> 
     assert sightings.phases() == {"p": "Pending"}
     sightings.saw(WriteEvent("DELETED", "pods", 4, a_pod("u2")))
     assert sightings.pod("p") is None
+
+
+def a_lease(holder: str) -> WriteEvent:
+    metadata = {"name": "vgpu-operator", "namespace": "vgpu-system"}
+    spec = {"holderIdentity": holder, "leaseDurationSeconds": 3}
+    raw = orjson.dumps({"metadata": metadata, "spec": spec})
+    return WriteEvent("MODIFIED", "leases.coordination.k8s.io", 1, raw)
+
+
+@pytest.mark.parametrize(
+    ("held_by", "waited_s", "early"),
+    [
+        (["a", "a", "b"], 4.0, False),
+        (["a", "a", "b"], 3.9, True),
+        (["a", "", "b"], 0.1, False),
+        (["a", "a", "a"], 0.1, False),
+    ],
+    ids=["in time", "before late writes have landed", "released", "renewed"],
+)
+def test_a_leader_that_came_too_early_is_found(
+    held_by: list[str], waited_s: float, early: bool
+) -> None:
+    now = 100.0
+    succession = Succession(clock=lambda: now)
+    for holder in held_by:
+        succession.saw(a_lease(holder))
+        now += waited_s
+    assert bool(succession.findings) == early

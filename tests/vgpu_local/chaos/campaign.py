@@ -20,6 +20,7 @@ from vgpu_local.chaos.remains import remains
 from vgpu_local.chaos.sightings import Sightings
 from vgpu_local.chaos.stage import Stage
 from vgpu_local.chaos.stories import STAYING
+from vgpu_local.chaos.succession import Succession
 from vgpu_local.chaos.supervisor import Supervisor
 from vgpu_local.chaos.verdict import Verdict
 from vgpu_local.chaos.witness import Witness
@@ -113,6 +114,8 @@ class _Campaign:
         cluster.server.subscribe(self._witness.saw)
         self._sightings = Sightings(NAMESPACE)
         cluster.server.subscribe(self._sightings.saw)
+        self._succession = Succession(told_within_s=told_within_s)
+        cluster.server.subscribe(self._succession.saw)
         self._stage = Stage(cluster.api, self._sightings, folder, pace=verdict.pace)
         self._supervisor = Supervisor([*cluster.operators, *cluster.agents.values()])
         self._injector = Injector(
@@ -165,6 +168,7 @@ class _Campaign:
         findings += [f"over capacity: {excess}" for excess in checker.excesses(history)]
         findings += checker.breaches(history)
         findings += self._witness.verdicts()
+        findings += self._succession.findings
         findings += self._supervisor.findings
         findings += self._stage.findings
         findings += self._injector.missed
