@@ -8,6 +8,7 @@
  *   vgpu-probe fill [--step SIZE] [--device N]     allocate until out of memory, to the exact byte
  *   vgpu-probe hold SIZE SECONDS [--device N]
  *   vgpu-probe sleep SECONDS
+ *   vgpu-probe work SECONDS [--device N]           launch kernels of 2 ms for so long: what part of the time they ran
  *   vgpu-probe free                                everything allocated so far
  *   vgpu-probe run 'COMMAND; COMMAND; ...'         several in one process, what they allocate stays
  *
@@ -43,7 +44,12 @@
     X(cuMemAllocManaged, 6000, (CUdeviceptr *, size_t, unsigned))             \
     X(cuMemAllocPitch, 3020, (CUdeviceptr *, size_t *, size_t, size_t, unsigned)) \
     X(cuMemAllocAsync, 11020, (CUdeviceptr *, size_t, CUstream))              \
-    X(cuMemFree, 3020, (CUdeviceptr))
+    X(cuMemFree, 3020, (CUdeviceptr))                                         \
+    X(cuCtxSynchronize, 2000, (void))                                         \
+    X(cuModuleLoadData, 2000, (CUmodule *, const void *))                     \
+    X(cuModuleGetFunction, 2000, (CUfunction *, CUmodule, const char *))      \
+    X(cuLaunchKernel, 4000, (CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, \
+                             void **, void **))
 
 static struct {
 #define MEMBER(name, version, parameters) CUresult(*name) parameters;
@@ -256,6 +262,40 @@ static void wait_seconds(double seconds)
     }
 }
 
+static double now_seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+/* The simulated driver's kernels take as long as their names say. */
+static int work(int device, double seconds)
+{
+    enum { BATCH = 4 };
+    CUmodule module;
+    CUfunction kernel;
+    unsigned long long launches = 0;
+    if (use_device(device)) {
+        return 1;
+    }
+    CUresult result = cu.cuModuleLoadData(&module, "simulated");
+    result = result == CUDA_SUCCESS ? cu.cuModuleGetFunction(&kernel, module, "busy_2ms") : result;
+    double start = now_seconds(), end = start;
+    while (result == CUDA_SUCCESS && end - start < seconds) {
+        for (int i = 0; i < BATCH && result == CUDA_SUCCESS; i++, launches++) {
+            result = cu.cuLaunchKernel(kernel, 1, 1, 1, 256, 1, 1, 0, NULL, NULL, NULL);
+        }
+        result = result == CUDA_SUCCESS ? cu.cuCtxSynchronize() : result;
+        end = now_seconds();
+    }
+    if (result != CUDA_SUCCESS) {
+        return fail("a launch", result);
+    }
+    printf("{\"launches\": %llu, \"share\": %.4f}\n", launches, (double)launches * 0.002 / (end - start));
+    return 0;
+}
+
 static int release_all(void)
 {
     CUresult worst = CUDA_SUCCESS;
@@ -319,6 +359,9 @@ static int command(int count, char **words)
         int failed = alloc(kind, device, bytes);
         wait_seconds(failed ? 0 : atof(arguments[1]));
         return failed;
+    }
+    if (!strcmp(words[0], "work") && plain == 1) {
+        return work(device, atof(arguments[0]));
     }
     if (!strcmp(words[0], "free") && plain == 0) {
         return release_all();
