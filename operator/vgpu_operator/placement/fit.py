@@ -134,8 +134,8 @@ def refusal(
 def _take(
     columns: Columns, fitting: Sequence[int], request: RequestAsk, preferences: Preferences
 ) -> tuple[int, ...]:
-    """The best of cards that all fit."""
-    keys = keys_of(preferences.policies, one_numa_node=preferences.numa == "Require")
+    """The best of cards that all fit; where NUMA nodes matter, they are all of one."""
+    keys = keys_of(preferences.policies, one_numa_node=False)
     weights = preferences.weights
     if "Topology" in preferences.policies and len(fitting) > request.count:
         ranked = preferred(

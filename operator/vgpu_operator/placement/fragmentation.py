@@ -46,13 +46,6 @@ def fragmentation(columns: Columns, node: int, *, cpu_milli: int = 0) -> float:
     return _at_level(columns, node, _level(columns, node, cpu_milli))
 
 
-def rise_with(columns: Columns, card: int, request: RequestAsk) -> float:
-    """How much F rises with one more request on a card that has room; it is left as it was."""
-    node = columns.node_of[card]
-    level = _level(columns, node, request.cpu_milli)
-    return _rise_at_level(columns, card, request, level) + _rise_by_cpu(columns, node, level)
-
-
 def rise_on(columns: Columns, card: int, request: RequestAsk) -> float:
     """How much F rises with one more request on a card; infinitely if it does not fit there."""
     node = columns.node_of[card]

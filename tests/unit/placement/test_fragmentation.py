@@ -79,6 +79,59 @@ def test_on_a_node_the_card_is_chosen_by_the_same_measure():
     assert place(columns, ask).grants[0].uuid == "torn"
 
 
+def whole_or_torn() -> Columns:
+    """On each node an idle card and one that is half used, on a the torn one first by name."""
+    cards = [
+        *(a_card("a-torn", node="a"), a_card("a-idle", node="a", index=1)),
+        *(a_card("b-idle", node="b"), a_card("b-torn", node="b", index=1)),
+    ]
+    return columns_with(
+        [(1.0, a_type(memory="16Gi"))], *cards, used={"a-torn": HALF, "b-torn": HALF}
+    )
+
+
+@pytest.mark.parametrize(
+    ("selector", "card"),
+    [
+        ({}, "a-torn"),
+        ({"uuids": ["a-idle", "b-torn"]}, "b-torn"),
+        ({"exclude_uuids": ["a-torn"]}, "b-torn"),
+        ({"exclude_uuids": ["b-torn"]}, "a-torn"),
+    ],
+)
+def test_only_cards_that_may_be_taken_count_for_a_nodes_rise(selector, card):
+    ask = an_ask(
+        a_request(memory="2Gi", selector=selector),
+        node="Fragmentation",
+        device=["Fragmentation"],
+    )
+    assert [grant.uuid for grant in place(whole_or_torn(), ask).grants] == [card]
+
+
+def test_all_cards_and_all_containers_of_a_claim_count_for_a_nodes_rise():
+    """On a the second would tear the idle card open; b has two that are torn already."""
+    columns = whole_or_torn()
+    columns.put_card(a_card("b-also", node="b", index=2))
+    columns.set_used(columns.number_of("b-also"), slots=1, cores=0, memory=8192)
+    both = {"node": "Fragmentation", "device": ["Fragmentation"]}
+    assert place(columns, an_ask(a_request(memory="2Gi", count=2), **both)).node == "b"
+    two = [a_request(name=name, memory="5Gi") for name in "xy"]
+    assert place(columns, an_ask(*two, **both)).node == "b"
+
+
+def test_init_containers_end_and_raise_nothing():
+    columns = columns_with(
+        [(1.0, a_type(memory="16Gi"))],
+        a_card("idle", node="a"),
+        a_card("torn", node="b"),
+        used={"torn": HALF},
+    )
+    placement = {"node": "Fragmentation", "device": ["Fragmentation"]}
+    assert place(columns, an_ask(a_request(memory="2Gi"), **placement)).node == "b"
+    init = a_request(memory="2Gi", phase="Init")
+    assert place(columns, an_ask(init, **placement)).node == "a"
+
+
 def test_a_card_is_a_fragment_where_the_cpu_for_what_usually_comes_is_gone():
     columns = columns_with([(1.0, a_type(memory="4Gi", cpu_milli=4000))], a_card("x"))
     assert fragmentation(columns, 0) == 0.0

@@ -6,8 +6,9 @@ import pytest
 
 from builders import a_card, a_request, an_ask, some_columns
 from vgpu_api.effective import Use
-from vgpu_api.reasons import Reason
-from vgpu_operator.placement import Grant, place
+from vgpu_api.reasons import Reason, Tally
+from vgpu_api.v1alpha1 import AllocatedDevice, Allocation
+from vgpu_operator.placement import Grant, in_words, place
 from vgpu_operator.placement.columns import NodeState
 
 
@@ -168,13 +169,76 @@ def test_numa_first_prefers_the_node_that_serves_within_one_numa_node():
 
 
 def test_an_allocation_is_the_plan_in_the_apis_words():
-    allocation = place(two_nodes(), an_ask(SMALL)).allocation(allocated_time="now")
-    assert allocation.node_name == "a"
-    assert allocation.devices[0].memory == "1Gi"
-    assert allocation.devices[0].name == "gpu-a"
-    assert allocation.allocated_time == "now"
+    columns = some_columns(a_card("GPU-a", node="a", index=3))
+    request = a_request(name="main", memory="1Gi", cores=30)
+    allocation = place(columns, an_ask(request)).allocation(allocated_time="now")
+    assert allocation == Allocation(
+        node_name="a",
+        devices=[
+            AllocatedDevice(
+                request="main", name="gpu-a", uuid="GPU-a", index=3, memory="1Gi", cores=30
+            )
+        ],
+        allocated_time="now",
+    )
+
+
+def test_refusals_are_put_into_words_node_by_node():
+    full = place(two_nodes(ON_B), an_ask(a_request(memory="16Gi", count=2)))
+    assert in_words(full.refusals) == {
+        "a": "1/1 NodeInsufficientDevice",
+        "b": "1/1 NodeInsufficientDevice",
+    }
+    mixed = place(two_nodes({"GPU-b": Use(0, 0, 10)}), an_ask(a_request(memory="32Gi")))
+    assert in_words(mixed.refusals) == {
+        "a": "1/1 CardInsufficientMemory",
+        "b": "1/1 CardTimeSlicingExhausted",
+    }
+
+
+@pytest.mark.parametrize(
+    ("candidates", "barred", "node"),
+    [
+        (None, (), "a"),
+        (None, ("a",), "b"),
+        (("b",), (), "b"),
+        (("a", "b"), ("a",), "b"),
+        (("a",), ("a",), None),
+        (None, ("a", "b"), None),
+    ],
+)
+@pytest.mark.parametrize("more", [0, 30])
+def test_nodes_that_the_caller_rules_out_get_nothing_and_keep_their_reason(
+    candidates, barred, node, more
+):
+    """Whether there are few candidates or many; the others have no room."""
+    full = [a_card(f"GPU-x{at}", node=f"x{at}", memory_mib=100) for at in range(more)]
+    columns = some_columns(a_card("GPU-b", node="b"), a_card("GPU-a", node="a"), *full)
+    if candidates is not None:
+        candidates = [*candidates, *(f"x{at}" for at in range(more))]
+    reason = Tally({Reason.NODE_TAINTED: 1}, 1)
+    plan = place(columns, an_ask(SMALL), candidates, barred=dict.fromkeys(barred, reason))
+    assert plan.node == node
+    if plan.refused:
+        assert {name for name, tally in plan.refusals.items() if tally == reason} == set(barred)
+
+
+def test_several_cards_are_the_best_ones_and_not_just_the_last():
+    used = {"x": Use(8000, 0, 1), "y": Use(12000, 0, 1)}
+    cards = [a_card(uuid, index=index) for index, uuid in enumerate("xyzw")]
+    plan = place(
+        some_columns(*cards, used=used),
+        an_ask(a_request(memory="1Gi", count=2), device=["BestFit"]),
+    )
+    assert [grant.uuid for grant in plan.grants] == ["y", "x"]
+
+
+def test_one_card_with_numa_preferred_leaves_the_emptier_numa_node_whole():
+    cards = [a_card(f"GPU-{at}", index=at, numa=numa) for at, numa in enumerate((0, 0, 1))]
+    plan = place(some_columns(*cards), an_ask(SMALL, numa="Prefer"))
+    assert [grant.uuid for grant in plan.grants] == ["GPU-2"]
 
 
 def test_a_refusal_allocates_nothing():
-    with pytest.raises(ValueError, match="refusal"):
+    with pytest.raises(ValueError, match=r"^a refusal allocates nothing$"):
         place(some_columns(), an_ask(SMALL)).allocation(allocated_time="now")

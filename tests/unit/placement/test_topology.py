@@ -40,6 +40,12 @@ def test_one_card_is_the_one_whose_links_are_missed_least():
     assert taken(a_node({(0, 1): 100, (1, 2): 100, (0, 2): 10, (2, 3): 10}, 4), 1) == {"g03"}
 
 
+def test_links_decide_against_the_order_in_which_cards_are_taken_otherwise():
+    """Without them the last cards would be taken first."""
+    assert taken(a_node({(0, 1): 150, (0, 2): 10, (1, 2): 20}, 3), 2) == {"g00", "g01"}
+    assert taken(a_node({(0, 1): 10, (1, 2): 100, (2, 3): 100, (1, 3): 100}, 4), 1) == {"g00"}
+
+
 def test_a_link_of_which_the_cards_disagree_counts_nothing():
     columns = a_node({(0, 1): 200, (1, 0): 100, (1, 2): 10}, 3)
     assert pair_score(columns, 0, 1) == 0

@@ -1,0 +1,69 @@
+"""Decisions under a quota: the best cards that the namespace may still take."""
+
+from __future__ import annotations
+
+import pytest
+
+from builders import a_card, a_request, an_ask, some_columns
+from vgpu_operator.placement import Budget, Columns, Plan, place
+
+
+def small_and_large() -> Columns:
+    """Two cards; the larger is preferred: a percentage of it means more."""
+    return some_columns(a_card("small", memory_mib=8_000), a_card("large", index=1))
+
+
+def uuids(plan: Plan) -> list[str]:
+    return [grant.uuid for grant in plan.grants]
+
+
+HALF = a_request(memory_percent=50)
+
+
+@pytest.mark.parametrize(
+    ("budget", "card"),
+    [
+        (Budget(), "large"),
+        (Budget(8_192), "large"),
+        (Budget(8_191), "small"),
+        (Budget(4_000), "small"),
+    ],
+)
+def test_a_smaller_card_serves_where_the_preferred_one_would_be_too_much(budget, card):
+    assert uuids(place(small_and_large(), an_ask(HALF), budget=budget)) == [card]
+
+
+def test_what_no_card_brings_within_the_quota_is_refused_with_that_reason():
+    plan = place(small_and_large(), an_ask(HALF), budget=Budget(3_999))
+    assert plan.text == "2/2 ResourceQuotaNotFit"
+
+
+@pytest.mark.parametrize(("cores", "refused"), [(100, False), (99, True)])
+def test_all_containers_of_a_pod_are_charged_together(cores, refused):
+    both = [a_request(name=name, memory="1Gi", cores=50) for name in "ab"]
+    plan = place(small_and_large(), an_ask(*both), budget=Budget(None, cores))
+    assert plan.refused == refused
+
+
+@pytest.mark.parametrize(("mib", "refused"), [(2_048, False), (2_047, True)])
+def test_each_card_of_a_request_is_charged(mib, refused):
+    plan = place(small_and_large(), an_ask(a_request(memory="1Gi", count=2)), budget=Budget(mib))
+    assert plan.refused == refused
+
+
+@pytest.mark.parametrize(("mib", "refused"), [(3_072, False), (3_071, True)])
+def test_init_containers_are_charged_beyond_what_the_others_hold_of_their_card(mib, refused):
+    requests = [
+        a_request(name="main", memory="1Gi"),
+        a_request(name="prepare", memory="3Gi", phase="Init"),
+    ]
+    plan = place(some_columns(a_card()), an_ask(*requests), budget=Budget(mib))
+    assert plan.refused == refused
+
+
+def test_a_node_that_is_better_but_too_dear_gives_way_to_another():
+    columns = some_columns(a_card("dear", node="a"), a_card("cheap", node="b", memory_mib=8_000))
+    assert place(columns, an_ask(HALF)).node == "a"
+    plan = place(columns, an_ask(HALF), budget=Budget(4_000))
+    assert plan.node == "b"
+    assert str(plan.refusals["a"]) == "1/1 ResourceQuotaNotFit"
