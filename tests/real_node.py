@@ -187,7 +187,8 @@ class RealNode:
         until(lambda: not self._leftovers(), f"the rest to go: {self._leftovers()}", limit_s=90)
 
     def _leftovers(self) -> list[str]:
-        listed = self.run("sh", "-c", "ls /var/lib/vgpu/slots /run/cdi").split()
+        # A node that never gave a slot away has neither folder.
+        listed = self.run("sh", "-c", "ls /var/lib/vgpu/slots /run/cdi 2>/dev/null; true").split()
         kept = [word for word in listed if not word.endswith(":")]
         devices = self.get("gpudevices")["items"]
         return kept + [d["metadata"]["name"] for d in devices if d["status"].get("claims")]
