@@ -8,6 +8,9 @@
 #define HARVEST_EVERY_NS UINT64_C(500000)
 #define FIRST_NS UINT64_C(250000000)      /* how long a second launch waits for the first measurement of its kind */
 #define FIRST_COST_NS UINT64_C(20000000)
+#define TURN_NS UINT64_C(3000000)          /* about what a process gets at a time on a shared card */
+#define PRIOR 0.65                        /* its part of what events say */
+#define BLIND_NS UINT64_C(2000000000)      /* until NVML has been heard */
 #define LOST_NS UINT64_C(60000000000)     /* a measurement that will not come any more */
 #define OTHERS_NS UINT64_C(2000000000)    /* others seen so lately are still active */
 #define SLOW_NS UINT64_C(2000000)         /* an NVML that takes longer is asked the more seldom: */
@@ -131,6 +134,11 @@ static void start_probe(struct vgpu_pace *pace, const struct vgpu_launch *l, con
     vgpu_lock_drop(&pace->lock);
 }
 
+static int is_limited(const struct vgpu_share *share)
+{
+    return share->percent && share->percent < 100;
+}
+
 /* Others have been active lately, or nobody can tell. */
 static int has_company(const struct vgpu_region_bucket *bucket, uint64_t now)
 {
@@ -145,12 +153,21 @@ static void drop(struct vgpu_probe *probe)
     atomic_fetch_sub(&probe->cost->pending, 1);
 }
 
-/* The first measurements of a kind may hold any number of others' turns: believe a part, and leave the rest to the
- * comparison with NVML. */
+/* Beside neighbours the first measurements of a kind may hold any number of their turns: believe a part, and leave the
+ * rest to the comparison with NVML. */
 static uint64_t believed(const struct vgpu_pace_card *card, const struct vgpu_cost *cost, uint64_t ns)
 {
     uint64_t part = ns / 8 > FIRST_COST_NS ? ns / 8 : FIRST_COST_NS;
     return card->crowded && cost && atomic_load_explicit(&cost->samples, memory_order_relaxed) < 3 && ns > part ? part : ns;
+}
+
+/* What to multiply an estimate with. Beside neighbours, and before NVML has been heard, what is longer than a turn is
+ * taken for others' in part: who is charged too little pays later, but time that was not used is lost. */
+static double factor_for(const struct vgpu_pace_card *card, uint64_t ns, uint64_t now)
+{
+    double factor = (double)vgpu_bucket_factor(card->bucket) / (double)VGPU_FACTOR_ONE;
+    uint64_t first = atomic_load_explicit(&card->first_ns, memory_order_relaxed);
+    return factor > PRIOR && card->crowded && now - first < BLIND_NS && ns > TURN_NS ? PRIOR : factor;
 }
 
 static void settle_probe(struct vgpu_pace *pace, struct vgpu_probe *probe, uint64_t ns, uint64_t now)
@@ -163,17 +180,16 @@ static void settle_probe(struct vgpu_pace *pace, struct vgpu_probe *probe, uint6
     }
     ns = believed(card, probe->cost, ns);
     if (probe->alone) {
-        uint64_t factor = vgpu_bucket_factor(card->bucket);
         int64_t raw = (int64_t)ns - (int64_t)probe->raw_ns;
-        int64_t charged = (int64_t)((double)raw * (double)factor / (double)VGPU_FACTOR_ONE);
+        int64_t charged = (int64_t)((double)raw * factor_for(card, ns, now));
         struct vgpu_share share = pace->share(pace->who, probe->ordinal);
         vgpu_bucket_count(card->bucket, raw, charged);
-        if (share.percent && share.percent < 100) {
+        if (is_limited(&share) && (share.always || has_company(card->bucket, now))) {
             vgpu_bucket_correct(card->bucket, now, share.percent, charged);
         }
     }
     if (ns > (uint64_t)VGPU_CHUNK_NS * 50) {
-        vgpu_settle_lump(&card->settle, (uint64_t)((double)ns * (double)vgpu_bucket_factor(card->bucket) / (double)VGPU_FACTOR_ONE));
+        vgpu_settle_lump(&card->settle, (uint64_t)((double)ns * factor_for(card, ns, now)));
     }
 }
 
@@ -230,11 +246,6 @@ void vgpu_pace_end(struct vgpu_pace *pace, const struct vgpu_launch *l, struct v
 }
 
 /* ------------------------------------------------------------------ the budget */
-
-static int is_limited(const struct vgpu_share *share)
-{
-    return share->percent && share->percent < 100;
-}
 
 /* Not under the lock: NVML may take seconds to answer. Then it is asked the more seldom. */
 static void compare(struct vgpu_pace *pace, struct vgpu_pace_card *card, int ordinal, uint32_t percent, uint64_t now,
@@ -350,6 +361,8 @@ void vgpu_pace_begin(struct vgpu_pace *pace, struct vgpu_hand *hand, const struc
         break;
     }
     what.sms = card->sms;
+    uint64_t never = 0;
+    atomic_compare_exchange_strong_explicit(&card->first_ns, &never, began | 1, memory_order_relaxed, memory_order_relaxed);
     struct vgpu_cost *cost = vgpu_cost_of(&pace->costs, &what);
     for (; is_limited(&share) && now - began < PATIENCE_NS; now = vgpu_world->now_ns(), share = pace->share(pace->who, l->ordinal)) {
         int learned, held = share.always || has_company(card->bucket, now);
@@ -361,7 +374,7 @@ void vgpu_pace_begin(struct vgpu_pace *pace, struct vgpu_hand *hand, const struc
             nap = nap < 8 * NAP_NS ? nap * 2 : nap;
             continue;
         }
-        double factor = (double)vgpu_bucket_factor(card->bucket) / (double)VGPU_FACTOR_ONE;
+        double factor = factor_for(card, raw, now);
         int64_t price = (int64_t)((double)raw * factor) + 1;
         if (learned && price <= hand->left_ns) {
             fill(hand, l, 0, price); /* known to the process, new to this hand */

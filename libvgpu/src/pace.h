@@ -50,6 +50,7 @@ struct vgpu_pace_card {
     uint32_t sms;
     struct vgpu_region_bucket *bucket;
     _Atomic uint64_t last; /* for `share` to remember */
+    _Atomic uint64_t first_ns; /* of the first launch that was held or charged */
     _Atomic int crowded; /* somebody else has a context there, or nobody can tell */
     struct vgpu_settle settle;
 };
