@@ -266,7 +266,7 @@ void vgpu_overhead_look(struct vgpu_process *p, const struct vgpu_cuda *cuda)
 {
     (void)cuda;
     /* Kernels are loaded when they are first launched, which nobody sees: now and then there is reason to look anyway. */
-    if (!atomic_load_explicit(&p->overhead_due, memory_order_relaxed) && vgpu_objects_now(&p->objects) % LOOK_ANYWAY) {
+    if (!atomic_load_explicit(&p->overhead_due, memory_order_relaxed) && vgpu_objects_now(&p->objects) % LOOK_ANYWAY != LOOK_ANYWAY - 1) {
         return;
     }
     uint64_t now = vgpu_world->now_ns(), next = atomic_load(&p->overhead_ns);
