@@ -82,6 +82,22 @@ def test_reasons_of_cards_and_of_nodes_are_counted_apart():
     assert plan.text == "1/2 CardCordoned, 1/2 CardInsufficientMemory, 1/2 NodeNotReady"
 
 
+def test_reasons_stand_in_the_order_of_their_text_wherever_they_come_from():
+    cards = [
+        *(a_card(f"a{at}", node="a", index=at, cordoned=at == 0) for at in range(3)),
+        *(a_card(f"b{at}", node=f"b{at}") for at in range(3)),
+    ]
+    states = {f"b{at}": NodeState(ready=False) for at in range(3)}
+    plan = place(some_columns(*cards, states=states), an_ask(a_request(memory="64Gi")))
+    assert plan.text == "1/3 CardCordoned, 2/3 CardInsufficientMemory, 3/4 NodeNotReady"
+    one_less = {name: state for name, state in states.items() if name == "b0"}
+    plan = place(
+        some_columns(*cards[:4], states=one_less),
+        an_ask(a_request(memory="64Gi")),
+    )
+    assert plan.text == "1/2 NodeNotReady, 1/3 CardCordoned, 2/3 CardInsufficientMemory"
+
+
 def test_app_containers_of_a_claim_add_up_on_a_card():
     requests = [a_request(name=name, memory="9Gi") for name in ("a", "b")]
     refused = place(some_columns(a_card()), an_ask(*requests))
