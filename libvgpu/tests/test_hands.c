@@ -1,0 +1,143 @@
+/* Threads of one process, each with a hand of its own, on one budget: real threads in real time, for the sanitizers too. */
+#include <pthread.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "pace.h"
+#include "t.h"
+
+enum { THREADS = 4 };
+
+static struct vgpu_pace pace;
+static struct vgpu_region_bucket bucket;
+static _Atomic uint64_t work_ns;
+static _Atomic uint32_t percent = 50;
+static char events[2];
+
+static uint64_t now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static void sleep_ns(uint64_t ns)
+{
+    struct timespec t = {.tv_sec = (time_t)(ns / 1000000000u), .tv_nsec = (long)(ns % 1000000000u)};
+    nanosleep(&t, NULL);
+}
+
+static const struct vgpu_world world = {.now_ns = now_ns, .sleep_ns = sleep_ns};
+const struct vgpu_world *vgpu_world = &world;
+
+static CUresult make_event(CUevent *out, unsigned flags)
+{
+    (void)flags;
+    *out = (CUevent)(void *)events;
+    return CUDA_SUCCESS;
+}
+
+static CUresult one(CUevent event)
+{
+    return event ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+static CUresult record(CUevent event, CUstream stream)
+{
+    (void)stream;
+    return one(event);
+}
+
+static CUresult elapsed(float *out, CUevent start, CUevent end)
+{
+    (void)end;
+    *out = 0.1f;
+    return one(start);
+}
+
+static CUresult current(CUcontext *out)
+{
+    *out = (CUcontext)(void *)events;
+    return CUDA_SUCCESS;
+}
+
+static const struct vgpu_cuda driver = {.cuEventCreate = make_event,
+                                        .cuEventDestroy_v2 = one,
+                                        .cuEventRecord = record,
+                                        .cuEventQuery = one,
+                                        .cuEventElapsedTime = elapsed,
+                                        .cuCtxGetCurrent = current};
+
+static struct vgpu_share share_of(void *who, int ordinal)
+{
+    (void)who, (void)ordinal;
+    return (struct vgpu_share){.percent = atomic_load(&percent), .always = 1};
+}
+
+static struct vgpu_region_bucket *bucket_of(void *who, int ordinal)
+{
+    (void)who, (void)ordinal;
+    return &bucket;
+}
+
+static uint32_t sms_of(void *who, int ordinal)
+{
+    (void)who, (void)ordinal;
+    return 100;
+}
+
+static int nothing_measured(void *who, int ordinal, uint64_t since_us, struct vgpu_measurement *out)
+{
+    (void)who, (void)ordinal, (void)since_us;
+    *out = (struct vgpu_measurement){.others_known = 1};
+    return 0;
+}
+
+static void *launches(void *argument)
+{
+    struct vgpu_hand hand = {0};
+    uint64_t function = 1 + (uintptr_t)argument % 2, end = now_ns() + 1000000000;
+    while (now_ns() < end) {
+        struct vgpu_launch l = {.cuda = &driver, .ordinal = 0, .page = 2, .process = 1, .function = function, .blocks = 800, .threads = 256};
+        struct vgpu_ticket ticket = {0};
+        if (hand.process != 1 || hand.page != 2 || !vgpu_pace_fast(&hand, 0, vgpu_cost_key(l.function, l.blocks, l.threads))) {
+            vgpu_pace_begin(&pace, &hand, &l, &ticket);
+        }
+        atomic_fetch_add(&work_ns, 100000);
+        vgpu_pace_end(&pace, &l, &ticket, CUDA_SUCCESS);
+    }
+    return NULL;
+}
+
+static double second_of_all(void)
+{
+    pthread_t threads[THREADS];
+    uint64_t start = now_ns();
+    atomic_store(&work_ns, 0);
+    for (uintptr_t i = 0; i < THREADS; i++) {
+        pthread_create(&threads[i], NULL, launches, (void *)i);
+    }
+    for (int i = 0; i < THREADS; i++) {
+        pthread_join(threads[i], NULL);
+    }
+    return 100.0 * (double)atomic_load(&work_ns) / (double)(now_ns() - start);
+}
+
+TEST(threads_that_launch_at_once_get_one_share_together)
+{
+    pace = (struct vgpu_pace){.share = share_of, .bucket = bucket_of, .sms = sms_of, .measure = nothing_measured};
+    second_of_all(); /* costs are learned, the burst of the start is spent */
+    double got = second_of_all();
+    CHECK(got > 20 && got < 70);
+    atomic_store(&percent, 0);
+    CHECK(second_of_all() > 100); /* nobody is held */
+    atomic_store(&percent, 10);
+    second_of_all();
+    got = second_of_all();
+    CHECK(got > 2 && got < 32);
+}
+
+int main(void)
+{
+    return t_run();
+}
