@@ -140,6 +140,8 @@ static void *live(void *argument)
     return NULL;
 }
 
+static pid_t test; /* the process that runs it */
+
 /* Handles that processes leave for each other to open. */
 enum { BOARD = 16, SHARERS = 5 };
 static struct notice {
@@ -198,11 +200,20 @@ static void share(unsigned seed)
     }
 }
 
+/* Also when it is dead already. */
+static void die_with_parent(void)
+{
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != test) {
+        _exit(2);
+    }
+}
+
 static pid_t spawn_sharer(unsigned seed)
 {
     pid_t child = fork();
     if (child == 0) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        die_with_parent();
         if (cuInit(0) != CUDA_SUCCESS) {
             _exit(2);
         }
@@ -216,7 +227,7 @@ static pid_t spawn(unsigned seed)
     pid_t child = fork();
     if (child == 0) {
         pthread_t thread;
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        die_with_parent();
         if (cuInit(0) != CUDA_SUCCESS) {
             _exit(2);
         }
@@ -253,6 +264,7 @@ static void storm(pid_t (*start)(unsigned seed), int count, uint64_t least)
 {
     pid_t children[PROCESSES];
     unsigned seed = 1, kills = 0;
+    test = getpid();
     double end = seconds() + SECONDS;
     stage_grant(LIMIT);
     stage_page()->devices[0].context_bytes = CONTEXT;
