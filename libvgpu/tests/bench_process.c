@@ -136,7 +136,11 @@ static double one_kill(void)
 static void fill(unsigned seed)
 {
     CUdeviceptr held[16] = {0};
-    open_card();
+    CUcontext context;
+    need(cuInit(0) == CUDA_SUCCESS, "no driver");
+    while (cuDevicePrimaryCtxRetain(&context, 0) == CUDA_ERROR_OUT_OF_MEMORY) {
+    } /* the others may hold all there is */
+    need(cuCtxSetCurrent(context) == CUDA_SUCCESS, "no context");
     for (;;) {
         CUdeviceptr *one = &held[rand_r(&seed) % 16];
         if (*one) {
