@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from builders import a_request, an_ask
+from builders import a_card, a_request, an_ask, some_columns
+from vgpu_api.reasons import Reason
 from vgpu_operator.ask import RequestAsk
 from vgpu_operator.placement import Budget
+from vgpu_operator.placement.checks import refusal_of_room
 from vgpu_operator.placement.quota import UNLIMITED, Charge
 
 
@@ -79,3 +81,12 @@ def test_each_amount_peaks_on_its_own():
     assert not charge.exceeds(0, asking(phase="Init", cores=50), 150)
     assert charge.exceeds(0, asking(phase="Init", cores=50), 151)
     assert charge.exceeds(0, asking(phase="Init", cores=51), 150)
+
+
+def test_a_card_on_which_init_containers_held_more_already_is_not_too_dear():
+    columns = some_columns(a_card("x"), a_card("y", index=1))
+    charge = Charge(Budget(3_072))
+    charge.add(0, asking(memory="3Gi", phase="Init"), 3_072)
+    main = asking(memory="1Gi")
+    assert refusal_of_room(columns, 0, main, (), charge) is None
+    assert refusal_of_room(columns, 1, main, (), charge) is Reason.RESOURCE_QUOTA_NOT_FIT

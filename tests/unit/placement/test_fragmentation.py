@@ -10,7 +10,7 @@ from vgpu_api.effective import Use
 from vgpu_operator.ask import RequestAsk
 from vgpu_operator.ledger import Ledger
 from vgpu_operator.placement import Card, Columns, place
-from vgpu_operator.placement.fragmentation import fragmentation, score_of_rise
+from vgpu_operator.placement.fragmentation import fragmentation, rise_on, score_of_rise
 from vgpu_operator.placement.mix import Mix
 
 HALF = Use(memory_mib=8192, slots=1)
@@ -44,6 +44,22 @@ def test_everything_idle_is_one_where_too_few_cards_are_left_for_a_request_for_s
     assert fragmentation(columns, 0) == 0.5 * 1500.0
 
 
+def test_what_a_request_for_several_cards_can_use_is_no_fragment_for_it():
+    two, one = (0.5, a_type(memory="16Gi", count=2)), (0.25, a_type(memory="64Gi"))
+    columns = columns_with([two, one], a_card("x"), a_card("y", index=1))
+    assert fragmentation(columns, 0) == 0.25 * 2000.0
+
+
+def test_a_request_that_tears_a_pair_apart_raises_f_by_all_that_the_pair_could_use():
+    two = (0.5, a_type(memory="16Gi", count=2))
+    columns = columns_with([two], a_card("x"), a_card("y", index=1))
+    small = a_type(memory="2Gi")
+    assert rise_on(columns, 0, small) == pytest.approx(0.5 * (875.0 + 1000.0))
+    assert fragmentation(columns, 0) == 0.0  # left as it was
+    columns.set_used(0, slots=1, cores=0, memory=2048)
+    assert rise_on(columns, 0, small) == pytest.approx(-0.5 * 125.0)
+
+
 def test_the_idle_share_is_that_of_the_scarcer_of_memory_and_compute():
     columns = columns_with(
         [(1.0, a_type(memory="16Gi"))], a_card("x"), used={"x": Use(1638, 75, 1)}
@@ -59,6 +75,7 @@ def test_a_card_that_is_out_of_use_is_no_fragment(facts):
 
 def test_a_rise_is_scored_in_the_published_whole_steps():
     assert [score_of_rise(rise) for rise in (-1000, -1e-9, 0, 1e-9, 1000)] == [73, 50, 50, 50, 26]
+    assert score_of_rise(0.4) == 49
 
 
 def test_a_small_request_goes_where_it_tears_no_card_open():

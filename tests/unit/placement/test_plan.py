@@ -249,10 +249,20 @@ def test_several_cards_are_the_best_ones_and_not_just_the_last():
     assert [grant.uuid for grant in plan.grants] == ["y", "x"]
 
 
-def test_one_card_with_numa_preferred_leaves_the_emptier_numa_node_whole():
-    cards = [a_card(f"GPU-{at}", index=at, numa=numa) for at, numa in enumerate((0, 0, 1))]
+@pytest.mark.parametrize(("numas", "card"), [((0, 0, 1), "GPU-2"), ((0, 1, 1), "GPU-0")])
+def test_one_card_with_numa_preferred_leaves_the_emptier_numa_node_whole(numas, card):
+    cards = [a_card(f"GPU-{at}", index=at, numa=numa) for at, numa in enumerate(numas)]
     plan = place(some_columns(*cards), an_ask(SMALL, numa="Prefer"))
-    assert [grant.uuid for grant in plan.grants] == ["GPU-2"]
+    assert [grant.uuid for grant in plan.grants] == [card]
+
+
+def test_what_one_request_learned_of_kinds_of_cards_is_not_taken_for_anothers():
+    cards = [a_card("old", model="tesla t4"), a_card("new", index=1, model="a100")]
+    columns = some_columns(*cards)
+    for _ in range(2):
+        for model, card in (("T4", "old"), ("A100", "new")):
+            ask = an_ask(a_request(memory="1Gi", selector={"models": [model]}))
+            assert [grant.uuid for grant in place(columns, ask).grants] == [card]
 
 
 def test_a_refusal_allocates_nothing():

@@ -26,3 +26,5 @@ def test_a_card_is_scored_with_the_request_and_by_the_weights():
 def test_a_total_of_zero_contributes_nothing():
     columns = some_columns(a_card(cores=0, slots=0, memory_mib=1024))
     assert node_score(columns, 0) == 0
+    request = an_ask(a_request(memory="512Mi", cores=30)).requests[0]
+    assert card_score(columns, 0, request, (1, 1, 1)) == 10 * 512 / 1024
