@@ -3,7 +3,7 @@
 set -euo pipefail
 
 declare -A package=(
-  [runc]=runc [busybox]=busybox-static [ip]=iproute2 [iptables]=iptables [nsenter]=util-linux [pgrep]=procps [openssl]=openssl
+  [runc]=runc [ip]=iproute2 [iptables]=iptables [nsenter]=util-linux [pgrep]=procps [openssl]=openssl
   [curl]=curl [gcc]=gcc [buildah]=buildah [mmdebstrap]=mmdebstrap [/usr/lib/cni/bridge]=containernetworking-plugins
 )
 missing=()
