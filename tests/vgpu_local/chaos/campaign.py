@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import random
 import shutil
+import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from math import ceil
 from pathlib import Path
 
@@ -138,24 +139,32 @@ class _Campaign:
             Unsettled: it does not.
         """
         self._supervisor.start()
-        with ThreadPoolExecutor(1) as pool:
-            playing = pool.submit(
-                self._cluster.run,
-                play(self._script, self._stage, more=self._encores),
-                limit=self._lasts_s + _MORE_S * self._verdict.pace + RUNS_WITHIN_S,
-            )
-            try:
-                self._injector.run(is_enough=lambda: not self._wanting())
-            finally:
-                self._injector.end()
-                self._stage.enough.set()
-            last = time.monotonic()
-            self._until(last + RUNS_WITHIN_S, self._stay_pending)
-            self._verdict.settled_s = time.monotonic() - last
-            self._played(playing)
+        playing = self._begin_to_play()
+        self._injector.run(is_enough=lambda: not self._wanting())
+        self._injector.end()
+        self._stage.enough.set()
+        last = time.monotonic()
+        self._until(last + RUNS_WITHIN_S, self._stay_pending)
+        self._verdict.settled_s = time.monotonic() - last
+        self._played(playing)
         self._leave_nothing()
         self._fill_every_card()
         self._leave_nothing()
+
+    def _begin_to_play(self) -> Future[None]:
+        """Play in a thread that nobody waits for when the campaign is broken off."""
+        played: Future[None] = Future()
+        work = play(self._script, self._stage, more=self._encores)
+        limit = self._lasts_s + _MORE_S * self._verdict.pace + RUNS_WITHIN_S
+
+        def run() -> None:
+            try:
+                played.set_result(self._cluster.run(work, limit=limit))
+            except BaseException as error:
+                played.set_exception(error)
+
+        threading.Thread(target=run, name="play", daemon=True).start()
+        return played
 
     def end(self) -> None:
         """Stop what was started here."""

@@ -280,5 +280,6 @@ class Injector:
 
     def _in(self, seconds: float, what: Callable[[], object]) -> None:
         timer = threading.Timer(seconds, what)
+        timer.daemon = True
         self._later.append(timer)
         timer.start()
