@@ -19,6 +19,9 @@ from typing import Any
 KIND = "vgpu.dev/slot"
 _VERSION = "0.6.0"
 _PREFIX = KIND.replace("/", "-") + "_"
+_SUFFIX = ".json"
+_UNFINISHED = ".new"
+"""The runtime reads what ends in .json."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,25 +66,39 @@ class SpecFolder:
             OSError: It cannot be written; there is no half-written file.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
-        path = self._path(allocation)
-        temporary = self._folder / f".{path.name}.new"
-        with open(temporary, "w") as file:
-            json.dump(_document(allocation, edits), file, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
-        os.rename(temporary, path)
+        temporary = self._unfinished(allocation)
+        try:
+            with open(temporary, "w") as file:
+                json.dump(_document(allocation, edits), file, indent=1)
+                file.flush()
+                os.fsync(file.fileno())
+            os.rename(temporary, self._path(allocation))
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
 
     def remove(self, allocation: str) -> None:
         """Close the door."""
         self._path(allocation).unlink(missing_ok=True)
+        self._unfinished(allocation).unlink(missing_ok=True)
 
     def allocations(self) -> frozenset[str]:
-        """The allocations that have a file, leftovers of an earlier agent included."""
-        files = self._folder.glob(f"{_PREFIX}*.json") if self._folder.is_dir() else ()
-        return frozenset(file.name[len(_PREFIX) : -len(".json")] for file in files)
+        """The allocations that have a file, leftovers of an earlier agent included.
+
+        Also those of which it was killed while it wrote the file.
+        """
+        if not self._folder.is_dir():
+            return frozenset()
+        done = {file.name for file in self._folder.glob(f"{_PREFIX}*{_SUFFIX}")}
+        begun = self._folder.glob(f".{_PREFIX}*{_SUFFIX}{_UNFINISHED}")
+        done |= {file.name[1 : -len(_UNFINISHED)] for file in begun}
+        return frozenset(name[len(_PREFIX) : -len(_SUFFIX)] for name in done)
 
     def _path(self, allocation: str) -> Path:
-        return self._folder / f"{_PREFIX}{allocation}.json"
+        return self._folder / f"{_PREFIX}{allocation}{_SUFFIX}"
+
+    def _unfinished(self, allocation: str) -> Path:
+        return self._folder / f".{_PREFIX}{allocation}{_SUFFIX}{_UNFINISHED}"
 
 
 def _document(allocation: str, edits: Edits) -> dict[str, Any]:

@@ -43,6 +43,37 @@ def test_the_temporary_file_lies_in_the_same_folder_and_is_no_spec(
     assert old.suffix not in (".json", ".yaml")
 
 
+def test_what_an_agent_was_killed_over_is_found_and_goes_with_the_allocation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException):
+        """As SIGKILL: nothing of the program runs any more."""
+
+    def die(*_: object) -> None:
+        raise Killed
+
+    specs = SpecFolder(tmp_path)
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        patched.setattr(cdi.os, "rename", die)
+        specs.write("slot-1-abc", EDITS)
+    assert len(list(tmp_path.iterdir())) == 1
+    assert specs.allocations() == {"slot-1-abc"}
+    specs.remove("slot-1-abc")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_spec_that_cannot_be_written_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(cdi.os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        SpecFolder(tmp_path).write("slot-1-abc", EDITS)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_removing_is_repeatable_and_leaves_other_peoples_specs(tmp_path: Path) -> None:
     folder = SpecFolder(tmp_path)
     (tmp_path / "nvidia.json").write_text("{}")

@@ -105,7 +105,7 @@ class Witness:
 
         Several answers where writes are noted late: any of those of that time.
         """
-        for told in self._told.values():
+        for told in list(self._told.values()):  # the recorder goes on noting
             before = [claim for at, claim in told if at <= record.at]
             during = [c for at, c in told if record.at < at <= record.at + self.told_within_s]
             for claim in (*before[-1:], *during):
