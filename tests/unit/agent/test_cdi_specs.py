@@ -53,8 +53,8 @@ def test_what_an_agent_was_killed_over_is_found_and_goes_with_the_allocation(
         raise Killed
 
     specs = SpecFolder(tmp_path)
-    with monkeypatch.context() as patched, pytest.raises(Killed):
-        patched.setattr(cdi.os, "rename", die)
+    monkeypatch.setattr(cdi.os, "rename", die)
+    with pytest.raises(Killed):
         specs.write("slot-1-abc", EDITS)
     assert len(list(tmp_path.iterdir())) == 1
     assert specs.allocations() == {"slot-1-abc"}
