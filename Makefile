@@ -115,10 +115,12 @@ lock: $(SETUP)  ## refresh requirements.lock from pyproject.toml
 	  --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-header \
 	  -o tests/mutation/requirements.lock tests/mutation/requirements.in
 
+# The same examples every time: what fails here fails for the change, not by chance. `make test` looks for others.
+ci: PYTEST_ARGS = --hypothesis-profile=ci
 ci: lint  ## what CI runs: lint, tests, sanitizers, then the real control plane
-	@$(MAKE) test
+	@$(MAKE) test PYTEST_ARGS="$(PYTEST_ARGS)"
 	@$(MAKE) -C libvgpu coverage asan ubsan tsan fuzz
-	@$(MAKE) test CLUSTER=real
+	@$(MAKE) test CLUSTER=real PYTEST_ARGS="$(PYTEST_ARGS)"
 
 clean:  ## remove what was built in the tree
 	@$(MAKE) -C libvgpu clean

@@ -55,9 +55,11 @@ def place(
     """
     space = _Space(frozenset(candidates) if candidates is not None else None, barred)
     plan = _place(columns, ask, space)
-    if budget.is_limited and (plan.refused or exceeds(columns, ask, plan, budget)):
-        plan = _scan(columns, ask, space, budget)
-    return plan
+    if not budget.is_limited:
+        return plan
+    if plan.refused or exceeds(columns, ask, plan, budget):
+        return _scan(columns, ask, space, budget)
+    return Plan(plan.node, plan.grants)  # what was tried in vain was tried without the quota
 
 
 @dataclass(frozen=True, slots=True)
