@@ -176,6 +176,7 @@ static CUresult try_allocate(struct vgpu_process *p, const struct vgpu_cuda *cud
         if (!is_covered(p, cuda, pool) || vgpu_objects_add(&p->objects, object)) {
             cuda->cuMemFree_v2(*out); /* waits for the stream, so the trim finds it unused */
             cuda->cuMemPoolTrimTo(pool->handle, 0);
+            *out = 0; /* or who looks at it and not at the error frees what another has by now */
             result = CUDA_ERROR_OUT_OF_MEMORY;
         } else {
             pool->live++;
