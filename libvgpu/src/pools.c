@@ -97,18 +97,20 @@ struct vgpu_pool *vgpu_pool_of_graphs(struct vgpu_process *p, int ordinal)
     return find_or_make(p, VGPU_KIND_GRAPHS, (uint64_t)ordinal, (struct vgpu_pool){.of_graphs = 1, .ordinal = ordinal});
 }
 
-/* Pools grow by whole chunks, whose size is learned: it divides whatever was ever reserved. */
-static void learn_chunk(struct vgpu_process *p, uint64_t reserved)
+/* Pools grow by whole chunks, whose size nobody tells. Where one grew by more than it was asked for, the chunk divides
+ * that growth. */
+static void learn_chunk(struct vgpu_process *p, const struct vgpu_pool *pool, uint64_t reserved)
 {
-    uint64_t a = atomic_load_explicit(&p->pool_chunk, memory_order_relaxed), b = reserved;
-    while (b) {
+    uint64_t a = atomic_load_explicit(&p->pool_chunk, memory_order_relaxed);
+    if (reserved <= pool->before || reserved - pool->before <= pool->asked) {
+        return;
+    }
+    for (uint64_t b = reserved - pool->before; b;) {
         uint64_t rest = a % b;
         a = b;
         b = rest;
     }
-    if (a) {
-        atomic_store_explicit(&p->pool_chunk, a, memory_order_relaxed);
-    }
+    atomic_store_explicit(&p->pool_chunk, a, memory_order_relaxed);
 }
 
 static uint64_t in_chunks(uint64_t bytes, uint64_t chunk)
@@ -116,22 +118,24 @@ static uint64_t in_chunks(uint64_t bytes, uint64_t chunk)
     return (bytes + chunk - 1) / chunk * chunk;
 }
 
-/* Under the pool's lock: charge what an allocation will make it grow by. Nothing when it has room. Where
- * whole chunks do not fit, the bare amount: their size is only learned, and what the driver takes beyond it is found, and
- * given back, afterwards. Not for graphs: what has been launched cannot be taken back. */
+/* Under the pool's lock: charge what an allocation will make it grow by. Nothing when it has room. The bare amount is
+ * tried only while no chunk was ever seen: what the driver then takes beyond it is found, and given back, afterwards.
+ * Not for graphs: what has been launched cannot be taken back. */
 static int charge_growth(struct vgpu_process *p, const struct vgpu_cuda *cuda, struct vgpu_pool *pool, uint64_t bytes)
 {
     uint64_t used = 0, least = vgpu_charge_rounded(bytes);
-    uint64_t chunk = atomic_load_explicit(&p->pool_chunk, memory_order_relaxed);
+    uint64_t seen = atomic_load_explicit(&p->pool_chunk, memory_order_relaxed);
     if (least > UINT64_MAX / 4 || pool->charged > UINT64_MAX / 4) {
         return 0;
     }
+    pool->before = pool->charged;
+    pool->asked = least;
     if (ask(cuda, pool, USED_CURRENT, &used) && used <= pool->charged && pool->charged - used >= least) {
         return 1;
     }
-    chunk = chunk && chunk < CHUNK ? chunk : CHUNK; /* what was seen so far is a multiple of it */
-    return raise_to(p, cuda, pool, pool->charged + in_chunks(least, chunk)) ||
-           (!pool->of_graphs && raise_to(p, cuda, pool, pool->charged + least));
+    return raise_to(p, cuda, pool, pool->charged + in_chunks(least, seen ? seen : CHUNK)) ||
+           (seen > CHUNK && raise_to(p, cuda, pool, pool->charged + in_chunks(least, CHUNK))) ||
+           (!seen && !pool->of_graphs && raise_to(p, cuda, pool, pool->charged + least));
 }
 
 /* Under the pool's lock, after a successful allocation: is what the driver reserved within the limit? */
@@ -141,7 +145,7 @@ static int is_covered(struct vgpu_process *p, const struct vgpu_cuda *cuda, stru
     if (!ask(cuda, pool, RESERVED_CURRENT, &reserved)) {
         return 1; /* then what was asked for is all that is known */
     }
-    learn_chunk(p, reserved);
+    learn_chunk(p, pool, reserved);
     lower_to(p, pool, reserved);
     return reserved <= pool->charged || raise_to(p, cuda, pool, reserved);
 }

@@ -17,6 +17,8 @@ struct vgpu_pool {
     int of_graphs;        /* the memory that graphs of the device allocate: has no handle, is never destroyed */
     int destroyed;        /* no more questions; charged until the last allocation is freed */
     uint64_t charged;
+    uint64_t before;      /* what was charged when it was last asked for memory, */
+    uint64_t asked;       /* and for how much */
     uint64_t live;        /* allocations that are not freed yet */
 };
 

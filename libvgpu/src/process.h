@@ -45,7 +45,7 @@ struct vgpu_process {
     struct vgpu_region_slot *_Atomic slot; /* NULL until the first charge */
     _Atomic uint64_t reaped_ns;
     struct vgpu_pool *_Atomic pools; /* every pool ever seen (pools.h) */
-    _Atomic uint64_t pool_chunk;     /* learned; 0: not yet */
+    _Atomic uint64_t pool_chunk;     /* what pools were seen to grow by; 0: nothing beyond what was asked for */
     _Atomic uint32_t pools_in_use;   /* 0: no pool is charged for anything */
     _Atomic uint32_t graphs_known;   /* 1: some graph was seen that takes memory (graphs.h) */
     _Atomic uint64_t graph_trims;    /* how often memory of graphs was made to be given back */

@@ -150,6 +150,21 @@ TEST(a_chunk_that_does_not_fit_is_taken_back)
     check_both(0);
 }
 
+TEST(a_chunk_once_seen_is_not_tried_where_it_does_not_fit)
+{
+    CUdeviceptr out = 0, most = 0;
+    start(LIMIT + MIB);
+    CHECK_EQ(cuMemAllocAsync(&out, 1, NULL), CUDA_SUCCESS);
+    CHECK_EQ(cuMemAllocAsync(&most, LIMIT - CHUNK, NULL), CUDA_SUCCESS);
+    stage_card_reset_peak();
+    CHECK_EQ(cuMemAllocFromPoolAsync(&out, MIB, pool_that_keeps(0), NULL), CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK(stage_card_peak() <= LIMIT);
+    CHECK_EQ(cuMemFree_v2(most), CUDA_SUCCESS);
+    CHECK_EQ(cuMemFree_v2(out), CUDA_SUCCESS);
+    CHECK_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
+    check_both(0);
+}
+
 TEST(a_destroyed_pool_is_charged_until_its_last_allocation_is_freed)
 {
     CUdeviceptr one = 0, two = 0;
