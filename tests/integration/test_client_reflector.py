@@ -92,7 +92,8 @@ async def test_a_reflector_follows_what_happens(api: Api, namespace: str) -> Non
     await api.create(VGPU_CLAIMS, a_claim(namespace, "before"))
     reflector = Reflector(api, VGPU_CLAIMS, view, decode=raw, scope=Scope(namespace=namespace))
     running = asyncio.ensure_future(reflector.run())
-    await asyncio.wait_for(reflector.synced.wait(), 10)
+    async with asyncio.timeout(10):
+        await reflector.synced.wait()
     assert list(view.objects) == ["before"]
     claim = await api.create(VGPU_CLAIMS, a_claim(namespace, "after"))
     await view.until(lambda objects: "after" in objects)
@@ -101,7 +102,8 @@ async def test_a_reflector_follows_what_happens(api: Api, namespace: str) -> Non
     await view.until(lambda seen: seen["after"]["spec"].get("ttlSecondsAfterUnused") == 9)
     await api.delete(VGPU_CLAIMS, "before", namespace=namespace)
     await view.until(lambda objects: "before" not in objects)
-    await asyncio.wait_for(reflector.relist(), 10)
+    async with asyncio.timeout(10):
+        await reflector.relist()
     assert list(view.objects) == ["after"]
     running.cancel()
     await asyncio.wait({running})
@@ -182,13 +184,15 @@ async def test_a_lease_goes_from_one_to_the_next_when_released(api: Api, namespa
         Elector(api, namespace=namespace, name="operator", identity=name, terms=SHORT)
         for name in ("first", "second")
     )
-    await asyncio.wait_for(first.acquire(), 5)
+    async with asyncio.timeout(5):
+        await first.acquire()
     waiting = asyncio.ensure_future(second.acquire())
     await asyncio.sleep(0.5)
     assert first.is_leading()
     assert not waiting.done()
     await first.release()
-    await asyncio.wait_for(waiting, 5)
+    async with asyncio.timeout(5):
+        await waiting
     assert second.is_leading()
     assert not first.is_leading()
     lease = await api.get(LEASES, "operator", namespace=namespace)
@@ -198,9 +202,11 @@ async def test_a_lease_goes_from_one_to_the_next_when_released(api: Api, namespa
 
 async def test_a_holder_whose_lease_was_taken_is_told(api: Api, namespace: str) -> None:
     elector = Elector(api, namespace=namespace, name="operator", identity="first", terms=SHORT)
-    await asyncio.wait_for(elector.acquire(), 5)
+    async with asyncio.timeout(5):
+        await elector.acquire()
     taken = {"spec": {"holderIdentity": "thief"}}
     await api.merge_patch(LEASES, "operator", taken, namespace=namespace)
     with pytest.raises(LeaseLost, match="held by thief"):
-        await asyncio.wait_for(elector.hold(), 5)
+        async with asyncio.timeout(5):
+            await elector.hold()
     assert not elector.is_leading()

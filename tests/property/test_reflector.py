@@ -226,7 +226,8 @@ async def watched_through(script: list[tuple[Any, ...]]) -> tuple[ModelApi, View
         api.write("modify", LAST)  # some faults wait for the next event
         await asyncio.sleep(0)
     if relists:
-        await asyncio.wait_for(asyncio.gather(*relists), 5)
+        async with asyncio.timeout(5):
+            await asyncio.gather(*relists)
     api.write("modify", LAST, readable=False)
     for _ in range(300):
         if view.objects.get(LAST, "").endswith("unreadable") or running.done():

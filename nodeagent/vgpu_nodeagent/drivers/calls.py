@@ -47,7 +47,8 @@ class CallThread:
         self._jobs.put((function, future, loop))
         limit_s = self._deadline_s if deadline_s is None else deadline_s
         try:
-            return await asyncio.wait_for(asyncio.shield(future), limit_s)
+            async with asyncio.timeout(limit_s):
+                return await asyncio.shield(future)
         except TimeoutError as error:
             self._hanging = True
             future.add_done_callback(self._came_back)

@@ -97,6 +97,22 @@ async def test_a_call_that_hangs_is_given_up_and_later_ones_fail_at_once() -> No
     thread.close()
 
 
+@pytest.mark.parametrize("turns", range(6))
+async def test_who_is_cancelled_while_the_answer_comes_in_is_cancelled(turns: int) -> None:
+    name = f"answers before the loop looks, {turns}"
+    thread, may_answer = CallThread(name, deadline_s=5), threading.Event()
+    waiting = asyncio.ensure_future(thread.call(may_answer.wait))
+    await asyncio.sleep(0)
+    may_answer.set()
+    thread.close()
+    next(known for known in threading.enumerate() if known.name == name).join(5)
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    was_asked = waiting.cancel()
+    await asyncio.wait([waiting])
+    assert waiting.cancelled() == was_asked
+
+
 async def test_what_a_call_raises_reaches_its_caller() -> None:
     thread = CallThread("NVML", deadline_s=5)
 

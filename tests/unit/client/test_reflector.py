@@ -118,7 +118,8 @@ class Run:
         at_its_end = asyncio.ensure_future(self.script.at_its_end.wait())
         await asyncio.wait({running, at_its_end}, return_when=asyncio.FIRST_COMPLETED)
         if then is not None:
-            await asyncio.wait_for(then(), 5)
+            async with asyncio.timeout(5):
+                await then()
         at_its_end.cancel()
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -263,7 +264,8 @@ async def test_it_counts_as_synced_once_the_first_list_has_been_told() -> None:
     assert not run.reflector.synced.is_set()
     watcher = asyncio.ensure_future(watch_for_it())
     await run.to_the_end()
-    await asyncio.wait_for(watcher, 5)
+    async with asyncio.timeout(5):
+        await watcher
     assert told_when_synced == [["added a at 1"]]
 
 
@@ -304,7 +306,8 @@ async def test_a_long_list_lets_others_have_their_turn() -> None:
 
     other = asyncio.ensure_future(renew_the_lease())
     await run.to_the_end()
-    await asyncio.wait_for(other, 5)
+    async with asyncio.timeout(5):
+        await other
     assert len({told for told in progress if 0 < told < 1000}) >= 3
 
 
@@ -317,4 +320,5 @@ async def test_a_sink_that_raises_ends_it() -> None:
 
     run.told.added = refuse  # type: ignore[method-assign]
     with pytest.raises(RuntimeError, match="the sink is broken"):
-        await asyncio.wait_for(run.reflector.run(), 5)
+        async with asyncio.timeout(5):
+            await run.reflector.run()

@@ -52,7 +52,8 @@ def fuzzed(chance: random.Random, name: str) -> Story:
                 break
             # A pod of a claim that is not there; a name whose former bearer still goes.
             with contextlib.suppress(Refused, TimeoutError):
-                await asyncio.wait_for(_awaited(act(stage)), _PATIENCE_S)
+                async with asyncio.timeout(_PATIENCE_S):
+                    await act(stage)
             await asyncio.sleep(wait)
         for pod in pods:
             await stage.delete(PODS, pod)
@@ -60,10 +61,6 @@ def fuzzed(chance: random.Random, name: str) -> Story:
             await stage.delete(VGPU_CLAIMS, name)
 
     return story
-
-
-async def _awaited(work: Awaitable[object]) -> None:
-    await work
 
 
 def _wanted(chance: random.Random, name: str) -> dict[str, Any]:
