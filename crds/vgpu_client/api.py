@@ -3,59 +3,27 @@
 Typed models of every core kind cost more than everything else a controller does (decoding 5,000
 pods: 4 s instead of 0.4 s), so objects stay dictionaries here and whoever needs a model reads
 the few fields it wants. Writes are sent exactly once, carry a time limit for the server, and
-fail with an error that says whether they were done (`errors.py`). Reads are repeated.
+fail with an error that says whether they were done (`errors.py`). Reads are repeated (`reads.py`).
 """
 
 from __future__ import annotations
 
-import asyncio
-import random
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Mapping,
-    MutableSequence,
-    Sequence,
-)
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Any
-
-import aiohttp
-import orjson
 
 from vgpu_api.resources import PODS, Resource
 from vgpu_client.connection import login
-from vgpu_client.errors import (
-    Gone,
-    ServerError,
-    StreamBroken,
-    TooManyRequests,
-    Unreachable,
-    error_from_status,
-)
-from vgpu_client.transport import Object, Sockets, Transport
+from vgpu_client.reads import Listing, Reads, selectors
+from vgpu_client.session import open_session
+from vgpu_client.transport import Object, Transport
 
 WRITE_TIMEOUT_S = 15.0
-READ_TIMEOUT_S = 60.0
 PAGE_SIZE = 500
-_READ_ATTEMPTS = 5
-_LIST_ATTEMPTS = 3
-_CONNECTIONS = 256
 
 JSON_PATCH = "application/json-patch+json"
 MERGE_PATCH = "application/merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
-
-
-@dataclass(frozen=True, slots=True)
-class Listing:
-    """A consistent list: its objects, and the resourceVersion to watch from."""
-
-    items: Sequence[Object]
-    resource_version: str
 
 
 class Api:
@@ -63,20 +31,11 @@ class Api:
 
     Args:
         transport: Sends the requests.
-        sleep: Waits between attempts of a read; swapped in tests.
-        jitter: Spreads those waits, 0 to 1.
     """
 
-    def __init__(
-        self,
-        transport: Transport,
-        *,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        jitter: Callable[[], float] = random.random,
-    ) -> None:
+    def __init__(self, transport: Transport) -> None:
         self._transport = transport
-        self._sleep = sleep
-        self._jitter = jitter
+        self._reads = Reads(transport)
 
     @classmethod
     @asynccontextmanager
@@ -89,16 +48,8 @@ class Api:
             LoginError: No usable credentials.
         """
         connection = await login(kubeconfig, context)
-        sockets = Sockets()
-        connector = aiohttp.TCPConnector(limit=_CONNECTIONS, socket_factory=sockets)
-        headers = {"User-Agent": "vgpu"}  # the field manager of writes that name none
-        try:
-            async with aiohttp.ClientSession(
-                connector=connector, headers=headers, read_bufsize=2**20
-            ) as session:
-                yield cls(Transport(session, connection))
-        finally:
-            await sockets.closed()
+        async with open_session() as session:
+            yield cls(Transport(session, connection))
 
     def within(self, budget_s: Callable[[], float]) -> Api:
         """The same client for one whose right to write may end.
@@ -107,11 +58,11 @@ class Api:
             budget_s: Within how many seconds from now a write must have landed. One that cannot
                 is not sent (`Unreachable`); others are given the server as its time limit.
         """
-        return Api(self._transport.within(budget_s), sleep=self._sleep, jitter=self._jitter)
+        return Api(self._transport.within(budget_s))
 
     async def get(self, resource: Resource, name: str, *, namespace: str | None = None) -> Object:
         """Read one object, as new as any (a quorum read)."""
-        return await self._read(resource.path(namespace=namespace, name=name), {})
+        return await self._reads.document(resource.path(namespace=namespace, name=name), {})
 
     async def list(
         self,
@@ -127,17 +78,14 @@ class Api:
         Each item carries `apiVersion` and `kind`, which the server leaves out of lists.
         A list whose continuation expired is begun again.
         """
-        path = resource.path(namespace=namespace)
-        params = {**_selectors(label_selector, field_selector), "limit": str(page_size)}
-        for _ in range(_LIST_ATTEMPTS):
-            try:
-                return await self._pages(resource, path, params)
-            except Gone:
-                continue
-        del params["limit"]  # too slow for pages: all at once cannot expire
-        return await self._pages(resource, path, params)
+        return await self._reads.listing(
+            resource,
+            resource.path(namespace=namespace),
+            selectors(label=label_selector, field=field_selector),
+            page_size=page_size,
+        )
 
-    async def watch(
+    def watch(
         self,
         resource: Resource,
         *,
@@ -160,20 +108,14 @@ class Api:
             Unreachable, ApiError: It could not be opened.
         """
         params = {
-            **_selectors(label_selector, field_selector),
+            **selectors(label=label_selector, field=field_selector),
             "watch": "true",
             "allowWatchBookmarks": "true",
             "resourceVersion": resource_version,
             "timeoutSeconds": str(int(timeout_s)),
         }
         path = resource.path(namespace=namespace)
-        async with self._transport.stream(path, params, inactivity_s=inactivity_s) as lines:
-            async for line in lines:
-                event = _event(line)
-                if event["type"] == "ERROR":
-                    status = event["object"]
-                    raise error_from_status(int(status.get("code", 500)), status)
-                yield event
+        return self._reads.events(path, params, inactivity_s=inactivity_s)
 
     async def create(
         self,
@@ -205,10 +147,7 @@ class Api:
         timeout_s: float = WRITE_TIMEOUT_S,
     ) -> Object:
         """Replace an object; refused with `Conflict` when its resourceVersion is not the newest."""
-        metadata = obj["metadata"]
-        path = resource.path(
-            namespace=metadata.get("namespace"), name=metadata["name"], subresource=subresource
-        )
+        path = _path_to(resource, obj, subresource)
         return await self._transport.write(
             "PUT", path, _manager(field_manager), obj, timeout_s=timeout_s
         )
@@ -270,15 +209,11 @@ class Api:
         Raises:
             Conflict: Another manager owns a field with another value, and `force` is not set.
         """
-        metadata = obj["metadata"]
-        obj = {"apiVersion": resource.api_version, "kind": resource.kind, **obj}
         return await self._transport.write(
             "PATCH",
-            resource.path(
-                namespace=metadata.get("namespace"), name=metadata["name"], subresource=subresource
-            ),
+            _path_to(resource, obj, subresource),
             {"fieldManager": field_manager, "force": "true" if force else "false"},
-            obj,
+            {"apiVersion": resource.api_version, "kind": resource.kind, **obj},
             content_type=APPLY_PATCH,
             timeout_s=timeout_s,
         )
@@ -351,44 +286,13 @@ class Api:
         }
         await self.create(PODS, binding, subresource="binding", timeout_s=timeout_s)
 
-    async def _read(self, path: str, params: Mapping[str, str]) -> Object:
-        for attempt in range(1, _READ_ATTEMPTS):
-            try:
-                return await self._transport.read(path, params, timeout_s=READ_TIMEOUT_S)
-            except TooManyRequests as error:
-                wait_s = error.retry_after
-            except (Unreachable, ServerError):
-                wait_s = 0.1 * 2**attempt
-            await self._sleep(wait_s * (0.5 + self._jitter()))
-        return await self._transport.read(path, params, timeout_s=READ_TIMEOUT_S)
-
-    async def _pages(self, resource: Resource, path: str, params: Mapping[str, str]) -> Listing:
-        items: MutableSequence[Object] = []
-        page = await self._read(path, params)
-        while True:
-            items.extend(page.get("items") or ())
-            metadata = page["metadata"]
-            if not metadata.get("continue"):
-                break
-            page = await self._read(path, {**params, "continue": metadata["continue"]})
-        for item in items:
-            item.setdefault("apiVersion", resource.api_version)
-            item.setdefault("kind", resource.kind)
-        return Listing(items, metadata["resourceVersion"])
-
-
-def _event(line: bytes) -> Object:
-    try:
-        event: Object = orjson.loads(line)
-    except orjson.JSONDecodeError as error:
-        raise StreamBroken(f"an event is not JSON: {error}") from error
-    return event
-
-
-def _selectors(label_selector: str | None, field_selector: str | None) -> Mapping[str, str]:
-    given = {"labelSelector": label_selector, "fieldSelector": field_selector}
-    return {key: value for key, value in given.items() if value}
-
 
 def _manager(field_manager: str | None) -> Mapping[str, str]:
     return {"fieldManager": field_manager} if field_manager else {}
+
+
+def _path_to(resource: Resource, obj: Object, subresource: str | None) -> str:
+    metadata = obj["metadata"]
+    return resource.path(
+        namespace=metadata.get("namespace"), name=metadata["name"], subresource=subresource
+    )

@@ -9,9 +9,7 @@ outcome is then the second one's, which is why the writes that must be exact are
 from __future__ import annotations
 
 import asyncio
-import socket
 import ssl
-import weakref
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, TypeAlias
@@ -33,32 +31,6 @@ _GRACE_S = 2.0
 _CONNECT_S = 10.0
 # A write that has less time than this is not begun.
 _SHORTEST_S = 0.25
-
-
-class Sockets:
-    """Makes the session's sockets, and knows which of them are open.
-
-    A TLS connection that is hung up says its goodbyes in the background. A loop that ends before
-    that is done leaves the socket to the garbage collector, so whoever closes a session waits.
-    """
-
-    def __init__(self) -> None:
-        self._made: weakref.WeakSet[socket.socket] = weakref.WeakSet()
-
-    def __call__(self, address: aiohttp.AddrInfoType) -> socket.socket:
-        """Make a socket for an address, as the connector asks for one."""
-        family, kind, protocol, _, _ = address
-        made = socket.socket(family, kind, protocol)
-        self._made.add(made)
-        return made
-
-    async def closed(self, *, within_s: float = 1.0) -> None:
-        """Return when none is open any more, or after `within_s` seconds."""
-        deadline = asyncio.get_running_loop().time() + within_s
-        while any(made.fileno() >= 0 for made in self._made):
-            if asyncio.get_running_loop().time() > deadline:
-                return
-            await asyncio.sleep(0.002)
 
 
 class Transport:

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vgpu_api.resources import VGPU_CLAIMS
-from vgpu_client.api import Listing
 from vgpu_client.errors import ApiError, Gone, ServerError, StreamBroken, Unreachable
+from vgpu_client.reads import Listing
 from vgpu_client.reflector import Identity, Reflector
 
 NAMES = "abc"

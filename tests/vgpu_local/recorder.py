@@ -14,8 +14,9 @@ from contextlib import aclosing
 import orjson
 
 from vgpu_api.resources import Resource
-from vgpu_client.api import Api, Listing
+from vgpu_client.api import Api
 from vgpu_client.errors import Gone, NotFound, StreamBroken, TooManyRequests, Unreachable
+from vgpu_client.reads import Listing
 from vgpu_client.transport import Object
 from vgpu_local.apiserver.storage import WriteEvent
 from vgpu_local.readiness import plural

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from vgpu_api.resources import VGPU_CLAIMS
-from vgpu_client.api import Listing
 from vgpu_client.errors import Gone, ServerError
+from vgpu_client.reads import Listing
 from vgpu_client.reflector import Identity, Pace, Reflector, Scope
 
 PACE = Pace(watch_s=100.0, inactivity_s=7.0, first_retry_s=1.0, last_retry_s=6.0)

@@ -1,0 +1,122 @@
+"""What is read of the API server: one object, whole lists, and streams of events.
+
+Kept from the verbs (`api.py`) because reads are what may be repeated: nothing is done twice by
+asking twice. So they bear a server that is busy, gone for a moment, or too slow for the pages of
+its own list; writes bear nothing of the kind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator, Mapping, MutableSequence, Sequence
+from dataclasses import dataclass
+
+import orjson
+
+from vgpu_api.resources import Resource
+from vgpu_client.errors import (
+    Gone,
+    ServerError,
+    StreamBroken,
+    TooManyRequests,
+    Unreachable,
+    error_from_status,
+)
+from vgpu_client.transport import Object, Params, Transport
+
+_TIMEOUT_S = 60.0
+_ATTEMPTS = 5
+_LIST_ATTEMPTS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A consistent list: its objects, and the resourceVersion to watch from."""
+
+    items: Sequence[Object]
+    resource_version: str
+
+
+class Reads:
+    """Reads over a transport, repeated where that may help.
+
+    Args:
+        transport: Sends the requests.
+    """
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    async def document(self, path: str, params: Params) -> Object:
+        """GET a document, again and again while the server is away or busy.
+
+        Raises:
+            Unreachable: No answer, the last time either.
+            ApiError: The server's no.
+        """
+        for attempt in range(1, _ATTEMPTS):
+            try:
+                return await self._transport.read(path, params, timeout_s=_TIMEOUT_S)
+            except TooManyRequests as error:
+                wait_s = error.retry_after
+            except (Unreachable, ServerError):
+                wait_s = 0.1 * 2**attempt
+            await asyncio.sleep(wait_s * (0.5 + random.random()))
+        return await self._transport.read(path, params, timeout_s=_TIMEOUT_S)
+
+    async def listing(
+        self, resource: Resource, path: str, params: Params, *, page_size: int
+    ) -> Listing:
+        """All objects under a path, page by page; begun again if the continuation expired."""
+        for _ in range(_LIST_ATTEMPTS):
+            try:
+                return await self._pages(resource, path, {**params, "limit": str(page_size)})
+            except Gone:
+                continue
+        return await self._pages(resource, path, params)  # all at once cannot expire
+
+    async def events(
+        self, path: str, params: Params, *, inactivity_s: float
+    ) -> AsyncGenerator[Object, None]:
+        """The events of a stream; one that tells of an error is raised as that error.
+
+        Raises:
+            StreamBroken: Broken, or silent for `inactivity_s`.
+            Unreachable, ApiError: It could not be opened.
+        """
+        async with self._transport.stream(path, params, inactivity_s=inactivity_s) as lines:
+            async for line in lines:
+                event = _event(line)
+                if event["type"] == "ERROR":
+                    status = event["object"]
+                    raise error_from_status(int(status.get("code", 500)), status)
+                yield event
+
+    async def _pages(self, resource: Resource, path: str, params: Params) -> Listing:
+        items: MutableSequence[Object] = []
+        page = await self.document(path, params)
+        while True:
+            items.extend(page.get("items") or ())
+            metadata = page["metadata"]
+            if not metadata.get("continue"):
+                break
+            page = await self.document(path, {**params, "continue": metadata["continue"]})
+        for item in items:
+            item.setdefault("apiVersion", resource.api_version)
+            item.setdefault("kind", resource.kind)
+        return Listing(items, metadata["resourceVersion"])
+
+
+def selectors(*, label: str | None, field: str | None) -> Mapping[str, str]:
+    """The query that narrows a list or a watch; None narrows nothing."""
+    given = {"labelSelector": label, "fieldSelector": field}
+    return {key: value for key, value in given.items() if value}
+
+
+def _event(line: bytes) -> Object:
+    try:
+        event: Object = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        raise StreamBroken(f"an event is not JSON: {error}") from error
+    return event

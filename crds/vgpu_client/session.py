@@ -1,0 +1,58 @@
+"""The HTTP session under a client: where its sockets come from, and how it ends with none open.
+
+Kept from the exchanges (`transport.py`): they use connections, here connections come and go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import weakref
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import aiohttp
+
+_CONNECTIONS = 256
+_READ_BUFFER = 2**20
+
+
+class _Sockets:
+    """Makes the session's sockets, and knows which of them are open.
+
+    A TLS connection that is hung up says its goodbyes in the background. A loop that ends before
+    that is done leaves the socket to the garbage collector, so whoever closes a session waits.
+    """
+
+    def __init__(self) -> None:
+        self._made: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+
+    def __call__(self, address: aiohttp.AddrInfoType) -> socket.socket:
+        """Make a socket for an address, as the connector asks for one."""
+        family, kind, protocol, _, _ = address
+        made = socket.socket(family, kind, protocol)
+        self._made.add(made)
+        return made
+
+    async def closed(self, *, within_s: float = 1.0) -> None:
+        """Return when none is open any more, or after `within_s` seconds."""
+        deadline = asyncio.get_running_loop().time() + within_s
+        while any(made.fileno() >= 0 for made in self._made):
+            if asyncio.get_running_loop().time() > deadline:
+                return
+            await asyncio.sleep(0.002)
+
+
+@asynccontextmanager
+async def open_session() -> AsyncIterator[aiohttp.ClientSession]:
+    """A session for as long as the block lasts; after it no socket is open."""
+    sockets = _Sockets()
+    connector = aiohttp.TCPConnector(limit=_CONNECTIONS, socket_factory=sockets)
+    headers = {"User-Agent": "vgpu"}  # the field manager of writes that name none
+    try:
+        async with aiohttp.ClientSession(
+            connector=connector, headers=headers, read_bufsize=_READ_BUFFER
+        ) as session:
+            yield session
+    finally:
+        await sockets.closed()
