@@ -17,8 +17,9 @@ from vgpu_api.core.pod import Pod
 from vgpu_api.v1alpha1 import ReservedFor, VGPUClaim, VGPUClaimStatus
 from vgpu_nodeagent.deviceplugin.checkpoint import Checkpoint
 from vgpu_nodeagent.deviceplugin.kubelet_checkpoint import KubeletEntry
+from vgpu_nodeagent.deviceplugin.node import Node
 from vgpu_nodeagent.deviceplugin.pod_resources import ContainerSlots, PodListing, PodResources
-from vgpu_nodeagent.deviceplugin.prestart import Node, PreStart
+from vgpu_nodeagent.deviceplugin.prestart import PreStart
 from vgpu_nodeagent.deviceplugin.releases import Releases
 from vgpu_nodeagent.deviceplugin.waiting import WaitingPods
 from vgpu_nodeagent.enforcement import cdi

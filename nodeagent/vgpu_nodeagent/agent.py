@@ -20,13 +20,14 @@ from vgpu_client.errors import ClientError, NotFound
 from vgpu_nodeagent.config import AgentConfig
 from vgpu_nodeagent.deviceplugin.checkpoint import Checkpoint
 from vgpu_nodeagent.deviceplugin.kubelet_checkpoint import read_kubelet_checkpoint
+from vgpu_nodeagent.deviceplugin.node import Node
 from vgpu_nodeagent.deviceplugin.pod_resources import PodResources
-from vgpu_nodeagent.deviceplugin.prestart import Node, PreStart
+from vgpu_nodeagent.deviceplugin.prestart import PreStart
 from vgpu_nodeagent.deviceplugin.rebuild import rebuild
 from vgpu_nodeagent.deviceplugin.registration import Registration
 from vgpu_nodeagent.deviceplugin.releases import Releases
 from vgpu_nodeagent.deviceplugin.server import DevicePlugin, PluginServer
-from vgpu_nodeagent.deviceplugin.slots import offer
+from vgpu_nodeagent.deviceplugin.slot_offer import offer
 from vgpu_nodeagent.deviceplugin.waiting import WaitingPods
 from vgpu_nodeagent.drivers.base import Driver
 from vgpu_nodeagent.enforcement.allocations import Allocations

@@ -13,21 +13,12 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from vgpu_api import conditions, names
-from vgpu_api.effective import Use
-from vgpu_api.quantity import format_mib
+from vgpu_api import names
 from vgpu_api.resources import GPU_DEVICES, NODES
-from vgpu_api.v1alpha1 import (
-    Amount,
-    Condition,
-    DeviceUsage,
-    GPUDevice,
-    GPUDeviceStatus,
-    Link,
-    MigStatus,
-)
+from vgpu_api.v1alpha1 import Condition, GPUDevice
 from vgpu_client.api import Api
 from vgpu_client.errors import AlreadyExists, ClientError, Conflict, NotFound
+from vgpu_nodeagent.device_status import absent, change, present, said_by, said_of
 from vgpu_nodeagent.drivers.base import Card
 from vgpu_nodeagent.hami_register import Entry, HamiRegister
 from vgpu_nodeagent.health import Health
@@ -37,8 +28,6 @@ from vgpu_nodeagent.usage import CoarseUsage
 
 logger = logging.getLogger(__name__)
 
-_OWN_TYPES = (conditions.READY, conditions.HEALTHY)
-_OPERATORS = ("allocated", "claims")
 _FIRST_RETRY_S = 0.5
 _LAST_RETRY_S = 30.0
 _ROUND_S = 60.0
@@ -120,13 +109,13 @@ class Publisher:
         for uuid, card in self._inventory.cards.items():
             device = self._own(uuid) or await self._create(card)
             if device is not None:
-                await self._write(device, self._status(card, terms[uuid]), self._conditions(uuid))
+                await self._write(device, self._said(card, terms[uuid]), self._conditions(uuid))
                 healthy = self._inventory.is_present(uuid) and self._health.ailment(uuid) is None
                 entries.append(Entry(card, terms[uuid], device.spec.mode, healthy))
         for device in list(self._view.devices.objects.values()):
             if device.status.uuid and device.status.uuid not in self._inventory.cards:
-                lost = _own_part(device.status.to_wire())
-                await self._write(device, lost, self._absent())
+                conditions = absent(self._inventory.driver_error)
+                await self._write(device, said_by(device), conditions)
         if self._register is not None and (entries or self._inventory.driver_error is None):
             await self._register.write(entries)
 
@@ -205,20 +194,12 @@ class Publisher:
         return True
 
     async def _write(
-        self, device: GPUDevice, status: dict[str, Any], wanted: list[Condition]
+        self, device: GPUDevice, said: dict[str, Any], wanted: list[Condition]
     ) -> None:
         """Apply a status if it says anything that the object does not."""
-        current = _own_part(device.status.to_wire())
-        before = [c for c in device.status.conditions if c.type in _OWN_TYPES]
-        moment = self._stamp()
-        after = _timed(before, wanted, moment)
-        if _untimed(status) == _untimed(current) and after == before:
+        body = change(device, said, wanted, moment=self._stamp())
+        if body is None:
             return
-        body = {
-            **status,
-            "observedTime": moment,
-            "conditions": [condition.to_wire() for condition in after],
-        }
         try:
             await self._api.apply(
                 GPU_DEVICES,
@@ -233,84 +214,14 @@ class Publisher:
         except (NotFound, Conflict) as error:
             logger.info("device %s was deleted or made anew: %s", device.metadata.name, error)
 
-    def _status(self, card: Card, terms: Terms) -> dict[str, Any]:
+    def _said(self, card: Card, terms: Terms) -> dict[str, Any]:
         usage = self._usage.shown(card.uuid)
-        status = GPUDeviceStatus(
-            vendor=self._inventory.vendor,
-            index=card.index,
-            uuid=card.uuid,
-            model=card.model,
-            architecture=card.architecture,
-            compute_capability=card.compute_capability,
-            driver_version=card.driver_version,
-            runtime_version=card.runtime_version,
-            pci_bus_id=card.pci_bus_id,
-            numa_node=card.numa_node,
-            links=[Link(peer=x.peer, type=x.type, score=x.score) for x in card.links],
-            capacity=_amount(terms.capacity),
-            allocatable=_amount(terms.allocatable),
-            mig=MigStatus(enabled=card.mig_enabled),
-            usage=None
-            if usage is None
-            else DeviceUsage(memory=format_mib(usage.memory_mib), cores=usage.cores),
-            conditions=[],
-        )
-        return _own_part(status.to_wire())
+        return said_of(card, terms, vendor=self._inventory.vendor, usage=usage)
 
     def _conditions(self, uuid: str) -> list[Condition]:
-        ailment = self._health.ailment(uuid)
         if not self._inventory.is_present(uuid):
-            return self._absent()
-        if ailment is not None:
-            return [
-                _condition(conditions.READY, "False", ailment.reason, ailment.message),
-                _condition(conditions.HEALTHY, "False", ailment.reason, ailment.message),
-            ]
-        return [
-            _condition(conditions.READY, "True", "Present", "the driver shows the card"),
-            _condition(conditions.HEALTHY, "True", "NoErrors", "no fatal error was reported"),
-        ]
-
-    def _absent(self) -> list[Condition]:
-        reason, message = "CardGone", "the driver no longer shows the card"
-        if self._inventory.driver_error is not None:
-            reason, message = "DriverUnavailable", self._inventory.driver_error
-        return [
-            _condition(conditions.READY, "False", reason, message),
-            _condition(conditions.HEALTHY, "Unknown", reason, message),
-        ]
+            return absent(self._inventory.driver_error)
+        return present(self._health.ailment(uuid))
 
     def _stamp(self) -> str:
         return self._now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def _amount(use: Use) -> Amount:
-    return Amount(memory=format_mib(use.memory_mib), cores=use.cores, slots=use.slots)
-
-
-def _own_part(status: dict[str, Any]) -> dict[str, Any]:
-    """The agent's fields of a status on the wire, but the conditions; empty ones left out."""
-    return {
-        key: value
-        for key, value in status.items()
-        if key not in (*_OPERATORS, "conditions") and value not in ("", [], None)
-    }
-
-
-def _untimed(status: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in status.items() if key != "observedTime"}
-
-
-def _condition(type_: str, status: str, reason: str, message: str) -> Condition:
-    return Condition.model_validate(
-        {"type": type_, "status": status, "reason": reason, "message": message}
-    )
-
-
-def _timed(before: list[Condition], wanted: list[Condition], moment: str) -> list[Condition]:
-    """The conditions with the time of their last change of status."""
-    after = before
-    for condition in wanted:
-        timed = condition.model_copy(update={"last_transition_time": moment})
-        after = conditions.with_condition(after, timed)
-    return after

@@ -11,7 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from vgpu_api.effective import Use
 from vgpu_nodeagent.deviceplugin import slots
 from vgpu_nodeagent.deviceplugin.checkpoint import decode, encode
-from vgpu_nodeagent.deviceplugin.slots import Binding, Holding, Lease, SlotState, offer
+from vgpu_nodeagent.deviceplugin.slot_offer import offer
+from vgpu_nodeagent.deviceplugin.slots import Binding, Holding, Lease, SlotState
 from vgpu_nodeagent.errors import Refused
 
 CARDS = {"GPU-0": Use(100, 100, 3), "GPU-1": Use(60, 100, 3)}

@@ -17,7 +17,7 @@ from vgpu_api.core.pod import Pod
 from vgpu_api.effective import effective_use
 from vgpu_api.v1alpha1 import Allocation, VGPUClaim
 from vgpu_nodeagent.deviceplugin import slots
-from vgpu_nodeagent.deviceplugin.prestart import Node
+from vgpu_nodeagent.deviceplugin.node import Node
 from vgpu_nodeagent.deviceplugin.slots import Holding
 from vgpu_nodeagent.errors import PageDamaged
 from vgpu_nodeagent.reports import Reports

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from vgpu_nodeagent.deviceplugin.prestart import Node
+from vgpu_nodeagent.deviceplugin.node import Node
 from vgpu_nodeagent.deviceplugin.slots import Holding
 from vgpu_nodeagent.reports import Reports
 

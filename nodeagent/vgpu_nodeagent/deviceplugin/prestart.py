@@ -13,25 +13,22 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
 from vgpu_api import init_part
 from vgpu_api.effective import effective_use
 from vgpu_api.v1alpha1 import Allocation, VGPUClaim
 from vgpu_nodeagent.deviceplugin import slots
-from vgpu_nodeagent.deviceplugin.checkpoint import Checkpoint
 from vgpu_nodeagent.deviceplugin.identity import Consumer, identify
 from vgpu_nodeagent.deviceplugin.init_starts import InitStarts
 from vgpu_nodeagent.deviceplugin.kubelet_checkpoint import read_kubelet_checkpoint
-from vgpu_nodeagent.deviceplugin.pod_resources import PodResources
+from vgpu_nodeagent.deviceplugin.node import Node
+from vgpu_nodeagent.deviceplugin.reserved_claim import claim_reserved_for
 from vgpu_nodeagent.deviceplugin.slots import Holding
 from vgpu_nodeagent.deviceplugin.waiting import WaitingPods
-from vgpu_nodeagent.enforcement.allocations import Allocations
 from vgpu_nodeagent.enforcement.cdi import Mount
 from vgpu_nodeagent.enforcement.grants import ContainerGrant, container_grant
 from vgpu_nodeagent.errors import KubeletUnavailable, PageDamaged, Refused, Why
-from vgpu_nodeagent.inventory import Inventory
-from vgpu_nodeagent.node_view import NodeView, Place
+from vgpu_nodeagent.node_view import Place
 from vgpu_nodeagent.reports import Reports
 
 logger = logging.getLogger(__name__)
@@ -53,20 +50,6 @@ _MAY_PASS = frozenset(
     }
 )
 """Refusals that end by themselves when a watch catches up or a release is done."""
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """What PreStart works on: the node's name, our resource, and everybody's records."""
-
-    name: str
-    resource: str
-    view: NodeView
-    inventory: Inventory
-    checkpoint: Checkpoint
-    allocations: Allocations
-    pod_resources: PodResources
-    kubelet_checkpoint: Path
 
 
 @dataclass(slots=True)
@@ -188,42 +171,10 @@ class PreStart:
         found.consumer = identify(
             ids, entries=entries, listing=listing, pods=node.view.pods.objects
         )
-        found.claim, allocation = self._claim_of(found.consumer)
+        found.claim, allocation = claim_reserved_for(
+            found.consumer.pod, node.view.claims.objects.values(), node=node.name
+        )
         self._grant(found.consumer, found.claim, allocation, still_wanted)
-
-    def _claim_of(self, consumer: Consumer) -> tuple[VGPUClaim, Allocation]:
-        """The one claim on this node that is reserved for exactly this pod."""
-        pod = consumer.pod.metadata
-        named = [
-            (claim, claim.status.reserved_for.pod_uid)
-            for claim in self._node.view.claims.objects.values()
-            if claim.metadata.namespace == pod.namespace
-            and claim.status.reserved_for is not None
-            and claim.status.reserved_for.pod_name == pod.name
-        ]
-        # A pod made anew under the same name is another consumer: only the UID counts.
-        mine = [claim for claim, pod_uid in named if pod_uid == pod.uid]
-        if named and not mine:
-            claim, pod_uid = named[0]
-            raise Refused(
-                Why.WRONG_POD,
-                f"claim {claim.metadata.name} is reserved for another pod named {pod.name} "
-                f"(UID {pod_uid}), not for this one (UID {pod.uid})",
-            )
-        if not mine:
-            raise Refused(
-                Why.NO_CLAIM,
-                f"no claim on this node is reserved for pod {pod.namespace}/{pod.name}",
-            )
-        if len(mine) > 1:
-            names = ", ".join(sorted(claim.metadata.name for claim in mine))
-            raise Refused(Why.RECORDS_DISAGREE, f"several claims are reserved for the pod: {names}")
-        allocation = mine[0].status.allocation
-        if allocation is None or allocation.node_name != self._node.name:
-            raise Refused(
-                Why.NO_CLAIM, f"claim {mine[0].metadata.name} is not allocated on this node"
-            )
-        return mine[0], allocation
 
     def _grant(
         self,
@@ -309,8 +260,5 @@ def _place(consumer: Consumer) -> Place:
 
 
 def _summary(claim: VGPUClaim) -> str:
-    return (
-        f"limits are in place: {claim.status.summary}"
-        if claim.status.summary
-        else ("limits are in place")
-    )
+    summary = claim.status.summary
+    return f"limits are in place: {summary}" if summary else "limits are in place"

@@ -24,8 +24,8 @@ from vgpu_nodeagent.deviceplugin import slots
 from vgpu_nodeagent.deviceplugin.init_ends import InitEnds
 from vgpu_nodeagent.deviceplugin.kubelet_checkpoint import KubeletEntry, read_kubelet_checkpoint
 from vgpu_nodeagent.deviceplugin.leftovers import Leftovers
+from vgpu_nodeagent.deviceplugin.node import Node
 from vgpu_nodeagent.deviceplugin.pod_resources import PodListing
-from vgpu_nodeagent.deviceplugin.prestart import Node
 from vgpu_nodeagent.deviceplugin.slots import Holding
 from vgpu_nodeagent.errors import KubeletUnavailable
 from vgpu_nodeagent.reports import Reports

@@ -8,7 +8,8 @@ import pytest
 
 from vgpu_api.effective import Use
 from vgpu_nodeagent.deviceplugin import slots
-from vgpu_nodeagent.deviceplugin.slots import Binding, Holding, Lease, SlotState, offer
+from vgpu_nodeagent.deviceplugin.slot_offer import offer
+from vgpu_nodeagent.deviceplugin.slots import Binding, Holding, Lease, SlotState
 from vgpu_nodeagent.errors import Refused, Why
 
 SMALL = Use(10, 10, 1)

@@ -1,0 +1,137 @@
+"""What a GPUDevice says of its card: the agent's part of the status, as values.
+
+Apart from the publisher, which makes the objects and writes them: here is only what they should
+say, and whether that differs from what they say already.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vgpu_api import conditions
+from vgpu_api.effective import Use
+from vgpu_api.quantity import format_mib
+from vgpu_api.v1alpha1 import (
+    Amount,
+    Condition,
+    DeviceUsage,
+    GPUDevice,
+    GPUDeviceStatus,
+    Link,
+    MigStatus,
+)
+from vgpu_nodeagent.drivers.base import Card, CardUsage
+from vgpu_nodeagent.health import Ailment
+from vgpu_nodeagent.inventory import Terms
+
+_OWN_TYPES = (conditions.READY, conditions.HEALTHY)
+_OPERATORS = ("allocated", "claims")
+
+
+def said_of(card: Card, terms: Terms, *, vendor: str, usage: CardUsage | None) -> dict[str, Any]:
+    """The agent's fields of a card's status on the wire, but the conditions.
+
+    Args:
+        card: As the driver shows it.
+        terms: What may be given of it.
+        vendor: Whose card it is.
+        usage: What is in use of it; None: not known, or not shown.
+    """
+    status = GPUDeviceStatus(
+        vendor=vendor,
+        index=card.index,
+        uuid=card.uuid,
+        model=card.model,
+        architecture=card.architecture,
+        compute_capability=card.compute_capability,
+        driver_version=card.driver_version,
+        runtime_version=card.runtime_version,
+        pci_bus_id=card.pci_bus_id,
+        numa_node=card.numa_node,
+        links=[Link(peer=x.peer, type=x.type, score=x.score) for x in card.links],
+        capacity=_amount(terms.capacity),
+        allocatable=_amount(terms.allocatable),
+        mig=MigStatus(enabled=card.mig_enabled),
+        usage=None
+        if usage is None
+        else DeviceUsage(memory=format_mib(usage.memory_mib), cores=usage.cores),
+        conditions=[],
+    )
+    return _own_part(status.to_wire())
+
+
+def said_by(device: GPUDevice) -> dict[str, Any]:
+    """What an object says already, in the same words."""
+    return _own_part(device.status.to_wire())
+
+
+def present(ailment: Ailment | None) -> list[Condition]:
+    """The conditions of a card that the driver shows."""
+    if ailment is not None:
+        return [
+            _condition(conditions.READY, "False", ailment.reason, ailment.message),
+            _condition(conditions.HEALTHY, "False", ailment.reason, ailment.message),
+        ]
+    return [
+        _condition(conditions.READY, "True", "Present", "the driver shows the card"),
+        _condition(conditions.HEALTHY, "True", "NoErrors", "no fatal error was reported"),
+    ]
+
+
+def absent(driver_error: str | None) -> list[Condition]:
+    """The conditions of a card that the driver does not show, or that no driver can show."""
+    reason, message = "CardGone", "the driver no longer shows the card"
+    if driver_error is not None:
+        reason, message = "DriverUnavailable", driver_error
+    return [
+        _condition(conditions.READY, "False", reason, message),
+        _condition(conditions.HEALTHY, "Unknown", reason, message),
+    ]
+
+
+def change(
+    device: GPUDevice, said: dict[str, Any], wanted: list[Condition], *, moment: str
+) -> dict[str, Any] | None:
+    """The status to apply; None if the object says all of it already.
+
+    Args:
+        device: The object as it stands.
+        said: What it should say of the card (`said_of`).
+        wanted: The conditions it should have.
+        moment: Now, as it is written in objects.
+    """
+    before = [c for c in device.status.conditions if c.type in _OWN_TYPES]
+    after = before
+    for condition in wanted:
+        timed = condition.model_copy(update={"last_transition_time": moment})
+        after = conditions.with_condition(after, timed)
+    if _untimed(said) == _untimed(said_by(device)) and after == before:
+        return None
+    return {
+        **said,
+        "observedTime": moment,
+        "conditions": [condition.to_wire() for condition in after],
+    }
+
+
+def _amount(use: Use) -> Amount:
+    return Amount(memory=format_mib(use.memory_mib), cores=use.cores, slots=use.slots)
+
+
+def _own_part(status: dict[str, Any]) -> dict[str, Any]:
+    """The agent's fields of a status on the wire, but the conditions; empty ones left out."""
+    return {
+        key: value
+        for key, value in status.items()
+        if key not in (*_OPERATORS, "conditions") and value not in ("", [], None)
+    }
+
+
+def _untimed(status: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in status.items() if key != "observedTime"}
+
+
+def _condition(type_: str, status: str, reason: str, message: str) -> Condition:
+    return Condition.model_validate(
+        {"type": type_, "status": status, "reason": reason, "message": message}
+    )

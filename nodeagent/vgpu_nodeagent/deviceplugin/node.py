@@ -1,0 +1,41 @@
+"""This node, as everything that grants and releases sees it: its name, our resource, all records.
+
+One value, made once by the agent and handed to PreStart, the releases and the ends of init
+containers, which read and write the same records and must never have different ones in hand.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from vgpu_nodeagent.deviceplugin.checkpoint import Checkpoint
+from vgpu_nodeagent.deviceplugin.pod_resources import PodResources
+from vgpu_nodeagent.enforcement.allocations import Allocations
+from vgpu_nodeagent.inventory import Inventory
+from vgpu_nodeagent.node_view import NodeView
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """What is worked on.
+
+    Attributes:
+        name: The node's name.
+        resource: The resource that our slots are offered as.
+        view: The newest known pods, claims and devices of this node.
+        inventory: The cards.
+        checkpoint: Leases and holdings, on disk.
+        allocations: Pages and CDI specs, on disk.
+        pod_resources: The kubelet's word on who holds slots now.
+        kubelet_checkpoint: The kubelet's own record of who was given slots.
+    """
+
+    name: str
+    resource: str
+    view: NodeView
+    inventory: Inventory
+    checkpoint: Checkpoint
+    allocations: Allocations
+    pod_resources: PodResources
+    kubelet_checkpoint: Path

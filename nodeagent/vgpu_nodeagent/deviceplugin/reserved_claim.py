@@ -1,0 +1,58 @@
+"""Whose claim? The one that is reserved for exactly this pod, on exactly this node.
+
+The second half of a container's identity: `identity.py` finds the pod behind the slots, this the
+claim behind the pod. A claim that merely has the right name in it is another pod's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from vgpu_api.core.pod import Pod
+from vgpu_api.v1alpha1 import Allocation, VGPUClaim
+from vgpu_nodeagent.errors import Refused, Why
+
+
+def claim_reserved_for(
+    pod: Pod, claims: Iterable[VGPUClaim], *, node: str
+) -> tuple[VGPUClaim, Allocation]:
+    """The pod's claim, and its allocation.
+
+    Args:
+        pod: The pod, as our watch has it.
+        claims: The claims known on this node.
+        node: The node's name.
+
+    Raises:
+        Refused: There is none, or more than one, or it is reserved for a pod of the same name, or
+            its cards are not here.
+    """
+    metadata = pod.metadata
+    named = [
+        (claim, claim.status.reserved_for.pod_uid)
+        for claim in claims
+        if claim.metadata.namespace == metadata.namespace
+        and claim.status.reserved_for is not None
+        and claim.status.reserved_for.pod_name == metadata.name
+    ]
+    # A pod made anew under the same name is another consumer: only the UID counts.
+    mine = [claim for claim, pod_uid in named if pod_uid == metadata.uid]
+    if named and not mine:
+        claim, pod_uid = named[0]
+        raise Refused(
+            Why.WRONG_POD,
+            f"claim {claim.metadata.name} is reserved for another pod named {metadata.name} "
+            f"(UID {pod_uid}), not for this one (UID {metadata.uid})",
+        )
+    if not mine:
+        raise Refused(
+            Why.NO_CLAIM,
+            f"no claim on this node is reserved for pod {metadata.namespace}/{metadata.name}",
+        )
+    if len(mine) > 1:
+        names = ", ".join(sorted(claim.metadata.name for claim in mine))
+        raise Refused(Why.RECORDS_DISAGREE, f"several claims are reserved for the pod: {names}")
+    allocation = mine[0].status.allocation
+    if allocation is None or allocation.node_name != node:
+        raise Refused(Why.NO_CLAIM, f"claim {mine[0].metadata.name} is not allocated on this node")
+    return mine[0], allocation

@@ -1,0 +1,33 @@
+"""Which slots the kubelet is shown, and which of them it may hand out.
+
+Apart from the leases on them (`slots.py`): what is offered follows from the cards, and a lease
+never depends on what is offered after it was made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from vgpu_nodeagent.deviceplugin.slots import slot_order
+
+
+def offer(*, total: int, usable: int, in_use: Collection[str]) -> list[tuple[str, bool]]:
+    """The slots to show the kubelet, each with its health.
+
+    Ids stand for no card, so a card that is not usable shrinks the free ones, from the top. One in
+    use never turns unhealthy and never vanishes: the kubelet would fail its pod at a restart.
+
+    Args:
+        total: Slots of all cards known.
+        usable: Slots of the cards that can take something new.
+        in_use: Slots with a lease.
+    """
+    every = {f"slot-{number}" for number in range(total)} | set(in_use)
+    ordered = sorted(every, key=slot_order)
+    spare = max(0, usable - len(in_use))
+    shown = []
+    for slot in ordered:
+        free = slot not in in_use
+        shown.append((slot, not free or spare > 0))
+        spare -= free
+    return shown
