@@ -93,9 +93,9 @@ class World:
             for uuid, (node, mib) in self.cards.items():
                 operator.card(uuid=uuid, node=node, memory_mib=mib)
             for raw in self.api.all(VGPU_CLAIMS):
-                operator.engine.claim_changed(VGPUClaim.read(raw))
+                operator.engine.intake.claim_changed(VGPUClaim.read(raw))
             for raw in self.api.all(PODS):
-                operator.engine.pod_changed(Pod.model_validate(raw))
+                operator.engine.intake.pod_changed(Pod.model_validate(raw))
             operator.engine.tend_everything()
             return operator
 
@@ -129,13 +129,13 @@ class World:
         engine, metadata = self.operator.engine, raw["metadata"]
         match what:
             case "PUT pods":
-                engine.pod_changed(Pod.model_validate(raw))
+                engine.intake.pod_changed(Pod.model_validate(raw))
             case "GONE pods":
-                engine.pod_gone(metadata["uid"], was_seen=was_seen)
+                engine.intake.pod_gone(metadata["uid"], was_seen=was_seen)
             case "PUT vgpuclaims":
-                engine.claim_changed(VGPUClaim.read(raw))
+                engine.intake.claim_changed(VGPUClaim.read(raw))
             case "GONE vgpuclaims":
-                engine.claim_gone((metadata["namespace"], metadata["name"]), metadata["uid"])
+                engine.intake.claim_gone((metadata["namespace"], metadata["name"]), metadata["uid"])
 
     def lose_the_watch(self) -> None:
         """All news are lost; a list tells what is, and what is missing."""

@@ -14,9 +14,9 @@ from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_client.status_writer import StatusWriter
 from vgpu_operator.engine.books import Books
 from vgpu_operator.engine.claim_writer import ClaimWriter
+from vgpu_operator.engine.clock import Clock
 from vgpu_operator.engine.engine import Engine
 from vgpu_operator.engine.recorder import Recorder
-from vgpu_operator.engine.scheduler import Clock
 from vgpu_operator.engine.teller import Teller
 from vgpu_operator.extender.binding import Binder
 from vgpu_operator.ledger import Ledger
@@ -39,7 +39,7 @@ class Replica:
             self.api,
             StatusWriter(self.api, VGPU_CLAIMS, sleep=self._no_sleep),
             known=self.books.claim,
-            learned=lambda claim: self.engine.claim_changed(claim),
+            learned=lambda claim: self.engine.intake.claim_changed(claim),
             ended=lambda key: self.engine.note(key),
             may_write=lambda: self.leading,
             sleep=self._no_sleep,
@@ -64,8 +64,8 @@ class Replica:
     def card(self, **fields: Any) -> None:
         """A card of a ready node."""
         device = a_device(**fields)
-        self.engine.node_changed(a_node(device.spec.node_name))
-        self.engine.device_changed(device)
+        self.engine.intake.node_changed(a_node(device.spec.node_name))
+        self.engine.intake.device_changed(device)
 
     def pod(self, name: str = "pod-1", **fields: Any) -> Pod:
         """A pod as HAMi's users write it, seen by the engine and stored in the API."""
@@ -73,13 +73,13 @@ class Replica:
         fields.setdefault("containers", [a_container(limits=limits)])
         pod = a_pod(name, **fields)
         self.api.put(PODS, pod.to_wire())
-        self.engine.pod_changed(pod)
+        self.engine.intake.pod_changed(pod)
         return pod
 
     def claim(self, claim: VGPUClaim) -> VGPUClaim:
         """A claim, stored and seen."""
         stored = VGPUClaim.read(self.api.put(VGPU_CLAIMS, claim.to_wire()))
-        self.engine.claim_changed(stored)
+        self.engine.intake.claim_changed(stored)
         return stored
 
     def claim_of(self, pod: Pod) -> VGPUClaim:

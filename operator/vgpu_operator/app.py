@@ -14,32 +14,29 @@ import gc
 import logging
 import time
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any
 
 import kopf
 from kopf._core.engines import peering
 from prometheus_client import start_http_server
 
-from vgpu_api.core import Node, Pod, ResourceQuota
-from vgpu_api.resources import GPU_DEVICES, NODES, PODS, RESOURCE_QUOTAS, VGPU_CLAIMS, Resource
-from vgpu_api.v1alpha1 import GPUDevice, VGPUClaim
+from vgpu_api.resources import VGPU_CLAIMS
+from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_client.api import Api
 from vgpu_client.lease import Elector, Terms
-from vgpu_client.reflector import Reflector
 from vgpu_client.status_writer import StatusWriter
-from vgpu_client.transport import Object
 from vgpu_operator.certificates.identity import Identity
 from vgpu_operator.certificates.parts import certificates
 from vgpu_operator.config import OperatorConfig
 from vgpu_operator.engine.books import Books
 from vgpu_operator.engine.claim_writer import ClaimWriter, Key
+from vgpu_operator.engine.clock import Clock
+from vgpu_operator.engine.copies import copies
 from vgpu_operator.engine.device_view import DeviceView
 from vgpu_operator.engine.engine import Engine
 from vgpu_operator.engine.fence import Fence
 from vgpu_operator.engine.leadership import Leadership
 from vgpu_operator.engine.recorder import Recorder
-from vgpu_operator.engine.scheduler import Clock
-from vgpu_operator.engine.sinks import NoteSink
 from vgpu_operator.engine.teller import Teller
 from vgpu_operator.extender.binding import Binder
 from vgpu_operator.extender.endpoint import Advertised, Endpoint
@@ -49,11 +46,8 @@ from vgpu_operator.handlers import admission
 from vgpu_operator.handlers.login import kopf_session
 from vgpu_operator.handlers.webhooks import Webhooks
 from vgpu_operator.ledger import Ledger
-from vgpu_operator.metrics import WATCH_RESTARTS
 
 logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 
 class Operator:
@@ -101,7 +95,7 @@ class Operator:
             leads=self.leads,
         )
         self._device_view = DeviceView(api=api, ledger=self._ledger, leads=self.leads)
-        self._reflectors = self._make_reflectors(api)
+        self._copies = copies(api, self.engine.intake)
         binder = Binder(api=api, engine=self.engine, unix=time.time)
         verbs = LeadersVerbs(engine=self.engine, binder=binder, leads=self.leads)
         self._certificates = certificates(api, config)
@@ -119,7 +113,7 @@ class Operator:
         )
         self._leadership = Leadership(
             elector,
-            copies=self._reflectors,
+            copies=self._copies,
             fence=fence.close,
             begin=self._begin,
             publish=self._publish,
@@ -142,7 +136,7 @@ class Operator:
         work: list[Coroutine[Any, Any, Any]] = [
             *(identity.run() for identity in self._certificates.identities),
             self._answer(),
-            *(reflector.run() for reflector in self._reflectors),
+            *(copy.run() for copy in self._copies),
             self._recorder.run(),
             self._device_view.run(),
             self.engine.run(),
@@ -188,62 +182,10 @@ class Operator:
         self.engine.wake()
 
     def _learned(self, claim: VGPUClaim) -> None:
-        self.engine.claim_changed(claim)
+        self.engine.intake.claim_changed(claim)
 
     def _ended(self, key: Key) -> None:
         self.engine.note(key)
-
-    def _make_reflectors(self, api: Api) -> list[Reflector[Any]]:
-        engine = self.engine
-        return [
-            # Nodes, devices and quotas first: claims then find their cards and limits.
-            _reflector(
-                api,
-                NODES,
-                Node.model_validate,
-                NoteSink(
-                    engine.node_changed,
-                    lambda identity: engine.node_gone(identity.name),
-                    lambda identity, _: engine.node_unreadable(identity.name, identity.uid),
-                ),
-            ),
-            _reflector(
-                api,
-                GPU_DEVICES,
-                GPUDevice.model_validate,
-                NoteSink(engine.device_changed, lambda identity: engine.device_gone(identity.name)),
-            ),
-            _reflector(
-                api,
-                RESOURCE_QUOTAS,
-                ResourceQuota.model_validate,
-                NoteSink(
-                    engine.quota_changed,
-                    lambda identity: engine.quota_gone(identity.namespace, identity.name),
-                ),
-            ),
-            _reflector(
-                api,
-                VGPU_CLAIMS,
-                VGPUClaim.read,
-                NoteSink(
-                    engine.claim_changed,
-                    lambda identity: engine.claim_gone(
-                        (identity.namespace, identity.name), identity.uid
-                    ),
-                    lambda identity, raw: engine.claim_unreadable(identity.uid, raw),
-                ),
-            ),
-            _reflector(
-                api,
-                PODS,
-                Pod.model_validate,
-                NoteSink(
-                    engine.pod_changed,
-                    lambda identity: engine.pod_gone(identity.uid, was_seen=identity.was_seen),
-                ),
-            ),
-        ]
 
 
 def _endpoint(api: Api, config: OperatorConfig) -> Endpoint | None:
@@ -254,15 +196,6 @@ def _endpoint(api: Api, config: OperatorConfig) -> Endpoint | None:
         config.namespace, config.service, config.advertise, config.extender.port
     )
     return Endpoint(api, advertised)
-
-
-def _reflector(
-    api: Api, resource: Resource, decode: Callable[[Object], T], sink: NoteSink[T]
-) -> Reflector[T]:
-    def restarted(reason: str) -> None:
-        WATCH_RESTARTS.labels(kind=resource.kind, reason=reason).inc()
-
-    return Reflector(api, resource, sink, decode=decode, on_restart=restarted)
 
 
 def _report(task: asyncio.Task[None], failed: Callable[[BaseException], None]) -> None:

@@ -68,14 +68,14 @@ async def measure(*, nodes: int, claims: list[VGPUClaim]) -> dict[str, dict[str,
     """
     replica = Replica()
     for node in range(nodes):
-        replica.engine.node_changed(a_node(f"node-{node:05d}"))
+        replica.engine.intake.node_changed(a_node(f"node-{node:05d}"))
         for index in range(CARDS_PER_NODE):
-            replica.engine.device_changed(
+            replica.engine.intake.device_changed(
                 a_device(uuid=f"GPU-{node}-{index}", node=f"node-{node:05d}", index=index,
                          memory_mib=CARD_MIB)
             )  # fmt: skip
     for claim in claims:
-        replica.engine.claim_changed(claim)
+        replica.engine.intake.claim_changed(claim)
     gc.collect()
     gc.freeze()  # the collector's passes over the whole fleet are not what is measured here
     verbs = LeadersVerbs(engine=replica.engine, binder=replica.binder, leads=lambda: True)

@@ -62,9 +62,9 @@ class Cluster:
         consumer = self.replica.books.consumer(pod.metadata.uid)
         assert consumer is not None
         claim = self.replica.books.claim(consumer.claim)
-        self.replica.engine.pod_gone(pod.metadata.uid)
+        self.replica.engine.intake.pod_gone(pod.metadata.uid)
         if claim is not None:
-            self.replica.engine.claim_gone(consumer.claim, claim.metadata.uid)
+            self.replica.engine.intake.claim_gone(consumer.claim, claim.metadata.uid)
 
     def ask(self, pod: Pod) -> None:
         request = {"Pod": pod.to_wire(), "NodeNames": sorted(set(CARDS.values()))}

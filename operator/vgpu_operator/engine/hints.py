@@ -17,9 +17,9 @@ from vgpu_api.names import ANNOTATION_POKE
 from vgpu_api.resources import PODS
 from vgpu_client.api import Api
 from vgpu_client.errors import ClientError
+from vgpu_operator.engine.clock import Clock
 from vgpu_operator.engine.consumers import Consumer
 from vgpu_operator.engine.reservations import Reservation
-from vgpu_operator.engine.scheduler import Clock
 from vgpu_operator.engine.status import rfc3339
 
 logger = logging.getLogger(__name__)

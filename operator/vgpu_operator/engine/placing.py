@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from vgpu_operator.engine.books import Books
 from vgpu_operator.engine.claim_writer import ClaimWriter, Key
+from vgpu_operator.engine.clock import Clock
 from vgpu_operator.engine.consumers import Consumer
 from vgpu_operator.engine.expiry import Expiry
 from vgpu_operator.engine.hints import Hints
@@ -17,7 +18,7 @@ from vgpu_operator.engine.immediate import ImmediateQueue
 from vgpu_operator.engine.pod_queue import PodQueue
 from vgpu_operator.engine.refusals import Refusal
 from vgpu_operator.engine.reservations import Reservation
-from vgpu_operator.engine.scheduler import Clock, Scheduler
+from vgpu_operator.engine.scheduler import Scheduler
 from vgpu_operator.engine.starvation import Starvation
 from vgpu_operator.engine.teller import Teller
 from vgpu_operator.metrics import SCHEDULING_ATTEMPTS, SCHEDULING_DURATION

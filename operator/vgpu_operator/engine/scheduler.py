@@ -8,34 +8,27 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 
 from vgpu_api.config import ClusterConfig
 from vgpu_api.host import cpu_milli_of
 from vgpu_api.reasons import Reason
-from vgpu_api.v1alpha1 import Allocation, VGPUClaim, VGPUClaimSpec, VGPUClaimStatus
+from vgpu_api.v1alpha1 import Allocation, VGPUClaim, VGPUClaimSpec
 from vgpu_operator.ask import Ask
 from vgpu_operator.dialects.ack import node_kinds
 from vgpu_operator.engine.barred import Barred
 from vgpu_operator.engine.books import Books, key_of
-from vgpu_operator.engine.claim_writer import ClaimWrite, ClaimWriter, Done, Key, Result, Verdict
-from vgpu_operator.engine.consumers import Consumer, is_owned_by, serves_another
+from vgpu_operator.engine.claim_writer import ClaimWriter, Done, Key, Result
+from vgpu_operator.engine.clock import Clock
+from vgpu_operator.engine.consumers import Consumer
 from vgpu_operator.engine.holds import Holds
 from vgpu_operator.engine.moments import Moments
 from vgpu_operator.engine.pod_claims import PodClaims
 from vgpu_operator.engine.refusals import Refusal
+from vgpu_operator.engine.reservation_writes import ReservationWrites
 from vgpu_operator.engine.reservations import Reservation, Reservations
-from vgpu_operator.engine.status import Wish, claim_for_pod, says, status_with
-from vgpu_operator.ledger import Assumption, ClaimKey, Ledger
+from vgpu_operator.engine.status import Wish, claim_for_pod
+from vgpu_operator.ledger import ClaimKey, Ledger
 from vgpu_operator.placement import Plan, in_words, place
-
-
-@dataclass(frozen=True, slots=True)
-class Clock:
-    """The two clocks: monotonic seconds for waiting, Unix seconds for what is written down."""
-
-    monotonic: Callable[[], float]
-    unix: Callable[[], float]
 
 
 class Scheduler:
@@ -68,9 +61,15 @@ class Scheduler:
         self._config = config
         self._ledger = ledger
         self._books = books
-        self._writer = writer
         self._clock = clock
-        self._failed = failed
+        self._writes = ReservationWrites(
+            writer=writer,
+            books=books,
+            ledger=ledger,
+            reservations=self.reservations,
+            unix=clock.unix,
+            failed=failed,
+        )
 
     def reserve(
         self, consumer: Consumer, *, candidates: Collection[str] | None = None
@@ -142,7 +141,7 @@ class Scheduler:
         reservation.wish = Wish.allocated(allocation, consumer.reserved_for)
         self.reservations.put(reservation)
         self._expect(consumer, reservation.node)
-        reservation.written = self._submit(reservation, consumer=consumer)
+        reservation.written = self._writes.submit(reservation, consumer=consumer)
 
     def without_effect(self, consumer: Consumer, candidates: Collection[str]) -> Plan | Refusal:
         """Where the pod would go; nothing is reserved."""
@@ -234,11 +233,13 @@ class Scheduler:
         self.reservations.put(reservation)
         if consumer is not None:
             self._expect(consumer, reservation.node)
-        reservation.written = self._submit(
-            reservation, consumer=consumer, create=create, spec=spec, former=former
-        )
-        reservation.written.add_done_callback(
-            lambda done: self._settle(reservation, assumption, done)
+        reservation.written = self._writes.submit(
+            reservation,
+            consumer=consumer,
+            create=create,
+            spec=spec,
+            former=former,
+            assumption=assumption,
         )
         return reservation
 
@@ -258,70 +259,3 @@ class Scheduler:
         node = self._books.nodes.get(allocation.node_name)
         uid = node.metadata.uid if node is not None else ""
         return allocation.model_copy(update={"node_uid": uid})
-
-    def _submit(
-        self,
-        reservation: Reservation,
-        *,
-        consumer: Consumer | None,
-        create: dict[str, object] | None = None,
-        spec: VGPUClaimSpec | None = None,
-        former: Reservation | None = None,
-    ) -> asyncio.Task[Result]:
-        wish = reservation.wish
-        known = self._books.claim(reservation.claim)
-        # What this write may replace: nothing, what was known when it was decided, and what an
-        # earlier write, still under way, may have put there.
-        ours = _time(wish.allocation)
-        replaceable = {None, ours, _time(known.status.allocation) if known is not None else None}
-        replaceable.add(_time(former.wish.allocation) if former is not None else None)
-
-        def judge(claim: VGPUClaim) -> Verdict:
-            standing = _time(claim.status.allocation)
-            if standing == ours and says(claim, wish):
-                return "done"
-            if standing not in replaceable:
-                return "moot"
-            if claim.metadata.deletion_timestamp is not None:
-                return "moot"
-            if spec is not None and claim.spec != spec:
-                return "moot"
-            if consumer is not None and not _may_serve(claim, consumer):
-                return "moot"
-            return "write" if self.reservations.is_current(reservation) else "moot"
-
-        def status(claim: VGPUClaim) -> VGPUClaimStatus:
-            return status_with(claim, wish, now=self._clock.unix())
-
-        return self._writer.submit(
-            ClaimWrite(
-                key=reservation.claim, status=status, judge=judge, create=create, finalizer="hold"
-            )
-        )
-
-    def _settle(
-        self, reservation: Reservation, assumption: Assumption, done: asyncio.Future[Result]
-    ) -> None:
-        """The write has ended: what was assumed is now true, or was never."""
-        if done.cancelled():
-            return
-        result = done.result()
-        if isinstance(result, Done):
-            self._ledger.confirm(assumption, result.claim)
-            return
-        self._ledger.forget(assumption)
-        if self.reservations.is_current(reservation):
-            self.reservations.drop(reservation)
-            self._failed(reservation, result.why)
-
-
-def _may_serve(claim: VGPUClaim, consumer: Consumer) -> bool:
-    """A claim of the pod's own name must be the pod's own; any other must serve nobody else."""
-    if consumer.owned:
-        return is_owned_by(claim, consumer.uid)
-    return not serves_another(claim, consumer)
-
-
-def _time(allocation: Allocation | None) -> str | None:
-    """What names an allocation."""
-    return allocation.allocated_time if allocation is not None else None

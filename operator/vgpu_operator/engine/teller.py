@@ -12,10 +12,10 @@ from vgpu_api.core import Node
 from vgpu_api.errors import BadInput
 from vgpu_operator.engine.books import Books
 from vgpu_operator.engine.claim_writer import ClaimWriter, Key
+from vgpu_operator.engine.clock import Clock
 from vgpu_operator.engine.consumers import Consumer, is_owned_by
 from vgpu_operator.engine.recorder import Recorder
 from vgpu_operator.engine.refusals import RETELL_S, Refusal
-from vgpu_operator.engine.scheduler import Clock
 from vgpu_operator.engine.status import Wish, claim_for_pod, says
 from vgpu_operator.engine.writes import refusal_write
 

@@ -15,11 +15,12 @@ from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_client.api import Api
 from vgpu_operator.engine.books import Books, key_of
 from vgpu_operator.engine.claim_writer import ClaimWriter, Key
+from vgpu_operator.engine.clock import Clock
 from vgpu_operator.engine.immediate import ImmediateQueue
 from vgpu_operator.engine.init_again import InitAgain
 from vgpu_operator.engine.release import is_stranded, node_lost, pod_to_forget, release_reason
 from vgpu_operator.engine.reservations import Reservation
-from vgpu_operator.engine.scheduler import Clock, Scheduler
+from vgpu_operator.engine.scheduler import Scheduler
 from vgpu_operator.engine.status import Wish, says
 from vgpu_operator.engine.unusable import UnusableClaims, is_idle, unusable_write
 from vgpu_operator.engine.unused import UnusedClaims

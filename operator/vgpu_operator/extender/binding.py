@@ -80,7 +80,7 @@ class Binder:
         raw = await self._api.get(PODS, request.name, namespace=request.namespace)
         if raw["metadata"].get("uid") != request.uid:
             return f"pod {request.namespace}/{request.name} is not the one that was scheduled"
-        return self._engine.pod_changed(read_pod(raw))
+        return self._engine.intake.pod_changed(read_pod(raw))
 
     async def _bind_consumer(self, request: BindRequest, consumer: Consumer) -> str:
         scheduler = self._engine.scheduler

@@ -32,8 +32,8 @@ async def test_the_next_decision_sees_what_the_last_one_assumed(replica: Any) ->
     """Two pods that each want more than half a card, decided before any write has ended."""
     replica.card(memory_mib=16384)
     replica.api.gate.clear()
-    first = replica.engine.pod_changed(a_pod_asking("first", 10000))
-    second = replica.engine.pod_changed(a_pod_asking("second", 10000))
+    first = replica.engine.intake.pod_changed(a_pod_asking("first", 10000))
+    second = replica.engine.intake.pod_changed(a_pod_asking("second", 10000))
     assert isinstance(replica.engine.scheduler.reserve(first), Reservation)
     refusal = replica.engine.scheduler.reserve(second)
     assert isinstance(refusal, Refusal)
@@ -70,7 +70,7 @@ async def test_a_claim_that_changed_since_it_was_read_is_not_written_over(replic
     claim = replica.claim(a_claim("mine", requests=[a_request(memory="8Gi")]))
     theirs = an_allocation(allocated_time="2025-01-01T00:00:00.000000Z").to_wire()
     replica.api.put(VGPU_CLAIMS, {**claim.to_wire(), "status": {"allocation": theirs}})
-    replica.engine.pod_changed(native_pod("pod-1", "mine"))
+    replica.engine.intake.pod_changed(native_pod("pod-1", "mine"))
     reservation = replica.engine.scheduler.reserve(replica.books.consumer("uid-of-pod-1"))
     assert isinstance(await reservation.written, Moot)
     assert replica.api.claim("mine")["status"]["allocation"] == theirs
@@ -84,7 +84,7 @@ async def test_what_the_server_refuses_is_forgotten_and_the_card_is_free_again(
     replica.api.before = lambda verb, _: (
         ApiError("no", status=403) if verb == "patch status" else None
     )
-    consumer = replica.engine.pod_changed(a_pod_asking("pod-1", 8192))
+    consumer = replica.engine.intake.pod_changed(a_pod_asking("pod-1", 8192))
     reservation = replica.engine.scheduler.reserve(consumer)
     await reservation.written
     await replica.writer.drain()
@@ -134,7 +134,7 @@ async def test_a_pod_that_does_not_fit_says_why_in_its_claim_and_gets_its_turn(
 
 async def test_a_pod_is_not_placed_where_its_selector_forbids(replica: Any) -> None:
     replica.card()
-    replica.engine.node_changed(a_node("node-1", labels={"zone": "a"}))
+    replica.engine.intake.node_changed(a_node("node-1", labels={"zone": "a"}))
     pod = replica.pod(node_selector={"zone": "b"})
     await replica.settle()
     message = find(replica.claim_of(pod).status.conditions, ALLOCATED).message
@@ -144,7 +144,7 @@ async def test_a_pod_is_not_placed_where_its_selector_forbids(replica: Any) -> N
 async def test_a_claim_that_is_missing_is_waited_for(replica: Any) -> None:
     replica.card()
     pod = native_pod("pod-1", "mine")
-    replica.engine.pod_changed(pod)
+    replica.engine.intake.pod_changed(pod)
     await replica.settle()
     refusal = replica.engine.scheduler.reserve(replica.books.consumer(pod.metadata.uid))
     assert refusal.reason == Reason.CLAIM_NOT_FOUND
@@ -157,9 +157,9 @@ async def test_a_claim_that_is_missing_is_waited_for(replica: Any) -> None:
 async def test_a_claim_serves_one_pod_and_a_namesake_is_another(replica: Any) -> None:
     replica.card()
     replica.claim(a_claim("mine", requests=[a_request(memory="8Gi")]))
-    replica.engine.pod_changed(native_pod("pod-1", "mine", uid="the-first"))
+    replica.engine.intake.pod_changed(native_pod("pod-1", "mine", uid="the-first"))
     await replica.settle()
-    replica.engine.pod_changed(native_pod("pod-1", "mine", uid="the-second"))
+    replica.engine.intake.pod_changed(native_pod("pod-1", "mine", uid="the-second"))
     refusal = replica.engine.scheduler.reserve(replica.books.consumer("the-second"))
     assert refusal.reason == Reason.CLAIM_IN_USE
 
@@ -169,7 +169,7 @@ async def test_a_claim_whose_requests_are_not_the_pods_containers_is_refused(
 ) -> None:
     replica.card()
     replica.claim(a_claim("mine", requests=[a_request(name="other", memory="8Gi")]))
-    replica.engine.pod_changed(native_pod("pod-1", "mine"))
+    replica.engine.intake.pod_changed(native_pod("pod-1", "mine"))
     refusal = replica.engine.scheduler.reserve(replica.books.consumer("uid-of-pod-1"))
     assert refusal.reason == Reason.REQUEST_MISMATCH
     assert "other" in refusal.message
@@ -211,7 +211,7 @@ async def test_a_claim_that_nobody_uses_yet_waits_for_its_pod(replica: Any) -> N
 async def test_a_replica_that_does_not_lead_takes_notes_only(replica: Any) -> None:
     replica.leading = False
     replica.card()
-    consumer = replica.engine.pod_changed(a_pod_asking("pod-1", 8192))
+    consumer = replica.engine.intake.pod_changed(a_pod_asking("pod-1", 8192))
     replica.engine.scheduler.reserve(consumer)
     await replica.writer.drain()
     assert replica.api.log == []

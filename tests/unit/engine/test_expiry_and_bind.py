@@ -83,10 +83,10 @@ async def test_a_pod_that_may_have_been_bound_and_is_gone_keeps_its_cards_until_
     replica.time += ASKED_S + 1
     await replica.settle()
     assert "allocation" in replica.api.claim(name)["status"]
-    replica.engine.pod_changed(
+    replica.engine.intake.pod_changed(
         a_pod("pod-1", node="node-1", resource_version=500, containers=[a_container(limits=GPU)])
     )
-    replica.engine.pod_gone(pod.metadata.uid)
+    replica.engine.intake.pod_gone(pod.metadata.uid)
     replica.time += NEVER_ASKED_S
     await replica.settle()
     assert "allocation" in replica.api.claim(name)["status"]
@@ -143,7 +143,7 @@ async def test_a_pod_bound_elsewhere_meanwhile_gets_its_cards_there(replica: Any
     bound = a_pod(
         "pod-1", node="node-2", resource_version=500, containers=[a_container(limits=GPU)]
     )
-    replica.engine.pod_changed(bound)
+    replica.engine.intake.pod_changed(bound)
     await replica.settle()
     assert replica.claim_of(pod).status.allocation.node_name == "node-2"
     assert replica.ledger.use_of("GPU-0").memory_mib == 0
@@ -169,7 +169,7 @@ async def test_a_pod_that_went_unseen_keeps_its_cards_until_the_agent_says_so(
     replica.card()
     pod = replica.pod()
     await replica.settle()
-    replica.engine.pod_gone(pod.metadata.uid, was_seen=False)
+    replica.engine.intake.pod_gone(pod.metadata.uid, was_seen=False)
     await replica.settle()
     name = next(name for kind, _, name in replica.api.objects if kind == "vgpuclaims")
     assert "allocation" in replica.api.claim(name)["status"]
@@ -185,7 +185,7 @@ async def an_immediate_claim_and_its_pod(replica: Any) -> Any:
     await replica.settle()
     pod = a_pod(annotations={ANNOTATION_CLAIM: "now", ANNOTATION_SLOTS_ADDED: "main"})
     replica.api.put(PODS, pod.to_wire())
-    replica.engine.pod_changed(pod)
+    replica.engine.intake.pod_changed(pod)
     await replica.settle()
     return pod
 
@@ -221,7 +221,7 @@ async def test_an_immediate_claim_is_free_for_the_next_pod_when_one_goes_unbound
     assert await replica.binder.bind(binding(pod, "node-1")) != ""
     assert replica.api.claim("now")["status"]["reservedFor"]["podUID"] == pod.metadata.uid
     replica.api.before = lambda verb, name: None
-    replica.engine.pod_gone(pod.metadata.uid)
+    replica.engine.intake.pod_gone(pod.metadata.uid)
     await replica.settle()
     assert "reservedFor" not in replica.api.claim("now")["status"]
     following = a_pod(
@@ -239,7 +239,7 @@ async def test_a_deleted_immediate_claim_without_a_pod_gives_its_cards_back(
     raw = replica.api.claim("now")
     raw["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     replica.claim(type(replica.books.claim(("default", "now"))).read(raw))
-    replica.engine.node_changed(a_node("node-1", resource_version=9))
+    replica.engine.intake.node_changed(a_node("node-1", resource_version=9))
     await replica.settle()
     assert "allocation" not in replica.api.claim("now")["status"]
     assert replica.ledger.use_of("GPU-0").memory_mib == 0
@@ -261,8 +261,8 @@ async def test_an_allocation_that_a_former_leader_left_expires_though_its_pod_wa
     replica.api.put(PODS, edited.to_wire())
     successor = type(replica)(replica.api)
     successor.card()
-    successor.engine.claim_changed(replica.claim_of(pod))
-    successor.engine.pod_changed(edited)
+    successor.engine.intake.claim_changed(replica.claim_of(pod))
+    successor.engine.intake.pod_changed(edited)
     successor.engine.tend_everything()
     await successor.settle()
     assert replica.claim_of(pod).status.allocation is not None
@@ -279,7 +279,7 @@ async def test_a_pod_found_bound_with_an_immediate_claim_is_named_by_it(replica:
         node="node-2", annotations={ANNOTATION_CLAIM: "now", ANNOTATION_SLOTS_ADDED: "main"}
     )
     replica.api.put(PODS, pod.to_wire())
-    replica.engine.pod_changed(pod)
+    replica.engine.intake.pod_changed(pod)
     await replica.settle()
     status = replica.api.claim("now")["status"]
     assert status["allocation"]["nodeName"] == "node-2"

@@ -195,7 +195,7 @@ async def test_a_claim_of_the_same_name_that_is_not_the_pods_own_is_not_taken(
     name = pod_claim_name(pod.metadata.name, pod.metadata.uid)
     replica.claim(a_claim(name, requests=[a_request(name="main", memory="64Mi")]))
     replica.api.put(PODS, pod.to_wire())
-    replica.engine.pod_changed(pod)
+    replica.engine.intake.pod_changed(pod)
     assert await replica.binder.bind(binding(pod, "node-1")) != ""
     assert not replica.api.claim(name)["status"].get("allocation")
 

@@ -42,7 +42,7 @@ def a_fence(replica: Any) -> Fence:
         api=replica.api,
         writer=StatusWriter(replica.api, VGPU_CLAIMS, sleep=no_sleep),
         claims=replica.books.claims,
-        learned=replica.engine.claim_changed,
+        learned=replica.engine.intake.claim_changed,
         decider="operator-1_5eed",
         sleep=no_sleep,
     )
@@ -76,12 +76,12 @@ async def a_former_leader_with_a_decision_under_way(replica: Any) -> Any:
         each.card(memory_mib=16384)
     former.api.free.clear()
     pod = a_pod_asking("early", 10_000)
-    former.engine.pod_changed(pod)
+    former.engine.intake.pod_changed(pod)
     former.engine.round()
     await former.api.held.wait()
     # What the successor lists; the pod itself has not come to its notice yet.
     consumer = former.books.consumer(pod.metadata.uid)
-    replica.engine.claim_changed(stands(replica, consumer.claim[1]))
+    replica.engine.intake.claim_changed(stands(replica, consumer.claim[1]))
     return former
 
 
@@ -89,7 +89,7 @@ async def test_a_decision_of_the_former_leader_that_lands_late_is_refused(replic
     former = await a_former_leader_with_a_decision_under_way(replica)
     former.leading = False
     assert await a_fence(replica).close() == 1
-    later = replica.engine.pod_changed(a_pod_asking("later", 10_000))
+    later = replica.engine.intake.pod_changed(a_pod_asking("later", 10_000))
     assert isinstance(replica.engine.scheduler.reserve(later), Reservation)
     former.api.free.set()
     await former.writer.drain()
@@ -102,7 +102,7 @@ async def test_a_decision_that_landed_before_the_touch_is_counted(replica: Any) 
     former.api.free.set()
     await former.writer.drain()
     await a_fence(replica).close()
-    replica.engine.pod_changed(a_pod_asking("later", 10_000))
+    replica.engine.intake.pod_changed(a_pod_asking("later", 10_000))
     await replica.settle()
     assert allocated(replica) == ["early"]
 

@@ -68,13 +68,13 @@ async def test_row_6_an_unreadable_record_frees_no_card(replica: Any) -> None:
     raw = replica.api.claim(replica.claim_of(pod).metadata.name)
     raw["status"]["allocation"]["devices"][0]["memory"] = "some"
     ruined = replica.api.put(VGPU_CLAIMS, raw)
-    replica.engine.claim_unreadable(ruined["metadata"]["uid"], ruined)
+    replica.engine.intake.claim_unreadable(ruined["metadata"]["uid"], ruined)
     successor = type(replica)()
     successor.card()
-    successor.engine.claim_unreadable(ruined["metadata"]["uid"], ruined)
+    successor.engine.intake.claim_unreadable(ruined["metadata"]["uid"], ruined)
     for operator in (replica, successor):
         other = a_pod("other", containers=[a_container(limits=QUARTER)])
         operator.api.put(PODS, other.to_wire())
-        consumer = operator.engine.pod_changed(other)
+        consumer = operator.engine.intake.pod_changed(other)
         refusal = operator.engine.scheduler.reserve(consumer)
         assert "CardTimeSlicingExhausted" in refusal.message

@@ -32,7 +32,7 @@ async def a_running_pod(replica: Any) -> Pod:
     replica.card(memory_mib=CARD_MIB)
     pod = the_pod(node="node-1")
     replica.api.put(PODS, pod.to_wire())
-    replica.engine.pod_changed(pod)
+    replica.engine.intake.pod_changed(pod)
     await replica.settle()
     say(replica, pod, "Prepared", "True", "LimitsInPlace", "limits are in place")
     await replica.settle()
@@ -45,7 +45,7 @@ def say(replica: Any, pod: Pod, type_: str, status: str, reason: str, message: s
     kept = [c for c in raw["status"]["conditions"] if c["type"] != type_]
     said = {"type": type_, "status": status, "reason": reason, "message": message}
     raw["status"]["conditions"] = [*kept, said]
-    replica.engine.claim_changed(VGPUClaim.read(replica.api.put(VGPU_CLAIMS, raw)))
+    replica.engine.intake.claim_changed(VGPUClaim.read(replica.api.put(VGPU_CLAIMS, raw)))
 
 
 def say_of_init(replica: Any, pod: Pod, status: str, round_: str | None = None) -> None:
@@ -117,7 +117,7 @@ async def test_init_containers_that_run_again_get_cards_on_a_node_that_takes_no_
     replica: Any,
 ) -> None:
     pod = await an_ended_init(replica)
-    replica.engine.node_changed(a_node("node-1", unschedulable=True, resource_version=9))
+    replica.engine.intake.node_changed(a_node("node-1", unschedulable=True, resource_version=9))
     say_of_init(replica, pod, "False")
     await replica.settle()
     assert requests_of(replica, pod) == ["prepare", "main"]
@@ -136,7 +136,7 @@ async def test_init_containers_that_run_again_wait_for_room_and_take_it(
     assert requests_of(replica, pod) == ["main"]
     assert "its init containers cannot run again: 1/1 CardInsufficientMemory" in told
     replica.api.vanish(PODS, "pod-2")
-    replica.engine.pod_gone(other.metadata.uid)
+    replica.engine.intake.pod_gone(other.metadata.uid)
     await replica.settle()
     assert requests_of(replica, pod) == ["prepare", "main"]
     assert replica.ledger.use_of("GPU-0") == Use(12_000, 0, 1)
@@ -170,8 +170,8 @@ async def test_a_new_leader_takes_the_cards_of_ended_init_containers_out_too(
     say_of_init(replica, pod, "True")
     successor = type(replica)(replica.api)
     successor.card(memory_mib=CARD_MIB)
-    successor.engine.claim_changed(replica.claim_of(pod))
-    successor.engine.pod_changed(the_pod(node="node-1", version=500))
+    successor.engine.intake.claim_changed(replica.claim_of(pod))
+    successor.engine.intake.pod_changed(the_pod(node="node-1", version=500))
     successor.engine.tend_everything()
     await successor.settle()
     assert requests_of(replica, pod) == ["main"]

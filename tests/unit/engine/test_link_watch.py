@@ -17,7 +17,7 @@ def said() -> list[tuple[str, str, str]]:
 @pytest.fixture
 def replica(said, monkeypatch) -> Replica:
     replica = Replica()
-    replica.engine.node_changed(a_node("node-1"))
+    replica.engine.intake.node_changed(a_node("node-1"))
 
     def say(**event):
         said.append((event["kind"], event["name"], event["message"]))
@@ -27,7 +27,7 @@ def replica(said, monkeypatch) -> Replica:
 
 
 def see(replica: Replica, uuid: str, version: int = 1, **links: int) -> None:
-    replica.engine.device_changed(a_device(uuid=uuid, links=links, resource_version=version))
+    replica.engine.intake.device_changed(a_device(uuid=uuid, links=links, resource_version=version))
 
 
 async def test_a_link_that_one_end_denies_is_told_on_the_node_once(replica, said):

@@ -21,7 +21,7 @@ async def a_running_pod(replica: Any) -> Any:
     replica.card()
     pod = replica.pod()
     await replica.settle()
-    replica.engine.pod_changed(
+    replica.engine.intake.pod_changed(
         a_pod("pod-1", node="node-1", resource_version=500, containers=[a_container(limits=GPU)])
     )
     await replica.settle()
@@ -39,10 +39,10 @@ async def test_a_node_registered_anew_under_its_name_frees_what_was_given_on_the
     """Whether or not anybody saw that it was gone in between."""
     pod = await a_running_pod(replica)
     name = replica.claim_of(pod).metadata.name
-    replica.engine.pod_gone(pod.metadata.uid)
+    replica.engine.intake.pod_gone(pod.metadata.uid)
     await replica.settle()
     assert "allocation" in replica.api.claim(name)["status"]
-    replica.engine.node_changed(anew())
+    replica.engine.intake.node_changed(anew())
     await replica.settle()
     assert "allocation" not in replica.api.claim(name)["status"]
     assert replica.ledger.use_of("GPU-0").memory_mib == 0
@@ -50,11 +50,11 @@ async def test_a_node_registered_anew_under_its_name_frees_what_was_given_on_the
 
 async def test_what_is_given_on_the_new_node_stays(replica: Any) -> None:
     replica.card()
-    replica.engine.node_changed(anew())
+    replica.engine.intake.node_changed(anew())
     pod = replica.pod()
     await replica.settle()
     assert replica.claim_of(pod).status.allocation.node_uid == "another-node-1"
-    replica.engine.node_changed(anew())
+    replica.engine.intake.node_changed(anew())
     await replica.settle()
     assert replica.claim_of(pod).status.allocation is not None
 
@@ -67,19 +67,19 @@ async def test_an_allocation_that_names_no_node_uid_goes_with_the_nodes_name(
     raw = replica.api.claim(replica.claim_of(pod).metadata.name)
     del raw["status"]["allocation"]["nodeUID"]
     replica.claim(VGPUClaim.read(raw))
-    replica.engine.node_changed(anew())
+    replica.engine.intake.node_changed(anew())
     await replica.settle()
     assert replica.claim_of(pod).status.allocation is not None
-    replica.engine.node_gone("node-1")
+    replica.engine.intake.node_gone("node-1")
     await replica.settle()
     assert replica.claim_of(pod).status.allocation is None
 
 
 async def test_a_node_that_cannot_be_read_frees_nothing(replica: Any) -> None:
     pod = await a_running_pod(replica)
-    replica.engine.node_unreadable("node-1", "uid-of-node-1")
+    replica.engine.intake.node_unreadable("node-1", "uid-of-node-1")
     replica.books.nodes.pop("node-1")  # as a new leader, which never read it
-    replica.engine.node_unreadable("node-1", "uid-of-node-1")
+    replica.engine.intake.node_unreadable("node-1", "uid-of-node-1")
     replica.engine.tend_everything()
     await replica.settle()
     assert replica.claim_of(pod).status.allocation is not None
@@ -107,7 +107,7 @@ async def test_nothing_is_placed_on_cards_that_two_nodes_claim_until_one_lets_go
     pod = replica.pod()
     await replica.settle()
     assert replica.claim_of(pod).status.allocation is None
-    replica.engine.device_gone("gpu-0")
+    replica.engine.intake.device_gone("gpu-0")
     await replica.settle()
     assert replica.claim_of(pod).status.allocation.node_name == "node-2"
 
@@ -118,12 +118,12 @@ async def test_a_pod_that_is_still_there_when_its_node_comes_back_is_decided_fir
     """Its container was never stopped; a younger claim on its card could not start."""
     pod = await a_running_pod(replica)
     before = replica.claim_of(pod).status.allocation
-    replica.engine.node_gone("node-1")
+    replica.engine.intake.node_gone("node-1")
     await replica.settle()
     assert replica.claim_of(pod).status.allocation is None
     other = replica.pod("a-pod-before-it", limits={**GPU, "nvidia.com/gpumem": 12_000})
     await replica.settle()
-    replica.engine.node_changed(anew())
+    replica.engine.intake.node_changed(anew())
     await replica.settle()
     after = replica.claim_of(pod).status.allocation
     assert after.node_uid == "another-node-1"

@@ -18,7 +18,7 @@ async def test_a_pod_that_went_before_it_had_a_node_frees_its_cards_at_once(
     replica.card()
     pod = replica.pod()
     await replica.settle()
-    replica.engine.pod_gone(pod.metadata.uid)
+    replica.engine.intake.pod_gone(pod.metadata.uid)
     await replica.settle()
     claim = replica.api.claim(pod_claim_name("pod-1", pod.metadata.uid))
     assert "allocation" not in claim["status"]
@@ -49,7 +49,7 @@ async def test_the_agents_word_about_an_earlier_allocation_frees_nothing(replica
 async def test_a_node_that_is_gone_frees_what_was_on_it(replica: Any) -> None:
     replica.card()
     name = await a_bound_pod_that_goes(replica)
-    replica.engine.node_gone("node-1")
+    replica.engine.intake.node_gone("node-1")
     await replica.settle()
     assert "allocation" not in replica.api.claim(name)["status"]
 
@@ -122,7 +122,7 @@ async def test_a_claim_deleted_while_a_refusal_is_written_is_let_go(replica: Any
     replica.engine.round()
     raw = replica.api.claim(name)
     raw["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    replica.engine.claim_changed(VGPUClaim.read(replica.api.put(VGPU_CLAIMS, raw)))
+    replica.engine.intake.claim_changed(VGPUClaim.read(replica.api.put(VGPU_CLAIMS, raw)))
     replica.engine.round()
     refused = [ApiError("not allowed", status=403)]
     replica.api.before = lambda verb, _: refused.pop() if refused else None
@@ -137,8 +137,8 @@ async def test_a_claim_written_after_its_deletion_was_seen_holds_nothing(replica
     pod = replica.pod()
     await replica.settle()
     claim = replica.claim_of(pod)
-    replica.engine.claim_gone(("default", claim.metadata.name), claim.metadata.uid)
-    replica.engine.claim_changed(claim)
+    replica.engine.intake.claim_gone(("default", claim.metadata.name), claim.metadata.uid)
+    replica.engine.intake.claim_changed(claim)
     assert replica.ledger.use_of("GPU-0").memory_mib == 0
 
 
@@ -152,9 +152,9 @@ async def a_bound_pod_that_goes(replica: Any) -> str:
         resource_version=500,
         containers=[a_container(limits={"nvidia.com/gpu": 1, "nvidia.com/gpumem": 8192})],
     )
-    replica.engine.pod_changed(bound)
-    replica.engine.pod_gone(bound.metadata.uid)
-    replica.engine.node_changed(a_node("node-1", resource_version=2))
+    replica.engine.intake.pod_changed(bound)
+    replica.engine.intake.pod_gone(bound.metadata.uid)
+    replica.engine.intake.node_changed(a_node("node-1", resource_version=2))
     await replica.settle()
     return str(name)
 
@@ -165,4 +165,4 @@ def say_released(replica: Any, name: str, allocated_time: str) -> None:
         {"type": "Released", "status": "True", "message": f"allocation of {allocated_time}"}
     )
     stored = replica.api.put(VGPU_CLAIMS, raw)
-    replica.engine.claim_changed(VGPUClaim.read(stored))
+    replica.engine.intake.claim_changed(VGPUClaim.read(stored))

@@ -56,7 +56,7 @@ def a_pod_asking(name: str, mib: int) -> Pod:
 async def decide(replica: Any, name: str, *, mib: int = 10_000) -> VGPUClaim:
     """The claim that this replica gave a pod, which the other has not heard of."""
     pod = a_pod_asking(name, mib)
-    replica.engine.pod_changed(pod)
+    replica.engine.intake.pod_changed(pod)
     await replica.settle()
     claim: VGPUClaim = replica.claim_of(pod)
     return claim

@@ -39,11 +39,15 @@ async def used_and_released(replica: Any, **spec: Any) -> None:
 async def runs_and_ends(replica: Any, name: str) -> None:
     pod = a_user(name)
     replica.api.put(PODS, pod.to_wire())
-    replica.engine.pod_changed(pod)
+    replica.engine.intake.pod_changed(pod)
     await replica.settle()
     assert await replica.binder.bind(BindRequest("default", name, f"uid-of-{name}", "node-1")) == ""
-    replica.engine.pod_changed(a_user(name, node="node-1", resource_version=500, phase="Running"))
-    replica.engine.pod_changed(a_user(name, node="node-1", resource_version=501, phase="Succeeded"))
+    replica.engine.intake.pod_changed(
+        a_user(name, node="node-1", resource_version=500, phase="Running")
+    )
+    replica.engine.intake.pod_changed(
+        a_user(name, node="node-1", resource_version=501, phase="Succeeded")
+    )
     await replica.settle()
     raw = replica.api.claim("mine")
     when = raw["status"]["allocation"]["allocatedTime"]
@@ -95,7 +99,7 @@ async def test_the_time_of_a_ttl_goes_on_under_a_new_leader(replica: Any) -> Non
     successor = type(replica)()
     successor.api.objects = replica.api.objects
     successor.time = replica.time + 59
-    successor.engine.claim_changed(VGPUClaim.read(replica.api.claim("mine")))
+    successor.engine.intake.claim_changed(VGPUClaim.read(replica.api.claim("mine")))
     await successor.settle()
     assert exists(replica)
     successor.time += 1
@@ -113,12 +117,12 @@ async def test_a_claim_that_was_never_used_has_no_end(replica: Any) -> None:
 
 async def test_a_claim_that_a_pod_waits_for_is_not_deleted(replica: Any) -> None:
     await used_and_released(replica, ttl_seconds_after_unused=60)
-    replica.engine.node_changed(a_node("node-1", unschedulable=True, resource_version=700))
-    replica.engine.pod_changed(a_user("pod-2"))
+    replica.engine.intake.node_changed(a_node("node-1", unschedulable=True, resource_version=700))
+    replica.engine.intake.pod_changed(a_user("pod-2"))
     replica.time += 3600
     await replica.settle()
     assert exists(replica)
-    replica.engine.pod_gone("uid-of-pod-2")
+    replica.engine.intake.pod_gone("uid-of-pod-2")
     await replica.settle()
     assert not exists(replica)
 
@@ -177,7 +181,7 @@ async def test_an_immediate_claim_whose_card_is_gone_is_decided_anew_after_five_
     replica: Any,
 ) -> None:
     await an_immediate_claim(replica)
-    replica.engine.device_gone("gpu-0")
+    replica.engine.intake.device_gone("gpu-0")
     await for_five_minutes(replica)
     assert status(replica)["allocation"]["nodeName"] == "node-2"
     assert replica.ledger.use_of("GPU-0").memory_mib == 0
@@ -187,7 +191,7 @@ async def test_an_immediate_claim_whose_card_is_sick_is_decided_anew_after_five_
     replica: Any,
 ) -> None:
     await an_immediate_claim(replica)
-    replica.engine.device_changed(a_device(healthy=False, resource_version=2))
+    replica.engine.intake.device_changed(a_device(healthy=False, resource_version=2))
     await for_five_minutes(replica)
     assert status(replica)["allocation"]["nodeName"] == "node-2"
 
@@ -196,7 +200,7 @@ async def test_an_immediate_claim_on_a_cordoned_node_is_decided_anew_after_five_
     replica: Any,
 ) -> None:
     await an_immediate_claim(replica)
-    replica.engine.node_changed(a_node("node-1", unschedulable=True, resource_version=2))
+    replica.engine.intake.node_changed(a_node("node-1", unschedulable=True, resource_version=2))
     await for_five_minutes(replica)
     assert status(replica)["allocation"]["nodeName"] == "node-2"
 
@@ -205,14 +209,14 @@ async def test_an_immediate_claim_whose_node_is_gone_is_decided_anew_at_once(
     replica: Any,
 ) -> None:
     await an_immediate_claim(replica)
-    replica.engine.node_gone("node-1")
+    replica.engine.intake.node_gone("node-1")
     await replica.settle()
     assert status(replica)["allocation"]["nodeName"] == "node-2"
 
 
 async def test_an_immediate_claim_on_a_cordoned_card_keeps_it(replica: Any) -> None:
     await an_immediate_claim(replica)
-    replica.engine.device_changed(a_device(cordoned=True, resource_version=2))
+    replica.engine.intake.device_changed(a_device(cordoned=True, resource_version=2))
     await replica.settle()
     replica.time += 10 * UNUSABLE_S
     await replica.settle()
@@ -223,7 +227,7 @@ async def test_a_card_that_recovers_in_time_keeps_its_immediate_claim(replica: A
     await an_immediate_claim(replica)
     for version in range(2, 12):
         sick = version % 2 == 0
-        replica.engine.device_changed(a_device(healthy=not sick, resource_version=version))
+        replica.engine.intake.device_changed(a_device(healthy=not sick, resource_version=version))
         await replica.settle()
         replica.time += UNUSABLE_S / 2
         await replica.settle()
@@ -234,11 +238,11 @@ async def test_an_immediate_claim_that_a_pod_has_is_not_taken_away(replica: Any)
     await an_immediate_claim(replica)
     pod = a_user()
     replica.api.put(PODS, pod.to_wire())
-    replica.engine.pod_changed(pod)
+    replica.engine.intake.pod_changed(pod)
     assert (
         await replica.binder.bind(BindRequest("default", "pod-1", "uid-of-pod-1", "node-1")) == ""
     )
-    replica.engine.device_changed(a_device(healthy=False, resource_version=2))
+    replica.engine.intake.device_changed(a_device(healthy=False, resource_version=2))
     await replica.settle()
     replica.time += 10 * UNUSABLE_S
     await replica.settle()

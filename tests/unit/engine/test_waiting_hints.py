@@ -14,10 +14,10 @@ from vgpu_api.core.pod import PodStatus
 from vgpu_api.names import ANNOTATION_POKE
 from vgpu_api.v1alpha1 import Condition
 from vgpu_client.errors import Unreachable
+from vgpu_operator.engine.clock import Clock
 from vgpu_operator.engine.consumers import Consumer
 from vgpu_operator.engine.hints import FILTER_WITHIN_S, POKE_EVERY_S, Hints
 from vgpu_operator.engine.reservations import Reservation
-from vgpu_operator.engine.scheduler import Clock
 from vgpu_operator.engine.status import Wish
 from vgpu_operator.extender.filtering import filter_nodes
 from vgpu_operator.extender.wire import FilterRequest
@@ -193,7 +193,7 @@ async def test_a_recovered_card_wakes_exactly_the_pods_that_it_serves(replica: A
     for name in ("a", "b", "c"):
         assert filtered(replica, replica.pod(name, limits=LIMITS)) == []
     assert await pokes(replica) == []
-    replica.engine.device_changed(a_device(memory_mib=16384, resource_version=2))
+    replica.engine.intake.device_changed(a_device(memory_mib=16384, resource_version=2))
     assert await pokes(replica) == ["a", "b"]
 
 
@@ -201,7 +201,7 @@ async def test_an_uncordoned_card_wakes_who_waits_for_it(replica: Any) -> None:
     replica.card(cordoned=True)
     assert filtered(replica, replica.pod("a", limits=LIMITS)) == []
     assert await pokes(replica) == []
-    replica.engine.device_changed(a_device(resource_version=2))
+    replica.engine.intake.device_changed(a_device(resource_version=2))
     assert await pokes(replica) == ["a"]
 
 
@@ -222,7 +222,7 @@ async def test_who_would_still_not_fit_is_left_alone(replica: Any) -> None:
     replica.card(memory_mib=8192, healthy=False)
     big = replica.pod("big", limits={"nvidia.com/gpu": 1, "nvidia.com/gpumem": 9000})
     assert filtered(replica, big) == []
-    replica.engine.device_changed(a_device(memory_mib=8192, resource_version=2))
+    replica.engine.intake.device_changed(a_device(memory_mib=8192, resource_version=2))
     assert await pokes(replica) == []
 
 
@@ -237,19 +237,19 @@ def a_quota(version: int, mib: int) -> ResourceQuota:
 
 async def test_a_raised_quota_wakes_who_it_kept_waiting(replica: Any) -> None:
     replica.card(memory_mib=16384)
-    replica.engine.quota_changed(a_quota(1, 8192))
+    replica.engine.intake.quota_changed(a_quota(1, 8192))
     first, second = replica.pod("a", limits=LIMITS), replica.pod("b", limits=LIMITS)
     await replica.settle()
     assert filtered(replica, first) == ["node-1"]
     assert filtered(replica, second) == []
     assert await pokes(replica) == []
-    replica.engine.quota_changed(a_quota(2, 16384))
+    replica.engine.intake.quota_changed(a_quota(2, 16384))
     assert await pokes(replica) == ["b"]
 
 
 async def test_who_waits_for_a_quota_gets_no_cards_held(replica: Any) -> None:
     replica.card(memory_mib=16384)
-    replica.engine.quota_changed(a_quota(1, 4096))
+    replica.engine.intake.quota_changed(a_quota(1, 4096))
     replica.pod("a", limits=LIMITS)
     await replica.settle()
     replica.time += 61
@@ -259,10 +259,10 @@ async def test_who_waits_for_a_quota_gets_no_cards_held(replica: Any) -> None:
 
 async def test_an_immediate_claim_is_decided_when_its_quota_goes(replica: Any) -> None:
     replica.card(memory_mib=16384)
-    replica.engine.quota_changed(a_quota(1, 4096))
+    replica.engine.intake.quota_changed(a_quota(1, 4096))
     replica.claim(a_claim("now", requests=[a_request(memory="8Gi")], binding_mode="Immediate"))
     await replica.settle()
     assert "allocation" not in replica.api.claim("now")["status"]
-    replica.engine.quota_gone("default", "q")
+    replica.engine.intake.quota_gone("default", "q")
     await replica.settle()
     assert "allocation" in replica.api.claim("now")["status"]

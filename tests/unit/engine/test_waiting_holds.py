@@ -33,8 +33,8 @@ def end(replica: Any, pod: Pod) -> None:
     """The pod and its claim are gone, and its cards are free."""
     claim = replica.claim_of(pod)
     key = (claim.metadata.namespace, claim.metadata.name)
-    replica.engine.pod_gone(pod.metadata.uid)
-    replica.engine.claim_gone(key, claim.metadata.uid)
+    replica.engine.intake.pod_gone(pod.metadata.uid)
+    replica.engine.intake.claim_gone(key, claim.metadata.uid)
 
 
 def has_cards(replica: Any, pod: Pod) -> bool:
@@ -150,7 +150,7 @@ async def test_a_hold_is_given_up_when_its_pod_goes(replica: Any) -> None:
     late = replica.pod("late", limits=asking(4096))
     await replica.settle()
     assert not has_cards(replica, late)
-    replica.engine.pod_gone(large.metadata.uid)
+    replica.engine.intake.pod_gone(large.metadata.uid)
     await replica.settle()
     assert has_cards(replica, late)
     assert replica.ledger.use_of("GPU-0").memory_mib == 16384
@@ -178,7 +178,7 @@ async def test_a_hold_moves_when_its_card_goes_out_of_order(replica: Any) -> Non
     broken = a_device(
         uuid="GPU-1", node="node-2", memory_mib=16384, healthy=False, resource_version=2
     )
-    replica.engine.device_changed(broken)
+    replica.engine.intake.device_changed(broken)
     replica.time += AFTER_S
     await replica.settle()
     (hold,) = replica.engine.scheduler.holds
@@ -247,7 +247,7 @@ async def test_a_node_that_is_cordoned_gives_its_hold_up(replica: Any) -> None:
     await a_full_card(replica)
     await a_starving_pod(replica)
     assert len(replica.engine.scheduler.holds) == 1
-    replica.engine.node_changed(a_node("node-1", unschedulable=True, resource_version=2))
+    replica.engine.intake.node_changed(a_node("node-1", unschedulable=True, resource_version=2))
     await replica.settle()
     assert len(replica.engine.scheduler.holds) == 0
 
@@ -294,7 +294,7 @@ async def test_a_held_card_that_vanishes_takes_nobody_down_with_it(replica: Any)
     await replica.settle()
     (hold,) = replica.engine.scheduler.holds
     assert len(hold.cards) == 2
-    replica.engine.device_gone("gpu-0")
+    replica.engine.intake.device_gone("gpu-0")
     for pod in running:
         end(replica, pod)
     assert filtered(replica, large).node_names == []

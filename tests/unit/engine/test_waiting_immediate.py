@@ -70,7 +70,7 @@ async def test_a_recovered_card_serves_the_most_important_claim_at_once(replica:
             )
         )
     await replica.settle()
-    replica.engine.device_changed(a_device(memory_mib=16384, resource_version=2))
+    replica.engine.intake.device_changed(a_device(memory_mib=16384, resource_version=2))
     await replica.settle()  # the time has not moved: no back-off is over
     assert "allocation" in replica.api.claim("high")["status"]
     assert "allocation" not in replica.api.claim("low")["status"]

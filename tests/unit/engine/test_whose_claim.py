@@ -33,7 +33,7 @@ def a_pod_with(claim: str, name: str = "pod-1", **fields: Any) -> Any:
 
 def see(replica: Any, pod: Any) -> Any:
     replica.api.put(PODS, pod.to_wire())
-    return replica.engine.pod_changed(pod)
+    return replica.engine.intake.pod_changed(pod)
 
 
 def says(replica: Any, claim: str) -> tuple[str, str]:
@@ -68,7 +68,7 @@ async def test_a_template_is_never_decided_itself_and_is_shown_as_such(replica: 
     await replica.settle()
     assert says(replica, "shape") == ("False", "Template")
     assert "allocation" not in replica.api.claim("shape")["status"]
-    replica.engine.pod_gone(pod.metadata.uid)  # scaled to none: still a template
+    replica.engine.intake.pod_gone(pod.metadata.uid)  # scaled to none: still a template
     replica.engine.tend_everything()
     await replica.settle()
     assert says(replica, "shape") == ("False", "Template")
@@ -202,11 +202,11 @@ async def test_a_new_leader_finds_the_claim_of_a_pod_that_was_edited(replica: An
         successor.card()
         claims = [VGPUClaim.read(replica.api.claim(name)) for name in ("first", "second")]
         if not claims_first:
-            successor.engine.pod_changed(edited)
+            successor.engine.intake.pod_changed(edited)
         for claim in claims:
-            successor.engine.claim_changed(claim)
+            successor.engine.intake.claim_changed(claim)
         if claims_first:
-            successor.engine.pod_changed(edited)
+            successor.engine.intake.pod_changed(edited)
         successor.engine.tend_everything()
         await successor.settle()
         assert "allocation" not in replica.api.claim("second")["status"]
@@ -218,7 +218,7 @@ async def test_a_pod_whose_annotation_was_taken_off_is_still_known(replica: Any)
     replica.claim(a_claim("mine", requests=[a_request(memory="4Gi")]))
     see(replica, a_pod_with("mine"))
     await replica.settle()
-    replica.engine.pod_changed(a_pod("pod-1", phase="Failed", resource_version=500))
+    replica.engine.intake.pod_changed(a_pod("pod-1", phase="Failed", resource_version=500))
     await replica.settle()
     assert "allocation" not in replica.api.claim("mine")["status"]
 
@@ -234,9 +234,9 @@ async def test_a_claim_that_cannot_be_read_keeps_its_cards_and_is_left_alone(
     good = dict(raw["spec"])
     raw["spec"] = {"requests": [{"memory": "nonsense"}]}
     ruined = replica.api.put(VGPU_CLAIMS, raw)
-    replica.engine.claim_unreadable(ruined["metadata"]["uid"], ruined)
+    replica.engine.intake.claim_unreadable(ruined["metadata"]["uid"], ruined)
     before = list(replica.api.log)
-    replica.engine.pod_gone(pod.metadata.uid)
+    replica.engine.intake.pod_gone(pod.metadata.uid)
     other = replica.pod("pod-2")
     await replica.settle()
     assert [entry for entry in replica.api.log if entry[1] == name] == [
@@ -256,16 +256,16 @@ async def test_a_pod_whose_claim_cannot_be_read_is_refused_and_says_so(replica: 
     raw = a_claim("mine", requests=[a_request(memory="4Gi")]).to_wire()
     raw["spec"] = {"requests": "none"}
     ruined = replica.api.put(VGPU_CLAIMS, raw)
-    replica.engine.claim_unreadable(ruined["metadata"]["uid"], ruined)
+    replica.engine.intake.claim_unreadable(ruined["metadata"]["uid"], ruined)
     consumer = see(replica, a_pod_with("mine"))
     await replica.settle()
     refusal = replica.engine.scheduler.reserve(consumer)
     assert isinstance(refusal, Refusal)
     assert refusal.reason is Reason.CLAIM_UNREADABLE
     assert replica.api.log == []
-    replica.engine.claim_gone(consumer.claim, ruined["metadata"]["uid"])
+    replica.engine.intake.claim_gone(consumer.claim, ruined["metadata"]["uid"])
     replica.claim(a_claim("mine", uid="another", requests=[a_request(memory="4Gi")]))
-    replica.engine.node_changed(a_node("node-1", resource_version=7))
+    replica.engine.intake.node_changed(a_node("node-1", resource_version=7))
     await replica.settle()
     outcome = replica.engine.scheduler.reserve(consumer)
     assert isinstance(outcome, Reservation)
