@@ -7,6 +7,7 @@ that goes when it stops, and etcd listens on a Unix socket in it, so only one po
 
 from __future__ import annotations
 
+import contextlib
 import json
 import secrets
 import shutil
@@ -66,7 +67,8 @@ class ControlPlane:
     def __init__(self, options: Options = Options()) -> None:
         self._options = options
         self._processes: list[subprocess.Popen[bytes]] = []
-        self._folder = Path()
+        self._folder = Path()  # until it is started: nothing of ours, so nothing to remove
+        self._undo = contextlib.ExitStack()
         self._authority = Authority(name="vgpu-control-plane")
         self._tokens = {user: secrets.token_hex(16) for user in _USERS}
         self.programs = Path(
@@ -98,6 +100,7 @@ class ControlPlane:
         if not (self.programs / "kube").exists():
             raise RuntimeError("Kubernetes is not built yet: run `make control-plane`")
         self._folder = Path(tempfile.mkdtemp(prefix="vgpu-control-plane-"))
+        self._undo.callback(shutil.rmtree, self._folder, ignore_errors=True)
         port = free_ports(1)[0]
         self.url = f"https://127.0.0.1:{port}"
         try:
@@ -153,7 +156,7 @@ class ControlPlane:
         for process in self._processes:
             process.wait()
         self._processes.clear()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._undo.close()
 
     def _write_credentials(self) -> None:
         folder = self._folder
