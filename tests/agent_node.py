@@ -50,6 +50,7 @@ class ObedientDriver:
         self.error: str | None = None
         self.events: asyncio.Queue[CardEvent] = asyncio.Queue()
         self.processes: dict[str, dict[int, int]] = {}
+        self.at_work: dict[str, set[int]] = {}
 
     async def cards(self) -> tuple[Card, ...]:
         if self.error is not None:
@@ -61,6 +62,11 @@ class ObedientDriver:
 
     async def process_memory(self) -> Mapping[str, Mapping[int, int]]:
         return self.processes
+
+    async def computing(self) -> Mapping[str, frozenset[int]]:
+        if self.error is not None:
+            raise DriverUnavailable(self.error)
+        return {uuid: frozenset(pids) for uuid, pids in self.at_work.items()}
 
     async def next_event(self) -> CardEvent:
         return await self.events.get()

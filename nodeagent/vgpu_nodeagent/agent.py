@@ -34,6 +34,7 @@ from vgpu_nodeagent.enforcement.allocations import Allocations
 from vgpu_nodeagent.enforcement.cdi import SpecFolder
 from vgpu_nodeagent.enforcement.library import stage_library
 from vgpu_nodeagent.enforcement.page import PageContent
+from vgpu_nodeagent.enforcement.precedence import Precedence
 from vgpu_nodeagent.enforcement.watchdog import Watchdog
 from vgpu_nodeagent.errors import CheckpointDamaged, DriverUnavailable, PageDamaged
 from vgpu_nodeagent.hami_register import HamiRegister
@@ -95,6 +96,9 @@ class Agent:
             self._node.allocations,
             Violations(api, config.node_name, self._view, self._reports, self._metrics),
             on_violation=config.on_violation,
+        )
+        self._precedence = Precedence(
+            driver, lambda: self._node.checkpoint.state, self._node.allocations
         )
         self._waiting = WaitingPods(self._view, touch=self._reports.touch)
         self._releases = Releases(
@@ -160,6 +164,7 @@ class Agent:
                 parts.create_task(self._hear_events())
                 parts.create_task(self._measure())
                 parts.create_task(self._watchdog.run())
+                parts.create_task(self._precedence.run())
         finally:
             await self._reports.close()
             self._driver.close()

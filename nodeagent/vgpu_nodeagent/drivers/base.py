@@ -86,6 +86,9 @@ class Driver(Protocol):
     async def process_memory(self) -> Mapping[str, Mapping[int, int]]:
         """Bytes that each process holds, by UUID of the card and PID on the host."""
 
+    async def computing(self) -> Mapping[str, frozenset[int]]:
+        """Who was seen computing since this was last asked: host PIDs, by UUID of the card."""
+
     async def next_event(self) -> CardEvent:
         """Wait for the driver to report something."""
 

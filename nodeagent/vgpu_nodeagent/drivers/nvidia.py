@@ -51,6 +51,7 @@ class NvidiaDriver:
         self._events = CallThread("NVML events", deadline_s=deadline_s)
         self._loaded = False
         self._event_set: Any = None
+        self._sampled: dict[str, int] = {}
 
     @property
     def vendor(self) -> str:
@@ -80,6 +81,10 @@ class NvidiaDriver:
             DriverUnavailable: NVML is missing, fails or hangs.
         """
         return await self._calls.call(self._guarded(_read_processes))
+
+    async def computing(self) -> Mapping[str, frozenset[int]]:
+        """Who was seen computing since this was last asked: host PIDs, by UUID of the card."""
+        return await self._calls.call(self._guarded(partial(_read_computing, self._sampled)))
 
     async def next_event(self) -> CardEvent:
         """Wait for an XID or ECC event. A driver that cannot tell is asked again later."""
@@ -253,6 +258,22 @@ def _read_processes() -> Mapping[str, Mapping[int, int]]:
             for process in listed:
                 # One that does both is in both lists, with the same figure.
                 held[process.pid] = max(held.get(process.pid, 0), process.usedGpuMemory or 0)
+    return found
+
+
+def _read_computing(sampled: dict[str, int]) -> Mapping[str, frozenset[int]]:
+    """`sampled`: the time stamp of each card's last sample."""
+    found = {}
+    for index in range(pynvml.nvmlDeviceGetCount()):
+        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        uuid = _text(pynvml.nvmlDeviceGetUUID(handle))
+        since = sampled.get(uuid, 0)
+        try:
+            samples = pynvml.nvmlDeviceGetProcessUtilization(handle, since)
+        except pynvml.NVMLError:
+            continue  # nobody did anything, or the card cannot tell
+        sampled[uuid] = max([since, *(int(s.timeStamp) for s in samples)])
+        found[uuid] = frozenset(int(s.pid) for s in samples if s.smUtil)
     return found
 
 

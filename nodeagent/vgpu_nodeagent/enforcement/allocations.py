@@ -12,10 +12,12 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from vgpu_api import names
 from vgpu_nodeagent.enforcement import page, reclaim, region
+from vgpu_nodeagent.enforcement.abi import PageState
 from vgpu_nodeagent.enforcement.cdi import Edits, Mount, SpecFolder
 from vgpu_nodeagent.enforcement.grants import ContainerGrant
 from vgpu_nodeagent.enforcement.library import Library
@@ -182,6 +184,23 @@ class Allocations:
             PageDamaged: It is missing or damaged.
         """
         return page.read_page(self._root / lease / "limits")
+
+    def hold_back(self, lease: str, ceilings: Mapping[str, int]) -> None:
+        """Let the container have no more than so many percent of some of its cards for now.
+
+        Args:
+            lease: The allocation; one that is not open stays as it is.
+            ceilings: By UUID; a card that is not named has none.
+
+        Raises:
+            PageDamaged: The page is missing or damaged.
+        """
+        path = self._root / lease / "limits"
+        content = page.read_page(path)
+        if content.state is not PageState.GRANT:
+            return
+        devices = [replace(limit, ceiling=ceilings.get(limit.uuid, 0)) for limit in content.devices]
+        page.grant(path, devices, name=lease, host_bytes=content.host_bytes)
 
     def usage(self, lease: str) -> tuple[region.DeviceUse, ...]:
         """What the processes of an allocation say that they use.

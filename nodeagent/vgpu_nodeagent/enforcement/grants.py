@@ -51,6 +51,8 @@ class ContainerGrant:
         first = self.limits[0]
         if first.cores:
             env[names.ENV_SM_LIMIT] = str(first.cores)
+        if first.priority:
+            env[names.ENV_TASK_PRIORITY] = str(first.priority)
         if word := _POLICY_WORDS.get(first.policy):
             env[names.ENV_CORE_POLICY] = word
         return env

@@ -149,9 +149,10 @@ def _change(
         old = _content(path, page)
         if old.name != name:
             raise PageDamaged(path, f"is the page of {old.name!r}, not of {name!r}")
-        if (old.state, old.devices, old.host_bytes) == (state, devices, host_bytes):
-            return
         (seq,) = abi.PAGE_SEQ.unpack_from(page, abi.PAGE_SEQ_OFFSET)
+        is_stable = seq % 2 == 0
+        if is_stable and (old.state, old.devices, old.host_bytes) == (state, devices, host_bytes):
+            return
         seq |= 1  # an odd one was left by a writer that died half-way: finish what it began
         abi.PAGE_SEQ.pack_into(page, abi.PAGE_SEQ_OFFSET, seq if seq > 1 else 3)
         for number in range(abi.MAX_DEVICES):

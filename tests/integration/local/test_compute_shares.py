@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -38,3 +39,31 @@ def test_two_pods_on_one_card_get_thirty_and_sixty_percent_of_its_time(
         # A busy machine may leave both less than their share, and the first seconds count.
         assert 0.05 < small.result() < 0.4
         assert 1.3 * small.result() < large.result() < 0.7
+
+
+# Of the first card on the page that the container sees: `cores_ceiling`.
+CEILING = ["sh", "-c", 'od -An -tu4 -j360 -N4 "$VGPU_LIMIT_PAGE"']
+
+
+def wait_for_ceiling(cluster: LocalCluster, pod: str, percent: int, *, limit: float) -> None:
+    deadline = time.monotonic() + limit
+    while (seen := int(cluster.exec(pod, CEILING).stdout)) != percent:
+        assert time.monotonic() < deadline, f"held to {seen} %, not to {percent}"
+
+
+def test_a_pod_of_low_priority_makes_way_while_an_urgent_one_works(
+    whole_cluster: Callable[..., LocalCluster],
+) -> None:
+    with whole_cluster([t4_node("node")]) as cluster:
+        for name, priority in (("urgent", 0), ("patient", 1)):
+            limits = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 2000}
+            container = a_container(limits=limits | {"nvidia.com/priority": priority})
+            create(cluster, a_pod(name, container))
+            running(cluster, name)
+        with ThreadPoolExecutor() as threads:
+            urgent = threads.submit(share, cluster, "urgent", seconds=4)
+            wait_for_ceiling(cluster, "patient", 5, limit=15)
+            # Each would have half of the card's time, and at once.
+            assert share(cluster, "patient", seconds=2) < 0.3
+            assert urgent.result() > 0.4
+        wait_for_ceiling(cluster, "patient", 0, limit=20)

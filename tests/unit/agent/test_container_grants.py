@@ -101,8 +101,11 @@ def test_a_slice_of_an_oversubscribed_card_has_its_part_of_what_there_is() -> No
     assert grant().limits[0].physical_bytes == 0
 
 
-def test_a_priority_arrives_on_the_page() -> None:
-    assert grant(request={"compute_priority": 3}).limits[0].priority == 3
+def test_a_priority_arrives_on_the_page_and_is_shown() -> None:
+    made = grant(request={"compute_priority": 3})
+    assert made.limits[0].priority == 3
+    assert made.env()["CUDA_TASK_PRIORITY"] == "3"
+    assert "CUDA_TASK_PRIORITY" not in grant(request={"compute_priority": 0}).env()
 
 
 def test_a_request_without_a_name_is_the_first_asking_containers() -> None:

@@ -52,6 +52,18 @@ def test_the_same_grant_again_leaves_the_page_alone(path: Path) -> None:
     assert path.read_bytes() == content
 
 
+def test_a_writer_that_died_at_its_last_word_leaves_nothing_that_denies_for_ever(
+    path: Path,
+) -> None:
+    page.grant(path, [LIMIT], name=NAME)
+    with path.open("r+b") as file:
+        file.seek(abi.PAGE_SEQ_OFFSET)
+        file.write(abi.PAGE_SEQ.pack(seq(path) - 1))  # all it had to write is there, but for this
+    page.grant(path, [LIMIT], name=NAME)
+    assert seq(path) % 2 == 0
+    assert page.read_page(path).devices == (LIMIT,)
+
+
 def test_closing_takes_every_card_off_the_page(path: Path) -> None:
     page.grant(path, [LIMIT, DeviceLimit("GPU-1", 1, 0)], name=NAME)
     page.close(path, name=NAME)

@@ -1,0 +1,174 @@
+"""Who goes before whom on a card: priorities, put in force through the pages.
+
+While an allocation of a higher priority computes, the less urgent ones on its card get what it
+leaves, and a little at least: a program that is stopped altogether takes its own watchdogs, and
+whoever waits for it, with it. Who computes is the driver's word. Where it cannot tell, nobody is
+held back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+
+from vgpu_nodeagent.deviceplugin.slots import SlotState
+from vgpu_nodeagent.drivers.base import Driver
+from vgpu_nodeagent.enforcement.abi import CorePolicy, PageState
+from vgpu_nodeagent.enforcement.allocations import Allocations
+from vgpu_nodeagent.enforcement.page import DeviceLimit
+from vgpu_nodeagent.enforcement.watchdog import residences
+from vgpu_nodeagent.errors import DriverUnavailable, PageDamaged
+
+logger = logging.getLogger(__name__)
+
+PERIOD_S = 1.0
+HOLD_S = 5.0
+"""How long somebody counts as active after it was last seen computing: pages shall not flap."""
+LEAST_PERCENT = 5
+_ALL = 100
+
+_On = dict[str, dict[str, DeviceLimit]]
+"""By UUID of a card: what each lease may use of it."""
+
+
+def ceilings(limits: Mapping[str, DeviceLimit], active: Collection[str]) -> Mapping[str, int]:
+    """What allocations may use of one card for now, in percent; only those that are held back.
+
+    Those of a level share what the active ones above it leave: who has a share keeps it as far as
+    it goes, and the rest is divided evenly between the others that are active.
+
+    Args:
+        limits: What each allocation may use of the card.
+        active: The allocations that compute there.
+    """
+    found = {}
+    left = _ALL
+    for level in sorted({limit.priority for limit in limits.values()}):
+        mine = {lease: limit for lease, limit in limits.items() if limit.priority == level}
+        busy = {lease: limit for lease, limit in mine.items() if lease in active}
+        if left < _ALL:
+            for lease in mine:
+                rivals = busy | {lease: mine[lease]}
+                found[lease] = max(LEAST_PERCENT, _part(lease, rivals, left))
+        left -= sum(_share(limit) or _ALL for limit in busy.values())
+        left = max(left, 0)
+    return found
+
+
+def _share(limit: DeviceLimit) -> int:
+    """Percent that an allocation is limited to; 0 for none."""
+    limited = 0 < limit.cores < _ALL and limit.policy is not CorePolicy.DISABLE
+    return limit.cores if limited else 0
+
+
+def _part(lease: str, rivals: Mapping[str, DeviceLimit], left: int) -> int:
+    shares = {rival: _share(limit) for rival, limit in rivals.items()}
+    promised = sum(shares.values())
+    if shares[lease]:
+        return shares[lease] if promised <= left else shares[lease] * left // promised
+    return max(0, left - promised) // sum(not share for share in shares.values())
+
+
+class Precedence:
+    """Looks every second, where allocations of several priorities share a card.
+
+    Args:
+        driver: Who says who computes.
+        state: Who was given what, now.
+        allocations: Their files.
+        clock: Monotonic seconds.
+        proc: The host's process list.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        state: Callable[[], SlotState],
+        allocations: Allocations,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        proc: Path = Path("/proc"),
+    ) -> None:
+        self._driver = driver
+        self._state = state
+        self._allocations = allocations
+        self._clock = clock
+        self._proc = proc
+        self._seen: dict[tuple[str, str], float] = {}  # (card, lease): last seen computing
+        self._held: dict[str, dict[str, int]] = {}  # by lease
+
+    async def run(self) -> None:
+        """Look for ever."""
+        while True:
+            await self.look()
+            await asyncio.sleep(PERIOD_S)
+
+    async def look(self) -> None:
+        """See who is active, and hold back or let go whom that concerns."""
+        computing: Mapping[str, frozenset[int]] = {}
+        if self._is_contested(self._limits()):
+            try:
+                computing = await self._driver.computing()
+            except DriverUnavailable as error:
+                logger.debug("nobody is held back: %s", error)
+        # Nothing is awaited from here on: what is read of the pages holds until they are written.
+        limits = self._limits()
+        self._note(computing, limits)
+        held: dict[str, dict[str, int]] = {lease: {} for on in limits.values() for lease in on}
+        for uuid, on in limits.items():
+            active = [lease for lease in on if (uuid, lease) in self._seen]
+            for lease, percent in ceilings(on, active).items():
+                held[lease][uuid] = percent
+        for lease, percents in held.items():
+            self._hold_back(lease, percents)
+        self._held = held
+
+    @staticmethod
+    def _is_contested(limits: _On) -> bool:
+        return any(len({limit.priority for limit in on.values()}) > 1 for on in limits.values())
+
+    def _limits(self) -> _On:
+        """The pages that grant something."""
+        found: _On = {}
+        for lease in self._state().leases.values():
+            if not lease.is_bound:
+                continue
+            try:
+                content = self._allocations.content(lease.name)
+            except PageDamaged as error:
+                logger.warning("no priority: %s", error)
+                continue
+            if content.state is PageState.GRANT:
+                for limit in content.devices:
+                    found.setdefault(limit.uuid, {})[lease.name] = limit
+        return found
+
+    def _note(self, computing: Mapping[str, frozenset[int]], limits: _On) -> None:
+        """Remember who computes; a process of a pod that no lease claims is of all its leases."""
+        now, state = self._clock(), self._state()
+        pids = frozenset().union(*computing.values())
+        homes = residences(pids, state, self._allocations, proc=self._proc)
+        for uuid, at_work in computing.items():
+            for home in (homes[pid] for pid in at_work):
+                if home.holding is None:
+                    continue
+                mine = {lease.name for lease in state.of_claim(home.holding.claim_uid)}
+                for lease in (mine & home.leases or mine) & limits.get(uuid, {}).keys():
+                    self._seen[uuid, lease] = now
+        self._seen = {
+            (uuid, lease): then
+            for (uuid, lease), then in self._seen.items()
+            if now - then < HOLD_S and lease in limits.get(uuid, {})
+        }
+
+    def _hold_back(self, lease: str, percents: dict[str, int]) -> None:
+        try:
+            self._allocations.hold_back(lease, percents)
+        except PageDamaged as error:
+            logger.warning("no priority: %s", error)
+            return
+        if percents != self._held.get(lease, {}):
+            logger.info("allocation %s makes way: %s", lease, percents or "no longer")
