@@ -5,9 +5,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Coroutine
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+_ENTER_S = 60.0
+_LEAVE_S = 10.0
 
 
 class BackgroundLoop:
@@ -36,6 +40,13 @@ class BackgroundLoop:
                 return await work
 
         return asyncio.run_coroutine_threadsafe(limited(), self._loop).result()
+
+    def enter(self, context: AbstractAsyncContextManager[T], undo: ExitStack) -> T:
+        """Enter a context that lives in the loop, until `undo` leaves it."""
+        stack = AsyncExitStack()
+        entered = self.run(stack.enter_async_context(context), limit=_ENTER_S)
+        undo.callback(lambda: self.run(stack.aclose(), limit=_LEAVE_S))
+        return entered
 
     def stop(self) -> None:
         """Cancel what still runs and end the thread."""

@@ -9,50 +9,45 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import os
 import shutil
-import signal
 import tempfile
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import yaml
 
 from vgpu_api import resources
 from vgpu_api.config import ClusterConfig
 from vgpu_api.config.cluster import read_cluster_config
-from vgpu_api.names import SCHEDULER_ALIASES
 from vgpu_api.resources import Resource
 from vgpu_client.api import Api
 from vgpu_client.transport import Object
 from vgpu_local.assembly import admit_through, furnish, leave_on_terminate
 from vgpu_local.background import BackgroundLoop
 from vgpu_local.daemon import Daemon, Spawn, execute
+from vgpu_local.daemons import Daemons
 from vgpu_local.foundation import ExtenderAccess, Foundation, Server, StandIn
-from vgpu_local.kubelet.folders import make_folders
 from vgpu_local.kubelet.kubelet import Kubelet
 from vgpu_local.kubelet.process import ExecResult
-from vgpu_local.kubelet.worker import Pace
 from vgpu_local.nodes import GpuNode
 from vgpu_local.nursery import Nursery
 from vgpu_local.operators import Operators
+from vgpu_local.options import ClusterOptions
 from vgpu_local.pki import Authority
 from vgpu_local.programs import (
     DRIVER_LOADER,
     LIBRARY,
     Replica,
-    agent_command,
-    driver_environment,
     install_tools,
     operator_command,
     program_environment,
 )
 from vgpu_local.readiness import missing, plural
-from vgpu_local.scheduler.queue import Backoff
+from vgpu_local.simulated_nodes import NodeSettings, SimulatedNodes
+from vgpu_local.started import Started
+from vgpu_local.waiting import wait_for
 
 T = TypeVar("T")
 
@@ -67,49 +62,18 @@ class NotReady(Exception):
     """The cluster did not become ready in time; the text says what was missing."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterOptions:
-    """What may differ from cluster to cluster.
-
-    Attributes:
-        config: the cluster configuration document that operator and agents are given.
-        scheduler_names: the `schedulerName`s that the scheduler answers to.
-        pace: the kubelets' waiting times.
-        backoff: the scheduler's.
-        operators: how many replicas of the operator.
-        webhooks: whether admission goes through the operator.
-        lease_s: how long the lease of a silent leader lasts.
-        unused_lease_s: how long an agent keeps slots that its kubelet has no record of.
-        log_level: of operator and agents.
-        nursery: they are forks of a process that has loaded them, instead of executed each time.
-    """
-
-    config: Mapping[str, Any] = field(default_factory=dict)
-    scheduler_names: frozenset[str] = SCHEDULER_ALIASES | {"default-scheduler"}
-    pace: Pace = Pace()  # noqa: RUF009 - immutable
-    backoff: Backoff = Backoff()  # noqa: RUF009 - immutable
-    operators: int = 1
-    webhooks: bool = True
-    lease_s: int = 15
-    unused_lease_s: float = 30.0
-    log_level: str = "INFO"
-    nursery: bool = False
-
-
-class LocalCluster:
+class LocalCluster(Started):
     """Use as a context manager; inside, everything is running and ready.
 
     Attributes:
         folder: the run folder; has `kubeconfig`, a log file for each process, a folder a node.
         kubeconfig: an administrator's.
-        agents: one process for each node, by node name.
-        kubelets: by node name; call them through the methods here, their loop is another thread's.
     """
 
     def __init__(
         self,
         nodes: Sequence[GpuNode],
-        options: ClusterOptions = ClusterOptions(),
+        options: ClusterOptions = ClusterOptions(),  # noqa: B008 - immutable
         foundation: Foundation | None = None,
     ) -> None:
         """Describe a cluster; nothing is started yet.
@@ -121,8 +85,6 @@ class LocalCluster:
         """
         self.folder = Path()
         self.kubeconfig = Path()
-        self.agents: dict[str, Daemon] = {}
-        self.kubelets: dict[str, Kubelet] = {}
         self._nodes = nodes
         self._options = options
         self._operators = Operators(options.operators)
@@ -134,25 +96,10 @@ class LocalCluster:
         )
         self._undo = contextlib.ExitStack()
         self._api: Api | None = None
-        self._daemons: list[Daemon] = []
+        self._daemons = Daemons(self._undo)
+        self._simulated = SimulatedNodes(self._daemons, self._undo)
         self._spawn: Spawn = execute
         self._settings: ClusterConfig = read_cluster_config(dict(options.config))
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.stop()
-            raise
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
 
     def start(self, *, limit: float = 60.0) -> None:
         """Start everything and return when it is ready.
@@ -178,14 +125,14 @@ class LocalCluster:
         self.kubeconfig = self._foundation.start(self.folder)
         self._loop = BackgroundLoop("cluster")
         self._undo.callback(self._loop.stop)
-        self._api = self.run(self._connect())
+        self._api = self._loop.enter(Api.connect(str(self.kubeconfig)), self._undo)
         self._foundation.connected(self.api, self._loop)
         self.run(furnish(self.api))
         self._foundation.furnished()
+        self._config = self.folder / "config.yaml"
+        self._config.write_text(yaml.safe_dump(dict(self._options.config)))
         self._start_operators()
-        install_tools(self.folder / "bin")
-        for node in self._nodes:
-            self._start_node(node)
+        self._start_nodes()
         self._start_scheduler()
         self.wait_ready(limit)
         if self._options.webhooks:
@@ -193,8 +140,7 @@ class LocalCluster:
 
     def stop(self) -> None:
         """End every process and thread and remove the run folder. Harmless when repeated."""
-        for daemon in self._daemons:  # all at once; each is waited for below
-            daemon.signal(signal.SIGTERM)
+        self._daemons.terminate()
         self._undo.close()
 
     @property
@@ -207,6 +153,16 @@ class LocalCluster:
     def server(self) -> Server:
         """The API server, with its faults and history."""
         return self._foundation.server
+
+    @property
+    def agents(self) -> Mapping[str, Daemon]:
+        """One process for each node, by node name."""
+        return self._simulated.agents
+
+    @property
+    def kubelets(self) -> Mapping[str, Kubelet]:
+        """By node name; call them through the methods here, their loop is another thread's."""
+        return self._simulated.kubelets
 
     @property
     def operators(self) -> list[Daemon]:
@@ -262,18 +218,13 @@ class LocalCluster:
         Raises:
             NotReady: it was not, within `limit` seconds.
         """
-        deadline = time.monotonic() + limit
-        space = namespace if resource.namespaced else None
-        seen = "there is no such object"
-        while time.monotonic() < deadline:
-            for found in self.objects(plural(resource), space):
-                if found["metadata"]["name"] == name:
-                    if holds(found):
-                        return found
-                    seen = f"its status is {found.get('status')}"
-            self.check()
-            time.sleep(0.05)
-        raise NotReady(f"{resource.kind} {name} is not as wanted after {limit:g} s: {seen}")
+        kind, space = plural(resource), namespace if resource.namespaced else None
+        try:
+            return wait_for(
+                lambda: self.objects(kind, space), name, holds, check=self.check, limit=limit
+            )
+        except TimeoutError as error:
+            raise NotReady(f"{resource.kind} {name} is not as wanted {error}") from None
 
     def objects(self, resource: str, namespace: str | None = None) -> list[Object]:
         """Return the present objects of a kind, named `pods`, `vgpuclaims.vgpu.dev` and so on."""
@@ -305,50 +256,41 @@ class LocalCluster:
 
     # Starting
 
-    async def _connect(self) -> Api:
-        stack = contextlib.AsyncExitStack()
-        api = await stack.enter_async_context(Api.connect(str(self.kubeconfig)))
-        self._undo.callback(lambda: self._loop.run(stack.aclose(), limit=10))
-        return api
-
     def _start_operators(self) -> None:
         self.run(self._operators.open_services(self.api))
         self._undo.callback(lambda: self._loop.run(self._operators.close_services(), limit=10))
-        config = self.folder / "config.yaml"
-        config.write_text(yaml.safe_dump(dict(self._options.config)))
 
         def start(replica: Replica) -> Daemon:
             command = operator_command(
                 replica,
                 kubeconfig=self._foundation.kubeconfig_of(replica.name),
-                config=config,
+                config=self._config,
                 authority=self._authority,
                 folder=self.folder,
                 lease_s=self._options.lease_s,
                 log_level=self._options.log_level,
             )
-            return self._daemon(replica.name, command, {})
+            return self._daemons.start(
+                replica.name, command, {}, folder=self.folder, spawn=self._spawn
+            )
 
         self._operators.start(start)
 
-    def _start_node(self, node: GpuNode) -> None:
-        folders = make_folders(self.folder / node.name)
-        self._undo.callback(folders.remove_link)
-        environment = driver_environment(node.write_machine(folders.root))
-        image = {**environment, "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}"}
-        kubelet = Kubelet(self.api, node.shape, folders, environment=image, pace=self._options.pace)
-        self._undo.callback(lambda: self._loop.run(kubelet.stop(), limit=30))
-        self.run(kubelet.start())
-        self.kubelets[node.name] = kubelet
-        command = agent_command(
-            node.name,
-            folders,
-            kubeconfig=self._foundation.kubeconfig_of(f"agent-{node.name}"),
-            config=self.folder / "config.yaml",
+    def _start_nodes(self) -> None:
+        tools = self.folder / "bin"
+        install_tools(tools)
+        settings = NodeSettings(
+            folder=self.folder,
+            config=self._config,
+            kubeconfig_of=lambda node: self._foundation.kubeconfig_of(f"agent-{node}"),
+            spawn=self._spawn,
+            tools=tools,
+            pace=self._options.pace,
             unused_lease_s=self._options.unused_lease_s,
             log_level=self._options.log_level,
         )
-        self.agents[node.name] = self._daemon(f"agent-{node.name}", command, environment)
+        for node in self._nodes:
+            self._simulated.start(node, settings, self.api, self._loop)
 
     def _start_scheduler(self) -> None:
         certificate, key = self._authority.leaf().write(self.folder, name="scheduler")
@@ -361,15 +303,6 @@ class LocalCluster:
         )
         self._undo.callback(self._foundation.unschedule)
         self._foundation.schedule(self._extender)
-
-    def _daemon(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> Daemon:
-        variables = program_environment(self.folder, environment)
-        log = self.folder / f"{name}.log"
-        daemon = Daemon(name, command, variables, log, spawn=self._spawn)
-        self._undo.callback(daemon.stop)
-        self._daemons.append(daemon)
-        daemon.start()
-        return daemon
 
     # Readiness and the end
 
@@ -401,9 +334,7 @@ class LocalCluster:
             DaemonDied: a process ended.
             Exception: what ended the scheduler, or a part of Kubernetes.
         """
-        for daemon in self._daemons:
-            if daemon.wanted:
-                daemon.check()
+        self._daemons.check()
         self._foundation.check()
 
     def _container(self, namespace: str, pod: str, container: str | None) -> tuple[Kubelet, str]:

@@ -20,13 +20,13 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from vgpu_local.pki import Authority
 from vgpu_local.ports import free_ports
+from vgpu_local.started import Started
 
 _BUILD = Path(__file__).parents[1] / "cluster" / "build.sh"
 _START_S = 60.0
@@ -53,7 +53,7 @@ class Options:
     apiserver_args: Sequence[str] = ()
 
 
-class ControlPlane:
+class ControlPlane(Started):
     """Use as a context manager, or call `start` and `stop`.
 
     Pods are admitted without a ServiceAccount, which would arrive some seconds late.
@@ -78,18 +78,6 @@ class ControlPlane:
         )
         self.url = ""
         self.kubeconfig = Path()
-
-    def __enter__(self) -> ControlPlane:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
 
     def start(self) -> None:
         """Start everything; returns when the API server says that it is ready.

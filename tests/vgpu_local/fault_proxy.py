@@ -13,8 +13,7 @@ import ssl
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import aiohttp
 import orjson
@@ -30,6 +29,7 @@ from vgpu_local.background import BackgroundLoop
 from vgpu_local.broken_stream import BrokenStream, Dropped
 from vgpu_local.pki import Authority
 from vgpu_local.request_words import Words, words_of
+from vgpu_local.started import Started
 
 _HOP_BY_HOP = frozenset(
     {
@@ -47,7 +47,7 @@ _HOP_BY_HOP = frozenset(
 _START_LIMIT_S = 10.0
 
 
-class FaultProxy:
+class FaultProxy(Started):
     """Use as a context manager, or call `start` and `stop`.
 
     Args:
@@ -79,18 +79,6 @@ class FaultProxy:
         self._loop: BackgroundLoop | None = None
         self._runner: web.ServerRunner | None = None
         self._session: aiohttp.ClientSession | None = None
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
 
     @property
     def url(self) -> str:

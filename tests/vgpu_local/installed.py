@@ -9,63 +9,47 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 import ssl
-import subprocess
 import tempfile
 import time
 import urllib.request
 from base64 import b64decode
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import yaml
 
 from vgpu_api.resources import GPU_DEVICES, NODES, SECRETS, Resource
 from vgpu_client.api import Api
 from vgpu_client.transport import Object
+from vgpu_local.accounts import AGENT, OPERATOR, SCHEDULER, kubeconfig_with, token, user
 from vgpu_local.background import BackgroundLoop
 from vgpu_local.control_plane import ControlPlane, Options
 from vgpu_local.daemon import Daemon
-from vgpu_local.kubelet.folders import make_folders
-from vgpu_local.kubelet.kubelet import Kubelet
+from vgpu_local.daemons import Daemons
+from vgpu_local.installation import install
 from vgpu_local.nodes import GpuNode
 from vgpu_local.operators import Operators
-from vgpu_local.programs import (
-    NAMESPACE,
-    ROOT,
-    Replica,
-    agent_command,
-    driver_environment,
-    issued_operator_command,
-    program_environment,
-)
+from vgpu_local.programs import NAMESPACE, ROOT, Replica, issued_operator_command
 from vgpu_local.readiness import missing, plural
+from vgpu_local.simulated_nodes import NodeSettings, SimulatedNodes
+from vgpu_local.started import Started
+from vgpu_local.waiting import wait_for
 
 T = TypeVar("T")
 
-SERVICE_ACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount", True)
-OPERATOR = ("vgpu-system", "vgpu-operator")
-AGENT = ("vgpu-node", "vgpu-nodeagent")
-SCHEDULER = ("vgpu-system", "vgpu-scheduler")
 COUNT = "nvidia.com/gpu"
 LEASE_S = 45
 """Tests stop a leader for a while and start it again, on machines that are busy."""
-
-
-def user(account: tuple[str, str]) -> str:
-    """A service account's name as the API server knows it."""
-    return "system:serviceaccount:" + ":".join(account)
 
 
 class NotInTime(Exception):
     """What was waited for did not come; the text says what was there instead."""
 
 
-class InstalledCluster:
+class InstalledCluster(Started):
     """Use as a context manager; inside, everything is running and ready.
 
     Args:
@@ -74,31 +58,21 @@ class InstalledCluster:
     """
 
     def __init__(self, nodes: Sequence[GpuNode], *, operators: int = 2) -> None:
-        self.agents: dict[str, Daemon] = {}
         self.folder = Path(tempfile.mkdtemp(prefix="vgpu-installed-"))
         self._nodes = nodes
         self._operators = Operators(operators)
         self._audit = self.folder / "audit.log"
         self._undo = contextlib.ExitStack()
         self._undo.callback(shutil.rmtree, self.folder, ignore_errors=True)
-
-    def __enter__(self) -> Self:
-        try:
-            self._start()
-        except BaseException:
-            self._undo.close()
-            raise
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._undo.close()
+        self._daemons = Daemons(self._undo)
+        self._simulated = SimulatedNodes(self._daemons, self._undo)
 
     # What tests do with it
+
+    @property
+    def agents(self) -> Mapping[str, Daemon]:
+        """One process for each node, by node name."""
+        return self._simulated.agents
 
     @property
     def operators(self) -> list[Daemon]:
@@ -148,17 +122,21 @@ class InstalledCluster:
         namespace: str = "default",
         limit: float = 60.0,
     ) -> Object:
-        """Return an object as soon as it is as wanted."""
-        found: list[Object] = []
+        """Return an object as soon as it is as wanted.
 
-        def is_wanted() -> bool:
-            found[:] = [
-                o for o in self.objects(resource, namespace) if o["metadata"]["name"] == name
-            ]
-            return any(holds(o) for o in found)
-
-        self.until(is_wanted, lambda: f"{resource.kind} {name}: {found}", limit=limit)
-        return found[0]
+        Raises:
+            NotInTime: It was not, within `limit` seconds.
+        """
+        try:
+            return wait_for(
+                lambda: self.objects(resource, namespace),
+                name,
+                holds,
+                check=self._check,
+                limit=limit,
+            )
+        except TimeoutError as error:
+            raise NotInTime(f"{resource.kind} {name} is not as wanted {error}") from None
 
     def until(
         self, holds: Callable[[], object], otherwise: Callable[[], object], *, limit: float = 60.0
@@ -170,21 +148,28 @@ class InstalledCluster:
         """
         deadline = time.monotonic() + limit
         while not holds():
-            for daemon in (*self.operators, *self.agents.values()):
-                if daemon.wanted:
-                    daemon.check()
-            self._plane.check()
+            self._check()
             if time.monotonic() > deadline:
                 raise NotInTime(f"after {limit:g} s: {otherwise()}")
             time.sleep(0.05)
+
+    def _check(self) -> None:
+        self._daemons.check()
+        self._plane.check()
 
     def audit(self) -> list[Object]:
         """What the API server noted of requests of our accounts, in order."""
         return [json.loads(line) for line in self._audit.read_text().splitlines()]
 
-    # Starting
+    # Starting and the end
 
-    def _start(self) -> None:
+    def start(self) -> None:
+        """Install, start everything and return when it is ready.
+
+        Raises:
+            NotInTime: Something is missing after two minutes.
+            RuntimeError: Kubernetes is not built.
+        """
         policy = self.folder / "audit.yaml"
         accounts = [user(account) for account in (OPERATOR, AGENT, SCHEDULER)]
         rule = {"level": "Metadata", "users": accounts, "omitStages": ["RequestReceived"]}
@@ -205,19 +190,17 @@ class InstalledCluster:
         self._plane.start()
         self._loop = BackgroundLoop("installed")
         self._undo.callback(self._loop.stop)
-        self.api = self.run(self._connect())
+        self.api = self._loop.enter(Api.connect(str(self._plane.kubeconfig)), self._undo)
         install(self._plane, self.folder, webhook_port=self._operators.front.webhook)
         self._start_operators()
-        for node in self._nodes:
-            self._start_node(node)
+        self._start_nodes()
         self._start_scheduler()
         self.until(lambda: not self._gaps(), self._gaps, limit=120)
 
-    async def _connect(self) -> Api:
-        stack = contextlib.AsyncExitStack()
-        api = await stack.enter_async_context(Api.connect(str(self._plane.kubeconfig)))
-        self._undo.callback(lambda: self._loop.run(stack.aclose(), limit=10))
-        return api
+    def stop(self) -> None:
+        """End every process and thread and remove what was written."""
+        self._daemons.terminate()
+        self._undo.close()
 
     def _start_operators(self) -> None:
         self.run(self._operators.open_services(self.api))
@@ -231,26 +214,18 @@ class InstalledCluster:
                 config=config,
                 lease_s=LEASE_S,
             )
-            return self._daemon(replica.name, command, {})
+            return self._daemons.start(replica.name, command, {}, folder=self.folder)
 
         self._operators.start(start)
 
-    def _start_node(self, node: GpuNode) -> None:
-        folders = make_folders(self.folder / node.name)
-        self._undo.callback(folders.remove_link)
-        environment = driver_environment(node.write_machine(folders.root))
-        kubelet = Kubelet(self.api, node.shape, folders, environment=environment)
-        self._undo.callback(lambda: self._loop.run(kubelet.stop(), limit=30))
-        self.run(kubelet.start())
-        command = agent_command(
-            node.name,
-            folders,
-            kubeconfig=self._kubeconfig(AGENT, f"agent-{node.name}", node=node.name),
+    def _start_nodes(self) -> None:
+        settings = NodeSettings(
+            folder=self.folder,
             config=ROOT / "manifests" / "base" / "config.yaml",
-            log_level="INFO",
-            unused_lease_s=30.0,
+            kubeconfig_of=lambda node: self._kubeconfig(AGENT, f"agent-{node}", node=node),
         )
-        self.agents[node.name] = self._daemon(f"agent-{node.name}", command, environment)
+        for node in self._nodes:
+            self._simulated.start(node, settings, self.api, self._loop)
 
     def _start_scheduler(self) -> None:
         """kube-scheduler as its Deployment has it; the Secret's files stand in for its mount."""
@@ -281,13 +256,6 @@ class InstalledCluster:
         """A token as the kubelet would mount it."""
         return self.run(token(self.api, account, node=node))
 
-    def _daemon(self, name: str, command: Sequence[str], environment: Any) -> Daemon:
-        variables = program_environment(self.folder, environment)
-        daemon = Daemon(name, command, variables, self.folder / f"{name}.log")
-        self._undo.callback(daemon.stop)
-        daemon.start()
-        return daemon
-
     def _tls(self) -> ssl.SSLContext:
         """As kube-scheduler asks; but for the name, which is the Service's."""
         context = ssl.create_default_context(cafile=self.folder / "ca.crt")
@@ -305,117 +273,3 @@ class InstalledCluster:
             trust=self._tls(),
             count_resource=COUNT,
         )
-
-
-async def token(api: Api, account: tuple[str, str], *, node: str | None = None) -> str:
-    """A token of a service account, bound to a node as a pod's token there is.
-
-    Args:
-        api: An administrator's.
-        account: Namespace and name.
-        node: None: a token that says nothing of a node.
-    """
-    spec: Object = {"audiences": [], "expirationSeconds": 3600}
-    if node is not None:
-        spec["boundObjectRef"] = {"apiVersion": "v1", "kind": "Node", "name": node}
-    namespace, name = account
-    request = {
-        "apiVersion": "authentication.k8s.io/v1",
-        "kind": "TokenRequest",
-        "metadata": {"namespace": namespace, "name": name},
-        "spec": spec,
-    }
-    answer = await api.create(SERVICE_ACCOUNTS, request, subresource="token")
-    return str(answer["status"]["token"])
-
-
-def kubeconfig_with(of_admin: Path, path: Path, bearer: str) -> Path:
-    """Write the administrator's kubeconfig with another token."""
-    config = yaml.safe_load(of_admin.read_text())
-    for entry in config["users"]:
-        entry["user"] = {"token": bearer}
-    path.write_text(yaml.safe_dump(config))
-    return path
-
-
-def install(plane: ControlPlane, folder: Path, *, webhook_port: int) -> None:
-    """Apply the default overlay, as far as this machine can be a cluster.
-
-    Args:
-        plane: Where.
-        folder: Where the overlay that adapts it is written.
-        webhook_port: Where webhooks listen on this machine.
-
-    Raises:
-        AssertionError: The API server refused something or warned; with its words.
-    """
-    overlay = folder / "overlay"
-    overlay.mkdir()
-    base = os.path.relpath(ROOT / "manifests" / "overlays" / "default", overlay)
-    hooks = [("Mutating", 1), ("Validating", 2)]
-    patches: list[Object] = [
-        {
-            "target": {"kind": kind, "name": name},
-            "patch": yaml.safe_dump(
-                {
-                    "$patch": "delete",
-                    "apiVersion": "apps/v1",
-                    "kind": kind,
-                    "metadata": {"name": name},
-                }
-            ),
-        }
-        for kind, name in (
-            ("Deployment", "vgpu-operator"),
-            ("Deployment", "vgpu-scheduler"),
-            ("DaemonSet", "vgpu-nodeagent"),
-        )
-    ]
-    # The API server looks the Service up and then comes here; whom it expects stays as it is.
-    spec = {"type": "ExternalName", "externalName": "localhost"}
-    patches.append(
-        {
-            "target": {"kind": "Service", "name": "vgpu-webhook"},
-            "patch": yaml.safe_dump([{"op": "replace", "path": "/spec", "value": spec}]),
-        }
-    )
-    patches += [
-        {
-            "target": {"kind": f"{kind}WebhookConfiguration", "name": "vgpu"},
-            "patch": yaml.safe_dump(
-                [
-                    {
-                        "op": "add",
-                        "path": f"/webhooks/{index}/clientConfig/service/port",
-                        "value": webhook_port,
-                    }
-                    for index in range(count)
-                ]
-            ),
-        }
-        for kind, count in hooks
-    ]
-    document = {
-        "apiVersion": "kustomize.config.k8s.io/v1beta1",
-        "kind": "Kustomization",
-        "resources": [base],
-        "patches": patches,
-    }
-    (overlay / "kustomization.yaml").write_text(yaml.safe_dump(document))
-    apply(plane, overlay)
-
-
-def apply(plane: ControlPlane, overlay: Path) -> None:
-    """`kubectl apply -k`, strictly.
-
-    Raises:
-        AssertionError: The API server refused something or warned; with its words.
-    """
-    command = ["apply", "-k", str(overlay), "--validate=strict"]
-    done = subprocess.run(
-        [plane.programs / "kubectl", "--kubeconfig", plane.kubeconfig, *command],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, ""), done.stderr

@@ -19,11 +19,12 @@ from vgpu_client.transport import Object
 from vgpu_local.apiserver.storage import WriteEvent
 from vgpu_local.apiserver.watches import Break
 from vgpu_local.background import BackgroundLoop
-from vgpu_local.cluster import ClusterOptions, LocalCluster
+from vgpu_local.cluster import LocalCluster
 from vgpu_local.control_plane import ControlPlane, Options
 from vgpu_local.fault_proxy import FaultProxy
 from vgpu_local.foundation import ExtenderAccess
 from vgpu_local.nodes import GpuNode
+from vgpu_local.options import ClusterOptions
 from vgpu_local.readiness import plural
 from vgpu_local.recorder import Recorder
 

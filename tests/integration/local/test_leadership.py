@@ -13,9 +13,10 @@ from vgpu_api.resources import PODS
 from vgpu_client.errors import ServerError
 from vgpu_local.apiserver import Fault, WriteEvent
 from vgpu_local.checker import excesses
-from vgpu_local.cluster import ClusterOptions, LocalCluster
+from vgpu_local.cluster import LocalCluster
 from vgpu_local.daemon import Daemon
 from vgpu_local.nodes import t4_node
+from vgpu_local.options import ClusterOptions
 
 pytestmark = [pytest.mark.xdist_group("local-cluster"), pytest.mark.timeout(180)]
 

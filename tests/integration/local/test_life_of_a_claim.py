@@ -10,8 +10,9 @@ import pytest
 from vgpu_api.names import ANNOTATION_CLAIM, ANNOTATION_CLAIM_TEMPLATE, FINALIZER_IN_USE
 from vgpu_api.resources import GPU_DEVICES, PODS, VGPU_CLAIMS
 from vgpu_local.checker import excesses
-from vgpu_local.cluster import ClusterOptions, LocalCluster
+from vgpu_local.cluster import LocalCluster
 from vgpu_local.nodes import T4, gpu_node
+from vgpu_local.options import ClusterOptions
 from vgpu_local.steps import (
     a_claim,
     a_container,

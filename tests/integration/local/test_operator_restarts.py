@@ -11,8 +11,9 @@ from vgpu_api.resources import PODS, VGPU_CLAIMS
 from vgpu_client.errors import ServerError
 from vgpu_local import steps
 from vgpu_local.checker import excesses
-from vgpu_local.cluster import ClusterOptions, LocalCluster
+from vgpu_local.cluster import LocalCluster
 from vgpu_local.nodes import t4_node
+from vgpu_local.options import ClusterOptions
 from vgpu_local.steps import a_container, a_pod, delete_pod, running, until
 
 pytestmark = [pytest.mark.xdist_group("local-cluster"), pytest.mark.timeout(180)]

@@ -12,9 +12,10 @@ import pytest
 
 from vgpu_api.names import HAMI_DEVICES_ALLOCATED, HAMI_NODE
 from vgpu_api.resources import NODES, PODS, VGPU_CLAIMS
-from vgpu_local.cluster import ClusterOptions, LocalCluster
+from vgpu_local.cluster import LocalCluster
 from vgpu_local.kubelet.node import NodeShape
 from vgpu_local.nodes import A100, A100_PCIE, P100, T4, V100, Card, GpuNode, Link, gpu_node
+from vgpu_local.options import ClusterOptions
 from vgpu_local.programs import ROOT
 from vgpu_local.steps import (
     a_container,

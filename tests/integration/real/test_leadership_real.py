@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from vgpu_api.resources import ENDPOINT_SLICES, PODS
-from vgpu_local.cluster import ClusterOptions
 from vgpu_local.nodes import t4_node
+from vgpu_local.options import ClusterOptions
 from vgpu_local.programs import NAMESPACE, SERVICE
 from vgpu_local.real_cluster import real_cluster
 

@@ -13,7 +13,7 @@ import yaml
 from vgpu_api.config.cluster import read_cluster_config
 from vgpu_client.transport import Object
 from vgpu_local.control_plane import ControlPlane, Options
-from vgpu_local.installed import apply
+from vgpu_local.installation import apply
 from vgpu_local.programs import ROOT
 
 MANIFESTS = ROOT / "manifests"

@@ -28,15 +28,9 @@ from vgpu_api.resources import (
 from vgpu_client.api import Api
 from vgpu_client.errors import ApiError, Forbidden, Invalid
 from vgpu_client.transport import Object
+from vgpu_local.accounts import AGENT, OPERATOR, SERVICE_ACCOUNTS, kubeconfig_with, token
 from vgpu_local.control_plane import ControlPlane, Options
-from vgpu_local.installed import (
-    AGENT,
-    OPERATOR,
-    SERVICE_ACCOUNTS,
-    install,
-    kubeconfig_with,
-    token,
-)
+from vgpu_local.installation import install
 from vgpu_local.steps import a_claim, a_container, a_pod
 
 ROLE_BINDINGS = Resource("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding", True)

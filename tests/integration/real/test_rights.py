@@ -25,7 +25,8 @@ from vgpu_api.resources import (
 )
 from vgpu_client.errors import NotFound
 from vgpu_client.transport import Object
-from vgpu_local.installed import AGENT, OPERATOR, SCHEDULER, InstalledCluster, user
+from vgpu_local.accounts import AGENT, OPERATOR, SCHEDULER, user
+from vgpu_local.installed import InstalledCluster
 from vgpu_local.nodes import T4, Card, GpuNode, card_uuid, t4_node
 from vgpu_local.steps import a_claim, a_container, a_pod
 

@@ -11,8 +11,9 @@ from vgpu_api.resources import PODS, VGPU_CLAIMS
 from vgpu_client.api import Api
 from vgpu_client.errors import ApiError
 from vgpu_client.transport import Object
+from vgpu_local.accounts import OPERATOR, kubeconfig_with, token
 from vgpu_local.control_plane import ControlPlane, Options
-from vgpu_local.installed import OPERATOR, install, kubeconfig_with, token
+from vgpu_local.installation import install
 from vgpu_local.steps import a_claim, a_container, a_pod
 
 NOBODY = 1

@@ -12,8 +12,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Self, TypeVar
+from typing import TypeVar
 
 import yaml
 from aiohttp import web
@@ -25,11 +24,12 @@ from vgpu_local.apiserver.routes import Routes
 from vgpu_local.apiserver.storage import WriteEvent
 from vgpu_local.apiserver.watches import Break
 from vgpu_local.pki import Authority
+from vgpu_local.started import Started
 
 T = TypeVar("T")
 
 
-class ApiServer:
+class ApiServer(Started):
     """A stand-in Kubernetes API server; usable as a context manager.
 
     Args:
@@ -68,18 +68,6 @@ class ApiServer:
         self._thread: threading.Thread | None = None
         self._runner: web.ServerRunner | None = None
         self._collecting: asyncio.Task[None] | None = None
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
 
     @property
     def url(self) -> str:

@@ -1,0 +1,57 @@
+"""The service accounts that manifests/ gives our programs, and what logs in as one of them.
+
+A program here is no pod, so nobody mounts a token for it: it is asked for as the kubelet would
+ask, and put into a kubeconfig.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import yaml
+
+from vgpu_api.resources import Resource
+from vgpu_client.api import Api
+from vgpu_client.transport import Object
+
+SERVICE_ACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount", True)
+
+OPERATOR = ("vgpu-system", "vgpu-operator")
+AGENT = ("vgpu-node", "vgpu-nodeagent")
+SCHEDULER = ("vgpu-system", "vgpu-scheduler")
+
+
+def user(account: tuple[str, str]) -> str:
+    """A service account's name as the API server knows it."""
+    return "system:serviceaccount:" + ":".join(account)
+
+
+async def token(api: Api, account: tuple[str, str], *, node: str | None = None) -> str:
+    """A token of a service account, bound to a node as a pod's token there is.
+
+    Args:
+        api: An administrator's.
+        account: Namespace and name.
+        node: None: a token that says nothing of a node.
+    """
+    spec: Object = {"audiences": [], "expirationSeconds": 3600}
+    if node is not None:
+        spec["boundObjectRef"] = {"apiVersion": "v1", "kind": "Node", "name": node}
+    namespace, name = account
+    request = {
+        "apiVersion": "authentication.k8s.io/v1",
+        "kind": "TokenRequest",
+        "metadata": {"namespace": namespace, "name": name},
+        "spec": spec,
+    }
+    answer = await api.create(SERVICE_ACCOUNTS, request, subresource="token")
+    return str(answer["status"]["token"])
+
+
+def kubeconfig_with(of_admin: Path, path: Path, bearer: str) -> Path:
+    """Write the administrator's kubeconfig with another token."""
+    config = yaml.safe_load(of_admin.read_text())
+    for entry in config["users"]:
+        entry["user"] = {"token": bearer}
+    path.write_text(yaml.safe_dump(config))
+    return path

@@ -1,0 +1,100 @@
+"""manifests/ applied to a control plane whose cluster is this machine.
+
+What cannot be the same here is a kustomize overlay on top of theirs, so that everything else is
+what an administrator installs: Services lead to this machine, no pod is started from an image.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import yaml
+
+from vgpu_client.transport import Object
+from vgpu_local.control_plane import ControlPlane
+from vgpu_local.programs import ROOT
+
+
+def install(plane: ControlPlane, folder: Path, *, webhook_port: int) -> None:
+    """Apply the default overlay, as far as this machine can be a cluster.
+
+    Args:
+        plane: Where.
+        folder: Where the overlay that adapts it is written.
+        webhook_port: Where webhooks listen on this machine.
+
+    Raises:
+        AssertionError: The API server refused something or warned; with its words.
+    """
+    overlay = folder / "overlay"
+    overlay.mkdir()
+    base = os.path.relpath(ROOT / "manifests" / "overlays" / "default", overlay)
+    hooks = [("Mutating", 1), ("Validating", 2)]
+    patches: list[Object] = [
+        {
+            "target": {"kind": kind, "name": name},
+            "patch": yaml.safe_dump(
+                {
+                    "$patch": "delete",
+                    "apiVersion": "apps/v1",
+                    "kind": kind,
+                    "metadata": {"name": name},
+                }
+            ),
+        }
+        for kind, name in (
+            ("Deployment", "vgpu-operator"),
+            ("Deployment", "vgpu-scheduler"),
+            ("DaemonSet", "vgpu-nodeagent"),
+        )
+    ]
+    # The API server looks the Service up and then comes here; whom it expects stays as it is.
+    spec = {"type": "ExternalName", "externalName": "localhost"}
+    patches.append(
+        {
+            "target": {"kind": "Service", "name": "vgpu-webhook"},
+            "patch": yaml.safe_dump([{"op": "replace", "path": "/spec", "value": spec}]),
+        }
+    )
+    patches += [
+        {
+            "target": {"kind": f"{kind}WebhookConfiguration", "name": "vgpu"},
+            "patch": yaml.safe_dump(
+                [
+                    {
+                        "op": "add",
+                        "path": f"/webhooks/{index}/clientConfig/service/port",
+                        "value": webhook_port,
+                    }
+                    for index in range(count)
+                ]
+            ),
+        }
+        for kind, count in hooks
+    ]
+    document = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "resources": [base],
+        "patches": patches,
+    }
+    (overlay / "kustomization.yaml").write_text(yaml.safe_dump(document))
+    apply(plane, overlay)
+
+
+def apply(plane: ControlPlane, overlay: Path) -> None:
+    """`kubectl apply -k`, strictly.
+
+    Raises:
+        AssertionError: The API server refused something or warned; with its words.
+    """
+    command = ["apply", "-k", str(overlay), "--validate=strict"]
+    done = subprocess.run(
+        [plane.programs / "kubectl", "--kubeconfig", plane.kubeconfig, *command],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr

@@ -1,0 +1,40 @@
+"""What may differ from one cluster on this machine to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from vgpu_api.names import SCHEDULER_ALIASES
+from vgpu_local.kubelet.worker import Pace
+from vgpu_local.scheduler.queue import Backoff
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterOptions:
+    """What may differ from cluster to cluster.
+
+    Attributes:
+        config: the cluster configuration document that operator and agents are given.
+        scheduler_names: the `schedulerName`s that the scheduler answers to.
+        pace: the kubelets' waiting times.
+        backoff: the scheduler's.
+        operators: how many replicas of the operator.
+        webhooks: whether admission goes through the operator.
+        lease_s: how long the lease of a silent leader lasts.
+        unused_lease_s: how long an agent keeps slots that its kubelet has no record of.
+        log_level: of operator and agents.
+        nursery: they are forks of a process that has loaded them, instead of executed each time.
+    """
+
+    config: Mapping[str, Any] = field(default_factory=dict)
+    scheduler_names: frozenset[str] = SCHEDULER_ALIASES | {"default-scheduler"}
+    pace: Pace = Pace()  # noqa: RUF009 - immutable
+    backoff: Backoff = Backoff()  # noqa: RUF009 - immutable
+    operators: int = 1
+    webhooks: bool = True
+    lease_s: int = 15
+    unused_lease_s: float = 30.0
+    log_level: str = "INFO"
+    nursery: bool = False
