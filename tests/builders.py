@@ -46,9 +46,10 @@ from vgpu_api.v1alpha1 import (
     VGPURequest,
 )
 from vgpu_api.v1alpha1.base import OwnerReference
-from vgpu_api.v1alpha1.gpudevice import DeviceMode, Link
+from vgpu_api.v1alpha1.gpudevice import DeviceMode, Link, MigStatus
 from vgpu_operator.ask import Ask
 from vgpu_operator.placement.columns import Card, Columns, NodeState
+from vgpu_operator.placement.geometry import Offer, Profile, geometry
 
 NODE = "node-1"
 T4_MIB = 16_384
@@ -74,6 +75,7 @@ def a_device(
     healthy: bool = True,
     ready: bool = True,
     links: Mapping[str, int] | None = None,
+    mig: MigStatus | None = None,
     resource_version: int = 1,
 ) -> GPUDevice:
     """A GPUDevice as the agent of its node publishes it; 16 GiB, 10 slots by configuration."""
@@ -90,6 +92,7 @@ def a_device(
             model=model,
             numa_node=numa,
             links=[Link(peer=peer, score=score) for peer, score in (links or {}).items()],
+            mig=mig,
             capacity=amount,
             allocatable=amount,
             conditions=[
@@ -307,6 +310,7 @@ def a_card(
     cordoned: bool = False,
     duplicate: bool = False,
     links: Mapping[str, int] | None = None,
+    profiles: tuple[Profile, ...] = (),
 ) -> Card:
     """A card as placement sees it."""
     return Card(
@@ -325,20 +329,41 @@ def a_card(
         duplicate=duplicate,
         cordoned=cordoned,
         links=tuple(sorted((links or {}).items())),
+        profiles=profiles if mode == "MIG" else (),
     )
+
+
+def a_geometry(*offers: tuple[str, int, int, int, Iterable[int]]) -> tuple[Profile, ...]:
+    """Profiles from (name, MiB, cores, memory slices, where they may start)."""
+    return geometry(
+        Offer(name, memory, cores, int(name[0]), tuple((start, size) for start in starts))
+        for name, memory, cores, size, starts in offers
+    )
+
+
+def bits(slices: Iterable[int]) -> int:
+    """Slices as columns keep them."""
+    return sum(1 << number for number in set(slices))
 
 
 def some_columns(
     *cards: Card,
     used: Mapping[str, Use] | None = None,
     states: Mapping[str, NodeState] | None = None,
+    slices: Mapping[str, Iterable[int]] | None = None,
 ) -> Columns:
-    """Columns of these cards; `used` by UUID, `states` of nodes that are not just ready."""
+    """Columns of these cards; `used` and `slices` by UUID, `states` of nodes not just ready."""
     columns = Columns()
     for card in cards:
         number = columns.put_card(card)
         use = (used or {}).get(card.uuid, Use())
-        columns.set_used(number, slots=use.slots, cores=use.cores, memory=use.memory_mib)
+        columns.set_used(
+            number,
+            slots=use.slots,
+            cores=use.cores,
+            memory=use.memory_mib,
+            slices=bits((slices or {}).get(card.uuid, ())),
+        )
     for node in dict.fromkeys(card.node for card in cards):
         columns.put_node(node, (states or {}).get(node, NodeState(ready=True)))
     return columns

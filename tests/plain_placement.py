@@ -15,8 +15,8 @@ from itertools import combinations
 from vgpu_operator.ask import Ask, RequestAsk
 from vgpu_operator.placement import Card
 
-Grants = tuple[tuple[str, str, int, int], ...]
-"""(request, UUID, MiB, cores)."""
+Grants = tuple[tuple[str, str, int, int, str], ...]
+"""(request, UUID, MiB, cores, what of a card in MIG mode, as `profile@first slice`)."""
 Mix = Sequence[tuple[float, RequestAsk]]
 
 
@@ -27,6 +27,7 @@ class Used:
     slots: int = 0
     cores: int = 0
     memory: int = 0
+    slices: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -138,37 +139,67 @@ def on_node(fleet: Fleet, name: str, ask: Ask, left: Left) -> Grants | str:
         chosen = fit(fleet, cards, now, request, policies, ask, (left, charged))
         if isinstance(chosen, str):
             return chosen
-        grants[request.name] = tuple(
-            (request.name, c.uuid, request.memory_on(c.memory_mib), request.cores) for c in chosen
-        )
+        grants[request.name] = ()
         for card in chosen:
-            memory = request.memory_on(card.memory_mib)
-            charged.append((request.phase, card.uuid, memory, request.cores))
+            memory, cores, what, slices = amounts(card, now[card.uuid], request)
+            grants[request.name] += ((request.name, card.uuid, memory, cores, what),)
+            charged.append((request.phase, card.uuid, memory, cores))
             if request.phase == "App":
                 take(now[card.uuid], card, request)
+            now[card.uuid].slices |= slices
     return tuple(grant for request in ask.requests for grant in grants[request.name])
 
 
+def amounts(card: Card, used: Used, request: RequestAsk) -> tuple[int, int, str, frozenset[int]]:
+    """MiB and cores that the card is charged, the instance by name, and its slices."""
+    cut = instance(card, used, request)
+    if cut is None:
+        return request.memory_on(card.memory_mib), request.cores, "", frozenset()
+    profile, start, size = cut
+    slices = frozenset(range(start, start + size))
+    return profile.memory_mib, profile.cores, f"{profile.name}@{start}", slices
+
+
+def instance(card: Card, used: Used, request: RequestAsk):
+    """The profile and the place that a card in MIG mode has for the request, if any."""
+    if card.mode != "MIG":
+        return None
+    wanted = request.memory_on(card.memory_mib)
+    for profile in card.profiles:
+        for start, size in profile.places:
+            if profile.memory_mib >= wanted and not used.slices & {*range(start, start + size)}:
+                memory, cores = used.memory + profile.memory_mib, used.cores + profile.cores
+                over = memory > card.memory_mib or cores > card.cores
+                return None if over else (profile, start, size)
+    return None
+
+
 def take(used: Used, card: Card, request: RequestAsk) -> None:
+    memory, cores, _, slices = amounts(card, used, request)
     used.slots += 1
-    used.memory += request.memory_on(card.memory_mib)
-    used.cores += request.cores
-    if request.cores >= 100:
+    used.memory += memory
+    used.cores += cores
+    used.slices |= slices
+    if cores >= 100:
         used.cores = max(used.cores, card.cores)
 
 
 def taking(used, ask: Ask, grants: Grants, cards: Mapping[str, Card]) -> dict[str, Used]:
     after = {uuid: replace(used[uuid]) for uuid in cards}
-    for request in ask.requests:
-        for name, uuid, _, _ in grants:
+    for request in sorted(ask.requests, key=lambda r: r.phase == "App"):
+        for name, uuid, *_ in grants:
             if name == request.name and request.phase == "App":
                 take(after[uuid], cards[uuid], request)
+            elif name == request.name:
+                after[uuid].slices |= amounts(cards[uuid], after[uuid], request)[3]
     return after
 
 
 def fit(fleet, cards, used, request: RequestAsk, policies, ask: Ask, quota) -> list[Card] | str:
     """The cards for one request, or the reasons."""
-    if sum(card.vendor == request.vendor for card in cards) < request.count:
+    mine = [card for card in cards if card.vendor == request.vendor]
+    parts = request.phase == "App" and request.mode in ("Any", "MIG")
+    if len(mine) < request.count and not (parts and any(card.mode == "MIG" for card in mine)):
         return "1/1 NodeInsufficientDevice"
     ordered = in_order(fleet, cards, used, request, policies, ask)
     if ask.numa == "Prefer" or "NUMAFirst" in policies:
@@ -191,7 +222,10 @@ def gather(ordered, cards, used, request, policies, ask, quota) -> list[Card] | 
     reasons: Counter[str] = Counter()
     gathered: list[Card] = []
     topology = "Topology" in policies
-    for card in reversed(ordered):
+    used = {uuid: replace(use) for uuid, use in used.items()}
+    line = list(ordered)
+    while line:
+        card = line.pop()
         reason = kind_reason(card, request)
         if not reason:
             if ask.numa == "Require" and gathered and gathered[-1].numa != card.numa:
@@ -206,6 +240,9 @@ def gather(ordered, cards, used, request, policies, ask, quota) -> list[Card] | 
         gathered.append(card)
         if len(gathered) == request.count and not topology:
             break
+        if card.mode == "MIG" and request.phase == "App":  # it may serve once more
+            take(used[card.uuid], card, request)
+            line.append(card)
     if len(gathered) >= request.count:
         return best_linked(gathered, cards, request.count) if topology else gathered
     if gathered:
@@ -255,7 +292,7 @@ def room_reason(card: Card, used: Used, request: RequestAsk, policies, quota) ->
     if "Mutex" in policies and used.slots:
         return "ExclusiveDeviceAllocateConflict"
     memory = request.memory_on(card.memory_mib)
-    if over_quota(card, request, memory, *quota):
+    if over_quota(card, request, amounts(card, used, request)[:2], *quota):
         return "ResourceQuotaNotFit"
     if memory < 1 or used.memory + memory > card.memory_mib:
         return "CardInsufficientMemory"
@@ -265,12 +302,13 @@ def room_reason(card: Card, used: Used, request: RequestAsk, policies, quota) ->
         return "ExclusiveDeviceAllocateConflict"
     if request.cores == 0 and used.cores >= card.cores:
         return "CardComputeUnitsExhausted"
-    return "CardMigTopologyInfeasible" if card.mode == "MIG" else ""
+    cut = card.mode != "MIG" or instance(card, used, request)
+    return "" if cut else "CardMigTopologyInfeasible"
 
 
-def over_quota(card: Card, request: RequestAsk, memory: int, left: Left, charged) -> bool:
+def over_quota(card: Card, request: RequestAsk, much: tuple[int, int], left: Left, charged) -> bool:
     """Whether `count` cards like this one are more than the namespace may take."""
-    mine = (request.phase, card.uuid, memory, request.cores)
+    mine = (request.phase, card.uuid, *much)
     before, after = charge(charged), charge([*charged, mine])
     for limit, was, is_ in zip((left.memory, left.cores), before, after, strict=True):
         rise = is_ - was

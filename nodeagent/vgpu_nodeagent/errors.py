@@ -54,6 +54,7 @@ class Why(StrEnum):
     NO_CLAIM = "ClaimNotFound"
     REQUEST_MISMATCH = "RequestMismatch"
     UNKNOWN_DEVICE = "UnknownDevice"
+    MIG_UNSUPPORTED = "MigUnsupported"
     OVER_CAPACITY = "OverCapacity"
     SLOT_TAKEN = "SlotTaken"
     CLAIM_CLOSED = "ClaimClosed"

@@ -258,7 +258,7 @@ def a_linked_card(number: int) -> Card:
 
 
 def same(plan: Plan, answer: plain.Answer) -> bool:
-    grants = tuple((g.request, g.uuid, g.memory_mib, g.cores) for g in plan.grants)
+    grants = tuple((g.request, g.uuid, g.memory_mib, g.cores, "") for g in plan.grants)
     return (plan.node, grants) == (answer.node, answer.grants)
 
 

@@ -9,11 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import plain_placement as plain
-from builders import a_card, a_request, an_ask, some_columns
+from builders import a_card, a_geometry, a_request, an_ask, bits, some_columns
 from vgpu_api.effective import Use
 from vgpu_operator.ask import Ask
 from vgpu_operator.placement import Budget, Card, Columns, Plan, decide, place
 from vgpu_operator.placement.columns import CPU_UNKNOWN, NodeState
+from vgpu_operator.placement.geometry import Instance
 
 POLICIES = (
     *("Binpack", "Spread", "BestFit", "IdleFirst", "NUMAFirst", "NUMA", "Mutex", "Topology"),
@@ -22,11 +23,24 @@ POLICIES = (
 NODES = ("node-0", "node-1", "node-2", "node-3")
 REASONS = {"NodeNotReady": {"ready": False}, "NodeUnschedulable": {"schedulable": False}}
 
+# What an A30 offers (four slices), and a part of what an A100 does (eight).
+GEOMETRIES = (
+    (),
+    a_geometry(("1g.6gb", 5952, 25, 1, (0, 1, 2, 3)), ("2g.12gb", 12_032, 50, 2, (0, 2))),
+    a_geometry(
+        ("1g.5gb", 4864, 14, 1, range(7)),
+        ("2g.10gb", 9856, 28, 2, (0, 2, 4)),
+        ("3g.20gb", 19_968, 42, 4, (0, 4)),
+        ("7g.40gb", 39_936, 100, 8, (0,)),
+    ),
+)
+
 facts = st.fixed_dictionaries(
     {
         "model": st.sampled_from(("tesla t4", "a100-40gb")),
         "vendor": st.sampled_from(("nvidia", "nvidia", "nvidia", "other")),
-        "mode": st.sampled_from(("Shared", "Shared", "Shared", "MIG", "MPS")),
+        "mode": st.sampled_from(("Shared", "Shared", "MIG", "MIG", "MPS")),
+        "profiles": st.sampled_from(GEOMETRIES),
         "numa": st.sampled_from((-1, 0, 1)),
         "slots": st.sampled_from((1, 2, 10)),
         "cores": st.sampled_from((0, 50, 100, 200)),
@@ -41,9 +55,13 @@ uses = st.builds(
     slots=st.sampled_from((0, 0, 1, 2)),
     cores=st.sampled_from((0, 30, 50, 100)),
     memory=st.sampled_from((0, 1000, 8000, 16_000)),
+    slices=st.sampled_from(((), (), (0,), (2, 3), (4, 5, 6, 7))).map(frozenset),
 )
+MEMORY = ("1Mi", "1000Mi", "4864Mi", "8000Mi", "16000Mi")
 sizes = st.one_of(
-    st.fixed_dictionaries({"memory": st.sampled_from(("1Mi", "1000Mi", "8000Mi", "16000Mi"))}),
+    st.fixed_dictionaries(
+        {"memory": st.sampled_from(("1Mi", "1000Mi", "4864Mi", "8000Mi", "16000Mi"))}
+    ),
     st.fixed_dictionaries({"memory_percent": st.sampled_from((1, 50, 100))}),
     st.just({}),
 )
@@ -82,7 +100,7 @@ def asks(draw: st.DrawFn) -> Ask:
             phase=draw(st.sampled_from(("App", "App", "Init"))),
             count=draw(st.sampled_from((1, 1, 2, 3))),
             cores=draw(st.sampled_from((None, 0, 30, 50, 100))),
-            mode=draw(st.sampled_from(("Any", "Any", "Any", "Shared", "MPS"))),
+            mode=draw(st.sampled_from(("Any", "Any", "Any", "Shared", "MIG"))),
             selector={
                 "models": draw(st.sampled_from(([], [], ["T4"]))),
                 "exclude_models": draw(st.sampled_from(([], [], ["A100"]))),
@@ -143,7 +161,8 @@ def columns_of(fleet: plain.Fleet) -> Columns:
     cards = [card for cards in fleet.cards.values() for card in cards]
     used = {uuid: Use(use.memory, use.cores, use.slots) for uuid, use in fleet.used.items()}
     states = {node: state_of(fleet, node) for node in NODES}
-    columns = some_columns(*cards, used=used)
+    slices = {uuid: use.slices for uuid, use in fleet.used.items()}
+    columns = some_columns(*cards, used=used, slices=slices)
     for node, state in states.items():
         number = columns.put_node(node, state)
         columns.set_cpu_free(number, fleet.cpu.get(node, CPU_UNKNOWN))
@@ -160,10 +179,16 @@ def state_of(fleet: plain.Fleet, node: str) -> NodeState:
     )
 
 
+def spelled(instance: Instance | None) -> str:
+    return "" if instance is None else f"{instance.profile}@{instance.start}"
+
+
 def same(plan: Plan, answer: plain.Answer) -> None:
     """Equal to the last reason; where another node serves, those given are among the scan's."""
     assert plan.node == answer.node
-    grants = tuple((g.request, g.uuid, g.memory_mib, g.cores) for g in plan.grants)
+    grants = tuple(
+        (g.request, g.uuid, g.memory_mib, g.cores, spelled(g.instance)) for g in plan.grants
+    )
     assert grants == answer.grants
     reasons = {node: str(tally) for node, tally in plan.refusals.items()}
     if plan.refused:
@@ -256,7 +281,13 @@ def changed(fleet: plain.Fleet, live: Columns, step) -> plain.Fleet:
     else:
         used[uuid] = value
         number = live.number_of(cards[uuid].name)
-        live.set_used(number, slots=value.slots, cores=value.cores, memory=value.memory)
+        live.set_used(
+            number,
+            slots=value.slots,
+            cores=value.cores,
+            memory=value.memory,
+            slices=bits(value.slices),
+        )
     after = plain.Fleet.of(
         cards.values(),
         used,

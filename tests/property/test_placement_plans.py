@@ -8,13 +8,20 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders import a_card, a_request, an_ask, some_columns
+from builders import a_card, a_geometry, a_request, an_ask, bits, some_columns
 from vgpu_api.effective import Use
 from vgpu_operator.ask import Ask, RequestAsk
-from vgpu_operator.placement import Card, Plan, place
+from vgpu_operator.placement import Card, Grant, Plan, place
 
 MIB = (0, 1000, 8000, 16_000)
 CORES = (0, 30, 50, 100)
+
+A100 = a_geometry(
+    ("1g.5gb", 4864, 14, 1, range(7)),
+    ("2g.10gb", 9856, 28, 2, (0, 2, 4)),
+    ("3g.20gb", 19_968, 42, 4, (0, 4)),
+    ("7g.40gb", 39_936, 100, 8, (0,)),
+)
 
 cards_of_a_node = st.lists(
     st.fixed_dictionaries(
@@ -126,6 +133,53 @@ def check_shape(plan: Plan, ask: Ask, by_uuid: dict[str, Card]) -> None:
         if ask.numa == "Require":
             assert len({by_uuid[uuid].numa for uuid in uuids}) == 1
     assert {by_uuid[grant.uuid].node for grant in plan.grants} == {plan.node}
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(("4Gi", "9Gi", "15Gi", "30Gi")),
+            st.integers(1, 3),
+            st.integers(0, 5),
+        ),
+        max_size=12,
+    )
+)
+def test_no_instance_lies_on_another_and_all_have_a_place_that_their_profile_has(comings):
+    """Whatever came before, and whatever of it has gone again."""
+    cards = [
+        a_card(f"GPU-{n}", index=n, mode="MIG", memory_mib=40_960, profiles=A100) for n in (0, 1)
+    ]
+    columns = some_columns(*cards)
+    held: list[Grant] = []
+    for memory, count, gone in comings:
+        del held[:gone]
+        for card in cards:
+            mine = [grant for grant in held if grant.uuid == card.uuid]
+            columns.set_used(
+                columns.number_of(card.name),
+                slots=len(mine),
+                cores=sum(grant.cores for grant in mine),
+                memory=sum(grant.memory_mib for grant in mine),
+                slices=bits(at for grant in mine for at in lying_on(grant)),
+            )
+        held += place(columns, an_ask(a_request(memory=memory, count=count))).grants
+        for card in cards:
+            mine = [grant for grant in held if grant.uuid == card.uuid]
+            slices = [at for grant in mine for at in lying_on(grant)]
+            assert len(slices) == len(set(slices))
+            assert sum(grant.memory_mib for grant in mine) <= card.memory_mib
+            assert sum(grant.cores for grant in mine) <= card.cores
+            assert len(mine) <= card.slots
+    for cut in (grant.instance for grant in held):
+        assert cut is not None
+        profile = next(p for p in A100 if p.name == cut.profile)
+        assert (cut.start, cut.size) in profile.places
+
+
+def lying_on(grant: Grant) -> range:
+    assert grant.instance is not None
+    return range(grant.instance.start, grant.instance.start + grant.instance.size)
 
 
 def effective(plan: Plan, uuid: str, phases: dict[str, str]) -> Use:

@@ -77,15 +77,42 @@ class Link(ApiModel):
     """How well the two are connected; more is better."""
 
 
+class MigPlacement(ApiModel):
+    """A place on a card where an instance may lie."""
+
+    start: Annotated[int, Field(ge=0, le=63)] = 0
+    """Its first memory slice."""
+    size: Annotated[int, Field(ge=1, le=64)]
+    """How many memory slices it takes."""
+
+
+class MigProfile(ApiModel):
+    """A kind of instance that a card can be cut into."""
+
+    name: Annotated[str, Field(max_length=64)]
+    """As the driver spells it, such as 1g.5gb."""
+    memory: Size
+    """Memory of an instance."""
+    cores: Percent = 0
+    """Its part of the card's compute, percent."""
+    slices: Annotated[int, Field(ge=0, le=64)] = 0
+    """Its compute slices."""
+    placements: Annotated[list[MigPlacement], Field(max_length=64)] = Field(default_factory=list)
+    """Where it may lie; no two instances share a slice."""
+
+    @property
+    def memory_mib(self) -> int:
+        """The memory in MiB."""
+        return quantity.read_mib(self.memory)
+
+
 class MigStatus(ApiModel):
     """Multi-instance mode of the card."""
 
     enabled: bool = False
     """Whether the card is in MIG mode."""
-    profiles: Annotated[list[Annotated[str, Field(max_length=64)]], Field(max_length=64)] = Field(
-        default_factory=list
-    )
-    """The profiles that the card supports."""
+    profiles: Annotated[list[MigProfile], Field(max_length=64)] = Field(default_factory=list)
+    """What the card may be cut into; nothing is given of a card that lists none."""
     instances: Annotated[list[Annotated[str, Field(max_length=128)]], Field(max_length=64)] = Field(
         default_factory=list
     )

@@ -170,6 +170,10 @@ class MigAllocation(ApiModel):
 
     profile: Annotated[str, Field(max_length=64)] = ""
     """Its profile."""
+    start: Annotated[int, Field(ge=0, le=63)] = 0
+    """Its first memory slice on the card."""
+    size: Annotated[int, Field(ge=0, le=64)] = 0
+    """How many memory slices it takes."""
     uuid: Annotated[str, Field(max_length=128)] = ""
     """Its identity, once made."""
 

@@ -90,6 +90,8 @@ def container_grant(
     unknown = [device.uuid for device in devices if device.uuid not in terms]
     if unknown:
         raise Refused(Why.UNKNOWN_DEVICE, f"card {', '.join(unknown)} is not on this node")
+    if any(device.mig is not None for device in devices):
+        raise Refused(Why.MIG_UNSUPPORTED, "this agent makes no MIG instances")
     limits = tuple(_limit(request, device, terms[device.uuid]) for device in devices)
     whole = request.mode == "Exclusive" or all(
         device.memory_mib >= _all_memory(terms[device.uuid])

@@ -133,11 +133,14 @@ def _claim(raw: Mapping[str, Any]) -> dict[str, Any]:
 def _line(name: str, result: Result) -> str:
     if result["refused"] is not None:
         return f"{name}: refused: {result['refused']}"
-    cards = ", ".join(
-        f"{card['uuid']} ({card['memoryMiB']} MiB, {card['cores']} % for {card['container']})"
-        for card in result["devices"]
-    )
-    return f"{name}: {result['node']}: {cards}"
+    return f"{name}: {result['node']}: {', '.join(map(_device, result['devices']))}"
+
+
+def _device(card: Mapping[str, Any]) -> str:
+    cut = card.get("mig")
+    part = f"{cut['profile']} at {cut['start']}, " if cut else ""
+    amounts = f"{part}{card['memoryMiB']} MiB, {card['cores']} %"
+    return f"{card['uuid']} ({amounts} for {card['container']})"
 
 
 def _in_words(name: str, result: Result) -> str:

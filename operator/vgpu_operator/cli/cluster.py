@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from functools import reduce
+from operator import or_
 
 from pydantic import ValidationError
 
@@ -26,6 +28,7 @@ from vgpu_operator.ledger.cards import cordoned_uuids, state_of
 from vgpu_operator.ledger.holdings import NOTHING, Holding, holding_of
 from vgpu_operator.ledger.quotas import Quotas
 from vgpu_operator.placement import Card, Columns, Plan, place
+from vgpu_operator.placement.geometry import Instance, Offer, geometry
 
 _POLICY_WORDS: Mapping[str, Collection[str]] = {
     names.HAMI_DEVICE_POLICY: DEVICE_POLICIES,
@@ -123,11 +126,13 @@ class Cluster:
             card = self._card(entry.name, at, device, links[device.uuid], cordoned)
             number = self.columns.put_card(card)
             self._numbers[device.uuid] = number
+            instances = _instances(device)
             self.columns.set_used(
                 number,
-                slots=device.slots_used,
-                cores=device.cores_used,
-                memory=device.memory_used_mib,
+                slots=max(device.slots_used, len(instances)),
+                cores=max(device.cores_used, sum(cut.cores for cut in instances)),
+                memory=max(device.memory_used_mib, sum(cut.memory_mib for cut in instances)),
+                slices=reduce(or_, (cut.slices for cut in instances), 0),
             )
         self.columns.put_node(entry.name, state_of(node, config=self.config))
 
@@ -140,6 +145,7 @@ class Cluster:
         cordoned: frozenset[str],
     ) -> Card:
         slots = self.config.nvidia.device_split_count if device.slots is None else device.slots
+        is_cut = device.mig is not None and device.mig.enabled
         return Card(
             name=device.uuid,
             node=node,
@@ -147,7 +153,7 @@ class Cluster:
             index=at if device.index is None else device.index,
             vendor=device.vendor.lower(),
             model=device.model.lower(),
-            mode="MIG" if device.mig is not None and device.mig.enabled else device.mode,
+            mode="MIG" if is_cut else device.mode,
             numa=device.numa,
             slots=1 if device.mode == "Exclusive" else slots,
             cores=device.cores,
@@ -155,6 +161,7 @@ class Cluster:
             healthy=device.healthy,
             cordoned=device.cordoned or device.uuid in cordoned,
             links=tuple(sorted(links.items())),
+            profiles=geometry(_offers(device)) if is_cut else (),
         )
 
     def _add_claim(self, raw: dict[str, object], source: str) -> None:
@@ -176,13 +183,46 @@ class Cluster:
             number = self._numbers.get(uuid)
             if number is None:
                 continue
-            slots, cores, memory = columns.used(number)
+            slots, cores, memory, slices = columns.in_use(number)
+            full = hold.contradicts(is_cut=columns.mode[number] == "MIG")
             cores += hold.use.cores
-            if hold.alone:
+            if hold.alone or full:
                 cores = max(cores, columns.cores[number])
             slots, memory = slots + hold.use.slots, memory + hold.use.memory_mib
-            columns.set_used(number, slots=slots, cores=cores, memory=memory)
+            if full:
+                slots = max(slots, columns.slots[number])
+                memory = max(memory, columns.memory[number])
+            columns.set_used(
+                number, slots=slots, cores=cores, memory=memory, slices=slices | hold.slices
+            )
         self._quotas.move(namespace, before=NOTHING, after=holding)
+
+
+def _offers(device: DeviceState) -> list[Offer]:
+    profiles = [] if device.mig is None else device.mig.profiles
+    return [
+        Offer(
+            name=profile.name,
+            memory_mib=profile.memory_mib,
+            cores=profile.cores,
+            compute_slices=profile.slices,
+            places=tuple((place.start, place.size) for place in profile.placements),
+        )
+        for profile in profiles
+    ]
+
+
+def _instances(device: DeviceState) -> list[Instance]:
+    """The instances that are in use, each of which lies where its profile may."""
+    if device.mig is None:
+        return []
+    wanted = {(instance.profile, instance.start) for instance in device.mig.instances}
+    return [
+        Instance(offer.name, start, size, offer.memory_mib, offer.cores)
+        for offer in _offers(device)
+        for start, size in offer.places
+        if (offer.name, start) in wanted
+    ]
 
 
 def _links(entry: NodeEntry) -> dict[str, dict[str, int]]:

@@ -30,10 +30,39 @@ class _Document(BaseModel):
     )
 
 
+Slice = Annotated[int, Field(ge=0, le=63)]
+
+
+class MigPlace(_Document):
+    """Memory slices that an instance may lie on."""
+
+    start: Slice
+    size: Annotated[int, Field(ge=1, le=64)]
+
+
+class MigProfileState(_Document):
+    """What a card may be cut into."""
+
+    name: Name
+    memory_mib: Count = Field(alias="memoryMiB")
+    cores: Annotated[int, Field(ge=0, le=100)] = 0
+    slices: Annotated[int, Field(ge=0, le=64)] = 0
+    placements: Annotated[list[MigPlace], Field(max_length=64)]
+
+
+class MigInstanceState(_Document):
+    """An instance that is in use apart from the state's claims."""
+
+    profile: Name
+    start: Slice
+
+
 class MigState(_Document):
-    """Multi-instance mode of a card."""
+    """Multi-instance mode of a card; what is in use of the card includes its instances."""
 
     enabled: bool = True
+    profiles: Annotated[list[MigProfileState], Field(max_length=64)] = Field(default_factory=list)
+    instances: Annotated[list[MigInstanceState], Field(max_length=64)] = Field(default_factory=list)
 
 
 class DeviceState(_Document):
@@ -116,6 +145,8 @@ def read_state(document: Any, *, source: str) -> State:
         if twice:
             raise BadDocument(f"{source}: nodes: {what} {twice[0]!r} is there more than once")
     for at, node in enumerate(state.nodes):
+        for number, device in enumerate(node.devices):
+            _check_mig(device, source=f"{source}: nodes[{at}].devices[{number}].mig")
         own = {device.uuid for device in node.devices}
         for number, pair in enumerate(node.pair_scores):
             if not {pair.a, pair.b} <= own or pair.a == pair.b:
@@ -124,6 +155,23 @@ def read_state(document: Any, *, source: str) -> State:
                     "not two cards of the node"
                 )
     return state
+
+
+def _check_mig(device: DeviceState, *, source: str) -> None:
+    if device.mig is None:
+        return
+    places = {
+        profile.name: {place.start for place in profile.placements}
+        for profile in device.mig.profiles
+    }
+    if len(places) != len(device.mig.profiles):
+        raise BadDocument(f"{source}.profiles: two of them have the same name")
+    for number, instance in enumerate(device.mig.instances):
+        if instance.start not in places.get(instance.profile, ()):
+            raise BadDocument(
+                f"{source}.instances[{number}]: no profile {instance.profile!r} may start at slice "
+                f"{instance.start}"
+            )
 
 
 def read_case(document: Any, *, source: str) -> Case:

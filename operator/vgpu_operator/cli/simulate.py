@@ -20,7 +20,7 @@ from vgpu_operator.admission.wording import describe
 from vgpu_operator.ask import Ask, RequestAsk
 from vgpu_operator.cli.cluster import Cluster
 from vgpu_operator.dialects import read
-from vgpu_operator.placement import Plan
+from vgpu_operator.placement import Grant, Plan
 from vgpu_operator.placement.order import in_order
 from vgpu_operator.placement.planning import plan_on
 from vgpu_operator.placement.score import card_score, node_score
@@ -88,6 +88,7 @@ def answer(
                 "uuid": grant.uuid,
                 "memoryMiB": grant.memory_mib,
                 "cores": grant.cores,
+                **_mig(grant),
             }
             for grant in plan.grants
         ],
@@ -112,6 +113,14 @@ def _of_claim(raw: dict[str, Any]) -> Question:
     except ValidationError as error:
         raise Denied(describe(error)) from error
     return Question(claim.spec, claim.metadata.namespace or "default", None)
+
+
+def _mig(grant: Grant) -> Result:
+    """What of a card in MIG mode it is."""
+    cut = grant.instance
+    if cut is None:
+        return {}
+    return {"mig": {"profile": cut.profile, "start": cut.start, "size": cut.size}}
 
 
 def _request(request: RequestAsk) -> Result:

@@ -131,10 +131,14 @@ def init_again_write(claim: VGPUClaim, allocation: Allocation) -> ClaimWrite:
 
 
 def init_cards_are_free(claim: VGPUClaim) -> bool:
-    """Whether ended init containers still have cards."""
+    """Whether ended init containers still have cards that can be had again.
+
+    MIG instances stay as they are while the pod lives: their places may be another's afterwards.
+    """
     allocation = claim.status.allocation
-    has_part = allocation is not None and has_init_part(claim.spec, allocation)
-    return has_part and init_part_ended(claim)
+    if allocation is None or any(device.mig is not None for device in allocation.devices):
+        return False
+    return has_init_part(claim.spec, allocation) and init_part_ended(claim)
 
 
 def unstrand_write(claim: VGPUClaim) -> ClaimWrite:

@@ -186,21 +186,23 @@ class Board:
 
     def _write_use(self, card: Card) -> None:
         """Sum up what claims hold of a card, and touch its node if that has changed."""
-        slots = cores = memory = 0
+        slots = cores = memory = slices = 0
         alone, full = False, card.node in self._fillers
+        is_cut = card.mode == "MIG"
         for hold in self._holders.get(card.uuid, {}).values():
             slots += hold.use.slots
             cores += hold.use.cores
             memory += hold.use.memory_mib
             alone = alone or hold.alone
-            full = full or hold.full
+            full = full or hold.full or hold.contradicts(is_cut=is_cut)
+            slices |= hold.slices
         if alone or full:
             cores = max(cores, card.cores)
         if full:
             slots, memory = max(slots, card.slots), max(memory, card.memory_mib)
         number = self.columns.number_of(card.name)
-        if self.columns.used(number) != (slots, cores, memory):
-            self.columns.set_used(number, slots=slots, cores=cores, memory=memory)
+        if self.columns.in_use(number) != (slots, cores, memory, slices):
+            self.columns.set_used(number, slots=slots, cores=cores, memory=memory, slices=slices)
             self.log.touch(card.node)
 
 

@@ -9,9 +9,11 @@ from vgpu_api import conditions, names
 from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Node
 from vgpu_api.v1alpha1 import Amount, GPUDevice
+from vgpu_api.v1alpha1.gpudevice import MigStatus
 from vgpu_api.v1alpha1.vgpuclaim import DevicePolicy
 from vgpu_operator.dialects.hami_annotations import DEVICE_POLICIES, NODE_POLICIES
 from vgpu_operator.placement.columns import NUMA_UNKNOWN, Card, NodeState
+from vgpu_operator.placement.geometry import Offer, Profile, geometry
 
 
 def card_of(
@@ -27,6 +29,7 @@ def card_of(
     """
     spec, status = device.spec, device.status
     given = status.allocatable or Amount()
+    is_cut = status.mig is not None and status.mig.enabled
     slots = spec.slots or given.slots or config.nvidia.device_split_count
     return Card(
         name=device.metadata.name,
@@ -35,7 +38,7 @@ def card_of(
         index=status.index if status.index is not None else 0,
         vendor=status.vendor.lower(),
         model=status.model.lower(),
-        mode="MIG" if status.mig is not None and status.mig.enabled else spec.mode,
+        mode="MIG" if is_cut else spec.mode,
         numa=status.numa_node if status.numa_node is not None else NUMA_UNKNOWN,
         slots=1 if spec.mode == "Exclusive" else slots,
         cores=given.cores,
@@ -44,6 +47,20 @@ def card_of(
         duplicate=duplicate,
         cordoned=spec.cordoned or status.uuid in cordoned_on_node,
         links=tuple(sorted((link.peer, link.score) for link in status.links)),
+        profiles=_profiles(status.mig) if is_cut and status.mig is not None else (),
+    )
+
+
+def _profiles(mig: MigStatus) -> tuple[Profile, ...]:
+    return geometry(
+        Offer(
+            name=profile.name,
+            memory_mib=profile.memory_mib,
+            cores=profile.cores,
+            compute_slices=profile.slices,
+            places=tuple((place.start, place.size) for place in profile.placements),
+        )
+        for profile in mig.profiles
     )
 
 

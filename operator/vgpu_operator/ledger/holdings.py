@@ -7,12 +7,13 @@ not known yet. It holds the greatest of them on each card, so whichever comes tr
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from vgpu_api.effective import Use, effective_use
 from vgpu_api.v1alpha1 import Allocation, VGPUClaimSpec
 from vgpu_operator.ask import ALL_CORES
+from vgpu_operator.placement.geometry import slices_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,15 +24,32 @@ class Hold:
         use: Memory, compute and slots, at the claim's worst moment.
         alone: A request has all cores, so nobody else gets compute, however cores are scaled.
         full: Nobody knows how much, so all of it.
+        slices: Slices of a card in MIG mode that its instances lie on, one bit each.
+        uncut: A part of it is no instance, or one of which nobody knows where it lies.
     """
 
     use: Use = field(default_factory=Use)
     alone: bool = False
     full: bool = False
+    slices: int = 0
+    uncut: bool = True
 
     def peak(self, other: Hold) -> Hold:
         """The greater of each."""
-        return Hold(self.use.peak(other.use), self.alone or other.alone, self.full or other.full)
+        return Hold(
+            self.use.peak(other.use),
+            self.alone or other.alone,
+            self.full or other.full,
+            self.slices | other.slices,
+            self.uncut or other.uncut,
+        )
+
+    def contradicts(self, *, is_cut: bool) -> bool:
+        """Whether it cannot be what it says on a card that is in MIG mode, or on one that is not.
+
+        Then nobody knows what of the card is in use.
+        """
+        return self.uncut if is_cut else self.slices != 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +68,21 @@ def holding_of(spec: VGPUClaimSpec, allocation: Allocation | None) -> Holding:
     if allocation is None:
         return NOTHING
     alone = {device.uuid for device in allocation.devices if device.cores >= ALL_CORES}
+    slices: dict[str, int] = {}
+    uncut: set[str] = set()
+    for device in allocation.devices:
+        if device.mig is None or not device.mig.size:
+            uncut.add(device.uuid)
+        else:
+            place = slices_of(device.mig.start, device.mig.size)
+            slices[device.uuid] = slices.get(device.uuid, 0) | place
     uses = effective_use(spec, allocation.devices)
     return Holding(
-        cards={uuid: Hold(use, uuid in alone) for uuid, use in uses.items() if uuid},
+        cards={
+            uuid: Hold(use, uuid in alone, False, slices.get(uuid, 0), uuid in uncut)
+            for uuid, use in uses.items()
+            if uuid
+        },
         full_nodes=frozenset({allocation.node_name}) if "" in uses else frozenset(),
     )
 
@@ -91,7 +121,7 @@ def peak_of(holdings: Iterable[Holding]) -> Holding:
 
 def _filled(known: Holding) -> Holding:
     return Holding(
-        {uuid: Hold(hold.use, hold.alone, full=True) for uuid, hold in known.cards.items()},
+        {uuid: replace(hold, full=True) for uuid, hold in known.cards.items()},
         known.full_nodes,
     )
 

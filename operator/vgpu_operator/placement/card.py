@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from vgpu_api.v1alpha1.gpudevice import DeviceMode
 from vgpu_api.v1alpha1.vgpuclaim import DevicePolicy, NodePolicy
+from vgpu_operator.placement.geometry import Profile
 
 NUMA_UNKNOWN = -1
 
@@ -30,6 +31,7 @@ class Card:
         duplicate: Another object claims its UUID, so nobody knows where it is.
         cordoned: Nothing new on it.
         links: (UUID of another card of the node, how well the two are connected), sorted.
+        profiles: What it may be cut into if it is in MIG mode (`geometry`).
     """
 
     name: str
@@ -47,6 +49,7 @@ class Card:
     cordoned: bool
     links: tuple[tuple[str, int], ...] = ()
     duplicate: bool = False
+    profiles: tuple[Profile, ...] = ()
 
     @property
     def kind(self) -> tuple[object, ...]:
@@ -55,6 +58,7 @@ class Card:
             *(self.vendor, self.model, self.mode),
             *(self.healthy, self.duplicate, self.cordoned),
             *(self.slots, self.cores, self.memory_mib),
+            self.profiles,
         )
 
 

@@ -1,7 +1,7 @@
 """The checks of one card against one request, in HAMi v2.10's order: the first that fails says why.
 
-Check 4 (NUMA) is about several cards and has its place in `fit`. Of check 14 there is no geometry
-yet: a card in MIG mode is given to nobody.
+Check 4 (NUMA) is about several cards and has its place in `walk`. A card in MIG mode has room where
+an instance that is large enough has a place (`geometry`).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from vgpu_api.v1alpha1.vgpuclaim import DevicePolicy
 from vgpu_operator.ask import ALL_CORES, RequestAsk
 from vgpu_operator.placement.columns import Columns
 from vgpu_operator.placement.quota import Charge
+from vgpu_operator.placement.taking import charged, instance_on
 
 
 def refusal_of_kind(columns: Columns, card: int, request: RequestAsk) -> Reason | None:
@@ -52,7 +53,9 @@ def refusal_of_room(
     if used and "Mutex" in policies:
         return Reason.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT
     memory = request.memory_on(columns.memory[card])
-    if charge is not None and charge.exceeds(card, request, memory):
+    is_cut = columns.mode[card] == "MIG"
+    instance = instance_on(columns, card, request) if is_cut else None
+    if charge is not None and charge.exceeds(card, request, *charged(request, memory, instance)):
         return Reason.RESOURCE_QUOTA_NOT_FIT
     # A percentage of a tiny card may round down to nothing, and no memory is not a limit.
     if memory < 1 or memory > columns.memory[card] - columns.memory_used[card]:
@@ -64,7 +67,7 @@ def refusal_of_room(
         return Reason.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT
     if not request.cores and cores_free <= 0:
         return Reason.CARD_COMPUTE_UNITS_EXHAUSTED
-    if columns.mode[card] == "MIG":
+    if is_cut and instance is None:
         return Reason.CARD_MIG_TOPOLOGY_INFEASIBLE
     return None
 
@@ -109,8 +112,11 @@ def passing(
     for card in with_room(columns, cards, request):
         right = fits.get(kind[card])
         if right is None:
-            right = refusal_of_kind(columns, card, request) is None and columns.mode[card] != "MIG"
-            fits[kind[card]] = right
+            right = refusal_of_kind(columns, card, request) is None
+            if columns.mode[card] != "MIG":
+                fits[kind[card]] = right
+            else:  # not a question of kind alone
+                right = right and instance_on(columns, card, request) is not None
         if right:
             found.append(card)
     if "Mutex" in policies or charge is not None or request.uuids or request.exclude_uuids:

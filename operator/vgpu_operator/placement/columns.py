@@ -13,6 +13,7 @@ from vgpu_api.v1alpha1.gpudevice import DeviceMode
 from vgpu_api.v1alpha1.vgpuclaim import DevicePolicy, NodePolicy
 from vgpu_operator.ask import RequestAsk
 from vgpu_operator.placement.card import NUMA_UNKNOWN, Card, NodeState
+from vgpu_operator.placement.geometry import Profile
 from vgpu_operator.placement.mix import Mix
 from vgpu_operator.placement.rankings import Rankings
 
@@ -27,12 +28,13 @@ class Columns:
     """Cards and nodes by number. Numbers of what was removed are used again.
 
     Per card: `name uuid index vendor model mode numa slots cores memory healthy duplicate
-    cordoned`, `links` (by UUID), the amounts in use `slots_used cores_used memory_used`, and
-    `node_of` (the node's number), and `kind`: equal for cards that differ only in use, links and
-    place.
+    cordoned profiles`, `links` (by UUID), the amounts in use `slots_used cores_used memory_used`,
+    of a card in MIG mode the `slices_used`, `node_of` (the node's number), and `kind`: equal for
+    cards that differ only in amounts in use, links and place.
     Per node: `node_name node_cards` (cards by index, then UUID) `node_ready node_schedulable
     node_policies` (for its cards) `node_policy` (its own place among nodes) `node_cpu_free`
-    (milli-CPU), and the sums over its cards `node_slots node_slots_used` and so on.
+    (milli-CPU) `node_cut` (cards in MIG mode), and the sums over its cards `node_slots
+    node_slots_used` and so on.
 
     `rankings` is what request classes remember of nodes, `mix` the requests that are typical.
     """
@@ -56,6 +58,8 @@ class Columns:
         self.slots_used: list[int] = []
         self.cores_used: list[int] = []
         self.memory_used: list[int] = []
+        self.slices_used: list[int] = []
+        self.profiles: list[tuple[Profile, ...]] = []
         self.node_of: list[int] = []
 
         self.node_name: list[str] = []
@@ -71,10 +75,12 @@ class Columns:
         self.node_slots_used: list[int] = []
         self.node_cores_used: list[int] = []
         self.node_memory_used: list[int] = []
+        self.node_cut: list[int] = []
 
         self.rankings = Rankings()
         self.mix = Mix()
 
+        self._uncut: list[tuple[object, ...]] = []  # a card's kind, apart from slices in use
         self._kinds: dict[tuple[object, ...], int] = {}
         self._kinds_for: dict[RequestAsk, dict[int, bool]] = {}
         self._card_ids: dict[str, int] = {}
@@ -99,6 +105,10 @@ class Columns:
     def used(self, card: int) -> tuple[int, int, int]:
         """(slots, cores, MiB) in use of a card."""
         return self.slots_used[card], self.cores_used[card], self.memory_used[card]
+
+    def in_use(self, card: int) -> tuple[int, int, int, int]:
+        """(slots, cores, MiB, slices) in use of a card: what `lend` takes."""
+        return (*self.used(card), self.slices_used[card])
 
     def kinds_for(self, request: RequestAsk) -> dict[int, bool]:
         """Which kinds of cards are known to be right for a request, or wrong; to be filled."""
@@ -142,7 +152,9 @@ class Columns:
         self.duplicate[number] = card.duplicate
         self.cordoned[number] = card.cordoned
         self.links[number] = dict(card.links)
-        self.kind[number] = self._kinds.setdefault(card.kind, len(self._kinds))
+        self.profiles[number] = card.profiles
+        self._uncut[number] = card.kind
+        self._set_kind(number)
         self._add_to_sums(number, 1)
         self.node_cards[self.node_of[number]].sort(key=self._place_on_node)
         self.rankings.touch(self.node_of[number])
@@ -188,12 +200,12 @@ class Columns:
             if self.mix.knows_cpu:
                 self.rankings.touch(node)
 
-    def set_used(self, card: int, *, slots: int, cores: int, memory: int) -> None:
-        """Set what of a card is in use: requests, percent of compute, MiB."""
-        self.lend(card, slots, cores, memory)
+    def set_used(self, card: int, *, slots: int, cores: int, memory: int, slices: int = 0) -> None:
+        """Set what of a card is in use: requests, percent of compute, MiB, slices of MIG."""
+        self.lend(card, slots, cores, memory, slices)
         self.rankings.touch(self.node_of[card])
 
-    def lend(self, card: int, slots: int, cores: int, memory: int) -> None:
+    def lend(self, card: int, slots: int, cores: int, memory: int, slices: int = 0) -> None:
         """As `set_used`, for a plan that sets it back before it ends: nobody is told."""
         node = self.node_of[card]
         self.node_slots_used[node] += slots - self.slots_used[card]
@@ -202,6 +214,9 @@ class Columns:
         self.slots_used[card] = slots
         self.cores_used[card] = cores
         self.memory_used[card] = memory
+        if slices != self.slices_used[card]:
+            self.slices_used[card] = slices
+            self._set_kind(card)
 
     def _new_card(self, card: Card) -> int:
         node = self._node(card.node)
@@ -220,16 +235,11 @@ class Columns:
             for flag in (self.healthy, self.duplicate, self.cordoned):
                 flag.append(False)
             self.links.append({})
+            self.profiles.append(())
+            self._uncut.append(())
             for amount in (
-                self.index,
-                self.kind,
-                self.numa,
-                self.slots,
-                self.cores,
-                self.memory,
-                self.slots_used,
-                self.cores_used,
-                self.memory_used,
+                *(self.index, self.kind, self.numa, self.slots, self.cores, self.memory),
+                *(self.slots_used, self.cores_used, self.memory_used, self.slices_used),
             ):
                 amount.append(0)
         self._card_ids[card.name] = number
@@ -268,6 +278,7 @@ class Columns:
             self.node_slots_used,
             self.node_cores_used,
             self.node_memory_used,
+            self.node_cut,
         )
 
     def _add_to_sums(self, card: int, sign: int) -> None:
@@ -275,6 +286,11 @@ class Columns:
         self.node_slots[node] += sign * self.slots[card]
         self.node_cores[node] += sign * self.cores[card]
         self.node_memory[node] += sign * self.memory[card]
+        self.node_cut[node] += sign * (self.mode[card] == "MIG")
+
+    def _set_kind(self, card: int) -> None:
+        kind = (self._uncut[card], self.slices_used[card])
+        self.kind[card] = self._kinds.setdefault(kind, len(self._kinds))
 
     def _place_on_node(self, card: int) -> tuple[int, str, str]:
         return self.index[card], self.uuid[card], self.name[card]

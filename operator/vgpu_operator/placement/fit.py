@@ -1,8 +1,8 @@
 """Whether a node's cards serve one request, and if not, why: the exact judge of every decision.
 
 `fit` finds the cards that pass all checks and takes the best of them, which is what taking cards
-from the end of the ordered list until there are enough comes to. `refusal` walks that list as HAMi
-v2.10 does, since there the reasons and their counts come from.
+from the end of the ordered list until there are enough comes to. `refusal` walks that list, and so
+does everything on a node with cards in MIG mode, of which one may serve several times.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from vgpu_api.reasons import Reason, Tally
 from vgpu_api.v1alpha1.vgpuclaim import DevicePolicy, NumaPolicy
 from vgpu_operator.ask import RequestAsk
 from vgpu_operator.placement import topology
-from vgpu_operator.placement.checks import passing, refusal_of_kind, refusal_of_room
+from vgpu_operator.placement.checks import passing
 from vgpu_operator.placement.columns import Columns
 from vgpu_operator.placement.order import Weights, in_order, keys_of, preferred
 from vgpu_operator.placement.quota import Charge
+from vgpu_operator.placement.walk import too_few, walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,10 @@ def fit(
         preferences: Which of those that fit.
         charge: The namespace's quota, if it has one.
     """
-    cards = choose(columns, columns.node_cards[node], request, preferences, charge)
+    if columns.node_cut[node]:
+        cards = choose_parts(columns, node, request, preferences, charge)
+    else:
+        cards = choose(columns, node, request, preferences, charge)
     if cards:
         return Fitted(cards)
     return Fitted((), refusal(columns, node, request, preferences, charge))
@@ -61,13 +65,13 @@ def fit(
 
 def choose(
     columns: Columns,
-    cards: Sequence[int],
+    node: int,
     request: RequestAsk,
     preferences: Preferences,
     charge: Charge | None,
 ) -> tuple[int, ...]:
-    """The cards for a request among `cards` (in their node's order); none if too few fit."""
-    policies = preferences.policies
+    """The cards for a request where each serves it once; none if too few fit."""
+    cards, policies = columns.node_cards[node], preferences.policies
     fitting = passing(columns, cards, request, policies, charge)
     if len(fitting) < request.count:
         return ()
@@ -92,6 +96,45 @@ def choose(
     return _take(columns, groups[columns.numa[last]], request, preferences)
 
 
+def choose_parts(
+    columns: Columns,
+    node: int,
+    request: RequestAsk,
+    preferences: Preferences,
+    charge: Charge | None,
+) -> tuple[int, ...]:
+    """As `choose`, on a node where some cards are cut: a card comes once for each of its parts."""
+    policies, cards = preferences.policies, columns.node_cards[node]
+    required = preferences.numa == "Require"
+
+    def gather(ordered: Sequence[int]) -> tuple[int, ...]:
+        found, _ = walk(
+            columns,
+            ordered,
+            request,
+            policies,
+            charge,
+            one_numa_node=required,
+            count=None if "Topology" in policies else request.count,
+        )
+        if len(found) > request.count:
+            return topology.choose(columns, found, request.count)
+        return tuple(found) if len(found) == request.count else ()
+
+    if too_few(columns, node, request):
+        return ()
+    ordered = _ordered(columns, cards, request, preferences)
+    if preferences.numa == "Prefer" or "NUMAFirst" in policies:
+        found = {
+            numa: gather([card for card in ordered if columns.numa[card] == numa])
+            for numa in sorted({columns.numa[card] for card in cards})
+        }
+        whole = [numa for numa, chosen in found.items() if chosen]
+        if whole:
+            return found[min(whole, key=lambda numa: _free(columns, cards, numa, found[numa]))]
+    return gather(ordered)
+
+
 def refusal(
     columns: Columns,
     node: int,
@@ -100,35 +143,34 @@ def refusal(
     charge: Charge | None = None,
 ) -> Tally:
     """Why the node's cards do not serve the request, counted as HAMi does."""
-    cards = columns.node_cards[node]
-    if sum(columns.vendor[card] == request.vendor for card in cards) < request.count:
+    if too_few(columns, node, request):
         return Tally.of_node(Reason.NODE_INSUFFICIENT_DEVICE)
-    required = preferences.numa == "Require"
-    ordered = in_order(
+    cards = columns.node_cards[node]
+    gathered, reasons = walk(
+        columns,
+        _ordered(columns, cards, request, preferences),
+        request,
+        preferences.policies,
+        charge,
+        one_numa_node=preferences.numa == "Require",
+        count=None,
+    )
+    if gathered:
+        reasons[Reason.ALLOCATED_CARDS_INSUFFICIENT_REQUEST] = len(gathered)
+    return Tally(reasons, len(cards))
+
+
+def _ordered(
+    columns: Columns, cards: Sequence[int], request: RequestAsk, preferences: Preferences
+) -> list[int]:
+    return in_order(
         columns,
         cards,
         request=request,
         policies=preferences.policies,
-        one_numa_node=required,
+        one_numa_node=preferences.numa == "Require",
         weights=preferences.weights,
     )
-    reasons: dict[Reason, int] = {}
-    gathered: list[int] = []
-    for card in reversed(ordered):
-        reason = refusal_of_kind(columns, card, request)
-        if reason is None:
-            # Check 4: start again on the NUMA node of this card.
-            if required and gathered and columns.numa[gathered[-1]] != columns.numa[card]:
-                reasons[Reason.NUMA_NOT_FIT] = reasons.get(Reason.NUMA_NOT_FIT, 0) + len(gathered)
-                gathered.clear()
-            reason = refusal_of_room(columns, card, request, preferences.policies, charge)
-        if reason is None:
-            gathered.append(card)
-        else:
-            reasons[reason] = reasons.get(reason, 0) + 1
-    if gathered:
-        reasons[Reason.ALLOCATED_CARDS_INSUFFICIENT_REQUEST] = len(gathered)
-    return Tally(reasons, len(cards))
 
 
 def _take(
@@ -157,11 +199,16 @@ def _tightest(
     for group in groups:
         chosen = _take(columns, group, request, preferences)
         numa = columns.numa[group[0]]
-        free = sum(
-            columns.numa[card] == numa and not columns.slots_used[card] and card not in chosen
-            for card in cards
-        )
+        free = _free(columns, cards, numa, chosen)
         if best is None or (free, numa) < best[:2]:
             best = free, numa, chosen
     assert best is not None
     return best[2]
+
+
+def _free(columns: Columns, cards: Sequence[int], numa: int, chosen: Sequence[int]) -> int:
+    """How many free cards a NUMA node is left with."""
+    return sum(
+        columns.numa[card] == numa and not columns.slots_used[card] and card not in chosen
+        for card in cards
+    )

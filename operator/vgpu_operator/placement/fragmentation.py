@@ -17,10 +17,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from vgpu_operator.ask import ALL_CORES, RequestAsk
+from vgpu_operator.ask import RequestAsk
 from vgpu_operator.placement.checks import passing
 from vgpu_operator.placement.columns import Columns
 from vgpu_operator.placement.mix import CardState, View
+from vgpu_operator.placement.taking import give_back, take
 
 FULL_SCORE = 100
 _UNIT = 1000.0
@@ -76,15 +77,6 @@ def best_score(columns: Columns, node: int, request: RequestAsk) -> int | None:
     return score_of_rise(best + _rise_by_cpu(columns, node, level))
 
 
-def take(columns: Columns, card: int, request: RequestAsk) -> None:
-    """Use a card for the length of a plan; whoever does, sets it back."""
-    slots, cores, memory = columns.used(card)
-    cores += request.cores
-    if request.cores >= ALL_CORES:  # alone, whatever the card's cores are scaled to
-        cores = max(cores, columns.cores[card])
-    columns.lend(card, slots + 1, cores, memory + request.memory_on(columns.memory[card]))
-
-
 def _level(columns: Columns, node: int, cpu_milli: int) -> int:
     """The level of a node's free CPU with that much less of it."""
     return columns.mix.level(columns.node_cpu_free[node] - cpu_milli)
@@ -105,10 +97,10 @@ def _rise_by_cpu(columns: Columns, node: int, level: int) -> float:
 
 def _rise_at_level(columns: Columns, card: int, request: RequestAsk, level: int) -> float:
     """How much F rises by the request's share of a card, the level of free CPU being the same."""
-    before, used = _view(columns, card, level), columns.used(card)
-    take(columns, card, request)
+    before = _view(columns, card, level)
+    taken = take(columns, card, request)
     after = _view(columns, card, level)
-    columns.lend(card, *used)
+    give_back(columns, (taken,))
     rise = after.useless - before.useless
     if not before.several:  # and so neither after: there is less room
         return rise

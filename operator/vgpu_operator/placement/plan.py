@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from vgpu_api.quantity import format_mib
 from vgpu_api.reasons import Reason, Tally, sum_up
 from vgpu_api.v1alpha1 import AllocatedDevice, Allocation
+from vgpu_api.v1alpha1.vgpuclaim import MigAllocation
+from vgpu_operator.placement.geometry import Instance
 
 _OF_A_NODE = frozenset(
     {
@@ -28,7 +30,7 @@ class Grant:
     """A part of one card for one request.
 
     `device` is the GPUDevice's name, `memory_mib` is in MiB, `cores` in percent (0: no
-    reservation).
+    reservation); `instance` is the part of a card in MIG mode that it is.
     """
 
     request: str
@@ -37,6 +39,15 @@ class Grant:
     index: int
     memory_mib: int
     cores: int
+    instance: Instance | None = None
+
+    @property
+    def mig(self) -> MigAllocation | None:
+        """The instance as it is written into the claim's status."""
+        if self.instance is None:
+            return None
+        cut = self.instance
+        return MigAllocation(profile=cut.profile, start=cut.start, size=cut.size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +95,7 @@ class Plan:
                     index=grant.index,
                     memory=format_mib(grant.memory_mib),
                     cores=grant.cores,
+                    mig=grant.mig,
                 )
                 for grant in self.grants
             ],

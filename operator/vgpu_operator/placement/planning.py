@@ -7,24 +7,28 @@ and given back before anybody else looks.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TypeAlias
 
 from vgpu_api.reasons import Tally
 from vgpu_api.v1alpha1.vgpuclaim import NodePolicy, NumaPolicy
 from vgpu_operator.ask import Ask, RequestAsk
 from vgpu_operator.placement.columns import Columns
 from vgpu_operator.placement.fit import Preferences, fit
-from vgpu_operator.placement.fragmentation import best_score, fragmentation, score_of_rise, take
+from vgpu_operator.placement.fragmentation import best_score, fragmentation, score_of_rise
 from vgpu_operator.placement.plan import Grant, Plan
 from vgpu_operator.placement.quota import UNLIMITED, Budget, Charge
 from vgpu_operator.placement.rankings import Entry
 from vgpu_operator.placement.score import node_score
+from vgpu_operator.placement.taking import (
+    Taken,
+    charged,
+    give_back,
+    instance_on,
+    take,
+    take_place,
+)
 
 _BEHIND = 1000.0
 """More than any two scores of nodes are apart."""
-
-Taken: TypeAlias = tuple[int, int, int, int]
-"""A card, and the slots, cores and MiB that it is to be set back to."""
 
 
 def plan_on(
@@ -35,7 +39,7 @@ def plan_on(
     if isinstance(with_taken, Tally):
         return with_taken
     grants, taken = with_taken
-    _give_back(columns, taken)
+    give_back(columns, taken)
     return grants
 
 
@@ -88,7 +92,7 @@ def _fragmentation_score(
         return None
     # All requests are of one pod, so each knows of the CPU that it asks for.
     after = fragmentation(columns, node, cpu_milli=ask.requests[0].cpu_milli)
-    _give_back(columns, planned[1])
+    give_back(columns, planned[1])
     return score_of_rise(after - before)
 
 
@@ -118,10 +122,10 @@ def exceeds(columns: Columns, ask: Ask, plan: Plan, budget: Budget) -> bool:
         grants = by_request[request.name]
         cards = [columns.number_of(grant.device) for grant in grants]
         for card, grant in zip(cards, grants, strict=True):
-            if charge.exceeds(card, request, grant.memory_mib):
+            if charge.exceeds(card, request, grant.memory_mib, grant.cores):
                 return True
         for card, grant in zip(cards, grants, strict=True):
-            charge.add(card, request, grant.memory_mib)
+            charge.add(card, request, grant.memory_mib, grant.cores)
     return False
 
 
@@ -143,7 +147,7 @@ def _plan(
 ) -> tuple[tuple[Grant, ...], list[Taken]] | Tally:
     """Plan all requests; what is taken for it stays taken until `_give_back`.
 
-    The last request takes its cards only if they are to `stay`: nobody comes after it.
+    A sole request takes its cards only if they are to `stay`, or are cut: nobody comes after it.
     """
     if numa == "None" and _own_policy(columns, node, ask) == "NUMAFirst":
         numa = "Prefer"
@@ -152,37 +156,36 @@ def _plan(
     grants: dict[str, list[Grant]] = {}
     taken: list[Taken] = []
     turns = _in_turn(ask)
-    alone = len(ask.requests) == 1 and not stay
+    alone = len(ask.requests) == 1 and not stay and not columns.node_cut[node]
     for request in turns:
         fitted = fit(columns, node, request, preferences, charge)
         if fitted.refusal is not None:
-            _give_back(columns, taken)
+            give_back(columns, taken)
             return fitted.refusal
-        grants[request.name] = [_grant(columns, card, request) for card in fitted.cards]
         if alone:
-            continue
+            return tuple([_grant(columns, card, request) for card in fitted.cards]), taken
+        given = grants[request.name] = []
         for card in fitted.cards:
+            grant = _grant(columns, card, request)
+            given.append(grant)
             if charge is not None:
-                charge.add(card, request, request.memory_on(columns.memory[card]))
-            if request.phase == "App":
-                taken.append((card, *columns.used(card)))
-                take(columns, card, request)
+                charge.add(card, request, grant.memory_mib, grant.cores)
+            # A card in MIG mode may come again, and is then cut further.
+            taken.append((take if request.phase == "App" else take_place)(columns, card, request))
     if len(ask.requests) == 1:
         return tuple(grants[ask.requests[0].name]), taken
     return tuple(grant for request in ask.requests for grant in grants[request.name]), taken
 
 
-def _give_back(columns: Columns, taken: list[Taken]) -> None:
-    for card, slots, cores, memory in reversed(taken):
-        columns.lend(card, slots, cores, memory)
-
-
 def _grant(columns: Columns, card: int, request: RequestAsk) -> Grant:
+    instance = instance_on(columns, card, request) if columns.mode[card] == "MIG" else None
+    memory, cores = charged(request, request.memory_on(columns.memory[card]), instance)
     return Grant(
         request=request.name,
         device=columns.name[card],
         uuid=columns.uuid[card],
         index=columns.index[card],
-        memory_mib=request.memory_on(columns.memory[card]),
-        cores=request.cores,
+        memory_mib=memory,
+        cores=cores,
+        instance=instance,
     )

@@ -37,12 +37,12 @@ class _Held:
     def peak(self) -> tuple[int, int]:
         return max(self.app[0], self.init[0]), max(self.app[1], self.init[1])
 
-    def plus(self, request: RequestAsk, memory_mib: int) -> _Held:
+    def plus(self, request: RequestAsk, memory_mib: int, cores: int | None) -> _Held:
         """With one more grant; init containers run one after the other."""
+        cores = request.cores if cores is None else cores
         if request.phase == "Init":
-            init = max(self.init[0], memory_mib), max(self.init[1], request.cores)
-            return _Held(self.app, init)
-        return _Held((self.app[0] + memory_mib, self.app[1] + request.cores), self.init)
+            return _Held(self.app, (max(self.init[0], memory_mib), max(self.init[1], cores)))
+        return _Held((self.app[0] + memory_mib, self.app[1] + cores), self.init)
 
 
 class Charge:
@@ -54,23 +54,36 @@ class Charge:
         self._memory_mib = 0
         self._cores = 0
 
-    def exceeds(self, card: int, request: RequestAsk, memory_mib: int) -> bool:
-        """Whether `request.count` cards like this one are more than the namespace may take."""
-        memory, cores = self._rise(card, request, memory_mib)
+    def exceeds(
+        self, card: int, request: RequestAsk, memory_mib: int, cores: int | None = None
+    ) -> bool:
+        """Whether `request.count` cards like this one are more than the namespace may take.
+
+        Args:
+            card: Which.
+            request: For whom.
+            memory_mib: MiB that the card would be charged.
+            cores: Percent of compute that it would be charged, if not what is asked for.
+        """
+        memory, share = self._rise(card, request, memory_mib, cores)
         return _is_over(
             self._budget.memory_mib, self._memory_mib, memory * request.count
-        ) or _is_over(self._budget.cores, self._cores, cores * request.count)
+        ) or _is_over(self._budget.cores, self._cores, share * request.count)
 
-    def add(self, card: int, request: RequestAsk, memory_mib: int) -> None:
+    def add(
+        self, card: int, request: RequestAsk, memory_mib: int, cores: int | None = None
+    ) -> None:
         """The request was given this card."""
-        memory, cores = self._rise(card, request, memory_mib)
+        memory, share = self._rise(card, request, memory_mib, cores)
         self._memory_mib += memory
-        self._cores += cores
-        self._held[card] = self._held.get(card, _Held()).plus(request, memory_mib)
+        self._cores += share
+        self._held[card] = self._held.get(card, _Held()).plus(request, memory_mib, cores)
 
-    def _rise(self, card: int, request: RequestAsk, memory_mib: int) -> tuple[int, int]:
+    def _rise(
+        self, card: int, request: RequestAsk, memory_mib: int, cores: int | None
+    ) -> tuple[int, int]:
         held = self._held.get(card, _Held())
-        before, after = held.peak(), held.plus(request, memory_mib).peak()
+        before, after = held.peak(), held.plus(request, memory_mib, cores).peak()
         return after[0] - before[0], after[1] - before[1]
 
 

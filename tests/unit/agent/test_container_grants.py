@@ -12,6 +12,7 @@ from vgpu_api.effective import Use
 from vgpu_api.names import ANNOTATION_SLOTS_ADDED
 from vgpu_api.quantity import MIB
 from vgpu_api.v1alpha1 import GPUDeviceSpec
+from vgpu_api.v1alpha1.vgpuclaim import MigAllocation
 from vgpu_nodeagent.drivers.base import Card
 from vgpu_nodeagent.enforcement.abi import CorePolicy
 from vgpu_nodeagent.enforcement.grants import ContainerGrant, container_grant
@@ -49,6 +50,24 @@ def grant(
         slot_resource=SLOT,
         terms=cards or terms(),
     )
+
+
+def test_a_container_that_was_given_a_mig_instance_is_refused_rather_than_given_the_card() -> None:
+    wanted = a_request(name="main")
+    device = an_allocated_device(request="main").model_copy(
+        update={"mig": MigAllocation(profile="1g.5gb", start=6, size=1)}
+    )
+    claim = a_claim(requests=[wanted], allocation=an_allocation(device))
+    with pytest.raises(Refused, match="makes no MIG instances") as refused:
+        container_grant(
+            claim,
+            an_allocation(device),
+            pod=a_pod(containers=[a_container(limits={SLOT: "1"})]),
+            container="main",
+            slot_resource=SLOT,
+            terms=terms(),
+        )
+    assert refused.value.reason is Why.MIG_UNSUPPORTED
 
 
 def test_a_slice_is_interposed_and_its_limits_stand_in_the_environment() -> None:

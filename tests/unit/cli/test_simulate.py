@@ -274,3 +274,91 @@ def test_files_that_are_missing_and_options_that_do_not_go_together_are_named(ru
     assert main(["simulate", "-f", "x"]) == 2
     status, _, error = run(cases=[{"id": 1, "state": STATE}])
     assert (status, "cases.json:1" in error) == (2, True)
+
+
+MIG = {
+    "profiles": [
+        {
+            "name": "1g.5gb",
+            "memoryMiB": 4864,
+            "cores": 14,
+            "slices": 1,
+            "placements": [{"start": start, "size": 1} for start in range(7)],
+        },
+        {
+            "name": "3g.20gb",
+            "memoryMiB": 19968,
+            "cores": 42,
+            "slices": 3,
+            "placements": [{"start": 0, "size": 4}, {"start": 4, "size": 4}],
+        },
+    ]
+}
+
+
+def a_cut_state(**mig: Any) -> dict[str, Any]:
+    card = {"uuid": "GPU-0", "memoryMiB": 40960, "mode": "MIG", "mig": {**MIG, **mig}}
+    return {"nodes": [{"name": "a", "devices": [card]}]}
+
+
+def test_a_card_in_mig_mode_is_cut_and_the_answer_says_where(run):
+    answer = simulated(run, state=a_cut_state(), pod=a_raw_pod(gpu=2, gpumem=4000))
+    assert answer["devices"] == [
+        {
+            "container": "main",
+            "uuid": "GPU-0",
+            "memoryMiB": 4864,
+            "cores": 14,
+            "mig": {"profile": "1g.5gb", "start": start, "size": 1},
+        }
+        for start in (6, 5)
+    ]
+
+
+def test_instances_in_use_and_claims_keep_their_places(run):
+    state = a_cut_state(instances=[{"profile": "1g.5gb", "start": 6}])
+    answer = simulated(run, state=state, pod=a_raw_pod(gpu=1, gpumem=15000))
+    assert answer["devices"][0]["mig"] == {"profile": "3g.20gb", "start": 0, "size": 4}
+    device = {"uuid": "GPU-0", "memory": "19968Mi", "mig": {"profile": "3g.20gb", "size": 4}}
+    state["claims"] = [
+        {
+            "kind": "VGPUClaim",
+            "metadata": {"name": "c"},
+            "spec": {"requests": [{}]},
+            "status": {"allocation": {"nodeName": "a", "devices": [device]}},
+        }
+    ]
+    answer = simulated(run, state=state, pod=a_raw_pod(gpu=1, gpumem=15000))
+    assert answer["refused"] == "1/1 CardMigTopologyInfeasible"
+    del device["mig"]  # nobody knows where it lies
+    answer = simulated(run, state=state, pod=a_raw_pod(gpu=1, gpumem=4000))
+    assert answer["refused"] == "1/1 CardTimeSlicingExhausted"
+
+
+def test_many_pods_are_cut_side_by_side(run):
+    many = [a_raw_pod(f"p{n}", gpu=1, gpumem=15000) for n in range(3)]
+    _, out, _ = run(state=a_cut_state(), many=many)
+    assert out.splitlines()[:3] == [
+        "p0: a: GPU-0 (3g.20gb at 4, 19968 MiB, 42 % for main)",
+        "p1: a: GPU-0 (3g.20gb at 0, 19968 MiB, 42 % for main)",
+        "p2: refused: 1/1 CardInsufficientMemory",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("mig", "place"),
+    [
+        ({"instances": [{"profile": "2g.10gb", "start": 0}]}, "mig.instances[0]"),
+        ({"instances": [{"profile": "3g.20gb", "start": 2}]}, "mig.instances[0]"),
+        ({"profiles": MIG["profiles"] * 2}, "mig.profiles"),
+        ({"profiles": [{"name": "x", "memoryMiB": 1, "placements": [{"start": -1, "size": 1}]}]},
+         "placements"),
+        ({"profiles": [{"name": "x", "memoryMiB": 1, "placements": [{"start": 0, "size": 99}]}]},
+         "placements"),
+    ],
+)  # fmt: skip
+def test_a_geometry_that_cannot_be_is_told_with_its_place(run, mig, place):
+    status, out, error = run(state=a_cut_state(**mig), file=a_raw_pod(gpu=1))
+    assert (status, out) == (2, "")
+    assert place in error
+    assert error.count("\n") == 1

@@ -6,12 +6,22 @@ from typing import Any
 
 import pytest
 
-from builders import a_container, a_node, a_pod
+from builders import (
+    a_claim,
+    a_container,
+    a_node,
+    a_pod,
+    a_request,
+    an_allocated_device,
+    an_allocation,
+)
 from vgpu_api.core import Pod
 from vgpu_api.effective import Use
 from vgpu_api.init_part import ENDED, WANTED, init_round
 from vgpu_api.resources import PODS, VGPU_CLAIMS
-from vgpu_api.v1alpha1 import VGPUClaim
+from vgpu_api.v1alpha1 import Condition, VGPUClaim
+from vgpu_api.v1alpha1.vgpuclaim import MigAllocation
+from vgpu_operator.engine.writes import init_cards_are_free
 
 CARD_MIB = 16_384
 INIT = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 12_000}
@@ -176,3 +186,18 @@ async def test_a_new_leader_takes_the_cards_of_ended_init_containers_out_too(
     await successor.settle()
     assert requests_of(replica, pod) == ["main"]
     assert successor.ledger.use_of("GPU-0") == Use(4_000, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("mig", "free"), [(None, True), (MigAllocation(profile="1g.5gb", start=6, size=1), False)]
+)
+def test_an_instance_of_an_init_container_stays_until_the_pod_ends(mig: Any, free: bool) -> None:
+    """Its place may be another's when init containers run again, and then nothing would fit."""
+    device = an_allocated_device(request="prepare").model_copy(update={"mig": mig})
+    allocation = an_allocation(device)
+    claim = a_claim(requests=[a_request(name="prepare", phase="Init")], allocation=allocation)
+    said = Condition(
+        type="InitReleased", status="True", reason=ENDED, message=init_round(allocation)
+    )
+    status = claim.status.model_copy(update={"conditions": [said]})
+    assert init_cards_are_free(claim.model_copy(update={"status": status})) is free

@@ -1,0 +1,86 @@
+"""The walk along a node's ordered cards, from the end, as HAMi v2.10 takes and refuses them.
+
+Reasons and their counts come from here. On a node with cards in MIG mode it decides too: there a
+card that was taken is tried again, since several instances of it may serve one request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from vgpu_api.reasons import Reason
+from vgpu_api.v1alpha1.vgpuclaim import DevicePolicy
+from vgpu_operator.ask import RequestAsk
+from vgpu_operator.placement.checks import refusal_of_kind, refusal_of_room
+from vgpu_operator.placement.columns import Columns
+from vgpu_operator.placement.quota import Charge
+from vgpu_operator.placement.taking import Taken, give_back, take
+
+
+def walk(
+    columns: Columns,
+    ordered: Sequence[int],
+    request: RequestAsk,
+    policies: Sequence[DevicePolicy],
+    charge: Charge | None,
+    *,
+    one_numa_node: bool,
+    count: int | None,
+) -> tuple[list[int], dict[Reason, int]]:
+    """The cards that serve, the most wanted first, and how often each reason was met on the way.
+
+    Args:
+        columns: The state of all cards; left as it was.
+        ordered: Cards of one node, from the least wanted to the most wanted.
+        request: What is asked of each card.
+        policies: Of the cards.
+        charge: The namespace's quota, if it has one.
+        one_numa_node: What was gathered on another NUMA node is dropped.
+        count: So many are enough; None for all that there are.
+    """
+    reasons: dict[Reason, int] = {}
+    gathered: list[int] = []
+    taken: list[Taken] = []
+    for card in reversed(ordered):
+        reason = refusal_of_kind(columns, card, request)
+        if reason is None:
+            # Check 4: start again on the NUMA node of this card.
+            if one_numa_node and gathered and columns.numa[gathered[-1]] != columns.numa[card]:
+                if count is None and len(gathered) >= request.count:
+                    break
+                reasons[Reason.NUMA_NOT_FIT] = reasons.get(Reason.NUMA_NOT_FIT, 0) + len(gathered)
+                gathered.clear()
+            reason = refusal_of_room(columns, card, request, policies, charge)
+            while reason is None and len(gathered) != count:
+                gathered.append(card)
+                if not serves_again(columns, card, request):
+                    break
+                taken.append(take(columns, card, request))
+                reason = refusal_of_room(columns, card, request, policies, charge)
+        if len(gathered) == count:
+            break
+        if reason is not None:
+            reasons[reason] = reasons.get(reason, 0) + 1
+    give_back(columns, taken)
+    return gathered, reasons
+
+
+def serves_again(columns: Columns, card: int, request: RequestAsk) -> bool:
+    """Whether several parts of the card may serve one request.
+
+    Init containers count by their peak, which knows of one part of a card per request.
+    """
+    return columns.mode[card] == "MIG" and request.phase == "App"
+
+
+def too_few(columns: Columns, node: int, request: RequestAsk) -> bool:
+    """Whether the node has fewer cards of the vendor than are asked for, and none to be cut."""
+    cards = columns.node_cards[node]
+    if sum(columns.vendor[card] == request.vendor for card in cards) >= request.count:
+        return False
+    return not columns.node_cut[node] or not any(
+        columns.vendor[card] == request.vendor
+        and request.mode in ("Any", "MIG")
+        and serves_again(columns, card, request)
+        for card in cards
+    )
