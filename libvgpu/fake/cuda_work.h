@@ -32,6 +32,9 @@ struct shape {
  * that the null stream means the thread's own. NULL and why not. */
 struct CUstream_st *cuda_stream(CUstream handle, int thread, CUresult *result);
 
+/* Visit every stream that was created and not destroyed, one visitor at a time. */
+void cuda_streams_each(void (*visit)(struct CUstream_st *, void *), void *argument);
+
 /* Put work into a stream; waits while its queue is full. A stream that is being captured must have been looked after. */
 CUresult cuda_work_submit(struct CUstream_st *stream, struct engine_op op);
 
@@ -40,6 +43,9 @@ CUresult cuda_work_finish(struct CUctx_st *context, const struct CUstream_st *st
 
 /* A call that an open capture of global mode does not bear, from any thread that did not ask for the relaxed mode. */
 CUresult cuda_capture_offended(struct CUctx_st *context);
+
+/* Is a stream of the context being captured that the null stream waits for? `break_it` invalidates its capture. */
+int cuda_capture_is_open(struct CUctx_st *context, int break_it);
 
 /* Add a kernel to the graph a stream is captured into. */
 CUresult cuda_graph_capture(struct CUgraph_st *graph, int type, struct shape shape);

@@ -1,0 +1,221 @@
+/* cuda_event.c - events of the simulated driver: each a slot of the engine, where there is one.
+ *
+ * A process that never launched a kernel that takes time has no context on the engine; its events are of the moment.
+ */
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "cuda_memory.h"
+#include "cuda_work.h"
+
+struct CUevent_st {
+    struct CUctx_st *context;
+    uint32_t slot; /* of the engine's events; 0: not yet */
+    uint32_t turn;
+    uint64_t at_ns; /* when there was no engine to ask */
+    int recorded;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static uint8_t slots_taken[MACHINE_MAX_CARDS][ENGINE_EVENTS];
+
+CUDA_API CUresult cuEventCreate(CUevent *out, unsigned flags)
+{
+    CUresult result = CUDA_SUCCESS;
+    struct CUctx_st *context = cuda_current(&result);
+    (void)flags;
+    if (!context || !out) {
+        return context ? CUDA_ERROR_INVALID_VALUE : result;
+    }
+    *out = calloc(1, sizeof **out);
+    if (!*out) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    (*out)->context = context;
+    return CUDA_SUCCESS;
+}
+
+CUDA_API CUresult cuEventDestroy_v2(CUevent event)
+{
+    if (!event) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    if (event->slot) {
+        pthread_mutex_lock(&lock);
+        slots_taken[event->context->card][event->slot] = 0;
+        pthread_mutex_unlock(&lock);
+    }
+    free(event);
+    return CUDA_SUCCESS;
+}
+
+static uint32_t take_slot(int card)
+{
+    uint32_t slot = 0;
+    pthread_mutex_lock(&lock);
+    for (uint32_t i = 1; i < ENGINE_EVENTS && !slot; i++) {
+        if (!slots_taken[card][i]) {
+            slots_taken[card][i] = 1;
+            slot = i;
+        }
+    }
+    pthread_mutex_unlock(&lock);
+    return slot;
+}
+
+static CUresult record(CUevent event, CUstream handle, int thread)
+{
+    CUresult result = CUDA_SUCCESS;
+    struct CUstream_st *stream = cuda_stream(handle, thread, &result);
+    int mine, taken = 0;
+    if (!stream || !event) {
+        return stream ? CUDA_ERROR_INVALID_HANDLE : result;
+    }
+    if (stream->queue == 0 && cuda_capture_is_open(stream->context, 1)) {
+        return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+    }
+    if (stream->capture) {
+        return cuda_graph_capture(stream->capture, 6 /* event record */, (struct shape){0});
+    }
+    while (!taken) {
+        struct engine *e = compute_enter(cuda_session()->machine, stream->context->card, 0, &mine);
+        event->recorded = 1;
+        event->at_ns = compute_now_ns();
+        event->turn = 0;
+        if (!e || mine < 0) {
+            taken = 1; /* nothing here ever took time */
+        } else {
+            event->slot = event->slot ? event->slot : take_slot(stream->context->card);
+            taken = event->slot ? engine_submit(e, mine, stream->queue,
+                                                (struct engine_op){.kind = ENGINE_RECORD,
+                                                                   .event = event->slot,
+                                                                   .priority = stream->priority})
+                                : -1;
+            event->turn = taken > 0 ? e->contexts[mine].events[event->slot].asked : 0;
+        }
+        if (e) {
+            compute_leave(stream->context->card);
+        }
+        if (!taken) {
+            compute_rest(0);
+        }
+    }
+    return taken > 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUDA_API CUresult cuEventRecord(CUevent event, CUstream stream)
+{
+    return record(event, stream, 0);
+}
+
+CUDA_API CUresult cuEventRecord_ptsz(CUevent event, CUstream stream)
+{
+    return record(event, stream, 1);
+}
+
+CUDA_API CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned flags)
+{
+    (void)flags;
+    return record(event, stream, 0);
+}
+
+CUDA_API CUresult cuEventRecordWithFlags_ptsz(CUevent event, CUstream stream, unsigned flags)
+{
+    (void)flags;
+    return record(event, stream, 1);
+}
+
+/* Has the event happened, and when? `rest` says how long it will not have. */
+static int happened(CUevent event, uint64_t *at_ns, uint64_t *rest)
+{
+    int mine, done = 1;
+    *at_ns = event->at_ns;
+    *rest = 0;
+    if (!event->turn) {
+        return 1;
+    }
+    struct engine *e = compute_enter(cuda_session()->machine, event->context->card, 0, &mine);
+    if (e && mine >= 0) {
+        const struct engine_event *known = &e->contexts[mine].events[event->slot];
+        done = (int32_t)(known->done - event->turn) >= 0;
+        *at_ns = known->at_ns;
+        *rest = done ? 0 : engine_rest_ns(e, mine);
+    }
+    if (e) {
+        compute_leave(event->context->card);
+    }
+    return done;
+}
+
+CUDA_API CUresult cuEventQuery(CUevent event)
+{
+    uint64_t at, rest;
+    if (!event || !cuda_session()) {
+        return event ? CUDA_ERROR_NOT_INITIALIZED : CUDA_ERROR_INVALID_HANDLE;
+    }
+    CUresult result = cuda_capture_offended(event->context);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    return happened(event, &at, &rest) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+
+CUDA_API CUresult cuEventSynchronize(CUevent event)
+{
+    uint64_t at, rest;
+    if (!event || !cuda_session()) {
+        return event ? CUDA_ERROR_NOT_INITIALIZED : CUDA_ERROR_INVALID_HANDLE;
+    }
+    CUresult result = cuda_capture_offended(event->context);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    while (!happened(event, &at, &rest)) {
+        compute_rest(rest);
+    }
+    cuda_pool_synchronise();
+    return CUDA_SUCCESS;
+}
+
+CUDA_API CUresult cuEventElapsedTime(float *out, CUevent start, CUevent end)
+{
+    uint64_t from, to, rest;
+    if (!out || !start || !end || !start->recorded || !end->recorded || !cuda_session()) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    if (!happened(start, &from, &rest) || !happened(end, &to, &rest)) {
+        return CUDA_ERROR_NOT_READY;
+    }
+    *out = (float)((double)(int64_t)(to - from) / 1e6);
+    return CUDA_SUCCESS;
+}
+
+CUDA_API CUresult cuEventElapsedTime_v2(float *out, CUevent start, CUevent end)
+{
+    return cuEventElapsedTime(out, start, end);
+}
+
+static CUresult await(CUstream handle, CUevent event, int thread)
+{
+    CUresult result = CUDA_SUCCESS;
+    struct CUstream_st *stream = cuda_stream(handle, thread, &result);
+    if (!stream || !event) {
+        return stream ? CUDA_ERROR_INVALID_HANDLE : result;
+    }
+    if (!event->turn || stream->capture) {
+        return CUDA_SUCCESS; /* of the moment it was recorded; in a capture, an edge */
+    }
+    return cuda_work_submit(stream, (struct engine_op){.kind = ENGINE_AWAIT, .event = event->slot, .turn = event->turn});
+}
+
+CUDA_API CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags)
+{
+    (void)flags;
+    return await(stream, event, 0);
+}
+
+CUDA_API CUresult cuStreamWaitEvent_ptsz(CUstream stream, CUevent event, unsigned flags)
+{
+    (void)flags;
+    return await(stream, event, 1);
+}

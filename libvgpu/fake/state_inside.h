@@ -1,0 +1,27 @@
+/* state_inside.h - the shared state, as the files that keep it share it. All but `state_enter` wants the lock held. */
+#ifndef FAKE_STATE_INSIDE_H
+#define FAKE_STATE_INSIDE_H
+
+#include "state.h"
+
+/* Take the lock of the state, of all threads and processes; NULL when its file cannot be used. */
+struct state *state_enter(const struct machine *m);
+void state_leave(void);
+
+/* The open file, which other locks belong to. */
+int state_descriptor(void);
+
+/* The record of this process, made where it has none; NULL when there is no room. A record of the same process from
+ * before an exec is emptied. */
+struct state_process *state_mine(struct state *s);
+
+/* In a forked child: what is known of our record is the parent's. */
+void state_forget_mine(void);
+
+/* Empty the records of processes that are no more, and drop what only they had open. */
+void state_bury(struct state *s);
+
+/* A share that no living process has open is gone. */
+void state_drop_unused(struct state *s, int number);
+
+#endif

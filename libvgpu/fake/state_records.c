@@ -1,0 +1,161 @@
+/* state_records.c - the records of the machine's processes: whose is whose, which are the dead's.
+ *
+ * A process is told from a later one of its pid by its start time, and from itself before an exec by the image.
+ */
+#include "state_inside.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/auxv.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* The record of this process, once it has one. */
+static struct {
+    struct state_process *record;
+    pid_t pid;
+} own;
+
+void state_forget_mine(void)
+{
+    own.record = NULL;
+}
+
+static uint64_t image_of_program(void)
+{
+    uint64_t image = 0;
+    const void *random = (const void *)getauxval(AT_RANDOM);
+    if (random) {
+        memcpy(&image, random, sizeof image);
+    }
+    return image;
+}
+
+/* Start time of a process that still runs, 0 when there is none (a zombie holds no memory any more). */
+static uint64_t living_since(pid_t pid)
+{
+    char path[64], text[1024];
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t got = fd >= 0 ? read(fd, text, sizeof text - 1) : -1;
+    if (fd >= 0) {
+        close(fd);
+    }
+    if (got <= 0) {
+        return 0;
+    }
+    text[got] = '\0';
+    char *after_name = strrchr(text, ')');
+    char state = 0;
+    long threads = 0;
+    unsigned long long start = 0;
+    if (!after_name || sscanf(after_name + 1,
+                              " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %ld %*d %llu",
+                              &state, &threads, &start) != 3) {
+        return 0;
+    }
+    if ((state == 'Z' || state == 'X') && threads <= 1) {
+        return 0;
+    }
+    return start;
+}
+
+/* Low bits of the inode of our pid namespace: in another one, our pids mean nothing. */
+static uint32_t own_space(void)
+{
+    struct stat is;
+    return stat("/proc/self/ns/pid", &is) ? 0 : (uint32_t)is.st_ino;
+}
+
+/* One byte for each record, past all content: its process has it locked for reading as long as it lives. The
+ * kernel lets go of it with the process, in whatever namespace that ran. */
+static struct flock record_byte(const struct state *s, const struct state_process *p, short type)
+{
+    off_t at = (off_t)sizeof(struct state) + (p - s->processes);
+    return (struct flock){.l_type = type, .l_whence = SEEK_SET, .l_start = at, .l_len = 1};
+}
+
+static int is_alive(const struct state *s, const struct state_process *p, uint32_t space)
+{
+    if (p->space == space) {
+        return living_since(p->pid) == p->start_time;
+    }
+    struct flock probe = record_byte(s, p, F_WRLCK);
+    return fcntl(state_descriptor(), F_OFD_GETLK, &probe) || probe.l_type != F_UNLCK;
+}
+
+void state_drop_unused(struct state *s, int number)
+{
+    for (uint32_t i = 0; s->shares[number].bytes && i < s->process_high; i++) {
+        if (s->processes[i].pid && s->processes[i].shares[number]) {
+            return;
+        }
+    }
+    s->shares[number].bytes = 0;
+}
+
+void state_bury(struct state *s)
+{
+    uint32_t space = own_space();
+    for (uint32_t i = 0; i < s->process_high; i++) {
+        struct state_process *p = &s->processes[i];
+        if (p->pid && p != own.record && !is_alive(s, p, space)) {
+            p->pid = 0; /* a record without a pid is free, whatever else it says */
+        }
+    }
+    for (int i = 0; i < STATE_MAX_SHARES; i++) {
+        state_drop_unused(s, i);
+    }
+}
+
+static struct state_process *free_record(struct state *s)
+{
+    for (uint32_t i = 0; i < STATE_MAX_PROCESSES; i++) {
+        if (!s->processes[i].pid) {
+            s->process_high = i >= s->process_high ? i + 1 : s->process_high;
+            return &s->processes[i];
+        }
+    }
+    return NULL;
+}
+
+struct state_process *state_mine(struct state *s)
+{
+    pid_t pid = getpid();
+    if (own.record && own.pid == pid) {
+        return own.record;
+    }
+    uint64_t start = living_since(pid), image = image_of_program();
+    uint32_t space = own_space();
+    struct state_process *mine = NULL;
+    own.record = NULL;
+    for (uint32_t i = 0; i < s->process_high; i++) {
+        struct state_process *p = &s->processes[i];
+        if (p->pid != pid || p->space != space) {
+            continue;
+        }
+        if (p->start_time == start && p->image == image) {
+            mine = p; /* libcuda and libnvidia-ml of one process share a record */
+        } else {
+            p->pid = 0;
+        }
+    }
+    if (!mine) {
+        mine = free_record(s);
+        if (!mine) {
+            state_bury(s);
+            mine = free_record(s);
+        }
+        if (!mine) {
+            return NULL;
+        }
+        *mine = (struct state_process){.space = space, .start_time = start, .image = image};
+        __atomic_store_n(&mine->pid, pid, __ATOMIC_RELEASE);
+    }
+    struct flock alive = record_byte(s, mine, F_RDLCK);
+    fcntl(state_descriptor(), F_OFD_SETLK, &alive);
+    own.record = mine;
+    own.pid = pid;
+    return mine;
+}
