@@ -87,3 +87,14 @@ CUresult vgpu_stream_ordinal(const struct vgpu_cuda *cuda, CUstream stream, CUde
     }
     return result;
 }
+
+int vgpu_cards_start_nvml(struct vgpu_process *p, const struct vgpu_nvml *nvml)
+{
+    if (!atomic_load_explicit(&p->nvml_started, memory_order_acquire)) {
+        if (!nvml->nvmlInit_v2 || nvml->nvmlInit_v2() != NVML_SUCCESS) {
+            return 0;
+        }
+        atomic_store_explicit(&p->nvml_started, 1, memory_order_release);
+    }
+    return 1;
+}

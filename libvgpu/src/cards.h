@@ -17,4 +17,7 @@ CUresult vgpu_location_ordinal(const struct vgpu_cuda *cuda, int type, int id, C
 /* Ordinal of the device a stream belongs to. */
 CUresult vgpu_stream_ordinal(const struct vgpu_cuda *cuda, CUstream stream, CUdevice *ordinal);
 
+/* Start NVML for this process, once. 0 when there is none that starts. */
+int vgpu_cards_start_nvml(struct vgpu_process *p, const struct vgpu_nvml *nvml);
+
 #endif

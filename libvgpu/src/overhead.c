@@ -27,16 +27,10 @@ static uint32_t host_pid(const struct vgpu_process *p, const struct vgpu_region_
 static const struct vgpu_nvml *started_nvml(struct vgpu_process *p)
 {
     const struct vgpu_nvml *nvml = vgpu_world->nvml();
-    if (!nvml || !nvml->nvmlInit_v2 || !nvml->nvmlDeviceGetHandleByUUID || !nvml->nvmlDeviceGetComputeRunningProcesses_v3) {
+    if (!nvml || !nvml->nvmlDeviceGetHandleByUUID || !nvml->nvmlDeviceGetComputeRunningProcesses_v3) {
         return NULL;
     }
-    if (!atomic_load_explicit(&p->nvml_started, memory_order_acquire)) {
-        if (nvml->nvmlInit_v2() != NVML_SUCCESS) {
-            return NULL;
-        }
-        atomic_store_explicit(&p->nvml_started, 1, memory_order_release);
-    }
-    return nvml;
+    return vgpu_cards_start_nvml(p, nvml) ? nvml : NULL;
 }
 
 /* Bytes of a card that this process holds by NVML's word. 0 when it does not say. */

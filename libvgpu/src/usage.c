@@ -54,16 +54,10 @@ int vgpu_usage_is_known(const struct vgpu_process *p)
 static const struct vgpu_nvml *started(struct vgpu_process *p)
 {
     const struct vgpu_nvml *nvml = vgpu_world->nvml();
-    if (!nvml || !nvml->nvmlInit_v2 || !nvml->nvmlDeviceGetHandleByUUID || !nvml->nvmlDeviceGetProcessUtilization) {
+    if (!nvml || !nvml->nvmlDeviceGetHandleByUUID || !nvml->nvmlDeviceGetProcessUtilization) {
         return NULL;
     }
-    if (!atomic_load_explicit(&p->nvml_started, memory_order_acquire)) {
-        if (nvml->nvmlInit_v2() != NVML_SUCCESS) {
-            return NULL;
-        }
-        atomic_store_explicit(&p->nvml_started, 1, memory_order_release);
-    }
-    return nvml;
+    return vgpu_cards_start_nvml(p, nvml) ? nvml : NULL;
 }
 
 /* Does anybody else have a context on the card? Also when NVML does not even show ours. */

@@ -1,19 +1,8 @@
 /* test_array.c - arrays and mipmapped arrays, on the simulated card, through the library as it is shipped. */
-#include "driver_api.h"
-#include "stage.h"
-#include "t.h"
+#include "on_card.h"
 
 #define MIB (UINT64_C(1) << 20)
 #define LIMIT (16 * MIB)
-
-static void start(uint64_t limit)
-{
-    CUcontext context;
-    stage_grant(limit);
-    CHECK_EQ(cuInit(0), CUDA_SUCCESS);
-    CHECK_EQ(cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
-    CHECK_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
-}
 
 static CUDA_ARRAY3D_DESCRIPTOR cube(size_t width, size_t height, size_t depth)
 {
@@ -26,7 +15,7 @@ TEST(flat_arrays_count_and_come_back)
     CUDA_ARRAY_DESCRIPTOR what = {.width = 1024, .height = 1024, .format = CU_AD_FORMAT_FLOAT, .channels = 4};
     CUarray array, more;
     CUdeviceptr linear;
-    start(LIMIT);
+    start_under(LIMIT);
     CHECK_EQ(cuArrayCreate_v2(&array, &what), CUDA_SUCCESS);
     CHECK_EQ(stage_ledger_sum(), LIMIT);
     CHECK_EQ(stage_card_used(), LIMIT);
@@ -42,7 +31,7 @@ TEST(the_ledger_never_holds_less_than_the_card_whatever_the_shape)
 {
     static const int formats[] = {CU_AD_FORMAT_UNSIGNED_INT8, CU_AD_FORMAT_HALF, CU_AD_FORMAT_SIGNED_INT32};
     static const size_t sizes[] = {0, 1, 7, 64, 100};
-    start(64 * LIMIT);
+    start_under(64 * LIMIT);
     for (size_t i = 0; i < 3 * 3 * 5 * 5 * 5 * 2; i++) {
         CUDA_ARRAY3D_DESCRIPTOR what = cube(sizes[i % 5], sizes[i / 5 % 5], sizes[i / 25 % 5]);
         unsigned levels = 1 + (unsigned)(i / 125 % 2) * 9;
@@ -66,7 +55,7 @@ TEST(shapes_that_overflow_are_refused)
     CUDA_ARRAY3D_DESCRIPTOR what = cube(SIZE_MAX, SIZE_MAX, SIZE_MAX);
     CUarray array;
     CUmipmappedArray mipmap;
-    start(LIMIT);
+    start_under(LIMIT);
     CHECK_EQ(cuArray3DCreate_v2(&array, &what), CUDA_ERROR_OUT_OF_MEMORY);
     CHECK_EQ(cuMipmappedArrayCreate(&mipmap, &what, 4000000000u), CUDA_ERROR_OUT_OF_MEMORY);
     CHECK_EQ(cuArray3DCreate_v2(&array, NULL), CUDA_ERROR_INVALID_VALUE);
@@ -78,7 +67,7 @@ TEST(a_format_that_is_not_known_counts_as_the_largest)
 {
     CUDA_ARRAY3D_DESCRIPTOR what = cube(1024, 1025, 0); /* 16 bytes an element are more than the limit */
     CUarray array;
-    start(LIMIT);
+    start_under(LIMIT);
     what.format = 0x7777;
     CHECK_EQ(cuArray3DCreate_v2(&array, &what), CUDA_ERROR_OUT_OF_MEMORY);
     what.height = 512;
@@ -90,7 +79,7 @@ TEST(sparse_arrays_have_no_memory_of_their_own)
 {
     CUDA_ARRAY3D_DESCRIPTOR what = cube(4096, 4096, 0);
     CUarray array;
-    start(LIMIT);
+    start_under(LIMIT);
     what.flags = CUDA_ARRAY3D_SPARSE;
     CHECK_EQ(cuArray3DCreate_v2(&array, &what), CUDA_SUCCESS);
     CHECK_EQ(stage_ledger_sum(), 0);
@@ -104,7 +93,7 @@ TEST(a_context_takes_its_arrays_with_it)
     CUarray array;
     CUmipmappedArray mipmap;
     CUcontext own;
-    start(LIMIT);
+    start_under(LIMIT);
     CHECK_EQ(cuCtxCreate_v2(&own, 0, 0), CUDA_SUCCESS);
     CHECK_EQ(cuArray3DCreate_v2(&array, &what), CUDA_SUCCESS);
     CHECK_EQ(cuMipmappedArrayCreate(&mipmap, &what, 10), CUDA_SUCCESS);

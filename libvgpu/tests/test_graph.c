@@ -2,9 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "driver_api.h"
-#include "stage.h"
-#include "t.h"
+#include "on_card.h"
 
 #define MIB (UINT64_C(1) << 20)
 #define LIMIT (100 * MIB)
@@ -25,11 +23,7 @@ static CUstream stream;
 
 static void start(void)
 {
-    CUcontext context;
-    stage_grant(LIMIT);
-    CHECK_EQ(cuInit(0), CUDA_SUCCESS);
-    CHECK_EQ(cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
-    CHECK_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
+    start_under(LIMIT);
     CHECK_EQ(cuDeviceGraphMemTrim(0), CUDA_SUCCESS);
     CHECK_EQ(stage_card_used(), 0);
     CHECK_EQ(stage_ledger_sum(), 0);

@@ -2,23 +2,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "driver_api.h"
 #include "machine.h"
-#include "stage.h"
+#include "on_card.h"
 #include "state.h"
-#include "t.h"
 
 #define MIB (UINT64_C(1) << 20)
 #define LIMIT (8 * MIB)
 
 static void start(uint64_t host_limit)
 {
-    CUcontext context;
     stage_grant(64 * MIB);
     stage_page()->host_limit_bytes = host_limit;
-    CHECK_EQ(cuInit(0), CUDA_SUCCESS);
-    CHECK_EQ(cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
-    CHECK_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
+    use_card();
 }
 
 static uint64_t ledger(void)

@@ -7,21 +7,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "driver_api.h"
-#include "stage.h"
-#include "t.h"
+#include "on_card.h"
 
 #define MIB (UINT64_C(1) << 20)
 #define LIMIT (100 * MIB)
-
-static void start(uint64_t limit)
-{
-    CUcontext context;
-    stage_grant(limit);
-    CHECK_EQ(cuInit(0), CUDA_SUCCESS);
-    CHECK_EQ(cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
-    CHECK_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
-}
 
 static CUresult linear(CUdeviceptr *out, size_t bytes)
 {
@@ -63,7 +52,7 @@ TEST(every_kind_of_memory_fits_to_the_exact_byte_and_comes_back)
     static CUresult (*const kinds[])(CUdeviceptr *, size_t) = {linear, managed, async, async_own_stream, from_pool, pitched};
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
         CUdeviceptr all = 0, most = 0, rest = 0, more = 0;
-        start(LIMIT);
+        start_under(LIMIT);
         CHECK_EQ(kinds[i](&more, LIMIT + 1), CUDA_ERROR_OUT_OF_MEMORY);
         CHECK_EQ(kinds[i](&all, LIMIT), CUDA_SUCCESS);
         CHECK_EQ(kinds[i](&more, 1), CUDA_ERROR_OUT_OF_MEMORY);
@@ -85,7 +74,7 @@ TEST(every_kind_of_memory_fits_to_the_exact_byte_and_comes_back)
 TEST(a_limit_between_two_grains_is_never_exceeded)
 {
     CUdeviceptr one = 0, more = 0;
-    start(1000);
+    start_under(1000);
     CHECK_EQ(cuMemAlloc_v2(&one, 1), CUDA_SUCCESS);
     CHECK_EQ(cuMemAlloc_v2(&more, 1), CUDA_ERROR_OUT_OF_MEMORY);
     CHECK_EQ(cuMemFree_v2(one), CUDA_SUCCESS);
@@ -95,7 +84,7 @@ TEST(the_driver_judges_what_is_wrong)
 {
     CUdeviceptr out = 0;
     size_t pitch;
-    start(LIMIT);
+    start_under(LIMIT);
     CHECK_EQ(cuMemAlloc_v2(NULL, 512), CUDA_ERROR_INVALID_VALUE);
     CHECK_EQ(cuMemAlloc_v2(&out, 0), CUDA_ERROR_INVALID_VALUE);
     CHECK_EQ(cuMemAllocPitch_v2(&out, &pitch, 512, 1, 3), CUDA_ERROR_INVALID_VALUE);
@@ -109,7 +98,7 @@ TEST(the_driver_judges_what_is_wrong)
 TEST(a_double_free_gives_nothing_back_twice)
 {
     CUdeviceptr a = 0, b = 0;
-    start(LIMIT);
+    start_under(LIMIT);
     CHECK_EQ(cuMemAlloc_v2(&a, MIB), CUDA_SUCCESS);
     CHECK_EQ(cuMemAlloc_v2(&b, MIB), CUDA_SUCCESS);
     CHECK_EQ(cuMemFree_v2(a), CUDA_SUCCESS);
@@ -121,7 +110,7 @@ TEST(a_double_free_gives_nothing_back_twice)
 TEST(memory_the_driver_refuses_is_not_charged)
 {
     CUdeviceptr out = 0;
-    start(STAGE_CARD_BYTES * 2);
+    start_under(STAGE_CARD_BYTES * 2);
     CHECK_EQ(cuMemAlloc_v2(&out, STAGE_CARD_BYTES + 512), CUDA_ERROR_OUT_OF_MEMORY);
     CHECK_EQ(stage_ledger_sum(), 0);
 }
@@ -134,7 +123,7 @@ TEST(views_show_the_slice)
     nvmlMemory_t memory;
     nvmlMemory_v2_t memory2 = {.version = NVML_MEMORY_V2};
     unsigned old_free = 0, old_total = 0;
-    start(LIMIT);
+    start_under(LIMIT);
     CHECK_EQ(cuMemAlloc_v2(&out, 30 * MIB), CUDA_SUCCESS);
     CHECK_EQ(cuMemGetInfo_v2(&free_bytes, &total), CUDA_SUCCESS);
     CHECK_EQ(total, LIMIT);
@@ -200,7 +189,7 @@ TEST(process_lists_name_who_of_the_container_holds_memory_and_nobody_else)
     CUdeviceptr out = 0;
     nvmlDevice_t second;
     unsigned count = 0;
-    start(LIMIT);
+    start_under(LIMIT);
     CHECK_EQ(cuMemAlloc_v2(&out, 30 * MIB), CUDA_SUCCESS);
     CHECK_EQ(in_child(hold_as_a_child), 0);
     CHECK_EQ(nvmlInit_v2(), NVML_SUCCESS);
@@ -215,7 +204,7 @@ TEST(a_changed_page_holds_from_the_next_call_on)
 {
     CUdeviceptr a = 0, b = 0;
     size_t free_bytes = 0, total = 0;
-    start(LIMIT);
+    start_under(LIMIT);
     CHECK_EQ(cuMemAlloc_v2(&a, LIMIT), CUDA_SUCCESS);
     CHECK_EQ(cuMemAlloc_v2(&b, MIB), CUDA_ERROR_OUT_OF_MEMORY);
     stage_grant(LIMIT + MIB);
@@ -243,7 +232,7 @@ static void check_denied(void)
 TEST(denying_closed_torn_and_erased_pages_deny_and_a_good_one_grants_again)
 {
     CUdeviceptr out = 0;
-    start(LIMIT);
+    start_under(LIMIT);
     stage_state(VGPU_PAGE_DENY);
     check_denied();
     stage_state(VGPU_PAGE_CLOSED);
@@ -265,7 +254,7 @@ TEST(denying_closed_torn_and_erased_pages_deny_and_a_good_one_grants_again)
 TEST(a_card_that_is_not_on_the_page_is_denied)
 {
     CUcontext second;
-    start(LIMIT);
+    start_under(LIMIT);
     CHECK_EQ(cuDevicePrimaryCtxRetain(&second, 1), CUDA_SUCCESS);
     CHECK_EQ(cuCtxSetCurrent(second), CUDA_SUCCESS);
     check_denied();
@@ -276,9 +265,9 @@ TEST(what_is_not_accounted_is_refused_under_a_limit_and_passes_without_one)
 {
     enum { STUB_LIBRARY = 34 };
     CUresult (*map)(void *, unsigned, CUstream) = (CUresult(*)(void *, unsigned, CUstream))cuMemMapArrayAsync;
-    start(LIMIT);
+    start_under(LIMIT);
     CHECK_EQ(map(NULL, 0, NULL), CUDA_ERROR_NOT_SUPPORTED);
-    start(VGPU_UNLIMITED);
+    start_under(VGPU_UNLIMITED);
     CHECK_EQ(map(NULL, 0, NULL), STUB_LIBRARY);
 }
 
@@ -286,7 +275,7 @@ TEST(an_unlimited_card_is_counted_and_not_limited)
 {
     CUdeviceptr out = 0;
     size_t total = 0;
-    start(VGPU_UNLIMITED);
+    start_under(VGPU_UNLIMITED);
     CHECK_EQ(cuDeviceTotalMem_v2(&total, 0), CUDA_SUCCESS);
     CHECK_EQ(total, STAGE_CARD_BYTES);
     CHECK_EQ(cuMemAlloc_v2(&out, STAGE_CARD_BYTES), CUDA_SUCCESS);
@@ -298,7 +287,7 @@ TEST(a_context_takes_its_memory_with_it)
 {
     CUdeviceptr out = 0;
     CUcontext own;
-    start(LIMIT);
+    start_under(LIMIT);
     CHECK_EQ(cuCtxCreate_v2(&own, 0, 0), CUDA_SUCCESS);
     CHECK_EQ(cuMemAlloc_v2(&out, LIMIT), CUDA_SUCCESS);
     CHECK_EQ(cuCtxDestroy_v2(own), CUDA_SUCCESS);
@@ -309,7 +298,7 @@ TEST(a_context_takes_its_memory_with_it)
 TEST(a_primary_context_keeps_its_memory_until_the_last_release)
 {
     CUdeviceptr out = 0;
-    start(LIMIT);
+    start_under(LIMIT);
     CHECK_EQ(cuMemAlloc_v2(&out, LIMIT), CUDA_SUCCESS);
     CHECK_EQ(cuDevicePrimaryCtxRelease_v2(0), CUDA_SUCCESS); /* earlier tests retained it too */
     CHECK_EQ(stage_ledger_sum(), LIMIT);
@@ -317,7 +306,7 @@ TEST(a_primary_context_keeps_its_memory_until_the_last_release)
         CHECK_EQ(cuDevicePrimaryCtxRelease(0), CUDA_SUCCESS);
     }
     CHECK_EQ(stage_ledger_sum(), 0);
-    start(LIMIT);
+    start_under(LIMIT);
     CHECK_EQ(cuMemAlloc_v2(&out, LIMIT), CUDA_SUCCESS);
     CHECK_EQ(cuDevicePrimaryCtxReset_v2(0), CUDA_SUCCESS);
     CHECK_EQ(stage_ledger_sum(), 0);
@@ -339,7 +328,7 @@ static void allocate_as_a_child(void)
 TEST(a_forked_child_has_charges_of_its_own_and_leaves_none)
 {
     CUdeviceptr out = 0;
-    start(LIMIT);
+    start_under(LIMIT);
     CHECK_EQ(cuMemAlloc_v2(&of_parent, 40 * MIB), CUDA_SUCCESS);
     CHECK_EQ(in_child(allocate_as_a_child), 0);
     CHECK_EQ(cuMemAlloc_v2(&out, 60 * MIB), CUDA_SUCCESS); /* the dead child's are taken back */
@@ -365,7 +354,7 @@ static void *fill_in_thread(void *argument)
 TEST(threads_that_fill_the_slice_together_fill_it_and_no_more)
 {
     pthread_t threads[4];
-    start(LIMIT);
+    start_under(LIMIT);
     stage_card_reset_peak();
     for (int i = 0; i < 4; i++) {
         CHECK(pthread_create(&threads[i], NULL, fill_in_thread, NULL) == 0);

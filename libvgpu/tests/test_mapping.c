@@ -3,9 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "driver_api.h"
-#include "stage.h"
-#include "t.h"
+#include "on_card.h"
 
 #define MIB (UINT64_C(1) << 20)
 #define GRAIN (2 * MIB)
@@ -13,25 +11,10 @@
 
 static const CUmemAllocationProp on_card = {.type = 1, .location_type = CU_MEM_LOCATION_TYPE_DEVICE};
 
-static void start(uint64_t limit)
-{
-    CUcontext context;
-    stage_grant(limit);
-    CHECK_EQ(cuInit(0), CUDA_SUCCESS);
-    CHECK_EQ(cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
-    CHECK_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
-}
-
-static void check_both(uint64_t bytes)
-{
-    CHECK_EQ(stage_ledger_sum(), bytes);
-    CHECK_EQ(stage_card_used(), bytes);
-}
-
 TEST(physical_memory_fits_to_the_last_grain_and_no_further)
 {
     CUmemGenericAllocationHandle all = 0, more = 0;
-    start(LIMIT);
+    start_under(LIMIT);
     CHECK_EQ(cuMemCreate(&more, LIMIT + GRAIN, &on_card, 0), CUDA_ERROR_OUT_OF_MEMORY);
     CHECK_EQ(cuMemCreate(&all, LIMIT, &on_card, 0), CUDA_SUCCESS);
     CHECK_EQ(cuMemCreate(&more, GRAIN, &on_card, 0), CUDA_ERROR_OUT_OF_MEMORY);
@@ -44,7 +27,7 @@ TEST(it_shares_the_limit_with_every_other_kind)
 {
     CUmemGenericAllocationHandle half = 0, more = 0;
     CUdeviceptr rest = 0;
-    start(LIMIT);
+    start_under(LIMIT);
     CHECK_EQ(cuMemCreate(&half, LIMIT / 2, &on_card, 0), CUDA_SUCCESS);
     CHECK_EQ(cuMemAlloc_v2(&rest, LIMIT / 2 + 1), CUDA_ERROR_OUT_OF_MEMORY);
     CHECK_EQ(cuMemAlloc_v2(&rest, LIMIT / 2), CUDA_SUCCESS);
@@ -59,7 +42,7 @@ TEST(memory_that_is_still_mapped_is_still_charged)
     CUmemGenericAllocationHandle handle = 0, more = 0;
     CUdeviceptr at = 0;
     int written = 4711, read = 0;
-    start(LIMIT);
+    start_under(LIMIT);
     CHECK_EQ(cuMemCreate(&handle, LIMIT, &on_card, 0), CUDA_SUCCESS);
     CHECK_EQ(cuMemAddressReserve(&at, LIMIT, 0, 0, 0), CUDA_SUCCESS);
     check_both(LIMIT); /* addresses cost nothing */
@@ -80,7 +63,7 @@ TEST(several_mappings_go_with_one_unmapping)
 {
     CUmemGenericAllocationHandle one = 0, two = 0;
     CUdeviceptr at = 0;
-    start(LIMIT);
+    start_under(LIMIT);
     CHECK_EQ(cuMemCreate(&one, 2 * GRAIN, &on_card, 0), CUDA_SUCCESS);
     CHECK_EQ(cuMemCreate(&two, GRAIN, &on_card, 0), CUDA_SUCCESS);
     CHECK_EQ(cuMemAddressReserve(&at, 4 * GRAIN, 0, 0, 0), CUDA_SUCCESS);
@@ -103,7 +86,7 @@ TEST(a_handle_found_by_address_keeps_the_memory)
 {
     CUmemGenericAllocationHandle handle = 0, again = 0;
     CUdeviceptr at = 0;
-    start(LIMIT);
+    start_under(LIMIT);
     CHECK_EQ(cuMemCreate(&handle, 2 * GRAIN, &on_card, 0), CUDA_SUCCESS);
     CHECK_EQ(cuMemAddressReserve(&at, 2 * GRAIN, 0, 0, 0), CUDA_SUCCESS);
     CHECK_EQ(cuMemMap(at, 2 * GRAIN, 0, handle, 0), CUDA_SUCCESS);
@@ -121,7 +104,7 @@ TEST(memory_bound_to_a_multicast_object_stays_charged)
 {
     CUmemGenericAllocationHandle handle = 0;
     uint64_t before;
-    start(LIMIT);
+    start_under(LIMIT);
     before = stage_ledger_sum();
     CHECK_EQ(cuMemCreate(&handle, GRAIN, &on_card, 0), CUDA_SUCCESS);
     CHECK_EQ(cuMulticastBindMem(1, 0, handle, 0, 0, 0), CUDA_ERROR_INVALID_VALUE);
@@ -133,7 +116,7 @@ TEST(memory_bound_to_a_multicast_object_stays_charged)
 TEST(a_failed_binding_keeps_nothing)
 {
     CUmemGenericAllocationHandle handle = 0;
-    start(LIMIT);
+    start_under(LIMIT);
     uint64_t before = stage_ledger_sum();
     CHECK_EQ(cuMemCreate(&handle, GRAIN, &on_card, 0), CUDA_SUCCESS);
     CHECK_EQ(cuMulticastBindMem(1, 0, handle, 0, 0, 0), CUDA_ERROR_INVALID_VALUE);
@@ -145,7 +128,7 @@ TEST(memory_goes_to_the_card_that_was_asked_for_not_to_the_current_one)
 {
     CUmemAllocationProp second = on_card, host = on_card;
     CUmemGenericAllocationHandle handle = 0;
-    start(LIMIT);
+    start_under(LIMIT);
     uint64_t before = stage_ledger_sum();
     second.location_id = 1; /* not on the page */
     CHECK_EQ(cuMemCreate(&handle, GRAIN, &second, 0), CUDA_ERROR_OUT_OF_MEMORY);
@@ -158,7 +141,7 @@ TEST(memory_goes_to_the_card_that_was_asked_for_not_to_the_current_one)
 TEST(the_driver_judges_what_is_wrong)
 {
     CUmemGenericAllocationHandle handle = 0;
-    start(LIMIT);
+    start_under(LIMIT);
     uint64_t before = stage_ledger_sum();
     CHECK_EQ(cuMemCreate(NULL, GRAIN, &on_card, 0), CUDA_ERROR_INVALID_VALUE);
     CHECK_EQ(cuMemCreate(&handle, 0, &on_card, 0), CUDA_ERROR_INVALID_VALUE);
@@ -198,7 +181,7 @@ static void *make_and_break(void *argument)
 TEST(threads_whose_handles_are_reused_by_each_other_never_overshoot_and_leave_nothing)
 {
     pthread_t threads[4];
-    start(LIMIT);
+    start_under(LIMIT);
     uint64_t before = stage_ledger_sum();
     stage_card_reset_peak();
     for (uintptr_t i = 0; i < 4; i++) {

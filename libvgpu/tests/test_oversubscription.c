@@ -3,9 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "driver_api.h"
-#include "stage.h"
-#include "t.h"
+#include "on_card.h"
 
 #define MIB (UINT64_C(1) << 20)
 #define PHYSICAL (64 * MIB)
@@ -13,12 +11,9 @@
 
 static void start(uint64_t limit, uint64_t physical)
 {
-    CUcontext context;
     stage_grant(limit);
     stage_page()->devices[0].physical_bytes = physical;
-    CHECK_EQ(cuInit(0), CUDA_SUCCESS);
-    CHECK_EQ(cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
-    CHECK_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
+    use_card();
     stage_card_reset_peak();
 }
 

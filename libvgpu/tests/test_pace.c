@@ -3,7 +3,6 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -185,23 +184,11 @@ TEST(wrong_launches_get_the_drivers_own_errors)
     CHECK_EQ(cuGraphLaunch(NULL, NULL), CUDA_ERROR_INVALID_VALUE);
 }
 
-static pid_t start_worker(void)
-{
-    pid_t worker = fork();
-    if (worker == 0) {
-        char *argv[] = {"/proc/self/exe", "worker", NULL};
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
-        execv("/proc/self/exe", argv);
-        _exit(9);
-    }
-    return worker;
-}
-
 TEST(processes_of_a_container_have_one_share_together_and_a_killed_one_leaves_it_to_the_rest)
 {
     int mine;
     grant(40, VGPU_CORES_FORCE, 0);
-    pid_t worker = start_worker();
+    pid_t worker = work_start_worker();
     share_of(plain, "busy_2ms", 1000);
     struct engine *e = work_engine(&mine);
     uint64_t before = e->busy_ns, start = work_now_ns();

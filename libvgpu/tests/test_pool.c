@@ -4,30 +4,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "driver_api.h"
-#include "stage.h"
-#include "t.h"
+#include "on_card.h"
 
 #define MIB (UINT64_C(1) << 20)
 #define CHUNK (32 * MIB) /* of the machine below */
 #define LIMIT (4 * CHUNK)
 
 enum { RELEASE_THRESHOLD = 4 };
-
-static void start(uint64_t limit)
-{
-    CUcontext context;
-    stage_grant(limit);
-    CHECK_EQ(cuInit(0), CUDA_SUCCESS);
-    CHECK_EQ(cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
-    CHECK_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
-}
-
-static void check_both(uint64_t bytes)
-{
-    CHECK_EQ(stage_card_used(), bytes);
-    CHECK_EQ(stage_ledger_sum(), bytes);
-}
 
 static CUmemoryPool pool_that_keeps(uint64_t bytes)
 {
@@ -41,7 +24,7 @@ static CUmemoryPool pool_that_keeps(uint64_t bytes)
 TEST(a_pool_is_charged_for_what_it_reserved_not_for_what_was_asked)
 {
     CUdeviceptr small = 0, more = 0;
-    start(LIMIT);
+    start_under(LIMIT);
     CHECK_EQ(cuMemAllocAsync(&small, 1, NULL), CUDA_SUCCESS);
     check_both(CHUNK);
     CHECK_EQ(cuMemAllocAsync(&more, MIB, NULL), CUDA_SUCCESS);
@@ -56,7 +39,7 @@ TEST(a_synchronisation_of_any_kind_gives_back_what_the_pool_let_go)
 {
     CUdeviceptr out = 0;
     CUevent event;
-    start(LIMIT);
+    start_under(LIMIT);
     CHECK_EQ(cuEventCreate(&event, 0), CUDA_SUCCESS);
     for (int way = 0; way < 5; way++) {
         CHECK_EQ(cuMemAllocAsync(&out, 2 * CHUNK, NULL), CUDA_SUCCESS);
@@ -76,7 +59,7 @@ TEST(a_synchronisation_of_any_kind_gives_back_what_the_pool_let_go)
 TEST(memory_that_a_pool_keeps_stays_charged_until_it_is_trimmed)
 {
     CUdeviceptr out = 0;
-    start(LIMIT);
+    start_under(LIMIT);
     CUmemoryPool pool = pool_that_keeps(UINT64_MAX);
     CHECK_EQ(cuMemAllocFromPoolAsync(&out, 3 * CHUNK, pool, NULL), CUDA_SUCCESS);
     CHECK_EQ(cuMemFreeAsync(out, NULL), CUDA_SUCCESS);
@@ -93,7 +76,7 @@ TEST(under_pressure_pools_are_trimmed_before_anything_is_refused)
     static const CUmemAllocationProp on_card = {.type = 1, .location_type = CU_MEM_LOCATION_TYPE_DEVICE};
     CUdeviceptr out = 0, all = 0;
     CUmemGenericAllocationHandle handle = 0;
-    start(LIMIT);
+    start_under(LIMIT);
     CUmemoryPool pool = pool_that_keeps(UINT64_MAX), other = pool_that_keeps(UINT64_MAX);
     for (int way = 0; way < 3; way++) {
         CHECK_EQ(cuMemAllocFromPoolAsync(&out, LIMIT, pool, NULL), CUDA_SUCCESS);
@@ -119,7 +102,7 @@ TEST(what_a_pool_still_holds_is_never_trimmed_away)
 {
     CUdeviceptr held = 0, more = 0;
     uint64_t denied;
-    start(LIMIT);
+    start_under(LIMIT);
     CHECK_EQ(cuMemAllocAsync(&held, LIMIT - CHUNK, NULL), CUDA_SUCCESS);
     CHECK_EQ(cuMemAllocAsync(&more, CHUNK, NULL), CUDA_SUCCESS);
     CHECK_EQ(cuMemFreeAsync(more, NULL), CUDA_SUCCESS);
@@ -137,10 +120,10 @@ TEST(what_a_pool_still_holds_is_never_trimmed_away)
 TEST(a_chunk_that_does_not_fit_is_taken_back)
 {
     CUdeviceptr out = 0;
-    start(CHUNK - MIB); /* the amount would fit, the chunk it comes in does not */
+    start_under(CHUNK - MIB); /* the amount would fit, the chunk it comes in does not */
     CHECK_EQ(cuMemAllocAsync(&out, MIB, NULL), CUDA_ERROR_OUT_OF_MEMORY);
     check_both(0);
-    start(LIMIT + MIB);
+    start_under(LIMIT + MIB);
     CUdeviceptr most = 0;
     CHECK_EQ(cuMemAllocAsync(&most, LIMIT, NULL), CUDA_SUCCESS);
     CHECK_EQ(cuMemAllocAsync(&out, 1, NULL), CUDA_ERROR_OUT_OF_MEMORY);
@@ -153,7 +136,7 @@ TEST(a_chunk_that_does_not_fit_is_taken_back)
 TEST(a_chunk_once_seen_is_not_tried_where_it_does_not_fit)
 {
     CUdeviceptr out = 0, most = 0;
-    start(LIMIT + MIB);
+    start_under(LIMIT + MIB);
     CHECK_EQ(cuMemAllocAsync(&out, 1, NULL), CUDA_SUCCESS);
     CHECK_EQ(cuMemAllocAsync(&most, LIMIT - CHUNK, NULL), CUDA_SUCCESS);
     stage_card_reset_peak();
@@ -168,7 +151,7 @@ TEST(a_chunk_once_seen_is_not_tried_where_it_does_not_fit)
 TEST(a_destroyed_pool_is_charged_until_its_last_allocation_is_freed)
 {
     CUdeviceptr one = 0, two = 0;
-    start(LIMIT);
+    start_under(LIMIT);
     CUmemoryPool pool = pool_that_keeps(0);
     CHECK_EQ(cuMemAllocFromPoolAsync(&one, CHUNK, pool, NULL), CUDA_SUCCESS);
     CHECK_EQ(cuMemAllocFromPoolAsync(&two, CHUNK, pool, NULL), CUDA_SUCCESS);
@@ -186,7 +169,7 @@ TEST(the_pool_a_device_was_given_is_the_one_that_is_charged)
 {
     CUdeviceptr out = 0;
     CUmemoryPool before = NULL;
-    start(LIMIT);
+    start_under(LIMIT);
     CHECK_EQ(cuDeviceGetMemPool(&before, 0), CUDA_SUCCESS);
     CUmemoryPool pool = pool_that_keeps(UINT64_MAX);
     CHECK_EQ(cuDeviceSetMemPool(0, pool), CUDA_SUCCESS);
@@ -203,7 +186,7 @@ TEST(views_show_what_pools_let_go)
 {
     CUdeviceptr out = 0;
     size_t free_bytes = 0, total = 0;
-    start(LIMIT);
+    start_under(LIMIT);
     CHECK_EQ(cuMemAllocAsync(&out, CHUNK, NULL), CUDA_SUCCESS);
     CHECK_EQ(cuMemGetInfo_v2(&free_bytes, &total), CUDA_SUCCESS);
     CHECK_EQ(free_bytes, LIMIT - CHUNK);
@@ -254,7 +237,7 @@ static void *churn(void *argument)
 TEST(threads_that_churn_pools_leave_nothing_and_the_ledger_covers_the_card)
 {
     pthread_t threads[4];
-    start(LIMIT);
+    start_under(LIMIT);
     stage_card_reset_peak();
     for (uintptr_t i = 0; i < 4; i++) {
         CHECK(pthread_create(&threads[i], NULL, churn, (void *)(i + 1)) == 0);

@@ -5,9 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "driver_api.h"
-#include "stage.h"
-#include "t.h"
+#include "on_card.h"
 
 #define MIB (UINT64_C(1) << 20)
 #define LIMIT (100 * MIB)
@@ -16,11 +14,7 @@ enum { FILE_DESCRIPTOR = 1 };
 
 static void start(void)
 {
-    CUcontext context;
-    stage_grant(LIMIT);
-    CHECK_EQ(cuInit(0), CUDA_SUCCESS);
-    CHECK_EQ(cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
-    CHECK_EQ(cuCtxSetCurrent(context), CUDA_SUCCESS);
+    start_under(LIMIT);
     stage_card_reset_peak();
 }
 

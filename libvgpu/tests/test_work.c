@@ -1,7 +1,6 @@
 /* The simulated driver's streams, events, kernels, graphs and captures, in real time, without a compute limit. */
 #include <signal.h>
 
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -135,13 +134,7 @@ TEST(two_processes_take_turns_and_nvml_sees_both)
     nvmlUtilization_t all;
     nvmlProcessUtilizationSample_t samples[8];
     unsigned count = 0;
-    pid_t worker = fork();
-    if (worker == 0) {
-        char *argv[] = {"/proc/self/exe", "worker", NULL};
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
-        execv("/proc/self/exe", argv);
-        _exit(9);
-    }
+    pid_t worker = work_start_worker();
     nvmlInit_v2();
     CHECK_EQ(nvmlDeviceGetHandleByIndex_v2(0, &device), NVML_SUCCESS);
     uint64_t end = work_now_ns() + 20000 * MS;
