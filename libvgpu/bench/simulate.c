@@ -273,7 +273,7 @@ static void hire(struct member *m, unsigned n)
     w->number = sim.worker_count;
     w->queue = 1 + (int)(n % (ENGINE_FIRST_FREE - 1));
     w->chance = chance(&sim.chance);
-    w->wake_ns = chance(&sim.chance) % (10 * MS);
+    w->wake_ns = chance(&sim.chance) % (10 * MS) + (m->tenant + 1 == sim.s->scene.count ? sim.s->late_ns : 0);
     getcontext(&w->at);
     w->at.uc_stack.ss_sp = sim.stacks + (size_t)sim.worker_count * STACK_BYTES;
     w->at.uc_stack.ss_size = STACK_BYTES;

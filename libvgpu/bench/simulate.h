@@ -14,6 +14,7 @@ struct simulation {
     uint64_t length_ns;
     int unlimited;              /* tenant without a limit; -1 none, MAX_CONTAINERS all */
     int by_default;             /* 1: limit only while others are active */
+    uint64_t late_ns;           /* the last tenant starts so late */
     /* What a tenant's share becomes at some moment; 0: never. */
     uint64_t resize_at_ns;
     unsigned resize_to;

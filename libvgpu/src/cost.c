@@ -63,7 +63,7 @@ uint64_t vgpu_cost_ns(struct vgpu_costs *costs, const struct vgpu_cost *cost, co
     *learned = cost && atomic_load_explicit(&cost->samples, memory_order_acquire) != 0;
     ns = *learned ? atomic_load_explicit(&cost->ns, memory_order_relaxed) : guess(costs, what, learned);
     if (cost && atomic_load_explicit(&cost->pending, memory_order_acquire)) {
-        uint64_t since = atomic_load_explicit(*learned ? &cost->running_ns : &cost->pending_ns, memory_order_relaxed);
+        uint64_t since = atomic_load_explicit(&cost->running_ns, memory_order_relaxed);
         uint64_t age = since && now_ns > since ? now_ns - since : 0;
         age = age > TOO_LONG_NS ? TOO_LONG_NS : age;
         if (age > ns && (!*learned || (age > LONG_WAIT_NS && age / ODD > ns))) {

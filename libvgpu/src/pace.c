@@ -16,6 +16,7 @@
 #define SLOW_NS UINT64_C(2000000)         /* an NVML that takes longer is asked the more seldom: */
 #define SLOW_TIMES 20                     /* not again before so many times as long has passed, */
 #define SLOWEST_NS UINT64_C(30000000000)  /* or this */
+#define BACKLOG_NS UINT64_C(10000000000)  /* longer than what a program has launched ahead takes */
 #define PATIENCE_NS (2 * VGPU_DEBT_NS)
 
 static struct vgpu_pace_card *card_of(struct vgpu_pace *pace, int ordinal)
@@ -146,6 +147,24 @@ static int has_company(const struct vgpu_region_bucket *bucket, uint64_t now)
     return seen == UINT64_MAX || (seen && seen <= now && now - seen < OTHERS_NS) || (seen > now && seen - now <= SLOWEST_NS);
 }
 
+/* What was launched unheld is not owed: until the first launch after it has run, NVML's figures say nothing of what
+ * was charged. */
+static int is_catching_up(struct vgpu_pace_card *card, uint64_t now)
+{
+    uint64_t freed = atomic_load_explicit(&card->freed_ns, memory_order_relaxed);
+    return freed && now - freed < BACKLOG_NS;
+}
+
+/* Under the lock: a launch of that moment has run. */
+static void catch_up(struct vgpu_pace_card *card, uint64_t launched_ns)
+{
+    uint64_t freed = atomic_load_explicit(&card->freed_ns, memory_order_relaxed);
+    if (freed && launched_ns >= freed) {
+        atomic_store_explicit(&card->freed_ns, 0, memory_order_relaxed);
+        card->settle.count = 0;
+    }
+}
+
 static void drop(struct vgpu_probe *probe)
 {
     probe->busy = 0;
@@ -173,6 +192,7 @@ static double factor_for(const struct vgpu_pace_card *card, uint64_t ns, uint64_
 static void settle_probe(struct vgpu_pace *pace, struct vgpu_probe *probe, uint64_t ns, uint64_t now)
 {
     struct vgpu_pace_card *card = &pace->cards[probe->ordinal];
+    catch_up(card, probe->launched_ns);
     vgpu_cost_learn(&pace->costs, probe->cost, &probe->what, ns, card->crowded);
     if (card->crowded) {
         uint64_t usual = atomic_load(&probe->cost->ns);
@@ -270,6 +290,9 @@ static void compare(struct vgpu_pace *pace, struct vgpu_pace_card *card, int ord
     }
     vgpu_lock_take(&pace->lock);
     vgpu_settle_asked(&card->settle, card->bucket, since_ns);
+    if (is_catching_up(card, end)) {
+        vgpu_settle_miss(card->bucket);
+    }
     vgpu_settle_pay(&card->settle, card->bucket, end, percent, since_ns > 1000000000 ? VGPU_TICK_NS : since_ns);
     if (known) {
         vgpu_settle(&card->settle, card->bucket, end, percent, &seen);
@@ -348,6 +371,9 @@ void vgpu_pace_begin(struct vgpu_pace *pace, struct vgpu_hand *hand, const struc
         empty(hand, l, 1);
         return;
     }
+    if (hand->process == l->process && (hand->all_unlimited || (hand->unlimited && hand->ordinal == l->ordinal))) {
+        atomic_store_explicit(&card->ran_free, 1, memory_order_relaxed);
+    }
     if (hand->process != l->process || hand->page != l->page || hand->ordinal != l->ordinal) {
         empty(hand, l, 0); /* a chunk of another card, share or life */
     }
@@ -368,6 +394,11 @@ void vgpu_pace_begin(struct vgpu_pace *pace, struct vgpu_hand *hand, const struc
         int learned, held = share.always || has_company(card->bucket, now);
         tend(pace, card, l, held ? share.percent : 0, now, nap > NAP_NS);
         held = share.always || has_company(card->bucket, now);
+        if (held && atomic_exchange_explicit(&card->ran_free, 0, memory_order_relaxed)) {
+            atomic_store_explicit(&card->freed_ns, now, memory_order_relaxed);
+        } else if (!held) {
+            atomic_store_explicit(&card->ran_free, 1, memory_order_relaxed);
+        }
         uint64_t raw = believed(card, cost, vgpu_cost_ns(&pace->costs, cost, &what, now, &learned));
         if (held && !learned && cost && atomic_load(&cost->pending) && now - began < FIRST_NS) {
             wait_until(card->bucket, now, now + nap); /* the first of its kind is still on its way */

@@ -52,6 +52,8 @@ struct vgpu_pace_card {
     _Atomic uint64_t last; /* for `share` to remember */
     _Atomic uint64_t first_ns; /* of the first launch that was held or charged */
     _Atomic int crowded; /* somebody else has a context there, or nobody can tell */
+    _Atomic int ran_free; /* launches went by unheld, of which the card may still have many to run */
+    _Atomic uint64_t freed_ns; /* they did until then, and nothing launched since is known to have run; 0: it is */
     struct vgpu_settle settle;
 };
 

@@ -52,10 +52,15 @@ int vgpu_settle_due(struct vgpu_region_bucket *bucket, uint64_t now_ns, uint64_t
     return atomic_compare_exchange_strong((word *)&bucket->tick_ns, &due, now_ns + VGPU_TICK_NS);
 }
 
+void vgpu_settle_miss(struct vgpu_region_bucket *bucket)
+{
+    atomic_store_explicit((halfword *)&bucket->blind, 1, memory_order_relaxed);
+}
+
 void vgpu_settle_pause(struct vgpu_region_bucket *bucket, uint64_t until_ns)
 {
     write_word(&bucket->tick_ns, until_ns);
-    atomic_store_explicit((halfword *)&bucket->blind, 1, memory_order_relaxed);
+    vgpu_settle_miss(bucket);
 }
 
 /* Totals at a moment of the past, between two notes in proportion. 0 when the notes do not reach there. */
@@ -100,7 +105,7 @@ void vgpu_settle_pay(struct vgpu_settle *s, struct vgpu_region_bucket *bucket, u
 void vgpu_settle_asked(const struct vgpu_settle *s, struct vgpu_region_bucket *bucket, uint64_t since_ns)
 {
     if (since_ns > (s->period_ns ? s->period_ns : 2 * VGPU_TICK_NS)) {
-        atomic_store_explicit((halfword *)&bucket->blind, 1, memory_order_relaxed);
+        vgpu_settle_miss(bucket);
     }
 }
 

@@ -52,6 +52,9 @@ int vgpu_settle_due(struct vgpu_region_bucket *bucket, uint64_t now_ns, uint64_t
 /* No comparison before then, by anybody; what NVML shows meanwhile is missed. */
 void vgpu_settle_pause(struct vgpu_region_bucket *bucket, uint64_t until_ns);
 
+/* What NVML shows next is not to be compared. */
+void vgpu_settle_miss(struct vgpu_region_bucket *bucket);
+
 /* NVML was asked `since_ns` after the last time: samples may have come and gone unseen. */
 void vgpu_settle_asked(const struct vgpu_settle *settle, struct vgpu_region_bucket *bucket, uint64_t since_ns);
 

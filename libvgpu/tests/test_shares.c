@@ -116,6 +116,39 @@ TEST(by_default_the_card_is_ones_own_until_somebody_else_is_active)
     CHECK(near(use(&s, 0, 10, 20), 20, 3) && near(use(&s, 1, 10, 20), 60, 3));
 }
 
+TEST(what_was_launched_before_a_limit_came_is_not_owed)
+{
+    static const struct {
+        const char *name;
+        unsigned to;
+        double from_s; /* what was launched ahead has run, and what went by until the kernels were known is paid */
+    } scenes[] = {{"500us", 5, 7}, {"5ms", 5, 8}, {"5ms", 40, 8}, {"graph_large", 40, 12}, {"20us_sync", 5, 7}};
+    for (size_t i = 0; i < sizeof scenes / sizeof scenes[0]; i++) {
+        for (unsigned lag = 0; lag < 2; lag++) {
+            struct simulation s = scene(30, lag ? 1000 * MS : 100 * MS);
+            s.resize_at_ns = 5 * S;
+            s.resize_to = scenes[i].to;
+            add(&s, scenes[i].name, 0);
+            simulate(&s);
+            CHECK(use(&s, 0, 3, 5) > 75);
+            for (double at = scenes[i].from_s; at <= 25; at++) {
+                CHECK(near(use(&s, 0, at, at + 5), scenes[i].to, scenes[i].to > 10 ? 3 : 0.5));
+            }
+        }
+    }
+}
+
+TEST(nor_what_was_launched_before_somebody_else_came)
+{
+    struct simulation s = scene(40, 100 * MS);
+    s.by_default = 1;
+    s.late_ns = 5 * S;
+    add(&s, "5ms", 20);
+    add(&s, "500us", 30);
+    simulate(&s);
+    CHECK(near(use(&s, 0, 12, 17), 20, 3) && near(use(&s, 0, 17, 40), 20, 3) && near(use(&s, 1, 6, 40), 30, 1));
+}
+
 TEST(a_seed_gives_the_same_run_again)
 {
     struct simulation s = scene(3, 100 * MS);
