@@ -72,7 +72,7 @@ void stage_enter(char **argv, const char *machine)
     }
     int status = 0;
     waitpid(child, &status, 0);
-    static const char *const names[] = {"machine", "machine.state", "machine.engine", "page", "region"};
+    static const char *const names[] = {"machine", "machine.state", "machine.engine", "page", "region", "time"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         snprintf(path, sizeof path, "%s/%s", folder, names[i]);
         unlink(path);

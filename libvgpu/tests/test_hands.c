@@ -1,10 +1,12 @@
-/* Threads of one process, each with a hand of its own, on one budget: real threads in real time, for the sanitizers too. */
+/* Threads of one process, each with a hand of its own, on one budget: real threads in virtual time, for the sanitizers too. */
 #include <pthread.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "pace.h"
 #include "t.h"
+#include "virtual_time.h"
+
+#define MS UINT64_C(1000000)
 
 enum { THREADS = 4 };
 
@@ -14,20 +16,7 @@ static _Atomic uint64_t work_ns;
 static _Atomic uint32_t percent = 50;
 static char events[2];
 
-static uint64_t now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
-static void sleep_ns(uint64_t ns)
-{
-    struct timespec t = {.tv_sec = (time_t)(ns / 1000000000u), .tv_nsec = (long)(ns % 1000000000u)};
-    nanosleep(&t, NULL);
-}
-
-static const struct vgpu_world world = {.now_ns = now_ns, .sleep_ns = sleep_ns};
+static const struct vgpu_world world = {.now_ns = virtual_now_ns, .sleep_ns = virtual_sleep_ns};
 const struct vgpu_world *vgpu_world = &world;
 
 static CUresult make_event(CUevent *out, unsigned flags)
@@ -93,11 +82,15 @@ static int nothing_measured(void *who, int ordinal, uint64_t since_us, struct vg
     return 0;
 }
 
+static uint64_t end_ns;
+
 static void *launches(void *argument)
 {
     struct vgpu_hand hand = {0};
-    uint64_t function = 1 + (uintptr_t)argument % 2, end = now_ns() + 1000000000;
-    while (now_ns() < end) {
+    int place = (int)(uintptr_t)argument;
+    uint64_t function = 1 + (uintptr_t)argument % 2;
+    virtual_join(place);
+    while (virtual_now_ns() < end_ns) {
         struct vgpu_launch l = {.cuda = &driver, .ordinal = 0, .page = 2, .process = 1, .function = function, .blocks = 800, .threads = 256};
         struct vgpu_ticket ticket = {0};
         if (hand.process != 1 || hand.page != 2 || !vgpu_pace_fast(&hand, 0, vgpu_cost_key(l.function, l.blocks, l.threads))) {
@@ -106,35 +99,42 @@ static void *launches(void *argument)
         atomic_fetch_add(&work_ns, 100000);
         vgpu_pace_end(&pace, &l, &ticket, CUDA_SUCCESS);
     }
+    virtual_leave(place);
     return NULL;
 }
 
-static double second_of_all(void)
+/* Percent of the card that all threads have taken together, launching for `ms`. */
+static double share_of_all(unsigned ms)
 {
     pthread_t threads[THREADS];
-    uint64_t start = now_ns();
+    int places[THREADS];
+    uint64_t start = virtual_now_ns();
+    end_ns = start + ms * MS;
     atomic_store(&work_ns, 0);
-    for (uintptr_t i = 0; i < THREADS; i++) {
-        pthread_create(&threads[i], NULL, launches, (void *)i);
+    for (int i = 0; i < THREADS; i++) {
+        places[i] = virtual_reserve();
+    }
+    for (int i = 0; i < THREADS; i++) {
+        pthread_create(&threads[i], NULL, launches, (void *)(uintptr_t)places[i]);
     }
     for (int i = 0; i < THREADS; i++) {
         pthread_join(threads[i], NULL);
     }
-    return 100.0 * (double)atomic_load(&work_ns) / (double)(now_ns() - start);
+    return 100.0 * (double)atomic_load(&work_ns) / (double)(virtual_now_ns() - start);
 }
 
 TEST(threads_that_launch_at_once_get_one_share_together)
 {
     pace = (struct vgpu_pace){.share = share_of, .bucket = bucket_of, .sms = sms_of, .measure = nothing_measured};
-    second_of_all(); /* costs are learned, the burst of the start is spent */
-    double got = second_of_all();
-    CHECK(got > 20 && got < 70);
+    share_of_all(1000); /* costs are learned, the burst of the start is spent */
+    double got = share_of_all(3000);
+    CHECK(got > 48 && got < 52);
     atomic_store(&percent, 0);
-    CHECK(second_of_all() > 100); /* nobody is held */
+    CHECK(share_of_all(20) > 1000); /* nobody is held */
     atomic_store(&percent, 10);
-    second_of_all();
-    got = second_of_all();
-    CHECK(got > 2 && got < 32);
+    share_of_all(1000);
+    got = share_of_all(3000);
+    CHECK(got > 9 && got < 11);
 }
 
 int main(void)

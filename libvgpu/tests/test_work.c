@@ -134,7 +134,7 @@ TEST(two_processes_take_turns_and_nvml_sees_both)
     nvmlUtilization_t all;
     nvmlProcessUtilizationSample_t samples[8];
     unsigned count = 0;
-    pid_t worker = work_start_worker();
+    pid_t worker = work_start_worker("worker");
     nvmlInit_v2();
     CHECK_EQ(nvmlDeviceGetHandleByIndex_v2(0, &device), NVML_SUCCESS);
     uint64_t end = work_now_ns() + 20000 * MS;

@@ -34,11 +34,11 @@ CUresult work_launch(CUfunction function, unsigned blocks, CUstream stream)
     return cuLaunchKernel(function, blocks, 1, 1, 256, 1, 1, 0, stream, NULL, NULL);
 }
 
-pid_t work_start_worker(void)
+pid_t work_start_worker(char *word)
 {
     pid_t worker = fork();
     if (worker == 0) {
-        char *argv[] = {"/proc/self/exe", "worker", NULL};
+        char *argv[] = {"/proc/self/exe", word, NULL};
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         execv("/proc/self/exe", argv);
         _exit(9);

@@ -69,8 +69,8 @@ CUfunction work_kernel(const char *name);
 /* Launch so many blocks of 256 threads. */
 CUresult work_launch(CUfunction function, unsigned blocks, CUstream stream);
 
-/* This program again as a child that works by itself (`argv[1]` is "worker"), and ends with us at the latest. */
-pid_t work_start_worker(void);
+/* This program again as a child that works by itself (`argv[1]` is the word), and ends with us at the latest. */
+pid_t work_start_worker(char *word);
 
 /* ns of CLOCK_MONOTONIC. */
 uint64_t work_now_ns(void);
