@@ -38,12 +38,18 @@ def nothing() -> None:
     pass
 
 
+async def a_holder_and_who_waits(server: Server, time: Time) -> tuple[Candidate, Candidate]:
+    """Two candidates at second 1: the first leads, the second has just begun."""
+    a, b = a_candidate(server, time, "a"), a_candidate(server, time, "b")
+    a.start()
+    await time.run(until=1.0, look=nothing)
+    b.start()
+    return a, b
+
+
 def test_a_released_lease_is_taken_at_the_next_look() -> None:
     async def story(time: Time, server: Server) -> None:
-        a, b = a_candidate(server, time, "a"), a_candidate(server, time, "b")
-        a.start()
-        await time.run(until=1.0, look=nothing)
-        b.start()
+        a, b = await a_holder_and_who_waits(server, time)
         await time.run(until=2.0, look=nothing)
         await a.stop()
         releasing = asyncio.ensure_future(a.elector.release())
@@ -77,10 +83,7 @@ def test_a_lease_is_released_even_if_a_renewal_was_under_way() -> None:
 
 def test_a_successor_waits_out_the_lease_and_the_writes_of_a_holder_that_vanished() -> None:
     async def story(time: Time, server: Server) -> None:
-        a, b = a_candidate(server, time, "a"), a_candidate(server, time, "b")
-        a.start()
-        await time.run(until=1.0, look=nothing)
-        b.start()
+        a, b = await a_holder_and_who_waits(server, time)
         await time.run(until=2.0, look=nothing)
         await a.stop()  # without a word
         until = 1.0 + TERMS.duration_s + TERMS.write_s
@@ -110,10 +113,7 @@ def test_the_budget_of_a_write_ends_with_the_lease() -> None:
 
 def test_a_lease_deleted_under_its_holder_is_not_taken_before_it_would_have_run_out() -> None:
     async def story(time: Time, server: Server) -> None:
-        a, b = a_candidate(server, time, "a"), a_candidate(server, time, "b")
-        a.start()
-        await time.run(until=1.0, look=nothing)
-        b.start()
+        a, b = await a_holder_and_who_waits(server, time)
         await time.run(until=6.0, look=nothing)
         server.lease = None
 

@@ -27,6 +27,7 @@ from vgpu_local.apiserver.faults import Fault, Faults
 from vgpu_local.apiserver.watches import Break
 from vgpu_local.background import BackgroundLoop
 from vgpu_local.broken_stream import BrokenStream, Dropped
+from vgpu_local.listener import listen
 from vgpu_local.pki import Authority
 from vgpu_local.request_words import Words, words_of
 from vgpu_local.started import Started
@@ -155,17 +156,7 @@ class FaultProxy(Started):
             auto_decompress=False,
             read_bufsize=2**22,
         )
-        self._runner = web.ServerRunner(
-            web.Server(self._handle, access_log=None, handler_cancellation=True),
-            handle_signals=False,
-            shutdown_timeout=0.1,
-        )
-        await self._runner.setup()
-        site = web.TCPSite(
-            self._runner, "127.0.0.1", self._port, ssl_context=self._context, backlog=1024
-        )
-        await site.start()
-        self._port = self._runner.addresses[0][1]
+        self._runner, self._port = await listen(self._handle, port=self._port, tls=self._context)
 
     async def _close(self) -> None:
         for stream in self._streams:

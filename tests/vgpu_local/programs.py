@@ -82,27 +82,16 @@ def operator_command(
 
     Only who shows a certificate of `authority` may call the extender.
     """
-    place = replica.place
     certificate, key = authority.leaf().write(folder, name=replica.name)
     trust = folder / "operator-ca.crt"
     trust.write_bytes(authority.certificate)
     arguments = {
-        "kubeconfig": kubeconfig,
-        "config": config,
-        "namespace": NAMESPACE,
-        "identity": replica.name,
-        "lease-duration": lease_s,
-        "extender": f"127.0.0.1:{place.extender}",
+        **_of_replica(replica, kubeconfig=kubeconfig, config=config, lease_s=lease_s),
         "extender-cert": certificate,
         "extender-key": key,
         "extender-client-ca": trust,
-        "service-name": SERVICE,
-        "advertise-address": replica.address,
-        "webhook": f"127.0.0.1:{place.webhook}",
         "webhook-cert": certificate,
         "webhook-key": key,
-        "metrics": f"127.0.0.1:{place.metrics}",
-        "liveness": f"127.0.0.1:{place.liveness}",
         "log-level": log_level,
     }
     return _module("vgpu_operator", arguments)
@@ -112,14 +101,20 @@ def issued_operator_command(
     replica: Replica, *, kubeconfig: Path, config: Path, lease_s: int
 ) -> list[str]:
     """Compose the command line of an operator that issues its certificates itself."""
+    common = _of_replica(replica, kubeconfig=kubeconfig, config=config, lease_s=lease_s)
+    return _module("vgpu_operator", {**common, "certificates": "secrets"})
+
+
+def _of_replica(
+    replica: Replica, *, kubeconfig: Path, config: Path, lease_s: int
+) -> dict[str, object]:
     place = replica.place
-    arguments = {
+    return {
         "kubeconfig": kubeconfig,
         "config": config,
         "namespace": NAMESPACE,
         "identity": replica.name,
         "lease-duration": lease_s,
-        "certificates": "secrets",
         "extender": f"127.0.0.1:{place.extender}",
         "service-name": SERVICE,
         "advertise-address": replica.address,
@@ -127,7 +122,6 @@ def issued_operator_command(
         "metrics": f"127.0.0.1:{place.metrics}",
         "liveness": f"127.0.0.1:{place.liveness}",
     }
-    return _module("vgpu_operator", arguments)
 
 
 def agent_command(

@@ -23,7 +23,6 @@ from vgpu_local.steps import (
     claim_name,
     create,
     delete_pod,
-    empty,
     memory_seen,
     reason,
     running,
@@ -40,12 +39,6 @@ def module_cluster(whole_cluster: Callable[..., LocalCluster]) -> Iterator[Local
     with whole_cluster([gpu_node("one", [T4, T4])]) as cluster:
         yield cluster
         assert excesses(cluster.server.history()) == []
-
-
-@pytest.fixture
-def cluster(module_cluster: LocalCluster) -> Iterator[LocalCluster]:
-    yield module_cluster
-    empty(module_cluster)
 
 
 def slice_of(mib: int) -> dict[str, int]:

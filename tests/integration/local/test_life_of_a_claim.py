@@ -22,7 +22,6 @@ from vgpu_local.steps import (
     create,
     delete_claim,
     delete_pod,
-    empty,
     memory_seen,
     reason,
     running,
@@ -39,12 +38,6 @@ def module_cluster(whole_cluster: Callable[..., LocalCluster]) -> Iterator[Local
     with whole_cluster([gpu_node("one", [T4])], ClusterOptions(lease_s=4)) as cluster:
         yield cluster
         assert excesses(cluster.server.history()) == []
-
-
-@pytest.fixture
-def cluster(module_cluster: LocalCluster) -> Iterator[LocalCluster]:
-    yield module_cluster
-    empty(module_cluster)
 
 
 def a_user(name: str, of: str, **fields: Any) -> dict[str, Any]:

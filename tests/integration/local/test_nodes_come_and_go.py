@@ -21,7 +21,6 @@ from vgpu_local.steps import (
     claim_name,
     create,
     delete_pod,
-    empty,
     memory_seen,
     reason,
     running,
@@ -41,12 +40,6 @@ def module_cluster(whole_cluster: Callable[..., LocalCluster]) -> Iterator[Local
     with whole_cluster([gpu_node(ONE, [T4]), left, twin]) as cluster:
         yield cluster
         assert excesses(cluster.server.history()) == []
-
-
-@pytest.fixture
-def cluster(module_cluster: LocalCluster) -> Iterator[LocalCluster]:
-    yield module_cluster
-    empty(module_cluster)
 
 
 def a_pod_on(node: str, name: str, **limits: int) -> Object:

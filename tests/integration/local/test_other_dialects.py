@@ -17,7 +17,6 @@ from vgpu_local.steps import (
     a_pod,
     claim_name,
     create,
-    empty,
     memory_seen,
     record,
     running,
@@ -36,12 +35,6 @@ def module_cluster(whole_cluster: Callable[..., LocalCluster]) -> Iterator[Local
     ]
     with whole_cluster([*nodes, gpu_node("plain", [T4])]) as cluster:
         yield cluster
-
-
-@pytest.fixture
-def cluster(module_cluster: LocalCluster) -> Iterator[LocalCluster]:
-    yield module_cluster
-    empty(module_cluster)
 
 
 def test_pods_in_acks_words_get_their_gib_on_nodes_of_their_kind(cluster: LocalCluster) -> None:

@@ -6,6 +6,7 @@ The loader finds the driver, and limits are read once per process: everything ru
 from __future__ import annotations
 
 import fcntl
+import importlib.util
 import json
 import os
 import struct
@@ -13,6 +14,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -123,6 +125,30 @@ class Stage:
         region = self.folder / "region"
         region.touch()
         os.truncate(region, 2113536)
+
+
+def tool(name: str) -> ModuleType:
+    """A program of libvgpu/tools as a module, to call its functions."""
+    path = NATIVE / "tools" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(f"libvgpu_{name}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def report() -> ModuleType:
+    """What the bench report is made by."""
+    return tool("bench")
+
+
+@pytest.fixture(scope="session")
+def gate() -> ModuleType:
+    """What compares the table of symbols with NVIDIA's headers."""
+    return tool("coverage")
 
 
 @pytest.fixture(scope="session")

@@ -2,25 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
 from types import ModuleType
-
-import pytest
-
-TOOL = Path(__file__).resolve().parents[3] / "libvgpu" / "tools" / "bench.py"
-
-
-@pytest.fixture(scope="module")
-def report() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("libvgpu_bench", TOOL)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 def test_figures_get_their_ratio_to_the_direct_call(report: ModuleType) -> None:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 import zipfile
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-TOOL = Path(__file__).resolve().parents[3] / "libvgpu" / "tools" / "coverage.py"
-SOURCES = TOOL.parents[1] / "src"
+SOURCES = Path(__file__).resolve().parents[3] / "libvgpu" / "src"
 
 HEADER = """
 #define CUDAAPI
@@ -26,17 +23,6 @@ CUresult CUDAAPI
 cuWait(CUstream hStream);
 typedef CUresult (CUDAAPI *cuNotAFunction)(void);
 """
-
-
-@pytest.fixture(scope="module")
-def gate() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("libvgpu_coverage", TOOL)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 def rows(gate: ModuleType, text: str) -> tuple[object, ...]:

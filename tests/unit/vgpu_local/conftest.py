@@ -4,11 +4,14 @@ import asyncio
 import json
 import os
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 
+from vgpu_client.api import Api
+from vgpu_local.apiserver import ApiServer
 from vgpu_local.kubelet.folders import NodeFolders
 from vgpu_nodeagent.kubelet_api import deviceplugin_pb2 as dp
 from vgpu_nodeagent.kubelet_api import deviceplugin_pb2_grpc as dp_grpc
@@ -145,3 +148,11 @@ async def make_plugin() -> AsyncIterator[Callable[..., Plugin]]:
     yield make
     for plugin in plugins:
         await plugin.stop()
+
+
+@pytest.fixture
+async def api(tmp_path: Path) -> AsyncIterator[Api]:
+    """A client of a stand-in API server of the test's own."""
+    with ApiServer() as server:
+        async with Api.connect(str(server.kubeconfig(tmp_path / "kubeconfig"))) as api:
+            yield api

@@ -14,7 +14,6 @@ import pytest
 from vgpu_api.resources import EVENTS, NODES, PODS
 from vgpu_client.api import Api
 from vgpu_client.errors import NotFound
-from vgpu_local.apiserver import ApiServer
 from vgpu_local.kubelet.folders import make_folders
 from vgpu_local.kubelet.kubelet import Kubelet
 from vgpu_local.kubelet.node import NodeShape
@@ -22,13 +21,6 @@ from vgpu_local.kubelet.worker import Pace
 
 RESOURCE = "ex.dev/gpu"
 Json = dict[str, Any]
-
-
-@pytest.fixture
-async def api(tmp_path: Path) -> AsyncIterator[Api]:
-    with ApiServer() as server:
-        async with Api.connect(str(server.kubeconfig(tmp_path / "kubeconfig"))) as api:
-            yield api
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ from aiohttp.test_utils import TestServer
 
 from vgpu_api.resources import EVENTS, NODES, PODS
 from vgpu_client.api import Api
-from vgpu_local.apiserver import ApiServer
 from vgpu_local.kubelet.node import NodeShape, register_node, write_node_status
 from vgpu_local.scheduler.extender import ExtenderConfig
 from vgpu_local.scheduler.loop import Scheduler
@@ -73,13 +71,6 @@ class FakeExtender:
             annotations={"bound-by": "extender"},
         )
         return web.json_response({})
-
-
-@pytest.fixture
-async def api(tmp_path: Path) -> AsyncIterator[Api]:
-    with ApiServer() as server:
-        async with Api.connect(str(server.kubeconfig(tmp_path / "kubeconfig"))) as api:
-            yield api
 
 
 @pytest.fixture

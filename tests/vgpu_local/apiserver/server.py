@@ -8,11 +8,10 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
-import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import yaml
 from aiohttp import web
@@ -23,6 +22,8 @@ from vgpu_local.apiserver.kinds import Obj
 from vgpu_local.apiserver.routes import Routes
 from vgpu_local.apiserver.storage import WriteEvent
 from vgpu_local.apiserver.watches import Break
+from vgpu_local.background import BackgroundLoop
+from vgpu_local.listener import listen
 from vgpu_local.pki import Authority
 from vgpu_local.started import Started
 
@@ -64,8 +65,7 @@ class ApiServer(Started):
         self._bookmark_every = bookmark_every
         self._context = self.authority.leaf().server_context() if self.authority else None
         self._cluster = self._new_cluster()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
+        self._loop: BackgroundLoop | None = None
         self._runner: web.ServerRunner | None = None
         self._collecting: asyncio.Task[None] | None = None
 
@@ -107,13 +107,7 @@ class ApiServer(Started):
         Raises:
             OSError: the port is taken.
         """
-        started = threading.Event()
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(
-            target=self._run, args=(self._loop, started), name="apiserver", daemon=True
-        )
-        self._thread.start()
-        started.wait()
+        self._loop = BackgroundLoop("apiserver")
         try:
             self._do(self._open)
         except BaseException:
@@ -196,43 +190,19 @@ class ApiServer(Started):
             bookmark_every=self._bookmark_every,
         )
 
-    def _do(self, action: Callable[[], Awaitable[T]]) -> T:
+    def _do(self, action: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run something in the server's loop and wait for it."""
         assert self._loop is not None, "the server is not started"
-
-        async def run() -> T:
-            return await action()
-
-        return asyncio.run_coroutine_threadsafe(run(), self._loop).result()
-
-    @staticmethod
-    def _run(loop: asyncio.AbstractEventLoop, started: threading.Event) -> None:
-        asyncio.set_event_loop(loop)
-        loop.call_soon(started.set)
-        loop.run_forever()
-        loop.run_until_complete(loop.shutdown_asyncgens())
-        loop.close()
+        return self._loop.run(action())
 
     def _end_loop(self) -> None:
         assert self._loop is not None
-        assert self._thread is not None
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop = self._thread = None
+        self._loop.stop()
+        self._loop = None
 
     async def _open(self) -> None:
         routes = Routes(self._cluster, self.faults)
-        self._runner = web.ServerRunner(
-            web.Server(routes.handle, access_log=None, handler_cancellation=True),
-            handle_signals=False,
-            shutdown_timeout=0.1,
-        )
-        await self._runner.setup()
-        site = web.TCPSite(
-            self._runner, "127.0.0.1", self._port, ssl_context=self._context, backlog=1024
-        )
-        await site.start()
-        self._port = self._runner.addresses[0][1]
+        self._runner, self._port = await listen(routes.handle, port=self._port, tls=self._context)
         if not self._cluster.store.revision:
             await self._cluster.begin()
         self._collecting = asyncio.create_task(self._cluster.collector.run())

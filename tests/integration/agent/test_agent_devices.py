@@ -27,24 +27,13 @@ from agent_node import (
     pod_is,
     until,
 )
-from agent_plane import AgentPlane, Server
+from agent_plane import Server
 from vgpu_api.names import HAMI_NODE_REGISTER, device_object_name, device_object_name_on_node
 from vgpu_api.resources import GPU_DEVICES, NODES
 from vgpu_client.api import Api
 from vgpu_nodeagent.drivers.base import CardEvent, CardLink, Severity
 
 NAME_0 = device_object_name(GPU_0)
-
-
-@pytest.fixture
-def server(agent_plane: AgentPlane) -> Server:
-    return agent_plane.server
-
-
-@pytest.fixture
-async def api(agent_plane: AgentPlane) -> AsyncIterator[Api]:
-    async with Api.connect(str(agent_plane.kubeconfig)) as api:
-        yield api
 
 
 @pytest.fixture

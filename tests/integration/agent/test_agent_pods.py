@@ -25,19 +25,12 @@ from agent_node import (
     pod_is_refused,
     until,
 )
-from agent_plane import AgentPlane
 from vgpu_api.resources import EVENTS, NODES, PODS, VGPU_CLAIMS
 from vgpu_client.api import Api
 from vgpu_local.kubelet.node import register_node
 from vgpu_nodeagent.enforcement.abi import PageState
 from vgpu_nodeagent.enforcement.page import read_page
 from vgpu_nodeagent.enforcement.region import read_region
-
-
-@pytest.fixture
-async def api(agent_plane: AgentPlane) -> AsyncIterator[Api]:
-    async with Api.connect(str(agent_plane.kubeconfig)) as api:
-        yield api
 
 
 @pytest.fixture
@@ -218,17 +211,22 @@ async def test_a_pod_made_anew_under_the_same_name_does_not_get_its_predecessors
     assert second["metadata"]["uid"] in message
 
 
-async def test_two_claims_that_together_exceed_a_card_do_not_both_start(
-    api: Api, node: AgentNode
-) -> None:
-    """Fails without the sum over the agent's own grants at PreStart."""
+async def second_is_refused(api: Api) -> str:
+    """One pod runs with 10 GiB of card 0, another is to have as much; says why it has not."""
     for name in ("1", "2"):
         claim = await create_claim(api, f"c{name}", requests=[a_request(memory="10Gi")])
         pod = await create_pod(api, f"p{name}")
         await allocate(api, claim, pod, devices=[a_device("10Gi")])
         if name == "1":
             await pod_is(api, "p1", "Running")
-    message = await pod_is_refused(api, "p2")
+    return await pod_is_refused(api, "p2")
+
+
+async def test_two_claims_that_together_exceed_a_card_do_not_both_start(
+    api: Api, node: AgentNode
+) -> None:
+    """Fails without the sum over the agent's own grants at PreStart."""
+    message = await second_is_refused(api)
     assert f"claim default/c2 does not fit on card {GPU_0}: memory {T4_MIB} MiB" in message
     refused = await claim_is(api, "c2", "Prepared", "False")
     assert condition(refused, "Prepared")["reason"] == "OverCapacity"
@@ -253,13 +251,7 @@ async def test_the_sum_counts_a_claims_init_and_app_requests_by_their_peak(
 async def test_capacity_that_becomes_free_starts_the_pod_that_waits_for_it(
     api: Api, node: AgentNode
 ) -> None:
-    for name in ("1", "2"):
-        claim = await create_claim(api, f"c{name}", requests=[a_request(memory="10Gi")])
-        pod = await create_pod(api, f"p{name}")
-        await allocate(api, claim, pod, devices=[a_device("10Gi")])
-        if name == "1":
-            await pod_is(api, "p1", "Running")
-    await pod_is_refused(api, "p2")
+    await second_is_refused(api)
     await api.delete(PODS, "p1", namespace="default", grace_s=1)
     await pod_is(api, "p2", "Running")
 

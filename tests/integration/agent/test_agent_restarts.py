@@ -25,23 +25,12 @@ from agent_node import (
     pod_is_refused,
     until,
 )
-from agent_plane import AgentPlane, Server
+from agent_plane import Server
 from vgpu_api.resources import PODS, VGPU_CLAIMS
 from vgpu_client.api import Api
 from vgpu_local.apiserver.faults import Fault
 from vgpu_nodeagent.enforcement.abi import PageState
 from vgpu_nodeagent.enforcement.page import read_page
-
-
-@pytest.fixture
-def server(agent_plane: AgentPlane) -> Server:
-    return agent_plane.server
-
-
-@pytest.fixture
-async def api(agent_plane: AgentPlane) -> AsyncIterator[Api]:
-    async with Api.connect(str(agent_plane.kubeconfig)) as api:
-        yield api
 
 
 @pytest.fixture

@@ -1,0 +1,17 @@
+"""Where a module has one whole cluster for all its tests, each of them finds it empty."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from vgpu_local.cluster import LocalCluster
+from vgpu_local.steps import empty
+
+
+@pytest.fixture
+def cluster(module_cluster: LocalCluster) -> Iterator[LocalCluster]:
+    """The module's own `module_cluster`, with no pod and no claim in it."""
+    yield module_cluster
+    empty(module_cluster)
