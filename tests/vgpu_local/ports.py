@@ -2,7 +2,8 @@
 
 A port that the system hands out is free again once the asker lets go of it, and the next who asks
 may get it before the server has started. So ports come from below the range that the system hands
-out, at random: nobody gets one by chance, and two clusters that start at once hardly the same.
+out, where nobody gets one by chance, and each is marked as given for as long as this process runs:
+clusters that start at once, in whatever processes, never get the same.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ class NoFreePort(Exception):
 
 
 def free_ports(count: int) -> list[int]:
-    """Find distinct ports on loopback on which nobody listens.
+    """Find ports on loopback that nobody listens on and nobody else was given.
 
     Raises:
         NoFreePort: there are not so many.
@@ -30,12 +31,29 @@ def free_ports(count: int) -> list[int]:
     highest = max(handed_out_from, _LOWEST + 10_000)
     found: list[int] = []
     for port in random.SystemRandom().sample(range(_LOWEST, highest), _ATTEMPTS):
-        with socket.socket() as attempt:
-            try:
-                attempt.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        found.append(port)
+        if _is_unused(port) and _mark(port):
+            found.append(port)
         if len(found) == count:
             return found
     raise NoFreePort(f"{len(found)} free ports, {count} wanted")
+
+
+def _is_unused(port: int) -> bool:
+    with socket.socket() as attempt:
+        try:
+            attempt.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def _mark(port: int) -> bool:
+    """Take the name that stands for the port; the system lets go of it with this process."""
+    mark = socket.socket(socket.AF_UNIX)
+    try:
+        mark.bind(f"\0vgpu-local-port-{port}")
+    except OSError:
+        mark.close()
+        return False
+    mark.detach()  # open on purpose, until the end
+    return True
