@@ -48,7 +48,6 @@ else
 	@$(BIN)/pytest -n 2 --dist loadgroup $(PYTEST_ARGS)
 endif
 
-# Not part of ci yet: it joins when a long series of seeds has passed.
 chaos: setup $(if $(filter real,$(CLUSTER)),control-plane)  ## fault campaigns: SEED= of the first, RUNS= how many, JOBS= at once (CLUSTER=real)
 	@$(BIN)/python -m vgpu_local.chaos --seed $(SEED) --runs $(RUNS) --jobs $(JOBS) --cluster $(CLUSTER)
 
@@ -117,10 +116,13 @@ lock: $(SETUP)  ## refresh requirements.lock from pyproject.toml
 
 # The same examples every time: what fails here fails for the change, not by chance. `make test` looks for others.
 ci: PYTEST_ARGS = --hypothesis-profile=ci
-ci: lint  ## what CI runs: lint, tests, sanitizers, then the real control plane
+ci: lint  ## what CI runs: lint, tests, sanitizers, the real control plane, a real node, fault campaigns
 	@$(MAKE) test PYTEST_ARGS="$(PYTEST_ARGS)"
 	@$(MAKE) -C libvgpu coverage asan ubsan tsan fuzz
 	@$(MAKE) test CLUSTER=real PYTEST_ARGS="$(PYTEST_ARGS)"
+	@$(MAKE) e2e
+	@$(MAKE) chaos SEED=1 RUNS=6 JOBS=2
+	@$(MAKE) chaos SEED=1 CLUSTER=real
 
 clean:  ## remove what was built in the tree
 	@$(MAKE) -C libvgpu clean

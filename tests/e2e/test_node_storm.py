@@ -16,6 +16,7 @@ from real_node import Json, RealNode, a_pod, a_slice, until
 REPORT = Path(__file__).parents[2] / "build" / "bench" / "e2e.json"
 PODS = 30
 ROUNDS = 1
+PAIRS = 10
 MIB = 1 << 20
 
 pytestmark = pytest.mark.timeout(900)
@@ -98,7 +99,18 @@ def test_thirty_pods_at_once_each_get_exactly_their_own_slice(
         for n in range(PODS):
             _has_its_own(node, namespace, f"sliced-{turn}-{n}", 1000 + 10 * n)
         node.clear(namespace)
-    _report(took)
+    _report("at_once", took)
+
+
+def test_pods_that_start_one_after_the_other_with_and_without_a_slice_all_run(
+    node: RealNode, namespace: str
+) -> None:
+    took: dict[str, list[float]] = {"plain": [], "sliced": []}
+    for n in range(PAIRS):
+        took["plain"] += _together(node, namespace, [a_pod(f"plain-{n}", namespace)])
+        sliced = a_pod(f"sliced-{n}", namespace, limits=a_slice(1000 + 10 * n))
+        took["sliced"] += _together(node, namespace, [sliced])
+    _report("one_after_the_other", took)
 
 
 def _has_its_own(node: RealNode, namespace: str, pod: str, memory_mib: int) -> None:
@@ -109,11 +121,10 @@ def _has_its_own(node: RealNode, namespace: str, pod: str, memory_mib: int) -> N
     assert (card["uuid"], card["cuda_total"]) == (device["uuid"], memory_mib * MIB), pod
 
 
-def _report(took: dict[str, list[float]]) -> None:
+def _report(how: str, took: dict[str, list[float]]) -> None:
     medians = {what: statistics.median(times) for what, times in took.items()}
-    report = {
-        "pods_at_once": PODS,
-        "rounds": ROUNDS,
+    report = json.loads(REPORT.read_text()) if REPORT.exists() else {}
+    report[how] = {
         "bound_to_running_s": {
             what: {"median": medians[what], "max": max(times), "pods": len(times)}
             for what, times in took.items()
