@@ -64,7 +64,8 @@ cluster-down:  ## end what make cluster started; nothing is left of it
 	@bash tests/cluster/cluster.sh down
 
 e2e: $(SETUP)  ## everything on a real Kubernetes node (root; KEEP=1 leaves it up)
-	@VGPU_TEST_CLUSTER=node $(if $(KEEP),KEEP=1) $(BIN)/pytest tests/e2e $(PYTEST_ARGS)
+	@bash tests/cluster/cluster.sh build
+	@VGPU_TEST_CLUSTER=node $(if $(KEEP),KEEP=1) $(BIN)/pytest tests/e2e -o timeout_func_only=true $(PYTEST_ARGS)
 
 bench: bench-placement bench-libvgpu  ## performance benches
 

@@ -1,5 +1,6 @@
 #include "machine.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -68,7 +69,7 @@ static int can_open(const struct machine *m, int card)
     if (fd >= 0) {
         close(fd);
     }
-    return fd >= 0;
+    return fd >= 0 || errno == ENXIO; /* it may be, and nothing drives it */
 }
 
 int machine_first_instance(const struct machine *m, int card)

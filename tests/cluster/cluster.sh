@@ -1,17 +1,22 @@
 #!/usr/bin/env bash
-# cluster.sh up|down : a real Kubernetes of one node with the project installed on simulated cards. What it needs is
-# built first, where it is absent or has changed: programs and bases into $VGPU_CACHE, images into build/images.
+# cluster.sh build|up|down : a real Kubernetes of one node with the project installed on simulated cards. What it needs
+# is built first, where it is absent or has changed: programs and bases into $VGPU_CACHE, images into build/images.
 # Its variables are node.sh's.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 node() { bash "$here/node.sh" "$@"; }
 
-case ${1:-} in
-up)
+build() {
   bash "$here/packages.sh"
   bash "$here/build.sh" kubernetes
   bash "$here/build.sh" containerd
   bash "$here/images.sh"
+}
+
+case ${1:-} in
+build) build ;;
+up)
+  build
   node up
   node in kubectl apply --server-side -k "$here/overlay" >/dev/null
   for what in deployment/vgpu-operator deployment/vgpu-scheduler; do

@@ -25,9 +25,17 @@ keep() {  # NAME PROGRAM...
   ) &
 }
 
-# What stands for the cards' device nodes: like /dev/null, they may be opened by whoever finds them in its /dev.
-for ((card = 0; card < ${CARDS:-0}; card++)); do mknod -m 666 "/dev/nvidia$card" c 1 3; done
-[ "${CARDS:-0}" = 0 ] || mknod -m 666 /dev/nvidiactl c 1 3
+# The cards' device nodes, with NVIDIA's numbers: who may open them is told that there is no such device, everybody else
+# that it is not permitted. The agent, to which an NVIDIA runtime would open all of them, gets nodes like /dev/null.
+mkdir -p /run/agent-dev
+cards() {
+  for ((card = 0; card < ${CARDS:-0}; card++)); do echo "nvidia$card $card"; done
+  [ "${CARDS:-0}" = 0 ] || echo nvidiactl 255
+}
+while read -r node minor; do
+  mknod -m 666 "/dev/$node" c 195 "$minor"
+  mknod -m 666 "/run/agent-dev/$node" c 1 3
+done < <(cards)
 
 cat > /etc/cni/net.d/10-node.conflist <<'CONFIG'
 {"cniVersion": "1.0.0", "name": "node", "plugins": [

@@ -110,6 +110,17 @@ def test_a_container_sees_its_own_page_and_card_alone(sliced: Sliced) -> None:
     assert cards.strip() == "1"
 
 
+def test_root_in_a_container_cannot_open_cards_that_it_makes_nodes_of(sliced: Sliced) -> None:
+    (own,) = sliced.shell("sh", "-c", "ls /dev | grep '^nvidia[0-9]'").split()
+    for card in range(8):
+        script = f"mknod /dev/mine{card} c 195 {card} && cat /dev/mine{card}"
+        is_own = own == f"nvidia{card}"
+        said = "No such device or address" if is_own else "Operation not permitted"
+        answer = sliced.fails(script)
+        rules = "/sys/fs/cgroup/devices/devices.list"
+        assert said in answer, (card, answer, sliced.shell("cat", rules))
+
+
 def test_a_pod_without_a_slice_finds_no_card(node: RealNode, namespace: str) -> None:
     node.apply(a_pod("plain", namespace))
     node.ready(namespace, "plain")
