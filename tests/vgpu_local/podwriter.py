@@ -60,7 +60,6 @@ class PodWriter:
         Raises:
             ClientError: the API server did not take it; to be tried again.
         """
-        uid = pod["metadata"]["uid"]
         while True:
             before = pod.get("status") or {}
             status = compose(before.get("conditions") or ())
@@ -73,14 +72,10 @@ class PodWriter:
             except NotFound:
                 return None
             except Conflict:
-                try:
-                    pod = await self._api.get(
-                        PODS, pod["metadata"]["name"], namespace=pod["metadata"]["namespace"]
-                    )
-                except NotFound:
+                found = await self._now(pod)
+                if found is None:
                     return None
-                if pod["metadata"]["uid"] != uid:
-                    return None
+                pod = found
 
     async def event(
         self, pod: Object, kind: Literal["Normal", "Warning"], reason: str, message: str
@@ -114,5 +109,17 @@ class PodWriter:
                 uid=metadata["uid"],
                 grace_s=0,
             )
-        except (NotFound, Conflict):
-            return  # somebody else was faster, or there is a new pod of this name
+        except NotFound:
+            return  # somebody else was faster
+        except Conflict:
+            if await self._now(pod) is not None:
+                raise
+
+    async def _now(self, pod: Object) -> Object | None:
+        """The pod as it is now; None when it is gone, and perhaps another has its name."""
+        metadata = pod["metadata"]
+        try:
+            found = await self._api.get(PODS, metadata["name"], namespace=metadata["namespace"])
+        except NotFound:
+            return None
+        return found if found["metadata"]["uid"] == metadata["uid"] else None

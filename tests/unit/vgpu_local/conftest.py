@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -151,8 +151,14 @@ async def make_plugin() -> AsyncIterator[Callable[..., Plugin]]:
 
 
 @pytest.fixture
-async def api(tmp_path: Path) -> AsyncIterator[Api]:
-    """A client of a stand-in API server of the test's own."""
+def server() -> Iterator[ApiServer]:
+    """A stand-in API server of the test's own."""
     with ApiServer() as server:
-        async with Api.connect(str(server.kubeconfig(tmp_path / "kubeconfig"))) as api:
-            yield api
+        yield server
+
+
+@pytest.fixture
+async def api(server: ApiServer, tmp_path: Path) -> AsyncIterator[Api]:
+    """A client of it."""
+    async with Api.connect(str(server.kubeconfig(tmp_path / "kubeconfig"))) as api:
+        yield api

@@ -14,6 +14,8 @@ import pytest
 from vgpu_api.resources import EVENTS, NODES, PODS
 from vgpu_client.api import Api
 from vgpu_client.errors import NotFound
+from vgpu_local.apiserver import ApiServer
+from vgpu_local.apiserver.faults import Fault
 from vgpu_local.kubelet.folders import make_folders
 from vgpu_local.kubelet.kubelet import Kubelet
 from vgpu_local.kubelet.node import NodeShape
@@ -328,6 +330,24 @@ async def test_a_deleted_pod_gets_its_grace_and_then_its_object_goes(
         group.create_task(gone(api, "p"))
         await api.delete(PODS, "p", namespace="default")
     assert kubelet.logs("default", "p", "main") == "up\nbye\n"
+
+
+async def test_a_pods_object_goes_though_its_removal_met_a_conflict_first(
+    server: ApiServer, api: Api, kubelet: Kubelet, plugin: Any, tmp_path: Path
+):
+    may_end = tmp_path / "may-end"
+    script = f"trap 'until [ -e {may_end} ]; do sleep 0.05; done; exit 0' TERM; echo up; "
+    script += "while :; do sleep 0.05; done"
+    await create_pod(api, "p", a_container(script=script), terminationGracePeriodSeconds=20)
+    await pod_is(api, "p", "Running")
+    await eventually(lambda: "up" in kubelet.logs("default", "p", "main"))
+    await api.delete(PODS, "p", namespace="default")
+    conflict = Fault(action="status", verb="delete", resource="pods", code=409)
+    number = server.faults.add(conflict)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(gone(api, "p"))
+        may_end.touch()
+    assert server.faults.count(number) == 1
 
 
 def alive(pid: int) -> bool:
