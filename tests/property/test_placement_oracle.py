@@ -12,7 +12,7 @@ import plain_placement as plain
 from builders import a_card, a_geometry, a_request, an_ask, bits, some_columns
 from vgpu_api.effective import Use
 from vgpu_operator.ask import Ask
-from vgpu_operator.placement import Budget, Card, Columns, Plan, decide, place
+from vgpu_operator.placement import Budget, Card, Columns, Plan, conditions, decide, place
 from vgpu_operator.placement.columns import CPU_UNKNOWN, NodeState
 from vgpu_operator.placement.geometry import Instance
 
@@ -240,12 +240,15 @@ def histories(draw: st.DrawFn):
 
 
 @settings(max_examples=60, deadline=None)
-@given(histories())
-def test_what_was_remembered_never_changes_an_answer(history):
+@given(histories(), st.sampled_from((4, 1 << 18)))
+def test_what_was_remembered_never_changes_an_answer(history, conditions_kept):
     """After any history the live columns answer as new ones, and as the plain scan."""
     fleet, classes, steps = history
     live = columns_of(fleet)
-    with mock.patch.multiple(decide, _FEW=0, _FAR=1):
+    with (
+        mock.patch.multiple(decide, _FEW=0, _FAR=1),
+        mock.patch.object(conditions, "_CONDITIONS_KEPT", conditions_kept),
+    ):
         for step in (None, *steps):
             if step is not None:
                 fleet = changed(fleet, live, step)

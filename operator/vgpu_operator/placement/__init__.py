@@ -1,8 +1,10 @@
 """The decision: which cards on which node. Pure: no I/O, no clock, no randomness.
 
-`columns` is the state of all cards. `checks` and `fit` say what a card and a node may take;
-`order`, `score`, `topology` and `fragmentation` rank what fits; `planning` puts a claim on one
-node; `rankings` remembers which nodes may serve a class of claims. Read `decide.place` first.
+`columns` is the state of all cards, `conditions` numbers those that are alike. `checks`, `geometry`
+(of cards in MIG mode) and `fit` say what a card and a node may take, `walk` why not; `order`,
+`score`, `topology` and `fragmentation` rank what fits; `planning` puts a claim on one node, `taking`
+what it takes there; `rankings` remembers which nodes may serve a class of claims, `tried` which did
+not. Read `decide.place` first.
 """
 
 from vgpu_operator.placement.columns import Card, Columns

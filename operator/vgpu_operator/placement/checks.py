@@ -107,7 +107,7 @@ def passing(
     charge: Charge | None = None,
 ) -> list[int]:
     """The cards that pass every check; in the order given."""
-    fits, kind = columns.kinds_for(request), columns.kind
+    fits, kind = columns.conditions.right_kinds(request), columns.kind
     found: list[int] = []
     for card in with_room(columns, cards, request):
         right = fits.get(kind[card])

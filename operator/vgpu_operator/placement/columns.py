@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 
 from vgpu_api.v1alpha1.gpudevice import DeviceMode
 from vgpu_api.v1alpha1.vgpuclaim import DevicePolicy, NodePolicy
-from vgpu_operator.ask import RequestAsk
 from vgpu_operator.placement.card import NUMA_UNKNOWN, Card, NodeState
+from vgpu_operator.placement.conditions import Conditions
 from vgpu_operator.placement.geometry import Profile
 from vgpu_operator.placement.mix import Mix
 from vgpu_operator.placement.rankings import Rankings
@@ -21,7 +21,6 @@ __all__ = ["NUMA_UNKNOWN", "Card", "Columns", "NodeState"]
 
 CPU_UNKNOWN = 1 << 62
 """Free milli-CPU of a node of which nobody has said anything: enough for every request."""
-_REQUESTS_KEPT = 4096
 
 
 class Columns:
@@ -29,14 +28,15 @@ class Columns:
 
     Per card: `name uuid index vendor model mode numa slots cores memory healthy duplicate
     cordoned profiles`, `links` (by UUID), the amounts in use `slots_used cores_used memory_used`,
-    of a card in MIG mode the `slices_used`, `node_of` (the node's number), and `kind`: equal for
-    cards that differ only in amounts in use, links and place.
+    of a card in MIG mode the `slices_used`, `node_of` (the node's number), `kind` and
+    `condition` (`conditions.Conditions`).
     Per node: `node_name node_cards` (cards by index, then UUID) `node_ready node_schedulable
     node_policies` (for its cards) `node_policy` (its own place among nodes) `node_cpu_free`
     (milli-CPU) `node_cut` (cards in MIG mode), and the sums over its cards `node_slots
     node_slots_used` and so on.
 
-    `rankings` is what request classes remember of nodes, `mix` the requests that are typical.
+    `rankings` is what request classes remember of nodes, `mix` the requests that are typical,
+    `conditions` gives kinds and conditions their numbers.
     """
 
     def __init__(self) -> None:
@@ -55,6 +55,7 @@ class Columns:
         self.cordoned: list[bool] = []
         self.links: list[dict[str, int]] = []
         self.kind: list[int] = []
+        self.condition: list[int] = []
         self.slots_used: list[int] = []
         self.cores_used: list[int] = []
         self.memory_used: list[int] = []
@@ -79,10 +80,9 @@ class Columns:
 
         self.rankings = Rankings()
         self.mix = Mix()
+        self.conditions = Conditions()
 
         self._uncut: list[tuple[object, ...]] = []  # a card's kind, apart from slices in use
-        self._kinds: dict[tuple[object, ...], int] = {}
-        self._kinds_for: dict[RequestAsk, dict[int, bool]] = {}
         self._card_ids: dict[str, int] = {}
         self._node_ids: dict[str, int] = {}
         self._free_cards: list[int] = []
@@ -109,15 +109,6 @@ class Columns:
     def in_use(self, card: int) -> tuple[int, int, int, int]:
         """(slots, cores, MiB, slices) in use of a card: what `lend` takes."""
         return (*self.used(card), self.slices_used[card])
-
-    def kinds_for(self, request: RequestAsk) -> dict[int, bool]:
-        """Which kinds of cards are known to be right for a request, or wrong; to be filled."""
-        known = self._kinds_for.get(request)
-        if known is None:
-            if len(self._kinds_for) >= _REQUESTS_KEPT:
-                self._kinds_for.clear()
-            known = self._kinds_for[request] = {}
-        return known
 
     def nodes_with_cards(self) -> Iterator[int]:
         """The nodes that have at least one card."""
@@ -203,6 +194,8 @@ class Columns:
     def set_used(self, card: int, *, slots: int, cores: int, memory: int, slices: int = 0) -> None:
         """Set what of a card is in use: requests, percent of compute, MiB, slices of MIG."""
         self.lend(card, slots, cores, memory, slices)
+        if self.conditions.are_too_many:
+            self._number_conditions_anew()
         self.rankings.touch(self.node_of[card])
 
     def lend(self, card: int, slots: int, cores: int, memory: int, slices: int = 0) -> None:
@@ -217,6 +210,7 @@ class Columns:
         if slices != self.slices_used[card]:
             self.slices_used[card] = slices
             self._set_kind(card)
+        self.condition[card] = self.conditions.condition(self.kind[card], slots, cores, memory)
 
     def _new_card(self, card: Card) -> int:
         node = self._node(card.node)
@@ -238,7 +232,8 @@ class Columns:
             self.profiles.append(())
             self._uncut.append(())
             for amount in (
-                *(self.index, self.kind, self.numa, self.slots, self.cores, self.memory),
+                *(self.index, self.kind, self.condition, self.numa),
+                *(self.slots, self.cores, self.memory),
                 *(self.slots_used, self.cores_used, self.memory_used, self.slices_used),
             ):
                 amount.append(0)
@@ -289,8 +284,17 @@ class Columns:
         self.node_cut[node] += sign * (self.mode[card] == "MIG")
 
     def _set_kind(self, card: int) -> None:
-        kind = (self._uncut[card], self.slices_used[card])
-        self.kind[card] = self._kinds.setdefault(kind, len(self._kinds))
+        self.kind[card] = self.conditions.kind(self._uncut[card], self.slices_used[card])
+        self._set_condition(card)
+
+    def _set_condition(self, card: int) -> None:
+        self.condition[card] = self.conditions.condition(self.kind[card], *self.used(card))
+
+    def _number_conditions_anew(self) -> None:
+        self.conditions.forget()
+        self.mix.forget()
+        for card in self._card_ids.values():
+            self._set_condition(card)
 
     def _place_on_node(self, card: int) -> tuple[int, str, str]:
         return self.index[card], self.uuid[card], self.name[card]

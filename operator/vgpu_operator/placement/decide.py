@@ -18,9 +18,10 @@ from vgpu_api.v1alpha1.vgpuclaim import NumaPolicy
 from vgpu_operator.ask import Ask
 from vgpu_operator.placement.columns import Columns
 from vgpu_operator.placement.plan import Grant, Plan
-from vgpu_operator.placement.planning import entry_of, exceeds, plan_on
+from vgpu_operator.placement.planning import exceeds, grants_on, keys_for, plan_on, why_not
 from vgpu_operator.placement.quota import UNLIMITED, Budget
 from vgpu_operator.placement.rankings import Entry, Ranking
+from vgpu_operator.placement.tried import Tried
 
 _FEW = 16
 """So few candidates are looked at one by one."""
@@ -51,7 +52,7 @@ def place(
 
     Returns:
         The plan; a refusal has a reason for every candidate, a grant of nodes that were tried in
-        vain before.
+        vain before, as it is when somebody looks at it first.
     """
     space = _Space(frozenset(candidates) if candidates is not None else None, barred)
     plan = _place(columns, ask, space)
@@ -111,7 +112,7 @@ def _place(columns: Columns, ask: Ask, space: _Space) -> Plan:
         _refresh(columns, ranking, ask, numa)
         found, tried = _first(columns, ranking, ask, numa, space)
         if found is not None:
-            return Plan(columns.node_name[found[0]], found[1], tried)
+            return Plan(columns.node_name[found[0]], found[1], Tried(tried, columns, ask, numa))
     return Plan(None, (), _refusals(columns, ranking, ask, space))
 
 
@@ -127,10 +128,11 @@ def _scan(columns: Columns, ask: Ask, space: _Space, budget: Budget) -> Plan:
             refusals[columns.node_name[node]] = Tally.of_node(reason)
     for numa in _passes(ask):
         entries: list[Entry] = []
+        key_of = keys_for(columns, ask, numa, budget)
         for node in willing:
-            entry = entry_of(columns, node, ask, numa, budget)
-            if entry is not None:
-                entries.append(entry)
+            key = key_of(node)
+            if key is not None:
+                entries.append((key, columns.node_name[node], node, 0))
                 continue
             why = plan_on(columns, node, ask, numa, budget)
             assert isinstance(why, Tally)
@@ -149,17 +151,19 @@ def _refresh(columns: Columns, ranking: Ranking, ask: Ask, numa: NumaPolicy) -> 
     news = columns.rankings.news_for(ranking, mix=columns.mix.version if follows_mix else 0)
     if news is not None and not news:
         return
-    heap = ranking.heap
+    heap, key_of = ranking.heap, keys_for(columns, ask, numa, UNLIMITED)
+    names, versions = columns.node_name, columns.rankings.version
+    cards, ready, schedulable = columns.node_cards, columns.node_ready, columns.node_schedulable
     for node in columns.nodes_with_cards() if news is None else news:
-        if not columns.node_cards[node] or _unwilling(columns, node) is not None:
+        if not (cards[node] and ready[node] and schedulable[node]):
             continue
-        entry = entry_of(columns, node, ask, numa, UNLIMITED)
-        if entry is None:
+        key = key_of(node)
+        if key is None:
             continue
         if news is None:
-            heap.append(entry)
+            heap.append((key, names[node], node, versions[node]))
         else:
-            heappush(heap, entry)
+            heappush(heap, (key, names[node], node, versions[node]))
     if news is None:
         heapify(heap)
 
@@ -170,10 +174,10 @@ def _first(
     ask: Ask,
     numa: NumaPolicy,
     space: _Space,
-) -> tuple[Found | None, dict[str, Tally]]:
-    """The best node that serves the claim, and why those before it do not."""
+) -> tuple[Found | None, dict[str, int]]:
+    """The best node that serves the claim, and those before it, which do not."""
     heap, version = ranking.heap, columns.rankings.version
-    tried: dict[str, Tally] = {}
+    tried: dict[str, int] = {}
     aside: list[Entry] = []
     found, everything = None, space.is_everything
     while heap and len(aside) < _FAR:
@@ -183,12 +187,12 @@ def _first(
         elif not everything and name not in space:
             aside.append(heappop(heap))
         else:
-            outcome = plan_on(columns, node, ask, numa)
-            if not isinstance(outcome, Tally):
-                found = node, outcome
+            grants = grants_on(columns, node, ask, numa)
+            if grants is not None:
+                found = node, grants
                 break
             heappop(heap)
-            tried[name] = ranking.refuse(node, seen, outcome)
+            tried[name] = node
     for entry in aside:
         heappush(heap, entry)
     if found is None and heap and not everything:  # the candidates are far down
@@ -203,9 +207,9 @@ def _among(
     version = columns.rankings.version
     entries = [entry for entry in heap if entry[3] == version[entry[2]] and entry[1] in space]
     for _, _, node, _ in sorted(entries):
-        outcome = plan_on(columns, node, ask, numa)
-        if not isinstance(outcome, Tally):
-            return node, outcome
+        grants = grants_on(columns, node, ask, numa)
+        if grants is not None:
+            return node, grants
     return None
 
 
@@ -221,9 +225,7 @@ def _refusals(columns: Columns, ranking: Ranking, ask: Ask, space: _Space) -> di
         elif known is not None and known[0] == version:
             tally = known[1]
         else:
-            outcome = plan_on(columns, node, ask, ask.numa)
-            assert isinstance(outcome, Tally)
-            tally = ranking.refuse(node, version, outcome)
+            tally = ranking.refuse(node, version, why_not(columns, node, ask, ask.numa))
         refusals[columns.node_name[node]] = tally
     return refusals
 

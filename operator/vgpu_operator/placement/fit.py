@@ -54,10 +54,7 @@ def fit(
         preferences: Which of those that fit.
         charge: The namespace's quota, if it has one.
     """
-    if columns.node_cut[node]:
-        cards = choose_parts(columns, node, request, preferences, charge)
-    else:
-        cards = choose(columns, node, request, preferences, charge)
+    cards = choose(columns, node, request, preferences, charge)
     if cards:
         return Fitted(cards)
     return Fitted((), refusal(columns, node, request, preferences, charge))
@@ -70,7 +67,9 @@ def choose(
     preferences: Preferences,
     charge: Charge | None,
 ) -> tuple[int, ...]:
-    """The cards for a request where each serves it once; none if too few fit."""
+    """As `fit`; none if too few fit, and no reasons: they cost more than the choice."""
+    if columns.node_cut[node]:
+        return _choose_parts(columns, node, request, preferences, charge)
     cards, policies = columns.node_cards[node], preferences.policies
     fitting = passing(columns, cards, request, policies, charge)
     if len(fitting) < request.count:
@@ -96,7 +95,7 @@ def choose(
     return _take(columns, groups[columns.numa[last]], request, preferences)
 
 
-def choose_parts(
+def _choose_parts(
     columns: Columns,
     node: int,
     request: RequestAsk,
@@ -145,14 +144,15 @@ def refusal(
     """Why the node's cards do not serve the request, counted as HAMi does."""
     if too_few(columns, node, request):
         return Tally.of_node(Reason.NODE_INSUFFICIENT_DEVICE)
-    cards = columns.node_cards[node]
+    cards, required = columns.node_cards[node], preferences.numa == "Require"
     gathered, reasons = walk(
         columns,
-        _ordered(columns, cards, request, preferences),
+        # Only check 4 looks at what came before.
+        _ordered(columns, cards, request, preferences) if required else cards,
         request,
         preferences.policies,
         charge,
-        one_numa_node=preferences.numa == "Require",
+        one_numa_node=required,
         count=None,
     )
     if gathered:

@@ -8,14 +8,15 @@ least. A card's idle share is what is left of the scarcer of memory and compute.
 A node without the CPU that a type's pods ask for runs none of them. What is free of it counts in
 levels: only the amounts that types ask for make a difference.
 
-Types for one card add up card by card, so what F needs of a card depends on the card's state and
-the level alone and is remembered by them; types for several cards need a look at the whole node.
+Types for one card add up card by card, so what F needs of a card depends on its condition and the
+level alone and is remembered by them; types for several cards need a look at the whole node.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import lru_cache
 
 from vgpu_operator.ask import RequestAsk
 from vgpu_operator.placement.checks import passing
@@ -28,6 +29,7 @@ _UNIT = 1000.0
 """The share of a whole card."""
 
 
+@lru_cache(maxsize=1 << 16)
 def score_of_rise(rise: float) -> int:
     """A rise of F as a score, 0 to 100, more is better: as published, in whole steps."""
     if rise == math.inf:
@@ -49,32 +51,64 @@ def fragmentation(columns: Columns, node: int, *, cpu_milli: int = 0) -> float:
 
 def rise_on(columns: Columns, card: int, request: RequestAsk) -> float:
     """How much F rises with one more request on a card; infinitely if it does not fit there."""
-    node = columns.node_of[card]
-    level = _level(columns, node, request.cpu_milli)
-    rise = columns.mix.rises_for(request).get(_state(columns, card, level))
-    if rise is None:
-        rise = _learned(columns, card, request, level)
-    return rise + _rise_by_cpu(columns, node, level)
+    return rises_on(columns, request)(card)
 
 
-def best_score(columns: Columns, node: int, request: RequestAsk) -> int | None:
-    """The score of the card of a node where F rises least; None if it fits on none.
+def rises_on(columns: Columns, request: RequestAsk) -> Callable[[int], float]:
+    """What says the `rise_on` a card, for a look at many."""
+    if columns.mix.knows_cpu:
+        by_cpu: dict[int, tuple[int, float]] = {}
 
-    For a request for one card, which `passing` would let on by the card's state alone.
+        def with_cpu(card: int) -> float:
+            node = columns.node_of[card]
+            if node not in by_cpu:
+                level = _level(columns, node, request.cpu_milli)
+                by_cpu[node] = level, _rise_by_cpu(columns, node, level)
+            level, rise = by_cpu[node]
+            return rise + _rise_of_card(columns, card, request, level)
+
+        return with_cpu
+
+    known, condition = columns.mix.rises_for(request).get, columns.condition
+
+    def without_cpu(card: int) -> float:
+        rise = known(condition[card])
+        return _rise_of_card(columns, card, request, 0) if rise is None else rise
+
+    return without_cpu
+
+
+def best_keys(columns: Columns, request: RequestAsk) -> Callable[[int], float | None]:
+    """What says the score, turned about, of the card of a node where F rises least.
+
+    None if the request fits on none. For a request for one card, which `passing` would let on by
+    the card's state alone.
     """
-    known, best = columns.mix.rises_for(request).get, math.inf
-    kind, slots = columns.kind, columns.slots_used
-    cores, memory = columns.cores_used, columns.memory_used
-    level = _level(columns, node, request.cpu_milli)
-    for card in columns.node_cards[node]:
-        rise = known((level, kind[card], slots[card], cores[card], memory[card]))
-        if rise is None:
-            rise = _learned(columns, card, request, level)
-        if rise < best:
-            best = rise
-    if best == math.inf:
-        return None
-    return score_of_rise(best + _rise_by_cpu(columns, node, level))
+    cards_of = columns.node_cards
+    if columns.mix.knows_cpu:
+
+        def with_cpu(node: int) -> float | None:
+            level = _level(columns, node, request.cpu_milli)
+            least = min(_rise_of_card(columns, card, request, level) for card in cards_of[node])
+            if least == math.inf:
+                return None
+            return -score_of_rise(least + _rise_by_cpu(columns, node, level))
+
+        return with_cpu
+
+    rise_on = rises_on(columns, request)
+    known = columns.mix.rises_for(request).__getitem__
+    condition = columns.condition.__getitem__
+
+    def without_cpu(node: int) -> float | None:
+        cards = cards_of[node]
+        try:
+            least = min(map(known, map(condition, cards)))
+        except KeyError:
+            least = min(map(rise_on, cards))
+        return None if least == math.inf else -score_of_rise(least)
+
+    return without_cpu
 
 
 def _level(columns: Columns, node: int, cpu_milli: int) -> int:
@@ -89,6 +123,8 @@ def _at_level(columns: Columns, node: int, level: int) -> float:
 
 def _rise_by_cpu(columns: Columns, node: int, level: int) -> float:
     """How much F rises by the free CPU's going down to a level, its cards as they are."""
+    if not columns.mix.knows_cpu:
+        return 0.0
     now = _level(columns, node, 0)
     if level == now:
         return 0.0
@@ -110,34 +146,30 @@ def _rise_at_level(columns: Columns, card: int, request: RequestAsk, level: int)
     return rise - _used_by_several(columns, then) + _used_by_several(columns, now)
 
 
-def _learned(columns: Columns, card: int, request: RequestAsk, level: int) -> float:
+def _rise_of_card(columns: Columns, card: int, request: RequestAsk, level: int) -> float:
     """As `_rise_at_level`, infinite if the request does not fit; remembered if that is for good."""
-    state, alone = _state(columns, card, level), not _view(columns, card, level).several
-    rise = math.inf
-    if passing(columns, (card,), request, ()):
-        rise = _rise_at_level(columns, card, request, level)
-    if alone:  # the node's other cards do not matter
-        columns.mix.rises_for(request)[state] = rise
+    state, rises = _state(columns, card, level), columns.mix.rises_for(request)
+    rise = rises.get(state)
+    if rise is None:
+        rise = math.inf
+        alone = not _view(columns, card, level).several
+        if passing(columns, (card,), request, ()):
+            rise = _rise_at_level(columns, card, request, level)
+        if alone:  # the node's other cards do not matter
+            rises[state] = rise
     return rise
 
 
-def _state(columns: Columns, card: int, level: int) -> CardState:
-    return (
-        level,
-        columns.kind[card],
-        columns.slots_used[card],
-        columns.cores_used[card],
-        columns.memory_used[card],
-    )
-
-
 def _view(columns: Columns, card: int, level: int) -> View:
-    state = _state(columns, card, level)
-    views = columns.mix.views
+    state, views = _state(columns, card, level), columns.mix.views
     view = views.get(state)
     if view is None:
         view = views[state] = _look_at(columns, card, level)
     return view
+
+
+def _state(columns: Columns, card: int, level: int) -> CardState:
+    return (level, columns.condition[card]) if level else columns.condition[card]
 
 
 def _look_at(columns: Columns, card: int, level: int) -> View:

@@ -7,7 +7,7 @@ the mix. It changes in steps, since every step makes all nodes' fragmentation ne
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
@@ -24,8 +24,8 @@ _STATES_KEPT = 65_536
 _WINDOW = 16_000
 """Weight of everything seen, in requests, at which it is halved."""
 
-CardState: TypeAlias = tuple[int, int, int, int, int]
-"""The level of its node's free CPU, a card's kind, and the slots, cores and MiB of it in use."""
+CardState: TypeAlias = Hashable
+"""A card's condition, and the level of its node's free CPU if that is not 0."""
 
 
 class View(NamedTuple):
@@ -86,6 +86,11 @@ class Mix:
                 self._rises.clear()
             rises = self._rises[request] = {}
         return rises
+
+    def forget(self) -> None:
+        """Cards' conditions have other numbers from now on."""
+        self._views.clear()
+        self._rises.clear()
 
     # What the types are.
 
@@ -154,8 +159,7 @@ class Mix:
             self.total = total
             self._steps = tuple(sorted({kind.cpu_milli for _, kind in types} - {0}))
             self.needs = tuple(self.level(kind.cpu_milli) for _, kind in types)
-            self._views.clear()
-            self._rises.clear()
+            self.forget()
             self.version += 1
 
 

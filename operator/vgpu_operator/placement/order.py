@@ -10,59 +10,79 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from vgpu_api.v1alpha1.vgpuclaim import DevicePolicy
 from vgpu_operator.ask import RequestAsk
 from vgpu_operator.placement.columns import Columns
-from vgpu_operator.placement.fragmentation import rise_on, score_of_rise
-from vgpu_operator.placement.score import card_score
+from vgpu_operator.placement.fragmentation import rises_on, score_of_rise
+from vgpu_operator.placement.score import card_scores
 
 Weights: TypeAlias = tuple[int, int, int]
-Key: TypeAlias = tuple[float, ...]
-KeyOf: TypeAlias = Callable[[Columns, int, RequestAsk, Weights], Key]
+Keys: TypeAlias = Sequence[Any]
+"""A key for each of some cards: numbers, or tuples of keys."""
+Token: TypeAlias = Callable[[Columns, Sequence[int], RequestAsk, Weights], Keys]
 
 
-def _fuller(columns: Columns, card: int, request: RequestAsk, weights: Weights) -> Key:
-    return (card_score(columns, card, request, weights),)
+def _fuller(columns: Columns, cards: Sequence[int], request: RequestAsk, weights: Weights) -> Keys:
+    return card_scores(columns, cards, request, weights)
 
 
-def _emptier(columns: Columns, card: int, request: RequestAsk, weights: Weights) -> Key:
-    return (-card_score(columns, card, request, weights),)
+def _emptier(columns: Columns, cards: Sequence[int], request: RequestAsk, weights: Weights) -> Keys:
+    return [-score for score in card_scores(columns, cards, request, weights)]
 
 
-def _less_shared(columns: Columns, card: int, request: RequestAsk, weights: Weights) -> Key:
-    return (-columns.slots_used[card],)
+def _less_shared(
+    columns: Columns, cards: Sequence[int], request: RequestAsk, weights: Weights
+) -> Keys:
+    used = columns.slots_used
+    return [-used[card] for card in cards]
 
 
-def _higher_numa(columns: Columns, card: int, request: RequestAsk, weights: Weights) -> Key:
-    return (columns.numa[card],)
+def _higher_numa(
+    columns: Columns, cards: Sequence[int], request: RequestAsk, weights: Weights
+) -> Keys:
+    numa = columns.numa
+    return [numa[card] for card in cards]
 
 
-def _lower_numa(columns: Columns, card: int, request: RequestAsk, weights: Weights) -> Key:
-    return (-columns.numa[card],)
+def _lower_numa(
+    columns: Columns, cards: Sequence[int], request: RequestAsk, weights: Weights
+) -> Keys:
+    numa = columns.numa
+    return [-numa[card] for card in cards]
 
 
-def _tighter(columns: Columns, card: int, request: RequestAsk, weights: Weights) -> Key:
+def _tighter(columns: Columns, cards: Sequence[int], request: RequestAsk, weights: Weights) -> Keys:
     """Least memory left after placing, then fewest cores left, then the lowest index."""
-    total = columns.memory[card]
-    memory_left = total - columns.memory_used[card] - request.memory_on(total)
-    cores_left = columns.cores[card] - columns.cores_used[card] - request.cores
-    return -memory_left, -cores_left, -columns.index[card]
+    memory, memory_used = columns.memory, columns.memory_used
+    cores, cores_used = columns.cores, columns.cores_used
+    memory_on, index = request.memory_on, columns.index
+    return [
+        (
+            memory_used[card] + memory_on(memory[card]) - memory[card],
+            cores_used[card] + request.cores - cores[card],
+            -index[card],
+        )
+        for card in cards
+    ]
 
 
-def _idle(columns: Columns, card: int, request: RequestAsk, weights: Weights) -> Key:
+def _idle(columns: Columns, cards: Sequence[int], request: RequestAsk, weights: Weights) -> Keys:
     """Unused cards first, then as Spread."""
-    unused = 0 if columns.slots_used[card] else 1
-    return unused, *_emptier(columns, card, request, weights)
+    used, emptier = columns.slots_used, _emptier(columns, cards, request, weights)
+    return [(not used[card], key) for card, key in zip(cards, emptier, strict=True)]
 
 
-def _less_fragmenting(columns: Columns, card: int, request: RequestAsk, weights: Weights) -> Key:
+def _less_fragmenting(
+    columns: Columns, cards: Sequence[int], request: RequestAsk, weights: Weights
+) -> Keys:
     """Where fragmentation rises least, then the lowest index. Where it does not fit is last."""
-    return score_of_rise(rise_on(columns, card, request)), -columns.index[card]
+    rise_on, index = rises_on(columns, request), columns.index
+    return [(score_of_rise(rise_on(card)), -index[card]) for card in cards]
 
 
-_KEYS: Mapping[DevicePolicy, KeyOf] = MappingProxyType(
+_KEYS: Mapping[DevicePolicy, Token] = MappingProxyType(
     {
         "Binpack": _fuller,
         "Spread": _emptier,
@@ -75,7 +95,7 @@ _KEYS: Mapping[DevicePolicy, KeyOf] = MappingProxyType(
 """Policies that order cards. The others filter (Mutex) or choose among sets (NUMAFirst, Topology):
 a chain of such alone orders like Spread."""
 
-_SOLE: Mapping[DevicePolicy, tuple[KeyOf, ...]] = MappingProxyType(
+_SOLE: Mapping[DevicePolicy, tuple[Token, ...]] = MappingProxyType(
     {
         "Binpack": (_fuller, _higher_numa),
         "Spread": (_emptier, _higher_numa),
@@ -83,7 +103,7 @@ _SOLE: Mapping[DevicePolicy, tuple[KeyOf, ...]] = MappingProxyType(
         "IdleFirst": (_idle, _higher_numa),
     }
 )
-_SOLE_ON_ONE_NUMA_NODE: Mapping[DevicePolicy, tuple[KeyOf, ...]] = MappingProxyType(
+_SOLE_ON_ONE_NUMA_NODE: Mapping[DevicePolicy, tuple[Token, ...]] = MappingProxyType(
     {
         "Binpack": (_lower_numa, _fuller),
         "Spread": (_higher_numa, _emptier),
@@ -102,8 +122,8 @@ def in_order(
     weights: Weights,
 ) -> list[int]:
     """`cards` (in their node's order) from the least wanted to the most wanted."""
-    keys = keys_of(tuple(policies), one_numa_node=one_numa_node)
-    return sorted(cards, key=_together(keys, columns, request, weights))
+    tokens = keys_of(tuple(policies), one_numa_node=one_numa_node)
+    return _sorted(columns, cards, request=request, keys=tokens, weights=weights)
 
 
 def preferred(
@@ -112,34 +132,37 @@ def preferred(
     count: int,
     *,
     request: RequestAsk,
-    keys: tuple[KeyOf, ...],
+    keys: tuple[Token, ...],
     weights: Weights,
 ) -> tuple[int, ...]:
     """The `count` most wanted of `cards` (in their node's order), the most wanted first."""
-    key = _together(keys, columns, request, weights)
-    if count == 1:
-        return (max(reversed(cards), key=key),)  # the last of equals, as from the end of a list
-    return tuple(reversed(sorted(cards, key=key)[-count:]))
+    if count > 1:
+        ordered = _sorted(columns, cards, request=request, keys=keys, weights=weights)
+        return tuple(reversed(ordered[-count:]))
+    for key in keys:
+        if len(cards) == 1:
+            break
+        values = key(columns, cards, request, weights)
+        best = max(values)
+        cards = [card for card, value in zip(cards, values, strict=True) if value == best]
+    return (cards[-1],)  # the last of equals, as from the end of a list
 
 
-def _together(
-    keys: tuple[KeyOf, ...], columns: Columns, request: RequestAsk, weights: Weights
-) -> Callable[[int], Key]:
-    """One sort key of several."""
-    if len(keys) == 1:
-        only = keys[0]
-        return lambda card: only(columns, card, request, weights)
-    if len(keys) == 2:
-        first, second = keys
-        return lambda card: (
-            *first(columns, card, request, weights),
-            *second(columns, card, request, weights),
-        )
-    return lambda card: tuple(part for key in keys for part in key(columns, card, request, weights))
+def _sorted(
+    columns: Columns,
+    cards: Sequence[int],
+    *,
+    request: RequestAsk,
+    keys: tuple[Token, ...],
+    weights: Weights,
+) -> list[int]:
+    parts = zip(*(key(columns, cards, request, weights) for key in keys), strict=True)
+    key_of = dict(zip(cards, parts, strict=True))
+    return sorted(cards, key=key_of.__getitem__)
 
 
 @lru_cache(maxsize=1024)
-def keys_of(policies: tuple[DevicePolicy, ...], *, one_numa_node: bool) -> tuple[KeyOf, ...]:
+def keys_of(policies: tuple[DevicePolicy, ...], *, one_numa_node: bool) -> tuple[Token, ...]:
     """The sort keys that policies mean, the weightiest first; the best card has the greatest."""
     tokens: Sequence[DevicePolicy] = [token for token in policies if token in _KEYS]
     if not tokens:

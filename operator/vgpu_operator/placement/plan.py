@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from vgpu_api.quantity import format_mib
 from vgpu_api.reasons import Reason, Tally, sum_up
@@ -25,21 +26,22 @@ _OF_A_NODE = frozenset(
 """Reasons that are counted in nodes, not in cards."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Grant:
     """A part of one card for one request.
 
+    Not frozen, which would make it several times as dear to make; the types keep it as it is.
     `device` is the GPUDevice's name, `memory_mib` is in MiB, `cores` in percent (0: no
     reservation); `instance` is the part of a card in MIG mode that it is.
     """
 
-    request: str
-    device: str
-    uuid: str
-    index: int
-    memory_mib: int
-    cores: int
-    instance: Instance | None = None
+    request: Final[str]
+    device: Final[str]
+    uuid: Final[str]
+    index: Final[int]
+    memory_mib: Final[int]
+    cores: Final[int]
+    instance: Final[Instance | None] = None
 
     @property
     def mig(self) -> MigAllocation | None:

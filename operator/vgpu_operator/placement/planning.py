@@ -6,17 +6,17 @@ and given back before anybody else looks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
 
 from vgpu_api.reasons import Tally
 from vgpu_api.v1alpha1.vgpuclaim import NodePolicy, NumaPolicy
 from vgpu_operator.ask import Ask, RequestAsk
 from vgpu_operator.placement.columns import Columns
-from vgpu_operator.placement.fit import Preferences, fit
-from vgpu_operator.placement.fragmentation import best_score, fragmentation, score_of_rise
+from vgpu_operator.placement.fit import Preferences, choose, refusal
+from vgpu_operator.placement.fragmentation import best_keys, fragmentation, score_of_rise
 from vgpu_operator.placement.plan import Grant, Plan
 from vgpu_operator.placement.quota import UNLIMITED, Budget, Charge
-from vgpu_operator.placement.rankings import Entry
 from vgpu_operator.placement.score import node_score
 from vgpu_operator.placement.taking import (
     Taken,
@@ -27,36 +27,61 @@ from vgpu_operator.placement.taking import (
     take_place,
 )
 
+KeyOf: TypeAlias = Callable[[int], float | None]
+"""From a node to its key: the least is the best, names decide ties; None: it does not serve."""
+
 _BEHIND = 1000.0
 """More than any two scores of nodes are apart."""
+
+_UNSAID = Tally({}, 0)
 
 
 def plan_on(
     columns: Columns, node: int, ask: Ask, numa: NumaPolicy, budget: Budget = UNLIMITED
 ) -> tuple[Grant, ...] | Tally:
     """All requests on one node, or the reasons of the first that does not fit."""
-    with_taken = _plan(columns, node, ask, numa, budget)
-    if isinstance(with_taken, Tally):
-        return with_taken
-    grants, taken = with_taken
+    outcome = _plan(columns, node, ask, numa, budget)
+    if isinstance(outcome, Tally):
+        return outcome
+    grants, taken = outcome
     give_back(columns, taken)
     return grants
 
 
-def entry_of(
-    columns: Columns, node: int, ask: Ask, numa: NumaPolicy, budget: Budget
-) -> Entry | None:
-    """The node's place among nodes: the fullest first, or the emptiest, or where F rises least.
+def grants_on(columns: Columns, node: int, ask: Ask, numa: NumaPolicy) -> tuple[Grant, ...] | None:
+    """As `plan_on`, without the reasons, which cost more than the plan."""
+    outcome = _plan(columns, node, ask, numa, UNLIMITED, explain=False)
+    if isinstance(outcome, Tally):
+        return None
+    grants, taken = outcome
+    give_back(columns, taken)
+    return grants
 
-    None if it is known not to serve. For Fragmentation the claim is planned on the node to know;
-    otherwise nobody has looked yet.
+
+def why_not(columns: Columns, node: int, ask: Ask, numa: NumaPolicy) -> Tally:
+    """The reasons of a node that is known not to serve, without trying it once more."""
+    if len(ask.requests) == 1:
+        return refusal(columns, node, ask.requests[0], _preferences(columns, node, ask, numa))
+    outcome = plan_on(columns, node, ask, numa)
+    assert isinstance(outcome, Tally)
+    return outcome
+
+
+def keys_for(columns: Columns, ask: Ask, numa: NumaPolicy, budget: Budget) -> KeyOf:
+    """What says a node's place among nodes; what is the same for all of them is looked at once.
+
+    The fullest is first, or the emptiest, or where F rises least. For Fragmentation the claim is
+    planned on the node to know; otherwise nobody has looked yet whether it serves.
     """
     if ask.node_policy == "Fragmentation":
-        score = _fragmentation_score(columns, node, ask, numa, budget)
-        if score is None:
-            return None
-        key = -float(score)
-    else:
+        return _fragmentation_keys(columns, ask, numa, budget)
+
+    if not ask.node_may_choose and ask.node_policy == "Spread":
+        return lambda node: node_score(columns, node)
+    if not ask.node_may_choose and ask.node_policy == "Binpack":
+        return lambda node: -node_score(columns, node)
+
+    def by_use(node: int) -> float:
         own = _own_policy(columns, node, ask)
         key = node_score(columns, node)
         if (own or ask.node_policy) != "Spread":
@@ -64,7 +89,9 @@ def entry_of(
         if own == "NUMAFirst":
             together = plan_on(columns, node, ask, "Require", budget)
             key += _BEHIND if isinstance(together, Tally) else 0.0
-    return key, columns.node_name[node], node, columns.rankings.version[node]
+        return key
+
+    return by_use
 
 
 def _own_policy(columns: Columns, node: int, ask: Ask) -> NodePolicy | None:
@@ -79,21 +106,27 @@ def _own_policy(columns: Columns, node: int, ask: Ask) -> NodePolicy | None:
     return columns.node_policy[node]
 
 
-def _fragmentation_score(
-    columns: Columns, node: int, ask: Ask, numa: NumaPolicy, budget: Budget
-) -> int | None:
-    """None if the claim does not fit."""
-    policies = ask.device_policies or columns.node_policies[node]
-    if policies == ("Fragmentation",) and numa == "None" and _is_plain(ask, budget):
-        return best_score(columns, node, ask.requests[0])
-    before = fragmentation(columns, node)
-    planned = _plan(columns, node, ask, numa, budget, stay=True)
-    if isinstance(planned, Tally):
-        return None
-    # All requests are of one pod, so each knows of the CPU that it asks for.
-    after = fragmentation(columns, node, cpu_milli=ask.requests[0].cpu_milli)
-    give_back(columns, planned[1])
-    return score_of_rise(after - before)
+def _fragmentation_keys(columns: Columns, ask: Ask, numa: NumaPolicy, budget: Budget) -> KeyOf:
+    """What says how much F rises on a node, as a score that is turned about."""
+    only = ("Fragmentation",)
+
+    def planned(node: int) -> float | None:
+        before = fragmentation(columns, node)
+        outcome = _plan(columns, node, ask, numa, budget, stay=True, explain=False)
+        if isinstance(outcome, Tally):
+            return None
+        # All requests are of one pod, so each knows of the CPU that it asks for.
+        after = fragmentation(columns, node, cpu_milli=ask.requests[0].cpu_milli)
+        give_back(columns, outcome[1])
+        return -score_of_rise(after - before)
+
+    if numa != "None" or not _is_plain(ask, budget) or ask.device_policies not in ((), only):
+        return planned
+    best = best_keys(columns, ask.requests[0])
+    if ask.device_policies:
+        return best
+    of_nodes = columns.node_policies
+    return lambda node: best(node) if of_nodes[node] == only else planned(node)
 
 
 def _is_plain(ask: Ask, budget: Budget) -> bool:
@@ -144,28 +177,29 @@ def _plan(
     budget: Budget,
     *,
     stay: bool = False,
+    explain: bool = True,
 ) -> tuple[tuple[Grant, ...], list[Taken]] | Tally:
     """Plan all requests; what is taken for it stays taken until `_give_back`.
 
     A sole request takes its cards only if they are to `stay`, or are cut: nobody comes after it.
+    A refusal has reasons if it is to `explain`.
     """
-    if numa == "None" and _own_policy(columns, node, ask) == "NUMAFirst":
-        numa = "Prefer"
-    preferences = Preferences(ask.device_policies or columns.node_policies[node], numa, ask.weights)
+    preferences = _preferences(columns, node, ask, numa)
     charge = Charge(budget) if budget.is_limited else None
     grants: dict[str, list[Grant]] = {}
     taken: list[Taken] = []
     turns = _in_turn(ask)
     alone = len(ask.requests) == 1 and not stay and not columns.node_cut[node]
     for request in turns:
-        fitted = fit(columns, node, request, preferences, charge)
-        if fitted.refusal is not None:
+        cards = choose(columns, node, request, preferences, charge)
+        if not cards:
+            why = refusal(columns, node, request, preferences, charge) if explain else _UNSAID
             give_back(columns, taken)
-            return fitted.refusal
+            return why
         if alone:
-            return tuple([_grant(columns, card, request) for card in fitted.cards]), taken
+            return tuple([_grant(columns, card, request) for card in cards]), taken
         given = grants[request.name] = []
-        for card in fitted.cards:
+        for card in cards:
             grant = _grant(columns, card, request)
             given.append(grant)
             if charge is not None:
@@ -177,15 +211,14 @@ def _plan(
     return tuple(grant for request in ask.requests for grant in grants[request.name]), taken
 
 
+def _preferences(columns: Columns, node: int, ask: Ask, numa: NumaPolicy) -> Preferences:
+    if numa == "None" and _own_policy(columns, node, ask) == "NUMAFirst":
+        numa = "Prefer"
+    return Preferences(ask.device_policies or columns.node_policies[node], numa, ask.weights)
+
+
 def _grant(columns: Columns, card: int, request: RequestAsk) -> Grant:
     instance = instance_on(columns, card, request) if columns.mode[card] == "MIG" else None
     memory, cores = charged(request, request.memory_on(columns.memory[card]), instance)
-    return Grant(
-        request=request.name,
-        device=columns.name[card],
-        uuid=columns.uuid[card],
-        index=columns.index[card],
-        memory_mib=memory,
-        cores=cores,
-        instance=instance,
-    )
+    name, uuid, index = columns.name[card], columns.uuid[card], columns.index[card]
+    return Grant(request.name, name, uuid, index, memory, cores, instance)

@@ -6,16 +6,20 @@ carry with it. A total of 0 contributes nothing.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from vgpu_operator.ask import RequestAsk
 from vgpu_operator.placement.columns import Columns
 
 
 def node_score(columns: Columns, node: int) -> float:
     """10·(slots used/slots + cores used/cores + memory used/memory) over the node's cards."""
+    slots, cores = columns.node_slots[node], columns.node_cores[node]
+    memory = columns.node_memory[node]
     return 10.0 * (
-        _share(columns.node_slots_used[node], columns.node_slots[node])
-        + _share(columns.node_cores_used[node], columns.node_cores[node])
-        + _share(columns.node_memory_used[node], columns.node_memory[node])
+        (columns.node_slots_used[node] / slots if slots else 0.0)
+        + (columns.node_cores_used[node] / cores if cores else 0.0)
+        + (columns.node_memory_used[node] / memory if memory else 0.0)
     )
 
 
@@ -23,15 +27,25 @@ def card_score(
     columns: Columns, card: int, request: RequestAsk, weights: tuple[int, int, int]
 ) -> float:
     """The weighted sum of the same three shares of a card, with the request counted in each."""
+    return card_scores(columns, (card,), request, weights)[0]
+
+
+def card_scores(
+    columns: Columns, cards: Sequence[int], request: RequestAsk, weights: tuple[int, int, int]
+) -> list[float]:
+    """The `card_score` of each card."""
     of_slots, of_cores, of_memory = weights
-    slots, cores, memory = columns.slots[card], columns.cores[card], columns.memory[card]
-    memory_then = request.memory_on(memory) + columns.memory_used[card]
-    return 10.0 * (
-        (of_slots * ((1 + columns.slots_used[card]) / slots) if slots else 0.0)
-        + (of_cores * ((request.cores + columns.cores_used[card]) / cores) if cores else 0.0)
-        + (of_memory * (memory_then / memory) if memory else 0.0)
-    )
-
-
-def _share(part: int, total: int) -> float:
-    return part / total if total else 0.0
+    slots, slots_used = columns.slots, columns.slots_used
+    cores, cores_used = columns.cores, columns.cores_used
+    memory, memory_used = columns.memory, columns.memory_used
+    asked, memory_on = request.cores, request.memory_on
+    # Written out: a call for each share of each card costs more than the sums.
+    return [
+        10.0
+        * (
+            (of_slots * ((1 + slots_used[c]) / slots[c]) if slots[c] else 0.0)
+            + (of_cores * ((asked + cores_used[c]) / cores[c]) if cores[c] else 0.0)
+            + (of_memory * ((memory_on(mib) + memory_used[c]) / mib) if (mib := memory[c]) else 0.0)
+        )
+        for c in cards
+    ]

@@ -76,7 +76,7 @@ def serves_again(columns: Columns, card: int, request: RequestAsk) -> bool:
 def too_few(columns: Columns, node: int, request: RequestAsk) -> bool:
     """Whether the node has fewer cards of the vendor than are asked for, and none to be cut."""
     cards = columns.node_cards[node]
-    if sum(columns.vendor[card] == request.vendor for card in cards) >= request.count:
+    if [columns.vendor[card] for card in cards].count(request.vendor) >= request.count:
         return False
     return not columns.node_cut[node] or not any(
         columns.vendor[card] == request.vendor

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import random
+from unittest import mock
 
 import pytest
 
-from builders import a_card, a_request, an_ask
+from builders import a_card, a_request, an_ask, some_columns
+from vgpu_operator.placement import conditions
 from vgpu_operator.placement.columns import CPU_UNKNOWN, Columns, NodeState
+from vgpu_operator.placement.mix import View
 
 
 def sums(columns: Columns, node: str) -> tuple[int, ...]:
@@ -220,6 +223,30 @@ def test_what_kinds_a_request_takes_is_remembered_for_equal_requests():
     one, equal, other = (
         an_ask(a_request(memory=memory)).requests[0] for memory in ("1Gi", "1024Mi", "2Gi")
     )
-    columns.kinds_for(one)[3] = True
-    assert columns.kinds_for(equal) == {3: True}
-    assert columns.kinds_for(other) == {}
+    columns.conditions.right_kinds(one)[3] = True
+    assert columns.conditions.right_kinds(equal) == {3: True}
+    assert columns.conditions.right_kinds(other) == {}
+
+
+def test_cards_of_one_kind_with_equal_amounts_in_use_are_in_one_condition():
+    columns = some_columns(a_card("GPU-0"), a_card("GPU-1", index=1), a_card("GPU-2", index=2))
+    columns.set_used(0, slots=1, cores=10, memory=1024)
+    columns.set_used(1, slots=1, cores=10, memory=1024)
+    assert columns.condition[0] == columns.condition[1] != columns.condition[2]
+    columns.lend(1, 1, 10, 1025)
+    assert columns.condition[0] != columns.condition[1]
+    columns.lend(1, 1, 10, 1024)
+    columns.put_card(a_card("GPU-1", index=1, cordoned=True))
+    assert columns.condition[0] != columns.condition[1]
+
+
+def test_conditions_of_long_ago_are_forgotten_and_those_of_now_are_not_mixed_up():
+    columns = some_columns(a_card("GPU-0"), a_card("GPU-1", index=1))
+    columns.mix.give([(1.0, an_ask(a_request(memory="1Gi")).requests[0])])
+    columns.mix.views[columns.condition[0]] = View(0.0, 0.0, ())
+    with mock.patch.object(conditions, "_CONDITIONS_KEPT", 8):
+        for memory in range(100):
+            columns.set_used(0, slots=1, cores=0, memory=memory)
+            assert columns.condition[0] != columns.condition[1]
+            assert max(columns.condition) < 10
+    assert columns.mix.views == {}

@@ -10,6 +10,7 @@ from vgpu_api.reasons import Reason, Tally
 from vgpu_api.v1alpha1 import AllocatedDevice, Allocation
 from vgpu_operator.placement import Grant, in_words, place
 from vgpu_operator.placement.columns import NodeState
+from vgpu_operator.placement.tried import Tried
 
 
 def two_nodes(used=None, states=None):
@@ -38,6 +39,19 @@ def test_a_fuller_node_that_cannot_serve_gives_way_and_says_why():
     plan = place(two_nodes({"GPU-b": Use(16000, 0, 1)}), an_ask(SMALL))
     assert plan.node == "a"
     assert str(plan.refusals["b"]) == "1/1 CardInsufficientMemory"
+
+
+def test_what_was_tried_in_vain_is_explained_as_it_is_when_somebody_asks_first():
+    columns = two_nodes({"GPU-b": Use(16000, 0, 1)})
+    plan = place(columns, an_ask(SMALL))
+    assert (list(plan.refusals), len(plan.refusals)) == (["b"], 1)
+    columns.set_used(columns.number_of("gpu-b"), slots=10, cores=0, memory=0)
+    told = plan.refusals["b"]
+    assert str(told) == "1/1 CardTimeSlicingExhausted"
+    columns.set_used(columns.number_of("gpu-b"), slots=0, cores=0, memory=0)
+    assert plan.refusals["b"] is told
+    late = Tried({"b": columns.node_id("b")}, columns, an_ask(SMALL), "None")
+    assert not late["b"]
 
 
 def test_a_grant_names_the_card_and_what_the_request_means_on_it():
