@@ -143,20 +143,25 @@ async def test_a_pod_that_ended_while_the_agent_was_away_is_released(
     assert not page.exists()
 
 
+async def has_said_started(node: AgentNode, *, times: int) -> None:
+    """Nothing tells of what a container writes, least of all while the API server is away."""
+    for _ in range(1000):
+        if node.kubelet.logs("default", "p1", "main").count("started") == times:
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError(f"not said {times} times")
+
+
 async def test_a_container_starts_while_the_api_server_is_away(
     server: Server, api: Api, node: AgentNode
 ) -> None:
     greeting = a_slot_container(script="echo started; sleep 600")
     await a_running_pod(api, container=greeting, restartPolicy="Always")
+    await has_said_started(node, times=1)  # it runs before it has said anything
     away = server.faults.add(Fault(action="refuse", times=None))
     server.break_watches()
     await node.kubelet.kill_container("default", "p1", "main")
-    for _ in range(500):  # nothing tells of it: the API server is away
-        if node.kubelet.logs("default", "p1", "main").count("started") == 2:
-            break
-        await asyncio.sleep(0.02)
-    else:
-        raise AssertionError("the container was not started again")
+    await has_said_started(node, times=2)
     assert read_page(page_of(node)).state is PageState.GRANT
     assert server.faults.count(away) > 0
 
