@@ -25,7 +25,7 @@ from vgpu_client.api import Api
 from vgpu_local.kubelet.folders import make_folders
 from vgpu_local.kubelet.kubelet import Kubelet
 from vgpu_local.kubelet.node import NodeShape
-from vgpu_local.kubelet.worker import Pace
+from vgpu_local.kubelet.pace import Pace
 from vgpu_nodeagent.agent import Agent
 from vgpu_nodeagent.config import AgentConfig
 from vgpu_nodeagent.drivers.base import Card, CardEvent, CardUsage

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vgpu_api.names import SCHEDULER_ALIASES
-from vgpu_local.kubelet.worker import Pace
+from vgpu_local.kubelet.pace import Pace
 from vgpu_local.scheduler.queue import Backoff
 
 

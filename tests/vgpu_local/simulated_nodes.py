@@ -17,7 +17,7 @@ from vgpu_local.daemon import Daemon, Spawn, execute
 from vgpu_local.daemons import Daemons
 from vgpu_local.kubelet.folders import make_folders
 from vgpu_local.kubelet.kubelet import Kubelet
-from vgpu_local.kubelet.worker import Pace
+from vgpu_local.kubelet.pace import Pace
 from vgpu_local.nodes import GpuNode
 from vgpu_local.programs import agent_command, driver_environment
 

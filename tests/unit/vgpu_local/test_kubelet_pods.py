@@ -19,7 +19,7 @@ from vgpu_local.apiserver.faults import Fault
 from vgpu_local.kubelet.folders import make_folders
 from vgpu_local.kubelet.kubelet import Kubelet
 from vgpu_local.kubelet.node import NodeShape
-from vgpu_local.kubelet.worker import Pace
+from vgpu_local.kubelet.pace import Pace
 
 RESOURCE = "ex.dev/gpu"
 Json = dict[str, Any]

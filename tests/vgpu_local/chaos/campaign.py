@@ -27,7 +27,7 @@ from vgpu_local.chaos.verdict import Verdict
 from vgpu_local.chaos.witness import Witness
 from vgpu_local.chaos.workload import encores, play, script
 from vgpu_local.cluster import LocalCluster
-from vgpu_local.kubelet.worker import Pace
+from vgpu_local.kubelet.pace import Pace
 from vgpu_local.nodes import a100_node, t4_node, v100_node
 from vgpu_local.options import ClusterOptions
 from vgpu_local.readiness import plural

@@ -21,12 +21,13 @@ from vgpu_local.kubelet.folders import NodeFolders
 from vgpu_local.kubelet.heartbeat import keep_lease
 from vgpu_local.kubelet.holdings import Holdings
 from vgpu_local.kubelet.node import NodeShape, register_node, write_node_status
+from vgpu_local.kubelet.pace import Pace
 from vgpu_local.kubelet.plugins import PluginRegistry
 from vgpu_local.kubelet.podresources import PodResources
 from vgpu_local.kubelet.podspec import Pod
 from vgpu_local.kubelet.process import ExecResult
 from vgpu_local.kubelet.runtime import Runtime
-from vgpu_local.kubelet.worker import Pace, PodWorker
+from vgpu_local.kubelet.worker import PodWorker
 from vgpu_local.podwriter import PodWriter
 from vgpu_nodeagent.kubelet_api import deviceplugin_pb2_grpc as dp_grpc
 from vgpu_nodeagent.kubelet_api import podresources_pb2_grpc as pr_grpc

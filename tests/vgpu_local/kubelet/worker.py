@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import secrets
 import shutil
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from vgpu_client.errors import ClientError
 from vgpu_client.transport import Object
 from vgpu_local.kubelet.admission import Admission
 from vgpu_local.kubelet.holdings import AdmissionError
+from vgpu_local.kubelet.pace import Pace
+from vgpu_local.kubelet.pod_report import PodReport
 from vgpu_local.kubelet.podspec import parse_pod
 from vgpu_local.kubelet.process import ContainerProcess
 from vgpu_local.kubelet.runtime import Runtime, StartError
@@ -30,29 +29,6 @@ from vgpu_local.kubelet.status import (
     refused_status,
 )
 from vgpu_local.podwriter import PodWriter, timestamp
-
-log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """How long a kubelet waits, in seconds.
-
-    Attributes:
-        first_retry: after the first failure to start a container.
-        retry: after every further one.
-        first_restart: before the second restart of a container that ended; then doubled.
-        last_restart: at most.
-        write_retry: before a status is written again that the API server did not take.
-        gone_grace: how long containers of a pod that vanished from the API have to end.
-    """
-
-    first_retry: float = 0.5
-    retry: float = 10.0
-    first_restart: float = 1.0
-    last_restart: float = 10.0
-    write_retry: float = 0.5
-    gone_grace: float = 0.0
 
 
 class PodWorker:
@@ -81,11 +57,10 @@ class PodWorker:
         self.pod = parse_pod(pod)
         self.active = True
         self.terminating = False
-        self._raw = pod
         self._admission = admission
         self._runtime = runtime
-        self._writer = writer
         self._pace = pace
+        self._report = PodReport(pod, writer, retry_s=pace.write_retry, status=self._status)
         self._folder = folder
         self._start_time = timestamp()
         self._refusal: Mapping[str, Any] | None = None
@@ -97,7 +72,6 @@ class PodWorker:
         self._processes: dict[str, ContainerProcess] = {}
         self._watches: dict[str, asyncio.Task[None]] = {}
         self._wake = asyncio.Event()
-        self._unreported = asyncio.Event()
         self._remaking = False
         self._loop = asyncio.get_running_loop()
         self._running: asyncio.Task[None] | None = None
@@ -112,7 +86,7 @@ class PodWorker:
 
     def update(self, raw: Object) -> bool:
         """Take a newer version; say whether it means anything to a kubelet (status does not)."""
-        self._raw = raw
+        self._report.raw = raw
         pod = parse_pod(raw)
         changed = pod != self.pod
         self.pod = pod
@@ -128,11 +102,11 @@ class PodWorker:
         self.terminating = True
         await self._cease()
         for name in tuple(self._processes):
-            await self._writer.event(self._raw, "Normal", "Killing", f"Stopping container {name}")
+            await self._report.event("Normal", "Killing", f"Stopping container {name}")
         await self._stop_all(self.pod.grace_seconds)
         self.active = False
-        await self._persist(self._report_once)
-        await self._persist(lambda: self._writer.remove(self._raw))
+        await self._report.tell()
+        await self._report.remove()
 
     async def kill(self, grace: float = 0.0) -> None:
         """End the pod: it is gone from the API server, or the kubelet is stopping."""
@@ -150,7 +124,7 @@ class PodWorker:
             record.state, record.last = Waiting("PodInitializing"), None
             record.not_before, record.failing = 0.0, False
         self._remaking = False
-        self._unreported.set()
+        self._report.changed()
         self._wake.set()
 
     def process(self, container: str) -> ContainerProcess:
@@ -173,13 +147,13 @@ class PodWorker:
             await self._refuse(str(error))
             return
         self._folder.mkdir(parents=True, exist_ok=True)
-        report = asyncio.create_task(self._report())
-        self._unreported.set()
+        report = asyncio.create_task(self._report.run(over=lambda: self._over))
+        self._report.changed()
         try:
             while not self._over:
                 self._wake.clear()
                 due = await self._sync()
-                self._unreported.set()
+                self._report.changed()
                 if not self._over:
                     await self._pause(due)
             await self._stop_all(self.pod.grace_seconds)  # the sidecars
@@ -187,7 +161,7 @@ class PodWorker:
         finally:
             report.cancel()
             await asyncio.gather(report, return_exceptions=True)
-        await self._persist(self._report_once)
+        await self._report.tell()
 
     @property
     def _over(self) -> bool:
@@ -241,7 +215,7 @@ class PodWorker:
             wait = self._pace.retry if record.failing else self._pace.first_retry
             record.not_before = self._loop.time() + wait
             record.failing = True
-            await self._writer.event(self._raw, "Warning", "Failed", f"Error: {error}")
+            await self._report.event("Warning", "Failed", f"Error: {error}")
             return
         if isinstance(record.state, Terminated):
             record.last = record.state
@@ -252,8 +226,8 @@ class PodWorker:
         record.state = Running(timestamp())
         self._processes[name] = process
         self._watches[name] = asyncio.create_task(self._watch(record, process))
-        self._unreported.set()
-        await self._writer.event(self._raw, "Normal", "Started", f"Started container {name}")
+        self._report.changed()
+        await self._report.event("Normal", "Started", f"Started container {name}")
 
     async def _watch(self, record: ContainerRecord, process: ContainerProcess) -> None:
         code = await process.wait()
@@ -271,7 +245,7 @@ class PodWorker:
                 f"pod={self.pod.name}_{self.pod.namespace}({self.pod.uid})"
             )
             self._set_waiting(record, Waiting("CrashLoopBackOff", message))
-        self._unreported.set()
+        self._report.changed()
         self._wake.set()
 
     @staticmethod
@@ -295,43 +269,18 @@ class PodWorker:
         self.active = False
         reason = "UnexpectedAdmissionError"
         self._refusal = refused_status(reason, why, start_time=self._start_time)
-        await self._writer.event(self._raw, "Warning", reason, why)
-        await self._persist(self._report_once)
+        await self._report.event("Warning", reason, why)
+        await self._report.tell()
 
-    async def _report(self) -> None:
-        while True:
-            await self._unreported.wait()
-            self._unreported.clear()
-            if not self._over:  # an end is told once, when nothing runs any more
-                await self._persist(self._report_once)
-
-    async def _report_once(self) -> None:
-        def compose(conditions: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-            if self._refusal is not None:
-                return self._refusal
-            return pod_status(
-                self.pod,
-                self._inits,
-                self._apps,
-                start_time=self._start_time,
-                now=timestamp(),
-                conditions=conditions,
-                terminal=not self.active,
-            )
-
-        written = await self._writer.write_status(self._raw, compose)
-        if written is not None and _version(written) > _version(self._raw):
-            self._raw = written
-
-    async def _persist(self, write: Callable[[], Awaitable[object]]) -> None:
-        while True:
-            try:
-                await write()
-                return
-            except ClientError as error:
-                log.info("pod %s: %s", self.pod.name, error)
-                await asyncio.sleep(self._pace.write_retry)
-
-
-def _version(raw: Object) -> int:
-    return int(raw["metadata"]["resourceVersion"])
+    def _status(self, conditions: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+        if self._refusal is not None:
+            return self._refusal
+        return pod_status(
+            self.pod,
+            self._inits,
+            self._apps,
+            start_time=self._start_time,
+            now=timestamp(),
+            conditions=conditions,
+            terminal=not self.active,
+        )
