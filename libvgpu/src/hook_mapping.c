@@ -1,12 +1,11 @@
-/* hook_mapping.c - physical memory and the addresses it is mapped at.
+/* hook_mapping.c - physical memory and the addresses it is mapped at: each call, and the reference it adds or ends.
  *
- * The driver frees such memory when its handles are released and all its mappings are gone, so both are counted. One
- * lock goes round the driver's calls that end or add a reference: a handle that was released may at once become the
- * handle of another thread's memory, which must not be told apart by luck. What was imported is counted, not charged:
- * who exported it pays (exports.h). Multicast objects are unknown here.
+ * One lock goes round the driver's call and the reference: a handle that was released may at once become the handle of
+ * another thread's memory, which must not be told apart by luck.
  */
 #include <stdlib.h>
 
+#include "backing.h"
 #include "cards.h"
 #include "charge.h"
 #include "exports.h"
@@ -14,49 +13,6 @@
 
 /* No mapping begins or ends inside a page of this size. */
 #define MAPPING_GRAIN UINT64_C(4096)
-
-struct vgpu_backing {
-    uint64_t references; /* handles to be released, mappings, bindings */
-    uint64_t bytes;
-    int column;
-    int is_exported; /* others may have it open */
-    int is_imported; /* another process's */
-};
-
-static void let_go(struct vgpu_process *p, struct vgpu_backing *backing)
-{
-    if (--backing->references) {
-        return;
-    }
-    if (backing->is_imported) {
-        vgpu_import(p, -1);
-        vgpu_exports_settle(p);
-    } else if (backing->is_exported) {
-        vgpu_export_freed(p, backing->column, backing->bytes);
-    } else {
-        vgpu_ledger_release(vgpu_process_slot(p), (unsigned)backing->column, backing->bytes);
-    }
-    free(backing);
-}
-
-static struct vgpu_backing *backing_of(const struct vgpu_object *object)
-{
-    return (struct vgpu_backing *)(uintptr_t)object->context;
-}
-
-/* One more release of `handle` will be due. */
-static int add_handle(struct vgpu_process *p, CUmemGenericAllocationHandle handle, struct vgpu_backing *backing)
-{
-    struct vgpu_object object = {.handle = handle, .kind = VGPU_KIND_HANDLE};
-    vgpu_objects_find(&p->objects, VGPU_KIND_HANDLE, handle, &object);
-    object.bytes++;
-    object.context = backing;
-    if (vgpu_objects_add(&p->objects, object)) {
-        return -1;
-    }
-    backing->references++;
-    return 0;
-}
 
 CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t bytes, const CUmemAllocationProp *prop, uint64_t flags)
 {
@@ -84,7 +40,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t bytes, const CUme
     result = cuda->cuMemCreate(out, bytes, prop, flags);
     if (result == CUDA_SUCCESS) {
         vgpu_lock_take(&p->mappings);
-        int failed = add_handle(p, *out, backing);
+        int failed = vgpu_backing_add_handle(p, *out, backing);
         vgpu_lock_drop(&p->mappings);
         if (!failed) {
             return CUDA_SUCCESS;
@@ -111,7 +67,7 @@ CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle ha
     vgpu_lock_take(&p->mappings);
     CUresult result = cuda->cuMemExportToShareableHandle(out, handle, type, flags);
     if (result == CUDA_SUCCESS && vgpu_objects_find(&p->objects, VGPU_KIND_HANDLE, handle, &object)) {
-        struct vgpu_backing *backing = backing_of(&object);
+        struct vgpu_backing *backing = vgpu_backing_of(&object);
         if (!backing->is_exported && !backing->is_imported && backing->column < (int)VGPU_MAX_DEVICES) {
             backing->is_exported = 1;
             vgpu_export(p, backing->column, backing->bytes);
@@ -139,13 +95,13 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *out, void 
     CUresult result = cuda->cuMemImportFromShareableHandle(out, what, type);
     if (result == CUDA_SUCCESS) {
         /* Our own memory may come back under its old handle. */
-        struct vgpu_backing *its = vgpu_objects_find(&p->objects, VGPU_KIND_HANDLE, *out, &known) ? backing_of(&known) : backing;
-        if (add_handle(p, *out, its)) {
+        struct vgpu_backing *its = vgpu_objects_find(&p->objects, VGPU_KIND_HANDLE, *out, &known) ? vgpu_backing_of(&known) : backing;
+        if (vgpu_backing_add_handle(p, *out, its)) {
             cuda->cuMemRelease(*out);
             result = CUDA_ERROR_OUT_OF_MEMORY;
         }
     }
-    let_go(p, backing); /* unless a handle refers to it by now */
+    vgpu_backing_let_go(p, backing); /* unless a handle refers to it by now */
     vgpu_lock_drop(&p->mappings);
     return result;
 }
@@ -167,7 +123,7 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
         if (--object.bytes) {
             vgpu_objects_add(&p->objects, object); /* where it just was: needs no memory */
         }
-        let_go(p, backing_of(&object));
+        vgpu_backing_let_go(p, vgpu_backing_of(&object));
     }
     vgpu_lock_drop(&p->mappings);
     return result;
@@ -189,10 +145,10 @@ CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemGeneric
     if (result == CUDA_SUCCESS && vgpu_objects_find(&p->objects, VGPU_KIND_HANDLE, handle, &object)) {
         struct vgpu_object mapping = {
             .handle = address, .bytes = bytes, .context = object.context, .kind = VGPU_KIND_MAPPING};
-        backing_of(&object)->references++;
+        vgpu_backing_of(&object)->references++;
         if (vgpu_objects_add(&p->objects, mapping)) {
             cuda->cuMemUnmap(address, bytes);
-            let_go(p, backing_of(&object));
+            vgpu_backing_let_go(p, vgpu_backing_of(&object));
             result = CUDA_ERROR_OUT_OF_MEMORY;
         }
     }
@@ -215,7 +171,7 @@ CUresult cuMemUnmap(CUdeviceptr address, size_t bytes)
     CUresult result = cuda->cuMemUnmap(address, bytes);
     for (uint64_t at = 0; result == CUDA_SUCCESS && at < bytes;) {
         if (vgpu_objects_take(&p->objects, VGPU_KIND_MAPPING, address + at, &mapping)) {
-            let_go(p, backing_of(&mapping));
+            vgpu_backing_let_go(p, vgpu_backing_of(&mapping));
             at += mapping.bytes;
         } else {
             at += MAPPING_GRAIN; /* not ours: something imported lies here */
@@ -223,18 +179,6 @@ CUresult cuMemUnmap(CUdeviceptr address, size_t bytes)
     }
     vgpu_lock_drop(&p->mappings);
     return result;
-}
-
-/* The mapping that `address` lies in: where it is not the start, the driver knows the start. */
-static int find_mapping(struct vgpu_process *p, const struct vgpu_cuda *cuda, uint64_t address, struct vgpu_object *out)
-{
-    CUdeviceptr start = 0;
-    size_t bytes = 0;
-    if (vgpu_objects_find(&p->objects, VGPU_KIND_MAPPING, address, out)) {
-        return 1;
-    }
-    return cuda->cuMemGetAddressRange_v2 && cuda->cuMemGetAddressRange_v2(&start, &bytes, address) == CUDA_SUCCESS &&
-           vgpu_objects_find(&p->objects, VGPU_KIND_MAPPING, start, out);
 }
 
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *out, void *address)
@@ -251,8 +195,8 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *out, void *ad
     vgpu_lock_take(&p->mappings);
     CUresult result = cuda->cuMemRetainAllocationHandle(out, address);
     if (result == CUDA_SUCCESS && (vgpu_objects_find(&p->objects, VGPU_KIND_HANDLE, *out, &known) ||
-                                   find_mapping(p, cuda, (uintptr_t)address, &known))) {
-        if (add_handle(p, *out, backing_of(&known))) {
+                                   vgpu_backing_find_mapping(p, cuda, (uintptr_t)address, &known))) {
+        if (vgpu_backing_add_handle(p, *out, vgpu_backing_of(&known))) {
             cuda->cuMemRelease(*out);
             result = CUDA_ERROR_OUT_OF_MEMORY;
         }
@@ -260,59 +204,3 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *out, void *ad
     vgpu_lock_drop(&p->mappings);
     return result;
 }
-
-/* A multicast object keeps what is bound to it for longer than we can see: one reference to it is never let go. Taken
- * before the driver's call, because afterwards another thread may have let go of the last. */
-static struct vgpu_backing *keep(struct vgpu_process *p, const struct vgpu_cuda *cuda, enum vgpu_kind kind, uint64_t handle)
-{
-    struct vgpu_backing *backing = NULL;
-    struct vgpu_object object;
-    if (!p) {
-        return NULL;
-    }
-    vgpu_lock_take(&p->mappings);
-    if (kind == VGPU_KIND_MAPPING ? find_mapping(p, cuda, handle, &object)
-                                  : vgpu_objects_find(&p->objects, kind, handle, &object)) {
-        backing = backing_of(&object);
-        backing->references++;
-    }
-    vgpu_lock_drop(&p->mappings);
-    return backing;
-}
-
-static CUresult kept(struct vgpu_process *p, struct vgpu_backing *backing, CUresult result)
-{
-    if (backing && result != CUDA_SUCCESS) {
-        vgpu_lock_take(&p->mappings);
-        let_go(p, backing);
-        vgpu_lock_drop(&p->mappings);
-    }
-    return result;
-}
-
-#define BIND(symbol, kind, handle, arguments)                                              \
-    {                                                                                      \
-        const struct vgpu_cuda *cuda = vgpu_world->cuda();                                 \
-        struct vgpu_process *p = vgpu_process();                                           \
-        if (!cuda || !cuda->symbol) {                                                      \
-            return CUDA_ERROR_NOT_INITIALIZED;                                             \
-        }                                                                                  \
-        struct vgpu_backing *backing = keep(p, cuda, kind, handle);                        \
-        return kept(p, backing, cuda->symbol arguments);                                   \
-    }
-
-CUresult cuMulticastBindMem(CUmemGenericAllocationHandle multicast, size_t at, CUmemGenericAllocationHandle handle,
-                            size_t offset, size_t bytes, uint64_t flags)
-BIND(cuMulticastBindMem, VGPU_KIND_HANDLE, handle, (multicast, at, handle, offset, bytes, flags))
-
-CUresult cuMulticastBindMem_v2(CUmemGenericAllocationHandle multicast, CUdevice device, size_t at,
-                               CUmemGenericAllocationHandle handle, size_t offset, size_t bytes, uint64_t flags)
-BIND(cuMulticastBindMem_v2, VGPU_KIND_HANDLE, handle, (multicast, device, at, handle, offset, bytes, flags))
-
-CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle multicast, size_t at, CUdeviceptr address, size_t bytes,
-                             uint64_t flags)
-BIND(cuMulticastBindAddr, VGPU_KIND_MAPPING, address, (multicast, at, address, bytes, flags))
-
-CUresult cuMulticastBindAddr_v2(CUmemGenericAllocationHandle multicast, CUdevice device, size_t at, CUdeviceptr address,
-                                size_t bytes, uint64_t flags)
-BIND(cuMulticastBindAddr_v2, VGPU_KIND_MAPPING, address, (multicast, device, at, address, bytes, flags))
