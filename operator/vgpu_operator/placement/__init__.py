@@ -4,7 +4,7 @@
 (of cards in MIG mode) and `fit` say what a card and a node may take, `walk` why not; `order`,
 `score`, `topology` and `fragmentation` rank what fits; `planning` puts a claim on one node, and
 `taking` says what it takes there; `rankings` remembers which nodes may serve a class of claims,
-`tried` which did not. Read `decide.place` first.
+`tried` and `explaining` say why others do not. Read `decide.place` first.
 """
 
 from vgpu_operator.placement.columns import Card, Columns

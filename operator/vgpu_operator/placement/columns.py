@@ -82,7 +82,7 @@ class Columns:
         self.mix = Mix()
         self.conditions = Conditions()
 
-        self._uncut: list[tuple[object, ...]] = []  # a card's kind, apart from slices in use
+        self._what: list[int] = []  # a card's kind, apart from slices in use
         self._card_ids: dict[str, int] = {}
         self._node_ids: dict[str, int] = {}
         self._free_cards: list[int] = []
@@ -144,7 +144,7 @@ class Columns:
         self.cordoned[number] = card.cordoned
         self.links[number] = dict(card.links)
         self.profiles[number] = card.profiles
-        self._uncut[number] = card.kind
+        self._what[number] = self.conditions.what(card.kind)
         self._set_kind(number)
         self._add_to_sums(number, 1)
         self.node_cards[self.node_of[number]].sort(key=self._place_on_node)
@@ -230,9 +230,8 @@ class Columns:
                 flag.append(False)
             self.links.append({})
             self.profiles.append(())
-            self._uncut.append(())
             for amount in (
-                *(self.index, self.kind, self.condition, self.numa),
+                *(self.index, self._what, self.kind, self.condition, self.numa),
                 *(self.slots, self.cores, self.memory),
                 *(self.slots_used, self.cores_used, self.memory_used, self.slices_used),
             ):
@@ -284,7 +283,7 @@ class Columns:
         self.node_cut[node] += sign * (self.mode[card] == "MIG")
 
     def _set_kind(self, card: int) -> None:
-        self.kind[card] = self.conditions.kind(self._uncut[card], self.slices_used[card])
+        self.kind[card] = self.conditions.kind(self._what[card], self.slices_used[card])
         self._set_condition(card)
 
     def _set_condition(self, card: int) -> None:

@@ -20,15 +20,20 @@ class Conditions:
     """
 
     def __init__(self) -> None:
-        self._kinds: dict[tuple[object, ...], int] = {}
+        self._whats: dict[tuple[object, ...], int] = {}
+        self._kinds: dict[tuple[int, int], int] = {}
         self._conditions: dict[tuple[int, int, int, int], int] = {}
         self._right: dict[RequestAsk, dict[int, bool]] = {}
 
-    def kind(self, what: tuple[object, ...], slices: int) -> int:
+    def what(self, properties: tuple[object, ...]) -> int:
+        """The number of what a card is."""
+        return self._whats.setdefault(properties, len(self._whats))
+
+    def kind(self, what: int, slices: int) -> int:
         """The number of a kind.
 
         Args:
-            what: The card's own properties.
+            what: The number of what the card is.
             slices: Those in use, if it is in MIG mode: what is left of it is another kind of card.
         """
         key = (what, slices)

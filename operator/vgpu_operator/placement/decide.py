@@ -17,8 +17,9 @@ from vgpu_api.reasons import Reason, Tally
 from vgpu_api.v1alpha1.vgpuclaim import NumaPolicy
 from vgpu_operator.ask import Ask
 from vgpu_operator.placement.columns import Columns
+from vgpu_operator.placement.explaining import Explanations
 from vgpu_operator.placement.plan import Grant, Plan
-from vgpu_operator.placement.planning import exceeds, grants_on, keys_for, plan_on, why_not
+from vgpu_operator.placement.planning import exceeds, grants_on, keys_for, plan_on
 from vgpu_operator.placement.quota import UNLIMITED, Budget
 from vgpu_operator.placement.rankings import Entry, Ranking
 from vgpu_operator.placement.tried import Tried
@@ -216,17 +217,19 @@ def _among(
 def _refusals(columns: Columns, ranking: Ranking, ask: Ask, space: _Space) -> dict[str, Tally]:
     """Why no node serves the claim. What was found out before and has not changed is kept."""
     nodes, refusals = space.numbers(columns)
+    explanations = Explanations(columns, ask, ranking)
+    names, versions, kept = columns.node_name, columns.rankings.version, ranking.refusals
+    ready, schedulable = columns.node_ready, columns.node_schedulable
     for node in nodes:
-        reason = _unwilling(columns, node)
-        version = columns.rankings.version[node]
-        known = ranking.refusals.get(node)
-        if reason is not None:
-            tally = Tally.of_node(reason)
-        elif known is not None and known[0] == version:
-            tally = known[1]
-        else:
-            tally = ranking.refuse(node, version, why_not(columns, node, ask, ask.numa))
-        refusals[columns.node_name[node]] = tally
+        if not (ready[node] and schedulable[node]):
+            reason = _unwilling(columns, node)
+            assert reason is not None
+            refusals[names[node]] = Tally.of_node(reason)
+            continue
+        version, known = versions[node], kept.get(node)
+        if known is None or known[0] != version:
+            known = kept[node] = version, explanations.of(node)
+        refusals[names[node]] = known[1]
     return refusals
 
 

@@ -43,11 +43,9 @@ class Ranking:
     mix: int = 0
     tallies: dict[tuple[object, ...], Tally] = field(default_factory=dict)
 
-    def refuse(self, node: int, version: int, tally: Tally) -> Tally:
-        """Remember why a node does not serve; returns the one tally that says so."""
-        said = self.tallies.setdefault((tally.total, *sorted(tally.counts.items())), tally)
-        self.refusals[node] = version, said
-        return said
+    def said(self, tally: Tally) -> Tally:
+        """The one tally that says this."""
+        return self.tallies.setdefault((tally.total, *sorted(tally.counts.items())), tally)
 
 
 class Rankings:
