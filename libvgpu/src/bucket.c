@@ -2,6 +2,8 @@
 
 #include <stdatomic.h>
 
+#define OTHERS_NS UINT64_C(2000000000) /* others seen so lately are still active */
+
 typedef _Atomic uint64_t word;
 
 static uint64_t bounded(uint64_t paid_until, uint64_t now)
@@ -49,6 +51,13 @@ void vgpu_bucket_correct(struct vgpu_region_bucket *bucket, uint64_t now_ns, uin
         paid = bounded(seen, now_ns);
         next = gpu_ns > 0 ? later(paid, by, now_ns) : bounded(paid > by ? paid - by : 0, now_ns);
     } while (!atomic_compare_exchange_weak(at, &seen, next));
+}
+
+int vgpu_bucket_has_company(const struct vgpu_region_bucket *bucket, uint64_t now_ns)
+{
+    uint64_t seen = atomic_load_explicit((const word *)&bucket->others_ns, memory_order_relaxed);
+    return seen == UINT64_MAX || (seen && seen <= now_ns && now_ns - seen < OTHERS_NS) ||
+           (seen > now_ns && seen - now_ns <= VGPU_OTHERS_AHEAD_NS);
 }
 
 void vgpu_bucket_count(struct vgpu_region_bucket *bucket, int64_t raw_ns, int64_t charged_ns)

@@ -26,6 +26,10 @@ uint64_t vgpu_bucket_take(struct vgpu_region_bucket *bucket, uint64_t now_ns, ui
 /* What was taken turned out to be more, or (negative) less. */
 void vgpu_bucket_correct(struct vgpu_region_bucket *bucket, uint64_t now_ns, uint32_t percent, int64_t gpu_ns);
 
+/* Others have been active on the card lately, or nobody can tell. An NVML that is asked seldom may say so ahead of time. */
+#define VGPU_OTHERS_AHEAD_NS UINT64_C(30000000000)
+int vgpu_bucket_has_company(const struct vgpu_region_bucket *bucket, uint64_t now_ns);
+
 /* Write down that so much was charged: by estimate, and as multiplied with the factor. */
 void vgpu_bucket_count(struct vgpu_region_bucket *bucket, int64_t raw_ns, int64_t charged_ns);
 

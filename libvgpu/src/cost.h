@@ -16,7 +16,6 @@ struct vgpu_cost {
     _Atomic uint64_t ns;
     _Atomic uint32_t samples;    /* 0: not learned */
     _Atomic uint32_t pending;    /* measurements on their way */
-    _Atomic uint64_t pending_ns; /* when the first of them was launched */
     _Atomic uint64_t running_ns; /* when one of them was first seen to run; 0: none was */
 };
 

@@ -16,10 +16,16 @@ struct vgpu_lock {
     _Atomic uint32_t word; /* 0 free, 1 held, 2 held and someone waits */
 };
 
-static inline void vgpu_lock_take(struct vgpu_lock *lock)
+/* 1 when it was free, and is ours now. */
+static inline int vgpu_lock_try(struct vgpu_lock *lock)
 {
     uint32_t seen = 0;
-    if (atomic_compare_exchange_strong_explicit(&lock->word, &seen, 1, memory_order_acquire, memory_order_relaxed)) {
+    return atomic_compare_exchange_strong_explicit(&lock->word, &seen, 1, memory_order_acquire, memory_order_relaxed);
+}
+
+static inline void vgpu_lock_take(struct vgpu_lock *lock)
+{
+    if (vgpu_lock_try(lock)) {
         return;
     }
     while (atomic_exchange_explicit(&lock->word, 2, memory_order_acquire) != 0) {

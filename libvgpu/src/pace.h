@@ -32,6 +32,11 @@ struct vgpu_share {
     int always;       /* 0: only while others are active on the card */
 };
 
+static inline int vgpu_share_is_limited(const struct vgpu_share *share)
+{
+    return share->percent && share->percent < 100;
+}
+
 /* One of a pair of events on its way. */
 struct vgpu_probe {
     CUcontext context; /* of the events; NULL: not made yet */

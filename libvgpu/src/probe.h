@@ -1,0 +1,29 @@
+/* probe.h - what kernels take: pairs of events around some launches, asked after without waiting. The inside of pace.h.
+ *
+ * Also what is made of it: beside neighbours, events tell of their turns, too.
+ */
+#ifndef VGPU_PROBE_H
+#define VGPU_PROBE_H
+
+#include "pace.h"
+
+enum vgpu_recording { VGPU_NOT_RECORDED, VGPU_RECORDED, VGPU_PERHAPS_RECORDED };
+
+/* Is the launch's stream being recorded? */
+enum vgpu_recording vgpu_probe_recording(const struct vgpu_launch *launch);
+
+/* Has the driver what it takes? */
+int vgpu_probe_can(const struct vgpu_cuda *cuda);
+
+/* Before a launch that was charged `raw` by estimate (`alone`: by itself): does it get measured? vgpu_pace_end ends it. */
+void vgpu_probe_start(struct vgpu_pace *pace, const struct vgpu_launch *launch, const struct vgpu_geometry *what,
+                      struct vgpu_cost *cost, uint64_t now, uint64_t raw, int alone, int learned, struct vgpu_ticket *ticket);
+
+/* Under the lock: take in what has come. */
+void vgpu_probe_harvest(struct vgpu_pace *pace, const struct vgpu_cuda *cuda, uint64_t now);
+
+/* How much of a cost of `ns` is believed; with what an estimate is multiplied. */
+uint64_t vgpu_probe_believed(const struct vgpu_pace_card *card, const struct vgpu_cost *cost, uint64_t ns);
+double vgpu_pace_factor(const struct vgpu_pace_card *card, uint64_t ns, uint64_t now);
+
+#endif
