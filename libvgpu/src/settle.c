@@ -10,6 +10,7 @@
 #define MEMORY_NS 2e9               /* of the factor */
 #define DOUBT_NS 5e7                /* of GPU time */
 #define PAY_NS 1e9                  /* over which a debt is paid off */
+#define EARLY 0.6                   /* of what was charged too much before the first comparison */
 
 typedef _Atomic uint64_t word;
 typedef _Atomic uint32_t halfword;
@@ -122,31 +123,27 @@ static void learn_period(struct vgpu_settle *s, uint64_t gap)
     s->gaps += s->gaps < SURE;
 }
 
-void vgpu_settle(struct vgpu_settle *s, struct vgpu_region_bucket *bucket, uint64_t now_ns, uint32_t percent,
-                 const struct vgpu_measurement *seen)
+/* What a sample says that was used; it is no longer than the period, however long nothing was shown before it. */
+static double used_in(const struct vgpu_settle *s, uint64_t window, const struct vgpu_measurement *seen)
 {
-    uint64_t last_us = read_word(&bucket->settled_us);
-    uint64_t window = seen->stamp_us > last_us ? (seen->stamp_us - last_us) * 1000 : 0;
-    double raw_from, raw_to, from, to;
-    if (!window) {
-        return;
-    }
-    write_word(&bucket->settled_us, seen->stamp_us);
-    atomic_store_explicit((halfword *)&bucket->used_percent, seen->percent, memory_order_relaxed);
-    uint32_t blind = atomic_exchange_explicit((halfword *)&bucket->blind, 0, memory_order_relaxed);
-    learn_period(s, window);
-    double measured = (double)(window < s->period_ns ? window : s->period_ns) * seen->percent / 100;
-    atomic_fetch_add_explicit((word *)&bucket->measured_ns, (uint64_t)measured, memory_order_relaxed);
-    if (blind || s->gaps < SURE || seen->end_ns > now_ns || seen->end_ns < window ||
-        !totals_at(s, seen->end_ns - window, &raw_from, &from) || !totals_at(s, seen->end_ns, &raw_to, &to)) {
-        return; /* samples were missed, or this process was not there then */
+    return (double)(window < s->period_ns ? window : s->period_ns) * seen->percent / 100;
+}
+
+/* One sample against what was charged for its time: the factor, and (returned) what is owed; 0 where the notes do not
+ * reach there. */
+static double compare(struct vgpu_settle *s, struct vgpu_region_bucket *bucket, uint64_t now_ns, uint32_t percent,
+                      uint64_t window, const struct vgpu_measurement *seen)
+{
+    double measured = used_in(s, window, seen), raw_from, raw_to, from, to;
+    if (seen->end_ns > now_ns || seen->end_ns < window || !totals_at(s, seen->end_ns - window, &raw_from, &from) ||
+        !totals_at(s, seen->end_ns, &raw_to, &to)) {
+        return 0;
     }
     double lump = (double)s->lump_ns * 100 / (percent ? percent : 100);
     double fade = (double)window / (MEMORY_NS + 8 * lump);
     fade = fade > 0.5 ? 0.5 : fade;
     s->measured += measured - s->measured * fade;
     s->raw += raw_to - raw_from - s->raw * fade;
-    double off = measured - (to - from);
     if (s->raw > 0) {
         /* Few or large charges prove little against what events said: one. In company events are wrong anyway. */
         double doubt = seen->neighbours ? DOUBT_NS / 2 + 2 * (double)s->lump_ns : DOUBT_NS + 8 * (double)s->lump_ns;
@@ -157,5 +154,44 @@ void vgpu_settle(struct vgpu_settle *s, struct vgpu_region_bucket *bucket, uint6
             vgpu_bucket_set_factor(bucket, (uint64_t)(factor * (double)VGPU_FACTOR_ONE));
         }
     }
-    owe(bucket, off);
+    return measured - (to - from);
+}
+
+/* The samples of a start in company, when events told of others' turns, too: taken up once it is known how long a sample
+ * is. Charges run ahead of use, then the more, so only a part of what they were too much is given back, and nothing more
+ * is asked for. Who starts alone was charged what events said, and nothing else. */
+static void catch_up(struct vgpu_settle *s, struct vgpu_region_bucket *bucket, uint64_t now_ns, uint32_t percent)
+{
+    for (uint32_t i = 0; i < s->early_count; i++) {
+        double off = compare(s, bucket, now_ns, percent, s->early[i].window_ns, &s->early[i].seen);
+        owe(bucket, off < 0 ? off * EARLY : 0);
+    }
+    s->early_count = 0;
+}
+
+void vgpu_settle(struct vgpu_settle *s, struct vgpu_region_bucket *bucket, uint64_t now_ns, uint32_t percent,
+                 const struct vgpu_measurement *seen)
+{
+    uint64_t last_us = read_word(&bucket->settled_us);
+    uint64_t window = seen->stamp_us > last_us ? (seen->stamp_us - last_us) * 1000 : 0;
+    if (!window) {
+        return;
+    }
+    write_word(&bucket->settled_us, seen->stamp_us);
+    atomic_store_explicit((halfword *)&bucket->used_percent, seen->percent, memory_order_relaxed);
+    uint32_t blind = atomic_exchange_explicit((halfword *)&bucket->blind, 0, memory_order_relaxed);
+    learn_period(s, window);
+    atomic_fetch_add_explicit((word *)&bucket->measured_ns, (uint64_t)used_in(s, window, seen), memory_order_relaxed);
+    if (blind) {
+        return; /* samples were missed */
+    }
+    if (s->gaps < SURE) {
+        if (seen->neighbours && s->early_count < VGPU_EARLY) {
+            s->early[s->early_count].window_ns = window;
+            s->early[s->early_count++].seen = *seen;
+        }
+        return;
+    }
+    catch_up(s, bucket, now_ns, percent);
+    owe(bucket, compare(s, bucket, now_ns, percent, window, seen));
 }

@@ -12,7 +12,7 @@
 
 /* Samples are 100 ms apart or more, and each is gone when the next one is there. */
 #define VGPU_TICK_NS UINT64_C(50000000)
-enum { VGPU_HISTORY = 512 };
+enum { VGPU_HISTORY = 512, VGPU_EARLY = 8 };
 
 /* Newest word of NVML about a card. */
 struct vgpu_measurement {
@@ -38,6 +38,11 @@ struct vgpu_settle {
     uint64_t period_ns;    /* of samples: the smallest step between them; those of idle times are never shown */
     uint32_t gaps;
     double measured, raw;  /* of late, fading */
+    uint32_t early_count;
+    struct {
+        uint64_t window_ns;
+        struct vgpu_measurement seen;
+    } early[VGPU_EARLY]; /* samples in company from before their period was known */
 };
 
 /* Note the totals, when the last note is a while ago. */
