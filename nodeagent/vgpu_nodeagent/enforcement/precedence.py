@@ -139,7 +139,7 @@ class Precedence:
             try:
                 content = self._allocations.content(lease.name)
             except PageDamaged as error:
-                logger.warning("no priority: %s", error)
+                logger.debug("no priority: %s", error)  # who opens or reads it says so
                 continue
             if content.state is PageState.GRANT:
                 for limit in content.devices:
