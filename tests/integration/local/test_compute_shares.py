@@ -12,7 +12,7 @@ import pytest
 from vgpu_local.cluster import LocalCluster
 from vgpu_local.nodes import t4_node
 from vgpu_local.programs import PROBE
-from vgpu_local.steps import a_container, a_pod, create, running
+from vgpu_local.steps import a_container, a_pod, create, delete_pod, running
 
 pytestmark = [pytest.mark.xdist_group("local-cluster"), pytest.mark.timeout(120)]
 
@@ -54,16 +54,15 @@ def wait_for_ceiling(cluster: LocalCluster, pod: str, percent: int, *, limit: fl
 def test_a_pod_of_low_priority_makes_way_while_an_urgent_one_works(
     whole_cluster: Callable[..., LocalCluster],
 ) -> None:
+    works = [str(PROBE), "work", "600"]
     with whole_cluster([t4_node("node")]) as cluster:
-        for name, priority in (("urgent", 0), ("patient", 1)):
+        for name, priority, command in (("patient", 1, ["sleep", "600"]), ("urgent", 0, works)):
             limits = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 2000}
-            container = a_container(limits=limits | {"nvidia.com/priority": priority})
-            create(cluster, a_pod(name, container))
+            limits["nvidia.com/priority"] = priority
+            create(cluster, a_pod(name, a_container(limits=limits, command=command)))
             running(cluster, name)
-        with ThreadPoolExecutor() as threads:
-            urgent = threads.submit(share, cluster, "urgent", seconds=4)
-            wait_for_ceiling(cluster, "patient", 5, limit=15)
-            # Each would have half of the card's time, and at once.
-            assert share(cluster, "patient", seconds=2) < 0.3
-            assert urgent.result() > 0.4
-        wait_for_ceiling(cluster, "patient", 0, limit=20)
+        wait_for_ceiling(cluster, "patient", 5, limit=30)
+        # Without priorities each would have half of the card's time.
+        assert share(cluster, "patient", seconds=2) < 0.3
+        delete_pod(cluster, "urgent")
+        wait_for_ceiling(cluster, "patient", 0, limit=30)
