@@ -8,19 +8,19 @@ from operator import or_
 
 from pydantic import ValidationError
 
-from vgpu_api import names
+from vgpu_api import names, quantity
 from vgpu_api.conditions import READY
 from vgpu_api.config import ClusterConfig
 from vgpu_api.config.cluster import read_cluster_config
 from vgpu_api.core import Node, Pod, ResourceQuota
 from vgpu_api.core.node import NodeStatus
 from vgpu_api.core.quota import ResourceQuotaSpec
-from vgpu_api.errors import BadInput
+from vgpu_api.errors import BadInput, QuantityError
 from vgpu_api.reasons import Tally
 from vgpu_api.v1alpha1 import Allocation, Condition, Metadata, VGPUClaim, VGPUClaimSpec
 from vgpu_operator.admission.wording import describe
 from vgpu_operator.ask import Ask
-from vgpu_operator.cli.documents import BadDocument, DeviceState, NodeEntry, State
+from vgpu_operator.cli.documents import BadDocument, DeviceState, NodeEntry, QuotaEntry, State
 from vgpu_operator.dialects.ack import node_kinds
 from vgpu_operator.dialects.hami_annotations import DEVICE_POLICIES, NODE_POLICIES
 from vgpu_operator.ledger import node_admits
@@ -60,6 +60,7 @@ class Cluster:
         for at, entry in enumerate(state.nodes):
             self._add_node(entry, f"{source}: nodes[{at}]")
         for at, quota in enumerate(state.quotas):
+            self._check_quota(quota, f"{source}: quotas[{at}]")
             metadata = Metadata(name=str(at), namespace=quota.namespace, resource_version="1")
             self._quotas.apply(
                 ResourceQuota(metadata=metadata, spec=ResourceQuotaSpec(hard=quota.hard))
@@ -106,6 +107,20 @@ class Cluster:
             name: round(100 * sum(used[c] for c in cards) / (sum(all_[c] for c in cards) or 1), 2)
             for name, (used, all_) in totals.items()
         }
+
+    def _check_quota(self, quota: QuotaEntry, source: str) -> None:
+        """A live quota that cannot be read lets nothing through; in a file it is a slip."""
+        nvidia = self.config.nvidia
+        for name in (nvidia.resource_memory_name, nvidia.resource_core_name):
+            written = quota.hard.get(f"limits.{name}", 0)
+            try:
+                is_amount = quantity.parse(written) >= 0
+            except QuantityError:
+                is_amount = False
+            if not is_amount:
+                raise BadDocument(
+                    f"{source}.hard[limits.{name}]: {written!r} is not a quantity, 0 or more"
+                )
 
     def _add_node(self, entry: NodeEntry, source: str) -> None:
         node = Node(
@@ -174,7 +189,10 @@ class Cluster:
         except BadInput as error:
             raise BadDocument(f"{source}: {error}") from error
         namespace = claim.metadata.namespace or "default"
-        self.claims[namespace, claim.metadata.name] = claim
+        name = claim.metadata.name
+        if name and (namespace, name) in self.claims:
+            raise BadDocument(f"{source}: claim {namespace}/{name} is there more than once")
+        self.claims[namespace, name] = claim
         self._hold(namespace, holding)
 
     def _hold(self, namespace: str, holding: Holding) -> None:

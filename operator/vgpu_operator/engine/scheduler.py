@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping
+from typing import TypeVar
 
 from vgpu_api.config import ClusterConfig
 from vgpu_api.host import cpu_milli_of
@@ -28,7 +29,9 @@ from vgpu_operator.engine.reservation_writes import ReservationWrites
 from vgpu_operator.engine.reservations import Reservation, Reservations
 from vgpu_operator.engine.status import Wish, claim_for_pod
 from vgpu_operator.ledger import ClaimKey, Ledger
-from vgpu_operator.placement import Plan, in_words, place
+from vgpu_operator.placement import Plan, in_words, place, refusals_on
+
+T = TypeVar("T")
 
 
 class Scheduler:
@@ -143,10 +146,14 @@ class Scheduler:
         self._expect(consumer, reservation.node)
         reservation.written = self._writes.submit(reservation, consumer=consumer)
 
-    def without_effect(self, consumer: Consumer, candidates: Collection[str]) -> Plan | Refusal:
-        """Where the pod would go; nothing is reserved."""
+    def without_effect(
+        self, consumer: Consumer, candidates: Collection[str]
+    ) -> Mapping[str, str] | Refusal:
+        """Why the pod cannot go to some of the nodes, by node; nothing is reserved."""
         spec = self.pod_claims.spec_for(consumer)
-        return spec if isinstance(spec, Refusal) else self._place(consumer, spec, candidates)
+        if isinstance(spec, Refusal):
+            return spec
+        return in_words(self._decide(refusals_on, consumer, spec, candidates))
 
     def _standing(
         self, consumer: Consumer, claim: VGPUClaim, candidates: Collection[str] | None
@@ -192,13 +199,22 @@ class Scheduler:
         self, consumer: Consumer, spec: VGPUClaimSpec, candidates: Collection[str] | None
     ) -> Plan:
         """Where it fits; what the claim holds already is not in its own way."""
+        return self._decide(place, consumer, spec, candidates)
+
+    def _decide(
+        self,
+        how: Callable[..., T],
+        consumer: Consumer,
+        spec: VGPUClaimSpec,
+        candidates: Collection[str] | None,
+    ) -> T:
         ask = Ask.of(spec, self._config, cpu_milli=cpu_milli_of(consumer.pod))
         kinds = node_kinds(consumer.pod, self._config)
         barred = self.barred.to(consumer.pod, kinds=kinds)
         self.holds.gather()
         with self._ledger.without(ClaimKey(*consumer.claim)), self.holds.lifted(consumer.claim):
             budget = self._ledger.budget(consumer.claim[0])
-            return place(self._ledger.columns, ask, candidates, barred=barred, budget=budget)
+            return how(self._ledger.columns, ask, candidates, barred=barred, budget=budget)
 
     def _refusal(self, key: Key, spec: VGPUClaimSpec, plan: Plan) -> Refusal:
         """Why nothing fits, cards that are held for others included."""

@@ -14,7 +14,6 @@ from vgpu_operator.engine.consumers import Consumer
 from vgpu_operator.engine.engine import Engine
 from vgpu_operator.engine.refusals import Refusal
 from vgpu_operator.extender.wire import FilterAnswer, FilterRequest
-from vgpu_operator.placement import in_words
 
 
 def read_pod(raw: dict[str, object]) -> Pod:
@@ -51,11 +50,10 @@ def filter_nodes(engine: Engine, request: FilterRequest) -> FilterAnswer:
 
 def _without_effect(engine: Engine, consumer: Consumer, request: FilterRequest) -> FilterAnswer:
     """Full nodes: a scheduler without a cache, or a simulation. Nothing is reserved."""
-    plan = engine.scheduler.without_effect(consumer, request.node_names)
-    if isinstance(plan, Refusal):
+    refused = engine.scheduler.without_effect(consumer, request.node_names)
+    if isinstance(refused, Refusal):
         return FilterAnswer(
-            [], dict.fromkeys(request.node_names, plan.message), nodes=request.nodes
+            [], dict.fromkeys(request.node_names, refused.message), nodes=request.nodes
         )
-    refused = in_words(plan.refusals)
     kept = [node for node in request.node_names if node not in refused]
     return FilterAnswer(kept, refused, nodes=request.nodes)

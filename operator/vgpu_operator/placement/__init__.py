@@ -8,8 +8,8 @@
 """
 
 from vgpu_operator.placement.columns import Card, Columns
-from vgpu_operator.placement.decide import place
+from vgpu_operator.placement.decide import place, refusals_on
 from vgpu_operator.placement.plan import Grant, Plan, in_words
 from vgpu_operator.placement.quota import Budget
 
-__all__ = ["Budget", "Card", "Columns", "Grant", "Plan", "in_words", "place"]
+__all__ = ["Budget", "Card", "Columns", "Grant", "Plan", "in_words", "place", "refusals_on"]

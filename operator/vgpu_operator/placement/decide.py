@@ -64,6 +64,35 @@ def place(
     return Plan(plan.node, plan.grants)  # what was tried in vain was tried without the quota
 
 
+def refusals_on(
+    columns: Columns,
+    ask: Ask,
+    candidates: Collection[str],
+    *,
+    barred: Mapping[str, Tally] = MappingProxyType({}),
+    budget: Budget = UNLIMITED,
+) -> dict[str, Tally]:
+    """Why the candidates that do not serve the claim do not, each looked at alone.
+
+    Args:
+        columns: The state of all cards.
+        ask: What is asked for.
+        candidates: As for `place`.
+        barred: As for `place`.
+        budget: As for `place`.
+    """
+    nodes, refusals = _Space(frozenset(candidates), barred).numbers(columns)
+    for node in nodes:
+        reason = _unwilling(columns, node)
+        if reason is not None:
+            refusals[columns.node_name[node]] = Tally.of_node(reason)
+            continue
+        outcome = plan_on(columns, node, ask, ask.numa, budget)
+        if isinstance(outcome, Tally):
+            refusals[columns.node_name[node]] = outcome
+    return refusals
+
+
 @dataclass(frozen=True, slots=True)
 class _Space:
     """The nodes to choose from. Names, not numbers: most decisions look at one or two of them."""

@@ -228,6 +228,22 @@ def wrong(change) -> dict[str, Any]:
         (lambda s: s.update(claims=[{"spec": {"requests": []}}]), "claims[0].spec.requests"),
         (lambda s: s.update(nods=[]), "nods"),
         (
+            lambda s: s.update(
+                quotas=[{"namespace": "x", "hard": {"limits.nvidia.com/gpumem": "many"}}]
+            ),
+            "quotas[0].hard[limits.nvidia.com/gpumem]: 'many'",
+        ),
+        (
+            lambda s: s.update(
+                quotas=[{"namespace": "x", "hard": {"limits.nvidia.com/gpucores": -1}}]
+            ),
+            "quotas[0].hard[limits.nvidia.com/gpucores]: -1",
+        ),
+        (
+            lambda s: s.update(claims=[{"metadata": {"name": "c"}, "spec": {"requests": [{}]}}] * 2),
+            "claims[1]: claim default/c",
+        ),
+        (
             lambda s: s["nodes"][0].update(pairScores=[{"a": "GPU-a0", "b": "x", "score": 1}]),
             "nodes[0].pairScores[0]",
         ),

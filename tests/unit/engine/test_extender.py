@@ -95,6 +95,29 @@ async def test_filter_on_full_nodes_reserves_nothing(replica: Any) -> None:
     assert replica.engine.scheduler.reservations.of_pod(pod.metadata.uid) is None
 
 
+@pytest.mark.parametrize("policy", ["binpack", "spread"])
+async def test_filter_on_full_nodes_keeps_each_that_serves_and_no_other(
+    replica: Any, policy: str
+) -> None:
+    """Which of them would be the best makes no difference."""
+    for node, memory in (("node-1", 16_384), ("node-2", 1024), ("node-3", 16_384)):
+        replica.card(uuid=f"GPU-{node}", node=node, memory_mib=memory)
+    pod = a_pod(
+        annotations={"hami.io/node-scheduler-policy": policy},
+        containers=[a_container(limits={"nvidia.com/gpu": 1, "nvidia.com/gpumem": 2048})],
+    )
+    names = ["node-1", "node-2", "node-3", "node-4"]
+    items = [{"metadata": {"name": name}} for name in names]
+    answer = filter_nodes(
+        replica.engine, FilterRequest.read({"Pod": pod.to_wire(), "Nodes": {"items": items}})
+    )
+    assert answer.node_names == ["node-1", "node-3"]
+    assert answer.refused == {
+        "node-2": "1/1 CardInsufficientMemory",
+        "node-4": "1/1 NodeInsufficientDevice",
+    }
+
+
 async def test_filter_refuses_a_pod_it_cannot_understand_and_names_the_field(
     replica: Any,
 ) -> None:
