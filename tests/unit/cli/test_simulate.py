@@ -206,6 +206,9 @@ def test_the_text_form_says_where_and_why(run):
     assert nodes[1].endswith(": chosen")
 
 
+A_SPEC = {"requests": [{}]}
+
+
 def wrong(change) -> dict[str, Any]:
     state = copy.deepcopy(STATE)
     change(state)
@@ -240,7 +243,7 @@ def wrong(change) -> dict[str, Any]:
             "quotas[0].hard[limits.nvidia.com/gpucores]: -1",
         ),
         (
-            lambda s: s.update(claims=[{"metadata": {"name": "c"}, "spec": {"requests": [{}]}}] * 2),
+            lambda s: s.update(claims=[{"metadata": {"name": "c"}, "spec": A_SPEC}] * 2),
             "claims[1]: claim default/c",
         ),
         (
