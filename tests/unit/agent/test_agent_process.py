@@ -52,9 +52,32 @@ async def main():
 asyncio.run(main())
 """
 
+WATCH = """
+import asyncio, json, subprocess, sys
+from vgpu_nodeagent.drivers.nvidia import NvidiaDriver
 
-def ask(**environment: str) -> dict[str, object]:
-    command = [sys.executable, "-c", ASK, str(BUILD / "vgpu-fake-ctl")]
+async def until(driver, holds):
+    while not holds(seen := await driver.computing()):
+        await asyncio.sleep(0.05)
+    return {uuid: sorted(pids) for uuid, pids in seen.items()}
+
+async def main():
+    driver = NvidiaDriver()
+    idle = await driver.computing()
+    program = subprocess.Popen([sys.argv[1], "work", "60", "--device", "1"])
+    seen = await until(driver, lambda seen: any(seen.values()))
+    program.kill()
+    program.wait()
+    ended = await until(driver, lambda seen: not any(seen.values()))
+    print(json.dumps({"idle": idle, "pid": program.pid, "seen": seen, "ended": ended}))
+    driver.close()
+
+asyncio.run(main())
+"""
+
+
+def ask(program: str = ASK, tool: str = "vgpu-fake-ctl", **environment: str) -> dict[str, object]:
+    command = [sys.executable, "-c", program, str(BUILD / tool)]
     command.append(environment.get("VGPU_FAKE_MACHINE", ""))
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("VGPU_", "NVIDIA_", "CUDA_"))}
     done = subprocess.run(
@@ -93,6 +116,24 @@ def test_nvml_tells_cards_links_use_and_events(tmp_path: Path) -> None:
     assert told["usage"] == {uuid: {"memory_mib": 0, "cores": 0} for uuid in uuids}
     assert isinstance(told["event"], dict)
     assert (told["event"]["uuid"], told["event"]["reason"]) == (uuids[1], "XID79")
+
+
+def test_nvml_tells_who_computes_on_which_card_while_it_does(tmp_path: Path) -> None:
+    machine = tmp_path / "machine"
+    machine.write_text(MACHINE)
+    told = ask(
+        WATCH,
+        "vgpu-probe",
+        VGPU_FAKE_MACHINE=str(machine),
+        LD_LIBRARY_PATH=str(BUILD / "fake"),
+    )
+    working = "GPU-00000000-0000-4000-8000-000000000001"
+    assert told == {
+        "idle": {},
+        "pid": told["pid"],
+        "seen": {working: [told["pid"]]},
+        "ended": {},
+    }
 
 
 def test_a_machine_without_a_driver_is_an_answer_not_a_crash(tmp_path: Path) -> None:
