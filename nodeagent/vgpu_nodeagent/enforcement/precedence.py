@@ -109,11 +109,15 @@ class Precedence:
     async def look(self) -> None:
         """See who is active, and hold back or let go whom that concerns."""
         computing: Mapping[str, frozenset[int]] = {}
-        if self._is_contested(self._limits()):
+        limits = self._limits()
+        if self._is_contested(limits):
             try:
                 computing = await self._driver.computing()
             except DriverUnavailable as error:
                 logger.debug("nobody is held back: %s", error)
+        elif not any(limit.ceiling for on in limits.values() for limit in on.values()):
+            self._held = {}
+            return
         # Nothing is awaited from here on: what is read of the pages holds until they are written.
         limits = self._limits()
         self._note(computing, limits)

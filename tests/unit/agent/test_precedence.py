@@ -95,7 +95,10 @@ class World:
             folder.mkdir(parents=True)
             (folder / "cgroup").write_text(f"0::/kubepods/burstable/pod{pod}/0123abcd\n")
             (folder / "maps").write_text("")
-        self.precedence = Precedence(
+        self.precedence = self.another()
+
+    def another(self) -> Precedence:
+        return Precedence(
             self.driver,
             lambda: self.state,
             self.allocations,
@@ -177,6 +180,17 @@ async def test_a_driver_that_cannot_tell_any_more_lets_them_go_in_time(world: Wo
     world.driver.error = "hangs"
     assert await world.ceiling() == LEAST_PERCENT
     world.now += HOLD_S
+    assert await world.ceiling() == 0
+
+
+async def test_an_agent_that_starts_again_lets_go_whom_nobody_is_before_any_more(
+    world: World,
+) -> None:
+    world.at_work(URGENT)
+    await world.precedence.look()
+    world.allocations.close(URGENT)
+    world.state = close(world.state, f"claim-{URGENT}")
+    world.precedence = world.another()
     assert await world.ceiling() == 0
 
 
