@@ -1,7 +1,7 @@
 """The ledger: applies what is observed, assumes what is being written, keeps the columns true.
 
-Observed truth and assumptions are kept apart. An observed claim is replaced by newer versions of
-itself only (by resourceVersion), so events may come late, twice or out of order. An assumption
+Observed truth and assumptions are kept apart. What was observed is replaced by what is newer only
+(`records.py`), so events may come late, twice or out of order. An assumption
 ends only by `confirm` or `forget`, never by an event: a write that is under way may be tried again
 and land on whatever version was seen last. Meanwhile a claim holds, card by card, the most of what
 may be true, so an allocation that is both seen and assumed counts once.
@@ -9,10 +9,9 @@ may be true, so an allocation that is both seen and assumed counts once.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from vgpu_api.config import ClusterConfig
@@ -30,10 +29,9 @@ from vgpu_operator.ledger.holdings import (
 )
 from vgpu_operator.ledger.hosts import Hosts
 from vgpu_operator.ledger.quotas import Quotas
+from vgpu_operator.ledger.records import Record, Records
 from vgpu_operator.placement.plan import Plan
 from vgpu_operator.placement.quota import Budget
-
-_GRAVES_KEPT = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +49,6 @@ class Holder:
 
     key: ClaimKey
     use: Use
-
-
-@dataclass(slots=True)
-class _Record:
-    """One claim: what was observed of it, what is assumed, and what it therefore holds."""
-
-    uid: str = ""
-    version: int = -1
-    observed: Holding = NOTHING
-    assumed: dict[int, Holding] = field(default_factory=dict)
-    held: Holding = NOTHING
 
 
 class Ledger:
@@ -87,9 +74,7 @@ class Ledger:
         self._config = config
         self._on_change = on_change
         self._told = 0  # the position in the change log up to which `on_change` knows
-        self._records: dict[ClaimKey, _Record] = {}
-        self._keys: dict[str, ClaimKey] = {}  # claim UID → place
-        self._graves: OrderedDict[str, None] = OrderedDict()  # UIDs of removed claims
+        self._records = Records()
         self._numbers = 0
 
     # Devices and nodes, as observed.
@@ -135,10 +120,8 @@ class Ledger:
 
     def remove_claim(self, uid: str) -> None:
         """A claim is gone. What is assumed for it stays until it is confirmed or forgotten."""
-        key = self._bury(uid)
+        key = self._records.bury(uid)
         if key is not None:
-            record = self._records[key]
-            record.uid, record.observed = "", NOTHING
             self._settle(key)
             self._tell()
 
@@ -146,7 +129,7 @@ class Ledger:
         """A claim that cannot be read: its cards count as full until it can be, or is gone."""
         metadata = raw["metadata"]
         key = ClaimKey(metadata.get("namespace") or "", metadata["name"])
-        record = self._newer_record(key, uid, int(metadata["resourceVersion"]))
+        record = self._records.newer(key, uid, int(metadata["resourceVersion"]))
         if record is not None:
             record.observed = holding_of_ruin(raw, known=record.observed)
             self._settle(key)
@@ -173,7 +156,7 @@ class Ledger:
         place = ClaimKey(*key)
         self._numbers += 1
         assumption = Assumption(self._numbers, place, plan.node)
-        record = self._records.setdefault(place, _Record())
+        record = self._records.at(place)
         record.assumed[assumption.number] = holding_of(spec, plan.allocation(allocated_time=""))
         self._settle(place)
         self._told = self._board.log.cursor
@@ -244,8 +227,8 @@ class Ledger:
     def _observe(self, claim: VGPUClaim) -> None:
         metadata = claim.metadata
         key = ClaimKey(metadata.namespace or "", metadata.name)
-        is_new = metadata.uid not in self._keys
-        record = self._newer_record(key, metadata.uid, int(metadata.resource_version))
+        is_new = not self._records.knows(metadata.uid)
+        record = self._records.newer(key, metadata.uid, int(metadata.resource_version))
         if record is None:
             return
         owned = any(owner.kind == "Pod" for owner in metadata.owner_references)
@@ -253,27 +236,6 @@ class Ledger:
             self.columns.mix.observe(Ask.of(claim.spec, self._config))
         record.observed = holding_of(claim.spec, claim.status.allocation)
         self._settle(key)
-
-    def _newer_record(self, key: ClaimKey, uid: str, version: int) -> _Record | None:
-        """The claim's record, made for this version; None if the version is no news."""
-        if uid in self._graves:
-            return None
-        record = self._records.setdefault(key, _Record())
-        if version <= record.version:
-            return None
-        if record.uid and record.uid != uid:  # another object under the same name
-            self._bury(record.uid)
-            record.observed = NOTHING
-        record.uid, record.version = uid, version
-        self._keys[uid] = key
-        return record
-
-    def _bury(self, uid: str) -> ClaimKey | None:
-        """Nothing that comes late (the answer to a write, say) brings this claim back."""
-        self._graves[uid] = None
-        if len(self._graves) > _GRAVES_KEPT:
-            self._graves.popitem(last=False)
-        return self._keys.pop(uid, None)
 
     def _drop(self, assumption: Assumption) -> None:
         record = self._records.get(assumption.key)
@@ -290,9 +252,9 @@ class Ledger:
             return
         self._hold(key, record, record.observed)
         if not record.uid:
-            del self._records[key]
+            self._records.drop(key)
 
-    def _hold(self, key: ClaimKey, record: _Record, held: Holding) -> None:
+    def _hold(self, key: ClaimKey, record: Record, held: Holding) -> None:
         if held != record.held:
             self._board.hold(key, before=record.held, after=held)
             self._quotas.move(key.namespace, before=record.held, after=held)
