@@ -244,17 +244,17 @@ def gather(ordered, cards, used, request, policies, ask, quota) -> list[Card] | 
             take(used[card.uuid], card, request)
             line.append(card)
     if len(gathered) >= request.count:
-        return best_linked(gathered, cards, request.count) if topology else gathered
+        return best_linked(gathered, request.count) if topology else gathered
     if gathered:
         reasons["AllocatedCardsInsufficientRequest"] = len(gathered)
     return ", ".join(sorted(f"{n}/{len(cards)} {reason}" for reason, n in reasons.items()))
 
 
-def best_linked(gathered: list[Card], cards: Sequence[Card], count: int) -> list[Card]:
+def best_linked(gathered: list[Card], count: int) -> list[Card]:
     if len(gathered) == count:
         return gathered
     if count == 1:
-        return [min(gathered, key=lambda c: sum(pair(c, peer) for peer in cards if peer != c))]
+        return [min(gathered, key=lambda c: sum(pair(c, peer) for peer in gathered if peer != c))]
     return list(
         max(
             combinations(gathered, count),

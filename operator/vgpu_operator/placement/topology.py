@@ -23,18 +23,17 @@ def pair_score(columns: Columns, one: int, other: int) -> int:
 def choose(columns: Columns, fitting: Sequence[int], count: int) -> tuple[int, ...]:
     """`count` of the cards that fit (more than that many), given in order of preference.
 
-    One card: the one with the lowest total over all pairs on its node, so that well-linked cards
-    stay together. Several: the combination with the highest sum; the first of equals.
+    One card: the one with the lowest total over its pairs with the others that fit, so that
+    well-linked cards stay free together; who is linked to a card that is full misses nothing.
+    Several: the combination with the highest sum; the first of equals.
     """
     if count > 1:
         return _best_connected(columns, fitting, count)
-    node = columns.node_cards[columns.node_of[fitting[0]]]
-    return (
-        min(
-            fitting,
-            key=lambda card: sum(pair_score(columns, card, peer) for peer in node if peer != card),
-        ),
-    )
+
+    def total(card: int) -> int:
+        return sum(pair_score(columns, card, peer) for peer in fitting if peer != card)
+
+    return (min(fitting, key=total),)
 
 
 def _best_connected(columns: Columns, cards: Sequence[int], count: int) -> tuple[int, ...]:

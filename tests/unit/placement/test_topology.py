@@ -40,6 +40,13 @@ def test_one_card_is_the_one_whose_links_are_missed_least():
     assert taken(a_node({(0, 1): 100, (1, 2): 100, (0, 2): 10, (2, 3): 10}, 4), 1) == {"g03"}
 
 
+def test_links_to_a_card_that_is_full_are_not_missed():
+    columns = a_node({(0, 1): 200, (2, 3): 100, (0, 2): 10, (0, 3): 10}, 4)
+    assert taken(columns, 1) != {"g00"}
+    columns.set_used(1, slots=10, cores=100, memory=0)
+    assert taken(columns, 1) == {"g00"}
+
+
 def test_links_decide_against_the_order_in_which_cards_are_taken_otherwise():
     """Without them the last cards would be taken first."""
     assert taken(a_node({(0, 1): 150, (0, 2): 10, (1, 2): 20}, 3), 2) == {"g00", "g01"}
