@@ -27,7 +27,7 @@ from vgpu_operator.ledger import node_admits
 from vgpu_operator.ledger.cards import cordoned_uuids, state_of
 from vgpu_operator.ledger.holdings import NOTHING, Holding, holding_of
 from vgpu_operator.ledger.quotas import Quotas
-from vgpu_operator.placement import Card, Columns, Plan, place
+from vgpu_operator.placement import Budget, Card, Columns, Plan, place
 from vgpu_operator.placement.geometry import Instance, Offer, geometry
 
 _POLICY_WORDS: Mapping[str, Collection[str]] = {
@@ -86,9 +86,13 @@ class Cluster:
             self.columns,
             Ask.of(spec, self.config),
             [name for name in self.nodes if name not in ruled_out],
-            budget=self._quotas.left(namespace),
+            budget=self.budget(namespace),
         )
         return Plan(plan.node, plan.grants, {**ruled_out, **plan.refusals}), ruled_out
+
+    def budget(self, namespace: str) -> Budget:
+        """What the namespace may still take."""
+        return self._quotas.left(namespace)
 
     def hold(self, spec: VGPUClaimSpec, plan: Plan, *, namespace: str) -> None:
         """From now on this claim holds its cards."""

@@ -20,9 +20,8 @@ from vgpu_operator.admission.wording import describe
 from vgpu_operator.ask import Ask, RequestAsk
 from vgpu_operator.cli.cluster import Cluster
 from vgpu_operator.dialects import read
-from vgpu_operator.placement import Grant, Plan
+from vgpu_operator.placement import Grant, Plan, refusals_on
 from vgpu_operator.placement.order import in_order
-from vgpu_operator.placement.planning import plan_on
 from vgpu_operator.placement.score import card_score, node_score
 
 Result = dict[str, Any]
@@ -95,9 +94,13 @@ def answer(
         "refused": plan.text if plan.refused else None,
     }
     if explain:
-        result["nodes"] = {
-            name: _node(cluster, name, ask, plan, ruled_out) for name in cluster.nodes
-        }
+        known = {**plan.refusals, **ruled_out}
+        budget = cluster.budget(question.namespace)
+        result["nodes"] = {}
+        for name in cluster.nodes:
+            if name not in known and name != plan.node:
+                known |= refusals_on(cluster.columns, ask, [name], budget=budget)
+            result["nodes"][name] = _node(cluster, name, ask, known.get(name))
     return result, plan
 
 
@@ -136,17 +139,11 @@ def _request(request: RequestAsk) -> Result:
     }
 
 
-def _node(
-    cluster: Cluster, name: str, ask: Ask, plan: Plan, ruled_out: Mapping[str, Tally]
-) -> Result:
+def _node(cluster: Cluster, name: str, ask: Ask, tally: Tally | None) -> Result:
     """A node's score, why it does not serve, and its cards in the order of the first request."""
     columns = cluster.columns
     node = columns.node_id(name)
     assert node is not None
-    tally = ruled_out.get(name) or plan.refusals.get(name)
-    if tally is None and name != plan.node:
-        outcome = plan_on(columns, node, ask, ask.numa)
-        tally = outcome if isinstance(outcome, Tally) else None
     cards = columns.node_cards[node]
     request = ask.requests[0]
     order = in_order(

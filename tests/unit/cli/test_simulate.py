@@ -127,6 +127,15 @@ def test_a_quota_of_the_state_is_kept(run):
     assert answer["refused"] == "3/3 ResourceQuotaNotFit"
 
 
+def test_a_node_that_the_quota_alone_rules_out_says_so(run):
+    """Half of its larger card is more than the namespace may take."""
+    hard = {"limits.nvidia.com/gpumem": 10_000}
+    state = {**STATE, "quotas": [{"namespace": "default", "hard": hard}]}
+    answer = simulated(run, state=state, pod=a_raw_pod(gpu=1, gpumem_percentage=50))
+    assert answer["node"] == "a"
+    assert answer["nodes"]["b"]["reasons"] == "1/1 ResourceQuotaNotFit"
+
+
 def test_the_claims_of_the_state_hold_their_cards(run):
     claim = {
         "metadata": {"name": "c", "namespace": "default"},
