@@ -29,6 +29,8 @@ _FEW = 16
 _FAR = 256
 """After so many better nodes that are no candidates, the candidates are looked for instead."""
 
+_NONE: Mapping[str, Tally] = MappingProxyType({})
+
 Found: TypeAlias = tuple[int, tuple[Grant, ...]]
 """A node that serves the claim, and with what."""
 
@@ -142,7 +144,8 @@ def _place(columns: Columns, ask: Ask, space: _Space) -> Plan:
         _refresh(columns, ranking, ask, numa)
         found, tried = _first(columns, ranking, ask, numa, space)
         if found is not None:
-            return Plan(columns.node_name[found[0]], found[1], Tried(tried, columns, ask, numa))
+            refusals = Tried(tried, columns, ask, numa) if tried else _NONE
+            return Plan(columns.node_name[found[0]], found[1], refusals)
     return Plan(None, (), _refusals(columns, ranking, ask, space))
 
 

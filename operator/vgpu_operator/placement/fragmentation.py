@@ -96,7 +96,6 @@ def best_keys(columns: Columns, request: RequestAsk) -> Callable[[int], float | 
 
         return with_cpu
 
-    rise_on = rises_on(columns, request)
     known = columns.mix.rises_for(request).__getitem__
     condition = columns.condition.__getitem__
 
@@ -105,7 +104,7 @@ def best_keys(columns: Columns, request: RequestAsk) -> Callable[[int], float | 
         try:
             least = min(map(known, map(condition, cards)))
         except KeyError:
-            least = min(map(rise_on, cards))
+            least = min(_rise_of_card(columns, card, request, 0) for card in cards)
         return None if least == math.inf else -score_of_rise(least)
 
     return without_cpu
