@@ -115,6 +115,8 @@ class Intake:
             return
         self._ledger.apply_claim(claim)
         key = key_of(claim)
+        if claim.status.allocation is None:
+            self._drop_reservation(key)  # it was made of what has been released
         self._note(key)
         for consumer in (*self._books.consumers_of(key), *self._books.copies_of(key)):
             self._pods.claim_changed(consumer.uid, has_cards=claim.status.allocation is not None)
@@ -124,15 +126,19 @@ class Intake:
         self._ledger.remove_claim(uid)
         if self._books.drop_claim(key, uid) is None:
             return
-        reservation = self._scheduler.reservations.of_claim(key)
-        if reservation is not None and reservation.written.done():
-            self._scheduler.reservations.drop(reservation)
+        self._drop_reservation(key)
         for consumer in self._books.consumers_of(key):
             if consumer.wants_node:
                 self._pods.put(consumer.uid)
         self._teller.forget(key)
         self._immediate.drop(key)
         self._wake()
+
+    def _drop_reservation(self, key: Key) -> None:
+        """Drop what stood in the claim; one that is being written ends with its write."""
+        reservation = self._scheduler.reservations.of_claim(key)
+        if reservation is not None and reservation.written.done():
+            self._scheduler.reservations.drop(reservation)
 
     def claim_unreadable(self, uid: str, raw: dict[str, Any]) -> None:
         """A claim cannot be read: its cards count as full until it can, and it is left alone."""

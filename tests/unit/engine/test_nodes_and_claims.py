@@ -129,3 +129,21 @@ async def test_a_pod_that_is_still_there_when_its_node_comes_back_is_decided_fir
     assert after.node_uid == "another-node-1"
     assert after.allocated_time > before.allocated_time
     assert replica.claim_of(other).status.allocation is None
+
+
+async def test_a_pod_that_is_looked_at_while_its_cards_are_released_is_decided_all_the_same(
+    replica: Any,
+) -> None:
+    """What is on its way out must not be taken for what the pod has."""
+    pod = await a_running_pod(replica)
+    replica.engine.intake.node_gone("node-1")
+    replica.engine.round()  # the release is on its way
+    replica.engine.intake.pod_changed(
+        a_pod("pod-1", node="node-1", resource_version=600, containers=[a_container(limits=GPU)])
+    )
+    replica.engine.round()
+    await replica.settle()
+    assert replica.claim_of(pod).status.allocation is None
+    replica.engine.intake.node_changed(anew())
+    await replica.settle()
+    assert replica.claim_of(pod).status.allocation.node_uid == "another-node-1"
