@@ -19,17 +19,21 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import filter_bench
+import orjson
 
 import plain_placement as plain
 from builders import a_card, a_claim, a_device, a_node, a_request, an_allocated_device, an_ask
 from builders import an_allocation as allocated
 from vgpu_api.config import ClusterConfig
+from vgpu_api.v1alpha1.base import ApiModel
 from vgpu_operator.ask import Ask
 from vgpu_operator.ledger import Ledger
 from vgpu_operator.placement import Card, Plan, place
+
+Received = TypeVar("Received", bound=ApiModel)
 
 CARDS_PER_NODE = 8
 CARD_MIB = 40_960
@@ -93,14 +97,14 @@ def rebuild(nodes: int, claims: int) -> tuple[Ledger, dict[str, float | int], di
 
     The memory is that of the whole process with all decoded objects, which the operator keeps too.
     """
-    listed = [claim_on(number, nodes) for number in range(claims)]
+    listed = [as_received(claim_on(number, nodes)) for number in range(claims)]
     devices = [
-        a_device(uuid=f"GPU-{node}-{index}", node=f"node-{node:05d}", index=index,
-                 memory_mib=CARD_MIB)
+        as_received(a_device(uuid=f"GPU-{node}-{index}", node=f"node-{node:05d}", index=index,
+                             memory_mib=CARD_MIB))
         for node in range(nodes)
         for index in range(CARDS_PER_NODE)
     ]  # fmt: skip
-    known_nodes = [a_node(f"node-{node:05d}") for node in range(nodes)]
+    known_nodes = [as_received(a_node(f"node-{node:05d}")) for node in range(nodes)]
     gc.collect()
     gc.freeze()
     ledger = Ledger(config=ClusterConfig())
@@ -123,6 +127,11 @@ def rebuild(nodes: int, claims: int) -> tuple[Ledger, dict[str, float | int], di
     times = [timed(lambda claim=claim: ledger.apply_claim(claim))[1] for claim in changes]
     gc.unfreeze()
     return ledger, took, spread_of(times)
+
+
+def as_received(built: Received) -> Received:
+    """The object as a reflector decodes it: no text of it is shared with another object's."""
+    return type(built).model_validate(orjson.loads(orjson.dumps(built.to_wire())))
 
 
 def claim_on(number: int, nodes: int, *, version: int = 1, held: bool = True) -> Any:

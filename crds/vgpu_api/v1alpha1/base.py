@@ -6,6 +6,7 @@ become `kubectl explain`, and `json_schema_extra` carries what pydantic has no w
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -25,9 +26,24 @@ class ApiModel(BaseModel):
         use_attribute_docstrings=True,
     )
 
+    def model_post_init(self, context: Any, /) -> None:
+        """Keep the names of given fields once for all values that were given the same ones.
+
+        Each value would have a set of its own, of up to 728 bytes, and a claim is seven values: a
+        third of the memory that the objects of a large cluster take. Nobody adds to such a set:
+        values are frozen, and a copy has its own.
+        """
+        given = _one_set(frozenset(self.model_fields_set))
+        object.__setattr__(self, "__pydantic_fields_set__", given)
+
     def to_wire(self) -> dict[str, Any]:
         """The JSON object the API server sees: absent instead of null, defaults kept."""
         return self.model_dump(by_alias=True, exclude_none=True, mode="json")
+
+
+@lru_cache(maxsize=4096)
+def _one_set(names: frozenset[str]) -> set[str]:
+    return set(names)
 
 
 class OwnerReference(ApiModel):
