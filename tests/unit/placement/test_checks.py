@@ -1,0 +1,102 @@
+"""The quick look at many cards says of each what its checks say one by one."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from builders import a_card, a_geometry, a_request, an_ask, some_columns
+from vgpu_api.effective import Use
+from vgpu_api.reasons import Reason
+from vgpu_operator.ask import RequestAsk
+from vgpu_operator.placement import Budget, Columns
+from vgpu_operator.placement.checks import passing, refusal_of_kind, refusal_of_room
+from vgpu_operator.placement.quota import Charge
+
+CARD_MIB = 1000
+SLOTS = 2
+PROFILES = a_geometry(("1g.1gb", 400, 40, 1, (0, 1)))
+
+
+def cards_in_every_state() -> Columns:
+    """Cards of 1,000 MiB and two slots, each with another part of it in use, plain and cut."""
+    uses = {
+        f"{mode}-{slots}-{cores}-{memory}-{healthy}": (mode, Use(memory, cores, slots), healthy)
+        for mode, slots, cores, memory, healthy in product(
+            ("Shared", "MIG"), (0, 1, SLOTS), (0, 1, 50, 99, 100), (0, 1, 500, 999, 1000), (True,)
+        )
+    }
+    uses["ill"] = ("Shared", Use(), False)
+    return some_columns(
+        *(
+            a_card(uuid, index=index, mode=mode, healthy=healthy, memory_mib=CARD_MIB,
+                   slots=SLOTS, profiles=PROFILES)
+            for index, (uuid, (mode, _, healthy)) in enumerate(uses.items())
+        ),
+        used={uuid: use for uuid, (_, use, _) in uses.items()},
+        slices={uuid: (0,) for uuid, (mode, use, _) in uses.items() if mode == "MIG" and use.slots},
+    )  # fmt: skip
+
+
+COLUMNS = cards_in_every_state()
+CARDS = range(len(COLUMNS.uuid))
+MEMORY = ({"memory": "1Mi"}, {"memory": "500Mi"}, {"memory": "1000Mi"}, {"memory": "1001Mi"},
+          {"memory_percent": 1}, {"memory_percent": 50}, {"memory_percent": 100})  # fmt: skip
+
+
+def asked(**fields) -> RequestAsk:
+    return an_ask(a_request(**fields)).requests[0]
+
+
+@pytest.mark.parametrize("memory", MEMORY, ids=str)
+@pytest.mark.parametrize("cores", [0, 1, 2, 50, 51, 100])
+@pytest.mark.parametrize("policies", [(), ("Mutex",)], ids=str)
+def test_a_card_passes_if_and_only_if_no_check_refuses_it(memory, cores, policies):
+    request = asked(cores=cores, **memory)
+    found = passing(COLUMNS, CARDS, request, policies)
+    for _ in range(2):  # the second time by what the first has found out
+        assert passing(COLUMNS, CARDS, request, policies) == found
+    assert found == [
+        card
+        for card in CARDS
+        if refusal_of_kind(COLUMNS, card, request) is None
+        and refusal_of_room(COLUMNS, card, request, policies) is None
+    ]
+
+
+@pytest.mark.parametrize(
+    ("use", "request_fields", "reason"),
+    [
+        (Use(slots=SLOTS), {"memory": "1Mi"}, Reason.CARD_TIME_SLICING_EXHAUSTED),
+        (Use(500, 0, 1), {"memory": "501Mi"}, Reason.CARD_INSUFFICIENT_MEMORY),
+        (Use(500, 0, 1), {"memory": "500Mi"}, None),
+        (Use(500, 0, 1), {"memory_percent": 51}, Reason.CARD_INSUFFICIENT_MEMORY),
+        (Use(500, 0, 1), {"memory_percent": 50}, None),
+        (Use(0, 50, 1), {"memory": "1Mi", "cores": 51}, Reason.CARD_INSUFFICIENT_CORE),
+        (Use(0, 50, 1), {"memory": "1Mi", "cores": 50}, None),
+        (Use(0, 99, 1), {"memory": "1Mi", "cores": 0}, None),
+        (Use(0, 100, 1), {"memory": "1Mi", "cores": 0}, Reason.CARD_COMPUTE_UNITS_EXHAUSTED),
+        (Use(0, 0, 1), {"memory": "1Mi", "cores": 100}, Reason.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT),
+        (Use(), {"memory": "1Mi", "cores": 100}, None),
+    ],
+)
+def test_what_is_in_use_is_not_to_be_had_once_more(use, request_fields, reason):
+    columns = some_columns(a_card("x", memory_mib=CARD_MIB, slots=SLOTS), used={"x": use})
+    request = asked(**request_fields)
+    assert refusal_of_room(columns, 0, request, ()) == reason
+    assert passing(columns, [0], request, ()) == ([] if reason else [0])
+
+
+def test_a_percentage_that_is_less_than_one_mib_of_a_card_is_no_request_for_nothing():
+    columns = some_columns(a_card("tiny", memory_mib=99), a_card("least", memory_mib=100, index=1))
+    request = asked(memory_percent=1)
+    assert [columns.uuid[card] for card in passing(columns, (0, 1), request, ())] == ["least"]
+
+
+def test_where_a_quota_is_left_each_card_is_asked_what_it_would_cost():
+    columns = some_columns(a_card("large"), a_card("small", memory_mib=CARD_MIB, index=1))
+    request, charge = asked(memory_percent=50), Charge(Budget(500))
+    assert [columns.uuid[card] for card in passing(columns, (0, 1), request, (), charge)] == [
+        "small"
+    ]

@@ -1,0 +1,110 @@
+"""Why nodes do not serve: each looked at alone, and all of a fleet at once, say the same."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from builders import a_card, a_geometry, a_request, an_ask, some_columns
+from vgpu_api.effective import Use
+from vgpu_api.reasons import Reason, Tally
+from vgpu_operator.ask import Ask
+from vgpu_operator.placement import Budget, Columns, place, refusals_on
+from vgpu_operator.placement.card import NodeState
+
+SMALL = a_request(memory="1Gi")
+
+
+def some_nodes() -> Columns:
+    """free and full have a card each; so have late, which is not ready, and shut."""
+    return some_columns(
+        *(a_card(f"GPU-{node}", node=node) for node in ("free", "full", "late", "shut")),
+        used={"GPU-full": Use(memory_mib=16_000, slots=1)},
+        states={
+            "late": NodeState(ready=False),
+            "shut": NodeState(ready=True, schedulable=False),
+        },
+    )
+
+
+def in_words(refusals: dict[str, Tally]) -> dict[str, str]:
+    return {node: str(tally) for node, tally in refusals.items()}
+
+
+def test_each_candidate_that_does_not_serve_says_why_and_no_other_node_is_named():
+    columns = some_nodes()
+    assert in_words(refusals_on(columns, an_ask(SMALL), ["free", "full", "gone"])) == {
+        "full": "1/1 CardInsufficientMemory",
+        "gone": str(Tally.of_node(Reason.NODE_INSUFFICIENT_DEVICE)),
+    }
+    assert in_words(refusals_on(columns, an_ask(SMALL), ["shut", "late"])) == {
+        "late": str(Tally.of_node(Reason.NODE_NOT_READY)),
+        "shut": str(Tally.of_node(Reason.NODE_UNSCHEDULABLE)),
+    }
+
+
+def test_what_the_caller_rules_out_has_the_callers_reason():
+    why = Tally.of_node(Reason.NODE_UNSCHEDULABLE)
+    told = refusals_on(
+        some_nodes(), an_ask(SMALL), ["free", "full"], barred={"full": why, "late": why}
+    )
+    assert told == {"full": why}
+
+
+@pytest.mark.parametrize(("mib", "told"), [(1024, {}), (1023, {"free": "1/1 ResourceQuotaNotFit"})])
+def test_a_candidate_that_only_the_quota_rules_out_says_so(mib, told):
+    refusals = refusals_on(some_nodes(), an_ask(SMALL), ["free"], budget=Budget(mib))
+    assert in_words(refusals) == told
+
+
+def test_a_claim_that_must_stay_in_one_numa_node_is_told_of_numa():
+    columns = some_columns(a_card("x"), a_card("y", index=1, numa=1))
+    ask = an_ask(a_request(memory="1Gi", count=2), numa="Require")
+    (told,) = in_words(refusals_on(columns, ask, ["node-1"])).values()
+    assert "NumaNotFit" in told
+    assert not refusals_on(columns, an_ask(a_request(memory="1Gi", count=2)), ["node-1"])
+
+
+USES = (Use(), Use(1, 0, 1), Use(16_000, 0, 1), Use(0, 100, 1), Use(0, 0, 10))
+KINDS = ({}, {"vendor": "ascend"}, {"healthy": False}, {"numa": 1},
+         {"mode": "MIG", "profiles": a_geometry(("1g.1gb", 512, 14, 1, range(7)))})  # fmt: skip
+
+
+def a_mixed_fleet() -> Columns:
+    """Two cards a node, in every pair of uses and kinds; every other node has Mutex as its own."""
+    pairs = list(product(product(USES, KINDS), repeat=2))
+    cards, used, states = [], {}, {}
+    for number, pair in enumerate(pairs):
+        node = f"node-{number:03}"
+        for index, (use, kind) in enumerate(pair):
+            uuid = f"{node}-{index}"
+            cards.append(a_card(uuid, node=node, index=index, **kind))
+            used[uuid] = use
+        own = ("Mutex",) if number % 2 else ("Spread",)
+        states[node] = NodeState(ready=True, device_policies=own)
+    return some_columns(*cards, used=used, states=states)
+
+
+FLEET = a_mixed_fleet()
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        an_ask(a_request(memory="16Gi", count=2, cores=1), device=["Mutex"]),
+        an_ask(a_request(memory="2Gi", count=3)),
+        an_ask(a_request(memory="16Gi", count=2, cores=100), numa="Require"),
+        an_ask(a_request(memory="1Gi", selector={"uuids": ["node-000-0", "node-001-1"]})),
+        an_ask(a_request(memory="1Gi", count=2, selector={"exclude_uuids": ["node-001-1"]})),
+        an_ask(a_request(memory="1Gi", count=2)),
+        an_ask(a_request(name="a", memory="2Gi"), a_request(name="b", memory="15Gi", count=2)),
+    ],
+    ids=range(7),
+)
+def test_a_fleet_told_of_at_once_hears_what_each_node_alone_would_say(ask: Ask):
+    """What is found out of one card is held to be true of all like it: is it?"""
+    alone = refusals_on(FLEET, ask, [FLEET.node_name[node] for node in FLEET.nodes_with_cards()])
+    assert len(alone) > 500
+    assert place(FLEET, ask, alone).refusals == alone
+    assert place(FLEET, ask, alone).refusals == alone  # by what was remembered
