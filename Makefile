@@ -75,7 +75,7 @@ bench-placement: $(SETUP)  ## decisions at 5,000 nodes of 8 cards -> build/bench
 bench-libvgpu: $(SETUP)  ## what the library costs a call and a process -> build/bench/libvgpu.json
 	@$(MAKE) -C libvgpu bench
 
-gpu-check:  ## the memory limit on this machine's real driver -> build/bench/gpu.json (needs gcc and python3 alone)
+gpu-check:  ## limits on this machine's real driver -> build/bench/gpu.json (needs gcc and python3 alone)
 	@$(MAKE) -C libvgpu gpu-check
 
 bench-openb: $(SETUP)  ## packing of a trace in OPENB=DIR -> build/bench/openb.json

@@ -49,18 +49,12 @@ CUDA_API CUresult cuGraphAddKernelNode(CUgraphNode *out, CUgraph graph, const CU
 {
     CUresult result = CUDA_SUCCESS;
     struct CUctx_st *context = cuda_current(&result);
-    struct shape shape = {0};
     (void)after, (void)count;
     if (!context || !out || !graph || !params || !params->function) {
         return context ? CUDA_ERROR_INVALID_VALUE : result;
     }
-    if (params->function->block_ns) {
-        engine_shape((unsigned)cuda_session()->machine->cards[context->card].sms,
-                     (uint64_t)params->grid[0] * params->grid[1] * params->grid[2],
-                     params->block[0] * params->block[1] * params->block[2], params->function->block_ns, &shape.ns,
-                     &shape.fraction);
-    }
-    *out = add(graph, CU_GRAPH_NODE_TYPE_KERNEL, shape);
+    *out = add(graph, CU_GRAPH_NODE_TYPE_KERNEL,
+               cuda_kernel_shape(context, params->function, params->grid, params->block, params->parameters));
     return *out ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 

@@ -14,10 +14,11 @@ struct CUstream_st {
     int broken;      /* the capture was invalidated */
 };
 
-/* A kernel called busy_<N>ns, _us, _ms or _s: each of its blocks takes that long. Any other takes no time. */
+/* A kernel called busy_<N>ns, _us, _ms or _s: each of its blocks takes that long. One called rounds_<N>ns takes that long
+ * for each of as many rounds as its first parameter, of 64 bits, says. Any other takes no time. */
 struct CUfunc_st {
     struct CUfunc_st *next;
-    uint64_t block_ns;
+    uint64_t block_ns, round_ns;
     unsigned legacy_block[3];
     char name[64];
 };
@@ -27,6 +28,9 @@ struct shape {
     uint64_t ns;
     uint32_t fraction;
 };
+
+struct shape cuda_kernel_shape(const struct CUctx_st *context, CUfunction function, const unsigned *grid,
+                               const unsigned *block, void **parameters);
 
 /* The stream behind a handle, with the null stream and its aliases as streams of the current context. `thread` says
  * that the null stream means the thread's own. NULL and why not. */

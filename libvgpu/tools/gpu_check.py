@@ -1,8 +1,8 @@
-"""Checks the memory limit on whatever CUDA driver this machine has; made for a real one.
+"""Checks limits of memory and compute on whatever CUDA driver is here; made for a real one.
 
-Runs the probe under the library at a quarter and at half of the first card, by every call the
-probe knows, and beside it the probe without the library, whose view of NVML is the truth. Needs
-Python alone: a machine with a GPU need not have the project's environment, nor a network.
+Memory at a quarter and at half of the first card by every call that the probe knows; compute at 25,
+50 and 75 % with kernels of its own; PyTorch, where there is one. Needs Python alone: a machine with
+a GPU need not have the project's environment, nor a network. Takes at most eight minutes.
 """
 
 from __future__ import annotations
@@ -10,116 +10,89 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+from gpu_case import FAILED, PASSED, SIMULATED, CaseError, Deadline
+from gpu_compute import Bench
+from gpu_memory import Probe
+from gpu_torch import Torch
+
 BUILD = Path(__file__).resolve().parents[1] / "build"
-KINDS = ("", "--managed", "--async", "--pitch")
-HOLD_S = 5
-# What the driver may lose to its own grains when memory is taken to the last byte.
-SLACK = 64 << 20
+LIBRARY = BUILD / "libvgpu.so"
+SECONDS = 460.0
+PARTS = ("memory", "compute", "pytorch")
+# Only NVIDIA's own driver has either (the second under WSL).
+REAL = ("/proc/driver/nvidia/version", "/dev/dxg")
 
 
-class NoDriver(Exception):
-    """There is no usable CUDA driver here."""
+def is_simulated() -> bool:
+    """Whether what answers here can only be the simulated driver."""
+    return "VGPU_FAKE_MACHINE" in os.environ or not any(Path(path).exists() for path in REAL)
 
 
-def probe(script: str, *, limit: int | None = None) -> list[dict[str, Any]]:
-    """Run the probe; one answer for each command.
-
-    Args:
-        script: Commands as `vgpu-probe run` takes them.
-        limit: Bytes of every card; None runs without the library.
-
-    Raises:
-        NoDriver: The probe cannot work here.
-    """
-    done = subprocess.run(
-        [BUILD / "vgpu-probe", "run", script],
-        env=_environment(limit),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        raise NoDriver((done.stderr or done.stdout).strip())
-    return [json.loads(line) for line in done.stdout.splitlines()]
+def check_memory(probe: Probe, total: int, deadline: Deadline) -> list[dict[str, Any]]:
+    """The limit at a quarter and at half of the card; a check that cannot be done is wrong."""
+    whole = total // (2 << 20) * (2 << 20)
+    checks: list[dict[str, Any]] = []
+    for share in (4, 2):
+        limit = whole // share
+        try:
+            checks.append(probe.check(limit, deadline=deadline))
+        except CaseError as error:
+            checks.append({"limit_bytes": limit, "wrong": [str(error)]})
+    return checks
 
 
-def check(limit: int) -> dict[str, Any]:
-    """What happens under one limit: figures, and in `wrong` a sentence for each broken promise."""
-    wrong = []
-    (device,) = probe("info", limit=limit)[0]["devices"][:1]
-    if device["cuda_total"] != limit or device["nvml_total"] != limit:
-        wrong.append(f"views show {device['cuda_total']} and {device['nvml_total']}")
-    refused = {}
-    for kind in KINDS:
-        too_much, fits, *_ = probe(
-            f"alloc {limit + (4 << 20)} {kind}; alloc {limit // 2} {kind}; free", limit=limit
-        )
-        refused[kind or "--linear"] = too_much["result"]
-        if (too_much["result"], fits["result"]) != (2, 0):
-            wrong.append(f"{kind or 'linear'}: {too_much['result']} and {fits['result']}")
-    # What a context takes by itself is part of the slice, where NVML says how much that is.
-    room = device["cuda_free"]
-    (filled,) = probe("fill --step 64M", limit=limit)
-    if not room - SLACK <= filled["filled"] <= limit:
-        wrong.append(f"filled to {filled['filled']} of {room}")
-    held = limit // 2
-    free = probe("info")[0]["devices"][0]["nvml_used"]
-    with subprocess.Popen(
-        [BUILD / "vgpu-probe", "hold", str(held), str(HOLD_S)],
-        env=_environment(limit),
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as holder:
-        assert holder.stdout is not None
-        holder.stdout.readline()  # it has it
-        used = probe("info")[0]["devices"][0]["nvml_used"]
-        holder.kill()
-    return {
-        "limit_bytes": limit,
-        "filled_bytes": filled["filled"],
-        "context_bytes_counted": limit - room,
-        "results_beyond_limit": refused,
-        "uncounted_bytes_of_a_process": used - free - held - (limit - room),
-        "wrong": wrong,
-    }
+def failures(findings: dict[str, Any]) -> list[str]:
+    """A sentence for each promise that was not kept."""
+    wrong = [
+        f"{check['limit_bytes']} bytes: {sentence}"
+        for check in findings.get("checks", [])
+        for sentence in check["wrong"]
+    ]
+    failed = [row for row in _rows(findings) if row["outcome"] == FAILED]
+    return wrong + [f"{row['case']}: {row['why']}" for row in failed]
 
 
-def _environment(limit: int | None) -> dict[str, str]:
-    ours = ("LD_PRELOAD", "VGPU_LIMIT_PAGE", "VGPU_USAGE_REGION")
-    env = {name: value for name, value in os.environ.items() if name not in ours}
-    if limit is not None:
-        env["LD_PRELOAD"] = str(BUILD / "libvgpu.so")
-        env["CUDA_DEVICE_MEMORY_LIMIT"] = str(limit)
-    return env
+def _rows(findings: dict[str, Any]) -> list[dict[str, Any]]:
+    return [*findings.get("compute", []), *findings.get("pytorch", [])]
 
 
 def main() -> int:
     """Check, print and write the findings; 1 when a promise is broken or there is no driver."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("out", type=Path)
-    out = parser.parse_args().out
+    parser.add_argument("--only", choices=PARTS, action="append", help="a part; default: all")
+    parser.add_argument("--spin", type=Path, default=BUILD / "vgpu-spin")
+    parser.add_argument("--pace", type=float, default=1.0, help="shorter windows prove nothing")
+    asked = parser.parse_args()
+    parts = asked.only or PARTS
+    deadline = Deadline(SECONDS)
+    probe = Probe(BUILD / "vgpu-probe", LIBRARY)
     try:
-        card = probe("info")[0]["devices"][0]
-    except (NoDriver, LookupError) as error:
+        card = probe.run("info")[0]["devices"][0]
+    except (CaseError, LookupError) as error:
         print(f"gpu-check: no usable CUDA driver here, nothing was checked: {error}")
         return 1
     total = card["cuda_total"]
-    whole = total // (2 << 20) * (2 << 20)
-    findings = {
-        "card": card["name"],
-        "total_bytes": total,
-        "checks": [check(whole // share) for share in (4, 2)],
-    }
+    simulated = is_simulated()
+    findings: dict[str, Any] = {"card": card["name"], "total_bytes": total, "simulated": simulated}
+    if "memory" in parts:
+        findings["checks"] = check_memory(probe, total, deadline)
+    if "compute" in parts:
+        findings["compute"] = Bench(asked.spin, LIBRARY, pace=asked.pace).rows(deadline)
+    if "pytorch" in parts:
+        findings["pytorch"] = Torch(LIBRARY, probe.used, pace=asked.pace).rows(total, deadline)
+    for row in _rows(findings) if simulated else ():
+        row["outcome"] = SIMULATED if row["outcome"] == PASSED else row["outcome"]
+    findings["failures"] = failures(findings)
     text = json.dumps(findings, indent=1)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(text + "\n")
+    asked.out.parent.mkdir(parents=True, exist_ok=True)
+    asked.out.write_text(text + "\n")
     print(text)
-    return int(any(one["wrong"] for one in findings["checks"]))
+    return int(bool(findings["failures"]))
 
 
 if __name__ == "__main__":

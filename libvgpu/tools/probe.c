@@ -1,10 +1,9 @@
 /* probe.c - vgpu-probe: a driver-API client that tests and the demo run inside a container.
  *
- * It finds the driver the way libcudart does (dlopen libcuda.so.1, dlsym cuGetProcAddress_v2, everything else
- * through that) and NVML the way monitoring tools do. Every command prints one JSON object on a line.
+ * It finds the driver the way libcudart does (driver.h). Every command prints one JSON object on a line.
  *
  *   vgpu-probe info
- *   vgpu-probe alloc SIZE [--device N] [--managed|--async|--pitch]
+ *   vgpu-probe alloc SIZE [--device N] [--managed|--async|--pitch|--pool|--physical|--array]
  *   vgpu-probe fill [--step SIZE] [--device N]     allocate until out of memory, to the exact byte
  *   vgpu-probe hold SIZE SECONDS [--device N]
  *   vgpu-probe sleep SECONDS
@@ -15,7 +14,6 @@
  * SIZE is bytes, or has a suffix K, M or G (binary). Being refused memory is an answer: exit status 0 with the
  * CUresult in "result". Status 1: something failed that should not. 2: wrong usage.
  */
-#include <dlfcn.h>
 #include <errno.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -24,112 +22,10 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "vgpu_cuda.h"
-#include "vgpu_nvml.h"
+#include "driver.h"
+#include "holding.h"
 
 #define MAX_WORDS 16
-#define GRAIN 512
-
-#define DRIVER_FUNCTIONS(X)                                                   \
-    X(cuInit, 2000, (unsigned))                                               \
-    X(cuDeviceGetCount, 2000, (int *))                                        \
-    X(cuDeviceGet, 2000, (CUdevice *, int))                                   \
-    X(cuDeviceGetName, 2000, (char *, int, CUdevice))                         \
-    X(cuDeviceGetUuid, 11040, (CUuuid *, CUdevice))                           \
-    X(cuDeviceTotalMem, 3020, (size_t *, CUdevice))                           \
-    X(cuDevicePrimaryCtxRetain, 7000, (CUcontext *, CUdevice))                \
-    X(cuCtxSetCurrent, 4000, (CUcontext))                                     \
-    X(cuMemGetInfo, 3020, (size_t *, size_t *))                               \
-    X(cuMemAlloc, 3020, (CUdeviceptr *, size_t))                              \
-    X(cuMemAllocManaged, 6000, (CUdeviceptr *, size_t, unsigned))             \
-    X(cuMemAllocPitch, 3020, (CUdeviceptr *, size_t *, size_t, size_t, unsigned)) \
-    X(cuMemAllocAsync, 11020, (CUdeviceptr *, size_t, CUstream))              \
-    X(cuMemFree, 3020, (CUdeviceptr))                                         \
-    X(cuCtxSynchronize, 2000, (void))                                         \
-    X(cuModuleLoadData, 2000, (CUmodule *, const void *))                     \
-    X(cuModuleGetFunction, 2000, (CUfunction *, CUmodule, const char *))      \
-    X(cuLaunchKernel, 4000, (CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, \
-                             void **, void **))
-
-static struct {
-#define MEMBER(name, version, parameters) CUresult(*name) parameters;
-    DRIVER_FUNCTIONS(MEMBER)
-#undef MEMBER
-} cu;
-
-static struct {
-    nvmlReturn_t (*init)(void);
-    nvmlReturn_t (*by_uuid)(const char *, nvmlDevice_t *);
-    nvmlReturn_t (*memory)(nvmlDevice_t, nvmlMemory_t *);
-} nvml;
-
-static struct {
-    CUdeviceptr address;
-    int device;
-} held[65536];
-static size_t held_count;
-
-static int fail(const char *what, CUresult result)
-{
-    printf("{\"error\": \"%s\", \"result\": %d}\n", what, result);
-    fflush(stdout);
-    return 1;
-}
-
-static int load_driver(void)
-{
-    static int loaded;
-    CUresult (*get)(const char *, void **, int, uint64_t, int *) = NULL;
-    if (loaded) {
-        return 0;
-    }
-    void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-    if (driver) {
-        *(void **)&get = dlsym(driver, "cuGetProcAddress_v2");
-    }
-    if (!get) {
-        return fail("no driver: libcuda.so.1 with cuGetProcAddress_v2", CUDA_ERROR_NOT_FOUND);
-    }
-#define LOOK_UP(name, version, parameters)                                             \
-    if (get(#name, (void **)&cu.name, version, 0, &(int){0}) != CUDA_SUCCESS || !cu.name) { \
-        return fail("missing " #name, CUDA_ERROR_NOT_FOUND);                           \
-    }
-    DRIVER_FUNCTIONS(LOOK_UP)
-#undef LOOK_UP
-    CUresult result = cu.cuInit(0);
-    if (result != CUDA_SUCCESS) {
-        return fail("cuInit", result);
-    }
-    loaded = 1;
-    return 0;
-}
-
-static int load_nvml(void)
-{
-    if (nvml.memory) {
-        return 0;
-    }
-    void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
-    if (library) {
-        *(void **)&nvml.init = dlsym(library, "nvmlInit_v2");
-        *(void **)&nvml.by_uuid = dlsym(library, "nvmlDeviceGetHandleByUUID");
-        *(void **)&nvml.memory = dlsym(library, "nvmlDeviceGetMemoryInfo");
-    }
-    if (!nvml.init || !nvml.by_uuid || !nvml.memory || nvml.init() != NVML_SUCCESS) {
-        return fail("no NVML: libnvidia-ml.so.1", CUDA_ERROR_NOT_FOUND);
-    }
-    return 0;
-}
-
-static int use_device(int device)
-{
-    CUcontext context;
-    CUresult result = cu.cuDevicePrimaryCtxRetain(&context, device);
-    if (result == CUDA_SUCCESS) {
-        result = cu.cuCtxSetCurrent(context);
-    }
-    return result == CUDA_SUCCESS ? 0 : fail("primary context", result);
-}
 
 static int parse_size(const char *text, uint64_t *out)
 {
@@ -151,33 +47,22 @@ static int info(void)
 {
     int count = 0;
     CUresult result = cu.cuDeviceGetCount(&count);
-    if (result != CUDA_SUCCESS || load_nvml()) {
-        return result == CUDA_SUCCESS ? 1 : fail("cuDeviceGetCount", result);
+    if (result != CUDA_SUCCESS || driver_load_nvml()) {
+        return result == CUDA_SUCCESS ? 1 : driver_failed("cuDeviceGetCount", result);
     }
     printf("{\"devices\": [");
     for (int i = 0; i < count; i++) {
         char name[128] = "", uuid[64];
-        CUuuid id = {{0}};
         size_t free_bytes = 0, total = 0, device_total = 0;
         nvmlMemory_t view = {0};
         nvmlDevice_t handle;
-        if (use_device(i)) {
+        if (driver_use(i)) {
             return 1;
         }
         cu.cuDeviceGetName(name, sizeof name, i);
-        cu.cuDeviceGetUuid(&id, i);
         cu.cuDeviceTotalMem(&device_total, i);
         result = cu.cuMemGetInfo(&free_bytes, &total);
-        int at = snprintf(uuid, sizeof uuid, "GPU-");
-        for (int b = 0; b < 16; b++) {
-            const char *dash = b == 4 || b == 6 || b == 8 || b == 10 ? "-" : "";
-            at += snprintf(uuid + at, sizeof uuid - (size_t)at, "%s%02x", dash, id.bytes[b]);
-        }
-        nvmlReturn_t seen = nvml.by_uuid(uuid, &handle);
-        if (seen != NVML_SUCCESS) {
-            memcpy(uuid, "MIG", 3); /* CUDA's bytes do not tell which kind they name */
-            seen = nvml.by_uuid(uuid, &handle);
-        }
+        nvmlReturn_t seen = driver_nvml_device(i, uuid, &handle);
         if (seen == NVML_SUCCESS) {
             seen = nvml.memory(handle, &view);
         }
@@ -191,43 +76,12 @@ static int info(void)
     return 0;
 }
 
-enum kind { LINEAR, MANAGED, ASYNC, PITCH };
-
-static CUresult take(enum kind kind, int device, uint64_t bytes)
+static int alloc(enum holding_kind kind, int device, uint64_t bytes)
 {
-    CUdeviceptr address = 0;
-    size_t pitch;
-    CUresult result = CUDA_ERROR_INVALID_VALUE;
-    if (held_count == sizeof held / sizeof held[0]) {
-        return CUDA_ERROR_UNKNOWN;
-    }
-    switch (kind) {
-    case LINEAR:
-        result = cu.cuMemAlloc(&address, bytes);
-        break;
-    case MANAGED:
-        result = cu.cuMemAllocManaged(&address, bytes, CU_MEM_ATTACH_GLOBAL);
-        break;
-    case ASYNC:
-        result = cu.cuMemAllocAsync(&address, bytes, NULL);
-        break;
-    case PITCH:
-        result = cu.cuMemAllocPitch(&address, &pitch, GRAIN, (bytes + GRAIN - 1) / GRAIN, 4);
-        break;
-    }
-    if (result == CUDA_SUCCESS) {
-        held[held_count].address = address;
-        held[held_count++].device = device;
-    }
-    return result;
-}
-
-static int alloc(enum kind kind, int device, uint64_t bytes)
-{
-    if (use_device(device)) {
+    if (driver_use(device)) {
         return 1;
     }
-    CUresult result = take(kind, device, bytes);
+    CUresult result = holding_take(kind, device, bytes);
     printf("{\"alloc\": %llu, \"device\": %d, \"result\": %d}\n", (unsigned long long)bytes, device, result);
     return result != CUDA_SUCCESS && result != CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -237,17 +91,17 @@ static int fill(int device, uint64_t step)
 {
     uint64_t got = 0;
     CUresult result = CUDA_SUCCESS;
-    if (use_device(device)) {
+    if (driver_use(device)) {
         return 1;
     }
-    while (step >= GRAIN) {
-        result = take(LINEAR, device, step);
+    while (step >= HOLDING_GRAIN) {
+        result = holding_take(HOLDING_LINEAR, device, step);
         if (result == CUDA_SUCCESS) {
             got += step;
         } else if (result == CUDA_ERROR_OUT_OF_MEMORY) {
-            step = step / 2 / GRAIN * GRAIN;
+            step = step / 2 / HOLDING_GRAIN * HOLDING_GRAIN;
         } else {
-            return fail("cuMemAlloc", result);
+            return driver_failed("cuMemAlloc", result);
         }
     }
     printf("{\"filled\": %llu, \"device\": %d, \"result\": %d}\n", (unsigned long long)got, device, result);
@@ -276,7 +130,7 @@ static int work(int device, double seconds)
     CUmodule module;
     CUfunction kernel;
     unsigned long long launches = 0;
-    if (use_device(device)) {
+    if (driver_use(device)) {
         return 1;
     }
     CUresult result = cu.cuModuleLoadData(&module, "simulated");
@@ -290,7 +144,7 @@ static int work(int device, double seconds)
         end = now_seconds();
     }
     if (result != CUDA_SUCCESS) {
-        return fail("a launch", result);
+        return driver_failed("a launch", result);
     }
     printf("{\"launches\": %llu, \"share\": %.4f}\n", launches, (double)launches * 0.002 / (end - start));
     return 0;
@@ -298,14 +152,8 @@ static int work(int device, double seconds)
 
 static int release_all(void)
 {
-    CUresult worst = CUDA_SUCCESS;
-    size_t count = held_count;
-    while (held_count) {
-        CUresult result = use_device(held[held_count - 1].device) ? CUDA_ERROR_UNKNOWN
-                                                                  : cu.cuMemFree(held[held_count - 1].address);
-        worst = result != CUDA_SUCCESS ? result : worst;
-        held_count--;
-    }
+    size_t count = holding_count();
+    CUresult worst = holding_release_all();
     printf("{\"freed\": %zu, \"result\": %d}\n", count, worst);
     return worst != CUDA_SUCCESS;
 }
@@ -319,7 +167,7 @@ static int usage(const char *what)
 static int command(int count, char **words)
 {
     int device = 0, plain = 0;
-    enum kind kind = LINEAR;
+    enum holding_kind kind = HOLDING_LINEAR;
     uint64_t step = UINT64_C(64) << 20, bytes = 0;
     char *arguments[MAX_WORDS] = {0};
     for (int i = 1; i < count; i++) {
@@ -329,12 +177,8 @@ static int command(int count, char **words)
             if (parse_size(words[++i], &step)) {
                 return usage(words[i]);
             }
-        } else if (!strcmp(words[i], "--managed")) {
-            kind = MANAGED;
-        } else if (!strcmp(words[i], "--async")) {
-            kind = ASYNC;
-        } else if (!strcmp(words[i], "--pitch")) {
-            kind = PITCH;
+        } else if (holding_kind_named(words[i], &kind)) {
+            continue;
         } else {
             arguments[plain++] = words[i];
         }
@@ -343,7 +187,7 @@ static int command(int count, char **words)
         wait_seconds(atof(arguments[0]));
         return 0;
     }
-    if (load_driver()) {
+    if (driver_load()) {
         return 1;
     }
     if (!strcmp(words[0], "info") && plain == 0) {

@@ -25,7 +25,11 @@ def in_first_namespace() -> bool:
 
 def run(stage: Stage, out: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, TOOL, out], env=env, capture_output=True, text=True, check=False
+        [sys.executable, TOOL, out, "--only", "memory"],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 
@@ -37,9 +41,12 @@ def test_on_a_driver_it_finds_the_limit_kept_and_tells_what_is_not_counted(
     done = run(stage, out, stage.environment(limited=False))
     assert done.returncode == 0, done.stdout + done.stderr
     findings = json.loads(out.read_text())
+    assert findings["simulated"]
+    assert findings["failures"] == []
     assert [check["limit_bytes"] for check in findings["checks"]] == [20 << 30, 40 << 30]
     for check in findings["checks"]:
         assert check["wrong"] == []
+        assert len(check["results_beyond_limit"]) == 7
         counted = check["context_bytes_counted"]
         assert counted == (CONTEXT if in_first_namespace() else 0)
         assert check["filled_bytes"] == check["limit_bytes"] - counted

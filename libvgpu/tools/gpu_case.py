@@ -1,0 +1,160 @@
+"""One case of the check on a GPU: programs with a time limit, and what came of them.
+
+Every case has an outcome and, unless it passed, a reason: a check that ends early, hangs or finds
+something missing must never look like one that passed. Needs Python alone (3.8 or newer).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+PASSED, FAILED, NOT_RUN = "passed", "failed", "not run"
+# Passed where nothing real was there: it proves this program, and no limit.
+SIMULATED = "simulated"
+
+
+class CaseError(Exception):
+    """A program of the case did not do what it was started for."""
+
+
+class Deadline:
+    """Seconds that the whole check may still take."""
+
+    def __init__(self, seconds: float, *, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._end = now() + seconds
+
+    def left(self) -> float:
+        """Seconds, at least 0."""
+        return max(0.0, self._end - self._now())
+
+
+def case(
+    name: str, body: Callable[[Deadline], dict[str, Any]], *, limit_s: float, deadline: Deadline
+) -> dict[str, Any]:
+    """Run one case; its row.
+
+    Args:
+        name: What it is called in the findings.
+        body: Is given what time it has; returns figures, with sentences on broken promises under
+            `wrong`. May raise CaseError.
+        limit_s: Seconds that it may take.
+        deadline: Of everything: a case that does not fit in any more has failed.
+    """
+    row: dict[str, Any] = {"case": name, "outcome": FAILED, "why": ""}
+    seconds = min(limit_s, deadline.left())
+    if seconds < limit_s / 2:
+        return {**row, "why": f"no time left for it: {seconds:.0f} of {limit_s:.0f} s"}
+    started = time.monotonic()
+    try:
+        figures = body(Deadline(seconds))
+    except CaseError as error:
+        return {**row, "why": str(error), "took_s": round(time.monotonic() - started, 1)}
+    wrong = figures.pop("wrong", [])
+    outcome = FAILED if wrong else PASSED
+    took = round(time.monotonic() - started, 1)
+    return {**row, "outcome": outcome, "why": "; ".join(wrong), **figures, "took_s": took}
+
+
+def answers(
+    command: Sequence[object], *, env: dict[str, str], limit_s: float
+) -> list[dict[str, Any]]:
+    """Run a program to its end; the JSON objects it printed, one a line.
+
+    Raises:
+        CaseError: It failed, took too long, or printed something else.
+    """
+    return Started(command, env=env).finish(limit_s)
+
+
+class Started:
+    """A program on its way, in a process group of its own."""
+
+    def __init__(self, command: Sequence[object], *, env: dict[str, str]) -> None:
+        self._name = Path(str(command[0])).name
+        try:
+            self._process = subprocess.Popen(
+                [str(word) for word in command],
+                env=env,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise CaseError(f"{self._name}: {error}") from error
+
+    def first_answer(self, limit_s: float) -> dict[str, Any]:
+        """The JSON object that it prints before it waits for its standard input to end.
+
+        Raises:
+            CaseError: It said nothing in time, ended, or printed something else.
+        """
+        out = self._process.stdout
+        assert out is not None
+        ready, _, _ = select.select([out], [], [], limit_s)
+        line = out.readline() if ready else ""
+        if line:
+            try:
+                answer: dict[str, Any] = json.loads(line)
+            except ValueError as error:
+                raise CaseError(f"{self._name}: not JSON: {line[:200]!r}") from error
+            return answer
+        if not ready:
+            self.kill()
+            raise CaseError(f"{self._name}: no answer after {limit_s:.0f} s")
+        self.finish(limit_s)
+        raise CaseError(f"{self._name}: ended without an answer")
+
+    def go(self) -> None:
+        """End its standard input."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+            self._process.stdin = None
+
+    def finish(self, limit_s: float) -> list[dict[str, Any]]:
+        """Wait for its end; see `answers`."""
+        try:
+            out, errors = self._process.communicate(timeout=limit_s)
+        except subprocess.TimeoutExpired as error:
+            self.kill()
+            raise CaseError(f"{self._name}: not done after {limit_s:.0f} s") from error
+        if self._process.returncode:
+            said = _last_line(out) + " " + _last_line(errors)
+            raise CaseError(f"{self._name}: status {self._process.returncode}: {said.strip()}")
+        try:
+            return [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+        except ValueError as error:
+            raise CaseError(f"{self._name}: not JSON: {out[:200]!r}") from error
+
+    def kill(self) -> None:
+        """End it, and whatever it started, if it has not ended yet."""
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.communicate()
+
+
+def environment(library: Path, **settings: str) -> dict[str, str]:
+    """Of a program on its own (no settings) or under the library with these limits."""
+    ours = ("LD_PRELOAD", "VGPU_LIMIT_PAGE", "VGPU_USAGE_REGION", "GPU_CORE_UTILIZATION_POLICY")
+    limits = ("CUDA_DEVICE_MEMORY_LIMIT", "CUDA_DEVICE_SM_LIMIT", "CUDA_HOST_MEMORY_LIMIT")
+    env = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ours and not name.startswith(limits)
+    }
+    return {**env, "LD_PRELOAD": str(library), **settings} if settings else env
+
+
+def _last_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    return lines[-1] if lines else ""

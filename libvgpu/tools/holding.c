@@ -1,0 +1,117 @@
+#include "holding.h"
+
+#include <string.h>
+
+#define PHYSICAL_GRAIN (UINT64_C(2) << 20)
+
+static struct {
+    enum holding_kind kind;
+    int device;
+    union {
+        CUdeviceptr address;
+        CUmemGenericAllocationHandle physical;
+        CUarray array;
+    } what;
+} held[65536];
+static size_t held_count;
+
+int holding_kind_named(const char *word, enum holding_kind *out)
+{
+    static const char *const names[] = {[HOLDING_MANAGED] = "--managed", [HOLDING_ASYNC] = "--async",
+                                        [HOLDING_PITCH] = "--pitch",     [HOLDING_POOL] = "--pool",
+                                        [HOLDING_PHYSICAL] = "--physical", [HOLDING_ARRAY] = "--array"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        if (names[i] && !strcmp(word, names[i])) {
+            *out = (enum holding_kind)i;
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* In a pool of the program's own, made for this one. */
+static CUresult take_pooled(int device, uint64_t bytes, CUdeviceptr *out)
+{
+    CUmemPoolProps props = {.alloc_type = 1, .location_type = CU_MEM_LOCATION_TYPE_DEVICE, .location_id = device};
+    CUmemoryPool pool;
+    CUresult result = cu.cuMemPoolCreate(&pool, &props);
+    return result == CUDA_SUCCESS ? cu.cuMemAllocFromPoolAsync(out, bytes, pool, NULL) : result;
+}
+
+static CUresult take_physical(int device, uint64_t bytes, CUmemGenericAllocationHandle *out)
+{
+    CUmemAllocationProp prop = {.type = 1, .location_type = CU_MEM_LOCATION_TYPE_DEVICE, .location_id = device};
+    return cu.cuMemCreate(out, (bytes + PHYSICAL_GRAIN - 1) / PHYSICAL_GRAIN * PHYSICAL_GRAIN, &prop, 0);
+}
+
+static CUresult take_array(uint64_t bytes, CUarray *out)
+{
+    enum { SIDE = 1024, ELEMENT = 16 };
+    CUDA_ARRAY3D_DESCRIPTOR what = {.width = SIDE, .height = SIDE, .format = CU_AD_FORMAT_FLOAT, .channels = 4};
+    what.depth = (bytes + SIDE * SIDE * ELEMENT - 1) / (SIDE * SIDE * ELEMENT);
+    return cu.cuArray3DCreate(out, &what);
+}
+
+CUresult holding_take(enum holding_kind kind, int device, uint64_t bytes)
+{
+    CUdeviceptr *address = &held[held_count].what.address;
+    size_t pitch;
+    CUresult result = CUDA_ERROR_INVALID_VALUE;
+    if (held_count == sizeof held / sizeof held[0]) {
+        return CUDA_ERROR_UNKNOWN;
+    }
+    switch (kind) {
+    case HOLDING_LINEAR:
+        result = cu.cuMemAlloc(address, bytes);
+        break;
+    case HOLDING_MANAGED:
+        result = cu.cuMemAllocManaged(address, bytes, CU_MEM_ATTACH_GLOBAL);
+        break;
+    case HOLDING_ASYNC:
+        result = cu.cuMemAllocAsync(address, bytes, NULL);
+        break;
+    case HOLDING_PITCH:
+        result = cu.cuMemAllocPitch(address, &pitch, HOLDING_GRAIN, (bytes + HOLDING_GRAIN - 1) / HOLDING_GRAIN, 4);
+        break;
+    case HOLDING_POOL:
+        result = take_pooled(device, bytes, address);
+        break;
+    case HOLDING_PHYSICAL:
+        result = take_physical(device, bytes, &held[held_count].what.physical);
+        break;
+    case HOLDING_ARRAY:
+        result = take_array(bytes, &held[held_count].what.array);
+        break;
+    }
+    if (result == CUDA_SUCCESS) {
+        held[held_count].kind = kind;
+        held[held_count++].device = device;
+    }
+    return result;
+}
+
+static CUresult give_back(size_t at)
+{
+    if (driver_use(held[at].device)) {
+        return CUDA_ERROR_UNKNOWN;
+    }
+    return held[at].kind == HOLDING_PHYSICAL ? cu.cuMemRelease(held[at].what.physical)
+           : held[at].kind == HOLDING_ARRAY  ? cu.cuArrayDestroy(held[at].what.array)
+                                     : cu.cuMemFree(held[at].what.address);
+}
+
+size_t holding_count(void)
+{
+    return held_count;
+}
+
+CUresult holding_release_all(void)
+{
+    CUresult worst = CUDA_SUCCESS;
+    while (held_count) {
+        CUresult result = give_back(held_count - 1);
+        worst = result != CUDA_SUCCESS ? result : worst;
+        held_count--;
+    }
+    return worst;
+}

@@ -1,0 +1,284 @@
+/* spin.c - vgpu-spin: work for a card that can be measured, on whatever driver there is.
+ *
+ * Its kernel counts rounds of one multiplication that waits for the one before: the same work whatever the clocks do and
+ * whoever interrupts it, so that what a limit leaves of a card is the rate of kernels under it beside the rate without.
+ *
+ *   vgpu-spin calibrate US [--device N]                 how many rounds take about so long on the idle card
+ *   vgpu-spin run SECONDS --rounds N [--us US] [--warm SECONDS] [--graph COUNT] [--gate 1] [--device N]
+ *                                                       launch all the time; the rate by the card's own clock
+ *   vgpu-spin watch SECONDS [--device N]                what NVML says meanwhile of the use of the card
+ *
+ * `--us` is what a launch takes, `--warm` how long nothing counts, `--graph` makes a launch a graph of so many kernels; with
+ * `--gate` it says that it is ready, and begins when its standard input ends. A JSON object a line on standard output; status 1:
+ * something failed, 2: wrong usage.
+ */
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "driver.h"
+
+enum { BATCH_US = 5000, THREADS = 256, BLOCKS_PER_SM = 4, WARM_UP_MS = 300, WATCH_EVERY_MS = 100 };
+
+/* PTX of an old generation: a driver translates it for any card since. The simulated driver goes by
+ * the name: a round is 4 ns. */
+static const char kernel_text[] = ".version 6.0\n"
+                                  ".target sm_50\n"
+                                  ".address_size 64\n"
+                                  ".visible .entry rounds_4ns(.param .u64 rounds, .param .u64 out)\n"
+                                  "{\n"
+                                  "    .reg .pred %more, %other;\n"
+                                  "    .reg .u64 %left, %out;\n"
+                                  "    .reg .u32 %x;\n"
+                                  "    ld.param.u64 %left, [rounds];\n"
+                                  "    ld.param.u64 %out, [out];\n"
+                                  "    mov.u32 %x, %tid.x;\n"
+                                  "again:\n"
+                                  "    mad.lo.u32 %x, %x, 1664525, 1013904223;\n"
+                                  "    sub.u64 %left, %left, 1;\n"
+                                  "    setp.ne.u64 %more, %left, 0;\n"
+                                  "    @%more bra again;\n"
+                                  "    setp.ne.u32 %other, %x, 305419896;\n" /* or the work might be left out as of no use */
+                                  "    @%other bra done;\n"
+                                  "    st.global.u32 [%out], %x;\n"
+                                  "done:\n"
+                                  "    ret;\n"
+                                  "}\n";
+
+static struct {
+    int device, graph, gate;
+    uint64_t rounds;
+    double seconds, us, warm;
+    CUfunction kernel;
+    CUdeviceptr out;
+    CUstream stream;
+    CUgraphExec exec;
+    unsigned blocks;
+} spin;
+
+#define TRY(call)                                  \
+    do {                                           \
+        CUresult result_ = (call);                 \
+        if (result_ != CUDA_SUCCESS) {             \
+            return driver_failed(#call, result_);  \
+        }                                          \
+    } while (0)
+
+static CUresult kernel(void)
+{
+    void *parameters[] = {&spin.rounds, &spin.out};
+    return cu.cuLaunchKernel(spin.kernel, spin.blocks, 1, 1, THREADS, 1, 1, 0, spin.stream, parameters, NULL);
+}
+
+static CUresult launch(void)
+{
+    return spin.exec ? cu.cuGraphLaunch(spin.exec, spin.stream) : kernel();
+}
+
+static int prepare(void)
+{
+    CUmodule module;
+    int sms = 0;
+    if (driver_load() || driver_use(spin.device)) {
+        return 1;
+    }
+    TRY(cu.cuDeviceGetAttribute(&sms, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, spin.device));
+    spin.blocks = (unsigned)sms * BLOCKS_PER_SM;
+    TRY(cu.cuModuleLoadData(&module, kernel_text));
+    TRY(cu.cuModuleGetFunction(&spin.kernel, module, "rounds_4ns"));
+    TRY(cu.cuMemAlloc(&spin.out, sizeof(uint32_t)));
+    TRY(cu.cuStreamCreate(&spin.stream, CU_STREAM_NON_BLOCKING));
+    return 0;
+}
+
+static int capture(void)
+{
+    CUgraph graph;
+    TRY(cu.cuStreamBeginCapture(spin.stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    for (int i = 0; i < spin.graph; i++) {
+        TRY(kernel());
+    }
+    TRY(cu.cuStreamEndCapture(spin.stream, &graph));
+    TRY(cu.cuGraphInstantiateWithFlags(&spin.exec, graph, 0));
+    return 0;
+}
+
+/* What one of `count` kernels in a row takes, by the card's clock. */
+static int time_us(unsigned count, double *us)
+{
+    static CUevent start, end;
+    float ms = 0;
+    if (!start) {
+        TRY(cu.cuEventCreate(&start, 0));
+        TRY(cu.cuEventCreate(&end, 0));
+    }
+    TRY(cu.cuEventRecord(start, spin.stream));
+    for (unsigned i = 0; i < count; i++) {
+        TRY(kernel());
+    }
+    TRY(cu.cuEventRecord(end, spin.stream));
+    TRY(cu.cuEventSynchronize(end));
+    TRY(cu.cuEventElapsedTime(&ms, start, end));
+    *us = (double)ms * 1000 / count;
+    return 0;
+}
+
+static int calibrate(void)
+{
+    char name[128] = "";
+    int version = 0;
+    double us = 0, spent_ms = 0;
+    unsigned count = spin.us < BATCH_US ? (unsigned)(BATCH_US / spin.us) + 1 : 1;
+    if (prepare()) {
+        return 1;
+    }
+    spin.rounds = 10000;
+    /* The first times are those of a card that wakes up. */
+    for (int tries = 0; tries < 3 || spent_ms < WARM_UP_MS; tries++) {
+        if (time_us(count, &us)) {
+            return 1;
+        }
+        spent_ms += us * count / 1000;
+        double next = us > 0 ? (double)spin.rounds * spin.us / us : (double)spin.rounds * 10;
+        spin.rounds = next < 1 ? 1 : next > 1e12 ? (uint64_t)1e12 : (uint64_t)next;
+    }
+    if (time_us(count, &us)) {
+        return 1;
+    }
+    cu.cuDeviceGetName(name, sizeof name, spin.device);
+    cu.cuDriverGetVersion(&version);
+    printf("{\"rounds\": %llu, \"us\": %.3f, \"card\": \"%s\", \"cuda\": %d}\n", (unsigned long long)spin.rounds, us, name,
+           version);
+    return 0;
+}
+
+static int is_library_here(void)
+{
+    char line[512];
+    int found = 0;
+    FILE *maps = fopen("/proc/self/maps", "r");
+    while (maps && !found && fgets(line, sizeof line, maps)) {
+        found = strstr(line, "libvgpu.so") != NULL;
+    }
+    if (maps) {
+        fclose(maps);
+    }
+    return found;
+}
+
+static void wait_for_the_others(void)
+{
+    printf("{\"ready\": true}\n");
+    fflush(stdout);
+    while (getchar() != EOF) {
+    }
+}
+
+/* Two batches are on their way at any time, so that the card waits for nobody but the limit. */
+static int run(void)
+{
+    CUevent origin, ends[2];
+    uint64_t sent = 0, counted_from = 0, counted_to = 0;
+    float at = 0, first = -1, last = 0;
+    unsigned batch = spin.us > 0 && spin.us < BATCH_US ? (unsigned)(BATCH_US / spin.us) : 1;
+    if (prepare() || (spin.graph && capture())) {
+        return 1;
+    }
+    if (spin.gate) {
+        wait_for_the_others();
+    }
+    TRY(cu.cuEventCreate(&origin, 0));
+    TRY(cu.cuEventCreate(&ends[0], 0));
+    TRY(cu.cuEventCreate(&ends[1], 0));
+    TRY(cu.cuEventRecord(origin, spin.stream));
+    for (unsigned n = 0; (double)last < spin.seconds * 1000; n++) {
+        for (unsigned i = 0; i < batch; i++) {
+            TRY(launch());
+        }
+        TRY(cu.cuEventRecord(ends[n % 2], spin.stream));
+        sent += batch;
+        if (!n) {
+            continue;
+        }
+        TRY(cu.cuEventSynchronize(ends[(n - 1) % 2]));
+        TRY(cu.cuEventElapsedTime(&at, origin, ends[(n - 1) % 2]));
+        last = at;
+        counted_to = sent - batch;
+        if (first < 0 && (double)at >= spin.warm * 1000) {
+            first = at;
+            counted_from = counted_to;
+        }
+    }
+    TRY(cu.cuCtxSynchronize());
+    uint64_t launches = first < 0 ? 0 : counted_to - counted_from;
+    double seconds = first < 0 ? 0 : (double)(last - first) / 1000;
+    printf("{\"launches\": %llu, \"seconds\": %.6f, \"per_second\": %.6f, \"library\": %s}\n", (unsigned long long)launches,
+           seconds, seconds > 0 ? (double)launches / seconds : 0, is_library_here() ? "true" : "false");
+    return 0;
+}
+
+static int watch(void)
+{
+    char uuid[64];
+    nvmlDevice_t device;
+    double sum = 0;
+    unsigned samples = 0;
+    struct timespec nap = {.tv_nsec = WATCH_EVERY_MS * 1000000L};
+    if (driver_load() || driver_load_nvml() || driver_nvml_device(spin.device, uuid, &device) != NVML_SUCCESS) {
+        return driver_failed("NVML does not know the card", 0);
+    }
+    for (unsigned left = (unsigned)(spin.seconds * 1000 / WATCH_EVERY_MS); left; left--) {
+        nvmlUtilization_t seen = {0};
+        nanosleep(&nap, NULL);
+        if (nvml.utilisation(device, &seen) == NVML_SUCCESS) {
+            sum += seen.gpu;
+            samples++;
+        }
+    }
+    printf("{\"samples\": %u, \"percent\": %.2f}\n", samples, samples ? sum / samples : 0);
+    return 0;
+}
+
+static int usage(const char *what)
+{
+    fprintf(stderr, "vgpu-spin: cannot understand '%s' (see the head of spin.c)\n", what);
+    return 2;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 3) {
+        return usage(argc > 1 ? argv[1] : "");
+    }
+    for (int i = 3; i < argc; i += 2) {
+        if (i + 1 == argc) {
+            return usage(argv[i]);
+        } else if (!strcmp(argv[i], "--device")) {
+            spin.device = atoi(argv[i + 1]);
+        } else if (!strcmp(argv[i], "--graph")) {
+            spin.graph = atoi(argv[i + 1]);
+        } else if (!strcmp(argv[i], "--gate")) {
+            spin.gate = atoi(argv[i + 1]);
+        } else if (!strcmp(argv[i], "--rounds")) {
+            spin.rounds = strtoull(argv[i + 1], NULL, 10);
+        } else if (!strcmp(argv[i], "--warm")) {
+            spin.warm = atof(argv[i + 1]);
+        } else if (!strcmp(argv[i], "--us")) {
+            spin.us = atof(argv[i + 1]);
+        } else {
+            return usage(argv[i]);
+        }
+    }
+    double number = atof(argv[2]);
+    if (!strcmp(argv[1], "calibrate") && number > 0) {
+        spin.us = number;
+        return calibrate();
+    }
+    spin.seconds = number;
+    if (!strcmp(argv[1], "run") && number > 0 && spin.rounds) {
+        return run();
+    }
+    return !strcmp(argv[1], "watch") && number > 0 ? watch() : usage(argv[1]);
+}
