@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+_MAX_VALUE = 160
+
 
 class VgpuError(Exception):
     """Anything that this project raises on purpose."""
@@ -15,8 +17,11 @@ class BadInput(VgpuError):
         self.field = field
         self.value = value
         self.expected = expected
+        shown = repr(value)
+        if len(shown) > _MAX_VALUE:
+            shown = f"{shown[:_MAX_VALUE]}…"
         super().__init__(
-            f"{field}: {value!r} is not {expected}" if field else f"{value!r} is not {expected}"
+            f"{field}: {shown} is not {expected}" if field else f"{shown} is not {expected}"
         )
 
 

@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -26,16 +27,19 @@ BAD_INPUT = 2
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit status: 2 for input that cannot be used."""
+    if isinstance(sys.stdout, TextIOWrapper):  # a name may have letters that it cannot show
+        sys.stdout.reconfigure(errors="backslashreplace")
     options = _parser().parse_args(arguments)
     try:
-        if options.cases is not None:
+        if options.cases is not None and not (options.state or options.file or options.many):
             _cases(options)
         else:
-            if options.state is None or (options.file is None) == (options.many is None):
+            one, many = options.file is not None, options.many is not None
+            if options.cases is not None or options.state is None or one == many:
                 raise BadDocument("simulate: give --cases, or --state with -f or --many")
-            _one(options) if options.many is None else _many(options)
+            _one(options) if one else _many(options)
     except VgpuError as error:
-        print(f"kubectl-vgpu: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"kubectl-vgpu: {_in_one_line(str(error))}", file=sys.stderr)
         return BAD_INPUT
     except BrokenPipeError:
         sys.stderr.close()
@@ -61,14 +65,13 @@ def _parser() -> argparse.ArgumentParser:
 
 def _one(options: argparse.Namespace) -> None:
     cluster = _cluster(options)
-    text = sys.stdin.read() if str(options.file) == "-" else None
-    document = manifest(options.file, text)
+    document = manifest(options.file)
     try:
         question = question_of(document, cluster, admit=options.admit)
     except VgpuError as error:
         raise BadDocument(f"{options.file}: {error}") from error
     result, _ = answer(question, cluster)
-    identity = (document.get("metadata") or {}).get("name", "")
+    identity = _name(document, "")
     if options.output == "json":
         print(json.dumps({"id": identity, **result}, indent=2))
     else:
@@ -91,7 +94,7 @@ def _many(options: argparse.Namespace) -> None:
         if not isinstance(line, dict):
             raise BadDocument(f"{source}: not a pod or a claim")
         result, held = _answered(line, cluster, options, explain=False)
-        name = (line.get("metadata") or {}).get("name", source)
+        name = _name(line, source)
         placed += held
         refused += not held
         print(
@@ -127,13 +130,27 @@ def _cluster(options: argparse.Namespace) -> Cluster:
 
 
 def _claim(raw: Mapping[str, Any]) -> dict[str, Any]:
-    return {"kind": "VGPUClaim", "metadata": {"name": "claim"}, **raw}
+    return {"metadata": {"name": "claim"}, **raw, "kind": "VGPUClaim"}
+
+
+def _name(document: Mapping[str, Any], otherwise: str) -> str:
+    """Its name; it may be a document that cannot be read."""
+    metadata = document.get("metadata")
+    name = metadata.get("name") if isinstance(metadata, dict) else None
+    return name if isinstance(name, str) and name else otherwise
+
+
+def _in_one_line(text: str) -> str:
+    """Of one line, and of letters only that do nothing to a terminal."""
+    line = " ".join(text.split())
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line)
 
 
 def _line(name: str, result: Result) -> str:
     if result["refused"] is not None:
-        return f"{name}: refused: {result['refused']}"
-    return f"{name}: {result['node']}: {', '.join(map(_device, result['devices']))}"
+        return _in_one_line(f"{name}: refused: {result['refused']}")
+    devices = ", ".join(map(_device, result["devices"]))
+    return _in_one_line(f"{name}: {result['node']}: {devices}")
 
 
 def _device(card: Mapping[str, Any]) -> str:
@@ -147,7 +164,7 @@ def _in_words(name: str, result: Result) -> str:
     lines = [_line(name, result)]
     for node, facts in result["nodes"].items():
         why = facts["reasons"] or ("chosen" if node == result["node"] else "would serve")
-        lines.append(f"  {node}: score {facts['score']:.2f}: {why}")
+        lines.append(f"  {_in_one_line(node)}: score {facts['score']:.2f}: {why}")
     return "\n".join(lines)
 
 

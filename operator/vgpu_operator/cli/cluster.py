@@ -66,7 +66,7 @@ class Cluster:
                 ResourceQuota(metadata=metadata, spec=ResourceQuotaSpec(hard=quota.hard))
             )
         for at, raw in enumerate(state.claims):
-            self._add_claim(raw, f"{source}: claims[{at}]")
+            self._add_claim(raw, at, source)
 
     def claim(self, namespace: str, name: str) -> VGPUClaim | None:
         """A claim, or a template of claims, of the state."""
@@ -122,9 +122,8 @@ class Cluster:
             except QuantityError:
                 is_amount = False
             if not is_amount:
-                raise BadDocument(
-                    f"{source}.hard[limits.{name}]: {written!r} is not a quantity, 0 or more"
-                )
+                field = f"{source}.hard[limits.{name}]"
+                raise _bad(field, written, "a quantity, 0 or more")
 
     def _add_node(self, entry: NodeEntry, source: str) -> None:
         node = Node(
@@ -135,9 +134,7 @@ class Cluster:
             written = entry.annotations.get(key, "")
             for word in filter(None, (part.strip().lower() for part in written.split(","))):
                 if word not in known:
-                    raise BadDocument(
-                        f"{source}.annotations[{key}]: {word!r} is not one of {', '.join(known)}"
-                    )
+                    raise _bad(f"{source}.annotations[{key}]", word, f"one of {', '.join(known)}")
         self.nodes[entry.name] = node
         cordoned = cordoned_uuids(node)
         links = _links(entry)
@@ -183,19 +180,20 @@ class Cluster:
             profiles=geometry(_offers(device)) if is_cut else (),
         )
 
-    def _add_claim(self, raw: dict[str, object], source: str) -> None:
+    def _add_claim(self, raw: dict[str, object], at: int, source: str) -> None:
         try:
             claim = VGPUClaim.read(dict(raw))
             allocation: Allocation | None = claim.status.allocation
             holding = holding_of(claim.spec, allocation)
         except ValidationError as error:
-            raise BadDocument(f"{source}.{describe(error)}") from error
+            raise BadDocument(f"{source}: {describe(error, within=('claims', at))}") from error
         except BadInput as error:
-            raise BadDocument(f"{source}: {error}") from error
+            raise BadDocument(f"{source}: claims[{at}]: {error}") from error
         namespace = claim.metadata.namespace or "default"
         name = claim.metadata.name
         if name and (namespace, name) in self.claims:
-            raise BadDocument(f"{source}: claim {namespace}/{name} is there more than once")
+            text = f"claim {namespace}/{name} is there more than once"
+            raise BadDocument(f"{source}: claims[{at}]: {text}")
         self.claims[namespace, name] = claim
         self._hold(namespace, holding)
 
@@ -206,18 +204,39 @@ class Cluster:
             if number is None:
                 continue
             slots, cores, memory, slices = columns.in_use(number)
-            full = hold.contradicts(is_cut=columns.mode[number] == "MIG")
             cores += hold.use.cores
-            if hold.alone or full:
+            if hold.alone:
                 cores = max(cores, columns.cores[number])
-            slots, memory = slots + hold.use.slots, memory + hold.use.memory_mib
-            if full:
-                slots = max(slots, columns.slots[number])
-                memory = max(memory, columns.memory[number])
             columns.set_used(
-                number, slots=slots, cores=cores, memory=memory, slices=slices | hold.slices
+                number,
+                slots=slots + hold.use.slots,
+                cores=cores,
+                memory=memory + hold.use.memory_mib,
+                slices=slices | hold.slices,
             )
+            if hold.contradicts(is_cut=columns.mode[number] == "MIG"):
+                self._fill(number)
+        for name in holding.full_nodes:  # one of its cards, and nobody knows which
+            node = columns.node_id(name)
+            for number in columns.node_cards[node] if node is not None else ():
+                self._fill(number)
         self._quotas.move(namespace, before=NOTHING, after=holding)
+
+    def _fill(self, number: int) -> None:
+        """Nobody knows what of the card is in use, so all of it is."""
+        columns = self.columns
+        slots, cores, memory, slices = columns.in_use(number)
+        columns.set_used(
+            number,
+            slots=max(slots, columns.slots[number]),
+            cores=max(cores, columns.cores[number]),
+            memory=max(memory, columns.memory[number]),
+            slices=slices,
+        )
+
+
+def _bad(field: str, value: object, expected: str) -> BadDocument:
+    return BadDocument(str(BadInput(field=field, value=value, expected=expected)))
 
 
 def _offers(device: DeviceState) -> list[Offer]:

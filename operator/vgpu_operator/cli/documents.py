@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,12 +13,15 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
-from vgpu_api.errors import VgpuError
+from vgpu_api.errors import BadInput, VgpuError
 from vgpu_api.v1alpha1.gpudevice import DeviceMode
 from vgpu_operator.admission.wording import describe
+from vgpu_operator.cli.plainness import refuse_what_is_not_plain
 
 Count = Annotated[int, Field(ge=0, le=1 << 40)]
 Name = Annotated[str, Field(min_length=1, max_length=253)]
+_MOST_OF_A_MANIFEST = 100_000
+"""Values of one pod or claim: more than an API server takes."""
 
 
 class BadDocument(VgpuError):
@@ -195,10 +199,7 @@ def json_file(path: Path) -> Any:
     Raises:
         BadDocument: it cannot be read, or is no JSON.
     """
-    try:
-        return _json(path.read_text(), source=str(path))
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadDocument(f"{path}: {error}") from error
+    return _json(_text(path), source=str(path))
 
 
 def json_lines(path: Path) -> Iterator[tuple[str, Any]]:
@@ -207,38 +208,53 @@ def json_lines(path: Path) -> Iterator[tuple[str, Any]]:
     Raises:
         BadDocument: the file cannot be read, or a line is no JSON.
     """
-    try:
-        lines = path.read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadDocument(f"{path}: {error}") from error
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(_text(path).split("\n"), start=1):
         if line.strip():
             source = f"{path}:{number}"
             yield source, _json(line, source=source)
 
 
-def manifest(path: Path, text: str | None = None) -> dict[str, Any]:
-    """The one pod or claim in a YAML file.
+def manifest(path: Path) -> dict[str, Any]:
+    """The one pod or claim in a YAML file; `-` is what comes in.
 
     Raises:
         BadDocument: it cannot be read, or holds something else.
     """
+    text = _text(path)
     try:
-        documents = list(yaml.safe_load_all(path.read_text() if text is None else text))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, ValueError) as error:
-        raise BadDocument(f"{path}: {' '.join(str(error).split())}") from error
+        documents = list(yaml.safe_load_all(text))
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise BadDocument(f"{path}: {error}") from error
+    except (LookupError, AttributeError, TypeError) as error:
+        # What a tag such as !!int or !!bool is given goes unchecked there.
+        raise BadDocument(f"{path}: a value is not of its tag: {error}") from error
     wanted = [d for d in documents if isinstance(d, dict) and d.get("kind") in ("Pod", "VGPUClaim")]
     if len(wanted) != 1:
         raise BadDocument(f"{path}: {len(wanted)} pods and claims in it; there must be one")
-    return wanted[0]
+    document = wanted[0]
+    _refuse_what_is_not_plain(document, source=str(path), most_values=_MOST_OF_A_MANIFEST)
+    return document
+
+
+def _text(path: Path) -> str:
+    try:
+        content = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
+        return content.decode()
+    except (OSError, ValueError) as error:
+        raise BadDocument(f"{path}: {error}") from error
 
 
 def _json(text: str, *, source: str) -> Any:
     try:
-        return json.loads(text, parse_constant=_no_number)
+        document = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise BadDocument(f"{source}: {error}") from error
+    _refuse_what_is_not_plain(document, source=source)
+    return document
 
 
-def _no_number(word: str) -> Any:
-    raise ValueError(f"{word} is no number")
+def _refuse_what_is_not_plain(document: Any, *, source: str, **how: int) -> None:
+    try:
+        refuse_what_is_not_plain(document, **how)
+    except BadInput as error:
+        raise BadDocument(f"{source}: {error}") from error

@@ -50,14 +50,18 @@ def question_of(document: Mapping[str, Any], cluster: Cluster, *, admit: bool) -
         Denied: admission refuses it.
     """
     raw = dict(document)
-    if raw.get("kind") == "VGPUClaim":
+    kind = raw.get("kind")
+    if kind == "VGPUClaim":
         return _of_claim(raw)
-    namespace = (raw.get("metadata") or {}).get("namespace") or "default"
+    if kind not in (None, "Pod"):
+        raise BadInput(field="kind", value=kind, expected="Pod or VGPUClaim")
+    pod = read_pod(raw)
+    namespace = pod.metadata.namespace or "default"
     if admit:
         patch = mutate_pod(raw, cluster.config, lambda name: cluster.claim(namespace, name))
         raw = applied(raw, patch)
         validate_pod(raw, cluster.config)
-    pod = read_pod(raw)
+        pod = read_pod(raw)
     ask = read(pod, cluster.config)
     if ask is None:
         return None

@@ -1,0 +1,78 @@
+"""Whether a document holds nothing but what JSON can say, to a bearable depth.
+
+YAML can say more: numbers that are none, dates, keys that are no text, a list that holds itself.
+JSON's own texts can hold halves of characters and numbers without end. Whatever reads a document
+later may take for granted that it is plain.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from vgpu_api.errors import BadInput
+from vgpu_operator.admission.wording import path
+
+MOST_LEVELS = 64
+MOST_VALUES = 50_000_000
+"""More than any cluster; an end for a text that names one part of itself again and again."""
+_MOST_BITS = 1024
+
+_Place = tuple[Any, int | str] | None
+"""(the place of what holds it, its key there)."""
+
+
+def refuse_what_is_not_plain(document: Any, *, most_values: int = MOST_VALUES) -> None:
+    """Raise for the first value that JSON cannot say, or that lies too deep.
+
+    Args:
+        document: As it was read.
+        most_values: So many are looked at.
+
+    Raises:
+        BadInput: names the path.
+    """
+    waiting: list[tuple[Any, int, _Place]] = [(document, 0, None)]
+    seen = 0
+    while waiting:
+        value, level, place = waiting.pop()
+        seen += 1
+        if seen > most_values:
+            raise BadInput(field="", value=f"more than {most_values} values", expected="bearable")
+        if isinstance(value, dict) and level < MOST_LEVELS:
+            for key, item in value.items():
+                if not isinstance(key, str) or not _is_text(key):
+                    raise _bad(place, str(key), "a key that is text")
+                waiting.append((item, level + 1, (place, key)))
+        elif isinstance(value, list) and level < MOST_LEVELS:
+            waiting.extend((item, level + 1, (place, at)) for at, item in enumerate(value))
+        else:
+            expected = _wanted_instead_of(value)
+            if expected is not None:
+                raise _bad(place, "…" if isinstance(value, dict | list) else value, expected)
+
+
+def _wanted_instead_of(value: Any) -> str | None:
+    """What would be right in the place of a single value; None if it is."""
+    if isinstance(value, dict | list):
+        return f"to be found: it lies more than {MOST_LEVELS} levels deep"
+    if isinstance(value, str):
+        return None if _is_text(value) else "text: half of a character stands in it"
+    if isinstance(value, float):
+        return None if math.isfinite(value) else "a number that JSON can say"
+    if value is None or (isinstance(value, int) and value.bit_length() <= _MOST_BITS):
+        return None
+    return "a number that can be meant" if isinstance(value, int) else "text, a number or the like"
+
+
+def _is_text(text: str) -> bool:
+    return text.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in text)
+
+
+def _bad(place: _Place, value: object, expected: str) -> BadInput:
+    location: list[int | str] = []
+    while place is not None:
+        place, key = place
+        location.append(key)
+    shown = "a number of many digits" if isinstance(value, int) else value
+    return BadInput(field=path(tuple(reversed(location))), value=shown, expected=expected)
