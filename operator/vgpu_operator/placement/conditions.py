@@ -6,10 +6,42 @@ kinds and in few conditions.
 
 from __future__ import annotations
 
-from vgpu_operator.ask import RequestAsk
+from collections.abc import Hashable
+from typing import Generic, TypeVar
 
 _CONDITIONS_KEPT = 1 << 18
-_REQUESTS_KEPT = 4096
+_QUESTIONS_KEPT = 256
+_ANSWERS_KEPT = 4_096
+
+State = TypeVar("State", bound=Hashable)
+Answer = TypeVar("Answer")
+
+
+class Findings(Generic[State, Answer]):
+    """What was found out of cards by their state, which says it all, for each of many questions.
+
+    Args:
+        questions: When there are more of them, all is forgotten.
+        answers: When there are more to one, those to it are.
+    """
+
+    def __init__(self, *, questions: int = _QUESTIONS_KEPT, answers: int = _ANSWERS_KEPT) -> None:
+        self._questions = questions
+        self._answers = answers
+        self._known: dict[Hashable, dict[State, Answer]] = {}
+
+    def of(self, question: Hashable) -> dict[State, Answer]:
+        """What is known, by state; to be filled."""
+        known = self._known.get(question)
+        if known is None or len(known) > self._answers:
+            if len(self._known) > self._questions:
+                self._known.clear()
+            known = self._known[question] = {}
+        return known
+
+    def forget(self) -> None:
+        """States have other names from now on."""
+        self._known.clear()
 
 
 class Conditions:
@@ -17,13 +49,18 @@ class Conditions:
 
     A *kind* is all that a card is apart from links, place and amounts in use; a *condition* is a
     kind and the amounts in use.
+
+    Attributes:
+        fitting: By request: whether cards in a condition pass the checks that hold for all of them.
+        scores: By request and weights: the scores of cards in a condition.
     """
 
     def __init__(self) -> None:
         self._whats: dict[tuple[object, ...], int] = {}
         self._kinds: dict[tuple[int, int], int] = {}
         self._conditions: dict[tuple[int, int, int, int], int] = {}
-        self._right: dict[RequestAsk, dict[int, bool]] = {}
+        self.fitting: Findings[int, bool] = Findings()
+        self.scores: Findings[int, float] = Findings()
 
     def what(self, properties: tuple[object, ...]) -> int:
         """The number of what a card is."""
@@ -52,12 +89,5 @@ class Conditions:
     def forget(self) -> None:
         """Begin to number conditions anew; all that are kept somewhere are void."""
         self._conditions.clear()
-
-    def right_kinds(self, request: RequestAsk) -> dict[int, bool]:
-        """Which kinds of cards are known to be right for a request, or wrong; to be filled."""
-        known = self._right.get(request)
-        if known is None:
-            if len(self._right) >= _REQUESTS_KEPT:
-                self._right.clear()
-            known = self._right[request] = {}
-        return known
+        self.fitting.forget()
+        self.scores.forget()

@@ -15,7 +15,7 @@ level alone and is remembered by them; types for several cards need a look at th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 
 from vgpu_operator.ask import RequestAsk
@@ -51,31 +51,21 @@ def fragmentation(columns: Columns, node: int, *, cpu_milli: int = 0) -> float:
 
 def rise_on(columns: Columns, card: int, request: RequestAsk) -> float:
     """How much F rises with one more request on a card; infinitely if it does not fit there."""
-    return rises_on(columns, request)(card)
+    return rises_on(columns, (card,), request)[0]
 
 
-def rises_on(columns: Columns, request: RequestAsk) -> Callable[[int], float]:
-    """What says the `rise_on` a card, for a look at many."""
-    if columns.mix.knows_cpu:
-        by_cpu: dict[int, tuple[int, float]] = {}
-
-        def with_cpu(card: int) -> float:
-            node = columns.node_of[card]
-            if node not in by_cpu:
-                level = _level(columns, node, request.cpu_milli)
-                by_cpu[node] = level, _rise_by_cpu(columns, node, level)
-            level, rise = by_cpu[node]
-            return rise + _rise_of_card(columns, card, request, level)
-
-        return with_cpu
-
-    known, condition = columns.mix.rises_for(request).get, columns.condition
-
-    def without_cpu(card: int) -> float:
-        rise = known(condition[card])
-        return _rise_of_card(columns, card, request, 0) if rise is None else rise
-
-    return without_cpu
+def rises_on(columns: Columns, cards: Sequence[int], request: RequestAsk) -> list[float]:
+    """The `rise_on` each card of a node."""
+    if columns.mix.knows_cpu and cards:
+        node = columns.node_of[cards[0]]
+        level = _level(columns, node, request.cpu_milli)
+        rise = _rise_by_cpu(columns, node, level)
+        return [rise + _rise_of_card(columns, card, request, level) for card in cards]
+    known, condition = columns.mix.rises.of(request), columns.condition
+    try:
+        return [known[condition[card]] for card in cards]
+    except KeyError:
+        return [_rise_of_card(columns, card, request, 0) for card in cards]
 
 
 def best_keys(columns: Columns, request: RequestAsk) -> Callable[[int], float | None]:
@@ -96,7 +86,7 @@ def best_keys(columns: Columns, request: RequestAsk) -> Callable[[int], float | 
 
         return with_cpu
 
-    known = columns.mix.rises_for(request).__getitem__
+    known = columns.mix.rises.of(request).__getitem__
     condition = columns.condition.__getitem__
 
     def without_cpu(node: int) -> float | None:
@@ -147,7 +137,7 @@ def _rise_at_level(columns: Columns, card: int, request: RequestAsk, level: int)
 
 def _rise_of_card(columns: Columns, card: int, request: RequestAsk, level: int) -> float:
     """As `_rise_at_level`, infinite if the request does not fit; remembered if that is for good."""
-    state, rises = _state(columns, card, level), columns.mix.rises_for(request)
+    state, rises = _state(columns, card, level), columns.mix.rises.of(request)
     rise = rises.get(state)
     if rise is None:
         rise = math.inf

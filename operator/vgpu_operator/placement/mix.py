@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
 from vgpu_operator.ask import Ask, RequestAsk
+from vgpu_operator.placement.conditions import Findings
 
 _SHARE = 0.95
 _STEP = 1_000
@@ -50,6 +51,8 @@ class Mix:
         types: (frequency, request) in falling frequency; frequencies as fractions of all seen.
         total: The sum of these frequencies, and of that of pods that ask for no card.
         needs: By type: the level that a node's free CPU must have at least.
+        rises: By request and the state of a card, how much F rises with the request on it
+            (infinitely: it does not fit), where the node's other cards do not matter.
     """
 
     def __init__(self) -> None:
@@ -59,7 +62,9 @@ class Mix:
         self.needs: tuple[int, ...] = ()
         self._steps: tuple[int, ...] = ()
         self._views: dict[CardState, View] = {}
-        self._rises: dict[RequestAsk, dict[CardState, float]] = {}
+        self.rises: Findings[CardState, float] = Findings(
+            questions=_REQUESTS_KEPT, answers=_STATES_KEPT
+        )
         self._given = False
         self._offered = 0
         self._counts: dict[RequestAsk | None, float] = {}
@@ -75,22 +80,10 @@ class Mix:
             self._views.clear()
         return self._views
 
-    def rises_for(self, request: RequestAsk) -> dict[CardState, float]:
-        """By the state of a card, how much F rises with the request on it (no end: no fit).
-
-        Only where the node's other cards do not matter; to be filled.
-        """
-        rises = self._rises.get(request)
-        if rises is None or len(rises) > _STATES_KEPT:
-            if len(self._rises) > _REQUESTS_KEPT:
-                self._rises.clear()
-            rises = self._rises[request] = {}
-        return rises
-
     def forget(self) -> None:
         """Cards' conditions have other numbers from now on."""
         self._views.clear()
-        self._rises.clear()
+        self.rises.forget()
 
     # What the types are.
 

@@ -53,19 +53,25 @@ def _lower_numa(
     return [-numa[card] for card in cards]
 
 
-def _tighter(columns: Columns, cards: Sequence[int], request: RequestAsk, weights: Weights) -> Keys:
-    """Least memory left after placing, then fewest cores left, then the lowest index."""
-    memory, memory_used = columns.memory, columns.memory_used
-    cores, cores_used = columns.cores, columns.cores_used
-    memory_on, index = request.memory_on, columns.index
-    return [
-        (
-            memory_used[card] + memory_on(memory[card]) - memory[card],
-            cores_used[card] + request.cores - cores[card],
-            -index[card],
-        )
-        for card in cards
-    ]
+def _less_memory_left(
+    columns: Columns, cards: Sequence[int], request: RequestAsk, weights: Weights
+) -> Keys:
+    memory, used, memory_on = columns.memory, columns.memory_used, request.memory_on
+    return [used[card] + memory_on(memory[card]) - memory[card] for card in cards]
+
+
+def _fewer_cores_left(
+    columns: Columns, cards: Sequence[int], request: RequestAsk, weights: Weights
+) -> Keys:
+    cores, used = columns.cores, columns.cores_used
+    return [used[card] - cores[card] for card in cards]
+
+
+def _lower_index(
+    columns: Columns, cards: Sequence[int], request: RequestAsk, weights: Weights
+) -> Keys:
+    index = columns.index
+    return [-index[card] for card in cards]
 
 
 def _idle(columns: Columns, cards: Sequence[int], request: RequestAsk, weights: Weights) -> Keys:
@@ -77,19 +83,18 @@ def _idle(columns: Columns, cards: Sequence[int], request: RequestAsk, weights: 
 def _less_fragmenting(
     columns: Columns, cards: Sequence[int], request: RequestAsk, weights: Weights
 ) -> Keys:
-    """Where fragmentation rises least, then the lowest index. Where it does not fit is last."""
-    rise_on, index = rises_on(columns, request), columns.index
-    return [(score_of_rise(rise_on(card)), -index[card]) for card in cards]
+    """Where fragmentation rises least. Where it does not fit is last."""
+    return [score_of_rise(rise) for rise in rises_on(columns, cards, request)]
 
 
-_KEYS: Mapping[DevicePolicy, Token] = MappingProxyType(
+_KEYS: Mapping[DevicePolicy, tuple[Token, ...]] = MappingProxyType(
     {
-        "Binpack": _fuller,
-        "Spread": _emptier,
-        "NUMA": _higher_numa,
-        "BestFit": _tighter,
-        "IdleFirst": _idle,
-        "Fragmentation": _less_fragmenting,
+        "Binpack": (_fuller,),
+        "Spread": (_emptier,),
+        "NUMA": (_higher_numa,),
+        "BestFit": (_less_memory_left, _fewer_cores_left, _lower_index),
+        "IdleFirst": (_idle,),
+        "Fragmentation": (_less_fragmenting, _lower_index),
     }
 )
 """Policies that order cards. The others filter (Mutex) or choose among sets (NUMAFirst, Topology):
@@ -170,5 +175,5 @@ def keys_of(policies: tuple[DevicePolicy, ...], *, one_numa_node: bool) -> tuple
     sole = _SOLE_ON_ONE_NUMA_NODE if one_numa_node else _SOLE
     if len(tokens) == 1 and tokens[0] in sole:
         return sole[tokens[0]]
-    chain = tuple(_KEYS[token] for token in tokens)
+    chain = tuple(key for token in tokens for key in _KEYS[token])
     return (_higher_numa, *chain) if one_numa_node else chain

@@ -10,6 +10,7 @@ import pytest
 from builders import a_card, a_request, an_ask, some_columns
 from vgpu_operator.placement import conditions
 from vgpu_operator.placement.columns import CPU_UNKNOWN, Columns, NodeState
+from vgpu_operator.placement.conditions import Findings
 from vgpu_operator.placement.mix import View
 
 
@@ -218,14 +219,27 @@ def test_every_change_of_a_node_gives_it_a_new_version_and_a_loan_does_not():
     assert changes(lambda: columns.remove_node("node-1"))
 
 
-def test_what_kinds_a_request_takes_is_remembered_for_equal_requests():
-    columns = Columns()
+def test_what_conditions_a_request_fits_is_remembered_for_equal_requests():
+    fitting = Columns().conditions.fitting
     one, equal, other = (
         an_ask(a_request(memory=memory)).requests[0] for memory in ("1Gi", "1024Mi", "2Gi")
     )
-    columns.conditions.right_kinds(one)[3] = True
-    assert columns.conditions.right_kinds(equal) == {3: True}
-    assert columns.conditions.right_kinds(other) == {}
+    fitting.of(one)[3] = True
+    assert fitting.of(equal) == {3: True}
+    assert fitting.of(other) == {}
+
+
+def test_of_too_many_questions_and_of_too_many_answers_what_was_found_is_forgotten():
+    findings: Findings[int, str] = Findings(questions=2, answers=3)
+    one = findings.of("one")
+    one.update(dict.fromkeys(range(3), "found"))
+    assert findings.of("one") is one
+    one[3] = "found"
+    assert findings.of("one") == {}
+    for question in ("one", "two", "three"):
+        findings.of(question)[0] = "found"
+    assert findings.of("three") == findings.of("one") == {0: "found"}
+    assert findings.of("four") == findings.of("one") == {}
 
 
 def test_cards_of_one_kind_with_equal_amounts_in_use_are_in_one_condition():
@@ -244,9 +258,13 @@ def test_conditions_of_long_ago_are_forgotten_and_those_of_now_are_not_mixed_up(
     columns = some_columns(a_card("GPU-0"), a_card("GPU-1", index=1))
     columns.mix.give([(1.0, an_ask(a_request(memory="1Gi")).requests[0])])
     columns.mix.views[columns.condition[0]] = View(0.0, 0.0, ())
+    columns.conditions.fitting.of("request")[columns.condition[0]] = True
+    columns.conditions.scores.of("request")[columns.condition[0]] = 1.0
     with mock.patch.object(conditions, "_CONDITIONS_KEPT", 8):
         for memory in range(100):
             columns.set_used(0, slots=1, cores=0, memory=memory)
             assert columns.condition[0] != columns.condition[1]
             assert max(columns.condition) < 10
     assert columns.mix.views == {}
+    assert columns.conditions.fitting.of("request") == {}
+    assert columns.conditions.scores.of("request") == {}

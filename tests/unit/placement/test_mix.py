@@ -107,17 +107,17 @@ def test_what_is_remembered_of_cards_holds_until_the_types_change():
     mix = a_given_mix(a_type())
     state = (0, 0, 0, 0, 0)
     mix.views[state] = VIEW
-    mix.rises_for(a_type())[state] = 1.5
+    mix.rises.of(a_type())[state] = 1.5
     assert mix.views == {state: VIEW}
-    assert mix.rises_for(a_type()) == {state: 1.5}
-    assert mix.rises_for(a_type("2Gi")) == {}
+    assert mix.rises.of(a_type()) == {state: 1.5}
+    assert mix.rises.of(a_type("2Gi")) == {}
     mix.give([(1.0, a_type())])  # the same as before
     assert mix.views == {state: VIEW}
     version = mix.version
     mix.give([(1.0, a_type())], without_cards=0.5)
     assert mix.version == version + 1
     assert mix.views == {}
-    assert mix.rises_for(a_type()) == {}
+    assert mix.rises.of(a_type()) == {}
 
 
 def test_no_more_is_remembered_than_there_is_room_for():
@@ -127,13 +127,13 @@ def test_no_more_is_remembered_than_there_is_room_for():
     assert len(mix.views) == 65_536
     mix.views[states[-1]] = VIEW
     assert mix.views == {}
-    rises = mix.rises_for(a_type())
+    rises = mix.rises.of(a_type())
     rises.update(dict.fromkeys(states[:-1], 0.0))
-    assert mix.rises_for(a_type()) is rises
+    assert mix.rises.of(a_type()) is rises
     rises[states[-1]] = 0.0
-    assert mix.rises_for(a_type()) == {}
+    assert mix.rises.of(a_type()) == {}
     for number in range(1, 65):
-        mix.rises_for(a_type(f"{number}Mi"))[states[0]] = 0.0
-    assert mix.rises_for(a_type("64Mi")) != {}
-    mix.rises_for(a_type("65Mi"))
-    assert mix.rises_for(a_type("64Mi")) == {}
+        mix.rises.of(a_type(f"{number}Mi"))[states[0]] = 0.0
+    assert mix.rises.of(a_type("64Mi")) != {}
+    mix.rises.of(a_type("65Mi"))
+    assert mix.rises.of(a_type("64Mi")) == {}
