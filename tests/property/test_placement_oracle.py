@@ -12,7 +12,16 @@ import plain_placement as plain
 from builders import a_card, a_geometry, a_request, an_ask, bits, some_columns
 from vgpu_api.effective import Use
 from vgpu_operator.ask import Ask
-from vgpu_operator.placement import Budget, Card, Columns, Plan, conditions, decide, place
+from vgpu_operator.placement import (
+    Budget,
+    Card,
+    Columns,
+    Plan,
+    conditions,
+    decide,
+    place,
+    rankings,
+)
 from vgpu_operator.placement.columns import CPU_UNKNOWN, NodeState
 from vgpu_operator.placement.geometry import Instance
 
@@ -240,14 +249,16 @@ def histories(draw: st.DrawFn):
 
 
 @settings(max_examples=60, deadline=None)
-@given(histories(), st.sampled_from((4, 1 << 18)))
-def test_what_was_remembered_never_changes_an_answer(history, conditions_kept):
+@given(histories(), st.sampled_from((4, 1 << 18)), st.sampled_from(((1, 0), (2, 3), (512, 4096))))
+def test_what_was_remembered_never_changes_an_answer(history, conditions_kept, heap):
     """After any history the live columns answer as new ones, and as the plain scan."""
+    best, long = heap
     fleet, classes, steps = history
     live = columns_of(fleet)
     with (
         mock.patch.multiple(decide, _FEW=0, _FAR=1),
         mock.patch.object(conditions, "_CONDITIONS_KEPT", conditions_kept),
+        mock.patch.multiple(rankings, _BEST=best, _LONG=long),
     ):
         for step in (None, *steps):
             if step is not None:

@@ -141,8 +141,10 @@ def _place(columns: Columns, ask: Ask, space: _Space) -> Plan:
         return _scan(columns, ask, space, UNLIMITED)
     for numa in _passes(ask):
         ranking = columns.rankings.of((ask, numa))
-        _refresh(columns, ranking, ask, numa)
-        found, tried = _first(columns, ranking, ask, numa, space)
+        found, tried = _best(columns, ranking, ask, numa, space)
+        if found is None and ranking.beyond is not None:  # none of the best
+            ranking.begin_anew()
+            found, tried = _best(columns, ranking, ask, numa, space)
         if found is not None:
             refusals = Tried(tried, columns, ask, numa) if tried else _NONE
             return Plan(columns.node_name[found[0]], found[1], refusals)
@@ -178,13 +180,22 @@ def _scan(columns: Columns, ask: Ask, space: _Space, budget: Budget) -> Plan:
     return Plan(None, (), refusals)
 
 
+def _best(
+    columns: Columns, ranking: Ranking, ask: Ask, numa: NumaPolicy, space: _Space
+) -> tuple[Found | None, dict[str, int]]:
+    """The best node of the ranking that serves the claim, and those before it, which do not."""
+    _refresh(columns, ranking, ask, numa)
+    return _first(columns, ranking, ask, numa, space)
+
+
 def _refresh(columns: Columns, ranking: Ranking, ask: Ask, numa: NumaPolicy) -> None:
     """Bring the class's ranking up to date with what has changed since it was asked last."""
     follows_mix = ask.node_policy == "Fragmentation"
     news = columns.rankings.news_for(ranking, mix=columns.mix.version if follows_mix else 0)
     if news is not None and not news:
         return
-    heap, key_of = ranking.heap, keys_for(columns, ask, numa, UNLIMITED)
+    heap, beyond = ranking.heap, ranking.beyond
+    key_of = keys_for(columns, ask, numa, UNLIMITED)
     names, versions = columns.node_name, columns.rankings.version
     cards, ready, schedulable = columns.node_cards, columns.node_ready, columns.node_schedulable
     for node in columns.nodes_with_cards() if news is None else news:
@@ -193,10 +204,11 @@ def _refresh(columns: Columns, ranking: Ranking, ask: Ask, numa: NumaPolicy) -> 
         key = key_of(node)
         if key is None:
             continue
+        entry = (key, names[node], node, versions[node])
         if news is None:
-            heap.append((key, names[node], node, versions[node]))
-        else:
-            heappush(heap, (key, names[node], node, versions[node]))
+            heap.append(entry)
+        elif beyond is None or entry < beyond:
+            heappush(heap, entry)
     if news is None:
         heapify(heap)
 
@@ -228,7 +240,9 @@ def _first(
             tried[name] = node
     for entry in aside:
         heappush(heap, entry)
-    if found is None and heap and not everything:  # the candidates are far down
+    if found is not None:
+        ranking.keep_best(version)
+    elif heap and not everything:  # the candidates are far down
         found = _among(columns, heap, ask, numa, space)
     return found, tried
 

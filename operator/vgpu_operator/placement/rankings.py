@@ -5,20 +5,27 @@ best first; for nodes that cannot, their reasons. Every change of a node gives i
 which makes what was remembered of it void; a class learns of changes from the log when it is asked
 next, so a decision costs as much as has changed, not as much as there is.
 
+Of a class that gets cards the best nodes are enough: the heap stays short, which is what taking
+from it and putting into it costs. Only where none of them serves all nodes are looked at again.
+
 This module only remembers. What a node is worth and whether it serves is `plan`'s to say.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
+from heapq import nsmallest
 from typing import TypeAlias
 
 from vgpu_api.reasons import Tally
 
 _CLASSES_KEPT = 256
 _LOG_KEPT = 32_768
+_BEST = 512
+_LONG = 4_096
+"""Entries at which a heap is cut to the best."""
 _SLACK = 4
 """A heap is made anew when it has this many entries per live node (most of them void)."""
 
@@ -32,6 +39,7 @@ class Ranking:
 
     Attributes:
         heap: Nodes that may serve, and void entries.
+        beyond: The best that was cut off the heap, if anything was: what is worse is not in it.
         refusals: For a node that cannot: the version that was looked at, and why.
         mix: The version of the typical mix that the keys were computed with.
         tallies: Each different one once: many nodes refuse for the same reasons.
@@ -39,9 +47,22 @@ class Ranking:
 
     cursor: int = -1
     heap: list[Entry] = field(default_factory=list)
+    beyond: Entry | None = None
     refusals: dict[int, tuple[int, Tally]] = field(default_factory=dict)
     mix: int = 0
     tallies: dict[tuple[object, ...], Tally] = field(default_factory=dict)
+
+    def keep_best(self, version: Sequence[int]) -> None:
+        """Cut a heap that has become long, by the nodes' versions."""
+        if len(self.heap) > _LONG:
+            live = (entry for entry in self.heap if entry[3] == version[entry[2]])
+            self.heap[:] = nsmallest(_BEST + 1, live)  # in order, which is a heap
+            if len(self.heap) > _BEST:
+                self.beyond = self.heap.pop()
+
+    def begin_anew(self) -> None:
+        """Look at every node when the class is asked next."""
+        self.cursor = -1
 
     def said(self, tally: Tally) -> Tally:
         """The one tally that says this."""
@@ -87,6 +108,7 @@ class Rankings:
         if stale or len(ranking.heap) > _SLACK * len(self.version) + 64:
             ranking.mix = mix
             ranking.heap.clear()
+            ranking.beyond = None
             return None
         if cursor == ranking.cursor:
             return ()

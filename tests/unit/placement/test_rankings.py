@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
+from vgpu_operator.placement import rankings
 from vgpu_operator.placement.rankings import Ranking, Rankings
 
 
@@ -67,6 +70,41 @@ def test_a_heap_of_mostly_void_entries_is_made_anew():
     ranking.heap.append((0.0, "a", 0, 0))
     assert rankings.news_for(ranking, mix=0) is None
     assert ranking.heap == []
+
+
+def test_a_long_heap_is_cut_to_the_best_that_are_not_void():
+    known = some_rankings(nodes=3)
+    ranking = up_to_date(known)
+    known.version[0] = 1
+    void, best, next_, worst = (
+        (0.0, "a", 0, 0),
+        (1.0, "b", 1, 0),
+        (1.0, "c", 2, 0),
+        (2.0, "a", 0, 1),
+    )
+    ranking.heap.extend([worst, next_, void, best])
+    ranking.keep_best(known.version)
+    assert (ranking.heap, ranking.beyond) == ([worst, next_, void, best], None)
+    with mock.patch.multiple(rankings, _BEST=3, _LONG=3):
+        ranking.keep_best(known.version)
+    assert (ranking.heap, ranking.beyond) == ([best, next_, worst], None)
+    with mock.patch.multiple(rankings, _BEST=2, _LONG=3):
+        ranking.keep_best(known.version)
+        assert ranking.beyond is None
+        ranking.heap.append(void)
+        ranking.keep_best(known.version)
+    assert (ranking.heap, ranking.beyond) == ([best, next_], worst)
+
+
+def test_a_class_that_is_to_begin_anew_has_nothing_cut_off():
+    rankings = some_rankings()
+    ranking = up_to_date(rankings)
+    ranking.heap.append((0.0, "a", 0, 0))
+    ranking.beyond = (1.0, "b", 1, 0)
+    ranking.begin_anew()
+    assert rankings.news_for(ranking, mix=0) is None
+    assert (ranking.heap, ranking.beyond) == ([], None)
+    assert rankings.news_for(ranking, mix=0) == ()
 
 
 def test_of_too_many_classes_the_one_that_was_not_used_longest_is_forgotten():

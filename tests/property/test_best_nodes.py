@@ -1,0 +1,55 @@
+"""A class that remembers its best nodes only decides as one that knows nothing yet."""
+
+from __future__ import annotations
+
+from unittest import mock
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from builders import a_card, a_request, an_ask, some_columns
+from vgpu_api.effective import Use
+from vgpu_operator.placement import decide, place, rankings
+
+NODES = tuple(f"node-{number}" for number in range(8))
+CARD_MIB = 10
+
+changes = st.tuples(st.integers(0, 7), st.integers(0, CARD_MIB))
+"""A node, and what is used of its card from now on."""
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.sampled_from(("Binpack", "Spread", "Fragmentation")),
+    st.lists(
+        st.tuples(st.lists(changes, max_size=3), st.none() | st.sets(st.sampled_from(NODES))),
+        min_size=1,
+        max_size=12,
+    ),
+    st.sampled_from(((1, 0), (2, 3), (3, 9))),
+)
+def test_what_is_cut_off_a_ranking_is_found_again_when_it_is_wanted(policy, steps, heap):
+    """After every change, for any candidates, the live columns answer as new ones."""
+    ask = an_ask(a_request(memory="3Mi"), node=policy)
+    used = dict.fromkeys(range(8), 0)
+    cards = [a_card(f"GPU-{node}", node=NODES[node], memory_mib=CARD_MIB) for node in used]
+    live = some_columns(*cards)
+    live.mix.observe(ask)
+    best, long = heap
+    with (
+        mock.patch.multiple(decide, _FEW=0, _FAR=2),
+        mock.patch.multiple(rankings, _BEST=best, _LONG=long),
+    ):
+        for changed, candidates in steps:
+            for node, memory in changed:
+                used[node] = memory
+                live.set_used(node, slots=int(memory > 0), cores=0, memory=memory)
+            new = some_columns(
+                *cards,
+                used={f"GPU-{node}": Use(memory, 0, 1) for node, memory in used.items() if memory},
+            )
+            new.mix.observe(ask)
+            was, is_ = place(live, ask, candidates), place(new, ask, candidates)
+            assert (was.node, was.grants) == (is_.node, is_.grants)
+            if was.refused:
+                assert was.text == is_.text
