@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from vgpu_api.reasons import Reason, Tally
 from vgpu_api.v1alpha1.vgpuclaim import NumaPolicy
@@ -95,12 +95,12 @@ def refusals_on(
     return refusals
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Space:
     """The nodes to choose from. Names, not numbers: most decisions look at one or two of them."""
 
-    candidates: frozenset[str] | None
-    barred: Mapping[str, Tally]
+    candidates: Final[frozenset[str] | None]
+    barred: Final[Mapping[str, Tally]]
 
     def __contains__(self, name: str) -> bool:
         return name not in self.barred and (self.candidates is None or name in self.candidates)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from vgpu_api.reasons import Reason, Tally
 from vgpu_api.v1alpha1.vgpuclaim import DevicePolicy, NumaPolicy
@@ -21,8 +22,7 @@ from vgpu_operator.placement.quota import Charge
 from vgpu_operator.placement.walk import too_few, walk
 
 
-@dataclass(frozen=True, slots=True)
-class Preferences:
+class Preferences(NamedTuple):
     """What decides among cards that fit, for one node: policies, NUMA, weights of the score."""
 
     policies: tuple[DevicePolicy, ...]

@@ -52,17 +52,17 @@ class Grant:
         return MigAllocation(profile=cut.profile, start=cut.start, size=cut.size)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Plan:
     """What was decided: a node and grants in the order of the requests, or neither.
 
-    `refusals` has the reason of every node when there is no place, and else of the nodes that were
-    tried in vain on the way.
+    Not frozen, as `Grant` is not. `refusals` has the reason of every node when there is no place,
+    and else of the nodes that were tried in vain on the way.
     """
 
-    node: str | None
-    grants: tuple[Grant, ...] = ()
-    refusals: Mapping[str, Tally] = field(default_factory=dict)
+    node: Final[str | None]
+    grants: Final[tuple[Grant, ...]] = ()
+    refusals: Final[Mapping[str, Tally]] = field(default_factory=dict)
 
     @property
     def refused(self) -> bool:
