@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include "machine.h"
+#include "mig.h"
 #include "state.h"
 
 struct order {
@@ -53,8 +54,12 @@ static int status(const struct machine *m)
         fprintf(stderr, "cannot use %s.state\n", m->path);
         return 1;
     }
+    mig_refresh(m);
     printf("{\"cards\": [");
     for (int i = 0; i < m->card_count; i++) {
+        if (!m->cards[i].uuid[0]) {
+            continue;
+        }
         printf("%s{\"index\": %d, \"uuid\": \"%s\", \"total\": %llu, \"used\": %llu, \"peak\": %llu, \"lost\": %s}",
                i ? ", " : "", i, m->cards[i].uuid, (unsigned long long)m->cards[i].memory_bytes,
                (unsigned long long)state_used(m, i), (unsigned long long)s->cards[i].peak_bytes,

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "cuda.h"
+#include "mig.h"
 
 static struct cuda_session session;
 static int ready;
@@ -34,7 +35,7 @@ CUresult cuda_result(enum state_result result)
     return CUDA_ERROR_NOT_INITIALIZED;
 }
 
-/* A card in MIG mode is seen as its first instance, and of instances a process sees only one. */
+/* A card in MIG mode is seen as its first instance, not at all without one, and of instances a process sees only one. */
 static void take_instances(void)
 {
     const struct machine *m = session.machine;
@@ -42,7 +43,7 @@ static void take_instances(void)
     for (int i = 0; i < session.count; i++) {
         int card = session.visible[i], first = m->cards[card].parent < 0 ? machine_first_instance(m, card) : -1;
         card = first >= 0 ? first : card;
-        if (m->cards[card].parent < 0 || !instances++) {
+        if (m->cards[card].parent < 0 ? !m->cards[card].mig_enabled : !instances++) {
             session.visible[count++] = card;
         }
     }
@@ -101,6 +102,7 @@ CUDA_API CUresult cuInit(unsigned flags)
     if (!ready) {
         const char *list = getenv("CUDA_VISIBLE_DEVICES");
         session.machine = m;
+        mig_refresh(m);
         session.pid = (int)getpid();
         session.count = machine_visible(m, getenv("NVIDIA_VISIBLE_DEVICES"), session.visible);
         if (list) {

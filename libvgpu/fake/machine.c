@@ -75,7 +75,7 @@ static int can_open(const struct machine *m, int card)
 int machine_first_instance(const struct machine *m, int card)
 {
     for (int i = 0; i < m->card_count; i++) {
-        if (m->cards[i].parent == card) {
+        if (m->cards[i].parent == card && m->cards[i].uuid[0]) {
             return i;
         }
     }

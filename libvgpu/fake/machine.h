@@ -26,6 +26,7 @@ struct machine_card {
     int mig_enabled;
     int parent;         /* of a MIG instance: the card it is part of; -1: it is a card itself */
     unsigned gi, ci;    /* numbers of an instance */
+    int is_room;        /* 1: room for an instance that NVML may make (mig.h); no uuid: there is none now */
     unsigned power_limit_mw;
 };
 
@@ -67,6 +68,9 @@ const struct machine *machine_current(void);
 
 /* Topology level between two different cards. */
 int machine_level(const struct machine *m, int a, int b);
+
+/* Make room for instances in every card in MIG mode whose file names none; 0, or -1 with `why` filled. */
+int machine_make_room(struct machine *m, char *why, size_t why_bytes);
 
 /* First instance of a card in MIG mode, -1 when it has none. */
 int machine_first_instance(const struct machine *m, int card);

@@ -1,5 +1,6 @@
 /* machine_cards.c - the cards and MIG instances in a machine's file, and how lines call them. */
 #include "machine_lines.h"
+#include "mig.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -23,7 +24,7 @@ int machine_card_named(const struct machine *m, const char *name)
 {
     long long n;
     if (!machine_number(name, 0, m->card_count - 1, &n)) {
-        return (int)n;
+        return m->cards[n].uuid[0] ? (int)n : -1;
     }
     return machine_card_by_uuid(m, name);
 }
@@ -202,5 +203,28 @@ int machine_parse_instance(struct machine *m, struct line *line, char *why, size
         return -1;
     }
     m->card_count++;
+    return 0;
+}
+
+int machine_make_room(struct machine *m, char *why, size_t why_bytes)
+{
+    int cards = m->card_count;
+    for (int card = 0; card < cards; card++) {
+        if (!m->cards[card].mig_enabled || m->cards[card].parent >= 0 || machine_first_instance(m, card) >= 0 ||
+            !mig_profile_at(&m->cards[card], 0)) {
+            continue;
+        }
+        if (m->card_count + MIG_MAX_INSTANCES > MACHINE_MAX_CARDS) {
+            snprintf(why, why_bytes, "more than %d cards and places for instances", MACHINE_MAX_CARDS);
+            return -1;
+        }
+        for (int i = 0; i < MIG_MAX_INSTANCES; i++) {
+            struct machine_card *room = &m->cards[m->card_count++];
+            *room = m->cards[card];
+            room->parent = card;
+            room->is_room = 1;
+            room->uuid[0] = '\0';
+        }
+    }
     return 0;
 }

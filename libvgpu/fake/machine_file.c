@@ -198,5 +198,6 @@ int machine_read(struct machine *out, const char *path, char *why, size_t why_by
         }
     }
     fclose(file);
+    bad = bad ? bad : machine_make_room(out, why, why_bytes);
     return bad ? number_of_line : 0;
 }

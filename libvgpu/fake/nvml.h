@@ -14,6 +14,8 @@ struct nvml_session {
     struct state *state;
     int visible[MACHINE_MAX_CARDS]; /* NVML index -> card */
     int count;
+    char named[MACHINE_MAX_CARDS]; /* instances that the environment names */
+    char is_narrow[MACHINE_MAX_CARDS]; /* cards of which only such instances are visible */
 };
 
 /* NULL before nvmlInit and after the last nvmlShutdown. */
@@ -21,6 +23,9 @@ const struct nvml_session *nvml_session(void);
 
 /* NVML index of a card, or -1 when it is not visible. */
 int nvml_index_of(const struct nvml_session *s, int card);
+
+/* Whether this process sees the card or instance. */
+int nvml_is_visible(const struct nvml_session *s, int card);
 
 nvmlDevice_t nvml_handle(int card);
 

@@ -6,6 +6,7 @@
 #include <strings.h>
 #include <time.h>
 
+#include "mig.h"
 #include "nvml.h"
 
 static struct nvml_session session;
@@ -33,10 +34,13 @@ nvmlDevice_t nvml_handle(int card)
     return (nvmlDevice_t)(void *)&handles[card];
 }
 
-/* An instance is visible with its card. */
-static int is_visible(const struct nvml_session *s, int card)
+/* An instance is visible with its card, unless others of that card were named. */
+int nvml_is_visible(const struct nvml_session *s, int card)
 {
     int parent = s->machine->cards[card].parent;
+    if (parent >= 0 && (!s->machine->cards[card].uuid[0] || (s->is_narrow[parent] && !s->named[card]))) {
+        return 0;
+    }
     return nvml_index_of(s, parent < 0 ? card : parent) >= 0;
 }
 
@@ -46,8 +50,9 @@ nvmlReturn_t nvml_card(nvmlDevice_t device, int *card)
     if (!s) {
         return NVML_ERROR_UNINITIALIZED;
     }
+    mig_refresh(s->machine);
     uintptr_t at = (uintptr_t)device - (uintptr_t)handles;
-    if (!device || at >= (uintptr_t)s->machine->card_count || !is_visible(s, (int)at)) {
+    if (!device || at >= (uintptr_t)s->machine->card_count || !nvml_is_visible(s, (int)at)) {
         return NVML_ERROR_INVALID_ARGUMENT;
     }
     *card = (int)at;
@@ -63,9 +68,17 @@ nvmlReturn_t nvml_card(nvmlDevice_t device, int *card)
 static void show_cards(const struct machine *m)
 {
     int count = 0;
+    char whole[MACHINE_MAX_CARDS] = {0};
+    for (int i = 0; i < session.count; i++) {
+        whole[session.visible[i]] = 1;
+    }
     for (int i = 0; i < session.count; i++) {
         int card = session.visible[i], known = 0;
-        card = m->cards[card].parent < 0 ? card : m->cards[card].parent;
+        if (m->cards[card].parent >= 0) {
+            session.named[card] = 1;
+            card = m->cards[card].parent;
+            session.is_narrow[card] = !whole[card];
+        }
         for (int k = 0; k < count; k++) {
             known |= session.visible[k] == card;
         }
@@ -87,6 +100,9 @@ static nvmlReturn_t start(void)
     if (users == 0) {
         session.machine = m;
         session.state = state_open(m);
+        mig_refresh(m);
+        memset(session.named, 0, sizeof session.named);
+        memset(session.is_narrow, 0, sizeof session.is_narrow);
         session.count = machine_visible(m, getenv("NVIDIA_VISIBLE_DEVICES"), session.visible);
         show_cards(m);
         result = session.state ? NVML_SUCCESS : NVML_ERROR_UNKNOWN;
@@ -188,7 +204,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetCount(unsigned *count)
 
 static nvmlReturn_t found(const struct nvml_session *s, int card, nvmlDevice_t *device)
 {
-    if (card < 0 || !is_visible(s, card)) {
+    if (card < 0 || !nvml_is_visible(s, card)) {
         return NVML_ERROR_NOT_FOUND;
     }
     if (s->state->cards[card].lost) {
@@ -224,6 +240,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *
     if (!uuid || !device) {
         return NVML_ERROR_INVALID_ARGUMENT;
     }
+    mig_refresh(s->machine);
     for (int i = 0; i < s->machine->card_count; i++) {
         if (!strcasecmp(s->machine->cards[i].uuid, uuid)) {
             return found(s, i, device);
@@ -274,7 +291,9 @@ NVML_API const char *nvmlErrorString(nvmlReturn_t result)
         {NVML_ERROR_LIBRARY_NOT_FOUND, "NVML Shared Library Not Found"},
         {NVML_ERROR_FUNCTION_NOT_FOUND, "Function Not Found"},
         {NVML_ERROR_GPU_IS_LOST, "GPU is lost"},
+        {NVML_ERROR_IN_USE, "In use by another client"},
         {NVML_ERROR_MEMORY, "Insufficient Memory"},
+        {NVML_ERROR_INSUFFICIENT_RESOURCES, "Insufficient Resources"},
         {NVML_ERROR_ARGUMENT_VERSION_MISMATCH, "Argument Version Mismatch"},
     };
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {

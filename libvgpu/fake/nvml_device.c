@@ -135,7 +135,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, u
 {
     QUERY(device, out);
     for (int i = 0; i < s->machine->card_count; i++) {
-        if (s->machine->cards[i].parent == card && index-- == 0) {
+        if (s->machine->cards[i].parent == card && nvml_is_visible(s, i) && index-- == 0) {
             *out = nvml_handle(i);
             return NVML_SUCCESS;
         }

@@ -38,6 +38,14 @@ struct state_card {
     uint32_t remapped_correctable, remapped_uncorrectable, remap_pending, remap_failed;
 };
 
+/* An instance of a card in MIG mode, at the number of the room it has among the machine's cards. */
+struct state_instance {
+    uint32_t gpu_made, compute_made;
+    uint32_t profile; /* id */
+    uint32_t start, size;
+    uint32_t turn; /* tells the compute instance from its predecessors: its UUID is made from that */
+};
+
 struct state_process {
     int32_t pid; /* 0: free record */
     uint32_t space; /* of its pid namespace */
@@ -61,6 +69,8 @@ struct state {
     uint32_t event_count; /* ever; also a futex. Event n lies at n % STATE_MAX_EVENTS */
     struct state_event events[STATE_MAX_EVENTS];
     struct state_card cards[MACHINE_MAX_CARDS];
+    uint32_t instance_turn; /* moves with every change of an instance */
+    struct state_instance instances[MACHINE_MAX_CARDS];
     struct state_share shares[STATE_MAX_SHARES];
     struct state_process processes[STATE_MAX_PROCESSES];
 };

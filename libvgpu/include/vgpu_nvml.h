@@ -18,7 +18,9 @@ enum {
     NVML_ERROR_LIBRARY_NOT_FOUND = 12,
     NVML_ERROR_FUNCTION_NOT_FOUND = 13,
     NVML_ERROR_GPU_IS_LOST = 15,
+    NVML_ERROR_IN_USE = 19,
     NVML_ERROR_MEMORY = 20,
+    NVML_ERROR_INSUFFICIENT_RESOURCES = 23,
     NVML_ERROR_ARGUMENT_VERSION_MISMATCH = 25,
     NVML_ERROR_UNKNOWN = 999,
 };
@@ -84,5 +86,58 @@ enum {
 };
 
 #define NVML_NVLINK_MAX_LINKS 18u
+
+/* Multi-instance GPUs. Profiles are asked for by kind, and named by id ever after. */
+typedef struct nvmlGpuInstance_st *nvmlGpuInstance_t;
+typedef struct nvmlComputeInstance_st *nvmlComputeInstance_t;
+
+#define NVML_GPU_INSTANCE_PROFILE_COUNT 18u
+#define NVML_COMPUTE_INSTANCE_PROFILE_COUNT 9u
+
+typedef struct {
+    unsigned int start, size; /* in slices */
+} nvmlGpuInstancePlacement_t;
+typedef nvmlGpuInstancePlacement_t nvmlComputeInstancePlacement_t;
+
+typedef struct {
+    unsigned int id, isP2pSupported, sliceCount, instanceCount, multiprocessorCount;
+    unsigned int copyEngineCount, decoderCount, encoderCount, jpegCount, ofaCount;
+    unsigned long long memorySizeMB;
+} nvmlGpuInstanceProfileInfo_t;
+
+typedef struct {
+    unsigned int version; /* NVML_GPU_INSTANCE_PROFILE_INFO_V2 */
+    unsigned int id, isP2pSupported, sliceCount, instanceCount, multiprocessorCount;
+    unsigned int copyEngineCount, decoderCount, encoderCount, jpegCount, ofaCount;
+    unsigned long long memorySizeMB;
+    char name[96];
+} nvmlGpuInstanceProfileInfo_v2_t;
+#define NVML_GPU_INSTANCE_PROFILE_INFO_V2 (sizeof(nvmlGpuInstanceProfileInfo_v2_t) | (2u << 24))
+
+typedef struct {
+    nvmlDevice_t device;
+    unsigned int id, profileId;
+    nvmlGpuInstancePlacement_t placement;
+} nvmlGpuInstanceInfo_t;
+
+typedef struct {
+    unsigned int id, sliceCount, instanceCount, multiprocessorCount;
+    unsigned int sharedCopyEngineCount, sharedDecoderCount, sharedEncoderCount, sharedJpegCount, sharedOfaCount;
+} nvmlComputeInstanceProfileInfo_t;
+
+typedef struct {
+    unsigned int version; /* NVML_COMPUTE_INSTANCE_PROFILE_INFO_V2 */
+    unsigned int id, sliceCount, instanceCount, multiprocessorCount;
+    unsigned int sharedCopyEngineCount, sharedDecoderCount, sharedEncoderCount, sharedJpegCount, sharedOfaCount;
+    char name[96];
+} nvmlComputeInstanceProfileInfo_v2_t;
+#define NVML_COMPUTE_INSTANCE_PROFILE_INFO_V2 (sizeof(nvmlComputeInstanceProfileInfo_v2_t) | (2u << 24))
+
+typedef struct {
+    nvmlDevice_t device;
+    nvmlGpuInstance_t gpuInstance;
+    unsigned int id, profileId;
+    nvmlComputeInstancePlacement_t placement;
+} nvmlComputeInstanceInfo_t;
 
 #endif

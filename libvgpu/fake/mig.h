@@ -1,0 +1,57 @@
+/* mig.h - instances of cards in MIG mode that NVML makes and removes while the machine runs.
+ *
+ * Which there are lies in the shared state, so that it outlives who made them, as in a real driver. Every process keeps
+ * its copy in its machine, in the room that each such card has there (`is_room`), and brings it up to date whenever
+ * it asks. A GPU instance has one compute instance, over the whole of it, or none.
+ */
+#ifndef FAKE_MIG_H
+#define FAKE_MIG_H
+
+#include "machine.h"
+#include "state.h"
+
+#define MIG_MAX_INSTANCES 7 /* of a card */
+
+struct mig_profile {
+    const char *name;
+    unsigned kind;    /* NVML_GPU_INSTANCE_PROFILE_* */
+    unsigned id;
+    unsigned slices;  /* of compute */
+    unsigned most;    /* instances of it that a card can have */
+    unsigned memory_mib;
+    unsigned sms;
+    unsigned size;    /* memory slices of a place */
+    unsigned starts;  /* where it may lie, one bit each */
+    unsigned compute_kind; /* NVML_COMPUTE_INSTANCE_PROFILE_* of the whole of it */
+};
+
+/* What a card can be cut into, in NVML's order of kinds; NULL past the last, and for cards that cannot be cut. */
+const struct mig_profile *mig_profile_at(const struct machine_card *card, unsigned at);
+const struct mig_profile *mig_profile_of_kind(const struct machine_card *card, unsigned kind);
+const struct mig_profile *mig_profile_by_id(const struct machine_card *card, unsigned id);
+
+enum mig_result { MIG_OK = 0, MIG_NO_ROOM, MIG_IN_USE, MIG_GONE };
+
+/* Bring this process's copy up to date. */
+void mig_refresh(const struct machine *m);
+
+/* Make a GPU instance of `card`, at `start` or, for -1, at the first free place. Sets `*room`, its number. */
+enum mig_result mig_make(const struct machine *m, int card, const struct mig_profile *profile, int start, int *room);
+
+/* Unmake a GPU instance; in use as long as it has a compute instance. */
+enum mig_result mig_unmake(const struct machine *m, int room);
+
+/* Make the compute instance of a GPU instance, which gives it a name; unmake it, unless a living process uses it. */
+enum mig_result mig_make_compute(const struct machine *m, int room);
+enum mig_result mig_unmake_compute(const struct machine *m, int room);
+
+/* What is in a room; `gpu_made` 0 when nothing is. */
+struct state_instance mig_instance(const struct machine *m, int room);
+
+/* How many more instances of a profile fit on a card. */
+unsigned mig_capacity(const struct machine *m, int card, const struct mig_profile *profile);
+
+/* Number of an instance in its card, as NVML shows it. */
+unsigned mig_number(const struct machine *m, int room);
+
+#endif
