@@ -74,8 +74,8 @@ class World:
     """An operator and everything around it, in a loop of its own."""
 
     def __init__(self, cards: Mapping[str, tuple[str, int]]) -> None:
-        self.loop = asyncio.new_event_loop()
-        self.api = LateApi()
+        self.loop = self.new_loop()
+        self.api = self.new_api()
         self.cards = cards  # UUID → node, MiB
         self.running: dict[str, tuple[str, str, dict[str, Use]]] = {}  # pod UID → claim, time, use
         self.init_rounds: dict[str, str] = {}  # pod UID → round in which its init containers run
@@ -84,11 +84,20 @@ class World:
         self.binds: list[asyncio.Task[str]] = []
         self.operator = self.started(1000.0)
 
+    def new_loop(self) -> asyncio.AbstractEventLoop:
+        return asyncio.new_event_loop()
+
+    def new_api(self) -> LateApi:
+        return LateApi()
+
+    def new_operator(self) -> Replica:
+        return Replica(self.api)
+
     def started(self, time: float) -> Replica:
         """A new operator that has read everything."""
 
         async def make() -> Replica:
-            operator = Replica(self.api)
+            operator = self.new_operator()
             operator.time = time
             for uuid, (node, mib) in self.cards.items():
                 operator.card(uuid=uuid, node=node, memory_mib=mib)

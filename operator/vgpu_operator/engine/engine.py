@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from typing import Any
 
 from vgpu_api.config import ClusterConfig
@@ -165,12 +165,17 @@ class Engine:
         """There may be something to do."""
         self._wake.set()
 
-    def asked(self, consumer: Consumer, outcome: Reservation | Refusal) -> None:
-        """A Filter asked about the pod and was answered so."""
-        self._pods.asked(consumer.uid, in_vain=isinstance(outcome, Refusal))
+    def asked(
+        self, consumer: Consumer, outcome: Reservation | Refusal, *, offered: Collection[str]
+    ) -> None:
+        """A Filter that offered these nodes asked about the pod and was answered so."""
         if isinstance(outcome, Refusal):
+            held = self.scheduler.reservations.of_pod(consumer.uid)
+            over = None if held is None or held.node in offered else offered
+            self._pods.asked(consumer.uid, in_vain=True, passed_over=over)
             self.wake()
             return
+        self._pods.asked(consumer.uid, in_vain=False)
         self._starvation.over(consumer.claim)
         if outcome.asked is None:
             outcome.asked = self._clock.monotonic()

@@ -3,7 +3,7 @@
 Where its queue is long, a nomination makes it try our node first and spares it the search; it
 costs one write, so there is none while Filters come promptly. A pod that it has set aside as
 unschedulable wakes on changes that it can see only: an annotation of ours is one. Both are hints:
-one that is lost costs time and nothing else.
+one that is lost costs time and nothing else, but a poke would cost minutes and is written again.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Hints:
             self._pokes_due.discard(uid)
             if self._waits(reservation):
                 self._poked[uid] = self._clock.monotonic()
-                self._start(self._poke(consumer))
+                self._start(self._poke(consumer, reservation))
 
         if wait <= 0:
             poke()
@@ -127,13 +127,17 @@ class Hints:
     async def _nominate(self, consumer: Consumer, node: str | None) -> None:
         await self._patch(consumer, {"status": {"nominatedNodeName": node}}, subresource="status")
 
-    async def _poke(self, consumer: Consumer) -> None:
+    async def _poke(self, consumer: Consumer, reservation: Reservation) -> None:
+        """One that is lost would cost minutes, so it is tried again in a few seconds."""
         now = rfc3339(self._clock.unix())
-        await self._patch(consumer, {"metadata": {"annotations": {ANNOTATION_POKE: now}}})
+        changes = {"metadata": {"annotations": {ANNOTATION_POKE: now}}}
+        if not await self._patch(consumer, changes) and self._waits(reservation):
+            self._poke_in_time(consumer, reservation)
 
     async def _patch(
         self, consumer: Consumer, changes: dict[str, Any], *, subresource: str | None = None
-    ) -> None:
+    ) -> bool:
+        """Write it; returns whether that was done."""
         metadata = consumer.pod.metadata
         identity = {"uid": metadata.uid}  # another pod of this name refuses it
         changes = {**changes, "metadata": {**changes.get("metadata", {}), **identity}}
@@ -148,6 +152,8 @@ class Hints:
                 )
         except ClientError as error:
             logger.info("pod %s/%s got no hint: %s", metadata.namespace, metadata.name, error)
+            return False
+        return True
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

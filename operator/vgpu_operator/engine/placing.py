@@ -74,16 +74,20 @@ class Placing:
         if not (consumer.wants_node or bound):
             return
         held = self._scheduler.reservations.of_pod(consumer.uid)
-        if held is not None and (not bound or held.node == consumer.pod.spec.node_name):
+        offered = None if bound else self._pods.offered(consumer.uid)
+        stays = held is not None and (not bound or held.node == consumer.pod.spec.node_name)
+        if held is not None and stays and (offered is None or held.binding):
             held.binding = held.binding or bound
             self._pods.holds(consumer.uid)
             return
-        candidates = [consumer.pod.spec.node_name] if bound else None
+        candidates = [consumer.pod.spec.node_name] if bound else offered
         with SCHEDULING_DURATION.labels(phase="decide").time():
             outcome = self._scheduler.reserve(consumer, candidates=candidates)
         if isinstance(outcome, Refusal):
             SCHEDULING_ATTEMPTS.labels(result="refused", reason=outcome.reason).inc()
             self._pods.refused(consumer.uid)
+            if stays:
+                return  # its cards wait for it where they are
             self._starvation.refused(consumer.claim, outcome.reason, self._clock.monotonic())
             self._teller.tell_pod(consumer, outcome)
             return

@@ -5,7 +5,7 @@ kube-scheduler owns the order of pods; this is only about when a pod is looked a
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from vgpu_operator.engine.books import Books
 from vgpu_operator.engine.consumers import Consumer
@@ -16,8 +16,9 @@ class PodQueue:
 
     Due: to be placed in the next round. Refused: due again when anything changes. Parked: its
     reservation expired, so it is not due before a Filter asks. In vain: a Filter was refused, so
-    kube-scheduler has set it aside and must be told when there is room. Orphaned: it lost its
-    cards with its node, which may come back with its containers still running.
+    kube-scheduler has set it aside and must be told when there is room. Passed over: that Filter
+    did not offer the node of its reservation, so there is room for it on those offered alone.
+    Orphaned: it lost its cards with its node, which may come back with its containers running.
 
     Args:
         books: Where consumers are found by UID.
@@ -30,6 +31,7 @@ class PodQueue:
         self._parked: set[str] = set()
         self._in_vain: set[str] = set()
         self._orphaned: set[str] = set()
+        self._offered: dict[str, Collection[str]] = {}  # nodes, of those that were passed over
 
     # Coming and going.
 
@@ -44,6 +46,7 @@ class PodQueue:
         self._refused.pop(uid, None)
         self._in_vain.discard(uid)
         self._orphaned.discard(uid)
+        self._offered.pop(uid, None)
 
     def gone(self, uid: str) -> None:
         """There is no such pod any more."""
@@ -83,14 +86,27 @@ class PodQueue:
         """Its reservation expired: it waits until a Filter asks."""
         self._parked.add(uid)
 
-    def asked(self, uid: str, *, in_vain: bool) -> None:
-        """A Filter asked about it; a refusal makes it due, so that the refusal is told."""
+    def asked(self, uid: str, *, in_vain: bool, passed_over: Collection[str] | None = None) -> None:
+        """A Filter asked about it; a refusal makes it due, so that the refusal is told.
+
+        Args:
+            uid: The pod.
+            in_vain: It was refused.
+            passed_over: The nodes that were offered, if it has its cards on another.
+        """
         self._parked.discard(uid)
+        self._offered.pop(uid, None)
+        if passed_over is not None:
+            self._offered[uid] = passed_over
         if in_vain:
             self._in_vain.add(uid)
             self._due[uid] = None
         else:
             self._in_vain.discard(uid)
+
+    def offered(self, uid: str) -> Collection[str] | None:
+        """The nodes that it may move to, if it was passed over; None if it was not."""
+        return self._offered.get(uid)
 
     # What became of it.
 
@@ -107,6 +123,8 @@ class PodQueue:
         was_in_vain = uid in self._in_vain
         self._refused.pop(uid, None)
         self._in_vain.discard(uid)
+        self._offered.pop(uid, None)
+        self._parked.discard(uid)
         return was_in_vain
 
     def take(self) -> list[Consumer]:

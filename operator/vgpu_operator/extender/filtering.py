@@ -37,8 +37,9 @@ def filter_nodes(engine: Engine, request: FilterRequest) -> FilterAnswer:
         return FilterAnswer(request.node_names, nodes=request.nodes)
     if request.nodes is not None:
         return _without_effect(engine, consumer, request)
-    outcome = engine.scheduler.reserve(consumer, candidates=set(request.node_names))
-    engine.asked(consumer, outcome)
+    offered = set(request.node_names)
+    outcome = engine.scheduler.reserve(consumer, candidates=offered)
+    engine.asked(consumer, outcome, offered=offered)
     if isinstance(outcome, Refusal):
         return FilterAnswer([], outcome.on(request.node_names))
     chosen = outcome.node

@@ -76,7 +76,8 @@ async def test_a_reservation_that_was_asked_about_and_not_bound_holds_for_a_minu
     pod = replica.pod()
     await replica.settle()
     consumer = replica.books.consumer(pod.metadata.uid)
-    replica.engine.asked(consumer, replica.engine.scheduler.reserve(consumer))
+    outcome = replica.engine.scheduler.reserve(consumer)
+    replica.engine.asked(consumer, outcome, offered={"node-1"})
     replica.time += ASKED_S
     await replica.settle()
     assert replica.claim_of(pod).status.allocation is None

@@ -174,6 +174,24 @@ async def test_a_hint_that_cannot_be_written_is_lost_and_nothing_else(desk: Desk
     assert desk.pods.patches == []
 
 
+async def test_a_poke_that_cannot_be_written_is_written_as_soon_as_it_can(desk: Desk) -> None:
+    desk.pods.fails = True
+    reservation = a_reservation()
+    desk.hints.reserved(a_consumer(), reservation, in_vain=True)
+    for _ in range(3):
+        await desk.passes(POKE_EVERY_S)
+    desk.pods.fails = False
+    await desk.passes(POKE_EVERY_S)
+    await desk.passes(POKE_EVERY_S)
+    assert desk.pokes() == 1
+    desk.pods.fails = True
+    desk.hints.reserved(a_consumer(), reservation, in_vain=True)
+    await desk.passes(POKE_EVERY_S)
+    desk.pods.fails, desk.wanted = False, False  # it needs none any more
+    await desk.passes(POKE_EVERY_S)
+    assert desk.pokes() == 1
+
+
 # In the engine: who is poked.
 
 

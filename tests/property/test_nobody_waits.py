@@ -1,0 +1,158 @@
+"""In virtual time: who could run does not wait, and who asks for much is not starved."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from itertools import cycle
+from typing import Any
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from virtual_cluster import LAST_BACKOFF_S, VirtualCluster
+
+MIB = 16_384
+CARDS = {"GPU-0": ("node-1", MIB), "GPU-1": ("node-1", MIB), "GPU-2": ("node-2", MIB)}
+PODS = st.tuples(
+    st.just("pod"),
+    st.tuples(
+        st.integers(1, 2),
+        st.sampled_from([4096, 8192, MIB]),
+        st.sampled_from([0, 0, 30, 100]),
+        st.sampled_from([0.5, 3.0, 12.0]),
+        st.sampled_from([False, False, False, True]),
+    ),
+)
+STEPS = st.lists(
+    st.one_of(
+        PODS,
+        PODS,
+        st.tuples(st.just("wait"), st.sampled_from([0.1, 1.0, 6.0, 30.0])),
+        st.tuples(st.sampled_from(["healthy", "cordoned"]), st.sampled_from(sorted(CARDS))),
+        st.tuples(
+            st.sampled_from(["open", "down", "tainted", "unschedulable"]),
+            st.sampled_from(["node-1", "node-2"]),
+        ),
+        st.tuples(st.just("limit"), st.sampled_from([None, 8192, MIB, 3 * MIB])),
+    ),
+    min_size=15,
+    max_size=40,
+)
+
+
+def played(
+    play: Callable[[VirtualCluster], Awaitable[None]], *, starvation_after_s: int
+) -> VirtualCluster:
+    """A cluster after `play`, everything else running beside it."""
+    cluster = VirtualCluster(CARDS, starvation_after_s=starvation_after_s)
+
+    async def run() -> None:
+        beside = [
+            asyncio.create_task(work)
+            for work in (cluster.operator.engine.run(), cluster.schedule(), cluster.watch())
+        ]
+        await play(cluster)
+        for task in beside:
+            assert not task.done() or task.result() is None
+            task.cancel()
+        await asyncio.gather(*beside, return_exceptions=True)
+
+    try:
+        cluster.loop.run_until_complete(run())
+    finally:
+        cluster.close()
+    assert cluster.broken == []
+    return cluster
+
+
+async def step(cluster: VirtualCluster, what: str, how: Any) -> None:
+    if what == "pod":
+        cards, mib, cores, runs_s, vetoed = how
+        cluster.create(cards, mib, cores, runs_s, vetoed=vetoed)
+    elif what == "wait":
+        await asyncio.sleep(how)
+    elif what in ("healthy", "cordoned"):
+        cluster.device(how, **{what: not getattr(cluster.truth[how], what)})
+    elif what == "limit":
+        cluster.limit(how)
+    else:
+        cluster.node(how, what)
+
+
+PASSED_OVER = [
+    ("cordoned", "GPU-0"), ("cordoned", "GPU-1"), ("healthy", "GPU-2"), ("wait", 0.1),
+    ("pod", (1, 4096, 0, 0.5, False)), ("wait", 0.1),
+    ("cordoned", "GPU-0"), ("wait", 0.1), ("unschedulable", "node-1"), ("wait", 6.0),
+    ("healthy", "GPU-2"),
+]  # fmt: skip
+"""It gets cards on a node that is closed before kube-scheduler looks, then there is room on the
+other."""
+
+
+@settings(max_examples=60, deadline=None)
+@example(steps=PASSED_OVER)
+@given(steps=STEPS)
+def test_no_pod_that_could_run_waits_longer_than_five_seconds_after_what_made_room(steps):
+    """Though kube-scheduler sees nothing of what makes room, and backs off as it does."""
+
+    async def play(cluster: VirtualCluster) -> None:
+        for what, how in steps:
+            await step(cluster, what, how)
+        await asyncio.sleep(70)
+
+    cluster = played(play, starvation_after_s=10)
+    assert cluster.longest_s <= 5.0
+    assert cluster.longest_in_all_s <= 5.0 + LAST_BACKOFF_S
+
+
+SMALL = (1, 8192, 0)
+WAITS_FOR_S, DRAINS_IN_S = 10, 8.0
+
+
+def beside_a_stream(
+    large: list[tuple[int, int]], lives: list[float], *, starvation_after_s: int, for_s: float
+) -> list[float | None]:
+    """When each large request was served (cards, MiB; all cores), while small ones come without
+    end: wherever one goes, another waits already."""
+    names: list[str] = []
+
+    async def play(cluster: VirtualCluster) -> None:
+        turns = cycle(lives)
+
+        def come(_: str = "") -> None:
+            cluster.create(*SMALL, next(turns))
+
+        cluster.ended = come  # type: ignore[method-assign]
+        for _ in range(MIB // SMALL[1] * len(CARDS) + 3):
+            come()
+        await asyncio.sleep(5)
+        names.extend(cluster.create(cards, mib, 100, 1.0) for cards, mib in large)
+        await asyncio.sleep(for_s)
+
+    cluster = played(play, starvation_after_s=starvation_after_s)
+    return [cluster.served_after.get(name) for name in names]
+
+
+LIVES = st.lists(st.sampled_from([3.0, 5.0, DRAINS_IN_S]), min_size=1, max_size=4)
+
+
+@settings(max_examples=5, deadline=None)
+@given(
+    large=st.lists(
+        st.tuples(st.integers(1, 2), st.sampled_from([8192, MIB])), min_size=1, max_size=3
+    ),
+    lives=LIVES,
+)
+def test_a_large_request_is_served_though_small_ones_come_without_end(large, lives):
+    """Each within the time that it takes to be noticed and for its cards to become free."""
+    turn_s = WAITS_FOR_S + DRAINS_IN_S + 5.0
+    served = beside_a_stream(
+        large, lives, starvation_after_s=WAITS_FOR_S, for_s=turn_s * len(large) + LAST_BACKOFF_S
+    )
+    assert None not in served
+
+
+def test_without_held_cards_the_stream_would_starve_it():
+    """So the test above sees what it is meant to see."""
+    assert beside_a_stream([(2, MIB)], [3.0, 5.0], starvation_after_s=0, for_s=60) == [None]

@@ -1,0 +1,375 @@
+"""A cluster in virtual time around the real engine.
+
+News take a moment; a kube-scheduler sets aside what is refused, and looks again where it is poked
+or a node changes, and nowhere else; pods run, and end. Nothing but the engine, its hints and its
+Binder is ours. Whether a pod could run is counted here from what stands in the API and from what
+is reserved.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import selectors
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from builders import a_container, a_device, a_node, a_pod
+from engine_world import LateApi, World
+from replica import Replica
+from vgpu_api.config import ClusterConfig
+from vgpu_api.core import ResourceQuota, Taint
+from vgpu_api.core.quota import ResourceQuotaSpec
+from vgpu_api.names import ANNOTATION_POKE
+from vgpu_api.resources import PODS, VGPU_CLAIMS, Resource
+from vgpu_api.v1alpha1 import Metadata, VGPUClaim
+from vgpu_operator.extender.filtering import filter_nodes
+from vgpu_operator.extender.wire import BindRequest, FilterRequest
+
+SLOTS = 10
+NEWS_TAKE_S = 0.05
+FILTER_TAKES_S = 0.02
+KUBELET_TAKES_S = 0.2
+FIRST_BACKOFF_S, LAST_BACKOFF_S = 1.0, 10.0  # kube-scheduler's own
+FIELD = "limits.nvidia.com/gpumem"
+
+
+class _Jumping(selectors.DefaultSelector):
+    """Does not wait: the time for which it would have waited has passed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.time = 1000.0
+
+    def select(self, timeout: float | None = None) -> Any:
+        assert timeout is not None, "nothing will ever happen"
+        self.time += max(timeout, 0.0)
+        return super().select(0)
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """A loop whose time passes only while everybody waits, and then at once."""
+
+    def __init__(self) -> None:
+        self._jumping = _Jumping()
+        super().__init__(self._jumping)
+
+    def time(self) -> float:
+        return self._jumping.time
+
+
+class PromptApi(LateApi):
+    """Tells of each change a moment after it was made, and does what hints say."""
+
+    cluster: VirtualCluster
+
+    def put(self, resource: Resource, obj: Mapping[str, Any]) -> dict[str, Any]:
+        stored = super().put(resource, obj)
+        self.cluster.loop.call_later(NEWS_TAKE_S, self.cluster.deliver, 1)
+        if resource is PODS:
+            self.cluster.pod_is_seen(stored)
+        return stored
+
+    def vanish(self, resource: Resource, name: str, *, namespace: str = "default") -> None:
+        super().vanish(resource, name, namespace=namespace)
+        self.cluster.loop.call_later(NEWS_TAKE_S, self.cluster.deliver, 1)
+
+    async def merge_patch(
+        self,
+        resource: Resource,
+        name: str,
+        changes: Mapping[str, Any],
+        *,
+        subresource: str | None = None,
+        namespace: str = "default",
+        **_: Any,
+    ) -> dict[str, Any]:
+        async with self._write("hint", name):
+            found = copy.deepcopy(self._find(resource, name, namespace))
+            if subresource == "status":
+                status = {**found["status"], **changes["status"]}
+                found["status"] = {key: value for key, value in status.items() if value is not None}
+            else:
+                annotations = changes["metadata"]["annotations"]
+                found["metadata"]["annotations"] = {
+                    **found["metadata"].get("annotations", {}),
+                    **annotations,
+                }
+            return self.put(resource, found)
+
+
+class TimedReplica(Replica):
+    """Its clock is the loop's."""
+
+    @property
+    def time(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    @time.setter
+    def time(self, value: float) -> None:
+        pass
+
+
+@dataclass(slots=True)
+class Wish:
+    """What a pod asks for, how long it runs, and what kube-scheduler thinks of it."""
+
+    cards: int
+    mib: int
+    cores: int
+    runs_s: float
+    vetoed: bool = False  # kube-scheduler never binds it, for reasons of its own
+    attempts: int = 0
+    tried: float = 0.0
+    aside: bool = False
+    poke: str = ""
+    since: float | None = None  # it could run from then on
+
+    @property
+    def ready(self) -> float:
+        """When kube-scheduler may try it again."""
+        backoff = min(FIRST_BACKOFF_S * 2 ** (self.attempts - 1), LAST_BACKOFF_S)
+        return self.tried + backoff if self.attempts else 0.0
+
+
+@dataclass(slots=True)
+class Card:
+    """A card as it is."""
+
+    node: str
+    index: int
+    mib: int
+    healthy: bool = True
+    cordoned: bool = False
+
+
+class VirtualCluster(World):
+    """Everything, in a loop of its own.
+
+    Attributes:
+        longest_s: For how long a pod that could run waited, at worst, kube-scheduler's own
+            back-off aside.
+        longest_in_all_s: The same with it.
+    """
+
+    def __init__(self, cards: Mapping[str, tuple[str, int]], *, starvation_after_s: int) -> None:
+        self.virtual = VirtualLoop()
+        self.config = ClusterConfig.model_validate(
+            {"scheduling": {"starvationAfterSeconds": starvation_after_s}}
+        )
+        self.truth = {
+            uuid: Card(node, at, mib) for at, (uuid, (node, mib)) in enumerate(cards.items())
+        }
+        self.shut: set[str] = set()  # nodes that are not ready, or tainted
+        self.quota: int | None = None
+        self.wishes: dict[str, Wish] = {}
+        self.active: asyncio.Queue[str] = asyncio.Queue()
+        self.born = self.version = 0
+        self.longest_s = self.longest_in_all_s = 0.0
+        self._read: dict[tuple[str, str], VGPUClaim] = {}
+        self.served_after: dict[str, float] = {}
+        self.came: dict[str, float] = {}
+        self.under_way: deque[Callable[[], object]] = deque()
+        self.broken: list[Any] = []
+        self.virtual.set_exception_handler(lambda _, context: self.broken.append(context))
+        super().__init__(cards)
+
+    def new_loop(self) -> asyncio.AbstractEventLoop:
+        return self.virtual
+
+    def new_api(self) -> LateApi:
+        api = PromptApi()
+        api.cluster = self
+        return api
+
+    def new_operator(self) -> Replica:
+        return TimedReplica(self.api, config=self.config)
+
+    # Users and nodes.
+
+    def create(self, cards: int, mib: int, cores: int, runs_s: float, **how: Any) -> str:
+        self.born += 1
+        name = f"pod-{self.born:04}"
+        limits = {"nvidia.com/gpu": cards, "nvidia.com/gpumem": mib, "nvidia.com/gpucores": cores}
+        self.wishes[name] = Wish(cards, mib, cores, runs_s, **how)
+        self.came[name] = self.loop.time()
+        pod = a_pod(name, containers=[a_container(limits=limits)]).to_wire()
+        pod["metadata"]["creationTimestamp"] = (
+            f"2026-01-01T00:{self.born // 60:02}:{self.born % 60:02}Z"
+        )
+        self.api.put(PODS, pod)
+        self.active.put_nowait(name)
+        return name
+
+    def device(self, uuid: str, **changes: bool) -> None:
+        """A card gets ill or well, is cordoned or not any more."""
+        card = self.truth[uuid]
+        for key, value in changes.items():
+            setattr(card, key, value)
+        self._later(
+            lambda: self.operator.engine.intake.device_changed(
+                a_device(uuid=uuid, node=card.node, index=card.index, memory_mib=card.mib,
+                         healthy=card.healthy, cordoned=card.cordoned,
+                         resource_version=self._next())
+            )
+        )  # fmt: skip
+
+    def node(self, name: str, how: str) -> None:
+        """A node is `open`, `down`, `tainted` or `unschedulable`."""
+        (self.shut.discard if how == "open" else self.shut.add)(name)
+        node = a_node(name, ready=how != "down", unschedulable=how == "unschedulable",
+                      taints=[Taint(key="k", effect="NoSchedule")] if how == "tainted" else [],
+                      resource_version=self._next())  # fmt: skip
+        self._later(lambda: self.operator.engine.intake.node_changed(node))
+        for pod, wish in self.wishes.items():  # kube-scheduler sees nodes too
+            if wish.aside:
+                self._again(pod, wish)
+
+    def limit(self, mib: int | None) -> None:
+        """The namespace's quota; None: there is none."""
+        self.quota = mib
+        quota = ResourceQuota(
+            metadata=Metadata(name="q", namespace="default", resource_version=str(self._next())),
+            spec=ResourceQuotaSpec(hard={} if mib is None else {FIELD: mib}),
+        )
+        self._later(lambda: self.operator.engine.intake.quota_changed(quota))
+
+    def _later(self, call: Callable[[], object]) -> None:
+        """In the order in which it was called, which timers of one moment do not keep."""
+        self.under_way.append(call)
+        self.loop.call_later(NEWS_TAKE_S, lambda: self.under_way.popleft()())
+
+    def _next(self) -> int:
+        self.version += 1
+        return self.version + 1
+
+    # kube-scheduler and kubelets.
+
+    def pod_is_seen(self, raw: dict[str, Any]) -> None:
+        """Its queue is woken by the pod's own annotations and by nothing else."""
+        wish = self.wishes[raw["metadata"]["name"]]
+        poke = raw["metadata"].get("annotations", {}).get(ANNOTATION_POKE, "")
+        if poke != wish.poke:
+            wish.poke = poke
+            if wish.aside:
+                self._again(raw["metadata"]["name"], wish)
+
+    def _again(self, name: str, wish: Wish) -> None:
+        wish.aside = False
+        self.loop.call_at(max(self.loop.time(), wish.ready), self.active.put_nowait, name)
+
+    async def schedule(self) -> None:
+        """One pod after the other, for ever."""
+        while True:
+            name = await self.active.get()
+            await asyncio.sleep(FILTER_TAKES_S)
+            pod = self.api.objects.get((PODS.plural, "default", name))
+            if pod is None:
+                continue
+            wish = self.wishes[name]
+            wish.attempts += 1
+            wish.tried = self.loop.time()
+            nodes = sorted({card.node for card in self.truth.values()} - self.shut)
+            request = FilterRequest.read({"Pod": copy.deepcopy(pod), "NodeNames": nodes})
+            chosen = list(filter_nodes(self.operator.engine, request).node_names) if nodes else []
+            if chosen and not wish.vetoed:
+                self.loop.create_task(self._bind(name, pod["metadata"]["uid"], chosen[0]))
+                continue
+            wish.aside = True
+            condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+            self.api.put(PODS, {**pod, "status": {**pod["status"], "conditions": [condition]}})
+
+    async def _bind(self, name: str, uid: str, node: str) -> None:
+        wish = self.wishes[name]
+        if await self.operator.binder.bind(BindRequest("default", name, uid, node)):
+            wish.aside = True
+            self._again(name, wish)
+            return
+        self.served_after[name] = self.loop.time() - self.came[name]
+        await asyncio.sleep(KUBELET_TAKES_S)
+        self.agent_starts_what_it_may()
+        await asyncio.sleep(wish.runs_s)
+        pod = copy.deepcopy(self.api.objects[PODS.plural, "default", name])
+        pod["status"]["phase"] = "Succeeded"
+        self.api.put(PODS, pod)
+        await asyncio.sleep(KUBELET_TAKES_S)
+        self.agent_releases_what_has_ended()
+        self.ended(name)
+
+    def ended(self, name: str) -> None:
+        """A pod has ended; swapped where somebody makes a new one of it."""
+
+    def claims(self) -> list[VGPUClaim]:
+        """As the API has them, each version read once."""
+        found = []
+        for raw in self.api.all(VGPU_CLAIMS):
+            key = raw["metadata"]["uid"], raw["metadata"]["resourceVersion"]
+            if key not in self._read:
+                self._read[key] = VGPUClaim.read(raw)
+            found.append(self._read[key])
+        return found
+
+    # Whether somebody waits who could run.
+
+    async def watch(self, every_s: float = 0.5) -> None:
+        """Look, for ever."""
+        while True:
+            self.look()
+            await asyncio.sleep(every_s)
+
+    def look(self) -> None:
+        now, used, reserved = self.loop.time(), self._used(), self._reserved()
+        for name, wish in self.wishes.items():
+            pod = self.api.objects.get((PODS.plural, "default", name))
+            bound = pod is None or pod["spec"].get("nodeName") or name in self.served_after
+            if wish.vetoed or bound or not (name in reserved or self._fits(wish, used)):
+                wish.since = None
+                continue
+            wish.since = now if wish.since is None else wish.since
+            self.longest_s = max(self.longest_s, now - max(wish.since, wish.ready))
+            self.longest_in_all_s = max(self.longest_in_all_s, now - wish.since)
+
+    def _reserved(self) -> set[str]:
+        """Pods for which cards are reserved on a node that takes them."""
+        held = self.operator.engine.scheduler.reservations
+        return {
+            r.wish.reserved_for.pod_name
+            for r in held
+            if r.wish.reserved_for is not None and r.node not in self.shut
+        }
+
+    def _used(self) -> dict[str, tuple[int, int, int]]:
+        """Slots, MiB and cores in use by UUID, what is held for others included."""
+        standing = {claim.metadata.name: claim.status.allocation for claim in self.claims()}
+        for reservation in self.operator.engine.scheduler.reservations:
+            standing[reservation.claim[1]] = reservation.wish.allocation or standing.get(
+                reservation.claim[1]
+            )
+        used = dict.fromkeys(self.truth, (0, 0, 0))
+        for allocation in standing.values():
+            for device in allocation.devices if allocation is not None else ():
+                slots, mib, cores = used[device.uuid]
+                used[device.uuid] = (slots + 1, mib + device.memory_mib, cores + device.cores)
+        self.taken_mib = sum(mib for _, mib, _ in used.values())
+        for hold in self.operator.engine.scheduler.holds:
+            for name in hold.cards:
+                uuid = next(
+                    u for u in used if u.lower() == name.lower() or name.endswith(u.lower())
+                )
+                used[uuid] = (SLOTS, self.truth[uuid].mib, 100)
+        return used
+
+    def _fits(self, wish: Wish, used: dict[str, tuple[int, int, int]]) -> bool:
+        if self.quota is not None and self.taken_mib + wish.cards * wish.mib > self.quota:
+            return False
+        able: dict[str, int] = {}
+        for uuid, card in self.truth.items():
+            slots, mib, cores = used[uuid]
+            roomy = slots < SLOTS and mib + wish.mib <= card.mib and cores + wish.cores <= 100
+            alone = wish.cores < 100 or not slots
+            usable = card.healthy and not card.cordoned and card.node not in self.shut
+            if usable and roomy and alone and (wish.cores or cores < 100):
+                able[card.node] = able.get(card.node, 0) + 1
+        return any(count >= wish.cards for count in able.values())
