@@ -2,6 +2,7 @@
 
 #include <stdatomic.h>
 
+#define LATELY_NS UINT64_C(1000000000)
 #define OTHERS_NS UINT64_C(2000000000) /* others seen so lately are still active */
 
 typedef _Atomic uint64_t word;
@@ -40,6 +41,12 @@ uint64_t vgpu_bucket_take(struct vgpu_region_bucket *bucket, uint64_t now_ns, ui
             return 0;
         }
     }
+}
+
+int vgpu_bucket_is_used(const struct vgpu_region_bucket *bucket, uint64_t now_ns)
+{
+    uint64_t seen = atomic_load_explicit((const word *)&bucket->paid_until_ns, memory_order_relaxed);
+    return seen && seen + LATELY_NS > now_ns && seen <= now_ns + VGPU_DEBT_NS;
 }
 
 void vgpu_bucket_correct(struct vgpu_region_bucket *bucket, uint64_t now_ns, uint32_t percent, int64_t gpu_ns)

@@ -23,6 +23,9 @@
 /* Take `gpu_ns` of the card at a share of `percent` (1-99). 0: taken; else when to ask again. */
 uint64_t vgpu_bucket_take(struct vgpu_region_bucket *bucket, uint64_t now_ns, uint32_t percent, uint64_t gpu_ns);
 
+/* Something was taken of late, or is still owed. */
+int vgpu_bucket_is_used(const struct vgpu_region_bucket *bucket, uint64_t now_ns);
+
 /* What was taken turned out to be more, or (negative) less. */
 void vgpu_bucket_correct(struct vgpu_region_bucket *bucket, uint64_t now_ns, uint32_t percent, int64_t gpu_ns);
 

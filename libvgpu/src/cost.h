@@ -17,6 +17,7 @@ struct vgpu_cost {
     _Atomic uint32_t samples;    /* 0: not learned */
     _Atomic uint32_t pending;    /* measurements on their way */
     _Atomic uint64_t running_ns; /* when one of them was first seen to run; 0: none was */
+    _Atomic uint64_t least_ns;   /* about the least that was measured of late (step.h) */
 };
 
 /* A table is all zero at first. */

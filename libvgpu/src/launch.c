@@ -73,6 +73,19 @@ static struct vgpu_region_bucket *bucket_of(void *who, int ordinal)
     return &atomic_load_explicit(&p->pace, memory_order_acquire)->own[ordinal];
 }
 
+/* Whichever processes use them: the ranks of a job have a card each. */
+static struct vgpu_region_bucket *peer_of(void *who, int ordinal, unsigned n)
+{
+    struct vgpu_process *p = who;
+    const struct vgpu_card *card = vgpu_card_of_ordinal(p, vgpu_world->cuda(), ordinal);
+    int listed = card && card->column >= 0;
+    unsigned at = n + (n >= (unsigned)(listed ? card->column : ordinal));
+    if (at >= VGPU_MAX_DEVICES) {
+        return NULL;
+    }
+    return listed ? &p->region->columns[at].bucket : &atomic_load_explicit(&p->pace, memory_order_acquire)->own[at];
+}
+
 static uint32_t sms_of(void *who, int ordinal)
 {
     const struct vgpu_cuda *cuda = vgpu_world->cuda();
@@ -100,6 +113,7 @@ static struct vgpu_pace *pace_of(struct vgpu_process *p)
     pace->share = share_of;
     pace->bucket = bucket_of;
     pace->sms = sms_of;
+    pace->peer = peer_of;
     pace->measure = vgpu_usage_measure;
     if (!atomic_compare_exchange_strong(&p->pace, &seen, pace)) {
         munmap(fresh, sizeof *pace);

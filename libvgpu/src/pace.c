@@ -1,6 +1,7 @@
 #include "pace.h"
 
 #include "probe.h"
+#include "step.h"
 
 #define SLICE_NS VGPU_TICK_NS             /* of a wait; the page is read again after each */
 #define NAP_NS UINT64_C(50000)            /* shortest sleep worth the name */
@@ -60,6 +61,11 @@ static void compare(struct vgpu_pace *pace, struct vgpu_pace_card *card, int ord
     }
     vgpu_lock_take(&pace->lock);
     vgpu_settle_asked(&card->settle, card->bucket, since_ns);
+    if (vgpu_step_waits(pace, end)) {
+        vgpu_step_unsettle(&card->settle, card->bucket, end);
+        vgpu_lock_drop(&pace->lock);
+        return;
+    }
     if (is_catching_up(card, end)) {
         vgpu_settle_miss(card->bucket);
     }
@@ -143,6 +149,9 @@ void vgpu_pace_begin(struct vgpu_pace *pace, struct vgpu_hand *hand, const struc
     }
     if (hand->process == l->process && (hand->all_unlimited || (hand->unlimited && hand->ordinal == l->ordinal))) {
         atomic_store_explicit(&card->ran_free, 1, memory_order_relaxed);
+    }
+    if (hand->process == l->process && hand->page == l->page && hand->ordinal != l->ordinal) {
+        vgpu_step_return(pace, hand, now);
     }
     if (hand->process != l->process || hand->page != l->page || hand->ordinal != l->ordinal) {
         empty(hand, l, 0); /* a chunk of another card, share or life */

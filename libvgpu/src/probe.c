@@ -1,5 +1,7 @@
 #include "probe.h"
 
+#include "step.h"
+
 #define PROBE_EVERY_NS UINT64_C(1000000)
 #define FIRST_COST_NS UINT64_C(20000000)
 #define TURN_NS UINT64_C(3000000)          /* about what a process gets at a time on a shared card */
@@ -135,8 +137,9 @@ static void settle_probe(struct vgpu_pace *pace, struct vgpu_probe *probe, uint6
 {
     struct vgpu_pace_card *card = &pace->cards[probe->ordinal];
     caught_up(card, probe->launched_ns);
-    vgpu_cost_learn(&pace->costs, probe->cost, &probe->what, ns, card->crowded);
-    if (card->crowded) {
+    int others_in_it = vgpu_step_ran(pace, probe, ns, now) || card->crowded;
+    vgpu_cost_learn(&pace->costs, probe->cost, &probe->what, ns, others_in_it);
+    if (others_in_it) {
         uint64_t usual = atomic_load(&probe->cost->ns);
         ns = ns > usual ? usual : ns; /* the rest was others' */
     }

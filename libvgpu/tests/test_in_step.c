@@ -1,0 +1,101 @@
+/* Programs on several cards in step: where one card is held back the others wait for it and spin. */
+#include "many_cards.h"
+#include "t.h"
+
+#define US UINT64_C(1000)
+#define MS UINT64_C(1000000)
+#define S UINT64_C(1000000000)
+
+/* Percent of the speed that the program would have with the cards to itself, in the long run. */
+static double speed(const struct many_cards *s)
+{
+    many_cards_begin(s);
+    many_cards_run(3 * S);
+    uint64_t before = many_cards_steps();
+    many_cards_run(10 * S);
+    many_cards_end();
+    uint64_t alone_ns = s->kernel_ns * s->kernels + s->together_ns;
+    return 100.0 * (double)((many_cards_steps() - before) * alone_ns) / (double)(7 * S);
+}
+
+static int at_least(double least, const struct many_cards *s)
+{
+    double got = speed(s);
+    if (got < least) {
+        fprintf(stderr, "    %.1f %%, wanted %.1f: %u cards, %s, %u kernels of %llu us, NVML %s\n", got, least, s->cards,
+                s->processes ? "processes" : s->threads ? "threads" : "one thread", s->kernels,
+                (unsigned long long)(s->kernel_ns / US), s->blind ? "knows nothing" : "late");
+    }
+    return got >= least;
+}
+
+/* The kernels of a step, and the one together: short ones out of one chunk, and long ones. */
+static struct many_cards steps(unsigned kind, int who, int blind)
+{
+    static const struct many_cards kinds[] = {{.kernels = 5, .kernel_ns = 200 * US, .together_ns = 100 * US},
+                                         {.kernels = 2, .kernel_ns = 2 * MS, .together_ns = 500 * US},
+                                         {.kernels = 1, .kernel_ns = 20 * MS, .together_ns = 2 * MS}};
+    struct many_cards s = kinds[kind];
+    s.threads = who == 1;
+    s.processes = who == 2;
+    s.blind = blind;
+    s.lag_ns = 200 * MS;
+    return s;
+}
+
+TEST(a_thread_that_turns_from_card_to_card_keeps_what_it_has_paid_for)
+{
+    for (int blind = 0; blind < 2; blind++) {
+        struct many_cards s = {.cards = 2, .percent = {50, 50}, .kernels = 10, .kernel_ns = 20 * US, .lag_ns = 200 * MS, .blind = blind};
+        CHECK(at_least(48, &s));
+    }
+}
+
+TEST(cards_that_wait_for_each_other_keep_their_share_whoever_launches)
+{
+    for (unsigned kind = 0; kind < 3; kind++) {
+        for (int who = 0; who < 3; who++) {
+            for (int blind = 0; blind < 2; blind++) {
+                struct many_cards s = steps(kind, who, blind);
+                s.cards = 2;
+                s.percent[0] = s.percent[1] = 50;
+                CHECK(at_least(47, &s));
+                s.cards = 4;
+                s.percent[0] = s.percent[1] = s.percent[2] = s.percent[3] = 25;
+                CHECK(at_least(23.5, &s));
+            }
+        }
+    }
+}
+
+TEST(of_different_shares_the_least_is_kept)
+{
+    for (unsigned kind = 0; kind < 3; kind++) {
+        for (int who = 0; who < 3; who++) {
+            struct many_cards s = steps(kind, who, 0);
+            s.cards = 2;
+            s.percent[0] = 60;
+            s.percent[1] = 30;
+            CHECK(at_least(28, &s));
+            s.blind = 1;
+            CHECK(at_least(21, &s));
+        }
+    }
+}
+
+TEST(cards_that_do_not_wait_for_each_other_have_each_its_own_share)
+{
+    struct many_cards s = {.cards = 2, .percent = {60, 30}, .kernels = 1, .kernel_ns = 2 * MS, .lag_ns = 200 * MS, .threads = 1};
+    many_cards_begin(&s);
+    many_cards_run(10 * S);
+    for (unsigned i = 0; i < 2; i++) {
+        double busy = 100.0 * (double)many_cards_busy_ns(i) / (double)(10 * S);
+        CHECK(busy > s.percent[i] - 3 && busy < s.percent[i] + 3);
+    }
+    many_cards_end();
+}
+
+int main(void)
+{
+    return t_run();
+}
