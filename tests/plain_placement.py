@@ -368,12 +368,12 @@ def in_order(fleet, cards, used, request, policies, ask: Ask) -> list[Card]:
     if tuple(policies) == ("Mutex",):
         mutex = lambda c: (-used[c.uuid].slots, c.numa)  # noqa: E731
         return sorted(cards, key=(lambda c: (c.numa, mutex(c))) if required else mutex)
-    tokens = tokens or ["Spread"]
-    if tokens == ["Binpack"]:
+    sole = policies[0] if len(policies) == 1 and tokens else "" if tokens else "Spread"
+    if sole == "Binpack":
         return sorted(cards, key=lambda c: (-c.numa, score(c)) if required else (score(c), c.numa))
-    if tokens == ["Spread"]:
+    if sole == "Spread":
         return sorted(cards, key=lambda c: (c.numa, -score(c)) if required else (-score(c), c.numa))
-    if tokens == ["IdleFirst"] and not required:
+    if sole == "IdleFirst" and not required:
         return sorted(cards, key=lambda c: (*keys["IdleFirst"](c), c.numa))
     chain = lambda c: [keys[token](c) for token in tokens]  # noqa: E731
     return sorted(cards, key=(lambda c: (c.numa, chain(c))) if required else chain)

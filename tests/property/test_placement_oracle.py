@@ -50,7 +50,6 @@ facts = st.fixed_dictionaries(
         "vendor": st.sampled_from(("nvidia", "nvidia", "nvidia", "other")),
         "mode": st.sampled_from(("Shared", "Shared", "MIG", "MIG", "MPS")),
         "profiles": st.sampled_from(GEOMETRIES),
-        "numa": st.sampled_from((-1, 0, 1)),
         "slots": st.sampled_from((1, 2, 10)),
         "cores": st.sampled_from((0, 50, 100, 200)),
         "memory_mib": st.sampled_from((50, 16_000, 40_000)),
@@ -91,7 +90,10 @@ def links(draw: st.DrawFn, uuids: list[str]) -> dict[str, dict[str, int]]:
 
 @st.composite
 def cards_of(draw: st.DrawFn, node: str, most: int = 5) -> list[Card]:
-    found = draw(st.lists(facts, max_size=most))
+    """Of few kinds, as in a real node: only among equal cards is a tie to be decided."""
+    kinds = draw(st.lists(facts, min_size=1, max_size=2))
+    numas = draw(st.lists(st.sampled_from((-1, 0, 0, 1)), max_size=most))
+    found = [{**draw(st.sampled_from(kinds)), "numa": numa} for numa in numas]
     uuids = [f"GPU-{node}-{index}" for index in range(len(found))]
     said = draw(links(uuids))
     return [

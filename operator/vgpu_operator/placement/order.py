@@ -168,12 +168,15 @@ def _sorted(
 
 @lru_cache(maxsize=1024)
 def keys_of(policies: tuple[DevicePolicy, ...], *, one_numa_node: bool) -> tuple[Token, ...]:
-    """The sort keys that policies mean, the weightiest first; the best card has the greatest."""
-    tokens: Sequence[DevicePolicy] = [token for token in policies if token in _KEYS]
-    if not tokens:
-        tokens = ["Mutex"] if policies == ("Mutex",) else ["Spread"]
+    """The sort keys that policies mean, the weightiest first; the best card has the greatest.
+
+    A chain is one also where only one of its policies orders cards: then nothing but the index
+    decides ties.
+    """
+    chain = tuple(key for token in policies for key in _KEYS.get(token, ()))
+    if not chain and policies != ("Mutex",):
+        policies = ("Spread",)
     sole = _SOLE_ON_ONE_NUMA_NODE if one_numa_node else _SOLE
-    if len(tokens) == 1 and tokens[0] in sole:
-        return sole[tokens[0]]
-    chain = tuple(key for token in tokens for key in _KEYS[token])
+    if len(policies) == 1 and policies[0] in sole:
+        return sole[policies[0]]
     return (_higher_numa, *chain) if one_numa_node else chain

@@ -69,6 +69,45 @@ def test_a_required_numa_node_groups_the_cards_before_the_score(policies, expect
     assert best_first(policies, CARDS, USED, one_numa_node=True) == expected
 
 
+EQUAL = [a_card("low", index=1, numa=1), a_card("high", index=2, numa=0)]
+
+
+@pytest.mark.parametrize(
+    ("policies", "expected"),
+    [
+        (("Binpack",), "low"),
+        (("Spread",), "low"),
+        (("IdleFirst",), "low"),
+        (("Topology",), "low"),  # orders nothing itself, so as Spread
+        (("Mutex", "NUMAFirst"), "low"),
+        (("Mutex", "Binpack"), "high"),
+        (("Spread", "Topology"), "high"),
+        (("Mutex", "IdleFirst"), "high"),
+        (("BestFit",), "low"),
+        (("Spread", "NUMA"), "low"),
+    ],
+)
+def test_equal_scores_go_by_numa_node_under_one_policy_and_by_index_under_a_chain(
+    policies, expected
+):
+    """HAMi's own policies have NUMA nodes for ties; in a chain the index alone decides."""
+    assert best_first(policies, EQUAL, {})[0] == expected
+
+
+@pytest.mark.parametrize(
+    ("policies", "expected"),
+    [
+        (("Binpack",), ["full", "idle", "half"]),
+        (("Mutex", "Binpack"), ["half", "full", "idle"]),
+        (("Mutex",), ["half", "idle", "full"]),
+        (("NUMA",), ["half", "full", "idle"]),
+        (("IdleFirst",), ["half", "idle", "full"]),
+    ],
+)
+def test_a_chain_that_needs_one_numa_node_puts_the_numa_nodes_first(policies, expected):
+    assert best_first(policies, CARDS, USED, one_numa_node=True) == expected
+
+
 def test_equal_cards_are_taken_from_the_end_as_in_hami():
     cards = [a_card(f"GPU-{index}", index=index) for index in (2, 0, 1)]
     assert best_first(("Spread",), cards, {}) == ["GPU-2", "GPU-1", "GPU-0"]

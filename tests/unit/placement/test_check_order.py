@@ -1,0 +1,79 @@
+"""Of several things that are wrong with a card the first check, in HAMi's order, says why."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import Any
+
+import pytest
+
+from builders import a_card, a_request, an_ask, some_columns
+from vgpu_api.effective import Use
+from vgpu_operator.placement import Budget
+from vgpu_operator.placement.fit import Preferences, fit
+from vgpu_operator.placement.quota import UNLIMITED, Charge
+
+CHECKS: list[tuple[str, dict[str, Any]]] = [
+    ("CardNotHealth", {"card": {"healthy": False}}),
+    ("CardCordoned", {"card": {"cordoned": True}}),
+    ("CardTypeMismatch", {"selector": {"exclude_models": ["t4"]}}),
+    ("CardUuidMismatch", {"selector": {"uuids": ["GPU-0"], "exclude_uuids": ["GPU-0"]}}),
+    ("CardTimeSlicingExhausted", {"used": {"slots": 10}}),
+    ("ExclusiveDeviceAllocateConflict", {"policies": ("Mutex",), "used": {"slots": 1}}),
+    ("ResourceQuotaNotFit", {"budget": Budget(memory_mib=0)}),
+    ("CardInsufficientMemory", {"used": {"memory_mib": 16_384}}),
+    ("CardInsufficientCore", {"used": {"cores": 50}, "cores": 60}),
+    ("ExclusiveDeviceAllocateConflict", {"used": {"slots": 1}, "cores": 100}),
+    ("CardComputeUnitsExhausted", {"used": {"cores": 100}, "cores": 0}),
+    ("CardMigTopologyInfeasible", {"card": {"mode": "MIG"}}),
+]
+"""What makes each check fail, in their order; check 4 (NUMA) is about several cards."""
+ASKS_FOR_NO_CORES = 10
+
+
+def together(*wrong: dict[str, Any]) -> dict[str, Any]:
+    """All that is wrong at once; of amounts the greater."""
+    joined: dict[str, Any] = {"card": {}, "selector": {}, "used": {}}
+    for one in wrong:
+        for key, value in one.items():
+            if key == "used":
+                for amount, much in value.items():
+                    joined[key][amount] = max(much, joined[key].get(amount, 0))
+            elif isinstance(value, dict):
+                joined[key] |= value
+            else:
+                joined[key] = value
+    return joined
+
+
+def reason(wrong: dict[str, Any]) -> str:
+    columns = some_columns(a_card(**wrong["card"]), used={"GPU-0": Use(**wrong["used"])})
+    ask = an_ask(
+        a_request(memory="1Gi", cores=wrong.get("cores", 0), selector=wrong["selector"] or None)
+    )
+    fitted = fit(
+        columns,
+        0,
+        ask.requests[0],
+        Preferences(wrong.get("policies", ("Spread",)), "None", (1, 1, 1)),
+        Charge(wrong.get("budget", UNLIMITED)),
+    )
+    assert not fitted.cards
+    return str(fitted.refusal).removeprefix("1/1 ")
+
+
+@pytest.mark.parametrize("at", range(len(CHECKS)))
+def test_each_check_alone_names_its_reason(at):
+    assert reason(together(CHECKS[at][1])) == CHECKS[at][0]
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        pair
+        for pair in combinations(range(len(CHECKS)), 2)
+        if not {8, 9} & {*pair} or ASKS_FOR_NO_CORES not in pair
+    ],
+)
+def test_of_two_checks_that_fail_the_first_names_the_reason(first, second):
+    assert reason(together(CHECKS[first][1], CHECKS[second][1])) == CHECKS[first][0]

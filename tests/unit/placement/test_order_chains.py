@@ -1,0 +1,48 @@
+"""Every policy and every chain of two, with and without one NUMA node, against the plain table."""
+
+from __future__ import annotations
+
+from itertools import permutations
+from typing import Any
+
+import pytest
+
+import plain_placement as plain
+from builders import a_card, a_request, an_ask, some_columns
+from vgpu_api.effective import Use
+from vgpu_operator.placement.order import in_order
+
+POLICIES = (
+    *("Binpack", "Spread", "BestFit", "IdleFirst", "NUMAFirst", "NUMA", "Mutex", "Topology"),
+    "Fragmentation",
+)
+CHAINS = [*((policy,) for policy in POLICIES), *permutations(POLICIES, 2)]
+USED = (Use(), Use(4000, 30, 1), Use(4000, 30, 3))
+CARDS = [
+    a_card(f"GPU-{at:02}", index=at, numa=(1, 0, 1, 0)[at // 3], memory_mib=16_000)
+    for at in range(12)
+]
+"""Each use stands on both NUMA nodes twice, in turn, so that every tie comes up."""
+
+
+@pytest.mark.parametrize("numa", ["None", "Require"])
+@pytest.mark.parametrize("chain", CHAINS, ids=",".join)
+def test_cards_stand_in_the_order_that_the_table_gives(chain: tuple[Any, ...], numa: Any) -> None:
+    used = {card.uuid: USED[at % 3] for at, card in enumerate(CARDS)}
+    columns = some_columns(*CARDS, used=used)
+    ask = an_ask(a_request(memory="1Gi", cores=10), device=list(chain), numa=numa)
+    ordered = in_order(
+        columns,
+        columns.node_cards[0],
+        request=ask.requests[0],
+        policies=chain,
+        one_numa_node=numa == "Require",
+        weights=ask.weights,
+    )
+    in_use = {
+        uuid: plain.Used(slots=use.slots, cores=use.cores, memory=use.memory_mib)
+        for uuid, use in used.items()
+    }
+    fleet = plain.Fleet.of(CARDS, in_use)
+    expected = plain.in_order(fleet, CARDS, in_use, ask.requests[0], chain, ask)
+    assert [columns.uuid[card] for card in ordered] == [card.uuid for card in expected]
