@@ -44,6 +44,7 @@ NVIDIA_MODE = "nvidia.com/vgpu-mode"
 
 # Alibaba ACK's.
 ACK_NODE_SCHEDULE = "ack.node.gpu.schedule"
+ACK_NODE_PLACEMENT = "ack.node.gpu.placement"
 ACK_NUMA_SPEC = "scheduling.alibabacloud.com/numa-topology-spec"
 
 SCHEDULER_NAME = "vgpu-scheduler"

@@ -66,13 +66,14 @@ class Ask:
     `device_policies` is empty when the claim says nothing: then the node's own policy holds, or
     the configuration's. `node_policy` is the claim's, or else (`node_may_choose`) the
     configuration's, which gives way to a node's own. `weights` are of slots, cores and memory in a
-    card's score.
+    card's score. `by_labels`: of a node's own policies it is those that its labels say.
     """
 
     requests: tuple[RequestAsk, ...]
     node_policy: NodePolicy
     node_may_choose: bool = False
     device_policies: tuple[DevicePolicy, ...] = ()
+    by_labels: bool = False
     numa: NumaPolicy = "None"
     weights: tuple[int, int, int] = (1, 1, 1)
     _hash: int = field(init=False, repr=False, compare=False, default=0)
@@ -84,7 +85,14 @@ class Ask:
         return self._hash
 
     @classmethod
-    def of(cls, spec: VGPUClaimSpec, config: ClusterConfig, *, cpu_milli: int = 0) -> Ask:
+    def of(
+        cls,
+        spec: VGPUClaimSpec,
+        config: ClusterConfig,
+        *,
+        cpu_milli: int = 0,
+        by_labels: bool = False,
+    ) -> Ask:
         """The claim's spec with the defaults that hold for every dialect.
 
         Source: HAMi v2.10.
@@ -94,11 +102,13 @@ class Ask:
             config: The defaults.
             cpu_milli: What its pod asks of a node's CPU, if there is a pod; kept only where it
                 makes a difference, so that asks that are decided alike are equal.
+            by_labels: Its pod asks in ACK's words (`dialects.follows_labels`): which cards are
+                preferred is said by the labels of each node.
         """
         placement = spec.placement
         weights = placement.weights if placement is not None else None
         node_policy = (placement and placement.node) or config.scheduling.node_policy
-        device_policies = tuple(placement.device) if placement is not None else ()
+        device_policies = tuple(placement.device) if placement and not by_labels else ()
         if "Fragmentation" not in (node_policy, *device_policies):
             cpu_milli = 0
         return cls(
@@ -106,6 +116,7 @@ class Ask:
             node_policy=node_policy,
             node_may_choose=placement is None or placement.node is None,
             device_policies=device_policies,
+            by_labels=by_labels,
             numa=(placement and placement.numa) or "None",
             weights=(weights.slots, weights.cores, weights.memory) if weights else (1, 1, 1),
         )

@@ -21,6 +21,7 @@ from vgpu_api.v1alpha1 import Allocation, Condition, Metadata, VGPUClaim, VGPUCl
 from vgpu_operator.admission.wording import describe
 from vgpu_operator.ask import Ask
 from vgpu_operator.cli.documents import BadDocument, DeviceState, NodeEntry, QuotaEntry, State
+from vgpu_operator.dialects import follows_labels
 from vgpu_operator.dialects.ack import node_kinds
 from vgpu_operator.dialects.hami_annotations import DEVICE_POLICIES, NODE_POLICIES
 from vgpu_operator.ledger import node_admits
@@ -84,11 +85,16 @@ class Cluster:
                 ruled_out[name] = Tally({reason: 1}, 1)
         plan = place(
             self.columns,
-            Ask.of(spec, self.config),
+            self.ask(spec, pod),
             [name for name in self.nodes if name not in ruled_out],
             budget=self.budget(namespace),
         )
         return Plan(plan.node, plan.grants, {**ruled_out, **plan.refusals}), ruled_out
+
+    def ask(self, spec: VGPUClaimSpec, pod: Pod | None) -> Ask:
+        """What a claim's spec asks for; `pod` is whose claim it is, if it is one's."""
+        by_labels = pod is not None and follows_labels(pod, self.config)
+        return Ask.of(spec, self.config, by_labels=by_labels)
 
     def budget(self, namespace: str) -> Budget:
         """What the namespace may still take."""

@@ -81,7 +81,7 @@ def answer(
     if question is None:
         return refusal(NO_GPU), None
     plan, ruled_out = cluster.decide(question.spec, namespace=question.namespace, pod=question.pod)
-    ask = Ask.of(question.spec, cluster.config)
+    ask = cluster.ask(question.spec, question.pod)
     result: Result = {
         "node": plan.node,
         "requests": [_request(request) for request in ask.requests],
@@ -154,7 +154,7 @@ def _node(cluster: Cluster, name: str, ask: Ask, tally: Tally | None) -> Result:
         columns,
         cards,
         request=request,
-        policies=ask.device_policies or columns.node_policies[node],
+        policies=ask.device_policies or columns.node_policies[node][ask.by_labels],
         one_numa_node=ask.numa == "Require",
         weights=ask.weights,
     )

@@ -6,13 +6,14 @@ One module a dialect; `reading` holds the table of them. A new dialect is a modu
 from vgpu_operator.dialects.hami_views import binding_annotations
 from vgpu_operator.dialects.native import containers_of_claim, slots_added
 from vgpu_operator.dialects.podask import NamedClaim, PodAsk
-from vgpu_operator.dialects.reading import read
+from vgpu_operator.dialects.reading import follows_labels, read
 
 __all__ = [
     "NamedClaim",
     "PodAsk",
     "binding_annotations",
     "containers_of_claim",
+    "follows_labels",
     "read",
     "slots_added",
 ]

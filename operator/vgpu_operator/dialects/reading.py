@@ -62,6 +62,17 @@ def read(pod: Pod, config: ClusterConfig) -> PodAsk | None:
     return _made_for(pod, asking, config) if asking else None
 
 
+def follows_labels(pod: Pod, config: ClusterConfig) -> bool:
+    """Whether the labels of a node say which of its cards are preferred: to pods in ACK's words.
+
+    A pod that names a policy itself follows that.
+    """
+    if pod.metadata.annotations.get(names.HAMI_DEVICE_POLICY, "").strip(" ,"):
+        return False
+    spoken = (_dialect_of(place, config) for place in each_container(pod))
+    return next((dialect for dialect in spoken if dialect is not None), None) is ack.DIALECT
+
+
 def _made_for(
     pod: Pod, asking: list[tuple[PodContainer, ResourceDialect]], config: ClusterConfig
 ) -> PodAsk:

@@ -52,7 +52,7 @@ def _on_node(columns: Columns, name: str, ask: Ask, taken: Collection[str]) -> I
     groups: dict[int, list[int]] = {}
     for card in free:
         groups.setdefault(columns.numa[card] if ask.numa == "Require" else 0, []).append(card)
-    policies = ask.device_policies or columns.node_policies[node]
+    policies = ask.device_policies or columns.node_policies[node][ask.by_labels]
     for cards in groups.values():
         target = _among(columns, cards, ask, empty="Mutex" in policies)
         if target is not None:

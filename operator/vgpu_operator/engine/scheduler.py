@@ -15,6 +15,7 @@ from vgpu_api.host import cpu_milli_of
 from vgpu_api.reasons import Reason
 from vgpu_api.v1alpha1 import Allocation, VGPUClaim, VGPUClaimSpec
 from vgpu_operator.ask import Ask
+from vgpu_operator.dialects import follows_labels
 from vgpu_operator.dialects.ack import node_kinds
 from vgpu_operator.engine.barred import Barred
 from vgpu_operator.engine.books import Books, key_of
@@ -208,8 +209,10 @@ class Scheduler:
         spec: VGPUClaimSpec,
         candidates: Collection[str] | None,
     ) -> T:
-        ask = Ask.of(spec, self._config, cpu_milli=cpu_milli_of(consumer.pod))
-        kinds = node_kinds(consumer.pod, self._config)
+        pod, config = consumer.pod, self._config
+        kinds = node_kinds(pod, config)
+        by_labels = kinds is not None and follows_labels(pod, config)
+        ask = Ask.of(spec, config, cpu_milli=cpu_milli_of(pod), by_labels=by_labels)
         barred = self.barred.to(consumer.pod, kinds=kinds)
         self.holds.gather()
         with self._ledger.without(ClaimKey(*consumer.claim)), self.holds.lifted(consumer.claim):

@@ -5,6 +5,8 @@ Absent or contradictory facts make a card unfit, never more capable.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from vgpu_api import conditions, names
 from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Node
@@ -90,8 +92,17 @@ def state_of(node: Node, *, config: ClusterConfig) -> NodeState:
         ready=node.is_ready,
         schedulable=not node.spec.unschedulable,
         device_policies=_device_policies(written) or default,
+        labelled_policies=_labelled_policies(node.metadata.labels),
         node_policy=NODE_POLICIES.get(place),
     )
+
+
+def _labelled_policies(labels: Mapping[str, str]) -> tuple[DevicePolicy, ...]:
+    """What ACK's labels say of a node's cards: one after the other, unless they are spread."""
+    is_spread = labels.get(names.ACK_NODE_PLACEMENT, "").strip().lower() == "spread"
+    one_by_one: DevicePolicy = "Spread" if is_spread else "Binpack"
+    by_links = labels.get(names.ACK_NODE_SCHEDULE) == "topology"
+    return ("Topology", one_by_one) if by_links else (one_by_one,)
 
 
 def _device_policies(written: str) -> tuple[DevicePolicy, ...]:

@@ -67,10 +67,11 @@ class NodeState:
     """What is known of a node: whether it takes pods, and its own policies, if it has any.
 
     `device_policies` are for its cards, `node_policy` for its place among nodes; a claim's come
-    before both.
+    before both. `labelled_policies` are what ACK's labels say of its cards, to pods in ACK's words.
     """
 
     ready: bool = False
     schedulable: bool = True
     device_policies: tuple[DevicePolicy, ...] = ("Spread",)
+    labelled_policies: tuple[DevicePolicy, ...] = ("Binpack",)
     node_policy: NodePolicy | None = None

@@ -67,7 +67,7 @@ class Columns:
         self.node_cards: list[list[int]] = []
         self.node_ready: list[bool] = []
         self.node_schedulable: list[bool] = []
-        self.node_policies: list[tuple[DevicePolicy, ...]] = []
+        self.node_policies: list[tuple[tuple[DevicePolicy, ...], ...]] = []
         self.node_policy: list[NodePolicy | None] = []
         self.node_cpu_free: list[int] = []
         self.node_slots: list[int] = []
@@ -168,7 +168,7 @@ class Columns:
         node = self._node(name)
         self.node_ready[node] = state.ready
         self.node_schedulable[node] = state.schedulable
-        self.node_policies[node] = state.device_policies
+        self.node_policies[node] = state.device_policies, state.labelled_policies
         self.node_policy[node] = state.node_policy
         self.rankings.touch(node)
         return node
@@ -253,7 +253,7 @@ class Columns:
             self.node_cards.append([])
             self.node_ready.append(False)
             self.node_schedulable.append(True)
-            self.node_policies.append(("Spread",))
+            self.node_policies.append((("Spread",), ("Binpack",)))
             self.node_policy.append(None)
             self.node_cpu_free.append(CPU_UNKNOWN)
             self.rankings.version.append(0)

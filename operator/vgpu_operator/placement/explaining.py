@@ -41,7 +41,7 @@ class Explanations:
         columns, ask = self._columns, self._ask
         if not self._card_by_card or columns.node_cut[node]:
             return self._ranking.said(why_not(columns, node, ask, ask.numa))
-        alone = "Mutex" in (ask.device_policies or columns.node_policies[node])
+        alone = "Mutex" in (ask.device_policies or columns.node_policies[node][ask.by_labels])
         known, condition = self._known, columns.condition
         cards = columns.node_cards[node]
         try:

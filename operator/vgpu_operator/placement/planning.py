@@ -126,7 +126,7 @@ def _fragmentation_keys(columns: Columns, ask: Ask, numa: NumaPolicy, budget: Bu
     if ask.device_policies:
         return best
     of_nodes = columns.node_policies
-    return lambda node: best(node) if of_nodes[node] == only else planned(node)
+    return lambda node: best(node) if of_nodes[node][ask.by_labels] == only else planned(node)
 
 
 def _is_plain(ask: Ask, budget: Budget) -> bool:
@@ -214,7 +214,9 @@ def _plan(
 def _preferences(columns: Columns, node: int, ask: Ask, numa: NumaPolicy) -> Preferences:
     if numa == "None" and _own_policy(columns, node, ask) == "NUMAFirst":
         numa = "Prefer"
-    return Preferences(ask.device_policies or columns.node_policies[node], numa, ask.weights)
+    return Preferences(
+        ask.device_policies or columns.node_policies[node][ask.by_labels], numa, ask.weights
+    )
 
 
 def _grant(columns: Columns, card: int, request: RequestAsk) -> Grant:
