@@ -245,11 +245,8 @@ CUDA_API CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *out,
 }
 
 /* Every multicast object keeps what is bound to it. */
-CUDA_API CUresult cuMulticastBindMem(CUmemGenericAllocationHandle multicast, size_t at, CUmemGenericAllocationHandle handle,
-                                     size_t offset, size_t bytes, unsigned long long flags)
+static CUresult bind(struct physical *p, size_t bytes)
 {
-    struct physical *p = (struct physical *)(uintptr_t)handle;
-    (void)multicast, (void)at, (void)offset, (void)flags;
     if (!p || !bytes) {
         return CUDA_ERROR_INVALID_VALUE;
     }
@@ -257,4 +254,38 @@ CUDA_API CUresult cuMulticastBindMem(CUmemGenericAllocationHandle multicast, siz
     p->mappings++;
     pthread_mutex_unlock(&mapping_lock);
     return CUDA_SUCCESS;
+}
+
+CUDA_API CUresult cuMulticastBindMem(CUmemGenericAllocationHandle multicast, size_t at, CUmemGenericAllocationHandle handle,
+                                     size_t offset, size_t bytes, unsigned long long flags)
+{
+    (void)multicast, (void)at, (void)offset, (void)flags;
+    return bind((struct physical *)(uintptr_t)handle, bytes);
+}
+
+CUDA_API CUresult cuMulticastBindMem_v2(CUmemGenericAllocationHandle multicast, CUdevice device, size_t at,
+                                        CUmemGenericAllocationHandle handle, size_t offset, size_t bytes,
+                                        unsigned long long flags)
+{
+    (void)device;
+    return cuMulticastBindMem(multicast, at, handle, offset, bytes, flags);
+}
+
+CUDA_API CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle multicast, size_t at, CUdeviceptr address, size_t bytes,
+                                      unsigned long long flags)
+{
+    CUmemGenericAllocationHandle handle = 0;
+    CUresult result = cuMemRetainAllocationHandle(&handle, (void *)(uintptr_t)address);
+    if (result == CUDA_SUCCESS) {
+        result = cuMulticastBindMem(multicast, at, handle, 0, bytes, flags);
+        cuMemRelease(handle);
+    }
+    return result;
+}
+
+CUDA_API CUresult cuMulticastBindAddr_v2(CUmemGenericAllocationHandle multicast, CUdevice device, size_t at,
+                                         CUdeviceptr address, size_t bytes, unsigned long long flags)
+{
+    (void)device;
+    return cuMulticastBindAddr(multicast, at, address, bytes, flags);
 }
