@@ -22,6 +22,7 @@ from vgpu_operator.cli.cluster import Cluster
 from vgpu_operator.dialects import read
 from vgpu_operator.placement import Grant, Plan, refusals_on
 from vgpu_operator.placement.order import in_order
+from vgpu_operator.placement.planning import policies_on
 from vgpu_operator.placement.score import card_score, node_score
 
 Result = dict[str, Any]
@@ -154,7 +155,7 @@ def _node(cluster: Cluster, name: str, ask: Ask, tally: Tally | None) -> Result:
         columns,
         cards,
         request=request,
-        policies=ask.device_policies or columns.node_policies[node][ask.by_labels],
+        policies=policies_on(columns, node, ask),
         one_numa_node=ask.numa == "Require",
         weights=ask.weights,
     )

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from vgpu_operator.ask import ALL_CORES, Ask, RequestAsk
 from vgpu_operator.placement.checks import refusal_of_kind
 from vgpu_operator.placement.columns import Columns
+from vgpu_operator.placement.planning import policies_on
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ def _on_node(columns: Columns, name: str, ask: Ask, taken: Collection[str]) -> I
     groups: dict[int, list[int]] = {}
     for card in free:
         groups.setdefault(columns.numa[card] if ask.numa == "Require" else 0, []).append(card)
-    policies = ask.device_policies or columns.node_policies[node][ask.by_labels]
+    policies = policies_on(columns, node, ask)
     for cards in groups.values():
         target = _among(columns, cards, ask, empty="Mutex" in policies)
         if target is not None:

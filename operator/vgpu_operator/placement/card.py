@@ -73,5 +73,5 @@ class NodeState:
     ready: bool = False
     schedulable: bool = True
     device_policies: tuple[DevicePolicy, ...] = ("Spread",)
-    labelled_policies: tuple[DevicePolicy, ...] = ("Binpack",)
     node_policy: NodePolicy | None = None
+    labelled_policies: tuple[DevicePolicy, ...] = ("Binpack",)

@@ -31,9 +31,9 @@ class Columns:
     of a card in MIG mode the `slices_used`, `node_of` (the node's number), `kind` and
     `condition` (`conditions.Conditions`).
     Per node: `node_name node_cards` (cards by index, then UUID) `node_ready node_schedulable
-    node_policies` (for its cards) `node_policy` (its own place among nodes) `node_cpu_free`
-    (milli-CPU) `node_cut` (cards in MIG mode), and the sums over its cards `node_slots
-    node_slots_used` and so on.
+    node_policies node_labelled` (for its cards) `node_policy` (its own place among nodes)
+    `node_cpu_free` (milli-CPU) `node_cut` (cards in MIG mode), and the sums over its cards
+    `node_slots node_slots_used` and so on.
 
     `rankings` is what request classes remember of nodes, `mix` the requests that are typical,
     `conditions` gives kinds and conditions their numbers.
@@ -62,12 +62,12 @@ class Columns:
         self.slices_used: list[int] = []
         self.profiles: list[tuple[Profile, ...]] = []
         self.node_of: list[int] = []
-
         self.node_name: list[str] = []
         self.node_cards: list[list[int]] = []
         self.node_ready: list[bool] = []
         self.node_schedulable: list[bool] = []
-        self.node_policies: list[tuple[tuple[DevicePolicy, ...], ...]] = []
+        self.node_policies: list[tuple[DevicePolicy, ...]] = []
+        self.node_labelled: list[tuple[DevicePolicy, ...]] = []
         self.node_policy: list[NodePolicy | None] = []
         self.node_cpu_free: list[int] = []
         self.node_slots: list[int] = []
@@ -77,11 +77,9 @@ class Columns:
         self.node_cores_used: list[int] = []
         self.node_memory_used: list[int] = []
         self.node_cut: list[int] = []
-
         self.rankings = Rankings()
         self.mix = Mix()
         self.conditions = Conditions()
-
         self._what: list[int] = []  # a card's kind, apart from slices in use
         self._card_ids: dict[str, int] = {}
         self._node_ids: dict[str, int] = {}
@@ -168,7 +166,8 @@ class Columns:
         node = self._node(name)
         self.node_ready[node] = state.ready
         self.node_schedulable[node] = state.schedulable
-        self.node_policies[node] = state.device_policies, state.labelled_policies
+        self.node_policies[node] = state.device_policies
+        self.node_labelled[node] = state.labelled_policies
         self.node_policy[node] = state.node_policy
         self.rankings.touch(node)
         return node
@@ -253,7 +252,8 @@ class Columns:
             self.node_cards.append([])
             self.node_ready.append(False)
             self.node_schedulable.append(True)
-            self.node_policies.append((("Spread",), ("Binpack",)))
+            self.node_policies.append(("Spread",))
+            self.node_labelled.append(("Binpack",))
             self.node_policy.append(None)
             self.node_cpu_free.append(CPU_UNKNOWN)
             self.rankings.version.append(0)

@@ -9,7 +9,7 @@ from vgpu_api.reasons import Reason, Tally
 from vgpu_operator.ask import Ask
 from vgpu_operator.placement.checks import refusal_of_kind, refusal_of_room
 from vgpu_operator.placement.columns import Columns
-from vgpu_operator.placement.planning import why_not
+from vgpu_operator.placement.planning import policies_on, why_not
 from vgpu_operator.placement.rankings import Ranking
 
 _Found: TypeAlias = tuple[Reason | None, bool]
@@ -41,7 +41,7 @@ class Explanations:
         columns, ask = self._columns, self._ask
         if not self._card_by_card or columns.node_cut[node]:
             return self._ranking.said(why_not(columns, node, ask, ask.numa))
-        alone = "Mutex" in (ask.device_policies or columns.node_policies[node][ask.by_labels])
+        alone = "Mutex" in policies_on(columns, node, ask)
         known, condition = self._known, columns.condition
         cards = columns.node_cards[node]
         try:

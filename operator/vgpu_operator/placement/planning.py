@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
 from vgpu_api.reasons import Tally
-from vgpu_api.v1alpha1.vgpuclaim import NodePolicy, NumaPolicy
+from vgpu_api.v1alpha1.vgpuclaim import DevicePolicy, NodePolicy, NumaPolicy
 from vgpu_operator.ask import Ask, RequestAsk
 from vgpu_operator.placement.columns import Columns
 from vgpu_operator.placement.fit import Preferences, choose, refusal
@@ -94,6 +94,13 @@ def keys_for(columns: Columns, ask: Ask, numa: NumaPolicy, budget: Budget) -> Ke
     return by_use
 
 
+def policies_on(columns: Columns, node: int, ask: Ask) -> tuple[DevicePolicy, ...]:
+    """Which cards of a node are preferred: the claim says it, or else the node does."""
+    if ask.device_policies:
+        return ask.device_policies
+    return (columns.node_labelled if ask.by_labels else columns.node_policies)[node]
+
+
 def _own_policy(columns: Columns, node: int, ask: Ask) -> NodePolicy | None:
     """The node's own policy, where the claim has none.
 
@@ -125,8 +132,8 @@ def _fragmentation_keys(columns: Columns, ask: Ask, numa: NumaPolicy, budget: Bu
     best = best_keys(columns, ask.requests[0])
     if ask.device_policies:
         return best
-    of_nodes = columns.node_policies
-    return lambda node: best(node) if of_nodes[node][ask.by_labels] == only else planned(node)
+    of_nodes = columns.node_labelled if ask.by_labels else columns.node_policies
+    return lambda node: best(node) if of_nodes[node] == only else planned(node)
 
 
 def _is_plain(ask: Ask, budget: Budget) -> bool:
@@ -214,9 +221,7 @@ def _plan(
 def _preferences(columns: Columns, node: int, ask: Ask, numa: NumaPolicy) -> Preferences:
     if numa == "None" and _own_policy(columns, node, ask) == "NUMAFirst":
         numa = "Prefer"
-    return Preferences(
-        ask.device_policies or columns.node_policies[node][ask.by_labels], numa, ask.weights
-    )
+    return Preferences(policies_on(columns, node, ask), numa, ask.weights)
 
 
 def _grant(columns: Columns, card: int, request: RequestAsk) -> Grant:
