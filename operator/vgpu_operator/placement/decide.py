@@ -142,8 +142,8 @@ def _place(columns: Columns, ask: Ask, space: _Space) -> Plan:
     for numa in _passes(ask):
         ranking = columns.rankings.of((ask, numa))
         found, tried = _best(columns, ranking, ask, numa, space)
-        if found is None and ranking.beyond is not None:  # none of the best
-            ranking.begin_anew()
+        if found is None and ranking.beyond is not None:
+            ranking.look_beyond()
             found, tried = _best(columns, ranking, ask, numa, space)
         if found is not None:
             refusals = Tried(tried, columns, ask, numa) if tried else _NONE

@@ -23,7 +23,7 @@ from vgpu_api.reasons import Tally
 
 _CLASSES_KEPT = 256
 _LOG_KEPT = 32_768
-_BEST = 512
+_BEST = 1_024
 _LONG = 4_096
 """Entries at which a heap is cut to the best."""
 _SLACK = 4
@@ -40,6 +40,7 @@ class Ranking:
     Attributes:
         heap: Nodes that may serve, and void entries.
         beyond: The best that was cut off the heap, if anything was: what is worse is not in it.
+        needs_all: The best nodes were not enough lately, so nothing is cut off for a while.
         refusals: For a node that cannot: the version that was looked at, and why.
         mix: The version of the typical mix that the keys were computed with.
         tallies: Each different one once: many nodes refuse for the same reasons.
@@ -48,21 +49,23 @@ class Ranking:
     cursor: int = -1
     heap: list[Entry] = field(default_factory=list)
     beyond: Entry | None = None
+    needs_all: bool = False
     refusals: dict[int, tuple[int, Tally]] = field(default_factory=dict)
     mix: int = 0
     tallies: dict[tuple[object, ...], Tally] = field(default_factory=dict)
 
     def keep_best(self, version: Sequence[int]) -> None:
         """Cut a heap that has become long, by the nodes' versions."""
-        if len(self.heap) > _LONG:
+        if len(self.heap) > _LONG and not self.needs_all:
             live = (entry for entry in self.heap if entry[3] == version[entry[2]])
             self.heap[:] = nsmallest(_BEST + 1, live)  # in order, which is a heap
             if len(self.heap) > _BEST:
                 self.beyond = self.heap.pop()
 
-    def begin_anew(self) -> None:
-        """Look at every node when the class is asked next."""
+    def look_beyond(self) -> None:
+        """None of the best serves: every node is to be looked at when the class is asked next."""
         self.cursor = -1
+        self.needs_all = True
 
     def said(self, tally: Tally) -> Tally:
         """The one tally that says this."""
@@ -105,8 +108,10 @@ class Rankings:
         """The nodes that changed since it was asked last; None: begin anew, with every node."""
         cursor, ranking.cursor = ranking.cursor, self._first + len(self._log)
         stale = cursor < self._first or mix != ranking.mix
-        if stale or len(ranking.heap) > _SLACK * len(self.version) + 64:
+        mostly_void = len(ranking.heap) > _SLACK * len(self.version) + 64
+        if stale or mostly_void:
             ranking.mix = mix
+            ranking.needs_all = ranking.needs_all and not mostly_void
             ranking.heap.clear()
             ranking.beyond = None
             return None

@@ -96,15 +96,24 @@ def test_a_long_heap_is_cut_to_the_best_that_are_not_void():
     assert (ranking.heap, ranking.beyond) == ([best, next_], worst)
 
 
-def test_a_class_that_is_to_begin_anew_has_nothing_cut_off():
-    rankings = some_rankings()
-    ranking = up_to_date(rankings)
+def test_a_class_whose_best_nodes_do_not_serve_is_told_of_all_and_keeps_them_for_a_while():
+    known = some_rankings(nodes=1)
+    ranking = up_to_date(known)
     ranking.heap.append((0.0, "a", 0, 0))
-    ranking.beyond = (1.0, "b", 1, 0)
-    ranking.begin_anew()
-    assert rankings.news_for(ranking, mix=0) is None
+    ranking.beyond = (1.0, "b", 0, 0)
+    ranking.look_beyond()
+    assert known.news_for(ranking, mix=0) is None
     assert (ranking.heap, ranking.beyond) == ([], None)
-    assert rankings.news_for(ranking, mix=0) == ()
+    assert known.news_for(ranking, mix=0) == ()
+    entries = [(float(number), "a", 0, 0) for number in range(69)]
+    ranking.heap.extend(entries)
+    with mock.patch.multiple(rankings, _BEST=1, _LONG=1):
+        ranking.keep_best(known.version)
+        assert ranking.heap == entries
+        assert known.news_for(ranking, mix=0) is None  # most entries are void by now
+        ranking.heap.extend(entries)
+        ranking.keep_best(known.version)
+    assert (ranking.heap, ranking.beyond) == (entries[:1], entries[1])
 
 
 def test_of_too_many_classes_the_one_that_was_not_used_longest_is_forgotten():
