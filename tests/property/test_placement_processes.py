@@ -7,6 +7,9 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+
+MEMORY = "limits.nvidia.com/gpumem"
 
 
 def test_two_processes_with_different_hash_seeds_answer_alike(tmp_path: Path):
@@ -19,7 +22,7 @@ def test_two_processes_with_different_hash_seeds_answer_alike(tmp_path: Path):
         for at in range(20)
     ]
     policies = ("Binpack", "Spread", "NUMAFirst", "Fragmentation")
-    claims = [
+    claims: list[dict[str, Any]] = [
         {
             "kind": "VGPUClaim",
             "metadata": {"name": f"c{number}"},
@@ -32,14 +35,34 @@ def test_two_processes_with_different_hash_seeds_answer_alike(tmp_path: Path):
     ]
     (tmp_path / "state.json").write_text(json.dumps({"nodes": nodes}))
     (tmp_path / "many.jsonl").write_text("\n".join(map(json.dumps, claims)))
-    answers = {replayed(tmp_path, seed) for seed in ("0", "1", "4242")}
+    few = {"nodes": nodes[:7], "quotas": [{"namespace": "q", "hard": {MEMORY: "4Gi"}}]}
+    cases = [
+        {"id": number, "state": few, "claim": {**claim, "metadata": {"namespace": namespace}}}
+        for number, claim in enumerate([*claims[:8], *map(too_large, claims[:8])])
+        for namespace in ("default", "q")
+    ]
+    (tmp_path / "cases.jsonl").write_text("\n".join(map(json.dumps, cases)))
+    answers = {answered(tmp_path, seed) for seed in ("0", "1", "4242")}
     assert len(answers) == 1
-    assert '"placed": 60' in answers.pop()
+    ((replay, singles),) = answers
+    assert '"placed": 60' in replay
+    assert "ResourceQuotaNotFit" in singles
+    assert "CardInsufficientMemory" in singles
 
 
-def replayed(folder: Path, hash_seed: str) -> str:
+def too_large(claim: dict[str, Any]) -> dict[str, Any]:
+    spec = {**claim["spec"], "requests": [{"memory": "17Gi"}]}
+    return {**claim, "spec": spec}
+
+
+def answered(folder: Path, hash_seed: str) -> tuple[str, str]:
+    many = ["--state", str(folder / "state.json"), "--many", str(folder / "many.jsonl")]
+    cases = ["--cases", str(folder / "cases.jsonl")]
+    return replayed(many, hash_seed), replayed(cases, hash_seed)
+
+
+def replayed(files: list[str], hash_seed: str) -> str:
     command = [sys.executable, "-m", "vgpu_operator.cli", "simulate", "-o", "json"]
-    files = ["--state", str(folder / "state.json"), "--many", str(folder / "many.jsonl")]
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
     done = subprocess.run(
         [*command, *files], env=environment, capture_output=True, text=True, check=True

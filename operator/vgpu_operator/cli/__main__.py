@@ -119,7 +119,7 @@ def _answered(
     result, plan = answer(question, cluster, explain=explain)
     if question is None or plan is None or plan.refused:
         return result, False
-    if not explain:
+    if not explain and question.standing is None:
         cluster.hold(question.spec, plan, namespace=question.namespace)
     return result, True
 

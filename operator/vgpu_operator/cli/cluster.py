@@ -16,7 +16,7 @@ from vgpu_api.core import Node, Pod, ResourceQuota
 from vgpu_api.core.node import NodeStatus
 from vgpu_api.core.quota import ResourceQuotaSpec
 from vgpu_api.errors import BadInput, QuantityError
-from vgpu_api.reasons import Tally
+from vgpu_api.reasons import Reason, Tally
 from vgpu_api.v1alpha1 import Allocation, Condition, Metadata, VGPUClaim, VGPUClaimSpec
 from vgpu_operator.admission.wording import describe
 from vgpu_operator.ask import Ask
@@ -28,7 +28,7 @@ from vgpu_operator.ledger import node_admits
 from vgpu_operator.ledger.cards import cordoned_uuids, state_of
 from vgpu_operator.ledger.holdings import NOTHING, Holding, holding_of
 from vgpu_operator.ledger.quotas import Quotas
-from vgpu_operator.placement import Budget, Card, Columns, Plan, place
+from vgpu_operator.placement import Budget, Card, Columns, Grant, Plan, place
 from vgpu_operator.placement.geometry import Instance, Offer, geometry
 
 _POLICY_WORDS: Mapping[str, Collection[str]] = {
@@ -90,6 +90,19 @@ class Cluster:
             budget=self.budget(namespace),
         )
         return Plan(plan.node, plan.grants, {**ruled_out, **plan.refusals}), ruled_out
+
+    def held(self, allocation: Allocation) -> tuple[Plan, Mapping[str, Tally]]:
+        """As `decide`, for what holds its cards already."""
+        elsewhere = Tally.of_node(Reason.RESERVED_ELSEWHERE)
+        others = {name: elsewhere for name in self.nodes if name != allocation.node_name}
+        grants = tuple(
+            Grant(device.request, device.name, device.uuid, device.index, device.memory_mib,
+                  device.cores, None if device.mig is None else Instance(
+                      device.mig.profile, device.mig.start, device.mig.size,
+                      device.memory_mib, device.cores))
+            for device in allocation.devices
+        )  # fmt: skip
+        return Plan(allocation.node_name, grants, others), others
 
     def ask(self, spec: VGPUClaimSpec, pod: Pod | None) -> Ask:
         """What a claim's spec asks for; `pod` is whose claim it is, if it is one's."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import ValidationError
@@ -12,14 +12,14 @@ from pydantic import ValidationError
 from vgpu_api.core import Pod
 from vgpu_api.errors import BadInput
 from vgpu_api.reasons import Tally
-from vgpu_api.v1alpha1 import VGPUClaim, VGPUClaimSpec
+from vgpu_api.v1alpha1 import Allocation, VGPUClaim, VGPUClaimSpec
 from vgpu_operator.admission import Denied, mutate_pod, validate_claim, validate_pod
 from vgpu_operator.admission.jsonpatch import applied
 from vgpu_operator.admission.rawpod import read_pod
 from vgpu_operator.admission.wording import describe
 from vgpu_operator.ask import Ask, RequestAsk
 from vgpu_operator.cli.cluster import Cluster
-from vgpu_operator.dialects import read
+from vgpu_operator.dialects import containers_of_claim, read
 from vgpu_operator.placement import Grant, Plan, refusals_on
 from vgpu_operator.placement.order import in_order
 from vgpu_operator.placement.planning import policies_on
@@ -31,11 +31,17 @@ NO_GPU = "the pod asks for no GPU"
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A pod or a claim whose place is wanted; `pod` is None for a claim."""
+    """A pod or a claim whose place is wanted.
+
+    `pod` is None for a claim. `containers` says which container each request of a named claim
+    means, `standing` what that claim holds already.
+    """
 
     spec: VGPUClaimSpec
     namespace: str
     pod: Pod | None
+    containers: Mapping[str, str] = field(default_factory=dict)
+    standing: Allocation | None = None
 
 
 def question_of(document: Mapping[str, Any], cluster: Cluster, *, admit: bool) -> Question | None:
@@ -72,7 +78,22 @@ def question_of(document: Mapping[str, Any], cluster: Cluster, *, admit: bool) -
     claim = cluster.claim(namespace, ask.native.name)
     if claim is None:
         raise BadInput(field="claim", value=ask.native.name, expected="among the state's claims")
-    return Question(claim.spec, namespace, pod)
+    requests = (request.name for request in claim.spec.requests)
+    containers = dict(zip(requests, containers_of_claim(pod, claim.spec), strict=True))
+    return Question(claim.spec, namespace, pod, containers, _standing(claim, pod))
+
+
+def _standing(claim: VGPUClaim, pod: Pod) -> Allocation | None:
+    """What a claim holds already for the pod that names it.
+
+    Raises:
+        BadInput: it serves another.
+    """
+    reserved = claim.status.reserved_for
+    if reserved is not None and reserved.pod_name != pod.metadata.name:
+        name = claim.metadata.name
+        raise BadInput(field="claim", value=name, expected=f"free: it serves {reserved.pod_name}")
+    return claim.status.allocation
 
 
 def answer(
@@ -81,14 +102,19 @@ def answer(
     """The result as it is printed, and the plan. The cluster is left as it was."""
     if question is None:
         return refusal(NO_GPU), None
-    plan, ruled_out = cluster.decide(question.spec, namespace=question.namespace, pod=question.pod)
+    if question.standing is None:
+        plan, ruled_out = cluster.decide(
+            question.spec, namespace=question.namespace, pod=question.pod
+        )
+    else:
+        plan, ruled_out = cluster.held(question.standing)
     ask = cluster.ask(question.spec, question.pod)
     result: Result = {
         "node": plan.node,
-        "requests": [_request(request) for request in ask.requests],
+        "requests": [_request(request, question.containers) for request in ask.requests],
         "devices": [
             {
-                "container": grant.request,
+                "container": question.containers.get(grant.request, grant.request),
                 "uuid": grant.uuid,
                 "memoryMiB": grant.memory_mib,
                 "cores": grant.cores,
@@ -131,9 +157,9 @@ def _mig(grant: Grant) -> Result:
     return {"mig": {"profile": cut.profile, "start": cut.start, "size": cut.size}}
 
 
-def _request(request: RequestAsk) -> Result:
+def _request(request: RequestAsk, containers: Mapping[str, str]) -> Result:
     return {
-        "container": request.name,
+        "container": containers.get(request.name, request.name),
         "phase": request.phase,
         "count": request.count,
         "memoryMiB": request.memory_mib,
