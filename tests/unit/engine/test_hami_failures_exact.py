@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from builders import a_container, a_pod
+from vgpu_api.core import ResourceQuota
+from vgpu_api.init_part import ENDED, init_round
 from vgpu_api.resources import PODS, VGPU_CLAIMS
+from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_client.errors import ServerError
 from vgpu_operator.engine.reservations import NEVER_ASKED_S
 from vgpu_operator.extender.wire import BindRequest
 
 QUARTER = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 4096}
 WHOLE = {"nvidia.com/gpu": 1}
+CORES = "nvidia.com/gpucores"
 
 
 def binding(pod: Any) -> BindRequest:
@@ -78,3 +84,82 @@ async def test_row_6_an_unreadable_record_frees_no_card(replica: Any) -> None:
         consumer = operator.engine.intake.pod_changed(other)
         refusal = operator.engine.scheduler.reserve(consumer)
         assert "CardTimeSlicingExhausted" in refusal.message
+
+
+def say_that_init_ended(replica: Any, pod: Any) -> None:
+    raw = replica.api.claim(replica.claim_of(pod).metadata.name)
+    round_ = init_round(replica.claim_of(pod).status.allocation)
+    raw["status"]["conditions"] = [
+        {"type": "Prepared", "status": "True", "reason": "Agent", "message": ""},
+        {"type": "InitReleased", "status": "True", "reason": ENDED, "message": round_},
+    ]
+    replica.engine.intake.claim_changed(VGPUClaim.read(replica.api.put(VGPU_CLAIMS, raw)))
+
+
+@pytest.mark.parametrize(("init_cores", "app_cores", "shared"), [(0, 100, False), (100, 0, True)])
+async def test_row_8_a_card_that_is_one_pods_alone_stays_so_after_its_init_containers(
+    replica: Any, init_cores: int, app_cores: int, shared: bool
+) -> None:
+    """There: an exclusive card is shared once the init containers have ended."""
+    replica.card(cores=200)
+    pod = a_pod(
+        node="node-1",
+        init_containers=[a_container("prepare", limits={**QUARTER, CORES: init_cores})],
+        containers=[a_container(limits={**QUARTER, CORES: app_cores})],
+    )
+    replica.api.put(PODS, pod.to_wire())
+    replica.engine.intake.pod_changed(pod)
+    await replica.settle()
+    other = replica.pod("other", limits=QUARTER)
+    await replica.settle()
+    assert replica.claim_of(other).status.allocation is None
+    say_that_init_ended(replica, pod)
+    await replica.settle()
+    assert len(replica.claim_of(pod).status.allocation.devices) == 1
+    assert (replica.claim_of(other).status.allocation is not None) is shared
+
+
+def a_quota(mib: int) -> ResourceQuota:
+    metadata = {"name": "q", "namespace": "default", "resourceVersion": "1"}
+    hard = {"limits.nvidia.com/gpumem": mib}
+    return ResourceQuota.model_validate({"metadata": metadata, "spec": {"hard": hard}})
+
+
+async def test_row_8_what_init_containers_ask_for_does_not_pass_by_the_quota(replica: Any) -> None:
+    replica.card()
+    replica.engine.intake.quota_changed(a_quota(8000))
+    pod = a_pod(
+        init_containers=[a_container("prepare", limits=WHOLE)],
+        containers=[a_container(limits=QUARTER)],
+    )
+    refusal = replica.engine.scheduler.reserve(replica.engine.intake.pod_changed(pod))
+    assert refusal.reason == "ResourceQuotaNotFit"
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        QUARTER,
+        WHOLE,
+        {"nvidia.com/gpu": 1, "nvidia.com/gpumem-percentage": 25},
+        {"nvidia.com/gpu": 2, "nvidia.com/gpumem": 2048},
+        {"aliyun.com/gpu-mem": 4},
+        {"aliyun.com/gpu-count": 1},
+        {"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory": 4096},
+        {"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory-percentage": 25},
+    ],
+)
+async def test_row_22_a_quota_counts_what_is_given_in_whatever_words_it_was_asked_for(
+    replica: Any, limits: dict[str, int]
+) -> None:
+    """There: of several cards one counts, percentages and whole cards nothing, and other words
+    than one vendor's are not seen."""
+    for index in (0, 1):
+        replica.card(uuid=f"GPU-{index}", index=index)
+    replica.engine.intake.quota_changed(a_quota(4095))
+    pod = a_pod(containers=[a_container(limits=limits)])
+    consumer = replica.engine.intake.pod_changed(pod)
+    refusal = replica.engine.scheduler.reserve(consumer)
+    assert refusal.reason == "ResourceQuotaNotFit"
+    replica.engine.intake.quota_gone("default", "q")
+    assert replica.engine.scheduler.reserve(consumer).node == "node-1"
