@@ -2,22 +2,20 @@
 
 News take a moment; a kube-scheduler sets aside what is refused, and looks again where it is poked
 or a node changes, and nowhere else; pods run, and end. Nothing but the engine, its hints and its
-Binder is ours. Whether a pod could run is counted here from what stands in the API and from what
-is reserved.
+Binder is ours.
 """
 
 from __future__ import annotations
 
 import asyncio
 import copy
-import selectors
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from builders import a_container, a_device, a_node, a_pod
+from builders import a_claim, a_container, a_device, a_node, a_pod, a_request
 from engine_world import LateApi, World
+from onlooker import Card, Wish
 from replica import Replica
 from vgpu_api.config import ClusterConfig
 from vgpu_api.core import ResourceQuota, Taint
@@ -27,37 +25,12 @@ from vgpu_api.resources import PODS, VGPU_CLAIMS, Resource
 from vgpu_api.v1alpha1 import Metadata, VGPUClaim
 from vgpu_operator.extender.filtering import filter_nodes
 from vgpu_operator.extender.wire import BindRequest, FilterRequest
+from virtual_time import VirtualLoop
 
-SLOTS = 10
 NEWS_TAKE_S = 0.05
 FILTER_TAKES_S = 0.02
 KUBELET_TAKES_S = 0.2
-FIRST_BACKOFF_S, LAST_BACKOFF_S = 1.0, 10.0  # kube-scheduler's own
 FIELD = "limits.nvidia.com/gpumem"
-
-
-class _Jumping(selectors.DefaultSelector):
-    """Does not wait: the time for which it would have waited has passed."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.time = 1000.0
-
-    def select(self, timeout: float | None = None) -> Any:
-        assert timeout is not None, "nothing will ever happen"
-        self.time += max(timeout, 0.0)
-        return super().select(0)
-
-
-class VirtualLoop(asyncio.SelectorEventLoop):
-    """A loop whose time passes only while everybody waits, and then at once."""
-
-    def __init__(self) -> None:
-        self._jumping = _Jumping()
-        super().__init__(self._jumping)
-
-    def time(self) -> float:
-        return self._jumping.time
 
 
 class PromptApi(LateApi):
@@ -68,8 +41,8 @@ class PromptApi(LateApi):
     def put(self, resource: Resource, obj: Mapping[str, Any]) -> dict[str, Any]:
         stored = super().put(resource, obj)
         self.cluster.loop.call_later(NEWS_TAKE_S, self.cluster.deliver, 1)
-        if resource is PODS:
-            self.cluster.pod_is_seen(stored)
+        seen = self.cluster.pod_is_seen if resource is PODS else self.cluster.claim_is_seen
+        seen(stored)
         return stored
 
     def vanish(self, resource: Resource, name: str, *, namespace: str = "default") -> None:
@@ -112,46 +85,13 @@ class TimedReplica(Replica):
         pass
 
 
-@dataclass(slots=True)
-class Wish:
-    """What a pod asks for, how long it runs, and what kube-scheduler thinks of it."""
-
-    cards: int
-    mib: int
-    cores: int
-    runs_s: float
-    vetoed: bool = False  # kube-scheduler never binds it, for reasons of its own
-    attempts: int = 0
-    tried: float = 0.0
-    aside: bool = False
-    poke: str = ""
-    since: float | None = None  # it could run from then on
-
-    @property
-    def ready(self) -> float:
-        """When kube-scheduler may try it again."""
-        backoff = min(FIRST_BACKOFF_S * 2 ** (self.attempts - 1), LAST_BACKOFF_S)
-        return self.tried + backoff if self.attempts else 0.0
-
-
-@dataclass(slots=True)
-class Card:
-    """A card as it is."""
-
-    node: str
-    index: int
-    mib: int
-    healthy: bool = True
-    cordoned: bool = False
-
-
 class VirtualCluster(World):
     """Everything, in a loop of its own.
 
     Attributes:
-        longest_s: For how long a pod that could run waited, at worst, kube-scheduler's own
-            back-off aside.
-        longest_in_all_s: The same with it.
+        wishes: What pods ask for, by name.
+        claim_wishes: What Immediate claims ask for.
+        served_after: Seconds from a pod's coming to its binding.
     """
 
     def __init__(self, cards: Mapping[str, tuple[str, int]], *, starvation_after_s: int) -> None:
@@ -167,7 +107,7 @@ class VirtualCluster(World):
         self.wishes: dict[str, Wish] = {}
         self.active: asyncio.Queue[str] = asyncio.Queue()
         self.born = self.version = 0
-        self.longest_s = self.longest_in_all_s = 0.0
+        self.claim_wishes: dict[str, Wish] = {}
         self._read: dict[tuple[str, str], VGPUClaim] = {}
         self.served_after: dict[str, float] = {}
         self.came: dict[str, float] = {}
@@ -202,6 +142,21 @@ class VirtualCluster(World):
         self.api.put(PODS, pod)
         self.active.put_nowait(name)
         return name
+
+    def create_claim(self, cards: int, mib: int, cores: int, lives_s: float) -> None:
+        """An Immediate claim, which goes some time after it has got its cards."""
+        self.born += 1
+        name = f"claim-{self.born:04}"
+        request = a_request(count=cards, memory=f"{mib}Mi", cores=cores)
+        claim = a_claim(name, uid=name, requests=[request], binding_mode="Immediate").to_wire()
+        claim.pop("status", None)
+        self.claim_wishes[name] = Wish(cards, mib, cores, lives_s)
+        self.api.put(VGPU_CLAIMS, claim)
+
+    def claim_is_seen(self, raw: dict[str, Any]) -> None:
+        name = raw["metadata"]["name"]
+        if name in self.claim_wishes and (raw.get("status") or {}).get("allocation"):
+            self.loop.call_later(self.claim_wishes.pop(name).runs_s, self.delete_claim, name)
 
     def device(self, uuid: str, **changes: bool) -> None:
         """A card gets ill or well, is cordoned or not any more."""
@@ -310,66 +265,3 @@ class VirtualCluster(World):
                 self._read[key] = VGPUClaim.read(raw)
             found.append(self._read[key])
         return found
-
-    # Whether somebody waits who could run.
-
-    async def watch(self, every_s: float = 0.5) -> None:
-        """Look, for ever."""
-        while True:
-            self.look()
-            await asyncio.sleep(every_s)
-
-    def look(self) -> None:
-        now, used, reserved = self.loop.time(), self._used(), self._reserved()
-        for name, wish in self.wishes.items():
-            pod = self.api.objects.get((PODS.plural, "default", name))
-            bound = pod is None or pod["spec"].get("nodeName") or name in self.served_after
-            if wish.vetoed or bound or not (name in reserved or self._fits(wish, used)):
-                wish.since = None
-                continue
-            wish.since = now if wish.since is None else wish.since
-            self.longest_s = max(self.longest_s, now - max(wish.since, wish.ready))
-            self.longest_in_all_s = max(self.longest_in_all_s, now - wish.since)
-
-    def _reserved(self) -> set[str]:
-        """Pods for which cards are reserved on a node that takes them."""
-        held = self.operator.engine.scheduler.reservations
-        return {
-            r.wish.reserved_for.pod_name
-            for r in held
-            if r.wish.reserved_for is not None and r.node not in self.shut
-        }
-
-    def _used(self) -> dict[str, tuple[int, int, int]]:
-        """Slots, MiB and cores in use by UUID, what is held for others included."""
-        standing = {claim.metadata.name: claim.status.allocation for claim in self.claims()}
-        for reservation in self.operator.engine.scheduler.reservations:
-            standing[reservation.claim[1]] = reservation.wish.allocation or standing.get(
-                reservation.claim[1]
-            )
-        used = dict.fromkeys(self.truth, (0, 0, 0))
-        for allocation in standing.values():
-            for device in allocation.devices if allocation is not None else ():
-                slots, mib, cores = used[device.uuid]
-                used[device.uuid] = (slots + 1, mib + device.memory_mib, cores + device.cores)
-        self.taken_mib = sum(mib for _, mib, _ in used.values())
-        for hold in self.operator.engine.scheduler.holds:
-            for name in hold.cards:
-                uuid = next(
-                    u for u in used if u.lower() == name.lower() or name.endswith(u.lower())
-                )
-                used[uuid] = (SLOTS, self.truth[uuid].mib, 100)
-        return used
-
-    def _fits(self, wish: Wish, used: dict[str, tuple[int, int, int]]) -> bool:
-        if self.quota is not None and self.taken_mib + wish.cards * wish.mib > self.quota:
-            return False
-        able: dict[str, int] = {}
-        for uuid, card in self.truth.items():
-            slots, mib, cores = used[uuid]
-            roomy = slots < SLOTS and mib + wish.mib <= card.mib and cores + wish.cores <= 100
-            alone = wish.cores < 100 or not slots
-            usable = card.healthy and not card.cordoned and card.node not in self.shut
-            if usable and roomy and alone and (wish.cores or cores < 100):
-                able[card.node] = able.get(card.node, 0) + 1
-        return any(count >= wish.cards for count in able.values())

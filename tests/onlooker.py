@@ -1,0 +1,139 @@
+"""Who looks on at a cluster in virtual time and counts for itself who could have cards.
+
+From what stands in the API, from what is reserved, and from what cards and nodes are in truth;
+`placement` is not asked. Cards that are held for a request that has waited longer count as taken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from vgpu_api.resources import PODS
+from vgpu_api.v1alpha1 import Allocation
+
+if TYPE_CHECKING:
+    from virtual_cluster import VirtualCluster
+
+SLOTS = 10
+FIRST_BACKOFF_S, LAST_BACKOFF_S = 1.0, 10.0  # kube-scheduler's own
+Used: TypeAlias = dict[str, tuple[int, int, int]]
+"""Slots, MiB and cores in use, by UUID."""
+
+
+@dataclass(slots=True)
+class Wish:
+    """What a pod asks for, how long it runs, and what kube-scheduler thinks of it."""
+
+    cards: int
+    mib: int
+    cores: int
+    runs_s: float
+    vetoed: bool = False  # kube-scheduler never binds it, for reasons of its own
+    attempts: int = 0
+    tried: float = 0.0
+    aside: bool = False
+    poke: str = ""
+    since: float | None = None  # it could run from then on
+
+    @property
+    def ready(self) -> float:
+        """When kube-scheduler may try it again."""
+        backoff = min(FIRST_BACKOFF_S * 2 ** (self.attempts - 1), LAST_BACKOFF_S)
+        return self.tried + backoff if self.attempts else 0.0
+
+
+@dataclass(slots=True)
+class Card:
+    """A card as it is."""
+
+    node: str
+    index: int
+    mib: int
+    healthy: bool = True
+    cordoned: bool = False
+
+
+class Onlooker:
+    """Looks on.
+
+    Attributes:
+        longest_s: For how long somebody who could have run waited, at worst, kube-scheduler's own
+            back-off aside.
+        longest_in_all_s: The same with it.
+    """
+
+    def __init__(self, cluster: VirtualCluster) -> None:
+        self._cluster = cluster
+        self.longest_s = self.longest_in_all_s = 0.0
+
+    async def watch(self, every_s: float = 0.5) -> None:
+        """Look, for ever."""
+        while True:
+            self.look()
+            await asyncio.sleep(every_s)
+
+    def look(self) -> None:
+        """See who waits though there is room, and since when."""
+        cluster, standing = self._cluster, self._standing()
+        used, reserved = self._used(standing), self._reserved()
+        for name, wish in cluster.wishes.items():
+            pod = cluster.api.objects.get((PODS.plural, "default", name))
+            bound = pod is None or pod["spec"].get("nodeName") or name in cluster.served_after
+            waits = not bound and not wish.vetoed
+            self._note(wish, waits and (name in reserved or self._fits(wish, used)))
+        for name, wish in cluster.claim_wishes.items():
+            self._note(wish, standing.get(name) is None and self._fits(wish, used))
+
+    def _note(self, wish: Wish, waits_in_vain: bool) -> None:
+        now = self._cluster.loop.time()
+        if not waits_in_vain:
+            wish.since = None
+            return
+        wish.since = now if wish.since is None else wish.since
+        self.longest_s = max(self.longest_s, now - max(wish.since, wish.ready))
+        self.longest_in_all_s = max(self.longest_in_all_s, now - wish.since)
+
+    def _reserved(self) -> set[str]:
+        """Pods for which cards are reserved on a node that takes them."""
+        return {
+            held.wish.reserved_for.pod_name
+            for held in self._cluster.operator.engine.scheduler.reservations
+            if held.wish.reserved_for is not None and held.node not in self._cluster.shut
+        }
+
+    def _standing(self) -> dict[str, Allocation | None]:
+        """What each claim has, or is being given."""
+        standing = {c.metadata.name: c.status.allocation for c in self._cluster.claims()}
+        for held in self._cluster.operator.engine.scheduler.reservations:
+            name = held.claim[1]
+            standing[name] = held.wish.allocation or standing.get(name)
+        return standing
+
+    def _used(self, standing: dict[str, Allocation | None]) -> Used:
+        used: Used = dict.fromkeys(self._cluster.truth, (0, 0, 0))
+        for allocation in standing.values():
+            for device in allocation.devices if allocation is not None else ():
+                slots, mib, cores = used[device.uuid]
+                used[device.uuid] = (slots + 1, mib + device.memory_mib, cores + device.cores)
+        self._taken_mib = sum(mib for _, mib, _ in used.values())
+        for hold in self._cluster.operator.engine.scheduler.holds:
+            for uuid in used:
+                if any(card.endswith(uuid.lower()) for card in hold.cards):
+                    used[uuid] = (SLOTS, self._cluster.truth[uuid].mib, 100)
+        return used
+
+    def _fits(self, wish: Wish, used: Used) -> bool:
+        cluster = self._cluster
+        if cluster.quota is not None and self._taken_mib + wish.cards * wish.mib > cluster.quota:
+            return False
+        able: dict[str, int] = {}
+        for uuid, card in cluster.truth.items():
+            slots, mib, cores = used[uuid]
+            roomy = slots < SLOTS and mib + wish.mib <= card.mib and cores + wish.cores <= 100
+            alone = wish.cores < 100 or not slots
+            usable = card.healthy and not card.cordoned and card.node not in cluster.shut
+            if usable and roomy and alone and (wish.cores or cores < 100):
+                able[card.node] = able.get(card.node, 0) + 1
+        return any(count >= wish.cards for count in able.values())

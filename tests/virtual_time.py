@@ -1,0 +1,31 @@
+"""Time that passes only while everybody waits, and then at once."""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+from typing import Any
+
+
+class _Jumping(selectors.DefaultSelector):
+    """Does not wait: the time for which it would have waited has passed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.time = 1000.0
+
+    def select(self, timeout: float | None = None) -> Any:
+        assert timeout is not None, "nothing will ever happen"
+        self.time += max(timeout, 0.0)
+        return super().select(0)
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """A loop whose time passes only while everybody waits, and then at once."""
+
+    def __init__(self) -> None:
+        self._jumping = _Jumping()
+        super().__init__(self._jumping)
+
+    def time(self) -> float:
+        return self._jumping.time
