@@ -114,13 +114,20 @@ static CUresult event_elapsed(float *out, CUevent start, CUevent end)
     return CUDA_SUCCESS;
 }
 
+static CUresult stream_create(CUstream *out, unsigned flags)
+{
+    *out = (CUstream)(uintptr_t)(flags & CU_STREAM_NON_BLOCKING ? ENGINE_FIRST_FREE : 1);
+    return CUDA_SUCCESS;
+}
+
 static CUresult current(CUcontext *out)
 {
     *out = (CUcontext)(void *)sim.running->process;
     return CUDA_SUCCESS;
 }
 
-static const struct vgpu_cuda driver = {.cuEventCreate = event_create,
+static const struct vgpu_cuda driver = {.cuStreamCreate = stream_create,
+                                        .cuEventCreate = event_create,
                                         .cuEventDestroy_v2 = event_destroy,
                                         .cuEventRecord = event_record,
                                         .cuEventQuery = event_query,

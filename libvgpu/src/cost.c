@@ -8,6 +8,8 @@
 #define LONG_WAIT_NS UINT64_C(100000000) /* turns of neighbours explain a time up to here */
 #define TOO_LONG_NS UINT64_C(5000000000) /* and nothing explains one beyond */
 #define ODD 32                           /* times the usual */
+#define HALF_TURN_NS UINT64_C(1000000)   /* whoever is interrupted takes so much longer at least */
+#define MOST 2                           /* times what was learned it is taken for then */
 
 static struct vgpu_cost *entry(struct vgpu_costs *costs, uint64_t key)
 {
@@ -73,13 +75,32 @@ uint64_t vgpu_cost_ns(struct vgpu_costs *costs, const struct vgpu_cost *cost, co
     return ns ? ns : 1;
 }
 
-static void blend(struct vgpu_cost *cost, uint64_t ns, int in_company)
+static void blend(struct vgpu_cost *cost, uint64_t ns, enum vgpu_telling telling)
 {
     uint32_t samples = atomic_load_explicit(&cost->samples, memory_order_relaxed);
+    uint32_t watched = atomic_load_explicit(&cost->watched, memory_order_relaxed);
     uint64_t before = atomic_load_explicit(&cost->ns, memory_order_relaxed);
     uint32_t weight = samples < 16 ? samples + 1 : 16;
-    if (in_company) {
+    switch (telling) {
+    case VGPU_ITS_OWN:
+        break;
+    case VGPU_WATCHED:
+        weight = watched < 16 ? watched + 1 : 16; /* what was learned unwatched counts for nothing */
+        atomic_store_explicit(&cost->watched, watched < UINT32_MAX ? watched + 1 : watched, memory_order_relaxed);
+        break;
+    case VGPU_WITH_OTHERS:
+        if (watched && ns > before / 2 && (before > 2 * HALF_TURN_NS || ns > before + HALF_TURN_NS)) {
+            ns = before; /* it is known better */
+        } else if (samples && ns > before + HALF_TURN_NS) {
+            ns = ns > before * MOST ? before * MOST : ns; /* others' turns, and perhaps more */
+            weight = 64;
+        } else if (ns < before / 2 || (ns < before && before > HALF_TURN_NS)) {
+            weight = 4;
+        }
+        break;
+    case VGPU_WITH_WAITS:
         weight = ns < before ? 4 : 64;
+        break;
     }
     uint64_t after = samples ? before + (uint64_t)(((int64_t)ns - (int64_t)before) / (int64_t)weight) : ns;
     atomic_store_explicit(&cost->ns, after, memory_order_relaxed);
@@ -87,13 +108,13 @@ static void blend(struct vgpu_cost *cost, uint64_t ns, int in_company)
 }
 
 void vgpu_cost_learn(struct vgpu_costs *costs, struct vgpu_cost *cost, const struct vgpu_geometry *what, uint64_t ns,
-                     int in_company)
+                     enum vgpu_telling telling)
 {
     struct vgpu_cost *wave = by_wave(costs, what);
-    blend(cost, ns, in_company);
+    blend(cost, ns, telling);
     if (wave) {
         uint64_t count = waves(what);
-        blend(wave, ns / (count ? count : 1), in_company);
+        blend(wave, ns / (count ? count : 1), telling);
     }
 }
 
@@ -101,6 +122,7 @@ void vgpu_cost_forget(struct vgpu_costs *costs, const struct vgpu_geometry *what
 {
     struct vgpu_cost *cost = vgpu_cost_of(costs, what);
     if (cost) {
+        atomic_store_explicit(&cost->watched, 0, memory_order_relaxed);
         atomic_store_explicit(&cost->samples, 0, memory_order_release);
     }
 }

@@ -5,6 +5,7 @@
 
 #define SLICE_NS VGPU_TICK_NS             /* of a wait; the page is read again after each */
 #define NAP_NS UINT64_C(50000)            /* shortest sleep worth the name */
+#define WATCH_NS UINT64_C(250000)         /* shortest sleep while turns are watched; twice that is the longest */
 #define HARVEST_EVERY_NS UINT64_C(500000)
 #define FIRST_NS UINT64_C(250000000)      /* how long a second launch waits for the first measurement of its kind */
 #define SLOW_NS UINT64_C(2000000)         /* an NVML that takes longer is asked the more seldom: */
@@ -70,9 +71,7 @@ static void compare(struct vgpu_pace *pace, struct vgpu_pace_card *card, int ord
         vgpu_settle_miss(card->bucket);
     }
     vgpu_settle_pay(&card->settle, card->bucket, end, percent, since_ns > 1000000000 ? VGPU_TICK_NS : since_ns);
-    if (known) {
-        vgpu_settle(&card->settle, card->bucket, end, percent, &seen);
-    }
+    vgpu_settle(&card->settle, card->bucket, end, percent, vgpu_probe_known_ns(pace, ordinal, end), known ? &seen : NULL);
     vgpu_lock_drop(&pace->lock);
 }
 
@@ -86,9 +85,10 @@ static void tend(struct vgpu_pace *pace, struct vgpu_pace_card *card, const stru
     }
     vgpu_settle_note(&card->settle, card->bucket, now);
     uint64_t last = atomic_load_explicit(&pace->harvested_ns, memory_order_relaxed);
+    eager = eager || atomic_load_explicit(&card->watched, memory_order_relaxed);
     if ((eager || now - last >= HARVEST_EVERY_NS) && vgpu_probe_can(l->cuda)) {
         atomic_store_explicit(&pace->harvested_ns, now, memory_order_relaxed);
-        vgpu_probe_harvest(pace, l->cuda, now);
+        vgpu_probe_harvest(pace, l, now);
     }
     vgpu_lock_drop(&pace->lock);
     if (!atomic_exchange(&pace->comparing, 1)) {
@@ -99,12 +99,15 @@ static void tend(struct vgpu_pace *pace, struct vgpu_pace_card *card, const stru
     }
 }
 
-static void wait_until(struct vgpu_region_bucket *bucket, uint64_t now, uint64_t until)
+static void wait_until(struct vgpu_pace_card *card, uint64_t now, uint64_t until)
 {
-    uint64_t ns = until > now ? until - now : 0;
-    ns = ns < NAP_NS ? NAP_NS : ns > SLICE_NS ? SLICE_NS : ns;
+    uint64_t ns = until > now ? until - now : 0, most = SLICE_NS;
+    if (atomic_load_explicit(&card->watched, memory_order_relaxed)) {
+        most = WATCH_NS + now / 1024 * 40503 % WATCH_NS; /* out of step with turns */
+    }
+    ns = ns < NAP_NS ? NAP_NS : ns > most ? most : ns;
     vgpu_world->sleep_ns(ns);
-    atomic_fetch_add_explicit((_Atomic uint64_t *)&bucket->waited_ns, ns, memory_order_relaxed);
+    atomic_fetch_add_explicit((_Atomic uint64_t *)&card->bucket->waited_ns, ns, memory_order_relaxed);
 }
 
 /* What the launch costs goes into the hand, with what else of a chunk is left. */
@@ -180,11 +183,11 @@ void vgpu_pace_begin(struct vgpu_pace *pace, struct vgpu_hand *hand, const struc
         }
         uint64_t raw = vgpu_probe_believed(card, cost, vgpu_cost_ns(&pace->costs, cost, &what, now, &learned));
         if (held && !learned && cost && atomic_load(&cost->pending) && now - began < FIRST_NS) {
-            wait_until(card->bucket, now, now + nap); /* the first of its kind is still on its way */
+            wait_until(card, now, now + nap); /* the first of its kind is still on its way */
             nap = nap < 8 * NAP_NS ? nap * 2 : nap;
             continue;
         }
-        double factor = vgpu_pace_factor(card, raw, now);
+        double factor = vgpu_pace_factor(card, cost, raw, now);
         int64_t price = (int64_t)((double)raw * factor) + 1;
         if (learned && price <= hand->left_ns) {
             fill(hand, l, 0, price); /* known to the process, new to this hand */
@@ -194,16 +197,17 @@ void vgpu_pace_begin(struct vgpu_pace *pace, struct vgpu_hand *hand, const struc
         uint64_t want = alone ? (uint64_t)price : (uint64_t)VGPU_CHUNK_NS;
         uint64_t until = held ? vgpu_bucket_take(card->bucket, now, share.percent, want) : 0;
         if (until) {
-            wait_until(card->bucket, now, until);
+            wait_until(card, now, until);
             continue;
         }
-        vgpu_bucket_count(card->bucket, alone ? (int64_t)raw : (int64_t)((double)want / factor), (int64_t)want);
+        struct vgpu_charge charge = {.raw_ns = alone ? (int64_t)raw : (int64_t)((double)want / factor),
+                                     .charged_ns = (int64_t)want,
+                                     .alone = alone,
+                                     .learned = learned};
         if (!alone) {
             fill(hand, l, VGPU_CHUNK_NS, price);
         }
-        if (probing) {
-            vgpu_probe_start(pace, l, &what, cost, now, raw, alone, learned, ticket);
-        }
+        vgpu_probe_start(pace, l, &what, probing ? cost : NULL, now, &charge, ticket);
         taken = 1;
         break;
     }

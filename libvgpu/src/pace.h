@@ -21,6 +21,7 @@
 #include "cost.h"
 #include "lock.h"
 #include "settle.h"
+#include "turns.h"
 #include "world.h"
 
 #define VGPU_CHUNK_NS INT64_C(200000)
@@ -46,7 +47,10 @@ struct vgpu_probe {
     int ordinal;
     struct vgpu_cost *cost;
     struct vgpu_geometry what;
-    uint64_t launched_ns, raw_ns;
+    uint64_t launched_ns;
+    int64_t raw_ns, charged_ns; /* what it was charged, alone */
+    uint64_t runs_ns;     /* when it was first seen to run; 0: not yet */
+    uint32_t looks, ours; /* of turns.h, then */
 };
 
 /* A card as this process sees it. */
@@ -60,6 +64,8 @@ struct vgpu_pace_card {
     _Atomic int ran_free; /* launches went by unheld, of which the card may still have many to run */
     _Atomic uint64_t freed_ns; /* they did until then, and nothing launched since is known to have run; 0: it is */
     struct vgpu_settle settle;
+    struct vgpu_turns turns;
+    _Atomic int watched; /* something runs of which it is to be known how much of its time is its own */
 };
 
 struct vgpu_pace {

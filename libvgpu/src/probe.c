@@ -7,6 +7,11 @@
 #define TURN_NS UINT64_C(3000000)          /* about what a process gets at a time on a shared card */
 #define PRIOR 0.65                        /* its part of what events say */
 #define BLIND_NS UINT64_C(2000000000)      /* until NVML has been heard */
+#define SHORT_NS UINT64_C(1000000)          /* such kernels are seen without others' turns often enough */
+#define SURE 8                             /* measurements that were watched */
+#define AGAIN 16                           /* after so many one is watched again */
+#define MOST_ASKED 8                       /* in vain, at a time */
+#define LOOK_NS UINT64_C(200000)
 #define LOST_NS UINT64_C(60000000000)     /* a measurement that will not come any more */
 
 /* ------------------------------------------------------------------ captures
@@ -73,30 +78,70 @@ static struct vgpu_probe *free_probe(struct vgpu_pace *pace, const struct vgpu_c
     return NULL;
 }
 
-/* Before the launch: does it get measured? */
-void vgpu_probe_start(struct vgpu_pace *pace, const struct vgpu_launch *l, const struct vgpu_geometry *what,
-                        struct vgpu_cost *cost, uint64_t now, uint64_t raw, int alone, int learned, struct vgpu_ticket *ticket)
+/* A pair of events for this launch; NULL: it does not get measured. */
+static struct vgpu_probe *claim(struct vgpu_pace *pace, const struct vgpu_cuda *cuda, uint64_t now, int learned)
 {
     uint64_t last = atomic_load_explicit(&pace->probed_ns, memory_order_relaxed);
-    if (!cost || !vgpu_probe_can(l->cuda) || (learned && now - last < PROBE_EVERY_NS) || !vgpu_lock_try(&pace->lock)) {
-        return;
+    uint64_t pause = PROBE_EVERY_NS + last / 64 * 40503 % PROBE_EVERY_NS; /* out of step with the program */
+    struct vgpu_probe *probe = NULL;
+    if (!vgpu_probe_can(cuda) || (learned && now - last < pause) || !vgpu_lock_try(&pace->lock)) {
+        return NULL;
     }
     if (atomic_compare_exchange_strong(&pace->probed_ns, &last, now)) {
+        int mode = relax(cuda);
+        probe = free_probe(pace, cuda);
+        restore(cuda, mode);
+    }
+    if (probe) {
+        probe->busy = 1;
+    }
+    vgpu_lock_drop(&pace->lock);
+    return probe;
+}
+
+static void release(struct vgpu_pace *pace, struct vgpu_probe *probe)
+{
+    vgpu_lock_take(&pace->lock);
+    probe->busy = 0;
+    vgpu_lock_drop(&pace->lock);
+}
+
+void vgpu_probe_start(struct vgpu_pace *pace, const struct vgpu_launch *l, const struct vgpu_geometry *what,
+                      struct vgpu_cost *cost, uint64_t now, const struct vgpu_charge *charge, struct vgpu_ticket *ticket)
+{
+    struct vgpu_probe *probe = cost ? claim(pace, l->cuda, now, charge->learned) : NULL;
+    if (probe) {
         int mode = relax(l->cuda);
-        struct vgpu_probe *probe = free_probe(pace, l->cuda);
-        if (probe && l->cuda->cuEventRecord(probe->start, l->stream) == CUDA_SUCCESS) {
-            probe->busy = 1;
-            probe->alone = alone;
+        CUresult result = l->cuda->cuEventRecord(probe->start, l->stream); /* not under the lock: a full stream blocks */
+        restore(l->cuda, mode);
+        if (result == CUDA_SUCCESS) {
+            probe->alone = charge->alone;
             probe->cost = cost;
             probe->what = *what;
             probe->ordinal = l->ordinal;
             probe->launched_ns = now;
-            probe->raw_ns = raw;
+            probe->raw_ns = charge->raw_ns;
+            probe->charged_ns = charge->charged_ns;
             ticket->probe = probe;
+        } else {
+            release(pace, probe);
         }
-        restore(l->cuda, mode);
     }
-    vgpu_lock_drop(&pace->lock);
+    if (!ticket->probe || !charge->alone) {
+        vgpu_bucket_count(pace->cards[l->ordinal].bucket, charge->raw_ns, charge->charged_ns);
+    }
+}
+
+uint64_t vgpu_probe_known_ns(const struct vgpu_pace *pace, int ordinal, uint64_t now)
+{
+    for (unsigned i = 0; i < VGPU_PROBES; i++) {
+        const struct vgpu_probe *probe = &pace->probes[i];
+        uint64_t since = probe->runs_ns > VGPU_TICK_NS ? probe->runs_ns - VGPU_TICK_NS : 0;
+        if (probe->busy == 2 && probe->alone && probe->runs_ns && probe->ordinal == ordinal && since < now) {
+            now = since;
+        }
+    }
+    return now;
 }
 
 /* Under the lock: a launch of that moment has run. */
@@ -105,15 +150,33 @@ static void caught_up(struct vgpu_pace_card *card, uint64_t launched_ns)
     uint64_t freed = atomic_load_explicit(&card->freed_ns, memory_order_relaxed);
     if (freed && launched_ns >= freed) {
         atomic_store_explicit(&card->freed_ns, 0, memory_order_relaxed);
-        card->settle.count = 0;
+        card->settle.count = card->settle.held_count = card->settle.studied = 0;
     }
 }
 
 static void drop(struct vgpu_probe *probe)
 {
     probe->busy = 0;
+    probe->runs_ns = 0;
     atomic_store(&probe->cost->running_ns, 0);
     atomic_fetch_sub(&probe->cost->pending, 1);
+}
+
+static int is_watched(const struct vgpu_cost *cost)
+{
+    return cost && atomic_load_explicit(&cost->watched, memory_order_relaxed);
+}
+
+/* Is it to be watched which part of a kernel's time is its own? The first ones of a kind that is longer than a turn may
+ * be, and some later on. */
+static int is_worth_watching(const struct vgpu_pace_card *card, const struct vgpu_cost *cost)
+{
+    uint32_t samples = atomic_load_explicit(&cost->samples, memory_order_relaxed);
+    uint32_t watched = atomic_load_explicit(&cost->watched, memory_order_relaxed);
+    if (!card->crowded || (samples && atomic_load_explicit(&cost->ns, memory_order_relaxed) < SHORT_NS)) {
+        return 0;
+    }
+    return (watched < SURE && samples < 4 * SURE) || samples % AGAIN == 0;
 }
 
 /* Beside neighbours the first measurements of a kind may hold any number of their turns: believe a part, and leave the
@@ -121,70 +184,123 @@ static void drop(struct vgpu_probe *probe)
 uint64_t vgpu_probe_believed(const struct vgpu_pace_card *card, const struct vgpu_cost *cost, uint64_t ns)
 {
     uint64_t part = ns / 8 > FIRST_COST_NS ? ns / 8 : FIRST_COST_NS;
-    return card->crowded && cost && atomic_load_explicit(&cost->samples, memory_order_relaxed) < 3 && ns > part ? part : ns;
+    return card->crowded && cost && !is_watched(cost) && atomic_load_explicit(&cost->samples, memory_order_relaxed) < 3 && ns > part ? part : ns;
 }
 
 /* What to multiply an estimate with. Beside neighbours, and before NVML has been heard, what is longer than a turn is
  * taken for others' in part: who is charged too little pays later, but time that was not used is lost. */
-double vgpu_pace_factor(const struct vgpu_pace_card *card, uint64_t ns, uint64_t now)
+double vgpu_pace_factor(const struct vgpu_pace_card *card, const struct vgpu_cost *cost, uint64_t ns, uint64_t now)
 {
     double factor = (double)vgpu_bucket_factor(card->bucket) / (double)VGPU_FACTOR_ONE;
     uint64_t first = atomic_load_explicit(&card->first_ns, memory_order_relaxed);
-    return factor > PRIOR && card->crowded && now - first < BLIND_NS && ns > TURN_NS ? PRIOR : factor;
+    return factor > PRIOR && card->crowded && !is_watched(cost) && now - first < BLIND_NS && ns > TURN_NS ? PRIOR : factor;
+}
+
+/* Into the totals with what was charged alone, and what more. */
+static void enter(struct vgpu_pace_card *card, const struct vgpu_probe *probe, uint64_t from, uint64_t to, int64_t raw,
+                  int64_t charged)
+{
+    vgpu_bucket_count(card->bucket, probe->raw_ns + raw, probe->charged_ns + charged);
+    vgpu_settle_ran(&card->settle, from, to, probe->raw_ns + raw, probe->charged_ns + charged);
 }
 
 static void settle_probe(struct vgpu_pace *pace, struct vgpu_probe *probe, uint64_t ns, uint64_t now)
 {
     struct vgpu_pace_card *card = &pace->cards[probe->ordinal];
+    uint64_t took = ns;
+    double part = probe->runs_ns ? vgpu_turns_part(&card->turns, probe->looks, probe->ours) : 0;
+    enum vgpu_telling telling = !card->crowded ? VGPU_ITS_OWN : part > 0 ? VGPU_WATCHED : VGPU_WITH_OTHERS;
+    ns = telling == VGPU_WATCHED ? (uint64_t)((double)ns * part) : ns;
     caught_up(card, probe->launched_ns);
-    int others_in_it = vgpu_step_ran(pace, probe, ns, now) || card->crowded;
-    vgpu_cost_learn(&pace->costs, probe->cost, &probe->what, ns, others_in_it);
-    if (others_in_it) {
+    if (vgpu_step_ran(pace, probe, took, now)) {
+        telling = VGPU_WITH_WAITS;
+        ns = took;
+    }
+    vgpu_cost_learn(&pace->costs, probe->cost, &probe->what, ns, telling);
+    if (telling == VGPU_WITH_OTHERS || telling == VGPU_WITH_WAITS) {
         uint64_t usual = atomic_load(&probe->cost->ns);
         ns = ns > usual ? usual : ns; /* the rest was others' */
     }
     ns = vgpu_probe_believed(card, probe->cost, ns);
     if (probe->alone) {
-        int64_t raw = (int64_t)ns - (int64_t)probe->raw_ns;
-        int64_t charged = (int64_t)((double)raw * vgpu_pace_factor(card, ns, now));
+        int64_t raw = (int64_t)ns - probe->raw_ns;
+        int64_t charged = (int64_t)((double)raw * vgpu_pace_factor(card, probe->cost, ns, now));
         struct vgpu_share share = pace->share(pace->who, probe->ordinal);
-        vgpu_bucket_count(card->bucket, raw, charged);
+        enter(card, probe, now - (took < now ? took : now), now, raw, charged);
         if (vgpu_share_is_limited(&share) && (share.always || vgpu_bucket_has_company(card->bucket, now))) {
             vgpu_bucket_correct(card->bucket, now, share.percent, charged);
         }
     }
     if (ns > (uint64_t)VGPU_CHUNK_NS * 50) {
-        vgpu_settle_lump(&card->settle, (uint64_t)((double)ns * vgpu_pace_factor(card, ns, now)));
+        vgpu_settle_lump(&card->settle, (uint64_t)((double)ns * vgpu_pace_factor(card, probe->cost, ns, now)));
     }
 }
 
-/* Under the lock: take in what has come. */
-void vgpu_probe_harvest(struct vgpu_pace *pace, const struct vgpu_cuda *cuda, uint64_t now)
+static void note_start(struct vgpu_pace_card *card, const struct vgpu_cuda *cuda, struct vgpu_probe *probe, uint64_t now)
 {
-    int mode = relax(cuda), asked = 0;
-    for (unsigned i = 0; i < VGPU_PROBES && asked < 8; i++) {
+    uint64_t never = 0;
+    if (!probe->runs_ns && cuda->cuEventQuery(probe->start) == CUDA_SUCCESS) {
+        probe->runs_ns = now;
+        probe->looks = card->turns.looks;
+        probe->ours = card->turns.ours;
+        atomic_compare_exchange_strong(&probe->cost->running_ns, &never, now);
+    }
+}
+
+/* The oldest that was launched after `after`, by launch and place. */
+static struct vgpu_probe *next_probe(struct vgpu_pace *pace, const struct vgpu_probe *after)
+{
+    struct vgpu_probe *next = NULL;
+    for (unsigned i = 0; i < VGPU_PROBES; i++) {
         struct vgpu_probe *probe = &pace->probes[i];
-        float ms = 0;
-        if (probe->busy != 2) {
-            continue;
+        if (probe->busy == 2 && probe != after &&
+            (!after || probe->launched_ns > after->launched_ns || (probe->launched_ns == after->launched_ns && probe > after)) &&
+            (!next || probe->launched_ns < next->launched_ns)) {
+            next = probe;
         }
-        asked++;
-        CUresult result = cuda->cuEventQuery(probe->end);
-        if (result == CUDA_SUCCESS) {
-            result = cuda->cuEventElapsedTime(&ms, probe->start, probe->end);
-            if (result == CUDA_SUCCESS && ms >= 0) {
-                settle_probe(pace, probe, (uint64_t)((double)ms * 1e6), now);
-            }
-            drop(probe);
-        } else if (result == CUDA_ERROR_NOT_READY && !atomic_load(&probe->cost->running_ns)) {
-            if (cuda->cuEventQuery(probe->start) == CUDA_SUCCESS) {
-                atomic_store(&probe->cost->running_ns, now);
-            }
+    }
+    return next;
+}
+
+/* 1: it has come, or never will. */
+static int harvest_one(struct vgpu_pace *pace, const struct vgpu_cuda *cuda, struct vgpu_probe *probe, uint64_t now)
+{
+    struct vgpu_pace_card *card = &pace->cards[probe->ordinal];
+    float ms = 0;
+    CUresult result = cuda->cuEventQuery(probe->end);
+    if (result == CUDA_ERROR_NOT_READY && now - probe->launched_ns <= LOST_NS) {
+        note_start(card, cuda, probe, now);
+        return 0;
+    }
+    int told = result == CUDA_SUCCESS && cuda->cuEventElapsedTime(&ms, probe->start, probe->end) == CUDA_SUCCESS && ms >= 0;
+    if (told) {
+        settle_probe(pace, probe, (uint64_t)((double)ms * 1e6), now);
+    } else if (probe->alone) {
+        vgpu_bucket_count(card->bucket, probe->raw_ns, probe->charged_ns);
+    }
+    if (!told) {
+        probe->context = NULL; /* gone with its context: the events are not ours to touch any more */
+    }
+    drop(probe);
+    return 1;
+}
+
+void vgpu_probe_harvest(struct vgpu_pace *pace, const struct vgpu_launch *l, uint64_t now)
+{
+    const struct vgpu_cuda *cuda = l->cuda;
+    struct vgpu_pace_card *card = &pace->cards[l->ordinal];
+    struct vgpu_probe *probe = next_probe(pace, NULL);
+    int mode = relax(cuda), missing = 0, watched = 0;
+    for (; probe && missing < MOST_ASKED; probe = next_probe(pace, probe)) {
+        if (!harvest_one(pace, cuda, probe, now)) {
+            missing++;
+            watched |= probe->ordinal == l->ordinal && is_worth_watching(card, probe->cost);
         }
-        if (probe->busy == 2 && result != CUDA_SUCCESS && (result != CUDA_ERROR_NOT_READY || now - probe->launched_ns > LOST_NS)) {
-            drop(probe);
-            probe->context = NULL; /* gone with its context: the events are not ours to touch any more */
-        }
+    }
+    watched = watched && vgpu_turns_can(cuda);
+    atomic_store_explicit(&card->watched, watched, memory_order_relaxed);
+    if (watched && now - card->turns.looked_ns >= LOOK_NS) {
+        vgpu_turns_look(&card->turns, cuda, now);
     }
     restore(cuda, mode);
 }
@@ -198,12 +314,15 @@ void vgpu_pace_end(struct vgpu_pace *pace, const struct vgpu_launch *l, struct v
     int mode = relax(l->cuda);
     int recorded = result == CUDA_SUCCESS && l->cuda->cuEventRecord(probe->end, l->stream) == CUDA_SUCCESS;
     restore(l->cuda, mode);
-    vgpu_lock_take(&pace->lock);
-    if (recorded) {
-        atomic_fetch_add(&probe->cost->pending, 1);
-        probe->busy = 2;
-    } else {
-        probe->busy = 0;
+    if (!recorded) {
+        if (probe->alone) {
+            vgpu_bucket_count(pace->cards[probe->ordinal].bucket, probe->raw_ns, probe->charged_ns);
+        }
+        release(pace, probe);
+        return;
     }
+    vgpu_lock_take(&pace->lock);
+    atomic_fetch_add(&probe->cost->pending, 1);
+    probe->busy = 2;
     vgpu_lock_drop(&pace->lock);
 }

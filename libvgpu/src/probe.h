@@ -15,15 +15,26 @@ enum vgpu_recording vgpu_probe_recording(const struct vgpu_launch *launch);
 /* Has the driver what it takes? */
 int vgpu_probe_can(const struct vgpu_cuda *cuda);
 
-/* Before a launch that was charged `raw` by estimate (`alone`: by itself): does it get measured? vgpu_pace_end ends it. */
-void vgpu_probe_start(struct vgpu_pace *pace, const struct vgpu_launch *launch, const struct vgpu_geometry *what,
-                      struct vgpu_cost *cost, uint64_t now, uint64_t raw, int alone, int learned, struct vgpu_ticket *ticket);
+/* What a launch was charged. */
+struct vgpu_charge {
+    int64_t raw_ns, charged_ns;
+    int alone; /* by itself, not out of a chunk */
+    int learned;
+};
 
-/* Under the lock: take in what has come. */
-void vgpu_probe_harvest(struct vgpu_pace *pace, const struct vgpu_cuda *cuda, uint64_t now);
+/* Before a launch: does it get measured? vgpu_pace_end ends it. What it was charged alone is in the totals then when it
+ * has run, else at once. */
+void vgpu_probe_start(struct vgpu_pace *pace, const struct vgpu_launch *launch, const struct vgpu_geometry *what,
+                      struct vgpu_cost *cost, uint64_t now, const struct vgpu_charge *charge, struct vgpu_ticket *ticket);
+
+/* Under the lock: whatever of this card's kernels ran before then is in the totals. */
+uint64_t vgpu_probe_known_ns(const struct vgpu_pace *pace, int ordinal, uint64_t now);
+
+/* Under the lock, by who is about to launch: take in what has come, and look whose turn it is where that matters. */
+void vgpu_probe_harvest(struct vgpu_pace *pace, const struct vgpu_launch *launch, uint64_t now);
 
 /* How much of a cost of `ns` is believed; with what an estimate is multiplied. */
 uint64_t vgpu_probe_believed(const struct vgpu_pace_card *card, const struct vgpu_cost *cost, uint64_t ns);
-double vgpu_pace_factor(const struct vgpu_pace_card *card, uint64_t ns, uint64_t now);
+double vgpu_pace_factor(const struct vgpu_pace_card *card, const struct vgpu_cost *cost, uint64_t ns, uint64_t now);
 
 #endif

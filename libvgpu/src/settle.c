@@ -2,15 +2,16 @@
 
 #include <stdatomic.h>
 
-#define NOTE_NS UINT64_C(4000000)
+#define NOTE_NS UINT64_C(10000000)
 #define LONGEST_NS UINT64_C(40000000000) /* between two comparisons */
 #define GAP_NS UINT64_C(3000000000)
 #define STEP_NS UINT64_C(10000000) /* samples are further apart than this */
+#define SHORTEST_NS UINT64_C(100000000) /* that a sample is */
+#define SHOWN 0.01
 #define SURE 6                     /* gaps that must have been seen */
 #define MEMORY_NS 2e9               /* of the factor */
 #define DOUBT_NS 5e7                /* of GPU time */
 #define PAY_NS 1e9                  /* over which a debt is paid off */
-#define EARLY 0.6                   /* of what was charged too much before the first comparison */
 
 typedef _Atomic uint64_t word;
 typedef _Atomic uint32_t halfword;
@@ -36,6 +37,20 @@ void vgpu_settle_note(struct vgpu_settle *s, const struct vgpu_region_bucket *bu
     s->history[s->next].charged_ns = read_word(&bucket->charged_ns);
     s->next = (s->next + 1) % VGPU_HISTORY;
     s->count += s->count < VGPU_HISTORY;
+}
+
+void vgpu_settle_ran(struct vgpu_settle *s, uint64_t from_ns, uint64_t to_ns, int64_t raw_ns, int64_t charged_ns)
+{
+    for (uint32_t back = 1; back <= s->count; back++) {
+        uint32_t i = (s->next + VGPU_HISTORY - back) % VGPU_HISTORY;
+        uint64_t at = s->history[i].at_ns;
+        if (at <= from_ns) {
+            return;
+        }
+        double part = at < to_ns ? (double)(at - from_ns) / (double)(to_ns - from_ns) : 1;
+        s->history[i].raw_ns += (uint64_t)(int64_t)((double)raw_ns * part);
+        s->history[i].charged_ns += (uint64_t)(int64_t)((double)charged_ns * part);
+    }
 }
 
 void vgpu_settle_lump(struct vgpu_settle *s, uint64_t raw_ns)
@@ -110,7 +125,6 @@ void vgpu_settle_asked(const struct vgpu_settle *s, struct vgpu_region_bucket *b
     }
 }
 
-/* Samples come at equal steps, but none is shown of a time in which the container was idle. */
 static void learn_period(struct vgpu_settle *s, uint64_t gap)
 {
     uint64_t step = gap > s->gap_ns ? gap - s->gap_ns : s->gap_ns - gap;
@@ -157,20 +171,33 @@ static double compare(struct vgpu_settle *s, struct vgpu_region_bucket *bucket, 
     return measured - (to - from);
 }
 
-/* The samples of a start in company, when events told of others' turns, too: taken up once it is known how long a sample
- * is. Charges run ahead of use, then the more, so only a part of what they were too much is given back, and nothing more
- * is asked for. Who starts alone was charged what events said, and nothing else. */
-static void catch_up(struct vgpu_settle *s, struct vgpu_region_bucket *bucket, uint64_t now_ns, uint32_t percent)
+static void hold(struct vgpu_settle *s, uint64_t window, const struct vgpu_measurement *seen)
 {
-    for (uint32_t i = 0; i < s->early_count; i++) {
-        double off = compare(s, bucket, now_ns, percent, s->early[i].window_ns, &s->early[i].seen);
-        owe(bucket, off < 0 ? off * EARLY : 0);
-    }
-    s->early_count = 0;
+    uint32_t at = (s->held_from + s->held_count) % VGPU_HELD;
+    s->held[at].window_ns = window;
+    s->held[at].seen = *seen;
+    s->held_count++;
 }
 
-void vgpu_settle(struct vgpu_settle *s, struct vgpu_region_bucket *bucket, uint64_t now_ns, uint32_t percent,
-                 const struct vgpu_measurement *seen)
+static void let_go(struct vgpu_settle *s)
+{
+    s->held_from = (s->held_from + 1) % VGPU_HELD;
+    s->held_count--;
+    s->studied -= s->studied > 0;
+}
+
+/* Samples come at equal steps, but none is shown of a time in which the container was idle: a step shows how long they are
+ * if something ran at its beginning. */
+static void study(struct vgpu_settle *s, uint64_t window, uint64_t end_ns)
+{
+    double raw_from, raw_to, from, to;
+    if (end_ns > window && totals_at(s, end_ns - window, &raw_from, &from) &&
+        totals_at(s, end_ns - window + SHORTEST_NS, &raw_to, &to) && raw_to - raw_from > SHOWN * (double)SHORTEST_NS) {
+        learn_period(s, window);
+    }
+}
+
+static void take_sample(struct vgpu_settle *s, struct vgpu_region_bucket *bucket, const struct vgpu_measurement *seen)
 {
     uint64_t last_us = read_word(&bucket->settled_us);
     uint64_t window = seen->stamp_us > last_us ? (seen->stamp_us - last_us) * 1000 : 0;
@@ -180,18 +207,29 @@ void vgpu_settle(struct vgpu_settle *s, struct vgpu_region_bucket *bucket, uint6
     write_word(&bucket->settled_us, seen->stamp_us);
     atomic_store_explicit((halfword *)&bucket->used_percent, seen->percent, memory_order_relaxed);
     uint32_t blind = atomic_exchange_explicit((halfword *)&bucket->blind, 0, memory_order_relaxed);
-    learn_period(s, window);
     atomic_fetch_add_explicit((word *)&bucket->measured_ns, (uint64_t)used_in(s, window, seen), memory_order_relaxed);
-    if (blind) {
-        return; /* samples were missed */
+    if (!blind) { /* else samples were missed */
+        hold(s, window, seen);
     }
-    if (s->gaps < SURE) {
-        if (seen->neighbours && s->early_count < VGPU_EARLY) {
-            s->early[s->early_count].window_ns = window;
-            s->early[s->early_count++].seen = *seen;
+}
+
+void vgpu_settle(struct vgpu_settle *s, struct vgpu_region_bucket *bucket, uint64_t now_ns, uint32_t percent,
+                 uint64_t known_ns, const struct vgpu_measurement *seen)
+{
+    if (seen) {
+        take_sample(s, bucket, seen);
+    }
+    for (; s->studied < s->held_count; s->studied++) {
+        uint32_t at = (s->held_from + s->studied) % VGPU_HELD;
+        if (s->held[at].seen.end_ns > known_ns) {
+            break;
         }
-        return;
+        study(s, s->held[at].window_ns, s->held[at].seen.end_ns);
     }
-    catch_up(s, bucket, now_ns, percent);
-    owe(bucket, compare(s, bucket, now_ns, percent, window, seen));
+    for (; s->studied && s->gaps >= SURE; let_go(s)) {
+        owe(bucket, compare(s, bucket, now_ns, percent, s->held[s->held_from].window_ns, &s->held[s->held_from].seen));
+    }
+    if (s->held_count == VGPU_HELD) {
+        let_go(s); /* too long to wait for */
+    }
 }

@@ -12,7 +12,7 @@
 
 /* Samples are 100 ms apart or more, and each is gone when the next one is there. */
 #define VGPU_TICK_NS UINT64_C(50000000)
-enum { VGPU_HISTORY = 512, VGPU_EARLY = 8 };
+enum { VGPU_HISTORY = 1024, VGPU_HELD = 64 };
 
 /* Newest word of NVML about a card. */
 struct vgpu_measurement {
@@ -38,15 +38,19 @@ struct vgpu_settle {
     uint64_t period_ns;    /* of samples: the smallest step between them; those of idle times are never shown */
     uint32_t gaps;
     double measured, raw;  /* of late, fading */
-    uint32_t early_count;
+    uint32_t held_from, held_count, studied; /* of the held ones, for the length of samples */
     struct {
         uint64_t window_ns;
         struct vgpu_measurement seen;
-    } early[VGPU_EARLY]; /* samples in company from before their period was known */
+    } held[VGPU_HELD]; /* samples that are not compared yet */
 };
 
 /* Note the totals, when the last note is a while ago. */
 void vgpu_settle_note(struct vgpu_settle *settle, const struct vgpu_region_bucket *bucket, uint64_t now_ns);
+
+/* What was just added to the totals ran from then to then: a kernel is charged when it is launched, but in the totals it
+ * belongs where it was used. */
+void vgpu_settle_ran(struct vgpu_settle *settle, uint64_t from_ns, uint64_t to_ns, int64_t raw_ns, int64_t charged_ns);
 
 /* A single charge so large that it takes a while to run. */
 void vgpu_settle_lump(struct vgpu_settle *settle, uint64_t raw_ns);
@@ -67,8 +71,9 @@ void vgpu_settle_asked(const struct vgpu_settle *settle, struct vgpu_region_buck
 void vgpu_settle_pay(struct vgpu_settle *settle, struct vgpu_region_bucket *bucket, uint64_t now_ns, uint32_t percent,
                      uint64_t since_ns);
 
-/* Make it: debt and factor. `percent` is the share. */
+/* Make it: debt and factor. `percent` is the share. A sample is held until it is known how long one is, and until all
+ * that ran in it is in the totals, which holds before `known_ns`. `seen` may be NULL: nothing new. */
 void vgpu_settle(struct vgpu_settle *settle, struct vgpu_region_bucket *bucket, uint64_t now_ns, uint32_t percent,
-                 const struct vgpu_measurement *seen);
+                 uint64_t known_ns, const struct vgpu_measurement *seen);
 
 #endif

@@ -34,6 +34,7 @@ int vgpu_step_waits(const struct vgpu_pace *pace, uint64_t now_ns)
 void vgpu_step_unsettle(struct vgpu_settle *settle, struct vgpu_region_bucket *bucket, uint64_t now_ns)
 {
     vgpu_settle_miss(bucket);
+    settle->held_count = settle->studied = 0;
     vgpu_settle_pay(settle, bucket, now_ns, 0, 0);
     vgpu_bucket_set_factor(bucket, VGPU_FACTOR_ONE);
 }

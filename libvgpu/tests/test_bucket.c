@@ -125,7 +125,7 @@ TEST(a_kernel_costs_what_was_measured_and_before_that_a_guess_by_its_waves)
     CHECK_EQ(vgpu_cost_ns(&costs, cost, &small, 0, &learned), 5000);
     CHECK_EQ(learned, 0);
     CHECK_EQ(vgpu_cost_ns(&costs, NULL, &large, 0, &learned), 50000);
-    vgpu_cost_learn(&costs, cost, &small, 30000, 0);
+    vgpu_cost_learn(&costs, cost, &small, 30000, VGPU_ITS_OWN);
     CHECK_EQ(vgpu_cost_ns(&costs, cost, &small, 0, &learned), 30000);
     CHECK_EQ(learned, 1);
     CHECK_EQ(vgpu_cost_ns(&costs, vgpu_cost_of(&costs, &large), &large, 0, &learned), 300000); /* ten waves of it */
@@ -138,12 +138,12 @@ TEST(measurements_are_averaged_and_in_company_low_ones_weigh_more)
     memset(&costs, 0, sizeof costs);
     struct vgpu_cost *cost = vgpu_cost_of(&costs, &what);
     for (int i = 0; i < 400; i++) {
-        vgpu_cost_learn(&costs, cost, &what, i % 2 ? 10000 : 20000, 0);
+        vgpu_cost_learn(&costs, cost, &what, i % 2 ? 10000 : 20000, VGPU_ITS_OWN);
     }
     uint64_t alone = vgpu_cost_ns(&costs, cost, &what, 0, &learned);
     CHECK(alone > 14000 && alone < 16000);
     for (int i = 0; i < 400; i++) {
-        vgpu_cost_learn(&costs, cost, &what, i % 2 ? 10000 : 2000000, 1);
+        vgpu_cost_learn(&costs, cost, &what, i % 2 ? 10000 : 2000000, VGPU_WITH_OTHERS);
     }
     CHECK(vgpu_cost_ns(&costs, cost, &what, 0, &learned) < 150000);
 }
@@ -154,7 +154,7 @@ TEST(what_has_been_running_for_very_long_costs_that_much_already)
     int learned;
     memset(&costs, 0, sizeof costs);
     struct vgpu_cost *cost = vgpu_cost_of(&costs, &what);
-    vgpu_cost_learn(&costs, cost, &what, 10000, 0);
+    vgpu_cost_learn(&costs, cost, &what, 10000, VGPU_ITS_OWN);
     cost->pending = 1;
     CHECK_EQ(vgpu_cost_ns(&costs, cost, &what, 9 * S, &learned), 10000); /* waiting in its stream is no cost */
     cost->running_ns = 1 * S;

@@ -1,5 +1,4 @@
-/* The limiter in virtual time: scenes of the bench's matrix, with its simulator, against the bars that the bench reports.
- * Steady state only: what a start in company costs is the bench's to tell. */
+/* The limiter in virtual time: scenes of the bench's matrix, with its simulator, against the bars that the bench reports. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -81,6 +80,29 @@ TEST(neighbours_get_their_own_shares_whatever_they_run)
     add(&s, "graph_small", 15);
     simulate(&s);
     CHECK(near(use(&s, 0, 20, 40), 45, 3) && near(use(&s, 1, 20, 40), 30, 3) && near(use(&s, 2, 20, 40), 15, 3));
+}
+
+TEST(a_start_beside_busy_neighbours_is_no_different_however_late_nvml_is)
+{
+    static const char *const names[] = {"5ms", "50ms", "graph_large"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        struct simulation s = scene(10, 1000 * MS);
+        for (unsigned t = 0; t < 4; t++) {
+            add(&s, names[i], 25);
+        }
+        simulate(&s);
+        for (unsigned t = 0; t < 4; t++) {
+            CHECK(near(use(&s, t, 0, 5), 25, 3) && near(use(&s, t, 5, 10), 25, 3));
+        }
+    }
+}
+
+TEST(samples_missed_while_a_program_waits_for_its_kernels_change_nothing)
+{
+    struct simulation s = scene(60, 500 * MS);
+    add(&s, "300ms_sync", 50);
+    simulate(&s);
+    CHECK(near(use(&s, 0, 0, 20), 50, 3) && near(use(&s, 0, 20, 40), 50, 3) && near(use(&s, 0, 40, 60), 50, 3));
 }
 
 TEST(kernels_that_vary_tenfold_cost_what_they_cost_on_average)

@@ -1,0 +1,73 @@
+#include "turns.h"
+
+#include <stddef.h>
+
+#define NEAR_NS 50000.0                    /* a mark that comes so soon found the turn ours */
+#define DRIFT 1e-4                         /* between the clocks of card and host */
+#define STALE_NS UINT64_C(10000000000)     /* beyond this they are set against each other anew */
+#define ENOUGH 6                           /* looks that say something */
+#define MOST_MADE 8                        /* of a process that changes its contexts */
+
+int vgpu_turns_can(const struct vgpu_cuda *cuda)
+{
+    return cuda->cuStreamCreate && cuda->cuEventCreate && cuda->cuEventRecord && cuda->cuEventQuery &&
+           cuda->cuEventElapsedTime && cuda->cuCtxGetCurrent;
+}
+
+static int make(struct vgpu_turns *t, const struct vgpu_cuda *cuda, CUcontext context)
+{
+    *t = (struct vgpu_turns){.looks = t->looks, .ours = t->ours, .made = t->made + 1, .looked_ns = t->looked_ns};
+    if (t->made > MOST_MADE || cuda->cuStreamCreate(&t->stream, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS ||
+        cuda->cuEventCreate(&t->marks[0], 0) != CUDA_SUCCESS || cuda->cuEventCreate(&t->marks[1], 0) != CUDA_SUCCESS) {
+        return 0;
+    }
+    t->context = context;
+    return 1;
+}
+
+/* How late the newest mark was follows from the one before it and both clocks; the quickest sets the measure. */
+static void take_in(struct vgpu_turns *t, const struct vgpu_cuda *cuda)
+{
+    uint64_t before = t->marked_ns[!t->newest], since = t->marked_ns[t->newest] - before;
+    float ms = 0;
+    if (!before || since > STALE_NS ||
+        cuda->cuEventElapsedTime(&ms, t->marks[!t->newest], t->marks[t->newest]) != CUDA_SUCCESS) {
+        t->late_ns = 0;
+        return;
+    }
+    t->late_ns += (double)ms * 1e6 - (double)since * (1 + DRIFT);
+    t->late_ns = t->late_ns < 0 ? 0 : t->late_ns;
+    t->looks++;
+    t->ours += t->late_ns < NEAR_NS;
+}
+
+void vgpu_turns_look(struct vgpu_turns *t, const struct vgpu_cuda *cuda, uint64_t now_ns)
+{
+    CUcontext context = NULL;
+    t->looked_ns = now_ns;
+    if (cuda->cuCtxGetCurrent(&context) != CUDA_SUCCESS || !context || (context != t->context && !make(t, cuda, context))) {
+        return;
+    }
+    CUresult result = t->out ? cuda->cuEventQuery(t->marks[t->newest]) : CUDA_SUCCESS;
+    if (result == CUDA_ERROR_NOT_READY) {
+        t->looks++; /* still others' */
+        return;
+    }
+    if (result == CUDA_SUCCESS && t->out) {
+        take_in(t, cuda);
+    }
+    t->newest = !t->newest;
+    t->marked_ns[t->newest] = now_ns;
+    t->out = 1;
+    if (result != CUDA_SUCCESS || cuda->cuEventRecord(t->marks[t->newest], t->stream) != CUDA_SUCCESS) {
+        t->context = NULL; /* gone: neither stream nor marks are ours to touch any more */
+    }
+}
+
+double vgpu_turns_part(const struct vgpu_turns *t, uint32_t looks, uint32_t ours)
+{
+    looks = t->looks - looks;
+    ours = t->ours - ours;
+    /* Never ours would mean that marks wait in line behind what they are to watch. */
+    return looks < ENOUGH || !ours ? 0 : (double)ours / (double)looks;
+}

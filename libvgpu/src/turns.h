@@ -1,0 +1,39 @@
+/* turns.h - whose turn it is on a shared card: seen by marks in a stream of our own, known at once and without NVML.
+ *
+ * Contexts take turns on a card, and what two events have between them holds the turns of others. An event in a stream
+ * that has nothing else to do gets its time as soon as its context has a turn; so the time between putting such a mark
+ * there and its own says whether the turn was ours at that moment. Looks at many moments while a kernel runs tell which
+ * part of its time was its own.
+ *
+ * Only who waits looks, and only while something runs that is worth it. Under the lock of struct vgpu_pace.
+ */
+#ifndef VGPU_TURNS_H
+#define VGPU_TURNS_H
+
+#include <stdint.h>
+
+#include "drivers.h"
+
+/* Of a card. All zero at first. */
+struct vgpu_turns {
+    CUcontext context; /* of the stream and the marks; NULL: not made, or lost */
+    CUstream stream;
+    CUevent marks[2];
+    uint64_t marked_ns[2]; /* 0: not yet */
+    unsigned newest, made;
+    int out;           /* the newest mark has no time yet */
+    double late_ns;    /* of the newest that has one, beside the quickest of late */
+    uint64_t looked_ns;
+    uint32_t looks, ours; /* ever, and in how many of them the turn was ours */
+};
+
+/* Is it possible? */
+int vgpu_turns_can(const struct vgpu_cuda *cuda);
+
+/* Whose turn is it? In the current context, in the relaxed mode of captures. */
+void vgpu_turns_look(struct vgpu_turns *turns, const struct vgpu_cuda *cuda, uint64_t now_ns);
+
+/* Of what lay between two events, how much was ours, by the looks since the counts were these; 0: too few. */
+double vgpu_turns_part(const struct vgpu_turns *turns, uint32_t looks, uint32_t ours);
+
+#endif

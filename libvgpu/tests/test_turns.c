@@ -1,0 +1,169 @@
+/* Whose turn it is, by marks on a simulated card: its clock drifts from ours, and turns come round as we say. */
+#include "turns.h"
+
+#include <stdlib.h>
+
+#include "t.h"
+
+#define US UINT64_C(1000)
+#define MS UINT64_C(1000000)
+
+/* Of each `round` the context has the first `turn`. */
+static uint64_t now_ns, turn_ns, round_ns;
+static double drift;
+static CUcontext context;
+static int streams, lost;
+
+struct CUevent_st {
+    uint64_t recorded_ns, done_ns;
+};
+
+static CUresult create_stream(CUstream *out, unsigned flags)
+{
+    streams++;
+    *out = (CUstream)(void *)&streams;
+    return flags == CU_STREAM_NON_BLOCKING ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+static CUresult create_event(CUevent *out, unsigned flags)
+{
+    (void)flags;
+    *out = calloc(1, sizeof **out);
+    return CUDA_SUCCESS;
+}
+
+static CUresult record(CUevent event, CUstream stream)
+{
+    uint64_t within = now_ns % round_ns;
+    (void)stream;
+    event->recorded_ns = now_ns;
+    event->done_ns = within < turn_ns ? now_ns : now_ns - within + round_ns;
+    return lost ? CUDA_ERROR_INVALID_HANDLE : CUDA_SUCCESS;
+}
+
+static CUresult query(CUevent event)
+{
+    return lost ? CUDA_ERROR_INVALID_HANDLE : event->done_ns <= now_ns ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+
+static CUresult elapsed(float *out, CUevent start, CUevent end)
+{
+    *out = (float)((double)(end->done_ns - start->done_ns) * (1 + drift) / 1e6);
+    return CUDA_SUCCESS;
+}
+
+static CUresult current(CUcontext *out)
+{
+    *out = context;
+    return CUDA_SUCCESS;
+}
+
+static const struct vgpu_cuda driver = {.cuStreamCreate = create_stream,
+                                        .cuEventCreate = create_event,
+                                        .cuEventRecord = record,
+                                        .cuEventQuery = query,
+                                        .cuEventElapsedTime = elapsed,
+                                        .cuCtxGetCurrent = current};
+
+static void stage(uint64_t turn, uint64_t round, double clocks)
+{
+    now_ns = 1000 * MS;
+    turn_ns = turn;
+    round_ns = round;
+    drift = clocks;
+    context = (CUcontext)(void *)&driver;
+    streams = lost = 0;
+}
+
+/* Looks for so long, every 300 to 500 us; the part that was ours. */
+static double watch(struct vgpu_turns *turns, uint64_t for_ns)
+{
+    uint32_t looks = turns->looks, ours = turns->ours;
+    unsigned state = 7;
+    for (uint64_t until = now_ns + for_ns; now_ns < until; now_ns += 300 * US + (state = state * 1103515245 + 12345) / 65536 % 200 * US) {
+        vgpu_turns_look(turns, &driver, now_ns);
+    }
+    return vgpu_turns_part(turns, looks, ours);
+}
+
+static void end(struct vgpu_turns *turns)
+{
+    free(turns->marks[0]);
+    free(turns->marks[1]);
+}
+
+TEST(marks_tell_which_part_of_the_time_was_ours)
+{
+    static const struct {
+        uint64_t turn, round;
+    } cases[] = {{2 * MS, 4 * MS}, {2 * MS, 8 * MS}, {2 * MS, 32 * MS}, {5 * MS, 6 * MS}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        for (int d = -1; d <= 1; d++) {
+            struct vgpu_turns turns = {0};
+            stage(cases[i].turn, cases[i].round, d * 5e-5);
+            double part = watch(&turns, 1000 * MS), is = (double)cases[i].turn / (double)cases[i].round;
+            CHECK(part > is * 0.9 && part < is * 1.15);
+            end(&turns);
+        }
+    }
+}
+
+TEST(who_has_the_card_alone_has_all_turns)
+{
+    struct vgpu_turns turns = {0};
+    stage(8 * MS, 8 * MS, 5e-5);
+    CHECK(watch(&turns, 500 * MS) > 0.99);
+    end(&turns);
+}
+
+TEST(a_few_looks_prove_nothing_nor_do_marks_that_never_come)
+{
+    struct vgpu_turns turns = {0};
+    stage(2 * MS, 8 * MS, 0);
+    CHECK(watch(&turns, MS) == 0);
+    round_ns = 1000000 * MS;
+    now_ns = 10 * MS;
+    CHECK(watch(&turns, 100 * MS) == 0);
+    end(&turns);
+}
+
+TEST(after_a_long_pause_the_clocks_are_set_against_each_other_anew)
+{
+    struct vgpu_turns turns = {0};
+    stage(8 * MS, 8 * MS, 5e-4);
+    watch(&turns, 10 * MS);
+    now_ns += 60000 * MS;
+    CHECK(watch(&turns, 5 * MS) > 0.9);
+    end(&turns);
+}
+
+TEST(a_stream_that_was_lost_with_its_context_is_left_alone_and_made_anew_only_so_often)
+{
+    struct vgpu_turns turns = {0};
+    stage(8 * MS, 8 * MS, 0);
+    watch(&turns, 10 * MS);
+    CHECK_EQ(streams, 1);
+    CUevent marks[2] = {turns.marks[0], turns.marks[1]};
+    lost = 1;
+    vgpu_turns_look(&turns, &driver, now_ns);
+    CHECK(turns.context == NULL);
+    free(marks[0]);
+    free(marks[1]);
+    lost = 0;
+    CHECK(watch(&turns, 10 * MS) > 0.9);
+    CHECK_EQ(streams, 2);
+    end(&turns);
+    for (uintptr_t i = 1; i < 50; i++) {
+        context = (CUcontext)(i * 64);
+        vgpu_turns_look(&turns, &driver, now_ns);
+        if (turns.context) {
+            end(&turns);
+        }
+    }
+    CHECK(streams < 10);
+}
+
+int main(void)
+{
+    return t_run();
+}
