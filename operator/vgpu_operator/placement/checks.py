@@ -6,7 +6,7 @@ an instance that is large enough has a place (`geometry`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from vgpu_api.reasons import Reason
 from vgpu_api.v1alpha1.vgpuclaim import DevicePolicy
@@ -47,17 +47,6 @@ def refusal_of_room(
     uuid = columns.uuid[card]
     if uuid in request.exclude_uuids or (request.uuids and uuid not in request.uuids):
         return Reason.CARD_UUID_MISMATCH
-    return refusal_of_amounts(columns, card, request, policies, charge)
-
-
-def refusal_of_amounts(
-    columns: Columns,
-    card: int,
-    request: RequestAsk,
-    policies: Sequence[DevicePolicy],
-    charge: Charge | None = None,
-) -> Reason | None:
-    """Checks 6 to 14: whether what is free of the card is enough."""
     used = columns.slots_used[card]
     if used >= columns.slots[card]:
         return Reason.CARD_TIME_SLICING_EXHAUSTED
@@ -83,6 +72,33 @@ def refusal_of_amounts(
     return None
 
 
+def with_room(columns: Columns, cards: Iterable[int], request: RequestAsk) -> list[int]:
+    """The cards that pass checks 6 and 10 to 13: what nearly always decides, in one pass."""
+    slots, slots_used = columns.slots, columns.slots_used
+    memory, memory_used = columns.memory, columns.memory_used
+    cores, cores_used = columns.cores, columns.cores_used
+    asked = request.cores
+    alone, at_least = asked >= ALL_CORES, asked or 1  # who asks for no cores needs one to be free
+    mib = request.memory_mib
+    if mib is None:
+        return [
+            card
+            for card in cards
+            if slots_used[card] < slots[card]
+            and at_least <= cores[card] - cores_used[card]
+            and not (alone and slots_used[card])
+            and 1 <= request.memory_on(memory[card]) <= memory[card] - memory_used[card]
+        ]
+    return [
+        card
+        for card in cards
+        if memory_used[card] + mib <= memory[card]
+        and slots_used[card] < slots[card]
+        and at_least <= cores[card] - cores_used[card]
+        and not (alone and slots_used[card])
+    ]
+
+
 def passing(
     columns: Columns,
     cards: Sequence[int],
@@ -95,16 +111,26 @@ def passing(
     try:
         found = [card for card in cards if known[condition[card]]]
     except KeyError:
-        for card in cards:
-            known[condition[card]] = _serves(columns, card, request)
-        found = [card for card in cards if known[condition[card]]]
+        found = _serving(columns, cards, request)
+        known.update(dict.fromkeys([condition[card] for card in cards], False))
+        known.update(dict.fromkeys([condition[card] for card in found], True))
     if "Mutex" in policies or charge is not None or request.uuids or request.exclude_uuids:
         return [c for c in found if not refusal_of_room(columns, c, request, policies, charge)]
     return found
 
 
-def _serves(columns: Columns, card: int, request: RequestAsk) -> bool:
-    """Whether the card passes the checks that hold for all cards in its condition."""
-    return not (
-        refusal_of_kind(columns, card, request) or refusal_of_amounts(columns, card, request, ())
-    )
+def _serving(columns: Columns, cards: Sequence[int], request: RequestAsk) -> list[int]:
+    """The cards that pass the checks that hold for all cards in their condition."""
+    fits, kind = columns.conditions.right_kinds.of(request), columns.kind
+    found: list[int] = []
+    for card in with_room(columns, cards, request):
+        right = fits.get(kind[card])
+        if right is None:
+            right = refusal_of_kind(columns, card, request) is None
+            if columns.mode[card] != "MIG":
+                fits[kind[card]] = right
+            else:  # not a question of kind alone
+                right = right and instance_on(columns, card, request) is not None
+        if right:
+            found.append(card)
+    return found

@@ -51,6 +51,7 @@ class Conditions:
     kind and the amounts in use.
 
     Attributes:
+        right_kinds: By request: whether cards of a kind pass the checks of what a card is.
         fitting: By request: whether cards in a condition pass the checks that hold for all of them.
         scores: By request and weights: the scores of cards in a condition.
     """
@@ -59,6 +60,7 @@ class Conditions:
         self._whats: dict[tuple[object, ...], int] = {}
         self._kinds: dict[tuple[int, int], int] = {}
         self._conditions: dict[tuple[int, int, int, int], int] = {}
+        self.right_kinds: Findings[int, bool] = Findings()
         self.fitting: Findings[int, bool] = Findings()
         self.scores: Findings[int, float] = Findings()
 

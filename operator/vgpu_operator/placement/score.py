@@ -38,21 +38,26 @@ def card_scores(
     try:
         return [known[condition[card]] for card in cards]
     except KeyError:
-        for card in cards:
-            known[condition[card]] = _score(columns, card, request, weights)
-        return [known[condition[card]] for card in cards]
+        scores = _summed(columns, cards, request, weights)
+        known.update(zip([condition[card] for card in cards], scores, strict=True))
+        return scores
 
 
-def _score(
-    columns: Columns, card: int, request: RequestAsk, weights: tuple[int, int, int]
-) -> float:
-    slots, cores, memory = columns.slots[card], columns.cores[card], columns.memory[card]
-    slots_used, cores_used, memory_used = columns.used(card)
+def _summed(
+    columns: Columns, cards: Sequence[int], request: RequestAsk, weights: tuple[int, int, int]
+) -> list[float]:
     of_slots, of_cores, of_memory = weights
-    cores_used += request.cores
-    memory_used += request.memory_on(memory)
-    return 10.0 * (
-        (of_slots * ((1 + slots_used) / slots) if slots else 0.0)
-        + (of_cores * (cores_used / cores) if cores else 0.0)
-        + (of_memory * (memory_used / memory) if memory else 0.0)
-    )
+    slots, slots_used = columns.slots, columns.slots_used
+    cores, cores_used = columns.cores, columns.cores_used
+    memory, memory_used = columns.memory, columns.memory_used
+    asked, memory_on = request.cores, request.memory_on
+    # Written out: a call for each share of each card costs more than the sums.
+    return [
+        10.0
+        * (
+            (of_slots * ((1 + slots_used[c]) / slots[c]) if slots[c] else 0.0)
+            + (of_cores * ((asked + cores_used[c]) / cores[c]) if cores[c] else 0.0)
+            + (of_memory * ((memory_on(mib) + memory_used[c]) / mib) if (mib := memory[c]) else 0.0)
+        )
+        for c in cards
+    ]
