@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -142,12 +141,15 @@ def read_state(document: Any, *, source: str) -> State:
         state = State.model_validate(document)
     except ValidationError as error:
         raise BadDocument(f"{source}: {describe(error)}") from error
-    uuids = Counter(device.uuid for node in state.nodes for device in node.devices)
-    names = Counter(node.name for node in state.nodes)
-    for what, counted in (("node", names), ("card", uuids)):
-        twice = sorted(name for name, count in counted.items() if count > 1)
-        if twice:
-            raise BadDocument(f"{source}: nodes: {what} {twice[0]!r} is there more than once")
+    _refuse_twins(((f"nodes[{at}].name", n.name) for at, n in enumerate(state.nodes)), source)
+    _refuse_twins(
+        (
+            (f"nodes[{at}].devices[{number}].uuid", device.uuid)
+            for at, node in enumerate(state.nodes)
+            for number, device in enumerate(node.devices)
+        ),
+        source,
+    )
     for at, node in enumerate(state.nodes):
         for number, device in enumerate(node.devices):
             _check_mig(device, source=f"{source}: nodes[{at}].devices[{number}].mig")
@@ -159,6 +161,15 @@ def read_state(document: Any, *, source: str) -> State:
                     "not two cards of the node"
                 )
     return state
+
+
+def _refuse_twins(named: Iterable[tuple[str, str]], source: str) -> None:
+    """Names, each with where it stands, of which no two may be the same."""
+    first: dict[str, str] = {}
+    for place, name in named:
+        if name in first:
+            raise BadDocument(f"{source}: {place}: {name!r} stands at {first[name]} already")
+        first[name] = place
 
 
 def _check_mig(device: DeviceState, *, source: str) -> None:

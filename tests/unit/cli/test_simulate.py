@@ -230,8 +230,9 @@ def wrong(change) -> dict[str, Any]:
         (lambda s: s["nodes"][0]["devices"][1].update(memoryMiB=-1), "nodes[0].devices[1].memory"),
         (lambda s: s["nodes"][0]["devices"][1].update(memoryMiB=1 << 60), "devices[1].memoryMiB"),
         (lambda s: s["nodes"][0]["devices"][0].update(cores="100"), "nodes[0].devices[0].cores"),
-        (lambda s: s["nodes"][1]["devices"][0].update(uuid="GPU-a0"), "'GPU-a0'"),
-        (lambda s: s["nodes"][1].update(name="a"), "'a'"),
+        (lambda s: s["nodes"][1]["devices"][0].update(uuid="GPU-a0"),
+         "nodes[1].devices[0].uuid: 'GPU-a0' stands at nodes[0].devices[0].uuid already"),
+        (lambda s: s["nodes"][1].update(name="a"), "nodes[1].name: 'a' stands at nodes[0].name"),
         (lambda s: s.update(config={"scheduling": {"nodePolicy": "x"}}), "scheduling.nodePolicy"),
         (
             lambda s: s["nodes"][0].update(annotations={"hami.io/gpu-scheduler-policy": "best"}),
