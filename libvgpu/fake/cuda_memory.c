@@ -77,6 +77,9 @@ static void unmap_and_give(const struct machine *m, struct allocation a)
     }
     if (a.share) {
         state_share_close(m, a.share - 1);
+        if (a.pool) {
+            cuda_pool_lose(a.pool, a.charged);
+        }
     } else if (a.pool) {
         cuda_pool_give(a.pool, a.charged);
     } else {
@@ -138,13 +141,13 @@ CUresult cuda_memory_take_lazy(struct CUctx_st *context, size_t bytes, CUdevicep
     return bytes ? place(context, NULL, bytes, 0, out) : CUDA_ERROR_INVALID_VALUE;
 }
 
-CUresult cuda_memory_share(CUdeviceptr address, int *number)
+CUresult cuda_memory_share(CUdeviceptr address, int pooled, int *number)
 {
     CUresult result = CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&list_lock);
     size_t at = above((uintptr_t)address);
     struct allocation *a = at > 0 ? &list[at - 1] : NULL;
-    if (a && a->context && !a->pool && (uintptr_t)address - a->start < a->bytes) {
+    if (a && a->context && !a->pool == !pooled && (uintptr_t)address - a->start < a->bytes) {
         if (!a->share) {
             a->share = 1 + state_share_make(cuda_session()->machine, a->context->card, a->charged, 0);
         }

@@ -22,8 +22,11 @@ CUresult cuda_pool_take(struct CUmemPoolHandle_st *pool, size_t bytes);
 void cuda_pool_give(struct CUmemPoolHandle_st *pool, size_t bytes);
 void cuda_pool_synchronise(void);
 
+/* So many of a pool's bytes were a share's, and are none of the pool's any more. */
+void cuda_pool_lose(struct CUmemPoolHandle_st *pool, size_t bytes);
+
 /* Make a share of the allocation around an address, or put one that is open at addresses of ours. */
-CUresult cuda_memory_share(CUdeviceptr address, int *number);
+CUresult cuda_memory_share(CUdeviceptr address, int pooled, int *number);
 CUresult cuda_memory_open_share(struct CUctx_st *context, int number, size_t bytes, CUdeviceptr *out);
 
 /* Free what starts at `address`; CUDA_ERROR_INVALID_VALUE when nothing does. */

@@ -75,6 +75,14 @@ void cuda_pool_give(struct CUmemPoolHandle_st *pool, size_t bytes)
     pthread_mutex_unlock(&pool_lock);
 }
 
+void cuda_pool_lose(struct CUmemPoolHandle_st *pool, size_t bytes)
+{
+    pthread_mutex_lock(&pool_lock);
+    pool->used -= bytes;
+    pool->reserved -= bytes;
+    pthread_mutex_unlock(&pool_lock);
+}
+
 void cuda_pool_synchronise(void)
 {
     pthread_mutex_lock(&pool_lock);

@@ -86,6 +86,9 @@ typedef struct {
 typedef struct {
     char reserved[64];
 } CUipcMemHandle;
+typedef struct {
+    unsigned char reserved[64];
+} CUmemPoolPtrExportData;
 
 typedef struct CUarray_st *CUarray;
 typedef struct CUmipmappedArray_st *CUmipmappedArray;

@@ -203,16 +203,25 @@ CUresult vgpu_charge_free(struct vgpu_process *p, const struct vgpu_cuda *cuda, 
     if (!vgpu_charge_forget(p, VGPU_KIND_MEMORY, address, &object) &&
         !vgpu_charge_forget(p, VGPU_KIND_POOLED, address, &object) &&
         !vgpu_charge_forget(p, VGPU_KIND_MANAGED, address, &object)) {
+        struct vgpu_object open;
+        int was_open = vgpu_charge_forget(p, VGPU_KIND_IMPORT, address, &open); /* of another process's pool */
         CUresult unknown = call(argument, address);
+        if (was_open) {
+            return vgpu_import_closed(p, &open, unknown);
+        }
         if (p && unknown == CUDA_SUCCESS && atomic_load_explicit(&p->graphs_known, memory_order_relaxed)) {
             vgpu_pools_settle(p, cuda); /* a graph's, perhaps */
         }
         return unknown;
     }
     struct vgpu_object exported;
-    int was_exported = object.kind == VGPU_KIND_MEMORY && atomic_load_explicit(&p->exports_known, memory_order_relaxed) &&
+    int was_exported = object.kind != VGPU_KIND_MANAGED && atomic_load_explicit(&p->exports_known, memory_order_relaxed) &&
                        vgpu_charge_forget(p, VGPU_KIND_EXPORT, address, &exported);
     CUresult result = call(argument, address);
+    if (was_exported && result == CUDA_SUCCESS && object.kind == VGPU_KIND_POOLED) {
+        vgpu_export_freed_to_pool(p, cuda, (struct vgpu_pool *)(uintptr_t)object.context, exported.column, exported.bytes);
+        return result;
+    }
     if (was_exported && result == CUDA_SUCCESS) {
         vgpu_export_freed(p, object.column, object.bytes);
         return result;

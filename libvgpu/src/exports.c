@@ -24,12 +24,41 @@ void vgpu_export_freed(struct vgpu_process *p, int column, uint64_t bytes)
     atomic_store(&p->has_orphans, 1);
 }
 
+void vgpu_export_freed_to_pool(struct vgpu_process *p, const struct vgpu_cuda *cuda, struct vgpu_pool *pool, int column,
+                               uint64_t bytes)
+{
+    struct vgpu_region_slot *slot = vgpu_process_slot(p);
+    vgpu_ledger_unexport(slot, (unsigned)column, bytes);
+    if (!vgpu_ledger_imports(p->region)) {
+        vgpu_pool_freed(p, cuda, pool);
+        return;
+    }
+    vgpu_ledger_add(slot, (unsigned)column, bytes); /* theirs, as far as the pool does not keep it */
+    uint64_t let_go = vgpu_pool_freed(p, cuda, pool), kept = bytes > let_go ? bytes - let_go : 0;
+    vgpu_ledger_release(slot, (unsigned)column, kept);
+    if (bytes > kept) {
+        vgpu_ledger_export(slot, (unsigned)column, bytes - kept);
+        vgpu_export_freed(p, column, bytes - kept);
+    }
+}
+
 void vgpu_import(struct vgpu_process *p, int change)
 {
     struct vgpu_region_slot *slot = vgpu_process_slot(p);
     if (slot) {
         vgpu_ledger_import(slot, change);
     }
+}
+
+CUresult vgpu_import_closed(struct vgpu_process *p, const struct vgpu_object *open, CUresult result)
+{
+    if (result == CUDA_SUCCESS) {
+        vgpu_import(p, -1);
+        vgpu_exports_settle(p);
+    } else {
+        vgpu_objects_add(&p->objects, *open);
+    }
+    return result;
 }
 
 int vgpu_exports_settle(struct vgpu_process *p)

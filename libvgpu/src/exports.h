@@ -7,6 +7,7 @@
 #ifndef VGPU_EXPORTS_H
 #define VGPU_EXPORTS_H
 
+#include "pools.h"
 #include "process.h"
 
 /* `bytes` that are charged to us may be opened by others from now on. */
@@ -15,8 +16,15 @@ void vgpu_export(struct vgpu_process *p, int column, uint64_t bytes);
 /* The driver was told to free them. */
 void vgpu_export_freed(struct vgpu_process *p, int column, uint64_t bytes);
 
+/* The same of an allocation from a pool, which may keep it or not. */
+void vgpu_export_freed_to_pool(struct vgpu_process *p, const struct vgpu_cuda *cuda, struct vgpu_pool *pool, int column,
+                               uint64_t bytes);
+
 /* We opened something of another process, or closed it. */
 void vgpu_import(struct vgpu_process *p, int change);
+
+/* The driver was asked to close what was remembered as open, with this result. */
+CUresult vgpu_import_closed(struct vgpu_process *p, const struct vgpu_object *open, CUresult result);
 
 /* Give back what was exported and freed, if nobody has anything open. 1 when any charge shrank. */
 int vgpu_exports_settle(struct vgpu_process *p);

@@ -1,32 +1,30 @@
 /* hook_share.c - memory that one process of a container opens of another's. Physical memory: hook_mapping.c. */
 #include "charge.h"
 #include "exports.h"
+#include "pools.h"
 
-CUresult cuIpcGetMemHandle(CUipcMemHandle *out, CUdeviceptr address)
+/* Others may have what lies at `address` open from now on. */
+static CUresult exported(struct vgpu_process *p, const struct vgpu_cuda *cuda, enum vgpu_kind kind, CUdeviceptr address)
 {
-    const struct vgpu_cuda *cuda = vgpu_world->cuda();
-    struct vgpu_process *p = vgpu_process();
     struct vgpu_object memory, known;
+    CUresult result = CUDA_SUCCESS;
     CUdeviceptr start = address;
     size_t bytes = 0;
-    if (!cuda || !cuda->cuIpcGetMemHandle) {
-        return CUDA_ERROR_NOT_INITIALIZED;
-    }
-    CUresult result = cuda->cuIpcGetMemHandle(out, address);
-    if (!p || result != CUDA_SUCCESS) {
-        return result;
-    }
     if (cuda->cuMemGetAddressRange_v2 && cuda->cuMemGetAddressRange_v2(&start, &bytes, address) != CUDA_SUCCESS) {
         start = address;
     }
     vgpu_lock_take(&p->mappings);
-    if (vgpu_objects_find(&p->objects, VGPU_KIND_MEMORY, start, &memory) &&
+    if (vgpu_objects_find(&p->objects, kind, start, &memory) &&
         !vgpu_objects_find(&p->objects, VGPU_KIND_EXPORT, start, &known)) {
         known = memory;
         known.kind = VGPU_KIND_EXPORT;
+        if (kind == VGPU_KIND_POOLED) { /* of which only the pool is charged */
+            known.column = p->cards[((struct vgpu_pool *)(uintptr_t)memory.context)->ordinal].column;
+            known.bytes = vgpu_charge_rounded(bytes);
+        }
         if (vgpu_objects_add(&p->objects, known) == 0) {
             atomic_store(&p->exports_known, 1);
-            vgpu_export(p, memory.column, memory.bytes);
+            vgpu_export(p, known.column, known.bytes);
         } else {
             result = CUDA_ERROR_OUT_OF_MEMORY; /* a handle that the program will not use */
         }
@@ -35,19 +33,33 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *out, CUdeviceptr address)
     return result;
 }
 
-/* Counted before, so that it is never open and not counted. */
-static CUresult open_it(CUresult (*real)(CUdeviceptr *, CUipcMemHandle, unsigned), CUdeviceptr *out, CUipcMemHandle handle,
-                        unsigned flags)
+CUresult cuIpcGetMemHandle(CUipcMemHandle *out, CUdeviceptr address)
 {
+    const struct vgpu_cuda *cuda = vgpu_world->cuda();
     struct vgpu_process *p = vgpu_process();
-    if (!p || !out) {
-        return real(out, handle, flags);
+    if (!cuda || !cuda->cuIpcGetMemHandle) {
+        return CUDA_ERROR_NOT_INITIALIZED;
     }
-    vgpu_import(p, 1);
-    CUresult result = real(out, handle, flags);
+    CUresult result = cuda->cuIpcGetMemHandle(out, address);
+    return p && result == CUDA_SUCCESS ? exported(p, cuda, VGPU_KIND_MEMORY, address) : result;
+}
+
+CUresult cuMemPoolExportPointer(CUmemPoolPtrExportData *out, CUdeviceptr address)
+{
+    const struct vgpu_cuda *cuda = vgpu_world->cuda();
+    struct vgpu_process *p = vgpu_process();
+    if (!cuda || !cuda->cuMemPoolExportPointer) {
+        return CUDA_ERROR_NOT_INITIALIZED;
+    }
+    CUresult result = cuda->cuMemPoolExportPointer(out, address);
+    return p && result == CUDA_SUCCESS ? exported(p, cuda, VGPU_KIND_POOLED, address) : result;
+}
+
+/* Counted before it is opened, so that it is never open and not counted. */
+static CUresult opened(struct vgpu_process *p, const struct vgpu_cuda *cuda, CUdeviceptr *out, CUresult result)
+{
     if (result == CUDA_SUCCESS) {
         CUcontext context = NULL;
-        const struct vgpu_cuda *cuda = vgpu_world->cuda();
         cuda->cuCtxGetCurrent(&context);
         struct vgpu_object open = {.handle = *out, .context = context, .kind = VGPU_KIND_IMPORT};
         if (vgpu_objects_add(&p->objects, open)) {
@@ -57,6 +69,32 @@ static CUresult open_it(CUresult (*real)(CUdeviceptr *, CUipcMemHandle, unsigned
         vgpu_import(p, -1);
     }
     return result;
+}
+
+static CUresult open_it(CUresult (*real)(CUdeviceptr *, CUipcMemHandle, unsigned), CUdeviceptr *out, CUipcMemHandle handle,
+                        unsigned flags)
+{
+    struct vgpu_process *p = vgpu_process();
+    if (!p || !out) {
+        return real(out, handle, flags);
+    }
+    vgpu_import(p, 1);
+    return opened(p, vgpu_world->cuda(), out, real(out, handle, flags));
+}
+
+/* It is closed by freeing it: charge.h. */
+CUresult cuMemPoolImportPointer(CUdeviceptr *out, CUmemoryPool pool, CUmemPoolPtrExportData *what)
+{
+    const struct vgpu_cuda *cuda = vgpu_world->cuda();
+    struct vgpu_process *p = vgpu_process();
+    if (!cuda || !cuda->cuMemPoolImportPointer) {
+        return CUDA_ERROR_NOT_INITIALIZED;
+    }
+    if (!p || !out) {
+        return cuda->cuMemPoolImportPointer(out, pool, what);
+    }
+    vgpu_import(p, 1);
+    return opened(p, cuda, out, cuda->cuMemPoolImportPointer(out, pool, what));
 }
 
 CUresult cuIpcOpenMemHandle(CUdeviceptr *out, CUipcMemHandle handle, unsigned flags)
@@ -83,11 +121,5 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr address)
     }
     int was_known = p && vgpu_objects_take(&p->objects, VGPU_KIND_IMPORT, address, &open);
     CUresult result = cuda->cuIpcCloseMemHandle(address);
-    if (was_known && result == CUDA_SUCCESS) {
-        vgpu_import(p, -1);
-        vgpu_exports_settle(p);
-    } else if (was_known) {
-        vgpu_objects_add(&p->objects, open);
-    }
-    return result;
+    return was_known ? vgpu_import_closed(p, &open, result) : result;
 }

@@ -211,12 +211,15 @@ CUresult vgpu_pool_allocate(struct vgpu_process *p, const struct vgpu_cuda *cuda
     return result;
 }
 
-void vgpu_pool_freed(struct vgpu_process *p, const struct vgpu_cuda *cuda, struct vgpu_pool *pool)
+uint64_t vgpu_pool_freed(struct vgpu_process *p, const struct vgpu_cuda *cuda, struct vgpu_pool *pool)
 {
     vgpu_lock_take(&pool->lock);
+    uint64_t before = pool->charged;
     pool->live--;
     settle(p, cuda, pool);
+    uint64_t shrank = before - pool->charged;
     vgpu_lock_drop(&pool->lock);
+    return shrank;
 }
 
 void vgpu_pool_destroyed(struct vgpu_process *p, struct vgpu_pool *pool)

@@ -29,8 +29,8 @@ struct vgpu_pool *vgpu_pool_of(struct vgpu_process *p, CUmemoryPool handle, int 
 CUresult vgpu_pool_allocate(struct vgpu_process *p, const struct vgpu_cuda *cuda, struct vgpu_pool *pool, uint64_t bytes,
                             CUdeviceptr *out, CUresult (*allocate)(void *argument, CUdeviceptr *out), void *argument);
 
-/* An allocation of the pool was freed. */
-void vgpu_pool_freed(struct vgpu_process *p, const struct vgpu_cuda *cuda, struct vgpu_pool *pool);
+/* An allocation of the pool was freed; by how much the charge shrank. */
+uint64_t vgpu_pool_freed(struct vgpu_process *p, const struct vgpu_cuda *cuda, struct vgpu_pool *pool);
 
 /* The driver was asked to destroy the pool, and did. */
 void vgpu_pool_destroyed(struct vgpu_process *p, struct vgpu_pool *pool);

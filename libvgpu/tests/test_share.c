@@ -1,10 +1,9 @@
 /* test_share.c - memory that two processes have open is charged once, to its maker, for as long as either has it. */
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
+#include "child.h"
 #include "on_card.h"
 
 #define MIB (UINT64_C(1) << 20)
@@ -12,59 +11,21 @@
 #define SHARED (40 * MIB)
 enum { FILE_DESCRIPTOR = 1 };
 
+CUresult cuMemPoolExportToShareableHandle(void *out, CUmemoryPool pool, int type, unsigned long long flags);
+CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *out, void *handle, int type, unsigned long long flags);
+
 static void start(void)
 {
     start_under(LIMIT);
     stage_card_reset_peak();
 }
 
-/* A child that does something, says so, and does the rest when told to. */
-struct child {
-    pid_t pid;
-    int from, to;
-};
-
-static struct child begin(void (*first)(void *), void (*then)(void *), void *argument)
-{
-    int up[2], down[2];
-    char byte = 0;
-    CHECK(pipe(up) == 0 && pipe(down) == 0);
-    struct child it = {.pid = fork(), .from = up[0], .to = down[1]};
-    if (it.pid == 0) {
-        close(down[1]);
-        if (setjmp(t_out) != 0) {
-            _exit(1);
-        }
-        first(argument);
-        CHECK(write(up[1], &byte, 1) == 1 && read(down[0], &byte, 1) == 1);
-        then(argument);
-        CHECK(write(up[1], &byte, 1) == 1);
-        pause();
-    }
-    close(up[1]);
-    close(down[0]);
-    CHECK(read(it.from, &byte, 1) == 1);
-    return it;
-}
-
-static void go_on(struct child it)
-{
-    char byte = 0;
-    CHECK(write(it.to, &byte, 1) == 1 && read(it.from, &byte, 1) == 1);
-}
-
-static void end(struct child it)
-{
-    kill(it.pid, SIGKILL);
-    waitpid(it.pid, NULL, 0);
-    close(it.from);
-    close(it.to);
-}
-
-/* The two ways to share, with a handle each that a child knows how to open. */
+/* The three ways to share, with a handle each that a child knows how to open. */
 static CUmemGenericAllocationHandle physical, opened_physical;
 static CUdeviceptr linear, opened_linear;
 static CUipcMemHandle ipc;
+static CUdeviceptr pooled, opened_pooled;
+static CUmemPoolPtrExportData pointer;
 static int fd;
 
 static void make_physical(void)
@@ -115,11 +76,44 @@ static void close_linear(void *nothing)
     CHECK_EQ(cuIpcCloseMemHandle(opened_linear), CUDA_SUCCESS);
 }
 
+/* Of a pool, which lets go at once of what is freed to it. */
+static void make_pooled(void)
+{
+    CUmemPoolProps props = {.alloc_type = 1, .handle_types = FILE_DESCRIPTOR, .location_type = CU_MEM_LOCATION_TYPE_DEVICE};
+    CUmemoryPool pool;
+    CHECK_EQ(cuMemPoolCreate(&pool, &props), CUDA_SUCCESS);
+    CHECK_EQ(cuMemPoolExportToShareableHandle(&fd, pool, FILE_DESCRIPTOR, 0), CUDA_SUCCESS);
+    CHECK_EQ(cuMemAllocFromPoolAsync(&pooled, SHARED, pool, NULL), CUDA_SUCCESS);
+    CHECK_EQ(cuMemPoolExportPointer(&pointer, pooled), CUDA_SUCCESS);
+    CHECK_EQ(cuMemPoolExportPointer(&pointer, pooled), CUDA_SUCCESS);
+}
+
+static void free_pooled(void)
+{
+    CHECK_EQ(cuMemFreeAsync(pooled, NULL), CUDA_SUCCESS);
+    CHECK_EQ(cuCtxSynchronize(), CUDA_SUCCESS);
+}
+
+static void open_pooled(void *nothing)
+{
+    CUmemoryPool pool;
+    (void)nothing;
+    CHECK_EQ(cuMemPoolImportFromShareableHandle(&pool, (void *)(intptr_t)fd, FILE_DESCRIPTOR, 0), CUDA_SUCCESS);
+    CHECK_EQ(cuMemPoolImportPointer(&opened_pooled, pool, &pointer), CUDA_SUCCESS);
+}
+
+static void close_pooled(void *nothing)
+{
+    (void)nothing;
+    CHECK_EQ(cuMemFree_v2(opened_pooled), CUDA_SUCCESS);
+}
+
 static const struct {
     void (*make)(void), (*give)(void), (*open)(void *), (*close)(void *);
 } ways[] = {{make_physical, free_physical, open_physical, close_physical},
-            {make_linear, free_linear, open_linear, close_linear}};
-enum { WAYS = 2 };
+            {make_linear, free_linear, open_linear, close_linear},
+            {make_pooled, free_pooled, open_pooled, close_pooled}};
+enum { WAYS = 3 };
 
 static void check_room(uint64_t bytes)
 {
@@ -181,11 +175,18 @@ TEST(what_its_maker_freed_is_free_when_who_had_it_open_is_killed)
 
 static int pipe_of_handle[2];
 
-static void make_and_tell(void *nothing)
+static void make_linear_and_tell(void *nothing)
 {
     (void)nothing;
     make_linear();
     CHECK(write(pipe_of_handle[1], &ipc, sizeof ipc) == sizeof ipc);
+}
+
+static void make_pooled_and_tell(void *nothing)
+{
+    (void)nothing;
+    make_pooled();
+    CHECK(write(pipe_of_handle[1], &pointer, sizeof pointer) == sizeof pointer);
 }
 
 static void do_nothing(void *nothing)
@@ -193,24 +194,30 @@ static void do_nothing(void *nothing)
     (void)nothing;
 }
 
-TEST(memory_of_a_dead_maker_stays_charged_while_another_has_it_open)
+static void a_maker_dies(void (*make)(void *), void *handle, size_t size, void (*open)(void *), void (*close_it)(void *))
 {
     CUdeviceptr own;
     start();
     CHECK(pipe(pipe_of_handle) == 0);
-    struct child child = begin(make_and_tell, do_nothing, NULL);
-    CHECK(read(pipe_of_handle[0], &ipc, sizeof ipc) == sizeof ipc);
-    open_linear(NULL);
+    struct child child = begin(make, do_nothing, NULL);
+    CHECK(read(pipe_of_handle[0], handle, size) == (ssize_t)size);
+    open(NULL);
     end(child);
     CHECK_EQ(stage_card_used(), SHARED);
     check_room(LIMIT - SHARED);
     check_room(LIMIT - SHARED);
     CHECK_EQ(cuMemAlloc_v2(&own, MIB), CUDA_SUCCESS);
-    close_linear(NULL);
+    close_it(NULL);
     CHECK_EQ(stage_card_used(), MIB);
     check_room(LIMIT - MIB);
     CHECK_EQ(cuMemFree_v2(own), CUDA_SUCCESS);
     CHECK_EQ(stage_ledger_sum(), 0);
+}
+
+TEST(memory_of_a_dead_maker_stays_charged_while_another_has_it_open)
+{
+    a_maker_dies(make_linear_and_tell, &ipc, sizeof ipc, open_linear, close_linear);
+    a_maker_dies(make_pooled_and_tell, &pointer, sizeof pointer, open_pooled, close_pooled);
 }
 
 TEST(what_was_exported_and_opened_by_nobody_is_free_at_once)
