@@ -36,6 +36,11 @@ CUresult cuda_check_device(CUdevice device);
 /* Current context of this thread; sets `*result` when there is none. */
 struct CUctx_st *cuda_current(CUresult *result);
 
+/* The thread's stack of contexts: what lies on top, dead or alive. */
+struct CUctx_st *cuda_top(void);
+struct CUctx_st *cuda_pop(void);
+CUresult cuda_push(struct CUctx_st *context);
+
 /* Context a stream belongs to; the null stream and its two aliases belong to the current one. */
 struct CUctx_st *cuda_stream_context(CUstream stream, CUresult *result);
 

@@ -1,55 +1,11 @@
-/* cuda_context.c - contexts of the simulated driver: one primary per device, others at will, a stack per thread. */
+/* cuda_context.c - contexts of the simulated driver: one primary per device, others at will. */
 #include <pthread.h>
 #include <stdlib.h>
 
 #include "cuda_memory.h"
-#include "cuda_work.h"
 
 static struct CUctx_st primaries[MACHINE_MAX_CARDS];
 static pthread_mutex_t contexts_lock = PTHREAD_MUTEX_INITIALIZER;
-
-/* A thread's stack holds contexts by reference; the same context may lie on it more than once. */
-struct frame {
-    struct CUctx_st *context;
-    struct frame *below;
-};
-static __thread struct frame *stack;
-
-struct CUctx_st *cuda_current(CUresult *result)
-{
-    struct CUctx_st *context = stack ? stack->context : NULL;
-    if (!cuda_session()) {
-        *result = CUDA_ERROR_NOT_INITIALIZED;
-        return NULL;
-    }
-    if (!context || !context->alive) {
-        *result = CUDA_ERROR_INVALID_CONTEXT;
-        return NULL;
-    }
-    return context;
-}
-
-static CUresult push(struct CUctx_st *context)
-{
-    struct frame *frame = malloc(sizeof *frame);
-    if (!frame) {
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    *frame = (struct frame){.context = context, .below = stack};
-    stack = frame;
-    return CUDA_SUCCESS;
-}
-
-static struct CUctx_st *pop(void)
-{
-    struct frame *frame = stack;
-    struct CUctx_st *context = frame ? frame->context : NULL;
-    if (frame) {
-        stack = frame->below;
-        free(frame);
-    }
-    return context;
-}
 
 static CUresult bring_up(struct CUctx_st *context, CUdevice device, unsigned flags, int primary)
 {
@@ -175,7 +131,7 @@ static CUresult create(CUcontext *out, unsigned flags, CUdevice device)
     }
     result = bring_up(context, device, flags, 0);
     if (result == CUDA_SUCCESS) {
-        result = push(context);
+        result = cuda_push(context);
     }
     if (result != CUDA_SUCCESS) {
         free(context);
@@ -215,8 +171,8 @@ CUDA_API CUresult cuCtxDestroy_v2(CUcontext context)
     if (!context || context->primary || !context->alive) {
         return CUDA_ERROR_INVALID_CONTEXT;
     }
-    if (stack && stack->context == context) {
-        pop();
+    if (cuda_top() == context) {
+        cuda_pop();
     }
     tear_down(context); /* not freed: other threads may still have it current and must be told so */
     return CUDA_SUCCESS;
@@ -225,85 +181,4 @@ CUDA_API CUresult cuCtxDestroy_v2(CUcontext context)
 CUDA_API CUresult cuCtxDestroy(CUcontext context)
 {
     return cuCtxDestroy_v2(context);
-}
-
-CUDA_API CUresult cuCtxPushCurrent_v2(CUcontext context)
-{
-    if (!cuda_session()) {
-        return CUDA_ERROR_NOT_INITIALIZED;
-    }
-    return context ? push(context) : CUDA_ERROR_INVALID_CONTEXT;
-}
-
-CUDA_API CUresult cuCtxPushCurrent(CUcontext context)
-{
-    return cuCtxPushCurrent_v2(context);
-}
-
-CUDA_API CUresult cuCtxPopCurrent_v2(CUcontext *out)
-{
-    struct CUctx_st *context = pop();
-    if (out) {
-        *out = context;
-    }
-    return context ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
-}
-
-CUDA_API CUresult cuCtxPopCurrent(CUcontext *out)
-{
-    return cuCtxPopCurrent_v2(out);
-}
-
-CUDA_API CUresult cuCtxSetCurrent(CUcontext context)
-{
-    if (!cuda_session()) {
-        return CUDA_ERROR_NOT_INITIALIZED;
-    }
-    pop();
-    return context ? push(context) : CUDA_SUCCESS;
-}
-
-CUDA_API CUresult cuCtxGetCurrent(CUcontext *out)
-{
-    if (!cuda_session()) {
-        return CUDA_ERROR_NOT_INITIALIZED;
-    }
-    if (!out) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    *out = stack ? stack->context : NULL;
-    return CUDA_SUCCESS;
-}
-
-CUDA_API CUresult cuCtxGetDevice(CUdevice *out)
-{
-    CUresult result = CUDA_SUCCESS;
-    struct CUctx_st *context = cuda_current(&result);
-    if (!context || !out) {
-        return context ? CUDA_ERROR_INVALID_VALUE : result;
-    }
-    *out = context->device;
-    return CUDA_SUCCESS;
-}
-
-CUDA_API CUresult cuCtxGetApiVersion(CUcontext context, unsigned *version)
-{
-    (void)context;
-    if (!version) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    *version = 3020;
-    return CUDA_SUCCESS;
-}
-
-CUDA_API CUresult cuCtxSynchronize(void)
-{
-    CUresult result = CUDA_SUCCESS;
-    struct CUctx_st *context = cuda_current(&result);
-    if (!context) {
-        return result;
-    }
-    result = cuda_work_finish(context, NULL);
-    cuda_pool_synchronise();
-    return result;
 }
