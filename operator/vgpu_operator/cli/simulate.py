@@ -20,9 +20,9 @@ from vgpu_operator.admission.wording import describe
 from vgpu_operator.ask import Ask, RequestAsk
 from vgpu_operator.cli.cluster import Cluster
 from vgpu_operator.dialects import containers_of_claim, read
-from vgpu_operator.placement import Grant, Plan, refusals_on
+from vgpu_operator.placement import Budget, Grant, Plan, refusals_on
 from vgpu_operator.placement.order import in_order
-from vgpu_operator.placement.planning import policies_on
+from vgpu_operator.placement.planning import plan_on, policies_on
 from vgpu_operator.placement.score import card_score, node_score
 
 Result = dict[str, Any]
@@ -131,7 +131,7 @@ def answer(
         for name in cluster.nodes:
             if name not in known and name != plan.node:
                 known |= refusals_on(cluster.columns, ask, [name], budget=budget)
-            result["nodes"][name] = _node(cluster, name, ask, known.get(name))
+            result["nodes"][name] = _node(cluster, name, ask, budget, known.get(name))
     return result, plan
 
 
@@ -170,19 +170,23 @@ def _request(request: RequestAsk, containers: Mapping[str, str]) -> Result:
     }
 
 
-def _node(cluster: Cluster, name: str, ask: Ask, tally: Tally | None) -> Result:
+def _node(cluster: Cluster, name: str, ask: Ask, budget: Budget, tally: Tally | None) -> Result:
     """A node's score, why it does not serve, and its cards in the order of the first request."""
     columns = cluster.columns
     node = columns.node_id(name)
     assert node is not None
     cards = columns.node_cards[node]
     request = ask.requests[0]
+    # Among nodes, NUMAFirst tries each with one NUMA node required before it tries any without.
+    together = ask.node_policy == "NUMAFirst" and not isinstance(
+        plan_on(columns, node, ask, "Require", budget), Tally
+    )
     order = in_order(
         columns,
         cards,
         request=request,
         policies=policies_on(columns, node, ask),
-        one_numa_node=ask.numa == "Require",
+        one_numa_node=ask.numa == "Require" or together,
         weights=ask.weights,
     )
     return {

@@ -196,3 +196,34 @@ def test_a_claim_that_serves_another_pod_serves_no_second_and_none_twice(tmp_pat
         *_, summary = map(json.loads, capsys.readouterr().out.splitlines())
         assert summary["placed"] == placed
         assert summary["utilisation"]["memory"] == round(100 * 4096 / 136_000, 2)
+
+
+@pytest.mark.parametrize(
+    ("label", "container", "card"),
+    [
+        ("binpack", asks("m", **{"aliyun.com/gpu-mem": 2}), "GPU-1"),
+        ("spread", asks("m", **{"aliyun.com/gpu-mem": 2}), "GPU-0"),
+        ("binpack", hami("m", gpumem=2048), "GPU-0"),
+    ],
+)
+def test_acks_label_of_a_node_decides_for_pods_in_acks_words_alone(answer, label, container, card):
+    labels = {"ack.node.gpu.placement": label}
+    state = {**STATE, "nodes": [{**STATE["nodes"][0], "labels": labels}]}
+    found = answer(a_raw_pod(container), state)
+    assert found["devices"][0]["uuid"] == found["nodes"]["a"]["order"][-1] == card
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_where_nodes_with_one_numa_node_go_first_the_order_is_that_of_one_numa_node(answer, count):
+    """Cards of NUMA nodes 0, 1, 1, of which the first is the emptiest."""
+    devices = [
+        {"uuid": f"GPU-{at}", "memoryMiB": 40_000, "numa": min(at, 1), "coresUsed": 10 * at}
+        for at in range(3)
+    ]
+    pod = a_raw_pod(
+        hami("m", count, gpumem=1000), **{"hami.io__node-scheduler-policy": "numa-first"}
+    )
+    found = answer(pod, {"nodes": [{"name": "a", "devices": devices}]})
+    assert found["nodes"]["a"]["order"] == ["GPU-0", "GPU-2", "GPU-1"]
+    taken = [device["uuid"] for device in found["devices"]]
+    assert taken == ["GPU-1", "GPU-2"][:count]
