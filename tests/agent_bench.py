@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
@@ -16,12 +16,15 @@ from vgpu_api.config import NvidiaConfig
 from vgpu_api.core.pod import Pod
 from vgpu_api.v1alpha1 import ReservedFor, VGPUClaim, VGPUClaimStatus
 from vgpu_nodeagent.deviceplugin.checkpoint import Checkpoint
+from vgpu_nodeagent.deviceplugin.cuts import spots
+from vgpu_nodeagent.deviceplugin.instances import Instances
 from vgpu_nodeagent.deviceplugin.kubelet_checkpoint import KubeletEntry
 from vgpu_nodeagent.deviceplugin.node import Node
 from vgpu_nodeagent.deviceplugin.pod_resources import ContainerSlots, PodListing, PodResources
 from vgpu_nodeagent.deviceplugin.prestart import PreStart
 from vgpu_nodeagent.deviceplugin.releases import Releases
 from vgpu_nodeagent.deviceplugin.waiting import WaitingPods
+from vgpu_nodeagent.drivers.base import Card
 from vgpu_nodeagent.enforcement import cdi
 from vgpu_nodeagent.enforcement.abi import PageState
 from vgpu_nodeagent.enforcement.allocations import Allocations
@@ -131,6 +134,7 @@ class Bench:
     prestart: PreStart
     said: Said
     kubelet_pods: Path
+    driver: ObedientDriver
     existing: set[str] = field(default_factory=set)
     now: float = 0.0
     releases: Releases = field(init=False)
@@ -147,10 +151,14 @@ class Bench:
         return not self.node.checkpoint.state.holdings and PageState.GRANT not in pages
 
 
-async def a_bench(folder: Path, *, proc: Path = Path("/proc")) -> Bench:
-    """A node with one 16 GiB card and nothing granted."""
+async def a_bench(
+    folder: Path, *, proc: Path = Path("/proc"), cards: Sequence[Card] | None = None
+) -> Bench:
+    """A node with one 16 GiB card, or these, and nothing granted."""
     view = SyncedView("n1")
-    inventory = Inventory(ObedientDriver([a_driver_card()]), NvidiaConfig())
+    driver = ObedientDriver(cards or [a_driver_card()])
+    checkpoint = Checkpoint(folder / "slots.json")
+    inventory = Inventory(driver, NvidiaConfig(), own_spots=lambda: spots(checkpoint.state.cuts))
     await inventory.refresh()
     kubelet = Kubelet(folder / "kubelet_internal_checkpoint")
     node = Node(
@@ -158,7 +166,8 @@ async def a_bench(folder: Path, *, proc: Path = Path("/proc")) -> Bench:
         resource=SLOT,
         view=view,
         inventory=inventory,
-        checkpoint=Checkpoint(folder / "slots.json"),
+        checkpoint=checkpoint,
+        instances=Instances(driver, checkpoint),
         allocations=Allocations(
             folder / "slots",
             SpecFolder(folder / "cdi"),
@@ -182,7 +191,7 @@ async def a_bench(folder: Path, *, proc: Path = Path("/proc")) -> Bench:
         patience_s=0,
         now=lambda: 0.0,
     )
-    bench = Bench(node, kubelet, view, prestart, said, folder / "pods")
+    bench = Bench(node, kubelet, view, prestart, said, folder / "pods", driver)
 
     async def exists(namespace: str, name: str, uid: str) -> bool:
         await asyncio.sleep(0)

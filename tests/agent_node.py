@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +28,8 @@ from vgpu_local.kubelet.node import NodeShape
 from vgpu_local.kubelet.pace import Pace
 from vgpu_nodeagent.agent import Agent
 from vgpu_nodeagent.config import AgentConfig
-from vgpu_nodeagent.drivers.base import Card, CardEvent, CardUsage
-from vgpu_nodeagent.errors import DriverUnavailable
+from vgpu_nodeagent.drivers.base import Card, CardEvent, CardUsage, MigInstance
+from vgpu_nodeagent.errors import DriverUnavailable, InstanceInUse, InstanceLost, PlaceTaken
 
 Json = dict[str, Any]
 
@@ -41,7 +41,10 @@ T4_MIB = 16384
 
 
 class ObedientDriver:
-    """Cards made of values; a test changes them."""
+    """Cards made of values; a test changes them.
+
+    Instances are made in two steps as in a real driver, and `fault` may happen between any of them.
+    """
 
     vendor = "nvidia"
 
@@ -51,6 +54,9 @@ class ObedientDriver:
         self.events: asyncio.Queue[CardEvent] = asyncio.Queue()
         self.processes: dict[str, dict[int, int]] = {}
         self.at_work: dict[str, set[int]] = {}
+        self.instances_in_use: set[str] = set()
+        self.fault: Callable[[str], None] = lambda step: None
+        self._made = 0
 
     async def cards(self) -> tuple[Card, ...]:
         if self.error is not None:
@@ -67,6 +73,71 @@ class ObedientDriver:
         if self.error is not None:
             raise DriverUnavailable(self.error)
         return {uuid: frozenset(pids) for uuid, pids in self.at_work.items()}
+
+    def _card(self, uuid: str) -> Card:
+        return next(card for card in self.present if card.uuid == uuid)
+
+    def cut(self, uuid: str, instances: Sequence[MigInstance]) -> None:
+        """Put a card into MIG mode, cut like this."""
+        self.present = tuple(
+            replace(card, mig_enabled=True, mig_instances=tuple(instances))
+            if card.uuid == uuid
+            else card
+            for card in self.present
+        )
+
+    async def check_place(self, card: str, wanted: MigInstance) -> None:
+        if self.error is not None:
+            raise DriverUnavailable(self.error)
+        self.fault("before")
+        for old in self._card(card).mig_instances:
+            if old.overlaps(wanted.start, wanted.size):
+                raise PlaceTaken(f"{old} is not ours")
+
+    async def make_instance(
+        self, card: str, wanted: MigInstance, *, known: str | None
+    ) -> MigInstance:
+        if self.error is not None:
+            raise DriverUnavailable(self.error)
+        self.fault("before")
+        there = list(self._card(card).mig_instances)
+        at = [i for i in there if i.overlaps(wanted.start, wanted.size)]
+        if known and (not at or not at[0].uuid):
+            raise InstanceLost("it is not there any more")
+        if at:
+            (old,) = at if len(at) == 1 else (replace(wanted, profile="several"),)
+            same = (old.profile, old.start) == (wanted.profile, wanted.start)
+            if not same or known is None or (known and old.uuid != known):
+                raise PlaceTaken(f"{old} is not ours")
+            there.remove(old)
+        else:
+            old = replace(wanted, uuid="", gpu_instance=len(there) + 1)
+            self.cut(card, [*there, old])
+            self.fault("halfway")
+        if not old.uuid:
+            self._made += 1
+            old = replace(old, uuid=f"MIG-{self._made}")
+        self.cut(card, [*there, old])
+        self.fault("after")
+        return old
+
+    async def remove_instance(self, card: str, instance: MigInstance) -> None:
+        if self.error is not None:
+            raise DriverUnavailable(self.error)
+        self.fault("before")
+        there = self._card(card).mig_instances
+        for old in there:
+            if (old.profile, old.start) != (instance.profile, instance.start) or (
+                instance.uuid and old.uuid not in ("", instance.uuid)
+            ):
+                continue
+            if old.uuid in self.instances_in_use:
+                raise InstanceInUse(f"{old} is in use")
+            rest = [other for other in there if other is not old]
+            self.cut(card, [*rest, replace(old, uuid="")])
+            self.fault("halfway")
+            self.cut(card, rest)
+        self.fault("after")
 
     async def next_event(self) -> CardEvent:
         return await self.events.get()

@@ -19,6 +19,8 @@ from vgpu_client.api import Api
 from vgpu_client.errors import ClientError, NotFound
 from vgpu_nodeagent.config import AgentConfig
 from vgpu_nodeagent.deviceplugin.checkpoint import Checkpoint
+from vgpu_nodeagent.deviceplugin.cuts import spots
+from vgpu_nodeagent.deviceplugin.instances import Instances, recovered
 from vgpu_nodeagent.deviceplugin.kubelet_checkpoint import read_kubelet_checkpoint
 from vgpu_nodeagent.deviceplugin.node import Node
 from vgpu_nodeagent.deviceplugin.pod_resources import PodResources
@@ -49,8 +51,6 @@ from vgpu_nodeagent.violations import Violations
 
 logger = logging.getLogger(__name__)
 
-_LOOK_S = 15.0
-
 
 class Agent:
     """One node's agent.
@@ -72,14 +72,18 @@ class Agent:
         self._health = Health()
         self._usage = CoarseUsage()
         self._view = NodeView(config.node_name)
-        self._inventory = Inventory(driver, config.cluster.nvidia)
+        checkpoint = Checkpoint(config.state_dir / "slots.json")
+        self._inventory = Inventory(
+            driver, config.cluster.nvidia, own_spots=lambda: spots(checkpoint.state.cuts)
+        )
         config.state_dir.mkdir(parents=True, exist_ok=True)
         self._node = Node(
             name=config.node_name,
             resource=config.resource,
             view=self._view,
             inventory=self._inventory,
-            checkpoint=Checkpoint(config.state_dir / "slots.json"),
+            checkpoint=checkpoint,
+            instances=Instances(driver, checkpoint, changed=self._inventory.look_soon),
             allocations=Allocations(
                 config.state_dir / "slots",
                 SpecFolder(config.cdi_dir),
@@ -156,6 +160,8 @@ class Agent:
                     parts.create_task(reflector.run())
                 await self._inventory.refresh()
                 await self._load()
+                if self._node.checkpoint.state.cuts:
+                    await self._inventory.refresh()  # instances of ours are told from others
                 parts.create_task(self._reports.run())
                 parts.create_task(self._publisher.run())
                 parts.create_task(self._releases.run())
@@ -203,7 +209,7 @@ class Agent:
             terms=self._inventory.terms(),
             now=time.time(),
         )
-        self._node.checkpoint.commit(state)
+        self._node.checkpoint.commit(recovered(state, pages, self._inventory.cards))
         logger.warning(
             "rebuilt %d allocations of %d claims", len(state.leases), len(state.holdings)
         )
@@ -250,8 +256,7 @@ class Agent:
 
     async def _look_at_cards(self) -> None:
         while True:
-            await asyncio.sleep(_LOOK_S)
-            await self._inventory.refresh()
+            await self._inventory.look_again()
             if self._health.recover(now=time.monotonic()):
                 self._health_changed()
 

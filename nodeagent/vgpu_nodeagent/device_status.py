@@ -20,6 +20,7 @@ from vgpu_api.v1alpha1 import (
     Link,
     MigStatus,
 )
+from vgpu_api.v1alpha1.gpudevice import MigPlacement, MigProfile
 from vgpu_nodeagent.drivers.base import Card, CardUsage
 from vgpu_nodeagent.health import Ailment
 from vgpu_nodeagent.inventory import Terms
@@ -51,7 +52,7 @@ def said_of(card: Card, terms: Terms, *, vendor: str, usage: CardUsage | None) -
         links=[Link(peer=x.peer, type=x.type, score=x.score) for x in card.links],
         capacity=_amount(terms.capacity),
         allocatable=_amount(terms.allocatable),
-        mig=MigStatus(enabled=card.mig_enabled),
+        mig=_mig(card),
         usage=None
         if usage is None
         else DeviceUsage(memory=format_mib(usage.memory_mib), cores=usage.cores),
@@ -112,6 +113,23 @@ def change(
         "observedTime": moment,
         "conditions": [condition.to_wire() for condition in after],
     }
+
+
+def _mig(card: Card) -> MigStatus:
+    return MigStatus(
+        enabled=card.mig_enabled,
+        profiles=[
+            MigProfile(
+                name=profile.name,
+                memory=format_mib(profile.memory_mib),
+                cores=profile.cores,
+                slices=profile.slices,
+                placements=[MigPlacement(start=start, size=size) for start, size in profile.places],
+            )
+            for profile in card.mig_profiles
+        ],
+        instances=[instance.uuid for instance in card.mig_instances if instance.uuid],
+    )
 
 
 def _amount(use: Use) -> Amount:

@@ -19,6 +19,18 @@ class DriverUnavailable(AgentError):
     """The vendor's driver is missing, failing, or does not answer in time."""
 
 
+class PlaceTaken(AgentError):
+    """An instance cannot be made where it should lie; the sentence says what is there."""
+
+
+class InstanceLost(AgentError):
+    """An instance that was made is not there any more, or not whole: as after a reboot."""
+
+
+class InstanceInUse(AgentError):
+    """An instance cannot be removed yet: something still runs on it."""
+
+
 class KubeletUnavailable(AgentError):
     """The kubelet's socket or file cannot be reached, or says something we do not understand."""
 
@@ -54,7 +66,9 @@ class Why(StrEnum):
     NO_CLAIM = "ClaimNotFound"
     REQUEST_MISMATCH = "RequestMismatch"
     UNKNOWN_DEVICE = "UnknownDevice"
-    MIG_UNSUPPORTED = "MigUnsupported"
+    MIG_PLACE_MISSING = "MigPlaceMissing"
+    MIG_PLACE_TAKEN = "MigPlaceTaken"
+    DRIVER_UNAVAILABLE = "DriverUnavailable"
     OVER_CAPACITY = "OverCapacity"
     SLOT_TAKEN = "SlotTaken"
     CLAIM_CLOSED = "ClaimClosed"

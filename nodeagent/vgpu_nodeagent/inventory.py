@@ -6,9 +6,10 @@ runs on it keeps counting.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from vgpu_api.config import NvidiaConfig
@@ -20,6 +21,7 @@ from vgpu_nodeagent.errors import DriverUnavailable
 logger = logging.getLogger(__name__)
 
 CARD_CORES = 100
+_LOOK_S = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +32,13 @@ class Terms:
         capacity: What the card has.
         allocatable: What may be given away: capacity times the scaling factors.
         core_policy: When compute shares are enforced, where a request does not say.
+        is_cut: The card is in MIG mode: it is given in instances only.
     """
 
     capacity: Use
     allocatable: Use
     core_policy: str = "Default"
+    is_cut: bool = False
 
 
 def terms_of(card: Card, spec: GPUDeviceSpec | None, config: NvidiaConfig) -> Terms:
@@ -48,13 +52,29 @@ def terms_of(card: Card, spec: GPUDeviceSpec | None, config: NvidiaConfig) -> Te
         capacity=Use(card.memory_mib, CARD_CORES, slots),
         allocatable=Use(int(card.memory_mib * memory_factor), int(CARD_CORES * core_factor), slots),
         core_policy=spec.core_policy if spec is not None else "Default",
+        is_cut=card.mig_enabled,
     )
 
 
 class Inventory:
-    """The cards known, which of them are present, and whether the driver answers."""
+    """The cards known, which of them are present, and whether the driver answers.
 
-    def __init__(self, driver: Driver, config: NvidiaConfig) -> None:
+    Args:
+        driver: Whose cards.
+        config: What the administrator said of all of them.
+        own_spots: Where instances of ours may lie now: card and first memory slice. Where others
+            lie, nothing can be made.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        config: NvidiaConfig,
+        *,
+        own_spots: Callable[[], frozenset[tuple[str, int]]] = frozenset,
+    ) -> None:
+        self._own_spots = own_spots
+        self._look_wanted = asyncio.Event()
         self._driver = driver
         self._config = config
         self._known: dict[str, Card] = {}
@@ -94,9 +114,24 @@ class Inventory:
             self._wishes[uuid] = spec
             self._tell()
 
+    def look_soon(self) -> None:
+        """What cards are cut into has changed."""
+        self._look_wanted.set()
+
+    async def look_again(self) -> None:
+        """Refresh when that is wanted, and every now and then."""
+        try:
+            async with asyncio.timeout(_LOOK_S):  # wait_for may swallow being cancelled
+                await self._look_wanted.wait()
+        except TimeoutError:
+            pass
+        self._look_wanted.clear()
+        await self.refresh()
+
     async def refresh(self) -> None:
         """Ask the driver for its cards. A driver that does not answer is a state, not an error."""
         before = (dict(self._known), self._present, self.driver_error)
+        own = self._own_spots()
         try:
             cards = await self._driver.cards()
         except DriverUnavailable as error:
@@ -104,7 +139,8 @@ class Inventory:
         else:
             self.driver_error = None
             self._present = frozenset(card.uuid for card in cards)
-            self._known.update({card.uuid: card for card in cards})
+            own |= self._own_spots()  # made or removed while the driver was asked: ours
+            self._known.update({card.uuid: _with_free_places(card, own) for card in cards})
         if (self._known, self._present, self.driver_error) != before:
             logger.info(
                 "%d of %d cards present%s",
@@ -117,3 +153,22 @@ class Inventory:
     def _tell(self) -> None:
         for callback in self._on_change:
             callback()
+
+
+def _with_free_places(card: Card, own: frozenset[tuple[str, int]]) -> Card:
+    """A card whose profiles have no places where an instance lies that is not ours."""
+    others = [i for i in card.mig_instances if (card.uuid, i.start) not in own]
+    if not others:
+        return card
+    free = [
+        replace(
+            profile,
+            places=tuple(
+                place
+                for place in profile.places
+                if not any(other.overlaps(*place) for other in others)
+            ),
+        )
+        for profile in card.mig_profiles
+    ]
+    return replace(card, mig_profiles=tuple(free))

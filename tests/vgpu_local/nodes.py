@@ -25,20 +25,21 @@ class CardModel:
         memory_mib: device memory.
         compute: compute capability, `major.minor`.
         multiprocessors: how many.
-        mig: whether it can be split by the hardware.
+        mig: `off` and `on` for one that the hardware can split, `none` for others.
     """
 
     name: str
     memory_mib: int
     compute: str
     multiprocessors: int
-    mig: bool = False
+    mig: Literal["none", "off", "on"] = "none"
 
 
 T4 = CardModel("Tesla T4", 16384, "7.5", 40)
 V100 = CardModel("Tesla V100-SXM2-32GB", 32768, "7.0", 80)
-A100 = CardModel("NVIDIA A100-SXM4-80GB", 81920, "8.0", 108, mig=True)
-A100_PCIE = CardModel("NVIDIA A100-PCIE-40GB", 40960, "8.0", 108, mig=True)
+A100 = CardModel("NVIDIA A100-SXM4-80GB", 81920, "8.0", 108, mig="off")
+A100_PCIE = CardModel("NVIDIA A100-PCIE-40GB", 40960, "8.0", 108, mig="off")
+A100_CUT = replace(A100_PCIE, mig="on")
 P100 = CardModel("Tesla P100-PCIE-16GB", 16384, "6.0", 56)
 
 
@@ -91,7 +92,7 @@ class GpuNode:
             lines.append(
                 f'card uuid={card.uuid} model="{model.name}" memory_mib={model.memory_mib} '
                 f"numa={card.numa} bus=0000:{index + 1:02x}:00.0 cc={model.compute} "
-                f"sms={model.multiprocessors} mig={'off' if model.mig else 'none'}"
+                f"sms={model.multiprocessors} mig={model.mig}"
             )
         for link in self.links:
             level = f" level={link.level}" if link.level else ""

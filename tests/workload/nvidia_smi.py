@@ -227,6 +227,18 @@ def _value(value: Any, unit: str) -> str:
     return f"{text} {unit}" if unit else text
 
 
+def listed(gpu: Gpu) -> list[str]:
+    """A card, and below it the instances that it is cut into."""
+    lines = [f"GPU {gpu.index}: {gpu.name} (UUID: {gpu.uuid})"]
+    for number in range(gpu.ask(pynvml.nvmlDeviceGetMaxMigDeviceCount) or 0):
+        part = gpu.ask(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, number)
+        if part is not None:
+            profile = _text(pynvml.nvmlDeviceGetName(part)).rpartition("MIG ")[2]
+            uuid = _text(pynvml.nvmlDeviceGetUUID(part))
+            lines.append(f"  MIG {profile:<12}Device {number:>2}: (UUID: {uuid})")
+    return lines
+
+
 def topology(gpus: Sequence[Gpu]) -> list[str]:
     """How the cards are joined, and on which NUMA nodes they are."""
     heads = [f"GPU{gpu.index}" for gpu in gpus]
@@ -308,7 +320,7 @@ def _print_all(arguments: argparse.Namespace) -> None:
     if arguments.topo:
         lines = topology(gpus)
     elif arguments.list_gpus:
-        lines = [f"GPU {gpu.index}: {gpu.name} (UUID: {gpu.uuid})" for gpu in gpus]
+        lines = [line for gpu in gpus for line in listed(gpu)]
     elif arguments.query_gpu:
         lines = queried(GPU_FIELDS, arguments.query_gpu, gpus, options)
     elif arguments.query_compute_apps:

@@ -66,6 +66,8 @@ class Checkpoint:
 def encode(state: SlotState) -> bytes:
     """The file's content: format, checksum, state."""
     body = _STATE.dump_python(state, mode="json")
+    if not state.cuts:
+        del body["cuts"]  # as agents wrote it that knew of none
     document = {"format": FORMAT, "checksum": _checksum(body), "state": body}
     return json.dumps(document, indent=1, sort_keys=True).encode()
 

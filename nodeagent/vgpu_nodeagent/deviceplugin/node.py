@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vgpu_nodeagent.deviceplugin.checkpoint import Checkpoint
+from vgpu_nodeagent.deviceplugin.instances import Instances
 from vgpu_nodeagent.deviceplugin.pod_resources import PodResources
 from vgpu_nodeagent.enforcement.allocations import Allocations
 from vgpu_nodeagent.inventory import Inventory
@@ -27,6 +28,7 @@ class Node:
         inventory: The cards.
         checkpoint: Leases and holdings, on disk.
         allocations: Pages and CDI specs, on disk.
+        instances: Parts of cards in MIG mode, in the driver.
         pod_resources: The kubelet's word on who holds slots now.
         kubelet_checkpoint: The kubelet's own record of who was given slots.
     """
@@ -37,5 +39,6 @@ class Node:
     inventory: Inventory
     checkpoint: Checkpoint
     allocations: Allocations
+    instances: Instances
     pod_resources: PodResources
     kubelet_checkpoint: Path

@@ -25,6 +25,7 @@ from vgpu_nodeagent.deviceplugin.node import Node
 from vgpu_nodeagent.deviceplugin.reserved_claim import claim_reserved_for
 from vgpu_nodeagent.deviceplugin.slots import Holding
 from vgpu_nodeagent.deviceplugin.waiting import WaitingPods
+from vgpu_nodeagent.drivers.device_nodes import nodes_of_card, nodes_of_instance
 from vgpu_nodeagent.enforcement.cdi import Mount
 from vgpu_nodeagent.enforcement.grants import ContainerGrant, container_grant
 from vgpu_nodeagent.errors import KubeletUnavailable, PageDamaged, Refused, Why
@@ -47,6 +48,8 @@ _MAY_PASS = frozenset(
         Why.CLAIM_CLOSED,
         Why.OVER_CAPACITY,
         Why.INIT_ENDED,
+        Why.MIG_PLACE_MISSING,
+        Why.MIG_PLACE_TAKEN,
     }
 )
 """Refusals that end by themselves when a watch catches up or a release is done."""
@@ -162,19 +165,30 @@ class PreStart:
             raise Refused(
                 Why.NOT_SYNCED, "the node agent has not yet read pods and claims of this node"
             )
+        allocation = await self._look_up(ids, found)
+        if found.claim is not None and any(device.mig is not None for device in allocation.devices):
+            await node.instances.make(found.claim, allocation)
+            allocation = await self._look_up(ids, found)  # who knows what has changed meanwhile
+        # From here on: no await, until everything is written.
+        assert found.consumer is not None
+        assert found.claim is not None
+        self._grant(found.consumer, found.claim, allocation, still_wanted)
+
+    async def _look_up(self, ids: tuple[str, ...], found: _Found) -> Allocation:
+        """Whose slots these are, as of now; nothing is awaited once the kubelet has answered."""
+        node = self._node
         try:
             listing = await node.pod_resources.list()
             entries = read_kubelet_checkpoint(node.kubelet_checkpoint, resource=node.resource)
         except KubeletUnavailable as error:
             raise Refused(Why.KUBELET_UNAVAILABLE, str(error)) from error
-        # From here on: no await, until everything is written.
         found.consumer = identify(
             ids, entries=entries, listing=listing, pods=node.view.pods.objects
         )
         found.claim, allocation = claim_reserved_for(
             found.consumer.pod, node.view.claims.objects.values(), node=node.name
         )
-        self._grant(found.consumer, found.claim, allocation, still_wanted)
+        return allocation
 
     def _grant(
         self,
@@ -195,6 +209,7 @@ class PreStart:
                 container=binding.container,
                 slot_resource=node.resource,
                 terms=terms,
+                instances=node.instances.made,
             )
             for binding in bindings
         }
@@ -217,9 +232,13 @@ class PreStart:
             raise Refused(Why.STORAGE_FAILED, f"cannot write the grant: {error}") from error
 
     def _open(self, grants: dict[str, ContainerGrant]) -> None:
-        minors = {uuid: card.minor for uuid, card in self._node.inventory.cards.items()}
+        cards = self._node.inventory.cards
+        nodes = {uuid: nodes_of_card(card.minor) for uuid, card in cards.items()}
+        for cut in self._node.instances.made.values():
+            if (card := cards.get(cut.card)) is not None:
+                nodes[cut.instance.uuid] = nodes_of_instance(card.minor, cut.instance)
         for lease, grant in grants.items():
-            self._node.allocations.open(lease, grant, minors=minors)
+            self._node.allocations.open(lease, grant, nodes=nodes)
 
     def _report(self, refused: Refused, found: _Found) -> None:
         if refused.reason is Why.CALL_ENDED:

@@ -20,7 +20,8 @@ from vgpu_api.core.pod import Pod
 from vgpu_api.init_part import ended_init_ids, init_containers
 from vgpu_api.v1alpha1 import ReservedFor, VGPUClaim
 from vgpu_nodeagent.config import UNUSED_LEASE_S
-from vgpu_nodeagent.deviceplugin import slots
+from vgpu_nodeagent.deviceplugin import cuts, slots
+from vgpu_nodeagent.deviceplugin.cuts import Cut
 from vgpu_nodeagent.deviceplugin.init_ends import InitEnds
 from vgpu_nodeagent.deviceplugin.kubelet_checkpoint import KubeletEntry, read_kubelet_checkpoint
 from vgpu_nodeagent.deviceplugin.leftovers import Leftovers
@@ -70,9 +71,8 @@ class Releases:
         self._freed = freed
         self._unused_lease_s = unused_lease_s
         self._now = now
-        self._gone: set[str] = (
-            set()
-        )  # UIDs of pods seen here and gone since, while claims name them
+        # UIDs of pods seen here and gone since, while claims name them.
+        self._gone: set[str] = set()
         self._wanted = asyncio.Event()
         self._sweeping: asyncio.Task[bool] | None = None
         node.view.on_pod(self._pod_changed)
@@ -131,6 +131,7 @@ class Releases:
                 logger.warning("release must wait: %s", error)
                 left = True
         left |= await self._end_inits()
+        left |= await node.instances.remove_all(self._is_over)
         for lease in node.checkpoint.state.leases.values():
             if lease.is_bound:
                 await asyncio.to_thread(node.allocations.reclaim, lease.name)
@@ -171,6 +172,9 @@ class Releases:
                 return False
             if await self._leftovers.are_there(holding):
                 return False
+        # Before its place is anybody else's. Nothing runs on it; the driver would refuse otherwise.
+        if not await node.instances.remove(holding.claim_uid, holding.allocated_time):
+            return False
         for lease in leases:
             node.allocations.close(lease.name)
         node.checkpoint.commit(slots.close(node.checkpoint.state, holding.claim_uid))
@@ -217,7 +221,23 @@ class Releases:
                 self._reports.released(claim, time_)
         self._gone &= {reserved.pod_uid for _, reserved in _reserved(node)}
 
+    def _is_over(self, cut: Cut) -> bool:
+        """Whether an instance is needed no more; of one that was granted, its holding decides."""
+        holding = self._node.checkpoint.state.holdings.get(cut.claim_uid)
+        if holding is not None and not holding.closed:
+            return False
+        claim = self._node.view.claim_with_uid(cut.claim_uid)
+        return (
+            claim is None
+            or _allocated_time(claim) != cut.allocated_time
+            or self._nothing_granted(claim)
+        )
+
     def _nothing_in_use(self, claim: VGPUClaim) -> bool:
+        cut = cuts.of_claim(self._node.checkpoint.state.cuts, claim.metadata.uid)
+        return not cut and self._nothing_granted(claim)
+
+    def _nothing_granted(self, claim: VGPUClaim) -> bool:
         holding = self._node.checkpoint.state.holdings.get(claim.metadata.uid)
         if holding is not None and holding.allocated_time == _allocated_time(claim):
             return holding.closed

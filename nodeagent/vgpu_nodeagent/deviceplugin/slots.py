@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from vgpu_api.effective import Use
+from vgpu_nodeagent.deviceplugin.cuts import Cut
 from vgpu_nodeagent.errors import Refused, Why
 
 
@@ -83,10 +84,11 @@ class Binding:
 
 @dataclass(frozen=True, slots=True)
 class SlotState:
-    """All leases by name and all holdings by claim UID."""
+    """All leases by name, all holdings by claim UID, and what cards in MIG mode are cut into."""
 
     leases: Mapping[str, Lease] = field(default_factory=dict)
     holdings: Mapping[str, Holding] = field(default_factory=dict)
+    cuts: Mapping[str, Cut] = field(default_factory=dict)
 
     def on(self, slot_ids: Collection[str]) -> list[Lease]:
         """The leases on any of these slots, oldest first."""
@@ -172,7 +174,7 @@ def close(state: SlotState, claim_uid: str) -> SlotState:
         return state
     leases = {n: lease for n, lease in state.leases.items() if lease.claim_uid != claim_uid}
     closed = replace(holding, closed=True)
-    return SlotState(leases, {**state.holdings, claim_uid: closed})
+    return replace(state, leases=leases, holdings={**state.holdings, claim_uid: closed})
 
 
 def end_init(

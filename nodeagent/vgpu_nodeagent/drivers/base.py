@@ -18,6 +18,52 @@ class CardLink:
 
 
 @dataclass(frozen=True, slots=True)
+class MigProfile:
+    """What a card in MIG mode can be cut into.
+
+    Attributes:
+        name: As the driver spells it, such as 1g.5gb.
+        cores: Its part of the card's compute, in percent.
+        slices: Its compute slices.
+        places: Where it may lie: first memory slice, and how many.
+    """
+
+    name: str
+    memory_mib: int
+    cores: int
+    slices: int
+    places: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MigInstance:
+    """A part cut out of a card, or to be cut.
+
+    Attributes:
+        profile: Its profile's name.
+        start: Its first memory slice.
+        size: How many memory slices it takes.
+        uuid: How programs name it; empty as long as none can use it.
+        gpu_instance: Its number in the card.
+        compute_instance: The number of what computes in it.
+    """
+
+    profile: str
+    start: int
+    size: int
+    uuid: str = ""
+    gpu_instance: int = 0
+    compute_instance: int = 0
+
+    def overlaps(self, start: int, size: int) -> bool:
+        """Whether it lies on any of these memory slices."""
+        return self.start < start + size and start < self.start + self.size
+
+    def __str__(self) -> str:
+        return f"{self.profile} at slice {self.start}"
+
+
+@dataclass(frozen=True, slots=True)
 class Card:
     """One physical card as the driver describes it.
 
@@ -26,6 +72,8 @@ class Card:
         minor: The number of its device node.
         numa_node: None where the platform does not say.
         mig_enabled: It is in multi-instance mode.
+        mig_profiles: What it can then be cut into.
+        mig_instances: What it is cut into.
     """
 
     index: int
@@ -40,6 +88,8 @@ class Card:
     pci_bus_id: str = ""
     numa_node: int | None = None
     mig_enabled: bool = False
+    mig_profiles: tuple[MigProfile, ...] = ()
+    mig_instances: tuple[MigInstance, ...] = ()
     links: tuple[CardLink, ...] = ()
 
 
@@ -88,6 +138,40 @@ class Driver(Protocol):
 
     async def computing(self) -> Mapping[str, frozenset[int]]:
         """Who was seen computing since this was last asked: host PIDs, by UUID of the card."""
+
+    async def check_place(self, card: str, wanted: MigInstance) -> None:
+        """Make sure that nothing lies where an instance shall be made.
+
+        Raises:
+            PlaceTaken: Something does.
+        """
+
+    async def make_instance(
+        self, card: str, wanted: MigInstance, *, known: str | None
+    ) -> MigInstance:
+        """An instance of a card in MIG mode, made where it is not there yet.
+
+        Args:
+            card: The card's UUID.
+            wanted: Profile and place.
+            known: None: one that is there already is not ours. Empty: it is, whichever it is, and
+                is finished. Else it must be there already, with this UUID.
+
+        Raises:
+            PlaceTaken: Something else lies there.
+            InstanceLost: It is not there any more; nothing was made, so that this can be recorded.
+        """
+
+    async def remove_instance(self, card: str, instance: MigInstance) -> None:
+        """Take an instance away; one that is gone, or another in its place, is left alone.
+
+        Args:
+            card: The card's UUID.
+            instance: Profile and place, and its UUID if that is known.
+
+        Raises:
+            InstanceInUse: Something runs on it.
+        """
 
     async def next_event(self) -> CardEvent:
         """Wait for the driver to report something."""

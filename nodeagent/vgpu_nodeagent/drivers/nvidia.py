@@ -1,4 +1,4 @@
-"""NVIDIA cards through NVML: the only module that knows pynvml.
+"""NVIDIA cards through NVML; beside it, how they are linked and cut, and how NVML is spoken to.
 
 NVML is loaded when it is first needed and again after it was lost, so that an agent may run on a
 node before its driver is installed. Every call runs in a thread with a deadline; events have a
@@ -8,15 +8,22 @@ thread of their own, because waiting for them blocks.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
 import pynvml
 
-from vgpu_nodeagent.drivers.base import Card, CardEvent, CardLink, CardUsage, Severity
+from vgpu_nodeagent.drivers import nvidia_mig
+from vgpu_nodeagent.drivers.base import Card, CardEvent, CardUsage, MigInstance, Severity
 from vgpu_nodeagent.drivers.calls import CallThread
+from vgpu_nodeagent.drivers.device_nodes import may_cut
+from vgpu_nodeagent.drivers.nvidia_links import links_of
+from vgpu_nodeagent.drivers.nvml import bus_id, optional, text
 from vgpu_nodeagent.errors import DriverUnavailable
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -28,16 +35,6 @@ _EVENT_RETRY_S = 30.0
 APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
 """Faults of a program, not of the card. Source: NVIDIA's XID catalogue ("user application")."""
 
-# NVML's topology levels, nearest first: word as nvidia-smi prints it, and score.
-_LEVELS = {
-    pynvml.NVML_TOPOLOGY_INTERNAL: ("PIX", 60),
-    pynvml.NVML_TOPOLOGY_SINGLE: ("PIX", 50),
-    pynvml.NVML_TOPOLOGY_MULTIPLE: ("PXB", 40),
-    pynvml.NVML_TOPOLOGY_HOSTBRIDGE: ("PHB", 30),
-    pynvml.NVML_TOPOLOGY_NODE: ("NODE", 20),
-    pynvml.NVML_TOPOLOGY_SYSTEM: ("SYS", 10),
-}
-_NVLINK_SCORE = 100
 _ARCHITECTURES = {2: "Kepler", 3: "Maxwell", 4: "Pascal", 5: "Volta", 6: "Turing", 7: "Ampere"}
 _ARCHITECTURES |= {8: "Ada", 9: "Hopper", 10: "Blackwell"}
 _NO_NUMA = 0xFFFFFFFF
@@ -49,6 +46,8 @@ class NvidiaDriver:
     def __init__(self, *, deadline_s: float = DEADLINE_S) -> None:
         self._calls = CallThread("NVML", deadline_s=deadline_s)
         self._events = CallThread("NVML events", deadline_s=deadline_s)
+        self._may_cut = may_cut()
+        self._has_warned = False
         self._loaded = False
         self._event_set: Any = None
         self._sampled: dict[str, int] = {}
@@ -64,7 +63,11 @@ class NvidiaDriver:
         Raises:
             DriverUnavailable: NVML is missing, fails or hangs.
         """
-        return await self._calls.call(self._guarded(_read_cards))
+        cards = await self._calls.call(self._guarded(partial(_read_cards, self._may_cut)))
+        if not self._may_cut and not self._has_warned and any(card.mig_enabled for card in cards):
+            self._has_warned = True
+            logger.warning("cards in MIG mode are not given: this agent may not cut them")
+        return cards
 
     async def usage(self) -> Mapping[str, CardUsage]:
         """Memory and compute in use, by UUID.
@@ -85,6 +88,37 @@ class NvidiaDriver:
     async def computing(self) -> Mapping[str, frozenset[int]]:
         """Who was seen computing since this was last asked: host PIDs, by UUID of the card."""
         return await self._calls.call(self._guarded(partial(_read_computing, self._sampled)))
+
+    async def check_place(self, card: str, wanted: MigInstance) -> None:
+        """Make sure that nothing lies where an instance shall be made.
+
+        Raises:
+            PlaceTaken: Something does.
+            DriverUnavailable: NVML is missing, fails or hangs.
+        """
+        await self._calls.call(self._guarded(partial(nvidia_mig.check_place, card, wanted)))
+
+    async def make_instance(
+        self, card: str, wanted: MigInstance, *, known: str | None
+    ) -> MigInstance:
+        """An instance of a card in MIG mode, made where it is not there yet.
+
+        Raises:
+            PlaceTaken: Another lies there.
+            InstanceLost: It was made before and is not there any more.
+            DriverUnavailable: NVML is missing, fails or hangs, or cannot make it.
+        """
+        job = partial(nvidia_mig.make_instance, card, wanted, known=known)
+        return await self._calls.call(self._guarded(job))
+
+    async def remove_instance(self, card: str, instance: MigInstance) -> None:
+        """Take an instance away, if it is there.
+
+        Raises:
+            InstanceInUse: Something runs on it.
+            DriverUnavailable: NVML is missing, fails or hangs.
+        """
+        await self._calls.call(self._guarded(partial(nvidia_mig.remove_instance, card, instance)))
 
     async def next_event(self) -> CardEvent:
         """Wait for an XID or ECC event. A driver that cannot tell is asked again later."""
@@ -130,7 +164,7 @@ class NvidiaDriver:
             data = pynvml.nvmlEventSetWait_v2(self._event_set, _EVENT_WAIT_MS)
         except pynvml.NVMLError_Timeout:
             return None
-        uuid = _optional(lambda: _text(pynvml.nvmlDeviceGetUUID(data.device)), "")
+        uuid = optional(lambda: text(pynvml.nvmlDeviceGetUUID(data.device)), "")
         return classify(uuid, int(data.eventType), int(data.eventData))
 
 
@@ -153,85 +187,54 @@ def _register_events() -> Any:
     event_set = pynvml.nvmlEventSetCreate()
     for index in range(pynvml.nvmlDeviceGetCount()):
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-        supported = _optional(partial(pynvml.nvmlDeviceGetSupportedEventTypes, handle), 0)
+        supported = optional(partial(pynvml.nvmlDeviceGetSupportedEventTypes, handle), 0)
         if supported & wanted:
             pynvml.nvmlDeviceRegisterEvents(handle, supported & wanted, event_set)
     return event_set
 
 
-def _read_cards() -> tuple[Card, ...]:
-    driver = _text(pynvml.nvmlSystemGetDriverVersion())
-    version = _optional(pynvml.nvmlSystemGetCudaDriverVersion_v2, 0)
+def _read_cards(may_cut_them: bool) -> tuple[Card, ...]:
+    driver = text(pynvml.nvmlSystemGetDriverVersion())
+    version = optional(pynvml.nvmlSystemGetCudaDriverVersion_v2, 0)
     runtime = f"{version // 1000}.{version % 1000 // 10}" if version else ""
     count = pynvml.nvmlDeviceGetCount()
     handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(count)]
-    uuids = [_text(pynvml.nvmlDeviceGetUUID(handle)) for handle in handles]
+    uuids = [text(pynvml.nvmlDeviceGetUUID(handle)) for handle in handles]
     return tuple(
-        _card(index, handle, uuids, handles, driver, runtime)
-        for index, handle in enumerate(handles)
+        _card(index, uuids, handles, driver, runtime, may_cut_them) for index in range(count)
     )
 
 
 def _card(
-    index: int, handle: Any, uuids: list[str], handles: list[Any], driver: str, runtime: str
+    index: int,
+    uuids: list[str],
+    handles: list[Any],
+    driver: str,
+    runtime: str,
+    may_cut_it: bool,
 ) -> Card:
-    major, minor = _optional(lambda: pynvml.nvmlDeviceGetCudaComputeCapability(handle), (0, 0))
-    numa = _optional(lambda: int(pynvml.nvmlDeviceGetNumaNodeId(handle)), _NO_NUMA)
-    architecture = _optional(lambda: pynvml.nvmlDeviceGetArchitecture(handle), 0)
+    handle = handles[index]
+    major, minor = optional(lambda: pynvml.nvmlDeviceGetCudaComputeCapability(handle), (0, 0))
+    numa = optional(lambda: int(pynvml.nvmlDeviceGetNumaNodeId(handle)), _NO_NUMA)
+    architecture = optional(lambda: pynvml.nvmlDeviceGetArchitecture(handle), 0)
+    is_cut = optional(lambda: pynvml.nvmlDeviceGetMigMode(handle)[0] == 1, False)
     return Card(
         index=index,
         uuid=uuids[index],
-        model=_text(pynvml.nvmlDeviceGetName(handle)),
+        model=text(pynvml.nvmlDeviceGetName(handle)),
         memory_mib=int(pynvml.nvmlDeviceGetMemoryInfo(handle).total) // MIB,
-        minor=_optional(lambda: int(pynvml.nvmlDeviceGetMinorNumber(handle)), index),
+        minor=optional(lambda: int(pynvml.nvmlDeviceGetMinorNumber(handle)), index),
         architecture=_ARCHITECTURES.get(architecture, ""),
         compute_capability=f"{major}.{minor}" if major else "",
         driver_version=driver,
         runtime_version=runtime,
-        pci_bus_id=_bus_id(handle),
+        pci_bus_id=bus_id(handle),
         numa_node=None if numa == _NO_NUMA or numa < 0 else numa,
-        mig_enabled=_optional(lambda: pynvml.nvmlDeviceGetMigMode(handle)[0] == 1, False),
-        links=_links(index, uuids, handles),
+        mig_enabled=is_cut,
+        mig_profiles=nvidia_mig.profiles_of(handle) if is_cut and may_cut_it else (),
+        mig_instances=nvidia_mig.instances_of(handle) if is_cut else (),
+        links=links_of(index, uuids, handles),
     )
-
-
-def _links(index: int, uuids: list[str], handles: list[Any]) -> tuple[CardLink, ...]:
-    nvlinks = _nvlinks(handles[index])
-    links = []
-    for other, handle in enumerate(handles):
-        if other == index:
-            continue
-        bus = _bus_id(handle)
-        if count := nvlinks.get(bus.lower(), 0):
-            links.append(CardLink(uuids[other], f"NV{count}", _NVLINK_SCORE * count))
-            continue
-        level = _optional(
-            partial(pynvml.nvmlDeviceGetTopologyCommonAncestor, handles[index], handle),
-            pynvml.NVML_TOPOLOGY_SYSTEM,
-        )
-        word, score = _LEVELS.get(level, ("SYS", 10))
-        links.append(CardLink(uuids[other], word, score))
-    return tuple(links)
-
-
-def _nvlinks(handle: Any) -> dict[str, int]:
-    """How many NVLinks lead to each other card, by its bus id in lower case."""
-    found: dict[str, int] = {}
-    for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
-        try:
-            if pynvml.nvmlDeviceGetNvLinkState(handle, link) != pynvml.NVML_FEATURE_ENABLED:
-                continue
-            bus = _text(pynvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link).busId).lower()
-        except pynvml.NVMLError as error:
-            if error.value in (
-                pynvml.NVML_ERROR_NOT_SUPPORTED,
-                pynvml.NVML_ERROR_INVALID_ARGUMENT,
-                pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
-            ):
-                break  # no NVLink, or no link of that number
-            raise
-        found[bus] = found.get(bus, 0) + 1
-    return found
 
 
 def _read_usage() -> Mapping[str, CardUsage]:
@@ -239,8 +242,8 @@ def _read_usage() -> Mapping[str, CardUsage]:
     for index in range(pynvml.nvmlDeviceGetCount()):
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)
         memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
-        rates = _optional(partial(pynvml.nvmlDeviceGetUtilizationRates, handle), None)
-        uuid = _text(pynvml.nvmlDeviceGetUUID(handle))
+        rates = optional(partial(pynvml.nvmlDeviceGetUtilizationRates, handle), None)
+        uuid = text(pynvml.nvmlDeviceGetUUID(handle))
         usage[uuid] = CardUsage(int(memory.used) // MIB, int(rates.gpu) if rates is not None else 0)
     return usage
 
@@ -249,12 +252,12 @@ def _read_processes() -> Mapping[str, Mapping[int, int]]:
     found: dict[str, dict[int, int]] = {}
     for index in range(pynvml.nvmlDeviceGetCount()):
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-        held = found.setdefault(_text(pynvml.nvmlDeviceGetUUID(handle)), {})
+        held = found.setdefault(text(pynvml.nvmlDeviceGetUUID(handle)), {})
         for ask in (
             pynvml.nvmlDeviceGetComputeRunningProcesses,
             pynvml.nvmlDeviceGetGraphicsRunningProcesses,
         ):
-            listed: list[Any] = _optional(partial(ask, handle), [])
+            listed: list[Any] = optional(partial(ask, handle), [])
             for process in listed:
                 # One that does both is in both lists, with the same figure.
                 held[process.pid] = max(held.get(process.pid, 0), process.usedGpuMemory or 0)
@@ -266,7 +269,7 @@ def _read_computing(sampled: dict[str, int]) -> Mapping[str, frozenset[int]]:
     found = {}
     for index in range(pynvml.nvmlDeviceGetCount()):
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-        uuid = _text(pynvml.nvmlDeviceGetUUID(handle))
+        uuid = text(pynvml.nvmlDeviceGetUUID(handle))
         since = sampled.get(uuid, 0)
         try:
             samples = pynvml.nvmlDeviceGetProcessUtilization(handle, since)
@@ -275,26 +278,3 @@ def _read_computing(sampled: dict[str, int]) -> Mapping[str, frozenset[int]]:
         sampled[uuid] = max([since, *(int(s.timeStamp) for s in samples)])
         found[uuid] = frozenset(int(s.pid) for s in samples if s.smUtil)
     return found
-
-
-def _optional(call: Callable[[], T], default: T) -> T:
-    """What a call says that not every card or driver supports."""
-    try:
-        return call()
-    except pynvml.NVMLError as error:
-        if error.value in (
-            pynvml.NVML_ERROR_NOT_SUPPORTED,
-            pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
-            pynvml.NVML_ERROR_INVALID_ARGUMENT,
-            pynvml.NVML_ERROR_NO_PERMISSION,
-        ):
-            return default
-        raise
-
-
-def _bus_id(handle: Any) -> str:
-    return _optional(lambda: _text(pynvml.nvmlDeviceGetPciInfo(handle).busId), "")
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)

@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from vgpu_api import names
+from vgpu_nodeagent.drivers.device_nodes import DeviceNode
 from vgpu_nodeagent.enforcement import page, reclaim, region
 from vgpu_nodeagent.enforcement.abi import PageState
 from vgpu_nodeagent.enforcement.cdi import Edits, Mount, SpecFolder
@@ -104,13 +105,15 @@ class Allocations:
         if count:
             logger.info("allocation %s: cleared %d slots of dead processes", lease, count)
 
-    def open(self, lease: str, grant: ContainerGrant, *, minors: Mapping[str, int]) -> None:
+    def open(
+        self, lease: str, grant: ContainerGrant, *, nodes: Mapping[str, Sequence[DeviceNode]]
+    ) -> None:
         """Fill the page, then write the CDI spec: the lock first, the door after it.
 
         Args:
             lease: The allocation.
             grant: What its container may use.
-            minors: Number of each card's device node, by UUID.
+            nodes: Device nodes, by the UUID of each card or instance.
 
         Raises:
             PageDamaged: The page is not this allocation's.
@@ -120,16 +123,18 @@ class Allocations:
         mounts = self._driver_mounts
         if grant.interposed:
             mounts = self._library.before(mounts)
-        nodes = [f"nvidia{minors[limit.uuid]}" for limit in grant.limits]
+        control = map(DeviceNode, _CONTROL_NODES)
+        own = (node for limit in grant.limits for node in nodes[limit.uuid])
+        wanted = dict.fromkeys((*own, *control))
         self._specs.write(
             lease,
             Edits(
                 env=grant.env(),
                 mounts=mounts,
                 device_nodes=[
-                    str(self._dev / node)
-                    for node in (*nodes, *_CONTROL_NODES)
-                    if (self._dev / node).exists()
+                    replace(node, name=str(self._dev / node.name))
+                    for node in wanted
+                    if node.major or (self._dev / node.name).exists()
                 ],
             ),
         )

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vgpu_nodeagent.drivers.device_nodes import DeviceNode
+
 KIND = "vgpu.dev/slot"
 _VERSION = "0.6.0"
 _PREFIX = KIND.replace("/", "-") + "_"
@@ -39,7 +41,7 @@ class Edits:
 
     env: Mapping[str, str]
     mounts: Sequence[Mount]
-    device_nodes: Sequence[str]
+    device_nodes: Sequence[DeviceNode]
 
 
 def device_name(allocation: str) -> str:
@@ -101,6 +103,13 @@ class SpecFolder:
         return self._folder / f".{_PREFIX}{allocation}{_SUFFIX}{_UNFINISHED}"
 
 
+def _node(node: DeviceNode) -> dict[str, Any]:
+    if not node.major:
+        return {"path": node.name}
+    # A runtime that is told what it leads to does not look for it on the host.
+    return {"path": node.name, "type": "c", "major": node.major, "minor": node.minor}
+
+
 def _document(allocation: str, edits: Edits) -> dict[str, Any]:
     return {
         "cdiVersion": _VERSION,
@@ -110,7 +119,7 @@ def _document(allocation: str, edits: Edits) -> dict[str, Any]:
                 "name": allocation,
                 "containerEdits": {
                     "env": [f"{name}={value}" for name, value in edits.env.items()],
-                    "deviceNodes": [{"path": node} for node in edits.device_nodes],
+                    "deviceNodes": [_node(node) for node in edits.device_nodes],
                     "mounts": [
                         {
                             "hostPath": mount.host_path,

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from vgpu_api import names
 from vgpu_api.core.pod import Container, Pod
 from vgpu_api.quantity import MIB
 from vgpu_api.v1alpha1 import AllocatedDevice, Allocation, VGPUClaim, VGPURequest
+from vgpu_nodeagent.deviceplugin.cuts import Cut
 from vgpu_nodeagent.enforcement.abi import CorePolicy
 from vgpu_nodeagent.enforcement.page import DeviceLimit
 from vgpu_nodeagent.errors import Refused, Why
@@ -66,6 +68,7 @@ def container_grant(
     container: str,
     slot_resource: str,
     terms: Mapping[str, Terms],
+    instances: Mapping[tuple[str, int], Cut] = MappingProxyType({}),
 ) -> ContainerGrant:
     """What a container of the claim's pod gets.
 
@@ -76,9 +79,11 @@ def container_grant(
         container: The container's name.
         slot_resource: The resource by which a container asks for a slot.
         terms: The cards of this node.
+        instances: What is cut of those in MIG mode, by card and first memory slice.
 
     Raises:
-        Refused: The claim has no request for the container, or no card, or an unknown one.
+        Refused: The claim has no request for the container, or no card, or an unknown one, or its
+            part of a card in MIG mode is not made.
     """
     request = _request_for(claim, pod, container, slot_resource)
     devices = [device for device in allocation.devices if device.request == request.name]
@@ -90,13 +95,19 @@ def container_grant(
     unknown = [device.uuid for device in devices if device.uuid not in terms]
     if unknown:
         raise Refused(Why.UNKNOWN_DEVICE, f"card {', '.join(unknown)} is not on this node")
-    if any(device.mig is not None for device in devices):
-        raise Refused(Why.MIG_UNSUPPORTED, "this agent makes no MIG instances")
-    limits = tuple(_limit(request, device, terms[device.uuid]) for device in devices)
+    limits = tuple(
+        _limit(request, device, terms[device.uuid])
+        if device.mig is None
+        else _instance_limit(claim, device, instances)
+        for device in devices
+    )
     whole = request.mode == "Exclusive" or all(
-        device.memory_mib >= _all_memory(terms[device.uuid])
-        and device.cores == CARD_CORES
-        and limit.policy is not CorePolicy.FORCE
+        device.mig is not None  # the card itself keeps it within its instance
+        or (
+            device.memory_mib >= _all_memory(terms[device.uuid])
+            and device.cores == CARD_CORES
+            and limit.policy is not CorePolicy.FORCE
+        )
         for device, limit in zip(devices, limits, strict=True)
     )
     return ContainerGrant(limits, interposed=not whole)
@@ -142,7 +153,27 @@ def _first_asking(pod: Pod, slot_resource: str) -> str | None:
     return next((c.name for c in containers if c.asked(slot_resource) not in (None, 0, "0")), None)
 
 
+def _instance_limit(
+    claim: VGPUClaim, device: AllocatedDevice, instances: Mapping[tuple[str, int], Cut]
+) -> DeviceLimit:
+    """All of an instance, under the instance's own name."""
+    start = device.mig.start if device.mig is not None else 0
+    cut = instances.get((device.uuid, start))
+    if cut is None or cut.claim_uid != claim.metadata.uid:
+        raise Refused(
+            Why.MIG_PLACE_MISSING,
+            f"the instance at slice {start} of card {device.uuid} is not made for claim "
+            f"{_place(claim)}",
+        )
+    return DeviceLimit(uuid=cut.instance.uuid, memory_bytes=device.memory_mib * MIB, cores=0)
+
+
 def _limit(request: VGPURequest, device: AllocatedDevice, terms: Terms) -> DeviceLimit:
+    if terms.is_cut:
+        raise Refused(
+            Why.MIG_PLACE_MISSING,
+            f"card {device.uuid} is in MIG mode, and no instance of it was given",
+        )
     policy = request.core_policy if request.core_policy != "Default" else terms.core_policy
     has, gives = terms.capacity.memory_mib, terms.allocatable.memory_mib
     return DeviceLimit(

@@ -107,6 +107,8 @@ def test_nvml_tells_cards_links_use_and_events(tmp_path: Path) -> None:
         "pci_bus_id": "00000000:07:00.0",
         "numa_node": 1,
         "mig_enabled": False,
+        "mig_profiles": [],
+        "mig_instances": [],
         "links": [
             {"peer": uuids[1], "type": "NV4", "score": 400},
             {"peer": uuids[2], "type": "PIX", "score": 50},

@@ -5,11 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from vgpu_nodeagent.drivers.device_nodes import DeviceNode
 from vgpu_nodeagent.enforcement import cdi
 from vgpu_nodeagent.enforcement.cdi import Edits, Mount, SpecFolder
 from vgpu_nodeagent.enforcement.library import stage_library
 
-EDITS = Edits({"A": "1"}, [Mount("/host/lib", "/lib"), Mount("/u", "/w", False)], ["/dev/nvidia0"])
+EDITS = Edits(
+    {"A": "1"}, [Mount("/host/lib", "/lib"), Mount("/u", "/w", False)], [DeviceNode("/dev/nvidia0")]
+)
 
 
 def test_a_spec_names_one_device_with_all_that_its_container_gets(tmp_path: Path) -> None:

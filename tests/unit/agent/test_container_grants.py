@@ -52,13 +52,13 @@ def grant(
     )
 
 
-def test_a_container_that_was_given_a_mig_instance_is_refused_rather_than_given_the_card() -> None:
+def test_a_container_is_refused_as_long_as_its_instance_is_not_made() -> None:
     wanted = a_request(name="main")
     device = an_allocated_device(request="main").model_copy(
         update={"mig": MigAllocation(profile="1g.5gb", start=6, size=1)}
     )
     claim = a_claim(requests=[wanted], allocation=an_allocation(device))
-    with pytest.raises(Refused, match="makes no MIG instances") as refused:
+    with pytest.raises(Refused, match="slice 6 of card GPU-0 is not made for claim") as refused:
         container_grant(
             claim,
             an_allocation(device),
@@ -67,7 +67,7 @@ def test_a_container_that_was_given_a_mig_instance_is_refused_rather_than_given_
             slot_resource=SLOT,
             terms=terms(),
         )
-    assert refused.value.reason is Why.MIG_UNSUPPORTED
+    assert refused.value.reason is Why.MIG_PLACE_MISSING
 
 
 def test_a_slice_is_interposed_and_its_limits_stand_in_the_environment() -> None:

@@ -1,0 +1,67 @@
+"""What of this node's cards in MIG mode is cut for which claim: the agent's own record of it.
+
+NVML says which instances there are, never whose. So the agent writes down that it is about to make
+one before it does, and strikes it off after it has removed it: whatever is recorded may be there,
+and whatever is not recorded is somebody else's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from vgpu_nodeagent.drivers.base import MigInstance
+
+Spot: TypeAlias = tuple[str, int]
+"""A card's UUID, and the first memory slice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """An instance that is made for a claim, or about to be.
+
+    Attributes:
+        card: The card's UUID.
+        instance: Profile and place; with its UUID once it was made.
+        claim_uid: The claim.
+        allocated_time: Names the claim's allocation.
+    """
+
+    card: str
+    instance: MigInstance
+    claim_uid: str
+    allocated_time: str
+
+    @property
+    def spot(self) -> Spot:
+        """Where it lies."""
+        return self.card, self.instance.start
+
+    @property
+    def key(self) -> str:
+        """The same as a text."""
+        return f"{self.card}/{self.instance.start}"
+
+
+Cuts: TypeAlias = Mapping[str, Cut]
+
+
+def spots(cuts: Cuts) -> frozenset[Spot]:
+    """Where instances of ours may lie."""
+    return frozenset(cut.spot for cut in cuts.values())
+
+
+def of_claim(cuts: Cuts, claim_uid: str) -> list[Cut]:
+    """What is cut for a claim."""
+    return [cut for cut in cuts.values() if cut.claim_uid == claim_uid]
+
+
+def with_cut(cuts: Cuts, cut: Cut) -> Cuts:
+    """With one more, or another in its place."""
+    return {**cuts, cut.key: cut}
+
+
+def without(cuts: Cuts, key: str) -> Cuts:
+    """With one less."""
+    return {other: cut for other, cut in cuts.items() if other != key}

@@ -1,0 +1,195 @@
+"""MIG instances for claims: made before a container starts, removed when its pod has ended.
+
+Where they lie is the operator's decision; here they are made at that very place. Every step is
+recorded before or after it so that an agent that was killed at any moment finds what it had made:
+first that one is wanted, then its UUID, and when it is gone the record goes too. What is not in
+the record is an administrator's, and is never used or removed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from vgpu_api.v1alpha1 import AllocatedDevice, Allocation, VGPUClaim
+from vgpu_nodeagent.deviceplugin import cuts
+from vgpu_nodeagent.deviceplugin.checkpoint import Checkpoint
+from vgpu_nodeagent.deviceplugin.cuts import Cut, Cuts, Spot
+from vgpu_nodeagent.deviceplugin.slots import SlotState
+from vgpu_nodeagent.drivers.base import Card, Driver, MigInstance
+from vgpu_nodeagent.enforcement.page import PageContent
+from vgpu_nodeagent.errors import (
+    DriverUnavailable,
+    InstanceInUse,
+    InstanceLost,
+    PlaceTaken,
+    Refused,
+    Why,
+)
+
+logger = logging.getLogger(__name__)
+
+
+class Instances:
+    """Makes and removes, one at a time.
+
+    Args:
+        driver: Who cuts the cards.
+        checkpoint: Where it is recorded.
+        changed: Called when something was made or removed.
+    """
+
+    def __init__(
+        self, driver: Driver, checkpoint: Checkpoint, *, changed: Callable[[], None] = lambda: None
+    ) -> None:
+        self._driver = driver
+        self._checkpoint = checkpoint
+        self._changed = changed
+        self._one_at_a_time = asyncio.Lock()
+
+    @property
+    def made(self) -> Mapping[Spot, Cut]:
+        """What programs can use by now."""
+        return {cut.spot: cut for cut in self._cuts.values() if cut.instance.uuid}
+
+    async def make(self, claim: VGPUClaim, allocation: Allocation) -> None:
+        """Make all instances of an allocation that are not there yet.
+
+        Raises:
+            Refused: One of them cannot be made; others may have been, and stay the claim's.
+        """
+        async with self._one_at_a_time:
+            for device in allocation.devices:
+                if device.mig is not None:
+                    await self._make(claim, allocation, device)
+
+    async def remove(self, claim_uid: str, allocated_time: str) -> bool:
+        """Remove all instances of one allocation; False if that has to be tried again."""
+        gone = True
+        async with self._one_at_a_time:
+            for cut in cuts.of_claim(self._cuts, claim_uid):
+                if cut.allocated_time == allocated_time:
+                    gone &= await self._remove(cut)
+        return gone
+
+    async def remove_all(self, is_over: Callable[[Cut], bool]) -> bool:
+        """Remove those that nobody needs any more; whether one is left of them."""
+        over = {(c.claim_uid, c.allocated_time) for c in self._cuts.values() if is_over(c)}
+        return not all([await self.remove(*allocation) for allocation in sorted(over)])
+
+    @property
+    def _cuts(self) -> Cuts:
+        return self._checkpoint.state.cuts
+
+    def _commit(self, changed: Cuts) -> None:
+        self._checkpoint.commit(replace(self._checkpoint.state, cuts=changed))
+
+    async def _make(
+        self, claim: VGPUClaim, allocation: Allocation, device: AllocatedDevice
+    ) -> None:
+        assert device.mig is not None
+        wanted = MigInstance(device.mig.profile, device.mig.start, device.mig.size)
+        cut = Cut(device.uuid, wanted, claim.metadata.uid, allocation.allocated_time)
+        before = self._cuts.get(cut.key)
+        self._refuse_if_taken(cut)
+        try:
+            if before is None:
+                await self._driver.check_place(cut.card, wanted)
+                self._write(cuts.with_cut(self._cuts, cut))
+            there = await self._there(cut, before)
+        except PlaceTaken as error:
+            if before is None and cut.key in self._cuts:  # nothing of ours came to be there
+                self._write(cuts.without(self._cuts, cut.key))
+            self._changed()
+            raise Refused(Why.MIG_PLACE_TAKEN, str(error)) from error
+        except DriverUnavailable as error:
+            raise Refused(Why.DRIVER_UNAVAILABLE, f"{wanted}: {error}") from error
+        if before is None or before.instance != there:
+            self._write(cuts.with_cut(self._cuts, replace(cut, instance=there)))
+            logger.info("claim %s: made %s on card %s", claim.metadata.name, there, cut.card)
+            self._changed()
+
+    async def _there(self, cut: Cut, before: Cut | None) -> MigInstance:
+        """The instance, made now unless it was before."""
+        known = before.instance.uuid if before is not None else None
+        try:
+            return await self._driver.make_instance(cut.card, cut.instance, known=known)
+        except InstanceLost:
+            # The record must not say the old UUID while there may be a new one already.
+            self._write(cuts.with_cut(self._cuts, cut))
+            return await self._driver.make_instance(cut.card, cut.instance, known="")
+
+    def _refuse_if_taken(self, cut: Cut) -> None:
+        """Another claim's instance that is not removed yet, or this one's of another shape."""
+        mine = cut.instance
+        for other in self._cuts.values():
+            if other.card == cut.card and other.instance.overlaps(mine.start, mine.size):
+                if _is_alike(other, cut):
+                    continue
+                raise Refused(
+                    Why.MIG_PLACE_TAKEN,
+                    f"{mine} on card {cut.card} overlaps {other.instance} of the claim with UID "
+                    f"{other.claim_uid}; its release is under way",
+                )
+
+    async def _remove(self, cut: Cut) -> bool:
+        try:
+            await self._driver.remove_instance(cut.card, cut.instance)
+        except (InstanceInUse, DriverUnavailable) as error:
+            logger.warning("%s on card %s is not removed yet: %s", cut.instance, cut.card, error)
+            return False
+        try:
+            self._commit(cuts.without(self._cuts, cut.key))
+        except OSError as error:
+            logger.warning("the end of %s cannot be recorded: %s", cut.instance, error)
+            return False
+        logger.info("removed %s of card %s", cut.instance, cut.card)
+        self._changed()
+        return True
+
+    def _write(self, changed: Cuts) -> None:
+        try:
+            self._commit(changed)
+        except OSError as error:
+            raise Refused(Why.STORAGE_FAILED, f"cannot record an instance: {error}") from error
+
+
+def recovered(
+    state: SlotState, pages: Mapping[str, PageContent | None], cards: Mapping[str, Card]
+) -> SlotState:
+    """With the instances that our own pages name, when the record of them was lost.
+
+    What was made and not yet in a page stays for an administrator to remove.
+
+    Args:
+        state: As it was rebuilt, without any.
+        pages: By lease: what every page on disk says.
+        cards: As the driver shows them now, by UUID.
+    """
+    found: Cuts = {}
+    named = {
+        limit.uuid: lease
+        for lease, page in pages.items()
+        if page is not None
+        for limit in page.devices
+    }
+    for uuid, card in cards.items():
+        for instance in card.mig_instances:
+            lease = state.leases.get(named.get(instance.uuid, ""))
+            if instance.uuid in named:
+                claim_uid = lease.claim_uid if lease is not None else ""
+                holding = state.holdings.get(claim_uid)
+                time = holding.allocated_time if holding is not None else ""
+                found = cuts.with_cut(found, Cut(uuid, instance, claim_uid, time))
+    return replace(state, cuts=found)
+
+
+def _is_alike(one: Cut, other: Cut) -> bool:
+    """The same part for the same allocation."""
+    return (one.key, one.claim_uid, one.allocated_time) == (
+        other.key,
+        other.claim_uid,
+        other.allocated_time,
+    ) and (one.instance.profile, one.instance.size) == (other.instance.profile, other.instance.size)

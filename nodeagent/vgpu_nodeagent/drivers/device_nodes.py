@@ -1,0 +1,116 @@
+"""Device nodes: what a container needs to use a card or an instance, and what cutting cards needs.
+
+An instance needs its card's node and two more that stand for the right to use it: one for the GPU
+instance, one for the compute instance in it. The right to cut cards has a node too; whoever has
+CAP_SYS_ADMIN has every right. The numbers of all rights there could be are fixed, and the driver
+lists them in a file (source: NVIDIA's MIG user guide, "Device Nodes and Capabilities").
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from vgpu_nodeagent.drivers.base import MigInstance
+
+PROC = Path("/proc")
+_RIGHTS = Path("driver", "nvidia-caps", "mig-minors")
+_SYS_ADMIN = 1 << 21
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceNode:
+    """A node that a container gets.
+
+    Attributes:
+        name: Below /dev, or its path in the container.
+        major: Of what it leads to, where the host may have no such node and the runtime makes it;
+            0: it is the host's.
+        minor: The other number of that.
+    """
+
+    name: str
+    major: int = 0
+    minor: int = 0
+
+
+def nodes_of_card(minor: int) -> tuple[DeviceNode, ...]:
+    """What a card needs, by its number."""
+    return (DeviceNode(f"nvidia{minor}"),)
+
+
+def nodes_of_instance(
+    minor: int, instance: MigInstance, *, proc: Path = PROC
+) -> tuple[DeviceNode, ...]:
+    """What an instance needs; rights of which the driver knows nothing are left out.
+
+    Args:
+        minor: The card's number.
+        instance: As the driver shows it.
+        proc: Where the driver tells.
+    """
+    rights, major = _rights(proc), _major(proc)
+    gpu = f"gpu{minor}/gi{instance.gpu_instance}"
+    numbers = [
+        rights[right]
+        for right in (f"{gpu}/access", f"{gpu}/ci{instance.compute_instance}/access")
+        if right in rights and major
+    ]
+    return (*nodes_of_card(minor), *(_node(number, major) for number in numbers))
+
+
+def may_cut(*, proc: Path = PROC, dev: Path = Path("/dev")) -> bool:
+    """Whether this process may make and remove instances.
+
+    Args:
+        proc: Where the driver tells of rights, and the kernel of ours.
+        dev: Where device nodes are.
+    """
+    number = _rights(proc).get("config")
+    if number is None:  # no such right: no driver that asks for it, or one that we cannot see
+        return not (proc / "driver" / "nvidia").exists()
+    return _is_admin(proc) or _can_open(dev / _node(number, 0).name)
+
+
+def _node(number: int, major: int) -> DeviceNode:
+    return DeviceNode(f"nvidia-caps/nvidia-cap{number}", major, number)
+
+
+def _rights(proc: Path) -> Mapping[str, int]:
+    """The number of each right, as in `gpu0/gi1/access 12`."""
+    lines = _lines(proc / _RIGHTS)
+    pairs = [line.split() for line in lines]
+    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
+
+
+def _major(proc: Path) -> int:
+    for line in _lines(proc / "devices"):
+        number, _, name = line.strip().partition(" ")
+        if name == "nvidia-caps":
+            return int(number)
+    return 0
+
+
+def _is_admin(proc: Path) -> bool:
+    for line in _lines(proc / "self" / "status"):
+        if line.startswith("CapEff:"):
+            return bool(int(line.split()[1], 16) & _SYS_ADMIN)
+    return False
+
+
+def _can_open(node: Path) -> bool:
+    """Only opening it tells: the device cgroup is asked nowhere else."""
+    try:
+        os.close(os.open(node, os.O_RDONLY | os.O_CLOEXEC))
+    except OSError:
+        return False
+    return True
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []

@@ -1,0 +1,221 @@
+"""How NVIDIA cards in MIG mode are cut: what they offer, what there is, making it, removing it.
+
+Functions for the thread that speaks with NVML; `nvidia.py` runs them. An instance of ours is a GPU
+instance with one compute instance over the whole of it. Making and removing take two steps each,
+and finish what was left half done.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pynvml
+
+from vgpu_nodeagent.drivers.base import MigInstance, MigProfile
+from vgpu_nodeagent.drivers.nvml import optional, text
+from vgpu_nodeagent.errors import InstanceInUse, InstanceLost, PlaceTaken
+
+_ALL_CORES = 100
+_EXTRAS = "+-"
+"""A profile of a name with one of these has media engines or graphics, or lacks them: a card has
+few of those, which places do not tell, so they are left to administrators."""
+
+
+def profiles_of(card: Any) -> tuple[MigProfile, ...]:
+    """What a card in MIG mode can be cut into."""
+    infos = {_name(info): info for info in reversed(list(_infos(card)))}
+    most = max((info.sliceCount for info in infos.values()), default=1)
+    return tuple(
+        MigProfile(
+            name=name,
+            memory_mib=int(info.memorySizeMB),
+            cores=_ALL_CORES * info.sliceCount // most,
+            slices=info.sliceCount,
+            places=_places(card, info.id),
+        )
+        for name, info in reversed(infos.items())
+        if not set(_EXTRAS) & set(name)
+    )
+
+
+def instances_of(card: Any) -> tuple[MigInstance, ...]:
+    """The GPU instances that there are, whoever made them; without a UUID if nothing can use it."""
+    named = _named(card)
+    return tuple(_instance(handle, info, named) for handle, info in _gpu_instances(card))
+
+
+def check_place(uuid: str, wanted: MigInstance) -> None:
+    """See `Driver.check_place`."""
+    card = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+    there = [i for i in instances_of(card) if i.overlaps(wanted.start, wanted.size)]
+    if there:
+        raise PlaceTaken(_no_room(uuid, wanted, there))
+
+
+def make_instance(uuid: str, wanted: MigInstance, *, known: str | None) -> MigInstance:
+    """See `Driver.make_instance`."""
+    card = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+    handle = _at(card, wanted)
+    there = _seen(card, handle) if handle is not None else wanted
+    if known and there.uuid in ("", known):
+        if not there.uuid:
+            raise InstanceLost(f"{wanted} on card {uuid} is not there any more")
+        return there
+    if handle is None:
+        handle = _make(card, uuid, wanted)
+    elif known is None or known:
+        raise PlaceTaken(f"{there} on card {uuid} is not ours")
+    if not _seen(card, handle).uuid:
+        _make_compute(handle)
+    return _seen(card, handle)
+
+
+def remove_instance(uuid: str, instance: MigInstance) -> None:
+    """See `Driver.remove_instance`."""
+    try:
+        card = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+    except pynvml.NVMLError_NotFound:
+        return  # the card was taken out, and what was cut of it went with it
+    handle = _at(card, instance)
+    if handle is None or (instance.uuid and _seen(card, handle).uuid not in ("", instance.uuid)):
+        return  # it is gone already, and what lies there now is another's
+    try:
+        for compute in _compute_instances(handle):
+            pynvml.nvmlComputeInstanceDestroy(compute)
+        pynvml.nvmlGpuInstanceDestroy(handle)
+    except pynvml.NVMLError as error:
+        if error.value == pynvml.NVML_ERROR_IN_USE:
+            raise InstanceInUse(f"{instance} on card {uuid} is in use") from error
+        raise
+
+
+def _infos(card: Any) -> Iterator[Any]:
+    for kind in range(pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
+        info = optional(lambda kind=kind: _info(card, kind), None)  # type: ignore[misc]
+        if info is not None:
+            yield info
+
+
+def _info(card: Any, kind: int) -> Any:
+    try:
+        return pynvml.nvmlDeviceGetGpuInstanceProfileInfo(card, kind)
+    except pynvml.NVMLError as error:
+        if error.value != pynvml.NVML_ERROR_FUNCTION_NOT_FOUND:
+            raise
+    return pynvml.nvmlDeviceGetGpuInstanceProfileInfo(card, kind, version=1)  # before R510
+
+
+def _name(info: Any) -> str:
+    """As in 1g.5gb; drivers that do not name profiles mean the same."""
+    told = text(getattr(info, "name", ""))
+    return told.removeprefix("MIG ") or f"{info.sliceCount}g.{-(-info.memorySizeMB // 1024)}gb"
+
+
+def _places(card: Any, profile: int) -> tuple[tuple[int, int], ...]:
+    count = ctypes.c_uint()
+    ask = pynvml.nvmlDeviceGetGpuInstancePossiblePlacements
+    ask(card, profile, None, ctypes.byref(count))
+    found = (pynvml.c_nvmlGpuInstancePlacement_t * count.value)()
+    ask(card, profile, found, ctypes.byref(count))
+    return tuple((place.start, place.size) for place in found[: count.value])
+
+
+def _gpu_instances(card: Any) -> Iterator[tuple[Any, Any]]:
+    """Every GPU instance, with its profile."""
+    for info in {info.id: info for info in _infos(card)}.values():
+        count = ctypes.c_uint()
+        found = (pynvml.c_nvmlGpuInstance_t * info.instanceCount)()
+        pynvml.nvmlDeviceGetGpuInstances(card, info.id, found, ctypes.byref(count))
+        for handle in found[: count.value]:
+            yield handle, info
+
+
+def _named(card: Any) -> dict[int, tuple[str, int]]:
+    """UUID and compute instance by the number of the GPU instance."""
+    found: dict[int, tuple[str, int]] = {}
+    for index in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(card)):
+        try:
+            device = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(card, index)
+        except pynvml.NVMLError_NotFound:
+            continue
+        number = pynvml.nvmlDeviceGetGpuInstanceId(device)
+        compute = pynvml.nvmlDeviceGetComputeInstanceId(device)
+        found[number] = (text(pynvml.nvmlDeviceGetUUID(device)), compute)
+    return found
+
+
+def _instance(handle: Any, info: Any, named: dict[int, tuple[str, int]]) -> MigInstance:
+    said = pynvml.nvmlGpuInstanceGetInfo(handle)
+    uuid, compute = named.get(said.id, ("", 0))
+    place = said.placement
+    return MigInstance(_name(info), place.start, place.size, uuid, said.id, compute)
+
+
+def _seen(card: Any, handle: Any) -> MigInstance:
+    """A GPU instance as it is now."""
+    profile = pynvml.nvmlGpuInstanceGetInfo(handle).profileId
+    info = next(info for info in _infos(card) if info.id == profile)
+    return _instance(handle, info, _named(card))
+
+
+def _at(card: Any, wanted: MigInstance) -> Any:
+    """The GPU instance of this profile at this very place, if there is one."""
+    for handle, info in _gpu_instances(card):
+        place = pynvml.nvmlGpuInstanceGetInfo(handle).placement
+        if (_name(info), place.start, place.size) == (wanted.profile, wanted.start, wanted.size):
+            return handle
+    return None
+
+
+def _make(card: Any, uuid: str, wanted: MigInstance) -> Any:
+    info = next((info for info in _infos(card) if _name(info) == wanted.profile), None)
+    if info is None:
+        raise PlaceTaken(f"card {uuid} has no profile {wanted.profile}, or is not in MIG mode")
+    place = pynvml.c_nvmlGpuInstancePlacement_t(wanted.start, wanted.size)
+    try:
+        return pynvml.nvmlDeviceCreateGpuInstanceWithPlacement(card, info.id, ctypes.byref(place))
+    except pynvml.NVMLError as error:
+        if error.value != pynvml.NVML_ERROR_INSUFFICIENT_RESOURCES:
+            raise
+        raise PlaceTaken(_no_room(uuid, wanted, instances_of(card))) from error
+
+
+def _no_room(uuid: str, wanted: MigInstance, there: Sequence[MigInstance]) -> str:
+    others = ", ".join(map(str, there)) or "nothing that NVML names"
+    return f"no room for {wanted} on card {uuid}: there is {others}, which is not ours"
+
+
+def _make_compute(handle: Any) -> None:
+    """The compute instance that has all of a GPU instance."""
+    profile = pynvml.nvmlGpuInstanceGetInfo(handle).profileId
+    slices = _slices(handle, profile)
+    for kind in range(pynvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT):
+        info = optional(lambda kind=kind: _compute_info(handle, kind), None)  # type: ignore[misc]
+        if info is not None and info.sliceCount == slices:
+            pynvml.nvmlGpuInstanceCreateComputeInstance(handle, info.id)
+            return
+    raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+
+
+def _slices(handle: Any, profile: int) -> int:
+    card = pynvml.nvmlGpuInstanceGetInfo(handle).device
+    return int(next(info.sliceCount for info in _infos(card) if info.id == profile))
+
+
+def _compute_info(handle: Any, kind: int) -> Any:
+    engines = pynvml.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
+    # The first form: it says all that is asked here, and every driver with MIG has it.
+    return pynvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(handle, kind, engines, version=1)
+
+
+def _compute_instances(handle: Any) -> Iterator[Any]:
+    for kind in range(pynvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT):
+        info = optional(lambda kind=kind: _compute_info(handle, kind), None)  # type: ignore[misc]
+        if info is None:
+            continue
+        count = ctypes.c_uint()
+        found = (pynvml.c_nvmlComputeInstance_t * info.instanceCount)()
+        pynvml.nvmlGpuInstanceGetComputeInstances(handle, info.id, found, ctypes.byref(count))
+        yield from found[: count.value]

@@ -1,0 +1,184 @@
+"""Instances while the agent is killed between any two steps: none is lost, none is another's."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from agent_node import GPU_0, ObedientDriver, a_driver_card
+from builders import a_claim, a_request, an_allocated_device, an_allocation
+from vgpu_api.v1alpha1 import Allocation, VGPUClaim
+from vgpu_api.v1alpha1.vgpuclaim import MigAllocation
+from vgpu_nodeagent.deviceplugin.checkpoint import Checkpoint, decode, encode
+from vgpu_nodeagent.deviceplugin.cuts import Cut, spots
+from vgpu_nodeagent.deviceplugin.instances import Instances
+from vgpu_nodeagent.deviceplugin.slots import SlotState
+from vgpu_nodeagent.drivers.base import MigInstance
+from vgpu_nodeagent.errors import Refused
+
+CLAIMS = ("a", "b", "c")
+PLACES = [("1g.5gb", 6, 1), ("1g.5gb", 5, 1), ("3g.20gb", 4, 4), ("2g.10gb", 2, 2)]
+STEPS = 12
+"""More than making or removing two instances takes."""
+
+
+FILE = Path("slots.json")
+
+
+class Killed(BaseException):
+    """The agent's process is no more."""
+
+
+class Fate:
+    """Counts steps, and ends the agent at one of them."""
+
+    def __init__(self) -> None:
+        self.left = 0
+
+    def step(self, _: str = "") -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise Killed
+
+
+class MortalCheckpoint(Checkpoint):
+    """One whose process may be killed before it writes, or after; the disk is a value."""
+
+    def __init__(self, disk: list[bytes], fate: Fate) -> None:
+        super().__init__(FILE)
+        self.disk = disk
+        self.fate = fate
+        self.state = decode(FILE, disk[-1])
+
+    def commit(self, state: SlotState) -> None:
+        self.fate.step()
+        self.disk[:] = [encode(state)]
+        self.fate.step()
+        self.state = state
+
+
+class Cuts(RuleBasedStateMachine):
+    """Claims come and go, an administrator cuts too, and the agent dies at every possible step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.disk = [encode(SlotState())]
+        self.fate = Fate()
+        self.driver = ObedientDriver([a_driver_card()])
+        self.driver.fault = self.fate.step
+        self.foreign: set[MigInstance] = set()
+        self.live: dict[str, tuple[VGPUClaim, Allocation]] = {}
+        self.restart()
+
+    @initialize()
+    def mig_mode(self) -> None:
+        self.driver.cut(GPU_0, [])
+
+    def teardown(self) -> None:
+        """When all claims are over, what is left is the administrator's."""
+        self.live.clear()
+        self.fate.left = 0
+        self.run(self.instances.remove_all(lambda cut: True))
+        assert set(self.there()) == self.foreign
+        assert self.checkpoint.state.cuts == {}
+
+    def restart(self) -> None:
+        """An agent that knows nothing but what is on disk."""
+        self.checkpoint = MortalCheckpoint(self.disk, self.fate)
+        self.instances = Instances(self.driver, self.checkpoint)
+
+    def there(self) -> tuple[MigInstance, ...]:
+        (card,) = self.driver.present
+        return card.mig_instances
+
+    def run(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Do something, and start anew if that was the agent's end."""
+        try:
+            asyncio.run(work)
+        except Killed:
+            self.restart()
+        except Refused:
+            pass
+
+    @rule(
+        claim=st.sampled_from(CLAIMS),
+        places=st.lists(st.sampled_from(PLACES), min_size=1, max_size=2, unique=True),
+        time=st.sampled_from(["1", "2"]),
+        kill=st.integers(0, STEPS),
+    )
+    def start(self, claim: str, places: list[Any], time: str, kill: int) -> None:
+        """A container of a claim starts; one that has an allocation keeps it."""
+        if claim not in self.live:
+            devices = [
+                an_allocated_device(uuid=GPU_0).model_copy(
+                    update={"mig": MigAllocation(profile=profile, start=start, size=size)}
+                )
+                for profile, start, size in places
+            ]
+            allocation = an_allocation(*devices, allocated_time=time)
+            made = a_claim(claim, uid=claim, requests=[a_request()], allocation=allocation)
+            self.live[claim] = made, allocation
+        self.fate.left = kill
+        self.run(self.instances.make(*self.live[claim]))
+
+    @rule(claim=st.sampled_from(CLAIMS), kill=st.integers(0, STEPS))
+    def end(self, claim: str, kill: int) -> None:
+        """Its pod has ended."""
+        if claim in self.live:
+            _, allocation = self.live.pop(claim)
+            self.fate.left = kill
+            self.run(self.instances.remove(claim, allocation.allocated_time))
+
+    @rule(kill=st.integers(0, STEPS))
+    def sweep(self, kill: int) -> None:
+        """Claims that are gone are found without being told."""
+        self.fate.left = kill
+        self.run(self.instances.remove_all(self.is_over))
+
+    def is_over(self, cut: Cut) -> bool:
+        _, allocation = self.live.get(cut.claim_uid, (None, None))
+        return allocation is None or allocation.allocated_time != cut.allocated_time
+
+    @rule(place=st.sampled_from(PLACES))
+    def administrator_cuts(self, place: tuple[str, int, int]) -> None:
+        profile, start, size = place
+        named = MigInstance(profile, start, size, f"MIG-admin-{len(self.foreign)}")
+        mine = [cut.instance for cut in self.checkpoint.state.cuts.values()]
+        if not any(other.overlaps(start, size) for other in (*self.there(), *mine)):
+            self.driver.cut(GPU_0, [*self.there(), named])
+            self.foreign.add(named)
+
+    @rule()
+    def reboot(self) -> None:
+        """Instances do not survive it."""
+        self.driver.cut(GPU_0, [])
+        self.foreign.clear()
+        self.restart()
+
+    @invariant()
+    def every_instance_is_recorded_or_the_administrators(self) -> None:
+        own = spots(self.checkpoint.state.cuts)
+        ours = set(self.there()) - self.foreign
+        assert {(GPU_0, instance.start) for instance in ours} <= own
+
+    @invariant()
+    def what_the_administrator_made_is_untouched(self) -> None:
+        assert self.foreign <= set(self.there())
+
+    @invariant()
+    def what_is_said_to_be_made_is_its_claims_alone(self) -> None:
+        made = self.instances.made.values()
+        assert len({cut.instance.uuid for cut in made}) == len(made)
+        for cut in made:
+            assert replace(cut.instance) not in self.foreign
+
+
+TestCuts = Cuts.TestCase
+TestCuts.settings = settings(max_examples=100, stateful_step_count=20, deadline=None)

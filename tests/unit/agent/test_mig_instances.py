@@ -1,0 +1,257 @@
+"""MIG instances for claims, on records made by hand and a driver that obeys."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent_bench import Bench, a_bench, a_bound_pod, a_claim_for
+from agent_node import GPU_0, a_driver_card
+from builders import a_pod
+from vgpu_api.core.pod import Pod
+from vgpu_api.v1alpha1 import VGPUClaim
+from vgpu_api.v1alpha1.vgpuclaim import MigAllocation
+from vgpu_client.reflector import Identity
+from vgpu_nodeagent.device_status import said_of
+from vgpu_nodeagent.deviceplugin.instances import recovered
+from vgpu_nodeagent.drivers.base import MigInstance, MigProfile
+from vgpu_nodeagent.errors import Refused, Why
+
+TIME = "2026-01-01T00:00:00.000000Z"
+SLOT_0, SLOT_1 = "slot-0", "slot-1"
+HALF = MigProfile("3g.20gb", 8000, 42, 3, ((0, 4), (4, 4)))
+SMALL = MigProfile("1g.5gb", 2000, 14, 1, tuple((start, 1) for start in range(7)))
+FOREIGN = MigInstance("3g.20gb", 0, 4, "MIG-foreign", 1)
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> Bench:
+    return await a_cut_bench(tmp_path)
+
+
+async def a_cut_bench(folder: Path, *instances: MigInstance) -> Bench:
+    """A node whose one card is in MIG mode, and cut like this."""
+    card = replace(
+        a_driver_card(),
+        mig_enabled=True,
+        mig_profiles=(HALF, SMALL),
+        mig_instances=instances,
+    )
+    return await a_bench(folder, cards=[card])
+
+
+def there(bench: Bench) -> Sequence[MigInstance]:
+    """What the card is cut into."""
+    (card,) = bench.driver.present
+    return card.mig_instances
+
+
+def an_instance_claim(pod: Pod, *, start: int = 4, name: str = "c", **changes: Any) -> VGPUClaim:
+    """A claim that was given half of the card, from a slice on."""
+    claim = a_claim_for(pod, memory_mib=8000, name=name)
+    allocation = claim.status.allocation
+    assert allocation is not None
+    mig = MigAllocation(**{"profile": "3g.20gb", "start": start, "size": 4, **changes})
+    devices = [device.model_copy(update={"mig": mig}) for device in allocation.devices]
+    status = claim.status.model_copy(
+        update={"allocation": allocation.model_copy(update={"devices": devices})}
+    )
+    return claim.model_copy(update={"status": status})
+
+
+async def a_started_pod(bench: Bench, **changes: Any) -> Pod:
+    pod = a_bound_pod()
+    bench.view.pods.added(pod)
+    bench.view.claims.added(an_instance_claim(pod, **changes))
+    await bench.start(pod, SLOT_0)
+    return pod
+
+
+async def a_start_that_came_too_late(bench: Bench) -> Why:
+    """The kubelet gave up after the instance was made, before anything was granted."""
+    pod = a_bound_pod()
+    bench.view.pods.added(pod)
+    bench.view.claims.added(an_instance_claim(pod))
+    with pytest.raises(Refused) as refused:
+        await bench.start(pod, SLOT_0, wanted=False)
+    return refused.value.reason
+
+
+def end(bench: Bench, pod: Pod) -> None:
+    bench.view.pods.deleted(Identity("default", pod.metadata.name, pod.metadata.uid))
+    bench.kubelet.forgets(SLOT_0)
+
+
+async def test_a_container_gets_its_instance_under_the_instances_own_name(bench: Bench) -> None:
+    await a_started_pod(bench)
+    (made,) = there(bench)
+    assert (made.profile, made.start, made.size) == ("3g.20gb", 4, 4)
+    (lease,) = bench.node.checkpoint.state.leases
+    (limit,) = bench.node.allocations.content(lease).devices
+    assert (limit.uuid, limit.memory_bytes >> 20, limit.cores) == (made.uuid, 8000, 0)
+    (spec,) = (bench.kubelet.path.parent / "cdi").glob("*.json")
+    assert f"NVIDIA_VISIBLE_DEVICES={made.uuid}" in spec.read_text()
+    assert "libvgpu" not in spec.read_text()  # the card keeps it within its instance
+
+
+async def test_a_container_that_starts_again_keeps_its_instance(bench: Bench) -> None:
+    await a_started_pod(bench)
+    before = there(bench)
+    await bench.prestart.prepare([SLOT_0], still_wanted=lambda: True)
+    assert there(bench) == before
+
+
+async def test_an_instance_that_was_lost_with_a_reboot_is_made_anew(bench: Bench) -> None:
+    await a_started_pod(bench)
+    (before,) = there(bench)
+    bench.driver.cut(GPU_0, [])
+    await bench.prestart.prepare([SLOT_0], still_wanted=lambda: True)
+    (after,) = there(bench)
+    assert after.uuid != before.uuid
+    (lease,) = bench.node.checkpoint.state.leases
+    (limit,) = bench.node.allocations.content(lease).devices
+    assert limit.uuid == after.uuid
+
+
+@pytest.mark.parametrize("start", [0, 2])
+async def test_an_administrators_instance_is_neither_used_nor_removed(
+    tmp_path: Path, start: int
+) -> None:
+    foreign = replace(FOREIGN, start=start)
+    bench = await a_cut_bench(tmp_path, foreign)
+    with pytest.raises(Refused, match="is not ours") as refused:
+        await a_started_pod(bench, start=0)
+    assert refused.value.reason is Why.MIG_PLACE_TAKEN
+    assert bench.nothing_is_granted()
+    bench.view.pods.deleted(Identity("default", "pod-1", a_bound_pod().metadata.uid))
+    await bench.releases.sweep()
+    assert list(there(bench)) == [foreign]
+    assert bench.said.released_claims == [("c", TIME)]
+
+
+async def test_what_was_put_in_the_place_of_ours_is_left_alone(bench: Bench) -> None:
+    """An administrator removed an instance of ours while it was idle, and made one like it."""
+    pod = await a_started_pod(bench)
+    foreign = replace(FOREIGN, start=4)
+    bench.driver.cut(GPU_0, [foreign])
+    with pytest.raises(Refused) as refused:
+        await bench.prestart.prepare([SLOT_0], still_wanted=lambda: True)
+    assert refused.value.reason is Why.MIG_PLACE_TAKEN
+    end(bench, pod)
+    await bench.releases.sweep()
+    assert list(there(bench)) == [foreign]
+    assert bench.node.checkpoint.state.cuts == {}
+
+
+async def test_places_beside_an_administrators_instance_alone_are_offered(tmp_path: Path) -> None:
+    bench = await a_cut_bench(tmp_path, FOREIGN)
+    await a_started_pod(bench, start=4)
+    await bench.node.inventory.refresh()
+    card = bench.node.inventory.cards[GPU_0]
+    terms = bench.node.inventory.terms()[GPU_0]
+    mig = said_of(card, terms, vendor="nvidia", usage=None)["mig"]
+    assert mig["enabled"] is True
+    assert mig["instances"] == ["MIG-foreign", "MIG-1"]
+    # Of those that are ours the operator knows by the claims that have them.
+    assert {p["name"]: [x["start"] for x in p["placements"]] for p in mig["profiles"]} == {
+        "3g.20gb": [4],
+        "1g.5gb": [4, 5, 6],
+    }
+
+
+async def test_an_instance_goes_before_its_claim_is_said_to_be_released(bench: Bench) -> None:
+    pod = await a_started_pod(bench)
+    (made,) = there(bench)
+    end(bench, pod)
+    bench.driver.instances_in_use = {made.uuid}
+    await bench.releases.sweep()
+    assert list(there(bench)) == [made]
+    assert bench.said.released_claims == []
+    assert bench.node.checkpoint.state.used()
+    bench.driver.instances_in_use = set()
+    await bench.releases.sweep()
+    assert list(there(bench)) == []
+    assert bench.said.released_claims == [("c", TIME)]
+    assert not bench.node.checkpoint.state.used()
+
+
+async def test_a_driver_that_does_not_answer_keeps_the_claim(bench: Bench) -> None:
+    pod = await a_started_pod(bench)
+    end(bench, pod)
+    bench.driver.error = "NVML does not answer"
+    await bench.releases.sweep()
+    assert bench.said.released_claims == []
+    bench.driver.error = None
+    await bench.releases.sweep()
+    assert bench.said.released_claims == [("c", TIME)]
+
+
+async def test_a_driver_that_does_not_answer_refuses_the_start(bench: Bench) -> None:
+    bench.driver.error = "NVML does not answer"
+    with pytest.raises(Refused, match="NVML does not answer") as refused:
+        await a_started_pod(bench)
+    assert refused.value.reason is Why.DRIVER_UNAVAILABLE
+
+
+async def test_who_follows_in_a_place_waits_until_the_one_before_is_removed(bench: Bench) -> None:
+    old = await a_started_pod(bench)
+    (made,) = there(bench)
+    new = a_bound_pod("pod-2")
+    bench.view.pods.added(new)
+    bench.view.claims.added(an_instance_claim(new, name="next"))
+    with pytest.raises(Refused, match="its release is under way") as refused:
+        await bench.start(new, SLOT_1)
+    assert refused.value.reason is Why.MIG_PLACE_TAKEN
+    end(bench, old)
+    await bench.releases.sweep()
+    await bench.prestart.prepare([SLOT_1], still_wanted=lambda: True)
+    (second,) = there(bench)
+    assert second.uuid != made.uuid
+
+
+async def test_an_instance_of_a_pod_that_never_started_goes_with_its_claim(bench: Bench) -> None:
+    assert await a_start_that_came_too_late(bench) is Why.CALL_ENDED
+    assert len(there(bench)) == 1
+    await bench.releases.sweep()
+    assert len(there(bench)) == 1  # the kubelet may ask again
+    bench.view.pods.modified(a_pod(node="n1", phase="Failed"))
+    await bench.releases.sweep()
+    assert there(bench) == ()
+    assert bench.said.released_claims == [("c", TIME)]
+
+
+async def test_an_instance_of_a_claim_that_is_gone_is_removed(bench: Bench) -> None:
+    await a_start_that_came_too_late(bench)
+    bench.view.claims.deleted(Identity("default", "c", "uid-of-c"))
+    await bench.releases.sweep()
+    assert there(bench) == ()
+    assert bench.node.checkpoint.state.cuts == {}
+
+
+async def test_a_card_in_mig_mode_is_not_given_without_an_instance(bench: Bench) -> None:
+    pod = a_bound_pod()
+    bench.view.pods.added(pod)
+    bench.view.claims.added(a_claim_for(pod))
+    with pytest.raises(Refused, match="no instance of it was given") as refused:
+        await bench.start(pod, SLOT_0)
+    assert refused.value.reason is Why.MIG_PLACE_MISSING
+
+
+async def test_a_lost_record_is_made_anew_from_the_pages_of_ours(bench: Bench) -> None:
+    pod = await a_started_pod(bench)
+    (made,) = there(bench)
+    bench.driver.cut(GPU_0, [made, FOREIGN])
+    await bench.node.inventory.refresh()
+    node = bench.node
+    before = node.checkpoint.state
+    pages = {lease: node.allocations.content(lease) for lease in before.leases}
+    lost = replace(before, cuts={})
+    assert recovered(lost, pages, node.inventory.cards) == before
+    node.checkpoint.commit(recovered(lost, pages, node.inventory.cards))
+    end(bench, pod)
+    await bench.releases.sweep()
+    assert list(there(bench)) == [FOREIGN]
