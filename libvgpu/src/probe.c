@@ -196,14 +196,6 @@ double vgpu_pace_factor(const struct vgpu_pace_card *card, const struct vgpu_cos
     return factor > PRIOR && card->crowded && !is_watched(cost) && now - first < BLIND_NS && ns > TURN_NS ? PRIOR : factor;
 }
 
-/* Into the totals with what was charged alone, and what more. */
-static void enter(struct vgpu_pace_card *card, const struct vgpu_probe *probe, uint64_t from, uint64_t to, int64_t raw,
-                  int64_t charged)
-{
-    vgpu_bucket_count(card->bucket, probe->raw_ns + raw, probe->charged_ns + charged);
-    vgpu_settle_ran(&card->settle, from, to, probe->raw_ns + raw, probe->charged_ns + charged);
-}
-
 static void settle_probe(struct vgpu_pace *pace, struct vgpu_probe *probe, uint64_t ns, uint64_t now)
 {
     struct vgpu_pace_card *card = &pace->cards[probe->ordinal];
@@ -223,12 +215,15 @@ static void settle_probe(struct vgpu_pace *pace, struct vgpu_probe *probe, uint6
     }
     ns = vgpu_probe_believed(card, probe->cost, ns);
     if (probe->alone) {
-        int64_t raw = (int64_t)ns - probe->raw_ns;
-        int64_t charged = (int64_t)((double)raw * vgpu_pace_factor(card, probe->cost, ns, now));
+        double factor = vgpu_pace_factor(card, probe->cost, ns, now);
+        int beside = telling == VGPU_WATCHED || telling == VGPU_WITH_OTHERS; /* then what it was charged was a prior's */
+        int64_t charged = beside ? (int64_t)((double)ns * factor)
+                                 : probe->charged_ns + (int64_t)(((double)ns - (double)probe->raw_ns) * factor);
         struct vgpu_share share = pace->share(pace->who, probe->ordinal);
-        enter(card, probe, now - (took < now ? took : now), now, raw, charged);
+        vgpu_bucket_count(card->bucket, (int64_t)ns, charged);
+        vgpu_settle_ran(&card->settle, now - (took < now ? took : now), now, (int64_t)ns, charged);
         if (vgpu_share_is_limited(&share) && (share.always || vgpu_bucket_has_company(card->bucket, now))) {
-            vgpu_bucket_correct(card->bucket, now, share.percent, charged);
+            vgpu_bucket_correct(card->bucket, now, share.percent, charged - probe->charged_ns);
         }
     }
     if (ns > (uint64_t)VGPU_CHUNK_NS * 50) {

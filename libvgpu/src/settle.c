@@ -90,8 +90,8 @@ static int totals_at(const struct vgpu_settle *s, uint64_t at_ns, double *raw, d
         double span = (double)(s->history[j].at_ns - s->history[i].at_ns);
         double part = span > 0 ? (double)(at_ns - s->history[i].at_ns) / span : 0;
         part = part > 1 ? 1 : part;
-        *raw = (double)s->history[i].raw_ns + part * (double)(int64_t)(s->history[j].raw_ns - s->history[i].raw_ns);
-        *charged = (double)s->history[i].charged_ns +
+        *raw = (double)(int64_t)s->history[i].raw_ns + part * (double)(int64_t)(s->history[j].raw_ns - s->history[i].raw_ns);
+        *charged = (double)(int64_t)s->history[i].charged_ns +
                    part * (double)(int64_t)(s->history[j].charged_ns - s->history[i].charged_ns);
         return 1;
     }

@@ -9,6 +9,7 @@
 
 #include "bucket.h"
 #include "cost.h"
+#include "settle.h"
 #include "t.h"
 
 #define MS UINT64_C(1000000)
@@ -159,6 +160,57 @@ TEST(what_has_been_running_for_very_long_costs_that_much_already)
     CHECK_EQ(vgpu_cost_ns(&costs, cost, &what, 9 * S, &learned), 10000); /* waiting in its stream is no cost */
     cost->running_ns = 1 * S;
     CHECK_EQ(vgpu_cost_ns(&costs, cost, &what, 3 * S, &learned), 2 * S);
+}
+
+/* Half of the card for two seconds, told late in samples of 100 ms; `before` was charged ahead of all that. */
+static int64_t debt_after_exact_samples(int64_t before)
+{
+    static struct vgpu_settle settle;
+    struct vgpu_region_bucket b = {.settled_us = 100 * S / 1000};
+    memset(&settle, 0, sizeof settle);
+    vgpu_bucket_count(&b, before, before);
+    for (uint64_t at = 100 * S; at < 102 * S; at += 10 * MS) {
+        vgpu_settle_note(&settle, &b, at);
+        vgpu_bucket_count(&b, 5 * MS, 5 * MS);
+        if (at % (100 * MS) == 0 && at > 100 * S + 200 * MS) {
+            uint64_t end = at - 200 * MS;
+            struct vgpu_measurement seen = {.stamp_us = end / 1000, .end_ns = end, .percent = 50, .others_known = 1};
+            vgpu_settle(&settle, &b, at, 50, at, &seen);
+        }
+    }
+    return (int64_t)b.debt_ns;
+}
+
+TEST(where_nvml_shows_what_was_charged_nothing_is_owed)
+{
+    int64_t debt = debt_after_exact_samples(0);
+    CHECK(debt > -(int64_t)MS && debt < (int64_t)MS);
+}
+
+TEST(nor_is_it_when_the_totals_begin_below_nothing)
+{
+    int64_t debt = debt_after_exact_samples(-(int64_t)(700 * MS));
+    CHECK(debt > -(int64_t)MS && debt < (int64_t)MS);
+}
+
+TEST(a_kernel_counts_where_it_ran_not_where_it_was_charged)
+{
+    static struct vgpu_settle settle;
+    struct vgpu_region_bucket b = {.settled_us = 100 * S / 1000};
+    memset(&settle, 0, sizeof settle);
+    for (uint64_t at = 100 * S; at <= 102 * S; at += 10 * MS) {
+        vgpu_settle_note(&settle, &b, at);
+    }
+    vgpu_bucket_count(&b, 1 * S, 1 * S);
+    vgpu_settle_ran(&settle, 100 * S, 101 * S, 1 * S, 1 * S);
+    vgpu_settle_note(&settle, &b, 102 * S + 10 * MS);
+    for (uint64_t end = 100 * S + 100 * MS; end <= 101 * S; end += 100 * MS) {
+        struct vgpu_measurement seen = {.stamp_us = end / 1000, .end_ns = end, .percent = 100, .others_known = 1};
+        vgpu_settle(&settle, &b, 102 * S, 50, 102 * S, &seen);
+    }
+    int64_t debt = (int64_t)b.debt_ns;
+    CHECK(debt > -(int64_t)MS && debt < (int64_t)MS);
+    CHECK_EQ(settle.held_count, 0);
 }
 
 TEST(a_full_table_still_gives_an_answer)
