@@ -32,14 +32,14 @@ def is_simulated() -> bool:
     return "VGPU_FAKE_MACHINE" in os.environ or not any(Path(path).exists() for path in REAL)
 
 
-def check_memory(probe: Probe, total: int, deadline: Deadline) -> list[dict[str, Any]]:
+def check_memory(probe: Probe, total: int) -> list[dict[str, Any]]:
     """The limit at a quarter and at half of the card; a check that cannot be done is wrong."""
     whole = total // (2 << 20) * (2 << 20)
     checks: list[dict[str, Any]] = []
     for share in (4, 2):
         limit = whole // share
         try:
-            checks.append(probe.check(limit, deadline=deadline))
+            checks.append(probe.check(limit))
         except CaseError as error:
             checks.append({"limit_bytes": limit, "wrong": [str(error)]})
     return checks
@@ -70,7 +70,7 @@ def main() -> int:
     asked = parser.parse_args()
     parts = asked.only or PARTS
     deadline = Deadline(SECONDS)
-    probe = Probe(BUILD / "vgpu-probe", LIBRARY)
+    probe = Probe(BUILD / "vgpu-probe", LIBRARY, deadline)
     try:
         card = probe.run("info")[0]["devices"][0]
     except (CaseError, LookupError) as error:
@@ -80,7 +80,7 @@ def main() -> int:
     simulated = is_simulated()
     findings: dict[str, Any] = {"card": card["name"], "total_bytes": total, "simulated": simulated}
     if "memory" in parts:
-        findings["checks"] = check_memory(probe, total, deadline)
+        findings["checks"] = check_memory(probe, total)
     if "compute" in parts:
         findings["compute"] = Bench(asked.spin, LIBRARY, pace=asked.pace).rows(deadline)
     if "pytorch" in parts:

@@ -6,11 +6,10 @@ the truth.
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 from typing import Any
 
-from gpu_case import CaseError, Deadline, answers, environment
+from gpu_case import CaseError, Deadline, Started, answers, environment
 
 KINDS = ("", "--managed", "--async", "--pitch", "--pool", "--physical", "--array")
 HOLD_S = 5
@@ -20,10 +19,16 @@ SLACK = 64 << 20
 
 
 class Probe:
-    """vgpu-probe, with and without the library."""
+    """vgpu-probe, with and without the library.
 
-    def __init__(self, program: Path, library: Path) -> None:
-        self._program, self._library = program, library
+    Args:
+        program: vgpu-probe.
+        library: libvgpu.so.
+        deadline: No run of it ends later; none may begin after it.
+    """
+
+    def __init__(self, program: Path, library: Path, deadline: Deadline) -> None:
+        self._program, self._library, self._deadline = program, library, deadline
 
     def run(self, script: str, *, limit: int | None = None) -> list[dict[str, Any]]:
         """One answer for each command.
@@ -36,16 +41,14 @@ class Probe:
             CaseError: The probe cannot work here.
         """
         command = [self._program, "run", script]
-        return answers(command, env=self._environment(limit), limit_s=PROBE_S)
+        return answers(command, env=self._environment(limit), limit_s=self._seconds())
 
-    def check(self, limit: int, *, deadline: Deadline) -> dict[str, Any]:
+    def check(self, limit: int) -> dict[str, Any]:
         """What happens under one limit: figures, and in `wrong` a sentence a broken promise.
 
         Raises:
             CaseError: It could not be done, or not in time.
         """
-        if not deadline.left():
-            raise CaseError("no time left for it")
         wrong = []
         (device,) = self.run("info", limit=limit)[0]["devices"][:1]
         if device["cuda_total"] != limit or device["nvml_total"] != limit:
@@ -80,19 +83,18 @@ class Probe:
         return used
 
     def _used_while_holding(self, held: int, limit: int) -> int:
-        with subprocess.Popen(
-            [self._program, "hold", str(held), str(HOLD_S)],
-            env=self._environment(limit),
-            stdout=subprocess.PIPE,
-            text=True,
-        ) as holder:
-            assert holder.stdout is not None
-            try:
-                if not holder.stdout.readline():  # it has it
-                    raise CaseError("the probe could not hold memory")
-                return self.used()
-            finally:
-                holder.kill()
+        command = [self._program, "hold", str(held), str(HOLD_S)]
+        holder = Started(command, env=self._environment(limit))
+        try:
+            holder.first_answer(self._seconds())  # it has it
+            return self.used()
+        finally:
+            holder.kill()
+
+    def _seconds(self) -> float:
+        if not self._deadline.left():
+            raise CaseError("no time left for it")
+        return min(PROBE_S, self._deadline.left())
 
     def _environment(self, limit: int | None) -> dict[str, str]:
         settings = {} if limit is None else {"CUDA_DEVICE_MEMORY_LIMIT": str(limit)}

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import pytest
 
 if TYPE_CHECKING:
     from conftest import Stage
@@ -60,3 +63,20 @@ def test_without_a_driver_it_says_so_and_fails(stage: Stage, tmp_path: Path) -> 
     assert done.returncode == 1
     assert "nothing was checked" in done.stdout
     assert not (tmp_path / "gpu.json").exists()
+
+
+def test_a_driver_that_hangs_is_a_finding_and_not_a_check_that_never_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(TOOL.parent)
+    case, memory = importlib.import_module("gpu_case"), importlib.import_module("gpu_memory")
+    check = importlib.import_module("gpu_check")
+    hangs = tmp_path / "vgpu-probe"
+    hangs.write_text("#!/bin/sh\nexec sleep 600\n")
+    hangs.chmod(0o755)
+    monkeypatch.setattr(memory, "PROBE_S", 0.2)
+    probe = memory.Probe(hangs, tmp_path / "libvgpu.so", case.Deadline(60))
+    found = check.check_memory(probe, 80 << 30)
+    assert [one["wrong"] for one in found] == [["vgpu-probe: not done after 0 s"]] * 2
+    gone = memory.Probe(hangs, tmp_path / "libvgpu.so", case.Deadline(0))
+    assert check.check_memory(gone, 80 << 30)[0]["wrong"] == ["no time left for it"]

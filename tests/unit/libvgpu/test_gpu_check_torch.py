@@ -40,7 +40,7 @@ def check(stage: Stage, native: Path, monkeypatch: pytest.MonkeyPatch) -> Rows:
             monkeypatch.setattr(torch, "SHARES", ())  # they are not what is looked at
         if mode == "hangs":
             monkeypatch.setattr(torch, "IMPORT_S", 1)
-        probe = memory.Probe(native / "vgpu-probe", library)
+        probe = memory.Probe(native / "vgpu-probe", library, torch.Deadline(100))
         part = torch.Torch(library, used or probe.used, pace=0.05)
         return part.rows(CARD, torch.Deadline(100))
 
