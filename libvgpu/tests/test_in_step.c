@@ -10,12 +10,12 @@
 static double speed(const struct many_cards *s)
 {
     many_cards_begin(s);
-    many_cards_run(3 * S);
+    many_cards_run(2 * S);
     uint64_t before = many_cards_steps();
-    many_cards_run(10 * S);
+    many_cards_run(6 * S);
     many_cards_end();
     uint64_t alone_ns = s->kernel_ns * s->kernels + s->together_ns;
-    return 100.0 * (double)((many_cards_steps() - before) * alone_ns) / (double)(7 * S);
+    return 100.0 * (double)((many_cards_steps() - before) * alone_ns) / (double)(4 * S);
 }
 
 static int at_least(double least, const struct many_cards *s)
