@@ -92,7 +92,9 @@ def test_who_finds_no_place_runs_once_an_instance_has_been_removed(cluster: Loca
     assert memory_seen(cluster, "waits") == [4864]
 
 
-def test_a_restarted_agent_knows_the_instances_that_it_made(cluster: LocalCluster) -> None:
+def test_a_restarted_agent_knows_what_it_made_and_removes_what_has_ended_meanwhile(
+    cluster: LocalCluster,
+) -> None:
     create(cluster, a_user("stays", 4000))
     running(cluster, "stays")
     (before,) = parts_listed(cluster, "stays")
@@ -102,5 +104,9 @@ def test_a_restarted_agent_knows_the_instances_that_it_made(cluster: LocalCluste
     agent.start()
     cluster.wait_ready()
     assert parts_listed(cluster, "stays") == [before]
+    agent.kill()
     delete_pod(cluster, "stays")
+    until(cluster, lambda: not cluster.server.objects("pods", "default"))
+    assert len(instances(cluster)) == 1
+    agent.start()
     until(cluster, lambda: instances(cluster) == [])

@@ -10,16 +10,18 @@ from typing import Any
 import pytest
 
 from agent_bench import Bench, a_bench, a_bound_pod, a_claim_for
-from agent_node import GPU_0, a_driver_card
+from agent_node import GPU_0, ObedientDriver, a_driver_card
 from builders import a_pod
+from vgpu_api.config import NvidiaConfig
 from vgpu_api.core.pod import Pod
 from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_api.v1alpha1.vgpuclaim import MigAllocation
 from vgpu_client.reflector import Identity
 from vgpu_nodeagent.device_status import said_of
 from vgpu_nodeagent.deviceplugin.instances import recovered
-from vgpu_nodeagent.drivers.base import MigInstance, MigProfile
+from vgpu_nodeagent.drivers.base import Card, MigInstance, MigProfile
 from vgpu_nodeagent.errors import Refused, Why
+from vgpu_nodeagent.inventory import Inventory
 
 TIME = "2026-01-01T00:00:00.000000Z"
 SLOT_0, SLOT_1 = "slot-0", "slot-1"
@@ -255,3 +257,25 @@ async def test_a_lost_record_is_made_anew_from_the_pages_of_ours(bench: Bench) -
     end(bench, pod)
     await bench.releases.sweep()
     assert list(there(bench)) == [FOREIGN]
+
+
+@pytest.mark.parametrize("is_made", [True, False])
+async def test_an_instance_made_or_removed_while_the_driver_is_asked_is_ours(
+    tmp_path: Path, is_made: bool
+) -> None:
+    """Its answer is as old as the question, or as young as the answer."""
+    spots = {(GPU_0, 4)} if not is_made else set()
+    ours = MigInstance("3g.20gb", 4, 4, "MIG-1", 1)
+    bench = await a_cut_bench(tmp_path, ours)
+
+    class Meanwhile(ObedientDriver):
+        async def cards(self) -> tuple[Card, ...]:
+            answer = await super().cards()
+            spots.symmetric_difference_update({(GPU_0, 4)})
+            return answer
+
+    inventory = Inventory(
+        Meanwhile(bench.driver.present), NvidiaConfig(), own_spots=lambda: frozenset(spots)
+    )
+    await inventory.refresh()
+    assert inventory.cards[GPU_0].mig_profiles == (HALF, SMALL)
