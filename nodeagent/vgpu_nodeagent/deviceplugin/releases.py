@@ -224,8 +224,8 @@ class Releases:
     def _is_over(self, cut: Cut) -> bool:
         """Whether an instance is needed no more; of one that was granted, its holding decides."""
         holding = self._node.checkpoint.state.holdings.get(cut.claim_uid)
-        if holding is not None and not holding.closed:
-            return False
+        if holding is not None and holding.allocated_time == cut.allocated_time:
+            return holding.closed
         claim = self._node.view.claim_with_uid(cut.claim_uid)
         return (
             claim is None

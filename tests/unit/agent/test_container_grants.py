@@ -13,7 +13,8 @@ from vgpu_api.names import ANNOTATION_SLOTS_ADDED
 from vgpu_api.quantity import MIB
 from vgpu_api.v1alpha1 import GPUDeviceSpec
 from vgpu_api.v1alpha1.vgpuclaim import MigAllocation
-from vgpu_nodeagent.drivers.base import Card
+from vgpu_nodeagent.deviceplugin.cuts import Cut
+from vgpu_nodeagent.drivers.base import Card, MigInstance
 from vgpu_nodeagent.enforcement.abi import CorePolicy
 from vgpu_nodeagent.enforcement.grants import ContainerGrant, container_grant
 from vgpu_nodeagent.errors import Refused, Why
@@ -68,6 +69,37 @@ def test_a_container_is_refused_as_long_as_its_instance_is_not_made() -> None:
             terms=terms(),
         )
     assert refused.value.reason is Why.MIG_PLACE_MISSING
+
+
+def an_instance_grant(*, made_for: str) -> ContainerGrant:
+    """What a container gets that was given a part of GPU-0, cut for this claim."""
+    device = an_allocated_device(request="main").model_copy(
+        update={"mig": MigAllocation(profile="1g.5gb", start=6, size=1)}
+    )
+    claim = a_claim(requests=[a_request(name="main")], allocation=an_allocation(device))
+    uid = claim.metadata.uid if made_for == "this" else made_for
+    cut = Cut("GPU-0", MigInstance("1g.5gb", 6, 1, "MIG-6"), uid, "")
+    return container_grant(
+        claim,
+        an_allocation(device),
+        pod=a_pod(containers=[a_container(limits={SLOT: "1"})]),
+        container="main",
+        slot_resource=SLOT,
+        terms=terms(is_cut=True),
+        instances={("GPU-0", 6): cut},
+    )
+
+
+def test_an_instance_is_all_its_own_and_runs_without_the_library() -> None:
+    made = an_instance_grant(made_for="this")
+    assert not made.interposed
+    assert made.env()["NVIDIA_VISIBLE_DEVICES"] == "MIG-6"
+    assert "CUDA_DEVICE_SM_LIMIT" not in made.env()
+
+
+def test_an_instance_of_another_claim_is_not_given() -> None:
+    with pytest.raises(Refused, match="is not made for claim"):
+        an_instance_grant(made_for="another")
 
 
 def test_a_slice_is_interposed_and_its_limits_stand_in_the_environment() -> None:

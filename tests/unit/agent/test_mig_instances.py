@@ -279,3 +279,40 @@ async def test_an_instance_made_or_removed_while_the_driver_is_asked_is_ours(
     )
     await inventory.refresh()
     assert inventory.cards[GPU_0].mig_profiles == (HALF, SMALL)
+
+
+async def test_a_claim_that_never_started_is_not_released_before_its_instance_is_gone(
+    bench: Bench,
+) -> None:
+    await a_start_that_came_too_late(bench)
+    bench.view.pods.modified(a_pod(node="n1", phase="Failed"))
+    bench.driver.error = "NVML does not answer"
+    await bench.releases.sweep()
+    assert bench.said.released_claims == []
+
+
+async def test_what_was_made_for_an_earlier_allocation_goes_and_a_later_ones_stays(
+    bench: Bench,
+) -> None:
+    await a_start_that_came_too_late(bench)
+    (pod,) = bench.view.pods.objects.values()
+    claim = an_instance_claim(pod, start=0)
+    assert claim.status.allocation is not None
+    later = claim.status.allocation.model_copy(update={"allocated_time": "later"})
+    status = claim.status.model_copy(update={"allocation": later})
+    bench.view.claims.modified(claim.model_copy(update={"status": status}))
+    await bench.prestart.prepare([SLOT_0], still_wanted=lambda: True)
+    await bench.releases.sweep()
+    assert [made.start for made in there(bench)] == [0]
+
+
+async def test_a_claim_that_goes_while_its_instance_is_made_is_not_granted(bench: Bench) -> None:
+    def gone(step: str) -> None:
+        if step == "halfway":
+            bench.view.claims.deleted(Identity("default", "c", "uid-of-c"))
+
+    bench.driver.fault = gone
+    with pytest.raises(Refused) as refused:
+        await a_started_pod(bench)
+    assert refused.value.reason is Why.NO_CLAIM
+    assert bench.nothing_is_granted()
