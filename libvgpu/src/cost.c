@@ -80,7 +80,7 @@ static void blend(struct vgpu_cost *cost, uint64_t ns, enum vgpu_telling telling
     uint32_t samples = atomic_load_explicit(&cost->samples, memory_order_relaxed);
     uint32_t watched = atomic_load_explicit(&cost->watched, memory_order_relaxed);
     uint64_t before = atomic_load_explicit(&cost->ns, memory_order_relaxed);
-    uint32_t weight = samples < 16 ? samples + 1 : 16;
+    uint32_t weight = samples < 48 ? samples + 1 : 48;
     switch (telling) {
     case VGPU_ITS_OWN:
         break;

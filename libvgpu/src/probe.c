@@ -82,7 +82,7 @@ static struct vgpu_probe *free_probe(struct vgpu_pace *pace, const struct vgpu_c
 static struct vgpu_probe *claim(struct vgpu_pace *pace, const struct vgpu_cuda *cuda, uint64_t now, int learned)
 {
     uint64_t last = atomic_load_explicit(&pace->probed_ns, memory_order_relaxed);
-    uint64_t pause = PROBE_EVERY_NS + last / 64 * 40503 % PROBE_EVERY_NS; /* out of step with the program */
+    uint64_t pause = PROBE_EVERY_NS + last / 64 * 40503 % (PROBE_EVERY_NS / 2); /* out of step with the program */
     struct vgpu_probe *probe = NULL;
     if (!vgpu_probe_can(cuda) || (learned && now - last < pause) || !vgpu_lock_try(&pace->lock)) {
         return NULL;
