@@ -1,5 +1,6 @@
 #include "pace.h"
 
+#include "capture.h"
 #include "probe.h"
 #include "step.h"
 
@@ -159,7 +160,7 @@ void vgpu_pace_begin(struct vgpu_pace *pace, struct vgpu_hand *hand, const struc
     if (hand->process != l->process || hand->page != l->page || hand->ordinal != l->ordinal) {
         empty(hand, l, 0); /* a chunk of another card, share or life */
     }
-    switch (vgpu_probe_recording(l)) {
+    switch (vgpu_capture_of(l)) {
     case VGPU_RECORDED:
         return;
     case VGPU_PERHAPS_RECORDED:

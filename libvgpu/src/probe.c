@@ -1,5 +1,6 @@
 #include "probe.h"
 
+#include "capture.h"
 #include "step.h"
 
 #define PROBE_EVERY_NS UINT64_C(1000000)
@@ -13,39 +14,6 @@
 #define MOST_ASKED 8                       /* in vain, at a time */
 #define LOOK_NS UINT64_C(200000)
 #define LOST_NS UINT64_C(60000000000)     /* a measurement that will not come any more */
-
-/* ------------------------------------------------------------------ captures
- * Nothing that is being recorded runs, so it costs nothing and must not be held up; and a recording must never notice
- * us: our calls are made in the relaxed mode, and no event of ours is put into a stream that is being recorded, nor into
- * the legacy stream while another is. */
-
-static int relax(const struct vgpu_cuda *cuda)
-{
-    int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    if (cuda->cuThreadExchangeStreamCaptureMode) {
-        cuda->cuThreadExchangeStreamCaptureMode(&mode);
-    }
-    return mode;
-}
-
-static void restore(const struct vgpu_cuda *cuda, int mode)
-{
-    if (cuda->cuThreadExchangeStreamCaptureMode) {
-        cuda->cuThreadExchangeStreamCaptureMode(&mode);
-    }
-}
-
-enum vgpu_recording vgpu_probe_recording(const struct vgpu_launch *l)
-{
-    int status = 0;
-    if (!l->cuda->cuStreamIsCapturing) {
-        return VGPU_NOT_RECORDED; /* a driver without captures */
-    }
-    CUresult result = l->cuda->cuStreamIsCapturing(l->stream, &status);
-    return result != CUDA_SUCCESS ? VGPU_PERHAPS_RECORDED : status ? VGPU_RECORDED : VGPU_NOT_RECORDED;
-}
-
-/* ------------------------------------------------------------------ measurements by events */
 
 int vgpu_probe_can(const struct vgpu_cuda *cuda)
 {
@@ -88,9 +56,9 @@ static struct vgpu_probe *claim(struct vgpu_pace *pace, const struct vgpu_cuda *
         return NULL;
     }
     if (atomic_compare_exchange_strong(&pace->probed_ns, &last, now)) {
-        int mode = relax(cuda);
+        int mode = vgpu_capture_relax(cuda);
         probe = free_probe(pace, cuda);
-        restore(cuda, mode);
+        vgpu_capture_restore(cuda, mode);
     }
     if (probe) {
         probe->busy = 1;
@@ -111,9 +79,9 @@ void vgpu_probe_start(struct vgpu_pace *pace, const struct vgpu_launch *l, const
 {
     struct vgpu_probe *probe = cost ? claim(pace, l->cuda, now, charge->learned) : NULL;
     if (probe) {
-        int mode = relax(l->cuda);
+        int mode = vgpu_capture_relax(l->cuda);
         CUresult result = l->cuda->cuEventRecord(probe->start, l->stream); /* not under the lock: a full stream blocks */
-        restore(l->cuda, mode);
+        vgpu_capture_restore(l->cuda, mode);
         if (result == CUDA_SUCCESS) {
             probe->alone = charge->alone;
             probe->cost = cost;
@@ -285,7 +253,7 @@ void vgpu_probe_harvest(struct vgpu_pace *pace, const struct vgpu_launch *l, uin
     const struct vgpu_cuda *cuda = l->cuda;
     struct vgpu_pace_card *card = &pace->cards[l->ordinal];
     struct vgpu_probe *probe = next_probe(pace, NULL);
-    int mode = relax(cuda), missing = 0, watched = 0;
+    int mode = vgpu_capture_relax(cuda), missing = 0, watched = 0;
     for (; probe && missing < MOST_ASKED; probe = next_probe(pace, probe)) {
         if (!harvest_one(pace, cuda, probe, now)) {
             missing++;
@@ -297,7 +265,7 @@ void vgpu_probe_harvest(struct vgpu_pace *pace, const struct vgpu_launch *l, uin
     if (watched && now - card->turns.looked_ns >= LOOK_NS) {
         vgpu_turns_look(&card->turns, cuda, now);
     }
-    restore(cuda, mode);
+    vgpu_capture_restore(cuda, mode);
 }
 
 void vgpu_pace_end(struct vgpu_pace *pace, const struct vgpu_launch *l, struct vgpu_ticket *ticket, CUresult result)
@@ -306,9 +274,9 @@ void vgpu_pace_end(struct vgpu_pace *pace, const struct vgpu_launch *l, struct v
     if (!probe) {
         return;
     }
-    int mode = relax(l->cuda);
+    int mode = vgpu_capture_relax(l->cuda);
     int recorded = result == CUDA_SUCCESS && l->cuda->cuEventRecord(probe->end, l->stream) == CUDA_SUCCESS;
-    restore(l->cuda, mode);
+    vgpu_capture_restore(l->cuda, mode);
     if (!recorded) {
         if (probe->alone) {
             vgpu_bucket_count(pace->cards[probe->ordinal].bucket, probe->raw_ns, probe->charged_ns);

@@ -7,11 +7,6 @@
 
 #include "pace.h"
 
-enum vgpu_recording { VGPU_NOT_RECORDED, VGPU_RECORDED, VGPU_PERHAPS_RECORDED };
-
-/* Is the launch's stream being recorded? */
-enum vgpu_recording vgpu_probe_recording(const struct vgpu_launch *launch);
-
 /* Has the driver what it takes? */
 int vgpu_probe_can(const struct vgpu_cuda *cuda);
 

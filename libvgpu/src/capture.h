@@ -1,0 +1,21 @@
+/* capture.h - recordings of graphs, which must never notice us. The inside of pace.h.
+ *
+ * Nothing that is being recorded runs, so it costs nothing and must not be held up. Our own calls are made in the
+ * relaxed mode, and no event of ours is put into a stream that is being recorded, nor into the legacy stream while
+ * another is.
+ */
+#ifndef VGPU_CAPTURE_H
+#define VGPU_CAPTURE_H
+
+#include "pace.h"
+
+enum vgpu_recording { VGPU_NOT_RECORDED, VGPU_RECORDED, VGPU_PERHAPS_RECORDED };
+
+/* Is the launch's stream being recorded? */
+enum vgpu_recording vgpu_capture_of(const struct vgpu_launch *launch);
+
+/* Make the thread's calls allowed while anything is recorded; returns the mode to restore. */
+int vgpu_capture_relax(const struct vgpu_cuda *cuda);
+void vgpu_capture_restore(const struct vgpu_cuda *cuda, int mode);
+
+#endif
