@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeAlias, TypeVar
@@ -97,6 +97,9 @@ class Reflector(Generic[T]):
         jitter: Spreads those waits, 0 to 1.
         on_restart: Told why whenever the stream has to be made up for by a new list
             (`gone`, `broken`); for a metric.
+        on_list: Told of each list when all of it has been told: its version, and the UIDs of all
+            that there was then. The sink may know of more, from elsewhere: what of that is no
+            newer came and went while nobody watched.
     """
 
     def __init__(
@@ -111,6 +114,7 @@ class Reflector(Generic[T]):
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         jitter: Callable[[], float] = random.random,
         on_restart: Callable[[str], None] = lambda reason: None,
+        on_list: Callable[[int, Collection[str]], object] = lambda version, uids: None,
     ) -> None:
         self._api = api
         self._resource = resource
@@ -121,6 +125,7 @@ class Reflector(Generic[T]):
         self._sleep = sleep
         self._jitter = jitter
         self._on_restart = on_restart
+        self._on_list = on_list
         self._known: dict[_Place, _Version] = {}
         self._position = 0  # the version up to which everything has been told
         self._failures = 0  # in a row
@@ -184,6 +189,7 @@ class Reflector(Generic[T]):
             if number % _ITEMS_A_TURN == 0:
                 await asyncio.sleep(0)  # a long list must not starve the lease's renewal
         self._position = int(listing.resource_version)
+        self._on_list(self._position, {item["metadata"]["uid"] for item in listing.items})
         self._lists_told = self._lists_begun
         self.synced.set()
         async with self._list_told:

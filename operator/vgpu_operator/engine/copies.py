@@ -6,7 +6,7 @@ copies only after all of them have been listed anew (`leadership.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
 from vgpu_api.core import Node, Pod, ResourceQuota
@@ -70,14 +70,20 @@ def copies(api: Api, intake: Intake) -> list[Reflector[Any]]:
                 intake.pod_changed,
                 lambda identity: intake.pod_gone(identity.uid, was_seen=identity.was_seen),
             ),
+            on_list=intake.pods_listed,
         ),
     ]
 
 
 def _copy(
-    api: Api, resource: Resource, decode: Callable[[Object], T], sink: NoteSink[T]
+    api: Api,
+    resource: Resource,
+    decode: Callable[[Object], T],
+    sink: NoteSink[T],
+    *,
+    on_list: Callable[[int, Collection[str]], object] = lambda version, uids: None,
 ) -> Reflector[T]:
     def restarted(reason: str) -> None:
         WATCH_RESTARTS.labels(kind=resource.kind, reason=reason).inc()
 
-    return Reflector(api, resource, sink, decode=decode, on_restart=restarted)
+    return Reflector(api, resource, sink, decode=decode, on_restart=restarted, on_list=on_list)

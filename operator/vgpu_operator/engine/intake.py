@@ -7,7 +7,7 @@ lead: the books and the ledger bear that, and the queues wait.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
 
@@ -74,6 +74,7 @@ class Intake:
         self._immediate = immediate
         self._note = note
         self._wake = wake
+        self._pods_listed = -1
         self._typical = Typical(config, ledger.columns, scheduler.pod_claims.spec_for)
 
     def pod_changed(self, pod: Pod) -> Consumer | None:
@@ -108,6 +109,27 @@ class Intake:
         if consumer is not None:
             self._starvation.over(consumer.claim)
             self._note(consumer.claim)
+
+    def pod_told(self, pod: Pod) -> Consumer | None:
+        """As `pod_changed`, of a pod as kube-scheduler knows it, which may be of the past."""
+        if self._books.consumer(pod.metadata.uid) is None and self._is_of_the_past(pod):
+            return None
+        return self.pod_changed(pod)
+
+    def pods_listed(self, version: int, uids: Collection[str]) -> None:
+        """All pods that there were at a version have been told.
+
+        Filters tell of pods, too, and of one that came and went while nobody watched nobody says
+        that it has gone.
+        """
+        self._pods_listed = version
+        for consumer in list(self._books.consumers()):
+            if consumer.uid not in uids and self._is_of_the_past(consumer.pod):
+                self.pod_gone(consumer.uid, was_seen=False)
+
+    def _is_of_the_past(self, pod: Pod) -> bool:
+        """Whether the last list had this version of the pod, if there still was such a pod."""
+        return version_of(pod.metadata.resource_version) <= self._pods_listed
 
     def claim_changed(self, claim: VGPUClaim) -> None:
         """A version of a claim was seen or written."""

@@ -32,7 +32,7 @@ def read_pod(raw: dict[str, object]) -> Pod:
 
 def filter_nodes(engine: Engine, request: FilterRequest) -> FilterAnswer:
     """Answer a Filter call."""
-    consumer = engine.intake.pod_changed(read_pod(request.pod))
+    consumer = engine.intake.pod_told(read_pod(request.pod))
     if consumer is None:
         return FilterAnswer(request.node_names, nodes=request.nodes)
     if request.nodes is not None:

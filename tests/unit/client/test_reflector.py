@@ -322,3 +322,18 @@ async def test_a_sink_that_raises_ends_it() -> None:
     with pytest.raises(RuntimeError, match="the sink is broken"):
         async with asyncio.timeout(5):
             await run.reflector.run()
+
+
+async def test_a_list_is_told_of_as_a_whole_when_all_of_it_has_been_told() -> None:
+    lists = [
+        a_list(an_object("a", 3, uid="u-a"), an_object("b", 4, uid="u-b")),
+        a_list(an_object("b", 4, uid="u-b"), version=20),
+    ]
+    told: list[tuple[int, list[str], int]] = []
+
+    def note(version: int, uids: Any) -> None:
+        told.append((version, sorted(uids), len(run.told.lines)))
+
+    run = Run(Script(lists, [[Gone("too old", status=410)]]), on_list=note)
+    await run.to_the_end()
+    assert told == [(10, ["u-a", "u-b"], 2), (20, ["u-b"], 3)]
