@@ -87,7 +87,7 @@ class Scheduler:
         if held is not None:
             if candidates is None or held.node in candidates:
                 return held
-            if held.pinned and not consumer.pod.is_bound:
+            if (held.pinned or held.binding) and not consumer.pod.is_bound:
                 text = f"a Binding to {held.node} may still come to stand"
                 return Refusal(Reason.RESERVED_ELSEWHERE, text, {})
         spec = self.pod_claims.spec_for(consumer)

@@ -105,7 +105,8 @@ class Binder:
             return f"the claim was not written: {result.why}"
         claim = result.claim
         allocation = claim.status.allocation
-        if allocation is None or allocation.node_name != request.node:
+        is_current = self._engine.scheduler.reservations.is_current(reservation)
+        if not is_current or allocation is None or allocation.node_name != request.node:
             return f"the claim's cards are not on {request.node}"
         annotations = binding_annotations(
             consumer.pod, claim.spec, allocation, unix_time=int(self._unix())

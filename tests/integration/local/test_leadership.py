@@ -100,7 +100,9 @@ def wait_until(cluster: LocalCluster, holds: Callable[[], object], limit: float 
     began = time.monotonic()
     while not holds():
         cluster.check()
-        assert time.monotonic() - began < limit, "it does not come to hold"
+        if time.monotonic() - began > limit:
+            logs = "\n".join(f"{one.name}:\n{one.log.read_text()}" for one in cluster.operators)
+            raise AssertionError(f"it does not come to hold\n{logs}")
         time.sleep(0.02)
     return time.monotonic() - began
 

@@ -135,6 +135,28 @@ async def test_after_a_binding_without_an_answer_filter_offers_that_node_only_fo
     assert filter_nodes(replica.engine, asking(pod, "node-2")).node_names == ["node-2"]
 
 
+async def test_what_is_being_bound_does_not_move_though_a_filter_asks_for_another_node(
+    replica: Any,
+) -> None:
+    """kube-scheduler asks again when its call of Bind was cut; the Binding still comes to stand."""
+    two_nodes(replica)
+    pod = replica.pod()
+    answers: list[Any] = []
+
+    def ask_meanwhile(verb: str, _: str) -> None:
+        if verb == "bind":
+            answers.append(filter_nodes(replica.engine, asking(pod, "node-2")))
+
+    replica.api.before = ask_meanwhile
+    assert await replica.binder.bind(binding(pod, "node-1")) == ""
+    replica.api.before = lambda verb, name: None
+    assert answers
+    for answer in answers:
+        assert answer.refused == {"node-2": "a Binding to node-1 may still come to stand"}
+    await replica.settle()
+    assert replica.claim_of(pod).status.allocation.node_name == "node-1"
+
+
 async def test_a_pod_bound_elsewhere_meanwhile_gets_its_cards_there(replica: Any) -> None:
     two_nodes(replica)
     pod = replica.pod()
