@@ -2,6 +2,7 @@
 #include <limits.h>
 #include <stdatomic.h>
 
+#include "ledger.h"
 #include "region.h"
 #include "view.h"
 
@@ -72,8 +73,8 @@ static nvmlReturn_t own_processes(struct vgpu_process *p, const struct vgpu_nvml
     }
     room = *count;
     int column = p->region ? vgpu_region_column(p->region, uuid) : -1;
-    uint32_t high = column >= 0 ? atomic_load((_Atomic uint32_t *)&p->region->slot_high) : 0;
-    for (uint32_t i = 0; i < high && i < VGPU_REGION_SLOTS; i++) {
+    uint32_t high = column >= 0 ? vgpu_ledger_high(p->region) : 0;
+    for (uint32_t i = 0; i < high; i++) {
         struct vgpu_region_slot *slot = &p->region->slots[i];
         uint64_t owner = atomic_load((_Atomic uint64_t *)&slot->owner);
         uint64_t used = atomic_load((_Atomic uint64_t *)&slot->used[column]);

@@ -7,7 +7,7 @@ typedef _Atomic uint64_t word;
 typedef _Atomic uint32_t halfword;
 typedef _Atomic uint16_t quarterword;
 
-static uint32_t high_of(const struct vgpu_region *region)
+uint32_t vgpu_ledger_high(const struct vgpu_region *region)
 {
     uint32_t high = atomic_load((const halfword *)&region->slot_high);
     return high < VGPU_REGION_SLOTS ? high : VGPU_REGION_SLOTS;
@@ -28,7 +28,7 @@ static word *used_of(const struct vgpu_region_slot *slot, unsigned column)
 uint64_t vgpu_ledger_used(const struct vgpu_region *region, unsigned column)
 {
     uint64_t sum = 0;
-    uint32_t high = high_of(region);
+    uint32_t high = vgpu_ledger_high(region);
     for (uint32_t i = 0; i < high; i++) {
         uint64_t used = atomic_load(used_of(&region->slots[i], column));
         sum = sum > UINT64_MAX - used ? UINT64_MAX : sum + used;
@@ -71,7 +71,7 @@ static int strip(struct vgpu_region_slot *slot)
 static int reap_once(struct vgpu_region *region, const struct vgpu_identity *self, int *kept)
 {
     uint64_t me = vgpu_owner_word(self);
-    uint32_t high = high_of(region);
+    uint32_t high = vgpu_ledger_high(region);
     int count = 0;
     *kept = 0;
     for (uint32_t i = 0; i < high; i++) {
@@ -125,7 +125,7 @@ static struct vgpu_region_slot *claim(struct vgpu_region *region, uint64_t me)
 struct vgpu_region_slot *vgpu_ledger_join(struct vgpu_region *region, const struct vgpu_identity *self)
 {
     uint64_t me = vgpu_owner_word(self);
-    uint32_t high = high_of(region);
+    uint32_t high = vgpu_ledger_high(region);
     for (uint32_t i = 0; i < high; i++) {
         struct vgpu_region_slot *past = &region->slots[i];
         if ((atomic_load((word *)&past->owner) & ~VGPU_OWNER_REAPING) == me && past->image != self->image) {
@@ -150,7 +150,7 @@ struct vgpu_region_slot *vgpu_ledger_join(struct vgpu_region *region, const stru
 uint64_t vgpu_ledger_managed(const struct vgpu_region *region, unsigned column)
 {
     uint64_t units = 0;
-    uint32_t high = high_of(region);
+    uint32_t high = vgpu_ledger_high(region);
     for (uint32_t i = 0; i < high; i++) {
         units += atomic_load((const halfword *)&region->slots[i].managed[column]);
     }

@@ -15,6 +15,9 @@
 #include "vgpu_abi.h"
 #include "world.h"
 
+/* How many slots, from the first on, may have been used: whatever the region says, no more than there are. */
+uint32_t vgpu_ledger_high(const struct vgpu_region *region);
+
 /* In place of a column: page-locked memory of the host. */
 #define VGPU_HOST VGPU_MAX_DEVICES
 

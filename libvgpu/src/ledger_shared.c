@@ -8,8 +8,7 @@ typedef _Atomic uint16_t quarterword;
 
 uint32_t vgpu_ledger_imports(const struct vgpu_region *region)
 {
-    uint32_t sum = 0, high = atomic_load((const halfword *)&region->slot_high);
-    high = high < VGPU_REGION_SLOTS ? high : VGPU_REGION_SLOTS;
+    uint32_t sum = 0, high = vgpu_ledger_high(region);
     for (uint32_t i = 0; i < high; i++) {
         uint32_t open = atomic_load((const halfword *)&region->slots[i].imports);
         sum = sum > UINT32_MAX - open ? UINT32_MAX : sum + open;

@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include "cards.h"
+#include "ledger.h"
 
 enum { SAMPLES = 256 };
 
@@ -20,8 +21,7 @@ static uint32_t host_pid(const struct vgpu_region_slot *slot)
 
 static uint32_t slots_of(const struct vgpu_process *p)
 {
-    uint32_t high = p->region ? atomic_load((const _Atomic uint32_t *)&p->region->slot_high) : 0;
-    return high < VGPU_REGION_SLOTS ? high : VGPU_REGION_SLOTS;
+    return p->region ? vgpu_ledger_high(p->region) : 0;
 }
 
 int vgpu_usage_slot(const struct vgpu_process *p, uint32_t pid)

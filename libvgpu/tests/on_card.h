@@ -2,6 +2,8 @@
 #ifndef VGPU_ON_CARD_H
 #define VGPU_ON_CARD_H
 
+#include <unistd.h>
+
 #include "driver_api.h"
 #include "stage.h"
 #include "t.h"
@@ -20,6 +22,17 @@ static inline void start_under(uint64_t limit)
 {
     stage_grant(limit);
     use_card();
+}
+
+/* So much is held by the ledger once NVML's figure is in, which is asked for ten times a second at most. */
+static inline void until_ledger_is(uint64_t bytes)
+{
+    size_t free_bytes, total;
+    for (int i = 0; i < 500 && stage_ledger_sum() != bytes; i++) {
+        cuMemGetInfo_v2(&free_bytes, &total);
+        usleep(10000);
+    }
+    CHECK_EQ(stage_ledger_sum(), bytes);
 }
 
 /* So much is held, by the ledger and by the card. */

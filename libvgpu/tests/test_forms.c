@@ -243,17 +243,6 @@ static CUresult heap(void)
     return cuCtxSetLimit(MALLOC_HEAP_SIZE, 64 * MIB);
 }
 
-/* What the driver took for it is found within the time between two looks at NVML. */
-static void until_ledger_is(uint64_t bytes)
-{
-    size_t free_bytes, total;
-    for (int i = 0; i < 500 && stage_ledger_sum() != bytes; i++) {
-        cuMemGetInfo_v2(&free_bytes, &total);
-        usleep(10000);
-    }
-    CHECK_EQ(stage_ledger_sum(), bytes);
-}
-
 static void as_the_agent(void)
 {
     struct vgpu_region *region = stage_region();

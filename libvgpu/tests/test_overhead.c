@@ -4,11 +4,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "driver_api.h"
 #include "machine.h"
-#include "stage.h"
+#include "on_card.h"
 #include "state.h"
-#include "t.h"
 
 #define MIB (UINT64_C(1) << 20)
 #define CONTEXT (300 * MIB)
@@ -42,17 +40,6 @@ static struct vgpu_region_slot *own_slot(void)
         }
     }
     return NULL;
-}
-
-/* Until NVML's figure is in; it is asked for ten times a second at most. */
-static void until_ledger_is(uint64_t bytes)
-{
-    size_t free_bytes, total;
-    for (int i = 0; i < 500 && stage_ledger_sum() != bytes; i++) {
-        cuMemGetInfo_v2(&free_bytes, &total);
-        usleep(10000);
-    }
-    CHECK_EQ(stage_ledger_sum(), bytes);
 }
 
 TEST(what_a_context_costs_is_learned_and_charged)
