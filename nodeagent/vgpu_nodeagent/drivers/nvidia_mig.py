@@ -68,7 +68,7 @@ def make_instance(uuid: str, wanted: MigInstance, *, known: str | None) -> MigIn
     elif known is None or known:
         raise PlaceTaken(f"{there} on card {uuid} is not ours")
     if not _seen(card, handle).uuid:
-        _make_compute(handle)
+        _make_compute(card, handle)
     return _seen(card, handle)
 
 
@@ -153,11 +153,15 @@ def _instance(handle: Any, info: Any, named: dict[int, tuple[str, int]]) -> MigI
     return MigInstance(_name(info), place.start, place.size, uuid, said.id, compute)
 
 
+def _info_of(card: Any, handle: Any) -> Any:
+    """The profile of a GPU instance."""
+    profile = pynvml.nvmlGpuInstanceGetInfo(handle).profileId
+    return next(info for info in _infos(card) if info.id == profile)
+
+
 def _seen(card: Any, handle: Any) -> MigInstance:
     """A GPU instance as it is now."""
-    profile = pynvml.nvmlGpuInstanceGetInfo(handle).profileId
-    info = next(info for info in _infos(card) if info.id == profile)
-    return _instance(handle, info, _named(card))
+    return _instance(handle, _info_of(card, handle), _named(card))
 
 
 def _at(card: Any, wanted: MigInstance) -> Any:
@@ -187,21 +191,15 @@ def _no_room(uuid: str, wanted: MigInstance, there: Sequence[MigInstance]) -> st
     return f"no room for {wanted} on card {uuid}: there is {others}, which is not ours"
 
 
-def _make_compute(handle: Any) -> None:
+def _make_compute(card: Any, handle: Any) -> None:
     """The compute instance that has all of a GPU instance."""
-    profile = pynvml.nvmlGpuInstanceGetInfo(handle).profileId
-    slices = _slices(handle, profile)
+    slices = _info_of(card, handle).sliceCount
     for kind in range(pynvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT):
         info = optional(lambda kind=kind: _compute_info(handle, kind), None)  # type: ignore[misc]
         if info is not None and info.sliceCount == slices:
             pynvml.nvmlGpuInstanceCreateComputeInstance(handle, info.id)
             return
     raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
-
-
-def _slices(handle: Any, profile: int) -> int:
-    card = pynvml.nvmlGpuInstanceGetInfo(handle).device
-    return int(next(info.sliceCount for info in _infos(card) if info.id == profile))
 
 
 def _compute_info(handle: Any, kind: int) -> Any:
