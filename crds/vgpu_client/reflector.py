@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeAlias, TypeVar
@@ -114,7 +114,7 @@ class Reflector(Generic[T]):
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         jitter: Callable[[], float] = random.random,
         on_restart: Callable[[str], None] = lambda reason: None,
-        on_list: Callable[[int, Collection[str]], object] = lambda version, uids: None,
+        on_list: Callable[[int, Iterable[str]], object] = lambda version, uids: None,
     ) -> None:
         self._api = api
         self._resource = resource
@@ -189,7 +189,7 @@ class Reflector(Generic[T]):
             if number % _ITEMS_A_TURN == 0:
                 await asyncio.sleep(0)  # a long list must not starve the lease's renewal
         self._position = int(listing.resource_version)
-        self._on_list(self._position, {item["metadata"]["uid"] for item in listing.items})
+        self._on_list(self._position, (item["metadata"]["uid"] for item in listing.items))
         self._lists_told = self._lists_begun
         self.synced.set()
         async with self._list_told:

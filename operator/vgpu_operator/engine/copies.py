@@ -6,7 +6,7 @@ copies only after all of them have been listed anew (`leadership.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from vgpu_api.core import Node, Pod, ResourceQuota
@@ -81,7 +81,7 @@ def _copy(
     decode: Callable[[Object], T],
     sink: NoteSink[T],
     *,
-    on_list: Callable[[int, Collection[str]], object] = lambda version, uids: None,
+    on_list: Callable[[int, Iterable[str]], object] = lambda version, uids: None,
 ) -> Reflector[T]:
     def restarted(reason: str) -> None:
         WATCH_RESTARTS.labels(kind=resource.kind, reason=reason).inc()

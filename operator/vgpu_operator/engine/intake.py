@@ -7,7 +7,7 @@ lead: the books and the ledger bear that, and the queues wait.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -116,15 +116,15 @@ class Intake:
             return None
         return self.pod_changed(pod)
 
-    def pods_listed(self, version: int, uids: Collection[str]) -> None:
+    def pods_listed(self, version: int, uids: Iterable[str]) -> None:
         """All pods that there were at a version have been told.
 
         Filters tell of pods, too, and of one that came and went while nobody watched nobody says
         that it has gone.
         """
-        self._pods_listed = version
+        self._pods_listed, present = version, frozenset(uids)
         for consumer in list(self._books.consumers()):
-            if consumer.uid not in uids and self._is_of_the_past(consumer.pod):
+            if consumer.uid not in present and self._is_of_the_past(consumer.pod):
                 self.pod_gone(consumer.uid, was_seen=False)
 
     def _is_of_the_past(self, pod: Pod) -> bool:
