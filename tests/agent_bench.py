@@ -14,6 +14,7 @@ from agent_node import GPU_0, ObedientDriver, a_driver_card
 from builders import a_claim, a_container, a_pod, a_request, an_allocated_device, an_allocation
 from vgpu_api.config import NvidiaConfig
 from vgpu_api.core.pod import Pod
+from vgpu_api.init_part import InitRound
 from vgpu_api.v1alpha1 import ReservedFor, VGPUClaim, VGPUClaimStatus
 from vgpu_nodeagent.deviceplugin.checkpoint import Checkpoint
 from vgpu_nodeagent.deviceplugin.cuts import spots
@@ -105,19 +106,19 @@ class Said:
 
     def __init__(self) -> None:
         self.released_claims: list[tuple[str, str]] = []
-        self.init: list[tuple[str, str]] = []
+        self.init: list[tuple[str, InitRound]] = []
         self.kept: list[tuple[str, str, str]] = []
 
-    def released(self, claim: VGPUClaim, allocated_time: str) -> None:
-        self.released_claims.append((claim.metadata.name, allocated_time))
+    def released(self, claim: VGPUClaim, allocation_id: str) -> None:
+        self.released_claims.append((claim.metadata.name, allocation_id))
 
     def not_released(self, claim: VGPUClaim, reason: str, message: str) -> None:
         self.kept.append((claim.metadata.name, reason, message))
 
-    def init_ended(self, claim: VGPUClaim, init_round: str) -> None:
+    def init_ended(self, claim: VGPUClaim, init_round: InitRound) -> None:
         self.init.append(("ended", init_round))
 
-    def init_wanted(self, claim: VGPUClaim, init_round: str) -> None:
+    def init_wanted(self, claim: VGPUClaim, init_round: InitRound) -> None:
         self.init.append(("wanted", init_round))
 
     def __getattr__(self, name: str) -> Callable[..., None]:

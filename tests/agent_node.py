@@ -346,14 +346,15 @@ async def allocate(
         {"request": "main", "uuid": GPU_0, "memory": "8Gi", "cores": 0, "index": 0},
     ),
     node: str = "n1",
-    allocated_time: str = "2026-01-01T00:00:00.000000Z",
+    allocation_id: str = "00000000-0000-0000-0000-000000000001",
 ) -> Json:
     """Write what the operator writes: the allocation, reserved for this very pod."""
     status = {
         "allocation": {
             "nodeName": node,
             "devices": list(devices),
-            "allocatedTime": allocated_time,
+            "id": allocation_id,
+            "allocatedTime": "2026-01-01T00:00:00.000000Z",
         },
         "reservedFor": {"podName": pod["metadata"]["name"], "podUID": pod["metadata"]["uid"]},
     }

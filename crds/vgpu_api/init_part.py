@@ -1,17 +1,17 @@
 """The part of an allocation that only ordinary init containers use, and when it may go or come.
 
-Once they have ended for good, the agent closes their pages and says so; then the operator takes
-their cards out of the allocation, and what is left is the app containers' sum. They run again when
+Once they have ended, the agent closes their pages and reports it; then the operator takes their
+cards out of the allocation, and what is left is the app containers' sum. They run again when
 the kubelet makes the pod's sandbox anew: the agent refuses that until the operator has fitted them
-again. Each giving is a *round* with a name of its own, so that a late word about one round says
-nothing of the next.
+again. Each giving is a *round*, so that a late report about one round says nothing of the next.
 """
 
 from __future__ import annotations
 
-from vgpu_api import conditions
+from dataclasses import dataclass
+
 from vgpu_api.core.pod import ContainerStatus, Pod
-from vgpu_api.v1alpha1 import Allocation, Condition, VGPUClaim, VGPUClaimSpec
+from vgpu_api.v1alpha1 import Allocation, VGPUClaim, VGPUClaimSpec
 
 ENDED = "InitContainersEnded"
 """Reason of the condition while nothing of the round is in use any more."""
@@ -19,14 +19,27 @@ WANTED = "InitContainersRunAgain"
 """Reason of the condition while they need cards again."""
 
 
+@dataclass(frozen=True, slots=True)
+class InitRound:
+    """One giving of cards to init containers, among all that a claim may ever have.
+
+    Attributes:
+        allocation_id: The allocation.
+        number: How often init containers had been given cards anew in it.
+    """
+
+    allocation_id: str
+    number: int
+
+
 def init_requests(spec: VGPUClaimSpec) -> frozenset[str]:
     """Names of the requests that ordinary init containers make."""
     return frozenset(request.name for request in spec.requests if request.phase == "Init")
 
 
-def init_round(allocation: Allocation) -> str:
-    """What names the giving of cards to init containers that an allocation speaks of."""
-    return allocation.init_time or allocation.allocated_time
+def init_round(allocation: Allocation) -> InitRound:
+    """The round that an allocation is in."""
+    return InitRound(allocation.id, allocation.init_round)
 
 
 def has_init_part(spec: VGPUClaimSpec, allocation: Allocation) -> bool:
@@ -43,25 +56,25 @@ def without_init_part(spec: VGPUClaimSpec, allocation: Allocation) -> Allocation
 
 
 def init_part_ended(claim: VGPUClaim) -> bool:
-    """Whether the agent says that nothing of this very round is in use any more."""
-    return _says(claim, "True", ENDED)
+    """Whether the agent reports that nothing of this very round is in use any more.
+
+    Not where it reports as well that they must run again: then nothing is taken from them first.
+    """
+    released = claim.status.init_released
+    if released is None or init_part_wanted(claim):
+        return False
+    return _is_current(claim, InitRound(released.allocation_id, released.round))
 
 
 def init_part_wanted(claim: VGPUClaim) -> bool:
-    """Whether the agent says that init containers must run again after this very round."""
-    return _says(claim, "False", WANTED)
+    """Whether the agent reports that init containers must run again after this very round."""
+    wanted = claim.status.init_wanted
+    return wanted is not None and _is_current(claim, InitRound(wanted.allocation_id, wanted.round))
 
 
-def _says(claim: VGPUClaim, status: str, reason: str) -> bool:
+def _is_current(claim: VGPUClaim, named: InitRound) -> bool:
     allocation = claim.status.allocation
-    said: Condition | None = conditions.find(claim.status.conditions, conditions.INIT_RELEASED)
-    return (
-        allocation is not None
-        and said is not None
-        and (said.status, said.reason) == (status, reason)
-        and bool(said.message)
-        and said.message == init_round(allocation)
-    )
+    return allocation is not None and bool(allocation.id) and named == init_round(allocation)
 
 
 def init_containers(pod: Pod) -> frozenset[str]:

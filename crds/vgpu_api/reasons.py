@@ -36,6 +36,7 @@ class Reason(StrEnum):
     NODE_NOT_READY = "NodeNotReady"
     NODE_UNSCHEDULABLE = "NodeUnschedulable"
     NODE_SELECTOR_MISMATCH = "NodeSelectorMismatch"
+    NODE_AFFINITY_MISMATCH = "NodeAffinityMismatch"
     NODE_TAINTED = "NodeTainted"
     NO_GPU_NODES = "NoGPUNodes"
     # A request, a claim or a pod.

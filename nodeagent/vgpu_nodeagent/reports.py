@@ -1,8 +1,9 @@
 """What the agent tells the API server about claims and pods, whenever that can be reached.
 
 PreStart and release never wait for the API server: they leave what is to be said here, and a
-worker says it as soon as it can. Conditions are applied server-side by one field manager, always
-with the full set of the agent's own types, on the newest version of the claim that is known.
+worker says it as soon as it can. Conditions, for people, and the fields that programs read are
+applied server-side by one field manager, always with the full set of the agent's own, on the
+newest version of the claim that is known.
 """
 
 from __future__ import annotations
@@ -12,11 +13,20 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Any, TypeAlias
 
 from vgpu_api import conditions, init_part, names
 from vgpu_api.core.pod import Pod
+from vgpu_api.init_part import InitRound
 from vgpu_api.resources import PODS, VGPU_CLAIMS
-from vgpu_api.v1alpha1 import Condition, VGPUClaim
+from vgpu_api.v1alpha1 import (
+    Condition,
+    InitReleased,
+    InitWanted,
+    Released,
+    VGPUClaim,
+    VGPUClaimStatus,
+)
 from vgpu_client.api import Api
 from vgpu_client.errors import ClientError, Conflict, Forbidden, Invalid, NotFound
 from vgpu_client.event import create_event
@@ -30,6 +40,8 @@ _OWN_TYPES = (
     conditions.RELEASED,
     conditions.VIOLATED,
 )
+_OWN_FIELDS = ("released", "init_released", "init_wanted")
+_Field: TypeAlias = Released | InitReleased | InitWanted
 _FIRST_RETRY_S = 0.5
 _LAST_RETRY_S = 15.0
 _MESSAGE_KEPT = 1024
@@ -39,10 +51,11 @@ _MESSAGE_KEPT = 1024
 class _Pending:
     place: Place
     conditions: dict[str, Condition | None] = field(default_factory=dict)
+    fields: dict[str, _Field | None] = field(default_factory=dict)
 
 
 class Reports:
-    """Queues conditions, events and touches, and delivers them.
+    """Queues what claims' statuses should say, events and touches, and delivers them.
 
     Args:
         api: Where to.
@@ -67,48 +80,76 @@ class Reports:
         self._wanted = asyncio.Event()
         self._once: set[asyncio.Task[None]] = set()
         self._said: dict[str, str] = {}
-        self._init_wanted: dict[str, str] = {}  # claim UID → round
+        self._init_wanted: dict[str, InitRound] = {}  # by claim UID
 
     def prepared(self, claim: VGPUClaim, message: str) -> None:
         """The claim's limits are in place; an earlier release was of an earlier allocation."""
         self._condition(claim, conditions.PREPARED, "True", "LimitsInPlace", message)
-        self._withdraw(claim, conditions.RELEASED)
+        if claim.status.released is not None:
+            self._field(claim, "released", None)
+        if conditions.find(claim.status.conditions, conditions.RELEASED) is not None:
+            self._pending_of(claim).conditions[conditions.RELEASED] = None
 
     def not_prepared(self, claim: VGPUClaim, reason: str, message: str) -> None:
         """A container of the claim's pod was refused."""
         self._condition(claim, conditions.PREPARED, "False", reason, message)
 
-    def released(self, claim: VGPUClaim, allocated_time: str) -> None:
-        """Nothing of the claim's allocation is in use here any more.
-
-        The condition's message is the allocation's `allocatedTime`, exactly: that is how the
-        operator knows which allocation is meant.
-        """
+    def released(self, claim: VGPUClaim, allocation_id: str) -> None:
+        """Nothing of the claim's allocation with that id is in use here any more."""
         prepared = conditions.find(claim.status.conditions, conditions.PREPARED)
         if prepared is not None and prepared.status == "True":
             self._condition(
                 claim, conditions.PREPARED, "False", "Released", "the pod's containers are gone"
             )
         self._init_wanted.pop(claim.metadata.uid, None)
-        self._condition(claim, conditions.RELEASED, "True", "ContainersGone", allocated_time)
+        self._condition(
+            claim,
+            conditions.RELEASED,
+            "True",
+            "ContainersGone",
+            "the pod's containers are gone, and nothing can use the cards any more",
+        )
+        told = Released(allocation_id=allocation_id, time=self._stamp())
+        self._field(claim, "released", told)
 
     def not_released(self, claim: VGPUClaim, reason: str, message: str) -> None:
         """The pod is gone, but something of the allocation may still be in use."""
         self._condition(claim, conditions.RELEASED, "False", reason, message)
 
-    def init_ended(self, claim: VGPUClaim, init_round: str) -> None:
-        """Nothing of the claim's init containers is in use any more; names the round exactly.
+    def init_ended(self, claim: VGPUClaim, init_round: InitRound) -> None:
+        """Nothing that the claim's init containers had in that round is in use any more.
 
-        Not said any more of a round after which they are wanted again.
+        Not reported any more of a round after which they are wanted again.
         """
         wanted = self._init_wanted.get(claim.metadata.uid) == init_round
-        if not (wanted or init_part.init_part_wanted(claim)):
-            self._condition(claim, conditions.INIT_RELEASED, "True", init_part.ENDED, init_round)
+        if wanted or init_part.init_part_wanted(claim):
+            return
+        self._condition(
+            claim,
+            conditions.INIT_RELEASED,
+            "True",
+            init_part.ENDED,
+            "the init containers have ended, and nothing can use what only they had",
+        )
+        ended = InitReleased(
+            allocation_id=init_round.allocation_id, round=init_round.number, time=self._stamp()
+        )
+        self._field(claim, "init_released", ended)
+        self._field(claim, "init_wanted", None)
 
-    def init_wanted(self, claim: VGPUClaim, init_round: str) -> None:
+    def init_wanted(self, claim: VGPUClaim, init_round: InitRound) -> None:
         """Its init containers must run again after the round; they need cards anew."""
         self._init_wanted[claim.metadata.uid] = init_round
-        self._condition(claim, conditions.INIT_RELEASED, "False", init_part.WANTED, init_round)
+        self._condition(
+            claim,
+            conditions.INIT_RELEASED,
+            "False",
+            init_part.WANTED,
+            "the init containers must run again and need cards first",
+        )
+        again = InitWanted(allocation_id=init_round.allocation_id, round=init_round.number)
+        self._field(claim, "init_wanted", again)
+        self._field(claim, "init_released", None)
 
     def violated(self, claim: VGPUClaim, message: str) -> None:
         """The claim's processes hold more of a card than it may."""
@@ -141,7 +182,7 @@ class Reports:
         self._do_once(self._touch(pod))
 
     async def run(self) -> None:
-        """Deliver conditions for ever."""
+        """Deliver what claims' statuses should say, for ever."""
         wait_s = _FIRST_RETRY_S
         while True:
             await self._wanted.wait()
@@ -178,9 +219,9 @@ class Reports:
         self._pending_of(claim).conditions[type_] = condition
         self._wanted.set()
 
-    def _withdraw(self, claim: VGPUClaim, type_: str) -> None:
-        if conditions.find(claim.status.conditions, type_) is not None:
-            self._pending_of(claim).conditions[type_] = None
+    def _field(self, claim: VGPUClaim, name: str, value: _Field | None) -> None:
+        self._pending_of(claim).fields[name] = value
+        self._wanted.set()
 
     def _pending_of(self, claim: VGPUClaim) -> _Pending:
         place = (claim.metadata.namespace or "", claim.metadata.name)
@@ -192,7 +233,7 @@ class Reports:
         claim = self._view.claims.objects.get(pending.place)
         if claim is None or claim.metadata.uid != uid:
             return True  # gone, or no longer allocated here: nobody asks any more
-        wanted = _merged(claim, pending.conditions)
+        wanted = _merged(claim, pending)
         if wanted is None:
             return True
         try:
@@ -204,7 +245,7 @@ class Reports:
                         "name": pending.place[1],
                         "uid": uid,
                     },
-                    "status": {"conditions": [condition.to_wire() for condition in wanted]},
+                    "status": wanted,
                 },
                 field_manager=names.FIELD_MANAGER_AGENT,
                 force=True,
@@ -223,6 +264,7 @@ class Reports:
             newer = self._pending.get(uid)
             if newer is not None:
                 pending.conditions.update(newer.conditions)
+                pending.fields.update(newer.fields)
             self._pending[uid] = pending
             return False
         return True
@@ -280,13 +322,26 @@ class Reports:
         return self._now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
-def _merged(claim: VGPUClaim, changes: dict[str, Condition | None]) -> list[Condition] | None:
-    """The agent's full set of conditions after the changes; None when nothing changes."""
-    current = [c for c in claim.status.conditions if c.type in _OWN_TYPES]
-    wanted = list(current)
-    for type_, change in changes.items():
+def _merged(claim: VGPUClaim, changes: _Pending) -> dict[str, Any] | None:
+    """The agent's full part of the status after the changes; None when nothing changes."""
+    before = [c for c in claim.status.conditions if c.type in _OWN_TYPES]
+    after = list(before)
+    for type_, change in changes.conditions.items():
         if change is None:
-            wanted = [condition for condition in wanted if condition.type != type_]
+            after = [condition for condition in after if condition.type != type_]
         else:
-            wanted = conditions.with_condition(wanted, change)
-    return None if wanted == current else wanted
+            after = conditions.with_condition(after, change)
+    had: dict[str, _Field | None] = {name: getattr(claim.status, name) for name in _OWN_FIELDS}
+    fields = had | {n: _since(had[n], change) for n, change in changes.fields.items()}
+    if (after, fields) == (before, had):
+        return None
+    status = VGPUClaimStatus.model_validate({"conditions": after, **fields})
+    own = {"conditions", *_OWN_FIELDS}
+    return status.model_dump(by_alias=True, exclude_none=True, mode="json", include=own)
+
+
+def _since(old: _Field | None, new: _Field | None) -> _Field | None:
+    """The new value; the old one where only the time differs."""
+    if isinstance(old, Released | InitReleased) and isinstance(new, Released | InitReleased):
+        return old if new.model_copy(update={"time": old.time}) == old else new
+    return new

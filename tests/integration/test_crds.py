@@ -12,7 +12,13 @@ from vgpu_api.resources import GPU_DEVICES, VGPU_CLAIMS
 from vgpu_client.api import Api
 from vgpu_client.errors import Conflict, Invalid, PatchDoesNotFit
 
-ALLOCATION = {"nodeName": "node-1", "devices": [], "allocatedTime": "2026-01-01T00:00:00Z"}
+ALLOCATION = {
+    "nodeName": "node-1",
+    "id": "00000000-0000-0000-0000-000000000001",
+    "devices": [],
+    "allocatedTime": "2026-01-01T00:00:00Z",
+    "initRound": 0,
+}
 
 
 def a_claim(namespace: str, name: str = "c", **spec: Any) -> dict[str, Any]:
@@ -107,6 +113,24 @@ async def test_status_is_dropped_on_create_and_on_a_plain_write(api: Api, namesp
     assert not claim.get("status")
     claim = await api.replace(VGPU_CLAIMS, {**claim, "status": {"state": "InUse"}})
     assert not claim.get("status")
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "reason"),
+    [
+        ("id", "2026-01-01T00:00:00Z", "should match"),
+        ("allocatedTime", "now", "must be of type date-time"),
+        ("allocatedTime", "", "must be of type date-time"),
+        ("initRound", -1, "should be greater than or equal to 0"),
+    ],
+)
+async def test_an_allocation_is_named_and_counted_in_the_form_that_programs_compare(
+    api: Api, namespace: str, field: str, value: Any, reason: str
+) -> None:
+    claim = await api.create(VGPU_CLAIMS, a_claim(namespace))
+    status = {"allocation": {**ALLOCATION, field: value}}
+    with pytest.raises(Invalid, match=f"status.allocation.{field}.* {reason}"):
+        await write_status(api, claim, {"op": "add", "path": "/status", "value": status})
 
 
 async def test_a_write_of_status_changes_neither_spec_nor_generation(

@@ -110,10 +110,10 @@ class Cuts(RuleBasedStateMachine):
     @rule(
         claim=st.sampled_from(CLAIMS),
         places=st.lists(st.sampled_from(PLACES), min_size=1, max_size=2, unique=True),
-        time=st.sampled_from(["1", "2"]),
+        number=st.sampled_from([1, 2]),
         kill=st.integers(0, STEPS),
     )
-    def start(self, claim: str, places: list[Any], time: str, kill: int) -> None:
+    def start(self, claim: str, places: list[Any], number: int, kill: int) -> None:
         """A container of a claim starts; one that has an allocation keeps it."""
         if claim not in self.live:
             devices = [
@@ -122,7 +122,7 @@ class Cuts(RuleBasedStateMachine):
                 )
                 for profile, start, size in places
             ]
-            allocation = an_allocation(*devices, allocated_time=time)
+            allocation = an_allocation(*devices, number=number)
             made = a_claim(claim, uid=claim, requests=[a_request()], allocation=allocation)
             self.live[claim] = made, allocation
         self.fate.left = kill
@@ -134,7 +134,7 @@ class Cuts(RuleBasedStateMachine):
         if claim in self.live:
             _, allocation = self.live.pop(claim)
             self.fate.left = kill
-            self.run(self.instances.remove(claim, allocation.allocated_time))
+            self.run(self.instances.remove(claim, allocation.id))
 
     @rule(kill=st.integers(0, STEPS))
     def sweep(self, kill: int) -> None:
@@ -144,7 +144,7 @@ class Cuts(RuleBasedStateMachine):
 
     def is_over(self, cut: Cut) -> bool:
         _, allocation = self.live.get(cut.claim_uid, (None, None))
-        return allocation is None or allocation.allocated_time != cut.allocated_time
+        return allocation is None or allocation.id != cut.allocation_id
 
     @rule(place=st.sampled_from(PLACES))
     def administrator_cuts(self, place: tuple[str, int, int]) -> None:

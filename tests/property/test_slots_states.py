@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from vgpu_api.effective import Use
+from vgpu_api.init_part import InitRound
 from vgpu_nodeagent.deviceplugin import slots
 from vgpu_nodeagent.deviceplugin.checkpoint import decode, encode
 from vgpu_nodeagent.deviceplugin.slot_offer import offer
@@ -83,7 +84,9 @@ class Slots(RuleBasedStateMachine):
         use = held.use if held is not None else {"GPU-0": Use(100, 100, 3)}
         rest = {uuid: Use(each.memory_mib // 2, each.cores // 2, 1) for uuid, each in use.items()}
         self.commit(
-            slots.end_init(self.state, claim, init_round="r", init_ids=["b", "a"], use=rest)
+            slots.end_init(
+                self.state, claim, init_round=InitRound("", 0), init_ids=["b", "a"], use=rest
+            )
         )
         if claim in self.open:
             self.open[claim] = rest

@@ -73,6 +73,43 @@ class Toleration(ApiModel):
     effect: str = ""
 
 
+class NodeSelectorRequirement(ApiModel):
+    """One line of an affinity to nodes."""
+
+    key: str = ""
+    operator: str = ""
+    values: list[str] = Field(default_factory=list)
+
+
+class NodeSelectorTerm(ApiModel):
+    """Lines that must all hold; without any it matches no node."""
+
+    match_expressions: list[NodeSelectorRequirement] = Field(default_factory=list)
+    """About labels."""
+    match_fields: list[NodeSelectorRequirement] = Field(default_factory=list)
+    """About the node's name."""
+
+
+class NodeSelector(ApiModel):
+    """Terms of which one must hold."""
+
+    terms: list[NodeSelectorTerm] = Field(default_factory=list, alias="nodeSelectorTerms")
+
+
+class NodeAffinity(ApiModel):
+    """Which nodes a pod may go to; what it merely prefers is left to kube-scheduler."""
+
+    required: NodeSelector | None = Field(
+        default=None, alias="requiredDuringSchedulingIgnoredDuringExecution"
+    )
+
+
+class Affinity(ApiModel):
+    """What of a pod's affinity we read."""
+
+    node_affinity: NodeAffinity | None = None
+
+
 class PodSpec(ApiModel):
     """What of a pod's spec we read."""
 
@@ -82,6 +119,9 @@ class PodSpec(ApiModel):
     init_containers: list[Container] = Field(default_factory=list)
     node_selector: dict[str, str] = Field(default_factory=dict)
     tolerations: list[Toleration] = Field(default_factory=list)
+    affinity: Affinity | None = None
+    priority: int | None = None
+    """Of its PriorityClass, resolved by the API server."""
     scheduling_gates: list[dict[str, Any]] = Field(default_factory=list)
     volumes: list[dict[str, Any]] = Field(default_factory=list)
     runtime_class_name: str | None = None

@@ -80,6 +80,8 @@ Size = Annotated[
 ]
 """A Kubernetes quantity of bytes, such as 8Gi or 8192Mi."""
 Percent = Annotated[int, Field(ge=0, le=100)]
+Time = Annotated[str, Field(max_length=64, json_schema_extra={"format": "date-time"})]
+"""A moment by RFC 3339."""
 
 
 class Condition(ApiModel):

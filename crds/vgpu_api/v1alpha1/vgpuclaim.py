@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, field_validator, model_validator
 
 from vgpu_api import quantity
-from vgpu_api.v1alpha1.base import ApiModel, Conditions, ListMap, Metadata, Name, Size
+from vgpu_api.v1alpha1.base import ApiModel, Conditions, ListMap, Metadata, Name, Size, Time
 from vgpu_api.v1alpha1.gpudevice import CorePolicy
 
 RequestMode = Literal["Any", "Shared", "Exclusive", "MIG", "MPS"]
@@ -33,6 +33,12 @@ BindingMode = Literal["WaitForFirstConsumer", "Immediate"]
 ClaimState = Literal["Pending", "Allocated", "InUse", "Released", "Failed"]
 Pattern = Annotated[str, Field(min_length=1, max_length=128)]
 Weight = Annotated[int, Field(ge=0, le=1000)]
+AllocationID = Annotated[
+    str,
+    Field(max_length=36, pattern=r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"),
+]
+"""A UUID in lower case."""
+Round = Annotated[int, Field(ge=0, le=2**31 - 1)]
 
 MEMORY_RULES: list[dict[str, str]] = [
     {
@@ -209,12 +215,14 @@ class Allocation(ApiModel):
     """The node."""
     node_uid: Annotated[str, Field(max_length=64)] = Field(default="", alias="nodeUID")
     """The node's identity: one registered anew under the same name holds nothing of this."""
+    id: AllocationID = ""
+    """Names this allocation among all that the claim may ever have: a UUID."""
     devices: Annotated[list[AllocatedDevice], Field(max_length=2048)] = Field(default_factory=list)
     """The cards, in the order of the requests."""
-    allocated_time: Annotated[str, Field(max_length=64)] = ""
-    """When it was decided (RFC 3339 with microseconds); names this allocation."""
-    init_time: Annotated[str, Field(max_length=64)] = ""
-    """When init containers that had ended were given cards anew, if they were."""
+    allocated_time: Time | None = None
+    """When it was decided; names nothing."""
+    init_round: Round = 0
+    """How often init containers were given cards anew after they had given theirs back."""
 
 
 class ReservedFor(ApiModel):
@@ -226,6 +234,35 @@ class ReservedFor(ApiModel):
     """Its identity: a pod made anew under the same name is another consumer."""
 
 
+class Released(ApiModel):
+    """The agent's word that nothing of one allocation is in use any more."""
+
+    allocation_id: AllocationID = Field(default="", alias="allocationID")
+    """Which allocation."""
+    time: Time | None = None
+    """Since when."""
+
+
+class InitReleased(ApiModel):
+    """The agent's word that nothing of one round of init containers is in use any more."""
+
+    allocation_id: AllocationID = Field(default="", alias="allocationID")
+    """Of which allocation."""
+    round: Round = 0
+    """Which round: the allocation's `initRound` at that time."""
+    time: Time | None = None
+    """Since when."""
+
+
+class InitWanted(ApiModel):
+    """The agent's word that init containers must run again and need cards anew."""
+
+    allocation_id: AllocationID = Field(default="", alias="allocationID")
+    """Of which allocation."""
+    round: Round = 0
+    """After which round: the allocation's `initRound` at that time."""
+
+
 class VGPUClaimStatus(ApiModel):
     """What came of it."""
 
@@ -233,6 +270,12 @@ class VGPUClaimStatus(ApiModel):
     """The cards, once decided."""
     reserved_for: ReservedFor | None = None
     """The pod that may use them."""
+    released: Released | None = None
+    """Nothing of this allocation is in use any more (agent)."""
+    init_released: InitReleased | None = None
+    """Nothing that init containers had in this round is in use any more (agent)."""
+    init_wanted: InitWanted | None = None
+    """Init containers must run again after this round; then they keep what they have (agent)."""
     state: ClaimState | None = None
     """One word for the printed columns."""
     summary: Annotated[str, Field(max_length=256)] = ""
@@ -244,7 +287,7 @@ class VGPUClaimStatus(ApiModel):
     decider: Annotated[str, Field(max_length=256)] = ""
     """The operator's replica that took over the decision, so that a former one's writes fail."""
     conditions: Conditions
-    """Allocated, Prepared, InitReleased, Released and Ready."""
+    """Allocated, Prepared, InitReleased, Released and Ready: for people; programs read fields."""
 
 
 class VGPUClaim(ApiModel):

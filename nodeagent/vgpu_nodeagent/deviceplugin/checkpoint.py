@@ -20,7 +20,7 @@ from pydantic import TypeAdapter, ValidationError
 from vgpu_nodeagent.deviceplugin.slots import SlotState
 from vgpu_nodeagent.errors import CheckpointDamaged
 
-FORMAT = 1
+FORMAT = 2
 _STATE = TypeAdapter(SlotState)
 
 
@@ -66,8 +66,6 @@ class Checkpoint:
 def encode(state: SlotState) -> bytes:
     """The file's content: format, checksum, state."""
     body = _STATE.dump_python(state, mode="json")
-    if not state.cuts:
-        del body["cuts"]  # as agents wrote it that knew of none
     document = {"format": FORMAT, "checksum": _checksum(body), "state": body}
     return json.dumps(document, indent=1, sort_keys=True).encode()
 

@@ -25,13 +25,13 @@ class Cut:
         card: The card's UUID.
         instance: Profile and place; with its UUID once it was made.
         claim_uid: The claim.
-        allocated_time: Names the claim's allocation.
+        allocation_id: Which allocation of the claim.
     """
 
     card: str
     instance: MigInstance
     claim_uid: str
-    allocated_time: str
+    allocation_id: str
 
     @property
     def spot(self) -> Spot:

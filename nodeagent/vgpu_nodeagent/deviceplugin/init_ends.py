@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from vgpu_api import init_part
 from vgpu_api.core.pod import Pod
 from vgpu_api.effective import effective_use
+from vgpu_api.init_part import InitRound
 from vgpu_api.v1alpha1 import Allocation, VGPUClaim
 from vgpu_nodeagent.deviceplugin import slots
 from vgpu_nodeagent.deviceplugin.node import Node
@@ -35,7 +36,7 @@ class _Open:
     allocation: Allocation
 
     @property
-    def round(self) -> str:
+    def round(self) -> InitRound:
         return init_part.init_round(self.allocation)
 
     @property
@@ -144,7 +145,7 @@ class InitEnds:
         if holding is None or holding.closed or claim is None or pod is None or pod.is_terminal:
             return None
         allocation = claim.status.allocation
-        if allocation is None or allocation.allocated_time != holding.allocated_time:
+        if allocation is None or allocation.id != holding.allocation_id:
             return None
         if not init_part.init_requests(claim.spec):
             return None

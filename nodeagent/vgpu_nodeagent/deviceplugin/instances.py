@@ -65,18 +65,18 @@ class Instances:
                 if device.mig is not None:
                     await self._make(claim, allocation, device)
 
-    async def remove(self, claim_uid: str, allocated_time: str) -> bool:
+    async def remove(self, claim_uid: str, allocation_id: str) -> bool:
         """Remove all instances of one allocation; False if that has to be tried again."""
         gone = True
         async with self._one_at_a_time:
             for cut in cuts.of_claim(self._cuts, claim_uid):
-                if cut.allocated_time == allocated_time:
+                if cut.allocation_id == allocation_id:
                     gone &= await self._remove(cut)
         return gone
 
     async def remove_all(self, is_over: Callable[[Cut], bool]) -> bool:
         """Remove those that nobody needs any more; whether one is left of them."""
-        over = {(c.claim_uid, c.allocated_time) for c in self._cuts.values() if is_over(c)}
+        over = {(c.claim_uid, c.allocation_id) for c in self._cuts.values() if is_over(c)}
         return not all([await self.remove(*allocation) for allocation in sorted(over)])
 
     @property
@@ -91,7 +91,7 @@ class Instances:
     ) -> None:
         assert device.mig is not None
         wanted = MigInstance(device.mig.profile, device.mig.start, device.mig.size)
-        cut = Cut(device.uuid, wanted, claim.metadata.uid, allocation.allocated_time)
+        cut = Cut(device.uuid, wanted, claim.metadata.uid, allocation.id)
         before = self._cuts.get(cut.key)
         self._refuse_if_taken(cut)
         try:
@@ -181,15 +181,15 @@ def recovered(
             if instance.uuid in named:
                 claim_uid = lease.claim_uid if lease is not None else ""
                 holding = state.holdings.get(claim_uid)
-                time = holding.allocated_time if holding is not None else ""
-                found = cuts.with_cut(found, Cut(uuid, instance, claim_uid, time))
+                allocation_id = holding.allocation_id if holding is not None else ""
+                found = cuts.with_cut(found, Cut(uuid, instance, claim_uid, allocation_id))
     return replace(state, cuts=found)
 
 
 def _is_alike(one: Cut, other: Cut) -> bool:
     """The same part for the same allocation."""
-    return (one.key, one.claim_uid, one.allocated_time) == (
+    return (one.key, one.claim_uid, one.allocation_id) == (
         other.key,
         other.claim_uid,
-        other.allocated_time,
+        other.allocation_id,
     ) and (one.instance.profile, one.instance.size) == (other.instance.profile, other.instance.size)

@@ -58,5 +58,5 @@ class Leftovers:
         logger.warning("claim %s/%s: %s", holding.namespace, holding.claim_name, message)
         claim = self._node.view.claim_with_uid(holding.claim_uid)
         allocation = claim.status.allocation if claim is not None else None
-        if claim and allocation and allocation.allocated_time == holding.allocated_time:
+        if claim and allocation and allocation.id == holding.allocation_id:
             self._reports.not_released(claim, "ProcessesUnreadable", message)

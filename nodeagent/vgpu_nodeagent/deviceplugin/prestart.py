@@ -265,11 +265,11 @@ def _holding(
         claim_uid=claim.metadata.uid,
         namespace=claim.metadata.namespace or "",
         claim_name=claim.metadata.name,
-        allocated_time=allocation.allocated_time,
+        allocation_id=allocation.id,
         pod_uid=pod.uid,
         pod_name=pod.name,
         use=dict(effective_use(claim.spec, allocation.devices)),
-        init_ended=init_part.init_round(allocation) if ended else "",
+        init_ended=init_part.init_round(allocation) if ended else None,
         init_ids=former.init_ids if former is not None and former.pod_uid == pod.uid else (),
     )
 

@@ -90,7 +90,7 @@ def _holding(
             claim_uid=claim.metadata.uid,
             namespace=claim.metadata.namespace or "",
             claim_name=claim.metadata.name,
-            allocated_time=claim.status.allocation.allocated_time,
+            allocation_id=claim.status.allocation.id,
             pod_uid=pod_uid,
             pod_name=reserved.pod_name if reserved is not None else "",
             use=effective_use(claim.spec, claim.status.allocation.devices),

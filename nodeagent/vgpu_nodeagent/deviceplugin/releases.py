@@ -3,7 +3,7 @@
 A pod has ended when it is terminal or gone; its containers are gone when PodResources no longer
 lists them, the kubelet has cleaned up after a pod that vanished, and no process has the usage
 region mapped. Then the page says closed, spec and folder go, the slots are free, and the claim's
-`Released` condition names the allocation. Everything is found by looking, not by remembering
+status names the allocation as released. Everything is found by looking, not by remembering
 events, so that it works the same after a restart.
 """
 
@@ -15,7 +15,6 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
-from vgpu_api import conditions
 from vgpu_api.core.pod import Pod
 from vgpu_api.init_part import ended_init_ids, init_containers
 from vgpu_api.v1alpha1 import ReservedFor, VGPUClaim
@@ -173,7 +172,7 @@ class Releases:
             if await self._leftovers.are_there(holding):
                 return False
         # Before its place is anybody else's. Nothing runs on it; the driver would refuse otherwise.
-        if not await node.instances.remove(holding.claim_uid, holding.allocated_time):
+        if not await node.instances.remove(holding.claim_uid, holding.allocation_id):
             return False
         for lease in leases:
             node.allocations.close(lease.name)
@@ -211,25 +210,23 @@ class Releases:
         node = self._node
         for holding in list(node.checkpoint.state.holdings.values()):
             claim = node.view.claim_with_uid(holding.claim_uid)
-            if holding.closed and (
-                claim is None or _allocated_time(claim) != holding.allocated_time
-            ):
+            if holding.closed and (claim is None or _allocation_id(claim) != holding.allocation_id):
                 node.checkpoint.commit(slots.forget(node.checkpoint.state, holding.claim_uid))
         for claim in node.view.claims.objects.values():
-            time_ = _allocated_time(claim)
-            if not _is_released(claim) and self._nothing_in_use(claim):
-                self._reports.released(claim, time_)
+            name = _allocation_id(claim)
+            if name and not _is_released(claim) and self._nothing_in_use(claim):
+                self._reports.released(claim, name)
         self._gone &= {reserved.pod_uid for _, reserved in _reserved(node)}
 
     def _is_over(self, cut: Cut) -> bool:
         """Whether an instance is needed no more; of one that was granted, its holding decides."""
         holding = self._node.checkpoint.state.holdings.get(cut.claim_uid)
-        if holding is not None and holding.allocated_time == cut.allocated_time:
+        if holding is not None and holding.allocation_id == cut.allocation_id:
             return holding.closed
         claim = self._node.view.claim_with_uid(cut.claim_uid)
         return (
             claim is None
-            or _allocated_time(claim) != cut.allocated_time
+            or _allocation_id(claim) != cut.allocation_id
             or self._nothing_granted(claim)
         )
 
@@ -239,7 +236,7 @@ class Releases:
 
     def _nothing_granted(self, claim: VGPUClaim) -> bool:
         holding = self._node.checkpoint.state.holdings.get(claim.metadata.uid)
-        if holding is not None and holding.allocated_time == _allocated_time(claim):
+        if holding is not None and holding.allocation_id == _allocation_id(claim):
             return holding.closed
         reserved = claim.status.reserved_for
         if reserved is None or holding is not None:
@@ -287,14 +284,10 @@ def _reserved(node: Node) -> list[tuple[VGPUClaim, ReservedFor]]:
     ]
 
 
-def _allocated_time(claim: VGPUClaim) -> str:
-    return claim.status.allocation.allocated_time if claim.status.allocation is not None else ""
+def _allocation_id(claim: VGPUClaim) -> str:
+    return claim.status.allocation.id if claim.status.allocation is not None else ""
 
 
 def _is_released(claim: VGPUClaim) -> bool:
-    released = conditions.find(claim.status.conditions, conditions.RELEASED)
-    return (
-        released is not None
-        and released.status == "True"
-        and released.message == _allocated_time(claim)
-    )
+    released = claim.status.released
+    return released is not None and released.allocation_id == _allocation_id(claim)

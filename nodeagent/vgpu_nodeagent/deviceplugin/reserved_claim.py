@@ -55,4 +55,6 @@ def claim_reserved_for(
     allocation = mine[0].status.allocation
     if allocation is None or allocation.node_name != node:
         raise Refused(Why.NO_CLAIM, f"claim {mine[0].metadata.name} is not allocated on this node")
+    if not allocation.id:  # it could never be reported as released
+        raise Refused(Why.NO_CLAIM, f"the allocation of claim {mine[0].metadata.name} has no id")
     return mine[0], allocation

@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from vgpu_api.effective import Use
+from vgpu_api.init_part import InitRound
 from vgpu_nodeagent.deviceplugin.cuts import Cut
 from vgpu_nodeagent.errors import Refused, Why
 
@@ -52,7 +53,7 @@ class Holding:
         claim_uid: The claim.
         namespace: Its namespace, and the pod's.
         claim_name: Its name.
-        allocated_time: Names the allocation among those that the claim may have had.
+        allocation_id: Which allocation of the claim.
         pod_uid: The pod.
         pod_name: Its name.
         use: Effective use per card UUID.
@@ -65,12 +66,12 @@ class Holding:
     claim_uid: str
     namespace: str
     claim_name: str
-    allocated_time: str
+    allocation_id: str
     pod_uid: str
     pod_name: str
     use: Mapping[str, Use]
     closed: bool = False
-    init_ended: str = ""
+    init_ended: InitRound | None = None
     init_ids: tuple[str, ...] = ()
 
 
@@ -181,7 +182,7 @@ def end_init(
     state: SlotState,
     claim_uid: str,
     *,
-    init_round: str,
+    init_round: InitRound,
     init_ids: Iterable[str],
     use: Mapping[str, Use],
 ) -> SlotState:
@@ -225,7 +226,7 @@ def _check_account(state: SlotState, holding: Holding) -> None:
     if old is None:
         return
     claim = f"{holding.namespace}/{holding.claim_name}"
-    same_allocation = old.allocated_time == holding.allocated_time
+    same_allocation = old.allocation_id == holding.allocation_id
     if old.closed and same_allocation:
         raise Refused(Why.CLAIM_CLOSED, f"this allocation of claim {claim} has ended on this node")
     if not old.closed and not (same_allocation and old.pod_uid == holding.pod_uid):

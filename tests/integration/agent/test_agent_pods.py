@@ -32,6 +32,8 @@ from vgpu_nodeagent.enforcement.abi import PageState
 from vgpu_nodeagent.enforcement.page import read_page
 from vgpu_nodeagent.enforcement.region import read_region
 
+SECOND = "00000000-0000-0000-0000-000000000002"
+
 
 @pytest.fixture
 async def node(api: Api, tmp_path: Path) -> AsyncIterator[AgentNode]:
@@ -144,10 +146,10 @@ async def test_when_init_containers_have_ended_their_page_denies_and_the_claim_s
     init = a_slot_container("prepare", 'echo "$VGPU_LIMIT_PAGE"')
     pod = await create_pod(api, "p1", initContainers=[init])
     devices = [a_device("15Gi", request="prepare"), a_device("1Gi")]
-    await allocate(api, claim, pod, devices=devices, allocated_time="2026-02-03T04:05:06.700000Z")
+    await allocate(api, claim, pod, devices=devices, allocation_id=SECOND)
     await pod_is(api, "p1", "Running")
-    said = condition(await claim_is(api, "c1", "InitReleased"), "InitReleased")
-    assert said["message"] == "2026-02-03T04:05:06.700000Z"
+    ended = (await claim_is(api, "c1", "InitReleased"))["status"]["initReleased"]
+    assert (ended["allocationID"], ended["round"]) == (SECOND, 0)
     page = Path(node.kubelet.logs("default", "p1", "prepare").splitlines()[-1])
     assert read_page(page).state is PageState.CLOSED
     assert read_page(page_of(node, "p1")).state is PageState.GRANT
@@ -307,16 +309,16 @@ async def test_a_finished_pod_frees_its_slot_and_names_the_allocation(
 ) -> None:
     claim = await create_claim(api, "c1")
     pod = await create_pod(api, "p1")
-    await allocate(api, claim, pod, allocated_time="2026-02-03T04:05:06.700000Z")
+    await allocate(api, claim, pod, allocation_id=SECOND)
     await pod_is(api, "p1", "Running")
     page = page_of(node, "p1")
     assert list(node.config.cdi_dir.glob("*.json"))
     mounted = page.parent.parent.parent / "mounted"
     mounted.hardlink_to(page)  # what a container keeps, as with a bind mount, when the folder goes
     await api.delete(PODS, "p1", namespace="default", grace_s=1)
-    released = condition(await claim_is(api, "c1", "Released"), "Released")
+    claim = await claim_is(api, "c1", "Released")
     assert read_page(mounted).state is PageState.CLOSED
-    assert released["message"] == "2026-02-03T04:05:06.700000Z"
+    assert claim["status"]["released"]["allocationID"] == SECOND
     assert not list(node.config.cdi_dir.glob("*.json"))
     assert not page.parent.exists()
 

@@ -103,7 +103,7 @@ async def test_a_damaged_checkpoint_is_rebuilt_from_the_other_records(
     elif damage == "gone":
         path.unlink()
     else:
-        path.write_text(path.read_text().replace('"format": 1', '"format": 7'))
+        path.write_text(path.read_text().replace('"format": 2', '"format": 7'))
     await node.start_agent()
     if damage != "gone":
         assert f"checkpoint {path}" in caplog.text

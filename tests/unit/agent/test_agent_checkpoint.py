@@ -46,8 +46,8 @@ def test_a_changed_value_is_recognised() -> None:
 
 def test_an_unknown_format_is_not_read_in_part() -> None:
     document = json.loads(encode(a_state()))
-    document["format"] = 2
-    with pytest.raises(CheckpointDamaged, match="has format 2; this agent knows 1"):
+    document["format"] = 3
+    with pytest.raises(CheckpointDamaged, match="has format 3; this agent knows 2"):
         decode(PATH, json.dumps(document).encode())
 
 
@@ -95,16 +95,17 @@ def test_a_damaged_file_is_kept_for_people_to_look_at(tmp_path: Path) -> None:
 
 
 ON_DISK = b"""{
- "checksum": "710282919bad7bc88a2670217f21ec9e0eebc737c9919b6dce4e15269629fc5a",
- "format": 1,
+ "checksum": "ecd8aea09ebffed57c901d1ae19474812287443ab710873dc8733b9b3729c72c",
+ "format": 2,
  "state": {
+  "cuts": {},
   "holdings": {
    "claim-uid": {
-    "allocated_time": "t0",
+    "allocation_id": "t0",
     "claim_name": "claim",
     "claim_uid": "claim-uid",
     "closed": false,
-    "init_ended": "",
+    "init_ended": null,
     "init_ids": [],
     "namespace": "ns",
     "pod_name": "pod",
@@ -151,7 +152,7 @@ def test_damage_is_told_with_the_file_and_what_is_wrong_with_it() -> None:
     assert damaged(b"{").startswith("checkpoint slots.json: is cut or not JSON (Expecting")
     assert damaged(b"{}") == "checkpoint slots.json: is not a checkpoint: it names no format"
     assert damaged(b'{"format": "x"}') == (
-        "checkpoint slots.json: has format 'x'; this agent knows 1"
+        "checkpoint slots.json: has format 'x'; this agent knows 2"
     )
     assert damaged(ON_DISK.replace(b"12.5", b"12.6")) == (
         "checkpoint slots.json: has a checksum that is not its content's"
@@ -162,7 +163,7 @@ def test_a_state_that_is_whole_but_none_is_told_with_its_field() -> None:
     body = {"leases": {"a": {"name": "a", "slot_ids": 7, "allocated_at": "?"}}, "holdings": {}}
     canonical = json.dumps(body, sort_keys=True, separators=(",", ":")).encode()
     checksum = hashlib.sha256(canonical).hexdigest()
-    content = json.dumps({"format": 1, "checksum": checksum, "state": body}).encode()
+    content = json.dumps({"format": 2, "checksum": checksum, "state": body}).encode()
     said = damaged(content)
     assert said.startswith("checkpoint slots.json: field leases.a.slot_ids: Input should be a ")
 

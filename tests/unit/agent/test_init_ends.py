@@ -14,20 +14,22 @@ from builders import (
     a_container,
     a_pod,
     a_request,
+    allocation_id,
     an_allocated_device,
     an_allocation,
 )
 from vgpu_api.core.pod import ContainerStatus, Pod, PodStatus
 from vgpu_api.effective import Use
-from vgpu_api.init_part import ENDED, without_init_part
-from vgpu_api.v1alpha1 import Condition, ReservedFor, VGPUClaim, VGPUClaimStatus
+from vgpu_api.init_part import InitRound, without_init_part
+from vgpu_api.v1alpha1 import InitReleased, ReservedFor, VGPUClaim, VGPUClaimStatus
 from vgpu_nodeagent.deviceplugin.checkpoint import Checkpoint
 from vgpu_nodeagent.deviceplugin.rebuild import rebuild
+from vgpu_nodeagent.deviceplugin.slots import close
 from vgpu_nodeagent.enforcement.abi import PageState
 from vgpu_nodeagent.errors import Refused, Why
 
-FIRST_ROUND = "2026-01-01T00:00:00.000000Z"
-SECOND_ROUND = "2026-01-01T00:01:00.000000Z"
+FIRST_ROUND = InitRound(allocation_id(), 0)
+SECOND_ROUND = InitRound(allocation_id(), 1)
 INIT_MIB, APP_MIB = T4_MIB - 1024, 1024
 
 
@@ -62,7 +64,7 @@ def its_claim(pod: Pod) -> VGPUClaim:
         an_allocated_device(request="main", uuid=GPU_0, memory_mib=APP_MIB),
     ]
     status = VGPUClaimStatus(
-        allocation=an_allocation(*devices, node="n1", allocated_time=FIRST_ROUND),
+        allocation=an_allocation(*devices, node="n1"),
         reserved_for=ReservedFor(pod_name=pod.metadata.name, pod_uid=pod.metadata.uid),
         conditions=[],
     )
@@ -78,7 +80,7 @@ def shrunk(claim: VGPUClaim) -> VGPUClaim:
 
 def fitted_again(claim: VGPUClaim) -> VGPUClaim:
     assert claim.status.allocation is not None
-    again = claim.status.allocation.model_copy(update={"init_time": SECOND_ROUND})
+    again = claim.status.allocation.model_copy(update={"init_round": 1})
     return claim.model_copy(
         update={"status": claim.status.model_copy(update={"allocation": again})}
     )
@@ -267,6 +269,28 @@ async def test_fitted_again_it_starts_and_the_round_ends_only_with_the_new_conta
     assert bench.said.init[-1] == ("ended", SECOND_ROUND)
 
 
+async def test_a_round_that_ended_in_an_earlier_allocation_ends_nothing_of_the_next(
+    bench: Bench,
+) -> None:
+    """Both are the first round of their allocation."""
+    await ended(bench)
+    checkpoint, claim, pod = bench.node.checkpoint, its_claim(the_pod()), the_pod()
+    checkpoint.commit(close(checkpoint.state, "uid-of-c"))
+    assert claim.status.allocation is not None
+    later = claim.status.allocation.model_copy(update={"id": allocation_id(7)})
+    status = claim.status.model_copy(update={"allocation": later})
+    bench.view.claims.modified(claim.model_copy(update={"status": status}))
+    bench.view.pods.modified(pod)
+    bench.kubelet.pods.clear()
+    init, _ = bench.prestart.allocate(["slot-1"])
+    bench.kubelet.holds(pod, "slot-1", init, "prepare")
+    app, _ = bench.prestart.allocate(["slot-1"])
+    bench.kubelet.holds(pod, "slot-1", app)
+    await prepare(bench, "slot-1")
+    assert state(bench, init) is PageState.GRANT
+    assert used(bench) == Use(INIT_MIB, 0, 1)
+
+
 async def test_an_agent_that_lost_its_state_does_not_open_what_was_closed(bench: Bench) -> None:
     init, app = await ended(bench)
     claim = its_claim(the_pod())
@@ -288,9 +312,9 @@ async def test_what_the_claim_says_has_ended_is_not_opened_though_nothing_is_on_
 ) -> None:
     init, _ = await started(bench)
     bench.node.allocations.shut(init)
-    said = Condition(type="InitReleased", status="True", reason=ENDED, message=FIRST_ROUND)
+    ended = InitReleased(allocation_id=allocation_id(), round=0)
     claim = its_claim(the_pod())
-    status = claim.status.model_copy(update={"conditions": [said]})
+    status = claim.status.model_copy(update={"init_released": ended})
     bench.view.claims.modified(claim.model_copy(update={"status": status}))
     bench.view.pods.modified(the_pod(exited("prepare", "run-1")))
     await prepare(bench)

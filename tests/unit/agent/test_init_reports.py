@@ -1,45 +1,59 @@
-"""What the agent says of a claim's init containers: that they are wanted again is never unsaid."""
+"""What the agent reports of a claim's init containers: that they are wanted again stays reported.
+
+Fields are for programs, conditions for people; both are applied together, always the full set.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Any
 
-from builders import a_claim, an_allocated_device, an_allocation
-from vgpu_api.init_part import ENDED, WANTED
-from vgpu_api.v1alpha1 import Condition, VGPUClaim, VGPUClaimStatus
+from builders import a_claim, allocation_id, an_allocated_device, an_allocation
+from vgpu_api.init_part import ENDED, WANTED, InitRound
+from vgpu_api.v1alpha1 import (
+    Condition,
+    InitReleased,
+    InitWanted,
+    Released,
+    VGPUClaim,
+    VGPUClaimStatus,
+)
 from vgpu_nodeagent.node_view import NodeView
 from vgpu_nodeagent.reports import Reports
 
-FIRST, SECOND = "2026-01-01T00:00:00.000000Z", "2026-01-01T00:01:00.000000Z"
+FIRST, SECOND = InitRound(allocation_id(), 0), InitRound(allocation_id(), 1)
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+STAMP = "2026-01-01T00:00:00.000000Z"
 
 
 class Written:
-    """An API server that remembers the last conditions that were applied."""
+    """An API server that remembers what was applied last."""
 
     def __init__(self) -> None:
-        self.conditions: list[dict[str, Any]] = []
+        self.status: dict[str, Any] = {}
         self.one = asyncio.Event()
 
     async def apply(self, _: Any, obj: dict[str, Any], **__: Any) -> dict[str, Any]:
-        self.conditions = obj["status"]["conditions"]
+        self.status = obj["status"]
         self.one.set()
         return obj
 
 
-def the_claim(*said: Condition) -> VGPUClaim:
-    allocation = an_allocation(an_allocated_device(request="main"), allocated_time=FIRST)
-    return a_claim("c", status=VGPUClaimStatus(allocation=allocation, conditions=list(said)))
+def the_claim(**status: Any) -> VGPUClaim:
+    allocation = an_allocation(an_allocated_device(request="main"))
+    status.setdefault("conditions", [])
+    return a_claim("c", status=VGPUClaimStatus(allocation=allocation, **status))
 
 
-async def last_word(claim: VGPUClaim, speak: Callable[[Reports], None]) -> tuple[str, str, str]:
-    """Status, reason and round of the condition after all that was said."""
+async def applied(claim: VGPUClaim, speak: Callable[[Reports], None]) -> dict[str, Any]:
+    """The status that is applied after all that was reported."""
     view, api = NodeView("node-1"), Written()
     view.claims.added(claim)
     into: Any = api
-    reports = Reports(into, view)
+    reports = Reports(into, view, now=lambda: NOW)
     speak(reports)
     reports.prepared(claim, "limits are in place")  # so that something is written in any case
     task = asyncio.create_task(reports.run())
@@ -47,17 +61,35 @@ async def last_word(claim: VGPUClaim, speak: Callable[[Reports], None]) -> tuple
     task.cancel()
     with suppress(asyncio.CancelledError):
         await task
-    (found,) = [c for c in api.conditions if c["type"] == "InitReleased"]
-    return found["status"], found["reason"], found["message"]
+    return api.status
 
 
-async def test_an_end_is_said_of_its_round() -> None:
+def condition(status: dict[str, Any], type_: str = "InitReleased") -> tuple[str, str]:
+    (found,) = [c for c in status["conditions"] if c["type"] == type_]
+    return found["status"], found["reason"]
+
+
+def fields(status: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in status.items() if name != "conditions"}
+
+
+def ended(round_: InitRound) -> dict[str, Any]:
+    named = {"allocationID": round_.allocation_id, "round": round_.number, "time": STAMP}
+    return {"initReleased": named}
+
+
+def wanted(round_: InitRound) -> dict[str, Any]:
+    return {"initWanted": {"allocationID": round_.allocation_id, "round": round_.number}}
+
+
+async def test_an_end_is_reported_of_its_round() -> None:
     claim = the_claim()
-    said = await last_word(claim, lambda reports: reports.init_ended(claim, FIRST))
-    assert said == ("True", ENDED, FIRST)
+    status = await applied(claim, lambda reports: reports.init_ended(claim, FIRST))
+    assert fields(status) == ended(FIRST)
+    assert condition(status) == ("True", ENDED)
 
 
-async def test_an_end_does_not_unsay_that_they_are_wanted_again_after_the_same_round() -> None:
+async def test_an_end_does_not_withdraw_that_they_are_wanted_again_after_the_same_round() -> None:
     claim = the_claim()
 
     def speak(reports: Reports) -> None:
@@ -65,21 +97,45 @@ async def test_an_end_does_not_unsay_that_they_are_wanted_again_after_the_same_r
         reports.init_wanted(claim, FIRST)
         reports.init_ended(claim, FIRST)
 
-    assert await last_word(claim, speak) == ("False", WANTED, FIRST)
+    status = await applied(claim, speak)
+    assert fields(status) == wanted(FIRST)
+    assert condition(status) == ("False", WANTED)
 
 
-async def test_the_end_of_the_next_round_is_said() -> None:
+async def test_the_end_of_the_next_round_is_reported() -> None:
     claim = the_claim()
 
     def speak(reports: Reports) -> None:
         reports.init_wanted(claim, FIRST)
         reports.init_ended(claim, SECOND)
 
-    assert await last_word(claim, speak) == ("True", ENDED, SECOND)
+    status = await applied(claim, speak)
+    assert fields(status) == ended(SECOND)
+    assert condition(status) == ("True", ENDED)
 
 
-async def test_an_agent_that_was_restarted_does_not_unsay_it_either() -> None:
-    wanted = Condition(type="InitReleased", status="False", reason=WANTED, message=FIRST)
-    claim = the_claim(wanted)
-    said = await last_word(claim, lambda reports: reports.init_ended(claim, FIRST))
-    assert said == ("False", WANTED, FIRST)
+async def test_an_agent_that_was_restarted_does_not_withdraw_it_either() -> None:
+    again = InitWanted(allocation_id=FIRST.allocation_id, round=0)
+    said = Condition(type="InitReleased", status="False", reason=WANTED)
+    claim = the_claim(init_wanted=again, conditions=[said])
+    status = await applied(claim, lambda reports: reports.init_ended(claim, FIRST))
+    assert fields(status) == wanted(FIRST)
+    assert condition(status) == ("False", WANTED)
+
+
+async def test_a_release_is_withdrawn_when_the_claim_is_granted_anew() -> None:
+    said = Condition(type="Released", status="True", reason="ContainersGone")
+    claim = the_claim(released=Released(allocation_id=allocation_id(7)), conditions=[said])
+    status = await applied(claim, lambda reports: None)
+    assert fields(status) == {}
+    assert [c["type"] for c in status["conditions"]] == ["Prepared"]
+
+
+async def test_the_set_of_the_agents_own_is_applied_in_full_and_nobody_elses() -> None:
+    theirs = Condition(type="Allocated", status="True", reason="Allocated")
+    early = InitReleased(allocation_id=FIRST.allocation_id, round=0, time="2025-12-31T00:00:00Z")
+    claim = the_claim(init_released=early, conditions=[theirs])
+    status = await applied(claim, lambda reports: reports.init_ended(claim, FIRST))
+    assert status.keys() == {"conditions", "initReleased"}
+    assert status["initReleased"]["time"] == "2025-12-31T00:00:00Z"  # since when, not until when
+    assert {c["type"] for c in status["conditions"]} == {"InitReleased", "Prepared"}

@@ -11,7 +11,7 @@ import pytest
 
 from agent_bench import Bench, a_bench, a_bound_pod, a_claim_for
 from agent_node import GPU_0, ObedientDriver, a_driver_card
-from builders import a_pod
+from builders import a_pod, allocation_id
 from vgpu_api.config import NvidiaConfig
 from vgpu_api.core.pod import Pod
 from vgpu_api.v1alpha1 import VGPUClaim
@@ -23,7 +23,7 @@ from vgpu_nodeagent.drivers.base import Card, MigInstance, MigProfile
 from vgpu_nodeagent.errors import Refused, Why
 from vgpu_nodeagent.inventory import Inventory
 
-TIME = "2026-01-01T00:00:00.000000Z"
+NAME = allocation_id()
 SLOT_0, SLOT_1 = "slot-0", "slot-1"
 HALF = MigProfile("3g.20gb", 8000, 42, 3, ((0, 4), (4, 4)))
 SMALL = MigProfile("1g.5gb", 2000, 14, 1, tuple((start, 1) for start in range(7)))
@@ -132,7 +132,7 @@ async def test_an_administrators_instance_is_neither_used_nor_removed(
     bench.view.pods.deleted(Identity("default", "pod-1", a_bound_pod().metadata.uid))
     await bench.releases.sweep()
     assert list(there(bench)) == [foreign]
-    assert bench.said.released_claims == [("c", TIME)]
+    assert bench.said.released_claims == [("c", NAME)]
 
 
 async def test_what_was_put_in_the_place_of_ours_is_left_alone(bench: Bench) -> None:
@@ -177,7 +177,7 @@ async def test_an_instance_goes_before_its_claim_is_said_to_be_released(bench: B
     bench.driver.instances_in_use = set()
     await bench.releases.sweep()
     assert list(there(bench)) == []
-    assert bench.said.released_claims == [("c", TIME)]
+    assert bench.said.released_claims == [("c", NAME)]
     assert not bench.node.checkpoint.state.used()
 
 
@@ -189,7 +189,7 @@ async def test_a_driver_that_does_not_answer_keeps_the_claim(bench: Bench) -> No
     assert bench.said.released_claims == []
     bench.driver.error = None
     await bench.releases.sweep()
-    assert bench.said.released_claims == [("c", TIME)]
+    assert bench.said.released_claims == [("c", NAME)]
 
 
 async def test_a_driver_that_does_not_answer_refuses_the_start(bench: Bench) -> None:
@@ -223,7 +223,7 @@ async def test_an_instance_of_a_pod_that_never_started_goes_with_its_claim(bench
     bench.view.pods.modified(a_pod(node="n1", phase="Failed"))
     await bench.releases.sweep()
     assert there(bench) == ()
-    assert bench.said.released_claims == [("c", TIME)]
+    assert bench.said.released_claims == [("c", NAME)]
 
 
 async def test_an_instance_of_a_claim_that_is_gone_is_removed(bench: Bench) -> None:
@@ -298,7 +298,7 @@ async def test_what_was_made_for_an_earlier_allocation_goes_and_a_later_ones_sta
     (pod,) = bench.view.pods.objects.values()
     claim = an_instance_claim(pod, start=0)
     assert claim.status.allocation is not None
-    later = claim.status.allocation.model_copy(update={"allocated_time": "later"})
+    later = claim.status.allocation.model_copy(update={"id": allocation_id(2)})
     status = claim.status.model_copy(update={"allocation": later})
     bench.view.claims.modified(claim.model_copy(update={"status": status}))
     await bench.prestart.prepare([SLOT_0], still_wanted=lambda: True)

@@ -9,6 +9,7 @@ from prometheus_client import generate_latest
 
 from agent_bench import Bench, a_bench, a_bound_pod, a_claim_for
 from agent_node import GPU_0, T4_MIB
+from builders import a_pod
 from vgpu_api.core.pod import Pod
 from vgpu_client.reflector import Identity
 from vgpu_nodeagent.enforcement.abi import PageState
@@ -44,6 +45,22 @@ async def test_a_claim_for_another_uid_under_the_same_name_is_refused(bench: Ben
     bench.view.claims.added(a_claim_for(pod, uid="uid-of-its-predecessor"))
     assert await refusal(bench, pod, "slot-0") is Why.WRONG_POD
     assert bench.nothing_is_granted()
+
+
+async def test_an_allocation_that_nobody_could_report_as_released_is_not_granted(
+    bench: Bench,
+) -> None:
+    pod = a_bound_pod()
+    bench.view.pods.added(pod)
+    claim = a_claim_for(pod)
+    assert claim.status.allocation is not None
+    nameless = claim.status.allocation.model_copy(update={"id": ""})
+    status = claim.status.model_copy(update={"allocation": nameless})
+    bench.view.claims.added(claim.model_copy(update={"status": status}))
+    assert await refusal(bench, pod, "slot-0") is Why.NO_CLAIM
+    bench.view.pods.modified(a_pod(pod.metadata.name, node="n1", phase="Failed"))
+    await bench.releases.sweep()
+    assert bench.said.released_claims == []
 
 
 async def test_the_second_claim_that_overcommits_a_card_is_refused(bench: Bench) -> None:

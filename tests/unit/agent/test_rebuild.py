@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from builders import a_claim, a_request, an_allocated_device, an_allocation
+from builders import a_claim, a_request, allocation_id, an_allocated_device, an_allocation
 from vgpu_api.effective import Use
+from vgpu_api.init_part import InitRound
 from vgpu_api.v1alpha1 import ReservedFor, VGPUClaim, VGPUClaimStatus
 from vgpu_nodeagent.deviceplugin.kubelet_checkpoint import KubeletEntry
 from vgpu_nodeagent.deviceplugin.rebuild import rebuild
@@ -44,7 +45,7 @@ def its_claim(*, reserved: bool = True, allocated: bool = True, init: bool = Fal
         requests.append(a_request(name="prepare", phase="Init", memory="8Gi"))
         devices.append(an_allocated_device(request="prepare", memory_mib=8192))
     status = VGPUClaimStatus(
-        allocation=an_allocation(*devices, allocated_time="t0") if allocated else None,
+        allocation=an_allocation(*devices) if allocated else None,
         reserved_for=ReservedFor(pod_name="pod-1", pod_uid="uid-of-pod-1") if reserved else None,
         conditions=[],
     )
@@ -63,7 +64,7 @@ HELD = Holding(
     "uid-of-claim-1",
     "default",
     "claim-1",
-    "t0",
+    allocation_id(),
     "uid-of-pod-1",
     "pod-1",
     {"GPU-0": Use(1024, 30, 1)},
@@ -154,7 +155,7 @@ def test_while_the_init_containers_page_grants_the_claim_counts_with_its_peak():
     pages = {"slot-1-i": a_page(), "slot-1-x": a_page(PageState.DENY)}
     state = rebuilt(INIT, an_entry(), claims=(its_claim(init=True),), pages=pages)
     assert state.used() == {"GPU-0": Use(8192, 30, 1)}
-    assert state.holdings["uid-of-claim-1"].init_ended == ""
+    assert state.holdings["uid-of-claim-1"].init_ended is None
 
 
 @pytest.mark.parametrize("order", [(INIT, an_entry()), (an_entry(), INIT)])
@@ -163,7 +164,7 @@ def test_a_closed_page_of_an_init_container_says_that_its_part_has_ended(order):
     pages = {"slot-1-i": a_page(PageState.CLOSED), "slot-1-x": a_page()}
     state = rebuilt(*order, claims=(its_claim(init=True),), pages=pages)
     assert state.used() == {"GPU-0": Use(1024, 30, 1)}
-    assert state.holdings["uid-of-claim-1"].init_ended == "t0"
+    assert state.holdings["uid-of-claim-1"].init_ended == InitRound(allocation_id(), 0)
     assert {lease.claim_uid for lease in state.leases.values()} == {"uid-of-claim-1"}
 
 
@@ -177,9 +178,9 @@ def test_a_closed_page_of_an_app_container_ends_nothing_of_init_containers():
 def test_an_init_request_without_a_name_means_whichever_container_has_the_lease():
     claim = its_claim()
     spec = claim.spec.model_copy(update={"requests": [a_request(phase="Init", memory="8Gi")]})
-    allocation = an_allocation(an_allocated_device(memory_mib=8192), allocated_time="t0")
+    allocation = an_allocation(an_allocated_device(memory_mib=8192))
     status = claim.status.model_copy(update={"allocation": allocation})
     claim = claim.model_copy(update={"spec": spec, "status": status})
     state = rebuilt(INIT, claims=(claim,), pages={"slot-1-i": a_page(PageState.CLOSED)})
-    assert state.holdings["uid-of-claim-1"].init_ended == "t0"
+    assert state.holdings["uid-of-claim-1"].init_ended == InitRound(allocation_id(), 0)
     assert state.used() == {}

@@ -19,7 +19,10 @@ CLAIM = VGPUClaim.model_validate(
     {
         "metadata": {"namespace": "default", "name": "one", "uid": "u-1", "generation": 1},
         "spec": {"requests": [{"memory": "1Gi"}]},
-        "status": {"allocation": {"nodeName": "here", "allocatedTime": "t"}, "conditions": []},
+        "status": {
+            "allocation": {"nodeName": "here", "id": "00000000-0000-0000-0000-000000000001"},
+            "conditions": [],
+        },
     }
 )
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from agent_bench import Bench, a_bench, a_bound_pod, a_claim_for
-from builders import a_pod
+from builders import a_pod, allocation_id
 from vgpu_api.core.pod import Pod
 from vgpu_client.reflector import Identity
 from vgpu_nodeagent.config import UNUSED_LEASE_S
 
 SLOT_0 = "slot-0"
-TIME = "2026-01-01T00:00:00.000000Z"
+NAME = allocation_id()
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ async def test_a_pod_of_which_nothing_is_left_is_released(bench: Bench) -> None:
     bench.kubelet.forgets(SLOT_0)
     await sweep(bench)
     assert not is_in_use(bench)
-    assert bench.said.released_claims == [("c", TIME)]
+    assert bench.said.released_claims == [("c", NAME)]
     assert bench.node.allocations.on_disk() == frozenset()
 
 
@@ -63,7 +63,7 @@ async def test_a_terminal_pod_is_released_though_its_object_stays(bench: Bench) 
     bench.view.pods.modified(a_pod(pod.metadata.name, node="n1", phase="Succeeded"))
     bench.kubelet.forgets(SLOT_0)
     await sweep(bench)
-    assert bench.said.released_claims == [("c", TIME)]
+    assert bench.said.released_claims == [("c", NAME)]
 
 
 async def test_a_container_that_the_kubelet_still_lists_is_in_use(bench: Bench) -> None:
@@ -136,7 +136,7 @@ async def test_a_pod_that_failed_before_any_container_started_is_released(bench:
     bench.view.claims.added(a_claim_for(pod))
     bench.view.pods.added(a_pod(node="n1", phase="Failed"))
     await sweep(bench)
-    assert bench.said.released_claims == [("c", TIME)]
+    assert bench.said.released_claims == [("c", NAME)]
 
 
 @pytest.mark.parametrize("exists", [True, False])
@@ -151,7 +151,7 @@ async def test_a_pod_never_seen_here_is_released_only_if_it_exists_nowhere(
     assert bench.said.released_claims == []
     await bench.releases.look_for_lost_pods()
     await sweep(bench)
-    assert bench.said.released_claims == ([] if exists else [("c", TIME)])
+    assert bench.said.released_claims == ([] if exists else [("c", NAME)])
 
 
 async def test_a_lease_that_the_kubelet_never_recorded_is_dropped_after_a_while(
@@ -233,7 +233,7 @@ async def test_a_process_that_the_agent_may_not_look_into_keeps_the_cards_and_th
     assert "CAP_SYS_PTRACE" in message
     (process / "maps").rmdir()
     await sweep(bench)
-    assert bench.said.released_claims == [("c", TIME)]
+    assert bench.said.released_claims == [("c", NAME)]
 
 
 async def test_a_process_in_the_pods_cgroup_keeps_the_cards_though_it_maps_nothing(

@@ -7,19 +7,23 @@ from dataclasses import replace
 import pytest
 
 from vgpu_api.effective import Use
+from vgpu_api.init_part import InitRound
 from vgpu_nodeagent.deviceplugin import slots
 from vgpu_nodeagent.deviceplugin.slot_offer import offer
 from vgpu_nodeagent.deviceplugin.slots import Binding, Holding, Lease, SlotState
 from vgpu_nodeagent.errors import Refused, Why
 
 SMALL = Use(10, 10, 1)
+ROUND = InitRound("first", 0)
 ALLOCATABLE = {"GPU-0": Use(100, 200, 3), "GPU-1": Use(100, 100, 3)}
 
 
 def a_holding(
-    pod: str = "a", use: Use = SMALL, *, time: str = "t0", card: str = "GPU-0"
+    pod: str = "a", use: Use = SMALL, *, allocation: str = "first", card: str = "GPU-0"
 ) -> Holding:
-    return Holding(f"claim-{pod}", "ns", f"c-{pod}", time, f"uid-{pod}", f"pod-{pod}", {card: use})
+    return Holding(
+        f"claim-{pod}", "ns", f"c-{pod}", allocation, f"uid-{pod}", f"pod-{pod}", {card: use}
+    )
 
 
 def allocated(*slot_ids: str, state: SlotState | None = None, now: float = 1.0) -> SlotState:
@@ -175,7 +179,7 @@ def test_a_claim_that_serves_a_pod_serves_no_other():
     other = replace(a_holding(), pod_uid="uid-b", pod_name="pod-b")
     said = "claim ns/c-a still serves pod pod-a (UID uid-a) on this node"
     assert refusal(state, "slot-1-n", other) == (Why.CLAIM_CLOSED, said)
-    assert refusal(state, "slot-1-n", a_holding(time="t1")) == (Why.CLAIM_CLOSED, said)
+    assert refusal(state, "slot-1-n", a_holding(allocation="second")) == (Why.CLAIM_CLOSED, said)
 
 
 def test_an_allocation_that_has_ended_here_is_not_opened_again_but_a_new_one_is():
@@ -185,7 +189,7 @@ def test_an_allocation_that_has_ended_here_is_not_opened_again_but_a_new_one_is(
         Why.CLAIM_CLOSED,
         "this allocation of claim ns/c-a has ended on this node",
     )
-    again = granted(state, "slot-2-n", a_holding(time="t1"))
+    again = granted(state, "slot-2-n", a_holding(allocation="second"))
     assert again.used() == {"GPU-0": Use(10, 10, 1)}
 
 
@@ -221,16 +225,16 @@ def test_only_a_lease_that_was_never_bound_is_dropped():
 def test_after_its_init_containers_a_claim_counts_what_its_app_containers_use():
     state = granted(allocated("slot-1"), "slot-1-n", a_holding(use=Use(90, 0, 1)))
     rest = {"GPU-0": Use(10, 0, 1)}
-    ended = slots.end_init(state, "claim-a", init_round="r1", init_ids=["2", "1"], use=rest)
+    ended = slots.end_init(state, "claim-a", init_round=ROUND, init_ids=["2", "1"], use=rest)
     assert ended.used() == rest
     assert (ended.holdings["claim-a"].init_ended, ended.holdings["claim-a"].init_ids) == (
-        "r1",
+        ROUND,
         ("1", "2"),
     )
     assert ended.leases == state.leases
     closed = slots.close(state, "claim-a")
     for unchanged, claim in ((closed, "claim-a"), (state, "nobody")):
-        same = slots.end_init(unchanged, claim, init_round="r1", init_ids=[], use=rest)
+        same = slots.end_init(unchanged, claim, init_round=ROUND, init_ids=[], use=rest)
         assert same is unchanged
 
 

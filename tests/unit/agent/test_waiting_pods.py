@@ -13,8 +13,8 @@ from vgpu_nodeagent.errors import Why
 from vgpu_nodeagent.node_view import NodeView
 
 
-def a_granted_claim(*, prepared: str = "", time: str = "t0") -> VGPUClaim:
-    allocation = an_allocation(allocated_time=time)
+def a_granted_claim(*, prepared: str = "", number: int = 0) -> VGPUClaim:
+    allocation = an_allocation(number=number)
     conditions = [Condition(type="Prepared", status="False", reason=prepared)] if prepared else []
     status = VGPUClaimStatus(
         allocation=allocation,
@@ -35,7 +35,7 @@ def a_view_with_a_refused_pod() -> tuple[NodeView, WaitingPods, list[Pod]]:
 def test_a_refused_pod_is_touched_once_when_its_grant_appears() -> None:
     view, _, touched = a_view_with_a_refused_pod()
     view.claims.added(a_granted_claim())
-    view.claims.modified(a_granted_claim(time="t1"))
+    view.claims.modified(a_granted_claim(number=1))
     assert [pod.metadata.name for pod in touched] == ["pod-1"]
 
 

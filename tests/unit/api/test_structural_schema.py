@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
 import kubernetes_validate
@@ -29,6 +30,30 @@ class Outer(BaseModel):
     word: Literal["one"] = "one"
     either: int | str = 1
     above: Annotated[int, Field(gt=0)] = 1
+
+
+@pytest.mark.parametrize(
+    ("name", "fits"),
+    [
+        ("6fa459ea-ee8a-4ca4-894e-db77e160355e", True),
+        ("6FA459EA-EE8A-4CA4-894E-DB77E160355E", False),
+        ("6fa459eaee8a4ca4894edb77e160355e", False),
+        ("2026-01-01T00:00:00.000000Z", False),
+        ("", False),
+    ],
+)
+def test_an_allocation_is_named_by_a_uuid_wherever_one_is_named(name: str, fits: bool) -> None:
+    status = structural_schema(VGPUClaim)["properties"]["status"]["properties"]
+    schemas = [
+        status["allocation"]["properties"]["id"],
+        *(
+            status[field]["properties"]["allocationID"]
+            for field in ("released", "initReleased", "initWanted")
+        ),
+    ]
+    for schema in schemas:
+        assert schema["maxLength"] == len("6fa459ea-ee8a-4ca4-894e-db77e160355e")
+        assert bool(re.search(schema["pattern"], name)) is fits
 
 
 def test_references_are_inlined_and_nulls_are_gone() -> None:

@@ -86,6 +86,25 @@ def test_defaults_of_different_objects_are_not_shared():
     assert second["a"] == []
 
 
+@pytest.mark.parametrize(
+    ("text", "is_one"),
+    [
+        ("2026-01-01T00:00:00Z", True),
+        ("2026-01-01t23:59:59.123456+02:00", True),
+        ("now", False),
+        ("", False),
+        ("2026-01-01", False),
+        ("2026-02-30T00:00:00Z", False),
+        ("2026-01-01T24:00:00Z", False),
+        ("2026-01-01T00:00:00", False),
+    ],
+)
+def test_a_time_is_one_by_rfc_3339(text: str, is_one: bool):
+    found = violations(text, {"type": "string", "format": "date-time"}, "status.time")
+    said = [f'Invalid value: "{text}": status.time in body must be of type date-time: "{text}"']
+    assert [cause.message for cause in found] == ([] if is_one else said)
+
+
 def test_any_one_and_not_are_evaluated():
     schema = {
         "type": "object",
