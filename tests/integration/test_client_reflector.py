@@ -1,4 +1,4 @@
-"""Reflector, status writer and lease against an API server, which may be Kubernetes itself."""
+"""Reflector, object writer and lease against an API server, which may be Kubernetes itself."""
 
 from __future__ import annotations
 
@@ -11,8 +11,17 @@ import pytest
 from vgpu_api.resources import LEASES, VGPU_CLAIMS
 from vgpu_client.api import Api
 from vgpu_client.lease import Elector, LeaseLost, Terms
+from vgpu_client.object_writer import (
+    Conflicted,
+    ObjectWriter,
+    Patch,
+    Rejected,
+    Request,
+    Target,
+    Write,
+    Written,
+)
 from vgpu_client.reflector import Identity, Reflector, Scope
-from vgpu_client.status_writer import Conflicted, Rejected, StatusWrite, StatusWriter, Written
 
 SHORT = Terms(duration_s=2, renew_s=0.2, retry_s=0.1, write_s=1.0)
 
@@ -72,15 +81,15 @@ def an_allocation(node: str) -> list[dict[str, Any]]:
     return [{"op": "add", "path": "/status", "value": {"allocation": allocation}}]
 
 
-def a_write(claim: dict[str, Any], node: str, **more: Any) -> StatusWrite:
+def a_write(claim: dict[str, Any], node: str, *first: Request) -> Write:
+    return written_on(claim, *first, Patch(an_allocation(node), subresource="status"))
+
+
+def written_on(claim: dict[str, Any], *requests: Request) -> Write:
+    """A write that was decided on this version of a claim."""
     metadata = claim["metadata"]
-    return StatusWrite(
-        namespace=metadata["namespace"],
-        name=metadata["name"],
-        resource_version=metadata["resourceVersion"],
-        status=an_allocation(node),
-        **more,
-    )
+    target = Target(VGPU_CLAIMS, metadata["namespace"], metadata["name"])
+    return Write(target, requests, metadata["resourceVersion"])
 
 
 def raw(obj: dict[str, Any]) -> dict[str, Any]:
@@ -114,7 +123,7 @@ async def test_an_agent_sees_only_the_claims_of_its_node(api: Api, namespace: st
     scope = Scope(field_selector=f"status.allocation.nodeName={namespace}")
     reflector = Reflector(api, VGPU_CLAIMS, view, decode=raw, scope=scope)
     running = asyncio.ensure_future(reflector.run())
-    writer = StatusWriter(api, VGPU_CLAIMS)
+    writer = ObjectWriter(api)
     claims = [await api.create(VGPU_CLAIMS, a_claim(namespace, name)) for name in ("a", "b")]
     await writer.submit(a_write(claims[0], namespace))
     await writer.submit(a_write(claims[1], "elsewhere"))
@@ -128,9 +137,9 @@ async def test_an_agent_sees_only_the_claims_of_its_node(api: Api, namespace: st
 
 async def test_of_two_writes_on_one_version_the_second_conflicts(api: Api, namespace: str) -> None:
     claim = await api.create(VGPU_CLAIMS, a_claim(namespace, "c"))
-    writer = StatusWriter(api, VGPU_CLAIMS)
+    writer = ObjectWriter(api)
     first, second = writer.submit(a_write(claim, "n1")), writer.submit(a_write(claim, "n2"))
-    await writer.close()
+    await writer.drain()
     written = first.result()
     assert isinstance(written, Written)
     assert written.obj["status"]["allocation"]["nodeName"] == "n1"
@@ -141,20 +150,14 @@ async def test_a_finalizer_stands_before_the_allocation_and_goes_after_it(
     api: Api, namespace: str
 ) -> None:
     claim = await api.create(VGPU_CLAIMS, a_claim(namespace, "c"))
-    writer = StatusWriter(api, VGPU_CLAIMS)
-    finalizers = [{"op": "add", "path": "/metadata/finalizers", "value": ["vgpu.dev/in-use"]}]
-    allocated = await writer.submit(a_write(claim, "n1", before=finalizers))
+    writer = ObjectWriter(api)
+    hold = Patch([{"op": "add", "path": "/metadata/finalizers", "value": ["vgpu.dev/in-use"]}])
+    allocated = await writer.submit(a_write(claim, "n1", hold))
     assert isinstance(allocated, Written)
     assert allocated.obj["metadata"]["finalizers"] == ["vgpu.dev/in-use"]
-    released = await writer.submit(
-        StatusWrite(
-            namespace=namespace,
-            name="c",
-            resource_version=allocated.obj["metadata"]["resourceVersion"],
-            status=[{"op": "remove", "path": "/status/allocation"}],
-            after=[{"op": "remove", "path": "/metadata/finalizers"}],
-        )
-    )
+    release = Patch([{"op": "remove", "path": "/status/allocation"}], subresource="status")
+    let_go = Patch([{"op": "remove", "path": "/metadata/finalizers"}])
+    released = await writer.submit(written_on(allocated.obj, release, let_go))
     assert isinstance(released, Written)
     assert "allocation" not in released.obj["status"]
     assert "finalizers" not in released.obj["metadata"]
@@ -163,17 +166,14 @@ async def test_a_finalizer_stands_before_the_allocation_and_goes_after_it(
 async def test_a_status_that_breaks_the_schema_is_rejected(api: Api, namespace: str) -> None:
     claim = await api.create(VGPU_CLAIMS, a_claim(namespace, "c"))
     bad = [{"op": "add", "path": "/status", "value": {"state": "Confused"}}]
-    version = claim["metadata"]["resourceVersion"]
-    outcome = await StatusWriter(api, VGPU_CLAIMS).submit(
-        StatusWrite(namespace=namespace, name="c", resource_version=version, status=bad)
-    )
+    outcome = await ObjectWriter(api).submit(written_on(claim, Patch(bad, subresource="status")))
     assert isinstance(outcome, Rejected)
     assert outcome.error.status == 422
 
 
 async def test_many_writes_side_by_side_are_all_written(api: Api, namespace: str) -> None:
     claims = [await api.create(VGPU_CLAIMS, a_claim(namespace, f"c{n}")) for n in range(100)]
-    writer = StatusWriter(api, VGPU_CLAIMS)
+    writer = ObjectWriter(api)
     outcomes = await asyncio.gather(*(writer.submit(a_write(claim, "n")) for claim in claims))
     assert [outcome for outcome in outcomes if not isinstance(outcome, Written)] == []
     assert writer.pending == 0
