@@ -38,7 +38,8 @@ def test_what_is_cut_off_a_ranking_is_found_again_when_it_is_wanted(policy, step
     best, long = heap
     with (
         mock.patch.multiple(decide, _FEW=0, _FAR=2),
-        mock.patch.multiple(rankings, _BEST=best, _LONG=long),
+        mock.patch.object(decide, "BEST", best),
+        mock.patch.multiple(rankings, BEST=best, _LONG=long),
     ):
         for changed, candidates in steps:
             for node, memory in changed:

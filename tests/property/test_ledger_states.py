@@ -13,7 +13,7 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from builders import a_claim, a_device, a_node, a_request, an_ask
+from builders import a_claim, a_device, a_node, a_request, allocation_id, an_ask
 from vgpu_api.config import ClusterConfig
 from vgpu_api.effective import Use, effective_use
 from vgpu_api.v1alpha1 import Allocation, VGPUClaim
@@ -36,6 +36,12 @@ requests = st.lists(
     min_size=1,
     max_size=2,
 )
+SHAPES = [
+    an_ask(a_request(memory="1Gi")),
+    an_ask(a_request(memory="2Gi", cores=50, count=2)),
+    an_ask(a_request(memory="4Gi", cores=100)),
+    an_ask(a_request(memory="1Gi"), device=["Mutex"]),
+]
 Wanted: TypeAlias = list[tuple[str, int, str, int]]
 
 
@@ -73,6 +79,8 @@ class LedgerMachine(RuleBasedStateMachine):
         self.told: dict[str, VGPUClaim] = {}
         self.gone: set[str] = set()
         self.assumed: dict[int, tuple[str, VGPUClaim]] = {}
+        # Of each shape and node where it had no room: up to which release of devices.
+        self.no_room: dict[tuple[int, str], int] = {}
 
     @initialize(wanted=st.tuples(*(requests for _ in NAMES)))
     def a_cluster_with_claims(self, wanted) -> None:
@@ -176,8 +184,9 @@ class LedgerMachine(RuleBasedStateMachine):
         if plan.refused:
             assert plan.text
             return
-        assumption = self.ledger.assume((NAMESPACE, name), claim.spec, plan)
-        allocation = plan.allocation(allocated_time=str(assumption.number))
+        self.made += 1
+        allocation = plan.allocation().model_copy(update={"id": allocation_id(self.made)})
+        assumption = self.ledger.assume((NAMESPACE, name), claim.spec, allocation)
         self.assumed[assumption.number] = (name, with_allocation(claim, allocation))
         self.writes.append(
             Write(
@@ -284,6 +293,18 @@ class LedgerMachine(RuleBasedStateMachine):
         for uuid, use in expected.items():
             if uuid.lower() in state:
                 assert state[uuid.lower()] == (use.slots, use.cores, use.memory_mib)
+
+    @invariant()
+    def who_had_no_room_and_has_some_now_is_told_of_the_node(self) -> None:
+        _, cursor = self.ledger.cursors
+        for number, ask in enumerate(SHAPES):
+            for node in NODES:
+                refused = place(self.ledger.columns, ask, {node}).refused
+                since = self.no_room.pop((number, node), None)
+                if refused:
+                    self.no_room[number, node] = cursor
+                elif since is not None:
+                    assert node in self.ledger.freed_since(since)[1]
 
 
 def with_allocation(claim: VGPUClaim, allocation: Allocation | None) -> VGPUClaim:

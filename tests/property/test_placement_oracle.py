@@ -260,7 +260,8 @@ def test_what_was_remembered_never_changes_an_answer(history, conditions_kept, h
     with (
         mock.patch.multiple(decide, _FEW=0, _FAR=1),
         mock.patch.object(conditions, "_CONDITIONS_KEPT", conditions_kept),
-        mock.patch.multiple(rankings, _BEST=best, _LONG=long),
+        mock.patch.object(decide, "BEST", best),
+        mock.patch.multiple(rankings, BEST=best, _LONG=long),
     ):
         for step in (None, *steps):
             if step is not None:

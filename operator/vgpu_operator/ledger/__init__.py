@@ -4,8 +4,8 @@ The ledger is the columns' only writer. Everything in it is synchronous, knows n
 rebuilt from a list of the objects.
 """
 
-from vgpu_operator.ledger.admits import barred_by, node_admits
 from vgpu_operator.ledger.board import ClaimKey
 from vgpu_operator.ledger.ledger import Assumption, Holder, Ledger
+from vgpu_operator.ledger.node_filters import NodeFilters, NodeRules
 
-__all__ = ["Assumption", "ClaimKey", "Holder", "Ledger", "barred_by", "node_admits"]
+__all__ = ["Assumption", "ClaimKey", "Holder", "Ledger", "NodeFilters", "NodeRules"]

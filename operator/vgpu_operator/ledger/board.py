@@ -6,7 +6,8 @@ UUID, apart from the device objects, so it counts whether or not a card is known
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import NamedTuple, TypeVar
 
 from vgpu_api.config import ClusterConfig
@@ -35,12 +36,14 @@ class Board:
 
     Attributes:
         columns: The state of all cards.
-        log: The nodes of which something changed.
+        changes: The nodes of which something changed.
+        freed: Those of which more may be free than before.
     """
 
     def __init__(self, *, config: ClusterConfig) -> None:
         self.columns = Columns()
-        self.log = ChangeLog()
+        self.changes = ChangeLog()
+        self.freed = ChangeLog()
         self._config = config
         self._devices: dict[str, GPUDevice] = {}
         self._cards: dict[str, Card] = {}  # device object → what the columns know of it
@@ -74,19 +77,20 @@ class Board:
         self._devices.pop(name, None)
         self._write_cards({name} | others)
 
-    def apply_node(self, node: Node) -> None:
-        """A node was added or changed; an older version than the known is ignored."""
+    def apply_node(self, node: Node) -> bool:
+        """A node was added or changed; False for a version that is not newer than the known."""
         name = node.metadata.name
         known = self._nodes.get(name)
         if known is not None and not _is_newer(node.metadata, known.metadata):
-            return
+            return False
         self._nodes[name] = node
         state = state_of(node, config=self._config)
         if state != self._states.get(name):
             self._states[name] = state
             self.columns.put_node(name, state)
-            self.log.touch(name)
+            self.touch(name)
         self._write_cards(self._devices_on.get(name, ()))
+        return True
 
     def remove_node(self, name: str) -> None:
         """A node is gone; cards that still name it are given to nobody."""
@@ -94,7 +98,18 @@ class Board:
             return
         del self._states[name]
         self.columns.remove_node(name)
-        self.log.touch(name)
+        self.touch(name)
+
+    def touch(self, node: str) -> None:
+        """Note a change of a node that may serve who was not served before."""
+        self.changes.touch(node)
+        self.freed.touch(node)
+
+    @contextmanager
+    def muted(self) -> Iterator[None]:
+        """Changes inside are not noted: what is done there is undone before it ends."""
+        with self.changes.muted(), self.freed.muted():
+            yield
 
     def hold(self, key: ClaimKey, *, before: Holding, after: Holding) -> None:
         """Let a claim hold `after` where it held `before`."""
@@ -131,6 +146,11 @@ class Board:
     def devices(self, node: str) -> tuple[GPUDevice, ...]:
         """The device objects of a node, by name; those that are no cards yet included."""
         return tuple(self._devices[name] for name in sorted(self._devices_on.get(node, ())))
+
+    def node_of(self, name: str) -> str | None:
+        """The node of a device object, if it is known."""
+        device = self._devices.get(name)
+        return None if device is None else device.spec.node_name
 
     def duplicates(self) -> frozenset[str]:
         """Device objects whose UUID another object claims too."""
@@ -173,7 +193,7 @@ class Board:
         if card != known:
             self._cards[name] = card
             self.columns.put_card(card)
-            self.log.touch(card.node)
+            self.touch(card.node)
             if known is not None and known.node != card.node:
                 self._left(known.node)
         self._write_use(card)
@@ -182,10 +202,10 @@ class Board:
         """A card is no longer on the node, which may have been there for its sake only."""
         if node not in self._nodes:
             self.columns.remove_node(node)
-        self.log.touch(node)
+        self.touch(node)
 
     def _write_use(self, card: Card) -> None:
-        """Sum up what claims hold of a card, and touch its node if that has changed."""
+        """Sum up what claims hold of a card, and note where that is less or more than before."""
         slots = cores = memory = slices = 0
         alone, full = False, card.node in self._fillers
         is_cut = card.mode == "MIG"
@@ -201,9 +221,14 @@ class Board:
         if full:
             slots, memory = max(slots, card.slots), max(memory, card.memory_mib)
         number = self.columns.number_of(card.name)
-        if self.columns.in_use(number) != (slots, cores, memory, slices):
-            self.columns.set_used(number, slots=slots, cores=cores, memory=memory, slices=slices)
-            self.log.touch(card.node)
+        before = self.columns.in_use(number)
+        if before == (slots, cores, memory, slices):
+            return
+        self.columns.set_used(number, slots=slots, cores=cores, memory=memory, slices=slices)
+        self.changes.touch(card.node)
+        had_slots, had_cores, had_memory, had_slices = before
+        if slots < had_slots or cores < had_cores or memory < had_memory or had_slices & ~slices:
+            self.freed.touch(card.node)
 
 
 def _is_newer(metadata: Metadata, known: Metadata) -> bool:

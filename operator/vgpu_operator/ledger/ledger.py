@@ -9,7 +9,7 @@ may be true, so an allocation that is both seen and assumed counts once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Node, ResourceQuota
 from vgpu_api.effective import Use
-from vgpu_api.v1alpha1 import GPUDevice, VGPUClaim, VGPUClaimSpec
+from vgpu_api.v1alpha1 import Allocation, GPUDevice, VGPUClaim, VGPUClaimSpec
 from vgpu_operator.ask import Ask
 from vgpu_operator.ledger.board import Board, ClaimKey
 from vgpu_operator.ledger.holdings import (
@@ -28,19 +28,18 @@ from vgpu_operator.ledger.holdings import (
     peak_of,
 )
 from vgpu_operator.ledger.hosts import Hosts
+from vgpu_operator.ledger.node_filters import NodeFilters
 from vgpu_operator.ledger.quotas import Quotas
 from vgpu_operator.ledger.records import Record, Records
-from vgpu_operator.placement.plan import Plan
 from vgpu_operator.placement.quota import Budget
 
 
 @dataclass(frozen=True, slots=True)
 class Assumption:
-    """A plan that is being written: held until `confirm` or `forget`."""
+    """An allocation that is being written: held until `confirm` or `forget`."""
 
     number: int
     key: ClaimKey
-    node: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,24 +55,20 @@ class Ledger:
 
     Args:
         config: Defaults for cards and nodes.
-        on_change: Called when an event from outside, or a `forget`, changed a node: something
-            that waits may fit now. `assume` does not call it. It must not call back.
 
     Attributes:
         columns: The state of all cards, for `placement.place`. Nobody else writes it.
         hosts: What is free of the nodes' CPU; to be told of pods.
+        node_filters: Which nodes take which pods.
     """
 
-    def __init__(
-        self, *, config: ClusterConfig, on_change: Callable[[], None] = lambda: None
-    ) -> None:
+    def __init__(self, *, config: ClusterConfig) -> None:
         self._board = Board(config=config)
         self._quotas = Quotas(config=config)
         self.columns = self._board.columns
         self.hosts = Hosts(self.columns)
+        self.node_filters = NodeFilters()
         self._config = config
-        self._on_change = on_change
-        self._told = 0  # the position in the change log up to which `on_change` knows
         self._records = Records()
         self._numbers = 0
 
@@ -82,48 +77,48 @@ class Ledger:
     def apply_device(self, device: GPUDevice) -> None:
         """A device was added or changed. Without a UUID in its status it is no card yet."""
         self._board.apply_device(device)
-        self._tell()
 
     def remove_device(self, name: str) -> None:
         """A device is gone. What claims hold of its card counts again when it comes back."""
         self._board.remove_device(name)
-        self._tell()
 
     def apply_node(self, node: Node) -> None:
         """A node was added or changed: readiness, cordons, policies."""
-        self._board.apply_node(node)
+        name = node.metadata.name
+        if not self._board.apply_node(node):
+            return
         self.hosts.apply_node(node)
-        self._tell()
+        number = self.columns.node_id(name)
+        if number is not None and self.node_filters.put(number, node):
+            self._board.touch(name)
 
     def remove_node(self, name: str) -> None:
         """A node is gone. Cards that still name it are given to nobody."""
+        number = self.columns.node_id(name)
+        if number is not None:
+            self.node_filters.remove(number)
         self._board.remove_node(name)
         self.hosts.remove_node(name)
-        self._tell()
 
     def apply_quota(self, quota: ResourceQuota) -> None:
         """A quota was added or changed."""
-        if self._quotas.apply(quota):
-            self._on_change()
+        self._quotas.apply(quota)
 
     def remove_quota(self, namespace: str, name: str) -> None:
         """A quota is gone."""
-        if self._quotas.remove(namespace, name):
-            self._on_change()
+        self._quotas.remove(namespace, name)
 
     # Claims, as observed.
 
     def apply_claim(self, claim: VGPUClaim) -> None:
         """A claim was added, changed or read again. An older version than the known is ignored."""
         self._observe(claim)
-        self._tell()
 
     def remove_claim(self, uid: str) -> None:
         """A claim is gone. What is assumed for it stays until it is confirmed or forgotten."""
         key = self._records.bury(uid)
         if key is not None:
             self._settle(key)
-            self._tell()
 
     def mark_unreadable(self, uid: str, raw: Mapping[str, Any]) -> None:
         """A claim that cannot be read: its cards count as full until it can be, or is gone."""
@@ -133,12 +128,13 @@ class Ledger:
         if record is not None:
             record.observed = holding_of_ruin(raw, known=record.observed)
             self._settle(key)
-            self._tell()
 
     # Writes under way.
 
-    def assume(self, key: tuple[str, str], spec: VGPUClaimSpec, plan: Plan) -> Assumption:
-        """Hold what a plan grants while it is being written; the next decision sees it.
+    def assume(
+        self, key: tuple[str, str], spec: VGPUClaimSpec, allocation: Allocation
+    ) -> Assumption:
+        """Hold an allocation while it is being written; the next decision sees it.
 
         A claim may have several assumptions, for instance when a reservation moves while its
         first write is under way; it holds the most of them.
@@ -146,20 +142,14 @@ class Ledger:
         Args:
             key: Namespace and name of the claim, which need not exist yet.
             spec: Says which requests are init containers.
-            plan: Not a refusal.
-
-        Raises:
-            ValueError: the plan is a refusal.
+            allocation: What is written.
         """
-        if plan.node is None:
-            raise ValueError(f"nothing to assume for {'/'.join(key)}: {plan.text}")
         place = ClaimKey(*key)
         self._numbers += 1
-        assumption = Assumption(self._numbers, place, plan.node)
+        assumption = Assumption(self._numbers, place)
         record = self._records.at(place)
-        record.assumed[assumption.number] = holding_of(spec, plan.allocation(allocated_time=""))
+        record.assumed[assumption.number] = holding_of(spec, allocation)
         self._settle(place)
-        self._told = self._board.log.cursor
         return assumption
 
     def confirm(self, assumption: Assumption, claim: VGPUClaim) -> None:
@@ -167,29 +157,29 @@ class Ledger:
         self._drop(assumption)
         self._observe(claim)
         self._settle(assumption.key)
-        self._tell()
 
     def forget(self, assumption: Assumption) -> None:
         """The write was not done and will not be. Does nothing if the assumption has ended."""
         self._drop(assumption)
         self._settle(assumption.key)
-        self._tell()
 
     @contextmanager
     def without(self, key: tuple[str, str]) -> Iterator[None]:
         """For planning a claim anew: inside, all that it holds or assumes is free.
 
-        Nothing else may be done inside, so afterwards nothing has changed and nobody is told.
+        Nothing else may be done inside, so afterwards nothing has changed and no change is noted.
         """
         place = ClaimKey(*key)
-        with self._board.log.muted():
+        with self._board.muted():
             record = self._records.get(place)
+            held = NOTHING if record is None else record.held
             if record is not None:
                 self._hold(place, record, NOTHING)
             try:
                 yield
             finally:
-                self._settle(place)
+                if record is not None:
+                    self._hold(place, record, held)
 
     # Views.
 
@@ -214,13 +204,34 @@ class Ledger:
         """The device objects of a node, by name; those that are no cards yet included."""
         return self._board.devices(node)
 
+    def node_of(self, device: str) -> str | None:
+        """The node of a device object, if it is known."""
+        return self._board.node_of(device)
+
     def duplicates(self) -> frozenset[str]:
         """Device objects whose UUID another object claims too. Nothing is placed on them."""
         return self._board.duplicates()
 
+    def touch(self, node: str) -> None:
+        """Note that there may be room on a node for reasons that the ledger does not know."""
+        self._board.freed.touch(node)
+
+    def budget_version(self, namespace: str) -> int:
+        """Grows whenever the namespace may take more than before."""
+        return self._quotas.version(namespace)
+
+    @property
+    def cursors(self) -> tuple[int, int]:
+        """Where `changed_since` and `freed_since` have come to."""
+        return self._board.changes.cursor, self._board.freed.cursor
+
     def changed_since(self, cursor: int) -> tuple[int, frozenset[str]]:
         """The new cursor and the nodes touched since the old one (0 at first)."""
-        return self._board.log.since(cursor, self.nodes())
+        return self._board.changes.since(cursor, self.nodes())
+
+    def freed_since(self, cursor: int) -> tuple[int, frozenset[str]]:
+        """As `changed_since`, of the nodes that may serve who was not served before."""
+        return self._board.freed.since(cursor, self.nodes())
 
     # Records.
 
@@ -247,11 +258,13 @@ class Ledger:
         record = self._records.get(key)
         if record is None:
             return
+        held = record.observed
         if record.assumed:
-            self._hold(key, record, peak_of((record.observed, *record.assumed.values())))
-            return
-        self._hold(key, record, record.observed)
-        if not record.uid:
+            held = peak_of((record.observed, *record.assumed.values()))
+        if record.held.cards and held != record.held:
+            self._quotas.may_take_more(key.namespace)
+        self._hold(key, record, held)
+        if not (record.assumed or record.uid):
             self._records.drop(key)
 
     def _hold(self, key: ClaimKey, record: Record, held: Holding) -> None:
@@ -259,9 +272,3 @@ class Ledger:
             self._board.hold(key, before=record.held, after=held)
             self._quotas.move(key.namespace, before=record.held, after=held)
             record.held = held
-
-    def _tell(self) -> None:
-        """Call `on_change` if a node was touched since it was called last."""
-        if self._told != self._board.log.cursor:
-            self._told = self._board.log.cursor
-            self._on_change()

@@ -36,23 +36,33 @@ class Quotas:
         self._limits: dict[str, dict[str, Budget]] = {}  # namespace → quota → its limits
         self._versions: dict[tuple[str, str], int] = {}
         self._held: dict[str, _Held] = {}
+        self._grown: dict[str, int] = {}  # namespace → how often it could take more
 
-    def apply(self, quota: ResourceQuota) -> bool:
-        """A quota was added or changed. Returns whether that changes a limit."""
+    def apply(self, quota: ResourceQuota) -> None:
+        """A quota was added or changed."""
         metadata = quota.metadata
         namespace, version = metadata.namespace or "", int(metadata.resource_version)
         if version <= self._versions.get((namespace, metadata.name), -1):
-            return False
+            return
         self._versions[namespace, metadata.name] = version
         limits = self._limits.setdefault(namespace, {})
         before = limits.get(metadata.name, UNLIMITED)
         limits[metadata.name] = self._read(quota)
-        return limits[metadata.name] != before
+        if limits[metadata.name] != before:
+            self._grow(namespace)
 
-    def remove(self, namespace: str, name: str) -> bool:
-        """A quota is gone. Returns whether it limited anything."""
+    def remove(self, namespace: str, name: str) -> None:
+        """A quota is gone."""
         self._versions.pop((namespace, name), None)
-        return self._limits.get(namespace, {}).pop(name, UNLIMITED).is_limited
+        limits = self._limits.get(namespace, {})
+        if limits.pop(name, UNLIMITED).is_limited:
+            self._grow(namespace)
+        if not limits:
+            self._limits.pop(namespace, None)
+
+    def version(self, namespace: str) -> int:
+        """Grows whenever the namespace may take more than before; its limits may have changed."""
+        return self._grown.get(namespace, 0)
 
     def move(self, namespace: str, *, before: Holding, after: Holding) -> None:
         """A claim of the namespace holds `after` where it held `before`."""
@@ -76,6 +86,14 @@ class Quotas:
             min(memory) - held.memory_mib if memory else None,
             min(cores) - held.cores if cores else None,
         )
+
+    def may_take_more(self, namespace: str) -> None:
+        """Something that the namespace held has become free."""
+        if namespace in self._limits:
+            self._grow(namespace)
+
+    def _grow(self, namespace: str) -> None:
+        self._grown[namespace] = self._grown.get(namespace, 0) + 1
 
     def _read(self, quota: ResourceQuota) -> Budget:
         hard, nvidia = quota.spec.hard, self._nvidia

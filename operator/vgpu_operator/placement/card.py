@@ -3,12 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from vgpu_api.reasons import Reason
 from vgpu_api.v1alpha1.gpudevice import DeviceMode
 from vgpu_api.v1alpha1.vgpuclaim import DevicePolicy, NodePolicy
+from vgpu_operator.ask import RequestAsk
 from vgpu_operator.placement.geometry import Profile
 
 NUMA_UNKNOWN = -1
+
+
+class Facts(NamedTuple):
+    """All that a card is apart from links, place and use: equal for cards that are alike."""
+
+    vendor: str
+    model: str
+    mode: DeviceMode
+    healthy: bool
+    duplicate: bool
+    cordoned: bool
+    slots: int
+    cores: int
+    memory_mib: int
+    profiles: tuple[Profile, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +70,33 @@ class Card:
     profiles: tuple[Profile, ...] = ()
 
     @property
-    def kind(self) -> tuple[object, ...]:
-        """Equal for cards that differ only in links and in where they are."""
-        return (
+    def facts(self) -> Facts:
+        """What it is, apart from links and place."""
+        return Facts(
             *(self.vendor, self.model, self.mode),
             *(self.healthy, self.duplicate, self.cordoned),
             *(self.slots, self.cores, self.memory_mib),
             self.profiles,
         )
+
+
+def refusal_of_facts(facts: Facts, request: RequestAsk) -> Reason | None:
+    """Checks 1 to 3: whether a card is in order and of the kind asked for."""
+    if facts.duplicate:  # ours, before HAMi's first: nobody knows where the card is
+        return Reason.CARD_UUID_DUPLICATE
+    if not facts.healthy:
+        return Reason.CARD_NOT_HEALTHY
+    if facts.cordoned:
+        return Reason.CARD_CORDONED
+    if facts.vendor != request.vendor:
+        return Reason.CARD_TYPE_MISMATCH
+    if request.mode not in ("Any", facts.mode):
+        return Reason.CARD_TYPE_MISMATCH
+    if request.models and not any(part in facts.model for part in request.models):
+        return Reason.CARD_TYPE_MISMATCH
+    if any(part in facts.model for part in request.exclude_models):
+        return Reason.CARD_TYPE_MISMATCH
+    return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from vgpu_api.reasons import Reason
 from vgpu_api.v1alpha1.vgpuclaim import DevicePolicy
 from vgpu_operator.ask import ALL_CORES, RequestAsk
+from vgpu_operator.placement.card import refusal_of_facts
 from vgpu_operator.placement.columns import Columns
 from vgpu_operator.placement.quota import Charge
 from vgpu_operator.placement.taking import charged, instance_on
@@ -18,22 +19,7 @@ from vgpu_operator.placement.taking import charged, instance_on
 
 def refusal_of_kind(columns: Columns, card: int, request: RequestAsk) -> Reason | None:
     """Checks 1 to 3: whether the card is in order and of the kind asked for."""
-    if columns.duplicate[card]:  # ours, before HAMi's first: nobody knows where the card is
-        return Reason.CARD_UUID_DUPLICATE
-    if not columns.healthy[card]:
-        return Reason.CARD_NOT_HEALTHY
-    if columns.cordoned[card]:
-        return Reason.CARD_CORDONED
-    if columns.vendor[card] != request.vendor:
-        return Reason.CARD_TYPE_MISMATCH
-    if request.mode not in ("Any", columns.mode[card]):
-        return Reason.CARD_TYPE_MISMATCH
-    model = columns.model[card]
-    if request.models and not any(part in model for part in request.models):
-        return Reason.CARD_TYPE_MISMATCH
-    if any(part in model for part in request.exclude_models):
-        return Reason.CARD_TYPE_MISMATCH
-    return None
+    return refusal_of_facts(columns.conditions.facts[columns.facts[card]], request)
 
 
 def refusal_of_room(

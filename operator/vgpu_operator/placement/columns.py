@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from vgpu_api.v1alpha1.gpudevice import DeviceMode
 from vgpu_api.v1alpha1.vgpuclaim import DevicePolicy, NodePolicy
+from vgpu_operator.placement.arrays import Arrays
 from vgpu_operator.placement.card import NUMA_UNKNOWN, Card, NodeState
 from vgpu_operator.placement.conditions import Conditions
 from vgpu_operator.placement.geometry import Profile
@@ -28,15 +29,15 @@ class Columns:
 
     Per card: `name uuid index vendor model mode numa slots cores memory healthy duplicate
     cordoned profiles`, `links` (by UUID), the amounts in use `slots_used cores_used memory_used`,
-    of a card in MIG mode the `slices_used`, `node_of` (the node's number), `kind` and
-    `condition` (`conditions.Conditions`).
+    of a card in MIG mode the `slices_used`, `node_of` (the node's number), and the numbers of its
+    `facts`, `kind` and `condition` (`conditions.Conditions`).
     Per node: `node_name node_cards` (cards by index, then UUID) `node_ready node_schedulable
     node_policies node_labelled` (for its cards) `node_policy` (its own place among nodes)
     `node_cpu_free` (milli-CPU) `node_cut` (cards in MIG mode), and the sums over its cards
     `node_slots node_slots_used` and so on.
 
-    `rankings` is what request classes remember of nodes, `mix` the requests that are typical,
-    `conditions` gives kinds and conditions their numbers.
+    `rankings` is what request classes remember of nodes, `arrays` what a look at every card needs,
+    `mix` the requests that are typical, `conditions` gives kinds and conditions their numbers.
     """
 
     def __init__(self) -> None:
@@ -54,6 +55,7 @@ class Columns:
         self.duplicate: list[bool] = []
         self.cordoned: list[bool] = []
         self.links: list[dict[str, int]] = []
+        self.facts: list[int] = []
         self.kind: list[int] = []
         self.condition: list[int] = []
         self.slots_used: list[int] = []
@@ -78,11 +80,12 @@ class Columns:
         self.node_memory_used: list[int] = []
         self.node_cut: list[int] = []
         self.rankings = Rankings()
+        self.arrays = Arrays()
         self.mix = Mix()
         self.conditions = Conditions()
-        self._what: list[int] = []  # a card's kind, apart from slices in use
         self._card_ids: dict[str, int] = {}
         self._node_ids: dict[str, int] = {}
+        self._cards_of: dict[str, set[int]] = {}  # UUID → cards; one, if all is well
         self._free_cards: list[int] = []
         self._free_nodes: list[int] = []
 
@@ -112,6 +115,15 @@ class Columns:
         """The nodes that have at least one card."""
         return (node for node in self._node_ids.values() if self.node_cards[node])
 
+    def nodes_of(self, uuids: Iterable[str]) -> frozenset[int]:
+        """The nodes that have a card with one of the UUIDs."""
+        of = self._cards_of
+        return frozenset(self.node_of[card] for uuid in uuids for card in of.get(uuid, ()))
+
+    def is_there(self, card: int) -> bool:
+        """Whether a card has this number now."""
+        return self._card_ids.get(self.name[card]) == card
+
     def state(self) -> dict[str, tuple[int, int, int]]:
         """(slots, cores, MiB) in use by card: what a plan must leave as it found it."""
         return {name: self.used(card) for name, card in self._card_ids.items()}
@@ -128,7 +140,9 @@ class Columns:
             number = self._new_card(card)
         else:
             self._add_to_sums(number, -1)
+            self._forget_uuid(number)
         self.uuid[number] = card.uuid
+        self._cards_of.setdefault(card.uuid, set()).add(number)
         self.index[number] = card.index
         self.vendor[number] = card.vendor
         self.model[number] = card.model
@@ -142,11 +156,11 @@ class Columns:
         self.cordoned[number] = card.cordoned
         self.links[number] = dict(card.links)
         self.profiles[number] = card.profiles
-        self._what[number] = self.conditions.what(card.kind)
+        self.facts[number] = self.conditions.number(card.facts)
         self._set_kind(number)
         self._add_to_sums(number, 1)
         self.node_cards[self.node_of[number]].sort(key=self._place_on_node)
-        self.rankings.touch(self.node_of[number])
+        self._touch(self.node_of[number], number)
         return number
 
     def remove_card(self, name: str) -> None:
@@ -156,9 +170,10 @@ class Columns:
             return
         self.set_used(number, slots=0, cores=0, memory=0)
         self._add_to_sums(number, -1)
+        self._forget_uuid(number)
         node = self.node_of[number]
         self.node_cards[node].remove(number)
-        self.rankings.touch(node)
+        self._touch(node, number)
         self._free_cards.append(number)
 
     def put_node(self, name: str, state: NodeState) -> int:
@@ -169,7 +184,7 @@ class Columns:
         self.node_policies[node] = state.device_policies
         self.node_labelled[node] = state.labelled_policies
         self.node_policy[node] = state.node_policy
-        self.rankings.touch(node)
+        self._touch(node)
         return node
 
     def remove_node(self, name: str) -> None:
@@ -178,7 +193,7 @@ class Columns:
         if node is None:
             return
         self.node_ready[node] = False
-        self.rankings.touch(node)
+        self._touch(node)
         if not self.node_cards[node]:
             del self._node_ids[name]
             self._free_nodes.append(node)
@@ -195,7 +210,7 @@ class Columns:
         self.lend(card, slots, cores, memory, slices)
         if self.conditions.are_too_many:
             self._number_conditions_anew()
-        self.rankings.touch(self.node_of[card])
+        self._touch(self.node_of[card], card)
 
     def lend(self, card: int, slots: int, cores: int, memory: int, slices: int = 0) -> None:
         """As `set_used`, for a plan that sets it back before it ends: nobody is told."""
@@ -230,7 +245,7 @@ class Columns:
             self.links.append({})
             self.profiles.append(())
             for amount in (
-                *(self.index, self._what, self.kind, self.condition, self.numa),
+                *(self.index, self.facts, self.kind, self.condition, self.numa),
                 *(self.slots, self.cores, self.memory),
                 *(self.slots_used, self.cores_used, self.memory_used, self.slices_used),
             ):
@@ -262,7 +277,21 @@ class Columns:
         self.node_ready[node] = False
         self.node_cpu_free[node] = CPU_UNKNOWN
         self._node_ids[name] = node
+        self.arrays.node_changed(node, renamed=True)
         return node
+
+    def _touch(self, node: int, card: int | None = None) -> None:
+        """Tell whoever keeps something that is computed of a node, or of a card."""
+        self.rankings.touch(node)
+        self.arrays.node_changed(node)
+        if card is not None:
+            self.arrays.device_changed(card)
+
+    def _forget_uuid(self, card: int) -> None:
+        cards = self._cards_of[self.uuid[card]]
+        cards.discard(card)
+        if not cards:
+            del self._cards_of[self.uuid[card]]
 
     def _node_sums(self) -> Iterable[list[int]]:
         return (
@@ -283,7 +312,7 @@ class Columns:
         self.node_cut[node] += sign * (self.mode[card] == "MIG")
 
     def _set_kind(self, card: int) -> None:
-        self.kind[card] = self.conditions.kind(self._what[card], self.slices_used[card])
+        self.kind[card] = self.conditions.kind(self.facts[card], self.slices_used[card])
         self._set_condition(card)
 
     def _set_condition(self, card: int) -> None:

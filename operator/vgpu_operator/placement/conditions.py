@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
+from vgpu_operator.placement.card import Facts
+
 _CONDITIONS_KEPT = 1 << 18
-_QUESTIONS_KEPT = 256
+_QUESTIONS_KEPT = 1_024
 _ANSWERS_KEPT = 4_096
 
 State = TypeVar("State", bound=Hashable)
@@ -21,7 +23,8 @@ class Findings(Generic[State, Answer]):
     """What was found out of cards by their state, which says it all, for each of many questions.
 
     Args:
-        questions: When there are more of them, all is forgotten.
+        questions: When there are more of them, the one that was asked first is forgotten. (Not the
+            one that was asked least lately, which would cost every look.)
         answers: When there are more to one, those to it are.
     """
 
@@ -34,8 +37,8 @@ class Findings(Generic[State, Answer]):
         """What is known, by state; to be filled."""
         known = self._known.get(question)
         if known is None or len(known) > self._answers:
-            if len(self._known) > self._questions:
-                self._known.clear()
+            if known is None and len(self._known) >= self._questions:
+                del self._known[next(iter(self._known))]
             known = self._known[question] = {}
         return known
 
@@ -47,35 +50,41 @@ class Findings(Generic[State, Answer]):
 class Conditions:
     """Gives out the numbers.
 
-    A *kind* is all that a card is apart from links, place and amounts in use; a *condition* is a
-    kind and the amounts in use.
+    A card's *facts* are all that it is apart from links, place and use; a *kind* is facts and, in
+    MIG mode, the slices in use; a *condition* is a kind and the amounts in use.
 
     Attributes:
+        facts: All facts, by number.
         right_kinds: By request: whether cards of a kind pass the checks of what a card is.
         fitting: By request: whether cards in a condition pass the checks that hold for all of them.
         scores: By request and weights: the scores of cards in a condition.
     """
 
     def __init__(self) -> None:
-        self._whats: dict[tuple[object, ...], int] = {}
+        self.facts: list[Facts] = []
+        self._facts: dict[Facts, int] = {}
         self._kinds: dict[tuple[int, int], int] = {}
         self._conditions: dict[tuple[int, int, int, int], int] = {}
         self.right_kinds: Findings[int, bool] = Findings()
         self.fitting: Findings[int, bool] = Findings()
         self.scores: Findings[int, float] = Findings()
 
-    def what(self, properties: tuple[object, ...]) -> int:
+    def number(self, facts: Facts) -> int:
         """The number of what a card is."""
-        return self._whats.setdefault(properties, len(self._whats))
+        number = self._facts.get(facts)
+        if number is None:
+            number = self._facts[facts] = len(self.facts)
+            self.facts.append(facts)
+        return number
 
-    def kind(self, what: int, slices: int) -> int:
+    def kind(self, facts: int, slices: int) -> int:
         """The number of a kind.
 
         Args:
-            what: The number of what the card is.
+            facts: The number of what the card is.
             slices: Those in use, if it is in MIG mode: what is left of it is another kind of card.
         """
-        key = (what, slices)
+        key = (facts, slices)
         return self._kinds.setdefault(key, len(self._kinds))
 
     def condition(self, kind: int, slots: int, cores: int, memory: int) -> int:

@@ -7,29 +7,38 @@ the exact fit on the node at hand is the judge, so most decisions look at one no
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
-from types import MappingProxyType
 from typing import Final, TypeAlias
+
+import numpy as np
 
 from vgpu_api.reasons import Reason, Tally
 from vgpu_api.v1alpha1.vgpuclaim import NumaPolicy
 from vgpu_operator.ask import Ask
+from vgpu_operator.placement.arrays import Numbers, Scores
 from vgpu_operator.placement.columns import Columns
-from vgpu_operator.placement.explaining import Explanations
+from vgpu_operator.placement.explaining import why_none_serve
+from vgpu_operator.placement.kept import NOTHING_KEPT, Kept, Share, lay
+from vgpu_operator.placement.node_filter import ALL, EVERY_NODE, NodeFilter
 from vgpu_operator.placement.plan import Grant, Plan
-from vgpu_operator.placement.planning import exceeds, grants_on, keys_for, plan_on
+from vgpu_operator.placement.planning import (
+    KeyOf,
+    exceeds,
+    follows_score,
+    grants_on,
+    keys_for,
+    plan_on,
+)
 from vgpu_operator.placement.quota import UNLIMITED, Budget
-from vgpu_operator.placement.rankings import Entry, Ranking
-from vgpu_operator.placement.tried import Tried
+from vgpu_operator.placement.rankings import BEST, Entry, Ranking
+from vgpu_operator.placement.taking import give_back
 
 _FEW = 16
 """So few candidates are looked at one by one."""
 _FAR = 256
 """After so many better nodes that are no candidates, the candidates are looked for instead."""
-
-_NONE: Mapping[str, Tally] = MappingProxyType({})
 
 Found: TypeAlias = tuple[int, tuple[Grant, ...]]
 """A node that serves the claim, and with what."""
@@ -40,8 +49,9 @@ def place(
     ask: Ask,
     candidates: Collection[str] | None = None,
     *,
-    barred: Mapping[str, Tally] = MappingProxyType({}),
+    nodes: NodeFilter = EVERY_NODE,
     budget: Budget = UNLIMITED,
+    kept: Kept = NOTHING_KEPT,
 ) -> Plan:
     """Find the best node for all requests of `ask`, and their cards.
 
@@ -50,20 +60,39 @@ def place(
         ask: What is asked for.
         candidates: Names of the nodes to choose from, known or not; None for every node with
             cards. Nodes that are not ready or not schedulable are refused here.
-        barred: Nodes that the caller rules out, and why: those with cards, or more.
+        nodes: Rules out nodes for the pod's own rules.
         budget: What the claim's namespace may still take.
+        kept: What is kept for others.
 
     Returns:
-        The plan; a refusal has a reason for every candidate, a grant of nodes that were tried in
-        vain before, as it is when somebody looks at it first.
+        The plan. A refusal has a reason for every candidate once somebody reads it, of the columns
+        as they are then; a grant has none.
     """
-    space = _Space(frozenset(candidates) if candidates is not None else None, barred)
-    plan = _place(columns, ask, space)
-    if not budget.is_limited:
-        return plan
-    if plan.refused or exceeds(columns, ask, plan, budget):
-        return _scan(columns, ask, space, budget)
-    return Plan(plan.node, plan.grants)  # what was tried in vain was tried without the quota
+    space = _Space(columns, ask, frozenset(candidates) if candidates is not None else None,
+                   nodes, budget, kept)  # fmt: skip
+    found = _place(space)
+    if found is None:
+        return Plan(None, (), space.refusals)
+    return Plan(columns.node_name[found[0]], found[1])
+
+
+def best_of(
+    columns: Columns,
+    ask: Ask,
+    numbers: Iterable[int],
+    *,
+    nodes: NodeFilter = EVERY_NODE,
+    budget: Budget = UNLIMITED,
+    kept: Kept = NOTHING_KEPT,
+) -> Plan | None:
+    """The best of a few nodes, by their numbers; None if none serves, and no reasons.
+
+    For whoever waits and is known not to fit anywhere else: it costs as much as there are nodes.
+    """
+    space = _Space(columns, ask, None, nodes, budget, kept)
+    there = [node for node in numbers if space.is_willing(node)]
+    found = space.first_that_serves(there)
+    return None if found is None else Plan(columns.node_name[found[0]], found[1])
 
 
 def refusals_on(
@@ -71,25 +100,18 @@ def refusals_on(
     ask: Ask,
     candidates: Collection[str],
     *,
-    barred: Mapping[str, Tally] = MappingProxyType({}),
+    nodes: NodeFilter = EVERY_NODE,
     budget: Budget = UNLIMITED,
+    kept: Kept = NOTHING_KEPT,
 ) -> dict[str, Tally]:
     """Why the candidates that do not serve the claim do not, each looked at alone.
 
-    Args:
-        columns: The state of all cards.
-        ask: What is asked for.
-        candidates: As for `place`.
-        barred: As for `place`.
-        budget: As for `place`.
+    The arguments are those of `place`.
     """
-    nodes, refusals = _Space(frozenset(candidates), barred).numbers(columns)
-    for node in nodes:
-        reason = _unwilling(columns, node)
-        if reason is not None:
-            refusals[columns.node_name[node]] = Tally.of_node(reason)
-            continue
-        outcome = plan_on(columns, node, ask, ask.numa, budget)
+    space = _Space(columns, ask, frozenset(candidates), nodes, budget, kept)
+    willing, refusals = space.split()
+    for node in willing:
+        outcome = space.plan(node, ask.numa)
         if isinstance(outcome, Tally):
             refusals[columns.node_name[node]] = outcome
     return refusals
@@ -97,35 +119,132 @@ def refusals_on(
 
 @dataclass(slots=True)
 class _Space:
-    """The nodes to choose from. Names, not numbers: most decisions look at one or two of them."""
+    """A claim, and the nodes to choose from. Most decisions look at one or two of them."""
 
+    columns: Final[Columns]
+    ask: Final[Ask]
     candidates: Final[frozenset[str] | None]
-    barred: Final[Mapping[str, Tally]]
-
-    def __contains__(self, name: str) -> bool:
-        return name not in self.barred and (self.candidates is None or name in self.candidates)
+    nodes: Final[NodeFilter]
+    budget: Final[Budget]
+    kept: Final[Kept]
 
     @property
     def is_everything(self) -> bool:
-        return self.candidates is None and not self.barred
+        return self.candidates is None and self.nodes.allowed == ALL
 
-    def numbers(self, columns: Columns) -> tuple[list[int], dict[str, Tally]]:
-        """The numbers of all nodes in it, and why other candidates are not."""
+    def has(self, node: int, name: str) -> bool:
+        return node in self.nodes and (self.candidates is None or name in self.candidates)
+
+    def is_willing(self, node: int) -> bool:
+        """Whether the node takes pods, and this one."""
+        columns = self.columns
+        return bool(
+            columns.node_ready[node]
+            and columns.node_schedulable[node]
+            and columns.node_cards[node]
+            and self.has(node, columns.node_name[node])
+        )
+
+    def few(self) -> list[int] | None:
+        """The nodes to choose from, where they are so few that each is looked at on its own."""
+        if self.candidates is not None and len(self.candidates) <= _FEW:
+            found = self.columns.node_ids(self.candidates)
+            return [node for node in found if node is not None]
+        allowed = self.nodes.allowed
+        if allowed != ALL and allowed >= 0 and allowed.bit_count() <= _FEW:
+            return list(_bits(allowed))
+        return None
+
+    def split(self) -> tuple[list[int], dict[str, Tally]]:
+        """The candidates that take the pod, and why the others do not."""
+        columns, nodes = self.columns, self.nodes
         if self.candidates is None:
             names = [columns.node_name[node] for node in columns.nodes_with_cards()]
         else:
             names = list(self.candidates)
-        out: dict[str, Tally] = {}
-        nodes: list[int] = []
+        refused: dict[str, Tally] = {}
+        willing: list[int] = []
         missing = Tally.of_node(Reason.NODE_INSUFFICIENT_DEVICE)
+        ready, schedulable = columns.node_ready, columns.node_schedulable
+        everything = nodes.allowed == ALL
         for name, node in zip(names, columns.node_ids(names), strict=True):
-            if name in self.barred:
-                out[name] = self.barred[name]
-            elif node is None:
-                out[name] = missing
+            if node is None:
+                refused[name] = missing
+            elif not (everything or node in nodes):
+                refused[name] = Tally.of_node(nodes.refusal(node))
+            elif not ready[node]:
+                refused[name] = Tally.of_node(Reason.NODE_NOT_READY)
+            elif not schedulable[node]:
+                refused[name] = Tally.of_node(Reason.NODE_UNSCHEDULABLE)
             else:
-                nodes.append(node)
-        return nodes, out
+                willing.append(node)
+        return willing, refused
+
+    def grants(self, node: int, numa: NumaPolicy) -> tuple[Grant, ...] | None:
+        """What the claim gets on a node; None if it does not serve."""
+        columns, shares = self.columns, self._kept_on(node)
+        laid = lay(columns, shares)
+        if self.budget.is_limited:
+            outcome = plan_on(columns, node, self.ask, numa, self.budget)
+            grants = None if isinstance(outcome, Tally) else outcome
+        else:
+            grants = grants_on(columns, node, self.ask, numa)
+        give_back(columns, laid)
+        return grants
+
+    def plan(self, node: int, numa: NumaPolicy) -> tuple[Grant, ...] | Tally:
+        """As `grants`, with the reasons."""
+        laid = lay(self.columns, self._kept_on(node))
+        outcome = plan_on(self.columns, node, self.ask, numa, self.budget)
+        give_back(self.columns, laid)
+        return outcome
+
+    def first_that_serves(self, nodes: Sequence[int]) -> Found | None:
+        """The best of some nodes that take the pod, each looked at on its own."""
+        columns, ask = self.columns, self.ask
+        for numa in _passes(ask):
+            key_of = keys_for(columns, ask, numa, self.budget)
+            ranked: list[tuple[float, str, int]] = []
+            for node in nodes:
+                key = key_of(node)
+                if key is not None:
+                    ranked.append((key, columns.node_name[node], node))
+            for _, _, node in sorted(ranked):
+                grants = self.grants(node, numa)
+                if grants is not None:
+                    return node, grants
+        return None
+
+    def tally(self, node: int) -> Tally:
+        """Why a node that takes the pod does not serve; empty if it would by now."""
+        outcome = self.plan(node, self.ask.numa)
+        return outcome if isinstance(outcome, Tally) else Tally({}, 0)
+
+    def refusals(self) -> dict[str, Tally]:
+        """Why no candidate serves."""
+        columns, kept = self.columns, self.kept.nodes
+        willing, refused = self.split()
+        alike = willing
+        if self.budget.is_limited:
+            alike = []
+        elif kept:
+            alike = [node for node in willing if node not in kept]
+        names = columns.node_name
+        for node, tally in why_none_serve(columns, self.ask, alike):
+            refused[names[node]] = tally
+        if len(alike) < len(willing):
+            known = set(alike)
+            for node in willing:
+                if node not in known:
+                    refused[names[node]] = self.tally(node)
+        return refused
+
+    def is_kept(self, node: int) -> bool:
+        """Whether anything of the node is kept from this claim."""
+        return node in self.kept.nodes and bool(self.kept.on(node))
+
+    def _kept_on(self, node: int) -> Sequence[Share]:
+        return self.kept.on(node) if node in self.kept.nodes else ()
 
 
 def _passes(ask: Ask) -> tuple[NumaPolicy, ...]:
@@ -135,152 +254,157 @@ def _passes(ask: Ask) -> tuple[NumaPolicy, ...]:
     return (ask.numa,)
 
 
-def _place(columns: Columns, ask: Ask, space: _Space) -> Plan:
-    """By the rankings of the ask's classes, without a quota."""
-    if space.candidates is not None and len(space.candidates) <= _FEW:
-        return _scan(columns, ask, space, UNLIMITED)
+def _place(space: _Space) -> Found | None:
+    few = space.few()
+    if few is not None:
+        return space.first_that_serves([node for node in few if space.is_willing(node)])
+    if not space.budget.is_limited:
+        return _by_rankings(space)
+    unlimited = _Space(
+        space.columns, space.ask, space.candidates, space.nodes, UNLIMITED, space.kept
+    )
+    found = _by_rankings(unlimited)
+    if found is None or not exceeds(space.columns, space.ask, Plan(None, found[1]), space.budget):
+        return found  # the quota only takes away other choices
+    return space.first_that_serves(space.split()[0])
+
+
+def _by_rankings(space: _Space) -> Found | None:
+    """By what the ask's classes remember, without a quota."""
+    columns, ask = space.columns, space.ask
     for numa in _passes(ask):
         ranking = columns.rankings.of((ask, numa))
-        found, tried = _best(columns, ranking, ask, numa, space)
-        if found is None and ranking.beyond is not None:
+        found = _best(ranking, numa, space)
+        if found is None and ranking.beyond is not None and space.is_everything:
             ranking.look_beyond()
-            found, tried = _best(columns, ranking, ask, numa, space)
+            found = _best(ranking, numa, space)
         if found is not None:
-            refusals = Tried(tried, columns, ask, numa) if tried else _NONE
-            return Plan(columns.node_name[found[0]], found[1], refusals)
-    return Plan(None, (), _refusals(columns, ranking, ask, space))
+            return found
+    return None
 
 
-def _scan(columns: Columns, ask: Ask, space: _Space, budget: Budget) -> Plan:
-    """Every node on its own, nothing remembered: for few nodes, and for what a quota refuses."""
-    nodes, refusals = space.numbers(columns)
-    willing: list[int] = []
-    for node in nodes:
-        reason = _unwilling(columns, node)
-        if reason is None:
-            willing.append(node)
-        else:
-            refusals[columns.node_name[node]] = Tally.of_node(reason)
-    for numa in _passes(ask):
-        entries: list[Entry] = []
-        key_of = keys_for(columns, ask, numa, budget)
-        for node in willing:
-            key = key_of(node)
-            if key is not None:
-                entries.append((key, columns.node_name[node], node, 0))
-                continue
-            why = plan_on(columns, node, ask, numa, budget)
-            assert isinstance(why, Tally)
-            refusals[columns.node_name[node]] = why
-        for _, name, node, _ in sorted(entries):
-            outcome = plan_on(columns, node, ask, numa, budget)
-            if not isinstance(outcome, Tally):
-                return Plan(name, outcome, refusals)
-            refusals[name] = outcome
-    return Plan(None, (), refusals)
-
-
-def _best(
-    columns: Columns, ranking: Ranking, ask: Ask, numa: NumaPolicy, space: _Space
-) -> tuple[Found | None, dict[str, int]]:
-    """The best node of the ranking that serves the claim, and those before it, which do not."""
-    _refresh(columns, ranking, ask, numa)
-    return _first(columns, ranking, ask, numa, space)
+def _best(ranking: Ranking, numa: NumaPolicy, space: _Space) -> Found | None:
+    """The best node of the ranking that serves the claim."""
+    _refresh(space.columns, ranking, space.ask, numa)
+    return _first(ranking, numa, space)
 
 
 def _refresh(columns: Columns, ranking: Ranking, ask: Ask, numa: NumaPolicy) -> None:
     """Bring the class's ranking up to date with what has changed since it was asked last."""
     follows_mix = ask.node_policy == "Fragmentation"
     news = columns.rankings.news_for(ranking, mix=columns.mix.version if follows_mix else 0)
-    if news is not None and not news:
+    if news is None:
+        _rank_anew(columns, ranking, ask, numa)
+        return
+    if not news:
         return
     heap, beyond = ranking.heap, ranking.beyond
     key_of = keys_for(columns, ask, numa, UNLIMITED)
     names, versions = columns.node_name, columns.rankings.version
     cards, ready, schedulable = columns.node_cards, columns.node_ready, columns.node_schedulable
-    for node in columns.nodes_with_cards() if news is None else news:
+    for node in news:
         if not (cards[node] and ready[node] and schedulable[node]):
             continue
         key = key_of(node)
         if key is None:
             continue
         entry = (key, names[node], node, versions[node])
-        if news is None:
-            heap.append(entry)
-        elif beyond is None or entry < beyond:
+        if beyond is None or entry < beyond:
             heappush(heap, entry)
-    if news is None:
-        heapify(heap)
 
 
-def _first(
-    columns: Columns,
-    ranking: Ranking,
-    ask: Ask,
-    numa: NumaPolicy,
-    space: _Space,
-) -> tuple[Found | None, dict[str, int]]:
-    """The best node that serves the claim, and those before it, which do not."""
-    heap, version = ranking.heap, columns.rankings.version
-    tried: dict[str, int] = {}
+def _rank_anew(columns: Columns, ranking: Ranking, ask: Ask, numa: NumaPolicy) -> None:
+    """Fill the heap of a class that knows nothing, with every node that may serve it."""
+    names, versions, heap = columns.node_name, columns.rankings.version, ranking.heap
+    nodes = columns.arrays.may_serve(columns, ask)
+    keys = _keys(columns, nodes, ask, numa)
+    if keys is not None and not ranking.needs_all:
+        for position in columns.arrays.best(nodes, keys, BEST + 1):
+            node = int(nodes[position])
+            heap.append((float(keys[position]), names[node], node, versions[node]))
+        if len(heap) > BEST:  # in order, which is a heap
+            ranking.beyond = heap.pop()
+        return
+    heap += _entries(columns, nodes.tolist(), keys_for(columns, ask, numa, UNLIMITED))
+    heapify(heap)
+
+
+def _entries(columns: Columns, nodes: Iterable[int], key_of: KeyOf) -> Iterator[Entry]:
+    names, versions = columns.node_name, columns.rankings.version
+    for node in nodes:
+        key = key_of(node)
+        if key is not None:
+            yield key, names[node], node, versions[node]
+
+
+def _first(ranking: Ranking, numa: NumaPolicy, space: _Space) -> Found | None:
+    """The best node that serves the claim."""
+    heap, version = ranking.heap, space.columns.rankings.version
     aside: list[Entry] = []
     found, everything = None, space.is_everything
     while heap and len(aside) < _FAR:
         _, name, node, seen = heap[0]
         if seen != version[node]:
             heappop(heap)
-        elif not everything and name not in space:
+        elif not everything and not space.has(node, name):
             aside.append(heappop(heap))
         else:
-            grants = grants_on(columns, node, ask, numa)
+            grants = space.grants(node, numa)
             if grants is not None:
                 found = node, grants
                 break
-            heappop(heap)
-            tried[name] = node
+            entry = heappop(heap)
+            if space.is_kept(node):  # it may serve others of the class
+                aside.append(entry)
+    more = bool(heap) or (ranking.beyond is not None and not everything)
     for entry in aside:
         heappush(heap, entry)
     if found is not None:
         ranking.keep_best(version)
-    elif heap and not everything:  # the candidates are far down
-        found = _among(columns, heap, ask, numa, space)
-    return found, tried
+    elif more:  # the candidates are far down
+        found = _among(numa, space)
+    return found
 
 
-def _among(
-    columns: Columns, heap: list[Entry], ask: Ask, numa: NumaPolicy, space: _Space
-) -> Found | None:
-    """The best of a heap's entries that are candidates; the heap stays as it is."""
-    version = columns.rankings.version
-    entries = [entry for entry in heap if entry[3] == version[entry[2]] and entry[1] in space]
-    for _, _, node, _ in sorted(entries):
-        grants = grants_on(columns, node, ask, numa)
+def _among(numa: NumaPolicy, space: _Space) -> Found | None:
+    """The best of the candidates that serves, without the ranking, which stays as it is."""
+    columns, ask = space.columns, space.ask
+    names = columns.node_name
+    nodes = [
+        node
+        for node in columns.arrays.may_serve(columns, ask).tolist()
+        if space.has(node, names[node])
+    ]
+    numbers = np.array(nodes, dtype=np.int64)
+    keys = _keys(columns, numbers, ask, numa)
+    if keys is not None:
+        ordered = [nodes[at] for at in columns.arrays.best(numbers, keys, len(nodes))]
+    else:
+        entries = sorted(_entries(columns, nodes, keys_for(columns, ask, numa, UNLIMITED)))
+        ordered = [node for _, _, node, _ in entries]
+    for node in ordered:
+        grants = space.grants(node, numa)
         if grants is not None:
             return node, grants
     return None
 
 
-def _refusals(columns: Columns, ranking: Ranking, ask: Ask, space: _Space) -> dict[str, Tally]:
-    """Why no node serves the claim. What was found out before and has not changed is kept."""
-    nodes, refusals = space.numbers(columns)
-    explanations = Explanations(columns, ask, ranking)
-    names, versions, kept = columns.node_name, columns.rankings.version, ranking.refusals
-    ready, schedulable = columns.node_ready, columns.node_schedulable
-    for node in nodes:
-        if not (ready[node] and schedulable[node]):
-            reason = _unwilling(columns, node)
-            assert reason is not None
-            refusals[names[node]] = Tally.of_node(reason)
-            continue
-        version, known = versions[node], kept.get(node)
-        if known is None or known[0] != version:
-            known = kept[node] = version, explanations.of(node)
-        refusals[names[node]] = known[1]
-    return refusals
+def _keys(columns: Columns, nodes: Numbers, ask: Ask, numa: NumaPolicy) -> Scores | None:
+    """The keys of many nodes; None where each node has to be looked at for its own."""
+    sign = follows_score(ask)
+    if not sign:
+        return None
+    keys = sign * columns.arrays.scores(nodes)
+    if ask.node_may_choose:
+        key_of = keys_for(columns, ask, numa, UNLIMITED)
+        for position in columns.arrays.choosing(nodes):
+            keys[position] = key_of(int(nodes[position]))
+    return keys
 
 
-def _unwilling(columns: Columns, node: int) -> Reason | None:
-    """Why the node takes no pods at all."""
-    if not columns.node_ready[node]:
-        return Reason.NODE_NOT_READY
-    return None if columns.node_schedulable[node] else Reason.NODE_UNSCHEDULABLE
+def _bits(mask: int) -> Iterator[int]:
+    """The numbers of the bits that are set."""
+    while mask:
+        lowest = mask & -mask
+        yield lowest.bit_length() - 1
+        mask ^= lowest

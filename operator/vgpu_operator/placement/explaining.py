@@ -1,72 +1,85 @@
-"""Why many nodes do not serve a claim: what is found out about one card holds for all like it."""
+"""Why nodes do not serve a claim, counted as HAMi counts: for all of them in one look."""
 
 from __future__ import annotations
 
-from collections import Counter
-from typing import TypeAlias
+from collections.abc import Iterator, Sequence
 
 from vgpu_api.reasons import Reason, Tally
+from vgpu_api.v1alpha1.vgpuclaim import DevicePolicy
 from vgpu_operator.ask import Ask
-from vgpu_operator.placement.checks import refusal_of_kind, refusal_of_room
+from vgpu_operator.placement.arrays import REASONS
 from vgpu_operator.placement.columns import Columns
 from vgpu_operator.placement.planning import policies_on, why_not
-from vgpu_operator.placement.rankings import Ranking
 
-_Found: TypeAlias = tuple[Reason | None, bool]
-"""Why a card does not serve (None: alone it would), and whether it is of the vendor asked for."""
+_FEW = 16
+"""So few nodes are looked at one by one."""
+_COUNTED_AS: tuple[Reason, ...] = (
+    Reason.ALLOCATED_CARDS_INSUFFICIENT_REQUEST,
+    *(reason for reason in REASONS if reason is not None),
+)
 
 
-class Explanations:
-    """Reasons of nodes that are known not to serve, of one moment.
+def why_none_serve(columns: Columns, ask: Ask, nodes: Sequence[int]) -> Iterator[tuple[int, Tally]]:
+    """The reasons of nodes that take the pod and are known not to serve the claim.
 
     Args:
-        columns: The state of all cards; must not change.
+        columns: The state of all cards.
         ask: What was asked for, and no quota.
-        ranking: The class's, which has each different tally once.
+        nodes: Their numbers.
     """
+    if len(nodes) <= _FEW or not _is_plain(ask):
+        yield from ((node, why_not(columns, node, ask, ask.numa)) for node in nodes)
+        return
+    plain = nodes
+    if any(columns.node_cut):
+        plain = [node for node in nodes if not columns.node_cut[node]]
+        cut = (node for node in nodes if columns.node_cut[node])
+        yield from ((node, why_not(columns, node, ask, ask.numa)) for node in cut)
+    if not any("Mutex" in policies for policies in _policies(columns, ask, plain)):
+        yield from _together(columns, ask, plain, mutex=False)
+        return
+    for mutex in (False, True):
+        alike = [n for n in plain if ("Mutex" in policies_on(columns, n, ask)) == mutex]
+        yield from _together(columns, ask, alike, mutex=mutex)
 
-    def __init__(self, columns: Columns, ask: Ask, ranking: Ranking) -> None:
-        self._columns = columns
-        self._ask = ask
-        self._ranking = ranking
-        request = ask.requests[0]
-        named = bool(request.uuids or request.exclude_uuids)
-        # Check 4 is about cards before, UUIDs are about one card, and later requests about earlier.
-        self._card_by_card = len(ask.requests) == 1 and ask.numa != "Require" and not named
-        self._known: dict[tuple[bool, int], _Found] = {}  # by Mutex and condition
-        self._tallies: dict[tuple[_Found, ...], Tally] = {}  # by what was found of each card
 
-    def of(self, node: int) -> Tally:
-        """Why the node does not serve."""
-        columns, ask = self._columns, self._ask
-        if not self._card_by_card or columns.node_cut[node]:
-            return self._ranking.said(why_not(columns, node, ask, ask.numa))
-        alone = "Mutex" in policies_on(columns, node, ask)
-        known, condition = self._known, columns.condition
-        cards = columns.node_cards[node]
-        try:
-            found = tuple([known[alone, condition[card]] for card in cards])
-        except KeyError:
-            for card in cards:
-                known[alone, condition[card]] = self._look_at(card, alone=alone)
-            found = tuple([known[alone, condition[card]] for card in cards])
-        tally = self._tallies.get(found)
+def _policies(columns: Columns, ask: Ask, nodes: Sequence[int]) -> set[tuple[DevicePolicy, ...]]:
+    """The different policies for the cards of some nodes."""
+    if ask.device_policies:
+        return {ask.device_policies}
+    of = columns.node_labelled if ask.by_labels else columns.node_policies
+    return set(map(of.__getitem__, nodes))
+
+
+def _is_plain(ask: Ask) -> bool:
+    """One request whose cards are judged each on its own.
+
+    Check 4 is about cards before, UUIDs are about one card, and later requests about earlier ones.
+    """
+    request = ask.requests[0]
+    named = request.uuids or request.exclude_uuids
+    return len(ask.requests) == 1 and ask.numa != "Require" and not named
+
+
+def _together(
+    columns: Columns, ask: Ask, nodes: Sequence[int], *, mutex: bool
+) -> Iterator[tuple[int, Tally]]:
+    request = ask.requests[0]
+    refused = columns.arrays.refused(columns, request, mutex=mutex)
+    counts, too_few = refused.counts, refused.of_vendor < request.count
+    width = counts.itemsize * counts.shape[1]
+    raw = counts.tobytes()
+    none = Tally.of_node(Reason.NODE_INSUFFICIENT_DEVICE)
+    some_have_too_few = bool(too_few.any())
+    known: dict[bytes, Tally] = {}  # many nodes refuse for the same reasons
+    for node in nodes:
+        if some_have_too_few and too_few[node]:
+            yield node, none
+            continue
+        row = raw[node * width : (node + 1) * width]
+        tally = known.get(row)
         if tally is None:
-            tally = self._tallies[found] = self._ranking.said(self._counted(found))
-        return tally
-
-    def _look_at(self, card: int, *, alone: bool) -> _Found:
-        columns, request = self._columns, self._ask.requests[0]
-        reason = refusal_of_kind(columns, card, request) or refusal_of_room(
-            columns, card, request, ("Mutex",) if alone else ()
-        )
-        return reason, columns.vendor[card] == request.vendor
-
-    def _counted(self, found: tuple[_Found, ...]) -> Tally:
-        """As `fit.refusal` counts them."""
-        if sum(of_vendor for _, of_vendor in found) < self._ask.requests[0].count:
-            return Tally.of_node(Reason.NODE_INSUFFICIENT_DEVICE)
-        counts = Counter(
-            reason or Reason.ALLOCATED_CARDS_INSUFFICIENT_REQUEST for reason, _ in found
-        )
-        return Tally(dict(counts), len(found))
+            numbers = counts[node].tolist()
+            found = {why: n for why, n in zip(_COUNTED_AS, numbers, strict=True) if n}
+            tally = known[row] = Tally(found, sum(numbers))
+        yield node, tally

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 from vgpu_api.quantity import format_mib
@@ -19,6 +20,7 @@ _OF_A_NODE = frozenset(
         Reason.NODE_NOT_READY,
         Reason.NODE_UNSCHEDULABLE,
         Reason.NODE_SELECTOR_MISMATCH,
+        Reason.NODE_AFFINITY_MISMATCH,
         Reason.NODE_TAINTED,
         Reason.RESERVED_ELSEWHERE,
     }
@@ -52,17 +54,43 @@ class Grant:
         return MigAllocation(profile=cut.profile, start=cut.start, size=cut.size)
 
 
-@dataclass(slots=True, unsafe_hash=True)
 class Plan:
     """What was decided: a node and grants in the order of the requests, or neither.
 
-    Not frozen, as `Grant` is not. `refusals` has the reason of every node when there is no place,
-    and else of the nodes that were tried in vain on the way.
+    Args:
+        node: None: there is no place now.
+        grants: What the claim gets there.
+        refusals: The reasons of every node when there is no place; or what finds them out, called
+            once when somebody reads them: most refusals are of claims that are asked again before
+            that. A grant has none.
     """
 
-    node: Final[str | None]
-    grants: Final[tuple[Grant, ...]] = ()
-    refusals: Final[Mapping[str, Tally]] = field(default_factory=dict)
+    __slots__ = ("_refusals", "grants", "node")
+
+    def __init__(
+        self,
+        node: str | None,
+        grants: tuple[Grant, ...] = (),
+        refusals: Mapping[str, Tally] | Callable[[], Mapping[str, Tally]] = MappingProxyType({}),
+    ) -> None:
+        self.node: Final = node
+        self.grants: Final = grants
+        self._refusals = refusals
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Plan) and (self.node, self.grants, dict(self.refusals)) == (
+            *(other.node, other.grants),
+            dict(other.refusals),
+        )
+
+    __hash__ = None  # type: ignore[assignment]  # its reasons are not read yet
+
+    @property
+    def refusals(self) -> Mapping[str, Tally]:
+        """The reasons by node, of the columns as they are when they are read first."""
+        if callable(self._refusals):
+            self._refusals = self._refusals()
+        return self._refusals
 
     @property
     def refused(self) -> bool:
@@ -79,8 +107,8 @@ class Plan:
         """A refusal in words, for a condition, an event or a filter's answer."""
         return describe(self.refusals)
 
-    def allocation(self, *, allocated_time: str) -> Allocation:
-        """The plan as it is written into the claim's status.
+    def allocation(self) -> Allocation:
+        """The plan as it is written into the claim's status, but for its id, time and node's UID.
 
         Raises:
             ValueError: the plan is a refusal.
@@ -101,7 +129,6 @@ class Plan:
                 )
                 for grant in self.grants
             ],
-            allocated_time=allocated_time,
         )
 
 

@@ -59,12 +59,11 @@ def grants_on(columns: Columns, node: int, ask: Ask, numa: NumaPolicy) -> tuple[
 
 
 def why_not(columns: Columns, node: int, ask: Ask, numa: NumaPolicy) -> Tally:
-    """The reasons of a node that is known not to serve, without trying it once more."""
+    """The reasons of a node that is known not to serve; none if it would serve by now."""
     if len(ask.requests) == 1:
         return refusal(columns, node, ask.requests[0], _preferences(columns, node, ask, numa))
     outcome = plan_on(columns, node, ask, numa)
-    assert isinstance(outcome, Tally)
-    return outcome
+    return outcome if isinstance(outcome, Tally) else _UNSAID
 
 
 def keys_for(columns: Columns, ask: Ask, numa: NumaPolicy, budget: Budget) -> KeyOf:
@@ -76,10 +75,9 @@ def keys_for(columns: Columns, ask: Ask, numa: NumaPolicy, budget: Budget) -> Ke
     if ask.node_policy == "Fragmentation":
         return _fragmentation_keys(columns, ask, numa, budget)
 
-    if not ask.node_may_choose and ask.node_policy == "Spread":
-        return lambda node: node_score(columns, node)
-    if not ask.node_may_choose and ask.node_policy == "Binpack":
-        return lambda node: -node_score(columns, node)
+    sign = follows_score(ask)
+    if not ask.node_may_choose and ask.node_policy != "NUMAFirst":
+        return lambda node: sign * node_score(columns, node)
 
     def by_use(node: int) -> float:
         own = _own_policy(columns, node, ask)
@@ -92,6 +90,16 @@ def keys_for(columns: Columns, ask: Ask, numa: NumaPolicy, budget: Budget) -> Ke
         return key
 
     return by_use
+
+
+def follows_score(ask: Ask) -> int:
+    """How a node's key follows its score, but for nodes with a policy of their own.
+
+    1: the emptiest is first; -1: the fullest is; 0: it does not.
+    """
+    if ask.node_policy == "Fragmentation":
+        return 0
+    return 1 if ask.node_policy == "Spread" else -1
 
 
 def policies_on(columns: Columns, node: int, ask: Ask) -> tuple[DevicePolicy, ...]:

@@ -7,9 +7,12 @@ carry with it. A total of 0 contributes nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from vgpu_operator.ask import RequestAsk
-from vgpu_operator.placement.columns import Columns
+
+if TYPE_CHECKING:
+    from vgpu_operator.placement.columns import Columns
 
 
 def node_score(columns: Columns, node: int) -> float:

@@ -10,6 +10,7 @@ from builders import (
     a_node,
     a_request,
     a_spec,
+    an_allocated_device,
     an_allocation,
     an_ask,
 )
@@ -181,29 +182,48 @@ def test_the_change_log_names_the_nodes_touched_since_a_cursor():
 
 
 def test_an_event_that_changes_nothing_for_placement_touches_nothing():
-    told: list[str] = []
-    ledger = a_ledger(on_change=lambda: told.append("told"))
-    told.clear()
-    cursor, _ = ledger.changed_since(0)
+    ledger = a_ledger()
+    before = ledger.cursors
     ledger.apply_device(a_device(resource_version=2))
     ledger.apply_node(a_node(resource_version=2))
     ledger.apply_claim(a_claim())
-    assert ledger.changed_since(cursor) == (cursor, frozenset())
-    assert told == []
+    assert ledger.cursors == before
 
 
-def test_events_and_forgotten_writes_wake_whoever_waits_but_assumptions_do_not():
-    told: list[str] = []
-    ledger = a_ledger(on_change=lambda: told.append("told"))
-    told.clear()
-    assumption = ledger.assume(("default", "claim-1"), SPEC, a_plan(ledger))
-    with ledger.without(("default", "claim-1")):
+def test_what_is_taken_is_a_change_but_nothing_is_freed_by_it():
+    ledger = a_ledger()
+    freed, _ = ledger.freed_since(0)
+    changed, _ = ledger.changed_since(0)
+    key = ("default", "claim-1")
+    assumption = ledger.assume(key, SPEC, a_plan(ledger).allocation())
+    with ledger.without(key):
         pass
-    assert told == []
+    ledger.apply_claim(a_claim("claim-2", allocation=an_allocation()))
+    assert ledger.freed_since(freed) == (freed, frozenset())
+    assert ledger.changed_since(changed)[1] == {"node-1"}
     ledger.forget(assumption)
-    assert told == ["told"]
-    ledger.apply_claim(a_claim(allocation=an_allocation()))
-    assert told == ["told", "told"]
+    freed, nodes = ledger.freed_since(freed)
+    assert nodes == {"node-1"}
+    ledger.remove_claim("uid-of-claim-2")
+    assert ledger.freed_since(freed)[1] == {"node-1"}
+
+
+@pytest.mark.parametrize("part", [{"memory_mib": 1023}, {"cores": 9}])
+def test_a_claim_that_gives_back_a_part_frees_a_node(part):
+    ledger = a_ledger()
+    held = an_allocated_device(**{"memory_mib": 1024, "cores": 10})
+    less = an_allocated_device(**{"memory_mib": 1024, "cores": 10, **part})
+    ledger.apply_claim(a_claim(allocation=an_allocation(held)))
+    freed, _ = ledger.freed_since(0)
+    ledger.apply_claim(a_claim(resource_version=2, allocation=an_allocation(less)))
+    assert ledger.freed_since(freed)[1] == {"node-1"}
+
+
+def test_a_node_whose_labels_or_taints_change_may_serve_others():
+    ledger = a_ledger()
+    freed, _ = ledger.freed_since(0)
+    ledger.apply_node(a_node(labels={"zone": "a"}, resource_version=2))
+    assert ledger.freed_since(freed)[1] == {"node-1"}
 
 
 def test_a_reader_that_fell_behind_the_log_is_told_every_node():

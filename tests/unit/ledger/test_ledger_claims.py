@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from builders import (
     a_claim,
     a_device,
@@ -100,7 +98,7 @@ def test_a_claim_seen_twice_counts_once():
 
 def test_a_removed_claim_stays_removed_when_an_old_answer_comes_late():
     ledger = a_ledger()
-    assumption = ledger.assume(KEY, SPEC, a_plan(ledger))
+    assumption = ledger.assume(KEY, SPEC, a_plan(ledger).allocation())
     ledger.apply_claim(a_claim(resource_version=5))
     ledger.remove_claim("uid-of-claim-1")
     ledger.confirm(assumption, a_claim(resource_version=6, allocation=held()))
@@ -120,14 +118,14 @@ def test_the_next_decision_sees_an_assumption():
     ledger = a_ledger()
     whole = a_spec([a_request()])
     plan = a_plan(ledger, *whole.requests)
-    ledger.assume(KEY, whole, plan)
+    ledger.assume(KEY, whole, plan.allocation())
     assert a_plan(ledger).refused
 
 
 def test_an_assumption_outlives_events_that_show_the_claim_unallocated():
     ledger = a_ledger()
     ledger.apply_claim(a_claim(resource_version=5))
-    ledger.assume(KEY, SPEC, a_plan(ledger))
+    ledger.assume(KEY, SPEC, a_plan(ledger).allocation())
     ledger.apply_claim(a_claim(resource_version=4))
     ledger.apply_claim(a_claim(resource_version=6))  # the finalizer, written before the status
     assert used_mib(ledger) == 1024
@@ -135,7 +133,7 @@ def test_an_assumption_outlives_events_that_show_the_claim_unallocated():
 
 def test_an_allocation_that_is_seen_and_assumed_counts_once():
     ledger = a_ledger()
-    assumption = ledger.assume(KEY, SPEC, a_plan(ledger))
+    assumption = ledger.assume(KEY, SPEC, a_plan(ledger).allocation())
     ledger.apply_claim(a_claim(resource_version=6, allocation=held()))
     assert ledger.use_of("GPU-0") == Use(1024, 0, 1)
     ledger.confirm(assumption, a_claim(resource_version=6, allocation=held()))
@@ -147,7 +145,7 @@ def test_a_write_that_is_tried_again_after_a_release_is_still_assumed():
     ledger.apply_claim(a_claim(allocation=held()))
     with ledger.without(KEY):
         plan = a_plan(ledger)
-    ledger.assume(KEY, SPEC, plan)  # by chance what the claim holds already
+    ledger.assume(KEY, SPEC, plan.allocation())  # by chance what the claim holds already
     ledger.apply_claim(a_claim(resource_version=2, allocation=held()))
     ledger.apply_claim(a_claim(resource_version=3))
     assert used_mib(ledger) == 1024
@@ -155,7 +153,7 @@ def test_a_write_that_is_tried_again_after_a_release_is_still_assumed():
 
 def test_a_forgotten_assumption_is_free_and_may_be_forgotten_twice():
     ledger = a_ledger()
-    assumption = ledger.assume(KEY, SPEC, a_plan(ledger))
+    assumption = ledger.assume(KEY, SPEC, a_plan(ledger).allocation())
     ledger.forget(assumption)
     ledger.forget(assumption)
     assert used_mib(ledger) == 0
@@ -163,7 +161,7 @@ def test_a_forgotten_assumption_is_free_and_may_be_forgotten_twice():
 
 def test_what_a_confirmation_shows_is_the_truth_also_when_it_is_not_the_plan():
     ledger = a_ledger()
-    assumption = ledger.assume(KEY, SPEC, a_plan(ledger))
+    assumption = ledger.assume(KEY, SPEC, a_plan(ledger).allocation())
     ledger.confirm(assumption, a_claim(resource_version=7, allocation=held(2048)))
     assert ledger.use_of("GPU-0") == Use(2048, 0, 1)
 
@@ -173,7 +171,7 @@ def test_a_moving_reservation_holds_both_places_until_the_write_is_known():
     ledger.apply_claim(a_claim(allocation=held(uuid="GPU-0")))
     with ledger.without(KEY):
         plan = a_plan(ledger, a_request(memory="1Gi", selector={"uuids": ["GPU-1"]}))
-    assumption = ledger.assume(KEY, SPEC, plan)
+    assumption = ledger.assume(KEY, SPEC, plan.allocation())
     assert (used_mib(ledger, "GPU-0"), used_mib(ledger, "GPU-1")) == (1024, 1024)
     ledger.confirm(assumption, a_claim(resource_version=2, allocation=held(uuid="GPU-1")))
     assert (used_mib(ledger, "GPU-0"), used_mib(ledger, "GPU-1")) == (0, 1024)
@@ -181,10 +179,10 @@ def test_a_moving_reservation_holds_both_places_until_the_write_is_known():
 
 def test_the_outcome_of_an_older_write_does_not_end_a_newer_assumption():
     ledger = a_ledger("GPU-0", "GPU-1")
-    first = ledger.assume(KEY, SPEC, a_plan(ledger))  # takes GPU-1
+    first = ledger.assume(KEY, SPEC, a_plan(ledger).allocation())  # takes GPU-1
     with ledger.without(KEY):
         moved = a_plan(ledger, a_request(memory="1Gi", selector={"uuids": ["GPU-0"]}))
-    ledger.assume(KEY, SPEC, moved)
+    ledger.assume(KEY, SPEC, moved.allocation())
     ledger.confirm(first, a_claim(resource_version=2, allocation=held(uuid="GPU-1")))
     assert (used_mib(ledger, "GPU-0"), used_mib(ledger, "GPU-1")) == (1024, 1024)
 
@@ -192,7 +190,7 @@ def test_the_outcome_of_an_older_write_does_not_end_a_newer_assumption():
 def test_a_claim_planned_anew_does_not_stand_in_its_own_way():
     ledger = a_ledger()
     whole = a_spec([a_request()])
-    ledger.assume(KEY, whole, a_plan(ledger, *whole.requests))
+    ledger.assume(KEY, whole, a_plan(ledger, *whole.requests).allocation())
     assert a_plan(ledger, *whole.requests).refused
     before = ledger.columns.state()
     with ledger.without(KEY):
@@ -215,11 +213,6 @@ def test_planning_without_an_unknown_claim_changes_nothing():
     ledger = a_ledger()
     with ledger.without(("default", "nobody")):
         assert not a_plan(ledger).refused
-
-
-def test_a_refusal_cannot_be_assumed():
-    with pytest.raises(ValueError, match="NoGPUNodes"):
-        a_ledger().assume(KEY, SPEC, Plan(None))
 
 
 def test_a_claim_for_a_card_alone_reserves_all_cores_however_they_are_scaled():

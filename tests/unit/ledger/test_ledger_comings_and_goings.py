@@ -162,26 +162,11 @@ def test_the_claims_that_were_removed_last_stay_removed_however_many_went_before
 
 def test_an_assumption_that_has_ended_is_not_ended_again_in_anothers_stead():
     ledger = a_ledger()
-    first = ledger.assume(KEY, SPEC, a_plan(ledger))
-    ledger.assume(KEY, SPEC, a_plan(ledger, memory="2Gi"))
+    first = ledger.assume(KEY, SPEC, a_plan(ledger).allocation())
+    ledger.assume(KEY, SPEC, a_plan(ledger, memory="2Gi").allocation())
     ledger.forget(first)
     ledger.forget(first)
     assert used_mib(ledger) == 2048
-
-
-def test_an_assumption_names_the_claim_and_the_node():
-    ledger = a_ledger()
-    assumption = ledger.assume(KEY, SPEC, a_plan(ledger))
-    assert (assumption.key, assumption.node) == (KEY, "node-1")
-
-
-def test_an_assumption_wakes_nobody_at_the_next_event_either():
-    told: list[str] = []
-    ledger = a_ledger(on_change=lambda: told.append("told"))
-    told.clear()
-    ledger.assume(KEY, SPEC, a_plan(ledger))
-    ledger.apply_node(a_node(resource_version=2))
-    assert told == []
 
 
 def test_a_claim_that_is_made_for_a_pod_is_not_counted_beside_it():

@@ -73,8 +73,8 @@ def test_a_claims_instance_keeps_its_place_until_the_claim_is_gone():
 
 def test_an_instance_that_is_being_written_keeps_its_place():
     ledger = a_ledger()
-    first = ledger.assume(("default", "one"), SPEC, a_plan(ledger))
-    second = ledger.assume(("default", "two"), SPEC, a_plan(ledger))
+    first = ledger.assume(("default", "one"), SPEC, a_plan(ledger).allocation())
+    second = ledger.assume(("default", "two"), SPEC, a_plan(ledger).allocation())
     assert a_plan(ledger).refused
     ledger.forget(first)
     assert starts(a_plan(ledger)) == [4]

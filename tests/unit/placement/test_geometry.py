@@ -85,7 +85,7 @@ def test_of_profiles_with_equal_memory_the_one_with_fewer_compute_slices_is_chos
 def test_a_card_is_charged_the_instance_and_not_what_was_asked_for():
     plan = place(some_columns(a_cut_card()), asking(memory="6Gi", cores=5))
     assert [(g.memory_mib, g.cores) for g in plan.grants] == [(9856, 28)]
-    written = plan.allocation(allocated_time="").devices[0]
+    written = plan.allocation().devices[0]
     assert (written.memory_mib, written.cores) == (9856, 28)
     assert (written.mig.profile, written.mig.start, written.mig.size) == ("2g.10gb", 0, 2)
 

@@ -134,6 +134,7 @@ def test_no_more_is_remembered_than_there_is_room_for():
     assert mix.rises.of(a_type()) == {}
     for number in range(1, 65):
         mix.rises.of(a_type(f"{number}Mi"))[states[0]] = 0.0
-    assert mix.rises.of(a_type("64Mi")) != {}
+    assert mix.rises.of(a_type("1Mi")) != {}
     mix.rises.of(a_type("65Mi"))
-    assert mix.rises.of(a_type("64Mi")) == {}
+    assert mix.rises.of(a_type("64Mi")) != {}
+    assert mix.rises.of(a_type("1Mi")) == {}

@@ -85,10 +85,10 @@ def test_a_long_heap_is_cut_to_the_best_that_are_not_void():
     ranking.heap.extend([worst, next_, void, best])
     ranking.keep_best(known.version)
     assert (ranking.heap, ranking.beyond) == ([worst, next_, void, best], None)
-    with mock.patch.multiple(rankings, _BEST=3, _LONG=3):
+    with mock.patch.multiple(rankings, BEST=3, _LONG=3):
         ranking.keep_best(known.version)
     assert (ranking.heap, ranking.beyond) == ([best, next_, worst], None)
-    with mock.patch.multiple(rankings, _BEST=2, _LONG=3):
+    with mock.patch.multiple(rankings, BEST=2, _LONG=3):
         ranking.keep_best(known.version)
         assert ranking.beyond is None
         ranking.heap.append(void)
@@ -107,7 +107,7 @@ def test_a_class_whose_best_nodes_do_not_serve_is_told_of_all_and_keeps_them_for
     assert known.news_for(ranking, mix=0) == ()
     entries = [(float(number), "a", 0, 0) for number in range(69)]
     ranking.heap.extend(entries)
-    with mock.patch.multiple(rankings, _BEST=1, _LONG=1):
+    with mock.patch.multiple(rankings, BEST=1, _LONG=1):
         ranking.keep_best(known.version)
         assert ranking.heap == entries
         assert known.news_for(ranking, mix=0) is None  # most entries are void by now
@@ -118,9 +118,9 @@ def test_a_class_whose_best_nodes_do_not_serve_is_told_of_all_and_keeps_them_for
 
 def test_of_too_many_classes_the_one_that_was_not_used_longest_is_forgotten():
     rankings = some_rankings()
-    classes = {key: rankings.of(key) for key in range(256)}
+    classes = {key: rankings.of(key) for key in range(1024)}
     assert rankings.of(0) is classes[0]
     rankings.of("one more")
     assert rankings.of(0) is classes[0]
     assert rankings.of(1) is not classes[1]
-    assert rankings.of(255) is classes[255]
+    assert rankings.of(1023) is classes[1023]

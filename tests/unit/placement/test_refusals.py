@@ -10,7 +10,7 @@ from builders import a_card, a_geometry, a_request, an_ask, some_columns
 from vgpu_api.effective import Use
 from vgpu_api.reasons import Reason, Tally
 from vgpu_operator.ask import Ask
-from vgpu_operator.placement import Budget, Columns, place, refusals_on
+from vgpu_operator.placement import Budget, Columns, NodeFilter, place, refusals_on
 from vgpu_operator.placement.card import NodeState
 
 SMALL = a_request(memory="1Gi")
@@ -45,11 +45,10 @@ def test_each_candidate_that_does_not_serve_says_why_and_no_other_node_is_named(
 
 
 def test_what_the_caller_rules_out_has_the_callers_reason():
-    why = Tally.of_node(Reason.NODE_UNSCHEDULABLE)
-    told = refusals_on(
-        some_nodes(), an_ask(SMALL), ["free", "full"], barred={"full": why, "late": why}
-    )
-    assert told == {"full": why}
+    columns = some_nodes()
+    nodes = NodeFilter(taints=~(1 << columns.node_id("full") | 1 << columns.node_id("late")))
+    told = refusals_on(columns, an_ask(SMALL), ["free", "full"], nodes=nodes)
+    assert told == {"full": Tally.of_node(Reason.NODE_TAINTED)}
 
 
 @pytest.mark.parametrize(("mib", "told"), [(1024, {}), (1023, {"free": "1/1 ResourceQuotaNotFit"})])

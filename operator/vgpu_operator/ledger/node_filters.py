@@ -1,0 +1,256 @@
+"""Which nodes take a pod: taints, node selector and required node affinity, for all nodes at once.
+
+A soft look: kube-scheduler judges. It keeps a tentative place from being taken where the pod cannot
+go, and it is all that is known of nodes where no Filter is asked. Sources: Kubernetes, Assigning
+Pods to Nodes, and Taints and Tolerations.
+
+Every label and every set of taints that some node has is an integer with a bit for each node, so a
+filter is a few operations on such integers. Nothing is kept of a pod; of its rules the last ones
+used are, with the version of the nodes that they were made for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from vgpu_api.core import Node, NodeSelectorRequirement, NodeSelectorTerm, Pod, Taint
+from vgpu_api.errors import BadInput
+from vgpu_api.names import ACK_NODE_SCHEDULE
+from vgpu_operator.placement.node_filter import ALL, NodeFilter, only
+
+_HARD_EFFECTS = frozenset({"NoSchedule", "NoExecute"})
+FILTERS_KEPT = 4_096
+_INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
+_AFFINITY = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution"
+_VALUES = {"In": (1, 1 << 20), "NotIn": (1, 1 << 20), "Exists": (0, 0), "DoesNotExist": (0, 0),
+           "Gt": (1, 1), "Lt": (1, 1)}  # fmt: skip
+"""By operator: how many values it takes, at least and at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """One line of an affinity: `key operator values`; `of_name`: about the node's name."""
+
+    key: str
+    operator: str
+    values: tuple[str, ...]
+    of_name: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRules:
+    """What a pod says about nodes; equal for pods that may use the same ones.
+
+    Attributes:
+        selector: Labels that a node must wear.
+        terms: Any of them must hold, each with all its requirements; None: no affinity.
+        tolerations: (key, operator, value, effect) of each.
+        kinds: What a node that wears ACK's label must be (`dialects.ack.node_kinds`); None: any.
+    """
+
+    selector: tuple[tuple[str, str], ...] = ()
+    terms: tuple[tuple[Requirement, ...], ...] | None = None
+    tolerations: tuple[tuple[str, str, str, str], ...] = ()
+    kinds: frozenset[str] | None = None
+
+    @classmethod
+    def of(cls, pod: Pod, *, kinds: frozenset[str] | None = None) -> NodeRules:
+        """The pod's.
+
+        Raises:
+            BadInput: its affinity has an operator or values that Kubernetes refuses.
+        """
+        spec = pod.spec
+        affinity = spec.affinity.node_affinity if spec.affinity is not None else None
+        required = affinity.required if affinity is not None else None
+        terms = None
+        if required is not None:
+            terms = tuple(_term(number, term) for number, term in enumerate(required.terms))
+        return cls(
+            tuple(sorted(spec.node_selector.items())),
+            terms,
+            tuple((t.key, t.operator, t.value, t.effect) for t in spec.tolerations),
+            kinds,
+        )
+
+
+class NodeFilters:
+    """Filters of nodes by the rules of pods. Nodes have the numbers that `Columns` gives them."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, Node] = {}
+        self._all = 0
+        self._labels: dict[str, dict[str, int]] = {}  # key → value → nodes
+        self._names: dict[str, int] = {}
+        self._taints: dict[tuple[Taint, ...], int] = {}  # the hard ones → nodes
+        self._version = 0
+        self._filters: dict[NodeRules, tuple[int, NodeFilter]] = {}
+
+    def put(self, number: int, node: Node) -> bool:
+        """Take a node on, or what has changed of it; whether its labels or taints have."""
+        known = self._known.get(number)
+        self._known[number] = node
+        if known is not None and _rules_of(known) == _rules_of(node):
+            return False
+        if known is not None:
+            self._index(number, known, add=False)
+        self._index(number, node, add=True)
+        return True
+
+    def remove(self, number: int) -> None:
+        """Forget a node; nothing happens if it is not known."""
+        known = self._known.pop(number, None)
+        if known is not None:
+            self._index(number, known, add=False)
+
+    def of(self, rules: NodeRules) -> NodeFilter:
+        """The nodes that a pod with these rules may use, as they are now."""
+        known = self._filters.get(rules)
+        if known is not None and known[0] == self._version:
+            return known[1]
+        made = NodeFilter(
+            selector=self._by_selector(rules),
+            affinity=ALL if rules.terms is None else self._by_terms(rules.terms),
+            taints=self._by_taints(rules.tolerations),
+        )
+        if known is None and len(self._filters) >= FILTERS_KEPT:
+            del self._filters[next(iter(self._filters))]
+        self._filters[rules] = self._version, made
+        return made
+
+    # Rules.
+
+    def _by_selector(self, rules: NodeRules) -> int:
+        nodes = ALL
+        for key, value in rules.selector:
+            nodes &= self._labels.get(key, {}).get(value, 0)
+        if rules.kinds is not None:
+            for value, of_kind in self._labels.get(ACK_NODE_SCHEDULE, {}).items():
+                if value and value not in rules.kinds:
+                    nodes &= ~of_kind
+        return nodes
+
+    def _by_terms(self, terms: Iterable[tuple[Requirement, ...]]) -> int:
+        nodes = 0
+        for term in terms:
+            of_term = ALL if term else 0  # an empty term matches no node
+            for requirement in term:
+                of_term &= self._by_requirement(requirement)
+            nodes |= of_term
+        return nodes
+
+    def _by_requirement(self, requirement: Requirement) -> int:
+        if requirement.of_name:
+            named = _any_of(self._names.get(value, 0) for value in requirement.values)
+            return named if requirement.operator == "In" else ~named
+        by_value = self._labels.get(requirement.key, {})
+        match requirement.operator:
+            case "In":
+                return _any_of(by_value.get(value, 0) for value in requirement.values)
+            case "NotIn":
+                return ~_any_of(by_value.get(value, 0) for value in requirement.values)
+            case "Exists":
+                return _any_of(by_value.values())
+            case "DoesNotExist":
+                return ~_any_of(by_value.values())
+        bound, sign = int(requirement.values[0]), 1 if requirement.operator == "Gt" else -1
+        return _any_of(
+            nodes
+            for value, nodes in by_value.items()
+            if _INTEGER.fullmatch(value) and sign * int(value) > sign * bound
+        )
+
+    def _by_taints(self, tolerations: tuple[tuple[str, str, str, str], ...]) -> int:
+        nodes = ALL
+        for taints, tainted in self._taints.items():
+            if not all(any(_tolerates(t, taint) for t in tolerations) for taint in taints):
+                nodes &= ~tainted
+        return nodes
+
+    # The index.
+
+    def _index(self, number: int, node: Node, *, add: bool) -> None:
+        bit = only(number)
+
+        def change(index: dict[str, int], key: str) -> None:
+            nodes = index.get(key, 0) | bit if add else index[key] & ~bit
+            if nodes:
+                index[key] = nodes
+            else:
+                del index[key]
+
+        change(self._names, node.metadata.name)
+        for key, value in node.metadata.labels.items():
+            change(self._labels.setdefault(key, {}), value)
+            if not self._labels[key]:
+                del self._labels[key]
+        taints = _hard_taints(node)
+        if taints:
+            tainted = self._taints.get(taints, 0)
+            self._taints[taints] = tainted | bit if add else tainted & ~bit
+            if not self._taints[taints]:
+                del self._taints[taints]
+        self._version += 1
+
+
+def _rules_of(node: Node) -> tuple[object, ...]:
+    return node.metadata.name, node.metadata.labels, _hard_taints(node)
+
+
+def _hard_taints(node: Node) -> tuple[Taint, ...]:
+    """Those that keep a pod away. Cordons and readiness are known to the columns."""
+    return tuple(taint for taint in node.spec.taints if taint.effect in _HARD_EFFECTS)
+
+
+def _any_of(sets: Iterable[int]) -> int:
+    nodes = 0
+    for each in sets:
+        nodes |= each
+    return nodes
+
+
+def _tolerates(toleration: tuple[str, str, str, str], taint: Taint) -> bool:
+    """An empty key with Exists bears everything."""
+    key, operator, value, effect = toleration
+    if effect and effect != taint.effect:
+        return False
+    if operator == "Exists":
+        return key in ("", taint.key)
+    return operator in ("", "Equal") and key == taint.key and value == taint.value
+
+
+def _term(number: int, term: NodeSelectorTerm) -> tuple[Requirement, ...]:
+    path = f"{_AFFINITY}.nodeSelectorTerms[{number}]"
+    labels = [
+        _requirement(f"{path}.matchExpressions[{at}]", each, of_name=False)
+        for at, each in enumerate(term.match_expressions)
+    ]
+    fields = [
+        _requirement(f"{path}.matchFields[{at}]", each, of_name=True)
+        for at, each in enumerate(term.match_fields)
+    ]
+    return (*labels, *fields)
+
+
+def _requirement(path: str, given: NodeSelectorRequirement, *, of_name: bool) -> Requirement:
+    operators = ("In", "NotIn") if of_name else tuple(_VALUES)
+    if given.operator not in operators:
+        raise BadInput(
+            field=f"{path}.operator",
+            value=given.operator,
+            expected=f"one of {', '.join(operators)}",
+        )
+    if of_name and given.key != "metadata.name":
+        raise BadInput(field=f"{path}.key", value=given.key, expected="metadata.name")
+    least, most = (1, 1) if of_name else _VALUES[given.operator]
+    if not least <= len(given.values) <= most:
+        how_many = "exactly one value" if most == 1 else "no value" if not most else "a value"
+        raise BadInput(
+            field=f"{path}.values", value=given.values,
+            expected=f"{how_many} for {given.operator}",
+        )  # fmt: skip
+    if given.operator in ("Gt", "Lt") and not _INTEGER.fullmatch(given.values[0]):
+        raise BadInput(field=f"{path}.values[0]", value=given.values[0], expected="an integer")
+    return Requirement(given.key, given.operator, tuple(sorted(given.values)), of_name)

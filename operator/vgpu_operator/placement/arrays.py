@@ -1,0 +1,300 @@
+"""What a look at every device needs, as arrays: for requests that were not asked before.
+
+Rankings make a decision cheap for a class of requests that is asked again; a new class has to look
+at every node once, and a refusal has a reason for every device. A loop over 40,000 devices takes
+tens of milliseconds for that; here it is a few vector operations. The lists of `Columns` stay what
+decisions read and write: these arrays follow them, and are brought up to date when they are used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from vgpu_api.reasons import Reason
+from vgpu_operator.ask import ALL_CORES, Ask, RequestAsk
+from vgpu_operator.placement.card import refusal_of_facts
+from vgpu_operator.placement.score import node_score
+
+if TYPE_CHECKING:
+    from vgpu_operator.placement.columns import Columns
+
+Numbers: TypeAlias = npt.NDArray[np.int64]
+Scores: TypeAlias = npt.NDArray[np.float64]
+Flags: TypeAlias = npt.NDArray[np.bool_]
+
+_NOWHERE = -1
+_QUESTIONS_KEPT = 1_024
+
+REASONS: tuple[Reason | None, ...] = (
+    None,
+    Reason.CARD_UUID_DUPLICATE,
+    Reason.CARD_NOT_HEALTHY,
+    Reason.CARD_CORDONED,
+    Reason.CARD_TYPE_MISMATCH,
+    Reason.CARD_TIME_SLICING_EXHAUSTED,
+    Reason.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT,
+    Reason.CARD_INSUFFICIENT_MEMORY,
+    Reason.CARD_INSUFFICIENT_CORE,
+    Reason.CARD_COMPUTE_UNITS_EXHAUSTED,
+)
+"""Why a device does not serve, by the number that `Refused.counts` has for it; 0: it would."""
+_NUMBER_OF = {reason: number for number, reason in enumerate(REASONS)}
+
+
+class Refused(NamedTuple):
+    """How often each reason applies, by node.
+
+    Attributes:
+        counts: A row for each node, a column for each of `REASONS`: the node's devices.
+        of_vendor: By node: its devices of the vendor that is asked for.
+    """
+
+    counts: Numbers
+    of_vendor: Numbers
+
+
+class Arrays:
+    """Devices and nodes as arrays, by the numbers that `Columns` gives them."""
+
+    def __init__(self) -> None:
+        self._stale_devices: set[int] = set()
+        self._stale_nodes: set[int] = set()
+        self._names_are_stale = True
+        # Rows: node, facts, slots, cores, memory, and what of the last three is in use.
+        self._devices = np.zeros((8, 0), dtype=np.int64)
+        self._score = np.zeros(0, dtype=np.float64)
+        self._willing = np.zeros(0, dtype=np.bool_)
+        self._cut = np.zeros(0, dtype=np.bool_)
+        self._chooses = np.zeros(0, dtype=np.bool_)
+        self._rank = np.zeros(0, dtype=np.int64)
+        self._refusals: dict[RequestAsk, npt.NDArray[np.int8]] = {}  # by number of facts
+
+    def device_changed(self, device: int) -> None:
+        """Note that something of a device changed."""
+        self._stale_devices.add(device)
+
+    def node_changed(self, node: int, *, renamed: bool = False) -> None:
+        """Note that something of a node changed; `renamed`: its number has another name now."""
+        self._stale_nodes.add(node)
+        self._names_are_stale = self._names_are_stale or renamed
+
+    # Finding nodes.
+
+    def may_serve(self, columns: Columns, ask: Ask) -> Numbers:
+        """The nodes where each request alone finds enough devices that pass the checks.
+
+        None is missing that serves the claim; some of them may not, since requests take devices
+        from each other, and NUMA nodes, policies and quotas are not looked at.
+        """
+        self._refresh(columns)
+        serving = self._willing.copy()
+        if not columns.conditions.facts:  # no device has ever been there
+            return np.flatnonzero(serving)
+        for request in ask.requests:
+            fitting = self._fitting(columns, request)
+            of_node = np.bincount(self._devices[0][fitting], minlength=len(serving))
+            # A device in MIG mode may serve one request several times.
+            serving &= (of_node >= request.count) | (self._cut & (of_node > 0))
+            if request.uuids:
+                named = np.zeros_like(serving)
+                named[list(columns.nodes_of(request.uuids))] = True
+                serving &= named
+        return np.flatnonzero(serving)
+
+    def scores(self, nodes: Numbers) -> Scores:
+        """The `score.node_score` of nodes that `may_serve` has just returned."""
+        return self._score[nodes]
+
+    def choosing(self, nodes: Numbers) -> list[int]:
+        """Positions of those that have a policy of their own for their place among nodes."""
+        chosen: list[int] = np.flatnonzero(self._chooses[nodes]).tolist()
+        return chosen
+
+    def best(self, nodes: Numbers, keys: Scores, count: int) -> list[int]:
+        """Positions in `nodes` of those with the least keys, in order; names decide ties."""
+        positions = np.arange(len(nodes))
+        if count < len(nodes):
+            positions = np.flatnonzero(keys <= np.partition(keys, count - 1)[count - 1])
+        order = np.lexsort((self._rank[nodes[positions]], keys[positions]))
+        chosen: list[int] = positions[order][:count].tolist()
+        return chosen
+
+    def _fitting(self, columns: Columns, request: RequestAsk) -> Numbers:
+        """The devices that pass every check but those of policies, quotas and MIG geometry."""
+        node, facts, slots, cores, memory, slots_used, cores_used, memory_used = self._devices
+        asked = _memory_asked(request, memory)
+        fits = (self._refusal_of_facts(columns, request)[facts] == 0) & (node != _NOWHERE)
+        fits &= slots_used < slots
+        fits &= cores - cores_used >= (request.cores or 1)
+        fits &= (asked >= 1) & (asked <= memory - memory_used)
+        if request.cores >= ALL_CORES:
+            fits &= slots_used == 0
+        return np.flatnonzero(fits)
+
+    def closest(self, columns: Columns, ask: Ask, count: int, *, within: int) -> list[int]:
+        """The nodes where the least must become free for the claim's first request, in order.
+
+        Args:
+            columns: The state of all devices.
+            ask: What is asked for.
+            count: How many nodes at most.
+            within: Bits of the nodes to choose from.
+        """
+        self._refresh(columns)
+        if not columns.conditions.facts:
+            return []
+        request = min(ask.requests, key=lambda request: request.phase == "Init")
+        there = np.flatnonzero(self._devices[0] != _NOWHERE)
+        node, facts, slots, cores, memory, slots_used, cores_used, memory_used = self._devices[
+            :, there
+        ]
+        asked = _memory_asked(request, memory)
+        able = (self._refusal_of_facts(columns, request)[facts] == 0) & (slots > 0)
+        able &= (asked >= 1) & (asked <= memory)
+        alone = request.cores >= ALL_CORES
+        zero = np.int64(0)
+        lacks = np.zeros(len(node))
+        for used, more, total in (
+            (memory_used, asked, memory),
+            (cores_used, request.cores, cores),
+            (slots_used, 1, slots),
+        ):
+            lack = used if alone else np.maximum(zero, used + more - total)
+            lacks += np.divide(lack, total, out=np.zeros(len(node)), where=total > 0)
+        node, lacks = node[able], lacks[able]
+        order = np.lexsort((lacks, node))
+        node, total_lack = node[order], np.concatenate(([0.0], np.cumsum(lacks[order])))
+        numbers, first, size = np.unique(node, return_index=True, return_counts=True)
+        chosen = (size >= request.count) & self._willing[numbers]
+        chosen &= _flags(within, len(self._score))[numbers]
+        numbers, first = numbers[chosen], first[chosen]
+        missing = total_lack[first + request.count] - total_lack[first]
+        return [int(numbers[at]) for at in self.best(numbers, missing, count)]
+
+    # Reasons.
+
+    def refused(self, columns: Columns, request: RequestAsk, *, mutex: bool) -> Refused:
+        """Why each device does not serve a request, counted by node.
+
+        For a request without UUIDs and quota, on devices that are not in MIG mode.
+
+        Args:
+            columns: The state of all devices.
+            request: What is asked of each device.
+            mutex: A device in use serves nobody else.
+        """
+        self._refresh(columns)
+        there = np.flatnonzero(self._devices[0] != _NOWHERE)
+        node, facts, slots, cores, memory, slots_used, cores_used, memory_used = self._devices[
+            :, there
+        ]
+        of_facts = self._refusal_of_facts(columns, request)[facts]
+        asked, cores_free = _memory_asked(request, memory), cores - cores_used
+        used = slots_used > 0
+        # In the order of the checks: the first that holds is the reason.
+        tests: list[tuple[Flags, Reason]] = [
+            (slots_used >= slots, Reason.CARD_TIME_SLICING_EXHAUSTED),
+            (used & mutex, Reason.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT),
+            (
+                (asked < 1) | (asked > memory - memory_used),
+                Reason.CARD_INSUFFICIENT_MEMORY,
+            ),
+            (request.cores > cores_free, Reason.CARD_INSUFFICIENT_CORE),
+            (used & (request.cores >= ALL_CORES), Reason.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT),
+            ((cores_free <= 0) & (not request.cores), Reason.CARD_COMPUTE_UNITS_EXHAUSTED),
+        ]
+        reason = np.select(
+            [of_facts != 0, *(test for test, _ in tests)],
+            [of_facts, *(_NUMBER_OF[why] for _, why in tests)],
+        )
+        nodes, width = len(self._score), len(REASONS)
+        counts = np.bincount(node * width + reason, minlength=nodes * width)
+        vendors = np.array(
+            [each.vendor == request.vendor for each in columns.conditions.facts], dtype=np.bool_
+        )
+        of_vendor = np.bincount(node[vendors[facts]], minlength=nodes)
+        return Refused(counts.reshape(nodes, width), of_vendor)
+
+    def _refusal_of_facts(self, columns: Columns, request: RequestAsk) -> npt.NDArray[np.int8]:
+        """By the number of facts: the number of the reason why such a device does not serve."""
+        facts = columns.conditions.facts
+        known = self._refusals.get(request)
+        if known is None or len(known) < len(facts):
+            if known is None and len(self._refusals) >= _QUESTIONS_KEPT:
+                del self._refusals[next(iter(self._refusals))]
+            known = self._refusals[request] = np.array(
+                [_NUMBER_OF[refusal_of_facts(each, request)] for each in facts], dtype=np.int8
+            )
+        return known
+
+    # Following the columns.
+
+    def _refresh(self, columns: Columns) -> None:
+        devices, nodes = len(columns.name), len(columns.node_name)
+        if devices > self._devices.shape[1]:
+            self._devices = _grown(self._devices, devices)
+        if nodes > len(self._score):
+            self._score = _grown(self._score, nodes)
+            self._willing = _grown(self._willing, nodes)
+            self._cut = _grown(self._cut, nodes)
+            self._chooses = _grown(self._chooses, nodes)
+            self._rank = _grown(self._rank, nodes)
+        if self._stale_devices:
+            stale = list(self._stale_devices)
+            self._stale_devices.clear()
+            for row, values in enumerate(_rows(columns, stale)):
+                self._devices[row, stale] = values
+        if self._stale_nodes:
+            stale = list(self._stale_nodes)
+            self._stale_nodes.clear()
+            self._score[stale] = [node_score(columns, node) for node in stale]
+            self._willing[stale] = [
+                columns.node_ready[node] and columns.node_schedulable[node] for node in stale
+            ]
+            self._cut[stale] = [columns.node_cut[node] > 0 for node in stale]
+            self._chooses[stale] = [columns.node_policy[node] is not None for node in stale]
+        if self._names_are_stale:
+            self._names_are_stale = False
+            by_name = sorted(range(nodes), key=columns.node_name.__getitem__)
+            self._rank[by_name] = np.arange(nodes)
+
+
+def _flags(mask: int, count: int) -> Flags:
+    """The first bits of a mask as an array."""
+    octets = (mask & ((1 << count) - 1)).to_bytes(count // 8 + 1, "little")
+    return np.unpackbits(np.frombuffer(octets, dtype=np.uint8), bitorder="little").view(np.bool_)
+
+
+def _memory_asked(request: RequestAsk, memory: Numbers) -> Numbers | np.int64:
+    """MiB that a request means on each device."""
+    if request.memory_mib is not None:
+        return np.int64(request.memory_mib)
+    return memory * (request.memory_percent or 100) // 100
+
+
+def _rows(columns: Columns, devices: Sequence[int]) -> list[list[int]]:
+    """The rows of `_devices`, in order, for some devices."""
+
+    def of(read: Callable[[int], int]) -> list[int]:
+        return [read(device) for device in devices]
+
+    return [
+        of(lambda device: columns.node_of[device] if columns.is_there(device) else _NOWHERE),
+        of(columns.facts.__getitem__),
+        of(columns.slots.__getitem__),
+        of(columns.cores.__getitem__),
+        of(columns.memory.__getitem__),
+        of(columns.slots_used.__getitem__),
+        of(columns.cores_used.__getitem__),
+        of(columns.memory_used.__getitem__),
+    ]
+
+
+def _grown(array: npt.NDArray, length: int) -> npt.NDArray:  # type: ignore[type-arg]
+    """The array with room for twice the length. New devices are nowhere until they are written."""
+    room = [(0, 0)] * (array.ndim - 1) + [(0, 2 * length - array.shape[-1])]
+    return np.pad(array, room, constant_values=_NOWHERE if array.ndim > 1 else 0)
