@@ -6,6 +6,7 @@ names only what it is about. Sizes are in MiB unless they are Kubernetes quantit
 
 from __future__ import annotations
 
+import uuid as uuids
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -21,7 +22,7 @@ from vgpu_api.core import (
     Toleration,
 )
 from vgpu_api.core.node import NodeSpec, NodeStatus
-from vgpu_api.core.pod import ResourceRequirements
+from vgpu_api.core.pod import Affinity, ResourceRequirements
 from vgpu_api.effective import Use
 from vgpu_api.names import (
     HAMI_DEVICE_CORDON,
@@ -177,14 +178,20 @@ def an_allocated_device(
 def an_allocation(
     *devices: AllocatedDevice,
     node: str = NODE,
-    allocated_time: str = "2026-01-01T00:00:00.000000Z",
+    number: int = 0,
 ) -> Allocation:
-    """An allocation on one node; of a part of card GPU-0 unless devices are given."""
+    """The `number`th allocation of its claim; of a part of card GPU-0 unless devices are given."""
     return Allocation(
         node_name=node,
+        id=allocation_id(number),
         devices=list(devices) or [an_allocated_device()],
-        allocated_time=allocated_time,
+        allocated_time="2026-01-01T00:00:00.000000Z",
     )
+
+
+def allocation_id(number: int = 0) -> str:
+    """A UUID for each number."""
+    return str(uuids.UUID(int=number))
 
 
 def a_claim(
@@ -253,6 +260,8 @@ def a_pod(
     owners: Iterable[OwnerReference] = (),
     resources: ResourceRequirements | None = None,
     overhead: Mapping[str, str] | None = None,
+    affinity: Affinity | None = None,
+    priority: int | None = None,
 ) -> Pod:
     """A pod that waits for a node; one container without a GPU unless containers are given."""
     return Pod(
@@ -275,6 +284,8 @@ def a_pod(
             tolerations=list(tolerations),
             resources=resources,
             overhead=dict(overhead or {}),
+            affinity=affinity,
+            priority=priority,
         ),
         status=PodStatus(phase=phase),
     )

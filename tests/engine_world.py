@@ -14,12 +14,10 @@ from typing import Any
 
 from memory_api import MemoryApi
 from replica import Replica
-from vgpu_api.conditions import INIT_RELEASED
 from vgpu_api.core import Pod
 from vgpu_api.effective import Use, effective_use
 from vgpu_api.init_part import (
-    ENDED,
-    WANTED,
+    InitRound,
     has_init_part,
     init_requests,
     init_round,
@@ -77,10 +75,10 @@ class World:
         self.loop = self.new_loop()
         self.api = self.new_api()
         self.cards = cards  # UUID → node, MiB
-        self.running: dict[str, tuple[str, str, dict[str, Use]]] = {}  # pod UID → claim, time, use
-        self.init_rounds: dict[str, str] = {}  # pod UID → round in which its init containers run
-        self.ended_rounds: set[tuple[str, str]] = set()  # claim UID and round
-        self.words: deque[tuple[str, str, str]] = deque()  # claim UID, status, round: to be said
+        self.running: dict[str, tuple[str, str, dict[str, Use]]] = {}  # pod UID → claim, id, use
+        self.init_rounds: dict[str, InitRound] = {}  # pod UID → in which its init containers run
+        self.ended_rounds: set[tuple[str, InitRound]] = set()  # of claims, by UID
+        self.words: deque[tuple[str, str, InitRound]] = deque()  # claim UID, status: to be reported
         self.binds: list[asyncio.Task[str]] = []
         self.operator = self.started(1000.0)
 
@@ -102,10 +100,10 @@ class World:
             for uuid, (node, mib) in self.cards.items():
                 operator.card(uuid=uuid, node=node, memory_mib=mib)
             for raw in self.api.all(VGPU_CLAIMS):
-                operator.engine.intake.claim_changed(VGPUClaim.read(raw))
+                operator.news.claim_changed(VGPUClaim.read(raw))
             for raw in self.api.all(PODS):
-                operator.engine.intake.pod_changed(Pod.model_validate(raw))
-            operator.engine.tend_everything()
+                operator.news.pod_changed(Pod.model_validate(raw))
+            operator.engine.lead()
             return operator
 
         return self.loop.run_until_complete(make())
@@ -123,7 +121,7 @@ class World:
         """One round of the engine, and some of what it starts."""
 
         async def once() -> None:
-            self.operator.engine.round()
+            self.operator.submit()
 
         self.loop.run_until_complete(once())
         self.turn()
@@ -135,16 +133,16 @@ class World:
             self._tell(what, raw, was_seen=True)
 
     def _tell(self, what: str, raw: dict[str, Any], *, was_seen: bool) -> None:
-        engine, metadata = self.operator.engine, raw["metadata"]
+        news, metadata = self.operator.news, raw["metadata"]
         match what:
             case "PUT pods":
-                engine.intake.pod_changed(Pod.model_validate(raw))
+                news.pod_changed(Pod.model_validate(raw))
             case "GONE pods":
-                engine.intake.pod_gone(metadata["uid"], was_seen=was_seen)
+                news.pod_gone(metadata["uid"], was_seen=was_seen)
             case "PUT vgpuclaims":
-                engine.intake.claim_changed(VGPUClaim.read(raw))
+                news.claim_changed(VGPUClaim.read(raw))
             case "GONE vgpuclaims":
-                engine.intake.claim_gone((metadata["namespace"], metadata["name"]), metadata["uid"])
+                news.claim_gone((metadata["namespace"], metadata["name"]), metadata["uid"])
 
     def lose_the_watch(self) -> None:
         """All news are lost; a list tells what is, and what is missing."""
@@ -190,10 +188,10 @@ class World:
             if pod["status"].get("phase") in ("Succeeded", "Failed"):
                 continue
             use = dict(effective_use(claim.spec, allocation.devices))
-            self.running[reserved.pod_uid] = (claim.metadata.uid, allocation.allocated_time, use)
+            self.running[reserved.pod_uid] = (claim.metadata.uid, allocation.id, use)
             if has_init_part(claim.spec, allocation):
                 self.init_rounds[reserved.pod_uid] = init_round(allocation)
-            self._condition(claim, "Prepared", "True", "the limits are in place")
+            self._report(claim, prepared=True, released=None)
 
     def init_containers_end(self) -> None:
         """Their pages deny from now on, which the agent will say; the pods run with the rest."""
@@ -227,8 +225,10 @@ class World:
             uid, status, round_ = self.words.popleft()
             for claim in self.claims():
                 if claim.metadata.uid == uid:
-                    reason = ENDED if status == "True" else WANTED
-                    self._condition(claim, INIT_RELEASED, status, round_, reason=reason)
+                    named = {"allocationID": round_.allocation_id, "round": round_.number}
+                    ended = named if status == "True" else None
+                    again = named if status == "False" else None
+                    self._report(claim, initReleased=ended, initWanted=again)
 
     def _used(self) -> list[tuple[VGPUClaim, Allocation, str]]:
         """Claims of running pods, with their allocations and the pods' UIDs."""
@@ -237,7 +237,7 @@ class World:
             allocation, reserved = claim.status.allocation, claim.status.reserved_for
             if allocation is not None and reserved is not None:
                 runs = self.running.get(reserved.pod_uid)
-                if runs and runs[:2] == (claim.metadata.uid, allocation.allocated_time):
+                if runs and runs[:2] == (claim.metadata.uid, allocation.id):
                     found.append((claim, allocation, reserved.pod_uid))
         return found
 
@@ -251,22 +251,25 @@ class World:
             if pod is not None and pod["status"].get("phase") not in ("Succeeded", "Failed"):
                 continue
             ran = self.running.get(reserved.pod_uid)
-            if ran is not None and ran[:2] == (claim.metadata.uid, allocation.allocated_time):
+            if ran is not None and ran[:2] == (claim.metadata.uid, allocation.id):
                 del self.running[reserved.pod_uid]
                 self.init_rounds.pop(reserved.pod_uid, None)
-            self._condition(claim, "Released", "True", allocation.allocated_time)
+            self._report(claim, released={"allocationID": allocation.id})
 
-    def _condition(
-        self, claim: VGPUClaim, type_: str, status: str, message: str, *, reason: str = "Agent"
-    ) -> None:
+    def _report(self, claim: VGPUClaim, *, prepared: bool = False, **fields: Any) -> None:
+        """Write the agent's fields, and its condition once the limits are in place."""
         raw = copy.deepcopy(self.api.claim(claim.metadata.name))
-        kept = [c for c in raw["status"].get("conditions", []) if c["type"] != type_]
-        if type_ == "Prepared":
-            kept = [c for c in kept if c["type"] != "Released"]
-        said = {"type": type_, "status": status, "message": message, "reason": reason}
-        before = raw["status"].get("conditions", [])
-        raw["status"]["conditions"] = [*kept, said]
-        if said not in before:
+        status = raw["status"]
+        before = copy.deepcopy(status)
+        for name, value in fields.items():
+            status.pop(name, None)
+            if value is not None:
+                status[name] = value
+        if prepared:
+            kept = [c for c in status.get("conditions", []) if c["type"] != "Prepared"]
+            said = {"type": "Prepared", "status": "True", "message": "", "reason": "Agent"}
+            status["conditions"] = [*kept, said]
+        if status != before:
             self.api.put(VGPU_CLAIMS, raw)
 
     # The user's part.

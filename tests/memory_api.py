@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import itertools
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +18,7 @@ import jsonpatch
 
 from vgpu_api.resources import PODS, VGPU_CLAIMS, Resource
 from vgpu_client.errors import AlreadyExists, Conflict, NotFound
+from vgpu_local.apiserver.patch import merge_patch
 
 Fault = Callable[[str, str], BaseException | None]
 """Given verb and name, the error to raise, or None to let the call through."""
@@ -31,7 +34,13 @@ class MemoryApi:
         self.after: Fault = lambda verb, name: None
         self.gate: asyncio.Event = asyncio.Event()
         self.gate.set()
+        self.applied: list[dict[str, Any]] = []
         self._version = 100
+        self._ids = itertools.count(1)
+
+    def new_id(self) -> str:
+        """A UUID that no other caller on this API server gets, and the same in every run."""
+        return str(uuid.UUID(int=next(self._ids)))
 
     def put(self, resource: Resource, obj: Mapping[str, Any]) -> dict[str, Any]:
         """Store an object as it is, with a new resourceVersion."""
@@ -134,12 +143,22 @@ class MemoryApi:
         name: str,
         changes: Mapping[str, Any],
         *,
+        namespace: str | None = None,
         subresource: str | None = None,
         **_: Any,
     ) -> dict[str, Any]:
-        """Note the patch."""
+        """Merge changes into an object (RFC 7386); another UID is a conflict."""
         async with self._write(f"merge {subresource}" if subresource else "merge", name):
-            return {}
+            found = copy.deepcopy(self._find(resource, name, namespace))
+            uid = found["metadata"]["uid"]
+            if changes.get("metadata", {}).get("uid", uid) != uid:
+                raise Conflict("another object", status=409, reason="Conflict")
+            return self.put(resource, merge_patch(found, changes))
+
+    async def apply(self, resource: Resource, obj: Mapping[str, Any], **_: Any) -> dict[str, Any]:
+        """Note what was applied."""
+        self.applied.append(copy.deepcopy(dict(obj)))
+        return {}
 
     async def bind_pod(
         self,

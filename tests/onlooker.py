@@ -1,7 +1,7 @@
 """Who looks on at a cluster in virtual time and counts for itself who could have cards.
 
 From what stands in the API, from what is reserved, and from what cards and nodes are in truth;
-`placement` is not asked. Cards that are held for a request that has waited longer count as taken.
+`placement` is not asked. Cards that are earmarked for who has waited longer count as taken.
 """
 
 from __future__ import annotations
@@ -31,6 +31,10 @@ class Wish:
     cores: int
     runs_s: float
     vetoed: bool = False  # kube-scheduler never binds it, for reasons of its own
+    volume: bool = False  # it has one of a PersistentVolumeClaim
+    nodes: frozenset[str] | None = None  # those that kube-scheduler asks about; None: all
+    is_pinned: bool = False  # its affinity says so too, as a DaemonSet's does
+    foreign: bool = False  # another scheduler's, which is not there
     attempts: int = 0
     tried: float = 0.0
     aside: bool = False
@@ -81,7 +85,7 @@ class Onlooker:
         for name, wish in cluster.wishes.items():
             pod = cluster.api.objects.get((PODS.plural, "default", name))
             bound = pod is None or pod["spec"].get("nodeName") or name in cluster.served_after
-            waits = not bound and not wish.vetoed
+            waits = not (bound or wish.vetoed or wish.foreign)
             self._note(wish, waits and (name in reserved or self._fits(wish, used)))
         for name, wish in cluster.claim_wishes.items():
             self._note(wish, standing.get(name) is None and self._fits(wish, used))
@@ -98,17 +102,16 @@ class Onlooker:
     def _reserved(self) -> set[str]:
         """Pods for which cards are reserved on a node that takes them."""
         return {
-            held.wish.reserved_for.pod_name
-            for held in self._cluster.operator.engine.scheduler.reservations
-            if held.wish.reserved_for is not None and held.node not in self._cluster.shut
+            held.reserved_for.pod_name
+            for held in self._cluster.operator.state.reservations
+            if held.reserved_for is not None and held.node not in self._cluster.shut
         }
 
     def _standing(self) -> dict[str, Allocation | None]:
         """What each claim has, or is being given."""
         standing = {c.metadata.name: c.status.allocation for c in self._cluster.claims()}
-        for held in self._cluster.operator.engine.scheduler.reservations:
-            name = held.claim[1]
-            standing[name] = held.wish.allocation or standing.get(name)
+        for held in self._cluster.operator.state.reservations:
+            standing[held.key.name] = held.allocation or standing.get(held.key.name)
         return standing
 
     def _used(self, standing: dict[str, Allocation | None]) -> Used:
@@ -118,9 +121,9 @@ class Onlooker:
                 slots, mib, cores = used[device.uuid]
                 used[device.uuid] = (slots + 1, mib + device.memory_mib, cores + device.cores)
         self._taken_mib = sum(mib for _, mib, _ in used.values())
-        for hold in self._cluster.operator.engine.scheduler.holds:
+        for earmark in self._cluster.operator.state.earmarks:
             for uuid in used:
-                if any(card.endswith(uuid.lower()) for card in hold.cards):
+                if any(card.endswith(uuid.lower()) for card in earmark.devices):
                     used[uuid] = (SLOTS, self._cluster.truth[uuid].mib, 100)
         return used
 
@@ -134,6 +137,7 @@ class Onlooker:
             roomy = slots < SLOTS and mib + wish.mib <= card.mib and cores + wish.cores <= 100
             alone = wish.cores < 100 or not slots
             usable = card.healthy and not card.cordoned and card.node not in cluster.shut
+            usable = usable and (wish.nodes is None or card.node in wish.nodes)
             if usable and roomy and alone and (wish.cores or cores < 100):
                 able[card.node] = able.get(card.node, 0) + 1
         return any(count >= wish.cards for count in able.values())

@@ -3,25 +3,82 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import Any
 
 from builders import a_container, a_device, a_node, a_pod
 from memory_api import MemoryApi
 from vgpu_api.config import ClusterConfig
-from vgpu_api.core import Pod
+from vgpu_api.core import Node, Pod, ResourceQuota
 from vgpu_api.resources import PODS, VGPU_CLAIMS
-from vgpu_api.v1alpha1 import VGPUClaim
-from vgpu_client.status_writer import StatusWriter
-from vgpu_operator.engine.books import Books
-from vgpu_operator.engine.claim_writer import ClaimWriter
+from vgpu_api.v1alpha1 import GPUDevice, VGPUClaim
+from vgpu_client.object_writer import ObjectWriter
+from vgpu_client.recorder import Recorder
+from vgpu_operator.engine import events
+from vgpu_operator.engine.claims.describe import TELL_AFTER_S
 from vgpu_operator.engine.clock import Clock
+from vgpu_operator.engine.effector import Effector
 from vgpu_operator.engine.engine import Engine
-from vgpu_operator.engine.recorder import Recorder
-from vgpu_operator.engine.teller import Teller
+from vgpu_operator.engine.gpu_pod import GPUPod
+from vgpu_operator.engine.scheduling.refusal import Refusal
+from vgpu_operator.engine.scheduling.reservation import Reservation
+from vgpu_operator.engine.state import State
 from vgpu_operator.extender.binding import Binder
-from vgpu_operator.ledger import Ledger
+from vgpu_operator.ledger import ClaimKey, Ledger
 
 CONFIG = ClusterConfig()
+
+
+class News:
+    """What informers report."""
+
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
+
+    def pod_changed(self, pod: Pod) -> GPUPod | None:
+        """A version of a pod; returns it if it asks for GPUs."""
+        self._observe(events.PodObserved(pod))
+        return self._replica.engine.pod(pod.metadata.uid)
+
+    def pod_gone(self, uid: str, *, was_seen: bool = True) -> None:
+        self._observe(events.PodDeleted(uid, was_seen))
+
+    def pods_listed(self, version: int, uids: Iterable[str]) -> None:
+        self._observe(events.PodsListed(version, frozenset(uids)))
+
+    def claim_changed(self, claim: VGPUClaim) -> None:
+        self._observe(events.ClaimObserved(claim))
+
+    def claim_gone(self, key: tuple[str, str], uid: str) -> None:
+        self._observe(events.ClaimDeleted(ClaimKey(*key), uid))
+
+    def claim_unreadable(self, raw: dict[str, Any]) -> None:
+        self._observe(events.ClaimUnreadable(raw))
+
+    def node_changed(self, node: Node) -> None:
+        self._observe(events.NodeObserved(node))
+
+    def node_gone(self, name: str) -> None:
+        self._observe(events.NodeDeleted(name))
+
+    def node_unreadable(self, name: str, uid: str) -> None:
+        self._observe(events.NodeUnreadable(name, uid))
+
+    def device_changed(self, device: GPUDevice) -> None:
+        self._observe(events.DeviceObserved(device))
+
+    def device_gone(self, name: str) -> None:
+        self._observe(events.DeviceDeleted(name))
+
+    def quota_changed(self, quota: ResourceQuota) -> None:
+        self._observe(events.QuotaObserved(quota))
+
+    def quota_gone(self, namespace: str, name: str) -> None:
+        self._observe(events.QuotaDeleted(namespace, name))
+
+    def _observe(self, event: events.Event) -> None:
+        self._replica.engine.observe(event)
+        self._replica.engine.pod("")  # a request comes: what was observed is applied
 
 
 class Replica:
@@ -32,40 +89,31 @@ class Replica:
         self.time = 1000.0
         self.leading = True
         self.slept: list[float] = []
-        self.books = Books()
-        self.ledger = Ledger(config=config, on_change=self._wake)
-        clock = Clock(monotonic=lambda: self.time, unix=lambda: 1.7e9 + self.time)
-        self.writer = ClaimWriter(
+        self.clock = Clock(monotonic=lambda: self.time, unix=lambda: 1.7e9 + self.time)
+        self.writer = ObjectWriter(self.api, sleep=self._no_sleep)
+        self.recorder = Recorder(self.api, "vgpu-operator", unix=self.clock.unix)
+        self.state = State(config, Ledger(config=config), self.api.new_id)
+        self.effector = Effector(
             self.api,
-            StatusWriter(self.api, VGPU_CLAIMS, sleep=self._no_sleep),
-            known=self.books.claim,
-            learned=lambda claim: self.engine.intake.claim_changed(claim),
-            ended=lambda key: self.engine.note(key),
-            may_write=lambda: self.leading,
+            self.writer,
+            self.recorder,
+            self.clock,
+            observe=self._observe,
+            leads=lambda: self.leading,
             sleep=self._no_sleep,
         )
-        self.recorder = Recorder(self.api, now=clock.unix)
-        self.engine = Engine(
-            api=self.api,
-            config=config,
-            ledger=self.ledger,
-            books=self.books,
-            writer=self.writer,
-            teller=Teller(
-                books=self.books, writer=self.writer, recorder=self.recorder, clock=clock
-            ),
-            clock=clock,
-            leads=lambda: self.leading,
-        )
+        self.engine = Engine(self.state, self.effector, self.clock, lambda: self.leading)
         self.binder = Binder(
-            api=self.api, engine=self.engine, unix=clock.unix, sleep=self._no_sleep
+            self.api, self.writer, self.engine, unix=self.clock.unix, sleep=self._no_sleep
         )
+        self.news = News(self)
+        self.ledger, self.cache = self.state.ledger, self.state.cache
 
     def card(self, **fields: Any) -> None:
         """A card of a ready node."""
         device = a_device(**fields)
-        self.engine.intake.node_changed(a_node(device.spec.node_name))
-        self.engine.intake.device_changed(device)
+        self.news.node_changed(a_node(device.spec.node_name))
+        self.news.device_changed(device)
 
     def pod(self, name: str = "pod-1", **fields: Any) -> Pod:
         """A pod as HAMi's users write it, seen by the engine and stored in the API."""
@@ -73,30 +121,87 @@ class Replica:
         fields.setdefault("containers", [a_container(limits=limits)])
         pod = a_pod(name, **fields)
         self.api.put(PODS, pod.to_wire())
-        self.engine.intake.pod_changed(pod)
+        self.news.pod_changed(pod)
         return pod
 
     def claim(self, claim: VGPUClaim) -> VGPUClaim:
         """A claim, stored and seen."""
         stored = VGPUClaim.read(self.api.put(VGPU_CLAIMS, claim.to_wire()))
-        self.engine.intake.claim_changed(stored)
+        self.news.claim_changed(stored)
         return stored
 
     def claim_of(self, pod: Pod) -> VGPUClaim:
         """The claim that was made for a pod, as the API has it."""
-        consumer = self.books.consumer(pod.metadata.uid)
-        assert consumer is not None
-        return VGPUClaim.read(self.api.claim(consumer.claim[1]))
+        known = self.cache.pod(pod.metadata.uid)
+        assert known is not None
+        return VGPUClaim.read(self.api.claim(known.claim.name))
+
+    def offer(self, pod: Pod | GPUPod, *nodes: str) -> Reservation | Refusal | None:
+        """A Filter that offers these nodes; all that there are if none is named."""
+        asked = pod.pod if isinstance(pod, GPUPod) else pod
+        return self.engine.filter(asked, frozenset(nodes or self.cache.nodes))
+
+    def offered(self, name: str = "pod-1", **fields: Any) -> Pod:
+        """A pod that was seen, and for which a Filter has come."""
+        pod = self.pod(name, **fields)
+        self.offer(pod)
+        return pod
+
+    def reservation(self, pod: Pod) -> Reservation | None:
+        """What is reserved for a pod; tentative places do not count."""
+        held = self.state.reservations.of_pod(pod.metadata.uid)
+        return None if held is None or held.is_tentative else held
+
+    def submit(self) -> None:
+        """One round, its effects begun and not waited for."""
+        for effects in self.engine.round():
+            self.effector.submit(effects)
 
     async def settle(self) -> None:
         """Rounds and writes until nothing is left to do."""
         for _ in range(8):
-            self.engine.round()
-            await self.writer.drain()
+            self.submit()
+            await self.effector.drain()
             await asyncio.sleep(0)
+        self.engine.pod("")
 
-    def _wake(self) -> None:
-        self.engine.wake()
+    async def scheduled(self) -> list[str]:
+        """Settle as kube-scheduler does: who is requeued is asked about; returns their names."""
+        names: list[str] = []
+        while True:
+            before = len(self.api.log)
+            await self.settle()
+            new = [name for verb, name in self.api.log[before:] if verb == "merge"]
+            if not new:
+                return names
+            names += new
+            for pod in [pod for pod in self.cache.pods() if pod.pod.metadata.name in new]:
+                self.offer(pod)
+
+    async def bound(self) -> None:
+        """As `scheduled`, and every pod that has devices reserved gets its node."""
+        await self.scheduled()
+        for pod in list(self.cache.pods()):
+            held = self.reservation(pod.pod)
+            if held is None or not pod.wants_node:
+                continue
+            wire = pod.pod.to_wire()
+            wire["spec"]["nodeName"] = held.node
+            version = int(pod.pod.metadata.resource_version) + 1
+            wire["metadata"]["resourceVersion"] = str(version)
+            self.news.pod_changed(Pod.model_validate(wire))
+        await self.scheduled()
+
+    async def told(self) -> None:
+        """Settle, and again after what waits has waited for long enough to be told of."""
+        await self.settle()
+        self.time += TELL_AFTER_S
+        await self.settle()
+
+    def _observe(self, event: events.Event) -> None:
+        """The loop has its turn at once when an effect ends."""
+        self.engine.observe(event)
+        self.engine.pod("")
 
     async def _no_sleep(self, seconds: float) -> None:
         self.slept.append(seconds)

@@ -1,7 +1,7 @@
 """A cluster in virtual time around the real engine.
 
 News take a moment; a kube-scheduler sets aside what is refused, and looks again where it is poked
-or a node changes, and nowhere else; pods run, and end. Nothing but the engine, its hints and its
+or a node changes, and nowhere else; pods run, and end. Nothing but the engine and its
 Binder is ours.
 """
 
@@ -10,15 +10,22 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 from builders import a_claim, a_container, a_device, a_node, a_pod, a_request
 from engine_world import LateApi, World
-from onlooker import Card, Wish
+from onlooker import Card, Onlooker, Wish
 from replica import Replica
 from vgpu_api.config import ClusterConfig
 from vgpu_api.core import ResourceQuota, Taint
+from vgpu_api.core.pod import (
+    Affinity,
+    NodeAffinity,
+    NodeSelector,
+    NodeSelectorRequirement,
+    NodeSelectorTerm,
+)
 from vgpu_api.core.quota import ResourceQuotaSpec
 from vgpu_api.names import ANNOTATION_POKE
 from vgpu_api.resources import PODS, VGPU_CLAIMS, Resource
@@ -29,12 +36,26 @@ from virtual_time import VirtualLoop
 
 NEWS_TAKE_S = 0.05
 FILTER_TAKES_S = 0.02
+IDLE_S = 0.001  # a pod of which no Filter is asked
 KUBELET_TAKES_S = 0.2
 FIELD = "limits.nvidia.com/gpumem"
 
 
+def affinity_to(nodes: Iterable[str]) -> Affinity:
+    """As the DaemonSet controller writes it."""
+    terms = [
+        NodeSelectorTerm(
+            match_fields=[
+                NodeSelectorRequirement(key="metadata.name", operator="In", values=[node])
+            ]
+        )
+        for node in sorted(nodes)
+    ]
+    return Affinity(node_affinity=NodeAffinity(required=NodeSelector(terms=terms)))
+
+
 class PromptApi(LateApi):
-    """Tells of each change a moment after it was made, and does what hints say."""
+    """Tells of each change a moment after it was made."""
 
     cluster: VirtualCluster
 
@@ -48,29 +69,6 @@ class PromptApi(LateApi):
     def vanish(self, resource: Resource, name: str, *, namespace: str = "default") -> None:
         super().vanish(resource, name, namespace=namespace)
         self.cluster.loop.call_later(NEWS_TAKE_S, self.cluster.deliver, 1)
-
-    async def merge_patch(
-        self,
-        resource: Resource,
-        name: str,
-        changes: Mapping[str, Any],
-        *,
-        subresource: str | None = None,
-        namespace: str = "default",
-        **_: Any,
-    ) -> dict[str, Any]:
-        async with self._write("hint", name):
-            found = copy.deepcopy(self._find(resource, name, namespace))
-            if subresource == "status":
-                status = {**found["status"], **changes["status"]}
-                found["status"] = {key: value for key, value in status.items() if value is not None}
-            else:
-                annotations = changes["metadata"]["annotations"]
-                found["metadata"]["annotations"] = {
-                    **found["metadata"].get("annotations", {}),
-                    **annotations,
-                }
-            return self.put(resource, found)
 
 
 class TimedReplica(Replica):
@@ -133,14 +131,23 @@ class VirtualCluster(World):
         self.born += 1
         name = f"pod-{self.born:04}"
         limits = {"nvidia.com/gpu": cards, "nvidia.com/gpumem": mib, "nvidia.com/gpucores": cores}
-        self.wishes[name] = Wish(cards, mib, cores, runs_s, **how)
+        wish = self.wishes[name] = Wish(cards, mib, cores, runs_s, **how)
         self.came[name] = self.loop.time()
-        pod = a_pod(name, containers=[a_container(limits=limits)]).to_wire()
+        pod = a_pod(
+            name,
+            containers=[a_container(limits=limits)],
+            scheduler="another" if wish.foreign else "vgpu-scheduler",
+            affinity=affinity_to(wish.nodes) if wish.is_pinned and wish.nodes else None,
+        ).to_wire()
+        if wish.volume:
+            claim = {"claimName": f"{name}-data"}
+            pod["spec"]["volumes"] = [{"name": "data", "persistentVolumeClaim": claim}]
         pod["metadata"]["creationTimestamp"] = (
             f"2026-01-01T00:{self.born // 60:02}:{self.born % 60:02}Z"
         )
         self.api.put(PODS, pod)
-        self.active.put_nowait(name)
+        if not wish.foreign:
+            self.active.put_nowait(name)
         return name
 
     def create_claim(self, cards: int, mib: int, cores: int, lives_s: float) -> None:
@@ -164,7 +171,7 @@ class VirtualCluster(World):
         for key, value in changes.items():
             setattr(card, key, value)
         self._later(
-            lambda: self.operator.engine.intake.device_changed(
+            lambda: self.operator.news.device_changed(
                 a_device(uuid=uuid, node=card.node, index=card.index, memory_mib=card.mib,
                          healthy=card.healthy, cordoned=card.cordoned,
                          resource_version=self._next())
@@ -177,7 +184,7 @@ class VirtualCluster(World):
         node = a_node(name, ready=how != "down", unschedulable=how == "unschedulable",
                       taints=[Taint(key="k", effect="NoSchedule")] if how == "tainted" else [],
                       resource_version=self._next())  # fmt: skip
-        self._later(lambda: self.operator.engine.intake.node_changed(node))
+        self._later(lambda: self.operator.news.node_changed(node))
         for pod, wish in self.wishes.items():  # kube-scheduler sees nodes too
             if wish.aside:
                 self._again(pod, wish)
@@ -189,7 +196,7 @@ class VirtualCluster(World):
             metadata=Metadata(name="q", namespace="default", resource_version=str(self._next())),
             spec=ResourceQuotaSpec(hard={} if mib is None else {FIELD: mib}),
         )
-        self._later(lambda: self.operator.engine.intake.quota_changed(quota))
+        self._later(lambda: self.operator.news.quota_changed(quota))
 
     def _later(self, call: Callable[[], object]) -> None:
         """In the order in which it was called, which timers of one moment do not keep."""
@@ -219,14 +226,16 @@ class VirtualCluster(World):
         """One pod after the other, for ever."""
         while True:
             name = await self.active.get()
-            await asyncio.sleep(FILTER_TAKES_S)
             pod = self.api.objects.get((PODS.plural, "default", name))
             if pod is None:
                 continue
             wish = self.wishes[name]
+            await asyncio.sleep(FILTER_TAKES_S if wish.nodes is None or wish.nodes else IDLE_S)
             wish.attempts += 1
             wish.tried = self.loop.time()
             nodes = sorted({card.node for card in self.truth.values()} - self.shut)
+            if wish.nodes is not None:
+                nodes = [node for node in nodes if node in wish.nodes]
             request = FilterRequest.read({"Pod": copy.deepcopy(pod), "NodeNames": nodes})
             chosen = list(filter_nodes(self.operator.engine, request).node_names) if nodes else []
             if chosen and not wish.vetoed:
@@ -265,3 +274,32 @@ class VirtualCluster(World):
                 self._read[key] = VGPUClaim.read(raw)
             found.append(self._read[key])
         return found
+
+
+def played(
+    cards: Mapping[str, tuple[str, int]],
+    play: Callable[[VirtualCluster], Awaitable[None]],
+    *,
+    starvation_after_s: int = 60,
+) -> tuple[VirtualCluster, Onlooker]:
+    """A cluster after `play`, everything else running beside it."""
+    cluster = VirtualCluster(cards, starvation_after_s=starvation_after_s)
+    onlooker = Onlooker(cluster)
+
+    async def run() -> None:
+        beside = [
+            asyncio.create_task(work)
+            for work in (cluster.operator.engine.run(), cluster.schedule(), onlooker.watch())
+        ]
+        await play(cluster)
+        for task in beside:
+            assert not task.done() or task.result() is None
+            task.cancel()
+        await asyncio.gather(*beside, return_exceptions=True)
+
+    try:
+        cluster.loop.run_until_complete(run())
+    finally:
+        cluster.close()
+    assert cluster.broken == []
+    return cluster, onlooker

@@ -14,38 +14,36 @@ import gc
 import logging
 import time
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, cast
+from uuid import uuid4
 
 import kopf
-from kopf._core.engines import peering
 from prometheus_client import start_http_server
 
-from vgpu_api.resources import VGPU_CLAIMS
-from vgpu_api.v1alpha1 import VGPUClaim
+from vgpu_api.names import FIELD_MANAGER_OPERATOR
 from vgpu_client.api import Api
 from vgpu_client.lease import Elector, Terms
-from vgpu_client.status_writer import StatusWriter
+from vgpu_client.object_writer import ObjectWriter
+from vgpu_client.recorder import Recorder
 from vgpu_operator.certificates.identity import Identity
 from vgpu_operator.certificates.parts import certificates
 from vgpu_operator.config import OperatorConfig
-from vgpu_operator.engine.books import Books
-from vgpu_operator.engine.claim_writer import ClaimWriter, Key
 from vgpu_operator.engine.clock import Clock
-from vgpu_operator.engine.copies import copies
-from vgpu_operator.engine.device_view import DeviceView
+from vgpu_operator.engine.effector import Effector
 from vgpu_operator.engine.engine import Engine
-from vgpu_operator.engine.fence import Fence
-from vgpu_operator.engine.leadership import Leadership
-from vgpu_operator.engine.recorder import Recorder
-from vgpu_operator.engine.teller import Teller
+from vgpu_operator.engine.events import ClaimObserved, Event
+from vgpu_operator.engine.informers import informers
+from vgpu_operator.engine.leader.fence import Fence
+from vgpu_operator.engine.leader.leadership import Leadership
+from vgpu_operator.engine.state import State
 from vgpu_operator.extender.binding import Binder
 from vgpu_operator.extender.endpoint import Advertised, Endpoint
 from vgpu_operator.extender.server import ExtenderServer
-from vgpu_operator.extender.verbs import LeadersVerbs
 from vgpu_operator.handlers import admission
 from vgpu_operator.handlers.login import kopf_session
 from vgpu_operator.handlers.webhooks import Webhooks
 from vgpu_operator.ledger import Ledger
+from vgpu_operator.metrics import EVENTS_DROPPED
 
 logger = logging.getLogger(__name__)
 
@@ -70,50 +68,32 @@ class Operator:
         # All that is written as the leader lands while this replica leads, or never.
         api = api.within(elector.remaining_s)
         clock = Clock(monotonic=time.monotonic, unix=time.time)
-        books = Books()
-        self._ledger = Ledger(config=config.cluster, on_change=self._wake)
-        statuses = StatusWriter(api, VGPU_CLAIMS, budget_s=elector.remaining_s)
-        writer = ClaimWriter(
-            api,
-            statuses,
-            known=books.claim,
-            learned=self._learned,
-            ended=self._ended,
-            may_write=self.leads,
+        self._writer = ObjectWriter(api, budget_s=elector.remaining_s)
+        self._recorder = Recorder(
+            api, FIELD_MANAGER_OPERATOR, unix=time.time, on_drop=EVENTS_DROPPED.inc
         )
-        self._writer = writer
-        self._recorder = Recorder(api, now=time.time)
-        teller = Teller(books=books, writer=writer, recorder=self._recorder, clock=clock)
-        self.engine = Engine(
-            api=api,
-            config=config.cluster,
-            ledger=self._ledger,
-            books=books,
-            writer=writer,
-            teller=teller,
-            clock=clock,
-            leads=self.leads,
+        self._effector = Effector(
+            api, self._writer, self._recorder, clock, observe=self._observe, leads=self.leads
         )
-        self._device_view = DeviceView(api=api, ledger=self._ledger, leads=self.leads)
-        self._copies = copies(api, self.engine.intake)
-        binder = Binder(api=api, engine=self.engine, unix=time.time)
-        verbs = LeadersVerbs(engine=self.engine, binder=binder, leads=self.leads)
+        state = State(config.cluster, Ledger(config=config.cluster), lambda: str(uuid4()))
+        self.engine = Engine(state, self._effector, clock, self.leads)
+        self._informers = informers(api, self._observe)
+        self._binder = Binder(api, self._writer, self.engine, unix=time.time)
         self._certificates = certificates(api, config)
         identity = self._certificates.extender
-        self._extender = ExtenderServer(
-            verbs, config.extender, None if identity is None else identity.context
-        )
+        tls = None if identity is None else identity.context
+        self._extender = ExtenderServer(self.engine, self._binder, self.leads, config.extender, tls)
         self._answers = asyncio.Event()
         fence = Fence(
             api=api,
-            writer=statuses,
-            claims=books.claims,
-            learned=self._learned,
+            writer=self._writer,
+            claims=state.cache.claims,
+            learned=lambda claim: self._observe(ClaimObserved(claim)),
             decider=config.identity,
         )
         self._leadership = Leadership(
             elector,
-            copies=self._copies,
+            informers=self._informers,
             fence=fence.close,
             begin=self._begin,
             publish=self._publish,
@@ -125,7 +105,7 @@ class Operator:
         # What has been listed stays for long: a full pass of the collector over the objects of a
         # large cluster would hold up decisions for a second, and find nothing.
         gc.freeze()
-        self.engine.tend_everything()
+        self.engine.lead()
 
     def leads(self) -> bool:
         """Whether this replica decides: it holds the Lease and has seen everything since."""
@@ -136,9 +116,8 @@ class Operator:
         work: list[Coroutine[Any, Any, Any]] = [
             *(identity.run() for identity in self._certificates.identities),
             self._answer(),
-            *(copy.run() for copy in self._copies),
+            *(informer.run() for informer in self._informers),
             self._recorder.run(),
-            self._device_view.run(),
             self.engine.run(),
             self._leadership.run(),
         ]
@@ -156,10 +135,11 @@ class Operator:
         """End what was started: answer no more, finish what is being written, give the Lease up."""
         self._leadership.resign()
         await self._extender.__aexit__(None, None, None)
+        await self._binder.drain()  # the engine's loop tells it what became of its writes
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._writer.drain()
+        await self._effector.drain()
         await self._leadership.give_up()
 
     async def _answer(self) -> None:
@@ -178,14 +158,8 @@ class Operator:
                 await self._answers.wait()
                 tasks.create_task(self._endpoint.run())
 
-    def _wake(self) -> None:
-        self.engine.wake()
-
-    def _learned(self, claim: VGPUClaim) -> None:
-        self.engine.intake.claim_changed(claim)
-
-    def _ended(self, key: Key) -> None:
-        self.engine.note(key)
+    def _observe(self, event: Event) -> None:
+        self.engine.observe(event)
 
 
 def _endpoint(api: Api, config: OperatorConfig) -> Endpoint | None:
@@ -261,8 +235,9 @@ async def run(config: OperatorConfig) -> None:
             settings=kopf.OperatorSettings(),
             clusterwide=True,
             standalone=True,
-            # Kopf's own would have the name of a user, and a container's user may have none.
-            identity=peering.Identity(config.identity),
+            # Kopf's own would have the name of a user, and a container's user may have none. (Its
+            # type is a name for str that kopf does not export.)
+            identity=cast(Any, config.identity),
             stop_flag=stop,
             liveness_endpoint=(
                 None if liveness is None else f"http://{liveness.host}:{liveness.port}/healthz"

@@ -9,12 +9,6 @@ _FAST = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 
 SCHEDULING_ATTEMPTS = Counter(
     "vgpu_scheduling_attempts_total", "Decisions taken.", ["result", "reason"]
 )
-SCHEDULING_DURATION = Histogram(
-    "vgpu_scheduling_duration_seconds",
-    "How long a decision took: to decide, to write, and from seen to written.",
-    ["phase"],
-    buckets=_FAST,
-)
 EXTENDER_DURATION = Histogram(
     "vgpu_extender_duration_seconds",
     "How long the extender took to answer.",
@@ -24,8 +18,8 @@ EXTENDER_DURATION = Histogram(
 WATCH_RESTARTS = Counter(
     "vgpu_watch_restarts_total", "Streams that had to be made up for by a list.", ["kind", "reason"]
 )
+EVENTS_DROPPED = Counter("vgpu_events_dropped_total", "Events that could not be written.")
 LEADER = Gauge("vgpu_leader", "1 where this replica decides.")
-CLAIMS = Gauge("vgpu_claims", "Claims by namespace and state.", ["namespace", "state"])
 WEBHOOK_REQUESTS = Counter("vgpu_webhook_requests_total", "Admission reviews answered.", ["code"])
 CERTIFICATE_EXPIRY = Gauge(
     "vgpu_certificate_expiry_timestamp_seconds", "When a certificate ends, as Unix time.", ["name"]

@@ -27,7 +27,6 @@ from vgpu_local.pki import Authority
 from vgpu_local.ports import free_ports
 from vgpu_operator.config import Address
 from vgpu_operator.extender.server import ExtenderServer
-from vgpu_operator.extender.verbs import LeadersVerbs
 
 CARDS_PER_NODE = 8
 CARD_MIB = 40_960
@@ -68,17 +67,16 @@ async def measure(*, nodes: int, claims: list[VGPUClaim]) -> dict[str, dict[str,
     """
     replica = Replica()
     for node in range(nodes):
-        replica.engine.intake.node_changed(a_node(f"node-{node:05d}"))
+        replica.news.node_changed(a_node(f"node-{node:05d}"))
         for index in range(CARDS_PER_NODE):
-            replica.engine.intake.device_changed(
+            replica.news.device_changed(
                 a_device(uuid=f"GPU-{node}-{index}", node=f"node-{node:05d}", index=index,
                          memory_mib=CARD_MIB)
             )  # fmt: skip
     for claim in claims:
-        replica.engine.intake.claim_changed(claim)
+        replica.news.claim_changed(claim)
     gc.collect()
     gc.freeze()  # the collector's passes over the whole fleet are not what is measured here
-    verbs = LeadersVerbs(engine=replica.engine, binder=replica.binder, leads=lambda: True)
     port = free_ports(1)[0]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -88,7 +86,8 @@ async def measure(*, nodes: int, claims: list[VGPUClaim]) -> dict[str, dict[str,
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=folder / "ca.crt")
         context.verify_mode = ssl.CERT_REQUIRED
         context.load_cert_chain(certificate, key)
-        async with ExtenderServer(verbs, Address("127.0.0.1", port), context):
+        address = Address("127.0.0.1", port)
+        async with ExtenderServer(replica.engine, replica.binder, lambda: True, address, context):
             found = {}
             for candidates in (min(500, nodes), nodes):
                 client = await asyncio.create_subprocess_exec(

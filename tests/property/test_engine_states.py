@@ -308,12 +308,12 @@ class EngineStates(RuleBasedStateMachine):
     @invariant()
     def nothing_is_freed_in_use(self) -> None:
         standing = {
-            (claim.metadata.uid, claim.status.allocation.allocated_time)
+            (claim.metadata.uid, claim.status.allocation.id)
             for claim in self.world.claims()
             if claim.status.allocation is not None
         }
-        for claim_uid, allocated_time, _ in self.world.running.values():
-            assert (claim_uid, allocated_time) in standing
+        for claim_uid, allocation_id, _ in self.world.running.values():
+            assert (claim_uid, allocation_id) in standing
 
     @invariant()
     def what_runs_is_held(self) -> None:
@@ -356,7 +356,7 @@ class EngineStates(RuleBasedStateMachine):
             assert {uuid: ledger.use_of(uuid).memory_mib for uuid in CARDS} == dict.fromkeys(
                 CARDS, 0
             )
-            assert list(self.world.operator.engine.scheduler.reservations) == []
+            assert list(self.world.operator.state.reservations) == []
             assert self.world.running == {}
         finally:
             self.world.close()

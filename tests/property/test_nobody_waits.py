@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from itertools import cycle
 from typing import Any
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from onlooker import LAST_BACKOFF_S, Onlooker
-from virtual_cluster import VirtualCluster
+from onlooker import LAST_BACKOFF_S
+from virtual_cluster import VirtualCluster, played
 
 MIB = 16_384
 CARDS = {"GPU-0": ("node-1", MIB), "GPU-1": ("node-1", MIB), "GPU-2": ("node-2", MIB)}
+NORMAL: dict[str, Any] = {}
+ODD: list[dict[str, Any]] = [
+    {"vetoed": True},
+    {"vetoed": True, "volume": True},  # which nobody provisions
+    {"volume": True},
+    {"foreign": True},
+    {"nodes": frozenset()},  # CPU, a resource or a volume that no node has
+    {"nodes": frozenset({"node-1"})},
+    {"nodes": frozenset({"node-2"}), "is_pinned": True},  # of a DaemonSet
+]
 PODS = st.tuples(
     st.just("pod"),
     st.tuples(
@@ -22,7 +31,7 @@ PODS = st.tuples(
         st.sampled_from([4096, 8192, MIB]),
         st.sampled_from([0, 0, 30, 100]),
         st.sampled_from([0.5, 3.0, 12.0]),
-        st.sampled_from([False, False, False, True]),
+        st.one_of(st.just(NORMAL), st.just(NORMAL), st.sampled_from(ODD)),
     ),
 )
 CLAIMS = st.tuples(
@@ -52,36 +61,10 @@ STEPS = st.lists(
 )
 
 
-def played(
-    play: Callable[[VirtualCluster], Awaitable[None]], *, starvation_after_s: int
-) -> tuple[VirtualCluster, Onlooker]:
-    """A cluster after `play`, everything else running beside it."""
-    cluster = VirtualCluster(CARDS, starvation_after_s=starvation_after_s)
-    onlooker = Onlooker(cluster)
-
-    async def run() -> None:
-        beside = [
-            asyncio.create_task(work)
-            for work in (cluster.operator.engine.run(), cluster.schedule(), onlooker.watch())
-        ]
-        await play(cluster)
-        for task in beside:
-            assert not task.done() or task.result() is None
-            task.cancel()
-        await asyncio.gather(*beside, return_exceptions=True)
-
-    try:
-        cluster.loop.run_until_complete(run())
-    finally:
-        cluster.close()
-    assert cluster.broken == []
-    return cluster, onlooker
-
-
 async def step(cluster: VirtualCluster, what: str, how: Any) -> None:
     if what == "pod":
-        cards, mib, cores, runs_s, vetoed = how
-        cluster.create(cards, mib, cores, runs_s, vetoed=vetoed)
+        cards, mib, cores, runs_s, odd = how
+        cluster.create(cards, mib, cores, runs_s, **odd)
     elif what == "claim":
         cluster.create_claim(*how)
     elif what == "wait":
@@ -96,7 +79,7 @@ async def step(cluster: VirtualCluster, what: str, how: Any) -> None:
 
 PASSED_OVER = [
     ("cordoned", "GPU-0"), ("cordoned", "GPU-1"), ("healthy", "GPU-2"), ("wait", 0.1),
-    ("pod", (1, 4096, 0, 0.5, False)), ("wait", 0.1),
+    ("pod", (1, 4096, 0, 0.5, NORMAL)), ("wait", 0.1),
     ("cordoned", "GPU-0"), ("wait", 0.1), ("unschedulable", "node-1"), ("wait", 6.0),
     ("healthy", "GPU-2"),
 ]  # fmt: skip
@@ -115,7 +98,7 @@ def test_nobody_who_could_run_waits_longer_than_five_seconds_after_what_made_roo
             await step(cluster, what, how)
         await asyncio.sleep(70)
 
-    _, onlooker = played(play, starvation_after_s=10)
+    _, onlooker = played(CARDS, play, starvation_after_s=10)
     assert onlooker.longest_s <= 5.0
     assert onlooker.longest_in_all_s <= 5.0 + LAST_BACKOFF_S
 
@@ -144,7 +127,7 @@ def beside_a_stream(
         names.extend(cluster.create(cards, mib, 100, 1.0) for cards, mib in large)
         await asyncio.sleep(for_s)
 
-    cluster, _ = played(play, starvation_after_s=starvation_after_s)
+    cluster, _ = played(CARDS, play, starvation_after_s=starvation_after_s)
     return [cluster.served_after.get(name) for name in names]
 
 

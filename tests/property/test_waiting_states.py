@@ -1,4 +1,4 @@
-"""Requests of all sizes come, wait, are served and go, while cards are held for some of them."""
+"""Requests of all sizes come, wait, are served and go, while some of them have earmarks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from builders import a_container
 from replica import Replica
 from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Pod
-from vgpu_operator.engine.starvation import MOST_HOLDS
+from vgpu_operator.engine.scheduling.earmarks import MOST_OF_A_NAMESPACE
 from vgpu_operator.extender.filtering import filter_nodes
 from vgpu_operator.extender.wire import FilterRequest
 
@@ -47,7 +47,7 @@ class Cluster:
             limits = {"gpu": cards, "gpumem": mib, "gpucores": cores}
             named = {f"nvidia.com/{key}": amount for key, amount in limits.items()}
             self.pods.append(
-                self.replica.pod(f"pod-{self.born:03}", containers=[a_container(limits=named)])
+                self.replica.offered(f"pod-{self.born:03}", containers=[a_container(limits=named)])
             )
         elif what == "wait":
             self.replica.time += how
@@ -56,59 +56,65 @@ class Cluster:
         elif self.pods:
             self.ask(self.pods[how % len(self.pods)])
         self.check()
-        await self.replica.settle()
+        await self.replica.scheduled()
         self.check()
 
     def end(self, pod: Pod) -> None:
-        consumer = self.replica.books.consumer(pod.metadata.uid)
+        consumer = self.replica.cache.pod(pod.metadata.uid)
         assert consumer is not None
-        claim = self.replica.books.claim(consumer.claim)
-        self.replica.engine.intake.pod_gone(pod.metadata.uid)
+        claim = self.replica.cache.claim(consumer.claim)
+        self.replica.news.pod_gone(pod.metadata.uid)
         if claim is not None:
-            self.replica.engine.intake.claim_gone(consumer.claim, claim.metadata.uid)
+            self.replica.news.claim_gone(consumer.claim, claim.metadata.uid)
 
-    def ask(self, pod: Pod) -> None:
+    def ask(self, pod: Pod) -> list[str]:
         request = {"Pod": pod.to_wire(), "NodeNames": sorted(set(CARDS.values()))}
-        filter_nodes(self.replica.engine, FilterRequest.read(request))
+        return list(filter_nodes(self.replica.engine, FilterRequest.read(request)).node_names)
+
+    def ask_and_bind(self, pod: Pod) -> None:
+        for node in self.ask(pod):
+            known = self.replica.cache.pod(pod.metadata.uid)
+            assert known is not None
+            self.replica.engine.begin_bind(known, node)
 
     def has_cards(self, pod: Pod) -> bool:
-        return self.replica.engine.scheduler.reservations.of_pod(pod.metadata.uid) is not None
+        return self.replica.reservation(pod) is not None
 
     def check(self) -> None:
-        """No card is over its capacity, holds included, and no card is held twice."""
+        """No card is over its capacity, and no card is earmarked twice."""
         self.had_cards |= {pod.metadata.uid for pod in self.pods if self.has_cards(pod)}
         for uuid in CARDS:
             assert self.replica.ledger.use_of(uuid).memory_mib <= MIB
-        held = [card for hold in self.replica.engine.scheduler.holds for card in hold.cards]
-        assert len(held) == len(set(held))
-        assert len(self.replica.engine.scheduler.holds) <= MOST_HOLDS
+        kept = [card for earmark in self.replica.state.earmarks for card in earmark.devices]
+        assert len(kept) == len(set(kept))
+        assert len(self.replica.state.earmarks) <= MOST_OF_A_NAMESPACE
 
     async def serve_everybody(self) -> None:
         """Nobody comes any more and who has cards ends: then everybody else gets theirs.
 
-        Whose reservation expired, since nobody bound it, waits by design until a Filter asks.
+        Who was offered cards once and not bound in time has them only from Bind on.
         """
-        for pod in self.pods:
-            if pod.metadata.uid in self.had_cards and not self.has_cards(pod):
-                self.ask(pod)
-        for _ in range(len(self.pods)):
+        for _ in range(len(self.pods) + 1):
+            for pod in self.pods:
+                if pod.metadata.uid in self.had_cards and not self.has_cards(pod):
+                    self.ask_and_bind(pod)
             served = [pod for pod in self.pods if self.has_cards(pod)]
             self.pods = [pod for pod in self.pods if pod not in served]
             for pod in served:
                 self.end(pod)
             self.replica.time += 11
-            await self.replica.settle()
+            await self.replica.scheduled()
             self.check()
         assert self.pods == []
-        await self.replica.settle()
-        assert len(self.replica.engine.scheduler.holds) == 0
+        await self.replica.scheduled()
+        assert len(self.replica.state.earmarks) == 0
         assert [self.replica.ledger.use_of(uuid).memory_mib for uuid in CARDS] == [0, 0, 0]
 
 
 @settings(max_examples=60, deadline=None)
 @given(steps=STEPS)
 @example(steps=[("create", (4096, 1, 0)), ("ask", 0), *[("wait", 11)] * 6])
-def test_holds_never_give_a_card_twice_and_leave_nobody_waiting_and_nothing_held(
+def test_earmarks_never_give_a_card_twice_and_leave_nobody_waiting_and_nothing_kept(
     steps: list[tuple[str, tuple[int, int, int] | int]],
 ) -> None:
     """Every pod here fits an empty cluster, so when all others have ended it has its cards."""

@@ -140,8 +140,8 @@ def _only_init_moved(before: VGPUClaim, after: VGPUClaim) -> bool:
     kept = without_init_part(before.spec, old)
     if new == kept:
         return init_part_ended(before)
-    rest = without_init_part(after.spec, new).model_copy(update={"init_time": old.init_time})
-    return rest == kept and new.init_time > old.init_time
+    rest = without_init_part(after.spec, new).model_copy(update={"init_round": old.init_round})
+    return rest == kept and new.init_round > old.init_round
 
 
 def _grant(claim: VGPUClaim) -> tuple[Allocation, str] | None:

@@ -24,11 +24,11 @@ from vgpu_operator.cli.documents import BadDocument, DeviceState, NodeEntry, Quo
 from vgpu_operator.dialects import follows_labels
 from vgpu_operator.dialects.ack import node_kinds
 from vgpu_operator.dialects.hami_annotations import DEVICE_POLICIES, NODE_POLICIES
-from vgpu_operator.ledger import node_admits
+from vgpu_operator.ledger import NodeFilters, NodeRules
 from vgpu_operator.ledger.cards import cordoned_uuids, state_of
 from vgpu_operator.ledger.holdings import NOTHING, Holding, holding_of
 from vgpu_operator.ledger.quotas import Quotas
-from vgpu_operator.placement import Budget, Card, Columns, Grant, Plan, place
+from vgpu_operator.placement import EVERY_NODE, Budget, Card, Columns, Grant, Plan, place
 from vgpu_operator.placement.geometry import Instance, Offer, geometry
 
 _POLICY_WORDS: Mapping[str, Collection[str]] = {
@@ -56,6 +56,7 @@ class Cluster:
         self.columns = Columns()
         self.nodes: dict[str, Node] = {}
         self.claims: dict[tuple[str, str], VGPUClaim] = {}
+        self._filters = NodeFilters()
         self._numbers: dict[str, int] = {}  # by UUID
         self._quotas = Quotas(config=self.config)
         for at, entry in enumerate(state.nodes):
@@ -77,19 +78,18 @@ class Cluster:
         self, spec: VGPUClaimSpec, *, namespace: str, pod: Pod | None
     ) -> tuple[Plan, Mapping[str, Tally]]:
         """Where it goes, and the nodes that the pod rules out itself. Nothing is held."""
-        ruled_out: dict[str, Tally] = {}
-        kinds = None if pod is None else node_kinds(pod, self.config)
-        for name, node in self.nodes.items():
-            reason = None if pod is None else node_admits(pod, node, kinds=kinds)
-            if reason is not None:
-                ruled_out[name] = Tally({reason: 1}, 1)
-        plan = place(
-            self.columns,
-            self.ask(spec, pod),
-            [name for name in self.nodes if name not in ruled_out],
-            budget=self.budget(namespace),
-        )
-        return Plan(plan.node, plan.grants, {**ruled_out, **plan.refusals}), ruled_out
+        nodes = EVERY_NODE
+        if pod is not None:
+            nodes = self._filters.of(NodeRules.of(pod, kinds=node_kinds(pod, self.config)))
+        numbers = zip(self.nodes, self.columns.node_ids(self.nodes), strict=True)
+        ruled_out = {
+            name: Tally.of_node(nodes.refusal(number))
+            for name, number in numbers
+            if number is not None and number not in nodes
+        }
+        budget = self.budget(namespace)
+        plan = place(self.columns, self.ask(spec, pod), self.nodes, nodes=nodes, budget=budget)
+        return plan, ruled_out
 
     def held(self, allocation: Allocation) -> tuple[Plan, Mapping[str, Tally]]:
         """As `decide`, for what holds its cards already."""
@@ -115,7 +115,7 @@ class Cluster:
 
     def hold(self, spec: VGPUClaimSpec, plan: Plan, *, namespace: str) -> None:
         """From now on this claim holds its cards."""
-        self._hold(namespace, holding_of(spec, plan.allocation(allocated_time="")))
+        self._hold(namespace, holding_of(spec, plan.allocation()))
 
     def utilisation(self) -> dict[str, float]:
         """The used part of all slots, cores and memory, in percent."""
@@ -169,7 +169,8 @@ class Cluster:
                 memory=max(device.memory_used_mib, sum(cut.memory_mib for cut in instances)),
                 slices=reduce(or_, (cut.slices for cut in instances), 0),
             )
-        self.columns.put_node(entry.name, state_of(node, config=self.config))
+        number = self.columns.put_node(entry.name, state_of(node, config=self.config))
+        self._filters.put(number, node)
 
     def _card(
         self,

@@ -1,14 +1,17 @@
-"""The serial scheduler: what was seen, what is decided, what is written, and who leads.
+"""Observes the cluster, decides who gets which devices, and has it written.
 
-The modules in the order in which a change goes through them:
+Everything goes one way, and what goes between two modules is a value:
 
-* seen: `copies` and `sinks` (which kinds, and to whom), `intake`, `books`, `consumers`, `typical`
-* whose turn it is: `engine` (the loop), `pod_queue`, `immediate`; `starvation` with `wanted`,
-  `held_target` and `holds`
-* decided: `placing`, `scheduler`, with `pod_claims`, `barred`, `reservations`, `refusals`,
-  `moments` and `clock`
-* in need of something else: `tending`, with `release`, `expiry`, `unused`, `unusable`, `init_again`
-* written: `reservation_writes`, `writes`, `status`, `claim_writer`, `device_view`
-* told: `teller`, `recorder`, `hints`, `link_watch`
-* who leads: `leadership`, `fence`
+    informers ─events─► apply ─► state ─► round ─effects─► effector ─► API server
+    Filter, Bind ─────────────────┘                            └─events─► apply
+
+* `engine`: the serial loop, whose round is the table of contents, and the decisions that Filter
+  and Bind ask for
+* `events` and `apply`: what happened, and what that means for the state
+* `state`: all that changes: the `cache` with each `gpu_pod`, the ledger, who waits, what is due
+* `scheduling`: who gets which devices, who waits, what is kept for whom
+* `claims`: what a claim's status says, when it is released, when it goes
+* `devices`: what a device's status says of who holds it
+* `effects` and `effector`: what is to be written, and the one place that writes
+* `informers`, `leader`, `clock`: where objects come from, which replica decides, what time it is
 """

@@ -1,252 +1,306 @@
-"""The serial loop: has claims tended and pods placed, in one task of one thread.
+"""The serial loop: events in, state, effects out; and the decisions that Filter and Bind ask for.
 
-What changes is only noted as it comes (`intake.py`); the loop does the work, so that bursts
-coalesce. Where this replica does not lead, the notes are all that happens.
+Everything here runs in one task of one thread, or synchronously in a request: nothing moves between
+looking and assuming, so no lock exists.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Coroutine
-from typing import Any
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Protocol
 
-from vgpu_api.config import ClusterConfig
-from vgpu_client.api import Api
-from vgpu_operator.engine.books import Books, key_of
-from vgpu_operator.engine.claim_writer import ClaimWriter, Key
+from vgpu_api.core import Pod
+from vgpu_api.v1alpha1 import VGPUClaim
+from vgpu_operator.engine.apply import apply, judge_pod, observe_asked, observe_pod
+from vgpu_operator.engine.cache import key_of
+from vgpu_operator.engine.claims.reconcile import reconcile
+from vgpu_operator.engine.claims.status import refused_reason
 from vgpu_operator.engine.clock import Clock
-from vgpu_operator.engine.consumers import Consumer
-from vgpu_operator.engine.expiry import Expiry
-from vgpu_operator.engine.hints import Hints
-from vgpu_operator.engine.immediate import ImmediateQueue
-from vgpu_operator.engine.init_again import InitAgain
-from vgpu_operator.engine.intake import Intake
-from vgpu_operator.engine.link_watch import LinkWatch
-from vgpu_operator.engine.placing import Placing
-from vgpu_operator.engine.pod_queue import PodQueue
-from vgpu_operator.engine.refusals import Refusal
-from vgpu_operator.engine.reservations import Reservation
-from vgpu_operator.engine.scheduler import Scheduler
-from vgpu_operator.engine.starvation import Starvation
-from vgpu_operator.engine.teller import Teller
-from vgpu_operator.engine.tending import Tending
-from vgpu_operator.engine.wanted import WantedClaims
-from vgpu_operator.ledger import Ledger
+from vgpu_operator.engine.devices import describe_devices, describe_links
+from vgpu_operator.engine.effects import Effect
+from vgpu_operator.engine.events import BindingEnded, Event
+from vgpu_operator.engine.gpu_pod import GPUPod, Standing
+from vgpu_operator.engine.scheduling.refusal import Refusal
+from vgpu_operator.engine.scheduling.reservation import Reservation
+from vgpu_operator.engine.scheduling.schedule_due import schedule_due
+from vgpu_operator.engine.scheduling.schedule_one import (
+    offer,
+    put_in_queue,
+    spec_for,
+    wait,
+    without_effect,
+)
+from vgpu_operator.engine.scheduling.starvation import earmark_due, review_earmarks
+from vgpu_operator.engine.state import State
+from vgpu_operator.errors import NotLeading
+from vgpu_operator.metrics import SCHEDULING_ATTEMPTS
 
 logger = logging.getLogger(__name__)
 
-_COALESCE_S = 0.005
+SLICE_S = 0.005
+"""The loop is given up to others after so long: Filter, Bind, the Lease."""
 _TICK_S = 1.0
+_DEVICES_EVERY_S = 0.25
+
+
+class Effector(Protocol):
+    """Carries effects out."""
+
+    def submit(self, effects: Iterable[Effect]) -> None:
+        """Take effects on; returns at once. Each end that matters comes back as an event."""
 
 
 class Engine:
-    """Acts on what was brought in, where it leads.
+    """Decides, where this replica leads.
 
     Args:
-        api: For pokes.
-        config: Defaults and policies.
-        ledger: Who holds what.
-        books: What was seen.
-        writer: Writes claims.
-        teller: Tells why something was refused.
+        state: What decisions rest on.
+        effector: Carries out what is decided.
         clock: Both clocks.
         leads: Whether this replica decides, and has seen everything it must have seen.
-
-    Attributes:
-        intake: Where changes are brought in.
-        scheduler: Decides.
-        tending: What claims need but a decision.
-        hints: What kube-scheduler is told.
-        books: What was seen.
     """
 
     def __init__(
-        self,
-        *,
-        api: Api,
-        config: ClusterConfig,
-        ledger: Ledger,
-        books: Books,
-        writer: ClaimWriter,
-        teller: Teller,
-        clock: Clock,
-        leads: Callable[[], bool],
+        self, state: State, effector: Effector, clock: Clock, leads: Callable[[], bool]
     ) -> None:
-        self.scheduler = Scheduler(
-            config=config,
-            ledger=ledger,
-            books=books,
-            writer=writer,
-            clock=clock,
-            failed=self._write_failed,
-        )
-        self.books = books
-        reservations = self.scheduler.reservations
-        self._starvation = Starvation(
-            holds=self.scheduler.holds,
-            columns=ledger.columns,
-            after_s=config.scheduling.starvation_after_seconds,
-            wanted=WantedClaims(
-                config, books, ledger, reservations, self.scheduler.pod_claims.spec_for
-            ),
-        )
-        self.hints = Hints(
-            api, clock=clock, wanted=lambda held: leads() and reservations.is_current(held)
-        )
-        self._ledger = ledger
-        self._teller = teller
+        self.state = state
+        self._effector = effector
         self._clock = clock
         self._leads = leads
-        self._link_watch = LinkWatch(ledger, books, teller)
+        self._inbox: list[Event] = []
         self._wake = asyncio.Event()
+        self._devices_at = 0.0
         self._cursor = 0
-        self._pods = PodQueue(books)
-        self._claims: dict[Key, None] = {}  # claims to be tended
-        self._immediate = ImmediateQueue()
-        self._init_again = InitAgain(
-            config=config,
-            ledger=ledger,
-            books=books,
-            holds=self.scheduler.holds,
-            writer=writer,
-            teller=teller,
-            moments=self.scheduler.moments,
-            note=self.note,
-        )
-        self.tending = Tending(
-            api=api,
-            books=books,
-            ledger=ledger,
-            writer=writer,
-            scheduler=self.scheduler,
-            immediate=self._immediate,
-            init_again=self._init_again,
-            clock=clock,
-            wake=self.wake,
-            orphaned=self._pods.orphaned,
-        )
-        self.intake = Intake(
-            config=config,
-            books=books,
-            ledger=ledger,
-            scheduler=self.scheduler,
-            teller=teller,
-            starvation=self._starvation,
-            hints=self.hints,
-            link_watch=self._link_watch,
-            pods=self._pods,
-            immediate=self._immediate,
-            note=self.note,
-            wake=self.wake,
-        )
-        self._placing = Placing(
-            books=books,
-            scheduler=self.scheduler,
-            writer=writer,
-            teller=teller,
-            hints=self.hints,
-            starvation=self._starvation,
-            pods=self._pods,
-            immediate=self._immediate,
-            expiry=Expiry(api, learned=self.intake.pod_changed),
-            clock=clock,
-            leads=leads,
-        )
-        self._background: set[asyncio.Task[None]] = set()
+        self._awaited: dict[str, tuple[Reservation, asyncio.Future[VGPUClaim | None]]] = {}
 
-    # What the writer and the extender bring.
+    # Events.
 
-    def now(self) -> float:
-        """Monotonic seconds."""
-        return self._clock.monotonic()
-
-    def wake(self) -> None:
-        """There may be something to do."""
+    def observe(self, event: Event) -> None:
+        """Take an event on; it is applied before the next decision."""
+        self._inbox.append(event)
         self._wake.set()
 
-    def asked(
-        self, consumer: Consumer, outcome: Reservation | Refusal, *, offered: Collection[str]
-    ) -> None:
-        """A Filter that offered these nodes asked about the pod and was answered so."""
-        if isinstance(outcome, Refusal):
-            held = self.scheduler.reservations.of_pod(consumer.uid)
-            over = None if held is None or held.node in offered else offered
-            self._pods.asked(consumer.uid, in_vain=True, passed_over=over)
-            self.wake()
-            return
-        self._pods.asked(consumer.uid, in_vain=False)
-        self._starvation.over(consumer.claim)
-        if outcome.asked is None:
-            outcome.asked = self._clock.monotonic()
-
-    def tend_everything(self) -> None:
+    def lead(self) -> None:
         """This replica begins to lead: look at all there is."""
-        for claim in self.books.claims():
-            self.note(key_of(claim))
-        for consumer in self.books.consumers():
-            if consumer.wants_node or consumer.lacks_grant:
-                self._pods.put(consumer.uid)
-        self.wake()
+        self._drain()
+        state = self.state
+        for claim in state.cache.claims():
+            state.claims.look_at(key_of(claim))
+        for pod in state.cache.pods():
+            if pod.is_running:
+                state.pods.due[pod.uid] = None
+            elif pod.wants_node:
+                self._inherit(pod)
+        self._wake.set()
 
     # The loop.
 
     async def run(self) -> None:
         """Work for ever."""
         while True:
-            try:
-                async with asyncio.timeout(_TICK_S):
-                    await self._wake.wait()
-                await asyncio.sleep(_COALESCE_S)  # a burst is one round
-            except TimeoutError:
-                pass  # nothing changed but the time: reservations may have expired
-            self._wake.clear()
-            if self._leads():
-                self.round()
+            await self._something_to_do()
+            started = time.perf_counter()
+            for effects in self.round():
+                self._effector.submit(effects)
+                if time.perf_counter() - started > SLICE_S:
+                    await asyncio.sleep(0)  # whoever asks now is answered between two slices
+                    self._drain()
+                    started = time.perf_counter()
 
-    def round(self) -> None:
-        """Do everything that is to be done now."""
-        for reservation in self.scheduler.reservations.expired(self._clock.monotonic()):
-            self._in_background(self._expire(reservation))
-        for claim in self.tending.unused.due():
-            self._in_background(self.tending.unused.delete(claim))
-        for claim, why in self.tending.unusable.due(self._clock.monotonic()):
-            self.tending.take_back(claim, why)
-        claims, self._claims = self._claims, {}
-        for key in claims:
-            self.tending.tend(key)
-        now = self._clock.monotonic()
-        self._starvation.review(now)
-        self._cursor, changed = self._ledger.changed_since(self._cursor)
-        if changed:
-            self._pods.something_changed()
-            self._init_again.something_changed()
-        for key in self._immediate.ready(now, changed=bool(changed)):
-            self._placing.place_immediate(key)
-        for consumer in self._pods.take():
-            self._placing.place(consumer)
-        self._link_watch.look()
-        self._teller.tell_what_is_due()
+    def round(self) -> Iterable[Iterable[Effect]]:
+        """Everything that is to be done now, in slices; anything may happen between two."""
+        self._drain()  # 1. observe: cache, ledger and queue are brought up to date
+        if not self._leads():
+            return
+        state = self.state
+        for uid in _taken(state.pods.due):  # 2. pods whose situation has changed
+            judge_pod(state, uid)
+        for key in state.claims.timers.pop(state.now):
+            state.claims.look_at(key)
+        yield from self._reconciled()  # 3. release, in use, finalizers, expiry, words
+        review_earmarks(state)
+        for _ in earmark_due(state):  # 4. devices kept for requests that starve
+            yield ()
+        yield from schedule_due(state)  # 5. those that wait, most important and oldest first
+        yield from self._reconciled()  # 6. write what was just decided
+        yield describe_links(state)
+        if state.now >= self._devices_at:
+            self._devices_at = state.now + _DEVICES_EVERY_S
+            self._cursor, nodes = state.ledger.changed_since(self._cursor)
+            state.devices.update(dict.fromkeys(nodes))
+            yield describe_devices(state)
 
-    def note(self, key: Key) -> None:
-        """A claim is to be looked at."""
-        self._claims[key] = None
-        self.wake()
+    # Filter and Bind.
 
-    async def _expire(self, reservation: Reservation) -> None:
-        if await self._placing.may_go(reservation):
-            self.tending.release_reservation(reservation)
+    def filter(self, pod: Pod, candidates: Collection[str]) -> Reservation | Refusal | None:
+        """Which of the nodes may take the pod: where its devices are reserved; None: any.
 
-    # What writes bring back.
+        A refused pod waits from now on for what would cure that.
 
-    def _write_failed(self, reservation: Reservation, why: str) -> None:
-        logger.warning("claim %s/%s was not written: %s", *reservation.claim, why)
-        consumer = self.books.consumer(reservation.pod_uid)
-        if consumer is not None and consumer.wants_node:
-            self._pods.put(consumer.uid)
-        self.note(reservation.claim)
+        Raises:
+            NotLeading: ask the replica that does.
+        """
+        self.must_lead()
+        self._drain()
+        found = observe_asked(self.state, pod)
+        if found is None:
+            return None
+        softly = found.needs_volumes or found.uid in self.state.pods.slow
+        outcome = offer(self.state, found, candidates, softly=softly)
+        if isinstance(outcome, Refusal):
+            SCHEDULING_ATTEMPTS.labels(result="refused", reason=outcome.reason).inc()
+            wait(self.state, found, outcome, candidates)
+        else:
+            SCHEDULING_ATTEMPTS.labels(result="reserved", reason="").inc()
+        self._act(found)
+        return outcome
 
-    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
+    def filter_without_effect(
+        self, pod: Pod, candidates: Collection[str]
+    ) -> Mapping[str, str] | Refusal | None:
+        """Why the pod cannot go to some nodes, nothing reserved; None: it asks for no GPU.
+
+        Raises:
+            NotLeading: ask the replica that does.
+        """
+        self.must_lead()
+        self._drain()
+        found = observe_asked(self.state, pod)
+        return None if found is None else without_effect(self.state, found, candidates)
+
+    def pod(self, uid: str) -> GPUPod | None:
+        """The GPU pod with this UID."""
+        self._drain()
+        return self.state.cache.pod(uid)
+
+    def observe_now(self, pod: Pod) -> GPUPod | None:
+        """A pod that was read for a request; returns it if it asks for GPUs."""
+        self._drain()
+        return observe_pod(self.state, pod)
+
+    def begin_bind(self, pod: GPUPod, node: str) -> Reservation | Refusal:
+        """Reserve devices on the node; from now on the reservation does not lapse.
+
+        Raises:
+            NotLeading: ask the replica that does.
+        """
+        self.must_lead()
+        self._drain()
+        outcome = offer(self.state, pod, {node})
+        if isinstance(outcome, Reservation):
+            outcome.begin_bind(pod.reserved_for)
+            self.state.pods.slow.discard(pod.uid)
+        self._act(pod)
+        return outcome
+
+    async def written(self, reservation: Reservation) -> VGPUClaim | None:
+        """The claim, once its status says what was reserved; None if it never will."""
+        _, future = self._awaited.setdefault(
+            reservation.allocation_id,
+            (reservation, asyncio.get_running_loop().create_future()),
+        )
+        self._answer()
+        return await asyncio.shield(future)
+
+    def end_bind(self, ended: BindingEnded) -> None:
+        """What became of a Binding."""
+        self.observe(ended)
+        self._drain()
+        pod = self.state.cache.pod(ended.pod_uid)
+        if pod is not None:
+            self._act(pod)
+
+    # Parts.
+
+    def must_lead(self) -> None:
+        """Raise NotLeading where another replica decides."""
+        if not self._leads():
+            raise NotLeading("this replica does not lead; ask the one that does")
+
+    async def _something_to_do(self) -> None:
+        try:
+            async with asyncio.timeout(_TICK_S):
+                await self._wake.wait()
+        except TimeoutError:
+            pass  # nothing changed but the time
+        self._wake.clear()
+
+    def _drain(self) -> None:
+        """Apply the events that have come; the state's clock shows the time from now on."""
+        state = self.state
+        state.now, state.unix = self._clock.monotonic(), self._clock.unix()
+        while self._inbox:
+            inbox, self._inbox = self._inbox, []
+            for event in inbox:
+                apply(event, state)
+        self._answer()
+
+    def _reconciled(self) -> Iterable[Iterable[Effect]]:
+        """The writes that claims want, one claim at a time."""
+        state = self.state
+        due, state.claims.due = state.claims.due, {}
+        for number, key in enumerate(due):
+            effect = reconcile(key, state)
+            if effect is not None:
+                yield (effect,)
+            elif number % 64 == 0:
+                yield ()
+        yield self._outbox()
+
+    def _outbox(self) -> Iterable[Effect]:
+        outbox, self.state.outbox = self.state.outbox, type(self.state.outbox)()
+        return outbox
+
+    def _act(self, pod: GPUPod) -> None:
+        """Begin at once to write what a request has decided; the rest is the loop's."""
+        if self._leads():
+            self.state.claims.due.pop(pod.claim, None)
+            effect = reconcile(pod.claim, self.state)
+            if effect is not None:
+                self._effector.submit((effect,))
+        self._wake.set()
+
+    def _answer(self) -> None:
+        """Tell those who wait for a claim's write what became of it."""
+        ends = not self._leads()  # what is not being written now will not be
+        for allocation_id, (reservation, future) in list(self._awaited.items()):
+            is_moot = not self.state.reservations.is_current(reservation)
+            is_moot = is_moot or (ends and reservation.key not in self.state.claims.writing)
+            if not (reservation.is_written or is_moot):
+                continue
+            del self._awaited[allocation_id]
+            if not future.done():
+                claim = self.state.cache.claim(reservation.key)
+                future.set_result(claim if reservation.is_written else None)
+
+    def _inherit(self, pod: GPUPod) -> None:
+        """A pod that an earlier leader may have refused waits for devices here."""
+        state = self.state
+        claim, spec = state.cache.claim(pod.claim), spec_for(state, pod)
+        if isinstance(spec, Refusal) or (claim is not None and claim.status.allocation is not None):
+            if isinstance(spec, Refusal) and _set_aside(pod):
+                state.pods.blocked[pod.uid] = spec
+            return
+        if claim is not None and refused_reason(claim) is not None:
+            put_in_queue(state, pod, spec)
+        elif _set_aside(pod):
+            put_in_queue(state, pod, spec, standing=Standing.DOUBTFUL)
+
+
+def _taken(due: dict[str, None]) -> list[str]:
+    uids = list(due)
+    due.clear()
+    return uids
+
+
+def _set_aside(pod: GPUPod) -> bool:
+    """Whether kube-scheduler says of the pod that it fits nowhere."""
+    return any(
+        condition.type == "PodScheduled"
+        and condition.status == "False"
+        and condition.reason == "Unschedulable"
+        for condition in pod.pod.status.conditions
+    )

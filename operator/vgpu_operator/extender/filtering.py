@@ -1,4 +1,4 @@
-"""Filter: which node may take the pod? Exactly one: where its cards are reserved.
+"""Filter: which node may take the pod? Exactly one: where its devices are reserved.
 
 It never writes and never waits. Where the reservation stands on one of the candidates, that is
 the answer; else it moves to the best of them; where nothing fits, every node has its reason.
@@ -10,9 +10,8 @@ from pydantic import ValidationError
 
 from vgpu_api.core import Pod
 from vgpu_api.errors import BadInput
-from vgpu_operator.engine.consumers import Consumer
 from vgpu_operator.engine.engine import Engine
-from vgpu_operator.engine.refusals import Refusal
+from vgpu_operator.engine.scheduling.refusal import Refusal
 from vgpu_operator.extender.wire import FilterAnswer, FilterRequest
 
 
@@ -32,29 +31,37 @@ def read_pod(raw: dict[str, object]) -> Pod:
 
 def filter_nodes(engine: Engine, request: FilterRequest) -> FilterAnswer:
     """Answer a Filter call."""
-    consumer = engine.intake.pod_told(read_pod(request.pod))
-    if consumer is None:
-        return FilterAnswer(request.node_names, nodes=request.nodes)
     if request.nodes is not None:
-        return _without_effect(engine, consumer, request)
-    offered = set(request.node_names)
-    outcome = engine.scheduler.reserve(consumer, candidates=offered)
-    engine.asked(consumer, outcome, offered=offered)
+        return _without_effect(engine, request)
+    names = request.node_names
+    outcome = engine.filter(_known_or_read(engine, request.pod), frozenset(names))
+    if outcome is None:
+        return FilterAnswer(names)
     if isinstance(outcome, Refusal):
-        return FilterAnswer([], outcome.on(request.node_names))
-    chosen = outcome.node
-    reserved = f"cards are reserved on {chosen}"
-    others = dict.fromkeys(request.node_names, reserved)
-    others.pop(chosen, None)
-    return FilterAnswer([chosen], others)
+        return FilterAnswer([], outcome.on(names), resolvable=outcome.resolvable())
+    others = dict.fromkeys(names, f"cards are reserved on {outcome.node}")
+    others.pop(outcome.node, None)
+    return FilterAnswer([outcome.node], others)
 
 
-def _without_effect(engine: Engine, consumer: Consumer, request: FilterRequest) -> FilterAnswer:
+def _known_or_read(engine: Engine, raw: dict[str, object]) -> Pod:
+    """The pod; the version that is known already is not read once more."""
+    metadata = raw.get("metadata")
+    if isinstance(metadata, dict):
+        known = engine.pod(str(metadata.get("uid", "")))
+        version = metadata.get("resourceVersion")
+        if known is not None and known.pod.metadata.resource_version == version:
+            return known.pod
+    return read_pod(raw)
+
+
+def _without_effect(engine: Engine, request: FilterRequest) -> FilterAnswer:
     """Full nodes: a scheduler without a cache, or a simulation. Nothing is reserved."""
-    refused = engine.scheduler.without_effect(consumer, request.node_names)
+    names = request.node_names
+    refused = engine.filter_without_effect(read_pod(request.pod), frozenset(names))
+    if refused is None:
+        return FilterAnswer(names, nodes=request.nodes)
     if isinstance(refused, Refusal):
-        return FilterAnswer(
-            [], dict.fromkeys(request.node_names, refused.message), nodes=request.nodes
-        )
-    kept = [node for node in request.node_names if node not in refused]
+        return FilterAnswer([], dict.fromkeys(names, refused.message), nodes=request.nodes)
+    kept = [node for node in names if node not in refused]
     return FilterAnswer(kept, refused, nodes=request.nodes)

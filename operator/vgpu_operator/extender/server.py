@@ -9,15 +9,18 @@ from __future__ import annotations
 import logging
 import ssl
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 from aiohttp import web
 
 from vgpu_api.errors import BadInput
 from vgpu_operator.config import Address
+from vgpu_operator.engine.engine import Engine
 from vgpu_operator.errors import NotLeading
-from vgpu_operator.extender.wire import BindRequest, FilterAnswer, FilterRequest
+from vgpu_operator.extender.binding import Binder
+from vgpu_operator.extender.filtering import filter_nodes
+from vgpu_operator.extender.wire import BindRequest, FilterRequest
 from vgpu_operator.metrics import EXTENDER_DURATION
 
 logger = logging.getLogger(__name__)
@@ -26,30 +29,28 @@ logger = logging.getLogger(__name__)
 _LARGEST_REQUEST = 128 << 20
 
 
-class Verbs(Protocol):
-    """What the server hands requests to."""
-
-    def filter(self, request: FilterRequest) -> FilterAnswer:
-        """Answer at once; raises NotLeading."""
-
-    async def bind(self, request: BindRequest) -> str:
-        """Bind; returns the error, empty when bound. Raises NotLeading."""
-
-    def is_ready(self) -> bool:
-        """Whether this replica leads and has seen everything."""
-
-
 class ExtenderServer:
     """Serves the extender's verbs; `async with` starts and stops it.
 
     Args:
-        verbs: What answers.
+        engine: Decides what Filter asks.
+        binder: Carries out Bind.
+        leads: Whether this replica decides; where another does, nothing is answered.
         address: Where to listen.
         tls: What to show of ourselves, and who may ask; None: plain HTTP.
     """
 
-    def __init__(self, verbs: Verbs, address: Address, tls: ssl.SSLContext | None) -> None:
-        self._verbs = verbs
+    def __init__(
+        self,
+        engine: Engine,
+        binder: Binder,
+        leads: Callable[[], bool],
+        address: Address,
+        tls: ssl.SSLContext | None,
+    ) -> None:
+        self._engine = engine
+        self._binder = binder
+        self._leads = leads
         self._address = address
         self._tls = tls
         app = web.Application(client_max_size=_LARGEST_REQUEST)
@@ -88,13 +89,13 @@ class ExtenderServer:
         return handle
 
     async def _filter(self, body: Any) -> dict[str, Any]:
-        return self._verbs.filter(FilterRequest.read(body)).to_wire()
+        return filter_nodes(self._engine, FilterRequest.read(body)).to_wire()
 
     async def _bind(self, body: Any) -> dict[str, Any]:
-        return {"Error": await self._verbs.bind(BindRequest.read(body))}
+        return {"Error": await self._binder.bind(BindRequest.read(body))}
 
     async def _readyz(self, _: web.Request) -> web.Response:
-        ready = self._verbs.is_ready()
+        ready = self._leads()
         return web.Response(status=200 if ready else 503, text="ok" if ready else "not leading")
 
 

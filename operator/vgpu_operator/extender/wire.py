@@ -51,20 +51,26 @@ class FilterRequest:
 class FilterAnswer:
     """The nodes that can, and for each that cannot the reason.
 
-    `nodes` echoes full objects when the request carried them.
+    `resolvable` are the refused nodes where the end of other pods could make room: kube-scheduler
+    looks for somebody to preempt on these only. `nodes` echoes full objects when the request
+    carried them.
     """
 
     node_names: Sequence[str]
     refused: Mapping[str, str] = field(default_factory=dict)
     error: str = ""
     nodes: Sequence[dict[str, Any]] | None = None
+    resolvable: frozenset[str] = frozenset()
 
     def to_wire(self) -> dict[str, Any]:
-        """As kube-scheduler reads it. Refusals are final: preempting on them helps nobody yet."""
+        """As kube-scheduler reads it."""
+        resolvable, refused = self.resolvable, self.refused
         answer: dict[str, Any] = {
             "NodeNames": list(self.node_names),
-            "FailedNodes": {},
-            "FailedAndUnresolvableNodes": dict(self.refused),
+            "FailedNodes": {node: why for node, why in refused.items() if node in resolvable},
+            "FailedAndUnresolvableNodes": {
+                node: why for node, why in refused.items() if node not in resolvable
+            },
             "Error": self.error,
         }
         if self.nodes is not None:

@@ -74,15 +74,13 @@ def test_row_3_many_pods_are_not_served_one_after_the_other(cluster: LocalCluste
         create(cluster, a_pod(f"many-{number}", a_container(limits=slice_of(1024))))
     for number in range(20):
         running(cluster, f"many-{number}", limit=60)
-    times: dict[str, set[str]] = {}
+    names: dict[str, set[str]] = {}
     for write in cluster.server.history():
         if write.resource == "vgpuclaims.vgpu.dev":
             allocation = (write.object.get("status") or {}).get("allocation")
             if allocation and write.object["metadata"]["name"].startswith("many-"):
-                times.setdefault(write.object["metadata"]["uid"], set()).add(
-                    allocation["allocatedTime"]
-                )
-    assert [len(found) for found in times.values()] == [1] * 20
+                names.setdefault(write.object["metadata"]["uid"], set()).add(allocation["id"])
+    assert [len(found) for found in names.values()] == [1] * 20
 
 
 def test_row_4_no_pod_gets_anothers_device(cluster: LocalCluster) -> None:

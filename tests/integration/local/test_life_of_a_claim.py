@@ -206,13 +206,14 @@ def test_init_containers_that_run_again_wait_until_they_fit_again(cluster: Local
     claim(cluster, name, lambda status: said(status, "InitReleased") == "InitContainersRunAgain")
     claim(cluster, name, lambda status: said(status, "Prepared") == "InitContainersEnded")
     delete_pod(cluster, "second")
-    claim(cluster, name, lambda status: status["allocation"].get("initTime"))
+    claim(cluster, name, lambda status: status["allocation"]["initRound"] == 1)
     running(cluster, "first", limit=60)
     left = claim(
         cluster, name, lambda status: said(status, "InitReleased") == "InitContainersEnded"
     )
     claim(cluster, name, lambda status: len(status["allocation"]["devices"]) == 1)
-    assert left["status"]["allocation"]["initTime"] > left["status"]["allocation"]["allocatedTime"]
+    assert left["status"]["initReleased"]["round"] == left["status"]["allocation"]["initRound"] == 1
+    assert "initWanted" not in left["status"]
     assert memory_seen(cluster, "first") == [2048]
 
 

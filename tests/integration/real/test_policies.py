@@ -34,6 +34,7 @@ from vgpu_local.installation import install
 from vgpu_local.steps import a_claim, a_container, a_pod
 
 ROLE_BINDINGS = Resource("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding", True)
+FIRST, SECOND = (f"00000000-0000-0000-0000-00000000000{n}" for n in (1, 2))
 HERE, ELSEWHERE = "node-here", "node-elsewhere"
 
 pytestmark = [pytest.mark.xdist_group("real-cluster")]
@@ -117,7 +118,7 @@ async def claim(callers: Callers, name: str, *, node: str | None = None) -> Obje
     await change(
         callers.operator, VGPU_CLAIMS, name, {"metadata": {"finalizers": [FINALIZER_IN_USE]}}
     )
-    status = {"allocation": {"nodeName": node, "allocatedTime": "now"}, "state": "Allocated"}
+    status = {"allocation": {"nodeName": node, "id": FIRST}, "state": "Allocated"}
     return await change(callers.operator, VGPU_CLAIMS, name, {"status": status}, "status")
 
 
@@ -194,6 +195,14 @@ async def test_an_agent_writes_its_conditions_where_the_claim_is_on_its_node(
     await claim(callers, "here", node=HERE)
     await claim(callers, "there", node=ELSEWHERE)
     assert (await say(callers.agent, "here"))["status"]["conditions"][0]["type"] == "Prepared"
+    fields = {
+        "released": {"allocationID": FIRST, "time": "2026-01-01T00:00:00.5Z"},
+        "initReleased": {"allocationID": FIRST, "round": 0, "time": "2026-01-01T00:00:00.5Z"},
+        "initWanted": {"allocationID": FIRST, "round": 0},
+    }
+    status = (await say(callers.agent, "here", **fields))["status"]
+    assert {name: status[name] for name in fields} == fields
+    assert not fields.keys() & (await say(callers.agent, "here"))["status"].keys()
     for api, name in ((callers.agent, "there"), (callers.stray, "here")):
         with pytest.raises(Invalid, match="claims that are allocated there only"):
             await say(api, name)
@@ -202,9 +211,12 @@ async def test_an_agent_writes_its_conditions_where_the_claim_is_on_its_node(
 @pytest.mark.parametrize(
     "status",
     [
-        {"allocation": {"nodeName": HERE, "allocatedTime": "later"}},
+        {"allocation": {"nodeName": HERE, "id": SECOND}},
         {"reservedFor": {"podName": "mine", "podUID": "1"}},
         {"state": "Released"},
+        {"summary": "mine"},
+        {"cards": "GPU-mine"},
+        {"observedGeneration": 7},
         {"decider": "me"},
         {
             "conditions": [

@@ -14,6 +14,7 @@ import pytest
 from cryptography import x509
 from prometheus_client import REGISTRY
 
+from replica import Replica
 from vgpu_local.ports import free_ports
 from vgpu_operator.certificates.identity import Identity, InFiles, InSecret
 from vgpu_operator.certificates.issuing import Pair, Subject, issue, new_authority
@@ -44,14 +45,10 @@ class Looks:
         await self._rests.wait()
 
 
-class Answers:
-    def filter(self, request: Any) -> Any: ...
-
-    async def bind(self, request: Any) -> str:
-        return ""
-
-    def is_ready(self) -> bool:
-        return True
+def a_server(port: int, tls: ssl.SSLContext) -> ExtenderServer:
+    replica = Replica()
+    address = Address("127.0.0.1", port)
+    return ExtenderServer(replica.engine, replica.binder, lambda: True, address, tls)
 
 
 def authority() -> Pair:
@@ -113,7 +110,7 @@ async def test_a_new_pair_is_shown_without_a_restart_and_new_clients_are_admitte
     tls = put(tmp_path, first, old)
     identity = Identity("test-expiry", InFiles(tls), admits_clients=True, sleep=looks)
     port = free_ports(1)[0]
-    server = ExtenderServer(Answers(), Address("127.0.0.1", port), identity.context)
+    server = a_server(port, identity.context)
     async with running(identity):
         await identity.ready.wait()
         async with server:
@@ -137,7 +134,7 @@ async def test_a_pair_that_cannot_be_used_is_passed_over(tmp_path: Path) -> None
     looks = Looks()
     identity = Identity("test", InFiles(put(tmp_path, pair, ca)), admits_clients=True, sleep=looks)
     port = free_ports(1)[0]
-    server = ExtenderServer(Answers(), Address("127.0.0.1", port), identity.context)
+    server = a_server(port, identity.context)
     async with running(identity):
         await identity.ready.wait()
         async with server:

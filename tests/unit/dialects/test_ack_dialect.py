@@ -11,13 +11,12 @@ import yaml
 from builders import a_node
 from vgpu_api import names
 from vgpu_api.config import AliyunConfig, ClusterConfig
-from vgpu_api.core import Pod
+from vgpu_api.core import Node, Pod
 from vgpu_api.errors import BadInput
-from vgpu_api.reasons import Reason
 from vgpu_api.v1alpha1 import Placement, VGPURequest
 from vgpu_operator.dialects import read
 from vgpu_operator.dialects.ack import node_kinds
-from vgpu_operator.ledger import node_admits
+from vgpu_operator.ledger.node_filters import NodeFilters, NodeRules
 
 CARDS = ClusterConfig(aliyun=AliyunConfig(gpu_count_means="cards"))
 EXAMPLES = Path(__file__).parents[3] / "examples" / "dialects"
@@ -170,9 +169,14 @@ def test_a_labelled_node_takes_pods_of_its_kind_only_and_one_without_a_label_all
     kinds = node_kinds(pod, ClusterConfig())
     for label in ("default", "cgpu", "core_mem", "share", "topology", "mig"):
         node = a_node(labels={names.ACK_NODE_SCHEDULE: label})
-        refused = None if label in takes else Reason.NODE_SELECTOR_MISMATCH
-        assert node_admits(pod, node, kinds=kinds) == refused
-    assert node_admits(pod, a_node(), kinds=kinds) is None
+        assert takes_pods(node, NodeRules.of(pod, kinds=kinds)) == (label in takes)
+    assert takes_pods(a_node(), NodeRules.of(pod, kinds=kinds))
+
+
+def takes_pods(node: Node, rules: NodeRules) -> bool:
+    filters = NodeFilters()
+    filters.put(0, node)
+    return 0 in filters.of(rules)
 
 
 def test_the_label_means_nothing_to_pods_in_other_words() -> None:

@@ -27,25 +27,25 @@ async def cards_for(
 ) -> set[str]:
     """The cards given on a node of three whose first carries a little already."""
     replica = Replica()
-    replica.engine.intake.node_changed(a_node())
+    replica.news.node_changed(a_node())
     for index, (uuid, links) in enumerate(LINKS.items()):
         device = a_device(uuid=uuid, index=index, numa=-index, links=links)
-        replica.engine.intake.device_changed(device)
+        replica.news.device_changed(device)
     if "aliyun.com/gpu-count" not in limits:
-        replica.pod("first", limits={"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1024},
+        replica.offered("first", limits={"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1024},
                     annotations={"nvidia.com/use-gpuuuid": "GPU-0"})  # fmt: skip
         await replica.settle()
-    replica.engine.intake.node_changed(a_node(labels=labels, resource_version=2))
+    replica.news.node_changed(a_node(labels=labels, resource_version=2))
     pod = replica.pod(
         "asks", containers=[a_container(limits=limits)], annotations=annotations or {}
     )
     filter_nodes(
         replica.engine, FilterRequest.read({"Pod": pod.to_wire(), "NodeNames": ["node-1"]})
     )
-    held = replica.engine.scheduler.reservations.of_pod(pod.metadata.uid)
+    held = replica.state.reservations.of_pod(pod.metadata.uid)
     assert held is not None
-    assert held.wish.allocation is not None
-    return {device.uuid for device in held.wish.allocation.devices}
+    assert held.allocation is not None
+    return {device.uuid for device in held.allocation.devices}
 
 
 ACK = {"aliyun.com/gpu-mem": 2}

@@ -5,20 +5,22 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
+import pytest
+
 from builders import a_claim, a_container, a_node, a_pod, a_request, an_allocation
 from vgpu_api.conditions import ALLOCATED, find
 from vgpu_api.names import ANNOTATION_CLAIM, ANNOTATION_SLOTS_ADDED, FINALIZER_IN_USE
 from vgpu_api.reasons import Reason
 from vgpu_api.resources import VGPU_CLAIMS
 from vgpu_client.errors import ApiError, Unknown
-from vgpu_operator.engine.claim_writer import Moot
-from vgpu_operator.engine.refusals import Refusal
-from vgpu_operator.engine.reservations import Reservation
+from vgpu_operator.engine.scheduling.refusal import Refusal
+from vgpu_operator.engine.scheduling.reservation import Reservation
+from vgpu_operator.errors import NotLeading
 
 
 async def test_a_pod_gets_a_claim_of_its_own_with_an_allocation(replica: Any) -> None:
     replica.card()
-    pod = replica.pod()
+    pod = replica.offered()
     await replica.settle()
     claim = replica.claim_of(pod)
     assert claim.status.allocation.node_name == "node-1"
@@ -32,14 +34,14 @@ async def test_the_next_decision_sees_what_the_last_one_assumed(replica: Any) ->
     """Two pods that each want more than half a card, decided before any write has ended."""
     replica.card(memory_mib=16384)
     replica.api.gate.clear()
-    first = replica.engine.intake.pod_changed(a_pod_asking("first", 10000))
-    second = replica.engine.intake.pod_changed(a_pod_asking("second", 10000))
-    assert isinstance(replica.engine.scheduler.reserve(first), Reservation)
-    refusal = replica.engine.scheduler.reserve(second)
+    first = replica.news.pod_changed(a_pod_asking("first", 10000))
+    second = replica.news.pod_changed(a_pod_asking("second", 10000))
+    assert isinstance(replica.offer(first), Reservation)
+    refusal = replica.offer(second)
     assert isinstance(refusal, Refusal)
     assert refusal.message == "1/1 CardInsufficientMemory"
     replica.api.gate.set()
-    await replica.writer.drain()
+    await replica.effector.drain()
 
 
 async def test_a_write_whose_answer_was_lost_is_found_done_and_not_done_twice(
@@ -48,7 +50,7 @@ async def test_a_write_whose_answer_was_lost_is_found_done_and_not_done_twice(
     replica.card()
     lost = [Unknown("no answer")]
     replica.api.after = lambda verb, _: lost.pop() if verb == "patch status" and lost else None
-    pod = replica.pod()
+    pod = replica.offered()
     await replica.settle()
     assert replica.claim_of(pod).status.allocation is not None
     assert [verb for verb, _ in replica.api.log].count("patch status") == 1
@@ -59,7 +61,7 @@ async def test_a_write_that_was_lost_before_it_was_done_is_done_again(replica: A
     replica.card()
     lost = [Unknown("not sent")]
     replica.api.before = lambda verb, _: lost.pop() if verb == "patch status" and lost else None
-    pod = replica.pod()
+    pod = replica.offered()
     await replica.settle()
     assert replica.claim_of(pod).status.allocation is not None
 
@@ -68,11 +70,12 @@ async def test_a_claim_that_changed_since_it_was_read_is_not_written_over(replic
     """A predecessor's late write stands already; ours tests the version it was decided on."""
     replica.card()
     claim = replica.claim(a_claim("mine", requests=[a_request(memory="8Gi")]))
-    theirs = an_allocation(allocated_time="2025-01-01T00:00:00.000000Z").to_wire()
+    theirs = an_allocation(number=99).to_wire()
     replica.api.put(VGPU_CLAIMS, {**claim.to_wire(), "status": {"allocation": theirs}})
-    replica.engine.intake.pod_changed(native_pod("pod-1", "mine"))
-    reservation = replica.engine.scheduler.reserve(replica.books.consumer("uid-of-pod-1"))
-    assert isinstance(await reservation.written, Moot)
+    replica.news.pod_changed(native_pod("pod-1", "mine"))
+    reservation = replica.offer(replica.cache.pod("uid-of-pod-1"))
+    await replica.settle()
+    assert not replica.state.reservations.is_current(reservation)
     assert replica.api.claim("mine")["status"]["allocation"] == theirs
     assert replica.ledger.use_of("GPU-0").memory_mib == 1024
 
@@ -84,59 +87,61 @@ async def test_what_the_server_refuses_is_forgotten_and_the_card_is_free_again(
     replica.api.before = lambda verb, _: (
         ApiError("no", status=403) if verb == "patch status" else None
     )
-    consumer = replica.engine.intake.pod_changed(a_pod_asking("pod-1", 8192))
-    reservation = replica.engine.scheduler.reserve(consumer)
-    await reservation.written
-    await replica.writer.drain()
+    pod = replica.pod()
+    assert isinstance(replica.offer(pod), Reservation)
+    await replica.settle()
     assert replica.ledger.use_of("GPU-0").memory_mib == 0
-    assert replica.engine.scheduler.reservations.of_pod(consumer.uid) is None
+    assert replica.reservation(pod) is None
 
 
 async def test_what_the_server_refuses_every_time_is_tried_ever_less_often(replica: Any) -> None:
     """A quota, a policy or a missing right says no at once, and would be asked without end."""
     replica.card()
-    tries: list[float] = []  # how long was slept before each
+    tries: list[float] = []  # when each was made
 
     def refuse(verb: str, name: str) -> ApiError | None:
-        if verb != "create vgpuclaims":
+        if verb != "patch status":
             return None
-        tries.append(sum(replica.slept))
+        tries.append(replica.time)
         return ApiError("no", status=403)
 
     replica.api.before = refuse
-    replica.pod()
-    await replica.settle()
+    replica.claim(a_claim("now", requests=[a_request(memory="8Gi")], binding_mode="Immediate"))
+    for _ in range(200):
+        await replica.settle()
+        replica.time += 0.1
     waits = [later - sooner for sooner, later in pairwise(tries)]
-    assert waits[0] == 0
     assert waits == sorted(waits)
-    assert sum(waits) > 1
+    assert waits[0] < 0.2
+    assert waits[-1] > 1
     replica.api.before = lambda verb, name: None
+    replica.time += 10
     await replica.settle()
-    replica.slept.clear()
-    await replica.settle()
-    assert replica.slept == []
+    assert replica.api.claim("now")["status"]["allocation"]["nodeName"] == "node-1"
 
 
 async def test_a_pod_that_does_not_fit_says_why_in_its_claim_and_gets_its_turn(
     replica: Any,
 ) -> None:
     replica.card(memory_mib=4096)
-    pod = replica.pod()
-    await replica.settle()
+    pod = replica.offered()
+    await replica.told()
     claim = replica.claim_of(pod)
     condition = find(claim.status.conditions, ALLOCATED)
     assert (condition.status, condition.reason) == ("False", "CardInsufficientMemory")
     assert condition.message == "1/1 CardInsufficientMemory"
     replica.card(uuid="GPU-9", index=1, memory_mib=16384)
     await replica.settle()
+    replica.offer(pod)
+    await replica.settle()
     assert replica.claim_of(pod).status.allocation.devices[0].uuid == "GPU-9"
 
 
 async def test_a_pod_is_not_placed_where_its_selector_forbids(replica: Any) -> None:
     replica.card()
-    replica.engine.intake.node_changed(a_node("node-1", labels={"zone": "a"}))
-    pod = replica.pod(node_selector={"zone": "b"})
-    await replica.settle()
+    replica.news.node_changed(a_node("node-1", labels={"zone": "a"}))
+    pod = replica.offered(node_selector={"zone": "b"})
+    await replica.told()
     message = find(replica.claim_of(pod).status.conditions, ALLOCATED).message
     assert message == "1/1 NodeSelectorMismatch"
 
@@ -144,11 +149,13 @@ async def test_a_pod_is_not_placed_where_its_selector_forbids(replica: Any) -> N
 async def test_a_claim_that_is_missing_is_waited_for(replica: Any) -> None:
     replica.card()
     pod = native_pod("pod-1", "mine")
-    replica.engine.intake.pod_changed(pod)
+    replica.news.pod_changed(pod)
     await replica.settle()
-    refusal = replica.engine.scheduler.reserve(replica.books.consumer(pod.metadata.uid))
+    refusal = replica.offer(replica.cache.pod(pod.metadata.uid))
     assert refusal.reason == Reason.CLAIM_NOT_FOUND
     replica.claim(a_claim("mine", requests=[a_request(memory="8Gi")]))
+    await replica.settle()
+    assert isinstance(replica.offer(pod), Reservation)
     await replica.settle()
     assert replica.api.claim("mine")["status"]["reservedFor"]["podUID"] == pod.metadata.uid
     assert replica.api.claim("mine")["metadata"]["finalizers"] == [FINALIZER_IN_USE]
@@ -157,10 +164,10 @@ async def test_a_claim_that_is_missing_is_waited_for(replica: Any) -> None:
 async def test_a_claim_serves_one_pod_and_a_namesake_is_another(replica: Any) -> None:
     replica.card()
     replica.claim(a_claim("mine", requests=[a_request(memory="8Gi")]))
-    replica.engine.intake.pod_changed(native_pod("pod-1", "mine", uid="the-first"))
+    replica.offer(replica.news.pod_changed(native_pod("pod-1", "mine", uid="the-first")))
     await replica.settle()
-    replica.engine.intake.pod_changed(native_pod("pod-1", "mine", uid="the-second"))
-    refusal = replica.engine.scheduler.reserve(replica.books.consumer("the-second"))
+    replica.news.pod_changed(native_pod("pod-1", "mine", uid="the-second"))
+    refusal = replica.offer(replica.cache.pod("the-second"))
     assert refusal.reason == Reason.CLAIM_IN_USE
 
 
@@ -169,8 +176,8 @@ async def test_a_claim_whose_requests_are_not_the_pods_containers_is_refused(
 ) -> None:
     replica.card()
     replica.claim(a_claim("mine", requests=[a_request(name="other", memory="8Gi")]))
-    replica.engine.intake.pod_changed(native_pod("pod-1", "mine"))
-    refusal = replica.engine.scheduler.reserve(replica.books.consumer("uid-of-pod-1"))
+    replica.news.pod_changed(native_pod("pod-1", "mine"))
+    refusal = replica.offer(replica.cache.pod("uid-of-pod-1"))
     assert refusal.reason == Reason.REQUEST_MISMATCH
     assert "other" in refusal.message
 
@@ -211,9 +218,10 @@ async def test_a_claim_that_nobody_uses_yet_waits_for_its_pod(replica: Any) -> N
 async def test_a_replica_that_does_not_lead_takes_notes_only(replica: Any) -> None:
     replica.leading = False
     replica.card()
-    consumer = replica.engine.intake.pod_changed(a_pod_asking("pod-1", 8192))
-    replica.engine.scheduler.reserve(consumer)
-    await replica.writer.drain()
+    pod = replica.pod()
+    with pytest.raises(NotLeading):
+        replica.offer(pod)
+    await replica.settle()
     assert replica.api.log == []
     assert replica.ledger.use_of("GPU-0").memory_mib == 0
 

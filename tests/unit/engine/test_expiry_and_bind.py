@@ -7,9 +7,10 @@ from typing import Any
 from builders import a_claim, a_container, a_node, a_pod, a_request
 from vgpu_api.names import ANNOTATION_CLAIM, ANNOTATION_SLOTS_ADDED, FINALIZER_IN_USE
 from vgpu_api.resources import PODS
+from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_client.errors import ServerError, Unknown
 from vgpu_client.reflector import Identity
-from vgpu_operator.engine.reservations import ASKED_S, NEVER_ASKED_S
+from vgpu_operator.engine.scheduling.reservation import OFFERED_S, PINNED_S
 from vgpu_operator.extender.filtering import filter_nodes
 from vgpu_operator.extender.wire import BindRequest, FilterRequest
 
@@ -34,16 +35,16 @@ async def test_an_expired_reservation_of_a_pod_that_is_bound_after_all_stays(
 ) -> None:
     """The Binding's answer was lost, every read after it failed, and the watch is behind."""
     replica.card()
-    pod = replica.pod()
+    pod = replica.offered()
     await replica.settle()
     replica.api.after = lambda verb, _: Unknown("no answer") if verb == "bind" else None
     replica.api.before = lambda verb, _: ServerError("no", status=500) if verb == "get" else None
     assert await replica.binder.bind(binding(pod, "node-1")) != ""
     replica.api.before = lambda verb, name: None
-    replica.time += ASKED_S + 1
+    replica.time += PINNED_S + 1
     await replica.settle()
     assert replica.claim_of(pod).status.allocation is not None
-    replica.time += NEVER_ASKED_S
+    replica.time += OFFERED_S
     await replica.settle()
     assert replica.claim_of(pod).status.allocation is not None
 
@@ -52,13 +53,14 @@ async def test_an_expired_reservation_stays_while_nobody_can_say_where_its_pod_i
     replica: Any,
 ) -> None:
     replica.card()
-    pod = replica.pod()
+    pod = replica.offered()
     await replica.settle()
     replica.api.before = lambda verb, _: ServerError("no", status=500) if verb == "get" else None
-    replica.time += NEVER_ASKED_S
+    replica.time += OFFERED_S
     await replica.settle()
     assert replica.claim_of(pod).status.allocation is not None
     replica.api.before = lambda verb, name: None
+    replica.time += 1
     await replica.settle()
     assert replica.claim_of(pod).status.allocation is None
 
@@ -68,7 +70,7 @@ async def test_a_pod_that_may_have_been_bound_and_is_gone_keeps_its_cards_until_
 ) -> None:
     """Bound without an answer, started, deleted by force: its containers may still run."""
     replica.card()
-    pod = replica.pod()
+    pod = replica.offered()
     await replica.settle()
     name = replica.claim_of(pod).metadata.name
 
@@ -80,14 +82,14 @@ async def test_a_pod_that_may_have_been_bound_and_is_gone_keeps_its_cards_until_
 
     replica.api.after = gone_after
     assert await replica.binder.bind(binding(pod, "node-1")) != ""
-    replica.time += ASKED_S + 1
+    replica.time += PINNED_S + 1
     await replica.settle()
     assert "allocation" in replica.api.claim(name)["status"]
-    replica.engine.intake.pod_changed(
+    replica.news.pod_changed(
         a_pod("pod-1", node="node-1", resource_version=500, containers=[a_container(limits=GPU)])
     )
-    replica.engine.intake.pod_gone(pod.metadata.uid)
-    replica.time += NEVER_ASKED_S
+    replica.news.pod_gone(pod.metadata.uid)
+    replica.time += OFFERED_S
     await replica.settle()
     assert "allocation" in replica.api.claim(name)["status"]
 
@@ -97,11 +99,11 @@ async def test_an_expired_reservation_stays_when_only_a_namesake_of_its_pod_is_f
 ) -> None:
     """The pod may have been bound and gone unseen; the one that has its name now is another."""
     replica.card()
-    pod = replica.pod()
+    pod = replica.offered()
     await replica.settle()
     name = replica.claim_of(pod).metadata.name
     replica.api.put(PODS, a_pod("pod-1", uid="another", resource_version=500).to_wire())
-    replica.time += NEVER_ASKED_S
+    replica.time += OFFERED_S
     await replica.settle()
     assert "allocation" in replica.api.claim(name)["status"]
 
@@ -110,10 +112,10 @@ async def test_an_expired_reservation_takes_the_finalizer_off_with_the_cards(
     replica: Any,
 ) -> None:
     replica.card()
-    pod = replica.pod()
+    pod = replica.offered()
     await replica.settle()
     assert replica.claim_of(pod).metadata.finalizers == [FINALIZER_IN_USE]
-    replica.time += NEVER_ASKED_S
+    replica.time += OFFERED_S
     await replica.settle()
     assert replica.claim_of(pod).metadata.finalizers == []
 
@@ -122,14 +124,14 @@ async def test_after_a_binding_without_an_answer_filter_offers_that_node_only_fo
     replica: Any,
 ) -> None:
     two_nodes(replica)
-    pod = replica.pod()
+    pod = replica.offered()
     replica.api.before = lambda verb, _: Unknown("not sent") if verb == "bind" else None
     assert await replica.binder.bind(binding(pod, "node-1")) != ""
     replica.api.before = lambda verb, name: None
     refused = filter_nodes(replica.engine, asking(pod, "node-2"))
     assert refused.refused == {"node-2": "a Binding to node-1 may still come to stand"}
     assert filter_nodes(replica.engine, asking(pod, "node-1", "node-2")).node_names == ["node-1"]
-    replica.time += ASKED_S
+    replica.time += PINNED_S
     await replica.settle()
     assert replica.claim_of(pod).status.allocation is None
     assert filter_nodes(replica.engine, asking(pod, "node-2")).node_names == ["node-2"]
@@ -140,7 +142,7 @@ async def test_what_is_being_bound_does_not_move_though_a_filter_asks_for_anothe
 ) -> None:
     """kube-scheduler asks again when its call of Bind was cut; the Binding still comes to stand."""
     two_nodes(replica)
-    pod = replica.pod()
+    pod = replica.offered()
     answers: list[Any] = []
 
     def ask_meanwhile(verb: str, _: str) -> None:
@@ -159,13 +161,13 @@ async def test_what_is_being_bound_does_not_move_though_a_filter_asks_for_anothe
 
 async def test_a_pod_bound_elsewhere_meanwhile_gets_its_cards_there(replica: Any) -> None:
     two_nodes(replica)
-    pod = replica.pod()
+    pod = replica.offered()
     await replica.settle()
     assert replica.claim_of(pod).status.allocation.node_name == "node-1"
     bound = a_pod(
         "pod-1", node="node-2", resource_version=500, containers=[a_container(limits=GPU)]
     )
-    replica.engine.intake.pod_changed(bound)
+    replica.news.pod_changed(bound)
     await replica.settle()
     assert replica.claim_of(pod).status.allocation.node_name == "node-2"
     assert replica.ledger.use_of("GPU-0").memory_mib == 0
@@ -179,7 +181,7 @@ async def test_a_pod_found_bound_without_an_allocation_is_decided_for_its_node(
     await replica.settle()
     claim = replica.claim_of(pod)
     assert claim.status.allocation.node_name == "node-2"
-    replica.time += 10 * NEVER_ASKED_S
+    replica.time += 10 * OFFERED_S
     await replica.settle()
     assert replica.claim_of(pod).status.allocation is not None
 
@@ -189,9 +191,9 @@ async def test_a_pod_that_went_unseen_keeps_its_cards_until_the_agent_says_so(
 ) -> None:
     """A list found it missing: it may have been bound, and may still run, unknown to our watch."""
     replica.card()
-    pod = replica.pod()
+    pod = replica.offered()
     await replica.settle()
-    replica.engine.intake.pod_gone(pod.metadata.uid, was_seen=False)
+    replica.news.pod_gone(pod.metadata.uid, was_seen=False)
     await replica.settle()
     name = next(name for kind, _, name in replica.api.objects if kind == "vgpuclaims")
     assert "allocation" in replica.api.claim(name)["status"]
@@ -207,7 +209,7 @@ async def an_immediate_claim_and_its_pod(replica: Any) -> Any:
     await replica.settle()
     pod = a_pod(annotations={ANNOTATION_CLAIM: "now", ANNOTATION_SLOTS_ADDED: "main"})
     replica.api.put(PODS, pod.to_wire())
-    replica.engine.intake.pod_changed(pod)
+    replica.news.pod_changed(pod)
     await replica.settle()
     return pod
 
@@ -243,7 +245,7 @@ async def test_an_immediate_claim_is_free_for_the_next_pod_when_one_goes_unbound
     assert await replica.binder.bind(binding(pod, "node-1")) != ""
     assert replica.api.claim("now")["status"]["reservedFor"]["podUID"] == pod.metadata.uid
     replica.api.before = lambda verb, name: None
-    replica.engine.intake.pod_gone(pod.metadata.uid)
+    replica.news.pod_gone(pod.metadata.uid)
     await replica.settle()
     assert "reservedFor" not in replica.api.claim("now")["status"]
     following = a_pod(
@@ -260,8 +262,8 @@ async def test_a_deleted_immediate_claim_without_a_pod_gives_its_cards_back(
     await an_immediate_claim_and_its_pod(replica)
     raw = replica.api.claim("now")
     raw["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    replica.claim(type(replica.books.claim(("default", "now"))).read(raw))
-    replica.engine.intake.node_changed(a_node("node-1", resource_version=9))
+    replica.claim(VGPUClaim.read(raw))
+    replica.news.node_changed(a_node("node-1", resource_version=9))
     await replica.settle()
     assert "allocation" not in replica.api.claim("now")["status"]
     assert replica.ledger.use_of("GPU-0").memory_mib == 0
@@ -272,7 +274,7 @@ async def test_an_allocation_that_a_former_leader_left_expires_though_its_pod_wa
 ) -> None:
     """Its annotation can no longer be understood; it is not decided, and its cards go."""
     replica.card()
-    pod = replica.pod()
+    pod = replica.offered()
     await replica.settle()
     edited = a_pod(
         "pod-1",
@@ -283,12 +285,12 @@ async def test_an_allocation_that_a_former_leader_left_expires_though_its_pod_wa
     replica.api.put(PODS, edited.to_wire())
     successor = type(replica)(replica.api)
     successor.card()
-    successor.engine.intake.claim_changed(replica.claim_of(pod))
-    successor.engine.intake.pod_changed(edited)
-    successor.engine.tend_everything()
+    successor.news.claim_changed(replica.claim_of(pod))
+    successor.news.pod_changed(edited)
+    successor.engine.lead()
     await successor.settle()
     assert replica.claim_of(pod).status.allocation is not None
-    successor.time += NEVER_ASKED_S
+    successor.time += OFFERED_S
     await successor.settle()
     assert replica.claim_of(pod).status.allocation is None
 
@@ -301,7 +303,7 @@ async def test_a_pod_found_bound_with_an_immediate_claim_is_named_by_it(replica:
         node="node-2", annotations={ANNOTATION_CLAIM: "now", ANNOTATION_SLOTS_ADDED: "main"}
     )
     replica.api.put(PODS, pod.to_wire())
-    replica.engine.intake.pod_changed(pod)
+    replica.news.pod_changed(pod)
     await replica.settle()
     status = replica.api.claim("now")["status"]
     assert status["allocation"]["nodeName"] == "node-2"

@@ -13,7 +13,6 @@ from vgpu_api.resources import PODS
 from vgpu_client.errors import Unknown
 from vgpu_operator.errors import NotLeading
 from vgpu_operator.extender.filtering import filter_nodes
-from vgpu_operator.extender.verbs import LeadersVerbs
 from vgpu_operator.extender.wire import BindRequest, FilterRequest
 
 
@@ -29,7 +28,7 @@ def binding(pod: Any, node: str) -> BindRequest:
 async def two_nodes(replica: Any) -> Any:
     replica.card(uuid="GPU-0", node="node-1")
     replica.card(uuid="GPU-1", node="node-2")
-    pod = replica.pod()
+    pod = replica.offered()
     await replica.settle()
     return pod
 
@@ -59,8 +58,8 @@ async def test_a_reservation_moves_while_its_first_write_is_still_under_way(
     replica.card(uuid="GPU-0", node="node-1")
     replica.card(uuid="GPU-1", node="node-2")
     replica.api.gate.clear()
-    pod = replica.pod()
-    replica.engine.round()
+    pod = replica.offered()
+    replica.submit()
     assert filter_nodes(replica.engine, asking(pod, "node-2")).node_names == ["node-2"]
     replica.api.gate.set()
     await replica.settle()
@@ -92,7 +91,7 @@ async def test_filter_on_full_nodes_reserves_nothing(replica: Any) -> None:
     )
     answer = filter_nodes(replica.engine, request)
     assert [node["metadata"]["name"] for node in answer.to_wire()["Nodes"]["items"]] == ["node-1"]
-    assert replica.engine.scheduler.reservations.of_pod(pod.metadata.uid) is None
+    assert replica.state.reservations.of_pod(pod.metadata.uid) is None
 
 
 @pytest.mark.parametrize("policy", ["binpack", "spread"])
@@ -130,8 +129,7 @@ async def test_filter_refuses_a_pod_it_cannot_understand_and_names_the_field(
 
 async def test_the_claim_is_written_before_the_binding(replica: Any) -> None:
     replica.card()
-    pod = replica.pod()
-    replica.engine.round()
+    pod = replica.offered()
     assert await replica.binder.bind(binding(pod, "node-1")) == ""
     verbs = [verb for verb, _ in replica.api.log]
     assert verbs.index("patch status") < verbs.index("bind")
@@ -159,7 +157,7 @@ async def test_bind_errs_where_the_node_is_full(replica: Any) -> None:
 
 async def test_a_pod_that_went_meanwhile_gives_its_cards_back(replica: Any) -> None:
     replica.card()
-    pod = replica.pod()
+    pod = replica.offered()
     await replica.settle()
     name = replica.claim_of(pod).metadata.name
     replica.api.vanish(PODS, "pod-1")
@@ -170,7 +168,7 @@ async def test_a_pod_that_went_meanwhile_gives_its_cards_back(replica: Any) -> N
 
 async def test_a_namesake_is_not_bound_with_anothers_cards(replica: Any) -> None:
     replica.card()
-    pod = replica.pod(uid="the-first")
+    pod = replica.offered(uid="the-first")
     await replica.settle()
     replica.api.put(PODS, a_pod("pod-1", uid="the-second").to_wire())
     assert await replica.binder.bind(binding(pod, "node-1")) != ""
@@ -218,17 +216,17 @@ async def test_a_claim_of_the_same_name_that_is_not_the_pods_own_is_not_taken(
     name = pod_claim_name(pod.metadata.name, pod.metadata.uid)
     replica.claim(a_claim(name, requests=[a_request(name="main", memory="64Mi")]))
     replica.api.put(PODS, pod.to_wire())
-    replica.engine.intake.pod_changed(pod)
+    replica.news.pod_changed(pod)
     assert await replica.binder.bind(binding(pod, "node-1")) != ""
     assert not replica.api.claim(name)["status"].get("allocation")
 
 
 async def test_a_replica_that_does_not_lead_answers_nothing(replica: Any) -> None:
-    verbs = LeadersVerbs(engine=replica.engine, binder=replica.binder, leads=lambda: False)
+    replica.leading = False
     with pytest.raises(NotLeading):
-        verbs.filter(asking(a_pod(), "node-1"))
+        filter_nodes(replica.engine, asking(a_pod(), "node-1"))
     with pytest.raises(NotLeading):
-        await verbs.bind(binding(a_pod(), "node-1"))
+        await replica.binder.bind(binding(a_pod(), "node-1"))
 
 
 @pytest.mark.parametrize(

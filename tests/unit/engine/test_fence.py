@@ -11,9 +11,10 @@ from vgpu_api.resources import VGPU_CLAIMS
 from vgpu_api.v1alpha1 import VGPUClaim, VGPUClaimStatus
 from vgpu_api.v1alpha1.vgpuclaim import ClaimState
 from vgpu_client.errors import Unknown, Unreachable
-from vgpu_client.status_writer import StatusWriter
-from vgpu_operator.engine.fence import Fence
-from vgpu_operator.engine.reservations import Reservation
+from vgpu_client.object_writer import ObjectWriter
+from vgpu_operator.engine.leader.fence import Fence
+from vgpu_operator.engine.scheduling.refusal import Refusal
+from vgpu_operator.engine.scheduling.reservation import Reservation
 
 
 class Line:
@@ -40,9 +41,9 @@ def a_fence(replica: Any) -> Fence:
 
     return Fence(
         api=replica.api,
-        writer=StatusWriter(replica.api, VGPU_CLAIMS, sleep=no_sleep),
-        claims=replica.books.claims,
-        learned=replica.engine.intake.claim_changed,
+        writer=ObjectWriter(replica.api, sleep=no_sleep),
+        claims=replica.cache.claims,
+        learned=replica.news.claim_changed,
         decider="operator-1_5eed",
         sleep=no_sleep,
     )
@@ -76,12 +77,11 @@ async def a_former_leader_with_a_decision_under_way(replica: Any) -> Any:
         each.card(memory_mib=16384)
     former.api.free.clear()
     pod = a_pod_asking("early", 10_000)
-    former.engine.intake.pod_changed(pod)
-    former.engine.round()
+    found = former.news.pod_changed(pod)
+    assert isinstance(former.offer(pod), Reservation)
     await former.api.held.wait()
     # What the successor lists; the pod itself has not come to its notice yet.
-    consumer = former.books.consumer(pod.metadata.uid)
-    replica.engine.intake.claim_changed(stands(replica, consumer.claim[1]))
+    replica.news.claim_changed(stands(replica, found.claim.name))
     return former
 
 
@@ -89,10 +89,10 @@ async def test_a_decision_of_the_former_leader_that_lands_late_is_refused(replic
     former = await a_former_leader_with_a_decision_under_way(replica)
     former.leading = False
     assert await a_fence(replica).close() == 1
-    later = replica.engine.intake.pod_changed(a_pod_asking("later", 10_000))
-    assert isinstance(replica.engine.scheduler.reserve(later), Reservation)
+    later = replica.news.pod_changed(a_pod_asking("later", 10_000))
+    assert isinstance(replica.offer(later), Reservation)
     former.api.free.set()
-    await former.writer.drain()
+    await former.effector.drain()
     await replica.settle()
     assert allocated(replica) == ["later"]
 
@@ -100,9 +100,10 @@ async def test_a_decision_of_the_former_leader_that_lands_late_is_refused(replic
 async def test_a_decision_that_landed_before_the_touch_is_counted(replica: Any) -> None:
     former = await a_former_leader_with_a_decision_under_way(replica)
     former.api.free.set()
-    await former.writer.drain()
+    await former.effector.drain()
     await a_fence(replica).close()
-    replica.engine.intake.pod_changed(a_pod_asking("later", 10_000))
+    later = replica.news.pod_changed(a_pod_asking("later", 10_000))
+    assert isinstance(replica.offer(later), Refusal)
     await replica.settle()
     assert allocated(replica) == ["early"]
 

@@ -8,11 +8,10 @@ import pytest
 
 from builders import a_container, a_pod
 from vgpu_api.core import ResourceQuota
-from vgpu_api.init_part import ENDED, init_round
 from vgpu_api.resources import PODS, VGPU_CLAIMS
 from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_client.errors import ServerError
-from vgpu_operator.engine.reservations import NEVER_ASKED_S
+from vgpu_operator.engine.scheduling.reservation import PINNED_S
 from vgpu_operator.extender.wire import BindRequest
 
 QUARTER = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 4096}
@@ -55,10 +54,10 @@ async def test_row_5_a_bind_that_failed_leaves_no_ghost(replica: Any) -> None:
     pod = replica.pod(limits=WHOLE)
     replica.api.before = lambda verb, _: ServerError("no", status=500) if verb == "bind" else None
     assert await replica.binder.bind(binding(pod)) != ""
-    replica.time += NEVER_ASKED_S
+    replica.time += PINNED_S
     await replica.settle()
     assert replica.ledger.use_of("GPU-0").memory_mib == 0
-    next_one = replica.pod("next", limits=WHOLE)
+    next_one = replica.offered("next", limits=WHOLE)
     await replica.settle()
     assert replica.claim_of(next_one).status.allocation is not None
 
@@ -69,31 +68,31 @@ async def test_row_6_an_unreadable_record_frees_no_card(replica: Any) -> None:
     Here its cards count as full, to the operator that saw it and to one that starts on it.
     """
     replica.card()
-    pod = replica.pod(limits=QUARTER)
+    pod = replica.offered(limits=QUARTER)
     await replica.settle()
     raw = replica.api.claim(replica.claim_of(pod).metadata.name)
     raw["status"]["allocation"]["devices"][0]["memory"] = "some"
     ruined = replica.api.put(VGPU_CLAIMS, raw)
-    replica.engine.intake.claim_unreadable(ruined["metadata"]["uid"], ruined)
+    replica.news.claim_unreadable(ruined)
     successor = type(replica)()
     successor.card()
-    successor.engine.intake.claim_unreadable(ruined["metadata"]["uid"], ruined)
+    successor.news.claim_unreadable(ruined)
     for operator in (replica, successor):
         other = a_pod("other", containers=[a_container(limits=QUARTER)])
         operator.api.put(PODS, other.to_wire())
-        consumer = operator.engine.intake.pod_changed(other)
-        refusal = operator.engine.scheduler.reserve(consumer)
+        consumer = operator.news.pod_changed(other)
+        refusal = operator.offer(consumer)
         assert "CardTimeSlicingExhausted" in refusal.message
 
 
 def say_that_init_ended(replica: Any, pod: Any) -> None:
     raw = replica.api.claim(replica.claim_of(pod).metadata.name)
-    round_ = init_round(replica.claim_of(pod).status.allocation)
+    allocation = replica.claim_of(pod).status.allocation
+    raw["status"]["initReleased"] = {"allocationID": allocation.id, "round": 0}
     raw["status"]["conditions"] = [
         {"type": "Prepared", "status": "True", "reason": "Agent", "message": ""},
-        {"type": "InitReleased", "status": "True", "reason": ENDED, "message": round_},
     ]
-    replica.engine.intake.claim_changed(VGPUClaim.read(replica.api.put(VGPU_CLAIMS, raw)))
+    replica.news.claim_changed(VGPUClaim.read(replica.api.put(VGPU_CLAIMS, raw)))
 
 
 @pytest.mark.parametrize(("init_cores", "app_cores", "shared"), [(0, 100, False), (100, 0, True)])
@@ -108,12 +107,14 @@ async def test_row_8_a_card_that_is_one_pods_alone_stays_so_after_its_init_conta
         containers=[a_container(limits={**QUARTER, CORES: app_cores})],
     )
     replica.api.put(PODS, pod.to_wire())
-    replica.engine.intake.pod_changed(pod)
+    replica.news.pod_changed(pod)
     await replica.settle()
-    other = replica.pod("other", limits=QUARTER)
-    await replica.settle()
+    other = replica.offered("other", limits=QUARTER)
+    await replica.told()
     assert replica.claim_of(other).status.allocation is None
     say_that_init_ended(replica, pod)
+    await replica.settle()
+    replica.offer(other)
     await replica.settle()
     assert len(replica.claim_of(pod).status.allocation.devices) == 1
     assert (replica.claim_of(other).status.allocation is not None) is shared
@@ -127,12 +128,12 @@ def a_quota(mib: int) -> ResourceQuota:
 
 async def test_row_8_what_init_containers_ask_for_does_not_pass_by_the_quota(replica: Any) -> None:
     replica.card()
-    replica.engine.intake.quota_changed(a_quota(8000))
+    replica.news.quota_changed(a_quota(8000))
     pod = a_pod(
         init_containers=[a_container("prepare", limits=WHOLE)],
         containers=[a_container(limits=QUARTER)],
     )
-    refusal = replica.engine.scheduler.reserve(replica.engine.intake.pod_changed(pod))
+    refusal = replica.offer(replica.news.pod_changed(pod))
     assert refusal.reason == "ResourceQuotaNotFit"
 
 
@@ -156,10 +157,10 @@ async def test_row_22_a_quota_counts_what_is_given_in_whatever_words_it_was_aske
     than one vendor's are not seen."""
     for index in (0, 1):
         replica.card(uuid=f"GPU-{index}", index=index)
-    replica.engine.intake.quota_changed(a_quota(4095))
+    replica.news.quota_changed(a_quota(4095))
     pod = a_pod(containers=[a_container(limits=limits)])
-    consumer = replica.engine.intake.pod_changed(pod)
-    refusal = replica.engine.scheduler.reserve(consumer)
+    consumer = replica.news.pod_changed(pod)
+    refusal = replica.offer(consumer)
     assert refusal.reason == "ResourceQuotaNotFit"
-    replica.engine.intake.quota_gone("default", "q")
-    assert replica.engine.scheduler.reserve(consumer).node == "node-1"
+    replica.news.quota_gone("default", "q")
+    assert replica.offer(consumer).node == "node-1"

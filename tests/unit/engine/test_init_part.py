@@ -12,16 +12,18 @@ from builders import (
     a_node,
     a_pod,
     a_request,
+    allocation_id,
     an_allocated_device,
     an_allocation,
 )
 from vgpu_api.core import Pod
 from vgpu_api.effective import Use
-from vgpu_api.init_part import ENDED, WANTED, init_round
+from vgpu_api.init_part import ENDED, InitRound, init_round
 from vgpu_api.resources import PODS, VGPU_CLAIMS
-from vgpu_api.v1alpha1 import Condition, VGPUClaim
+from vgpu_api.v1alpha1 import InitReleased, VGPUClaim
 from vgpu_api.v1alpha1.vgpuclaim import MigAllocation
-from vgpu_operator.engine.writes import init_cards_are_free
+from vgpu_operator.engine.claims.lifecycle import init_devices_are_free
+from vgpu_operator.engine.claims.reconcile import REFIT_S
 
 CARD_MIB = 16_384
 INIT = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 12_000}
@@ -42,31 +44,38 @@ async def a_running_pod(replica: Any) -> Pod:
     replica.card(memory_mib=CARD_MIB)
     pod = the_pod(node="node-1")
     replica.api.put(PODS, pod.to_wire())
-    replica.engine.intake.pod_changed(pod)
+    replica.news.pod_changed(pod)
     await replica.settle()
-    say(replica, pod, "Prepared", "True", "LimitsInPlace", "limits are in place")
+    prepared = {"type": "Prepared", "status": "True", "reason": "LimitsInPlace", "message": ""}
+    kept = replica.api.claim(replica.claim_of(pod).metadata.name)["status"]["conditions"]
+    report(replica, pod, conditions=[*kept, prepared])
     await replica.settle()
     return pod
 
 
-def say(replica: Any, pod: Pod, type_: str, status: str, reason: str, message: str) -> None:
+def report(replica: Any, pod: Pod, **fields: Any) -> None:
     """As the agent does it, by server-side apply: everything else stays."""
     raw = replica.api.claim(replica.claim_of(pod).metadata.name)
-    kept = [c for c in raw["status"]["conditions"] if c["type"] != type_]
-    said = {"type": type_, "status": status, "reason": reason, "message": message}
-    raw["status"]["conditions"] = [*kept, said]
-    replica.engine.intake.claim_changed(VGPUClaim.read(replica.api.put(VGPU_CLAIMS, raw)))
+    raw["status"].update(fields)
+    replica.news.claim_changed(VGPUClaim.read(replica.api.put(VGPU_CLAIMS, raw)))
 
 
-def say_of_init(replica: Any, pod: Pod, status: str, round_: str | None = None) -> None:
-    named = round_ or init_round(replica.claim_of(pod).status.allocation)
-    reason = ENDED if status == "True" else WANTED
-    say(replica, pod, "InitReleased", status, reason, named)
+def ended(replica: Any, pod: Pod, round_: InitRound | None = None) -> None:
+    report(replica, pod, initReleased=named(replica, pod, round_), initWanted=None)
+
+
+def wanted(replica: Any, pod: Pod, round_: InitRound | None = None) -> None:
+    report(replica, pod, initReleased=None, initWanted=named(replica, pod, round_))
+
+
+def named(replica: Any, pod: Pod, round_: InitRound | None) -> dict[str, Any]:
+    it = round_ or init_round(replica.claim_of(pod).status.allocation)
+    return {"allocationID": it.allocation_id, "round": it.number}
 
 
 async def an_ended_init(replica: Any) -> Pod:
     pod = await a_running_pod(replica)
-    say_of_init(replica, pod, "True")
+    ended(replica, pod)
     await replica.settle()
     return pod
 
@@ -78,33 +87,63 @@ def requests_of(replica: Any, pod: Pod) -> list[str]:
 async def test_what_ended_init_containers_had_is_free_for_the_next_pod(replica: Any) -> None:
     pod = await a_running_pod(replica)
     assert replica.ledger.use_of("GPU-0") == Use(12_000, 0, 1)
-    waiting = replica.pod("pod-2", limits={"nvidia.com/gpu": 1, "nvidia.com/gpumem": 10_000})
-    await replica.settle()
+    waiting = replica.offered("pod-2", limits={"nvidia.com/gpu": 1, "nvidia.com/gpumem": 10_000})
+    await replica.told()
     assert replica.claim_of(waiting).status.allocation is None
     before = replica.claim_of(pod).status
-    say_of_init(replica, pod, "True")
+    ended(replica, pod)
     await replica.settle()
     after = replica.claim_of(pod).status
     assert requests_of(replica, pod) == ["main"]
-    assert after.allocation.allocated_time == before.allocation.allocated_time
+    assert after.allocation.id == before.allocation.id
     assert (after.state, after.reserved_for) == ("InUse", before.reserved_for)
+    replica.offer(waiting)
+    await replica.settle()
     assert replica.claim_of(waiting).status.allocation is not None
     assert replica.ledger.use_of("GPU-0") == Use(14_000, 0, 2)
 
 
 async def test_a_word_about_another_round_frees_nothing(replica: Any) -> None:
     pod = await a_running_pod(replica)
-    say_of_init(replica, pod, "True", "2026-01-01T00:00:00.000000Z")
+    for other in (InitRound(allocation_id(99), 0), InitRound(allocation_id(1), 1)):
+        ended(replica, pod, other)
+        await replica.settle()
+        assert requests_of(replica, pod) == ["prepare", "main"]
+    assert replica.claim_of(pod).status.allocation.id == allocation_id(1)
+
+
+async def test_a_condition_frees_nothing_whatever_its_message_says(replica: Any) -> None:
+    pod = await a_running_pod(replica)
+    name = replica.claim_of(pod).status.allocation.id
+    said = [
+        {"type": type_, "status": "True", "reason": ENDED, "message": name}
+        for type_ in ("InitReleased", "Released")
+    ]
+    report(replica, pod, conditions=said)
     await replica.settle()
     assert requests_of(replica, pod) == ["prepare", "main"]
+
+
+async def test_what_is_wanted_again_after_its_round_is_not_taken_out_first(replica: Any) -> None:
+    pod = await a_running_pod(replica)
+    report(
+        replica,
+        pod,
+        initReleased=named(replica, pod, None),
+        initWanted=named(replica, pod, None),
+    )
+    before = replica.claim_of(pod).status.allocation
+    await replica.settle()
+    after = replica.claim_of(pod).status.allocation
+    assert after == before.model_copy(update={"init_round": 1})
 
 
 async def test_a_late_word_about_the_first_round_does_not_free_the_second(replica: Any) -> None:
     pod = await an_ended_init(replica)
     first = init_round(replica.claim_of(pod).status.allocation)
-    say_of_init(replica, pod, "False")
+    wanted(replica, pod)
     await replica.settle()
-    say_of_init(replica, pod, "True", first)
+    ended(replica, pod, first)
     await replica.settle()
     assert requests_of(replica, pod) == ["prepare", "main"]
 
@@ -114,12 +153,12 @@ async def test_init_containers_that_run_again_are_fitted_again_in_the_same_alloc
 ) -> None:
     pod = await an_ended_init(replica)
     before = replica.claim_of(pod).status.allocation
-    say_of_init(replica, pod, "False")
+    wanted(replica, pod)
     await replica.settle()
     after = replica.claim_of(pod).status.allocation
     assert requests_of(replica, pod) == ["prepare", "main"]
-    assert after.allocated_time == before.allocated_time
-    assert init_round(after) > init_round(before)
+    assert after.id == before.id
+    assert after.init_round == before.init_round + 1
     assert replica.ledger.use_of("GPU-0") == Use(12_000, 0, 1)
 
 
@@ -127,8 +166,8 @@ async def test_init_containers_that_run_again_get_cards_on_a_node_that_takes_no_
     replica: Any,
 ) -> None:
     pod = await an_ended_init(replica)
-    replica.engine.intake.node_changed(a_node("node-1", unschedulable=True, resource_version=9))
-    say_of_init(replica, pod, "False")
+    replica.news.node_changed(a_node("node-1", unschedulable=True, resource_version=9))
+    wanted(replica, pod)
     await replica.settle()
     assert requests_of(replica, pod) == ["prepare", "main"]
 
@@ -138,15 +177,17 @@ async def test_init_containers_that_run_again_wait_for_room_and_take_it(
 ) -> None:
     pod = await an_ended_init(replica)
     told: list[str] = []
-    monkeypatch.setattr(replica.recorder, "say", lambda **said: told.append(said["message"]))
-    other = replica.pod("pod-2", limits={"nvidia.com/gpu": 1, "nvidia.com/gpumem": 10_000})
+    monkeypatch.setattr(replica.recorder, "record", lambda _, **said: told.append(said["note"]))
+    other = replica.offered("pod-2", limits={"nvidia.com/gpu": 1, "nvidia.com/gpumem": 10_000})
     await replica.settle()
-    say_of_init(replica, pod, "False")
-    await replica.settle()
+    wanted(replica, pod)
+    await replica.told()
     assert requests_of(replica, pod) == ["main"]
     assert "its init containers cannot run again: 1/1 CardInsufficientMemory" in told
     replica.api.vanish(PODS, "pod-2")
-    replica.engine.intake.pod_gone(other.metadata.uid)
+    replica.news.pod_gone(other.metadata.uid)
+    await replica.settle()
+    replica.time += REFIT_S
     await replica.settle()
     assert requests_of(replica, pod) == ["prepare", "main"]
     assert replica.ledger.use_of("GPU-0") == Use(12_000, 0, 1)
@@ -156,17 +197,17 @@ async def test_what_is_not_given_back_yet_only_gets_a_new_round(replica: Any) ->
     """The kubelet runs them again before anybody took their cards out of the allocation."""
     pod = await a_running_pod(replica)
     before = replica.claim_of(pod).status.allocation
-    say_of_init(replica, pod, "False")
+    wanted(replica, pod)
     await replica.settle()
     after = replica.claim_of(pod).status.allocation
     assert after.devices == before.devices
-    assert init_round(after) > init_round(before)
+    assert after.init_round == before.init_round + 1
 
 
 async def test_a_claim_whose_init_containers_ended_is_released_as_any_other(replica: Any) -> None:
     pod = await an_ended_init(replica)
-    time = replica.claim_of(pod).status.allocation.allocated_time
-    say(replica, pod, "Released", "True", "ContainersGone", time)
+    name = replica.claim_of(pod).status.allocation.id
+    report(replica, pod, released={"allocationID": name})
     await replica.settle()
     assert replica.claim_of(pod).status.allocation is None
     assert replica.ledger.use_of("GPU-0") == Use()
@@ -177,12 +218,12 @@ async def test_a_new_leader_takes_the_cards_of_ended_init_containers_out_too(
 ) -> None:
     pod = await a_running_pod(replica)
     replica.leading = False
-    say_of_init(replica, pod, "True")
+    ended(replica, pod)
     successor = type(replica)(replica.api)
     successor.card(memory_mib=CARD_MIB)
-    successor.engine.intake.claim_changed(replica.claim_of(pod))
-    successor.engine.intake.pod_changed(the_pod(node="node-1", version=500))
-    successor.engine.tend_everything()
+    successor.news.claim_changed(replica.claim_of(pod))
+    successor.news.pod_changed(the_pod(node="node-1", version=500))
+    successor.engine.lead()
     await successor.settle()
     assert requests_of(replica, pod) == ["main"]
     assert successor.ledger.use_of("GPU-0") == Use(4_000, 0, 1)
@@ -196,8 +237,6 @@ def test_an_instance_of_an_init_container_stays_until_the_pod_ends(mig: Any, fre
     device = an_allocated_device(request="prepare").model_copy(update={"mig": mig})
     allocation = an_allocation(device)
     claim = a_claim(requests=[a_request(name="prepare", phase="Init")], allocation=allocation)
-    said = Condition(
-        type="InitReleased", status="True", reason=ENDED, message=init_round(allocation)
-    )
-    status = claim.status.model_copy(update={"conditions": [said]})
-    assert init_cards_are_free(claim.model_copy(update={"status": status})) is free
+    said = InitReleased(allocation_id=allocation.id, round=0)
+    status = claim.status.model_copy(update={"init_released": said})
+    assert init_devices_are_free(claim.model_copy(update={"status": status})) is free

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from vgpu_client.lease import LeaseLost
-from vgpu_operator.engine.leadership import Leadership
+from vgpu_operator.engine.leader.leadership import Leadership
 from vgpu_operator.errors import LeadershipLost
 
 
@@ -38,7 +38,7 @@ class Election:
         self._story.append("released")
 
 
-class Copy:
+class Informer:
     """A reflector."""
 
     def __init__(self, story: list[str]) -> None:
@@ -55,13 +55,13 @@ class Candidate:
     def __init__(self) -> None:
         self.story: list[str] = []
         self.election: Any = Election(self.story)
-        self.copy = Copy(self.story)
+        self.informer = Informer(self.story)
         self.fence_may_close = asyncio.Event()
         self.fence_may_close.set()
         self.begun = asyncio.Event()
         self.leadership = Leadership(
             self.election,
-            copies=[self.copy],
+            informers=[self.informer],
             fence=self._fence,
             begin=self._begin,
             publish=self._publish,
@@ -101,7 +101,7 @@ async def test_everything_is_listed_anew_and_the_fence_is_closed_before_the_firs
     async with running(candidate):
         await turns()
         assert candidate.story == []  # it does not even stand before it has seen everything
-        candidate.copy.synced.set()
+        candidate.informer.synced.set()
         candidate.election.won.set()
         await candidate.begun.wait()
         assert candidate.story == ["elected", "listed", "fencing", "fenced", "begun", "published"]
@@ -109,7 +109,7 @@ async def test_everything_is_listed_anew_and_the_fence_is_closed_before_the_firs
 
 async def test_nothing_is_decided_while_the_fence_is_open() -> None:
     candidate = Candidate()
-    candidate.copy.synced.set()
+    candidate.informer.synced.set()
     candidate.election.won.set()
     candidate.fence_may_close.clear()
     async with running(candidate):
@@ -120,7 +120,7 @@ async def test_nothing_is_decided_while_the_fence_is_open() -> None:
 
 async def test_a_leader_whose_lease_is_about_to_end_does_not_lead() -> None:
     candidate = Candidate()
-    candidate.copy.synced.set()
+    candidate.informer.synced.set()
     candidate.election.won.set()
     async with running(candidate):
         await candidate.begun.wait()
@@ -132,7 +132,7 @@ async def test_a_leader_whose_lease_is_about_to_end_does_not_lead() -> None:
 @pytest.mark.parametrize("when", ["leading", "fencing"])
 async def test_losing_the_lease_ends_it(when: str) -> None:
     candidate = Candidate()
-    candidate.copy.synced.set()
+    candidate.informer.synced.set()
     candidate.election.won.set()
     if when == "fencing":
         candidate.fence_may_close.clear()
@@ -149,7 +149,7 @@ async def test_losing_the_lease_ends_it(when: str) -> None:
 
 async def test_a_leader_that_resigns_decides_nothing_and_gives_the_lease_up_last() -> None:
     candidate = Candidate()
-    candidate.copy.synced.set()
+    candidate.informer.synced.set()
     candidate.election.won.set()
     async with running(candidate):
         await candidate.begun.wait()

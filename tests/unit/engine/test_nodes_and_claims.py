@@ -19,9 +19,9 @@ def anew(name: str = "node-1") -> Node:
 
 async def a_running_pod(replica: Any) -> Any:
     replica.card()
-    pod = replica.pod()
+    pod = replica.offered()
     await replica.settle()
-    replica.engine.intake.pod_changed(
+    replica.news.pod_changed(
         a_pod("pod-1", node="node-1", resource_version=500, containers=[a_container(limits=GPU)])
     )
     await replica.settle()
@@ -39,10 +39,10 @@ async def test_a_node_registered_anew_under_its_name_frees_what_was_given_on_the
     """Whether or not anybody saw that it was gone in between."""
     pod = await a_running_pod(replica)
     name = replica.claim_of(pod).metadata.name
-    replica.engine.intake.pod_gone(pod.metadata.uid)
+    replica.news.pod_gone(pod.metadata.uid)
     await replica.settle()
     assert "allocation" in replica.api.claim(name)["status"]
-    replica.engine.intake.node_changed(anew())
+    replica.news.node_changed(anew())
     await replica.settle()
     assert "allocation" not in replica.api.claim(name)["status"]
     assert replica.ledger.use_of("GPU-0").memory_mib == 0
@@ -50,11 +50,11 @@ async def test_a_node_registered_anew_under_its_name_frees_what_was_given_on_the
 
 async def test_what_is_given_on_the_new_node_stays(replica: Any) -> None:
     replica.card()
-    replica.engine.intake.node_changed(anew())
-    pod = replica.pod()
+    replica.news.node_changed(anew())
+    pod = replica.offered()
     await replica.settle()
     assert replica.claim_of(pod).status.allocation.node_uid == "another-node-1"
-    replica.engine.intake.node_changed(anew())
+    replica.news.node_changed(anew())
     await replica.settle()
     assert replica.claim_of(pod).status.allocation is not None
 
@@ -67,20 +67,20 @@ async def test_an_allocation_that_names_no_node_uid_goes_with_the_nodes_name(
     raw = replica.api.claim(replica.claim_of(pod).metadata.name)
     del raw["status"]["allocation"]["nodeUID"]
     replica.claim(VGPUClaim.read(raw))
-    replica.engine.intake.node_changed(anew())
+    replica.news.node_changed(anew())
     await replica.settle()
     assert replica.claim_of(pod).status.allocation is not None
-    replica.engine.intake.node_gone("node-1")
+    replica.news.node_gone("node-1")
     await replica.settle()
     assert replica.claim_of(pod).status.allocation is None
 
 
 async def test_a_node_that_cannot_be_read_frees_nothing(replica: Any) -> None:
     pod = await a_running_pod(replica)
-    replica.engine.intake.node_unreadable("node-1", "uid-of-node-1")
-    replica.books.nodes.pop("node-1")  # as a new leader, which never read it
-    replica.engine.intake.node_unreadable("node-1", "uid-of-node-1")
-    replica.engine.tend_everything()
+    replica.news.node_unreadable("node-1", "uid-of-node-1")
+    replica.cache.nodes.pop("node-1")  # as a new leader, which never read it
+    replica.news.node_unreadable("node-1", "uid-of-node-1")
+    replica.engine.lead()
     await replica.settle()
     assert replica.claim_of(pod).status.allocation is not None
 
@@ -90,13 +90,11 @@ async def test_no_two_allocations_have_the_same_name_even_if_the_clock_stands_st
 ) -> None:
     """The agent's word about the one would else free the other while it is in use."""
     replica.card()
-    pods = [
-        replica.pod(f"pod-{number}", limits={**GPU, "nvidia.com/gpumem": 64}) for number in range(5)
-    ]
+    small = {**GPU, "nvidia.com/gpumem": 64}
+    pods = [replica.offered(f"pod-{number}", limits=small) for number in range(5)]
     await replica.settle()
-    times = [replica.claim_of(pod).status.allocation.allocated_time for pod in pods]
-    assert len(set(times)) == 5
-    assert times == sorted(times)
+    names = [replica.claim_of(pod).status.allocation.id for pod in pods]
+    assert len(set(names)) == 5
 
 
 async def test_nothing_is_placed_on_cards_that_two_nodes_claim_until_one_lets_go(
@@ -104,10 +102,11 @@ async def test_nothing_is_placed_on_cards_that_two_nodes_claim_until_one_lets_go
 ) -> None:
     replica.card(name="gpu-0", node="node-1")
     replica.card(name="gpu-0.1234abcd", node="node-2")
-    pod = replica.pod()
-    await replica.settle()
+    pod = replica.offered()
+    await replica.told()
     assert replica.claim_of(pod).status.allocation is None
-    replica.engine.intake.device_gone("gpu-0")
+    replica.news.device_gone("gpu-0")
+    replica.offer(pod)
     await replica.settle()
     assert replica.claim_of(pod).status.allocation.node_name == "node-2"
 
@@ -118,17 +117,17 @@ async def test_a_pod_that_is_still_there_when_its_node_comes_back_is_decided_fir
     """Its container was never stopped; a younger claim on its card could not start."""
     pod = await a_running_pod(replica)
     before = replica.claim_of(pod).status.allocation
-    replica.engine.intake.node_gone("node-1")
+    replica.news.node_gone("node-1")
     await replica.settle()
     assert replica.claim_of(pod).status.allocation is None
-    other = replica.pod("a-pod-before-it", limits={**GPU, "nvidia.com/gpumem": 12_000})
+    other = replica.offered("a-pod-before-it", limits={**GPU, "nvidia.com/gpumem": 12_000})
     await replica.settle()
-    replica.engine.intake.node_changed(anew())
+    replica.news.node_changed(anew())
     await replica.settle()
     after = replica.claim_of(pod).status.allocation
     assert after.node_uid == "another-node-1"
-    assert after.allocated_time > before.allocated_time
-    assert replica.claim_of(other).status.allocation is None
+    assert after.id != before.id
+    assert replica.reservation(other) is None
 
 
 async def test_a_pod_that_is_looked_at_while_its_cards_are_released_is_decided_all_the_same(
@@ -136,14 +135,14 @@ async def test_a_pod_that_is_looked_at_while_its_cards_are_released_is_decided_a
 ) -> None:
     """What is on its way out must not be taken for what the pod has."""
     pod = await a_running_pod(replica)
-    replica.engine.intake.node_gone("node-1")
-    replica.engine.round()  # the release is on its way
-    replica.engine.intake.pod_changed(
+    replica.news.node_gone("node-1")
+    replica.submit()  # the release is on its way
+    replica.news.pod_changed(
         a_pod("pod-1", node="node-1", resource_version=600, containers=[a_container(limits=GPU)])
     )
-    replica.engine.round()
+    replica.submit()
     await replica.settle()
     assert replica.claim_of(pod).status.allocation is None
-    replica.engine.intake.node_changed(anew())
+    replica.news.node_changed(anew())
     await replica.settle()
     assert replica.claim_of(pod).status.allocation.node_uid == "another-node-1"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -19,16 +18,15 @@ def filtered(replica: Any, pod: Pod, *nodes: str) -> list[str]:
 
 
 def node_of(replica: Any, pod: Pod) -> str | None:
-    held = replica.engine.scheduler.reservations.of_pod(pod.metadata.uid)
+    held = replica.reservation(pod)
     return None if held is None else held.node
 
 
-async def pokes(replica: Any) -> list[str]:
-    for _ in range(3):
-        await replica.settle()
-        await asyncio.sleep(0)
-    await replica.engine.hints.drain()
-    return [name for verb, name in replica.api.log if verb == "merge"]
+async def requeued(replica: Any) -> list[str]:
+    """Settle; the pods that were requeued since the last call."""
+    before = len(replica.api.log)
+    await replica.settle()
+    return [name for verb, name in replica.api.log[before:] if verb == "merge"]
 
 
 @pytest.fixture
@@ -36,51 +34,50 @@ async def passed_over(replica: Any) -> Pod:
     """It has its cards on node-1; node-2, all that was offered, has none that is healthy."""
     replica.card(uuid="GPU-1", node="node-1")
     replica.card(uuid="GPU-2", node="node-2", healthy=False)
-    pod: Pod = replica.pod("a")
+    pod: Pod = replica.offered("a")
     await replica.settle()
     assert node_of(replica, pod) == "node-1"
     assert filtered(replica, pod, "node-2") == []
-    assert await pokes(replica) == []
+    assert await requeued(replica) == []
     return pod
 
 
 def gets_well(replica: Any) -> None:
     recovered = a_device(uuid="GPU-2", node="node-2", resource_version=2)
-    replica.engine.intake.device_changed(recovered)
+    replica.news.device_changed(recovered)
 
 
-async def test_it_moves_and_is_woken_when_there_is_room_where_it_may_go(replica, passed_over):
-    assert node_of(replica, passed_over) == "node-1"
+async def test_what_it_had_where_it_cannot_go_is_free_for_others(replica, passed_over):
+    assert node_of(replica, passed_over) is None
+    assert replica.claim_of(passed_over).status.allocation is None
+    other = replica.offered("b")
+    assert node_of(replica, other) == "node-1"
+
+
+async def test_it_is_requeued_when_there_is_room_where_it_may_go(replica, passed_over):
     gets_well(replica)
-    assert await pokes(replica) == ["a"]
+    assert await requeued(replica) == ["a"]
+    assert filtered(replica, passed_over, "node-2") == ["node-2"]
     assert node_of(replica, passed_over) == "node-2"
 
 
-async def test_it_does_not_move_to_where_it_was_not_offered(replica, passed_over):
+async def test_it_is_not_requeued_for_a_node_that_it_was_not_offered(replica, passed_over):
     replica.card(uuid="GPU-3", node="node-3")
-    assert await pokes(replica) == []
-    assert node_of(replica, passed_over) == "node-1"
+    assert await requeued(replica) == []
 
 
 async def test_a_filter_that_offers_its_node_again_finds_its_cards_there(replica, passed_over):
     assert filtered(replica, passed_over, "node-1", "node-2") == ["node-1"]
     gets_well(replica)
-    assert await pokes(replica) == []
-    assert node_of(replica, passed_over) == "node-1"
+    assert await requeued(replica) == []
+    await replica.settle()
+    allocation = replica.claim_of(passed_over).status.allocation
+    assert allocation.node_name == node_of(replica, passed_over) == "node-1"
 
 
-async def test_it_is_woken_also_after_its_reservation_expired(replica, passed_over):
-    replica.time += 301
-    assert await pokes(replica) == []
-    assert node_of(replica, passed_over) is None
-    gets_well(replica)
-    assert await pokes(replica) == ["a"]
-    assert node_of(replica, passed_over) == "node-2"
-
-
-async def test_after_that_it_takes_no_cards_where_it_cannot_go(replica, passed_over):
-    replica.time += 301
-    assert await pokes(replica) == []
-    replica.card(uuid="GPU-4", node="node-1")
-    assert await pokes(replica) == []
-    assert node_of(replica, passed_over) is None
+async def test_its_earlier_place_is_kept_only_as_long_as_nobody_needs_it(replica, passed_over):
+    """Binding its volumes may take minutes; then it comes back to that node."""
+    full = {"nvidia.com/gpu": 1, "nvidia.com/gpumem-percentage": 100}
+    other = replica.offered("b", limits=full)
+    assert node_of(replica, other) == "node-1"
+    assert filtered(replica, passed_over, "node-1") == []

@@ -56,7 +56,8 @@ def a_pod_asking(name: str, mib: int) -> Pod:
 async def decide(replica: Any, name: str, *, mib: int = 10_000) -> VGPUClaim:
     """The claim that this replica gave a pod, which the other has not heard of."""
     pod = a_pod_asking(name, mib)
-    replica.engine.intake.pod_changed(pod)
+    replica.news.pod_changed(pod)
+    replica.offer(pod)
     await replica.settle()
     claim: VGPUClaim = replica.claim_of(pod)
     return claim
@@ -70,7 +71,7 @@ def holding_of(claim: VGPUClaim) -> Holding:
         claim_uid=claim.metadata.uid,
         namespace=claim.metadata.namespace or "",
         claim_name=claim.metadata.name,
-        allocated_time=allocation.allocated_time,
+        allocation_id=allocation.id,
         pod_uid=reserved.pod_uid,
         pod_name=reserved.pod_name,
         use=dict(effective_use(claim.spec, allocation.devices)),

@@ -9,6 +9,7 @@ from replica import Replica
 from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Pod
 from vgpu_api.v1alpha1.base import OwnerReference
+from vgpu_operator.engine.scheduling.places import give_up
 from vgpu_operator.placement import Columns
 
 FRAGMENTATION = ClusterConfig.model_validate(
@@ -22,8 +23,8 @@ def replica() -> Replica:
     """Two nodes with a card and 8 CPUs each."""
     replica = Replica(config=FRAGMENTATION)
     for name in NODES:
-        replica.engine.intake.node_changed(a_node(name, allocatable={"cpu": "8"}))
-        replica.engine.intake.device_changed(a_device(uuid=f"GPU-{name}", node=name))
+        replica.news.node_changed(a_node(name, allocatable={"cpu": "8"}))
+        replica.news.device_changed(a_device(uuid=f"GPU-{name}", node=name))
     return replica
 
 
@@ -39,38 +40,36 @@ def free(columns: Columns) -> dict[str, int]:
 
 async def test_cpu_counts_from_the_reservation_until_the_pod_is_gone(replica):
     pod = a_pod_with("2")
-    consumer = replica.engine.intake.pod_changed(pod)
-    held = replica.engine.scheduler.reserve(consumer)
+    consumer = replica.news.pod_changed(pod)
+    held = replica.offer(consumer)
     columns = replica.ledger.columns
     assert free(columns) == {"node-1": 8000, "node-2": 8000, held.node: 6000}
-    replica.engine.intake.pod_changed(a_pod_with("2", node=held.node, resource_version=2))
-    replica.engine.scheduler.reservations.drop(held)
+    replica.news.pod_changed(a_pod_with("2", node=held.node, resource_version=2))
+    give_up(replica.state, held)
     assert free(columns)[held.node] == 6000
-    replica.engine.intake.pod_gone(pod.metadata.uid)
-    replica.engine.intake.pod_changed(
-        a_pod_with("2", node=held.node, resource_version=2)
-    )  # too late
+    replica.news.pod_gone(pod.metadata.uid)
+    replica.news.pod_changed(a_pod_with("2", node=held.node, resource_version=2))  # too late
     assert free(columns) == {"node-1": 8000, "node-2": 8000}
 
 
 async def test_a_reservation_that_moves_takes_its_cpu_with_it(replica):
-    consumer = replica.engine.intake.pod_changed(a_pod_with("2"))
+    consumer = replica.news.pod_changed(a_pod_with("2"))
     for node in (*NODES, "node-1"):
-        replica.engine.scheduler.reserve(consumer, candidates=[node])
+        replica.offer(consumer, node)
         assert free(replica.ledger.columns) == {"node-1": 8000, "node-2": 8000, node: 6000}
 
 
 async def test_a_reservation_that_ends_gives_its_cpu_back(replica):
-    consumer = replica.engine.intake.pod_changed(a_pod_with("2"))
-    held = replica.engine.scheduler.reserve(consumer)
-    replica.engine.scheduler.reservations.drop(held)
+    consumer = replica.news.pod_changed(a_pod_with("2"))
+    held = replica.offer(consumer)
+    give_up(replica.state, held)
     assert free(replica.ledger.columns) == {"node-1": 8000, "node-2": 8000}
 
 
 async def test_a_pod_counts_in_the_mix_once_and_with_its_cpu(replica):
     for version in (1, 2):
-        replica.engine.intake.pod_changed(a_pod_with("2", resource_version=version))
-    replica.engine.intake.pod_changed(a_pod_with("4", name="pod-2"))
+        replica.news.pod_changed(a_pod_with("2", resource_version=version))
+    replica.news.pod_changed(a_pod_with("4", name="pod-2"))
     types = replica.ledger.columns.mix.types
     assert sorted((frequency, kind.cpu_milli) for frequency, kind in types) == [
         (0.5, 2000),
@@ -80,18 +79,16 @@ async def test_a_pod_counts_in_the_mix_once_and_with_its_cpu(replica):
 
 async def test_a_pod_without_cards_counts_where_it_takes_their_node_a_daemon_does_not(replica):
     mix = replica.ledger.columns.mix
-    replica.engine.intake.pod_changed(a_pod_with("2"))
+    replica.news.pod_changed(a_pod_with("2"))
     for version in (1, 2):
-        replica.engine.intake.pod_changed(
+        replica.news.pod_changed(
             a_pod_with("1", memory=None, name="web", node="node-1", resource_version=version)
         )
     owner = OwnerReference(kind="DaemonSet", name="logs", uid="d")
-    replica.engine.intake.pod_changed(
+    replica.news.pod_changed(
         a_pod_with("1", memory=None, name="logs", node="node-1", owners=[owner])
     )
-    replica.engine.intake.pod_changed(
-        a_pod_with("1", memory=None, name="db", node="node-without-cards")
-    )
+    replica.news.pod_changed(a_pod_with("1", memory=None, name="db", node="node-without-cards"))
     assert [frequency for frequency, _ in mix.types] == [0.5]
     assert mix.total == 1.0
     assert free(replica.ledger.columns)["node-1"] == 6000

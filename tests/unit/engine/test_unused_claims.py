@@ -11,7 +11,7 @@ from vgpu_api.names import ANNOTATION_CLAIM, ANNOTATION_SLOTS_ADDED
 from vgpu_api.resources import PODS, VGPU_CLAIMS
 from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_client.errors import Unknown
-from vgpu_operator.engine.unusable import UNUSABLE_S
+from vgpu_operator.engine.claims.lifecycle import UNUSABLE_S
 from vgpu_operator.extender.wire import BindRequest
 
 
@@ -39,23 +39,14 @@ async def used_and_released(replica: Any, **spec: Any) -> None:
 async def runs_and_ends(replica: Any, name: str) -> None:
     pod = a_user(name)
     replica.api.put(PODS, pod.to_wire())
-    replica.engine.intake.pod_changed(pod)
+    replica.news.pod_changed(pod)
     await replica.settle()
     assert await replica.binder.bind(BindRequest("default", name, f"uid-of-{name}", "node-1")) == ""
-    replica.engine.intake.pod_changed(
-        a_user(name, node="node-1", resource_version=500, phase="Running")
-    )
-    replica.engine.intake.pod_changed(
-        a_user(name, node="node-1", resource_version=501, phase="Succeeded")
-    )
+    replica.news.pod_changed(a_user(name, node="node-1", resource_version=500, phase="Running"))
+    replica.news.pod_changed(a_user(name, node="node-1", resource_version=501, phase="Succeeded"))
     await replica.settle()
     raw = replica.api.claim("mine")
-    when = raw["status"]["allocation"]["allocatedTime"]
-    conditions = [c for c in raw["status"]["conditions"] if c["type"] != "Released"]
-    raw["status"]["conditions"] = [
-        *conditions,
-        {"type": "Released", "status": "True", "message": when},
-    ]
+    raw["status"]["released"] = {"allocationID": raw["status"]["allocation"]["id"]}
     replica.claim(VGPUClaim.read(raw))
     await replica.settle()
 
@@ -99,7 +90,7 @@ async def test_the_time_of_a_ttl_goes_on_under_a_new_leader(replica: Any) -> Non
     successor = type(replica)()
     successor.api.objects = replica.api.objects
     successor.time = replica.time + 59
-    successor.engine.intake.claim_changed(VGPUClaim.read(replica.api.claim("mine")))
+    successor.news.claim_changed(VGPUClaim.read(replica.api.claim("mine")))
     await successor.settle()
     assert exists(replica)
     successor.time += 1
@@ -117,12 +108,12 @@ async def test_a_claim_that_was_never_used_has_no_end(replica: Any) -> None:
 
 async def test_a_claim_that_a_pod_waits_for_is_not_deleted(replica: Any) -> None:
     await used_and_released(replica, ttl_seconds_after_unused=60)
-    replica.engine.intake.node_changed(a_node("node-1", unschedulable=True, resource_version=700))
-    replica.engine.intake.pod_changed(a_user("pod-2"))
+    replica.news.node_changed(a_node("node-1", unschedulable=True, resource_version=700))
+    replica.news.pod_changed(a_user("pod-2"))
     replica.time += 3600
     await replica.settle()
     assert exists(replica)
-    replica.engine.intake.pod_gone("uid-of-pod-2")
+    replica.news.pod_gone("uid-of-pod-2")
     await replica.settle()
     assert not exists(replica)
 
@@ -181,7 +172,7 @@ async def test_an_immediate_claim_whose_card_is_gone_is_decided_anew_after_five_
     replica: Any,
 ) -> None:
     await an_immediate_claim(replica)
-    replica.engine.intake.device_gone("gpu-0")
+    replica.news.device_gone("gpu-0")
     await for_five_minutes(replica)
     assert status(replica)["allocation"]["nodeName"] == "node-2"
     assert replica.ledger.use_of("GPU-0").memory_mib == 0
@@ -191,7 +182,7 @@ async def test_an_immediate_claim_whose_card_is_sick_is_decided_anew_after_five_
     replica: Any,
 ) -> None:
     await an_immediate_claim(replica)
-    replica.engine.intake.device_changed(a_device(healthy=False, resource_version=2))
+    replica.news.device_changed(a_device(healthy=False, resource_version=2))
     await for_five_minutes(replica)
     assert status(replica)["allocation"]["nodeName"] == "node-2"
 
@@ -200,7 +191,7 @@ async def test_an_immediate_claim_on_a_cordoned_node_is_decided_anew_after_five_
     replica: Any,
 ) -> None:
     await an_immediate_claim(replica)
-    replica.engine.intake.node_changed(a_node("node-1", unschedulable=True, resource_version=2))
+    replica.news.node_changed(a_node("node-1", unschedulable=True, resource_version=2))
     await for_five_minutes(replica)
     assert status(replica)["allocation"]["nodeName"] == "node-2"
 
@@ -209,14 +200,14 @@ async def test_an_immediate_claim_whose_node_is_gone_is_decided_anew_at_once(
     replica: Any,
 ) -> None:
     await an_immediate_claim(replica)
-    replica.engine.intake.node_gone("node-1")
+    replica.news.node_gone("node-1")
     await replica.settle()
     assert status(replica)["allocation"]["nodeName"] == "node-2"
 
 
 async def test_an_immediate_claim_on_a_cordoned_card_keeps_it(replica: Any) -> None:
     await an_immediate_claim(replica)
-    replica.engine.intake.device_changed(a_device(cordoned=True, resource_version=2))
+    replica.news.device_changed(a_device(cordoned=True, resource_version=2))
     await replica.settle()
     replica.time += 10 * UNUSABLE_S
     await replica.settle()
@@ -227,7 +218,7 @@ async def test_a_card_that_recovers_in_time_keeps_its_immediate_claim(replica: A
     await an_immediate_claim(replica)
     for version in range(2, 12):
         sick = version % 2 == 0
-        replica.engine.intake.device_changed(a_device(healthy=not sick, resource_version=version))
+        replica.news.device_changed(a_device(healthy=not sick, resource_version=version))
         await replica.settle()
         replica.time += UNUSABLE_S / 2
         await replica.settle()
@@ -238,11 +229,11 @@ async def test_an_immediate_claim_that_a_pod_has_is_not_taken_away(replica: Any)
     await an_immediate_claim(replica)
     pod = a_user()
     replica.api.put(PODS, pod.to_wire())
-    replica.engine.intake.pod_changed(pod)
+    replica.news.pod_changed(pod)
     assert (
         await replica.binder.bind(BindRequest("default", "pod-1", "uid-of-pod-1", "node-1")) == ""
     )
-    replica.engine.intake.device_changed(a_device(healthy=False, resource_version=2))
+    replica.news.device_changed(a_device(healthy=False, resource_version=2))
     await replica.settle()
     replica.time += 10 * UNUSABLE_S
     await replica.settle()

@@ -9,7 +9,7 @@ import pytest
 from builders import a_container, a_pod
 from vgpu_api.core import Pod
 from vgpu_api.resources import VGPU_CLAIMS
-from vgpu_operator.engine.books import key_of
+from vgpu_operator.engine.cache import key_of
 from vgpu_operator.extender.filtering import filter_nodes
 from vgpu_operator.extender.wire import FilterRequest
 
@@ -36,11 +36,11 @@ async def test_a_pod_that_a_whole_list_does_not_have_is_gone_and_decided_no_more
     await replica.settle()
     assert replica.ledger.use_of("GPU-0").memory_mib == 8192
     claim = replica.claim_of(pod)
-    replica.engine.intake.pods_listed(60, set())
+    replica.news.pods_listed(60, set())
     await replica.settle()
-    assert replica.engine.books.consumer(pod.metadata.uid) is None
+    assert replica.cache.pod(pod.metadata.uid) is None
     replica.api.vanish(VGPU_CLAIMS, claim.metadata.name)
-    replica.engine.intake.claim_gone(key_of(claim), claim.metadata.uid)
+    replica.news.claim_gone(key_of(claim), claim.metadata.uid)
     await replica.settle()
     assert replica.ledger.use_of("GPU-0").memory_mib == 0
     assert not [place for place in replica.api.objects if place[0] == VGPU_CLAIMS.plural]
@@ -52,9 +52,9 @@ async def test_a_pod_that_is_newer_than_the_list_or_in_it_stays(
 ) -> None:
     replica.card()
     ask(replica, a_told_pod(version=50), "node-1")
-    replica.engine.intake.pods_listed(listed, set(uids))
+    replica.news.pods_listed(listed, set(uids))
     await replica.settle()
-    assert replica.engine.books.consumer("uid-of-pod-1") is not None
+    assert replica.cache.pod("uid-of-pod-1") is not None
     assert replica.ledger.use_of("GPU-0").memory_mib == 8192
 
 
@@ -62,9 +62,9 @@ async def test_a_filter_that_asks_late_about_a_pod_of_the_past_reserves_nothing(
     replica: Any,
 ) -> None:
     replica.card()
-    replica.engine.intake.pods_listed(60, set())
+    replica.news.pods_listed(60, set())
     ask(replica, a_told_pod(version=60), "node-1")
     await replica.settle()
-    assert replica.engine.books.consumer("uid-of-pod-1") is None
+    assert replica.cache.pod("uid-of-pod-1") is None
     assert replica.ledger.use_of("GPU-0").memory_mib == 0
     assert ask(replica, a_told_pod("later", version=61), "node-1", "node-2") == ["node-1"]

@@ -1,79 +1,59 @@
-"""Immediate claims have a queue of their own: priority, then age; a change ends every back-off."""
+"""Immediate claims wait like pods: priority, then age; what frees a device serves one at once."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from builders import a_claim, a_device, a_request
-from vgpu_operator.engine.immediate import FIRST_BACKOFF_S, LAST_BACKOFF_S, ImmediateQueue
-
-A, B, C = ("ns", "a"), ("ns", "b"), ("ns", "c")
+from vgpu_api.config import ClusterConfig
 
 
-def a_queue() -> ImmediateQueue:
-    queue = ImmediateQueue()
-    queue.put(A, priority=0, created="2026-01-01T00:00:02Z", generation=1)
-    queue.put(B, priority=0, created="2026-01-01T00:00:01Z", generation=1)
-    queue.put(C, priority=5, created="2026-01-01T00:00:03Z", generation=1)
-    return queue
+def an_immediate(name: str, priority: int, *, created: str | None = None, memory: str = "16Gi"):
+    return a_claim(
+        name,
+        requests=[a_request(memory=memory)],
+        binding_mode="Immediate",
+        scheduling_priority=priority,
+        metadata={"creation_timestamp": created},
+    )
 
 
-def test_the_most_important_is_first_then_the_oldest() -> None:
-    assert a_queue().ready(0.0, changed=False) == [C, B, A]
-
-
-def test_who_was_refused_waits_longer_each_time() -> None:
-    queue = a_queue()
-    now, waits = 0.0, []
-    for _ in range(9):
-        queue.refused(C, now)
-        began = now
-        while C not in queue.ready(now, changed=False):
-            now += FIRST_BACKOFF_S / 2
-        waits.append(now - began)
-    assert waits[:3] == [FIRST_BACKOFF_S, 2 * FIRST_BACKOFF_S, 4 * FIRST_BACKOFF_S]
-    assert waits[-1] == LAST_BACKOFF_S
-
-
-def test_a_change_cuts_every_back_off_short() -> None:
-    queue = a_queue()
-    queue.refused(C, 0.0)
-    assert queue.ready(0.0, changed=False) == [B, A]
-    assert queue.ready(0.0, changed=True) == [C, B, A]
-
-
-def test_a_claim_seen_again_keeps_its_back_off_and_a_new_spec_ends_it() -> None:
-    queue = a_queue()
-    queue.refused(C, 0.0)
-    queue.put(C, priority=5, created="2026-01-01T00:00:03Z", generation=1)
-    assert C not in queue.ready(0.0, changed=False)
-    queue.put(C, priority=5, created="2026-01-01T00:00:03Z", generation=2)
-    assert C in queue.ready(0.0, changed=False)
-
-
-def test_who_was_served_is_not_asked_again() -> None:
-    queue = a_queue()
-    queue.drop(C)
-    queue.refused(C, 0.0)
-    assert queue.ready(100.0, changed=True) == [B, A]
+def has_devices(replica: Any, name: str) -> bool:
+    return "allocation" in replica.api.claim(name).get("status", {})
 
 
 async def test_a_recovered_card_serves_the_most_important_claim_at_once(replica: Any) -> None:
     replica.card(memory_mib=16384, healthy=False)
     for name, priority in (("low", 0), ("high", 9)):
-        replica.claim(
-            a_claim(
-                name,
-                requests=[a_request(memory="16Gi")],
-                binding_mode="Immediate",
-                scheduling_priority=priority,
-            )
-        )
+        replica.claim(an_immediate(name, priority))
     await replica.settle()
-    replica.engine.intake.device_changed(a_device(memory_mib=16384, resource_version=2))
-    await replica.settle()  # the time has not moved: no back-off is over
-    assert "allocation" in replica.api.claim("high")["status"]
-    assert "allocation" not in replica.api.claim("low")["status"]
+    replica.news.device_changed(a_device(memory_mib=16384, resource_version=2))
+    await replica.settle()
+    assert has_devices(replica, "high")
+    assert not has_devices(replica, "low")
+
+
+async def test_of_equals_the_oldest_is_served_first(replica: Any) -> None:
+    replica.card(memory_mib=16384, healthy=False)
+    for name, second in (("a", 2), ("b", 1), ("c", 3)):
+        replica.claim(an_immediate(name, 0, created=f"2026-01-01T00:00:0{second}Z"))
+    replica.news.device_changed(a_device(memory_mib=16384, resource_version=2))
+    await replica.settle()
+    assert [name for name in "abc" if has_devices(replica, name)] == ["b"]
+
+
+async def test_no_claim_is_more_important_than_the_administrator_allows(replica: Any) -> None:
+    """Anybody may write a priority into a claim; pods have theirs from a PriorityClass."""
+    config = ClusterConfig.model_validate({"scheduling": {"maxClaimPriority": 10}})
+    bounded = type(replica)(config=config)
+    bounded.card(memory_mib=16384, healthy=False)
+    for name, priority, second in (("a", 10, 1), ("b", 1_000_000, 2)):
+        created = f"2026-01-01T00:00:0{second}Z"
+        bounded.claim(an_immediate(name, priority, created=created))
+    bounded.news.device_changed(a_device(memory_mib=16384, resource_version=2))
+    await bounded.settle()
+    assert has_devices(bounded, "a")
+    assert not has_devices(bounded, "b")
 
 
 async def test_a_claim_that_asks_for_less_is_decided_at_once(replica: Any) -> None:

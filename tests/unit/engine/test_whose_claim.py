@@ -15,8 +15,8 @@ from vgpu_api.names import (
 from vgpu_api.reasons import Reason
 from vgpu_api.resources import PODS, VGPU_CLAIMS
 from vgpu_api.v1alpha1 import VGPUClaim
-from vgpu_operator.engine.refusals import Refusal
-from vgpu_operator.engine.reservations import Reservation
+from vgpu_operator.engine.scheduling.refusal import Refusal
+from vgpu_operator.engine.scheduling.reservation import Reservation
 
 GPU = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 8192}
 
@@ -33,7 +33,7 @@ def a_pod_with(claim: str, name: str = "pod-1", **fields: Any) -> Any:
 
 def see(replica: Any, pod: Any) -> Any:
     replica.api.put(PODS, pod.to_wire())
-    return replica.engine.intake.pod_changed(pod)
+    return replica.news.pod_changed(pod)
 
 
 def says(replica: Any, claim: str) -> tuple[str, str]:
@@ -51,7 +51,7 @@ async def test_each_pod_of_a_template_gets_an_owned_copy_and_all_run_at_once(
     template = replica.claim(a_claim("shape", **spec))
     pods = [a_pod_of("shape", f"web-{number}") for number in range(3)]
     for pod in pods:
-        see(replica, pod)
+        replica.offer(see(replica, pod))
     await replica.settle()
     for pod in pods:
         claim = replica.claim_of(pod)
@@ -68,8 +68,8 @@ async def test_a_template_is_never_decided_itself_and_is_shown_as_such(replica: 
     await replica.settle()
     assert says(replica, "shape") == ("False", "Template")
     assert "allocation" not in replica.api.claim("shape")["status"]
-    replica.engine.intake.pod_gone(pod.metadata.uid)  # scaled to none: still a template
-    replica.engine.tend_everything()
+    replica.news.pod_gone(pod.metadata.uid)  # scaled to none: still a template
+    replica.engine.lead()
     await replica.settle()
     assert says(replica, "shape") == ("False", "Template")
 
@@ -78,7 +78,7 @@ async def test_a_pod_that_names_a_template_as_its_claim_is_refused(replica: Any)
     replica.card()
     replica.claim(a_claim("shape", requests=[a_request(memory="4Gi")]))
     see(replica, a_pod_of("shape"))
-    refusal = replica.engine.scheduler.reserve(see(replica, a_pod_with("shape", "pod-2")))
+    refusal = replica.offer(see(replica, a_pod_with("shape", "pod-2")))
     assert isinstance(refusal, Refusal)
     assert refusal.reason is Reason.TEMPLATE
     await replica.settle()
@@ -87,7 +87,7 @@ async def test_a_pod_that_names_a_template_as_its_claim_is_refused(replica: Any)
 async def test_an_immediate_claim_is_no_template(replica: Any) -> None:
     replica.card()
     replica.claim(a_claim("now", requests=[a_request()], binding_mode="Immediate"))
-    refusal = replica.engine.scheduler.reserve(see(replica, a_pod_of("now")))
+    refusal = replica.offer(see(replica, a_pod_of("now")))
     assert isinstance(refusal, Refusal)
     assert refusal.message == "claim now is Immediate; a template must not be"
 
@@ -99,7 +99,7 @@ async def test_a_template_for_other_containers_is_refused_before_a_copy_is_made(
     replica.claim(a_claim("shape", requests=[a_request(name="other", memory="4Gi")]))
     consumer = see(replica, a_pod_of("shape"))
     await replica.settle()
-    refusal = replica.engine.scheduler.reserve(consumer)
+    refusal = replica.offer(consumer)
     assert isinstance(refusal, Refusal)
     assert refusal.reason is Reason.REQUEST_MISMATCH
     assert (VGPU_CLAIMS.plural, *consumer.claim) not in replica.api.objects
@@ -108,8 +108,11 @@ async def test_a_template_for_other_containers_is_refused_before_a_copy_is_made(
 async def test_a_pod_waits_for_its_template_and_goes_on_when_it_is_there(replica: Any) -> None:
     replica.card()
     pod = see(replica, a_pod_of("shape")).pod
+    assert isinstance(replica.offer(pod), Refusal)
     await replica.settle()
     replica.claim(a_claim("shape", requests=[a_request(memory="4Gi")]))
+    await replica.settle()
+    replica.offer(pod)
     await replica.settle()
     assert replica.claim_of(pod).status.allocation is not None
 
@@ -122,16 +125,37 @@ async def test_a_claim_of_the_pods_uid_name_that_it_owns_is_adopted(replica: Any
     owner = {"apiVersion": "v1", "kind": "Pod", "name": "pod-1", "uid": pod.metadata.uid}
     made = a_claim(
         name,
-        requests=[a_request(name="main", memory="8Gi")],
+        requests=[a_request(name="main", memory="8Gi", cores=0)],
         metadata={"owner_references": [owner], "finalizers": ["vgpu.dev/in-use"]},
     )
     replica.api.put(VGPU_CLAIMS, made.to_wire())  # not yet seen: found when it is to be made
-    see(replica, pod)
+    replica.offer(see(replica, pod))
     await replica.settle()
     adopted = replica.claim_of(pod)
     assert adopted.metadata.uid == f"uid-of-{name}"
     assert adopted.status.allocation is not None
-    assert [verb for verb, _ in replica.api.log if verb.startswith("create")] == []
+    assert replica.api.log == [("create vgpuclaims", name), ("patch status", name)]
+
+
+async def test_a_claim_of_its_own_that_asks_for_something_else_is_decided_as_it_stands(
+    replica: Any,
+) -> None:
+    """Made by a leader of another release; found when it is to be made."""
+    replica.card()
+    pod = a_pod(containers=[a_container(limits=GPU)])
+    name = pod_claim_name(pod.metadata.name, pod.metadata.uid)
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": "pod-1", "uid": pod.metadata.uid}
+    requests = [a_request(name="main", memory="2Gi")]
+    made = a_claim(name, requests=requests, metadata={"owner_references": [owner]})
+    replica.api.put(VGPU_CLAIMS, made.to_wire())
+    replica.offer(see(replica, pod))
+    await replica.settle()
+    assert replica.claim_of(pod).status.allocation is None
+    assert isinstance(replica.engine.begin_bind(see(replica, pod), "node-1"), Reservation)
+    await replica.settle()
+    allocation = replica.claim_of(pod).status.allocation
+    assert allocation is not None
+    assert [device.memory_mib for device in allocation.devices] == [2048]
 
 
 async def test_a_claim_that_a_namesake_pod_owns_is_not_this_pods(replica: Any) -> None:
@@ -144,7 +168,7 @@ async def test_a_claim_that_a_namesake_pod_owns_is_not_this_pods(replica: Any) -
     owner = {"kind": "Pod", "name": former.metadata.name, "uid": former.metadata.uid}
     requests = [a_request(name="main", memory="8Gi")]
     replica.claim(a_claim(name, requests=requests, metadata={"owner_references": [owner]}))
-    refusal = replica.engine.scheduler.reserve(see(replica, pod))
+    refusal = replica.offer(see(replica, pod))
     assert isinstance(refusal, Refusal)
     assert refusal.reason is Reason.CLAIM_NOT_OWNED
 
@@ -159,7 +183,7 @@ async def test_a_claim_of_the_pods_name_that_is_anothers_is_refused_and_left_alo
     consumer = see(replica, pod)
     replica.claim(a_claim("bystander", requests=[a_request()]))
     await replica.settle()
-    refusal = replica.engine.scheduler.reserve(consumer)
+    refusal = replica.offer(consumer)
     assert isinstance(refusal, Refusal)
     assert refusal.reason is Reason.CLAIM_NOT_OWNED
     assert [verb for verb, written in replica.api.log if written == name] == []
@@ -169,8 +193,8 @@ async def test_a_forged_status_is_not_created_with_a_claim(replica: Any) -> None
     """Status is dropped on create: what stands in the API is what the operator wrote after."""
     replica.card()
     pod = see(replica, a_pod(containers=[a_container(limits=GPU)])).pod
-    replica.engine.round()
-    await replica.writer.drain()
+    replica.offer(pod)
+    await replica.effector.drain()
     verbs = [verb for verb, _ in replica.api.log]
     assert verbs.index("create vgpuclaims") < verbs.index("patch status")
     assert replica.claim_of(pod).status.allocation is not None
@@ -180,7 +204,7 @@ async def test_an_annotation_changed_later_does_not_change_the_claim(replica: An
     replica.card()
     for name in ("first", "second"):
         replica.claim(a_claim(name, requests=[a_request(memory="4Gi")]))
-    see(replica, a_pod_with("first"))
+    replica.offer(see(replica, a_pod_with("first")))
     await replica.settle()
     see(replica, a_pod_with("second", resource_version=500, node="node-1"))
     await replica.settle()
@@ -193,7 +217,7 @@ async def test_a_new_leader_finds_the_claim_of_a_pod_that_was_edited(replica: An
     replica.card()
     for name in ("first", "second"):
         replica.claim(a_claim(name, requests=[a_request(memory="4Gi")]))
-    see(replica, a_pod_with("first"))
+    replica.offer(see(replica, a_pod_with("first")))
     await replica.settle()
     edited = a_pod_with("second", resource_version=500, node="node-1")
     for claims_first in (True, False):
@@ -202,12 +226,12 @@ async def test_a_new_leader_finds_the_claim_of_a_pod_that_was_edited(replica: An
         successor.card()
         claims = [VGPUClaim.read(replica.api.claim(name)) for name in ("first", "second")]
         if not claims_first:
-            successor.engine.intake.pod_changed(edited)
+            successor.news.pod_changed(edited)
         for claim in claims:
-            successor.engine.intake.claim_changed(claim)
+            successor.news.claim_changed(claim)
         if claims_first:
-            successor.engine.intake.pod_changed(edited)
-        successor.engine.tend_everything()
+            successor.news.pod_changed(edited)
+        successor.engine.lead()
         await successor.settle()
         assert "allocation" not in replica.api.claim("second")["status"]
         assert successor.ledger.use_of("GPU-0").memory_mib == 4096
@@ -216,9 +240,9 @@ async def test_a_new_leader_finds_the_claim_of_a_pod_that_was_edited(replica: An
 async def test_a_pod_whose_annotation_was_taken_off_is_still_known(replica: Any) -> None:
     replica.card()
     replica.claim(a_claim("mine", requests=[a_request(memory="4Gi")]))
-    see(replica, a_pod_with("mine"))
+    replica.offer(see(replica, a_pod_with("mine")))
     await replica.settle()
-    replica.engine.intake.pod_changed(a_pod("pod-1", phase="Failed", resource_version=500))
+    replica.news.pod_changed(a_pod("pod-1", phase="Failed", resource_version=500))
     await replica.settle()
     assert "allocation" not in replica.api.claim("mine")["status"]
 
@@ -227,18 +251,18 @@ async def test_a_claim_that_cannot_be_read_keeps_its_cards_and_is_left_alone(
     replica: Any,
 ) -> None:
     replica.card()
-    pod = replica.pod()
+    pod = replica.offered()
     await replica.settle()
     name = replica.claim_of(pod).metadata.name
     raw = replica.api.claim(name)
     good = dict(raw["spec"])
     raw["spec"] = {"requests": [{"memory": "nonsense"}]}
     ruined = replica.api.put(VGPU_CLAIMS, raw)
-    replica.engine.intake.claim_unreadable(ruined["metadata"]["uid"], ruined)
+    replica.news.claim_unreadable(ruined)
     before = list(replica.api.log)
-    replica.engine.intake.pod_gone(pod.metadata.uid)
-    other = replica.pod("pod-2")
-    await replica.settle()
+    replica.news.pod_gone(pod.metadata.uid)
+    other = replica.offered("pod-2")
+    await replica.told()
     assert [entry for entry in replica.api.log if entry[1] == name] == [
         entry for entry in before if entry[1] == name
     ]
@@ -248,6 +272,8 @@ async def test_a_claim_that_cannot_be_read_keeps_its_cards_and_is_left_alone(
     replica.claim(VGPUClaim.read(mended))
     await replica.settle()
     assert "allocation" not in replica.api.claim(name)["status"]
+    replica.offer(other)
+    await replica.settle()
     assert replica.claim_of(other).status.allocation is not None
 
 
@@ -256,16 +282,16 @@ async def test_a_pod_whose_claim_cannot_be_read_is_refused_and_says_so(replica: 
     raw = a_claim("mine", requests=[a_request(memory="4Gi")]).to_wire()
     raw["spec"] = {"requests": "none"}
     ruined = replica.api.put(VGPU_CLAIMS, raw)
-    replica.engine.intake.claim_unreadable(ruined["metadata"]["uid"], ruined)
+    replica.news.claim_unreadable(ruined)
     consumer = see(replica, a_pod_with("mine"))
     await replica.settle()
-    refusal = replica.engine.scheduler.reserve(consumer)
+    refusal = replica.offer(consumer)
     assert isinstance(refusal, Refusal)
     assert refusal.reason is Reason.CLAIM_UNREADABLE
     assert replica.api.log == []
-    replica.engine.intake.claim_gone(consumer.claim, ruined["metadata"]["uid"])
+    replica.news.claim_gone(consumer.claim, ruined["metadata"]["uid"])
     replica.claim(a_claim("mine", uid="another", requests=[a_request(memory="4Gi")]))
-    replica.engine.intake.node_changed(a_node("node-1", resource_version=7))
+    replica.news.node_changed(a_node("node-1", resource_version=7))
     await replica.settle()
-    outcome = replica.engine.scheduler.reserve(consumer)
+    outcome = replica.offer(consumer)
     assert isinstance(outcome, Reservation)

@@ -17,11 +17,9 @@ from builders import (
     an_allocated_device,
     an_allocation,
 )
-from vgpu_api.conditions import INIT_RELEASED
 from vgpu_api.core import Pod
-from vgpu_api.init_part import ENDED
 from vgpu_api.names import FINALIZER_IN_USE
-from vgpu_api.v1alpha1 import Condition, ReservedFor, VGPUClaim, VGPUClaimStatus
+from vgpu_api.v1alpha1 import InitReleased, ReservedFor, VGPUClaim, VGPUClaimStatus
 from vgpu_local.apiserver.storage import WriteEvent
 from vgpu_local.checker import breaches, excesses
 
@@ -143,18 +141,16 @@ def test_a_claim_freed_under_its_pod_is_found(end: WriteEvent) -> None:
 
 # Init containers give back what they had, and may need it again.
 
-TIME = an_allocation().allocated_time
 
-
-def with_init(*requests: str, said: str = "", init_time: str = "") -> VGPUClaim:
-    """A granted claim with devices for these of its requests, and the agent's word of a round."""
+def with_init(*requests: str, ended: bool = False, init_round: int = 0) -> VGPUClaim:
+    """A granted claim with devices for these of its requests; the first round may have ended."""
     devices = [an_allocated_device(request=name, memory_mib=1) for name in requests]
-    allocation = an_allocation(*devices).model_copy(update={"init_time": init_time})
-    word = Condition(type=INIT_RELEASED, status="True", reason=ENDED, message=said)
+    allocation = an_allocation(*devices).model_copy(update={"init_round": init_round})
     status = VGPUClaimStatus(
         allocation=allocation,
         reserved_for=ReservedFor(pod_name="p", pod_uid="u1"),
-        conditions=[word] if said else [],
+        init_released=InitReleased(allocation_id=allocation.id, round=0) if ended else None,
+        conditions=[],
     )
     asked = [a_request(name="prepare", phase="Init"), a_request(name="main")]
     return a_claim("c", requests=asked, status=status, metadata=PROTECTED)
@@ -167,8 +163,8 @@ RUNNING_WITH_INIT = [
 ]
 ENDED_INIT = [
     *RUNNING_WITH_INIT,
-    claim_was(4, with_init("prepare", "main", said=TIME)),
-    claim_was(5, with_init("main", said=TIME)),
+    claim_was(4, with_init("prepare", "main", ended=True)),
+    claim_was(5, with_init("main", ended=True)),
 ]
 
 
@@ -177,7 +173,7 @@ def test_init_containers_that_the_agent_says_have_ended_may_give_their_cards_bac
 
 
 def test_init_containers_that_run_again_may_get_cards_anew() -> None:
-    again = with_init("prepare", "main", said=TIME, init_time="2026-01-01T00:01:00.000000Z")
+    again = with_init("prepare", "main", ended=True, init_round=1)
     assert breaches([*ENDED_INIT, claim_was(6, again)]) == []
 
 
@@ -185,9 +181,9 @@ def test_init_containers_that_run_again_may_get_cards_anew() -> None:
     "history",
     [
         [*RUNNING_WITH_INIT, claim_was(4, with_init("main"))],
-        [*RUNNING_WITH_INIT, claim_was(4, with_init("main", said=TIME))],
+        [*RUNNING_WITH_INIT, claim_was(4, with_init("main", ended=True))],
         [*RUNNING_WITH_INIT, claim_was(4, with_init("prepare"))],
-        [*ENDED_INIT, claim_was(6, with_init("prepare", "main", said=TIME))],
+        [*ENDED_INIT, claim_was(6, with_init("prepare", "main", ended=True))],
     ],
     ids=["nobody said so", "said with it", "of the app containers", "anew in the same round"],
 )

@@ -127,7 +127,7 @@ def _held(claim: VGPUClaim, container: str) -> frozenset[tuple[str, str, str]]:
     if allocation is None or reserved is None:
         return frozenset()
     return frozenset(
-        (allocation.allocated_time, reserved.pod_uid, device.uuid)
+        (allocation.id, reserved.pod_uid, device.uuid)
         for device in allocation.devices
         if device.request in (container, "")
     )

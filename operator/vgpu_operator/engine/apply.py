@@ -1,0 +1,495 @@
+"""Takes events into the state. Decides nothing: it notes what is to be looked at.
+
+An event may come late, twice or out of order, and in a replica that does not lead: cache and ledger
+keep the newest version whoever brings it, and what is noted waits.
+"""
+
+from __future__ import annotations
+
+from functools import singledispatch
+from typing import Any
+
+from vgpu_api.core import Node, Pod
+from vgpu_api.errors import BadInput
+from vgpu_api.v1alpha1 import Metadata, VGPUClaim, VGPUClaimSpec
+from vgpu_client.backoff import Backoff
+from vgpu_operator.ask import Ask
+from vgpu_operator.engine import events
+from vgpu_operator.engine.cache import key_of, version_of
+from vgpu_operator.engine.claims.status import RELEASED
+from vgpu_operator.engine.gpu_pod import GPUPod, gpu_pod_of
+from vgpu_operator.engine.scheduling.places import (
+    confirm,
+    give_up,
+    lapse,
+    leave_unsettled,
+    settle,
+)
+from vgpu_operator.engine.scheduling.refusal import Refusal
+from vgpu_operator.engine.scheduling.requeue import requeue
+from vgpu_operator.engine.scheduling.reservation import Reservation
+from vgpu_operator.engine.scheduling.schedule_one import (
+    put_immediate_in_queue,
+    put_in_queue,
+    refusal_of,
+    spec_for,
+)
+from vgpu_operator.engine.state import State
+from vgpu_operator.ledger import ClaimKey
+
+_FIRST_WAIT_S = 0.05
+_LAST_WAIT_S = 5.0
+_READ_AGAIN_S = 1.0
+_NEVER = 1 << 63
+"""A version that no write was decided on."""
+
+
+@singledispatch
+def apply(event: Any, state: State) -> None:
+    """Take an event into the state."""
+    raise TypeError(f"not an event: {event!r}")
+
+
+# Pods.
+
+
+@apply.register
+def _(event: events.PodObserved, state: State) -> None:
+    observe_pod(state, event.pod)
+
+
+def observe_pod(state: State, pod: Pod) -> GPUPod | None:
+    """Take a version of a pod into the state; returns it if it asks for GPUs."""
+    metadata, cache = pod.metadata, state.cache
+    known = cache.pod(metadata.uid)
+    if cache.is_deleted(metadata.uid):
+        return None
+    if known is not None and known.pod.metadata.resource_version == metadata.resource_version:
+        return known
+    is_new_there = state.ledger.hosts.apply_pod(pod)
+    if known is not None and not isinstance(known.ask, BadInput):
+        found: GPUPod | None = known.seen_again(pod)
+    else:
+        found = gpu_pod_of(pod, state.config) or (known and known.seen_again(pod))
+    if found is None:
+        if is_new_there:
+            _came_without(state, pod)
+        return None
+    if not cache.put_pod(found):
+        return known
+    found = cache.pod(metadata.uid)
+    assert found is not None
+    if known is None:
+        _learn_typical(state, found)
+    _note_pod(state, found)
+    state.claims.look_at(found.claim)
+    if found.template is not None:
+        state.claims.look_at(found.template)
+    return found
+
+
+def observe_asked(state: State, pod: Pod) -> GPUPod | None:
+    """As `observe_pod`, of a pod as kube-scheduler knows it, which may be deleted by now."""
+    known = state.cache.pod(pod.metadata.uid)
+    if known is None and version_of(pod.metadata.resource_version) <= state.pods.listed:
+        return None  # the last list would have had it
+    return observe_pod(state, pod)
+
+
+@apply.register
+def _(event: events.PodDeleted, state: State) -> None:
+    known = state.cache.delete_pod(event.uid, was_seen=event.was_seen)
+    state.ledger.hosts.remove_pod(event.uid)
+    _stop_waiting(state, event.uid, known)
+    held = state.reservations.of_pod(event.uid)
+    if held is not None and held.is_tentative:
+        give_up(state, held)
+    if known is not None:
+        state.claims.look_at(known.claim)
+        _note_immediate(state, known.claim)
+
+
+@apply.register
+def _(event: events.PodsListed, state: State) -> None:
+    """Filters bring pods, too; nobody reports one that came and went while nobody watched."""
+    state.pods.listed = event.version
+    for pod in list(state.cache.pods()):
+        is_older = version_of(pod.pod.metadata.resource_version) <= event.version
+        if pod.uid not in event.uids and is_older:
+            apply(events.PodDeleted(pod.uid, was_seen=False), state)
+
+
+def _note_pod(state: State, pod: GPUPod) -> None:
+    """Note what a version of a pod means for its reservation and its turn."""
+    uid, held = pod.uid, state.reservations.of_pod(pod.uid)
+    if pod.wants_node:
+        return
+    _stop_waiting(state, uid, pod)
+    _note_immediate(state, pod.claim)
+    if not pod.is_running:
+        if held is not None and held.is_tentative:
+            give_up(state, held)
+        return
+    if held is not None and held.node == pod.pod.spec.node_name and not held.is_tentative:
+        held.begin_bind(pod.reserved_for)
+        held.bound()
+        if held.is_written:
+            state.reservations.drop(held)
+    elif held is not None:
+        give_up(state, held)
+    state.pods.due[uid] = None
+
+
+def _stop_waiting(state: State, uid: str, pod: GPUPod | None) -> None:
+    """The pod waits for nothing any more."""
+    for waiting in (state.pods.blocked, state.pods.requeued, state.pods.due):
+        waiting.pop(uid, None)
+    state.pods.nominated.discard(uid)
+    state.pods.slow.discard(uid)
+    if pod is None or not pod.is_running or not state.cache.pod(uid):
+        state.pods.ended.discard(uid)
+    if pod is None:
+        return
+    waiter = state.queue.get(pod.claim)
+    if waiter is None or waiter.pod_uid == uid:
+        state.queue.remove(pod.claim)
+        _drop_earmark(state, pod.claim)
+    state.claims.told.pop(pod.claim, None)
+
+
+def _learn_typical(state: State, pod: GPUPod) -> None:
+    """Count what a pod that is seen for the first time asks for, its CPU included.
+
+    Claims that no pod owns are counted by the ledger: nobody knows what their pods will ask of a
+    CPU.
+    """
+    mix = state.ledger.columns.mix
+    if not pod.owned or pod.pod.is_terminal:
+        return
+    spec = spec_for(state, pod)
+    if isinstance(spec, VGPUClaimSpec) and mix.wants_next():
+        mix.observe(Ask.of(spec, state.config, cpu_milli=pod.cpu_milli))
+
+
+def _came_without(state: State, pod: Pod) -> None:
+    """Count a pod that asks for no device, if it took the place of one that does.
+
+    A DaemonSet's takes its place everywhere.
+    """
+    columns = state.ledger.columns
+    node = columns.node_id(pod.spec.node_name)
+    if node is None or not columns.node_cards[node]:
+        return
+    if any(owner.kind == "DaemonSet" for owner in pod.metadata.owner_references):
+        return
+    if columns.mix.wants_next():
+        columns.mix.observe(None)
+
+
+# Claims.
+
+
+@apply.register
+def _(event: events.ClaimObserved, state: State) -> None:
+    observe_claim(state, event.claim)
+
+
+def observe_claim(state: State, claim: VGPUClaim) -> None:
+    """Take a version of a claim into the state."""
+    if not state.cache.put_claim(claim):
+        return
+    state.ledger.apply_claim(claim)
+    key, allocation = key_of(claim), claim.status.allocation
+    settle(state, key, version_of(claim.metadata.resource_version))
+    held = state.reservations.of_claim(key)
+    if held is not None and held.allocation is not None:
+        if allocation is not None and allocation.id == held.allocation_id:
+            confirm(state, held, claim)
+            if held.is_written and _has_arrived(state, held):
+                state.reservations.drop(held)
+        elif held.is_written:
+            give_up(state, held)  # what stood there was released, or replaced
+    if allocation is None or allocation.id != state.claims.expired.get(key):
+        state.claims.expired.pop(key, None)
+    state.claims.look_at(key)
+    _note_immediate(state, key)
+    for pod in (*state.cache.pods_of(key), *state.cache.copies_of(key)):
+        state.pods.due[pod.uid] = None
+
+
+def _has_arrived(state: State, held: Reservation) -> bool:
+    """Whether the claim alone says from now on what is held, and for whom."""
+    pod = state.cache.pod(held.pod_uid)
+    return not held.pod_uid or (held.is_bound and pod is not None and pod.pod.is_bound)
+
+
+@apply.register
+def _(event: events.ClaimDeleted, state: State) -> None:
+    key = event.key
+    state.ledger.remove_claim(event.uid)
+    if state.cache.delete_claim(key, event.uid) is None:
+        return
+    settle(state, key, _NEVER)
+    held = state.reservations.of_claim(key)
+    if held is not None and held.is_written:
+        give_up(state, held)
+    work = state.claims
+    for of_claim in (work.told, work.expired, work.unusable, work.init_refused, work.not_before):
+        of_claim.pop(key, None)
+    work.look_at(key)
+    _note_immediate(state, key)
+    for pod in state.cache.pods_of(key):
+        state.pods.due[pod.uid] = None
+
+
+@apply.register
+def _(event: events.ClaimUnreadable, state: State) -> None:
+    """Its devices count as full until it can be read, and it is left alone."""
+    metadata = event.raw["metadata"]
+    key = ClaimKey(metadata.get("namespace") or "", metadata["name"])
+    uid, version = metadata["uid"], version_of(metadata["resourceVersion"])
+    state.cache.put_unreadable(key, uid, version)
+    state.ledger.mark_unreadable(uid, event.raw)
+
+
+def _note_immediate(state: State, key: ClaimKey) -> None:
+    """Let an Immediate claim without devices wait for them; or not any more."""
+    claim, waiter = state.cache.claim(key), state.queue.get(key)
+    held = state.reservations.of_claim(key)
+    waits = (
+        claim is not None
+        and claim.spec.binding_mode == "Immediate"
+        and claim.status.allocation is None
+        and claim.metadata.deletion_timestamp is None
+        and (held is None or held.is_tentative)
+        # One that was used and released holds nothing until a pod comes to use it again.
+        and (claim.status.state != RELEASED or _is_wanted(state, key))
+    )
+    if waits and claim is not None:
+        put_immediate_in_queue(state, claim)
+    elif waiter is not None and not waiter.pod_uid:
+        state.queue.remove(key)
+        _drop_earmark(state, key)
+
+
+def _is_wanted(state: State, key: ClaimKey) -> bool:
+    return any(pod.wants_node or pod.is_running for pod in state.cache.pods_of(key))
+
+
+def _drop_earmark(state: State, key: ClaimKey) -> None:
+    earmark = state.earmarks.remove(key)
+    if earmark is not None:
+        state.ledger.touch(earmark.node)
+
+
+# Nodes, devices, quotas.
+
+
+@apply.register
+def _(event: events.NodeObserved, state: State) -> None:
+    node, name = event.node, event.node.metadata.name
+    known = state.cache.nodes.get(name)
+    state.cache.nodes[name] = node
+    state.ledger.apply_node(node)
+    if known is None or _readiness(known) != _readiness(node):
+        _look_at_claims_on(state, name)
+
+
+@apply.register
+def _(event: events.NodeDeleted, state: State) -> None:
+    number = state.ledger.columns.node_id(event.name)
+    if number is not None:
+        for place in list(state.reservations.tentative.get(number, {}).values()):
+            give_up(state, place)
+    state.cache.nodes.pop(event.name, None)
+    state.ledger.remove_node(event.name)
+    _look_at_claims_on(state, event.name)
+
+
+@apply.register
+def _(event: events.NodeUnreadable, state: State) -> None:
+    """It is there, so nothing on it is free."""
+    if event.name not in state.cache.nodes:
+        metadata = Metadata(name=event.name, uid=event.uid)
+        state.cache.nodes[event.name] = Node(metadata=metadata)
+
+
+@apply.register
+def _(event: events.DeviceObserved, state: State) -> None:
+    device = event.device
+    state.ledger.apply_device(device)
+    state.devices[device.spec.node_name] = None
+    state.links[device.spec.node_name] = None
+    _look_at_claims_on(state, device.spec.node_name, idle_only=True)
+
+
+@apply.register
+def _(event: events.DeviceDeleted, state: State) -> None:
+    node = state.ledger.node_of(event.name)
+    state.ledger.remove_device(event.name)
+    if node is not None:
+        _look_at_claims_on(state, node, idle_only=True)
+
+
+@apply.register
+def _(event: events.QuotaObserved, state: State) -> None:
+    state.ledger.apply_quota(event.quota)
+
+
+@apply.register
+def _(event: events.QuotaDeleted, state: State) -> None:
+    state.ledger.remove_quota(event.namespace, event.name)
+
+
+def _look_at_claims_on(state: State, node: str, *, idle_only: bool = False) -> None:
+    for key in state.cache.claims_on(node):
+        claim = state.cache.claim(key)
+        if not idle_only or (claim is not None and claim.spec.binding_mode == "Immediate"):
+            state.claims.look_at(key)
+
+
+def _readiness(node: Node) -> tuple[object, ...]:
+    return node.metadata.uid, node.is_ready, node.spec.unschedulable
+
+
+# Outcomes of our own effects.
+
+
+@apply.register
+def _(event: events.ClaimWritten, state: State) -> None:
+    effect, key = event.effect, event.effect.key
+    in_flight = state.claims.writing.pop(key, None)
+    if event.claim is not None:
+        observe_claim(state, event.claim)
+    standing = state.cache.claim(key)
+    if event.tested and in_flight is not None and standing is not None:
+        tested = version_of(event.tested)
+        if version_of(standing.metadata.resource_version) <= tested:  # else it has failed
+            leave_unsettled(state, key, tested, in_flight)
+    held = state.reservations.of_claim(key)
+    is_its = held is not None and "" != effect.allocation_id == held.allocation_id
+    if not is_its and in_flight is not None and in_flight.assumption is not None:
+        state.ledger.forget(in_flight.assumption)  # it was given up meanwhile
+    if is_its and held is not None and _came_to_nothing(state, event):
+        give_up(state, held)
+        _note_immediate(state, key)
+        if held.pod_uid:
+            state.pods.due[held.pod_uid] = None
+    if event.outcome in ("done", "conflict"):
+        state.claims.backoffs.pop(key, None)
+        state.claims.not_before.pop(key, None)
+    else:
+        backoff = state.claims.backoffs.setdefault(key, Backoff(_FIRST_WAIT_S, _LAST_WAIT_S))
+        wait_s = backoff.failed()
+        if backoff.failures > 1:  # once is an accident
+            state.claims.not_before[key] = state.now + wait_s
+            state.claims.timers.set(key, state.now + wait_s)
+    state.claims.look_at(key)
+
+
+def _came_to_nothing(state: State, event: events.ClaimWritten) -> bool:
+    """Whether a reservation's write was refused, or its claim was deleted at once."""
+    if event.outcome == "done" and event.claim is not None:
+        return state.cache.is_deleted(event.claim.metadata.uid)
+    return event.outcome == "refused"
+
+
+@apply.register
+def _(event: events.ClaimDeletionEnded, state: State) -> None:
+    state.claims.writing.pop(event.effect.key, None)
+    state.claims.look_at(event.effect.key)
+
+
+@apply.register
+def _(event: events.DeviceWritten, state: State) -> None:
+    if event.why:
+        state.devices[event.effect.node] = None
+
+
+@apply.register
+def _(event: events.PodRead, state: State) -> None:
+    """Whether an expired reservation may go: only the API server knows where its pod is.
+
+    Our view of the pod may be old: a Binding whose answer was lost, or that a former leader posted,
+    may stand while our watch has not reported it. A pod that is gone may have been bound before,
+    and its containers may still run: how it went the watch tells.
+    """
+    if event.pod is not None and event.pod.is_bound:
+        observe_pod(state, event.pod)
+    held = state.reservations.of_pod(event.effect.uid)
+    if held is None or held.allocation_id != event.effect.allocation_id:
+        return
+    held.is_read = False
+    if event.found == "unknown":
+        held.until = state.now + _READ_AGAIN_S
+    elif event.found == "gone":
+        held.keep()
+    elif held.has_lapsed(state.now):
+        lapse(state, held)
+    state.claims.look_at(held.key)
+
+
+@apply.register
+def _(event: events.RequeueEnded, state: State) -> None:
+    """One that is lost would cost the pod minutes."""
+    pod = state.cache.pod(event.effect.uid)
+    if not event.why or pod is None or not pod.wants_node:
+        return
+    held = state.reservations.of_pod(pod.uid)
+    if held is not None and held.is_tentative:
+        give_up(state, held)
+    spec = spec_for(state, pod)
+    if isinstance(spec, VGPUClaimSpec) and (held is None or held.is_tentative):
+        put_in_queue(state, pod, spec)
+
+
+@apply.register
+def _(event: events.BindingEnded, state: State) -> None:
+    held = state.reservations.of_pod(event.pod_uid)
+    if held is None or held.allocation_id != event.allocation_id:
+        return
+    match event.outcome:
+        case "bound":
+            held.bound()
+        case "refused":
+            held.bind_failed(state.now)
+        case "unknown":
+            held.pin(state.now)
+        case "elsewhere":
+            lapse(state, held)
+    if held.until is not None:
+        state.claims.timers.set(held.key, held.until)
+
+
+def judge_pod(state: State, uid: str) -> None:
+    """Put a pod whose situation has changed where it belongs: among those that wait, or nowhere."""
+    pod = state.cache.pod(uid)
+    if pod is None:
+        return
+    claim = state.cache.claim(pod.claim)
+    lacks_allocation = pod.is_running and not _has_its_allocation(pod, claim)
+    lacks_allocation = lacks_allocation and uid not in state.pods.ended
+    if not lacks_allocation and not (pod.wants_node and uid in state.pods.blocked):
+        return
+    spec = spec_for(state, pod)
+    refusal = spec if isinstance(spec, Refusal) else None
+    if refusal is None and claim is not None:
+        refusal = refusal_of(state, claim, pod)
+    if refusal is not None or isinstance(spec, Refusal):
+        if refusal is not None:
+            state.pods.blocked[uid] = refusal
+        state.claims.look_at(pod.claim)
+        return
+    state.pods.blocked.pop(uid, None)
+    if pod.is_running or claim is None or claim.status.allocation is None:
+        put_in_queue(state, pod, spec)
+    else:
+        state.outbox.append(requeue(pod, claim.status.allocation.node_name, state))
+
+
+def _has_its_allocation(pod: GPUPod, claim: VGPUClaim | None) -> bool:
+    """Whether the claim is allocated on the pod's node, for this pod."""
+    if claim is None or claim.status.allocation is None or claim.status.reserved_for is None:
+        return False
+    here = claim.status.allocation.node_name == pod.pod.spec.node_name
+    return here and claim.status.reserved_for.pod_uid == pod.uid

@@ -1,0 +1,221 @@
+"""The objects that the engine has observed: GPU pods, claims and nodes, each in its newest version.
+
+Informers, Filter requests and the answers to our own writes bring versions of the same objects; the
+newest wins, whoever brings it. Plain dictionaries: no I/O, no clock.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import replace
+
+from vgpu_api.core import Node
+from vgpu_api.errors import BadInput
+from vgpu_api.v1alpha1 import VGPUClaim
+from vgpu_operator.engine.gpu_pod import GPUPod, is_owned_by
+from vgpu_operator.ledger import ClaimKey
+
+_DELETED_REMEMBERED = 50_000
+
+
+def key_of(claim: VGPUClaim) -> ClaimKey:
+    """The claim's namespace and name."""
+    return ClaimKey(claim.metadata.namespace or "", claim.metadata.name)
+
+
+def version_of(resource_version: str) -> int:
+    """A resourceVersion as a number; resourceVersions of one kind are ordered so."""
+    return int(resource_version or 0)
+
+
+class Cache:
+    """GPU pods by UID and by claim, claims by key and by node, nodes by name.
+
+    Attributes:
+        nodes: By name.
+    """
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, Node] = {}
+        self._pods: dict[str, GPUPod] = {}
+        self._of_claim: dict[ClaimKey, dict[str, GPUPod]] = {}
+        self._copies: dict[ClaimKey, set[str]] = {}  # template → UIDs of the pods that name it
+        self._claims: dict[ClaimKey, VGPUClaim] = {}
+        self._on_node: dict[str, dict[ClaimKey, None]] = {}
+        self._unreadable: dict[ClaimKey, tuple[str, int]] = {}  # UID and version
+        self._serving: dict[str, ClaimKey] = {}  # pod UID → the claim that is allocated for it
+        # An answer or a Filter may come after the deletion was observed: a deleted object stays
+        # deleted. The value says whether a pod may have been bound.
+        self._deleted: OrderedDict[str, bool] = OrderedDict()
+
+    # Pods.
+
+    def pod(self, uid: str) -> GPUPod | None:
+        """The GPU pod with this UID."""
+        return self._pods.get(uid)
+
+    def pods(self) -> Iterator[GPUPod]:
+        """All GPU pods."""
+        return iter(self._pods.values())
+
+    def pods_of(self, claim: ClaimKey) -> list[GPUPod]:
+        """The pods that a claim serves or should serve."""
+        return list(self._of_claim.get(claim, {}).values())
+
+    def put_pod(self, pod: GPUPod) -> bool:
+        """Take a version of a pod; False when a newer one is known.
+
+        What a pod asks for is what it asked for first, and the claim that serves it is its claim,
+        whatever its annotations are changed to later: a running pod does not change its devices.
+        """
+        known = self._pods.get(pod.uid)
+        if pod.uid in self._deleted or (known is not None and _version(pod) < _version(known)):
+            return False
+        if known is not None:
+            self._remove_pod(known)
+            if not isinstance(known.ask, BadInput):
+                pod = known.seen_again(pod.pod)
+        self._add_pod(self._served(pod))
+        return True
+
+    def is_template(self, claim: ClaimKey) -> bool:
+        """Whether a pod names this claim as the template of its own."""
+        return claim in self._copies
+
+    def copies_of(self, template: ClaimKey) -> list[GPUPod]:
+        """The pods that want a copy of a template."""
+        return [self._pods[uid] for uid in sorted(self._copies.get(template, ()))]
+
+    def delete_pod(self, uid: str, *, was_seen: bool = True) -> GPUPod | None:
+        """Forget a deleted pod; returns what was known of it.
+
+        Args:
+            uid: The pod.
+            was_seen: The watch reported the deletion. One that a list found missing may have been
+                bound before without anybody having seen it.
+        """
+        known = self._pods.get(uid)
+        if known is not None:
+            self._remove_pod(known)
+        may_have_run = not was_seen or known is None or known.pod.is_bound
+        self._remember_deleted(uid, may_have_run=may_have_run)
+        return known
+
+    def is_deleted(self, uid: str) -> bool:
+        """Whether a pod or a claim is known to be deleted: news of it come late."""
+        return uid in self._deleted
+
+    def was_never_bound(self, uid: str) -> bool:
+        """Whether a pod is known to have been deleted without ever having had a node."""
+        return self._deleted.get(uid) is False
+
+    def _remember_deleted(self, uid: str, *, may_have_run: bool) -> None:
+        self._deleted[uid] = may_have_run
+        if len(self._deleted) > _DELETED_REMEMBERED:
+            self._deleted.popitem(last=False)
+
+    def _remove_pod(self, pod: GPUPod) -> None:
+        del self._pods[pod.uid]
+        of_claim = self._of_claim[pod.claim]
+        del of_claim[pod.uid]
+        if not of_claim:
+            del self._of_claim[pod.claim]
+        template = pod.template
+        if template is not None:
+            self._copies[template].discard(pod.uid)
+            if not self._copies[template]:
+                del self._copies[template]
+
+    def _add_pod(self, pod: GPUPod) -> None:
+        self._pods[pod.uid] = pod
+        self._of_claim.setdefault(pod.claim, {})[pod.uid] = pod
+        if pod.template is not None:
+            self._copies.setdefault(pod.template, set()).add(pod.uid)
+
+    def _served(self, pod: GPUPod) -> GPUPod:
+        """The pod with the claim that serves it already, if one does."""
+        claim = self._claims.get(self._serving.get(pod.uid, pod.claim))
+        if claim is None or key_of(claim) == pod.claim:
+            return pod
+        return replace(pod, claim=key_of(claim), owned=is_owned_by(claim, pod.uid))
+
+    # Claims.
+
+    def claim(self, key: ClaimKey) -> VGPUClaim | None:
+        """The newest version of a claim."""
+        return self._claims.get(key)
+
+    def claims(self) -> Iterator[VGPUClaim]:
+        """All claims."""
+        return iter(self._claims.values())
+
+    def claims_on(self, node: str) -> tuple[ClaimKey, ...]:
+        """The claims that are allocated on a node."""
+        return tuple(self._on_node.get(node, ()))
+
+    def put_claim(self, claim: VGPUClaim) -> bool:
+        """Take a version of a claim; False when it is not newer than the one that is known."""
+        key = key_of(claim)
+        known = self._claims.get(key)
+        new = version_of(claim.metadata.resource_version)
+        if claim.metadata.uid in self._deleted:
+            return False
+        if known is not None and new <= version_of(known.metadata.resource_version):
+            return False
+        self._claims[key] = claim
+        if new >= self._unreadable.get(key, ("", 0))[1]:
+            self._unreadable.pop(key, None)
+        self._index(key, known, claim)
+        return True
+
+    def put_unreadable(self, key: ClaimKey, uid: str, version: int) -> None:
+        """A version of a claim that cannot be read; what was known of it before is old."""
+        if uid not in self._deleted:
+            self._unreadable[key] = (uid, version)
+
+    def is_unreadable(self, key: ClaimKey) -> bool:
+        """Whether the newest version of a claim cannot be read."""
+        return key in self._unreadable
+
+    def delete_claim(self, key: ClaimKey, uid: str) -> VGPUClaim | None:
+        """Forget a deleted claim, unless another has taken its name; returns what was known."""
+        self._remember_deleted(uid, may_have_run=True)
+        if self._unreadable.get(key, ("", 0))[0] == uid:
+            del self._unreadable[key]
+        known = self._claims.get(key)
+        if known is None or known.metadata.uid != uid:
+            return None
+        self._index(key, known, None)
+        return self._claims.pop(key)
+
+    def _index(self, key: ClaimKey, before: VGPUClaim | None, now: VGPUClaim | None) -> None:
+        node, uid = _allocated_to(before)
+        new_node, new_uid = _allocated_to(now)
+        if node != new_node:
+            if node:
+                on_node = self._on_node[node]
+                del on_node[key]
+                if not on_node:
+                    del self._on_node[node]
+            if new_node:
+                self._on_node.setdefault(new_node, {})[key] = None
+        if uid and self._serving.get(uid) == key:
+            del self._serving[uid]
+        if new_uid and self._serving.setdefault(new_uid, key) == key:
+            pod = self._pods.get(new_uid)
+            if pod is not None and pod.claim != key:
+                self._remove_pod(pod)
+                self._add_pod(self._served(pod))
+
+
+def _version(pod: GPUPod) -> int:
+    return version_of(pod.pod.metadata.resource_version)
+
+
+def _allocated_to(claim: VGPUClaim | None) -> tuple[str, str]:
+    """The node of a claim's allocation and the UID of its pod; empty where there is none."""
+    if claim is None or claim.status.allocation is None:
+        return "", ""
+    reserved = claim.status.reserved_for
+    return claim.status.allocation.node_name, "" if reserved is None else reserved.pod_uid

@@ -1,0 +1,195 @@
+"""Tells people why a pod or a claim gets nothing: a condition on the claim, an event on the pod.
+
+The words are the same in both. Counts in a refusal move with every change of the cluster, so a text
+is written again only when its reason changes or, ever less often, when time has passed; and a pod
+that waits a moment only is not written about at all.
+"""
+
+from __future__ import annotations
+
+from vgpu_api.core import Node
+from vgpu_api.errors import BadInput
+from vgpu_api.v1alpha1 import VGPUClaim
+from vgpu_client.recorder import Regarding
+from vgpu_operator.ask import Ask
+from vgpu_operator.engine.cache import key_of
+from vgpu_operator.engine.claims.status import (
+    DesiredStatus,
+    claim_for_pod,
+    shows,
+    status_with,
+)
+from vgpu_operator.engine.effects import Effect, RecordEvent, WriteClaim
+from vgpu_operator.engine.gpu_pod import GPUPod, is_owned_by
+from vgpu_operator.engine.scheduling.earmarks import explain
+from vgpu_operator.engine.scheduling.kept import KeptFrom, Yielding
+from vgpu_operator.engine.scheduling.queue import Waiter
+from vgpu_operator.engine.scheduling.refusal import Refusal
+from vgpu_operator.engine.state import State, Told
+from vgpu_operator.ledger import ClaimKey
+from vgpu_operator.placement import place
+
+TELL_AFTER_S = 1.0
+"""A refusal that lasts for less is not told."""
+RETELL_S = 5.0
+"""A text is written again after so long at the earliest, and after twice as long each time."""
+RETELL_AT_MOST_S = 300.0
+_NO_TELLS_S = 0.5
+_ACTION = "Scheduling"
+
+
+def describe(claim: VGPUClaim, state: State) -> Effect | None:
+    """A step of `reconcile`: say why the claim has nothing."""
+    key = key_of(claim)
+    if claim.metadata.deletion_timestamp is not None:
+        return None
+    pods = state.cache.pods_of(key)
+    if _is_refused(key, pods, state):
+        desired = _tell(key, pods, claim, state)
+        allocated = claim.status.allocation is not None
+        if desired is None or allocated or shows(claim, desired) or _is_anothers(claim, pods):
+            return None
+        return _write(claim, state, desired)
+    state.claims.told.pop(key, None)
+    if pods or claim.status.allocation is not None or claim.status.state not in (None, "Pending"):
+        return None
+    if claim.spec.binding_mode == "Immediate":
+        return None
+    template = DesiredStatus.template()
+    if state.cache.is_template(key):
+        return None if shows(claim, template) else _write(claim, state, template)
+    waiting = DesiredStatus.waiting()
+    if shows(claim, waiting) or shows(claim, template):
+        return None
+    return _write(claim, state, waiting)
+
+
+def describe_missing(key: ClaimKey, state: State) -> Effect | None:
+    """Say why a pod gets nothing whose own claim does not exist yet: the claim is made for that."""
+    pods = state.cache.pods_of(key)
+    if not _is_refused(key, pods, state):
+        state.claims.told.pop(key, None)
+        return None
+    desired = _tell(key, pods, None, state)
+    pod = pods[0]
+    spec = None if isinstance(pod.ask, BadInput) else pod.ask.spec
+    if desired is None or spec is None or not pod.owned:
+        return None
+    return WriteClaim(
+        key=key,
+        version="",
+        status=status_with(None, spec, desired, unix=state.unix),
+        create=claim_for_pod(pod.pod, spec),
+    )
+
+
+def node_event(node: Node, reason: str, note: str) -> RecordEvent:
+    """What is odd about a node, told on the node."""
+    regarding = Regarding("v1", "Node", None, node.metadata.name, node.metadata.uid)
+    return RecordEvent(regarding, "Warning", reason, "Observing", note)
+
+
+def _is_refused(key: ClaimKey, pods: list[GPUPod], state: State) -> bool:
+    return (
+        state.queue.get(key) is not None
+        or key in state.claims.init_refused
+        or any(pod.uid in state.pods.blocked for pod in pods)
+    )
+
+
+def _tell(
+    key: ClaimKey, pods: list[GPUPod], claim: VGPUClaim | None, state: State
+) -> DesiredStatus | None:
+    """What the claim is to say, if it is time; the pods' events are recorded at once."""
+    told = state.claims.told.setdefault(key, Told(state.now))
+    due = max(told.since + TELL_AFTER_S, told.next)
+    if state.now < due:
+        state.claims.timers.set(key, due)
+        return None
+    if not state.claims.may_tell(state.now):
+        state.claims.timers.set(key, state.now + _NO_TELLS_S)
+        return None
+    found = _refusals(key, pods, claim, state)
+    if not found:  # there is room by now
+        state.claims.timers.set(key, state.now + _NO_TELLS_S)
+        return None
+    for pod, refusal in found:
+        if pod is not None:
+            state.outbox.append(_pod_event(pod, refusal))
+    refusal = found[0][1]
+    changed = told.reason != refusal.reason
+    told.interval_s = RETELL_S if changed else min(2 * told.interval_s, RETELL_AT_MOST_S)
+    told.reason, told.next = refusal.reason, state.now + told.interval_s
+    state.claims.timers.set(key, told.next)
+    return DesiredStatus.refused(reason=refusal.reason, message=refusal.message)
+
+
+def _refusals(
+    key: ClaimKey, pods: list[GPUPod], claim: VGPUClaim | None, state: State
+) -> list[tuple[GPUPod | None, Refusal]]:
+    """Why each pod of the claim gets nothing, or the claim itself."""
+    found: list[tuple[GPUPod | None, Refusal]] = [
+        (pod, state.pods.blocked[pod.uid]) for pod in pods if pod.uid in state.pods.blocked
+    ]
+    waiter = state.queue.get(key)
+    refusal = None if waiter is None else explain_waiter(waiter, state)
+    if waiter is not None and refusal is not None:
+        found.append((state.cache.pod(waiter.pod_uid), refusal))
+    plan = state.claims.init_refused.get(key)
+    if plan is not None:
+        text = f"its init containers cannot run again: {plan.text}"
+        found += [(pod, Refusal(plan.reason, text)) for pod in pods if pod.is_running]
+    return found
+
+
+def explain_waiter(waiter: Waiter, state: State) -> Refusal | None:
+    """Why no node serves who waits, as things are now; None if one does."""
+    of_kind, kind = state.queue.class_of(waiter.kind), waiter.kind
+    if of_kind is None:
+        return None
+    if of_kind.explained is not None and of_kind.explained[0] == state.ledger.cursors:
+        return of_kind.explained[1]
+    refusal = _explain(waiter, kind.request, state)
+    if refusal is not None:
+        of_kind.explained = state.ledger.cursors, refusal
+    return refusal
+
+
+def _explain(waiter: Waiter, request: Ask, state: State) -> Refusal | None:
+    columns, kind = state.ledger.columns, waiter.kind
+    kept = KeptFrom(waiter.key, kind, 0, Yielding.MORE_IMPORTANT,
+                    columns, state.reservations, state.earmarks)  # fmt: skip
+    with state.ledger.without(waiter.key):
+        plan = place(
+            columns,
+            request,
+            {kind.node} if kind.node else None,
+            nodes=state.ledger.node_filters.of(kind.rules),
+            budget=state.ledger.budget(kind.namespace),
+            kept=kept,
+        )
+        if not plan.refused:
+            return None
+        _ = plan.refusals  # found out while the claim's own holding is lifted
+    notes = explain(columns, state.earmarks, waiter.key, request) if len(state.earmarks) else {}
+    return Refusal(plan=plan, notes=notes)
+
+
+def _is_anothers(claim: VGPUClaim, pods: list[GPUPod]) -> bool:
+    """Whether the claim only has the name that a pod's own claim would have."""
+    return any(pod.owned and not is_owned_by(claim, pod.uid) for pod in pods)
+
+
+def _write(claim: VGPUClaim, state: State, desired: DesiredStatus) -> WriteClaim:
+    return WriteClaim(
+        key=key_of(claim),
+        version=claim.metadata.resource_version,
+        status=status_with(claim, claim.spec, desired, unix=state.unix),
+        finalizers=tuple(claim.metadata.finalizers),
+    )
+
+
+def _pod_event(pod: GPUPod, refusal: Refusal) -> RecordEvent:
+    metadata = pod.pod.metadata
+    regarding = Regarding("v1", "Pod", metadata.namespace, metadata.name, metadata.uid)
+    return RecordEvent(regarding, "Warning", refusal.reason, _ACTION, refusal.message)

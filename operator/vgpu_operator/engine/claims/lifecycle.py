@@ -1,0 +1,162 @@
+"""When the devices of a claim are free again, and when a claim goes. Pure rules.
+
+Capacity is free exactly when `status.allocation` is gone, and that goes only when nothing can use
+the devices any more: the agent reports it of this very allocation, or the pod never had a node, or
+the node is gone.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from vgpu_api.conditions import ALLOCATED, find
+from vgpu_api.init_part import has_init_part, init_part_ended
+from vgpu_api.names import FINALIZER_IN_USE
+from vgpu_api.v1alpha1 import Allocation, VGPUClaim
+from vgpu_operator.engine.cache import Cache, key_of
+from vgpu_operator.engine.claims.status import RELEASED
+from vgpu_operator.ledger import Ledger
+from vgpu_operator.ledger.cards import is_healthy
+
+UNUSABLE_S = 300.0
+"""For so long an Immediate claim keeps devices that serve no pod."""
+
+
+def was_released(claim: VGPUClaim) -> bool:
+    """Whether the agent reports that nothing of *this* allocation is in use any more."""
+    released, allocation = claim.status.released, claim.status.allocation
+    return (
+        released is not None
+        and allocation is not None
+        and bool(allocation.id)
+        and released.allocation_id == allocation.id
+    )
+
+
+def release_reason(claim: VGPUClaim, cache: Cache) -> str | None:
+    """Why the claim's allocation must go now; None while it must stay."""
+    allocation = claim.status.allocation
+    if allocation is None:
+        return None
+    if was_released(claim):
+        return "its pod has ended"
+    lost = node_lost(allocation, cache)
+    if lost is not None:
+        return lost
+    reserved = claim.status.reserved_for
+    if reserved is None or not reserved.pod_uid:
+        deleted = claim.metadata.deletion_timestamp is not None
+        return "it was deleted before a pod used it" if deleted else None
+    if claim.spec.binding_mode == "Immediate" and claim.metadata.deletion_timestamp is None:
+        return None  # only its pod's name goes
+    return _never_bound(reserved.pod_uid, cache)
+
+
+def node_lost(allocation: Allocation, cache: Cache) -> str | None:
+    """In which way the node of an allocation is gone; None while it is there."""
+    node = cache.nodes.get(allocation.node_name)
+    if node is None:
+        return f"node {allocation.node_name} is gone"
+    if allocation.node_uid not in ("", node.metadata.uid):
+        return f"node {allocation.node_name} is gone; another was registered under its name"
+    return None
+
+
+def pod_to_forget(claim: VGPUClaim, cache: Cache) -> str | None:
+    """Why an Immediate claim is free for another pod, its devices kept; None while it is not."""
+    reserved = claim.status.reserved_for
+    if claim.status.allocation is None or reserved is None or not reserved.pod_uid:
+        return None
+    immediate = claim.spec.binding_mode == "Immediate"
+    return _never_bound(reserved.pod_uid, cache) if immediate else None
+
+
+def _never_bound(uid: str, cache: Cache) -> str | None:
+    """Why a pod cannot have used its devices."""
+    known = cache.pod(uid)
+    if known is None:
+        return "its pod went before it had a node" if cache.was_never_bound(uid) else None
+    if known.pod.is_terminal and not known.pod.is_bound:
+        return "its pod ended before it had a node"
+    return None
+
+
+def is_stranded(claim: VGPUClaim) -> bool:
+    """Whether only our finalizer keeps a deleted claim, which holds nothing."""
+    return (
+        claim.metadata.deletion_timestamp is not None
+        and claim.status.allocation is None
+        and FINALIZER_IN_USE in claim.metadata.finalizers
+    )
+
+
+def is_idle(claim: VGPUClaim) -> bool:
+    """Whether it is an Immediate claim that has devices, and no pod has them."""
+    reserved = claim.status.reserved_for
+    return (
+        claim.spec.binding_mode == "Immediate"
+        and claim.status.allocation is not None
+        and (reserved is None or not reserved.pod_uid)
+    )
+
+
+def why_unusable(allocation: Allocation, cache: Cache, ledger: Ledger) -> str | None:
+    """Why an allocation can serve no pod now; None while it can.
+
+    A device that is merely cordoned still serves the claim that holds it.
+    """
+    name = allocation.node_name
+    node = cache.nodes.get(name)
+    if node is None or not node.is_ready or node.spec.unschedulable:
+        return f"node {name} takes no pods"
+    duplicates = ledger.duplicates()
+    sound = {
+        device.status.uuid
+        for device in ledger.devices(name)
+        if is_healthy(device) and device.metadata.name not in duplicates
+    }
+    for device in allocation.devices:
+        if device.uuid not in sound:
+            return f"card {device.uuid} on {name} is gone or not healthy"
+    return None
+
+
+def init_devices_are_free(claim: VGPUClaim) -> bool:
+    """Whether ended init containers still have devices that can be had again.
+
+    MIG instances stay as they are while the pod lives: their places may be another's afterwards.
+    """
+    allocation = claim.status.allocation
+    if allocation is None or any(device.mig is not None for device in allocation.devices):
+        return False
+    return has_init_part(claim.spec, allocation) and init_part_ended(claim)
+
+
+def unused_since(claim: VGPUClaim) -> float | None:
+    """Unix time since when the claim holds nothing; None while it does, or if it never did.
+
+    The condition `Allocated` keeps its transition time while it stays False, whatever is said of
+    pods that were refused meanwhile; so the time goes on whoever leads.
+    """
+    status = claim.status
+    was_used = status.state == RELEASED or status.released is not None
+    allocated = find(status.conditions, ALLOCATED)
+    if status.allocation is not None or not was_used or allocated is None:
+        return None
+    try:
+        return datetime.fromisoformat(allocated.last_transition_time).timestamp()
+    except ValueError:
+        return None
+
+
+def expires_at(claim: VGPUClaim, cache: Cache) -> float | None:
+    """Unix time at which a user's claim is to be deleted (`ttlSecondsAfterUnused`); None: not."""
+    ttl_s, since = claim.spec.ttl_seconds_after_unused, unused_since(claim)
+    if ttl_s is None or since is None or claim.metadata.deletion_timestamp is not None:
+        return None
+    key = key_of(claim)
+    wanted = any(not pod.pod.is_terminal for pod in cache.pods_of(key))
+    made_for_a_pod = any(owner.kind == "Pod" for owner in claim.metadata.owner_references)
+    if wanted or made_for_a_pod or cache.is_template(key):
+        return None
+    return since + ttl_s

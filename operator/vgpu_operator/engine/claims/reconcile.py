@@ -1,0 +1,419 @@
+"""Reconciles one claim, placement excepted: names the one write that brings it up to date.
+
+Each step looks at the claim as it was last observed and at the state, and names the write that it
+wants, or none; the first that wants one wins. The claim is looked at again when that write has
+ended, whatever its outcome, and whenever anything about it changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from vgpu_api.conditions import PREPARED, is_true
+from vgpu_api.init_part import (
+    has_init_part,
+    init_part_wanted,
+    init_requests,
+    without_init_part,
+)
+from vgpu_api.names import FINALIZER_IN_USE
+from vgpu_api.reasons import Reason, Tally
+from vgpu_api.v1alpha1 import Allocation, DeviceSelector, VGPUClaim, VGPUClaimSpec, VGPUClaimStatus
+from vgpu_operator.ask import Ask
+from vgpu_operator.engine.cache import key_of
+from vgpu_operator.engine.claims.describe import describe, describe_missing
+from vgpu_operator.engine.claims.lifecycle import (
+    UNUSABLE_S,
+    expires_at,
+    init_devices_are_free,
+    is_idle,
+    is_stranded,
+    node_lost,
+    pod_to_forget,
+    release_reason,
+    was_released,
+    why_unusable,
+)
+from vgpu_operator.engine.claims.status import (
+    DesiredStatus,
+    claim_for_pod,
+    in_use,
+    status_with,
+    with_devices,
+)
+from vgpu_operator.engine.effects import DeleteClaim, Effect, ReadPod, WriteClaim
+from vgpu_operator.engine.gpu_pod import is_owned_by, serves_another
+from vgpu_operator.engine.scheduling.kept import KeptFrom, Yielding
+from vgpu_operator.engine.scheduling.places import adopt, give_up
+from vgpu_operator.engine.scheduling.requeue import withdraw
+from vgpu_operator.engine.scheduling.reservation import Reservation
+from vgpu_operator.engine.state import InFlight, State
+from vgpu_operator.ledger import ClaimKey
+from vgpu_operator.placement import Plan
+from vgpu_operator.placement.kept import lay
+from vgpu_operator.placement.planning import plan_on
+from vgpu_operator.placement.taking import give_back
+
+REFIT_S = 1.0
+"""Init containers that found no room to run again are fitted again this often."""
+
+Step: TypeAlias = Callable[[VGPUClaim, State], Effect | None]
+
+
+def reconcile(key: ClaimKey, state: State) -> Effect | None:
+    """The write that the claim wants now; None if it wants none, or must wait for one under way."""
+    if key in state.claims.writing or state.cache.is_unreadable(key):
+        return None
+    not_before = state.claims.not_before.get(key, 0.0)
+    if not_before > state.now:
+        state.claims.timers.set(key, not_before)
+        return None
+    _note_lapsed(key, state)
+    claim = state.cache.claim(key)
+    if claim is None:
+        effect = _make(key, state) or describe_missing(key, state)
+    else:
+        wanted = (step(claim, state) for step in CLAIM_STEPS)
+        effect = next((each for each in wanted if each is not None), None)
+    if isinstance(effect, (WriteClaim, DeleteClaim)) and key not in state.claims.writing:
+        state.claims.writing[key] = InFlight()
+    return effect
+
+
+# Steps.
+
+
+def remove_stale_finalizer(claim: VGPUClaim, state: State) -> Effect | None:
+    """A deleted claim that holds nothing goes."""
+    if not is_stranded(claim):
+        return None
+    return _write(claim, claim.status, let_go=True)
+
+
+def reallocate_unusable(claim: VGPUClaim, state: State) -> Effect | None:
+    """An Immediate claim whose devices serve no pod for five minutes is decided anew.
+
+    Such an allocation would keep its claim from ever being used: its pod may go to that node only.
+    """
+    key, allocation = key_of(claim), claim.status.allocation
+    if allocation is None or not is_idle(claim) or claim.metadata.deletion_timestamp is not None:
+        state.claims.unusable.pop(key, None)
+        return None
+    why = node_lost(allocation, state.cache)
+    if why is None:
+        why = why_unusable(allocation, state.cache, state.ledger)
+        if why is None:
+            state.claims.unusable.pop(key, None)
+            return None
+        named, since = state.claims.unusable.get(key, ("", state.now))
+        if named != allocation.id:
+            since = state.now
+        state.claims.unusable[key] = allocation.id, since
+        if state.now - since < UNUSABLE_S:
+            state.claims.timers.set(key, since + UNUSABLE_S)
+            return None
+    held = state.reservations.of_claim(key)
+    if held is not None and held.is_binding:
+        return None
+    if held is not None:
+        give_up(state, held)
+    desired = DesiredStatus.refused(
+        reason=Reason.ALLOCATION_UNUSABLE, message=f"{why}; decided anew"
+    )
+    return _say(claim, state, desired, let_go=True)
+
+
+def release(claim: VGPUClaim, state: State) -> Effect | None:
+    """What nothing can use any more is taken off the claim."""
+    reason = release_reason(claim, state.cache)
+    if reason is None:
+        return None
+    held, reserved = state.reservations.of_claim(key_of(claim)), claim.status.reserved_for
+    if held is not None and held.is_written:
+        give_up(state, held)
+    if reserved is not None and was_released(claim) and state.cache.pod(reserved.pod_uid):
+        state.pods.ended.add(reserved.pod_uid)
+    return _say(claim, state, DesiredStatus.released(reason), let_go=True)
+
+
+def write_reservation(claim: VGPUClaim, state: State) -> Effect | None:
+    """The claim says what was decided for it."""
+    held = state.reservations.of_claim(key_of(claim))
+    if held is None or held.allocation is None or held.is_written:
+        return None
+    if not _may_write(claim, held, state):
+        give_up(state, held)
+        if held.pod_uid:
+            state.pods.due[held.pod_uid] = None
+        return None
+    desired = DesiredStatus.allocated(held.allocation, held.reserved_for)
+    write = _say(claim, state, desired, hold=FINALIZER_IN_USE not in claim.metadata.finalizers)
+    state.claims.writing[key_of(claim)] = InFlight(held.allocation, claim.spec, held.assumption)
+    return write
+
+
+def expire(claim: VGPUClaim, state: State) -> Effect | None:
+    """An allocation whose pod was not bound in time is taken back."""
+    key, allocation = key_of(claim), claim.status.allocation
+    if allocation is None or state.claims.expired.get(key) != allocation.id:
+        return None
+    if claim.spec.binding_mode == "Immediate":
+        del state.claims.expired[key]
+        return _unreserved(claim, state)
+    return _say(claim, state, DesiredStatus.expired(), let_go=True)
+
+
+def unreserve(claim: VGPUClaim, state: State) -> Effect | None:
+    """An Immediate claim whose pod went unbound keeps its devices, for the next pod."""
+    if pod_to_forget(claim, state.cache) is None:
+        return None
+    held = state.reservations.of_claim(key_of(claim))
+    if held is not None:
+        give_up(state, held)
+    return _unreserved(claim, state)
+
+
+def read_lapsed(claim: VGPUClaim, state: State) -> Effect | None:
+    """Before a reservation's devices go its pod is read: it may have a node by now."""
+    held = state.reservations.of_claim(key_of(claim))
+    reserved = claim.status.reserved_for
+    if held is None or held.is_tentative or held.is_read or not held.is_written:
+        return None
+    if not held.has_lapsed(state.now):
+        if held.until is not None:
+            state.claims.timers.set(held.key, held.until)
+        return None
+    if not held.pod_uid or reserved is None:  # an Immediate claim's, which names no pod yet
+        give_up(state, held)
+        return None
+    held.is_read = True
+    return ReadPod(held.key.namespace, reserved.pod_name, held.pod_uid, held.allocation_id)
+
+
+def return_init_devices(claim: VGPUClaim, state: State) -> Effect | None:
+    """Devices of init containers that have ended are taken out of the allocation."""
+    if claim.metadata.deletion_timestamp is not None or not init_devices_are_free(claim):
+        return None
+    assert claim.status.allocation is not None
+    rest = without_init_part(claim.spec, claim.status.allocation)
+    return _write(claim, with_devices(claim, rest))
+
+
+def refit_init_devices(claim: VGPUClaim, state: State) -> Effect | None:
+    """Init containers that must run again get devices anew, on their pod's node.
+
+    The kubelet runs them when it makes a pod's sandbox anew. The agent refuses that until there is
+    room beside what the app containers keep.
+    """
+    allocation, key = claim.status.allocation, key_of(claim)
+    if allocation is None or claim.metadata.deletion_timestamp is not None:
+        return None
+    if not init_part_wanted(claim):
+        state.claims.init_refused.pop(key, None)
+        return None
+    again = allocation.model_copy(update={"init_round": allocation.init_round + 1})
+    if has_init_part(claim.spec, allocation):  # not given back yet: only the round is new
+        return _write(claim, with_devices(claim, again))
+    plan = _plan_init(claim, allocation, state)
+    if plan.refused:
+        state.claims.init_refused[key] = plan
+        state.claims.timers.set(key, state.now + REFIT_S)
+        return None
+    planned = plan.allocation().devices
+    init = init_requests(claim.spec)
+    order = {request.name: number for number, request in enumerate(claim.spec.requests)}
+    devices = [device for device in planned if device.request in init] + allocation.devices
+    devices.sort(key=lambda device: order.get(device.request, len(order)))
+    refitted = again.model_copy(update={"devices": devices})
+    assumption = state.ledger.assume(key, claim.spec, refitted)
+    state.claims.writing[key] = InFlight(refitted, claim.spec, assumption)
+    return _write(claim, with_devices(claim, refitted))
+
+
+def mark_in_use(claim: VGPUClaim, state: State) -> Effect | None:
+    """The limits are in place."""
+    prepared = is_true(claim.status.conditions, PREPARED)
+    if claim.status.state != "Allocated" or not prepared:
+        return None
+    return _write(claim, in_use(claim, unix=state.unix))
+
+
+def track_reservation(claim: VGPUClaim, state: State) -> Effect | None:
+    """An allocation that stands for a pod without a node is a reservation, and lapses.
+
+    However it came about: written by a former leader, or after its own reservation had ended.
+    """
+    key, reserved = key_of(claim), claim.status.reserved_for
+    if claim.status.allocation is None or reserved is None:
+        return None
+    pod = state.cache.pod(reserved.pod_uid)
+    if pod is None or not pod.wants_node or pod.claim != key:
+        return None
+    if state.reservations.of_claim(key) is None and state.reservations.of_pod(pod.uid) is None:
+        held = adopt(state, pod, claim)
+        if claim.metadata.deletion_timestamp is not None:
+            held.until = state.now  # its pod cannot use it any more
+    return read_lapsed(claim, state)
+
+
+def delete_unused(claim: VGPUClaim, state: State) -> Effect | None:
+    """A user's claim goes some time after its pod ended."""
+    at = expires_at(claim, state.cache)
+    if at is None:
+        return None
+    if at > state.unix:
+        state.claims.timers.set(key_of(claim), state.now + at - state.unix)
+        return None
+    metadata = claim.metadata
+    return DeleteClaim(key_of(claim), metadata.uid, metadata.resource_version)
+
+
+def outrun_unsettled(claim: VGPUClaim, state: State) -> Effect | None:
+    """A write without an answer may land as long as the claim is at the version that it tests."""
+    if key_of(claim) not in state.claims.unsettled:
+        return None
+    return _write(claim, claim.status.model_copy(update={"decider": state.new_id()}))
+
+
+CLAIM_STEPS: tuple[Step, ...] = (
+    remove_stale_finalizer,
+    reallocate_unusable,
+    release,
+    write_reservation,
+    expire,
+    unreserve,
+    read_lapsed,
+    return_init_devices,
+    refit_init_devices,
+    mark_in_use,
+    track_reservation,
+    delete_unused,
+    describe,
+    outrun_unsettled,
+)
+"""In this order: what frees devices goes before what keeps them, words come after both."""
+
+
+# Making claims.
+
+
+def _make(key: ClaimKey, state: State) -> Effect | None:
+    """The claim of a pod that has a reservation, made with it."""
+    held = state.reservations.of_claim(key)
+    if held is None or held.allocation is None:
+        return None
+    pod = state.cache.pod(held.pod_uid)
+    if pod is None or not pod.owned or held.spec is None:
+        give_up(state, held)  # the claim that it names is gone, or the pod is
+        return None
+    desired = DesiredStatus.allocated(held.allocation, held.reserved_for)
+    state.claims.writing[key] = InFlight(held.allocation, held.spec, held.assumption)
+    return WriteClaim(
+        key=key,
+        version="",
+        status=status_with(None, held.spec, desired, unix=state.unix),
+        create=claim_for_pod(pod.pod, held.spec),
+        allocation_id=held.allocation_id,
+    )
+
+
+def _may_write(claim: VGPUClaim, held: Reservation, state: State) -> bool:
+    """Whether the reservation may be written over this version of the claim."""
+    standing = claim.status.allocation
+    if standing is not None and standing.id not in {held.allocation_id, *held.replaces}:
+        return False
+    if claim.metadata.deletion_timestamp is not None:
+        return False
+    if held.spec is not None and claim.spec != held.spec:
+        return False
+    pod = state.cache.pod(held.pod_uid)
+    if pod is None:
+        return not held.pod_uid
+    if pod.owned:
+        return is_owned_by(claim, pod.uid)
+    return not serves_another(claim, pod.uid)
+
+
+def _note_lapsed(key: ClaimKey, state: State) -> None:
+    """A tentative place to which nobody came is given up."""
+    held = state.reservations.of_claim(key)
+    if held is not None and held.is_tentative and held.has_lapsed(state.now):
+        give_up(state, held)
+        pod = state.cache.pod(held.pod_uid)
+        withdrawn = None if pod is None else withdraw(pod, state)
+        if withdrawn is not None:
+            state.outbox.append(withdrawn)
+
+
+# Writing.
+
+
+def _unreserved(claim: VGPUClaim, state: State) -> Effect:
+    assert claim.status.allocation is not None
+    return _say(claim, state, DesiredStatus.allocated(claim.status.allocation, None))
+
+
+def _say(
+    claim: VGPUClaim,
+    state: State,
+    desired: DesiredStatus,
+    *,
+    hold: bool = False,
+    let_go: bool = False,
+) -> WriteClaim:
+    status = status_with(claim, claim.spec, desired, unix=state.unix)
+    return _write(claim, status, hold=hold, let_go=let_go)
+
+
+def _write(
+    claim: VGPUClaim, status: VGPUClaimStatus, *, hold: bool = False, let_go: bool = False
+) -> WriteClaim:
+    return WriteClaim(
+        key=key_of(claim),
+        version=claim.metadata.resource_version,
+        status=status,
+        finalizers=tuple(claim.metadata.finalizers),
+        hold=hold,
+        let_go=let_go and FINALIZER_IN_USE in claim.metadata.finalizers,
+        allocation_id="" if status.allocation is None else status.allocation.id,
+    )
+
+
+# Init containers that run again.
+
+
+def _plan_init(claim: VGPUClaim, allocation: Allocation, state: State) -> Plan:
+    """The whole claim on its node, the app containers on the devices they have.
+
+    Whether the node takes new pods does not matter: this one is there.
+    """
+    columns, name, key = state.ledger.columns, allocation.node_name, key_of(claim)
+    node = columns.node_id(name)
+    if node is None:
+        return Plan(None, (), {name: Tally.of_node(Reason.NODE_INSUFFICIENT_DEVICE)})
+    request = Ask.of(_pinned(claim.spec, allocation), state.config)
+    kept = KeptFrom(key, None, 0, Yielding.MORE_IMPORTANT,
+                    columns, state.reservations, state.earmarks)  # fmt: skip
+    with state.ledger.without(key):
+        laid = lay(columns, kept.on(node))
+        outcome = plan_on(columns, node, request, request.numa, state.ledger.budget(key.namespace))
+        give_back(columns, laid)
+    if isinstance(outcome, Tally):
+        return Plan(None, (), {name: outcome})
+    return Plan(name, outcome)
+
+
+def _pinned(spec: VGPUClaimSpec, allocation: Allocation) -> VGPUClaimSpec:
+    """The spec with the app containers' requests tied to the devices that they have."""
+    devices: dict[str, list[str]] = {}
+    for device in allocation.devices:
+        devices.setdefault(device.request, []).append(device.uuid)
+    requests = []
+    for request in spec.requests:
+        if request.name in devices:
+            selector = request.selector or DeviceSelector()
+            selector = selector.model_copy(update={"uuids": devices[request.name]})
+            request = request.model_copy(update={"selector": selector})
+        requests.append(request)
+    return spec.model_copy(update={"requests": requests})

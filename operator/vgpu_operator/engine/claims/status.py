@@ -1,0 +1,225 @@
+"""The claims that the operator makes, and the statuses that it writes. Pure.
+
+A status is written as a whole, computed from the version that the write tests: what others wrote
+there (the agent's conditions and fields) is carried over.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from vgpu_api import conditions as condition_types
+from vgpu_api import quantity
+from vgpu_api.conditions import with_condition
+from vgpu_api.core import Pod
+from vgpu_api.names import API_VERSION, FINALIZER_IN_USE, pod_claim_name
+from vgpu_api.reasons import Reason
+from vgpu_api.v1alpha1 import (
+    Allocation,
+    Condition,
+    ReservedFor,
+    VGPUClaim,
+    VGPUClaimSpec,
+    VGPUClaimStatus,
+)
+
+RELEASED = "Released"
+RESERVATION_EXPIRED = "ReservationExpired"
+_MESSAGE_KEPT = 4096
+_DEVICES_SHOWN = 1024
+_FIRST_GENERATION = 1
+"""Of a claim that has just been made."""
+
+
+def rfc3339(unix: float) -> str:
+    """Unix time as RFC 3339 with microseconds."""
+    return (
+        datetime.fromtimestamp(unix, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    )
+
+
+def summary(spec: VGPUClaimSpec) -> str:
+    """The request in short: `1 × 8Gi, 50 %`; several requests joined by ` + `."""
+    parts = []
+    for request in spec.requests:
+        if request.memory is not None:
+            memory = quantity.format_mib(quantity.mib(request.memory))
+        else:
+            memory = f"{request.memory_percent or 100} % of memory"
+        cores = f", {request.cores} %" if request.cores else ""
+        parts.append(f"{request.count} × {memory}{cores}")
+    return " + ".join(parts)[:256]
+
+
+def claim_for_pod(pod: Pod, spec: VGPUClaimSpec) -> dict[str, Any]:
+    """The claim of a dialect or template pod: owned by it, finalizer included."""
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "VGPUClaim",
+        "metadata": {
+            "name": pod_claim_name(pod.metadata.name, pod.metadata.uid),
+            "namespace": pod.metadata.namespace,
+            "finalizers": [FINALIZER_IN_USE],
+            "ownerReferences": [
+                {
+                    "apiVersion": "v1",
+                    "kind": "Pod",
+                    "name": pod.metadata.name,
+                    "uid": pod.metadata.uid,
+                    "controller": True,
+                    "blockOwnerDeletion": False,
+                }
+            ],
+        },
+        "spec": spec.to_wire(),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class DesiredStatus:
+    """What the operator wants a claim's status to say: an allocation, a refusal, or a release."""
+
+    allocation: Allocation | None
+    reserved_for: ReservedFor | None
+    state: str
+    reason: str
+    message: str
+
+    @classmethod
+    def allocated(cls, allocation: Allocation, reserved_for: ReservedFor | None) -> DesiredStatus:
+        """These devices of this node."""
+        count = len(allocation.devices)
+        message = f"{count} {'card' if count == 1 else 'cards'} on {allocation.node_name}"
+        return cls(allocation, reserved_for, "Allocated", "Allocated", message)
+
+    @classmethod
+    def refused(cls, *, reason: str, message: str) -> DesiredStatus:
+        """Nothing fits, and why."""
+        return cls(None, None, "Pending", reason, message)
+
+    @classmethod
+    def waiting(cls) -> DesiredStatus:
+        """No pod uses it yet."""
+        return cls.refused(
+            reason=Reason.WAITING_FOR_POD, message="decided when a pod that uses it is scheduled"
+        )
+
+    @classmethod
+    def template(cls) -> DesiredStatus:
+        """Copied for each pod that names it as its template, and never decided itself."""
+        return cls.refused(
+            reason=Reason.TEMPLATE, message="each pod that names it as its template gets a copy"
+        )
+
+    @classmethod
+    def expired(cls) -> DesiredStatus:
+        """Its pod was not bound in time."""
+        return cls.refused(
+            reason=RESERVATION_EXPIRED, message="its pod was not bound in time; decided anew then"
+        )
+
+    @classmethod
+    def released(cls, message: str) -> DesiredStatus:
+        """Its pod has ended; it holds nothing."""
+        return cls(None, None, RELEASED, RELEASED, message)
+
+
+def status_with(
+    claim: VGPUClaim | None, spec: VGPUClaimSpec, desired: DesiredStatus, *, unix: float
+) -> VGPUClaimStatus:
+    """The claim's status with what is desired, and everybody else's words untouched.
+
+    Args:
+        claim: The version that will be written over; None: it is made with this write.
+        spec: Its spec.
+        desired: What it shall say.
+        unix: Unix time.
+    """
+    before = VGPUClaimStatus(conditions=[]) if claim is None else claim.status
+    generation = _FIRST_GENERATION if claim is None else claim.metadata.generation or None
+    when = rfc3339(unix)
+    yes = "True" if desired.allocation is not None else "False"
+    kept = before.conditions
+    old = before.allocation
+    if desired.allocation is None or old is None or old.id != desired.allocation.id:
+        # Prepared and Released are about the former allocation.
+        kept = [c for c in kept if c.type != condition_types.PREPARED]
+    for type_, status in ((condition_types.ALLOCATED, yes), (condition_types.READY, "False")):
+        kept = with_condition(
+            kept,
+            Condition(
+                type=type_,
+                status="True" if status == "True" else "False",
+                reason=desired.reason
+                if type_ == condition_types.ALLOCATED
+                else _ready_reason(desired),
+                message=desired.message[:_MESSAGE_KEPT],
+                last_transition_time=when,
+                observed_generation=generation,
+            ),
+        )
+    return before.model_copy(
+        update={
+            "allocation": desired.allocation,
+            "reserved_for": desired.reserved_for,
+            "state": desired.state,
+            "summary": summary(spec),
+            "cards": _shown(desired.allocation),
+            "observed_generation": generation,
+            "conditions": kept,
+        }
+    )
+
+
+def with_devices(claim: VGPUClaim, allocation: Allocation) -> VGPUClaimStatus:
+    """The status with other devices in the same allocation, and everything else as it is."""
+    return claim.status.model_copy(update={"allocation": allocation, "cards": _shown(allocation)})
+
+
+def in_use(claim: VGPUClaim, *, unix: float) -> VGPUClaimStatus:
+    """The status of an allocated claim once the agent has the limits in place."""
+    ready = Condition(
+        type=condition_types.READY,
+        status="True",
+        reason="InUse",
+        message="the limits are in place",
+        last_transition_time=rfc3339(unix),
+        observed_generation=claim.metadata.generation or None,
+    )
+    return claim.status.model_copy(
+        update={"state": "InUse", "conditions": with_condition(claim.status.conditions, ready)}
+    )
+
+
+def shows(claim: VGPUClaim, desired: DesiredStatus) -> bool:
+    """Whether the status says already what is desired."""
+    allocated = condition_types.find(claim.status.conditions, condition_types.ALLOCATED)
+    return (
+        claim.status.allocation == desired.allocation
+        and claim.status.reserved_for == desired.reserved_for
+        and allocated is not None
+        and allocated.reason == desired.reason
+        and allocated.message == desired.message[:_MESSAGE_KEPT]
+        and allocated.observed_generation == (claim.metadata.generation or None)
+    )
+
+
+def refused_reason(claim: VGPUClaim) -> str | None:
+    """The reason with which the claim says that it was refused; None where it was not."""
+    allocated = condition_types.find(claim.status.conditions, condition_types.ALLOCATED)
+    if claim.status.allocation is not None or allocated is None or allocated.status == "True":
+        return None
+    others = (Reason.WAITING_FOR_POD, Reason.TEMPLATE, RELEASED, RESERVATION_EXPIRED)
+    return None if allocated.reason in others else allocated.reason
+
+
+def _shown(allocation: Allocation | None) -> str:
+    """The UUIDs for the printed column."""
+    devices = allocation.devices if allocation is not None else ()
+    return ",".join(device.uuid for device in devices)[:_DEVICES_SHOWN]
+
+
+def _ready_reason(desired: DesiredStatus) -> str:
+    return "WaitingForContainer" if desired.allocation is not None else desired.reason

@@ -1,0 +1,117 @@
+"""What the operator says of devices: who holds what of each, which are two, which links disagree.
+
+For people to see; a view, never the truth. It is written when it changes, and after everything
+else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from vgpu_api import conditions
+from vgpu_api.effective import Use
+from vgpu_api.quantity import format_mib
+from vgpu_api.v1alpha1 import Condition, GPUDevice
+from vgpu_operator.engine.claims.describe import node_event
+from vgpu_operator.engine.claims.status import rfc3339
+from vgpu_operator.engine.effects import Effect, RecordEvent, WriteDevice
+from vgpu_operator.engine.state import State
+from vgpu_operator.ledger import Holder
+
+LINKS_DISAGREE = "AsymmetricLinks"
+_PAIRS_NAMED = 3
+"""In one event."""
+
+
+def describe_devices(state: State) -> Iterator[Effect]:
+    """The statuses of devices that differ from what they show, of the nodes that changed."""
+    nodes, state.devices = state.devices, {}
+    duplicates = state.ledger.duplicates()
+    for node in nodes:
+        for device in state.ledger.devices(node):
+            status = view_of(device, state.ledger.holders(device.status.uuid))
+            if device.metadata.name in duplicates:
+                status["conditions"] = [_duplicate(device, unix=state.unix)]
+            if status != _shown(device) and not _is_unused(device, status):
+                yield WriteDevice(device.metadata.name, node, status)
+
+
+def describe_links(state: State) -> Iterator[RecordEvent]:
+    """Events about links that two devices tell differently: placement counts them as no link."""
+    nodes, state.links = state.links, {}
+    for name in sorted(nodes):
+        node = state.cache.nodes.get(name)
+        pairs = _contradictions(state.ledger.devices(name))
+        if node is None or not pairs or state.links_told.get(name) == pairs:
+            continue
+        state.links_told[name] = pairs
+        more = f" and {len(pairs) - _PAIRS_NAMED} more" * (len(pairs) > _PAIRS_NAMED)
+        text = "; ".join(pairs[:_PAIRS_NAMED]) + more
+        yield node_event(node, LINKS_DISAGREE, f"links count as none: {text}")
+
+
+def view_of(device: GPUDevice, holders: tuple[Holder, ...]) -> dict[str, Any]:
+    """What a device's status says about who holds it."""
+    total = sum((holder.use for holder in holders), Use())
+    return {
+        "allocated": {
+            "memory": format_mib(total.memory_mib),
+            "cores": total.cores,
+            "slots": total.slots,
+        },
+        "claims": [
+            {
+                "namespace": holder.key.namespace,
+                "name": holder.key.name,
+                "memory": format_mib(holder.use.memory_mib),
+                "cores": holder.use.cores,
+            }
+            for holder in holders
+        ],
+    }
+
+
+def _duplicate(device: GPUDevice, *, unix: float) -> dict[str, Any]:
+    """The condition of a device whose UUID another object claims too: nothing is placed on it."""
+    shown = conditions.find(device.status.conditions, conditions.DUPLICATE_UUID)
+    if shown is not None:
+        return shown.to_wire()
+    return Condition(
+        type=conditions.DUPLICATE_UUID,
+        status="True",
+        reason="DuplicateUUID",
+        message=f"another GPUDevice has UUID {device.status.uuid} too; nothing is placed on either",
+        last_transition_time=rfc3339(unix),
+    ).to_wire()
+
+
+def _shown(device: GPUDevice) -> dict[str, Any]:
+    allocated = device.status.allocated
+    duplicate = conditions.find(device.status.conditions, conditions.DUPLICATE_UUID)
+    return {
+        **({} if duplicate is None else {"conditions": [duplicate.to_wire()]}),
+        "allocated": allocated.to_wire() if allocated is not None else None,
+        "claims": [claim.to_wire() for claim in device.status.claims],
+    }
+
+
+def _is_unused(device: GPUDevice, status: dict[str, Any]) -> bool:
+    """Whether nothing was ever held of it: a zero for each of 40,000 devices tells nobody more."""
+    return device.status.allocated is None and not status["claims"] and "conditions" not in status
+
+
+def _contradictions(devices: tuple[GPUDevice, ...]) -> list[str]:
+    """The pairs whose ends differ, in words."""
+    scores = {
+        device.status.uuid: {link.peer: link.score for link in device.status.links}
+        for device in devices
+        if device.status.uuid
+    }
+    pairs = sorted({(a, b) for a, links in scores.items() for b in links if b in scores})
+    return [
+        f"{a} says {there} to {b}, which says {back}"
+        for a, b in pairs
+        if (there := scores[a][b]) != (back := scores[b].get(a, 0))
+        and (a < b or (b, a) not in pairs)
+    ]

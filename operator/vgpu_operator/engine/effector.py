@@ -1,0 +1,262 @@
+"""Carries effects out: the one place where the engine writes to the API server.
+
+Every effect ends in an event. A write whose outcome is not known is resolved by reading, and one
+that met another version than it was decided on comes back with the claim as it stands: whoever
+decides decides again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
+
+from pydantic import ValidationError
+
+from vgpu_api.core import Pod
+from vgpu_api.names import ANNOTATION_POKE, FIELD_MANAGER_OPERATOR, FINALIZER_IN_USE
+from vgpu_api.resources import GPU_DEVICES, PODS, VGPU_CLAIMS
+from vgpu_api.v1alpha1 import VGPUClaim
+from vgpu_client.api import Api
+from vgpu_client.background import Background
+from vgpu_client.backoff import Backoff
+from vgpu_client.errors import ClientError, NotFound
+from vgpu_client.object_writer import (
+    Apply,
+    Conflicted,
+    Create,
+    Delete,
+    Merge,
+    ObjectWriter,
+    Patch,
+    Rejected,
+    Request,
+    Target,
+    Unresolved,
+    Unsent,
+    Write,
+    Written,
+)
+from vgpu_client.recorder import Recorder
+from vgpu_operator.engine.claims.status import rfc3339
+from vgpu_operator.engine.clock import Clock
+from vgpu_operator.engine.effects import (
+    DeleteClaim,
+    Effect,
+    ReadPod,
+    RecordEvent,
+    Requeue,
+    WriteClaim,
+    WriteDevice,
+)
+from vgpu_operator.engine.events import (
+    ClaimDeletionEnded,
+    ClaimWritten,
+    DeviceWritten,
+    Event,
+    PodRead,
+    RequeueEnded,
+)
+
+logger = logging.getLogger(__name__)
+
+_FIRST_WAIT_S = 0.05
+_LAST_WAIT_S = 2.0
+_REQUEUE_ATTEMPTS = 4
+_REQUEUES_AT_ONCE = 16
+
+
+class Effector:
+    """Carries out the engine's effects.
+
+    Args:
+        api: Reads claims and pods.
+        writer: Writes everything, in order per object, within what is left of the lease.
+        recorder: Records events.
+        clock: What a requeue is stamped with.
+        observe: Takes the events in which effects end.
+        leads: Whether this replica may still write; a write is not resolved for a successor.
+        sleep: Waits between attempts; swapped in tests.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        writer: ObjectWriter,
+        recorder: Recorder,
+        clock: Clock,
+        *,
+        observe: Callable[[Event], None],
+        leads: Callable[[], bool],
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._api = api
+        self._writer = writer
+        self._recorder = recorder
+        self._clock = clock
+        self._observe = observe
+        self._leads = leads
+        self._sleep = sleep
+        self._background = Background()
+        self._requeues = asyncio.Semaphore(_REQUEUES_AT_ONCE)
+
+    def submit(self, effects: Iterable[Effect]) -> None:
+        """Take effects on; returns at once."""
+        for effect in effects:
+            match effect:
+                case WriteClaim():
+                    self._background.start(self._write_claim(effect))
+                case DeleteClaim():
+                    self._background.start(self._delete_claim(effect))
+                case WriteDevice():
+                    self._background.start(self._write_device(effect))
+                case ReadPod():
+                    self._background.start(self._read_pod(effect))
+                case Requeue():
+                    self._background.start(self._requeue(effect))
+                case RecordEvent():
+                    self._recorder.record(
+                        effect.regarding,
+                        type=effect.type,
+                        reason=effect.reason,
+                        action=effect.action,
+                        note=effect.note,
+                    )
+
+    async def drain(self) -> None:
+        """Wait until every effect that was taken on has ended."""
+        await self._background.drain()
+
+    # Claims.
+
+    async def _write_claim(self, effect: WriteClaim) -> None:
+        outcome = await self._writer.submit(
+            Write(_claim(effect), _requests(effect), effect.version)
+        )
+        match outcome:
+            case Written(obj):
+                ended = ClaimWritten(effect, "done", _decoded(obj))
+            case Rejected(error) if error.status == 404:
+                ended = ClaimWritten(effect, "conflict", None, str(error))
+            case Rejected(error):
+                logger.warning("claim %s/%s not written: %s", *effect.key, error)
+                ended = ClaimWritten(effect, "refused", None, str(error))
+            case Unsent(reason):
+                logger.warning("claim %s/%s not written: %s", *effect.key, reason)
+                ended = ClaimWritten(effect, "unsent", None, reason)
+            case Conflicted(error):
+                ended = ClaimWritten(effect, "conflict", await self._read_claim(effect), str(error))
+            case Unresolved(error, tested):
+                logger.warning("claim %s/%s: %s; reading it again", *effect.key, error)
+                found = await self._read_claim(effect)
+                ended = ClaimWritten(effect, "unknown", found, str(error), tested)
+        self._observe(ended)
+
+    async def _read_claim(self, effect: WriteClaim) -> VGPUClaim | None:
+        """The claim as it stands; None if there is none, it cannot be read, or nobody answers."""
+        namespace, name = effect.key
+        backoff = Backoff(_FIRST_WAIT_S, _LAST_WAIT_S)
+        while self._leads():
+            try:
+                return _decoded(await self._api.get(VGPU_CLAIMS, name, namespace=namespace))
+            except NotFound:
+                return None
+            except ClientError as error:
+                logger.warning("claim %s/%s not read: %s", namespace, name, error)
+                await self._sleep(backoff.failed())
+        return None
+
+    async def _delete_claim(self, effect: DeleteClaim) -> None:
+        target = Target(VGPU_CLAIMS, *effect.key)
+        logger.info("claim %s/%s: unused for long enough", *effect.key)
+        outcome = await self._writer.submit(Write(target, (Delete(effect.uid),), effect.version))
+        why = "" if isinstance(outcome, Written) else str(outcome)
+        if why:
+            logger.info("claim %s/%s not deleted: %s", *effect.key, why)
+        self._observe(ClaimDeletionEnded(effect, why))
+
+    # Devices and pods.
+
+    async def _write_device(self, effect: WriteDevice) -> None:
+        obj = {"metadata": {"name": effect.name}, "status": effect.status}
+        apply_ = Apply(obj, FIELD_MANAGER_OPERATOR, subresource="status")
+        outcome = await self._writer.submit(
+            Write(Target(GPU_DEVICES, None, effect.name), (apply_,))
+        )
+        why = "" if isinstance(outcome, Written) else str(outcome)
+        if why:
+            logger.info("device %s not written: %s", effect.name, why)
+        self._observe(DeviceWritten(effect, why))
+
+    async def _read_pod(self, effect: ReadPod) -> None:
+        try:
+            raw = await self._api.get(PODS, effect.name, namespace=effect.namespace)
+        except NotFound:
+            self._observe(PodRead(effect, "gone"))
+            return
+        except ClientError as error:
+            logger.warning("pod %s/%s not read: %s", effect.namespace, effect.name, error)
+            self._observe(PodRead(effect, "unknown"))
+            return
+        if raw["metadata"].get("uid") != effect.uid:
+            self._observe(PodRead(effect, "gone"))
+            return
+        self._observe(PodRead(effect, "there", Pod.model_validate(raw)))
+
+    async def _requeue(self, effect: Requeue) -> None:
+        """One request: a pod's status may carry annotations with it."""
+        changes: dict[str, Any] = {"metadata": {"uid": effect.uid}}  # a namesake refuses it
+        if effect.wake:
+            stamp = rfc3339(self._clock.unix())
+            changes["metadata"]["annotations"] = {ANNOTATION_POKE: stamp}
+        subresource = None
+        if effect.node != "":
+            subresource = "status"
+            changes["status"] = {"nominatedNodeName": effect.node}
+        target = Target(PODS, effect.namespace, effect.name)
+        backoff = Backoff(_FIRST_WAIT_S, _LAST_WAIT_S)
+        why = ""
+        async with self._requeues:
+            for _ in range(_REQUEUE_ATTEMPTS):
+                outcome = await self._writer.submit(Write(target, (Merge(changes, subresource),)))
+                why = "" if isinstance(outcome, Written) else str(outcome)
+                if isinstance(outcome, (Written, Rejected, Conflicted)):
+                    break  # gone, or bound, or another pod by now
+                await self._sleep(backoff.failed())
+        if why:
+            logger.info("pod %s/%s not requeued: %s", effect.namespace, effect.name, why)
+        self._observe(RequeueEnded(effect, why))
+
+
+def _claim(effect: WriteClaim) -> Target:
+    return Target(VGPU_CLAIMS, *effect.key)
+
+
+def _requests(effect: WriteClaim) -> list[Request]:
+    """The claim made if it has to be, our finalizer before the status or off after it."""
+    requests: list[Request] = []
+    if effect.create is not None:
+        requests.append(Create(effect.create))
+    finalizers = effect.finalizers
+    if effect.hold:
+        # An empty list is left out of the object, so there is nothing to append to.
+        path = "/metadata/finalizers/-" if finalizers else "/metadata/finalizers"
+        value: Any = FINALIZER_IN_USE if finalizers else [FINALIZER_IN_USE]
+        requests.append(Patch([{"op": "add", "path": path, "value": value}]))
+    status = [{"op": "add", "path": "/status", "value": effect.status.to_wire()}]
+    requests.append(Patch(status, subresource="status"))
+    if effect.let_go:
+        at = finalizers.index(FINALIZER_IN_USE)
+        requests.append(Patch([{"op": "remove", "path": f"/metadata/finalizers/{at}"}]))
+    return requests
+
+
+def _decoded(raw: dict[str, Any]) -> VGPUClaim | None:
+    try:
+        return VGPUClaim.read(raw)
+    except ValidationError as error:
+        metadata = raw["metadata"]
+        logger.error("claim %s/%s cannot be read: %s", metadata.get("namespace"),
+                     metadata["name"], error)  # fmt: skip
+        return None

@@ -1,0 +1,122 @@
+"""What the engine's decisions want done, as values; `effector` carries them out.
+
+A write carries its precondition as data: the version that it was decided on. Whether it is still
+wanted when that version has passed is decided anew, from the claim as it stands then.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from vgpu_api.v1alpha1 import VGPUClaimStatus
+from vgpu_client.recorder import Regarding
+from vgpu_operator.ledger import ClaimKey
+
+
+@dataclass(frozen=True, slots=True)
+class WriteClaim:
+    """Write a claim's status, and its finalizer with it.
+
+    Attributes:
+        key: The claim.
+        version: The resourceVersion that this was decided on; empty: there is no such claim.
+        status: What its status shall be.
+        create: The claim to make first, where there is none.
+        finalizers: Those it has at that version.
+        hold: Put our finalizer on before the status is written.
+        let_go: Take it off after.
+        allocation_id: The allocation that the status has; empty if it has none.
+    """
+
+    key: ClaimKey
+    version: str
+    status: VGPUClaimStatus
+    create: dict[str, Any] | None = None
+    finalizers: tuple[str, ...] = ()
+    hold: bool = False
+    let_go: bool = False
+    allocation_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteClaim:
+    """Delete a claim if it is as it was when that was decided."""
+
+    key: ClaimKey
+    uid: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class WriteDevice:
+    """Write what the operator says of a device into its status.
+
+    Attributes:
+        name: The device.
+        node: Where it is.
+        status: All that our field manager says.
+    """
+
+    name: str
+    node: str
+    status: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPod:
+    """Read a pod, as new as any: only the API server knows whether it has a node by now.
+
+    Attributes:
+        namespace: Its namespace.
+        name: Its name.
+        uid: Its identity; a pod of another UID is another.
+        allocation_id: The reservation that the answer decides about.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    allocation_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Requeue:
+    """Make kube-scheduler try a pod again, and tell it the node to try first.
+
+    Attributes:
+        namespace: The pod's namespace.
+        name: Its name.
+        uid: Its identity.
+        node: The node to nominate; empty: none; None: take a nomination of ours back.
+        wake: kube-scheduler has set the pod aside: touch an annotation, which wakes it. (A change
+            of its status alone wakes nothing.)
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    node: str | None
+    wake: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RecordEvent:
+    """Tell people about an object.
+
+    Attributes:
+        regarding: The object.
+        type: How bad it is.
+        reason: One CamelCase word.
+        action: What was attempted, one CamelCase word.
+        note: A sentence.
+    """
+
+    regarding: Regarding
+    type: Literal["Normal", "Warning"]
+    reason: str
+    action: str
+    note: str
+
+
+Effect: TypeAlias = WriteClaim | DeleteClaim | WriteDevice | ReadPod | Requeue | RecordEvent

@@ -1,0 +1,212 @@
+"""What happens to the engine, as values: observations of informers, outcomes of our own writes.
+
+Nobody has another way into the engine's state. `apply` takes an event into the state and decides
+nothing; an event may come late, twice or out of order, and to a replica that does not lead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from vgpu_api.core import Node, Pod, ResourceQuota
+from vgpu_api.v1alpha1 import GPUDevice, VGPUClaim
+from vgpu_operator.engine.effects import DeleteClaim, ReadPod, Requeue, WriteClaim, WriteDevice
+from vgpu_operator.ledger import ClaimKey
+
+
+@dataclass(frozen=True, slots=True)
+class PodObserved:
+    """A version of a pod, whoever brought it."""
+
+    pod: Pod
+
+
+@dataclass(frozen=True, slots=True)
+class PodDeleted:
+    """A pod is gone. `was_seen`: the watch reported it; else a list found it missing."""
+
+    uid: str
+    was_seen: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class PodsListed:
+    """All pods that there were at a version have been observed."""
+
+    version: int
+    uids: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimObserved:
+    """A version of a claim, whoever brought it."""
+
+    claim: VGPUClaim
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimDeleted:
+    """The claim with this UID is gone."""
+
+    key: ClaimKey
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimUnreadable:
+    """A version of a claim that cannot be read, as it came."""
+
+    raw: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeObserved:
+    """A version of a node."""
+
+    node: Node
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDeleted:
+    """A node is gone."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeUnreadable:
+    """A node is there, but this version of it cannot be read."""
+
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceObserved:
+    """A version of a device."""
+
+    device: GPUDevice
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceDeleted:
+    """A device is gone."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaObserved:
+    """A version of a quota."""
+
+    quota: ResourceQuota
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaDeleted:
+    """A quota is gone."""
+
+    namespace: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimWritten:
+    """The end of a `WriteClaim`.
+
+    Attributes:
+        effect: The write.
+        outcome: `done`; `conflict`: not done, the claim is another than it was; `refused`: not
+            done, the server says no and will say it again; `unsent`: not done, try again;
+            `unknown`: perhaps done.
+        claim: The claim as it stands, where the answer or a read brought it; None where there is
+            none, or nobody knows.
+        why: What the server said.
+        tested: Where it is unknown: the version of the claim that the request tests. Empty: the
+            claim was to be made, and its status was not written.
+    """
+
+    effect: WriteClaim
+    outcome: Literal["done", "conflict", "refused", "unsent", "unknown"]
+    claim: VGPUClaim | None = None
+    why: str = ""
+    tested: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimDeletionEnded:
+    """The end of a `DeleteClaim`; `why` is empty if it was done."""
+
+    effect: DeleteClaim
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceWritten:
+    """The end of a `WriteDevice`; `why` is empty if it was done."""
+
+    effect: WriteDevice
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PodRead:
+    """The answer to a `ReadPod`.
+
+    Attributes:
+        effect: The question.
+        found: `there`, `gone` (it, or another has its name now), or `unknown`: no answer.
+        pod: The pod, if it is there.
+    """
+
+    effect: ReadPod
+    found: Literal["there", "gone", "unknown"]
+    pod: Pod | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RequeueEnded:
+    """The end of a `Requeue`; `why` is empty if it was done."""
+
+    effect: Requeue
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BindingEnded:
+    """What became of a Binding that was posted.
+
+    Attributes:
+        pod_uid: The pod.
+        allocation_id: The allocation that it was posted for.
+        outcome: `bound` there; `refused`: the pod has no node, and the server said no; `elsewhere`:
+            the pod has another node, or is gone unbound; `unknown`: it may still come to stand.
+    """
+
+    pod_uid: str
+    allocation_id: str
+    outcome: Literal["bound", "refused", "elsewhere", "unknown"]
+
+
+Event: TypeAlias = (
+    PodObserved
+    | PodDeleted
+    | PodsListed
+    | ClaimObserved
+    | ClaimDeleted
+    | ClaimUnreadable
+    | NodeObserved
+    | NodeDeleted
+    | NodeUnreadable
+    | DeviceObserved
+    | DeviceDeleted
+    | QuotaObserved
+    | QuotaDeleted
+    | ClaimWritten
+    | ClaimDeletionEnded
+    | DeviceWritten
+    | PodRead
+    | RequeueEnded
+    | BindingEnded
+)

@@ -1,0 +1,184 @@
+"""A pod that asks for GPUs, as the engine knows it: its request, and which claim serves it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from functools import cached_property
+from typing import TypeAlias
+
+from vgpu_api.config import ClusterConfig
+from vgpu_api.core import Pod
+from vgpu_api.errors import BadInput
+from vgpu_api.host import cpu_milli_of
+from vgpu_api.names import pod_claim_name
+from vgpu_api.v1alpha1 import ReservedFor, VGPUClaim, VGPUClaimSpec
+from vgpu_operator.ask import Ask
+from vgpu_operator.dialects import PodAsk, containers_of_claim, follows_labels, read
+from vgpu_operator.dialects.ack import node_kinds
+from vgpu_operator.ledger import ClaimKey, NodeRules
+
+Rank: TypeAlias = tuple[int, int, str, str, str]
+"""Whose turn it is: by standing, then by priority, age and name. The least goes first."""
+
+
+_OF_CLAIMS = frozenset({"persistentVolumeClaim", "ephemeral"})
+"""Volumes that a PersistentVolumeClaim stands for."""
+
+
+class Standing(IntEnum):
+    """How sure it is that devices are all that somebody lacks."""
+
+    BOUND = 0
+    """It has a node already."""
+    WAITS = 1
+    """A Filter refused it for want of devices, or it needs nothing else."""
+    DOUBTFUL = 2
+    """kube-scheduler set it aside, and nobody knows any more why."""
+
+
+def rank_of(standing: Standing, priority: int, created: str | None, key: ClaimKey) -> Rank:
+    """A rank."""
+    return standing.value, -priority, created or "", key.namespace, key.name
+
+
+@dataclass(frozen=True)
+class GPUPod:
+    """A pod and what it asks for.
+
+    Attributes:
+        pod: Its newest version.
+        ask: What it asks for; where that cannot be understood, what is wrong with it.
+        claim: The claim that serves it: its own, made from `ask` or copied from a template
+            (`owned`), or the one that it names.
+        owned: Whether the claim is the pod's own.
+    """
+
+    pod: Pod
+    ask: PodAsk | BadInput
+    claim: ClaimKey
+    owned: bool
+
+    @property
+    def uid(self) -> str:
+        """The pod's identity."""
+        return self.pod.metadata.uid
+
+    @property
+    def priority(self) -> int:
+        """Of its PriorityClass."""
+        return self.pod.spec.priority or 0
+
+    def rank(self, standing: Standing) -> Rank:
+        """Its place among those that wait."""
+        metadata = self.pod.metadata
+        key = ClaimKey(metadata.namespace or "", metadata.name)
+        return rank_of(standing, self.priority, metadata.creation_timestamp, key)
+
+    @property
+    def template(self) -> ClaimKey | None:
+        """The claim to copy, for a pod that names a template."""
+        named = None if isinstance(self.ask, BadInput) else self.ask.native
+        if named is None or not named.is_template:
+            return None
+        return ClaimKey(self.pod.metadata.namespace or "", named.name)
+
+    @property
+    def reserved_for(self) -> ReservedFor:
+        """How a claim's status names this pod."""
+        return ReservedFor(pod_name=self.pod.metadata.name, pod_uid=self.uid)
+
+    @property
+    def wants_node(self) -> bool:
+        """Whether it waits to be scheduled: neither bound, nor ended, nor going, nor gated."""
+        pod = self.pod
+        return not (
+            pod.is_bound
+            or pod.is_terminal
+            or pod.metadata.deletion_timestamp is not None
+            or pod.spec.scheduling_gates
+        )
+
+    @property
+    def is_running(self) -> bool:
+        """True for a live pod that is bound: it may run as soon as it has an allocation there."""
+        pod = self.pod
+        return pod.is_bound and not pod.is_terminal and pod.metadata.deletion_timestamp is None
+
+    @property
+    def needs_volumes(self) -> bool:
+        """Whether volumes are bound for it between Filter and Bind, which may take minutes."""
+        return any(not _OF_CLAIMS.isdisjoint(volume) for volume in self.pod.spec.volumes)
+
+    @cached_property
+    def cpu_milli(self) -> int:
+        """Milli-CPU that it asks of its node."""
+        return cpu_milli_of(self.pod)
+
+    def rules(self, config: ClusterConfig) -> NodeRules:
+        """What it says about nodes.
+
+        Raises:
+            BadInput: its affinity is not one that Kubernetes accepts.
+        """
+        return NodeRules.of(self.pod, kinds=node_kinds(self.pod, config))
+
+    def request(self, spec: VGPUClaimSpec, config: ClusterConfig) -> Ask:
+        """What a claim with this spec asks for when it serves this pod."""
+        by_labels = node_kinds(self.pod, config) is not None and follows_labels(self.pod, config)
+        return Ask.of(spec, config, cpu_milli=self.cpu_milli, by_labels=by_labels)
+
+    def seen_again(self, pod: Pod) -> GPUPod:
+        """With a newer version of the pod. What it asks for is what it asked for first."""
+        return replace(self, pod=pod)
+
+
+def gpu_pod_of(pod: Pod, config: ClusterConfig) -> GPUPod | None:
+    """The pod with what it asks for; None when it asks for no GPU."""
+    namespace = pod.metadata.namespace or ""
+    own = ClaimKey(namespace, pod_claim_name(pod.metadata.name, pod.metadata.uid))
+    try:
+        ask = read(pod, config)
+        if ask is not None:
+            NodeRules.of(pod)
+    except BadInput as error:
+        return GPUPod(pod, error, own, owned=True)
+    if ask is None:
+        return None
+    if ask.native is not None and not ask.native.is_template:
+        return GPUPod(pod, ask, ClaimKey(namespace, ask.native.name), owned=False)
+    return GPUPod(pod, ask, own, owned=True)
+
+
+def mismatch(pod: GPUPod, spec: VGPUClaimSpec) -> str:
+    """What keeps this claim from serving the pod's containers; empty when they match.
+
+    The containers that admission recorded must be those the claim's requests name, each of the
+    kind its request's phase says.
+    """
+    if isinstance(pod.ask, BadInput):
+        return ""
+    try:
+        wanted = containers_of_claim(pod.pod, spec)
+    except BadInput as error:
+        return str(error)
+    if set(wanted) != set(pod.ask.containers):
+        recorded = ", ".join(pod.ask.containers) or "none"
+        return f"the claim asks for {', '.join(wanted)}; the pod was admitted with {recorded}"
+    return ""
+
+
+def is_owned_by(claim: VGPUClaim, pod_uid: str) -> bool:
+    """Whether the claim is that pod's own."""
+    return any(owner.uid == pod_uid for owner in claim.metadata.owner_references)
+
+
+def serves_another(claim: VGPUClaim, pod_uid: str) -> bool:
+    """Whether the claim is reserved for another pod."""
+    reserved = claim.status.reserved_for
+    return (
+        claim.status.allocation is not None
+        and reserved is not None
+        and bool(reserved.pod_uid)
+        and reserved.pod_uid != pod_uid
+    )

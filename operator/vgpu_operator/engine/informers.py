@@ -1,0 +1,133 @@
+"""One reflector a kind: what the API server has becomes events of the engine.
+
+Every kind that decisions rest on stands in the table below, and nowhere else. A leader trusts its
+cache only after all of them have been listed anew (`leader/leadership.py`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from vgpu_api.core import Node, Pod, ResourceQuota
+from vgpu_api.resources import GPU_DEVICES, NODES, PODS, RESOURCE_QUOTAS, VGPU_CLAIMS, Resource
+from vgpu_api.v1alpha1 import GPUDevice, VGPUClaim
+from vgpu_client.api import Api
+from vgpu_client.reflector import Identity, Reflector
+from vgpu_client.transport import Object
+from vgpu_operator.engine import events
+from vgpu_operator.engine.events import Event
+from vgpu_operator.ledger import ClaimKey
+from vgpu_operator.metrics import WATCH_RESTARTS
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Observe = Callable[[Event], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind(Generic[T]):
+    """How the objects of a kind become events.
+
+    Attributes:
+        resource: The kind.
+        decode: From the wire; may raise anything on a bad object.
+        observed: A version of an object.
+        deleted: It is gone.
+        unreadable: A version that `decode` refused; by default it counts as deleted, which is right
+            for kinds that hold nothing.
+    """
+
+    resource: Resource
+    decode: Callable[[Object], T]
+    observed: Callable[[T], Event]
+    deleted: Callable[[Identity], Event]
+    unreadable: Callable[[Identity, Object], Event] | None = None
+
+
+_KINDS: tuple[_Kind[Any], ...] = (
+    # Nodes, devices and quotas first, so that claims find their devices and limits.
+    _Kind(
+        NODES,
+        Node.model_validate,
+        events.NodeObserved,
+        lambda gone: events.NodeDeleted(gone.name),
+        lambda there, _: events.NodeUnreadable(there.name, there.uid),
+    ),
+    _Kind(
+        GPU_DEVICES,
+        GPUDevice.model_validate,
+        events.DeviceObserved,
+        lambda gone: events.DeviceDeleted(gone.name),
+    ),
+    _Kind(
+        RESOURCE_QUOTAS,
+        ResourceQuota.model_validate,
+        events.QuotaObserved,
+        lambda gone: events.QuotaDeleted(gone.namespace, gone.name),
+    ),
+    _Kind(
+        VGPU_CLAIMS,
+        VGPUClaim.read,
+        events.ClaimObserved,
+        lambda gone: events.ClaimDeleted(ClaimKey(gone.namespace, gone.name), gone.uid),
+        lambda _, raw: events.ClaimUnreadable(raw),
+    ),
+    _Kind(
+        PODS,
+        Pod.model_validate,
+        events.PodObserved,
+        lambda gone: events.PodDeleted(gone.uid, was_seen=gone.was_seen),
+    ),
+)
+
+
+def informers(api: Api, observe: Observe) -> list[Reflector[Any]]:
+    """All of them.
+
+    Args:
+        api: Where from.
+        observe: Takes the events.
+    """
+    return [_informer(api, kind, observe) for kind in _KINDS]
+
+
+def _informer(api: Api, kind: _Kind[Any], observe: Observe) -> Reflector[Any]:
+    resource = kind.resource
+
+    def restarted(reason: str) -> None:
+        WATCH_RESTARTS.labels(kind=resource.kind, reason=reason).inc()
+
+    def listed(version: int, uids: Iterable[str]) -> None:
+        if resource is PODS:
+            observe(events.PodsListed(version, frozenset(uids)))
+
+    sink = _Sink(kind, observe)
+    return Reflector(api, resource, sink, decode=kind.decode, on_restart=restarted, on_list=listed)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sink(Generic[T]):
+    """What a reflector reports, as events."""
+
+    kind: _Kind[T]
+    observe: Observe
+
+    def added(self, obj: T) -> None:
+        self.observe(self.kind.observed(obj))
+
+    def modified(self, obj: T) -> None:
+        self.observe(self.kind.observed(obj))
+
+    def deleted(self, identity: Identity) -> None:
+        self.observe(self.kind.deleted(identity))
+
+    def unreadable(self, identity: Identity, raw: Object, error: Exception) -> None:
+        logger.error("%s %s cannot be read: %s", self.kind.resource.kind, identity.name, error)
+        if self.kind.unreadable is not None:
+            self.observe(self.kind.unreadable(identity, raw))
+        else:
+            self.observe(self.kind.deleted(identity))

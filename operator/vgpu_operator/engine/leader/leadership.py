@@ -1,0 +1,110 @@
+"""From candidate to leader: the Lease, a look at everything, the fence, and only then decisions.
+
+A candidate keeps its cache warm, so that what a takeover costs is one list of each kind and one
+touch of each claim that may still be decided. Losing the Lease ends the process: it is the one
+way in which nothing of a leader goes on by mistake.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NoReturn, Protocol
+
+from vgpu_client.lease import Elector, LeaseLost
+from vgpu_operator.errors import LeadershipLost
+from vgpu_operator.metrics import LEADER
+
+logger = logging.getLogger(__name__)
+
+# A decision is begun only while at least this much of the lease is left to write it in.
+_MARGIN_S = 0.5
+
+
+class Informer(Protocol):
+    """What keeps one kind in the cache: a reflector."""
+
+    synced: asyncio.Event
+
+    async def relist(self) -> None:
+        """Return after a list begun later than this call has been told."""
+
+
+class Leadership:
+    """Whether this replica decides.
+
+    Args:
+        elector: Our candidacy.
+        informers: What must have been seen: before we stand, and once more when we are elected.
+        fence: Makes late writes of a predecessor fail; returns how many claims that took.
+        begin: Called when this replica begins to decide.
+        publish: Makes this replica known as the leader, and runs for as long as it leads.
+    """
+
+    def __init__(
+        self,
+        elector: Elector,
+        *,
+        informers: Sequence[Informer],
+        fence: Callable[[], Awaitable[int]],
+        begin: Callable[[], None],
+        publish: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        self._elector = elector
+        self._informers = informers
+        self._fence = fence
+        self._begin = begin
+        self._publish = publish
+        self._decides = False
+
+    def leads(self) -> bool:
+        """Whether this replica decides now."""
+        return self._decides and self._elector.is_leading(margin_s=_MARGIN_S)
+
+    def resign(self) -> None:
+        """Decide nothing more; the Lease is kept until `give_up`."""
+        self._decides = False
+        LEADER.set(0)
+
+    async def give_up(self) -> None:
+        """Give the Lease up; `run` and every write must have ended."""
+        await self._elector.release()
+
+    async def run(self) -> NoReturn:
+        """Stand, and lead when elected.
+
+        Raises:
+            LeadershipLost: Another replica may decide now.
+        """
+        await asyncio.gather(*(informer.synced.wait() for informer in self._informers))
+        logger.info("everything seen; waiting for the lease")
+        await self._elector.acquire()
+        holding = asyncio.create_task(self._elector.hold())
+        leading = asyncio.create_task(self._lead())
+        try:
+            await asyncio.wait({holding, leading}, return_when=asyncio.FIRST_COMPLETED)
+            for ended in (holding, leading):
+                if ended.done():
+                    ended.result()  # neither ends but by what it raises
+            raise AssertionError("a leader ends by an error or is cancelled")
+        except LeaseLost as error:
+            raise LeadershipLost(str(error)) from error
+        finally:
+            self.resign()
+            for task in (holding, leading):
+                task.cancel()
+            await asyncio.gather(holding, leading, return_exceptions=True)
+
+    async def _lead(self) -> NoReturn:
+        # What the predecessor wrote last may not have reached the watches yet.
+        await asyncio.gather(*(informer.relist() for informer in self._informers))
+        touched = await self._fence()
+        logger.info("leading; %d undecided claims were touched first", touched)
+        self._decides = True
+        LEADER.set(1)
+        self._begin()
+        if self._publish is not None:
+            await self._publish()
+        await asyncio.Event().wait()  # until `run` ends us
+        raise AssertionError("nobody sets it")

@@ -1,0 +1,284 @@
+"""Earmarks: devices on which nothing new starts until a request that has starved fits there.
+
+kube-scheduler owns the order of pods, so a stream of small requests could take every device that a
+large one waits for. A request that was refused for want of room for long enough gets an earmark: on
+the node where the least must become free, for the devices that the whole claim would get there once
+they are free. It is given up when the claim is served, waits no more, or could not go there.
+(HPC schedulers call this a reservation for backfill. Source of the rule: decision 7.)
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from vgpu_api.reasons import Reason
+from vgpu_operator.ask import ALL_CORES, Ask, RequestAsk
+from vgpu_operator.ledger import ClaimKey
+from vgpu_operator.placement import Columns, NodeFilter, Share
+from vgpu_operator.placement.kept import lay
+from vgpu_operator.placement.planning import plan_on, policies_on
+from vgpu_operator.placement.taking import give_back
+
+MOST = 9
+"""Earmarks at a time in the cluster."""
+MOST_OF_A_NAMESPACE = 3
+"""Of those, for one namespace: no tenant keeps the others' devices free for itself."""
+NODES_WEIGHED = 32
+"""Nodes that are looked at closely for one request: those where the least must become free."""
+
+OF_ROOM = frozenset(
+    {
+        Reason.CARD_TIME_SLICING_EXHAUSTED,
+        Reason.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT,
+        Reason.CARD_INSUFFICIENT_MEMORY,
+        Reason.CARD_INSUFFICIENT_CORE,
+        Reason.CARD_COMPUTE_UNITS_EXHAUSTED,
+        Reason.NUMA_NOT_FIT,
+        Reason.ALLOCATED_CARDS_INSUFFICIENT_REQUEST,
+    }
+)
+"""Reasons that the end of others can cure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Earmark:
+    """Devices of one node that are kept for a claim.
+
+    Attributes:
+        key: The claim, which need not exist yet.
+        node: The node's name.
+        number: The number that the columns give the node.
+        devices: Names of the GPUDevices.
+    """
+
+    key: ClaimKey
+    node: str
+    number: int
+    devices: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Earmarks:
+    """All earmarks, one at most for a claim."""
+
+    _of_claim: dict[ClaimKey, Earmark] = field(default_factory=dict)
+    _on_node: dict[int, list[Earmark]] = field(default_factory=dict)
+
+    def __iter__(self) -> Iterator[Earmark]:
+        return iter(list(self._of_claim.values()))
+
+    def __len__(self) -> int:
+        return len(self._of_claim)
+
+    def get(self, key: ClaimKey) -> Earmark | None:
+        """The claim's."""
+        return self._of_claim.get(key)
+
+    @property
+    def by_node(self) -> Mapping[int, list[Earmark]]:
+        """By node number."""
+        return self._on_node
+
+    def has_room_for(self, namespace: str) -> bool:
+        """Whether a claim of the namespace may get one."""
+        used = Counter(key.namespace for key in self._of_claim)
+        return len(self._of_claim) < MOST and used[namespace] < MOST_OF_A_NAMESPACE
+
+    def put(self, earmark: Earmark) -> None:
+        """Keep devices from now on."""
+        self.remove(earmark.key)
+        self._of_claim[earmark.key] = earmark
+        self._on_node.setdefault(earmark.number, []).append(earmark)
+
+    def remove(self, key: ClaimKey) -> Earmark | None:
+        """Keep nothing for the claim any more; returns what was kept."""
+        earmark = self._of_claim.pop(key, None)
+        if earmark is not None:
+            there = self._on_node[earmark.number]
+            there.remove(earmark)
+            if not there:
+                del self._on_node[earmark.number]
+        return earmark
+
+    def shares_on(self, columns: Columns, node: int, key: ClaimKey) -> list[Share]:
+        """What is kept on a node from a claim: all memory of each device, so nothing starts."""
+        shares = []
+        for earmark in self._on_node.get(node, ()):
+            if earmark.key != key:
+                for device in _numbers(columns, earmark).values():
+                    shares.append(Share(device, 0, 0, columns.memory[device]))
+        return shares
+
+
+def is_sound(columns: Columns, earmark: Earmark) -> bool:
+    """Whether its devices are there, in order, and on a node that takes pods."""
+    node, numbers = columns.node_id(earmark.node), _numbers(columns, earmark)
+    if node != earmark.number or not (columns.node_ready[node] and columns.node_schedulable[node]):
+        return False
+    return len(numbers) == len(earmark.devices) and all(
+        columns.healthy[number] and not columns.cordoned[number] for number in numbers.values()
+    )
+
+
+def explain(columns: Columns, earmarks: Earmarks, key: ClaimKey, ask: Ask) -> Mapping[str, str]:
+    """By node: how many devices only an earmark keeps from a claim.
+
+    Whom they are kept for is not said: it may be another tenant's.
+    """
+    texts: dict[str, str] = {}
+    for earmark in earmarks:
+        if earmark.key == key:
+            continue
+        kept = sum(
+            any(
+                1 <= request.memory_on(columns.memory[number]) <= _free(columns, number)
+                for request in ask.requests
+            )
+            for number in _numbers(columns, earmark).values()
+        )
+        if kept:
+            texts[earmark.node] = (
+                f"{kept} on {earmark.node} held for a request that has waited longer"
+            )
+    return texts
+
+
+def choose(
+    columns: Columns, ask: Ask, key: ClaimKey, nodes: NodeFilter, earmarks: Earmarks
+) -> Earmark | None:
+    """The devices that would serve `ask` soonest; None where no node ever could.
+
+    Args:
+        columns: The state of all devices; left as it was.
+        ask: What is waited for.
+        key: The claim.
+        nodes: Those that its pod may use.
+        earmarks: Devices that are kept already are kept for one claim only.
+    """
+    best: tuple[float, str, tuple[str, ...]] | None = None
+    for node in columns.arrays.closest(columns, ask, NODES_WEIGHED, within=nodes.allowed):
+        taken = {name for other in earmarks.by_node.get(node, ()) for name in other.devices}
+        target = _on_node(columns, node, ask, taken)
+        if target is not None and (best is None or target < best):
+            best = target
+    if best is None:
+        return None
+    number = columns.node_id(best[1])
+    assert number is not None
+    return Earmark(key, best[1], number, best[2])
+
+
+def _on_node(
+    columns: Columns, node: int, ask: Ask, taken: set[str]
+) -> tuple[float, str, tuple[str, ...]] | None:
+    """What must still become free there, the node, and the devices that the claim would get."""
+    usable = [
+        device
+        for device in columns.node_cards[node]
+        if columns.name[device] not in taken and columns.mode[device] != "MIG"
+    ]
+    groups: dict[int, list[int]] = {}
+    for device in usable:
+        numa = columns.numa[device] if ask.numa == "Require" else 0
+        groups.setdefault(numa, []).append(device)
+    best: tuple[float, str, tuple[str, ...]] | None = None
+    for devices in groups.values():
+        chosen = _with_least_missing(columns, node, devices, ask)
+        chosen = _served_by(columns, node, ask, chosen) or _served_by(columns, node, ask, devices)
+        if chosen:
+            names = tuple(sorted(columns.name[device] for device in chosen))
+            target = _missing(columns, node, ask, chosen), columns.node_name[node], names
+            best = target if best is None else min(best, target)
+    return best
+
+
+def _served_by(columns: Columns, node: int, ask: Ask, devices: list[int]) -> list[int]:
+    """The devices that the whole claim gets if these are empty and the node's others full."""
+    laid = lay(
+        columns,
+        [
+            Share(device, -columns.slots_used[device], -columns.cores_used[device],
+                  -columns.memory_used[device])
+            if device in devices
+            else Share(device, columns.slots[device], 0, columns.memory[device])
+            for device in columns.node_cards[node]
+        ],
+    )  # fmt: skip
+    plan = plan_on(columns, node, ask, ask.numa) if devices else ()
+    give_back(columns, laid)
+    if not isinstance(plan, tuple):
+        return []
+    return sorted({columns.number_of(grant.device) for grant in plan})
+
+
+def _with_least_missing(columns: Columns, node: int, devices: list[int], ask: Ask) -> list[int]:
+    """The devices where the least must become free, request by request; none if too few could."""
+    alone = "Mutex" in policies_on(columns, node, ask)
+    needs: dict[int, tuple[int, int]] = {}  # device → MiB, cores
+    for request in sorted(ask.requests, key=lambda request: request.phase == "Init"):
+
+        def cost(device: int, request: RequestAsk = request) -> tuple[float, int, str]:
+            memory, cores = _with(needs.get(device, (0, 0)), request, columns.memory[device])
+            lonely = alone or request.cores >= ALL_CORES
+            missing = _lacks(columns, device, memory, cores, alone=lonely)
+            return missing, columns.index[device], columns.name[device]
+
+        for device in sorted(devices, key=cost)[: request.count]:
+            needs[device] = _with(needs.get(device, (0, 0)), request, columns.memory[device])
+    return sorted(needs)
+
+
+def _missing(columns: Columns, node: int, ask: Ask, devices: list[int]) -> float:
+    """What must become free of some devices, in devices: each amount as a part of its whole."""
+    share = max(len(devices), 1)
+    alone = "Mutex" in policies_on(columns, node, ask)
+    alone = alone or any(request.cores >= ALL_CORES for request in ask.requests)
+    apps = [request for request in ask.requests if request.phase == "App"]
+    total = 0.0
+    for device in devices:
+        mib = columns.memory[device]
+        memory = sum(request.memory_on(mib) * request.count for request in apps) / share
+        cores = sum(request.cores * request.count for request in apps) / share
+        total += _lacks(columns, device, math.ceil(memory), math.ceil(cores), alone=alone)
+    return total
+
+
+def _with(need: tuple[int, int], request: RequestAsk, total_mib: int) -> tuple[int, int]:
+    """A need and one request more, init containers last: they run before the others."""
+    memory, cores = need
+    more = request.memory_on(total_mib)
+    if request.phase == "Init":
+        return max(memory, more), max(cores, request.cores)
+    return memory + more, cores + request.cores
+
+
+def _lacks(columns: Columns, device: int, memory: int, cores: int, *, alone: bool) -> float:
+    slots_used, cores_used, memory_used = columns.used(device)
+    totals = (columns.memory[device], columns.cores[device], columns.slots[device])
+    if alone:
+        lacks = (memory_used, cores_used, slots_used)
+    else:
+        lacks = (
+            max(0, memory + memory_used - totals[0]),
+            max(0, cores + cores_used - totals[1]),
+            max(0, 1 + slots_used - totals[2]),
+        )
+    return sum(lack / total for lack, total in zip(lacks, totals, strict=True) if total)
+
+
+def _free(columns: Columns, device: int) -> int:
+    return columns.memory[device] - columns.memory_used[device]
+
+
+def _numbers(columns: Columns, earmark: Earmark) -> dict[str, int]:
+    """The columns' numbers of its devices, of those that are there."""
+    node = columns.node_id(earmark.node)
+    devices = [] if node is None else columns.node_cards[node]
+    return {
+        columns.name[device]: device
+        for device in devices
+        if columns.name[device] in earmark.devices
+    }

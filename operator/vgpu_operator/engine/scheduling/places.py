@@ -1,0 +1,256 @@
+"""Takes decisions into the state: reservations made, adopted and given up.
+
+The only code that assumes in the ledger, and that forgets what was assumed.
+"""
+
+from __future__ import annotations
+
+from vgpu_api.v1alpha1 import Allocation, VGPUClaim, VGPUClaimSpec
+from vgpu_operator.engine.cache import key_of
+from vgpu_operator.engine.claims.status import rfc3339
+from vgpu_operator.engine.gpu_pod import GPUPod
+from vgpu_operator.engine.scheduling.queue import Waiter
+from vgpu_operator.engine.scheduling.reservation import (
+    LAPSED_S,
+    OFFERED_S,
+    TENTATIVE_S,
+    Phase,
+    Reservation,
+)
+from vgpu_operator.engine.state import InFlight, State, Unsettled
+from vgpu_operator.ledger import ClaimKey
+from vgpu_operator.placement import Columns, Plan, Share
+
+
+def reserve(
+    state: State, key: ClaimKey, spec: VGPUClaimSpec, plan: Plan, pod: GPUPod | None
+) -> Reservation:
+    """Make a reservation of a plan: assumed from now on, and to be written into the claim.
+
+    Args:
+        state: Where.
+        key: The claim, which need not exist yet.
+        spec: What was decided on.
+        plan: What was decided; not a refusal.
+        pod: The pod it is for; None: an Immediate claim's, for whatever pod comes.
+    """
+    allocation = _named(state, plan.allocation())
+    former = state.reservations.of_claim(key)
+    claim = state.cache.claim(key)
+    standing = None if claim is None else claim.status.allocation
+    replaces = {allocation.id for allocation in (standing,) if allocation is not None}
+    if former is not None and former.allocation is not None:
+        replaces |= {former.allocation_id, *former.replaces}
+    reservation = Reservation(
+        key=key,
+        pod_uid="" if pod is None else pod.uid,
+        node=allocation.node_name,
+        number=_number(state.ledger.columns, allocation.node_name),
+        phase=Phase.OFFERED,
+        until=None if pod is None else state.now + OFFERED_S,
+        priority=0 if pod is None else pod.priority,
+        spec=spec,
+        allocation=allocation,
+        reserved_for=None if pod is None else pod.reserved_for,
+        replaces=frozenset(replaces),
+        is_immediate=pod is None,
+        assumption=state.ledger.assume(key, spec, allocation),
+    )
+    _put(state, reservation, pod)
+    return reservation
+
+
+def adopt(state: State, pod: GPUPod, claim: VGPUClaim) -> Reservation:
+    """Take an allocation that stands in the claim for the pod's reservation."""
+    allocation = claim.status.allocation
+    assert allocation is not None
+    reservation = Reservation(
+        key=key_of(claim),
+        pod_uid=pod.uid,
+        node=allocation.node_name,
+        number=_number(state.ledger.columns, allocation.node_name),
+        phase=Phase.OFFERED,
+        until=state.now + OFFERED_S,
+        priority=pod.priority,
+        allocation=allocation,
+        reserved_for=claim.status.reserved_for,
+        is_immediate=claim.spec.binding_mode == "Immediate",
+        is_written=True,
+    )
+    _put(state, reservation, pod)
+    return reservation
+
+
+def take_tentatively(state: State, waiter: Waiter, pod: GPUPod, plan: Plan) -> Reservation:
+    """Keep a place for a pod that is requeued; written nowhere."""
+    shares = _shares(state.ledger.columns, plan)
+    assert plan.node is not None
+    place = _tentative(state, waiter.key, pod.uid, plan.node, shares, TENTATIVE_S)
+    place.priority, place.kind, place.is_awaited = pod.priority, waiter.kind, True
+    return place
+
+
+def take_softly(state: State, pod: GPUPod, plan: Plan) -> Reservation:
+    """Keep a place for a pod that is on its way to Bind, as long as nobody else needs it."""
+    held = state.reservations.of_pod(pod.uid)
+    if held is not None:
+        give_up(state, held)
+    state.queue.take(pod.claim)
+    state.pods.blocked.pop(pod.uid, None)
+    shares = _shares(state.ledger.columns, plan)
+    assert plan.node is not None
+    return _tentative(state, pod.claim, pod.uid, plan.node, shares, LAPSED_S)
+
+
+def lapse(state: State, reservation: Reservation) -> None:
+    """An offered place was not bound: its devices are free again, but the place stays tentative.
+
+    Binding a volume may take minutes. Who needs the devices takes them; who does not, leaves them.
+    """
+    give_up(state, reservation)
+    allocation = reservation.allocation
+    if allocation is None:
+        return
+    state.claims.expired[reservation.key] = allocation.id
+    pod = state.cache.pod(reservation.pod_uid)
+    if reservation.is_immediate or pod is None or not pod.wants_node:
+        return
+    if state.queue.get(reservation.key) is None:  # else a Filter has ruled its node out
+        state.pods.slow.add(pod.uid)
+    columns = state.ledger.columns
+    names = {columns.name[card]: card for card in columns.node_cards[reservation.number]}
+    shares = tuple(
+        Share(names[device.name], 1, device.cores, device.memory_mib)
+        for device in allocation.devices
+        if device.name in names
+    )
+    _tentative(state, reservation.key, reservation.pod_uid, reservation.node, shares, LAPSED_S)
+
+
+def give_up(state: State, reservation: Reservation) -> None:
+    """Forget a reservation; what the claim's status says is another matter."""
+    if not state.reservations.is_current(reservation):
+        return
+    state.reservations.drop(reservation)
+    if reservation.is_tentative:
+        state.ledger.touch(reservation.node)  # who waits may have a place there
+    else:
+        _no_longer_expected(state, reservation.pod_uid)
+    _retire(state, reservation)
+    state.claims.look_at(reservation.key)
+
+
+def confirm(state: State, reservation: Reservation, claim: VGPUClaim) -> None:
+    """The claim's status has the reservation's allocation."""
+    reservation.is_written = claim.status.reserved_for == reservation.reserved_for
+    if reservation.assumption is not None:
+        state.ledger.confirm(reservation.assumption, claim)
+        reservation.assumption = None
+
+
+def settle(state: State, key: ClaimKey, version: int) -> None:
+    """The claim was observed at a version: writes that were decided on earlier ones have failed."""
+    waiting = state.claims.unsettled.get(key)
+    if not waiting:
+        return
+    open_ = [each for each in waiting if each.version >= version]
+    for each in waiting:
+        if each.version < version:
+            state.ledger.forget(each.assumption)
+    if open_:
+        state.claims.unsettled[key] = open_
+    else:
+        del state.claims.unsettled[key]
+
+
+def leave_unsettled(state: State, key: ClaimKey, version: int, write: InFlight) -> None:
+    """Nobody knows whether a write landed, or still will, while the claim is at this version.
+
+    It is assumed once more, apart from the reservation's own assumption, which goes its own way.
+    """
+    if write.allocation is None or write.spec is None:
+        return
+    assumption = state.ledger.assume(key, write.spec, write.allocation)
+    state.claims.unsettled.setdefault(key, []).append(Unsettled(assumption, version))
+
+
+def _tentative(
+    state: State, key: ClaimKey, uid: str, node: str, shares: tuple[Share, ...], for_s: float
+) -> Reservation:
+    place = Reservation(
+        key=key,
+        pod_uid=uid,
+        node=node,
+        number=_number(state.ledger.columns, node),
+        phase=Phase.TENTATIVE,
+        until=state.now + for_s,
+        shares=shares,
+    )
+    state.reservations.put(place)
+    state.claims.timers.set(key, state.now + for_s)
+    return place
+
+
+def _put(state: State, reservation: Reservation, pod: GPUPod | None) -> None:
+    reservations, key = state.reservations, reservation.key
+    for former in (
+        reservations.of_claim(key),
+        reservations.of_pod(reservation.pod_uid) if reservation.pod_uid else None,
+    ):
+        if former is not None:
+            give_up(state, former)
+    reservations.put(reservation)
+    state.queue.remove(key)
+    earmark = state.earmarks.remove(key)
+    if earmark is not None:
+        state.ledger.touch(earmark.node)
+    if pod is not None:
+        state.pods.blocked.pop(pod.uid, None)
+        state.ledger.hosts.expect(pod.uid, node=reservation.node, cpu_milli=pod.cpu_milli)
+    state.claims.look_at(key)
+
+
+def _retire(state: State, reservation: Reservation) -> None:
+    """Forget what was assumed, unless its write is under way: then its outcome decides."""
+    assumption, reservation.assumption = reservation.assumption, None
+    in_flight = state.claims.writing.get(reservation.key)
+    under_way = in_flight is not None and in_flight.assumption is assumption
+    if assumption is not None and not under_way:
+        state.ledger.forget(assumption)
+
+
+def _no_longer_expected(state: State, uid: str) -> None:
+    """A pod without a node takes no CPU."""
+    pod = state.cache.pod(uid)
+    if pod is None or not pod.pod.is_bound:
+        state.ledger.hosts.remove_pod(uid)
+
+
+def _named(state: State, allocation: Allocation) -> Allocation:
+    """The allocation with an id of its own, tied to the node that has its name now."""
+    node = state.cache.nodes.get(allocation.node_name)
+    return allocation.model_copy(
+        update={
+            "id": state.new_id(),
+            "node_uid": node.metadata.uid if node is not None else "",
+            "allocated_time": rfc3339(state.unix),
+        }
+    )
+
+
+def _number(columns: Columns, node: str) -> int:
+    number = columns.node_id(node)
+    return -1 if number is None else number
+
+
+def _shares(columns: Columns, plan: Plan) -> tuple[Share, ...]:
+    return tuple(
+        Share(
+            columns.number_of(grant.device),
+            1,
+            grant.cores,
+            grant.memory_mib,
+            0 if grant.instance is None else grant.instance.slices,
+        )
+        for grant in plan.grants
+    )

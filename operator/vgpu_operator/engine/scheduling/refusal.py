@@ -1,0 +1,77 @@
+"""Why a pod or a claim gets nothing now. The words are made when somebody reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
+from vgpu_api.reasons import Reason
+from vgpu_operator.engine.scheduling.earmarks import OF_ROOM
+from vgpu_operator.placement import Plan, in_words
+
+_NONE: Mapping[str, str] = MappingProxyType({})
+
+
+class Refusal:
+    """A reason, and a text for each node that was looked at, where nodes were looked at.
+
+    Args:
+        reason: Why, where no node was looked at.
+        text: The same in a sentence.
+        plan: The refused plan, where nodes were looked at.
+        notes: By node: what its text has to add.
+    """
+
+    def __init__(
+        self,
+        reason: Reason | None = None,
+        text: str = "",
+        *,
+        plan: Plan | None = None,
+        notes: Mapping[str, str] = _NONE,
+    ) -> None:
+        self._reason = reason
+        self._text = text
+        self._plan = plan
+        self._notes = notes
+
+    @property
+    def reason(self) -> Reason:
+        """The reason that stands for all."""
+        if self._reason is None:
+            self._reason = Reason.NO_GPU_NODES if self._plan is None else self._plan.reason
+        return self._reason
+
+    @property
+    def message(self) -> str:
+        """Everything in a sentence, for an event, a condition, or a node without a text."""
+        if not self._text and self._plan is not None:
+            self._text = "; ".join((self._plan.text, *self._notes.values()))
+        return self._text
+
+    @property
+    def is_of_room(self) -> bool:
+        """Whether the end of others can cure it."""
+        return self.reason in OF_ROOM
+
+    def on(self, nodes: Iterable[str]) -> dict[str, str]:
+        """Why not on these nodes."""
+        texts = {} if self._plan is None else in_words(self._plan.refusals)
+        for node, note in self._notes.items():
+            if node in texts:
+                texts[node] = f"{texts[node]}; {note}"
+        return {node: texts.get(node) or self.message for node in nodes}
+
+    def resolvable(self) -> frozenset[str]:
+        """The nodes where the end of others could make room, so that preemption may help."""
+        if self._plan is None:
+            return frozenset()
+        known: dict[int, bool] = {}  # many nodes have the very same tally
+        found = []
+        for node, tally in self._plan.refusals.items():
+            of_room = known.get(id(tally))
+            if of_room is None:
+                of_room = known[id(tally)] = not OF_ROOM.isdisjoint(tally.counts)
+            if of_room:
+                found.append(node)
+        return frozenset(found)

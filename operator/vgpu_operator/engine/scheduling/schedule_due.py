@@ -1,0 +1,144 @@
+"""The pass over those that wait: who fits gets a place, the most important and oldest first.
+
+A bound pod and an Immediate claim get their devices at once. A pod that kube-scheduler has set
+aside gets a tentative place and is requeued: its Filter makes the reservation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from vgpu_operator.engine.effects import Effect
+from vgpu_operator.engine.gpu_pod import GPUPod
+from vgpu_operator.engine.scheduling.kept import KeptFrom, Yielding
+from vgpu_operator.engine.scheduling.places import reserve, take_tentatively
+from vgpu_operator.engine.scheduling.queue import UNKNOWN, WaitClass, Waiter
+from vgpu_operator.engine.scheduling.refusal import Refusal
+from vgpu_operator.engine.scheduling.requeue import requeue, was_just_requeued
+from vgpu_operator.engine.scheduling.schedule_one import (
+    claim_priority,
+    nodes_for,
+    offer,
+    spec_for,
+)
+from vgpu_operator.engine.state import State
+from vgpu_operator.placement import Plan, best_of, place
+
+
+def schedule_due(state: State) -> Iterator[list[Effect]]:
+    """Look at every class for which something may have changed; a list of effects for each.
+
+    Between two of them anything may happen to the state: the caller decides how long to go on.
+    """
+    for of_kind in state.queue.by_rank():
+        yield list(_schedule_class(of_kind, state))
+
+
+def is_due(of_kind: WaitClass, state: State) -> bool:
+    """Whether anything has become free since the class was looked at last."""
+    budget = state.ledger.budget_version(of_kind.kind.namespace)
+    return of_kind.cursor != state.ledger.cursors[1] or of_kind.budget != budget
+
+
+def _schedule_class(of_kind: WaitClass, state: State) -> Iterator[Effect]:
+    if not is_due(of_kind, state):
+        return
+    changed = _changed_nodes(of_kind, state)
+    passed: list[Waiter] = []  # of those that cannot be served now, though others may be
+    while (waiter := of_kind.head()) is not None:
+        too_early = state.claims.not_before.get(waiter.key, 0.0) > state.now
+        if too_early or was_just_requeued(waiter.pod_uid, state):
+            passed.append(of_kind.pop())
+            continue
+        plan = _find(waiter, changed, state)
+        if plan is None:
+            break
+        yield from _serve(waiter, of_kind, plan, state)
+        changed = None if changed is None else _changed_nodes(of_kind, state)
+    for waiter in passed:
+        of_kind.push(waiter)
+    if passed and of_kind.head() is passed[0]:
+        return  # there may be room for it when its time has come
+    of_kind.cursor = state.ledger.cursors[1]
+    of_kind.budget = state.ledger.budget_version(of_kind.kind.namespace)
+
+
+def _changed_nodes(of_kind: WaitClass, state: State) -> frozenset[int] | None:
+    """The numbers of the nodes that may serve the class by now; None: any."""
+    budget = state.ledger.budget_version(of_kind.kind.namespace)
+    if of_kind.cursor == UNKNOWN or of_kind.budget != budget:
+        return None
+    _, names = state.ledger.freed_since(of_kind.cursor)
+    return frozenset(n for n in state.ledger.columns.node_ids(names) if n is not None)
+
+
+def _find(waiter: Waiter, changed: frozenset[int] | None, state: State) -> Plan | None:
+    """A place for who waits, among the nodes that changed."""
+    kind, columns = waiter.kind, state.ledger.columns
+    nodes = nodes_for(kind, state)
+    kept = _kept(waiter, state)
+    with state.ledger.without(waiter.key):
+        budget = state.ledger.budget(kind.namespace)
+        if kind.node:
+            number = columns.node_id(kind.node)
+            changed = frozenset() if number is None else frozenset({number})
+        if changed is not None:
+            return best_of(columns, kind.request, changed, nodes=nodes, budget=budget, kept=kept)
+        plan = place(columns, kind.request, nodes=nodes, budget=budget, kept=kept)
+    return None if plan.refused else plan
+
+
+def _kept(waiter: Waiter, state: State) -> KeptFrom:
+    pod = state.cache.pod(waiter.pod_uid)
+    claim = state.cache.claim(waiter.key)
+    if pod is not None:
+        priority = pod.priority
+        yielding = Yielding.MORE_IMPORTANT if pod.is_running else Yielding.OF_ITS_KIND
+    else:
+        priority = 0 if claim is None else claim_priority(state, claim)
+        yielding = Yielding.AS_IMPORTANT
+    return KeptFrom(waiter.key, waiter.kind, priority, yielding,
+                    state.ledger.columns, state.reservations, state.earmarks)  # fmt: skip
+
+
+def _serve(waiter: Waiter, of_kind: WaitClass, plan: Plan, state: State) -> Iterator[Effect]:
+    """Give a place to who waits."""
+    state.queue.take(waiter.key)
+    claim, pod = state.cache.claim(waiter.key), state.cache.pod(waiter.pod_uid)
+    if not waiter.pod_uid:
+        if claim is not None:
+            reserve(state, waiter.key, claim.spec, plan, None)
+        return
+    if pod is None:
+        return
+    if pod.is_running:
+        _serve_bound(pod, state)
+        return
+    if not pod.wants_node or plan.node is None:
+        return
+    number = state.ledger.columns.node_id(plan.node)
+    assert number is not None
+    take_tentatively(state, waiter, pod, plan)
+    yield requeue(pod, plan.node, state)
+    for _ in range(of_kind.at_once(number) - 1):
+        other = of_kind.head()
+        if other is None:
+            return
+        state.queue.take(other.key)
+        late = state.cache.pod(other.pod_uid)
+        if late is not None and late.wants_node:
+            yield requeue(late, plan.node, state)
+
+
+def _serve_bound(pod: GPUPod, state: State) -> None:
+    """A pod that has a node gets its devices there, whatever else it was to get."""
+    spec = spec_for(state, pod)
+    if isinstance(spec, Refusal):
+        state.pods.due[pod.uid] = None
+        return
+    outcome = offer(state, pod, {pod.pod.spec.node_name})
+    if isinstance(outcome, Refusal):
+        state.pods.due[pod.uid] = None
+        return
+    outcome.begin_bind(pod.reserved_for)
+    outcome.bound()

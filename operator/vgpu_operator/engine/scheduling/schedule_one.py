@@ -1,0 +1,366 @@
+"""Decides one pod or one Immediate claim: the same function for Filter, Bind and the engine's loop.
+
+Synchronous: nothing moves between looking and assuming, so no lock exists. Read `offer` first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from vgpu_api.errors import BadInput
+from vgpu_api.reasons import Reason
+from vgpu_api.v1alpha1 import VGPUClaim, VGPUClaimSpec
+from vgpu_operator.ask import Ask
+from vgpu_operator.engine.cache import key_of
+from vgpu_operator.engine.gpu_pod import (
+    GPUPod,
+    Standing,
+    is_owned_by,
+    mismatch,
+    rank_of,
+    serves_another,
+)
+from vgpu_operator.engine.scheduling.earmarks import explain
+from vgpu_operator.engine.scheduling.kept import KeptFrom, Yielding
+from vgpu_operator.engine.scheduling.places import adopt, give_up, reserve, take_softly
+from vgpu_operator.engine.scheduling.queue import Kind, Waiter
+from vgpu_operator.engine.scheduling.refusal import Refusal
+from vgpu_operator.engine.scheduling.reservation import Reservation
+from vgpu_operator.engine.state import State
+from vgpu_operator.ledger import ClaimKey, NodeRules
+from vgpu_operator.placement import NodeFilter, Plan, in_words, place, refusals_on
+from vgpu_operator.placement.node_filter import only
+
+SAMPLED_FROM = 100
+"""kube-scheduler offers every feasible node where they are fewer than this, else a sample.
+Source: minFeasibleNodesToFind in its schedule_one.go."""
+_ANY_NODE = NodeRules()
+
+
+def offer(
+    state: State, pod: GPUPod, candidates: Collection[str], *, softly: bool = False
+) -> Reservation | Refusal:
+    """Reserve devices for a pod on the best of the candidate nodes.
+
+    A reservation on one of the candidates is kept; elsewhere it moves, unless a Binding to its node
+    may still come to stand. A tentative place is promoted where its node is a candidate, else given
+    up; other pods' yield where there is no room beside them.
+
+    Args:
+        state: Where.
+        pod: The pod.
+        candidates: Nodes.
+        softly: Only a tentative place is taken, and Bind decides again: the pod may not come for
+            minutes.
+    """
+    held = state.reservations.of_pod(pod.uid)
+    if held is not None and not held.is_tentative:
+        if held.node in candidates:
+            return held
+        if held.is_binding and not pod.pod.is_bound:
+            text = f"a Binding to {held.node} may still come to stand"
+            return Refusal(Reason.RESERVED_ELSEWHERE, text)
+    spec = spec_for(state, pod)
+    if isinstance(spec, Refusal):
+        return spec
+    claim = state.cache.claim(pod.claim)
+    if claim is not None:
+        standing = _standing(state, pod, claim, candidates)
+        if standing is not None:
+            return standing
+        if claim.spec.binding_mode == "Immediate":
+            return _immediate_for(state, claim, candidates)
+    plan = None
+    if held is not None and held.is_tentative and held.node in candidates:
+        plan = _plan(state, pod, spec, {held.node})
+    if plan is None or plan.refused:
+        plan = _plan(state, pod, spec, candidates)
+    if plan.refused:
+        return Refusal(plan=plan, notes=_notes(state, pod.claim, pod.request(spec, state.config)))
+    if softly:
+        return take_softly(state, pod, plan)
+    reservation = reserve(state, pod.claim, spec, plan, pod)
+    _evict_tentative(state, reservation)
+    return reservation
+
+
+def offer_immediate(
+    state: State, claim: VGPUClaim, candidates: Collection[str] | None = None
+) -> Reservation | Refusal:
+    """Decide a claim at once, for whatever pod comes to use it; on a candidate, if any is given."""
+    key = key_of(claim)
+    held = state.reservations.of_claim(key)
+    if held is not None and not held.is_tentative:
+        return held
+    request = Ask.of(claim.spec, state.config)
+    kept = KeptFrom(key, None, claim_priority(state, claim), Yielding.AS_IMPORTANT,
+                    state.ledger.columns, state.reservations, state.earmarks)  # fmt: skip
+    with state.ledger.without(key):
+        budget = state.ledger.budget(key.namespace)
+        plan = place(state.ledger.columns, request, candidates, budget=budget, kept=kept)
+    if plan.refused:
+        return Refusal(plan=plan, notes=_notes(state, key, request))
+    return reserve(state, key, claim.spec, plan, None)
+
+
+def without_effect(
+    state: State, pod: GPUPod, candidates: Collection[str]
+) -> Mapping[str, str] | Refusal:
+    """Why the pod cannot go to some of the nodes, by node; nothing is reserved."""
+    spec = spec_for(state, pod)
+    if isinstance(spec, Refusal):
+        return spec
+    with state.ledger.without(pod.claim):
+        return in_words(
+            refusals_on(
+                state.ledger.columns,
+                pod.request(spec, state.config),
+                candidates,
+                nodes=state.ledger.node_filters.of(pod.rules(state.config)),
+                budget=state.ledger.budget(pod.claim.namespace),
+                kept=_kept(state, pod, Yielding.MORE_IMPORTANT),
+            )
+        )
+
+
+def wait(state: State, pod: GPUPod, refusal: Refusal, candidates: Collection[str]) -> None:
+    """A Filter was refused: let the pod wait for what would cure that.
+
+    Args:
+        state: Where.
+        pod: The pod.
+        refusal: Why.
+        candidates: The nodes that were offered. Where kube-scheduler offered all that are feasible,
+            a requeue for another node would be in vain: what makes that feasible wakes the pod.
+    """
+    held = state.reservations.of_pod(pod.uid)
+    missed = 0
+    if held is not None and held.is_tentative:
+        if held.node not in candidates:
+            missed = only(held.number)
+            _count_miss(state, held)
+        give_up(state, held)
+    elif held is not None and held.is_written and not (held.is_binding or held.is_immediate):
+        held.until = state.now  # kube-scheduler rules its node out
+        state.claims.look_at(held.key)
+    spec = spec_for(state, pod)
+    claim = state.cache.claim(pod.claim)
+    if isinstance(spec, Refusal) or _is_settled(state, claim, pod):
+        state.pods.blocked[pod.uid] = refusal
+        state.queue.remove(pod.claim)
+        state.claims.look_at(pod.claim)
+        return
+    state.pods.blocked.pop(pod.uid, None)
+    if len(candidates) < SAMPLED_FROM:
+        numbers = state.ledger.columns.node_ids(candidates)
+        missed = ~sum({only(number) for number in numbers if number is not None})
+    put_in_queue(state, pod, spec, ruled_out=missed)
+
+
+def _is_settled(state: State, claim: VGPUClaim | None, pod: GPUPod) -> bool:
+    """Whether more room would not help the pod: its Binding is open, or its claim is decided."""
+    held = state.reservations.of_pod(pod.uid)
+    if held is not None and held.is_binding:
+        return True
+    if claim is None:
+        return False
+    return claim.spec.binding_mode == "Immediate" or refusal_of(state, claim, pod) is not None
+
+
+def _count_miss(state: State, held: Reservation) -> None:
+    of_kind = None if held.kind is None else state.queue.class_of(held.kind)
+    if of_kind is not None:
+        of_kind.missed(held.number)
+
+
+def put_in_queue(
+    state: State,
+    pod: GPUPod,
+    spec: VGPUClaimSpec,
+    *,
+    ruled_out: int = 0,
+    standing: Standing = Standing.WAITS,
+) -> Waiter:
+    """Let a pod wait for devices: any, or those of the node that it has.
+
+    Args:
+        state: Where.
+        pod: The pod.
+        spec: Of its claim.
+        ruled_out: Bits of nodes that it need not be requeued for.
+        standing: How sure it is that devices are all that it lacks.
+    """
+    request, namespace = pod.request(spec, state.config), pod.claim.namespace
+    if pod.is_running:
+        kind = Kind(request, _ANY_NODE, namespace, node=pod.pod.spec.node_name)
+        standing = Standing.BOUND
+    else:
+        kind = Kind(request, pod.rules(state.config), namespace, ruled_out=ruled_out)
+    waiter = Waiter(pod.claim, pod.uid, kind, pod.rank(standing), state.now)
+    return _put_in_queue(state, waiter)
+
+
+def put_immediate_in_queue(state: State, claim: VGPUClaim) -> Waiter:
+    """Let an Immediate claim wait for devices; on its pod's node, where a pod is bound already."""
+    key = key_of(claim)
+    on = {pod.pod.spec.node_name for pod in state.cache.pods_of(key) if pod.is_running}
+    request = Ask.of(claim.spec, state.config)
+    kind = Kind(request, _ANY_NODE, key.namespace, node=min(on, default=""))
+    standing = Standing.BOUND if on else Standing.WAITS
+    created = claim.metadata.creation_timestamp
+    rank = rank_of(standing, claim_priority(state, claim), created, key)
+    return _put_in_queue(state, Waiter(key, "", kind, rank, state.now))
+
+
+def _put_in_queue(state: State, waiter: Waiter) -> Waiter:
+    queued = state.queue.put(waiter)
+    after_s = state.config.scheduling.starvation_after_seconds
+    if queued is waiter and after_s:
+        state.starving.set(waiter.key, waiter.since + after_s)
+    state.claims.look_at(waiter.key)
+    return queued
+
+
+def nodes_for(kind: Kind, state: State) -> NodeFilter:
+    """The nodes that those of a kind could run on, as far as anybody knows."""
+    nodes = state.ledger.node_filters.of(kind.rules)
+    if not kind.ruled_out:
+        return nodes
+    return NodeFilter(nodes.selector & ~kind.ruled_out, nodes.affinity, nodes.taints)
+
+
+def claim_priority(state: State, claim: VGPUClaim) -> int:
+    """The claim's priority, as far as the administrator allows."""
+    return min(claim.spec.scheduling_priority, state.config.scheduling.max_claim_priority)
+
+
+def spec_for(state: State, pod: GPUPod) -> VGPUClaimSpec | Refusal:
+    """The spec of the claim that the pod has, or will have."""
+    if isinstance(pod.ask, BadInput):
+        return Refusal(Reason.POD_UNREADABLE, str(pod.ask))
+    cache = state.cache
+    claim = cache.claim(pod.claim)
+    for key in (pod.claim, None if claim is not None else pod.template):
+        if key is not None and cache.is_unreadable(key):
+            text = f"claim {key.name} cannot be read; what it holds it keeps"
+            return Refusal(Reason.CLAIM_UNREADABLE, text)
+    if claim is not None:
+        return claim.spec
+    if pod.ask.spec is not None:
+        return pod.ask.spec
+    if pod.template is not None:
+        return _copy_for(state, pod, pod.template)
+    text = f"claim {pod.claim.name} does not exist: create it first"
+    return Refusal(Reason.CLAIM_NOT_FOUND, text)
+
+
+def refusal_of(state: State, claim: VGPUClaim, pod: GPUPod) -> Refusal | None:
+    """Why an existing claim cannot serve the pod, whatever devices there are; None if it can."""
+    name = claim.metadata.name
+    if pod.owned and not is_owned_by(claim, pod.uid):
+        return Refusal(Reason.CLAIM_NOT_OWNED, f"claim {name} exists and is not this pod's own")
+    if claim.metadata.deletion_timestamp is not None:
+        return Refusal(Reason.CLAIM_IN_USE, f"claim {name} is going away")
+    if serves_another(claim, pod.uid):
+        reserved = claim.status.reserved_for
+        assert reserved is not None
+        return Refusal(Reason.CLAIM_IN_USE, f"claim {name} serves {reserved.pod_name}")
+    differs = mismatch(pod, claim.spec)
+    if differs:
+        return Refusal(Reason.REQUEST_MISMATCH, differs)
+    if claim.status.allocation is None and state.cache.is_template(pod.claim):
+        text = f"claim {name} is a template: name it in the pod as one"
+        return Refusal(Reason.TEMPLATE, text)
+    return None
+
+
+def _copy_for(state: State, pod: GPUPod, key: ClaimKey) -> VGPUClaimSpec | Refusal:
+    """The spec of the claim to be made from a template, which itself is never decided."""
+    template = state.cache.claim(key)
+    if template is None:
+        text = f"claim template {key.name} does not exist: create it first"
+        return Refusal(Reason.CLAIM_NOT_FOUND, text)
+    if template.spec.binding_mode != "WaitForFirstConsumer":
+        text = f"claim {key.name} is {template.spec.binding_mode}; a template must not be"
+        return Refusal(Reason.REQUEST_MISMATCH, text)
+    differs = mismatch(pod, template.spec)
+    return Refusal(Reason.REQUEST_MISMATCH, differs) if differs else template.spec
+
+
+def _standing(
+    state: State, pod: GPUPod, claim: VGPUClaim, candidates: Collection[str]
+) -> Reservation | Refusal | None:
+    """What an existing claim says already; None when it is free to be decided."""
+    refusal = refusal_of(state, claim, pod)
+    allocation = claim.status.allocation
+    if refusal is not None or allocation is None:
+        return refusal
+    if allocation.node_name in candidates:
+        return adopt(state, pod, claim)
+    if claim.spec.binding_mode != "Immediate":
+        return None
+    text = f"claim {claim.metadata.name} has its cards on {allocation.node_name}"
+    return Refusal(Reason.RESERVED_ELSEWHERE, text)
+
+
+def _immediate_for(
+    state: State, claim: VGPUClaim, candidates: Collection[str]
+) -> Reservation | Refusal:
+    """An Immediate claim's reservation for a pod that has come before it was decided."""
+    outcome = offer_immediate(state, claim, candidates)
+    if isinstance(outcome, Refusal) or outcome.node in candidates:
+        return outcome
+    text = f"claim {claim.metadata.name} gets its cards on {outcome.node}"
+    return Refusal(Reason.RESERVED_ELSEWHERE, text)
+
+
+def _plan(state: State, pod: GPUPod, spec: VGPUClaimSpec, candidates: Collection[str]) -> Plan:
+    """Where it fits; what the claim holds already is not in its own way.
+
+    Beside what is kept tentatively for others if there is room, else in its place.
+    """
+    yielding = [Yielding.MORE_IMPORTANT]
+    if state.reservations.tentative:
+        yielding.insert(0, Yielding.ALL)
+    with state.ledger.without(pod.claim):
+        for each in yielding:
+            plan = place(
+                state.ledger.columns,
+                pod.request(spec, state.config),
+                candidates,
+                nodes=state.ledger.node_filters.of(pod.rules(state.config)),
+                budget=state.ledger.budget(pod.claim.namespace),
+                kept=_kept(state, pod, each),
+            )
+            if not plan.refused:
+                return plan
+        _ = plan.refusals  # found out while the claim's own holding is lifted
+    return plan
+
+
+def _kept(state: State, pod: GPUPod, yielding: Yielding) -> KeptFrom:
+    return KeptFrom(pod.claim, None, pod.priority, yielding,
+                    state.ledger.columns, state.reservations, state.earmarks)  # fmt: skip
+
+
+def _notes(state: State, key: ClaimKey, request: Ask) -> Mapping[str, str]:
+    if not len(state.earmarks):
+        return {}
+    return explain(state.ledger.columns, state.earmarks, key, request)
+
+
+def _evict_tentative(state: State, reservation: Reservation) -> None:
+    """Tentative places that a reservation has taken devices of are judged again."""
+    columns, number = state.ledger.columns, reservation.number
+    for place_ in list(state.reservations.tentative.get(number, {}).values()):
+        if place_.key == reservation.key:
+            continue
+        overlaps = any(
+            columns.memory_used[share.device] + share.memory_mib > columns.memory[share.device]
+            or columns.slots_used[share.device] + share.slots > columns.slots[share.device]
+            or columns.cores_used[share.device] + share.cores > columns.cores[share.device]
+            for share in place_.shares
+        )
+        if overlaps:
+            give_up(state, place_)
+            state.pods.due[place_.pod_uid] = None

@@ -1,0 +1,72 @@
+"""Who has waited for too long for room: gives and takes back earmarks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from vgpu_operator.engine.claims.describe import explain_waiter
+from vgpu_operator.engine.gpu_pod import Standing
+from vgpu_operator.engine.scheduling.earmarks import Earmark, choose, is_sound
+from vgpu_operator.engine.scheduling.queue import Kind, Waiter
+from vgpu_operator.engine.scheduling.schedule_one import nodes_for
+from vgpu_operator.engine.state import State
+from vgpu_operator.ledger import ClaimKey
+
+_WEIGHED_AT_ONCE = 64
+"""Requests, of those that have waited for longest, of which the most important go first."""
+
+
+def review_earmarks(state: State) -> None:
+    """Take back the earmarks that are moot."""
+    for earmark in state.earmarks:
+        kind = _kind_of(earmark.key, state)
+        if kind is None or not _can_use(kind, earmark, state):
+            state.earmarks.remove(earmark.key)
+            state.ledger.touch(earmark.node)
+
+
+def earmark_due(state: State) -> Iterator[None]:
+    """Give earmarks to those that starve, one at a time; anything may happen between two."""
+    after_s = state.config.scheduling.starvation_after_seconds
+    starving = [
+        waiter
+        for key in state.starving.pop(state.now, at_most=_WEIGHED_AT_ONCE)
+        if (waiter := state.queue.get(key)) is not None
+    ]
+    for waiter in sorted(starving, key=lambda waiter: waiter.rank):
+        # Where none is found now, one may be then.
+        state.starving.set(waiter.key, state.now + after_s)
+        if state.queue.get(waiter.key) is not waiter or not _may_have_one(waiter, state):
+            continue
+        earmark = choose(
+            state.ledger.columns,
+            waiter.kind.request,
+            waiter.key,
+            nodes_for(waiter.kind, state),
+            state.earmarks,
+        )
+        if earmark is not None:
+            state.earmarks.put(earmark)
+        yield
+
+
+def _may_have_one(waiter: Waiter, state: State) -> bool:
+    key: ClaimKey = waiter.key
+    if state.earmarks.get(key) is not None or not state.earmarks.has_room_for(key.namespace):
+        return False
+    if waiter.rank[0] == Standing.DOUBTFUL:  # nobody knows whether it could run there
+        return False
+    refusal = explain_waiter(waiter, state)
+    return refusal is not None and refusal.is_of_room
+
+
+def _kind_of(key: ClaimKey, state: State) -> Kind | None:
+    """Of a claim that waits, or whose pod is asked to come; None of any other."""
+    waiter, held = state.queue.get(key), state.reservations.of_claim(key)
+    if waiter is not None:
+        return waiter.kind
+    return held.kind if held is not None and held.is_awaited else None
+
+
+def _can_use(kind: Kind, earmark: Earmark, state: State) -> bool:
+    return is_sound(state.ledger.columns, earmark) and earmark.number in nodes_for(kind, state)

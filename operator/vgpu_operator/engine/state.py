@@ -1,0 +1,208 @@
+"""The engine's state: everything that decisions rest on, and the only thing that changes.
+
+`apply` takes observations into it and the decisions in `scheduling` and `claims` take into it what
+they decide, so that the next decision sees it; nobody else writes it. All of it can be rebuilt from
+a list of the objects, but for what is tentative.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+
+from vgpu_api.config import ClusterConfig
+from vgpu_api.v1alpha1 import Allocation, VGPUClaimSpec
+from vgpu_client.backoff import Backoff
+from vgpu_operator.engine.cache import Cache
+from vgpu_operator.engine.effects import Effect
+from vgpu_operator.engine.scheduling.earmarks import Earmarks
+from vgpu_operator.engine.scheduling.queue import WaitQueue
+from vgpu_operator.engine.scheduling.refusal import Refusal
+from vgpu_operator.engine.scheduling.reservation import Reservations
+from vgpu_operator.ledger import Assumption, ClaimKey, Ledger
+from vgpu_operator.placement import Plan
+
+TELLS_A_SECOND = 50.0
+"""Refusals that are written into claims and events in a second, at most."""
+
+
+class Timers:
+    """Claims that are to be looked at again at a time; the earliest time of a claim counts."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, ClaimKey]] = []
+        self._at: dict[ClaimKey, float] = {}
+
+    def set(self, key: ClaimKey, at: float) -> None:
+        """Look at the claim at this time, in monotonic seconds, if not earlier."""
+        if at < self._at.get(key, float("inf")):
+            self._at[key] = at
+            heappush(self._heap, (at, key))
+
+    def pop(self, now: float, *, at_most: int = 1 << 30) -> list[ClaimKey]:
+        """The claims whose time has come, the earliest first."""
+        found: list[ClaimKey] = []
+        while self._heap and self._heap[0][0] <= now and len(found) < at_most:
+            at, key = heappop(self._heap)
+            if self._at.get(key) == at:
+                del self._at[key]
+                found.append(key)
+        return found
+
+
+@dataclass(slots=True)
+class InFlight:
+    """A write of a claim that has no outcome yet.
+
+    Attributes:
+        allocation: What it gives the claim, if it does.
+        spec: Of the claim.
+        assumption: What the ledger assumes because of it.
+    """
+
+    allocation: Allocation | None = None
+    spec: VGPUClaimSpec | None = None
+    assumption: Assumption | None = None
+
+
+@dataclass(slots=True)
+class Unsettled:
+    """An assumption whose write may still land, for as long as the claim is at a version.
+
+    A write tests the version that it was decided on, so once the claim has been observed at a later
+    one it can land no more.
+    """
+
+    assumption: Assumption
+    version: int
+
+
+@dataclass(slots=True)
+class Told:
+    """What people were told of a refusal.
+
+    Attributes:
+        since: When the claim was refused first.
+        reason: The reason that they were told last; empty: none yet.
+        next: When they may be told again.
+        interval_s: How long after the last time.
+    """
+
+    since: float
+    reason: str = ""
+    next: float = 0.0
+    interval_s: float = 0.0
+
+
+@dataclass(slots=True)
+class ClaimWork:
+    """What is to be done about claims.
+
+    Attributes:
+        due: Claims to be reconciled.
+        writing: Claims that are being written.
+        unsettled: Assumptions of writes without an answer.
+        backoffs: Of claims whose last write failed.
+        not_before: When such a claim may be written again.
+        expired: Allocations, by id, whose pods were not bound in time.
+        unusable: Idle Immediate claims whose devices serve no pod: which allocation, since when.
+        init_refused: Why there is no room for init containers that must run again.
+        told: Refusals that people are, or will be, told of.
+        tells: How many of them may be written now.
+        tells_at: When that was counted last.
+        timers: Claims to be looked at later.
+    """
+
+    due: dict[ClaimKey, None] = field(default_factory=dict)
+    writing: dict[ClaimKey, InFlight] = field(default_factory=dict)
+    unsettled: dict[ClaimKey, list[Unsettled]] = field(default_factory=dict)
+    backoffs: dict[ClaimKey, Backoff] = field(default_factory=dict)
+    not_before: dict[ClaimKey, float] = field(default_factory=dict)
+    expired: dict[ClaimKey, str] = field(default_factory=dict)
+    unusable: dict[ClaimKey, tuple[str, float]] = field(default_factory=dict)
+    init_refused: dict[ClaimKey, Plan] = field(default_factory=dict)
+    told: dict[ClaimKey, Told] = field(default_factory=dict)
+    tells: float = TELLS_A_SECOND
+    tells_at: float = 0.0
+    timers: Timers = field(default_factory=Timers)
+
+    def may_tell(self, now: float) -> bool:
+        """Take one of the tells, if there is one."""
+        gained = (now - self.tells_at) * TELLS_A_SECOND
+        self.tells, self.tells_at = min(self.tells + gained, TELLS_A_SECOND), now
+        if self.tells < 1:
+            return False
+        self.tells -= 1
+        return True
+
+    def look_at(self, key: ClaimKey) -> None:
+        """Reconcile the claim in the next round."""
+        self.due[key] = None
+
+
+@dataclass(slots=True)
+class PodWork:
+    """What is to be done about pods.
+
+    Attributes:
+        due: Pods, by UID, whose situation is to be judged: bound ones without an allocation, and
+            waiting ones whose claim changed.
+        blocked: Pods that a Filter refused for what no device can cure: a claim that is missing,
+            or serves another. They are judged again when the claim changes.
+        requeued: When each pod was made to be tried again last.
+        nominated: Pods that carry a nomination of ours.
+        slow: Pods that were offered a node and were not bound in time.
+        ended: Pods that the agent reported to use nothing any more, though they are still there.
+        listed: The version up to which every pod was listed.
+    """
+
+    due: dict[str, None] = field(default_factory=dict)
+    blocked: dict[str, Refusal] = field(default_factory=dict)
+    requeued: dict[str, float] = field(default_factory=dict)
+    nominated: set[str] = field(default_factory=set)
+    slow: set[str] = field(default_factory=set)
+    ended: set[str] = field(default_factory=set)
+    listed: int = -1
+
+
+@dataclass(slots=True)
+class State:
+    """All of it.
+
+    Attributes:
+        config: Defaults and policies.
+        ledger: Who holds what.
+        cache: What was observed.
+        new_id: Makes a UUID that was never used before.
+        now: Monotonic seconds, of the round at hand.
+        unix: Unix seconds, of the round at hand.
+        reservations: Decisions whose pods do not run yet.
+        queue: Who waits.
+        earmarks: What is kept for who starved.
+        starving: When each waiter has waited for long enough to get an earmark.
+        claims: What is to be done about claims.
+        pods: What is to be done about pods.
+        devices: Nodes whose devices' statuses are to be looked at.
+        links: Nodes whose devices' links are to be compared.
+        links_told: By node: the disagreements of links that were told last.
+        outbox: Effects that taking an event in has had at once.
+    """
+
+    config: ClusterConfig
+    ledger: Ledger
+    new_id: Callable[[], str]
+    cache: Cache = field(default_factory=Cache)
+    now: float = 0.0
+    unix: float = 0.0
+    reservations: Reservations = field(default_factory=Reservations)
+    queue: WaitQueue = field(default_factory=WaitQueue)
+    earmarks: Earmarks = field(default_factory=Earmarks)
+    starving: Timers = field(default_factory=Timers)
+    claims: ClaimWork = field(default_factory=ClaimWork)
+    pods: PodWork = field(default_factory=PodWork)
+    devices: dict[str, None] = field(default_factory=dict)
+    links: dict[str, None] = field(default_factory=dict)
+    links_told: dict[str, list[str]] = field(default_factory=dict)
+    outbox: deque[Effect] = field(default_factory=deque)

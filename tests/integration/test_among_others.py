@@ -1,0 +1,90 @@
+"""In virtual time: pods that cannot run delay nobody, and DaemonSets run everywhere at once."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from onlooker import LAST_BACKOFF_S
+from virtual_cluster import FILTER_TAKES_S, VirtualCluster, played
+
+MIB = 16_384
+
+
+def cards_of(nodes: int, each: int) -> dict[str, tuple[str, int]]:
+    return {
+        f"GPU-{node}-{number}": (f"node-{node:03}", MIB)
+        for node in range(nodes)
+        for number in range(each)
+    }
+
+
+@pytest.mark.parametrize("nodes", [6, 100])
+def test_a_daemonset_runs_on_every_node_within_ten_seconds(nodes: int) -> None:
+    """kube-scheduler offers each of its pods one node: the one that its affinity names."""
+    cards = cards_of(nodes, 1)
+    pods: list[str] = []
+
+    async def play(cluster: VirtualCluster) -> None:
+        for node in sorted({node for node, _ in cards.values()}):
+            only = frozenset({node})
+            pods.append(cluster.create(1, 1024, 0, 1e6, nodes=only, is_pinned=True))
+        await asyncio.sleep(12)
+
+    cluster, _ = played(cards, play)
+    assert max(cluster.served_after.get(pod, float("inf")) for pod in pods) <= 10.0
+
+
+def test_a_daemonset_gets_its_part_of_a_full_node_when_somebody_goes() -> None:
+    pods: list[str] = []
+    cards = cards_of(6, 1)
+
+    async def play(cluster: VirtualCluster) -> None:
+        for _ in range(12):
+            cluster.create(1, 8192, 0, 8.0)
+        await asyncio.sleep(3)
+        for node in sorted({node for node, _ in cards.values()}):
+            only = frozenset({node})
+            pods.append(cluster.create(1, 8192, 0, 1e6, nodes=only, is_pinned=True))
+        await asyncio.sleep(20)
+
+    cluster, onlooker = played(cards, play)
+    assert all(pod in cluster.served_after for pod in pods)
+    assert onlooker.longest_s <= 5.0
+
+
+UNSCHEDULABLE: dict[str, dict[str, Any]] = {
+    "CPU that no node has": {"nodes": frozenset()},
+    "a scheduler that is not there": {"foreign": True},
+    "a volume that nobody provisions": {"vetoed": True, "volume": True},
+}
+
+
+@pytest.mark.parametrize("why", UNSCHEDULABLE)
+@pytest.mark.parametrize("first", [True, False])
+def test_a_thousand_pods_that_cannot_run_delay_nobody(why: str, first: bool) -> None:
+    """Neither those that come after them nor those that wait already."""
+    cards = cards_of(4, 2)
+    pods: list[str] = []
+
+    async def the_odd(cluster: VirtualCluster) -> None:
+        """As fast as kube-scheduler, which takes its time for each, still looks at others too."""
+        for _ in range(1000):
+            cluster.create(1, MIB, 0, 1.0, **UNSCHEDULABLE[why])
+            await asyncio.sleep(2 * FILTER_TAKES_S)
+
+    async def play(cluster: VirtualCluster) -> None:
+        if first:
+            await the_odd(cluster)
+            await asyncio.sleep(60)
+        pods.extend(cluster.create(1, MIB, 0, 2.0) for _ in range(24))
+        if not first:
+            await the_odd(cluster)
+        await asyncio.sleep(60)
+
+    cluster, onlooker = played(cards, play)
+    assert len([pod for pod in pods if pod in cluster.served_after]) == len(pods)
+    assert onlooker.longest_s <= 5.0
+    assert onlooker.longest_in_all_s <= 5.0 + LAST_BACKOFF_S

@@ -1,0 +1,123 @@
+"""An earmark is for the devices where the least must still become free."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from builders import a_request, a_spec
+from vgpu_api.config import ClusterConfig
+from vgpu_operator.ask import Ask
+from vgpu_operator.engine.scheduling.earmarks import Earmark, Earmarks, choose
+from vgpu_operator.ledger import ClaimKey
+from vgpu_operator.placement import Card, Columns
+from vgpu_operator.placement.columns import NodeState
+from vgpu_operator.placement.node_filter import EVERY_NODE
+
+
+def columns_of(*cards: tuple[str, str, int], **more: Any) -> Columns:
+    """Cards of 16 GiB as (node, name, MiB in use); a node for each that is named."""
+    columns = Columns()
+    for index, (node, name, used) in enumerate(cards):
+        columns.put_node(node, NodeState(ready=True))
+        fields: dict[str, Any] = {
+            "name": name,
+            "node": node,
+            "uuid": f"uuid-of-{name}",
+            "index": index,
+            "vendor": "nvidia",
+            "model": "tesla t4",
+            "mode": "Shared",
+            "numa": 0,
+            "slots": 10,
+            "cores": 100,
+            "memory_mib": 16384,
+            "healthy": True,
+            "cordoned": False,
+        }
+        number = columns.put_card(Card(**{**fields, **more.get(name, {})}))
+        columns.set_used(number, slots=1 if used else 0, cores=0, memory=used)
+    return columns
+
+
+def ask_of(*requests: Any, **fields: Any) -> Ask:
+    return Ask.of(a_spec(requests, **fields), ClusterConfig())
+
+
+def chosen(columns: Columns, ask: Ask, taken: tuple[str, ...] = ()) -> Earmark | None:
+    earmarks = Earmarks()
+    if taken:
+        earmarks.put(Earmark(ClaimKey("default", "other"), "a", 0, taken))
+    return choose(columns, ask, ClaimKey("default", "mine"), EVERY_NODE, earmarks)
+
+
+def test_the_node_is_taken_where_the_least_is_missing() -> None:
+    columns = columns_of(("a", "a0", 16000), ("b", "b0", 9000), ("b", "b1", 16000))
+    target = chosen(columns, ask_of(a_request(memory="12Gi")))
+    assert target is not None
+    assert (target.node, target.devices) == ("b", ("b0",))
+
+
+def test_several_cards_are_weighed_together() -> None:
+    columns = columns_of(
+        ("a", "a0", 0), ("a", "a1", 16384), ("b", "b0", 6000), ("b", "b1", 6000), ("b", "b2", 16384)
+    )
+    target = chosen(columns, ask_of(a_request(memory="12Gi", count=2)))
+    assert target is not None
+    assert target.devices == ("b0", "b1")
+
+
+def test_who_wants_a_card_alone_waits_for_the_one_with_the_least_on_it() -> None:
+    columns = columns_of(("a", "a0", 8000), ("b", "b0", 4000))
+    target = chosen(columns, ask_of(a_request(memory="1Gi", cores=100)))
+    assert target is not None
+    assert target.devices == ("b0",)
+
+
+def test_a_tie_goes_to_the_first_node_by_name() -> None:
+    columns = columns_of(("b", "b0", 9000), ("a", "a0", 9000))
+    target = chosen(columns, ask_of(a_request(memory="12Gi")))
+    assert target is not None
+    assert target.node == "a"
+
+
+def test_cards_that_never_could_serve_the_request_are_no_target() -> None:
+    columns = columns_of(
+        ("a", "a0", 0), ("b", "b0", 0), a0={"healthy": False}, b0={"model": "tesla v100"}
+    )
+    assert chosen(columns, ask_of(a_request(memory="1Gi", selector={"models": ["T4"]}))) is None
+    assert chosen(columns, ask_of(a_request(memory="17Gi"))) is None
+    assert chosen(columns, ask_of(a_request(memory="1Gi", count=2))) is None
+
+
+def test_what_is_held_for_another_is_no_target() -> None:
+    columns = columns_of(("a", "a0", 100), ("b", "b0", 9000))
+    target = chosen(columns, ask_of(a_request(memory="16Gi")), taken=("a0",))
+    assert target is not None
+    assert target.devices == ("b0",)
+
+
+def test_where_one_numa_node_is_required_the_cards_are_of_one() -> None:
+    columns = columns_of(
+        ("a", "a0", 0), ("a", "a1", 9000), ("a", "a2", 100), a1={"numa": 1}, a2={"numa": 1}
+    )
+    ask = ask_of(a_request(memory="12Gi", count=2), placement={"numa": "Require"})
+    target = chosen(columns, ask)
+    assert target is not None
+    assert target.devices == ("a1", "a2")
+
+
+def test_requests_of_one_claim_add_up_on_a_card_and_init_containers_do_not() -> None:
+    columns = columns_of(("a", "a0", 0))
+    two = [a_request(name="x", memory="9Gi"), a_request(name="y", memory="9Gi")]
+    assert chosen(columns, ask_of(*two)) is None  # together they fit nowhere, ever
+    first = a_request(name="x", memory="9Gi", phase="Init")
+    target = chosen(columns, ask_of(first, two[1]))
+    assert target is not None
+    assert target.devices == ("a0",)
+
+
+def test_the_parts_of_a_claim_get_devices_that_serve_them_together() -> None:
+    columns = columns_of(("a", "a0", 9000), ("a", "a1", 9000), ("b", "b0", 16000))
+    target = chosen(columns, ask_of(*[a_request(name=n, memory="9Gi") for n in ("x", "y")]))
+    assert target is not None
+    assert target.devices == ("a0", "a1")
