@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from vgpu_api import init_part
 from vgpu_api.core.pod import Pod
+from vgpu_api.init_part import InitRound
 from vgpu_api.v1alpha1 import Allocation, VGPUClaim
 from vgpu_nodeagent.deviceplugin.identity import Consumer
 from vgpu_nodeagent.deviceplugin.slots import Binding, Holding
@@ -29,7 +30,8 @@ class InitStarts:
 
     def __init__(self, reports: Reports) -> None:
         self._reports = reports
-        self._started: dict[str, str] = {}  # lease → container that its last PreStart followed
+        # lease → the round of its last PreStart and the container that this one followed
+        self._started: dict[str, tuple[InitRound, str]] = {}
 
     def to_fill(
         self,
@@ -55,8 +57,9 @@ class InitStarts:
         left = tuple(binding for binding in consumer.bindings if binding.container not in init)
         is_shared = len(left) < len(consumer.bindings)
         runs_again = is_shared and init_part.ended_init_ids(consumer.pod) is None
-        if runs_again or not left or (is_shared and self._is_repeated(consumer.pod, left)):
-            self._reports.init_wanted(claim, init_part.init_round(allocation))
+        init_round = init_part.init_round(allocation)
+        if runs_again or not left or (is_shared and self._is_repeated(consumer, left, init_round)):
+            self._reports.init_wanted(claim, init_round)
         if runs_again or not left:
             raise Refused(
                 Why.INIT_ENDED,
@@ -65,14 +68,19 @@ class InitStarts:
             )
         return left, init_part.without_init_part(claim.spec, allocation)
 
-    def _is_repeated(self, pod: Pod, bindings: tuple[Binding, ...]) -> bool:
-        """Whether nothing was started after the last PreStart of these leases."""
+    def _is_repeated(
+        self, consumer: Consumer, bindings: tuple[Binding, ...], init_round: InitRound
+    ) -> bool:
+        """Whether no container started after the last PreStart of these leases in this round.
+
+        A PreStart of an earlier round says nothing: the init container that it started unseen has
+        ended since, or the round would not have.
+        """
         repeated = False
         for binding in bindings:
-            last = _last_container(pod, binding.container)
-            repeated |= self._started.get(binding.lease) == last
-            self._started.pop(binding.lease, None)
-            self._started[binding.lease] = last
+            start = (init_round, _last_container(consumer.pod, binding.container))
+            repeated |= self._started.pop(binding.lease, None) == start
+            self._started[binding.lease] = start
             if len(self._started) > _REMEMBERED:
                 del self._started[next(iter(self._started))]
         return repeated

@@ -269,6 +269,22 @@ async def test_fitted_again_it_starts_and_the_round_ends_only_with_the_new_conta
     assert bench.said.init[-1] == ("ended", SECOND_ROUND)
 
 
+async def test_a_prestart_of_the_round_before_repeats_nothing(bench: Bench) -> None:
+    """The new init container began on the app container's slot, and ended while it was fitted."""
+    await ended(bench)
+    await prepare(bench)
+    bench.view.pods.modified(the_pod(exited("prepare", "run-1"), app="app-1"))
+    await prepare(bench)
+    bench.view.pods.modified(the_pod(app="app-1"))
+    await bench.releases.sweep()
+    assert bench.said.init[-1] == ("wanted", FIRST_ROUND)
+    bench.view.claims.modified(fitted_again(its_claim(the_pod())))
+    bench.view.pods.modified(the_pod(exited("prepare", "run-2"), app="app-1"))
+    await bench.releases.sweep()
+    await prepare(bench)
+    assert bench.said.init[-1] == ("ended", SECOND_ROUND)
+
+
 async def test_a_round_that_ended_in_an_earlier_allocation_ends_nothing_of_the_next(
     bench: Bench,
 ) -> None:
