@@ -22,7 +22,7 @@ JOBS ?= 1
 
 SETUP := $(VENV)/.ready
 
-.PHONY: help setup demo test chaos cluster cluster-down e2e bench bench-placement bench-libvgpu gpu-check bench-openb lint fmt crds proto lock mutate native control-plane ci clean
+.PHONY: help setup demo test chaos cluster cluster-down e2e bench bench-placement bench-waiting bench-libvgpu gpu-check bench-openb lint fmt crds proto lock mutate native control-plane ci clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -67,10 +67,13 @@ e2e: $(SETUP)  ## everything on a real Kubernetes node (root; KEEP=1 leaves it u
 	@bash tests/cluster/cluster.sh build
 	@VGPU_TEST_CLUSTER=node $(if $(KEEP),KEEP=1) $(BIN)/pytest tests/e2e -o timeout_func_only=true $(PYTEST_ARGS)
 
-bench: bench-placement bench-libvgpu  ## performance benches
+bench: bench-placement bench-waiting bench-libvgpu  ## performance benches
 
 bench-placement: $(SETUP)  ## decisions at 5,000 nodes of 8 cards -> build/bench/placement.json
 	@PYTHONPATH=tests $(BIN)/python tests/perf/placement_bench.py
+
+bench-waiting: $(SETUP)  ## a full cluster in which thousands wait -> build/bench/waiting.json
+	@PYTHONPATH=tests $(BIN)/python tests/perf/waiting_bench.py
 
 bench-libvgpu: $(SETUP)  ## what the library costs a call and a process -> build/bench/libvgpu.json
 	@$(MAKE) -C libvgpu bench

@@ -84,12 +84,19 @@ class News:
 class Replica:
     """One operator's engine and what it needs, on `api`: one of its own if none is given."""
 
-    def __init__(self, api: Any = None, *, config: ClusterConfig = CONFIG) -> None:
+    def __init__(
+        self,
+        api: Any = None,
+        *,
+        config: ClusterConfig = CONFIG,
+        clock: Clock | None = None,
+        engine_type: type[Engine] = Engine,
+    ) -> None:
         self.api: Any = MemoryApi() if api is None else api
         self.time = 1000.0
         self.leading = True
         self.slept: list[float] = []
-        self.clock = Clock(monotonic=lambda: self.time, unix=lambda: 1.7e9 + self.time)
+        self.clock = clock or Clock(monotonic=lambda: self.time, unix=lambda: 1.7e9 + self.time)
         self.writer = ObjectWriter(self.api, sleep=self._no_sleep)
         self.recorder = Recorder(self.api, "vgpu-operator", unix=self.clock.unix)
         self.state = State(config, Ledger(config=config), self.api.new_id)
@@ -102,7 +109,7 @@ class Replica:
             leads=lambda: self.leading,
             sleep=self._no_sleep,
         )
-        self.engine = Engine(self.state, self.effector, self.clock, lambda: self.leading)
+        self.engine = engine_type(self.state, self.effector, self.clock, lambda: self.leading)
         self.binder = Binder(
             self.api, self.writer, self.engine, unix=self.clock.unix, sleep=self._no_sleep
         )

@@ -1,0 +1,401 @@
+"""`make bench-waiting`: what waiting pods cost a full cluster of 5,000 nodes with 8 devices each.
+
+The engine runs with real clocks on an API server in memory; in the same event loop stand the
+extender with mutual TLS, the Lease, and a task that measures how long the loop was held. A client
+in a process of its own repeats the Filter of some pods that fit nowhere all the while, as
+kube-scheduler does. Every change is of one device: either too little is freed, so that each class
+is looked at and none is served, or a whole device is, so that one pod is served, ends, and another
+comes in its place.
+
+Written to build/bench/waiting.json with the bars beside the figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import http.client
+import json
+import os
+import platform
+import random
+import select
+import ssl
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from builders import (
+    a_claim,
+    a_container,
+    a_device,
+    a_node,
+    a_pod,
+    a_request,
+    an_allocated_device,
+    an_ask,
+)
+from builders import an_allocation as allocated
+from replica import Replica
+from vgpu_api.config import ClusterConfig
+from vgpu_api.core import Pod
+from vgpu_api.resources import PODS, VGPU_CLAIMS
+from vgpu_api.v1alpha1 import VGPUClaim
+from vgpu_client.lease import Elector, LeaseLost
+from vgpu_local.pki import Authority
+from vgpu_local.ports import free_ports
+from vgpu_operator.config import Address
+from vgpu_operator.engine.clock import Clock
+from vgpu_operator.engine.effects import Effect
+from vgpu_operator.engine.engine import Engine
+from vgpu_operator.engine.scheduling.kept import CROWDED
+from vgpu_operator.extender.server import ExtenderServer
+from vgpu_operator.ledger import Ledger, NodeRules
+from vgpu_operator.placement import place
+
+DEVICES_PER_NODE = 8
+DEVICE_MIB = 40_960
+LARGE_MIB, SMALL_MIB = 32_768, 1_024
+"""What two claims hold of each device; waiting pods ask for about as much as the large one."""
+CANDIDATES = 500
+"""Nodes that kube-scheduler names in a Filter at 5,000."""
+ROUND_BARS_MS = {1: 5, 100: 20, 1_000: 50}
+BARS = {"loop_blocked_ms": 25, "filter_p99_ms": 10, "lease_lost": 0, "node_filter_ratio": 3}
+
+
+def main(arguments: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--nodes", type=int, default=5_000)
+    parser.add_argument("--waiting", type=int, nargs="*", default=[1_000, 10_000])
+    parser.add_argument("--classes", type=int, nargs="*", default=[1, 100, 1_000])
+    parser.add_argument("--changes", type=int, default=200, help="of each kind")
+    parser.add_argument("--out", type=Path, default=Path("build/bench/waiting.json"))
+    options = parser.parse_args(arguments)
+    report: dict[str, Any] = {
+        "machine": {"python": platform.python_version(), "cpus": os.cpu_count()},
+        "load_average": os.getloadavg(),
+        "fleet": {"nodes": options.nodes, "devices": options.nodes * DEVICES_PER_NODE},
+        "bars": {**BARS, "round_p99_ms": ROUND_BARS_MS},
+        "waiting": [],
+    }
+    for waiting in options.waiting:
+        for classes in options.classes:
+            scene = Scene(options.nodes, waiting=waiting, classes=classes)
+            report["waiting"].append(asyncio.run(scene.measure(options.changes)))
+            print(json.dumps(report["waiting"][-1]), file=sys.stderr)
+            del scene
+            gc.unfreeze()
+            gc.collect()
+    report["node_filter_us"] = node_filters(options.nodes)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps(report, indent=2) + "\n")
+    json.dump(report, sys.stdout, indent=2)
+    print()
+
+
+class TimedEngine(Engine):
+    """An engine that notes the CPU time each round takes, in ms, the turns of others not counted."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.rounds: list[float] = []
+
+    def round(self) -> Iterable[Iterable[Effect]]:
+        took, slices = 0.0, iter(super().round())
+        while True:
+            start = time.thread_time()
+            effects = next(slices, None)
+            took += time.thread_time() - start
+            if effects is None:
+                self.rounds.append(took * 1000)
+                return
+            yield effects
+
+
+class Scene:
+    """A full cluster, and pods of some classes that wait in it.
+
+    Args:
+        nodes: How many.
+        waiting: How many pods wait.
+        classes: How many different requests they make.
+    """
+
+    def __init__(self, nodes: int, *, waiting: int, classes: int) -> None:
+        self._nodes, self._waiting, self._classes = nodes, waiting, classes
+        self._chance = random.Random(7)
+        self._served: list[str] = []
+        self._afterwards: Callable[[], Awaitable[None]] = self._quiet
+        self._born = 0
+        clock = Clock(monotonic=time.monotonic, unix=time.time)
+        self.replica = replica = Replica(clock=clock, engine_type=TimedEngine)
+        assert isinstance(replica.engine, TimedEngine)
+        self.engine = replica.engine
+        for node in range(nodes):
+            replica.news.node_changed(a_node(f"node-{node:05d}"))
+            for index in range(DEVICES_PER_NODE):
+                replica.news.device_changed(
+                    a_device(uuid=f"GPU-{node}-{index}", node=f"node-{node:05d}", index=index,
+                             memory_mib=DEVICE_MIB)
+                )  # fmt: skip
+        for number in range(nodes * DEVICES_PER_NODE):
+            replica.news.claim_changed(self._holder(number, LARGE_MIB))
+            replica.news.claim_changed(self._holder(number, SMALL_MIB))
+
+    def _holder(self, number: int, mib: int) -> VGPUClaim:
+        node, index = number % self._nodes, number // self._nodes
+        device = an_allocated_device(
+            uuid=f"GPU-{node}-{index}", request="main", index=index, memory_mib=mib
+        )
+        return a_claim(
+            f"holder-{mib}-{number}",
+            requests=[a_request(name="main", memory=f"{mib}Mi")],
+            allocation=allocated(device, node=f"node-{node:05d}"),
+        )
+
+    async def measure(self, changes: int) -> dict[str, Any]:
+        """All figures of this cluster, in milliseconds, and how many leases were lost."""
+        for _ in range(self._waiting):
+            self._come()
+        async with serving(self.replica) as (folder, port), loop_watch() as (held, busy):
+            lease_lost = asyncio.create_task(self._hold_lease())
+            running = asyncio.create_task(self.engine.run())
+            await self._quiet()
+            gc.collect()
+            gc.freeze()  # as the operator does when it begins to lead
+            held.clear()
+            busy.clear()
+            client = await asyncio.create_subprocess_exec(
+                *(sys.executable, __file__, "filters", str(folder), str(port)),
+                str(self._nodes),
+                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+            )  # fmt: skip
+            assert client.stdout is not None
+            await client.stdout.readline()  # it is connected
+            in_vain = [await self._after(self._free_too_little) for _ in range(changes)]
+            serving_one = [await self._after(self._free_a_device) for _ in range(changes)]
+            answers, _ = await client.communicate(b"enough\n")
+            lost = lease_lost.done()
+            for task in (running, lease_lost):
+                task.cancel()
+            await asyncio.gather(running, lease_lost, return_exceptions=True)
+        rounds = {"serves_nobody": in_vain, "serves_one": serving_one}
+        return {
+            "pods": self._waiting,
+            "classes": self._classes,
+            "served": len(self._served),
+            "round_ms": {name: spread(times) for name, times in rounds.items()},
+            "loop_blocked_ms": {"p99": at(held, 0.99), "max": at(held, 1)},
+            "loop_busy_ms": {"p99": at(busy, 0.99), "max": at(busy, 1)},
+            "filter_ms": spread(json.loads(answers)),
+            "lease_lost": int(lost),
+        }
+
+    def _come(self) -> None:
+        """One more pod, of the class whose turn it is; it fits nowhere."""
+        pod = waiting_pod(self._born, self._classes)
+        self._born += 1
+        self.replica.pod(pod.metadata.name, containers=pod.spec.containers)
+        self.engine.filter(pod, self._some_nodes())
+
+    def _some_nodes(self, *also: str) -> frozenset[str]:
+        numbers = self._chance.sample(range(self._nodes), min(CANDIDATES, self._nodes))
+        return frozenset((*(f"node-{number:05d}" for number in numbers), *also))
+
+    def _free_too_little(self) -> None:
+        """A small claim goes and comes again: something is freed, and nobody fits."""
+        number = self._chance.randrange(self._nodes * DEVICES_PER_NODE)
+        claim = self._holder(number, SMALL_MIB)
+        key = claim.metadata.namespace or "", claim.metadata.name
+        self.replica.news.claim_gone(key, claim.metadata.uid)
+        self._afterwards = lambda: self._put_back(claim)
+
+    async def _put_back(self, holder: VGPUClaim) -> None:
+        self.replica.news.claim_changed(holder)
+
+    def _free_a_device(self) -> None:
+        """A device becomes free; its claim is back when one pod was served and has ended."""
+        number = self._chance.randrange(self._nodes * DEVICES_PER_NODE)
+        claim = self._holder(number, LARGE_MIB)
+        key = claim.metadata.namespace or "", claim.metadata.name
+        self.replica.news.claim_gone(key, claim.metadata.uid)
+        self._afterwards = lambda: self._serve(claim)
+
+    async def _serve(self, holder: VGPUClaim) -> None:
+        """The first requeued pod gets its Filter and ends; the device is full again, another waits.
+
+        Pods of a few kinds are requeued for one device, since what kube-scheduler refuses of one
+        may fit the next.
+        """
+        assert holder.status.allocation is not None
+        node = holder.status.allocation.node_name
+        self.replica.api.log.clear()
+        places = [held for held in self.replica.state.reservations if held.is_tentative]
+        assert 1 <= len(places) <= CROWDED, f"{len(places)} pods have a place on one device"
+        uid = places[0].pod_uid
+        self._served.append(uid)
+        known = self.engine.pod(uid)
+        assert known is not None
+        self.engine.filter(known.pod, self._some_nodes(node))
+        assert self.replica.reservation(known.pod) is not None
+        await self._quiet()
+        claim = self.replica.claim_of(known.pod)
+        self.replica.news.pod_gone(uid)
+        self.replica.news.claim_gone(known.claim, claim.metadata.uid)
+        self.replica.news.claim_changed(holder)
+        self.replica.api.vanish(PODS, known.pod.metadata.name)
+        self.replica.api.vanish(VGPU_CLAIMS, claim.metadata.name)
+        self._come()
+
+    async def _after(self, change: Callable[[], None]) -> float:
+        """The CPU milliseconds of the longest round until the loop is quiet after a change."""
+        self.engine.rounds.clear()
+        change()
+        await self._quiet()
+        took = max(self.engine.rounds)
+        await self._afterwards()
+        await self._quiet()
+        return took
+
+    async def _quiet(self) -> None:
+        """Return when the loop has nothing more to do and nothing is being written."""
+        while True:
+            seen = len(self.engine.rounds)
+            await asyncio.sleep(0.02)
+            await self.replica.effector.drain()
+            if len(self.engine.rounds) == seen and seen:
+                return
+
+    async def _hold_lease(self) -> None:
+        elector = Elector(self.replica.api, namespace="vgpu-system", name="operator", identity="a")
+        await elector.acquire()
+        try:
+            await elector.hold()
+        except LeaseLost:
+            return
+
+
+@asynccontextmanager
+async def serving(replica: Replica) -> AsyncIterator[tuple[Path, int]]:
+    """The extender with mutual TLS; the folder of the client's certificate, and the port."""
+    port = free_ports(1)[0]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        authority = Authority()
+        (folder / "ca.crt").write_bytes(authority.certificate)
+        certificate, key = authority.leaf().write(folder)
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=folder / "ca.crt")
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_cert_chain(certificate, key)
+        address = Address("127.0.0.1", port)
+        async with ExtenderServer(replica.engine, replica.binder, lambda: True, address, context):
+            yield folder, port
+
+
+@asynccontextmanager
+async def loop_watch() -> AsyncIterator[tuple[list[float], list[float]]]:
+    """How long the loop is held, in ms: as a task that wants a turn every one sees it, and as CPU.
+
+    The first counts what other processes take of the machine, the second does not.
+    """
+    late: list[float] = []
+    busy: list[float] = []
+
+    async def look() -> None:
+        while True:
+            due, used = time.perf_counter() + 0.001, time.thread_time()
+            await asyncio.sleep(0.001)
+            late.append((time.perf_counter() - due) * 1000)
+            busy.append((time.thread_time() - used) * 1000)
+
+    task = asyncio.create_task(look())
+    try:
+        yield late, busy
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def waiting_pod(number: int, classes: int) -> Pod:
+    """The waiting pod with that number: a little less than what the large claims hold."""
+    limits = {
+        "nvidia.com/gpu": 1,
+        "nvidia.com/gpumem": LARGE_MIB - number % classes,
+    }
+    return a_pod(f"waits-{number}", containers=[a_container(limits=limits)])
+
+
+def repeat_filters(folder: Path, port: int, *, nodes: int) -> None:
+    """The client's side: 50 Filters a second of pods that ask for a whole device, until a line."""
+    context = ssl.create_default_context(cafile=folder / "ca.crt")
+    context.load_cert_chain(folder / "tls.crt", folder / "tls.key")
+    connection = http.client.HTTPSConnection("localhost", port, context=context)
+    connection.connect()
+    print("connected", flush=True)
+    chance, times = random.Random(11), []
+    names = [f"node-{number:05d}" for number in range(nodes)]
+    while not select.select([sys.stdin], [], [], 0.02)[0]:
+        limits = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": DEVICE_MIB}
+        pod = a_pod(f"large-{chance.randrange(32)}", containers=[a_container(limits=limits)])
+        candidates = sorted(chance.sample(names, min(CANDIDATES, nodes)))
+        raw = json.dumps({"Pod": pod.to_wire(), "NodeNames": candidates}).encode()
+        start = time.perf_counter()
+        connection.request("POST", "/filter", body=raw)
+        answer = connection.getresponse().read()
+        times.append((time.perf_counter() - start) * 1000)
+        if json.loads(answer)["NodeNames"]:
+            raise AssertionError(f"{pod.metadata.name} was granted a node of a full cluster")
+    json.dump(times, sys.stdout)
+
+
+def node_filters(nodes: int) -> dict[str, float]:
+    """Microseconds of a decision, mean, by how many distinct node filters its pods use."""
+    ledger = Ledger(config=ClusterConfig())
+    for node in range(nodes):
+        name = f"node-{node:05d}"
+        ledger.apply_node(a_node(name, labels={"pool": f"pool-{node % 100}"}))
+        for index in range(DEVICES_PER_NODE):
+            ledger.apply_device(
+                a_device(uuid=f"GPU-{node}-{index}", node=name, index=index, memory_mib=DEVICE_MIB)
+            )
+    ask = an_ask(a_request(name="main", memory="4Gi"))
+    found: dict[str, float] = {}
+    for distinct in (60, 600, 6_000):
+        rules = [a_rule(number) for number in range(distinct)]
+        place(ledger.columns, ask, nodes=ledger.node_filters.of(rules[0]))
+        turns = max(6_000, 2 * distinct)
+        start = time.perf_counter()
+        for turn in range(turns):
+            plan = place(ledger.columns, ask, nodes=ledger.node_filters.of(rules[turn % distinct]))
+            assert not plan.refused
+        found[str(distinct)] = round((time.perf_counter() - start) / turns * 1e6, 1)
+    return found
+
+
+def a_rule(number: int) -> NodeRules:
+    """A selector of a pool, and a toleration that makes the rule one of its own."""
+    toleration = (f"for-{number}", "Exists", "", "NoSchedule")
+    return NodeRules((("pool", f"pool-{number % 100}"),), tolerations=(toleration,))
+
+
+def spread(times: Sequence[float]) -> dict[str, float]:
+    """p50, p99, maximum, and of how many."""
+    return {"p50": at(times, 0.5), "p99": at(times, 0.99), "max": at(times, 1), "of": len(times)}
+
+
+def at(times: Sequence[float], share: float) -> float:
+    """The time that this share of them does not exceed."""
+    return round(sorted(times)[min(int(len(times) * share), len(times) - 1)], 2)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["filters"]:
+        place_of_files, at_port, node_count = sys.argv[2:]
+        repeat_filters(Path(place_of_files), int(at_port), nodes=int(node_count))
+    else:
+        main(sys.argv[1:])
