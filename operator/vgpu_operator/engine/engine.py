@@ -43,6 +43,8 @@ logger = logging.getLogger(__name__)
 SLICE_S = 0.005
 """The loop is given up to others after so long: Filter, Bind, the Lease."""
 _TICK_S = 1.0
+_TURN_S = 0.1
+"""A tick while refusals wait for their turn to be told."""
 _DEVICES_EVERY_S = 0.25
 
 
@@ -118,7 +120,7 @@ class Engine:
         state = self.state
         for uid in _taken(state.pods.due):  # 2. pods whose situation has changed
             judge_pod(state, uid)
-        for key in state.claims.timers.pop(state.now):
+        for key in (*state.claims.timers.pop(state.now), *state.claims.turns.next(state.now)):
             state.claims.look_at(key)
         yield from self._reconciled()  # 3. release, in use, finalizers, expiry, words
         review_earmarks(state)
@@ -222,7 +224,7 @@ class Engine:
 
     async def _something_to_do(self) -> None:
         try:
-            async with asyncio.timeout(_TICK_S):
+            async with asyncio.timeout(_TURN_S if self.state.claims.turns else _TICK_S):
                 await self._wake.wait()
         except TimeoutError:
             pass  # nothing changed but the time

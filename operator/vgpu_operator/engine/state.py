@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from itertools import islice
 
 from vgpu_api.config import ClusterConfig
 from vgpu_api.v1alpha1 import Allocation, VGPUClaimSpec
@@ -24,8 +25,48 @@ from vgpu_operator.engine.scheduling.reservation import Reservations
 from vgpu_operator.ledger import Assumption, ClaimKey, Ledger
 from vgpu_operator.placement import Plan
 
-TELLS_A_SECOND = 50.0
+_TELLS_A_SECOND = 50.0
 """Refusals that are written into claims and events in a second, at most."""
+_TELLS_AT_ONCE = 8.0
+"""In one round: to explain a refusal takes a look at all devices, milliseconds at 5,000 nodes."""
+
+
+class Turns:
+    """Turns to write down a refusal: so many a second, and first come, first served.
+
+    Whoever waits for a turn costs nothing until it has come.
+    """
+
+    def __init__(self) -> None:
+        self._queue: dict[ClaimKey, None] = {}
+        self._granted: set[ClaimKey] = set()
+        self._left = _TELLS_AT_ONCE
+        self._at = 0.0
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def next(self, now: float) -> list[ClaimKey]:
+        """The claims whose turn it is by now, monotonic seconds; a turn not taken is lost."""
+        gained = (now - self._at) * _TELLS_A_SECOND
+        self._left, self._at = min(self._left + gained, _TELLS_AT_ONCE), now
+        found = list(islice(self._queue, int(self._left)))
+        for key in found:
+            del self._queue[key]
+        self._left -= len(found)
+        self._granted = set(found)
+        return found
+
+    def take(self, key: ClaimKey) -> bool:
+        """Take the claim's turn, if it has come; else wait for one."""
+        if key in self._granted:
+            self._granted.discard(key)
+            return True
+        if self._queue or self._left < 1:
+            self._queue[key] = None
+            return False
+        self._left -= 1
+        return True
 
 
 class Timers:
@@ -110,8 +151,7 @@ class ClaimWork:
         unusable: Idle Immediate claims whose devices serve no pod: which allocation, since when.
         init_refused: Why there is no room for init containers that must run again.
         told: Refusals that people are, or will be, told of.
-        tells: How many of them may be written now.
-        tells_at: When that was counted last.
+        turns: Whose turn it is to have one of them written.
         timers: Claims to be looked at later.
     """
 
@@ -124,18 +164,8 @@ class ClaimWork:
     unusable: dict[ClaimKey, tuple[str, float]] = field(default_factory=dict)
     init_refused: dict[ClaimKey, Plan] = field(default_factory=dict)
     told: dict[ClaimKey, Told] = field(default_factory=dict)
-    tells: float = TELLS_A_SECOND
-    tells_at: float = 0.0
+    turns: Turns = field(default_factory=Turns)
     timers: Timers = field(default_factory=Timers)
-
-    def may_tell(self, now: float) -> bool:
-        """Take one of the tells, if there is one."""
-        gained = (now - self.tells_at) * TELLS_A_SECOND
-        self.tells, self.tells_at = min(self.tells + gained, TELLS_A_SECOND), now
-        if self.tells < 1:
-            return False
-        self.tells -= 1
-        return True
 
     def look_at(self, key: ClaimKey) -> None:
         """Reconcile the claim in the next round."""

@@ -48,6 +48,7 @@ class Board:
         self._devices: dict[str, GPUDevice] = {}
         self._cards: dict[str, Card] = {}  # device object → what the columns know of it
         self._twins: dict[str, set[str]] = {}  # card UUID → device objects, one if all is well
+        self._shared: set[str] = set()  # UUIDs of several device objects
         self._nodes: dict[str, Node] = {}
         self._states: dict[str, NodeState] = {}
         self._devices_on: dict[str, set[str]] = {}  # node → device objects
@@ -69,6 +70,8 @@ class Board:
             twins = self._twins.setdefault(device.status.uuid, set())
             twins.add(name)
             others |= twins
+            if len(twins) > 1:
+                self._shared.add(device.status.uuid)
         self._write_cards({name} | others)
 
     def remove_device(self, name: str) -> None:
@@ -138,10 +141,10 @@ class Board:
         """The claims that hold a card, and what of it."""
         return self._holders.get(uuid, {})
 
-    def nodes(self) -> tuple[str, ...]:
-        """The nodes with cards, by name."""
+    def nodes(self) -> Iterator[str]:
+        """The nodes with cards, in any order; nothing is looked at before it is asked for."""
         columns = self.columns
-        return tuple(sorted(columns.node_name[node] for node in columns.nodes_with_cards()))
+        return (columns.node_name[node] for node in columns.nodes_with_cards())
 
     def devices(self, node: str) -> tuple[GPUDevice, ...]:
         """The device objects of a node, by name; those that are no cards yet included."""
@@ -154,7 +157,7 @@ class Board:
 
     def duplicates(self) -> frozenset[str]:
         """Device objects whose UUID another object claims too."""
-        return frozenset(name for twins in self._twins.values() if len(twins) > 1 for name in twins)
+        return frozenset(name for uuid in self._shared for name in self._twins[uuid])
 
     # The columns.
 
@@ -165,7 +168,10 @@ class Board:
             return set()
         _discard(self._devices_on, device.spec.node_name, name)
         _discard(self._twins, device.status.uuid, name)
-        return set(self._twins.get(device.status.uuid, ()))
+        others = set(self._twins.get(device.status.uuid, ()))
+        if len(others) < 2:
+            self._shared.discard(device.status.uuid)
+        return others
 
     def _write_cards(self, names: Iterable[str]) -> None:
         for name in names:

@@ -170,16 +170,17 @@ class Ledger:
         Nothing else may be done inside, so afterwards nothing has changed and no change is noted.
         """
         place = ClaimKey(*key)
+        record = self._records.get(place)
+        if record is None:  # it waits: nothing is its
+            yield
+            return
+        held = record.held
         with self._board.muted():
-            record = self._records.get(place)
-            held = NOTHING if record is None else record.held
-            if record is not None:
-                self._hold(place, record, NOTHING)
+            self._hold(place, record, NOTHING)
             try:
                 yield
             finally:
-                if record is not None:
-                    self._hold(place, record, held)
+                self._hold(place, record, held)
 
     # Views.
 
@@ -198,7 +199,7 @@ class Ledger:
 
     def nodes(self) -> tuple[str, ...]:
         """The nodes with cards, by name."""
-        return self._board.nodes()
+        return tuple(sorted(self._board.nodes()))
 
     def devices(self, node: str) -> tuple[GPUDevice, ...]:
         """The device objects of a node, by name; those that are no cards yet included."""
@@ -227,11 +228,11 @@ class Ledger:
 
     def changed_since(self, cursor: int) -> tuple[int, frozenset[str]]:
         """The new cursor and the nodes touched since the old one (0 at first)."""
-        return self._board.changes.since(cursor, self.nodes())
+        return self._board.changes.since(cursor, self._board.nodes())
 
     def freed_since(self, cursor: int) -> tuple[int, frozenset[str]]:
         """As `changed_since`, of the nodes that may serve who was not served before."""
-        return self._board.freed.since(cursor, self.nodes())
+        return self._board.freed.since(cursor, self._board.nodes())
 
     # Records.
 

@@ -123,6 +123,12 @@ class Arrays:
         chosen: list[int] = positions[order][:count].tolist()
         return chosen
 
+    def _there(self, columns: Columns) -> Numbers:
+        """What is known of the devices that are there, a column each."""
+        known = self._devices[:, : len(columns.memory)]
+        there = known[0] != _NOWHERE
+        return known if there.all() else known[:, there]
+
     def _fitting(self, columns: Columns, request: RequestAsk) -> Numbers:
         """The devices that pass every check but those of policies, quotas and MIG geometry."""
         node, facts, slots, cores, memory, slots_used, cores_used, memory_used = self._devices
@@ -148,10 +154,9 @@ class Arrays:
         if not columns.conditions.facts:
             return []
         request = min(ask.requests, key=lambda request: request.phase == "Init")
-        there = np.flatnonzero(self._devices[0] != _NOWHERE)
-        node, facts, slots, cores, memory, slots_used, cores_used, memory_used = self._devices[
-            :, there
-        ]
+        node, facts, slots, cores, memory, slots_used, cores_used, memory_used = self._there(
+            columns
+        )
         asked = _memory_asked(request, memory)
         able = (self._refusal_of_facts(columns, request)[facts] == 0) & (slots > 0)
         able &= (asked >= 1) & (asked <= memory)
@@ -188,10 +193,9 @@ class Arrays:
             mutex: A device in use serves nobody else.
         """
         self._refresh(columns)
-        there = np.flatnonzero(self._devices[0] != _NOWHERE)
-        node, facts, slots, cores, memory, slots_used, cores_used, memory_used = self._devices[
-            :, there
-        ]
+        node, facts, slots, cores, memory, slots_used, cores_used, memory_used = self._there(
+            columns
+        )
         of_facts = self._refusal_of_facts(columns, request)[facts]
         asked, cores_free = _memory_asked(request, memory), cores - cores_used
         used = slots_used > 0

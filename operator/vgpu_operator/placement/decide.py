@@ -158,19 +158,28 @@ class _Space:
     def split(self) -> tuple[list[int], dict[str, Tally]]:
         """The candidates that take the pod, and why the others do not."""
         columns, nodes = self.columns, self.nodes
-        if self.candidates is None:
-            names = [columns.node_name[node] for node in columns.nodes_with_cards()]
-        else:
-            names = list(self.candidates)
         refused: dict[str, Tally] = {}
-        willing: list[int] = []
-        missing = Tally.of_node(Reason.NODE_INSUFFICIENT_DEVICE)
+        if self.candidates is None:
+            numbers = [node for node, cards in enumerate(columns.node_cards) if cards]
+        else:
+            missing = Tally.of_node(Reason.NODE_INSUFFICIENT_DEVICE)
+            numbers = []
+            for name, number in zip(
+                self.candidates, columns.node_ids(self.candidates), strict=True
+            ):
+                if number is None:
+                    refused[name] = missing
+                else:
+                    numbers.append(number)
         ready, schedulable = columns.node_ready, columns.node_schedulable
         everything = nodes.allowed == ALL
-        for name, node in zip(names, columns.node_ids(names), strict=True):
-            if node is None:
-                refused[name] = missing
-            elif not (everything or node in nodes):
+        willing = [node for node in numbers if ready[node] and schedulable[node]]
+        if everything and len(willing) == len(numbers):
+            return willing, refused
+        willing = []
+        for node in numbers:
+            name = columns.node_name[node]
+            if not (everything or node in nodes):
                 refused[name] = Tally.of_node(nodes.refusal(node))
             elif not ready[node]:
                 refused[name] = Tally.of_node(Reason.NODE_NOT_READY)
@@ -222,7 +231,7 @@ class _Space:
 
     def refusals(self) -> dict[str, Tally]:
         """Why no candidate serves."""
-        columns, kept = self.columns, self.kept.nodes
+        columns, kept = self.columns, frozenset(self.kept.nodes)
         willing, refused = self.split()
         alike = willing
         if self.budget.is_limited:
@@ -230,8 +239,9 @@ class _Space:
         elif kept:
             alike = [node for node in willing if node not in kept]
         names = columns.node_name
-        for node, tally in why_none_serve(columns, self.ask, alike):
-            refused[names[node]] = tally
+        refused.update(
+            (names[node], tally) for node, tally in why_none_serve(columns, self.ask, alike)
+        )
         if len(alike) < len(willing):
             known = set(alike)
             for node in willing:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+
 from vgpu_api.reasons import Reason, Tally
 from vgpu_api.v1alpha1.vgpuclaim import DevicePolicy
 from vgpu_operator.ask import Ask
@@ -67,19 +69,19 @@ def _together(
     request = ask.requests[0]
     refused = columns.arrays.refused(columns, request, mutex=mutex)
     counts, too_few = refused.counts, refused.of_vendor < request.count
-    width = counts.itemsize * counts.shape[1]
-    raw = counts.tobytes()
-    none = Tally.of_node(Reason.NODE_INSUFFICIENT_DEVICE)
-    some_have_too_few = bool(too_few.any())
-    known: dict[bytes, Tally] = {}  # many nodes refuse for the same reasons
-    for node in nodes:
-        if some_have_too_few and too_few[node]:
-            yield node, none
-            continue
-        row = raw[node * width : (node + 1) * width]
-        tally = known.get(row)
-        if tally is None:
-            numbers = counts[node].tolist()
-            found = {why: n for why, n in zip(_COUNTED_AS, numbers, strict=True) if n}
-            tally = known[row] = Tally(found, sum(numbers))
-        yield node, tally
+    at = np.asarray(nodes, dtype=np.intp)
+    enough = at[~too_few[at]] if too_few.any() else at
+    if len(enough) < len(at):
+        none = Tally.of_node(Reason.NODE_INSUFFICIENT_DEVICE)
+        yield from ((node, none) for node in at[too_few[at]].tolist())
+    rows = np.ascontiguousarray(counts[enough])
+    packed = rows.view(np.dtype((np.void, rows.itemsize * rows.shape[1]))).ravel()
+    # Many nodes refuse for the same reasons: a tally is made for each row that is different.
+    _, first, which = np.unique(packed, return_index=True, return_inverse=True)
+    tallies = [_tally(rows[number].tolist()) for number in first]
+    yield from zip(enough.tolist(), map(tallies.__getitem__, which.tolist()), strict=True)
+
+
+def _tally(numbers: Sequence[int]) -> Tally:
+    found = {why: n for why, n in zip(_COUNTED_AS, numbers, strict=True) if n}
+    return Tally(found, sum(numbers))

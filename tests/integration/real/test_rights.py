@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 
-from vgpu_api.names import pod_claim_name
+from vgpu_api.names import ANNOTATION_POKE, pod_claim_name
 from vgpu_api.resources import (
     EVENTS,
     GPU_DEVICES,
+    NODES,
     PODS,
     SECRETS,
     VGPU_CLAIMS,
@@ -29,6 +30,7 @@ from vgpu_local.accounts import AGENT, OPERATOR, SCHEDULER, user
 from vgpu_local.installed import InstalledCluster
 from vgpu_local.nodes import T4, Card, GpuNode, card_uuid, t4_node
 from vgpu_local.steps import a_claim, a_container, a_pod
+from vgpu_operator.engine.scheduling.schedule_one import SAMPLED_FROM
 
 RBAC = "rbac.authorization.k8s.io"
 CLUSTER_ROLES = Resource(RBAC, "v1", "clusterroles", "ClusterRole", False)
@@ -184,29 +186,35 @@ def a_claim_of_a_users_is_deleted_after_its_pod(cluster: InstalledCluster) -> No
     cluster.until(lambda: not there(cluster, VGPU_CLAIMS, "mine"), lambda: "the claim is there")
 
 
-def a_pod_that_was_set_aside_is_poked(cluster: InstalledCluster) -> None:
+def a_pod_that_was_set_aside_is_requeued(cluster: InstalledCluster) -> None:
+    """With a nomination: of so many nodes kube-scheduler looks at a sample only."""
+    names = [f"paper-{number:03}" for number in range(SAMPLED_FROM)]
+    for name in names:
+        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}
+        cluster.run(cluster.api.create(NODES, node))
+        cluster.run(cluster.api.merge_patch(NODES, name, {"spec": {"taints": None}}))
     cordon(cluster, cordoned=True)
     create(cluster, gpu("patient"))
     cluster.wait_for(PODS, "patient", is_set_aside)
     cordon(cluster, cordoned=False)
-    cluster.wait_for(PODS, "patient", runs)
+    patient = cluster.wait_for(PODS, "patient", runs)
+    assert ANNOTATION_POKE in patient["metadata"]["annotations"]
+    for name in names:
+        cluster.run(cluster.api.delete(NODES, name))
 
 
-def a_pod_that_nobody_schedules_is_nominated(cluster: InstalledCluster) -> None:
-    create(cluster, gpu("queued", schedulerName="nobody"))
-    cluster.wait_for(PODS, "queued", lambda pod: pod["status"].get("nominatedNodeName"))
-
-
-def an_agent_that_was_away_asks_whether_the_pod_of_a_claim_was_here(
-    cluster: InstalledCluster,
-) -> None:
-    """Its cards are promised to a pod that the agent has never seen."""
-    pod = cluster.wait_for(PODS, "queued", lambda pod: pod["status"].get("nominatedNodeName"))
-    agent = cluster.agents[pod["status"]["nominatedNodeName"]]
-    agent.kill()
-    agent.start()
-    ours = Right(user(AGENT), "get", "", "pods", "default", "queued")
-    cluster.until(lambda: ours in used(cluster.audit()), agent.tail)
+def a_pod_comes_and_goes_while_the_agents_are_away(cluster: InstalledCluster) -> None:
+    """Its devices are promised to a pod that no agent has ever seen."""
+    for agent in cluster.agents.values():
+        agent.kill()
+    create(cluster, gpu("missed"))
+    cluster.wait_for(PODS, "missed", lambda pod: pod["spec"].get("nodeName"))
+    cluster.run(cluster.api.delete(PODS, "missed", namespace="default", grace_s=0))
+    for agent in cluster.agents.values():
+        agent.start()
+    ours = Right(user(AGENT), "get", "", "pods", "default", "missed")
+    tails = [agent.tail for agent in cluster.agents.values()]
+    cluster.until(lambda: ours in used(cluster.audit()), lambda: [tail() for tail in tails])
 
 
 def a_refused_container_starts_at_once_when_its_claim_comes(cluster: InstalledCluster) -> None:
@@ -264,7 +272,7 @@ def a_pod_goes_while_it_is_bound(cluster: InstalledCluster) -> None:
 
 
 def everything_goes(cluster: InstalledCluster) -> None:
-    for name in ("plain", "patient", "queued", "renewed", "after"):
+    for name in ("plain", "patient", "renewed", "after"):
         delete(cluster, name)
     cluster.until(lambda: not cluster.objects(VGPU_CLAIMS), lambda: cluster.objects(VGPU_CLAIMS))
 
@@ -272,9 +280,8 @@ def everything_goes(cluster: InstalledCluster) -> None:
 STEPS = (
     a_pod_runs,
     a_claim_of_a_users_is_deleted_after_its_pod,
-    a_pod_that_was_set_aside_is_poked,
-    a_pod_that_nobody_schedules_is_nominated,
-    an_agent_that_was_away_asks_whether_the_pod_of_a_claim_was_here,
+    a_pod_that_was_set_aside_is_requeued,
+    a_pod_comes_and_goes_while_the_agents_are_away,
     a_refused_container_starts_at_once_when_its_claim_comes,
     certificates_are_issued_anew_and_nothing_restarts,
     a_leader_goes_and_the_next_one_places_a_pod,

@@ -34,7 +34,7 @@ TELL_AFTER_S = 1.0
 RETELL_S = 5.0
 """A text is written again after so long at the earliest, and after twice as long each time."""
 RETELL_AT_MOST_S = 300.0
-_NO_TELLS_S = 0.5
+_LOOK_AGAIN_S = 0.5
 _ACTION = "Scheduling"
 
 
@@ -106,12 +106,11 @@ def _tell(
     if state.now < due:
         state.claims.timers.set(key, due)
         return None
-    if not state.claims.may_tell(state.now):
-        state.claims.timers.set(key, state.now + _NO_TELLS_S)
+    if not state.claims.turns.take(key):
         return None
     found = _refusals(key, pods, claim, state)
     if not found:  # there is room by now
-        state.claims.timers.set(key, state.now + _NO_TELLS_S)
+        state.claims.timers.set(key, state.now + _LOOK_AGAIN_S)
         return None
     for pod, refusal in found:
         if pod is not None:
@@ -170,9 +169,11 @@ def _explain(waiter: Waiter, request: Ask, state: State) -> Refusal | None:
         )
         if not plan.refused:
             return None
-        _ = plan.refusals  # found out while the claim's own holding is lifted
+        # Found out while the claim's own holding is lifted; the reasons of 5,000 nodes are not
+        # kept for each class that waits.
+        reason, text = plan.reason, plan.text
     notes = explain(columns, state.earmarks, waiter.key, request) if len(state.earmarks) else {}
-    return Refusal(plan=plan, notes=notes)
+    return Refusal(reason, "; ".join((text, *notes.values())))
 
 
 def _is_anothers(claim: VGPUClaim, pods: list[GPUPod]) -> bool:
