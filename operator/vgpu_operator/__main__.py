@@ -1,34 +1,15 @@
-"""`vgpu-operator`: arguments and environment to a configuration, then run."""
+"""The entry point of the operator."""
 
 from __future__ import annotations
 
-import asyncio
-import logging
-import sys
-
-from vgpu_api.errors import VgpuError
 from vgpu_operator import app
 from vgpu_operator.config import parse
+from vgpu_operator.process import run_process
 
 
 def main() -> int:
-    """Run the operator; the exit code is 0 when it was told to stop, 1 when something failed."""
-    try:
-        config = parse(sys.argv[1:])
-    except (VgpuError, OSError) as error:
-        print(f"vgpu-operator: {error}", file=sys.stderr)
-        return 2
-    logging.basicConfig(
-        level=config.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
-    for chatty in ("aiohttp.access", "kopf.objects"):  # a line for every admission review
-        logging.getLogger(chatty).setLevel(logging.WARNING)
-    try:
-        asyncio.run(app.run(config))
-    except VgpuError as error:
-        print(f"vgpu-operator: {error}", file=sys.stderr)
-        return 1
-    return 0
+    """Run the operator; returns the exit code."""
+    return run_process("vgpu-operator", parse, app.run)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,13 @@
 """Puts the operator together and runs it: the only module that knows all others.
 
-Kopf is the frame: settings, login, admission webhooks, liveness. What it is not made for stands
-beside it, in tasks that start and end with it: reflectors, the serial engine, the extender, the
-Lease. (Kopf cancels whatever it finds in its loop at the end, so they belong to its own startup
-and cleanup handlers.) The end of any of these tasks is the end of the process: a half-running
-operator decides wrongly or not at all.
+Kopf is the frame: settings, login, liveness, an orderly end. What it is not made for stands beside
+it, in tasks that start and end with it: reflectors, the serial engine, the extender, the Lease.
+(Kopf cancels whatever it finds in its loop at the end, so they belong to its own startup and
+cleanup handlers.) The end of any of these tasks is the end of the process: a half-running operator
+decides wrongly or not at all.
+
+The admission webhooks run in a process of their own (`vgpu_operator.webhook`), which no scheduling
+load delays.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ import gc
 import logging
 import time
 from collections.abc import Callable, Coroutine
-from typing import Any, cast
+from typing import Any
 from uuid import uuid4
 
 import kopf
@@ -25,7 +28,6 @@ from vgpu_client.api import Api
 from vgpu_client.lease import Elector, Terms
 from vgpu_client.object_writer import ObjectWriter
 from vgpu_client.recorder import Recorder
-from vgpu_operator.certificates.identity import Identity
 from vgpu_operator.certificates.parts import certificates
 from vgpu_operator.config import OperatorConfig
 from vgpu_operator.engine.clock import Clock
@@ -39,9 +41,7 @@ from vgpu_operator.engine.state import State
 from vgpu_operator.extender.binding import Binder
 from vgpu_operator.extender.endpoint import Advertised, Endpoint
 from vgpu_operator.extender.server import ExtenderServer
-from vgpu_operator.handlers import admission
-from vgpu_operator.handlers.login import kopf_session
-from vgpu_operator.handlers.webhooks import Webhooks
+from vgpu_operator.handlers import frame
 from vgpu_operator.ledger import Ledger
 from vgpu_operator.metrics import EVENTS_DROPPED
 
@@ -99,6 +99,7 @@ class Operator:
             publish=self._publish,
         )
         self._endpoint = _endpoint(api, config)
+        self._linger_s = config.linger_s
         self._tasks: list[asyncio.Task[None]] = []
 
     def _begin(self) -> None:
@@ -112,9 +113,10 @@ class Operator:
         return self._leadership.leads()
 
     async def start(self, failed: Callable[[BaseException], None]) -> None:
-        """Start every task; `failed` is told of the first that ends with an error."""
+        """Start every task; `failed` is called with the error of each that fails."""
+        identity = self._certificates.extender
         work: list[Coroutine[Any, Any, Any]] = [
-            *(identity.run() for identity in self._certificates.identities),
+            *([] if identity is None else [identity.run()]),
             self._answer(),
             *(informer.run() for informer in self._informers),
             self._recorder.run(),
@@ -126,24 +128,32 @@ class Operator:
             task.add_done_callback(lambda done: _report(done, failed))
             self._tasks.append(task)
 
-    @property
-    def webhook_identity(self) -> Identity | None:
-        """What the webhooks are served with; None: there are none."""
-        return self._certificates.webhook
-
     async def stop(self) -> None:
-        """End what was started: answer no more, finish what is being written, give the Lease up."""
+        """End what was started: decide nothing more, finish writes and calls, hand the Lease over.
+
+        The socket of the extender closes last. Until its successor has taken the Service over,
+        kube-scheduler still calls this leader, and a refused call costs it nothing, while a call to
+        an address that is gone blocks its loop until `httpTimeout`.
+        """
+        led = self.leads()
         self._leadership.resign()
-        await self._extender.__aexit__(None, None, None)
-        await self._binder.drain()  # the engine's loop tells it what became of its writes
+        await self._binder.drain()  # the engine's loop passes it the outcomes of its writes
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._effector.drain()
         await self._leadership.give_up()
+        if led:
+            await asyncio.sleep(self._linger_s)
+        await self._extender.__aexit__(None, None, None)
 
     async def _answer(self) -> None:
-        """Let the extender answer as soon as it can show who it is."""
+        """Listen as soon as this replica could lead: it has seen everything, and has a certificate.
+
+        That makes the extender's port the readiness of a standby: a rollout that waits for it never
+        ends a leader while its successor would first have to list the cluster.
+        """
+        await asyncio.gather(*(informer.synced.wait() for informer in self._informers))
         if self._certificates.extender is not None:
             await self._certificates.extender.ready.wait()
         await self._extender.__aenter__()
@@ -178,13 +188,6 @@ def _report(task: asyncio.Task[None], failed: Callable[[BaseException], None]) -
         failed(error)
 
 
-def _settings(settings: kopf.OperatorSettings) -> None:
-    settings.scanning.disabled = True
-    settings.posting.enabled = False
-    settings.persistence.finalizer = "vgpu.dev/kopf"
-    settings.networking.request_timeout = 30
-
-
 async def run(config: OperatorConfig) -> None:
     """Run the operator until it is told to stop, or fails.
 
@@ -206,10 +209,7 @@ async def run(config: OperatorConfig) -> None:
 
         @kopf.on.startup(registry=registry)
         async def start(settings: kopf.OperatorSettings, **_: Any) -> None:
-            _settings(settings)
-            identity = operator.webhook_identity
-            if config.webhook is not None and identity is not None:
-                settings.admission.server = Webhooks(config.webhook, identity)
+            frame.set_up(settings)
             if config.metrics is not None:
                 start_http_server(config.metrics.port, config.metrics.host)
             await operator.start(failed)
@@ -219,29 +219,10 @@ async def run(config: OperatorConfig) -> None:
             await operator.stop()
             stop.set()  # kopf would wait 5 s for its own task that waits for this flag
 
-        @kopf.on.login(registry=registry)
-        async def login(**_: Any) -> object:
-            return await kopf_session(config.kubeconfig, config.context)
-
         @kopf.on.probe(id="leading", registry=registry)
         async def leading(**_: Any) -> bool:
             return operator.leads()
 
-        if config.webhook is not None:
-            admission.register(registry, api=api, config=config.cluster)
-        liveness = config.liveness
-        await kopf.operator(
-            registry=registry,
-            settings=kopf.OperatorSettings(),
-            clusterwide=True,
-            standalone=True,
-            # Kopf's own would have the name of a user, and a container's user may have none. (Its
-            # type is a name for str that kopf does not export.)
-            identity=cast(Any, config.identity),
-            stop_flag=stop,
-            liveness_endpoint=(
-                None if liveness is None else f"http://{liveness.host}:{liveness.port}/healthz"
-            ),
-        )
+        await frame.run(registry, config, stop=stop)
     if failure:
         raise failure[0]

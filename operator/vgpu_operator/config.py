@@ -1,4 +1,4 @@
-"""How this process runs: arguments, or the environment in their stead.
+"""How a process of ours runs: arguments, or the environment in their stead.
 
 What the cluster's administrator decides (resource names, policies) is in the cluster
 configuration, a document of its own (`vgpu_api.config`) that the agent reads too.
@@ -13,7 +13,7 @@ import re
 import secrets
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -70,7 +70,9 @@ class OperatorConfig:
         identity: our name in the Lease; no other process ever has it, a restarted one neither.
         service: the Service through which kube-scheduler finds the extender; None: by other means.
         advertise: the address under which this replica is reached, for that Service.
-        issuing: None where certificates come from files, or extender and webhooks go without.
+        issuing: None where certificates come from files, or the extender goes without.
+        linger_s: How long a leader that ends goes on refusing calls after it gave the Lease up:
+            by then its successor has taken the Service over.
     """
 
     cluster: ClusterConfig
@@ -85,8 +87,32 @@ class OperatorConfig:
     service: str | None
     advertise: str | None
     issuing: Issuing | None
-    webhook: Address | None
-    webhook_tls: Tls | None
+    linger_s: float
+    metrics: Address | None
+    liveness: Address | None
+    log_level: str
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookConfig:
+    """Everything that the process of the admission webhooks needs to know.
+
+    Attributes:
+        identity: Kopf's name for this process; nothing depends on it.
+        namespace: Where the Secret with the serving pair is.
+        listen: Where the webhooks are served.
+        tls: The serving pair in files; None: it is read from the Secret that the operator fills.
+        drain_s: How long the webhooks go on serving after the process was asked to end.
+    """
+
+    cluster: ClusterConfig
+    kubeconfig: str | None
+    context: str | None
+    identity: str
+    namespace: str
+    listen: Address
+    tls: Tls | None
+    drain_s: float
     metrics: Address | None
     liveness: Address | None
     log_level: str
@@ -103,26 +129,98 @@ def _duration(text: str) -> timedelta:
     )
 
 
-def parse(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> OperatorConfig:
-    """The configuration that arguments and environment give.
+def _seconds(text: str) -> float:
+    """`5s`, as a number of seconds; `0s` is one too."""
+    return 0.0 if text == "0s" else _duration(text).total_seconds()
 
-    An argument `--some-name` may be given as `VGPU_SOME_NAME` instead.
+
+class _Options:
+    """Arguments `--some-name`, each of which may be given as `VGPU_SOME_NAME` instead."""
+
+    def __init__(self, program: str, description: str, environ: Mapping[str, str]) -> None:
+        self.parser = argparse.ArgumentParser(prog=program, description=description)
+        self._environ = environ
+
+    def option(self, name: str, *, default: str | None = None, **rest: object) -> None:
+        """Declare one; `rest` is argparse's."""
+        variable = "VGPU_" + name.removeprefix("--").replace("-", "_").upper()
+        self.parser.add_argument(name, default=self._environ.get(variable, default), **rest)  # type: ignore[arg-type]
+
+    def common(self) -> None:
+        """Declare what both processes have."""
+        option = self.option
+        option("--kubeconfig", help="default: in-cluster, or the usual kubeconfig")
+        option("--context", help="context of the kubeconfig")
+        option("--config", type=Path, help="the cluster configuration, YAML")
+        option("--namespace", default="vgpu-system", help="where the Lease and the Secrets are")
+        option("--identity", default=socket.gethostname(), help="name in the Lease, made unique")
+        option("--metrics", type=Address.parse, help="host:port of the Prometheus metrics")
+        option("--liveness", type=Address.parse, help="host:port of the liveness probe")
+        option("--log-level", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
+
+    def pair(self, name: str, certificate: Path | None, key: Path | None) -> Tls | None:
+        """A certificate and its key, given together or not at all."""
+        if (certificate is None) != (key is None):
+            self.parser.error(f"--{name}-cert and --{name}-key go together")
+        return None if certificate is None or key is None else Tls(certificate, key)
+
+
+def parse_webhook(
+    arguments: Sequence[str], environ: Mapping[str, str] = os.environ
+) -> WebhookConfig:
+    """The configuration of the webhooks' process that arguments and environment give.
 
     Raises:
-        SystemExit: an argument is wrong; argparse has said which.
-        BadInput: the cluster configuration is wrong.
+        SystemExit: An argument is wrong; argparse has printed which.
+        BadInput: The cluster configuration is wrong.
     """
-    parser = argparse.ArgumentParser(prog="vgpu-operator", description="Shares GPUs among pods.")
+    options = _Options("vgpu-webhook", "Admits pods and claims.", environ)
+    options.common()
+    option, parser = options.option, options.parser
+    option("--webhook", type=Address.parse, default="0.0.0.0:9444", help="host:port")
+    option(
+        "--certificates",
+        default="files",
+        choices=("files", "secrets"),
+        help="secrets: the pair that the operator issues, from its Secret",
+    )
+    option("--webhook-cert", type=Path)
+    option("--webhook-key", type=Path)
+    option("--drain", type=_seconds, default="5s", help="serve for so long after SIGTERM")
+    given = parser.parse_args(arguments)
+    tls = options.pair("webhook", given.webhook_cert, given.webhook_key)
+    if given.certificates == "files" and tls is None:
+        parser.error(
+            "--webhook-cert and --webhook-key: required, webhooks speak HTTPS only; or "
+            "--certificates=secrets"
+        )
+    if given.certificates == "secrets" and tls is not None:
+        parser.error("--webhook-cert: not allowed with --certificates=secrets")
+    return WebhookConfig(
+        cluster=load_cluster_config(given.config),
+        kubeconfig=given.kubeconfig,
+        context=given.context,
+        identity=given.identity,
+        namespace=given.namespace,
+        listen=given.webhook,
+        tls=tls,
+        drain_s=given.drain,
+        metrics=given.metrics,
+        liveness=given.liveness,
+        log_level=given.log_level,
+    )
 
-    def option(name: str, *, default: str | None = None, **rest: object) -> None:
-        variable = "VGPU_" + name.removeprefix("--").replace("-", "_").upper()
-        parser.add_argument(name, default=environ.get(variable, default), **rest)  # type: ignore[arg-type]
 
-    option("--kubeconfig", help="default: in-cluster, or the usual kubeconfig")
-    option("--context", help="context of the kubeconfig")
-    option("--config", type=Path, help="the cluster configuration, YAML")
-    option("--namespace", default="vgpu-system", help="where the Lease lives")
-    option("--identity", default=socket.gethostname(), help="name in the Lease, made unique")
+def parse(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> OperatorConfig:
+    """The operator's configuration that arguments and environment give.
+
+    Raises:
+        SystemExit: An argument is wrong; argparse has printed which.
+        BadInput: The cluster configuration is wrong.
+    """
+    options = _Options("vgpu-operator", "Shares GPUs among pods.", environ)
+    options.common()
+    option, parser = options.option, options.parser
     option("--lease-name", default="vgpu-operator")
     option("--lease-duration", type=int, default="15", help="seconds a silent leader keeps it")
     option("--extender", type=Address.parse, default="0.0.0.0:9443", help="host:port")
@@ -131,6 +229,7 @@ def parse(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> 
     option("--extender-client-ca", type=Path, help="only clients of this CA may ask")
     option("--service-name", help="Service without selector that leads to the leader's extender")
     option("--advertise-address", help="IP address of this replica in that Service")
+    option("--linger", type=_seconds, default="0s", help="a leader's extender, after its Lease")
     option(
         "--certificates",
         default="files",
@@ -140,34 +239,10 @@ def parse(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> 
     option("--certificate-life", type=_duration, default="90d", help="such as 90d, 12h, 600s")
     option("--authority-life", type=_duration, default="3650d")
     option("--webhook-service-name", default="vgpu-webhook", help="Service of the webhooks")
-    option("--webhook", type=Address.parse, help="host:port of the admission webhooks")
-    option("--webhook-cert", type=Path)
-    option("--webhook-key", type=Path)
-    option("--metrics", type=Address.parse, help="host:port of the Prometheus metrics")
-    option("--liveness", type=Address.parse, help="host:port of the liveness probe")
-    option("--log-level", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
     given = parser.parse_args(arguments)
-
-    def tls(name: str, certificate: Path | None, key: Path | None, ca: Path | None) -> Tls | None:
-        if (certificate is None) != (key is None):
-            parser.error(f"--{name}-cert and --{name}-key go together")
-        return None if certificate is None or key is None else Tls(certificate, key, ca)
-
-    webhook_tls = tls("webhook", given.webhook_cert, given.webhook_key, None)
-    issuing = None
-    if given.certificates == "secrets":
-        if given.service_name is None:
-            parser.error("--certificates=secrets needs --service-name: its certificate names it")
-        if given.certificate_life * 6 > given.authority_life:
-            parser.error("--authority-life: at least six times --certificate-life")
-        issuing = Issuing(
-            webhook_service=given.webhook_service_name,
-            extender_service=given.service_name,
-            pair_life=given.certificate_life,
-            authority_life=given.authority_life,
-        )
-    if given.webhook is not None and webhook_tls is None and issuing is None:
-        parser.error("--webhook needs --webhook-cert and --webhook-key: webhooks speak HTTPS only")
+    extender_tls = options.pair("extender", given.extender_cert, given.extender_key)
+    if extender_tls is not None:
+        extender_tls = replace(extender_tls, client_ca=given.extender_client_ca)
     if (given.service_name is None) != (given.advertise_address is None):
         parser.error("--service-name and --advertise-address go together")
     if given.advertise_address is not None:
@@ -185,15 +260,25 @@ def parse(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> 
         lease_name=given.lease_name,
         lease_duration_s=given.lease_duration,
         extender=given.extender,
-        extender_tls=tls(
-            "extender", given.extender_cert, given.extender_key, given.extender_client_ca
-        ),
+        extender_tls=extender_tls,
         service=given.service_name,
         advertise=given.advertise_address,
-        issuing=issuing,
-        webhook=given.webhook,
-        webhook_tls=webhook_tls,
+        issuing=_issuing(parser, given) if given.certificates == "secrets" else None,
+        linger_s=given.linger,
         metrics=given.metrics,
         liveness=given.liveness,
         log_level=given.log_level,
+    )
+
+
+def _issuing(parser: argparse.ArgumentParser, given: argparse.Namespace) -> Issuing:
+    if given.service_name is None:
+        parser.error("--certificates=secrets needs --service-name: its certificate names it")
+    if given.certificate_life * 6 > given.authority_life:
+        parser.error("--authority-life: at least six times --certificate-life")
+    return Issuing(
+        webhook_service=given.webhook_service_name,
+        extender_service=given.service_name,
+        pair_life=given.certificate_life,
+        authority_life=given.authority_life,
     )

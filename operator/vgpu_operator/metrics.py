@@ -1,4 +1,4 @@
-"""What the operator measures of itself, in Prometheus' words. Names: docs/operations.md."""
+"""What operator and webhooks measure of themselves, as Prometheus metrics."""
 
 from __future__ import annotations
 
@@ -21,6 +21,12 @@ WATCH_RESTARTS = Counter(
 EVENTS_DROPPED = Counter("vgpu_events_dropped_total", "Events that could not be written.")
 LEADER = Gauge("vgpu_leader", "1 where this replica decides.")
 WEBHOOK_REQUESTS = Counter("vgpu_webhook_requests_total", "Admission reviews answered.", ["code"])
+WEBHOOK_DURATION = Histogram(
+    "vgpu_webhook_duration_seconds",
+    "How long a review took, from its last byte to the answer.",
+    ["webhook"],
+    buckets=_FAST,
+)
 CERTIFICATE_EXPIRY = Gauge(
     "vgpu_certificate_expiry_timestamp_seconds", "When a certificate ends, as Unix time.", ["name"]
 )

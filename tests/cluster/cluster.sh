@@ -19,7 +19,7 @@ up)
   build
   node up
   node in kubectl apply --server-side -k "$here/overlay" >/dev/null
-  for what in deployment/vgpu-operator deployment/vgpu-scheduler; do
+  for what in deployment/vgpu-operator deployment/vgpu-webhook deployment/vgpu-scheduler; do
     node in kubectl -n vgpu-system rollout status "$what" --timeout=180s >/dev/null
   done
   node in kubectl -n vgpu-node rollout status daemonset/vgpu-nodeagent --timeout=180s >/dev/null

@@ -17,6 +17,7 @@ from vgpu_client.transport import Object
 SERVICE_ACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount", True)
 
 OPERATOR = ("vgpu-system", "vgpu-operator")
+WEBHOOK = ("vgpu-system", "vgpu-webhook")
 AGENT = ("vgpu-node", "vgpu-nodeagent")
 SCHEDULER = ("vgpu-system", "vgpu-scheduler")
 

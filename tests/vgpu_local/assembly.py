@@ -14,7 +14,7 @@ from vgpu_api import resources
 from vgpu_api.config import ClusterConfig
 from vgpu_client.api import Api
 from vgpu_local.pki import Authority
-from vgpu_local.programs import NAMESPACE, ROOT, OperatorPlace
+from vgpu_local.programs import NAMESPACE, ROOT, Front
 from vgpu_local.scheduler.extender import ExtenderConfig
 from vgpu_local.webhooks import mutating_webhooks, validating_webhooks
 
@@ -28,16 +28,14 @@ async def furnish(api: Api) -> None:
     await api.create(resources.NAMESPACES, namespace)
 
 
-async def admit_through(api: Api, place: OperatorPlace, authority: Authority) -> None:
-    """Have pods and claims admitted by the operator from now on."""
+async def admit_through(api: Api, place: Front, authority: Authority) -> None:
+    """Have pods and claims admitted by the webhooks from now on."""
     url, ca = place.webhook_url, authority.certificate
     await api.create(resources.MUTATING_WEBHOOKS, mutating_webhooks(url, ca))
     await api.create(resources.VALIDATING_WEBHOOKS, validating_webhooks(url, ca))
 
 
-def extender_config(
-    place: OperatorPlace, trust: ssl.SSLContext, settings: ClusterConfig
-) -> ExtenderConfig:
+def extender_config(place: Front, trust: ssl.SSLContext, settings: ClusterConfig) -> ExtenderConfig:
     """Describe the operator to the scheduler, as our KubeSchedulerConfiguration does."""
     return ExtenderConfig(
         url=place.extender_url,

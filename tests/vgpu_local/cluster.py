@@ -40,9 +40,11 @@ from vgpu_local.programs import (
     DRIVER_LOADER,
     LIBRARY,
     Replica,
+    WebhookReplica,
     install_tools,
     operator_command,
     program_environment,
+    webhook_command,
 )
 from vgpu_local.readiness import missing, plural
 from vgpu_local.simulated_nodes import NodeSettings, SimulatedNodes
@@ -87,7 +89,7 @@ class LocalCluster(Started):
         self.kubeconfig = Path()
         self._nodes = nodes
         self._options = options
-        self._operators = Operators(options.operators)
+        self._operators = Operators(options.operators, options.webhooks)
         self._authority = Authority()
         self._foundation: Foundation = foundation or StandIn(
             authority=self._authority,
@@ -168,6 +170,11 @@ class LocalCluster(Started):
     def operators(self) -> list[Daemon]:
         """One process for each replica; the user of each is its name."""
         return self._operators.daemons
+
+    @property
+    def webhooks(self) -> list[Daemon]:
+        """One process for each replica of the admission webhooks."""
+        return self._operators.webhooks
 
     @property
     def operator(self) -> Daemon:
@@ -260,7 +267,7 @@ class LocalCluster(Started):
         self.run(self._operators.open_services(self.api))
         self._undo.callback(lambda: self._loop.run(self._operators.close_services(), limit=10))
 
-        def start(replica: Replica) -> Daemon:
+        def operator(replica: Replica) -> Daemon:
             command = operator_command(
                 replica,
                 kubeconfig=self._foundation.kubeconfig_of(replica.name),
@@ -274,7 +281,21 @@ class LocalCluster(Started):
                 replica.name, command, {}, folder=self.folder, spawn=self._spawn
             )
 
-        self._operators.start(start)
+        def webhook(replica: WebhookReplica) -> Daemon:
+            command = webhook_command(
+                replica,
+                kubeconfig=self._foundation.kubeconfig_of(replica.name),
+                config=self._config,
+                authority=self._authority,
+                folder=self.folder,
+                drain_s=self._options.drain_s,
+                log_level=self._options.log_level,
+            )
+            return self._daemons.start(
+                replica.name, command, {}, folder=self.folder, spawn=self._spawn
+            )
+
+        self._operators.start(operator, webhook)
 
     def _start_nodes(self) -> None:
         tools = self.folder / "bin"
@@ -318,7 +339,7 @@ class LocalCluster(Started):
             self.objects,
             self._nodes,
             self._operators.front,
-            self._operators.places(),
+            self._operators.webhook_ports(),
             trust=self._extender.tls(),
             count_resource=self._settings.nvidia.resource_count_name,
         ):

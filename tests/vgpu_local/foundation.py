@@ -22,7 +22,7 @@ from vgpu_local.apiserver.watches import Break
 from vgpu_local.assembly import extender_config
 from vgpu_local.background import BackgroundLoop
 from vgpu_local.pki import Authority
-from vgpu_local.programs import OperatorPlace
+from vgpu_local.programs import Front
 from vgpu_local.scheduler.loop import Scheduler
 from vgpu_local.scheduler.queue import Backoff
 
@@ -34,14 +34,14 @@ class ExtenderAccess:
     """How a scheduler reaches the operator.
 
     Attributes:
-        place: where the operator listens.
+        place: where the operator's Service listens.
         trust: PEM file of the authority that signed its certificate.
         certificate: what the scheduler shows of itself, PEM file.
         key: of that certificate.
         settings: the cluster's configuration: which resources are the operator's business.
     """
 
-    place: OperatorPlace
+    place: Front
     trust: Path
     certificate: Path
     key: Path

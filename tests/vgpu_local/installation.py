@@ -46,6 +46,7 @@ def install(plane: ControlPlane, folder: Path, *, webhook_port: int) -> None:
         }
         for kind, name in (
             ("Deployment", "vgpu-operator"),
+            ("Deployment", "vgpu-webhook"),
             ("Deployment", "vgpu-scheduler"),
             ("DaemonSet", "vgpu-nodeagent"),
         )

@@ -24,7 +24,7 @@ import yaml
 from vgpu_api.resources import GPU_DEVICES, NODES, SECRETS, Resource
 from vgpu_client.api import Api
 from vgpu_client.transport import Object
-from vgpu_local.accounts import AGENT, OPERATOR, SCHEDULER, kubeconfig_with, token, user
+from vgpu_local.accounts import AGENT, OPERATOR, SCHEDULER, WEBHOOK, kubeconfig_with, token, user
 from vgpu_local.background import BackgroundLoop
 from vgpu_local.control_plane import ControlPlane, Options
 from vgpu_local.daemon import Daemon
@@ -32,7 +32,14 @@ from vgpu_local.daemons import Daemons
 from vgpu_local.installation import install
 from vgpu_local.nodes import GpuNode
 from vgpu_local.operators import Operators
-from vgpu_local.programs import NAMESPACE, ROOT, Replica, issued_operator_command
+from vgpu_local.programs import (
+    NAMESPACE,
+    ROOT,
+    Replica,
+    WebhookReplica,
+    issued_operator_command,
+    issued_webhook_command,
+)
 from vgpu_local.readiness import missing, plural
 from vgpu_local.simulated_nodes import NodeSettings, SimulatedNodes
 from vgpu_local.started import Started
@@ -54,13 +61,14 @@ class InstalledCluster(Started):
 
     Args:
         nodes: Each gets a kubelet and an agent.
-        operators: How many replicas.
+        operators: How many replicas of the operator.
+        webhooks: How many of the admission webhooks.
     """
 
-    def __init__(self, nodes: Sequence[GpuNode], *, operators: int = 2) -> None:
+    def __init__(self, nodes: Sequence[GpuNode], *, operators: int = 2, webhooks: int = 2) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="vgpu-installed-"))
         self._nodes = nodes
-        self._operators = Operators(operators)
+        self._operators = Operators(operators, webhooks)
         self._audit = self.folder / "audit.log"
         self._undo = contextlib.ExitStack()
         self._undo.callback(shutil.rmtree, self.folder, ignore_errors=True)
@@ -86,12 +94,10 @@ class InstalledCluster(Started):
         return found
 
     def shown(self) -> list[str]:
-        """The certificates that webhooks and extender of each replica show, PEM."""
-        return [
-            ssl.get_server_certificate(("127.0.0.1", port))
-            for place in self._operators.places()
-            for port in (place.webhook, place.extender)
-        ]
+        """The certificates that each process of webhooks and operator shows, PEM."""
+        extenders = [place.extender for place in self._operators.places()]
+        ports = [*extenders, *self._operators.webhook_ports()]
+        return [ssl.get_server_certificate(("127.0.0.1", port)) for port in ports]
 
     def ask_extender(self, verb: str, request: Object) -> Object:
         """Ask as kube-scheduler does; returns the answer."""
@@ -171,7 +177,7 @@ class InstalledCluster(Started):
             RuntimeError: Kubernetes is not built.
         """
         policy = self.folder / "audit.yaml"
-        accounts = [user(account) for account in (OPERATOR, AGENT, SCHEDULER)]
+        accounts = [user(account) for account in (OPERATOR, WEBHOOK, AGENT, SCHEDULER)]
         rule = {"level": "Metadata", "users": accounts, "omitStages": ["RequestReceived"]}
         document = {
             "apiVersion": "audit.k8s.io/v1",
@@ -207,7 +213,7 @@ class InstalledCluster(Started):
         self._undo.callback(lambda: self._loop.run(self._operators.close_services(), limit=10))
         config = ROOT / "manifests" / "base" / "config.yaml"
 
-        def start(replica: Replica) -> Daemon:
+        def operator(replica: Replica) -> Daemon:
             command = issued_operator_command(
                 replica,
                 kubeconfig=self._kubeconfig(OPERATOR, replica.name),
@@ -216,7 +222,13 @@ class InstalledCluster(Started):
             )
             return self._daemons.start(replica.name, command, {}, folder=self.folder)
 
-        self._operators.start(start)
+        def webhook(replica: WebhookReplica) -> Daemon:
+            command = issued_webhook_command(
+                replica, kubeconfig=self._kubeconfig(WEBHOOK, replica.name), config=config
+            )
+            return self._daemons.start(replica.name, command, {}, folder=self.folder)
+
+        self._operators.start(operator, webhook)
 
     def _start_nodes(self) -> None:
         settings = NodeSettings(
@@ -269,7 +281,7 @@ class InstalledCluster(Started):
             lambda name: self.objects(kinds[name]),
             self._nodes,
             self._operators.front,
-            self._operators.places(),
+            self._operators.webhook_ports(),
             trust=self._tls(),
             count_resource=COUNT,
         )

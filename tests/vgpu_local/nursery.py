@@ -25,7 +25,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
-_MODULES = ("vgpu_operator", "vgpu_nodeagent")
+_MODULES = ("vgpu_operator", "vgpu_operator.webhook", "vgpu_nodeagent")
 _BIRTH_S = 60.0
 
 

@@ -1,4 +1,4 @@
-"""The operators of a cluster, and the Services that lead to them."""
+"""The operators and webhooks of a cluster, and the Services that lead to them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,16 @@ from collections.abc import Callable
 
 from vgpu_client.api import Api
 from vgpu_local.daemon import Daemon
-from vgpu_local.programs import NAMESPACE, SERVICE, OperatorPlace, Replica, free_place, free_replica
+from vgpu_local.programs import (
+    NAMESPACE,
+    SERVICE,
+    OperatorPlace,
+    Replica,
+    WebhookReplica,
+    free_front,
+    free_replica,
+    free_webhook_replica,
+)
 from vgpu_local.readiness import leads
 from vgpu_local.service import Backend, Service, Slices
 
@@ -16,19 +25,22 @@ _HERE = "127.0.0.1"
 
 
 class Operators:
-    """All replicas.
+    """All replicas of both.
 
     Attributes:
-        front: where the Services listen: the webhooks' leads to any replica, the extender's to
-            the one that says in its EndpointSlice that it leads.
-        daemons: the replicas' processes, in the order of their numbers.
+        front: where the Services listen: the webhooks' leads to any of them, the extender's to
+            the operator whose EndpointSlice says that it leads.
+        daemons: the operators' processes, in the order of their numbers.
+        webhooks: the webhooks' processes, likewise.
     """
 
-    def __init__(self, count: int) -> None:
-        """Describe so many replicas; nothing is started yet."""
-        self.front = free_place()
+    def __init__(self, count: int, webhooks: int) -> None:
+        """Describe so many replicas of operator and webhooks; nothing is started yet."""
+        self.front = free_front()
         self.daemons: list[Daemon] = []
+        self.webhooks: list[Daemon] = []
         self._replicas = [free_replica(number) for number in range(count)]
+        self._webhooks = [free_webhook_replica(number) for number in range(webhooks)]
         self._services: list[Service] = []
         self._following: asyncio.Task[None] | None = None
 
@@ -36,7 +48,7 @@ class Operators:
         """Let the Services lead to the replicas."""
         slices = Slices(api, {replica.address: _HERE for replica in self._replicas})
         self._following = asyncio.create_task(slices.run())
-        hooks = [Backend(_HERE, replica.place.webhook) for replica in self._replicas]
+        hooks = [Backend(_HERE, replica.webhook) for replica in self._webhooks]
         extender = Service(lambda: slices.backends(NAMESPACE, SERVICE, "extender"))
         webhook = Service(lambda: hooks)
         for service, port in ((extender, self.front.extender), (webhook, self.front.webhook)):
@@ -51,18 +63,28 @@ class Operators:
             self._following.cancel()
             await asyncio.gather(self._following, return_exceptions=True)
 
-    def start(self, start: Callable[[Replica], Daemon]) -> None:
+    def start(
+        self,
+        operator: Callable[[Replica], Daemon],
+        webhook: Callable[[WebhookReplica], Daemon],
+    ) -> None:
         """Start a process for each replica."""
-        self.daemons.extend(start(replica) for replica in self._replicas)
+        self.daemons.extend(operator(replica) for replica in self._replicas)
+        self.webhooks.extend(webhook(replica) for replica in self._webhooks)
 
     def places(self) -> list[OperatorPlace]:
-        """Where those listen that should run."""
+        """Where the operators listen that should run."""
         return [replica.place for replica, _ in self._running()]
+
+    def webhook_ports(self) -> list[int]:
+        """Where the webhooks listen that should run."""
+        pairs = zip(self._webhooks, self.webhooks, strict=True)
+        return [replica.webhook for replica, daemon in pairs if daemon.wanted]
 
     def leader(self, tls: ssl.SSLContext) -> Daemon | None:
         """The one that says that it leads, of those that should run."""
         for replica, daemon in self._running():
-            if leads(replica.place, tls):
+            if leads(replica.place.extender_url, tls):
                 return daemon
         return None
 

@@ -21,7 +21,8 @@ class ClusterOptions:
         pace: the kubelets' waiting times.
         backoff: the scheduler's.
         operators: how many replicas of the operator.
-        webhooks: whether admission goes through the operator.
+        webhooks: how many processes serve the admission webhooks; 0: nothing is admitted by us.
+        drain_s: how long a process of the webhooks serves on after SIGTERM.
         lease_s: how long the lease of a silent leader lasts.
         unused_lease_s: how long an agent keeps slots that its kubelet has no record of.
         log_level: of operator and agents.
@@ -33,7 +34,8 @@ class ClusterOptions:
     pace: Pace = Pace()  # noqa: RUF009 - immutable
     backoff: Backoff = Backoff()  # noqa: RUF009 - immutable
     operators: int = 1
-    webhooks: bool = True
+    webhooks: int = 1
+    drain_s: int = 0
     lease_s: int = 15
     unused_lease_s: float = 30.0
     log_level: str = "INFO"

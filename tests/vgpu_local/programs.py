@@ -1,4 +1,4 @@
-"""How the operator and the agents are started: their arguments, environments and sockets."""
+"""How operator, webhooks and agents are started: their arguments, environments and sockets."""
 
 from __future__ import annotations
 
@@ -28,9 +28,21 @@ class OperatorPlace:
     """Where one operator listens."""
 
     extender: int
-    webhook: int
     metrics: int
     liveness: int
+
+    @property
+    def extender_url(self) -> str:
+        """Where this replica's extender answers."""
+        return f"https://localhost:{self.extender}"
+
+
+@dataclass(frozen=True, slots=True)
+class Front:
+    """Where the Services of extender and webhooks listen."""
+
+    extender: int
+    webhook: int
 
     @property
     def extender_url(self) -> str:
@@ -43,9 +55,31 @@ class OperatorPlace:
         return f"https://localhost:{self.webhook}"
 
 
-def free_place() -> OperatorPlace:
-    """Find four free ports."""
-    return OperatorPlace(*free_ports(4))
+def free_front() -> Front:
+    """Find two free ports."""
+    return Front(*free_ports(2))
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookReplica:
+    """One of the processes that serve the admission webhooks.
+
+    Attributes:
+        name: the user of its kubeconfig.
+        webhook: the port of its reviews.
+        metrics: the port of its metrics.
+        liveness: the port of its probe.
+    """
+
+    name: str
+    webhook: int
+    metrics: int
+    liveness: int
+
+
+def free_webhook_replica(number: int) -> WebhookReplica:
+    """Describe a process of the webhooks on free ports."""
+    return WebhookReplica(f"webhook-{number}", *free_ports(3))
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +99,8 @@ class Replica:
 
 def free_replica(number: int) -> Replica:
     """Describe an operator on free ports, under an address from RFC 5737."""
-    return Replica(f"operator-{number}", f"192.0.2.{number + 1}", free_place())
+    place = OperatorPlace(*free_ports(3))
+    return Replica(f"operator-{number}", f"192.0.2.{number + 1}", place)
 
 
 def operator_command(
@@ -90,11 +125,49 @@ def operator_command(
         "extender-cert": certificate,
         "extender-key": key,
         "extender-client-ca": trust,
-        "webhook-cert": certificate,
-        "webhook-key": key,
         "log-level": log_level,
     }
     return _module("vgpu_operator", arguments)
+
+
+def webhook_command(
+    replica: WebhookReplica,
+    *,
+    kubeconfig: Path,
+    config: Path,
+    authority: Authority,
+    folder: Path,
+    drain_s: int,
+    log_level: str,
+) -> list[str]:
+    """Compose the command line of a process of the webhooks; writes its certificate too."""
+    certificate, key = authority.leaf().write(folder, name=replica.name)
+    arguments = {
+        **_of_webhook(replica, kubeconfig=kubeconfig, config=config),
+        "webhook-cert": certificate,
+        "webhook-key": key,
+        "drain": f"{drain_s}s",
+        "log-level": log_level,
+    }
+    return _module("vgpu_operator.webhook", arguments)
+
+
+def issued_webhook_command(replica: WebhookReplica, *, kubeconfig: Path, config: Path) -> list[str]:
+    """Compose the command line of one whose certificate the operator issues."""
+    common = _of_webhook(replica, kubeconfig=kubeconfig, config=config)
+    return _module("vgpu_operator.webhook", {**common, "certificates": "secrets", "drain": "0s"})
+
+
+def _of_webhook(replica: WebhookReplica, *, kubeconfig: Path, config: Path) -> dict[str, object]:
+    return {
+        "kubeconfig": kubeconfig,
+        "config": config,
+        "namespace": NAMESPACE,
+        "identity": replica.name,
+        "webhook": f"127.0.0.1:{replica.webhook}",
+        "metrics": f"127.0.0.1:{replica.metrics}",
+        "liveness": f"127.0.0.1:{replica.liveness}",
+    }
 
 
 def issued_operator_command(
@@ -118,7 +191,6 @@ def _of_replica(
         "extender": f"127.0.0.1:{place.extender}",
         "service-name": SERVICE,
         "advertise-address": replica.address,
-        "webhook": f"127.0.0.1:{place.webhook}",
         "metrics": f"127.0.0.1:{place.metrics}",
         "liveness": f"127.0.0.1:{place.liveness}",
     }

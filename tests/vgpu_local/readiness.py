@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from vgpu_api.resources import GPU_DEVICES, NODES, Resource
 from vgpu_client.transport import Object
 from vgpu_local.nodes import GpuNode
-from vgpu_local.programs import OperatorPlace
+from vgpu_local.programs import Front
 
 _LIMIT = 2.0
 
@@ -27,8 +27,8 @@ def plural(resource: Resource) -> str:
 def missing(
     objects: Objects,
     nodes: Sequence[GpuNode],
-    front: OperatorPlace,
-    places: Sequence[OperatorPlace],
+    front: Front,
+    webhooks: Sequence[int],
     *,
     trust: ssl.SSLContext,
     count_resource: str,
@@ -38,26 +38,26 @@ def missing(
     Args:
         objects: reads the cluster.
         nodes: those it should have.
-        front: the Services that lead to the operators.
-        places: where each operator listens.
+        front: the Services that lead to operators and webhooks.
+        webhooks: where each process of the webhooks listens.
         trust: for the operator's certificate, and what to show of ourselves.
         count_resource: the resource that agents register with their kubelets.
     """
-    return "; ".join(_gaps(objects, nodes, front, places, trust, count_resource))
+    return "; ".join(_gaps(objects, nodes, front, webhooks, trust, count_resource))
 
 
 def _gaps(
     objects: Objects,
     nodes: Sequence[GpuNode],
-    front: OperatorPlace,
-    places: Sequence[OperatorPlace],
+    front: Front,
+    webhooks: Sequence[int],
     trust: ssl.SSLContext,
     count_resource: str,
 ) -> Iterator[str]:
-    if not leads(front, trust):
+    if not leads(front.extender_url, trust):
         yield "no operator leads yet"
-    if waiting := [place for place in places if not _listens(place.webhook)]:
-        yield f"{len(waiting)} of {len(places)} operators do not serve webhooks yet"
+    if waiting := [port for port in webhooks if not _listens(port)]:
+        yield f"{len(waiting)} of {len(webhooks)} processes do not serve webhooks yet"
     offered = {
         node["metadata"]["name"]: int(
             node.get("status", {}).get("allocatable", {}).get(count_resource, "0")
@@ -72,12 +72,10 @@ def _gaps(
             yield f"node {node.name} has published all but {len(lost)} of its cards"
 
 
-def leads(place: OperatorPlace, trust: ssl.SSLContext) -> bool:
+def leads(url: str, trust: ssl.SSLContext) -> bool:
     """Say whether the extender there answers that it leads."""
     try:
-        with urllib.request.urlopen(
-            f"{place.extender_url}/readyz", timeout=_LIMIT, context=trust
-        ) as answer:
+        with urllib.request.urlopen(f"{url}/readyz", timeout=_LIMIT, context=trust) as answer:
             return bool(answer.status == 200)
     except (urllib.error.URLError, OSError):
         return False

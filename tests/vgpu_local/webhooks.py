@@ -1,4 +1,4 @@
-"""The admission webhook configurations of a cluster whose operator is a process on this machine."""
+"""The admission webhook configurations of a cluster whose webhooks run on this machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def mutating_webhooks(url: str, ca: bytes) -> Object:
     """Compose the configuration for the webhooks that change pods.
 
     Args:
-        url: where the operator serves webhooks.
+        url: where the webhooks are served.
         ca: PEM of whom to trust.
     """
     hooks = [_hook("mutate-pods", PODS, ["CREATE"], url, ca)]
@@ -24,7 +24,7 @@ def validating_webhooks(url: str, ca: bytes) -> Object:
     """Compose the configuration for the webhooks that refuse pods and claims.
 
     Args:
-        url: where the operator serves webhooks.
+        url: where the webhooks are served.
         ca: PEM of whom to trust.
     """
     hooks = [

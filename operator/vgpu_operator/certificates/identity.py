@@ -133,11 +133,6 @@ class Identity:
                 logger.error("new certificate of the %s: %s", self._name, error)
             await self._sleep(LOOK_S if self.ready.is_set() else RETRY_S)
 
-    def write(self, folder: Path) -> tuple[Path, Path]:
-        """Write the present pair into a folder of our own; returns certificate and key."""
-        assert self._current is not None, "write comes after ready"
-        return _write(self._current, folder)
-
     def _take(self, material: Material) -> None:
         with tempfile.TemporaryDirectory(prefix="vgpu-tls-") as folder:
             certificate, key = _write(material, Path(folder))

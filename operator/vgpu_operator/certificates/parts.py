@@ -1,4 +1,4 @@
-"""Which certificates a replica needs, from how it was told to run."""
+"""Which certificates a process needs, from how it runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from vgpu_operator.certificates.identity import Identity, InFiles, InSecret, Sou
 from vgpu_operator.certificates.issuing import Subject
 from vgpu_operator.certificates.keeper import Keeper
 from vgpu_operator.certificates.rotation import Lives
-from vgpu_operator.config import Issuing, OperatorConfig, Tls
+from vgpu_operator.config import Issuing, OperatorConfig, WebhookConfig
 
 WEBHOOK = "vgpu-webhook"
 EXTENDER = "vgpu-extender"
@@ -19,26 +19,19 @@ SCHEDULER = "vgpu-scheduler"
 
 @dataclass(frozen=True, slots=True)
 class Certificates:
-    """What a replica serves with, and what it does about it while it leads.
+    """What a replica of the operator serves with, and what it issues while it leads.
 
     Attributes:
-        webhook: None where there are no webhooks.
         extender: None where the extender speaks plain HTTP.
         keeper: None where certificates come from files.
     """
 
-    webhook: Identity | None
     extender: Identity | None
     keeper: Keeper | None
 
-    @property
-    def identities(self) -> tuple[Identity, ...]:
-        """Those that there are."""
-        return tuple(found for found in (self.webhook, self.extender) if found is not None)
-
 
 def certificates(api: Api, config: OperatorConfig) -> Certificates:
-    """Compose them; nothing is read yet.
+    """Compose the operator's; nothing is read yet.
 
     Args:
         api: Its writes land while this replica leads, or never.
@@ -47,8 +40,7 @@ def certificates(api: Api, config: OperatorConfig) -> Certificates:
     issuing = config.issuing
     if issuing is not None:
         return Certificates(
-            webhook=_identity(WEBHOOK, InSecret(api, config.namespace, names.WEBHOOK_SECRET)),
-            extender=_identity(
+            extender=Identity(
                 EXTENDER,
                 InSecret(api, config.namespace, names.EXTENDER_SECRET),
                 admits_clients=True,
@@ -60,11 +52,21 @@ def certificates(api: Api, config: OperatorConfig) -> Certificates:
                 lives=Lives(pair=issuing.pair_life, authority=issuing.authority_life),
             ),
         )
-    return Certificates(
-        webhook=_from_files(WEBHOOK, config.webhook_tls),
-        extender=_from_files(EXTENDER, config.extender_tls),
-        keeper=None,
+    tls = config.extender_tls
+    if tls is None:
+        return Certificates(extender=None, keeper=None)
+    admits_clients = tls.client_ca is not None
+    return Certificates(Identity(EXTENDER, InFiles(tls), admits_clients=admits_clients), None)
+
+
+def webhook_identity(api: Api, config: WebhookConfig) -> Identity:
+    """What the webhooks are served with: the pair in files, or in the Secret of the operator's."""
+    source: Source = (
+        InSecret(api, config.namespace, names.WEBHOOK_SECRET)
+        if config.tls is None
+        else InFiles(config.tls)
     )
+    return Identity(WEBHOOK, source, admits_clients=False)
 
 
 def _subjects(issuing: Issuing, namespace: str) -> dict[str, Subject]:
@@ -78,13 +80,3 @@ def _subjects(issuing: Issuing, namespace: str) -> dict[str, Subject]:
 
 def _hosts(service: str, namespace: str) -> tuple[str, ...]:
     return (f"{service}.{namespace}.svc", f"{service}.{namespace}.svc.cluster.local")
-
-
-def _from_files(name: str, tls: Tls | None) -> Identity | None:
-    if tls is None:
-        return None
-    return _identity(name, InFiles(tls), admits_clients=tls.client_ca is not None)
-
-
-def _identity(name: str, source: Source, *, admits_clients: bool = False) -> Identity:
-    return Identity(name, source, admits_clients=admits_clients)

@@ -1,7 +1,6 @@
 """The admission webhooks, as kopf handlers around the pure functions of `admission`.
 
-Kopf serves each handler at a path that is its id: `/mutate-pods`, `/validate-pods` and
-`/validate-claims`; the webhook configurations name these.
+Each handler is served at a path that is its id (`PATHS`); the webhook configurations name these.
 """
 
 from __future__ import annotations
@@ -24,6 +23,9 @@ from vgpu_operator.admission import (
     validate_pod,
 )
 from vgpu_operator.metrics import WEBHOOK_REQUESTS
+
+PATHS = ("mutate-pods", "validate-pods", "validate-claims")
+"""The handlers' ids."""
 
 _UNAVAILABLE = 503
 

@@ -1,42 +1,127 @@
-"""The server of the admission webhooks: kopf's, with a certificate that may change under it."""
+"""The HTTPS server of the admission webhooks: the transport under kopf's handlers.
+
+Kopf's own server ends with kopf's tasks at SIGTERM, runs no handler (and admits) for a path that
+nobody registered, and reads reviews of 1 MiB at most, while an update carries two objects of up to
+1.5 MiB. This one drains, knows its paths and has room for both objects. A certificate that changes
+is taken into the same TLS context (`certificates.identity`), so nothing listens anew.
+"""
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import AsyncIterator
-from pathlib import Path
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from typing import Any
 
 import kopf
+from aiohttp import web
 
 from vgpu_operator.certificates.identity import Identity
 from vgpu_operator.config import Address
+from vgpu_operator.metrics import WEBHOOK_DURATION
+
+logger = logging.getLogger(__name__)
+
+# Two objects of 1.5 MiB, the largest that etcd takes, as JSON that may be escaped.
+LARGEST_REVIEW = 8 << 20
 
 
 class Webhooks:
-    """Serves from when there is a certificate to serve with.
+    """Serves reviews and `/readyz`, from when there is a certificate to serve with.
+
+    The state of `/readyz` is that of the pod in its Service: 200 while reviews are welcome, 503
+    from SIGTERM on. Reviews are answered for `drain_s` more, each answer with the end of its
+    connection, because the API server keeps connections for as long as the server does.
 
     Args:
         address: Where to listen.
-        identity: What to show of ourselves.
+        identity: The certificate; it may change at any time.
+        paths: The handlers' ids; any other path is answered 404.
+        drain_s: How long reviews are answered after the end was asked for.
+        sleep: Waits for the end of that time.
     """
 
-    def __init__(self, address: Address, identity: Identity) -> None:
+    def __init__(
+        self,
+        address: Address,
+        identity: Identity,
+        *,
+        paths: Collection[str],
+        drain_s: float,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
         self._address = address
         self._identity = identity
+        self._paths = paths
+        self._drain_s = drain_s
+        self._sleep = sleep
+        self._draining = False
 
     async def __call__(self, fn: kopf.WebhookFn) -> AsyncIterator[kopf.WebhookClientConfig]:
-        """Serve reviews with `fn`; kopf's protocol of webhook servers."""
+        """Serve reviews with `fn`; kopf's protocol of webhook servers. Cancelled, it drains."""
         await self._identity.ready.wait()
-        with tempfile.TemporaryDirectory(prefix="vgpu-webhook-") as folder:
-            # Kopf loads these files once, into our context, and would listen anew if they changed:
-            # they do not, it is the context that gets the later ones.
-            certificate, key = self._identity.write(Path(folder))
-            server = kopf.WebhookServer(
-                addr=self._address.host,
-                port=self._address.port,
-                context=self._identity.context,
-                certfile=certificate,
-                pkeyfile=key,
+        app = web.Application(client_max_size=LARGEST_REVIEW)
+        app.router.add_get("/readyz", self._readyz)
+        for path in self._paths:
+            app.router.add_post(f"/{path}", self._reviewed(path, fn))
+        runner = web.AppRunner(app, access_log=None, handle_signals=False)
+        await runner.setup()
+        try:
+            site = web.TCPSite(
+                runner, self._address.host, self._address.port, ssl_context=self._identity.context
             )
-            async for config in server(fn):
-                yield config
+            await site.start()
+            logger.info("the webhooks listen on %s", site.name)
+            # Only kopf's manager of configurations reads it, and it manages none of ours.
+            yield {"url": f"https://{self._address.host}:{self._address.port}"}
+            await asyncio.Event().wait()
+        finally:
+            self._draining = True
+            await self._sleep(self._drain_s)
+            await runner.cleanup()
+
+    async def _readyz(self, _: web.Request) -> web.Response:
+        if self._draining:
+            return _last(web.Response(status=503, text="ending"))
+        return web.Response(text="ok")
+
+    def _reviewed(
+        self, path: str, fn: kopf.WebhookFn
+    ) -> Callable[[web.Request], Awaitable[web.Response]]:
+        async def serve(request: web.Request) -> web.Response:
+            with WEBHOOK_DURATION.labels(webhook=path).time():
+                try:
+                    review = _without_uid(json.loads(await request.read()))
+                except (ValueError, RecursionError) as error:
+                    return web.Response(status=400, text=f"not a review: {error}")
+                answer = web.json_response(await fn(review, webhook=path))
+            return _last(answer) if self._draining else answer
+
+        return serve
+
+
+def _last(answer: web.Response) -> web.Response:
+    """The answer, and the end of its connection."""
+    answer.force_close()
+    return answer
+
+
+def _without_uid(review: Any) -> Any:
+    """The review without the UIDs of its objects.
+
+    Kopf keeps a memo for the UID of every updated object, for as long as the process runs; no
+    handler uses one, and a process that watches nothing never forgets them. Without UIDs all share
+    one memo.
+
+    Raises:
+        ValueError: It does not have the shape of a review.
+    """
+    request = review.get("request") if isinstance(review, dict) else None
+    if not isinstance(request, dict):
+        raise ValueError("request: Required value: an object")
+    for key in ("object", "oldObject"):
+        reviewed = request.get(key)
+        if isinstance(reviewed, dict) and isinstance(reviewed.get("metadata"), dict):
+            reviewed["metadata"].pop("uid", None)
+    return review

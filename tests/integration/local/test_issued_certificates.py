@@ -1,4 +1,4 @@
-"""Two operators start at once on a cluster that has nothing yet, and in the end all trust them."""
+"""Operators and webhooks start at once on a cluster that has nothing yet, and all trust them."""
 
 from __future__ import annotations
 
@@ -24,8 +24,11 @@ from vgpu_local.programs import (
     NAMESPACE,
     ROOT,
     Replica,
+    WebhookReplica,
     free_replica,
+    free_webhook_replica,
     issued_operator_command,
+    issued_webhook_command,
     program_environment,
 )
 
@@ -33,14 +36,18 @@ BASE = ROOT / "manifests" / "base"
 
 
 class Cluster:
-    """An API server with what the manifests make of Secrets and webhooks, and two operators."""
+    """An API server with the Secrets and webhooks of manifests/, two replicas of each process."""
 
     def __init__(self, folder: Path, undo: ExitStack) -> None:
         self.server = undo.enter_context(ApiServer())
         self.loop = BackgroundLoop("test")
         undo.callback(self.loop.stop)
         self.replicas = [free_replica(number) for number in range(2)]
-        self.daemons = [self._daemon(replica, folder) for replica in self.replicas]
+        self.webhooks = [free_webhook_replica(number) for number in range(2)]
+        self.daemons = [
+            *(self._operator(replica, folder) for replica in self.replicas),
+            *(self._webhook(replica, folder) for replica in self.webhooks),
+        ]
         self.loop.run(self._furnish(str(self.server.kubeconfig(folder / "admin.kubeconfig"))))
         for daemon in self.daemons:
             undo.callback(daemon.stop)
@@ -49,16 +56,25 @@ class Cluster:
     async def _furnish(self, kubeconfig: str) -> None:
         async with Api.connect(kubeconfig) as api:
             await furnish(api)
-            for resource, name in (
-                (SECRETS, "certificates"),
-                (MUTATING_WEBHOOKS, "webhooks"),
-                (VALIDATING_WEBHOOKS, "webhooks"),
+            for resource, path in (
+                (SECRETS, "operator/certificates.yaml"),
+                (MUTATING_WEBHOOKS, "webhook/configurations.yaml"),
+                (VALIDATING_WEBHOOKS, "webhook/configurations.yaml"),
             ):
-                for obj in yaml.safe_load_all((BASE / "operator" / f"{name}.yaml").read_text()):
+                for obj in yaml.safe_load_all((BASE / path).read_text()):
                     if obj["kind"] == resource.kind:
                         await api.create(resource, obj)
 
-    def _daemon(self, replica: Replica, folder: Path) -> Daemon:
+    def _webhook(self, replica: WebhookReplica, folder: Path) -> Daemon:
+        command = issued_webhook_command(
+            replica,
+            kubeconfig=self.server.kubeconfig(folder / f"{replica.name}.kubeconfig"),
+            config=BASE / "config.yaml",
+        )
+        log = folder / f"{replica.name}.log"
+        return Daemon(replica.name, command, program_environment(folder, {}), log)
+
+    def _operator(self, replica: Replica, folder: Path) -> Daemon:
         command = issued_operator_command(
             replica,
             kubeconfig=self.server.kubeconfig(folder / f"{replica.name}.kubeconfig"),
@@ -121,7 +137,8 @@ def is_let_in(port: int, context: ssl.SSLContext, name: str) -> bool:
 def test_two_replicas_on_an_empty_cluster_come_up_by_themselves(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    ports = [p for r in cluster.replicas for p in (r.place.webhook, r.place.extender)]
+    ports = [r.place.extender for r in cluster.replicas]
+    ports += [r.webhook for r in cluster.webhooks]
     cluster.until(lambda: all(listens(port) for port in ports))
     (bundle,) = cluster.bundles()
     api_server = ssl.create_default_context(cadata=base64.b64decode(bundle).decode())
@@ -129,8 +146,9 @@ def test_two_replicas_on_an_empty_cluster_come_up_by_themselves(
     (tmp_path / "pair").write_bytes(pair["tls.crt"] + pair["tls.key"])
     scheduler = ssl.create_default_context(cadata=pair["ca.crt"].decode())
     scheduler.load_cert_chain(tmp_path / "pair")
+    for webhook in cluster.webhooks:
+        assert is_let_in(webhook.webhook, api_server, "vgpu-webhook.vgpu-system.svc")
     for replica in cluster.replicas:
-        webhook, extender = replica.place.webhook, replica.place.extender
-        assert is_let_in(webhook, api_server, "vgpu-webhook.vgpu-system.svc")
+        extender = replica.place.extender
         assert is_let_in(extender, scheduler, "vgpu-extender.vgpu-system.svc")
         assert not is_let_in(extender, api_server, "vgpu-extender.vgpu-system.svc")

@@ -64,18 +64,32 @@ def test_a_new_operator_keeps_what_was_given_and_gives_no_card_twice(
     refused_for_memory(cluster, "after-1")
 
 
-def test_nothing_that_asks_for_a_gpu_gets_in_while_no_operator_runs(
+def test_nothing_that_asks_for_a_gpu_gets_in_while_no_webhook_is_served(
     cluster: LocalCluster,
 ) -> None:
+    (webhook,) = cluster.webhooks
     create(cluster, "first")
     running(cluster, "first")
-    cluster.operator.kill()
+    webhook.kill()
     with pytest.raises(ServerError, match="failed calling webhook"):  # fail closed
         create(cluster, "refused")
-    cluster.operator.start()
+    webhook.start()
     cluster.wait_ready()
     create(cluster, "second")
     running(cluster, "second")
+
+
+def test_a_pod_that_is_created_while_no_operator_runs_is_admitted_and_starts_when_one_does(
+    cluster: LocalCluster,
+) -> None:
+    cluster.operator.kill()
+    create(cluster, "patient")
+    pod = cluster.wait_for(PODS, "patient", lambda _: True)
+    (container,) = pod["spec"]["containers"]
+    assert {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"} in container["env"]
+    cluster.operator.start()
+    cluster.wait_ready()
+    running(cluster, "patient")
 
 
 def test_an_agent_that_is_killed_starts_pods_again_and_frees_what_ended_meanwhile(

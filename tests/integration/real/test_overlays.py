@@ -63,14 +63,15 @@ def test_network_policies_and_the_runtime_class_are_accepted(
     apply(plane, tmp_path)
 
 
-def test_with_cert_manager_the_operator_may_read_no_secret_and_write_no_webhook_configuration(
+def test_with_cert_manager_nobody_may_read_a_secret_or_write_a_webhook_configuration(
     plane: ControlPlane, tmp_path: Path
 ) -> None:
     objects = built(plane, tmp_path, "cert-manager")
     rules = [
         rule
         for found in objects
-        if found["kind"] in ("Role", "ClusterRole") and found["metadata"]["name"] == "vgpu-operator"
+        if found["kind"] in ("Role", "ClusterRole")
+        and found["metadata"]["name"] in ("vgpu-operator", "vgpu-webhook")
         for rule in found["rules"]
     ]
     resources = {resource for rule in rules for resource in rule["resources"]}

@@ -26,7 +26,7 @@ from vgpu_api.resources import (
 )
 from vgpu_client.errors import NotFound
 from vgpu_client.transport import Object
-from vgpu_local.accounts import AGENT, OPERATOR, SCHEDULER, user
+from vgpu_local.accounts import AGENT, OPERATOR, SCHEDULER, WEBHOOK, user
 from vgpu_local.installed import InstalledCluster
 from vgpu_local.nodes import T4, Card, GpuNode, card_uuid, t4_node
 from vgpu_local.steps import a_claim, a_container, a_pod
@@ -61,10 +61,10 @@ class Right:
 def granted(cluster: InstalledCluster) -> set[Right]:
     """What our own roles grant, one by one. Kubernetes' roles for schedulers are not ours."""
     rights: set[Right] = set()
-    for account in (OPERATOR, AGENT):
+    for account in (OPERATOR, WEBHOOK, AGENT):
         role = cluster.run(cluster.api.get(CLUSTER_ROLES, account[1]))
         rights |= set(_rights(role, user(account), ""))
-    for account in (OPERATOR, SCHEDULER):
+    for account in (OPERATOR, WEBHOOK, SCHEDULER):
         role = cluster.run(cluster.api.get(ROLES, account[1], namespace=account[0]))
         rights |= set(_rights(role, user(account), account[0]))
     return rights

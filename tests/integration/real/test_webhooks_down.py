@@ -1,4 +1,4 @@
-"""While no operator answers: what asks for a device waits, and nothing else of the cluster does."""
+"""While no webhook answers: what asks for a device waits, and nothing else of the cluster does."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from vgpu_api.errors import BadInput
-from vgpu_operator.config import Address, Tls, parse
+from vgpu_operator.config import Address, Tls, parse, parse_webhook
 
 
 def test_the_environment_stands_in_for_an_argument() -> None:
@@ -31,7 +31,7 @@ def test_addresses_and_certificates_are_read() -> None:
         (["--extender", "9443"], "is not host:port"),
         (["--extender", "host:99999"], "is not host:port"),
         (["--extender-cert", "c"], "go together"),
-        (["--webhook", "0.0.0.0:1"], "webhooks speak HTTPS only"),
+        (["--linger", "soon"], "is no duration"),
         (["--lease-duration", "soon"], "--lease-duration"),
         (["--certificates", "secrets"], "needs --service-name"),
         (["--certificate-life", "90"], "is no duration"),
@@ -42,6 +42,34 @@ def test_a_wrong_argument_is_refused_with_what_would_be_right(
 ) -> None:
     with pytest.raises(SystemExit):
         parse(arguments, {})
+    assert said in capsys.readouterr().err
+
+
+def test_the_webhooks_take_a_pair_from_files_or_from_the_secret_of_the_operators() -> None:
+    files = parse_webhook(["--webhook-cert", "c", "--webhook-key", "k", "--drain", "2s"], {})
+    assert (files.tls, files.drain_s) == (Tls(Path("c"), Path("k")), 2.0)
+    secret = parse_webhook([], {"VGPU_CERTIFICATES": "secrets", "VGPU_WEBHOOK": "0.0.0.0:1"})
+    assert (secret.tls, secret.listen) == (None, Address("0.0.0.0", 1))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "webhooks speak HTTPS only"),
+        (["--webhook-cert", "c"], "go together"),
+        (
+            ["--certificates", "secrets", "--webhook-cert", "c", "--webhook-key", "k"],
+            "not allowed with --certificates=secrets",
+        ),
+        (["--certificates", "secrets", "--drain", "soon"], "is no duration"),
+        (["--certificates", "secrets", "--extender", "0.0.0.0:1"], "unrecognized arguments"),
+    ],
+)
+def test_a_wrong_argument_of_the_webhooks_is_refused_with_what_would_be_right(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        parse_webhook(arguments, {})
     assert said in capsys.readouterr().err
 
 

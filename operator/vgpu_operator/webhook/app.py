@@ -1,0 +1,60 @@
+"""Puts the webhooks' process together and runs it: kopf's admission handlers on our server."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import kopf
+from prometheus_client import start_http_server
+
+from vgpu_client.api import Api
+from vgpu_operator.certificates.parts import webhook_identity
+from vgpu_operator.config import WebhookConfig
+from vgpu_operator.handlers import admission, frame
+from vgpu_operator.handlers.webhooks import Webhooks
+
+logger = logging.getLogger(__name__)
+
+
+async def run(config: WebhookConfig) -> None:
+    """Serve until SIGTERM, then drain.
+
+    Raises:
+        VgpuError: No login.
+        OSError: The certificate in the files cannot be used.
+    """
+    failure: list[BaseException] = []
+    stop = asyncio.Event()
+    tasks: list[asyncio.Task[None]] = []
+    registry = kopf.OperatorRegistry()
+    async with Api.connect(config.kubeconfig, config.context) as api:
+        identity = webhook_identity(api, config)
+        admission.register(registry, api=api, config=config.cluster)
+
+        async def keep_identity() -> None:
+            try:
+                await identity.run()
+            except OSError as error:
+                logger.error("ending: %s", error, exc_info=error)
+                failure.append(error)
+                stop.set()
+
+        @kopf.on.startup(registry=registry)
+        async def start(settings: kopf.OperatorSettings, **_: Any) -> None:
+            frame.set_up(settings)
+            settings.admission.server = Webhooks(
+                config.listen, identity, paths=admission.PATHS, drain_s=config.drain_s
+            )
+            if config.metrics is not None:
+                start_http_server(config.metrics.port, config.metrics.host)
+            tasks.append(asyncio.create_task(keep_identity()))
+
+        @kopf.on.cleanup(registry=registry)
+        async def end(**_: Any) -> None:
+            stop.set()  # kopf would wait 5 s for its own task that waits for this flag
+
+        await frame.run(registry, config, stop=stop)
+    if failure:
+        raise failure[0]

@@ -1,0 +1,137 @@
+"""The webhooks' server: which paths it knows, how much it reads, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from vgpu_local.ports import free_ports
+from vgpu_operator.certificates.identity import Identity, InFiles
+from vgpu_operator.certificates.issuing import Subject, issue, new_authority
+from vgpu_operator.config import Address, Tls
+from vgpu_operator.handlers.webhooks import Webhooks
+
+REVIEW = {"request": {"uid": "r", "object": {"metadata": {"name": "a", "uid": "u"}}}}
+
+
+class Served:
+    """A server between its start and its end, and the reviews that reached kopf's place."""
+
+    def __init__(self, port: int) -> None:
+        self.reviews: list[Any] = []
+        self.may_end = asyncio.Event()
+        self.drains = asyncio.Event()
+        self.task: asyncio.Future[None] = asyncio.Future()
+        self._url = f"https://127.0.0.1:{port}"
+        self.session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=False))
+
+    async def review(self, review: Any, *, webhook: str | None = None, **_: Any) -> Any:
+        self.reviews.append(review)
+        return {"response": {"uid": "r", "allowed": True}}
+
+    async def drain(self, _: float) -> None:
+        self.drains.set()
+        await self.may_end.wait()
+
+    async def post(self, path: str, **body: Any) -> tuple[int, str | None]:
+        """The status, and what becomes of the connection."""
+        async with self.session.post(f"{self._url}/{path}", **body) as answer:
+            await answer.read()
+            return answer.status, answer.headers.get("Connection")
+
+    async def readyz(self) -> int:
+        async with self.session.get(f"{self._url}/readyz") as answer:
+            return answer.status
+
+
+@pytest.fixture
+async def identity(tmp_path: Path) -> AsyncIterator[Identity]:
+    now, day = datetime.now(UTC), timedelta(days=1)
+    pair = issue(
+        new_authority(now=now, life=9 * day), Subject("w", ("localhost",)), now=now, life=day
+    )
+    (tmp_path / "c").write_bytes(pair.certificate)
+    (tmp_path / "k").write_bytes(pair.key)
+    files = InFiles(Tls(tmp_path / "c", tmp_path / "k"))
+    found = Identity("test-webhook", files, admits_clients=False)
+    task = asyncio.create_task(found.run())
+    await found.ready.wait()
+    yield found
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.fixture
+async def served(identity: Identity) -> AsyncIterator[Served]:
+    (port,) = free_ports(1)
+    found = Served(port)
+    server = Webhooks(
+        Address("127.0.0.1", port), identity, paths=["one"], drain_s=5, sleep=found.drain
+    )
+    listens = asyncio.Event()
+
+    async def serve() -> None:
+        async for _ in server(found.review):
+            listens.set()
+
+    found.task = asyncio.create_task(serve())
+    await listens.wait()
+    yield found
+    await found.session.close()
+    found.may_end.set()
+    found.task.cancel()
+    await asyncio.gather(found.task, return_exceptions=True)
+
+
+async def test_a_review_is_passed_on_and_its_connection_is_kept(served: Served) -> None:
+    assert await served.post("one", json=REVIEW) == (200, None)
+    assert len(served.reviews) == 1
+
+
+async def test_reviews_lose_their_objects_uids_so_that_kopf_keeps_nothing_of_them(
+    served: Served,
+) -> None:
+    update = {"object": {"metadata": {"uid": "u"}}, "oldObject": {"metadata": {"uid": "u"}}}
+    await served.post("one", json={"request": {"uid": "r", **update}})
+    (review,) = served.reviews
+    assert review == {
+        "request": {"uid": "r", "object": {"metadata": {}}, "oldObject": {"metadata": {}}}
+    }
+
+
+async def test_a_path_that_nobody_registered_admits_nothing(served: Served) -> None:
+    """Kopf runs no handler for an id that it does not know, and says that all is well."""
+    assert (await served.post("two", json=REVIEW))[0] == 404
+    assert served.reviews == []
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"request": []}', '{"request": null}'])
+async def test_what_is_no_review_is_refused_by_name(served: Served, text: str) -> None:
+    assert (await served.post("one", data=text))[0] == 400
+    assert served.reviews == []
+
+
+async def test_an_update_of_the_largest_object_that_etcd_takes_is_read(served: Served) -> None:
+    large = {"metadata": {"annotations": {"a": "x" * (3 << 19)}}}
+    review = {"request": {"uid": "r", "object": large, "oldObject": large}}
+    assert (await served.post("one", data=BytesIO(json.dumps(review).encode())))[0] == 200
+
+
+async def test_a_server_that_ends_answers_until_its_callers_have_moved_on(served: Served) -> None:
+    assert await served.readyz() == 200
+    served.task.cancel()
+    await served.drains.wait()
+    assert await served.readyz() == 503
+    assert await served.post("one", json=REVIEW) == (200, "close")
+    served.may_end.set()
+    await asyncio.gather(served.task, return_exceptions=True)
+    with pytest.raises(aiohttp.ClientConnectorError):
+        await served.post("one", json=REVIEW)
