@@ -22,7 +22,7 @@ JOBS ?= 1
 
 SETUP := $(VENV)/.ready
 
-.PHONY: help setup demo test chaos cluster cluster-down e2e bench bench-placement bench-waiting bench-libvgpu gpu-check bench-openb lint fmt crds proto lock mutate native control-plane ci clean
+.PHONY: help setup demo test chaos cluster cluster-down e2e bench bench-placement bench-waiting bench-libvgpu gpu-check bench-openb lint shape fmt crds proto lock mutate native control-plane ci clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -100,6 +100,9 @@ lint: $(SETUP)  ## format, lint, types, import contracts, generated files fresh
 	@$(BIN)/lint-imports --no-cache
 	@$(BIN)/python -m vgpu_api --check
 	@bash tests/packaging/proto.sh --check
+
+shape: $(SETUP)  ## measure how the engine is built; fails beyond the bounds
+	@PYTHONPATH=tests $(BIN)/python tests/packaging/shape.py
 
 fmt: $(SETUP)  ## format the Python code
 	@$(BIN)/ruff format .

@@ -7,7 +7,8 @@ than guessed. Source: Kubernetes, "Specifying a structural schema"; KEP-2876 for
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import BaseModel
@@ -34,6 +35,19 @@ class NotStructural(VgpuError):
         super().__init__(f"{path or 'schema'}: {what} has no structural form")
 
 
+@dataclass(frozen=True, slots=True)
+class _At:
+    """Where in a schema we are: its definitions, the path from the root, the references on it."""
+
+    definitions: Mapping[str, Any]
+    path: str = ""
+    seen: tuple[str, ...] = ()
+
+    def below(self, step: str) -> _At:
+        """One step down, `.name` or `[]`."""
+        return replace(self, path=f"{self.path}{step}".lstrip("."))
+
+
 def structural_schema(model: type[BaseModel]) -> dict[str, Any]:
     """The structural schema of a model, field names as on the wire.
 
@@ -41,74 +55,103 @@ def structural_schema(model: type[BaseModel]) -> dict[str, Any]:
         NotStructural: names the path of what cannot be expressed.
     """
     document = model.model_json_schema(by_alias=True, mode="validation")
-    return _walk(document, definitions=document.get("$defs", {}), path="", seen=())
+    return _walk(document, _At(document.get("$defs", {})))
 
 
-def _walk(
-    node: Mapping[str, Any], *, definitions: Mapping[str, Any], path: str, seen: tuple[str, ...]
-) -> dict[str, Any]:
+def _walk(node: Mapping[str, Any], at: _At) -> dict[str, Any]:
     if "$ref" in node:
-        name = node["$ref"].rsplit("/", 1)[-1]
-        if name in seen:
-            raise NotStructural(path, f"recursion through {name}")
-        # What stands beside a reference (a field's own description) wins over the definition's.
-        beside = {key: value for key, value in node.items() if key != "$ref"}
-        merged = {**definitions[name], **beside}
-        return _walk(merged, definitions=definitions, path=path, seen=(*seen, name))
+        return _referred(node, at)
     if "anyOf" in node:
-        return _any_of(node, definitions=definitions, path=path, seen=seen)
+        return _any_of(node, at)
     for keyword in _REFUSED:
         if keyword in node:
-            raise NotStructural(path, keyword)
-
+            raise NotStructural(at.path, keyword)
     result: dict[str, Any] = {}
     for key, value in node.items():
-        if key in _DROPPED or (key == "default" and value in (None, "")):
-            continue
-        if key == "const":
-            result["enum"] = [value]
-        elif key == "additionalProperties" and value is False:
-            continue
-        elif key == "additionalProperties" and isinstance(value, Mapping):
-            result[key] = _walk(value, definitions=definitions, path=f"{path}.*", seen=seen)
-        elif key == "properties":
-            result[key] = {
-                name: _walk(
-                    child, definitions=definitions, path=f"{path}.{name}".lstrip("."), seen=seen
-                )
-                for name, child in value.items()
-            }
-        elif key == "items":
-            result[key] = _walk(value, definitions=definitions, path=f"{path}[]", seen=seen)
-            for list_key in node.get("x-kubernetes-list-map-keys", ()):
-                # The keys of a list-map must be required or have a default, even an empty one.
-                if list_key not in result[key].get("required", ()):
-                    result[key]["properties"][list_key].setdefault("default", "")
-        elif key in ("exclusiveMinimum", "exclusiveMaximum"):
-            result[key.replace("exclusiveM", "m")] = value
-            result[key] = True
-        elif key == "uniqueItems":
-            raise NotStructural(path, "a set (use x-kubernetes-list-type: set)")
-        elif key == "format" and value not in _FORMATS:
-            continue
-        else:
-            result[key] = value
+        if key not in _DROPPED:
+            result |= _KEYWORDS.get(key, _as_it_is)(key, value, node, at)
     if "type" not in result and "enum" in result:
         result["type"] = "string"
     if "type" not in result and not result.get("x-kubernetes-preserve-unknown-fields"):
-        raise NotStructural(path, "a value of any type")
+        raise NotStructural(at.path, "a value of any type")
     return result
 
 
-def _any_of(
-    node: Mapping[str, Any], *, definitions: Mapping[str, Any], path: str, seen: tuple[str, ...]
-) -> dict[str, Any]:
+def _referred(node: Mapping[str, Any], at: _At) -> dict[str, Any]:
+    name = node["$ref"].rsplit("/", 1)[-1]
+    if name in at.seen:
+        raise NotStructural(at.path, f"recursion through {name}")
+    # What stands beside a reference (a field's own description) wins over the definition's.
+    beside = {key: value for key, value in node.items() if key != "$ref"}
+    return _walk({**at.definitions[name], **beside}, replace(at, seen=(*at.seen, name)))
+
+
+def _any_of(node: Mapping[str, Any], at: _At) -> dict[str, Any]:
     """`X | None` is X; `int | str` is int-or-string; anything else has no structural form."""
     choices = [choice for choice in node["anyOf"] if choice.get("type") != "null"]
     beside = {key: value for key, value in node.items() if key != "anyOf"}
     if len(choices) == 1:
-        return _walk({**choices[0], **beside}, definitions=definitions, path=path, seen=seen)
+        return _walk({**choices[0], **beside}, at)
     if {choice.get("type") for choice in choices} == {"integer", "string"}:
         kept = {key: value for key, value in beside.items() if key == "description"}
         return {**kept, "x-kubernetes-int-or-string": True}
-    raise NotStructural(path, "a union of types")
+    raise NotStructural(at.path, "a union of types")
+
+
+# What becomes of a keyword: the keywords of the structural schema in its place.
+
+
+def _as_it_is(key: str, value: Any, node: Mapping[str, Any], at: _At) -> dict[str, Any]:
+    return {key: value}
+
+
+def _default(key: str, value: Any, node: Mapping[str, Any], at: _At) -> dict[str, Any]:
+    return {} if value in (None, "") else {key: value}
+
+
+def _const(key: str, value: Any, node: Mapping[str, Any], at: _At) -> dict[str, Any]:
+    return {"enum": [value]}
+
+
+def _additional(key: str, value: Any, node: Mapping[str, Any], at: _At) -> dict[str, Any]:
+    if value is False:
+        return {}
+    return {key: _walk(value, at.below(".*")) if isinstance(value, Mapping) else value}
+
+
+def _properties(key: str, value: Any, node: Mapping[str, Any], at: _At) -> dict[str, Any]:
+    return {key: {name: _walk(child, at.below(f".{name}")) for name, child in value.items()}}
+
+
+def _items(key: str, value: Any, node: Mapping[str, Any], at: _At) -> dict[str, Any]:
+    items = _walk(value, at.below("[]"))
+    for list_key in node.get("x-kubernetes-list-map-keys", ()):
+        # The keys of a list-map must be required or have a default, even an empty one.
+        if list_key not in items.get("required", ()):
+            items["properties"][list_key].setdefault("default", "")
+    return {key: items}
+
+
+def _exclusive(key: str, value: Any, node: Mapping[str, Any], at: _At) -> dict[str, Any]:
+    return {key.replace("exclusiveM", "m"): value, key: True}
+
+
+def _unique(key: str, value: Any, node: Mapping[str, Any], at: _At) -> dict[str, Any]:
+    raise NotStructural(at.path, "a set (use x-kubernetes-list-type: set)")
+
+
+def _format(key: str, value: Any, node: Mapping[str, Any], at: _At) -> dict[str, Any]:
+    return {key: value} if value in _FORMATS else {}
+
+
+_KEYWORDS: Mapping[str, Callable[[str, Any, Mapping[str, Any], _At], dict[str, Any]]] = {
+    "default": _default,
+    "const": _const,
+    "additionalProperties": _additional,
+    "properties": _properties,
+    "items": _items,
+    "exclusiveMinimum": _exclusive,
+    "exclusiveMaximum": _exclusive,
+    "uniqueItems": _unique,
+    "format": _format,
+}

@@ -1,0 +1,287 @@
+"""`make shape`: measures how the engine is built, prints the figures and fails beyond their bounds.
+
+The figures stand for what a reader pays: how many modules one decision leads through, how many
+functions are passed around instead of values, how much of the text connects parts instead of
+doing something. The bounds are those of docs/architecture.md.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from replica import Replica
+
+ROOT = Path(__file__).parents[2]
+OPERATOR = ROOT / "operator" / "vgpu_operator"
+ENGINE = OPERATOR / "engine"
+ROOMS = (OPERATOR, ROOT / "crds", ROOT / "nodeagent")
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """One figure.
+
+    Attributes:
+        name: What is counted, with its unit.
+        value: What was found.
+        bound: The largest value that passes.
+        found: Where, for a figure that is a count of places.
+    """
+
+    name: str
+    value: float
+    bound: float
+    found: Sequence[str] = ()
+
+    @property
+    def passes(self) -> bool:
+        """Whether the bound holds."""
+        return self.value <= self.bound
+
+    def __str__(self) -> str:
+        mark = "" if self.passes else "   TOO MUCH"
+        return f"{self.name:<58} {self.value:>7.4g}  of at most {self.bound:g}{mark}"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A parsed module; `name` is for messages."""
+
+    name: str
+    text: str
+    tree: ast.Module
+
+    @classmethod
+    def read(cls, path: Path) -> Source:
+        """The module in a file."""
+        text = path.read_text()
+        return cls(str(path.relative_to(ROOT)), text, ast.parse(text))
+
+    @classmethod
+    def of(cls, text: str) -> Source:
+        """A module given as text."""
+        return cls("text", text, ast.parse(text))
+
+
+def sources(*folders: Path) -> list[Source]:
+    """Every module below the folders, but for generated ones."""
+    paths = sorted(path for folder in folders for path in folder.rglob("*.py"))
+    return [Source.read(path) for path in paths if "_pb2" not in path.name]
+
+
+# What is written.
+
+
+def callables(modules: Sequence[Source]) -> Measure:
+    """Parameters and fields of dataclasses that are functions, whatever their type is called."""
+    aliases = {"Callable"}
+    for module in modules:
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.Assign) and _names(node.value) & {"Callable"}:
+                aliases |= {t.id for t in node.targets if isinstance(t, ast.Name)}
+            elif isinstance(node, ast.AnnAssign) and node.value and _names(node.value) & aliases:
+                aliases |= {node.target.id} if isinstance(node.target, ast.Name) else set()
+    found = [
+        f"{module.name}:{line} {name}"
+        for module in modules
+        for name, annotation, line in _annotated(module.tree)
+        if _names(annotation) & aliases
+    ]
+    return Measure("Callable parameters and fields in engine/", len(found), 12, found)
+
+
+def _annotated(tree: ast.Module) -> Iterator[tuple[str, ast.expr, int]]:
+    for node in ast.walk(tree):
+        if isinstance(node, Function):
+            for argument in _arguments(node):
+                if argument.annotation is not None:
+                    yield argument.arg, argument.annotation, argument.lineno
+        elif isinstance(node, ast.ClassDef) and _is_dataclass(node):
+            for item in node.body:
+                if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name):
+                    yield item.target.id, item.annotation, item.lineno
+
+
+def constructors(modules: Sequence[Source]) -> Measure:
+    """Constructors that are written out, and have more parameters than can be kept in mind."""
+    found = [
+        f"{module.name}:{method.lineno} {node.name} has {len(_arguments(method)) - 1}"
+        for module in modules
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.ClassDef)
+        for method in node.body
+        if isinstance(method, Function)
+        and method.name == "__init__"
+        and len(_arguments(method)) - 1 > 6
+    ]
+    return Measure("constructors with more than 6 parameters", len(found), 0, found)
+
+
+def wiring(modules: Sequence[Source]) -> Measure:
+    """The share of lines that connect: imports, bodies of `__init__`, and the `Args:` for them."""
+    wired = sum(len(_wiring_lines(module)) for module in modules)
+    lines = sum(len([x for x in m.text.splitlines() if x.strip()]) for m in modules)
+    return Measure("wiring in engine/, % of its lines", 100 * wired / lines, 12)
+
+
+def _wiring_lines(module: Source) -> set[int]:
+    lines: set[int] = set()
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            lines |= _lines(node)
+        elif isinstance(node, ast.ClassDef):
+            inits = [m for m in node.body if isinstance(m, Function) and m.name == "__init__"]
+            for method in inits:
+                lines |= _lines(method)
+            if inits and ast.get_docstring(node):
+                lines |= set(_args_section(node.body[0], module.text.splitlines()))
+    return lines
+
+
+def _args_section(docstring: ast.stmt, text: Sequence[str]) -> Iterator[int]:
+    inside = False
+    for number in sorted(_lines(docstring)):
+        line = text[number - 1].strip()
+        if line == "Args:":
+            inside = True
+        elif inside and not line:
+            return
+        if inside:
+            yield number
+
+
+def complexity(*folders: Path) -> Measure:
+    """Functions with more than 12 ways through them (McCabe), as `make lint` finds them."""
+    command = ["ruff", "check", "--isolated", "--select=C901", "--output-format=concise", "--quiet"]
+    options = ["--config=lint.mccabe.max-complexity=12", *map(str, folders)]
+    done = subprocess.run(
+        [sys.executable, "-m", *command, *options], capture_output=True, text=True, check=False
+    )
+    found = [line for line in done.stdout.splitlines() if "C901" in line]
+    return Measure("functions above complexity 12", len(found), 0, found)
+
+
+def _arguments(function: Function) -> list[ast.arg]:
+    every = function.args
+    stars = [star for star in (every.vararg, every.kwarg) if star is not None]
+    return [*every.posonlyargs, *every.args, *every.kwonlyargs, *stars]
+
+
+def _names(node: ast.AST) -> set[str]:
+    return {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name)}
+
+
+def _is_dataclass(node: ast.ClassDef) -> bool:
+    return any("dataclass" in _names(decorator) for decorator in node.decorator_list)
+
+
+def _lines(node: ast.stmt) -> set[int]:
+    return set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+
+
+# What happens.
+
+
+class Trace:
+    """Follows the calls from module to module of ours, while it is the profiler.
+
+    Attributes:
+        modules: Those in which a function ran.
+        hops: The calls from one module into another, `caller → callee`, in their order; those by
+            way of a library included.
+    """
+
+    def __init__(self) -> None:
+        self.modules: set[str] = set()
+        self.hops: list[str] = []
+
+    def __call__(self, frame: FrameType, event: str, _: object) -> None:
+        module = _ours(frame) if event == "call" else None
+        # A comprehension or a class body is no call that anybody reads.
+        if module is None or frame.f_code.co_name.startswith("<"):
+            return
+        self.modules.add(module)
+        caller = frame.f_back
+        while caller is not None and _ours(caller) is None:
+            caller = caller.f_back
+        before = None if caller is None else _ours(caller)
+        if before not in (None, module):
+            self.hops.append(f"{before} → {module}")
+
+
+def _ours(frame: FrameType) -> str | None:
+    name = str(frame.f_globals.get("__name__", ""))
+    return name if name.startswith(("vgpu_operator.", "vgpu_api.", "vgpu_client.")) else None
+
+
+@contextmanager
+def traced() -> Iterator[Trace]:
+    """The path of what runs inside."""
+    trace = Trace()
+    sys.setprofile(trace)
+    try:
+        yield trace
+    finally:
+        sys.setprofile(None)
+
+
+async def one_pod() -> dict[str, Trace]:
+    """One pod, one node, one device: the round that sees the pod, then its Filter."""
+    replica = Replica()
+    replica.card()
+    await replica.settle()
+    pod = replica.pod()
+    with traced() as seen:
+        replica.submit()
+    await replica.settle()
+    with traced() as asked:
+        replica.offer(pod)
+    await replica.settle()
+    assert replica.reservation(pod) is not None
+    return {"the round that sees a pod": seen, "a pod's Filter": asked}
+
+
+def paths() -> list[Measure]:
+    """How far a reader follows one decision."""
+    found = []
+    for what, trace in asyncio.run(one_pod()).items():
+        modules = sorted(trace.modules)
+        found.append(Measure(f"distinct modules in {what}", len(modules), 30, modules))
+        found.append(Measure(f"calls between modules in {what}", len(trace.hops), 80, trace.hops))
+    return found
+
+
+def shape() -> list[Measure]:
+    """Every measure of the working tree."""
+    engine = sources(ENGINE)
+    return [
+        *paths(),
+        callables(engine),
+        wiring(engine),
+        constructors(sources(OPERATOR)),
+        complexity(*ROOMS),
+    ]
+
+
+def main() -> int:
+    """Print the measures; the exit code is 1 when one is beyond its bound."""
+    measures = shape()
+    for measure in measures:
+        print(measure)
+        if not measure.passes:
+            print("".join(f"    {place}\n" for place in measure.found), end="")
+    return 0 if all(measure.passes for measure in measures) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
