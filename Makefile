@@ -98,6 +98,7 @@ lint: $(SETUP)  ## format, lint, types, import contracts, generated files fresh
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
+	@$(BIN)/python tests/packaging/plant_imports.py
 	@$(BIN)/python -m vgpu_api --check
 	@bash tests/packaging/proto.sh --check
 

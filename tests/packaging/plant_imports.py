@@ -1,0 +1,164 @@
+"""Plants a violation of each import contract in a copy of the code: each must be refused.
+
+A contract that a planted import does not break is not there. Beside import-linter's contracts the
+bans of `ruff` are tried, which see what import-linter does not: modules inside a library.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = ("crds", "operator", "nodeagent")
+CONTRACTS = "tests/import_contracts.py"
+BANS = "ruff"
+
+
+@dataclass(frozen=True, slots=True)
+class Plant:
+    """A line that must not be written there.
+
+    Attributes:
+        contract: The id of the contract that must refuse it, or `BANS`.
+        file: Where, from the root.
+        line: What is written at the file's end.
+        refused: How the refusal names it.
+    """
+
+    contract: str
+    file: str
+    line: str
+    refused: str
+
+
+def imported(contract: str, file: str, name: str) -> Plant:
+    """An import of a module."""
+    folder, _, rest = file.partition("/")
+    assert folder in FOLDERS, file
+    importer = rest.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    return Plant(contract, file, f"import {name}  # planted", f"{importer} -> {name}")
+
+
+_OPERATOR = "operator/vgpu_operator"
+PLANTS = (
+    imported("components", "crds/vgpu_api/names.py", "vgpu_client.api"),
+    imported("components", "crds/vgpu_client/api.py", "vgpu_operator.errors"),
+    imported("components", f"{_OPERATOR}/errors.py", "vgpu_nodeagent.errors"),
+    imported("components", "nodeagent/vgpu_nodeagent/errors.py", "vgpu_operator.errors"),
+    imported("operator", f"{_OPERATOR}/config.py", "vgpu_operator.dialects"),
+    imported("operator", f"{_OPERATOR}/dialects/hami.py", "vgpu_operator.placement.fit"),
+    imported("operator", f"{_OPERATOR}/admission/claims.py", "vgpu_operator.placement.fit"),
+    imported("operator", f"{_OPERATOR}/placement/fit.py", "vgpu_operator.ledger.board"),
+    imported("operator", f"{_OPERATOR}/ledger/board.py", "vgpu_operator.engine.state"),
+    imported("operator", f"{_OPERATOR}/certificates/keeper.py", "vgpu_operator.engine.state"),
+    imported("operator", f"{_OPERATOR}/engine/state.py", "vgpu_operator.extender.wire"),
+    imported("operator", f"{_OPERATOR}/handlers/admission.py", "vgpu_operator.extender.wire"),
+    imported("operator", f"{_OPERATOR}/extender/wire.py", "vgpu_operator.app"),
+    imported("language", "crds/vgpu_api/v1alpha1/base.py", "time"),
+    imported("decisions", f"{_OPERATOR}/dialects/hami.py", "os"),
+    imported("decisions", f"{_OPERATOR}/placement/fit.py", "random"),
+    imported("decisions", f"{_OPERATOR}/placement/plan.py", "vgpu_client.api"),
+    imported("decisions", f"{_OPERATOR}/placement/score.py", "vgpu_operator.metrics"),
+    imported("decisions", f"{_OPERATOR}/ledger/ledger.py", "asyncio"),
+    imported("decisions", f"{_OPERATOR}/ask.py", "uuid"),
+    imported("admission", f"{_OPERATOR}/admission/claims.py", "subprocess"),
+    imported("admission", f"{_OPERATOR}/admission/podrules.py", "socket"),
+    imported("engine", f"{_OPERATOR}/engine/scheduling/queue.py", "asyncio"),
+    imported("engine", f"{_OPERATOR}/engine/claims/reconcile.py", "random"),
+    imported("engine", f"{_OPERATOR}/engine/state.py", "vgpu_client.api"),
+    Plant(
+        "engine",
+        f"{_OPERATOR}/engine/claims/status.py",
+        "NOW = datetime.now(UTC)  # planted",
+        "vgpu_operator.engine.claims.status -> datetime.now()",
+    ),
+    imported("cli", f"{_OPERATOR}/cli/simulate.py", "socket"),
+    imported("kopf", f"{_OPERATOR}/engine/engine.py", "kopf"),
+    imported("kopf", f"{_OPERATOR}/certificates/keeper.py", "kopf"),
+    imported("nvml", "nodeagent/vgpu_nodeagent/inventory.py", "pynvml"),
+    Plant(
+        BANS,
+        f"{_OPERATOR}/handlers/webhooks.py",
+        "from kopf._core.engines import admission  # planted",
+        "`kopf._core` is banned",
+    ),
+)
+
+
+def contracts() -> set[str]:
+    """The ids of all contracts."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    return {contract["id"] for contract in project["tool"]["importlinter"]["contracts"]}
+
+
+def copied(to: Path) -> None:
+    """What the contracts are about, without what was compiled."""
+    for folder in FOLDERS:
+        ignored = shutil.ignore_patterns("__pycache__", "*.yaml", "*.proto")
+        shutil.copytree(ROOT / folder, to / folder, ignore=ignored)
+    for file in (CONTRACTS, "pyproject.toml"):
+        (to / file).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / file, to / file)
+
+
+def refusal(contract: str, plants: Sequence[Plant], scratch: Path) -> str:
+    """What the contract says of the copy with its plants in it; empty where they pass."""
+    before = {plant.file: (scratch / plant.file).read_text() for plant in plants}
+    for plant in plants:
+        with (scratch / plant.file).open("a") as file:
+            file.write(f"\n{plant.line}\n")
+    try:
+        return _checked(contract, [plant.file for plant in plants], scratch)
+    finally:
+        for name, text in before.items():
+            (scratch / name).write_text(text)
+
+
+def _checked(contract: str, files: Sequence[str], scratch: Path) -> str:
+    if contract == BANS:
+        command = ["-m", "ruff", "check", "--no-cache", "--select=TID251", *files]
+    else:
+        program = "from importlinter.cli import lint_imports_command as run; run()"
+        command = ["-c", program, "--no-cache", "--no-logo", "--contract", contract]
+    # import-linter breaks lines to the width of the terminal.
+    there = ":".join(str(scratch / folder) for folder in (*FOLDERS, "tests"))
+    environment = {**os.environ, "PYTHONPATH": there, "COLUMNS": "1000"}
+    done = subprocess.run(
+        [sys.executable, *command],
+        cwd=scratch,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return "" if done.returncode == 0 else done.stdout + done.stderr
+
+
+def main() -> int:
+    """Plant those of each contract; the exit code is 1 when one passes, or a contract has none."""
+    found = defaultdict(list)
+    for plant in PLANTS:
+        found[plant.contract].append(plant)
+    missed = sorted(contracts() - set(found))
+    failures = [f"no import is planted for the contract {name!r}" for name in missed]
+    with tempfile.TemporaryDirectory(prefix="vgpu-contracts-") as folder:
+        copied(Path(folder))
+        for contract, plants in found.items():
+            said = refusal(contract, plants, Path(folder))
+            passed = [plant for plant in plants if plant.refused not in said]
+            failures += [f"{contract}: {p.line!r} in {p.file} passes\n{said}" for p in passed]
+    print("\n".join(failures) or f"{len(PLANTS)} planted imports were refused.")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
