@@ -41,7 +41,7 @@ def extender_config(place: Front, trust: ssl.SSLContext, settings: ClusterConfig
         url=place.extender_url,
         managed=settings.managed_resources(),
         tls=trust,
-        timeout_s=30.0,
+        timeout_s=10.0,
     )
 
 

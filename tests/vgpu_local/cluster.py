@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import shutil
+import ssl
 import tempfile
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -193,6 +194,14 @@ class LocalCluster(Started):
             raise NotReady("no operator leads")
         return daemon
 
+    def extender_url(self, operator: Daemon) -> str:
+        """Where the extender of one replica answers."""
+        return self._operators.place_of(operator).extender_url
+
+    def tls(self) -> ssl.SSLContext:
+        """What the scheduler trusts, and shows of itself."""
+        return self._extender.tls()
+
     def run(self, work: Coroutine[Any, Any, T], *, limit: float = 60.0) -> T:
         """Run a coroutine on the cluster's loop, from any other thread."""
         return self._loop.run(work, limit=limit)
@@ -275,6 +284,7 @@ class LocalCluster(Started):
                 authority=self._authority,
                 folder=self.folder,
                 lease_s=self._options.lease_s,
+                linger_s=self._options.linger_s,
                 log_level=self._options.log_level,
             )
             return self._daemons.start(

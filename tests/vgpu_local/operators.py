@@ -76,6 +76,10 @@ class Operators:
         """Where the operators listen that should run."""
         return [replica.place for replica, _ in self._running()]
 
+    def place_of(self, operator: Daemon) -> OperatorPlace:
+        """Where one of them listens."""
+        return self._replicas[self.daemons.index(operator)].place
+
     def webhook_ports(self) -> list[int]:
         """Where the webhooks listen that should run."""
         pairs = zip(self._webhooks, self.webhooks, strict=True)

@@ -111,6 +111,7 @@ def operator_command(
     authority: Authority,
     folder: Path,
     lease_s: int,
+    linger_s: int = 0,
     log_level: str,
 ) -> list[str]:
     """Compose the operator's command line; writes its certificate into `folder`.
@@ -125,6 +126,7 @@ def operator_command(
         "extender-cert": certificate,
         "extender-key": key,
         "extender-client-ca": trust,
+        "linger": f"{linger_s}s",
         "log-level": log_level,
     }
     return _module("vgpu_operator", arguments)

@@ -183,7 +183,7 @@ def scheduler_configuration(extender: ExtenderAccess) -> dict[str, Any]:
                     "keyFile": str(extender.key),
                 },
                 "nodeCacheCapable": True,
-                "httpTimeout": "30s",
+                "httpTimeout": "10s",
                 "ignorable": False,
                 "managedResources": [
                     {"name": name, "ignoredByScheduler": ignored}

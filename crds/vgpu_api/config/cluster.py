@@ -78,7 +78,7 @@ class SchedulingConfig(_Section):
     node_policy: NodePolicy = "Binpack"
     device_policy: DevicePolicy = "Spread"
     max_claim_priority: int = 1000
-    """The highest `schedulingPriority` that counts: it stands beside the priorities of pods."""
+    """The highest `schedulingPriority` of a claim: it is compared with the priorities of pods."""
     starvation_after_seconds: Annotated[int, Field(ge=0)] = 60
     """After waiting this long for room, a request gets cards held as they become free. 0: never."""
     scheduler_name: str = "vgpu-scheduler"

@@ -23,11 +23,19 @@ _CHANGEABLE = frozenset({"requests", "ttl_seconds_after_unused"})
 """Fields of the spec that are not frozen as a whole."""
 
 
-def validate_claim(raw_claim: dict[str, Any], old: dict[str, Any] | None = None) -> None:
+def validate_claim(
+    raw_claim: dict[str, Any],
+    old: dict[str, Any] | None = None,
+    *,
+    max_priority: int | None = None,
+) -> None:
     """Refuse a claim that cannot be meant, or an update that an allocation forbids.
 
-    `old` is the stored object on an update. An update that leaves the spec as it is passes, so
-    that finalizers and labels of an older claim can always be written.
+    Args:
+        raw_claim: The claim as it is to be stored.
+        old: The stored object, on an update. An update that leaves the spec as it is passes, so
+            that finalizers and labels of an older claim can always be written.
+        max_priority: The configuration's `scheduling.maxClaimPriority`; None: any priority passes.
 
     Raises:
         Denied: code 422; the message names each field, its value and what would be right.
@@ -37,6 +45,7 @@ def validate_claim(raw_claim: dict[str, Any], old: dict[str, Any] | None = None)
         return
     spec = _read(raw_claim, raw_spec)
     _refuse_what_the_schema_cannot_say(spec)
+    _refuse_priority_above(max_priority, spec, _spec_of(old))
     if old is not None and _is_allocated(old):
         _refuse_change_in_use(spec, old)
 
@@ -64,6 +73,17 @@ def _refuse_what_the_schema_cannot_say(spec: VGPUClaimSpec) -> None:
     weights = spec.placement.weights if spec.placement is not None else None
     if weights is not None and not (weights.slots or weights.cores or weights.memory):
         raise Denied("spec.placement.weights: all 0 is not right: give one of them 1 or more")
+
+
+def _refuse_priority_above(most: int | None, spec: VGPUClaimSpec, raw_old: Any) -> None:
+    """A priority that was stored before the bound was lowered may stay."""
+    priority = spec.scheduling_priority
+    before = raw_old.get("schedulingPriority") if isinstance(raw_old, dict) else None
+    if most is not None and priority > most and priority != before:
+        raise Denied(
+            f"spec.schedulingPriority: Invalid value: {priority}: must be no more than {most}, "
+            "the scheduling.maxClaimPriority of this cluster"
+        )
 
 
 def _is_allocated(raw: Any) -> bool:

@@ -65,7 +65,11 @@ def register(registry: kopf.OperatorRegistry, *, api: Api, config: ClusterConfig
     async def validate_claims(body: kopf.Body, **more: Any) -> None:
         old = more["old"]
         with _answering():
-            validate_claim(dict(body), None if old is None else dict(old))
+            validate_claim(
+                dict(body),
+                None if old is None else dict(old),
+                max_priority=config.scheduling.max_claim_priority,
+            )
 
 
 class _answering:  # noqa: N801 - reads as a statement

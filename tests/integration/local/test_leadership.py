@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -28,7 +30,7 @@ CLAIMS = "vgpuclaims.vgpu.dev"
 
 @pytest.fixture
 def cluster(whole_cluster: Callable[..., LocalCluster]) -> Iterator[LocalCluster]:
-    options = ClusterOptions(lease_s=LEASE_S, operators=2)
+    options = ClusterOptions(lease_s=LEASE_S, operators=2, linger_s=2)
     nodes = [t4_node(name) for name in ("one", "two", "three")]
     with whole_cluster(nodes, options) as cluster:
         yield cluster
@@ -125,6 +127,32 @@ def test_a_leader_that_goes_hands_over_and_every_pod_is_placed(cluster: LocalClu
     all_run(cluster, "before", "during-0", "during-1", "after")
     assert holders(cluster) == [first.name, "", second.name]
     assert first.wait(30) == 0
+
+
+def test_a_leader_that_goes_refuses_calls_until_its_successor_has_the_service(
+    cluster: LocalCluster,
+) -> None:
+    """A call to a socket that is gone would block kube-scheduler's loop until its timeout."""
+    first = cluster.leader()
+    second = the_other(cluster, first)
+    url = cluster.extender_url(first)
+    first.may_end()
+    first.signal(signal.SIGTERM)
+    while not has_decided(cluster, second):
+        assert answer_of(cluster, url) in (200, 503)
+    assert first.wait(30) == 0
+    assert answer_of(cluster, url) is None
+
+
+def answer_of(cluster: LocalCluster, url: str) -> int | None:
+    """The status of an extender's answer; None: nothing listens there."""
+    try:
+        with urllib.request.urlopen(f"{url}/readyz", timeout=5, context=cluster.tls()) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+    except urllib.error.URLError:
+        return None
 
 
 def test_a_leader_that_crashes_is_followed_once_its_lease_and_its_writes_are_over(

@@ -125,6 +125,15 @@ def refused(events: Sequence[Object]) -> list[str]:
     ]
 
 
+BY_CHANCE = (
+    # After a conflict, where an agent was faster to write a claim.
+    Right(user(OPERATOR), "get", "vgpu.dev", "vgpuclaims"),
+    # When the reason of an event is given again, in other words, and some seconds later.
+    Right(user(OPERATOR), "patch", "", "events"),
+)
+"""Rights that are needed where nothing that these steps do can make sure that they are used."""
+
+
 def gpu(name: str, mib: int = 2048, **spec: Any) -> Object:
     return a_pod(name, a_container(limits={"nvidia.com/gpu": 1, "nvidia.com/gpumem": mib}), **spec)
 
@@ -295,7 +304,11 @@ def test_no_right_is_missing_and_none_is_unused(cluster: InstalledCluster) -> No
         step(cluster)
     asked = used(cluster.audit())
     assert refused(cluster.audit()) == []
-    unused = [right for right in granted(cluster) if not any(right.covers(u) for u in asked)]
+    unused = [
+        right
+        for right in granted(cluster) - set(BY_CHANCE)
+        if not any(right.covers(u) for u in asked)
+    ]
     assert not unused, "\n".join(map(str, unused))
 
 

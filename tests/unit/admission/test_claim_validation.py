@@ -160,3 +160,20 @@ def test_an_update_that_leaves_the_spec_alone_passes_even_for_an_invalid_claim()
 
 def test_an_unreadable_spec_cannot_be_replaced_while_cards_are_held() -> None:
     assert "delete the claim" in denial_of(a_claim({}), allocated({"memory": "0.5Mi"}))
+
+
+def test_a_priority_above_what_the_administrator_allows_is_refused() -> None:
+    with pytest.raises(Denied) as denial:
+        validate_claim(a_claim(schedulingPriority=1001), max_priority=1000)
+    assert denial.value.message == (
+        "spec.schedulingPriority: Invalid value: 1001: must be no more than 1000, "
+        "the scheduling.maxClaimPriority of this cluster"
+    )
+    validate_claim(a_claim(schedulingPriority=1000), max_priority=1000)
+
+
+def test_a_claim_keeps_the_priority_that_it_had_before_the_bound_was_lowered() -> None:
+    old = a_claim(schedulingPriority=1000)
+    validate_claim(a_claim({"memory": "1Gi"}, schedulingPriority=1000), old, max_priority=10)
+    with pytest.raises(Denied, match=r"^spec\.schedulingPriority: Invalid value: 1001"):
+        validate_claim(a_claim(schedulingPriority=1001), old, max_priority=10)
