@@ -1,8 +1,11 @@
-"""The scheduler configurations in manifests/ name what the configuration says is ours."""
+"""Scheduler and webhooks in manifests/ name the resources that the configuration says are ours."""
 
 from __future__ import annotations
 
+import re
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -29,3 +32,62 @@ def test_a_scheduler_manages_every_word_in_which_pods_ask(file: str) -> None:
     (extender,) = config["extenders"]
     named = {entry["name"]: entry["ignoredByScheduler"] for entry in extender["managedResources"]}
     assert named == load_cluster_config(MANIFESTS / "base" / "config.yaml").managed_resources()
+
+
+def written() -> dict[str, str]:
+    """The expressions, by name."""
+    text = (MANIFESTS / "base" / "webhook" / "expressions.yaml").read_text()
+    return dict(yaml.safe_load(text)["data"])
+
+
+@pytest.mark.parametrize("name", ["asks", "misspelt", "admitted"])
+def test_the_webhooks_see_the_pods_that_ask_for_our_resources_and_no_other_vendors(
+    name: str,
+) -> None:
+    (listed, *_) = re.findall(r"\['(?:nvidia|aliyun|volcano)[^\]]*\]", written()[name])
+    names = set(re.findall(r"'([^']*)'", listed))
+    assert names == set(load_cluster_config(MANIFESTS / "base" / "config.yaml").managed_resources())
+
+
+def built() -> list[Any]:
+    """What kustomize makes of the default overlay."""
+    command = ["kubectl", "kustomize", str(MANIFESTS / "overlays" / "default")]
+    done = subprocess.run(command, capture_output=True, check=True)
+    return list(yaml.safe_load_all(done.stdout))
+
+
+def test_kustomize_writes_each_expression_to_its_places_and_leaves_the_list_itself_out() -> None:
+    objects = {(found["kind"], found["metadata"]["name"]): found for found in built()}
+    hooks = {
+        hook["name"].partition(".")[0]: hook
+        for kind in ("Mutating", "Validating")
+        for hook in objects[f"{kind}WebhookConfiguration", "vgpu"]["webhooks"]
+    }
+    expressions = written()
+    places = {"mutate-pods": "asks", "validate-pods": "asks", "warn-pods": "misspelt"}
+    for hook, expression in places.items():
+        (condition,) = hooks[hook]["matchConditions"]
+        assert condition["expression"] == expressions[expression]
+    policy = objects["ValidatingAdmissionPolicy", "vgpu-admitted"]
+    assert policy["spec"]["validations"][0]["expression"] == expressions["admitted"]
+    assert ("ConfigMap", "vgpu-expressions") not in objects
+
+
+def test_every_webhook_of_pods_and_the_backstop_leave_the_same_namespaces_out() -> None:
+    objects = built()
+    selectors = [
+        hook["namespaceSelector"]
+        for found in objects
+        if found["kind"].endswith("WebhookConfiguration")
+        for hook in found["webhooks"]
+        if hook["rules"][0]["resources"] == ["pods"]
+    ]
+    (policy,) = (
+        found
+        for found in objects
+        if found["metadata"]["name"] == "vgpu-admitted"
+        and found["kind"] == "ValidatingAdmissionPolicy"
+    )
+    selectors.append(policy["spec"]["matchConstraints"]["namespaceSelector"])
+    assert len(selectors) == 4
+    assert all(selector == selectors[0] for selector in selectors)

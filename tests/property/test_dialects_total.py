@@ -19,7 +19,9 @@ from vgpu_api.v1alpha1 import VGPUClaim, VGPUClaimSpec
 from vgpu_operator.admission import (
     Denied,
     claim_named_by,
+    misspelt,
     mutate_pod,
+    unasked,
     validate_claim,
     validate_pod,
 )
@@ -401,6 +403,9 @@ def test_no_json_makes_admission_fail_in_any_other_way_than_a_denial(raw: Any) -
         lambda: mutate_pod({"spec": raw, "metadata": raw}, config, lambda name: None),
         lambda: mutate_pod({"spec": {"containers": raw}}, config, lambda name: None),
         lambda: validate_pod(raw, config),
+        lambda: misspelt(raw, config),
+        lambda: misspelt({"spec": raw, "metadata": raw}, config),
+        lambda: unasked(raw, config),
         lambda: claim_named_by(raw),
         lambda: validate_claim(raw),
         lambda: validate_claim({"spec": raw}),

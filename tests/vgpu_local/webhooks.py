@@ -29,6 +29,7 @@ def validating_webhooks(url: str, ca: bytes) -> Object:
     """
     hooks = [
         _hook("validate-pods", PODS, ["CREATE"], url, ca),
+        {**_hook("warn-pods", PODS, ["CREATE"], url, ca), "failurePolicy": "Ignore"},
         _hook("validate-claims", VGPU_CLAIMS, ["CREATE", "UPDATE"], url, ca),
     ]
     return _configuration("ValidatingWebhookConfiguration", hooks)

@@ -1,4 +1,4 @@
-"""What the webhooks answer, as functions on values: change a pod, refuse a pod, refuse a claim.
+"""What the webhooks answer, as functions on values: change, refuse and warn of pods, refuse claims.
 
 Pure: whatever must be looked up (the claim that a pod names) is passed in.
 """
@@ -7,12 +7,15 @@ from vgpu_operator.admission.claims import validate_claim
 from vgpu_operator.admission.denial import Denied
 from vgpu_operator.admission.podmutation import LookupClaim, claim_named_by, mutate_pod
 from vgpu_operator.admission.podrules import validate_pod
+from vgpu_operator.admission.warnings import misspelt, unasked
 
 __all__ = [
     "Denied",
     "LookupClaim",
     "claim_named_by",
+    "misspelt",
     "mutate_pod",
+    "unasked",
     "validate_claim",
     "validate_pod",
 ]

@@ -18,13 +18,15 @@ from vgpu_client.errors import ClientError, NotFound
 from vgpu_operator.admission import (
     Denied,
     claim_named_by,
+    misspelt,
     mutate_pod,
+    unasked,
     validate_claim,
     validate_pod,
 )
 from vgpu_operator.metrics import WEBHOOK_REQUESTS
 
-PATHS = ("mutate-pods", "validate-pods", "validate-claims")
+PATHS = ("mutate-pods", "validate-pods", "warn-pods", "validate-claims")
 """The handlers' ids."""
 
 _UNAVAILABLE = 503
@@ -50,9 +52,15 @@ def register(registry: kopf.OperatorRegistry, *, api: Api, config: ClusterConfig
             patch.fns.append(apply)
 
     @kopf.on.validate("", "v1", "pods", id="validate-pods", operation="CREATE", registry=registry)
-    async def validate_pods(body: kopf.Body, **_: Any) -> None:
+    async def validate_pods(body: kopf.Body, warnings: list[str], **_: Any) -> None:
         with _answering():
             validate_pod(dict(body), config)
+            warnings += unasked(dict(body), config)
+
+    @kopf.on.validate("", "v1", "pods", id="warn-pods", operation="CREATE", registry=registry)
+    async def warn_pods(body: kopf.Body, warnings: list[str], **_: Any) -> None:
+        with _answering():
+            warnings += misspelt(dict(body), config)
 
     @kopf.on.validate(
         VGPU_CLAIMS.group,

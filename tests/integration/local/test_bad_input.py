@@ -45,13 +45,15 @@ def claim(**spec: Any) -> dict[str, Any]:
     }
 
 
-def pod(limits: dict[str, Any], annotations: dict[str, str] | None = None) -> dict[str, Any]:
+def pod(
+    limits: dict[str, Any], annotations: dict[str, str] | None = None, scheduler: str = ""
+) -> dict[str, Any]:
     container = {"name": "main", "image": "none", "resources": {"limits": limits}}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": "wrong", "namespace": "default", "annotations": annotations or {}},
-        "spec": {"containers": [container]},
+        "spec": {"containers": [container], **({"schedulerName": scheduler} if scheduler else {})},
     }
 
 
@@ -102,3 +104,56 @@ def test_a_percentage_above_100_is_refused_on_a_pod(refused: Any) -> None:
     said = refused(pod({"nvidia.com/gpu": 1, "nvidia.com/gpumem-percentage": 130}))
     assert "nvidia.com/gpumem-percentage" in said
     assert "130" in said
+
+
+def test_a_priority_above_what_the_administrator_allows_is_refused_by_its_bound(
+    refused: Any,
+) -> None:
+    said = refused(claim(requests=[{"memory": "1Gi"}], schedulingPriority=1001))
+    assert "spec.schedulingPriority: Invalid value: 1001: must be no more than 1000" in said
+
+
+@pytest.mark.parametrize(
+    ("wrong", "warning"),
+    [
+        (
+            pod({"nvidia.com/gpu": 1}, {"nvidia.com/use-gputyp": "T4"}),
+            "metadata.annotations[nvidia.com/use-gputyp]: vgpu has no such annotation: "
+            "did you mean nvidia.com/use-gputype?",
+        ),
+        (
+            pod({}, {"vgpu.dev/clam": "small"}),
+            "metadata.annotations[vgpu.dev/clam]: vgpu has no such annotation: "
+            "did you mean vgpu.dev/claim?",
+        ),
+        (
+            pod({"nvidia.com/gpumemory": 1}),
+            "spec.containers[0].resources.limits[nvidia.com/gpumemory]: vgpu has no such "
+            "resource: did you mean nvidia.com/gpumem?",
+        ),
+        (
+            pod({"nvidia.com/gpu": 1}, scheduler="volcano"),
+            "spec.schedulerName: volcano: the pod gets a GPU only if this scheduler calls the "
+            "extender of vgpu",
+        ),
+    ],
+    ids=["annotation", "ours", "resource", "scheduler"],
+)
+def test_what_would_be_overlooked_is_warned_about_and_admitted(
+    cluster: LocalCluster, wrong: dict[str, Any], warning: str
+) -> None:
+    command = ["apply", "--dry-run=server", "-f", "-"]
+    done = Kubectl.find(cluster.kubeconfig).run(*command, stdin=json.dumps(wrong))
+    assert done.returncode == 0, done.stderr
+    assert f"Warning: {warning}" in done.stderr
+
+
+@pytest.mark.parametrize("resource", ["vpc.amazonaws.com/efa", "nvidia.com/mig-1g.5gb"])
+def test_another_vendors_pod_is_neither_changed_nor_warned_about(
+    cluster: LocalCluster, resource: str
+) -> None:
+    command = ["apply", "--dry-run=server", "-o", "json", "-f", "-"]
+    done = Kubectl.find(cluster.kubeconfig).run(*command, stdin=json.dumps(pod({resource: 1})))
+    assert (done.returncode, done.stderr) == (0, "")
+    (container,) = json.loads(done.stdout)["spec"]["containers"]
+    assert "env" not in container

@@ -318,6 +318,38 @@ async def test_of_a_pods_status_the_operator_nominates_a_node_and_no_more(
         await change(callers.agent, PODS, "nominee", nominated, "status")
 
 
+UNSEEN = "the admission webhook of vgpu has not seen"
+GPU = {"nvidia.com/gpu": 1}
+
+
+@pytest.mark.parametrize(
+    "unseen",
+    [
+        a_pod("limits", a_container(limits=GPU)),
+        a_pod("memory", a_container(limits={"nvidia.com/gpumem": 1})),
+        a_pod("init", a_container(), initContainers=[a_container("first", limits=GPU)]),
+        a_pod("claim", a_container(), annotations={"vgpu.dev/claim": "mine"}),
+        a_pod("template", a_container(), annotations={"vgpu.dev/claim-template": "mine"}),
+    ],
+    ids=lambda pod: str(pod["metadata"]["name"]),
+)
+async def test_a_gpu_pod_that_no_webhook_has_seen_is_refused_by_the_api_server(
+    callers: Callers, unseen: Object
+) -> None:
+    """Here the webhook configurations are gone, as somebody may delete them."""
+    with pytest.raises(Invalid, match=UNSEEN):
+        await callers.tenant.create(PODS, unseen)
+
+
+async def test_a_pod_as_the_webhook_leaves_it_and_other_vendors_pods_pass_the_backstop(
+    callers: Callers,
+) -> None:
+    container = a_container(limits=GPU)
+    container["env"] = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]
+    await callers.tenant.create(PODS, a_pod("seen", container))
+    await callers.tenant.create(PODS, a_pod("others", a_container(limits={"amd.com/gpu": 1})))
+
+
 async def test_an_agent_annotates_its_own_node_with_its_cards_and_no_more(
     callers: Callers,
 ) -> None:

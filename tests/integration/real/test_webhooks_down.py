@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
-from vgpu_api.resources import PODS, VGPU_CLAIMS
+from vgpu_api.resources import NAMESPACES, PODS, VGPU_CLAIMS
 from vgpu_client.api import Api
-from vgpu_client.errors import ApiError
+from vgpu_client.errors import ApiError, Forbidden
 from vgpu_client.transport import Object
 from vgpu_local.accounts import OPERATOR, kubeconfig_with, token
 from vgpu_local.control_plane import ControlPlane, Options
@@ -39,7 +40,7 @@ async def admin(plane: ControlPlane) -> AsyncIterator[Api]:
 REFUSED: dict[str, Object] = {
     "limits": a_pod("limits", a_container(limits={"nvidia.com/gpu": 1})),
     "memory-alone": a_pod("memory-alone", a_container(limits={"nvidia.com/gpumem": 1})),
-    "another-name": a_pod("another-name", a_container(limits={"example.com/cards": 1})),
+    "alibabas": a_pod("alibabas", a_container(limits={"aliyun.com/gpu-mem": 1})),
     "init": a_pod(
         "init",
         a_container(),
@@ -61,6 +62,35 @@ async def test_any_other_pod_is_admitted(admin: Api) -> None:
     await admin.create(PODS, a_pod("plain", a_container()))
     await admin.create(PODS, a_pod("bounded", a_container(limits={"memory": 1 << 20})))
     await admin.create(PODS, a_pod("noted", a_container(), annotations={"example.com/a": "b"}))
+
+
+@pytest.mark.parametrize(
+    "resource",
+    ["smarter-devices/fuse", "vpc.amazonaws.com/efa", "rdma/hca", "amd.com/gpu", "a.b/gpus"],
+)
+async def test_a_pod_that_asks_for_another_vendors_device_does_not_wait_for_us(
+    admin: Api, resource: str
+) -> None:
+    name = resource.replace("/", "-").replace(".", "-")
+    await admin.create(PODS, a_pod(name, a_container(limits={resource: 1})))
+
+
+async def test_what_may_be_misspelt_is_admitted_as_nobody_is_there_to_warn(admin: Api) -> None:
+    await admin.create(PODS, a_pod("misspelt", a_container(limits={"nvidia.com/gpumemory": 1})))
+
+
+async def test_a_namespace_with_the_label_of_hamis_is_left_alone(admin: Api) -> None:
+    labels = {"hami.io/webhook": "ignore"}
+    await admin.create(NAMESPACES, {"metadata": {"name": "left-alone", "labels": labels}})
+    pod = a_pod("left-alone", a_container(limits={"nvidia.com/gpu": 1}))
+    pod["metadata"]["namespace"] = "left-alone"
+    async with asyncio.timeout(30):
+        while True:
+            try:
+                await admin.create(PODS, pod)
+                return
+            except Forbidden:  # until the namespace has its ServiceAccount
+                await asyncio.sleep(0.1)
 
 
 async def test_infrastructure_does_not_wait_for_us_whatever_it_asks_for(admin: Api) -> None:

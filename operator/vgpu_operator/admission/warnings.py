@@ -1,0 +1,163 @@
+"""What is accepted and does nothing: names that are nearly ours, schedulers that do not ask us.
+
+A pod is not refused for it. Its author gets a warning, as kubectl prints them, because a typo in a
+name is otherwise overlooked in silence: the pod waits for ever, or runs without a GPU.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from vgpu_api import names
+from vgpu_api.config import ClusterConfig
+from vgpu_api.core import Pod
+from vgpu_operator.admission.denial import denying
+from vgpu_operator.admission.rawpod import read_pod
+from vgpu_operator.dialects import read
+from vgpu_operator.dialects.containers import each_container
+from vgpu_operator.dialects.hami_annotations import annotation_field
+from vgpu_operator.dialects.reading import is_left_alone
+
+WRITTEN_BY_USERS = (
+    names.ANNOTATION_CLAIM,
+    names.ANNOTATION_CLAIM_TEMPLATE,
+    names.NVIDIA_USE_TYPE,
+    names.NVIDIA_NOUSE_TYPE,
+    names.NVIDIA_USE_UUID,
+    names.NVIDIA_NOUSE_UUID,
+    names.NVIDIA_NUMA_BIND,
+    names.NVIDIA_MODE,
+    names.HAMI_NODE_POLICY,
+    names.HAMI_DEVICE_POLICY,
+    names.HAMI_DEVICE_WEIGHTS,
+)
+"""The annotations of a pod that act."""
+WRITTEN_BY_PROGRAMS = (
+    names.ANNOTATION_SLOTS_ADDED,
+    names.ANNOTATION_POKE,
+    names.HAMI_DEVICES_ALLOCATED,
+    names.HAMI_NODE,
+    names.HAMI_TIME,
+    "hami.io/vgpu-devices-to-allocate",
+    "hami.io/bind-phase",
+    "hami.io/bind-time",
+)
+"""Records of ours and of HAMi, which copied pods bring along: no typos of anything."""
+ANNOTATION_PREFIXES = ("nvidia.com", "hami.io", names.GROUP)
+RESOURCE_PREFIXES = ("nvidia.com/", "aliyun.com/gpu", "volcano.sh/vgpu", f"{names.GROUP}/")
+
+_MOST = 8
+_NEAR = 0.75
+_LONGEST = 96
+
+
+@dataclass(frozen=True, slots=True)
+class _Near:
+    """The right name that a wrong one resembles."""
+
+    name: str
+    kind: str
+
+
+def misspelt(raw_pod: dict[str, Any], config: ClusterConfig) -> list[str]:
+    """A warning for each name of a pod that is nearly one of ours, at most eight.
+
+    Names that begin with `vgpu.dev/` are all ours: each unknown one is warned about. The other
+    prefixes have other users, such as NVIDIA's own `nvidia.com/mig-1g.5gb`: there only what
+    resembles a name of ours is.
+
+    Raises:
+        Denied: The pod cannot be read.
+    """
+    with denying():
+        pod = read_pod(raw_pod)
+    found = [*_resources(pod, config), *_annotations(pod, config)]
+    more = [f"and {len(found) - _MOST} more unknown names"] if len(found) > _MOST else []
+    return [*found[:_MOST], *more]
+
+
+def unasked(raw_pod: dict[str, Any], config: ClusterConfig) -> list[str]:
+    """A warning for a pod that asks for a GPU and names a scheduler that may not ask us for it.
+
+    Raises:
+        Denied: The pod cannot be read, or asks in a way that cannot be understood.
+    """
+    with denying():
+        pod = read_pod(raw_pod)
+        asks = not is_left_alone(pod) and read(pod, config) is not None
+    ours = config.scheduling.scheduler_name
+    chosen = pod.spec.scheduler_name
+    if not asks or not ours or not chosen or chosen in {ours, *names.SCHEDULER_ALIASES}:
+        return []
+    return [
+        f"spec.schedulerName: {_cut(chosen)}: the pod gets a GPU only if this scheduler calls the "
+        f"extender of vgpu, as {ours} does"
+    ]
+
+
+def _resources(pod: Pod, config: ClusterConfig) -> Iterator[str]:
+    known = config.managed_resources()
+    for place in each_container(pod):
+        amounts = place.container.resources
+        for name in dict.fromkeys([*amounts.limits, *amounts.requests]):
+            if name in known or not name.startswith(RESOURCE_PREFIXES):
+                continue
+            warning = _warning(name, "resource", config)
+            if warning:
+                section = "limits" if name in amounts.limits else "requests"
+                yield f"{place.path}.resources.{section}[{_cut(name)}]: {warning}"
+
+
+def _annotations(pod: Pod, config: ClusterConfig) -> Iterator[str]:
+    for name in pod.metadata.annotations:
+        if name in WRITTEN_BY_USERS or name in WRITTEN_BY_PROGRAMS:
+            continue
+        prefix, slash, _ = name.partition("/")
+        warning = (
+            _warning(name, "annotation", config) if slash and prefix in ANNOTATION_PREFIXES else ""
+        )
+        if warning:
+            yield f"{annotation_field(_cut(name))}: {warning}"
+
+
+def _warning(name: str, kind: str, config: ClusterConfig) -> str:
+    """What is wrong with an unknown name; empty where it is probably meant for somebody else."""
+    near = _nearest(name, kind, config)
+    if near is not None:
+        what = near.name if near.kind == kind else f"the {near.kind} {near.name}"
+        return f"vgpu has no such {kind}: did you mean {what}?"
+    if name.startswith(f"{names.GROUP}/"):
+        ours = " and ".join((names.ANNOTATION_CLAIM, names.ANNOTATION_CLAIM_TEMPLATE))
+        return f"vgpu has no such {kind}: the annotations of a pod are {ours}"
+    return ""
+
+
+def _nearest(name: str, kind: str, config: ClusterConfig) -> _Near | None:
+    """The right name that a wrong one resembles most, with its own prefix if there is one."""
+    known = {"resource": tuple(config.managed_resources()), "annotation": WRITTEN_BY_USERS}
+    of_kinds = sorted(known, key=lambda of_kind: of_kind != kind)
+    every = [_Near(right, of_kind) for of_kind in of_kinds for right in known[of_kind]]
+    if exact := next((near for near in every if near.name == name), None):
+        return exact  # the right name in the wrong place
+    prefix = name.partition("/")[0]
+    of_its_prefix = [near for near in every if near.name.startswith(f"{prefix}/")]
+    return _best(name, of_its_prefix) or _best(name, every)
+
+
+def _best(name: str, candidates: Sequence[_Near]) -> _Near | None:
+    near = max(candidates, key=lambda near: _likeness(name, near.name), default=None)
+    return near if near is not None and _likeness(name, near.name) >= _NEAR else None
+
+
+def _likeness(wrong: str, right: str) -> float:
+    """0 to 1, of what stands behind the slashes."""
+    mine, its = (text[:_LONGEST].partition("/")[2] for text in (wrong, right))
+    return difflib.SequenceMatcher(None, mine, its, autojunk=False).ratio()
+
+
+def _cut(text: str) -> str:
+    """A name as a warning shows it; Kubernetes cuts long warnings itself, at the end."""
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
