@@ -40,6 +40,11 @@ AllocationID = Annotated[
 """A UUID in lower case."""
 Round = Annotated[int, Field(ge=0, le=2**31 - 1)]
 
+MAX_REQUESTS = 16
+"""Containers of a pod that ask for devices."""
+MAX_CLAIM_BYTES = 32 << 10
+"""Of a claim's metadata and spec as JSON: every process keeps all claims in memory."""
+
 MEMORY_RULES: list[dict[str, str]] = [
     {
         "rule": "quantity(self).compareTo(quantity('1Mi')) >= 0",
@@ -147,7 +152,7 @@ class VGPUClaimSpec(ApiModel):
         list[VGPURequest],
         Field(
             min_length=1,
-            max_length=32,
+            max_length=MAX_REQUESTS,
             json_schema_extra={"x-kubernetes-list-type": "map", ListMap: ["name"]},
         ),
     ]

@@ -6,12 +6,14 @@ evaluated, and their messages name the value.
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
 from pydantic import ValidationError
 
 from vgpu_api.v1alpha1 import VGPUClaim, VGPUClaimSpec, VGPURequest
+from vgpu_api.v1alpha1.vgpuclaim import MAX_CLAIM_BYTES
 from vgpu_operator.admission.denial import Denied
 from vgpu_operator.admission.rawpod import without_nulls
 from vgpu_operator.admission.wording import describe, shown
@@ -40,6 +42,7 @@ def validate_claim(
     Raises:
         Denied: code 422; the message names each field, its value and what would be right.
     """
+    _refuse_large(raw_claim, old)
     raw_spec = _spec_of(raw_claim)
     if old is not None and _spec_of(old) == raw_spec:
         return
@@ -62,6 +65,27 @@ def _read(raw: Any, raw_spec: Any) -> VGPUClaimSpec:
         return VGPUClaim.model_validate(document, strict=True).spec
     except ValidationError as error:
         raise Denied(describe(error)) from error
+
+
+def _refuse_large(raw: Any, raw_old: Any) -> None:
+    """One that was stored while it was allowed may be written again, and become smaller."""
+    size = _size_of(raw)
+    if size > MAX_CLAIM_BYTES and size > _size_of(raw_old):
+        raise Denied(
+            f"object: Too long: {size} bytes of metadata and spec, may not be more than "
+            f"{MAX_CLAIM_BYTES} bytes"
+        )
+
+
+def _size_of(raw: Any) -> int:
+    """Bytes of what users write of a claim, as compact JSON; 0 for no object."""
+    if not isinstance(raw, dict):
+        return 0
+    metadata = raw.get("metadata")
+    if isinstance(metadata, dict):
+        metadata = {key: value for key, value in metadata.items() if key != "managedFields"}
+    written = [metadata, raw.get("spec")]
+    return len(json.dumps(written, ensure_ascii=False, separators=(",", ":")).encode())
 
 
 def _refuse_what_the_schema_cannot_say(spec: VGPUClaimSpec) -> None:

@@ -11,6 +11,7 @@ from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Pod
 from vgpu_api.errors import BadInput
 from vgpu_api.v1alpha1 import VGPUClaimSpec
+from vgpu_api.v1alpha1.vgpuclaim import MAX_CLAIM_BYTES, MAX_REQUESTS
 from vgpu_operator.dialects import ack, hami, native, volcano
 from vgpu_operator.dialects.containers import PodContainer, ResourceDialect, each_container
 from vgpu_operator.dialects.podask import PodAsk
@@ -18,8 +19,9 @@ from vgpu_operator.dialects.podask import PodAsk
 DIALECTS: tuple[ResourceDialect, ...] = (ack.DIALECT, volcano.DIALECT, hami.DIALECT)
 """In the order in which a container is tried; the first that knows it reads it."""
 
-MAX_REQUESTS = 32
 _MAX_NAME = 63
+_MAX_SELECTORS = MAX_CLAIM_BYTES * 3 // 4
+"""Bytes of selectors in a claim; what else a request says fits into the rest of it."""
 
 
 def is_left_alone(pod: Pod) -> bool:
@@ -82,11 +84,27 @@ def _made_for(
         requests=[dialect.request(pod, place, config) for place, dialect in asking],
         placement=asking[0][1].placement(pod),
     )
+    _refuse_long_selectors(spec)
     return PodAsk(
         spec=spec,
         containers=tuple(request.name for request in spec.requests),
         slotless=tuple(place.name for place, dialect in asking if not dialect.in_slots),
     )
+
+
+def _refuse_long_selectors(spec: VGPUClaimSpec) -> None:
+    """The selectors of a pod hold for each request, and stand in each."""
+    size = 0
+    for request in spec.requests:
+        if (found := request.selector) is not None:
+            words = (found.models, found.exclude_models, found.uuids, found.exclude_uuids)
+            size += sum(len(word.encode()) for some in words for word in some)
+    if size > _MAX_SELECTORS:
+        raise BadInput(
+            field="metadata.annotations",
+            value=f"{size} bytes of models and UUIDs in {len(spec.requests)} requests",
+            expected=f"at most {_MAX_SELECTORS} bytes in all: shorten the lists",
+        )
 
 
 def _dialect_of(place: PodContainer, config: ClusterConfig) -> ResourceDialect | None:

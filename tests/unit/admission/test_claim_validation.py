@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from typing import Any
 
 import pytest
@@ -177,3 +178,45 @@ def test_a_claim_keeps_the_priority_that_it_had_before_the_bound_was_lowered() -
     validate_claim(a_claim({"memory": "1Gi"}, schedulingPriority=1000), old, max_priority=10)
     with pytest.raises(Denied, match=r"^spec\.schedulingPriority: Invalid value: 1001"):
         validate_claim(a_claim(schedulingPriority=1001), old, max_priority=10)
+
+
+def large(count: int) -> dict[str, Any]:
+    """Each request as large as the lists of a selector allow."""
+    selector = {
+        "models": ["m" * 128] * 32,
+        "excludeModels": ["e" * 128] * 32,
+        "uuids": ["u" * 128] * 64,
+        "excludeUUIDs": ["x" * 128] * 64,
+    }
+    return a_claim(*({"name": f"c{number}", "selector": selector} for number in range(count)))
+
+
+def test_a_claim_of_more_than_32_kib_is_refused_with_its_size_and_the_bound() -> None:
+    validate_claim(large(1))
+    message = denial_of(large(2))
+    assert re.fullmatch(
+        r"object: Too long: 5\d{4} bytes of metadata and spec, may not be more than 32768 bytes",
+        message,
+    )
+
+
+def test_what_is_written_beside_the_spec_counts_and_what_the_server_keeps_of_it_does_not() -> None:
+    noted = a_claim()
+    noted["metadata"]["annotations"] = {"note": "x" * (33 << 10)}
+    assert denial_of(noted, a_claim()).startswith("object: Too long: ")
+    kept = a_claim()
+    kept["metadata"]["managedFields"] = [{"fieldsV1": {"f:spec": "x" * (33 << 10)}}]
+    validate_claim(kept, a_claim())
+
+
+def test_a_large_claim_of_former_times_may_be_written_again_and_become_smaller() -> None:
+    validate_claim(large(3), large(3))
+    validate_claim(large(2), large(3))
+    assert denial_of(large(4), large(3)).startswith("object: Too long: ")
+
+
+def test_a_claim_of_17_requests_is_refused() -> None:
+    validate_claim(a_claim(*({"name": f"c{number}"} for number in range(16))))
+    message = denial_of(a_claim(*({"name": f"c{number}"} for number in range(17))))
+    assert message.startswith("spec.requests: ")
+    assert message.endswith("is not a list of at most 16 items")

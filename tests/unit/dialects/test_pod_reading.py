@@ -64,8 +64,8 @@ def test_containers_that_cannot_be_told_apart_are_refused(names: list[str]) -> N
 
 
 def test_more_asking_containers_than_a_claim_can_hold_are_refused() -> None:
-    pod = a_pod({"containers": [{"name": f"c{i}", "resources": GPU} for i in range(33)]})
-    with pytest.raises(BadInput, match="at most 32 containers"):
+    pod = a_pod({"containers": [{"name": f"c{i}", "resources": GPU} for i in range(17)]})
+    with pytest.raises(BadInput, match="at most 16 containers"):
         read(pod, ClusterConfig())
 
 

@@ -182,9 +182,9 @@ def test_a_claim_that_means_no_container_of_the_pod_is_refused_in_these_words():
 
 def test_containers_that_cannot_be_requests_are_refused_in_these_words():
     gpu = {"limits": {"nvidia.com/gpu": 1}}
-    many = [{"name": f"c{number}", "resources": gpu} for number in range(33)]
+    many = [{"name": f"c{number}", "resources": gpu} for number in range(17)]
     assert words(a_pod(containers=many)) == (
-        "spec.containers: 33 is not at most 32 containers that ask for a GPU"
+        "spec.containers: 17 is not at most 16 containers that ask for a GPU"
     )
     twins = [{"name": "a", "resources": gpu}] * 2
     assert words(a_pod(containers=twins)) == (
@@ -229,12 +229,26 @@ def test_the_longest_lists_and_names_are_taken():
     assert ask is not None
 
 
+def test_lists_that_would_make_a_large_claim_are_refused_in_these_words():
+    """The lists of a pod stand in each request of its claim."""
+    gpu = {"limits": {"nvidia.com/gpu": 1}}
+    containers = [{"name": name, "resources": gpu} for name in ("a", "b")]
+    models = {"nvidia.com/use-gputype": ",".join(["y" * 128] * 32)}
+    uuids = {"nvidia.com/use-gpuuuid": ",".join(["z" * 128] * 64)}
+    others = {"nvidia.com/nouse-gpuuuid": "z"}
+    assert read(a_pod(containers=containers, annotations={**models, **uuids}), ClusterConfig())
+    assert words(a_pod(containers=containers, annotations={**models, **uuids, **others})) == (
+        "metadata.annotations: '24578 bytes of models and UUIDs in 2 requests' is not at most "
+        "24576 bytes in all: shorten the lists"
+    )
+
+
 def test_as_many_containers_as_a_claim_can_hold_may_ask():
     gpu = {"limits": {"nvidia.com/gpu": 1}}
-    many = [{"name": f"c{number}", "resources": gpu} for number in range(32)]
+    many = [{"name": f"c{number}", "resources": gpu} for number in range(16)]
     ask = read(a_pod(containers=many), ClusterConfig())
     assert ask is not None
-    assert len(ask.containers) == 32
+    assert len(ask.containers) == 16
 
 
 @pytest.mark.parametrize(
