@@ -1,0 +1,60 @@
+"""What documents name is there: files in backticks, and what they link to."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FILES = subprocess.run(
+    ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+    cwd=ROOT,
+    capture_output=True,
+    text=True,
+    check=True,
+).stdout.splitlines()
+DOCUMENTS = [name for name in FILES if name.endswith(".md") and (ROOT / name).exists()]
+SUFFIXES = (".py", ".c", ".h", ".sh", ".yaml", ".toml")
+FORBIDDEN = {"operator/__init__.py"}
+"""Named because it must never be there."""
+COMPONENTS = ("crds", "operator", "nodeagent")
+
+
+def there(name: str) -> bool:
+    """Whether a file is named, from the root or from any folder, with `*` for many."""
+    pattern = re.compile(r"(?:.*/)?" + re.escape(name).replace(r"\*", "[^/]*"))
+    return any(pattern.fullmatch(file) and (ROOT / file).exists() for file in FILES)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_every_file_that_a_document_names_is_there(document: str) -> None:
+    quoted = re.findall(r"`([\w./*-]+/[\w./*-]+)`", (ROOT / document).read_text())
+    named = {name for name in quoted if name.endswith(SUFFIXES)} - FORBIDDEN
+    missing = [name for name in named if not there(name)]
+    assert missing == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_every_link_inside_the_tree_leads_somewhere(document: str) -> None:
+    linked = re.findall(r"\]\(([^)#]+)[^)]*\)", (ROOT / document).read_text())
+    inside = [link for link in linked if "://" not in link]
+    missing = [link for link in inside if not ((ROOT / document).parent / link).exists()]
+    assert missing == []
+
+
+def test_what_mutation_testing_changes_and_runs_is_there() -> None:
+    rooms = tomllib.loads((ROOT / "tests" / "mutation" / "rooms.toml").read_text())
+    missing = [
+        path
+        for room in rooms.values()
+        for path in room["mutate"]
+        if not any(any((ROOT / component).glob(path)) for component in COMPONENTS)
+    ]
+    missing += [
+        path for room in rooms.values() for path in room["tests"] if not (ROOT / path).exists()
+    ]
+    assert missing == []
