@@ -16,9 +16,6 @@ from vgpu_api.config import NvidiaConfig
 from vgpu_api.core.pod import Pod
 from vgpu_api.init_part import InitRound
 from vgpu_api.v1alpha1 import ReservedFor, VGPUClaim, VGPUClaimStatus
-from vgpu_nodeagent.deviceplugin.checkpoint import Checkpoint
-from vgpu_nodeagent.deviceplugin.cuts import spots
-from vgpu_nodeagent.deviceplugin.instances import Instances
 from vgpu_nodeagent.deviceplugin.kubelet_checkpoint import KubeletEntry
 from vgpu_nodeagent.deviceplugin.node import Node
 from vgpu_nodeagent.deviceplugin.pod_resources import ContainerSlots, PodListing, PodResources
@@ -36,6 +33,9 @@ from vgpu_nodeagent.inventory import Inventory
 from vgpu_nodeagent.kubelet_api import deviceplugin_pb2 as dp
 from vgpu_nodeagent.node_view import NodeView
 from vgpu_nodeagent.reports import Reports
+from vgpu_nodeagent.state.checkpoint import Checkpoint
+from vgpu_nodeagent.state.cuts import spots
+from vgpu_nodeagent.state.instances import Instances
 
 SLOT = "nvidia.com/gpu"
 

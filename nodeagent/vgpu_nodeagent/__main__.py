@@ -25,10 +25,10 @@ from vgpu_nodeagent.config import (
     STATE_DIR,
     UNUSED_LEASE_S,
     AgentConfig,
+    OnViolation,
 )
 from vgpu_nodeagent.drivers.nvidia import NvidiaDriver
-from vgpu_nodeagent.enforcement.cdi import Mount
-from vgpu_nodeagent.enforcement.watchdog import OnViolation
+from vgpu_nodeagent.mount import Mount
 
 
 def parse(arguments: Sequence[str]) -> AgentConfig:

@@ -18,14 +18,11 @@ from vgpu_api.resources import PODS
 from vgpu_client.api import Api
 from vgpu_client.errors import ClientError, NotFound
 from vgpu_nodeagent.config import AgentConfig
-from vgpu_nodeagent.deviceplugin.checkpoint import Checkpoint
-from vgpu_nodeagent.deviceplugin.cuts import spots
-from vgpu_nodeagent.deviceplugin.instances import Instances, recovered
 from vgpu_nodeagent.deviceplugin.kubelet_checkpoint import read_kubelet_checkpoint
 from vgpu_nodeagent.deviceplugin.node import Node
 from vgpu_nodeagent.deviceplugin.pod_resources import PodResources
 from vgpu_nodeagent.deviceplugin.prestart import PreStart
-from vgpu_nodeagent.deviceplugin.rebuild import rebuild
+from vgpu_nodeagent.deviceplugin.rebuild import rebuild, recovered
 from vgpu_nodeagent.deviceplugin.registration import Registration
 from vgpu_nodeagent.deviceplugin.releases import Releases
 from vgpu_nodeagent.deviceplugin.server import DevicePlugin, PluginServer
@@ -46,6 +43,9 @@ from vgpu_nodeagent.metrics import Metrics
 from vgpu_nodeagent.node_view import NodeView
 from vgpu_nodeagent.publisher import Publisher
 from vgpu_nodeagent.reports import Reports
+from vgpu_nodeagent.state.checkpoint import Checkpoint
+from vgpu_nodeagent.state.cuts import spots
+from vgpu_nodeagent.state.instances import Instances
 from vgpu_nodeagent.usage import PERIOD_S, CoarseUsage, use_of_claims
 from vgpu_nodeagent.violations import Violations
 

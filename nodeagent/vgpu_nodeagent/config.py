@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 
 from vgpu_api.config import ClusterConfig
-from vgpu_nodeagent.deviceplugin.kubelet_checkpoint import FILE_NAME
-from vgpu_nodeagent.enforcement.cdi import Mount
-from vgpu_nodeagent.enforcement.watchdog import OnViolation
+from vgpu_nodeagent.mount import Mount
 
 PLUGIN_SOCKET = "vgpu.sock"
+KUBELET_CHECKPOINT = "kubelet_internal_checkpoint"
 KUBELET_DIR = Path("/var/lib/kubelet")
 CDI_DIR = Path("/var/run/cdi")
 STATE_DIR = Path("/var/lib/vgpu")
@@ -21,6 +21,14 @@ UNUSED_LEASE_S = 30.0
 
 The kubelet writes it down as soon as it has our answer; one that died under the call never does.
 """
+
+
+class OnViolation(StrEnum):
+    """What is done to a claim that holds more than it may, besides saying so."""
+
+    REPORT = "report"
+    SIGNAL = "signal"
+    EVICT = "evict"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +81,7 @@ class AgentConfig:
     @property
     def kubelet_checkpoint(self) -> Path:
         """The kubelet's record of allocations."""
-        return self.kubelet_dir / "device-plugins" / FILE_NAME
+        return self.kubelet_dir / "device-plugins" / KUBELET_CHECKPOINT
 
     @property
     def pod_resources_socket(self) -> Path:

@@ -10,10 +10,10 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from vgpu_nodeagent.deviceplugin.slots import SlotState
 from vgpu_nodeagent.drivers.base import CardUsage
 from vgpu_nodeagent.enforcement.allocations import Allocations
 from vgpu_nodeagent.errors import PageDamaged
+from vgpu_nodeagent.state.slots import SlotState
 
 logger = logging.getLogger(__name__)
 

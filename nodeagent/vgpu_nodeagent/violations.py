@@ -7,11 +7,11 @@ import logging
 from vgpu_api.resources import PODS
 from vgpu_client.api import Api
 from vgpu_client.errors import ClientError
-from vgpu_nodeagent.deviceplugin.slots import Holding
 from vgpu_nodeagent.enforcement.watchdog import Held
 from vgpu_nodeagent.metrics import Metrics
 from vgpu_nodeagent.node_view import NodeView
 from vgpu_nodeagent.reports import Reports
+from vgpu_nodeagent.state.slots import Holding
 
 logger = logging.getLogger(__name__)
 

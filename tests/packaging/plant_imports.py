@@ -70,6 +70,13 @@ PLANTS = (
     imported("decisions", f"{_OPERATOR}/placement/score.py", "vgpu_operator.metrics"),
     imported("decisions", f"{_OPERATOR}/ledger/ledger.py", "asyncio"),
     imported("decisions", f"{_OPERATOR}/ask.py", "uuid"),
+    imported("agent", "nodeagent/vgpu_nodeagent/state/slots.py", "vgpu_nodeagent.enforcement.page"),
+    imported(
+        "agent",
+        "nodeagent/vgpu_nodeagent/enforcement/allocations.py",
+        "vgpu_nodeagent.deviceplugin.prestart",
+    ),
+    imported("agent-config", "nodeagent/vgpu_nodeagent/config.py", "vgpu_nodeagent.drivers"),
     imported("admission", f"{_OPERATOR}/admission/claims.py", "subprocess"),
     imported("admission", f"{_OPERATOR}/admission/podrules.py", "socket"),
     imported("engine", f"{_OPERATOR}/engine/scheduling/queue.py", "asyncio"),

@@ -16,12 +16,12 @@ from agent_node import GPU_0, ObedientDriver, a_driver_card
 from builders import a_claim, a_request, an_allocated_device, an_allocation
 from vgpu_api.v1alpha1 import Allocation, VGPUClaim
 from vgpu_api.v1alpha1.vgpuclaim import MigAllocation
-from vgpu_nodeagent.deviceplugin.checkpoint import Checkpoint, decode, encode
-from vgpu_nodeagent.deviceplugin.cuts import Cut, spots
-from vgpu_nodeagent.deviceplugin.instances import Instances
-from vgpu_nodeagent.deviceplugin.slots import SlotState
 from vgpu_nodeagent.drivers.base import MigInstance
 from vgpu_nodeagent.errors import Refused
+from vgpu_nodeagent.state.checkpoint import Checkpoint, decode, encode
+from vgpu_nodeagent.state.cuts import Cut, spots
+from vgpu_nodeagent.state.instances import Instances
+from vgpu_nodeagent.state.slots import SlotState
 
 CLAIMS = ("a", "b", "c")
 PLACES = [("1g.5gb", 6, 1), ("1g.5gb", 5, 1), ("3g.20gb", 4, 4), ("2g.10gb", 2, 2)]

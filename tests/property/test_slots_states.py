@@ -10,11 +10,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from vgpu_api.effective import Use
 from vgpu_api.init_part import InitRound
-from vgpu_nodeagent.deviceplugin import slots
-from vgpu_nodeagent.deviceplugin.checkpoint import decode, encode
 from vgpu_nodeagent.deviceplugin.slot_offer import offer
-from vgpu_nodeagent.deviceplugin.slots import Binding, Holding, Lease, SlotState
 from vgpu_nodeagent.errors import Refused
+from vgpu_nodeagent.state import slots
+from vgpu_nodeagent.state.checkpoint import decode, encode
+from vgpu_nodeagent.state.slots import Binding, Holding, Lease, SlotState
 
 CARDS = {"GPU-0": Use(100, 100, 3), "GPU-1": Use(60, 100, 3)}
 SLOTS = [f"slot-{number}" for number in range(4)]

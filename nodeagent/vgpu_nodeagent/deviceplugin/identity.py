@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from vgpu_api.core.pod import Pod
 from vgpu_nodeagent.deviceplugin.kubelet_checkpoint import KubeletEntry
 from vgpu_nodeagent.deviceplugin.pod_resources import ContainerSlots, PodListing
-from vgpu_nodeagent.deviceplugin.slots import Binding
 from vgpu_nodeagent.errors import Refused, Why
+from vgpu_nodeagent.state.slots import Binding
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,11 +17,11 @@ from vgpu_api.core.pod import Pod
 from vgpu_api.effective import effective_use
 from vgpu_api.init_part import InitRound
 from vgpu_api.v1alpha1 import Allocation, VGPUClaim
-from vgpu_nodeagent.deviceplugin import slots
 from vgpu_nodeagent.deviceplugin.node import Node
-from vgpu_nodeagent.deviceplugin.slots import Holding
 from vgpu_nodeagent.errors import PageDamaged
 from vgpu_nodeagent.reports import Reports
+from vgpu_nodeagent.state import slots
+from vgpu_nodeagent.state.slots import Holding
 
 logger = logging.getLogger(__name__)
 

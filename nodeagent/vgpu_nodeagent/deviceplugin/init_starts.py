@@ -13,9 +13,9 @@ from vgpu_api.core.pod import Pod
 from vgpu_api.init_part import InitRound
 from vgpu_api.v1alpha1 import Allocation, VGPUClaim
 from vgpu_nodeagent.deviceplugin.identity import Consumer
-from vgpu_nodeagent.deviceplugin.slots import Binding, Holding
 from vgpu_nodeagent.errors import Refused, Why
 from vgpu_nodeagent.reports import Reports
+from vgpu_nodeagent.state.slots import Binding, Holding
 
 _REMEMBERED = 4096
 """Leases whose last PreStart is remembered; one that was forgotten takes one PreStart more."""

@@ -21,8 +21,6 @@ from vgpu_nodeagent.enforcement import cdi
 from vgpu_nodeagent.errors import KubeletUnavailable
 from vgpu_nodeagent.kubelet_api import deviceplugin_pb2 as dp
 
-FILE_NAME = "kubelet_internal_checkpoint"
-
 
 @dataclass(frozen=True, slots=True)
 class KubeletEntry:

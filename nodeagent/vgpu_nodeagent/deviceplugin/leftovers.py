@@ -6,8 +6,8 @@ import asyncio
 import logging
 
 from vgpu_nodeagent.deviceplugin.node import Node
-from vgpu_nodeagent.deviceplugin.slots import Holding
 from vgpu_nodeagent.reports import Reports
+from vgpu_nodeagent.state.slots import Holding
 
 logger = logging.getLogger(__name__)
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from vgpu_nodeagent.deviceplugin.checkpoint import Checkpoint
-from vgpu_nodeagent.deviceplugin.instances import Instances
 from vgpu_nodeagent.deviceplugin.pod_resources import PodResources
 from vgpu_nodeagent.enforcement.allocations import Allocations
 from vgpu_nodeagent.inventory import Inventory
 from vgpu_nodeagent.node_view import NodeView
+from vgpu_nodeagent.state.checkpoint import Checkpoint
+from vgpu_nodeagent.state.instances import Instances
 
 
 @dataclass(frozen=True, slots=True)

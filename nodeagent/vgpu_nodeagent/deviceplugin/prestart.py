@@ -17,20 +17,20 @@ from dataclasses import dataclass
 from vgpu_api import init_part
 from vgpu_api.effective import effective_use
 from vgpu_api.v1alpha1 import Allocation, VGPUClaim
-from vgpu_nodeagent.deviceplugin import slots
 from vgpu_nodeagent.deviceplugin.identity import Consumer, identify
 from vgpu_nodeagent.deviceplugin.init_starts import InitStarts
 from vgpu_nodeagent.deviceplugin.kubelet_checkpoint import read_kubelet_checkpoint
 from vgpu_nodeagent.deviceplugin.node import Node
 from vgpu_nodeagent.deviceplugin.reserved_claim import claim_reserved_for
-from vgpu_nodeagent.deviceplugin.slots import Holding
 from vgpu_nodeagent.deviceplugin.waiting import WaitingPods
 from vgpu_nodeagent.drivers.device_nodes import nodes_of_card, nodes_of_instance
-from vgpu_nodeagent.enforcement.cdi import Mount
 from vgpu_nodeagent.enforcement.grants import ContainerGrant, container_grant
 from vgpu_nodeagent.errors import KubeletUnavailable, PageDamaged, Refused, Why
+from vgpu_nodeagent.mount import Mount
 from vgpu_nodeagent.node_view import Place
 from vgpu_nodeagent.reports import Reports
+from vgpu_nodeagent.state import slots
+from vgpu_nodeagent.state.slots import Holding
 
 logger = logging.getLogger(__name__)
 

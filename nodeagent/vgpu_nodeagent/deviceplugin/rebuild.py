@@ -16,10 +16,13 @@ from vgpu_api.init_part import init_requests, init_round, without_init_part
 from vgpu_api.quantity import MIB
 from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_nodeagent.deviceplugin.kubelet_checkpoint import KubeletEntry
-from vgpu_nodeagent.deviceplugin.slots import Holding, Lease, SlotState, slot_order
+from vgpu_nodeagent.drivers.base import Card
 from vgpu_nodeagent.enforcement.abi import UNLIMITED, PageState
 from vgpu_nodeagent.enforcement.page import PageContent
 from vgpu_nodeagent.inventory import Terms
+from vgpu_nodeagent.state import cuts
+from vgpu_nodeagent.state.cuts import Cut, Cuts
+from vgpu_nodeagent.state.slots import Holding, Lease, SlotState, slot_order
 
 
 def rebuild(
@@ -123,3 +126,33 @@ def _of_page(account: str, pod_uid: str, page: PageContent, terms: Mapping[str, 
         mib = whole if limit.memory_bytes == UNLIMITED else limit.memory_bytes // MIB
         use[limit.uuid] = use.get(limit.uuid, Use()) + Use(mib, limit.cores, 1)
     return Holding(account, "", "", "", pod_uid, "", use)
+
+
+def recovered(
+    state: SlotState, pages: Mapping[str, PageContent | None], cards: Mapping[str, Card]
+) -> SlotState:
+    """With the instances that our own pages name, when the record of them was lost.
+
+    What was made and not yet in a page stays for an administrator to remove.
+
+    Args:
+        state: As it was rebuilt, without any.
+        pages: By lease: what every page on disk says.
+        cards: As the driver shows them now, by UUID.
+    """
+    found: Cuts = {}
+    named = {
+        limit.uuid: lease
+        for lease, page in pages.items()
+        if page is not None
+        for limit in page.devices
+    }
+    for uuid, card in cards.items():
+        for instance in card.mig_instances:
+            lease = state.leases.get(named.get(instance.uuid, ""))
+            if instance.uuid in named:
+                claim_uid = lease.claim_uid if lease is not None else ""
+                holding = state.holdings.get(claim_uid)
+                allocation_id = holding.allocation_id if holding is not None else ""
+                found = cuts.with_cut(found, Cut(uuid, instance, claim_uid, allocation_id))
+    return replace(state, cuts=found)

@@ -19,16 +19,16 @@ from vgpu_api.core.pod import Pod
 from vgpu_api.init_part import ended_init_ids, init_containers
 from vgpu_api.v1alpha1 import ReservedFor, VGPUClaim
 from vgpu_nodeagent.config import UNUSED_LEASE_S
-from vgpu_nodeagent.deviceplugin import cuts, slots
-from vgpu_nodeagent.deviceplugin.cuts import Cut
 from vgpu_nodeagent.deviceplugin.init_ends import InitEnds
 from vgpu_nodeagent.deviceplugin.kubelet_checkpoint import KubeletEntry, read_kubelet_checkpoint
 from vgpu_nodeagent.deviceplugin.leftovers import Leftovers
 from vgpu_nodeagent.deviceplugin.node import Node
 from vgpu_nodeagent.deviceplugin.pod_resources import PodListing
-from vgpu_nodeagent.deviceplugin.slots import Holding
 from vgpu_nodeagent.errors import KubeletUnavailable
 from vgpu_nodeagent.reports import Reports
+from vgpu_nodeagent.state import cuts, slots
+from vgpu_nodeagent.state.cuts import Cut
+from vgpu_nodeagent.state.slots import Holding
 
 logger = logging.getLogger(__name__)
 

@@ -1,6 +1,6 @@
 """Which slots the kubelet is shown, and which of them it may hand out.
 
-Apart from the leases on them (`slots.py`): what is offered follows from the cards, and a lease
+Apart from the leases on them (`state/`): what is offered follows from the cards, and a lease
 never depends on what is offered after it was made.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from vgpu_nodeagent.deviceplugin.slots import slot_order
+from vgpu_nodeagent.state.slots import slot_order
 
 
 def offer(*, total: int, usable: int, in_use: Collection[str]) -> list[tuple[str, bool]]:

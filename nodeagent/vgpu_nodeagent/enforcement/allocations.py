@@ -19,11 +19,12 @@ from vgpu_api import names
 from vgpu_nodeagent.drivers.device_nodes import DeviceNode
 from vgpu_nodeagent.enforcement import page, reclaim, region
 from vgpu_nodeagent.enforcement.abi import PageState
-from vgpu_nodeagent.enforcement.cdi import Edits, Mount, SpecFolder
+from vgpu_nodeagent.enforcement.cdi import Edits, SpecFolder
 from vgpu_nodeagent.enforcement.grants import ContainerGrant
 from vgpu_nodeagent.enforcement.library import Library
 from vgpu_nodeagent.enforcement.processes import Users, processes_mapping, processes_of_pod
 from vgpu_nodeagent.errors import PageDamaged
+from vgpu_nodeagent.mount import Mount
 
 logger = logging.getLogger(__name__)
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from vgpu_nodeagent.drivers.device_nodes import DeviceNode
+from vgpu_nodeagent.mount import Mount
 
 KIND = "vgpu.dev/slot"
 _VERSION = "0.6.0"
@@ -24,15 +25,6 @@ _PREFIX = KIND.replace("/", "-") + "_"
 _SUFFIX = ".json"
 _UNFINISHED = ".new"
 """The runtime reads what ends in .json."""
-
-
-@dataclass(frozen=True, slots=True)
-class Mount:
-    """A file or folder of the host shown to the container."""
-
-    host_path: str
-    container_path: str
-    read_only: bool = True
 
 
 @dataclass(frozen=True, slots=True)

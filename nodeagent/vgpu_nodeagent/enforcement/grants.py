@@ -14,11 +14,11 @@ from vgpu_api import names
 from vgpu_api.core.pod import Container, Pod
 from vgpu_api.quantity import MIB
 from vgpu_api.v1alpha1 import AllocatedDevice, Allocation, VGPUClaim, VGPURequest
-from vgpu_nodeagent.deviceplugin.cuts import Cut
 from vgpu_nodeagent.enforcement.abi import CorePolicy
 from vgpu_nodeagent.enforcement.page import DeviceLimit
 from vgpu_nodeagent.errors import Refused, Why
 from vgpu_nodeagent.inventory import CARD_CORES, Terms
+from vgpu_nodeagent.state.cuts import Cut
 
 _POLICIES = {
     "Default": CorePolicy.DEFAULT,

@@ -14,13 +14,13 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
-from vgpu_nodeagent.deviceplugin.slots import SlotState
 from vgpu_nodeagent.drivers.base import Driver
 from vgpu_nodeagent.enforcement.abi import CorePolicy, PageState
 from vgpu_nodeagent.enforcement.allocations import Allocations
 from vgpu_nodeagent.enforcement.page import DeviceLimit
 from vgpu_nodeagent.enforcement.watchdog import residences
 from vgpu_nodeagent.errors import DriverUnavailable, PageDamaged
+from vgpu_nodeagent.state.slots import SlotState
 
 logger = logging.getLogger(__name__)
 

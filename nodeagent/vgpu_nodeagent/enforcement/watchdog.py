@@ -18,17 +18,17 @@ import os
 import signal
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
 from vgpu_api.quantity import MIB
-from vgpu_nodeagent.deviceplugin.slots import Holding, SlotState
+from vgpu_nodeagent.config import OnViolation
 from vgpu_nodeagent.drivers.base import Driver
 from vgpu_nodeagent.enforcement.allocations import Allocations
 from vgpu_nodeagent.enforcement.host_pids import tell_host_pids
 from vgpu_nodeagent.enforcement.processes import mapped_by, pods_of_process
 from vgpu_nodeagent.errors import DriverUnavailable, PageDamaged
+from vgpu_nodeagent.state.slots import Holding, SlotState
 
 logger = logging.getLogger(__name__)
 
@@ -36,14 +36,6 @@ PERIOD_S = 3.0
 MARGIN_BYTES = 64 * MIB
 MARGIN_PERCENT = 2
 _LOOKS = 2
-
-
-class OnViolation(StrEnum):
-    """What is done to a claim that holds more than it may, besides saying so."""
-
-    REPORT = "report"
-    SIGNAL = "signal"
-    EVICT = "evict"
 
 
 @dataclass(frozen=True, slots=True)

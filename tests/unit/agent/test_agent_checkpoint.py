@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from vgpu_api.effective import Use
-from vgpu_nodeagent.deviceplugin import slots
-from vgpu_nodeagent.deviceplugin.checkpoint import Checkpoint, decode, encode
-from vgpu_nodeagent.deviceplugin.slots import Binding, Holding, SlotState
 from vgpu_nodeagent.errors import CheckpointDamaged
+from vgpu_nodeagent.state import slots
+from vgpu_nodeagent.state.checkpoint import Checkpoint, decode, encode
+from vgpu_nodeagent.state.slots import Binding, Holding, SlotState
 
 PATH = Path("slots.json")
 

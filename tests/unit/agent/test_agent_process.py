@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from vgpu_nodeagent.__main__ import parse
-from vgpu_nodeagent.enforcement.cdi import Mount
+from vgpu_nodeagent.mount import Mount
 
 ROOT = Path(__file__).parents[3]
 BUILD = ROOT / "libvgpu" / "build"

@@ -13,12 +13,12 @@ from vgpu_api.names import ANNOTATION_SLOTS_ADDED
 from vgpu_api.quantity import MIB
 from vgpu_api.v1alpha1 import GPUDeviceSpec
 from vgpu_api.v1alpha1.vgpuclaim import MigAllocation
-from vgpu_nodeagent.deviceplugin.cuts import Cut
 from vgpu_nodeagent.drivers.base import Card, MigInstance
 from vgpu_nodeagent.enforcement.abi import CorePolicy
 from vgpu_nodeagent.enforcement.grants import ContainerGrant, container_grant
 from vgpu_nodeagent.errors import Refused, Why
 from vgpu_nodeagent.inventory import Terms, terms_of
+from vgpu_nodeagent.state.cuts import Cut
 
 SLOT = "nvidia.com/gpu"
 FULL_MIB = 16384

@@ -22,11 +22,11 @@ from vgpu_api.core.pod import ContainerStatus, Pod, PodStatus
 from vgpu_api.effective import Use
 from vgpu_api.init_part import InitRound, without_init_part
 from vgpu_api.v1alpha1 import InitReleased, ReservedFor, VGPUClaim, VGPUClaimStatus
-from vgpu_nodeagent.deviceplugin.checkpoint import Checkpoint
 from vgpu_nodeagent.deviceplugin.rebuild import rebuild
-from vgpu_nodeagent.deviceplugin.slots import close
 from vgpu_nodeagent.enforcement.abi import PageState
 from vgpu_nodeagent.errors import Refused, Why
+from vgpu_nodeagent.state.checkpoint import Checkpoint
+from vgpu_nodeagent.state.slots import close
 
 FIRST_ROUND = InitRound(allocation_id(), 0)
 SECOND_ROUND = InitRound(allocation_id(), 1)

@@ -18,7 +18,7 @@ from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_api.v1alpha1.vgpuclaim import MigAllocation
 from vgpu_client.reflector import Identity
 from vgpu_nodeagent.device_status import said_of
-from vgpu_nodeagent.deviceplugin.instances import recovered
+from vgpu_nodeagent.deviceplugin.rebuild import recovered
 from vgpu_nodeagent.drivers.base import Card, MigInstance, MigProfile
 from vgpu_nodeagent.errors import Refused, Why
 from vgpu_nodeagent.inventory import Inventory

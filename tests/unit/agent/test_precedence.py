@@ -9,7 +9,6 @@ import pytest
 
 from agent_node import GPU_0, GPU_1, ObedientDriver, a_driver_card
 from vgpu_api.effective import Use
-from vgpu_nodeagent.deviceplugin.slots import Holding, Lease, SlotState, close
 from vgpu_nodeagent.enforcement import page
 from vgpu_nodeagent.enforcement.abi import UNLIMITED, CorePolicy, PageState
 from vgpu_nodeagent.enforcement.allocations import Allocations
@@ -17,6 +16,7 @@ from vgpu_nodeagent.enforcement.cdi import SpecFolder
 from vgpu_nodeagent.enforcement.library import Library
 from vgpu_nodeagent.enforcement.page import DeviceLimit
 from vgpu_nodeagent.enforcement.precedence import HOLD_S, LEAST_PERCENT, Precedence, ceilings
+from vgpu_nodeagent.state.slots import Holding, Lease, SlotState, close
 
 URGENT, PATIENT = (f"{n}0000000-1111-2222-3333-444444444444" for n in (1, 2))
 PIDS = {URGENT: 100, PATIENT: 200}

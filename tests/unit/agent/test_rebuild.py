@@ -12,10 +12,10 @@ from vgpu_api.init_part import InitRound
 from vgpu_api.v1alpha1 import ReservedFor, VGPUClaim, VGPUClaimStatus
 from vgpu_nodeagent.deviceplugin.kubelet_checkpoint import KubeletEntry
 from vgpu_nodeagent.deviceplugin.rebuild import rebuild
-from vgpu_nodeagent.deviceplugin.slots import Holding, Lease, SlotState
 from vgpu_nodeagent.enforcement.abi import UNLIMITED, PageState
 from vgpu_nodeagent.enforcement.page import DeviceLimit, PageContent
 from vgpu_nodeagent.inventory import Terms
+from vgpu_nodeagent.state.slots import Holding, Lease, SlotState
 
 MIB = 1024 * 1024
 TERMS = {"GPU-0": Terms(Use(16_384, 100, 10), Use(32_768, 200, 10))}

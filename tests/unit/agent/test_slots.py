@@ -8,10 +8,10 @@ import pytest
 
 from vgpu_api.effective import Use
 from vgpu_api.init_part import InitRound
-from vgpu_nodeagent.deviceplugin import slots
 from vgpu_nodeagent.deviceplugin.slot_offer import offer
-from vgpu_nodeagent.deviceplugin.slots import Binding, Holding, Lease, SlotState
 from vgpu_nodeagent.errors import Refused, Why
+from vgpu_nodeagent.state import slots
+from vgpu_nodeagent.state.slots import Binding, Holding, Lease, SlotState
 
 SMALL = Use(10, 10, 1)
 ROUND = InitRound("first", 0)

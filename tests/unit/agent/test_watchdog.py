@@ -11,15 +11,16 @@ import pytest
 from agent_node import GPU_0, GPU_1, ObedientDriver, a_driver_card
 from vgpu_api.effective import Use
 from vgpu_api.quantity import MIB
-from vgpu_nodeagent.deviceplugin.slots import Holding, Lease, SlotState
+from vgpu_nodeagent.config import OnViolation
 from vgpu_nodeagent.enforcement import abi
 from vgpu_nodeagent.enforcement.allocations import Allocations
 from vgpu_nodeagent.enforcement.cdi import SpecFolder
 from vgpu_nodeagent.enforcement.host_pids import tell_host_pids
 from vgpu_nodeagent.enforcement.library import Library
 from vgpu_nodeagent.enforcement.page import DeviceLimit, grant
-from vgpu_nodeagent.enforcement.watchdog import Held, OnViolation, Watchdog
+from vgpu_nodeagent.enforcement.watchdog import Held, Watchdog
 from vgpu_nodeagent.errors import DriverUnavailable
+from vgpu_nodeagent.state.slots import Holding, Lease, SlotState
 
 POD, OTHER_POD = (f"{n}0000000-1111-2222-3333-444444444444" for n in (1, 2))
 CLAIM, OTHER_CLAIM = "claim-uid-1", "claim-uid-2"

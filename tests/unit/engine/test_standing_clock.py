@@ -16,8 +16,8 @@ from vgpu_api.effective import Use, effective_use
 from vgpu_api.quantity import MIB
 from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_client.lease import Elector, Terms
-from vgpu_nodeagent.deviceplugin.slots import Binding, Holding, SlotState, allocate, grant
 from vgpu_nodeagent.errors import Refused, Why
+from vgpu_nodeagent.state.slots import Binding, Holding, SlotState, allocate, grant
 
 CARD_MIB = 16384
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 
 from vgpu_api.effective import Use
 from vgpu_api.init_part import InitRound
-from vgpu_nodeagent.deviceplugin.cuts import Cut
 from vgpu_nodeagent.errors import Refused, Why
+from vgpu_nodeagent.state.cuts import Cut
 
 
 @dataclass(frozen=True, slots=True)

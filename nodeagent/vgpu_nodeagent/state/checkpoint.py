@@ -17,8 +17,8 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from vgpu_nodeagent.deviceplugin.slots import SlotState
 from vgpu_nodeagent.errors import CheckpointDamaged
+from vgpu_nodeagent.state.slots import SlotState
 
 FORMAT = 2
 _STATE = TypeAdapter(SlotState)

@@ -14,12 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from vgpu_api.v1alpha1 import AllocatedDevice, Allocation, VGPUClaim
-from vgpu_nodeagent.deviceplugin import cuts
-from vgpu_nodeagent.deviceplugin.checkpoint import Checkpoint
-from vgpu_nodeagent.deviceplugin.cuts import Cut, Cuts, Spot
-from vgpu_nodeagent.deviceplugin.slots import SlotState
-from vgpu_nodeagent.drivers.base import Card, Driver, MigInstance
-from vgpu_nodeagent.enforcement.page import PageContent
+from vgpu_nodeagent.drivers.base import Driver, MigInstance
 from vgpu_nodeagent.errors import (
     DriverUnavailable,
     InstanceInUse,
@@ -28,6 +23,9 @@ from vgpu_nodeagent.errors import (
     Refused,
     Why,
 )
+from vgpu_nodeagent.state import cuts
+from vgpu_nodeagent.state.checkpoint import Checkpoint
+from vgpu_nodeagent.state.cuts import Cut, Cuts, Spot
 
 logger = logging.getLogger(__name__)
 
@@ -154,36 +152,6 @@ class Instances:
             self._commit(changed)
         except OSError as error:
             raise Refused(Why.STORAGE_FAILED, f"cannot record an instance: {error}") from error
-
-
-def recovered(
-    state: SlotState, pages: Mapping[str, PageContent | None], cards: Mapping[str, Card]
-) -> SlotState:
-    """With the instances that our own pages name, when the record of them was lost.
-
-    What was made and not yet in a page stays for an administrator to remove.
-
-    Args:
-        state: As it was rebuilt, without any.
-        pages: By lease: what every page on disk says.
-        cards: As the driver shows them now, by UUID.
-    """
-    found: Cuts = {}
-    named = {
-        limit.uuid: lease
-        for lease, page in pages.items()
-        if page is not None
-        for limit in page.devices
-    }
-    for uuid, card in cards.items():
-        for instance in card.mig_instances:
-            lease = state.leases.get(named.get(instance.uuid, ""))
-            if instance.uuid in named:
-                claim_uid = lease.claim_uid if lease is not None else ""
-                holding = state.holdings.get(claim_uid)
-                allocation_id = holding.allocation_id if holding is not None else ""
-                found = cuts.with_cut(found, Cut(uuid, instance, claim_uid, allocation_id))
-    return replace(state, cuts=found)
 
 
 def _is_alike(one: Cut, other: Cut) -> bool:

@@ -1,0 +1,1 @@
+"""What this node has given away, on disk: slots, claims, MIG instances."""
