@@ -76,6 +76,14 @@ _POD_NAME_KEPT = 200
 _UID_KEPT = 8
 
 
+def published_model(model: str) -> str:
+    """A card's type in the words that pods select it by, as HAMi registers it: with the maker.
+
+    Drivers name cards before Ampere without it (`Tesla T4`).
+    """
+    return model if not model or model.lower().startswith("nvidia") else f"NVIDIA-{model}"
+
+
 def device_object_name(uuid: str) -> str:
     """The GPUDevice object's name for a card: its UUID in lower case, made a valid DNS name."""
     plain = uuid.lower()

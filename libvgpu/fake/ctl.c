@@ -7,6 +7,9 @@
  *   vgpu-fake-ctl MACHINE slow CARD MS              NVML takes this long to answer about the card
  *   vgpu-fake-ctl MACHINE ecc CARD COUNT            uncorrected ECC errors so far
  *   vgpu-fake-ctl MACHINE remap CARD 0|1            row remapping failed
+ *   vgpu-fake-ctl MACHINE remap-pending CARD 0|1    a row is remapped at the next reset
+ *   vgpu-fake-ctl MACHINE pages-pending CARD 0|1    a page is retired when the driver is loaded anew
+ *   vgpu-fake-ctl MACHINE recovery CARD ACTION      what NVML asks for: 0 nothing, 1 a reset, 2 a reboot, ...
  *   vgpu-fake-ctl MACHINE util CARD PERCENT         utilisation NVML reports
  *   vgpu-fake-ctl MACHINE reset-peak CARD           forget the highest use
  *
@@ -40,6 +43,12 @@ static void carry_out(struct state *s, void *argument)
         card->ecc_uncorrected = order->value;
     } else if (!strcmp(order->verb, "remap")) {
         card->remap_failed = order->value;
+    } else if (!strcmp(order->verb, "remap-pending")) {
+        card->remap_pending = order->value;
+    } else if (!strcmp(order->verb, "pages-pending")) {
+        card->pages_pending = order->value;
+    } else if (!strcmp(order->verb, "recovery")) {
+        card->recovery_action = order->value;
     } else if (!strcmp(order->verb, "util")) {
         card->gpu_utilisation = order->value;
     } else if (!strcmp(order->verb, "reset-peak")) {
@@ -71,7 +80,8 @@ static int status(const struct machine *m)
 
 int main(int argc, char **argv)
 {
-    static const char *const verbs[] = {"xid", "lost", "fail", "slow", "ecc", "remap", "util", "reset-peak"};
+    static const char *const verbs[] = {"xid",           "lost",          "fail",     "slow", "ecc",       "remap",
+                                        "remap-pending", "pages-pending", "recovery", "util", "reset-peak"};
     static struct machine m;
     char why[256] = "";
     if (argc < 3) {

@@ -17,7 +17,9 @@ struct machine_card {
     char model[96];
     char serial[32];
     uint64_t memory_bytes;
-    int numa; /* -1: the platform does not say */
+    int numa;          /* NUMA node of the host nearest to it; -1: the platform does not say */
+    int numa_of_memory; /* NUMA node that its own memory is (Grace); -1: it is none */
+    int switch_links;  /* NVLinks that end at a switch */
     unsigned domain, bus, device;
     int cc_major, cc_minor;
     int sms;

@@ -1,6 +1,7 @@
 /* machine_cards.c - the cards and MIG instances in a machine's file, and how lines call them. */
 #include "machine_lines.h"
 #include "mig.h"
+#include "vgpu_nvml.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -100,6 +101,8 @@ static int card_field(struct machine_card *card, const char *key, const char *va
         size_t offset;
     } ints[] = {
         {"numa", -1, 1023, offsetof(struct machine_card, numa)},
+        {"numa_of_memory", -1, 1023, offsetof(struct machine_card, numa_of_memory)},
+        {"switch_links", 0, NVML_NVLINK_MAX_LINKS, offsetof(struct machine_card, switch_links)},
         {"sms", 1, 1024, offsetof(struct machine_card, sms)},
         {"minor", 0, 255, offsetof(struct machine_card, minor)},
     };
@@ -134,6 +137,7 @@ int machine_parse_card(struct machine *m, struct line *line, char *why, size_t w
         .model = "Simulated GPU",
         .memory_bytes = 16384 * MIB,
         .numa = -1,
+        .numa_of_memory = -1,
         .parent = -1,
         .bus = (unsigned)index + 1,
         .cc_major = 8,

@@ -83,10 +83,23 @@ NVML_API nvmlReturn_t nvmlDeviceGetNumGpuCores(nvmlDevice_t device, unsigned *ou
 NVML_API nvmlReturn_t nvmlDeviceGetNumaNodeId(nvmlDevice_t device, unsigned *out)
 {
     QUERY(device, out);
+    if (c->numa_of_memory < 0) {
+        return NVML_ERROR_NOT_SUPPORTED;
+    }
+    *out = (unsigned)c->numa_of_memory;
+    return NVML_SUCCESS;
+}
+
+NVML_API nvmlReturn_t nvmlDeviceGetMemoryAffinity(nvmlDevice_t device, unsigned words, unsigned long *out, int scope)
+{
+    QUERY(device, out && words && (scope == NVML_AFFINITY_SCOPE_NODE || scope == NVML_AFFINITY_SCOPE_SOCKET));
+    unsigned bits = 8 * sizeof *out;
     if (c->numa < 0) {
         return NVML_ERROR_NOT_SUPPORTED;
     }
-    *out = (unsigned)c->numa;
+    for (unsigned word = 0; word < words; word++) {
+        out[word] = (unsigned)c->numa / bits == word ? 1ul << (unsigned)c->numa % bits : 0;
+    }
     return NVML_SUCCESS;
 }
 

@@ -36,13 +36,16 @@ NVML_API nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t a, nvmlDevice_t b, int
         return NVML_ERROR_INVALID_ARGUMENT;
     }
     const struct machine *m = nvml_session()->machine;
-    int linked = m->links[x][y].nvlinks > 0;
+    int linked = m->links[x][y].nvlinks > 0 || (m->cards[x].switch_links && m->cards[y].switch_links);
     int ok = linked || ((kind == P2P_READ || kind == P2P_WRITE) && machine_level(m, x, y) < NVML_TOPOLOGY_SYSTEM);
     *status = ok ? P2P_OK : P2P_NOT_SUPPORTED;
     return NVML_SUCCESS;
 }
 
-/* Links are dealt out to the peers in card order. Returns the card at the far end of `link`, -1 when it is unused. */
+enum { NO_PEER = -1, SWITCH = -2 };
+
+/* Links are dealt out to the peers in card order, and then to the switch. Returns the card at the far end of `link`,
+ * SWITCH, or NO_PEER when the link is unused. */
 static int peer_of_link(const struct machine *m, int card, unsigned link)
 {
     unsigned first = 0;
@@ -53,7 +56,7 @@ static int peer_of_link(const struct machine *m, int card, unsigned link)
         }
         first += count;
     }
-    return -1;
+    return link >= first && link < first + (unsigned)m->cards[card].switch_links ? SWITCH : NO_PEER;
 }
 
 static nvmlReturn_t link_peer(nvmlDevice_t device, unsigned link, int *card, int *peer)
@@ -66,7 +69,7 @@ static nvmlReturn_t link_peer(nvmlDevice_t device, unsigned link, int *card, int
         return NVML_ERROR_INVALID_ARGUMENT;
     }
     const struct machine *m = nvml_session()->machine;
-    if (peer_of_link(m, *card, 0) < 0) {
+    if (peer_of_link(m, *card, 0) == NO_PEER) {
         return NVML_ERROR_NOT_SUPPORTED;
     }
     *peer = peer_of_link(m, *card, link);
@@ -81,7 +84,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetNvLinkState(nvmlDevice_t device, unsigned lin
         return NVML_ERROR_INVALID_ARGUMENT;
     }
     if (result == NVML_SUCCESS) {
-        *active = peer >= 0;
+        *active = peer != NO_PEER;
     }
     return result;
 }
@@ -104,7 +107,19 @@ NVML_API nvmlReturn_t nvmlDeviceGetNvLinkCapability(nvmlDevice_t device, unsigne
     if (result != NVML_SUCCESS || !out) {
         return result != NVML_SUCCESS ? result : NVML_ERROR_INVALID_ARGUMENT;
     }
-    *out = peer >= 0 && capability == 0; /* NVML_NVLINK_CAP_P2P_SUPPORTED */
+    *out = peer != NO_PEER && capability == 0; /* NVML_NVLINK_CAP_P2P_SUPPORTED */
+    return NVML_SUCCESS;
+}
+
+NVML_API nvmlReturn_t nvmlDeviceGetNvLinkRemoteDeviceType(nvmlDevice_t device, unsigned link, int *type)
+{
+    int card = -1, peer = -1;
+    enum { TYPE_GPU = 0, TYPE_SWITCH = 2 };
+    nvmlReturn_t result = link_peer(device, link, &card, &peer);
+    if (result != NVML_SUCCESS || !type || peer == NO_PEER) {
+        return result != NVML_SUCCESS ? result : NVML_ERROR_INVALID_ARGUMENT;
+    }
+    *type = peer == SWITCH ? TYPE_SWITCH : TYPE_GPU;
     return NVML_SUCCESS;
 }
 
@@ -115,10 +130,12 @@ NVML_API nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t device, u
     if (result != NVML_SUCCESS || !out) {
         return result != NVML_SUCCESS ? result : NVML_ERROR_INVALID_ARGUMENT;
     }
-    if (peer < 0) {
+    if (peer == NO_PEER) {
         return NVML_ERROR_INVALID_ARGUMENT;
     }
-    const struct machine_card *c = &nvml_session()->machine->cards[peer];
+    /* One switch, at an address that no card has. */
+    static const struct machine_card a_switch = {.domain = 0xfffe, .bus = 0xff, .device = 0x1f};
+    const struct machine_card *c = peer == SWITCH ? &a_switch : &nvml_session()->machine->cards[peer];
     *out = (nvmlPciInfo_t){.domain = c->domain, .bus = c->bus, .device = c->device, .pciDeviceId = 0x20b010de};
     snprintf(out->busIdLegacy, sizeof out->busIdLegacy, "%04X:%02X:%02X.0", c->domain & 0xffff, c->bus & 0xff,
              c->device & 0x1f);

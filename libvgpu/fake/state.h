@@ -36,6 +36,8 @@ struct state_card {
     uint32_t temperature_c, power_mw;
     uint64_t ecc_corrected, ecc_uncorrected;
     uint32_t remapped_correctable, remapped_uncorrectable, remap_pending, remap_failed;
+    uint32_t pages_pending;   /* retired pages that stay in use until the driver is loaded anew */
+    uint32_t recovery_action; /* NVML_GPU_RECOVERY_ACTION_* */
 };
 
 /* An instance of a card in MIG mode, at the number of the room it has among the machine's cards. */

@@ -25,6 +25,8 @@ enum {
     NVML_ERROR_UNKNOWN = 999,
 };
 
+enum { NVML_AFFINITY_SCOPE_NODE = 0, NVML_AFFINITY_SCOPE_SOCKET = 1 };
+
 typedef struct nvmlDevice_st *nvmlDevice_t;
 typedef struct nvmlEventSet_st *nvmlEventSet_t;
 
@@ -48,6 +50,20 @@ typedef struct {
 typedef struct {
     unsigned int gpu, memory; /* percent */
 } nvmlUtilization_t;
+
+enum { NVML_FI_DEV_GET_GPU_RECOVERY_ACTION = 230, NVML_VALUE_TYPE_UNSIGNED_INT = 1 };
+
+typedef struct {
+    unsigned int fieldId, scopeId;
+    long long timestamp, latencyUsec;
+    int valueType;
+    nvmlReturn_t nvmlReturn;
+    union {
+        double dVal;
+        unsigned int uiVal;
+        unsigned long long ullVal;
+    } value;
+} nvmlFieldValue_t;
 
 typedef struct {
     unsigned int pid;

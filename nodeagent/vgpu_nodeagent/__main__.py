@@ -23,6 +23,7 @@ from vgpu_nodeagent.config import (
     LIBRARY,
     METRICS_PORT,
     STATE_DIR,
+    SYSFS,
     UNUSED_LEASE_S,
     AgentConfig,
     OnViolation,
@@ -47,6 +48,7 @@ def parse(arguments: Sequence[str]) -> AgentConfig:
     parser.add_argument("--state-dir", type=Path, default=STATE_DIR)
     parser.add_argument("--kubelet-dir", type=Path, default=KUBELET_DIR)
     parser.add_argument("--cdi-dir", type=Path, default=CDI_DIR)
+    parser.add_argument("--sysfs-dir", type=Path, default=SYSFS)
     parser.add_argument("--library", type=Path, default=LIBRARY, help="libvgpu.so")
     parser.add_argument(
         "--driver-file",
@@ -86,6 +88,7 @@ def parse(arguments: Sequence[str]) -> AgentConfig:
         state_dir=given.state_dir.absolute(),
         kubelet_dir=given.kubelet_dir.absolute(),
         cdi_dir=given.cdi_dir.absolute(),
+        sysfs_dir=given.sysfs_dir.absolute(),
         library=given.library.absolute(),
         driver_files=tuple(f for text in given.driver_file for f in _driver_files(text)),
         metrics_port=given.metrics_port,
@@ -113,7 +116,7 @@ async def serve(config: AgentConfig) -> None:
         loop.add_signal_handler(number, task.cancel)
     async with Api.connect(config.kubeconfig) as api:
         with contextlib.suppress(asyncio.CancelledError):
-            await Agent(config, api, NvidiaDriver()).run()
+            await Agent(config, api, NvidiaDriver(sysfs=config.sysfs_dir)).run()
 
 
 def main() -> None:

@@ -162,6 +162,7 @@ class Agent:
                 await self._load()
                 if self._node.checkpoint.state.cuts:
                     await self._inventory.refresh()  # instances of ours are told from others
+                self._review_health()
                 parts.create_task(self._reports.run())
                 parts.create_task(self._publisher.run())
                 parts.create_task(self._releases.run())
@@ -257,8 +258,11 @@ class Agent:
     async def _look_at_cards(self) -> None:
         while True:
             await self._inventory.look_again()
-            if self._health.recover(now=time.monotonic()):
-                self._health_changed()
+            self._review_health()
+
+    def _review_health(self) -> None:
+        if self._health.review(self._inventory.present, now=time.monotonic()):
+            self._health_changed()
 
     async def _hear_events(self) -> None:
         while True:
@@ -268,6 +272,7 @@ class Agent:
             )
             if self._health.note(event, cards=self._inventory.cards, now=time.monotonic()):
                 self._health_changed()
+                self._inventory.look_soon()  # NVML may say by now what the card needs
 
     def _health_changed(self) -> None:
         self._cards_changed()

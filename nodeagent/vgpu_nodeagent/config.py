@@ -15,6 +15,7 @@ KUBELET_DIR = Path("/var/lib/kubelet")
 CDI_DIR = Path("/var/run/cdi")
 STATE_DIR = Path("/var/lib/vgpu")
 LIBRARY = Path("/usr/lib/vgpu/libvgpu.so")
+SYSFS = Path("/sys")
 METRICS_PORT = 9394
 UNUSED_LEASE_S = 30.0
 """A lease that no pod on the kubelet's record holds after so long was never used.
@@ -42,6 +43,7 @@ class AgentConfig:
         state_dir: Where the agent keeps what must survive it; the same path on the host.
         kubelet_dir: The kubelet's root folder.
         cdi_dir: The runtime's folder of CDI specs.
+        sysfs_dir: Where sysfs is mounted.
         library: The native library, in this process's file system.
         driver_files: Files that every container gets.
         metrics_port: Port of the metrics; 0 for none.
@@ -57,6 +59,7 @@ class AgentConfig:
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     kubelet_dir: Path = KUBELET_DIR
     cdi_dir: Path = CDI_DIR
+    sysfs_dir: Path = SYSFS
     driver_files: tuple[Mount, ...] = ()
     metrics_port: int = METRICS_PORT
     unused_lease_s: float = UNUSED_LEASE_S

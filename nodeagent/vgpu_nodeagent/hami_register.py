@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from vgpu_api.names import FIELD_MANAGER_AGENT, HAMI_NODE_REGISTER
+from vgpu_api.names import FIELD_MANAGER_AGENT, HAMI_NODE_REGISTER, published_model
 from vgpu_api.resources import NODES
 from vgpu_api.v1alpha1.gpudevice import DeviceMode
 from vgpu_client.api import Api
@@ -51,14 +51,13 @@ def register_text(entries: Iterable[Entry]) -> str:
 
 def _words(entry: Entry) -> dict[str, object]:
     card, given = entry.card, entry.terms.allocatable
-    model = card.model
     return {
         "id": card.uuid,
         "index": card.index,
         "count": given.slots,
         "devmem": given.memory_mib,
         "devcore": given.cores,
-        "type": model if model.startswith("NVIDIA") else f"NVIDIA-{model}",
+        "type": published_model(card.model),
         "numa": card.numa_node or 0,
         "mode": "mig" if card.mig_enabled else _MODES[entry.mode],
         "health": entry.healthy,

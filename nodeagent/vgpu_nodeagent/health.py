@@ -1,14 +1,16 @@
-"""Which cards can be relied on: fatal events take one out, a quiet time brings it back.
+"""Which cards can be relied on, by the driver's events and by what it says a card needs.
 
-Pure bookkeeping; the driver's events and the clock are handed in.
+A fatal event takes a card out at once. It is back when it was quiet for a while and the driver
+says that it needs nothing: neither a reset nor a reboot happens by waiting. Pure bookkeeping; the
+driver's events, its cards and the clock are handed in.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from vgpu_nodeagent.drivers.base import CardEvent, Severity
+from vgpu_nodeagent.drivers.base import Card, CardEvent, Repair, Severity
 
 PROBATION_S = 300.0
 """How long a card must be quiet after a fatal event before it is trusted again."""
@@ -24,11 +26,19 @@ class Ailment:
 
 
 class Health:
-    """The cards that are not healthy."""
+    """The cards that are not healthy.
+
+    A card is `healthy`, `out` after a fatal event, or `in need` of a repair:
+
+        healthy ──fatal event──► out ──quiet for the probation, needs nothing──► healthy
+           │                      │ needs a repair
+           └──needs a repair──► in need ──needs nothing any more──► out, or healthy without an event
+    """
 
     def __init__(self, *, probation_s: float = PROBATION_S) -> None:
         self._probation_s = probation_s
-        self._ailing: dict[str, Ailment] = {}
+        self._events: dict[str, Ailment] = {}
+        self._repairs: dict[str, Repair] = {}
 
     def note(self, event: CardEvent, *, cards: Iterable[str], now: float) -> bool:
         """Take an event in; whether any card's health changed.
@@ -42,17 +52,39 @@ class Health:
             return False
         changed = False
         for uuid in (event.uuid,) if event.uuid else cards:
-            changed |= uuid not in self._ailing
-            self._ailing[uuid] = Ailment(event.reason, event.message, now)
+            changed |= uuid not in self._events
+            self._events[uuid] = Ailment(event.reason, event.message, now)
         return changed
 
-    def recover(self, *, now: float) -> bool:
-        """Trust the cards again that were quiet long enough; whether there were any."""
-        over = [u for u, a in self._ailing.items() if now - a.last_seen >= self._probation_s]
-        for uuid in over:
-            del self._ailing[uuid]
-        return bool(over)
+    def review(self, cards: Mapping[str, Card], *, now: float) -> bool:
+        """Take in what the driver says of its cards; whether any card's health changed.
+
+        Args:
+            cards: Those that it shows now, by UUID. Of others nothing is known, so they stay as
+                they are.
+            now: Seconds, monotonic.
+        """
+        before = {uuid: self._reason(uuid) for uuid in cards}
+        for uuid, card in cards.items():
+            if card.repair is not None:
+                self._repairs[uuid] = card.repair
+                continue
+            self._repairs.pop(uuid, None)
+            event = self._events.get(uuid)
+            if event is not None and now - event.last_seen >= self._probation_s:
+                del self._events[uuid]
+        return before != {uuid: self._reason(uuid) for uuid in cards}
 
     def ailment(self, uuid: str) -> Ailment | None:
         """Why a card is not healthy; None for one that is."""
-        return self._ailing.get(uuid)
+        event = self._events.get(uuid)
+        repair = self._repairs.get(uuid)
+        if repair is None:
+            return event
+        after = f", after {event.message}" if event is not None else ""
+        seen = event.last_seen if event is not None else 0.0
+        return Ailment(repair.reason, f"{repair.message}{after}", seen)
+
+    def _reason(self, uuid: str) -> tuple[str, str] | None:
+        found = self.ailment(uuid)
+        return None if found is None else (found.reason, found.message)

@@ -97,6 +97,11 @@ class Inventory:
         """Whether the driver shows the card now."""
         return self.driver_error is None and uuid in self._present
 
+    @property
+    def present(self) -> Mapping[str, Card]:
+        """The cards that the driver shows now, by UUID."""
+        return {uuid: card for uuid, card in self._known.items() if self.is_present(uuid)}
+
     def terms(self) -> Mapping[str, Terms]:
         """On which terms each known card is given away."""
         return {
@@ -115,7 +120,7 @@ class Inventory:
             self._tell()
 
     def look_soon(self) -> None:
-        """What cards are cut into has changed."""
+        """What cards are cut into or need has changed."""
         self._look_wanted.set()
 
     async def look_again(self) -> None:

@@ -7,7 +7,7 @@ worked out by hand. UUIDs follow from node and index alone: they are the same in
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -100,10 +100,34 @@ class GpuNode:
         return "\n".join(lines) + "\n"
 
     def write_machine(self, folder: Path) -> Path:
-        """Write the description into a folder; the driver keeps its state beside it."""
+        """Write the description into a folder; the driver keeps its state beside it.
+
+        The host's part of it goes into `sysfs`, a tree as the agent reads it.
+        """
         path = folder / "machine"
         path.write_text(self.machine_text())
+        places = {f"0000:{at + 1:02x}:00.0": card.numa for at, card in enumerate(self.cards)}
+        write_sysfs(folder / "sysfs", places)
         return path
+
+
+def write_sysfs(folder: Path, places: Mapping[str, int], *, nodes: str | None = None) -> None:
+    """Write what sysfs shows of NUMA nodes and of PCI devices.
+
+    Args:
+        folder: What stands for /sys.
+        places: The NUMA node of each PCI address; -1 as the kernel writes it.
+        nodes: The host's nodes as the kernel lists them; None: those of the devices, or node 0.
+    """
+    known = sorted({numa for numa in places.values() if numa >= 0}) or [0]
+    listed = ",".join(map(str, known)) if nodes is None else nodes
+    host = folder / "devices" / "system" / "node"
+    host.mkdir(parents=True, exist_ok=True)
+    (host / "has_cpu").write_text(f"{listed}\n")
+    for address, numa in places.items():
+        device = folder / "bus" / "pci" / "devices" / address
+        device.mkdir(parents=True, exist_ok=True)
+        (device / "numa_node").write_text(f"{numa}\n")
 
 
 def card_uuid(node: str, index: int) -> str:

@@ -215,6 +215,7 @@ def agent_command(
         "state-dir": folders.root / "agent",
         "kubelet-dir": folders.sockets,
         "cdi-dir": folders.cdi,
+        "sysfs-dir": folders.root / "sysfs",
         "library": LIBRARY,
         "metrics-port": 0,
         "unused-lease-seconds": unused_lease_s,

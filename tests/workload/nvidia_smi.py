@@ -245,8 +245,9 @@ def topology(gpus: Sequence[Gpu]) -> list[str]:
     lines = ["\t".join(["", *heads, "NUMA Affinity"])]
     for gpu, head in zip(gpus, heads, strict=True):
         cells = ["X" if other is gpu else _between(gpu, other) for other in gpus]
-        numa = gpu.ask(pynvml.nvmlDeviceGetNumaNodeId)
-        lines.append("\t".join([head, *cells, "N/A" if numa is None else str(numa)]))
+        words = gpu.ask(pynvml.nvmlDeviceGetMemoryAffinity, 1, pynvml.NVML_AFFINITY_SCOPE_NODE)
+        numa = "N/A" if words is None else str(int(words[0]).bit_length() - 1)
+        lines.append("\t".join([head, *cells, numa]))
     return lines
 
 

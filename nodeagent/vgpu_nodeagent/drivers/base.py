@@ -64,13 +64,27 @@ class MigInstance:
 
 
 @dataclass(frozen=True, slots=True)
+class Repair:
+    """What a card needs before it can be relied on again.
+
+    Attributes:
+        reason: In CamelCase, for conditions; it names the action.
+        message: The same in a sentence.
+    """
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class Card:
     """One physical card as the driver describes it.
 
     Attributes:
         index: Its number on the machine.
         minor: The number of its device node.
-        numa_node: None where the platform does not say.
+        numa_node: The host's NUMA node nearest to it. None: unknown, on a host with several.
+        repair: What it needs before it can be relied on; None: nothing, by the driver's word.
         mig_enabled: It is in multi-instance mode.
         mig_profiles: What it can then be cut into.
         mig_instances: What it is cut into.
@@ -87,6 +101,7 @@ class Card:
     runtime_version: str = ""
     pci_bus_id: str = ""
     numa_node: int | None = None
+    repair: Repair | None = None
     mig_enabled: bool = False
     mig_profiles: tuple[MigProfile, ...] = ()
     mig_instances: tuple[MigInstance, ...] = ()

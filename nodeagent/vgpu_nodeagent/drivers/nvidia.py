@@ -1,4 +1,4 @@
-"""NVIDIA cards through NVML; beside it, how they are linked and cut, and how NVML is spoken to.
+"""NVIDIA cards through NVML; beside it, how they are linked, cut, placed on the host and repaired.
 
 NVML is loaded when it is first needed and again after it was lost, so that an agent may run on a
 node before its driver is installed. Every call runs in a thread with a deadline; events have a
@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pynvml
@@ -19,7 +21,9 @@ from vgpu_nodeagent.drivers import nvidia_mig
 from vgpu_nodeagent.drivers.base import Card, CardEvent, CardUsage, MigInstance, Severity
 from vgpu_nodeagent.drivers.calls import CallThread
 from vgpu_nodeagent.drivers.device_nodes import may_cut
-from vgpu_nodeagent.drivers.nvidia_links import links_of
+from vgpu_nodeagent.drivers.numa import SYSFS, HostNuma
+from vgpu_nodeagent.drivers.nvidia_links import links_of, nvlinks_of
+from vgpu_nodeagent.drivers.nvidia_recovery import repair_of
 from vgpu_nodeagent.drivers.nvml import bus_id, optional, text
 from vgpu_nodeagent.errors import DriverUnavailable
 
@@ -37,13 +41,20 @@ APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
 
 _ARCHITECTURES = {2: "Kepler", 3: "Maxwell", 4: "Pascal", 5: "Volta", 6: "Turing", 7: "Ampere"}
 _ARCHITECTURES |= {8: "Ada", 9: "Hopper", 10: "Blackwell"}
-_NO_NUMA = 0xFFFFFFFF
+_AFFINITY_WORDS = 16
+"""Of 64 bits: as many NUMA nodes as a kernel can have."""
 
 
 class NvidiaDriver:
-    """All NVIDIA cards of this machine."""
+    """All NVIDIA cards of this machine.
 
-    def __init__(self, *, deadline_s: float = DEADLINE_S) -> None:
+    Args:
+        deadline_s: How long a call may take.
+        sysfs: Where sysfs is mounted.
+    """
+
+    def __init__(self, *, deadline_s: float = DEADLINE_S, sysfs: Path = SYSFS) -> None:
+        self._host = HostNuma(sysfs)
         self._calls = CallThread("NVML", deadline_s=deadline_s)
         self._events = CallThread("NVML events", deadline_s=deadline_s)
         self._may_cut = may_cut()
@@ -63,7 +74,9 @@ class NvidiaDriver:
         Raises:
             DriverUnavailable: NVML is missing, fails or hangs.
         """
-        cards = await self._calls.call(self._guarded(partial(_read_cards, self._may_cut)))
+        cards = await self._calls.call(
+            self._guarded(partial(_read_cards, self._may_cut, self._host))
+        )
         if not self._may_cut and not self._has_warned and any(card.mig_enabled for card in cards):
             self._has_warned = True
             logger.warning("cards in MIG mode are not given: this agent may not cut them")
@@ -193,48 +206,58 @@ def _register_events() -> Any:
     return event_set
 
 
-def _read_cards(may_cut_them: bool) -> tuple[Card, ...]:
+def _read_cards(may_cut_them: bool, host: HostNuma) -> tuple[Card, ...]:
     driver = text(pynvml.nvmlSystemGetDriverVersion())
     version = optional(pynvml.nvmlSystemGetCudaDriverVersion_v2, 0)
     runtime = f"{version // 1000}.{version % 1000 // 10}" if version else ""
     count = pynvml.nvmlDeviceGetCount()
     handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(count)]
     uuids = [text(pynvml.nvmlDeviceGetUUID(handle)) for handle in handles]
+    nvlinks = [nvlinks_of(handle) for handle in handles]
     return tuple(
-        _card(index, uuids, handles, driver, runtime, may_cut_them) for index in range(count)
+        replace(
+            _card(index, handle, uuids[index], may_cut_it=may_cut_them, host=host),
+            driver_version=driver,
+            runtime_version=runtime,
+            links=links_of(index, uuids, handles, nvlinks),
+        )
+        for index, handle in enumerate(handles)
     )
 
 
-def _card(
-    index: int,
-    uuids: list[str],
-    handles: list[Any],
-    driver: str,
-    runtime: str,
-    may_cut_it: bool,
-) -> Card:
-    handle = handles[index]
+def _card(index: int, handle: Any, uuid: str, *, may_cut_it: bool, host: HostNuma) -> Card:
+    """A card, apart from its links and the driver's version."""
     major, minor = optional(lambda: pynvml.nvmlDeviceGetCudaComputeCapability(handle), (0, 0))
-    numa = optional(lambda: int(pynvml.nvmlDeviceGetNumaNodeId(handle)), _NO_NUMA)
     architecture = optional(lambda: pynvml.nvmlDeviceGetArchitecture(handle), 0)
+    bus = bus_id(handle)
     is_cut = optional(lambda: pynvml.nvmlDeviceGetMigMode(handle)[0] == 1, False)
     return Card(
         index=index,
-        uuid=uuids[index],
+        uuid=uuid,
         model=text(pynvml.nvmlDeviceGetName(handle)),
         memory_mib=int(pynvml.nvmlDeviceGetMemoryInfo(handle).total) // MIB,
         minor=optional(lambda: int(pynvml.nvmlDeviceGetMinorNumber(handle)), index),
         architecture=_ARCHITECTURES.get(architecture, ""),
         compute_capability=f"{major}.{minor}" if major else "",
-        driver_version=driver,
-        runtime_version=runtime,
-        pci_bus_id=bus_id(handle),
-        numa_node=None if numa == _NO_NUMA or numa < 0 else numa,
+        pci_bus_id=bus,
+        numa_node=host.node_of(bus, _affinity(handle)),
+        repair=repair_of(handle),
         mig_enabled=is_cut,
         mig_profiles=nvidia_mig.profiles_of(handle) if is_cut and may_cut_it else (),
         mig_instances=nvidia_mig.instances_of(handle) if is_cut else (),
-        links=links_of(index, uuids, handles),
     )
+
+
+def _affinity(handle: Any) -> tuple[int, ...]:
+    """The driver's memory affinity, a bit a NUMA node in words of 64; empty if it has none."""
+    ask = partial(
+        pynvml.nvmlDeviceGetMemoryAffinity,
+        handle,
+        _AFFINITY_WORDS,
+        pynvml.NVML_AFFINITY_SCOPE_NODE,
+    )
+    words: list[int] = optional(lambda: [int(word) for word in ask()], [])
+    return tuple(words)
 
 
 def _read_usage() -> Mapping[str, CardUsage]:

@@ -1,7 +1,14 @@
-"""How NVIDIA cards reach each other: NVLink first, else the nearest common place on the PCI bus."""
+"""How NVIDIA cards reach each other: NVLink first, else the nearest common place on the PCI bus.
+
+A link ends at another card or at an NVSwitch. Through switches every card reaches every other, and
+a pair has the bandwidth of the card with fewer links to them.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -20,49 +27,84 @@ _LEVELS = {
     pynvml.NVML_TOPOLOGY_SYSTEM: ("SYS", 10),
 }
 _NVLINK_SCORE = 100
+_NO_LINK = (
+    pynvml.NVML_ERROR_NOT_SUPPORTED,
+    pynvml.NVML_ERROR_INVALID_ARGUMENT,
+    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+)
 
 
-def links_of(index: int, uuids: list[str], handles: list[Any]) -> tuple[CardLink, ...]:
+@dataclass(frozen=True, slots=True)
+class NvLinks:
+    """The NVLinks of one card that are up.
+
+    Attributes:
+        to_cards: How many lead to each other card, by its bus id in lower case.
+        to_switches: How many lead to NVSwitches.
+    """
+
+    to_cards: Counter[str]
+    to_switches: int
+
+
+def nvlinks_of(handle: Any) -> NvLinks:
+    """The NVLinks of a card; none where it has none or the driver cannot show them."""
+    cards: Counter[str] = Counter()
+    switches = 0
+    for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
+        try:
+            if pynvml.nvmlDeviceGetNvLinkState(handle, link) != pynvml.NVML_FEATURE_ENABLED:
+                continue
+            if _ends_at_switch(handle, link):
+                switches += 1
+                continue
+            remote = pynvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link)
+        except pynvml.NVMLError as error:
+            if error.value in _NO_LINK:
+                continue  # this one; others of the card may be wired
+            raise
+        cards[text(remote.busId).lower()] += 1
+    return NvLinks(cards, switches)
+
+
+def links_of(
+    index: int, uuids: Sequence[str], handles: Sequence[Any], nvlinks: Sequence[NvLinks]
+) -> tuple[CardLink, ...]:
     """How a card reaches each other one of its machine.
 
     Args:
         index: Which card.
         uuids: Of all cards, by index.
         handles: NVML's.
+        nvlinks: Of all cards.
     """
-    nvlinks = _nvlinks(handles[index])
-    links = []
-    for other, handle in enumerate(handles):
-        if other == index:
-            continue
-        bus = bus_id(handle)
-        if count := nvlinks.get(bus.lower(), 0):
-            links.append(CardLink(uuids[other], f"NV{count}", _NVLINK_SCORE * count))
-            continue
-        level = optional(
-            partial(pynvml.nvmlDeviceGetTopologyCommonAncestor, handles[index], handle),
-            pynvml.NVML_TOPOLOGY_SYSTEM,
-        )
-        word, score = _LEVELS.get(level, ("SYS", 10))
-        links.append(CardLink(uuids[other], word, score))
-    return tuple(links)
+    return tuple(
+        CardLink(uuids[other], *_path(handles, nvlinks, index, other))
+        for other in range(len(handles))
+        if other != index
+    )
 
 
-def _nvlinks(handle: Any) -> dict[str, int]:
-    """How many NVLinks lead to each other card, by its bus id in lower case."""
-    found: dict[str, int] = {}
-    for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
-        try:
-            if pynvml.nvmlDeviceGetNvLinkState(handle, link) != pynvml.NVML_FEATURE_ENABLED:
-                continue
-            bus = text(pynvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link).busId).lower()
-        except pynvml.NVMLError as error:
-            if error.value in (
-                pynvml.NVML_ERROR_NOT_SUPPORTED,
-                pynvml.NVML_ERROR_INVALID_ARGUMENT,
-                pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
-            ):
-                break  # no NVLink, or no link of that number
-            raise
-        found[bus] = found.get(bus, 0) + 1
-    return found
+def _path(
+    handles: Sequence[Any], nvlinks: Sequence[NvLinks], one: int, other: int
+) -> tuple[str, int]:
+    """Word and score of the best path between two cards; the same from either end."""
+    direct = min(
+        nvlinks[one].to_cards[bus_id(handles[other]).lower()],
+        nvlinks[other].to_cards[bus_id(handles[one]).lower()],
+    )
+    if count := direct + min(nvlinks[one].to_switches, nvlinks[other].to_switches):
+        return f"NV{count}", _NVLINK_SCORE * count
+    level = optional(
+        partial(pynvml.nvmlDeviceGetTopologyCommonAncestor, handles[one], handles[other]),
+        pynvml.NVML_TOPOLOGY_SYSTEM,
+    )
+    return _LEVELS.get(level, ("SYS", 10))
+
+
+def _ends_at_switch(handle: Any, link: int) -> bool:
+    kind = optional(
+        partial(pynvml.nvmlDeviceGetNvLinkRemoteDeviceType, handle, link),
+        pynvml.NVML_NVLINK_DEVICE_TYPE_UNKNOWN,
+    )
+    return bool(kind == pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH)

@@ -25,7 +25,7 @@ from vgpu_operator.dialects import follows_labels
 from vgpu_operator.dialects.ack import node_kinds
 from vgpu_operator.dialects.hami_annotations import DEVICE_POLICIES, NODE_POLICIES
 from vgpu_operator.ledger import NodeFilters, NodeRules
-from vgpu_operator.ledger.cards import cordoned_uuids, state_of
+from vgpu_operator.ledger.cards import cordoned_uuids, numa_of, state_of, type_of
 from vgpu_operator.ledger.holdings import NOTHING, Holding, holding_of
 from vgpu_operator.ledger.quotas import Quotas
 from vgpu_operator.placement import EVERY_NODE, Budget, Card, Columns, Grant, Plan, place
@@ -182,15 +182,16 @@ class Cluster:
     ) -> Card:
         slots = self.config.nvidia.device_split_count if device.slots is None else device.slots
         is_cut = device.mig is not None and device.mig.enabled
+        index = at if device.index is None else device.index
         return Card(
             name=device.uuid,
             node=node,
             uuid=device.uuid,
-            index=at if device.index is None else device.index,
+            index=index,
             vendor=device.vendor.lower(),
-            model=device.model.lower(),
+            model=type_of(device.vendor, device.model),
             mode="MIG" if is_cut else device.mode,
-            numa=device.numa,
+            numa=numa_of(device.numa, index=index),
             slots=1 if device.mode == "Exclusive" else slots,
             cores=device.cores,
             memory_mib=device.memory_mib,

@@ -14,7 +14,7 @@ from vgpu_api.v1alpha1 import Amount, GPUDevice
 from vgpu_api.v1alpha1.gpudevice import MigStatus
 from vgpu_api.v1alpha1.vgpuclaim import DevicePolicy
 from vgpu_operator.dialects.hami_annotations import DEVICE_POLICIES, NODE_POLICIES
-from vgpu_operator.placement.columns import NUMA_UNKNOWN, Card, NodeState
+from vgpu_operator.placement.columns import NUMA_UNKNOWN_FROM, Card, NodeState
 from vgpu_operator.placement.geometry import Offer, Profile, geometry
 
 
@@ -32,16 +32,17 @@ def card_of(
     spec, status = device.spec, device.status
     given = status.allocatable or Amount()
     is_cut = status.mig is not None and status.mig.enabled
+    index = status.index if status.index is not None else 0
     slots = spec.slots or given.slots or config.nvidia.device_split_count
     return Card(
         name=device.metadata.name,
         node=spec.node_name,
         uuid=status.uuid,
-        index=status.index if status.index is not None else 0,
+        index=index,
         vendor=status.vendor.lower(),
-        model=status.model.lower(),
+        model=type_of(status.vendor, status.model),
         mode="MIG" if is_cut else spec.mode,
-        numa=status.numa_node if status.numa_node is not None else NUMA_UNKNOWN,
+        numa=numa_of(status.numa_node, index=index),
         slots=1 if spec.mode == "Exclusive" else slots,
         cores=given.cores,
         memory_mib=given.memory_mib,
@@ -51,6 +52,21 @@ def card_of(
         links=tuple(sorted((link.peer, link.score) for link in status.links)),
         profiles=_profiles(status.mig) if is_cut and status.mig is not None else (),
     )
+
+
+def type_of(vendor: str, model: str) -> str:
+    """What the words of a pod that select or exclude types are compared with, in lower case."""
+    return (names.published_model(model) if vendor.lower() == "nvidia" else model).lower()
+
+
+def numa_of(node: int | None, *, index: int) -> int:
+    """A card's NUMA node; one of its own, below 0, where it is unknown.
+
+    Two cards whose nodes nobody knows may be on two, so they never count as of one. The agent knows
+    the node of every card where the host has only one. Numbers rise with the index: policies that
+    prefer the higher node then choose among unknown ones as among equal ones.
+    """
+    return node if node is not None and node >= 0 else min(index - NUMA_UNKNOWN_FROM, -1)
 
 
 def _profiles(mig: MigStatus) -> tuple[Profile, ...]:

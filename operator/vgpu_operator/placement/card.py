@@ -11,7 +11,8 @@ from vgpu_api.v1alpha1.vgpuclaim import DevicePolicy, NodePolicy
 from vgpu_operator.ask import RequestAsk
 from vgpu_operator.placement.geometry import Profile
 
-NUMA_UNKNOWN = -1
+NUMA_UNKNOWN_FROM = 1 << 20
+"""Unknown NUMA nodes are numbered from minus this, by the index of their card."""
 
 
 class Facts(NamedTuple):
@@ -39,9 +40,9 @@ class Card:
         uuid: The card, as the driver spells it.
         index: Its number on the node.
         vendor: In lower case.
-        model: In lower case.
+        model: Its type as published, with the maker, in lower case.
         mode: How it is divided.
-        numa: Its NUMA node; NUMA_UNKNOWN if nobody knows.
+        numa: Its NUMA node; below 0, and another for each card of a node, where it is unknown.
         slots: Requests it serves at most.
         cores: Percent of compute that may be given away.
         memory_mib: MiB that may be given away.

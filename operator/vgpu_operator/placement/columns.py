@@ -12,13 +12,13 @@ from collections.abc import Iterable, Iterator
 from vgpu_api.v1alpha1.gpudevice import DeviceMode
 from vgpu_api.v1alpha1.vgpuclaim import DevicePolicy, NodePolicy
 from vgpu_operator.placement.arrays import Arrays
-from vgpu_operator.placement.card import NUMA_UNKNOWN, Card, NodeState
+from vgpu_operator.placement.card import NUMA_UNKNOWN_FROM, Card, NodeState
 from vgpu_operator.placement.conditions import Conditions
 from vgpu_operator.placement.geometry import Profile
 from vgpu_operator.placement.mix import Mix
 from vgpu_operator.placement.rankings import Rankings
 
-__all__ = ["NUMA_UNKNOWN", "Card", "Columns", "NodeState"]
+__all__ = ["NUMA_UNKNOWN_FROM", "Card", "Columns", "NodeState"]
 
 CPU_UNKNOWN = 1 << 62
 """Free milli-CPU of a node of which nobody has said anything: enough for every request."""

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from vgpu_local.nodes import write_sysfs
 from vgpu_nodeagent.__main__ import parse
 from vgpu_nodeagent.mount import Mount
 
@@ -27,11 +28,12 @@ link 0 2 level=PIX
 """
 ASK = """
 import asyncio, dataclasses, json, subprocess, sys
+from pathlib import Path
 from vgpu_nodeagent.drivers.nvidia import NvidiaDriver
 from vgpu_nodeagent.errors import DriverUnavailable
 
 async def main():
-    driver = NvidiaDriver()
+    driver = NvidiaDriver(sysfs=Path(sys.argv[3]))
     try:
         cards = [dataclasses.asdict(card) for card in await driver.cards()]
         usage = {uuid: dataclasses.asdict(use) for uuid, use in (await driver.usage()).items()}
@@ -78,7 +80,8 @@ asyncio.run(main())
 
 def ask(program: str = ASK, tool: str = "vgpu-fake-ctl", **environment: str) -> dict[str, object]:
     command = [sys.executable, "-c", program, str(BUILD / tool)]
-    command.append(environment.get("VGPU_FAKE_MACHINE", ""))
+    machine = environment.get("VGPU_FAKE_MACHINE", "")
+    command += [machine, str(Path(machine).parent / "sys")]
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("VGPU_", "NVIDIA_", "CUDA_"))}
     done = subprocess.run(
         command, env={**clean, **environment}, capture_output=True, text=True, check=True
@@ -90,6 +93,7 @@ def ask(program: str = ASK, tool: str = "vgpu-fake-ctl", **environment: str) -> 
 def test_nvml_tells_cards_links_use_and_events(tmp_path: Path) -> None:
     machine = tmp_path / "machine"
     machine.write_text(MACHINE)
+    write_sysfs(tmp_path / "sys", {"0000:07:00.0": 1}, nodes="0-1")
     told = ask(VGPU_FAKE_MACHINE=str(machine), LD_LIBRARY_PATH=str(BUILD / "fake"))
     uuids = [f"GPU-00000000-0000-4000-8000-00000000000{n}" for n in range(3)]
     assert isinstance(told["cards"], list)
@@ -106,6 +110,7 @@ def test_nvml_tells_cards_links_use_and_events(tmp_path: Path) -> None:
         "runtime_version": "12.8",
         "pci_bus_id": "00000000:07:00.0",
         "numa_node": 1,
+        "repair": None,
         "mig_enabled": False,
         "mig_profiles": [],
         "mig_instances": [],

@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from dataclasses import replace
 
 import pynvml
 import pytest
 
-from vgpu_nodeagent.drivers.base import CardEvent, CardUsage, Severity
+from agent_node import a_driver_card
+from vgpu_nodeagent.drivers.base import Card, CardEvent, CardUsage, Repair, Severity
 from vgpu_nodeagent.drivers.calls import CallThread
 from vgpu_nodeagent.drivers.nvidia import classify
 from vgpu_nodeagent.errors import DriverUnavailable
@@ -59,14 +61,57 @@ def test_an_application_event_changes_nothing() -> None:
     assert sick(health) == []
 
 
+def shown(*uuids: str, repair: Repair | None = None) -> dict[str, Card]:
+    return {uuid: replace(a_driver_card(uuid), repair=repair) for uuid in uuids}
+
+
+RESET = Repair("GPUResetRequired", "it needs a GPU reset")
+
+
 def test_a_card_recovers_after_a_quiet_probation_counted_from_its_last_error() -> None:
     health = Health(probation_s=300)
     health.note(an_event(), cards=CARDS, now=0.0)
     assert not health.note(an_event(), cards=CARDS, now=200.0)
-    assert not health.recover(now=499.0)
+    assert not health.review(shown(*CARDS), now=499.0)
     assert sick(health) == ["GPU-0"]
-    assert health.recover(now=500.0)
+    assert health.review(shown(*CARDS), now=500.0)
     assert sick(health) == []
+
+
+def test_a_card_that_needs_a_reset_stays_out_however_quiet_it_is() -> None:
+    health = Health(probation_s=300)
+    health.note(an_event(), cards=CARDS, now=0.0)
+    assert health.review(shown("GPU-0", repair=RESET), now=1.0)
+    assert not health.review(shown("GPU-0", repair=RESET), now=1e6)
+    ailment = health.ailment("GPU-0")
+    assert ailment is not None
+    assert ailment.reason == "GPUResetRequired"
+    assert ailment.message == "it needs a GPU reset, after fell off the bus"
+    assert health.review(shown("GPU-0"), now=1e6 + 1)
+    assert sick(health) == []
+
+
+def test_a_card_that_was_reset_at_once_is_still_on_probation() -> None:
+    health = Health(probation_s=300)
+    health.note(an_event(), cards=CARDS, now=0.0)
+    health.review(shown("GPU-0", repair=RESET), now=1.0)
+    health.review(shown("GPU-0"), now=2.0)
+    ailment = health.ailment("GPU-0")
+    assert ailment is not None
+    assert ailment.reason == "XID79"
+
+
+def test_a_card_that_needs_a_reset_when_the_agent_starts_is_out() -> None:
+    health = Health()
+    assert health.review(shown("GPU-0", repair=RESET), now=0.0)
+    assert sick(health) == ["GPU-0"]
+
+
+def test_a_card_that_the_driver_does_not_show_is_not_trusted_again() -> None:
+    health = Health(probation_s=300)
+    health.note(an_event(), cards=CARDS, now=0.0)
+    assert not health.review({}, now=1e6)
+    assert sick(health) == ["GPU-0"]
 
 
 def test_use_is_shown_when_it_moved_by_five_percent() -> None:

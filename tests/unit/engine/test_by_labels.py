@@ -29,7 +29,7 @@ async def cards_for(
     replica = Replica()
     replica.news.node_changed(a_node())
     for index, (uuid, links) in enumerate(LINKS.items()):
-        device = a_device(uuid=uuid, index=index, numa=-index, links=links)
+        device = a_device(uuid=uuid, index=index, numa=2 - index, links=links)
         replica.news.device_changed(device)
     if "aliyun.com/gpu-count" not in limits:
         replica.offered("first", limits={"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1024},

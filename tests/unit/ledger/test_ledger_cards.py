@@ -15,7 +15,9 @@ from builders import (
     an_ask,
 )
 from vgpu_api.config import ClusterConfig
+from vgpu_api.names import published_model
 from vgpu_operator.ledger import Ledger
+from vgpu_operator.ledger.cards import type_of
 from vgpu_operator.ledger.changes import ChangeLog
 from vgpu_operator.placement import Plan, place
 
@@ -273,3 +275,37 @@ def test_the_devices_of_a_node_are_told_by_name_whether_they_are_cards_or_not():
     ledger.apply_device(a_device(uuid="GPU-2", node="node-2"))
     assert [device.metadata.name for device in ledger.devices("node-1")] == ["a-new-one", "gpu-0"]
     assert ledger.devices("nobody") == ()
+
+
+@pytest.mark.parametrize("model", ["Tesla T4", "NVIDIA T4"])
+@pytest.mark.parametrize("published", ["{}", "nvidia", "t4"])
+def test_a_type_is_excluded_by_the_words_that_it_is_published_with(model, published):
+    words = published.format(published_model(model))
+    ledger = a_ledger()
+    ledger.apply_device(a_device(model=model, resource_version=2))
+    refused = a_plan(ledger, selector={"excludeModels": [words]})
+    assert refused.text == "1/1 CardTypeMismatch"
+    assert not a_plan(ledger, selector={"models": [words]}).refused
+
+
+def test_the_makers_name_is_no_part_of_another_makers_type():
+    assert type_of("huawei", "Ascend910B") == "ascend910b"
+
+
+@pytest.mark.parametrize(
+    ("numas", "is_refused"),
+    [((None, None), True), ((None, 0), True), ((0, 1), True), ((0, 0), False), ((1, 1), False)],
+)
+def test_an_unknown_numa_node_is_never_that_of_another_card(numas, is_refused):
+    ledger = a_ledger()
+    for index, numa in enumerate(numas):
+        device = a_device(uuid=f"GPU-{index}", index=index, numa=numa, resource_version=2)
+        ledger.apply_device(device)
+    ask = an_ask(a_request(count=2, memory="1Gi"), numa="Require")
+    assert place(ledger.columns, ask).refused == is_refused
+
+
+def test_one_card_of_an_unknown_numa_node_serves_one_that_must_be_on_one_node():
+    ledger = a_ledger()
+    ledger.apply_device(a_device(numa=None, resource_version=2))
+    assert not place(ledger.columns, an_ask(a_request(memory="1Gi"), numa="Require")).refused

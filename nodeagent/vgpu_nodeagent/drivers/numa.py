@@ -1,0 +1,115 @@
+"""Which NUMA node of the host is nearest to a PCI device.
+
+The kernel's `numa_node` of the PCI device is the first source, the driver's memory affinity the
+second. `nvmlDeviceGetNumaNodeId` is neither: it names the node that the GPU's own memory *is*, and
+answers on Grace alone. A device of which neither source knows is on the host's only node, or its
+node is unknown: two unknown nodes of a host with several are never one and the same.
+Source: Documentation/ABI/testing/sysfs-bus-pci and sysfs-devices-node of the kernel.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+logger = logging.getLogger(__name__)
+
+SYSFS = Path("/sys")
+_WORD_BITS = 64
+_MOST_NODES = 1023
+"""The kernel's CONFIG_NODES_SHIFT is 10 at most."""
+
+
+@dataclass(slots=True)
+class HostNuma:
+    """The host's NUMA nodes, read from sysfs.
+
+    Attributes:
+        sysfs: Where sysfs is mounted.
+    """
+
+    sysfs: Path = SYSFS
+    _reported: set[str] = field(default_factory=set, init=False)
+
+    def node_of(self, bus_id: str, affinity: Sequence[int]) -> int | None:
+        """The NUMA node nearest to a device; None: unknown, and equal to no other.
+
+        Args:
+            bus_id: Where the device is, as NVML spells it (`00000000:07:00.0`).
+            affinity: The driver's memory affinity, a bit a node in words of 64 bits; empty where
+                the driver does not support it.
+        """
+        nodes = self.nodes()
+        for found in (self._of_device(bus_id), _only_bit(affinity)):
+            if found is None:
+                continue
+            if nodes and found not in nodes:
+                self._report(f"PCI device {bus_id}: NUMA node {found} is none of the host's")
+                continue
+            return found
+        if len(nodes) > 1:
+            self._report(f"PCI device {bus_id}: its NUMA node is unknown on a host with several")
+            return None
+        return next(iter(nodes), 0)
+
+    def nodes(self) -> frozenset[int]:
+        """The nodes that have CPUs; those of a GPU's memory (Grace) have none.
+
+        Empty where the kernel has no NUMA, or its list cannot be read.
+        """
+        for name in ("has_cpu", "online"):
+            path = self.sysfs / "devices" / "system" / "node" / name
+            try:
+                return frozenset(_numbers(path.read_text()))
+            except FileNotFoundError:
+                continue
+            except (OSError, ValueError) as error:
+                self._report(f"{path}: {error}")
+        return frozenset()
+
+    def _of_device(self, bus_id: str) -> int | None:
+        path = self.sysfs / "bus" / "pci" / "devices" / _address(bus_id) / "numa_node"
+        try:
+            node = int(path.read_text())
+        except FileNotFoundError:
+            return None  # no such device: a container without sysfs, or another name space
+        except (OSError, ValueError) as error:
+            self._report(f"{path}: {error}")
+            return None
+        return node if node >= 0 else None
+
+    def _report(self, sentence: str) -> None:
+        """Log a fault once, not every time that the devices are read."""
+        if sentence not in self._reported:
+            self._reported.add(sentence)
+            logger.warning("%s", sentence)
+
+
+def _address(bus_id: str) -> str:
+    """As sysfs spells it: lower case, and a domain of four digits unless it needs more."""
+    domain, _, rest = bus_id.lower().partition(":")
+    return f"{domain[-4:] if domain.startswith('0000') else domain}:{rest}"
+
+
+def _only_bit(words: Sequence[int]) -> int | None:
+    """The number of the only bit that is set; None for none or several."""
+    mask = sum(word << (_WORD_BITS * at) for at, word in enumerate(words))
+    return mask.bit_length() - 1 if mask.bit_count() == 1 else None
+
+
+def _numbers(text: str) -> list[int]:
+    """A list as the kernel writes it, such as `0-1,4`.
+
+    Raises:
+        ValueError: It is something else.
+    """
+    found: list[int] = []
+    for part in filter(None, text.strip().split(",")):
+        first, _, last = part.partition("-")
+        low, high = int(first), int(last or first)
+        if not 0 <= low <= high <= _MOST_NODES:
+            raise ValueError(f"{part!r} is no range of NUMA nodes")
+        found.extend(range(low, high + 1))
+    return found

@@ -1,0 +1,153 @@
+"""NUMA nodes and links of published machines, with the real pynvml on the simulated driver."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from topologies import MACHINES, Machine
+from vgpu_local.nodes import write_sysfs
+from vgpu_nodeagent.drivers.numa import HostNuma
+
+FAKE = Path(__file__).parents[3] / "libvgpu" / "build" / "fake"
+ASK = """
+import asyncio, dataclasses, json, sys
+from pathlib import Path
+from vgpu_nodeagent.drivers.nvidia import NvidiaDriver
+
+async def main():
+    driver = NvidiaDriver(sysfs=Path(sys.argv[1]))
+    print(json.dumps([dataclasses.asdict(card) for card in await driver.cards()]))
+    driver.close()
+
+asyncio.run(main())
+"""
+BUS = "00000000:17:00.0"
+ADDRESS = "0000:17:00.0"
+
+
+def cards_of(paths: Mapping[str, str]) -> list[dict[str, Any]]:
+    env = dict(os.environ, VGPU_FAKE_MACHINE=paths["machine"], LD_LIBRARY_PATH=str(FAKE))
+    env.pop("NVIDIA_VISIBLE_DEVICES", None)
+    done = subprocess.run(
+        [sys.executable, "-c", ASK, paths["sysfs"]],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    return list(json.loads(done.stdout))
+
+
+@pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.name)
+def test_links_and_numa_nodes_are_those_that_were_published(
+    machine: Machine, tmp_path: Path
+) -> None:
+    cards = cards_of(machine.write(tmp_path))
+    words = [
+        " ".join(
+            "X"
+            if at == other
+            else {x["peer"]: x["type"] for x in card["links"]}[machine.uuid(other)]
+            for other in range(len(cards))
+        )
+        for at, card in enumerate(cards)
+    ]
+    assert words == list(machine.words)
+    assert [card["numa_node"] for card in cards] == list(machine.numa)
+
+
+@pytest.mark.parametrize("name", ["dgx_a100", "gb200_compute_tray"])
+def test_where_the_kernel_shows_no_device_the_drivers_affinity_is_asked(
+    name: str, tmp_path: Path
+) -> None:
+    machine = next(machine for machine in MACHINES if machine.name == name)
+    cards = cards_of(machine.write(tmp_path, sysfs=False))
+    assert [card["numa_node"] for card in cards] == list(machine.numa)
+
+
+def test_a_pair_has_the_bandwidth_of_the_card_with_fewer_links_to_switches(tmp_path: Path) -> None:
+    h100 = next(machine for machine in MACHINES if machine.name == "dgx_h100")
+    degraded = Machine(
+        "x", "", h100.model, h100.words, h100.numa, h100.nodes, (18, 6, 18, *[18] * 5)
+    )
+    cards = cards_of(degraded.write(tmp_path))
+    to_second = {card["index"]: card["links"] for card in cards if card["index"] != 1}
+    assert {
+        (x["type"], x["score"])
+        for links in to_second.values()
+        for x in links
+        if x["peer"] == degraded.uuid(1)
+    } == {("NV6", 600)}
+    assert {(x["type"], x["score"]) for x in cards[1]["links"]} == {("NV6", 600)}
+    assert ("NV18", 1800) in {(x["type"], x["score"]) for x in cards[0]["links"]}
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    return tmp_path / "sys"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "of_device", "affinity", "expected"),
+    [
+        ("0-1", 1, (), 1),
+        ("0-1", 1, (0b01,), 1),  # the kernel first
+        ("0-1", -1, (0b10,), 1),
+        ("0-1", -1, (), None),  # several nodes, and nobody knows which
+        ("0-1", -1, (0b11,), None),  # near both is near neither
+        ("0", -1, (), 0),  # the only one there is
+        ("0", -1, (0b11,), 0),
+        ("0-1", 7, (), None),  # no such node
+        ("0-1", 7, (0b01,), 0),
+        ("0,64", -1, (0, 1), 64),  # the second word
+        ("", -1, (), 0),  # a kernel without NUMA
+    ],
+)
+def test_where_a_device_is(
+    tree: Path, nodes: str, of_device: int, affinity: tuple[int, ...], expected: int | None
+) -> None:
+    write_sysfs(tree, {ADDRESS: of_device}, nodes=nodes)
+    assert HostNuma(tree).node_of(BUS, affinity) == expected
+
+
+def test_a_host_without_the_list_of_nodes_with_cpus_lists_those_online(tree: Path) -> None:
+    write_sysfs(tree, {ADDRESS: -1}, nodes="0-1")
+    host = tree / "devices" / "system" / "node"
+    (host / "has_cpu").rename(host / "online")
+    assert HostNuma(tree).node_of(BUS, ()) is None
+
+
+@pytest.mark.parametrize("nonsense", ["", "two", "1 2", "9" * 40])
+def test_nonsense_of_a_device_is_reported_once_by_name_and_counts_as_unknown(
+    tree: Path, nonsense: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_sysfs(tree, {ADDRESS: 0}, nodes="0-1")
+    (tree / "bus/pci/devices" / ADDRESS / "numa_node").write_text(nonsense)
+    host = HostNuma(tree)
+    assert [host.node_of(BUS, ()) for _ in range(3)] == [None] * 3
+    named = [record.message for record in caplog.records if ADDRESS in record.message]
+    assert len(named) == len(set(named)) == 2
+
+
+@given(st.text(max_size=20))
+def test_any_list_of_nodes_is_read_or_reported(
+    tmp_path_factory: pytest.TempPathFactory, text: str
+) -> None:
+    """Whatever the kernel's list holds, reading it neither fails nor makes up a node."""
+    tree = tmp_path_factory.mktemp("sys")
+    write_sysfs(tree, {}, nodes="0")
+    (tree / "devices/system/node/has_cpu").write_bytes(text.encode("utf-8", "surrogatepass"))
+    nodes = HostNuma(tree).nodes()
+    assert all(0 <= node <= 1023 for node in nodes)
