@@ -25,7 +25,6 @@ _MODES: Mapping[DeviceMode, str] = {
     "Shared": "hami-core",
     "Exclusive": "hami-core",
     "MIG": "mig",
-    "MPS": "mps",
 }
 
 

@@ -48,7 +48,7 @@ facts = st.fixed_dictionaries(
     {
         "model": st.sampled_from(("tesla t4", "a100-40gb")),
         "vendor": st.sampled_from(("nvidia", "nvidia", "nvidia", "other")),
-        "mode": st.sampled_from(("Shared", "Shared", "MIG", "MIG", "MPS")),
+        "mode": st.sampled_from(("Shared", "Shared", "MIG", "MIG", "Exclusive")),
         "profiles": st.sampled_from(GEOMETRIES),
         "slots": st.sampled_from((1, 2, 10)),
         "cores": st.sampled_from((0, 50, 100, 200)),

@@ -13,7 +13,7 @@ from pydantic import Field
 from vgpu_api import quantity
 from vgpu_api.v1alpha1.base import ApiModel, Conditions, ListMap, Metadata, Name, Percent, Size
 
-DeviceMode = Literal["Shared", "Exclusive", "MIG", "MPS"]
+DeviceMode = Literal["Shared", "Exclusive", "MIG"]
 CorePolicy = Literal["Default", "Force", "Disable"]
 Scaling = Annotated[str, Field(max_length=16, pattern=r"^[0-9]{1,3}(\.[0-9]{1,3})?$")]
 

@@ -14,7 +14,7 @@ from vgpu_api import quantity
 from vgpu_api.v1alpha1.base import ApiModel, Conditions, ListMap, Metadata, Name, Size, Time
 from vgpu_api.v1alpha1.gpudevice import CorePolicy
 
-RequestMode = Literal["Any", "Shared", "Exclusive", "MIG", "MPS"]
+RequestMode = Literal["Any", "Shared", "Exclusive", "MIG"]
 Phase = Literal["App", "Init"]
 NodePolicy = Literal["Binpack", "Spread", "NUMAFirst", "Fragmentation"]
 DevicePolicy = Literal[

@@ -7,6 +7,7 @@ from vgpu_operator.admission.claims import validate_claim
 from vgpu_operator.admission.denial import Denied
 from vgpu_operator.admission.podmutation import LookupClaim, claim_named_by, mutate_pod
 from vgpu_operator.admission.podrules import validate_pod
+from vgpu_operator.admission.variables import without_effect
 from vgpu_operator.admission.warnings import misspelt, unasked
 
 __all__ = [
@@ -18,4 +19,5 @@ __all__ = [
     "unasked",
     "validate_claim",
     "validate_pod",
+    "without_effect",
 ]

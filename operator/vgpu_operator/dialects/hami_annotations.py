@@ -20,7 +20,6 @@ MODES: dict[str, RequestMode] = {
     "shared": "Shared",
     "hami-core": "Shared",
     "mig": "MIG",
-    "mps": "MPS",
 }
 NODE_POLICIES: dict[str, NodePolicy] = {
     "binpack": "Binpack",
@@ -63,6 +62,13 @@ def mode(pod: Pod) -> RequestMode:
     written = pod.metadata.annotations.get(names.NVIDIA_MODE, "").strip()
     if not written:
         return "Any"
+    if written.lower() == "mps":
+        raise BadInput(
+            field=annotation_field(names.NVIDIA_MODE),
+            value=written,
+            expected="supported: no MPS daemon runs here; write shared, whose limits of memory and "
+            "compute need none, or mig",
+        )
     return _word(names.NVIDIA_MODE, written, MODES)
 
 

@@ -23,6 +23,7 @@ from vgpu_operator.admission import (
     unasked,
     validate_claim,
     validate_pod,
+    without_effect,
 )
 from vgpu_operator.metrics import WEBHOOK_REQUESTS
 
@@ -53,9 +54,10 @@ def register(registry: kopf.OperatorRegistry, *, api: Api, config: ClusterConfig
 
     @kopf.on.validate("", "v1", "pods", id="validate-pods", operation="CREATE", registry=registry)
     async def validate_pods(body: kopf.Body, warnings: list[str], **_: Any) -> None:
+        pod = dict(body)
         with _answering():
-            validate_pod(dict(body), config)
-            warnings += unasked(dict(body), config)
+            validate_pod(pod, config)
+            warnings += [*unasked(pod, config), *without_effect(pod, config)]
 
     @kopf.on.validate("", "v1", "pods", id="warn-pods", operation="CREATE", registry=registry)
     async def warn_pods(body: kopf.Body, warnings: list[str], **_: Any) -> None:

@@ -92,9 +92,9 @@ async def test_the_node_lists_its_cards_in_hamis_words_too(api: Api, node: Agent
     ]
     await node.driver.events.put(CardEvent(GPU_1, Severity.FATAL, "XID79", "fell off the bus"))
     await until(api, NODES, "n1", lambda n: [c["health"] for c in listed(n)] == [True, False])
-    await api.merge_patch(GPU_DEVICES, NAME_0, {"spec": {"slots": 3, "mode": "MPS"}})
+    await api.merge_patch(GPU_DEVICES, NAME_0, {"spec": {"slots": 3, "mode": "MIG"}})
     await until(
-        api, NODES, "n1", lambda n: (listed(n)[0]["count"], listed(n)[0]["mode"]) == (3, "mps")
+        api, NODES, "n1", lambda n: (listed(n)[0]["count"], listed(n)[0]["mode"]) == (3, "mig")
     )
 
 

@@ -157,3 +157,21 @@ def test_another_vendors_pod_is_neither_changed_nor_warned_about(
     assert (done.returncode, done.stderr) == (0, "")
     (container,) = json.loads(done.stdout)["spec"]["containers"]
     assert "env" not in container
+
+
+def test_mps_is_refused_with_what_to_use_instead(refused: Any) -> None:
+    said = refused(claim(requests=[{"mode": "MPS"}]))
+    assert "spec.requests[0].mode" in said
+    assert "Shared" in said
+    said = refused(pod({"nvidia.com/gpu": 1}, {"nvidia.com/vgpu-mode": "mps"}))
+    assert "metadata.annotations[nvidia.com/vgpu-mode]: 'mps' is not supported" in said
+    assert "write shared" in said
+
+
+def test_a_variable_of_hamis_that_means_nothing_here_is_warned_of(cluster: LocalCluster) -> None:
+    kubectl = Kubectl.find(cluster.kubeconfig)
+    given = pod({"nvidia.com/gpu": 1})
+    given["spec"]["containers"][0]["env"] = [{"name": "CUDA_OVERSUBSCRIBE", "value": "true"}]
+    done = kubectl.run("apply", "-f", "-", "--dry-run=server", stdin=json.dumps(given))
+    assert done.returncode == 0, done.stderr
+    assert "Warning: spec.containers[0].env[CUDA_OVERSUBSCRIBE]: has no effect" in done.stderr

@@ -49,7 +49,6 @@ def test_a_model_that_names_its_vendor_is_not_named_twice() -> None:
     ("entry", "mode"),
     [
         (an_entry(mode="Exclusive"), "hami-core"),
-        (an_entry(mode="MPS"), "mps"),
         (an_entry(replace(CARD, mig_enabled=True)), "mig"),
     ],
 )

@@ -255,7 +255,7 @@ def test_amounts_are_refused_in_these_words(
 
 def test_hamis_annotations_hold_for_these_words_too() -> None:
     annotations = {
-        "nvidia.com/vgpu-mode": "mps",
+        "nvidia.com/vgpu-mode": "mig",
         "nvidia.com/use-gputype": "A100",
         "hami.io/node-scheduler-policy": "spread",
         "hami.io/device-scoring-weights": "slot=1,core=2,memory=3",
@@ -279,7 +279,7 @@ def test_hamis_annotations_hold_for_these_words_too() -> None:
     assert ask is not None
     assert ask.spec is not None
     (request,) = ask.spec.requests
-    assert (request.mode, request.phase, request.core_policy) == ("MPS", "Init", "Force")
+    assert (request.mode, request.phase, request.core_policy) == ("MIG", "Init", "Force")
     assert request.selector is not None
     assert request.selector.models == ["A100"]
     placement = ask.spec.placement

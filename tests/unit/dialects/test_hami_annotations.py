@@ -66,7 +66,7 @@ def test_a_list_too_long_for_a_claim_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("written", "meant"),
-    [("shared", "Shared"), ("hami-core", "Shared"), ("mig", "MIG"), ("mps", "MPS"), ("", "Any")],
+    [("shared", "Shared"), ("hami-core", "Shared"), ("mig", "MIG"), ("", "Any")],
 )
 def test_the_mode_annotation_chooses_how_the_card_is_divided(written: str, meant: str) -> None:
     assert spec_of({"nvidia.com/vgpu-mode": written}).requests[0].mode == meant

@@ -87,7 +87,13 @@ def test_an_amount_is_refused_in_these_words(limits, said):
 @pytest.mark.parametrize(
     ("key", "written", "said"),
     [
-        ("nvidia.com/vgpu-mode", "whole", "'whole' is not one of shared, hami-core, mig, mps"),
+        ("nvidia.com/vgpu-mode", "whole", "'whole' is not one of shared, hami-core, mig"),
+        (
+            "nvidia.com/vgpu-mode",
+            "MPS",
+            "'MPS' is not supported: no MPS daemon runs here; write shared, whose limits of "
+            "memory and compute need none, or mig",
+        ),
         (
             "hami.io/node-scheduler-policy",
             "packed",

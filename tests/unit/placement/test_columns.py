@@ -56,7 +56,7 @@ def test_a_card_is_known_by_everything_that_was_said_of_it():
         index=3,
         vendor="amd",
         model="mi300",
-        mode="MPS",
+        mode="MIG",
         numa=1,
         slots=4,
         cores=200,
@@ -69,7 +69,7 @@ def test_a_card_is_known_by_everything_that_was_said_of_it():
         number = columns.put_card(card)
         assert number == columns.number_of("gpu-7") == 0
         assert (columns.uuid[0], columns.index[0], columns.name[0]) == ("GPU-7", 3, "gpu-7")
-        assert (columns.vendor[0], columns.model[0], columns.mode[0]) == ("amd", "mi300", "MPS")
+        assert (columns.vendor[0], columns.model[0], columns.mode[0]) == ("amd", "mi300", "MIG")
         assert (columns.numa[0], columns.links[0]) == (1, {"GPU-8": 5})
         assert (columns.slots[0], columns.cores[0], columns.memory[0]) == (4, 200, 9000)
         flags = (columns.healthy[0], columns.duplicate[0], columns.cordoned[0])

@@ -41,7 +41,7 @@ USED = {"GPU-0": Use(memory_mib=1000, cores=20, slots=1)}
         ({"duplicate": True}, {}, "CardUuidDuplicate"),
         ({"healthy": False}, {}, "CardNotHealth"),
         ({"cordoned": True}, {}, "CardCordoned"),
-        ({"mode": "MPS"}, {"mode": "Shared"}, "CardTypeMismatch"),
+        ({"mode": "Exclusive"}, {"mode": "Shared"}, "CardTypeMismatch"),
         ({}, {"selector": {"models": ["A100"]}}, "CardTypeMismatch"),
         ({}, {"selector": {"exclude_models": ["T4"]}}, "CardTypeMismatch"),
         ({}, {"selector": {"uuids": ["GPU-9"]}}, "CardUuidMismatch"),
