@@ -72,17 +72,28 @@ class Api:
         label_selector: str | None = None,
         field_selector: str | None = None,
         page_size: int = PAGE_SIZE,
+        not_older_than: str | None = None,
     ) -> Listing:
-        """Read all objects, page by page, as of one moment (a quorum read).
+        """Read all objects as of one moment.
 
         Each item carries `apiVersion` and `kind`, which the server leaves out of lists.
         A list whose continuation expired is begun again.
+
+        Args:
+            resource: The kind.
+            namespace: None for all.
+            label_selector: As the API server takes it.
+            field_selector: As the API server takes it.
+            page_size: Objects a page, of a quorum read.
+            not_older_than: None: a quorum read, page by page. A version: at once and from the
+                server's cache, of that version or any later one; "0": of whichever it has.
         """
         return await self._reads.listing(
             resource,
             resource.path(namespace=namespace),
             selectors(label=label_selector, field=field_selector),
             page_size=page_size,
+            not_older_than=not_older_than,
         )
 
     def watch(

@@ -18,7 +18,8 @@ from typing import Generic, Protocol, TypeAlias, TypeVar
 
 from vgpu_api.resources import Resource
 from vgpu_client.api import Api
-from vgpu_client.errors import ClientError, Gone, StreamBroken
+from vgpu_client.errors import ClientError, Gone, ServerError, StreamBroken
+from vgpu_client.reads import Listing
 from vgpu_client.transport import Object
 
 logger = logging.getLogger(__name__)
@@ -64,11 +65,18 @@ class Sink(Protocol[TIn]):
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What to copy: a namespace (None for all) and selectors, as the API server takes them."""
+    """What to copy: a namespace (None for all) and selectors, as the API server takes them.
+
+    Attributes:
+        from_cache: Lists come from the API server's cache, not from etcd. The first may be as old
+            as that cache is; later ones are never older than what was delivered. For the many
+            clients that must not cost etcd a read of all objects each.
+    """
 
     namespace: str | None = None
     label_selector: str | None = None
     field_selector: str | None = None
+    from_cache: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +137,7 @@ class Reflector(Generic[T]):
         self._known: dict[_Place, _Version] = {}
         self._position = 0  # the version up to which everything has been told
         self._failures = 0  # in a row
+        self._quorum_wanted = not scope.from_cache
         self._list_wanted = asyncio.Event()
         self._lists_begun = 0
         self._lists_told = 0  # the number of the last list that was told completely
@@ -154,6 +163,7 @@ class Reflector(Generic[T]):
                         self._failures += 1
                         await self._sleep(self._retry_s())
             except Gone as error:
+                self._quorum_wanted = True  # the cache that served the list may be behind for ever
                 await self._start_over("gone", error)
             except ClientError as error:
                 await self._start_over("broken", error)
@@ -171,14 +181,10 @@ class Reflector(Generic[T]):
 
     async def _list(self) -> None:
         """Read everything and tell the difference to what was told before; deletions first."""
+        quorum = self._quorum_wanted or self._list_wanted.is_set()
         self._list_wanted.clear()
         self._lists_begun += 1
-        listing = await self._api.list(
-            self._resource,
-            namespace=self._scope.namespace,
-            label_selector=self._scope.label_selector,
-            field_selector=self._scope.field_selector,
-        )
+        listing = await self._read(None if quorum else str(self._position))
         present = {_place(item) for item in listing.items}
         for place in [place for place in self._known if place not in present]:
             self._tell_deleted(place)
@@ -189,11 +195,36 @@ class Reflector(Generic[T]):
             if number % _ITEMS_A_TURN == 0:
                 await asyncio.sleep(0)  # a long list must not starve the lease's renewal
         self._position = int(listing.resource_version)
+        self._quorum_wanted = not self._scope.from_cache
         self._on_list(self._position, (item["metadata"]["uid"] for item in listing.items))
         self._lists_told = self._lists_begun
         self.synced.set()
         async with self._list_told:
             self._list_told.notify_all()
+
+    async def _read(self, not_older_than: str | None) -> Listing:
+        """A list; from etcd where the server's cache cannot serve it."""
+        scope = self._scope
+        if not_older_than is not None:
+            try:
+                listing = await self._api.list(
+                    self._resource,
+                    namespace=scope.namespace,
+                    label_selector=scope.label_selector,
+                    field_selector=scope.field_selector,
+                    not_older_than=not_older_than,
+                )
+            except (Gone, ServerError) as error:  # 504: it has not come that far
+                logger.info("%s: the server's cache: %s", self._resource.plural, error)
+            else:
+                if int(listing.resource_version) >= self._position:
+                    return listing
+        return await self._api.list(
+            self._resource,
+            namespace=scope.namespace,
+            label_selector=scope.label_selector,
+            field_selector=scope.field_selector,
+        )
 
     async def _follow(self) -> bool:
         """Follow a stream until it ends or a list is wanted; False if it ended without a word."""

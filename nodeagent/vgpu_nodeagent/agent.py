@@ -46,7 +46,7 @@ from vgpu_nodeagent.reports import Reports
 from vgpu_nodeagent.state.checkpoint import Checkpoint
 from vgpu_nodeagent.state.cuts import spots
 from vgpu_nodeagent.state.instances import Instances
-from vgpu_nodeagent.usage import PERIOD_S, CoarseUsage, use_of_claims
+from vgpu_nodeagent.usage import PERIOD_S, use_of_claims
 from vgpu_nodeagent.violations import Violations
 
 logger = logging.getLogger(__name__)
@@ -70,7 +70,6 @@ class Agent:
         self._driver = driver
         self._metrics = Metrics()
         self._health = Health()
-        self._usage = CoarseUsage()
         self._view = NodeView(config.node_name)
         checkpoint = Checkpoint(config.state_dir / "slots.json")
         self._inventory = Inventory(
@@ -135,7 +134,6 @@ class Agent:
             view=self._view,
             inventory=self._inventory,
             health=self._health,
-            usage=self._usage,
             register=HamiRegister(api, node=config.node_name)
             if config.cluster.views.hami_node_register
             else None,
@@ -289,9 +287,6 @@ class Agent:
             else:
                 for uuid, reading in usage.items():
                     self._metrics.usage(self._config.node_name, uuid, reading)
-                memory = {uuid: card.memory_mib for uuid, card in self._inventory.cards.items()}
-                if self._usage.take(usage, memory_mib=memory):
-                    self._publisher.wake()
             await asyncio.sleep(PERIOD_S)
 
     async def _pod_exists(self, namespace: str, name: str, uid: str) -> bool:

@@ -14,14 +14,13 @@ from vgpu_api.quantity import format_mib
 from vgpu_api.v1alpha1 import (
     Amount,
     Condition,
-    DeviceUsage,
     GPUDevice,
     GPUDeviceStatus,
     Link,
     MigStatus,
 )
 from vgpu_api.v1alpha1.gpudevice import MigPlacement, MigProfile
-from vgpu_nodeagent.drivers.base import Card, CardUsage
+from vgpu_nodeagent.drivers.base import Card
 from vgpu_nodeagent.health import Ailment
 from vgpu_nodeagent.inventory import Terms
 
@@ -29,14 +28,13 @@ _OWN_TYPES = (conditions.READY, conditions.HEALTHY)
 _OPERATORS = ("allocated", "claims")
 
 
-def said_of(card: Card, terms: Terms, *, vendor: str, usage: CardUsage | None) -> dict[str, Any]:
+def said_of(card: Card, terms: Terms, *, vendor: str) -> dict[str, Any]:
     """The agent's fields of a card's status on the wire, but the conditions.
 
     Args:
         card: As the driver shows it.
         terms: What may be given of it.
         vendor: Whose card it is.
-        usage: What is in use of it; None: not known, or not shown.
     """
     status = GPUDeviceStatus(
         vendor=vendor,
@@ -53,9 +51,6 @@ def said_of(card: Card, terms: Terms, *, vendor: str, usage: CardUsage | None) -
         capacity=_amount(terms.capacity),
         allocatable=_amount(terms.allocatable),
         mig=_mig(card),
-        usage=None
-        if usage is None
-        else DeviceUsage(memory=format_mib(usage.memory_mib), cores=usage.cores),
         conditions=[],
     )
     return _own_part(status.to_wire())

@@ -95,24 +95,28 @@ class NodeView:
                 PODS,
                 self.pods,
                 decode=Pod.model_validate,
-                scope=Scope(field_selector=f"spec.nodeName={self._node}"),
+                scope=self._scope("spec.nodeName"),
             ),
             Reflector(
                 api,
                 VGPU_CLAIMS,
                 self.claims,
                 decode=VGPUClaim.read,
-                scope=Scope(field_selector=f"status.allocation.nodeName={self._node}"),
+                scope=self._scope("status.allocation.nodeName"),
             ),
             Reflector(
                 api,
                 GPU_DEVICES,
                 self.devices,
                 decode=GPUDevice.model_validate,
-                scope=Scope(field_selector=f"spec.nodeName={self._node}"),
+                scope=self._scope("spec.nodeName"),
             ),
         ]
         return self._reflectors
+
+    def _scope(self, field: str) -> Scope:
+        """Objects that name this node in a field; from the server's cache: nodes are many."""
+        return Scope(field_selector=f"{field}={self._node}", from_cache=True)
 
     @property
     def is_synced(self) -> bool:

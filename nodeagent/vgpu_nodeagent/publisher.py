@@ -24,7 +24,6 @@ from vgpu_nodeagent.hami_register import Entry, HamiRegister
 from vgpu_nodeagent.health import Health
 from vgpu_nodeagent.inventory import Inventory, Terms
 from vgpu_nodeagent.node_view import NodeView
-from vgpu_nodeagent.usage import CoarseUsage
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +41,6 @@ class Publisher:
         view: The newest known objects of this node.
         inventory: The cards.
         health: Which of them can be relied on.
-        usage: What to show of their use.
         register: The same in HAMi's words, on the Node; None to leave that out.
         now: The clock.
         sleep: Waits before another attempt; swapped in tests.
@@ -56,7 +54,6 @@ class Publisher:
         view: NodeView,
         inventory: Inventory,
         health: Health,
-        usage: CoarseUsage,
         register: HamiRegister | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -66,7 +63,6 @@ class Publisher:
         self._view = view
         self._inventory = inventory
         self._health = health
-        self._usage = usage
         self._register = register
         self._now = now
         self._sleep = sleep
@@ -215,8 +211,7 @@ class Publisher:
             logger.info("device %s was deleted or made anew: %s", device.metadata.name, error)
 
     def _said(self, card: Card, terms: Terms) -> dict[str, Any]:
-        usage = self._usage.shown(card.uuid)
-        return said_of(card, terms, vendor=self._inventory.vendor, usage=usage)
+        return said_of(card, terms, vendor=self._inventory.vendor)
 
     def _conditions(self, uuid: str) -> list[Condition]:
         if not self._inventory.is_present(uuid):

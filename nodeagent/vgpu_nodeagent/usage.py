@@ -1,7 +1,7 @@
-"""Use of the cards: coarse for their API objects, per claim for the metrics.
+"""Use of the cards by claims, for the metrics alone.
 
-An object that changed with every allocation would keep every watcher in the cluster busy, so it
-is written seldom, and only when something moved.
+No API object shows it: one that changed with use would keep etcd and every watcher of the cluster
+busy, 40,000 cards more than a thousand times a second.
 """
 
 from __future__ import annotations
@@ -10,46 +10,13 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from vgpu_nodeagent.drivers.base import CardUsage
 from vgpu_nodeagent.enforcement.allocations import Allocations
 from vgpu_nodeagent.errors import PageDamaged
 from vgpu_nodeagent.state.slots import SlotState
 
 logger = logging.getLogger(__name__)
 
-STEP_PERCENT = 5
 PERIOD_S = 30.0
-
-
-class CoarseUsage:
-    """What was last shown of each card, and when something new is worth showing."""
-
-    def __init__(self) -> None:
-        self._shown: dict[str, CardUsage] = {}
-
-    def take(self, usage: Mapping[str, CardUsage], *, memory_mib: Mapping[str, int]) -> bool:
-        """Take a new reading in; whether any card moved by 5 % or more of what it has.
-
-        Args:
-            usage: The reading, by UUID.
-            memory_mib: Each card's memory.
-        """
-        moved = False
-        for uuid, new in usage.items():
-            old = self._shown.get(uuid)
-            step = max(1, memory_mib.get(uuid, 0) * STEP_PERCENT // 100)
-            if (
-                old is None
-                or abs(new.memory_mib - old.memory_mib) >= step
-                or abs(new.cores - old.cores) >= STEP_PERCENT
-            ):
-                self._shown[uuid] = new
-                moved = True
-        return moved
-
-    def shown(self, uuid: str) -> CardUsage | None:
-        """What to show of a card."""
-        return self._shown.get(uuid)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from vgpu_api.resources import VGPU_CLAIMS
 from vgpu_client.errors import ApiError, Gone, ServerError, StreamBroken, Unreachable
 from vgpu_client.reads import Listing
-from vgpu_client.reflector import Identity, Reflector
+from vgpu_client.reflector import Identity, Reflector, Scope
 
 NAMES = "abc"
 LAST = "last"
@@ -32,6 +32,8 @@ class ModelApi:
         self.cut = ""  # befalls the open stream before it says anything more
         self.changed = asyncio.Event()
         self.uids = 0
+        self.lag = 0  # how many versions the server's cache is behind, at most
+        self.quorum_reads = 0
 
     def write(self, verb: str, name: str, *, readable: bool = True) -> None:
         if (verb == "create") == (name in self.truth):
@@ -61,8 +63,13 @@ class ModelApi:
     def forget_history(self) -> None:
         self.compacted = self.version
 
-    async def list(self, resource: object, **selection: object) -> Listing:
+    async def list(
+        self, resource: object, *, not_older_than: str | None = None, **selection: object
+    ) -> Listing:
         await asyncio.sleep(0)
+        if not_older_than is not None:
+            return self._cached(int(not_older_than))
+        self.quorum_reads += 1
         if self.list_faults:
             match self.list_faults.pop():
                 case "unreachable":
@@ -75,6 +82,25 @@ class ModelApi:
                         await asyncio.sleep(0)
                     return answer
         return Listing(list(self.truth.values()), str(self.version))
+
+    def _cached(self, least: int) -> Listing:
+        """The list as the server's cache has it, which may be behind."""
+        if self.list_faults and self.list_faults[-1] in ("unreachable", "busy"):
+            self.list_faults.pop()
+            raise ServerError("model: too large resource version", status=504)
+        version = max(self.version - self.lag, least, 100)
+        if version > self.version:
+            raise ServerError("model: too large resource version", status=504)
+        known: dict[str, dict[str, Any]] = {}
+        for at, kind, obj in self.history:
+            if at > version:
+                break
+            name = obj["metadata"]["name"]
+            if kind == "DELETED":
+                known.pop(name, None)
+            else:
+                known[name] = obj
+        return Listing(list(known.values()), str(version))
 
     async def watch(
         self, resource: object, *, resource_version: str, **selection: object
@@ -182,6 +208,7 @@ steps = st.lists(
         st.tuples(st.just("cut"), st.sampled_from(["break", "gone", "end"])),
         st.tuples(st.just("list"), st.sampled_from(["unreachable", "busy", "slow"])),
         st.tuples(st.just("forget")),
+        st.tuples(st.just("lag"), st.integers(0, 5)),
         st.tuples(st.just("relist")),
         st.tuples(st.just("run"), st.integers(1, 30)),
     ),
@@ -193,10 +220,18 @@ async def yield_to_others(seconds: float) -> None:
     await asyncio.sleep(0)
 
 
-async def watched_through(script: list[tuple[Any, ...]]) -> tuple[ModelApi, View]:
+async def watched_through(
+    script: list[tuple[Any, ...]], *, from_cache: bool = False
+) -> tuple[ModelApi, View]:
     api, view = ModelApi(), View()
     reflector = Reflector(
-        api, VGPU_CLAIMS, view, decode=decode, sleep=yield_to_others, jitter=lambda: 0.5
+        api,
+        VGPU_CLAIMS,
+        view,
+        decode=decode,
+        scope=Scope(from_cache=from_cache),
+        sleep=yield_to_others,
+        jitter=lambda: 0.5,
     )
     running = asyncio.ensure_future(reflector.run())
     relists = []
@@ -210,6 +245,8 @@ async def watched_through(script: list[tuple[Any, ...]]) -> tuple[ModelApi, View
                 api.list_faults.append(fault)
             case ("forget",):
                 api.forget_history()
+            case ("lag", behind):
+                api.lag = behind
             case ("relist",):
                 relists.append(asyncio.ensure_future(reflector.relist()))
             case ("run", turns):
@@ -268,10 +305,31 @@ def test_an_object_replaced_in_a_gap_is_told_as_deleted_and_added() -> None:
     assert view.ends == [False]
 
 
+def test_a_reflector_that_lists_from_the_cache_reads_etcd_only_after_the_cache_failed_it() -> None:
+    changes = [("create", "a", True), ("run", 30), ("modify", "a", True), ("run", 30)]
+    api, view = asyncio.run(
+        watched_through([*changes, ("cut", "break"), *changes], from_cache=True)
+    )
+    assert view.objects == the_truth(api)
+    assert api.quorum_reads == 0
+    api, view = asyncio.run(watched_through([*changes, ("cut", "gone"), *changes], from_cache=True))
+    assert view.objects == the_truth(api)
+    assert api.quorum_reads == 1
+
+
+def test_who_wants_a_list_now_gets_it_from_etcd() -> None:
+    script = [("lag", 5), ("create", "a", True), ("run", 30), ("relist",), ("run", 30)]
+    api, view = asyncio.run(watched_through(script, from_cache=True))
+    assert view.objects == the_truth(api)
+    assert api.quorum_reads == 1
+
+
 @settings(max_examples=200, deadline=None)
-@given(steps)
-def test_once_faults_stop_the_view_equals_the_truth(script: list[tuple[Any, ...]]) -> None:
+@given(script=steps, from_cache=st.booleans())
+def test_once_faults_stop_the_view_equals_the_truth(
+    script: list[tuple[Any, ...]], from_cache: bool
+) -> None:
     """Whatever streams and lists do: no object lost, none too many, nothing told that makes no
     sense (an addition of what is known, a deletion of what is not, a version that goes back)."""
-    api, view = asyncio.run(watched_through(script))
+    api, view = asyncio.run(watched_through(script, from_cache=from_cache))
     assert view.objects == the_truth(api)

@@ -4,7 +4,6 @@ from vgpu_api.v1alpha1.base import ApiModel, Condition, Metadata, OwnerReference
 from vgpu_api.v1alpha1.gpudevice import (
     Amount,
     DeviceClaim,
-    DeviceUsage,
     GPUDevice,
     GPUDeviceSpec,
     GPUDeviceStatus,
@@ -36,7 +35,6 @@ __all__ = [
     "Condition",
     "DeviceClaim",
     "DeviceSelector",
-    "DeviceUsage",
     "GPUDevice",
     "GPUDeviceSpec",
     "GPUDeviceStatus",

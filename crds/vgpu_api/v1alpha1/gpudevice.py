@@ -119,15 +119,6 @@ class MigStatus(ApiModel):
     """The instances that exist, by UUID."""
 
 
-class DeviceUsage(ApiModel):
-    """What is really in use, seen by the driver; coarse."""
-
-    memory: Size = "0"
-    """Memory in use."""
-    cores: Percent = 0
-    """Compute in use, percent."""
-
-
 class DeviceClaim(ApiModel):
     """One claim that holds a part of the card."""
 
@@ -172,8 +163,6 @@ class GPUDeviceStatus(ApiModel):
     """What may be given away: capacity times the scaling factors."""
     mig: MigStatus | None = None
     """Multi-instance mode."""
-    usage: DeviceUsage | None = None
-    """What is in use, written at most every 30 s and only when it moved."""
     observed_time: Annotated[str, Field(max_length=64)] = ""
     """When the agent looked last and something had changed (RFC 3339)."""
     allocated: Amount | None = None

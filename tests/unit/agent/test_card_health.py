@@ -8,12 +8,11 @@ import pynvml
 import pytest
 
 from agent_node import a_driver_card
-from vgpu_nodeagent.drivers.base import Card, CardEvent, CardUsage, Repair, Severity
+from vgpu_nodeagent.drivers.base import Card, CardEvent, Repair, Severity
 from vgpu_nodeagent.drivers.calls import CallThread
 from vgpu_nodeagent.drivers.nvidia import classify
 from vgpu_nodeagent.errors import DriverUnavailable
 from vgpu_nodeagent.health import Health
-from vgpu_nodeagent.usage import CoarseUsage
 
 CARDS = ("GPU-0", "GPU-1")
 
@@ -112,17 +111,6 @@ def test_a_card_that_the_driver_does_not_show_is_not_trusted_again() -> None:
     health.note(an_event(), cards=CARDS, now=0.0)
     assert not health.review({}, now=1e6)
     assert sick(health) == ["GPU-0"]
-
-
-def test_use_is_shown_when_it_moved_by_five_percent() -> None:
-    usage = CoarseUsage()
-    memory = {"GPU-0": 1000}
-    assert usage.take({"GPU-0": CardUsage(100, 10)}, memory_mib=memory)
-    assert not usage.take({"GPU-0": CardUsage(149, 14)}, memory_mib=memory)
-    assert usage.shown("GPU-0") == CardUsage(100, 10)
-    assert usage.take({"GPU-0": CardUsage(150, 14)}, memory_mib=memory)
-    assert usage.take({"GPU-0": CardUsage(150, 19)}, memory_mib=memory)
-    assert usage.shown("GPU-0") == CardUsage(150, 19)
 
 
 async def test_a_call_that_hangs_is_given_up_and_later_ones_fail_at_once() -> None:

@@ -155,7 +155,7 @@ async def test_places_beside_an_administrators_instance_alone_are_offered(tmp_pa
     await bench.node.inventory.refresh()
     card = bench.node.inventory.cards[GPU_0]
     terms = bench.node.inventory.terms()[GPU_0]
-    mig = said_of(card, terms, vendor="nvidia", usage=None)["mig"]
+    mig = said_of(card, terms, vendor="nvidia")["mig"]
     assert mig["enabled"] is True
     assert mig["instances"] == ["MIG-foreign", "MIG-1"]
     # Of those that are ours the operator knows by the claims that have them.

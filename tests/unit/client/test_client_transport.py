@@ -377,3 +377,24 @@ async def test_a_pod_logs_in_with_its_service_account_and_follows_its_token(
             (tmp_path / "token").write_text("new\n")
             await write(api)
     assert tokens[-1] == "Bearer new"
+
+
+async def test_a_list_from_the_servers_cache_is_asked_for_at_once_and_not_by_pages(
+    tmp_path: Path,
+) -> None:
+    asked: list[dict[str, str]] = []
+
+    async def handler(request: web.Request) -> web.Response:
+        asked.append(dict(request.query))
+        return web.json_response({"metadata": {"resourceVersion": "9"}, "items": []})
+
+    async with an_api(tmp_path, handler) as api:
+        await api.list(PODS, field_selector="spec.nodeName=n", not_older_than="0")
+        await api.list(PODS, field_selector="spec.nodeName=n")
+    cached, quorum = asked
+    assert cached == {
+        "fieldSelector": "spec.nodeName=n",
+        "resourceVersion": "0",
+        "resourceVersionMatch": "NotOlderThan",
+    }
+    assert quorum == {"fieldSelector": "spec.nodeName=n", "limit": "500"}
