@@ -22,7 +22,7 @@ JOBS ?= 1
 
 SETUP := $(VENV)/.ready
 
-.PHONY: help setup demo test chaos cluster cluster-down e2e bench bench-placement bench-waiting bench-libvgpu gpu-check bench-openb lint shape fmt crds proto lock mutate native control-plane ci clean
+.PHONY: help setup demo test chaos cluster cluster-down e2e bench bench-placement bench-waiting bench-libvgpu gpu-check bench-openb check-metrics lint shape fmt crds proto lock mutate native control-plane ci clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -84,6 +84,9 @@ gpu-check:  ## limits on this machine's real driver -> build/bench/gpu.json (nee
 bench-openb: $(SETUP)  ## packing of a trace in OPENB=DIR -> build/bench/openb.json
 	@test -n "$(OPENB)" || { echo "make bench-openb OPENB=DIR: the folder of the trace" >&2; exit 2; }
 	@PYTHONPATH=tests $(BIN)/python tests/perf/openb_bench.py $(OPENB)
+
+check-metrics: $(SETUP)  ## what a running agent exposes, judged by promtool (Debian: prometheus)
+	@bash tests/packaging/check_metrics.sh
 
 # On demand only: minutes a room, one process, at the lowest priority. AGAIN=1 tries the survivors of the last run.
 mutate: $(VENV)/.mutate-ready  ## mutation testing of ROOM=ledger (default all) -> build/mutate/ROOM.json

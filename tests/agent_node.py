@@ -54,6 +54,7 @@ class ObedientDriver:
         self.events: asyncio.Queue[CardEvent] = asyncio.Queue()
         self.processes: dict[str, dict[int, int]] = {}
         self.at_work: dict[str, set[int]] = {}
+        self.compute: dict[str, dict[int, float]] = {}
         self.instances_in_use: set[str] = set()
         self.fault: Callable[[str], None] = lambda step: None
         self._made = 0
@@ -68,6 +69,11 @@ class ObedientDriver:
 
     async def process_memory(self) -> Mapping[str, Mapping[int, int]]:
         return self.processes
+
+    async def compute_since(self, marks: dict[str, int]) -> Mapping[str, Mapping[int, float]]:
+        if self.error is not None:
+            raise DriverUnavailable(self.error)
+        return self.compute
 
     async def computing(self) -> Mapping[str, frozenset[int]]:
         if self.error is not None:

@@ -35,7 +35,8 @@ from vgpu_nodeagent.enforcement.library import stage_library
 from vgpu_nodeagent.enforcement.page import PageContent
 from vgpu_nodeagent.enforcement.precedence import Precedence
 from vgpu_nodeagent.enforcement.watchdog import Watchdog
-from vgpu_nodeagent.errors import CheckpointDamaged, DriverUnavailable, PageDamaged
+from vgpu_nodeagent.errors import CheckpointDamaged, PageDamaged
+from vgpu_nodeagent.exposition import UsageCollector
 from vgpu_nodeagent.hami_register import HamiRegister
 from vgpu_nodeagent.health import Health
 from vgpu_nodeagent.inventory import Inventory
@@ -46,7 +47,7 @@ from vgpu_nodeagent.reports import Reports
 from vgpu_nodeagent.state.checkpoint import Checkpoint
 from vgpu_nodeagent.state.cuts import spots
 from vgpu_nodeagent.state.instances import Instances
-from vgpu_nodeagent.usage import PERIOD_S, use_of_claims
+from vgpu_nodeagent.usage import PERIOD_S, UsageReader
 from vgpu_nodeagent.violations import Violations
 
 logger = logging.getLogger(__name__)
@@ -92,6 +93,15 @@ class Agent:
             pod_resources=PodResources(config.pod_resources_socket, resource=config.resource),
             kubelet_checkpoint=config.kubelet_checkpoint,
         )
+        self._usage = UsageReader(
+            driver, lambda: self._node.checkpoint.state, self._node.allocations
+        )
+        self._exposed = UsageCollector(
+            config.node_name,
+            lambda: self._inventory.cards,
+            hami=config.cluster.views.hami_metrics,
+        )
+        self._metrics.registry.register(self._exposed)
         self._reports = Reports(api, self._view)
         self._watchdog = Watchdog(
             driver,
@@ -278,15 +288,10 @@ class Agent:
 
     async def _measure(self) -> None:
         while True:
-            uses = use_of_claims(self._node.checkpoint.state, self._node.allocations)
-            self._metrics.claims(self._config.node_name, uses)
-            try:
-                usage = await self._driver.usage()
-            except DriverUnavailable as error:
-                logger.debug("no usage: %s", error)
-            else:
-                for uuid, reading in usage.items():
-                    self._metrics.usage(self._config.node_name, uuid, reading)
+            usage = await self._usage.read()
+            self._exposed.usage = usage
+            for uuid, reading in usage.cards.items():
+                self._metrics.usage(self._config.node_name, uuid, reading)
             await asyncio.sleep(PERIOD_S)
 
     async def _pod_exists(self, namespace: str, name: str, uid: str) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -10,7 +9,6 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from vgpu_api.quantity import MIB
 from vgpu_nodeagent.drivers.base import Card, CardUsage
 from vgpu_nodeagent.inventory import Terms
-from vgpu_nodeagent.usage import ClaimUse
 
 _CARD = ["node", "device_uuid"]
 _CLAIM = [*_CARD, "namespace", "claim"]
@@ -31,8 +29,6 @@ class Metrics:
     utilization: Gauge = field(init=False)
     healthy: Gauge = field(init=False)
     info: Gauge = field(init=False)
-    claim_limit: Gauge = field(init=False)
-    claim_used: Gauge = field(init=False)
     violations: Counter = field(init=False)
 
     def __post_init__(self) -> None:
@@ -65,15 +61,6 @@ class Metrics:
         self.healthy = Gauge(
             "vgpu_device_healthy", "1 for a card that can be relied on.", _CARD, registry=r
         )
-        self.claim_limit = Gauge(
-            "vgpu_claim_memory_limit_bytes", "Memory that a claim may use.", _CLAIM, registry=r
-        )
-        self.claim_used = Gauge(
-            "vgpu_claim_memory_used_bytes",
-            "Memory in use, by the claim's own processes.",
-            _CLAIM,
-            registry=r,
-        )
         self.violations = Counter(
             "vgpu_claim_violations_total",
             "Times that a claim was found to hold more than it may, by the driver's word.",
@@ -98,11 +85,3 @@ class Metrics:
         """Set what is in use on a card."""
         self.memory_used.labels(node, uuid).set(usage.memory_mib * MIB)
         self.utilization.labels(node, uuid).set(usage.cores / 100)
-
-    def claims(self, node: str, uses: Mapping[tuple[str, str, str], ClaimUse]) -> None:
-        """Set what claims may use and do use; claims that are gone lose their series."""
-        self.claim_limit.clear()
-        self.claim_used.clear()
-        for (namespace, claim, uuid), use in uses.items():
-            self.claim_limit.labels(node, uuid, namespace, claim).set(use.limit)
-            self.claim_used.labels(node, uuid, namespace, claim).set(use.used)

@@ -1,52 +1,226 @@
-"""Use of the cards by claims, for the metrics alone.
+"""What containers use of their cards, read every few seconds for the metrics alone.
 
-No API object shows it: one that changed with use would keep etcd and every watcher of the cluster
-busy, 40,000 cards more than a thousand times a second.
+Memory is the ledger of the container's own processes where the library keeps one, which is what
+the limit is held against; elsewhere (whole cards, MIG instances) it is the driver's word. Compute
+is always the driver's word, process by process. No API object shows use: one that changed with it
+would keep etcd and every watcher of the cluster busy.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 
+from vgpu_nodeagent.drivers.base import CardUsage, Driver
+from vgpu_nodeagent.enforcement.abi import UNLIMITED
 from vgpu_nodeagent.enforcement.allocations import Allocations
-from vgpu_nodeagent.errors import PageDamaged
-from vgpu_nodeagent.state.slots import SlotState
+from vgpu_nodeagent.enforcement.page import DeviceLimit
+from vgpu_nodeagent.enforcement.processes import mapped_by, pods_of_process, start_time
+from vgpu_nodeagent.enforcement.region import DeviceUse
+from vgpu_nodeagent.errors import DriverUnavailable, PageDamaged
+from vgpu_nodeagent.state.slots import Holding, Lease, SlotState
 
 logger = logging.getLogger(__name__)
 
-PERIOD_S = 30.0
+PERIOD_S = 3.0
+"""A new claim has its series after this long, and a dead one has none."""
+
+_NOTHING = DeviceUse(uuid="", used_bytes=0, peak_bytes=0, denied_count=0)
+_Key = tuple[str, str]
+"""A lease and the UUID of a card, or of an instance."""
 
 
 @dataclass(frozen=True, slots=True)
-class ClaimUse:
-    """Bytes of one card that a claim may use, and says that it uses."""
+class ContainerUse:
+    """What one container may use of one card, and does.
 
-    limit: int = 0
-    used: int = 0
-
-
-def use_of_claims(
-    state: SlotState, allocations: Allocations
-) -> Mapping[tuple[str, str, str], ClaimUse]:
-    """Limit and use by (namespace, claim, card UUID), from the pages and regions of its containers.
-
-    A region is its container's word: one that cannot be read is left out and logged.
+    Attributes:
+        namespace: Of pod and claim.
+        pod: The pod's name.
+        container: The container's name.
+        claim: The claim's name.
+        number: The card's number in the container, from 0.
+        uuid: The card, or its MIG instance.
+        memory_limit: Bytes; None: all that the card has.
+        memory_used: Bytes.
+        memory_peak: Bytes at most, ever; None where the library keeps no ledger.
+        cores_limit: Part of the card's compute, 0 to 1; None: no limit.
+        cores_used: Part of the card's compute, 0 to 1; None where the driver cannot tell.
+        denied: Allocations refused because of the limit.
+        throttled_s: Seconds that launches were held back, all together.
     """
-    found: dict[tuple[str, str, str], ClaimUse] = {}
-    for lease in state.leases.values():
-        holding = state.holdings.get(lease.claim_uid)
-        if holding is None:
-            continue
+
+    namespace: str
+    pod: str
+    container: str
+    claim: str
+    number: int
+    uuid: str
+    memory_limit: int | None
+    memory_used: int
+    memory_peak: int | None
+    cores_limit: float | None
+    cores_used: float | None
+    denied: int
+    throttled_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """One reading.
+
+    Attributes:
+        cards: What is in use of each card, by UUID, by the driver's word; empty while it is away.
+        containers: Every container that holds a grant, a card each.
+    """
+
+    cards: Mapping[str, CardUsage] = field(default_factory=dict)
+    containers: tuple[ContainerUse, ...] = ()
+
+
+class UsageReader:
+    """Reads use, a container at a time.
+
+    Args:
+        driver: Whose word counts for compute, and for memory where the library is not.
+        state: Who was given what, now.
+        allocations: Their pages and regions.
+        proc: The host's process list.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        state: Callable[[], SlotState],
+        allocations: Allocations,
+        *,
+        proc: Path = Path("/proc"),
+    ) -> None:
+        self._driver = driver
+        self._state = state
+        self._allocations = allocations
+        self._marks: dict[str, int] = {}
+        self._proc = proc
+        self._leases: dict[tuple[int, int], str] = {}  # by PID and start time
+
+    async def read(self) -> Usage:
+        """Read all containers once. A driver that does not answer leaves its part out."""
         try:
-            limits = {d.uuid: d.memory_bytes for d in allocations.content(lease.name).devices}
-            used = {use.uuid: use.used_bytes for use in allocations.usage(lease.name)}
+            cards = await self._driver.usage()
+            memory = await self._driver.process_memory()
+            compute = await self._driver.compute_since(self._marks)
+        except DriverUnavailable as error:
+            logger.debug("no use by the driver's word: %s", error)
+            cards, memory, compute = {}, {}, {}
+        state = self._state()
+        pids = {pid for by_pid in (*memory.values(), *compute.values()) for pid in by_pid}
+        leases = self._leases_of(pids, state)
+        held = _by_lease(memory, leases)
+        busy = _by_lease(compute, leases)
+        uses = [
+            use
+            for lease in state.leases.values()
+            if (holding := state.holdings.get(lease.claim_uid)) is not None
+            for use in self._of_lease(lease, holding, held, busy, frozenset(compute))
+        ]
+        return Usage(cards, tuple(uses))
+
+    def _of_lease(
+        self,
+        lease: Lease,
+        holding: Holding,
+        held: Mapping[_Key, float],
+        busy: Mapping[_Key, float],
+        sampled: frozenset[str],
+    ) -> list[ContainerUse]:
+        """A region is its container's word: a damaged one is reported, and counts as empty."""
+        try:
+            limits = self._allocations.content(lease.name).devices
         except PageDamaged as error:
-            logger.warning("no usage: %s", error)
-            continue
-        for uuid, limit in limits.items():
-            key = (holding.namespace, holding.claim_name, uuid)
-            old = found.get(key, ClaimUse())
-            found[key] = ClaimUse(old.limit + limit, old.used + used.get(uuid, 0))
-    return found
+            logger.warning("no use of allocation %s: %s", lease.name, error)
+            return []
+        ledger: dict[str, DeviceUse] = {}
+        try:
+            ledger = {use.uuid: use for use in self._allocations.usage(lease.name)}
+        except PageDamaged as error:
+            logger.warning("no ledger: %s", error)
+        return [
+            _use(lease, holding, number, limit, ledger, held=held, busy=busy, sampled=sampled)
+            for number, limit in enumerate(limits)
+        ]
+
+    def _leases_of(self, pids: Collection[int], state: SlotState) -> Mapping[int, str]:
+        """Which lease each process runs under; where one lives does not change, so it is kept."""
+        keys = {pid: (pid, start_time(pid, proc=self._proc)) for pid in pids}
+        self._leases = {
+            key: name
+            for key, name in self._leases.items()
+            if name in state.leases and keys.get(key[0]) == key
+        }
+        by_pod: defaultdict[str, list[str]] = defaultdict(list)
+        for lease in state.leases.values():
+            if lease.is_bound:
+                by_pod[lease.pod_uid].append(lease.name)
+        for key in set(keys.values()) - set(self._leases):
+            if (name := self._lease_of(key[0], by_pod)) is not None:
+                self._leases[key] = name
+        return {pid: self._leases[key] for pid, key in keys.items() if key in self._leases}
+
+    def _lease_of(self, pid: int, by_pod: Mapping[str, list[str]]) -> str | None:
+        """The cgroup names the pod; of several containers of it, the region that is mapped.
+
+        Without cgroups of pods the mapped region alone decides.
+        """
+        pods = pods_of_process(pid, proc=self._proc)
+        chosen = [uid for uid in by_pod if uid in pods] if pods else list(by_pod)
+        names = [name for uid in chosen for name in by_pod[uid]]
+        if pods and len(names) == 1:
+            return names[0]
+        regions = {self._allocations.region_path(name): name for name in names}
+        mapped = [regions[path] for path in mapped_by(pid, regions, proc=self._proc)]
+        return mapped[0] if len(mapped) == 1 else None
+
+
+def _by_lease(
+    by_card: Mapping[str, Mapping[int, float]], leases: Mapping[int, str]
+) -> Mapping[_Key, float]:
+    total: defaultdict[_Key, float] = defaultdict(float)
+    for uuid, by_pid in by_card.items():
+        for pid, amount in by_pid.items():
+            if (name := leases.get(pid)) is not None:
+                total[name, uuid] += amount
+    return total
+
+
+def _use(
+    lease: Lease,
+    holding: Holding,
+    number: int,
+    limit: DeviceLimit,
+    ledger: Mapping[str, DeviceUse],
+    *,
+    held: Mapping[_Key, float],
+    busy: Mapping[_Key, float],
+    sampled: frozenset[str],
+) -> ContainerUse:
+    key = (lease.name, limit.uuid)
+    own = ledger.get(limit.uuid)
+    percent = busy.get(key, 0.0) if limit.uuid in sampled else None
+    return ContainerUse(
+        namespace=holding.namespace,
+        pod=holding.pod_name,
+        container=lease.container,
+        claim=holding.claim_name,
+        number=number,
+        uuid=limit.uuid,
+        memory_limit=None if limit.memory_bytes == UNLIMITED else limit.memory_bytes,
+        memory_used=own.used_bytes if own is not None else int(held.get(key, 0)),
+        memory_peak=own.peak_bytes if own is not None else None,
+        cores_limit=limit.cores / 100 if limit.cores else None,
+        cores_used=None if percent is None else min(percent, 100.0) / 100,
+        denied=(own or _NOTHING).denied_count,
+        throttled_s=(own or _NOTHING).throttled_ns / 1e9,
+    )

@@ -90,6 +90,8 @@ class ViewsConfig(_Section):
 
     hami_node_register: bool = True
     """Each agent lists its node's cards in the Node's annotation `hami.io/node-nvidia-register`."""
+    hami_metrics: bool = True
+    """Each agent shows use under HAMi's metric names beside ours."""
 
 
 class ClusterConfig(_Section):

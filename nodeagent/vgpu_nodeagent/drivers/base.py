@@ -154,6 +154,18 @@ class Driver(Protocol):
     async def computing(self) -> Mapping[str, frozenset[int]]:
         """Who was seen computing since this was last asked: host PIDs, by UUID of the card."""
 
+    async def compute_since(self, marks: dict[str, int]) -> Mapping[str, Mapping[int, float]]:
+        """Percent of the compute that each process used, on average since the marks.
+
+        By UUID of the card and PID on the host; cards that cannot tell are left out, and one on
+        which nobody computed has no processes.
+
+        Args:
+            marks: By UUID of the card: the stamp of the last sample that was read. Each reader has
+                its own, empty at first, and moved by this call. (Stamps are the driver's: what
+                clock they are of differs.)
+        """
+
     async def check_place(self, card: str, wanted: MigInstance) -> None:
         """Make sure that nothing lies where an instance shall be made.
 

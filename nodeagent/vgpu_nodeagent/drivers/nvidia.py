@@ -102,6 +102,22 @@ class NvidiaDriver:
         """Who was seen computing since this was last asked: host PIDs, by UUID of the card."""
         return await self._calls.call(self._guarded(partial(_read_computing, self._sampled)))
 
+    async def compute_since(self, marks: dict[str, int]) -> Mapping[str, Mapping[int, float]]:
+        """Percent of the compute that each process used, on average since the marks.
+
+        By UUID of the card and PID on the host; cards that cannot tell are left out, and one on
+        which nobody computed has no processes.
+
+        Args:
+            marks: By UUID of the card: the stamp of the last sample that was read. Each reader has
+                its own, empty at first, and moved by this call. (Stamps are the driver's: what
+                clock they are of differs.)
+
+        Raises:
+            DriverUnavailable: NVML is missing, fails or hangs.
+        """
+        return await self._calls.call(self._guarded(partial(_read_compute, marks)))
+
     async def check_place(self, card: str, wanted: MigInstance) -> None:
         """Make sure that nothing lies where an instance shall be made.
 
@@ -284,6 +300,27 @@ def _read_processes() -> Mapping[str, Mapping[int, int]]:
             for process in listed:
                 # One that does both is in both lists, with the same figure.
                 held[process.pid] = max(held.get(process.pid, 0), process.usedGpuMemory or 0)
+    return found
+
+
+def _read_compute(marks: dict[str, int]) -> Mapping[str, Mapping[int, float]]:
+    found: dict[str, Mapping[int, float]] = {}
+    for index in range(pynvml.nvmlDeviceGetCount()):
+        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        uuid = text(pynvml.nvmlDeviceGetUUID(handle))
+        since = marks.get(uuid, 0)
+        try:
+            samples = pynvml.nvmlDeviceGetProcessUtilization(handle, since)
+        except pynvml.NVMLError_NotFound:
+            samples = []  # nobody computed
+        except pynvml.NVMLError:
+            continue  # the card cannot tell, as one in MIG mode
+        by_pid: dict[int, list[int]] = {}
+        for sample in samples:
+            if sample.timeStamp > since:
+                by_pid.setdefault(int(sample.pid), []).append(int(sample.smUtil))
+        marks[uuid] = max([since, *(int(sample.timeStamp) for sample in samples)])
+        found[uuid] = {pid: sum(seen) / len(seen) for pid, seen in by_pid.items()}
     return found
 
 

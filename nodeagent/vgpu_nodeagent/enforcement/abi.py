@@ -54,10 +54,12 @@ PAGE_DEVICE_BYTES = 192
 # slot_high.
 REGION_HEADER = struct.Struct("<QIIIIII")
 REGION_COLUMNS_OFFSET = 256
-# struct vgpu_region_column: key, uuid, denied_count, denied_last_ns, peak_bytes; its bucket is the
-# library's own.
+# struct vgpu_region_column: key, uuid, denied_count, denied_last_ns, peak_bytes; of its bucket,
+# which is the library's own, how long launches waited.
 REGION_COLUMN = struct.Struct("<Q64sQQQ")
 REGION_COLUMN_BYTES = 192
+COLUMN_WAITED_OFFSET = 168
+COLUMN_WAITED = struct.Struct("<Q")
 REGION_COLUMN_CONTEXT_OFFSET = 184
 REGION_COLUMN_CONTEXT = struct.Struct("<Q")
 REGION_SLOTS_OFFSET = 16384

@@ -71,6 +71,15 @@ def pods_of_process(pid: int, *, proc: Path = Path("/proc")) -> frozenset[str]:
     return _pod_uids(proc / str(pid))
 
 
+def start_time(pid: int, *, proc: Path = Path("/proc")) -> int:
+    """When a process began, in clock ticks since boot: its identity beside its PID. 0: gone."""
+    try:
+        text = (proc / str(pid) / "stat").read_text(errors="replace")
+        return int(text.rpartition(")")[2].split()[19])
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
 def mapped_by(pid: int, paths: Collection[Path], *, proc: Path = Path("/proc")) -> frozenset[Path]:
     """Which of these files a process has mapped, as far as we may look."""
     files = {(str(found), path.name): path for path in paths if (found := _inode(path)) is not None}

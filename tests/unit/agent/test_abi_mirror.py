@@ -47,6 +47,7 @@ FACTS = {
     "offsetof(struct vgpu_region, slots)": abi.REGION_SLOTS_OFFSET,
     "offsetof(struct vgpu_region_column, bucket)": abi.REGION_COLUMN.size,
     "offsetof(struct vgpu_region_column, context_bytes)": abi.REGION_COLUMN_CONTEXT_OFFSET,
+    "offsetof(struct vgpu_region_column, bucket.waited_ns)": abi.COLUMN_WAITED_OFFSET,
     "offsetof(struct vgpu_region_slot, host_used)": abi.SLOT_HOST_USED_OFFSET,
     "offsetof(struct vgpu_region_slot, managed)": abi.SLOT_MANAGED_OFFSET,
     "VGPU_MANAGED_UNIT": abi.MANAGED_UNIT,
@@ -85,7 +86,7 @@ int main(int argc, char **argv) {
     region.columns[2].key = 99; strcpy(region.columns[2].uuid, "GPU-two");
     region.columns[2].denied_count = 5; region.columns[2].peak_bytes = 777;
     region.slots[0].used[2] = 100; region.slots[2].used[2] = 11; region.slots[3].used[2] = 1000;
-    region.slots[0].managed[2] = 3;
+    region.slots[0].managed[2] = 3; region.columns[2].bucket.waited_ns = 44;
     FILE *file = fopen(argv[1], "wb"); fwrite(&page, sizeof page, 1, file); fclose(file);
     file = fopen(argv[2], "wb"); fwrite(&region, sizeof region, 1, file); fclose(file);
     return 0;
@@ -127,4 +128,4 @@ def test_files_written_by_c_are_read_field_by_field(tmp_path: Path) -> None:
     assert content.devices[1] == DeviceLimit("GPU-one", 1234567890123, 55, force, 4, 99, 88, 33)
     assert content.host_bytes == 77
     # Slot 3 is at or above slot_high: never used, so not counted.
-    assert read_region(region) == (DeviceUse("GPU-two", 111 + 3 * 65536, 777, 5),)
+    assert read_region(region) == (DeviceUse("GPU-two", 111 + 3 * 65536, 777, 5, 44),)

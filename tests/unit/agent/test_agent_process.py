@@ -68,10 +68,12 @@ async def main():
     idle = await driver.computing()
     program = subprocess.Popen([sys.argv[1], "work", "60", "--device", "1"])
     seen = await until(driver, lambda seen: any(seen.values()))
+    shares = await driver.compute_since({})
     program.kill()
     program.wait()
     ended = await until(driver, lambda seen: not any(seen.values()))
-    print(json.dumps({"idle": idle, "pid": program.pid, "seen": seen, "ended": ended}))
+    print(json.dumps({"idle": idle, "pid": program.pid, "seen": seen, "ended": ended,
+                      "shares": shares}))
     driver.close()
 
 asyncio.run(main())
@@ -135,6 +137,12 @@ def test_nvml_tells_who_computes_on_which_card_while_it_does(tmp_path: Path) -> 
         LD_LIBRARY_PATH=str(BUILD / "fake"),
     )
     working = "GPU-00000000-0000-4000-8000-000000000001"
+    shares = told.pop("shares")
+    assert isinstance(shares, dict)
+    assert {uuid: list(by_pid) for uuid, by_pid in shares.items() if by_pid} == {
+        working: [str(told["pid"])]
+    }
+    assert 0 < shares[working][str(told["pid"])] <= 100
     assert told == {
         "idle": {},
         "pid": told["pid"],

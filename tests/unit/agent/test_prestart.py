@@ -5,17 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from prometheus_client import generate_latest
 
 from agent_bench import Bench, a_bench, a_bound_pod, a_claim_for
-from agent_node import GPU_0, T4_MIB
+from agent_node import T4_MIB
 from builders import a_pod
 from vgpu_api.core.pod import Pod
 from vgpu_client.reflector import Identity
 from vgpu_nodeagent.enforcement.abi import PageState
 from vgpu_nodeagent.errors import Refused, Why
-from vgpu_nodeagent.metrics import Metrics
-from vgpu_nodeagent.usage import use_of_claims
 
 
 @pytest.fixture
@@ -158,18 +155,3 @@ async def test_a_grant_that_cannot_be_recorded_is_not_opened(bench: Bench) -> No
         await bench.prestart.prepare(["slot-0"], still_wanted=lambda: True)
     assert refused.value.reason is Why.STORAGE_FAILED
     assert bench.nothing_is_granted()
-
-
-async def test_the_metrics_tell_each_claims_limit_and_use(bench: Bench) -> None:
-    pod = a_bound_pod()
-    bench.view.pods.added(pod)
-    bench.view.claims.added(a_claim_for(pod, memory_mib=1024))
-    await bench.start(pod, "slot-0")
-    metrics = Metrics()
-    metrics.claims("n1", use_of_claims(bench.node.checkpoint.state, bench.node.allocations))
-    labels = f'{{claim="c",device_uuid="{GPU_0}",namespace="default",node="n1"}}'
-    text = generate_latest(metrics.registry).decode()
-    assert f"vgpu_claim_memory_limit_bytes{labels} 1.073741824e+09" in text
-    assert f"vgpu_claim_memory_used_bytes{labels} 0.0" in text
-    metrics.claims("n1", {})
-    assert "vgpu_claim_memory_limit_bytes{" not in generate_latest(metrics.registry).decode()
