@@ -57,6 +57,7 @@ class Kubelet:
     path: Path
     entries: list[KubeletEntry] = field(default_factory=list)
     pods: dict[str, str] = field(default_factory=dict)
+    containers: dict[str, str] = field(default_factory=dict)
     error: str = ""
 
     def forgets(self, slot: str) -> None:
@@ -89,7 +90,7 @@ class Kubelet:
         if self.error:
             raise KubeletUnavailable(self.error)
         containers = tuple(
-            ContainerSlots("default", pod, "main", frozenset({slot}))
+            ContainerSlots("default", pod, self.containers.get(slot, "main"), frozenset({slot}))
             for slot, pod in self.pods.items()
         )
         return PodListing(frozenset(("default", pod) for pod in self.pods.values()), containers)

@@ -13,6 +13,7 @@ RELEASED = "Released"
 INIT_RELEASED = "InitReleased"
 READY = "Ready"
 VIOLATED = "Violated"
+RESIZED = "Resized"
 # Of a device.
 HEALTHY = "Healthy"
 DUPLICATE_UUID = "DuplicateUUID"

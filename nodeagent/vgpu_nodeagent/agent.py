@@ -25,6 +25,7 @@ from vgpu_nodeagent.deviceplugin.prestart import PreStart
 from vgpu_nodeagent.deviceplugin.rebuild import rebuild, recovered
 from vgpu_nodeagent.deviceplugin.registration import Registration
 from vgpu_nodeagent.deviceplugin.releases import Releases
+from vgpu_nodeagent.deviceplugin.resizing import Resizing
 from vgpu_nodeagent.deviceplugin.server import DevicePlugin, PluginServer
 from vgpu_nodeagent.deviceplugin.slot_offer import offer
 from vgpu_nodeagent.deviceplugin.waiting import WaitingPods
@@ -122,6 +123,7 @@ class Agent:
             freed=self._room_was_made,
             unused_lease_s=config.unused_lease_s,
         )
+        self._resizing = Resizing(self._node, reports=self._reports)
         self._plugin = DevicePlugin(
             PreStart(
                 self._node,
@@ -174,6 +176,7 @@ class Agent:
                 parts.create_task(self._reports.run())
                 parts.create_task(self._publisher.run())
                 parts.create_task(self._releases.run())
+                parts.create_task(self._resizing.run())
                 parts.create_task(self._registration.run())
                 parts.create_task(self._look_at_cards())
                 parts.create_task(self._hear_events())

@@ -39,6 +39,7 @@ _OWN_TYPES = (
     conditions.INIT_RELEASED,
     conditions.RELEASED,
     conditions.VIOLATED,
+    conditions.RESIZED,
 )
 _OWN_FIELDS = ("released", "init_released", "init_wanted")
 _Field: TypeAlias = Released | InitReleased | InitWanted
@@ -160,6 +161,14 @@ class Reports:
         self._condition(
             claim, conditions.VIOLATED, "False", "WithinLimit", "no more is held than was given"
         )
+
+    def resized(self, claim: VGPUClaim, message: str) -> None:
+        """The pages hold no more than this version of the claim asks for."""
+        self._condition(claim, conditions.RESIZED, "True", "LimitsInPlace", message)
+
+    def not_resized(self, claim: VGPUClaim, reason: str, message: str) -> None:
+        """They cannot hold what it asks for yet."""
+        self._condition(claim, conditions.RESIZED, "False", reason, message)
 
     def warning(self, pod: Pod, reason: str, message: str) -> None:
         """An event on a pod."""

@@ -22,6 +22,7 @@ from vgpu_nodeagent.deviceplugin.init_starts import InitStarts
 from vgpu_nodeagent.deviceplugin.kubelet_checkpoint import read_kubelet_checkpoint
 from vgpu_nodeagent.deviceplugin.node import Node
 from vgpu_nodeagent.deviceplugin.reserved_claim import claim_reserved_for
+from vgpu_nodeagent.deviceplugin.resizing import may_start_with
 from vgpu_nodeagent.deviceplugin.waiting import WaitingPods
 from vgpu_nodeagent.drivers.device_nodes import nodes_of_card, nodes_of_instance
 from vgpu_nodeagent.enforcement.grants import ContainerGrant, container_grant
@@ -204,7 +205,7 @@ class PreStart:
         grants = {
             binding.lease: container_grant(
                 claim,
-                allocation,
+                may_start_with(claim, allocation),
                 pod=consumer.pod,
                 container=binding.container,
                 slot_resource=node.resource,

@@ -208,6 +208,17 @@ class Allocations:
         devices = [replace(limit, ceiling=ceilings.get(limit.uuid, 0)) for limit in content.devices]
         page.grant(path, devices, name=lease, host_bytes=content.host_bytes)
 
+    def resize(self, lease: str, limits: Sequence[page.DeviceLimit]) -> None:
+        """Change the limits of an open allocation in place: its processes see them at once.
+
+        Raises:
+            PageDamaged: The page is missing or damaged.
+        """
+        path = self._root / lease / "limits"
+        content = page.read_page(path)
+        if content.state is PageState.GRANT:
+            page.grant(path, limits, name=lease, host_bytes=content.host_bytes)
+
     def usage(self, lease: str) -> tuple[region.DeviceUse, ...]:
         """What the processes of an allocation say that they use.
 

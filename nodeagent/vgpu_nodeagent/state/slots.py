@@ -168,6 +168,28 @@ def grant(
     return replace(state, leases=leases, holdings={**state.holdings, holding.claim_uid: holding})
 
 
+def resize(
+    state: SlotState, claim_uid: str, *, use: Mapping[str, Use], allocatable: Mapping[str, Use]
+) -> SlotState:
+    """Count a claim by other amounts of the cards that it has.
+
+    Args:
+        state: As it is.
+        claim_uid: The claim; one that is closed or unknown stays so.
+        use: Effective use per card UUID.
+        allocatable: What may be given away of each card, by UUID.
+
+    Raises:
+        Refused: The sum over a card would exceed what it has.
+    """
+    holding = state.holdings.get(claim_uid)
+    if holding is None or holding.closed or holding.use == use:
+        return state
+    changed = replace(holding, use=dict(use))
+    _check_sums(state, changed, allocatable)
+    return replace(state, holdings={**state.holdings, claim_uid: changed})
+
+
 def close(state: SlotState, claim_uid: str) -> SlotState:
     """End a claim's leases; its slots are free and its use no longer counts."""
     holding = state.holdings.get(claim_uid)

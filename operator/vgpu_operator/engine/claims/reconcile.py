@@ -35,6 +35,7 @@ from vgpu_operator.engine.claims.lifecycle import (
     was_released,
     why_unusable,
 )
+from vgpu_operator.engine.claims.resizing import fits, resized
 from vgpu_operator.engine.claims.status import (
     DesiredStatus,
     claim_for_pod,
@@ -56,7 +57,7 @@ from vgpu_operator.placement.planning import plan_on
 from vgpu_operator.placement.taking import give_back
 
 REFIT_S = 1.0
-"""Init containers that found no room to run again are fitted again this often."""
+"""What found no room, init containers or a larger amount, is fitted again this often."""
 
 Step: TypeAlias = Callable[[VGPUClaim, State], Effect | None]
 
@@ -231,6 +232,19 @@ def refit_init_devices(claim: VGPUClaim, state: State) -> Effect | None:
     return _write(claim, with_devices(claim, refitted))
 
 
+def resize(claim: VGPUClaim, state: State) -> Effect | None:
+    """A changed request gets its amounts on the cards that the claim has, the ledger first."""
+    new, key = resized(claim, state), key_of(claim)
+    if new is None:
+        return None
+    if not fits(claim, new, state):
+        state.claims.timers.set(key, state.now + REFIT_S)
+        return None
+    assumption = state.ledger.assume(key, claim.spec, new)
+    state.claims.writing[key] = InFlight(new, claim.spec, assumption)
+    return _write(claim, with_devices(claim, new))
+
+
 def mark_in_use(claim: VGPUClaim, state: State) -> Effect | None:
     """The limits are in place."""
     prepared = is_true(claim.status.conditions, PREPARED)
@@ -286,6 +300,7 @@ CLAIM_STEPS: tuple[Step, ...] = (
     read_lapsed,
     return_init_devices,
     refit_init_devices,
+    resize,
     mark_in_use,
     track_reservation,
     delete_unused,

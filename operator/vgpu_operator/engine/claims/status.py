@@ -144,8 +144,9 @@ def status_with(
     kept = before.conditions
     old = before.allocation
     if desired.allocation is None or old is None or old.id != desired.allocation.id:
-        # Prepared and Released are about the former allocation.
-        kept = [c for c in kept if c.type != condition_types.PREPARED]
+        # These are about the former allocation.
+        former = (condition_types.PREPARED, condition_types.RESIZED)
+        kept = [c for c in kept if c.type not in former]
     for type_, status in ((condition_types.ALLOCATED, yes), (condition_types.READY, "False")):
         kept = with_condition(
             kept,

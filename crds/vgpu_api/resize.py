@@ -1,0 +1,87 @@
+"""Resize in place: what a changed request of an allocated claim means for the cards that it has.
+
+Memory and cores of a request may change while it holds cards. The operator and the agent share the
+work, so that no card is ever given away beyond what it has:
+
+    grow     the operator finds room and writes the larger amounts into the allocation; then the
+             agent raises the page
+    shrink   the agent lowers the page as soon as no more is used, and reports `Resized`; then the
+             operator writes the smaller amounts into the allocation
+
+Until both are done, the allocation holds the larger of both amounts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from vgpu_api import conditions
+from vgpu_api.quantity import format_mib
+from vgpu_api.v1alpha1 import AllocatedDevice, Allocation, VGPUClaim, VGPUClaimSpec, VGPURequest
+
+_FIRST_GENERATION = 1
+
+
+def was_changed(claim: VGPUClaim) -> bool:
+    """Whether the spec was ever written again: only then can it differ from its allocation."""
+    return (claim.metadata.generation or _FIRST_GENERATION) > _FIRST_GENERATION
+
+
+def target(spec: VGPUClaimSpec, allocation: Allocation) -> list[AllocatedDevice]:
+    """The allocation's devices with the amounts that the spec asks for now.
+
+    What the spec leaves to defaults stays as it was given, and so do MIG instances, whole cards
+    (`Exclusive`) and what init containers have: none of that can change while it is held.
+    """
+    requests = {request.name: request for request in spec.requests}
+    return [_wanted(device, requests.get(device.request)) for device in allocation.devices]
+
+
+def granted(
+    wanted: Sequence[AllocatedDevice], held: Sequence[AllocatedDevice]
+) -> Sequence[AllocatedDevice]:
+    """Device by device the larger amounts: what is held while a resize is under way."""
+    return [_each(max, *pair) for pair in zip(wanted, held, strict=True)]
+
+
+def allowed(
+    wanted: Sequence[AllocatedDevice], held: Sequence[AllocatedDevice]
+) -> Sequence[AllocatedDevice]:
+    """Device by device the smaller amounts: what a page may say while one is under way."""
+    return [_each(min, *pair) for pair in zip(wanted, held, strict=True)]
+
+
+def is_settled(claim: VGPUClaim) -> bool:
+    """Whether the agent has reported that the pages hold no more than this version asks for."""
+    found = conditions.find(claim.status.conditions, conditions.RESIZED)
+    return (
+        found is not None
+        and found.status == "True"
+        and found.observed_generation == claim.metadata.generation
+    )
+
+
+def _wanted(device: AllocatedDevice, request: VGPURequest | None) -> AllocatedDevice:
+    if (
+        request is None
+        or device.mig is not None
+        or request.mode == "Exclusive"
+        or request.phase == "Init"
+    ):
+        return device
+    memory = device.memory_mib if request.memory_mib is None else request.memory_mib
+    cores = device.cores if request.cores is None else request.cores
+    return _with(device, memory, cores)
+
+
+def _each(
+    choose: Callable[[int, int], int], one: AllocatedDevice, other: AllocatedDevice
+) -> AllocatedDevice:
+    memory = choose(one.memory_mib, other.memory_mib)
+    return _with(other, memory, choose(one.cores, other.cores))
+
+
+def _with(device: AllocatedDevice, memory_mib: int, cores: int) -> AllocatedDevice:
+    if (memory_mib, cores) == (device.memory_mib, device.cores):
+        return device  # as it is written, to the letter
+    return device.model_copy(update={"memory": format_mib(memory_mib), "cores": cores})

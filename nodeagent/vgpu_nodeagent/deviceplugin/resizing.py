@@ -1,0 +1,292 @@
+"""The agent's part of a resize in place: pages follow a claim's changed memory and cores.
+
+`vgpu_api.resize` says how operator and agent share the work. Every change is synchronous, from the
+look at what is used to the page, so that nothing is granted in between. The record on disk holds
+the larger of old and new amounts while pages change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from vgpu_api.effective import Use, effective_use
+from vgpu_api.quantity import MIB, format_mib
+from vgpu_api.resize import allowed, target, was_changed
+from vgpu_api.v1alpha1 import AllocatedDevice, Allocation, VGPUClaim
+from vgpu_nodeagent.deviceplugin.node import Node
+from vgpu_nodeagent.enforcement.abi import UNLIMITED, CorePolicy, PageState
+from vgpu_nodeagent.enforcement.page import DeviceLimit
+from vgpu_nodeagent.errors import PageDamaged, Refused
+from vgpu_nodeagent.inventory import CARD_CORES, Terms
+from vgpu_nodeagent.reports import Reports
+from vgpu_nodeagent.state import slots
+from vgpu_nodeagent.state.slots import Holding, Lease
+
+logger = logging.getLogger(__name__)
+
+AGAIN_S = 0.5
+"""A resize that could not be done is tried again this often."""
+
+
+@dataclass(slots=True)
+class _Outcome:
+    """What the pages of a claim say after an attempt.
+
+    Attributes:
+        limits: New limits by lease; only of pages that change.
+        shown: (MiB, cores) that pages say, by request and card.
+        blocked: Why something could not be done: reason and sentence.
+    """
+
+    limits: dict[str, list[DeviceLimit]] = field(default_factory=dict)
+    shown: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
+    blocked: list[tuple[str, str]] = field(default_factory=list)
+
+
+def may_start_with(claim: VGPUClaim, allocation: Allocation) -> Allocation:
+    """What a container that starts is granted: of a smaller request at once the smaller amount."""
+    if not was_changed(claim):
+        return allocation
+    devices = allowed(target(claim.spec, allocation), allocation.devices)
+    return allocation.model_copy(update={"devices": list(devices)})
+
+
+class Resizing:
+    """Brings pages to what claims ask for, whenever a claim changes.
+
+    Args:
+        node: What is worked on.
+        reports: Says how it went.
+    """
+
+    def __init__(self, node: Node, *, reports: Reports) -> None:
+        self._node = node
+        self._reports = reports
+        self._due: dict[str, None] = {}  # claims by UID, in order
+        self._wanted = asyncio.Event()
+        self._said: dict[str, tuple[int | None, str]] = {}
+        node.view.on_claim(self._changed)
+
+    async def run(self) -> None:
+        """Resize for ever: at once what changed, and again what could not be done."""
+        await self._node.view.wait_synced()
+        while True:
+            try:
+                async with asyncio.timeout(AGAIN_S if self._due else None):
+                    await self._wanted.wait()
+            except TimeoutError:
+                pass
+            self._wanted.clear()
+            self.resize_due()
+
+    def resize_due(self) -> None:
+        """Try every claim that is due; those that could not be done stay due."""
+        for uid in list(self._due):
+            claim = self._node.view.claim_with_uid(uid)
+            if claim is None or self._resize(claim):
+                del self._due[uid]
+
+    def _changed(self, old: VGPUClaim | None, new: VGPUClaim | None) -> None:
+        if new is None:
+            if old is not None:
+                self._said.pop(old.metadata.uid, None)
+        elif was_changed(new):
+            self._due[new.metadata.uid] = None
+            self._wanted.set()
+
+    def _resize(self, claim: VGPUClaim) -> bool:
+        """Bring the claim's pages to what it asks for; False if that has to be tried again."""
+        allocation = claim.status.allocation
+        holding = self._node.checkpoint.state.holdings.get(claim.metadata.uid)
+        if allocation is None or holding is None or holding.closed:
+            return True  # a container that starts is granted what is asked for then
+        if holding.allocation_id != allocation.id:
+            return True
+        wanted = target(claim.spec, allocation)
+        outcome = self._attempt(claim, allocation, allowed(wanted, allocation.devices))
+        try:
+            self._apply(claim, allocation, holding, outcome)
+        except Refused as refused:
+            outcome.blocked.append(("NoRoom", str(refused)))
+        except (PageDamaged, OSError) as error:
+            outcome.blocked.append(("StorageFailed", str(error)))
+        if not outcome.blocked and wanted != _least(wanted, allocation.devices):
+            outcome.blocked.append(("WaitingForRoom", self._lack(wanted, allocation)))
+        if not outcome.blocked and self._starting(claim, wanted, allocation, outcome):
+            return False
+        self._report(claim, wanted, outcome)
+        return not outcome.blocked
+
+    def _attempt(
+        self, claim: VGPUClaim, allocation: Allocation, devices: Sequence[AllocatedDevice]
+    ) -> _Outcome:
+        """Work out the new limits; nothing is written."""
+        outcome = _Outcome()
+        for lease in self._node.checkpoint.state.of_claim(claim.metadata.uid):
+            request = _request_of(claim, lease)
+            mine = {d.uuid: d for d in devices if d.request == request and d.mig is None}
+            try:
+                content = self._node.allocations.content(lease.name)
+                if content.state is not PageState.GRANT or not mine:
+                    continue
+                ledger = self._node.allocations.usage(lease.name)
+            except PageDamaged as error:
+                outcome.blocked.append(("LimitPageDamaged", str(error)))
+                continue
+            used = {use.uuid: use.used_bytes for use in ledger}
+            limits = [
+                self._limit(limit, mine.get(limit.uuid), used.get(limit.uuid, 0), outcome)
+                for limit in content.devices
+            ]
+            for limit in limits:
+                outcome.shown[request, limit.uuid] = limit.memory_bytes // MIB, limit.cores
+            if limits != list(content.devices):
+                outcome.limits[lease.name] = limits
+        return outcome
+
+    def _limit(
+        self, old: DeviceLimit, wanted: AllocatedDevice | None, used: int, outcome: _Outcome
+    ) -> DeviceLimit:
+        if wanted is None or old.memory_bytes == UNLIMITED:
+            return old
+        memory = wanted.memory_mib * MIB
+        if (memory, wanted.cores) == (old.memory_bytes, old.cores):
+            return old
+        if _is_whole(old, self._node.inventory.terms().get(old.uuid)):
+            outcome.blocked.append(
+                (
+                    "NotInterposed",
+                    f"card {old.uuid}: a container that has all of it runs without the library, "
+                    "and cannot be limited before it starts again",
+                )
+            )
+            return old
+        if memory < old.memory_bytes and used > memory:
+            outcome.blocked.append(
+                (
+                    "InUse",
+                    f"card {old.uuid}: {-(-used // MIB)} MiB in use, {wanted.memory_mib} MiB asked",
+                )
+            )
+            memory = old.memory_bytes
+        physical = old.physical_bytes * memory // old.memory_bytes
+        return replace(old, memory_bytes=memory, cores=wanted.cores, physical_bytes=physical)
+
+    def _apply(
+        self, claim: VGPUClaim, allocation: Allocation, holding: Holding, outcome: _Outcome
+    ) -> None:
+        """Record the larger amounts, change the pages, record what they say.
+
+        Raises:
+            Refused: The cards have no room; nothing was changed.
+            PageDamaged: A page could not be written.
+            OSError: The record could not be written.
+        """
+        checkpoint = self._node.checkpoint
+        terms = self._node.inventory.terms()
+        has = {uuid: card.allocatable for uuid, card in terms.items()}
+        uid = claim.metadata.uid
+        now = effective_use(claim.spec, _as_shown(allocation.devices, outcome))
+        if holding.init_ended is not None:
+            now = {uuid: use for uuid, use in now.items() if uuid in holding.use}
+        most = {uuid: use.peak(holding.use.get(uuid, Use())) for uuid, use in now.items()}
+        checkpoint.commit(slots.resize(checkpoint.state, uid, use=most, allocatable=has))
+        for lease, limits in outcome.limits.items():
+            self._node.allocations.resize(lease, limits)
+        checkpoint.commit(slots.resize(checkpoint.state, uid, use=now, allocatable=has))
+
+    def _starting(
+        self,
+        claim: VGPUClaim,
+        wanted: Sequence[AllocatedDevice],
+        allocation: Allocation,
+        outcome: _Outcome,
+    ) -> bool:
+        """Whether a container that changes has no page yet: it is looked at once it has."""
+        return any(
+            device != old and (device.request, device.uuid) not in outcome.shown
+            for device, old in zip(wanted, allocation.devices, strict=True)
+        )
+
+    def _lack(self, wanted: Sequence[AllocatedDevice], allocation: Allocation) -> str:
+        terms, used = self._node.inventory.terms(), self._node.checkpoint.state.used()
+        parts = []
+        for device, held in zip(wanted, allocation.devices, strict=True):
+            if device.memory_mib <= held.memory_mib and device.cores <= held.cores:
+                continue
+            has = terms[device.uuid].allocatable if device.uuid in terms else Use()
+            free = has - used.get(device.uuid, Use())
+            parts.append(
+                f"card {device.uuid}: {format_mib(device.memory_mib)} and {device.cores} % asked, "
+                f"{format_mib(held.memory_mib)} and {held.cores} % held, "
+                f"{format_mib(max(0, free.memory_mib))} and {max(0, free.cores)} % free beside that"
+            )
+        return "; ".join(parts)
+
+    def _report(
+        self, claim: VGPUClaim, wanted: Sequence[AllocatedDevice], outcome: _Outcome
+    ) -> None:
+        reason = outcome.blocked[0][0] if outcome.blocked else ""
+        message = "; ".join(sentence for _, sentence in outcome.blocked)
+        said = claim.metadata.generation, message
+        if self._said.get(claim.metadata.uid) == said:
+            return
+        self._said[claim.metadata.uid] = said
+        if not outcome.blocked:
+            self._reports.resized(claim, f"limits are in place: {_amounts(wanted)}")
+            return
+        self._reports.not_resized(claim, reason, message)
+        reserved = claim.status.reserved_for
+        pod = None if reserved is None else self._node.view.pod_with_uid(reserved.pod_uid)
+        if pod is not None:
+            self._reports.warning(pod, "ResizeNotDone", f"claim {claim.metadata.name}: {message}")
+
+
+def _least(
+    wanted: Sequence[AllocatedDevice], held: Sequence[AllocatedDevice]
+) -> Sequence[AllocatedDevice]:
+    return [
+        device if device.memory_mib <= old.memory_mib and device.cores <= old.cores else old
+        for device, old in zip(wanted, held, strict=True)
+    ]
+
+
+def _as_shown(devices: Sequence[AllocatedDevice], outcome: _Outcome) -> list[AllocatedDevice]:
+    """The devices with what pages say of them; as allocated where there is no page yet."""
+    found = []
+    for device in devices:
+        shown = outcome.shown.get((device.request, device.uuid))
+        if shown is not None:
+            memory_mib, cores = shown
+            update = {"memory": format_mib(memory_mib), "cores": cores}
+            device = device.model_copy(update=update)
+        found.append(device)
+    return found
+
+
+def _request_of(claim: VGPUClaim, lease: Lease) -> str:
+    """The request that a lease's container has: of its name, or the sole one without a name."""
+    names = {request.name for request in claim.spec.requests}
+    return lease.container if lease.container in names else ""
+
+
+def _is_whole(limit: DeviceLimit, terms: Terms | None) -> bool:
+    """Whether the container runs without the library, as `container_grant` decides it."""
+    if terms is None:
+        return False
+    most = max(terms.capacity.memory_mib, terms.allocatable.memory_mib)
+    return (
+        limit.memory_bytes >= most * MIB
+        and limit.cores == CARD_CORES
+        and limit.policy is not CorePolicy.FORCE
+    )
+
+
+def _amounts(devices: Sequence[AllocatedDevice]) -> str:
+    return ", ".join(
+        f"{format_mib(device.memory_mib)} and {device.cores} % of card {device.uuid}"
+        for device in devices
+    )

@@ -1,0 +1,82 @@
+"""The operator's part of a resize in place: larger amounts where there is room, smaller when done.
+
+`vgpu_api.resize` says how operator and agent share the work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from vgpu_api.effective import Use, effective_use
+from vgpu_api.quantity import read_mib
+from vgpu_api.resize import granted, is_settled, target, was_changed
+from vgpu_api.v1alpha1 import AllocatedDevice, Allocation, VGPUClaim
+from vgpu_operator.engine.cache import key_of
+from vgpu_operator.engine.state import State
+
+ALL_CORES = 100
+
+
+def resized(claim: VGPUClaim, state: State) -> Allocation | None:
+    """The claim's allocation with the amounts that it may hold now; None if it has them.
+
+    While a pod is on its way to the node, nothing changes: what was decided for it is.
+    """
+    allocation = claim.status.allocation
+    if (
+        allocation is None
+        or not was_changed(claim)
+        or claim.metadata.deletion_timestamp is not None
+        or state.reservations.of_claim(key_of(claim)) is not None
+    ):
+        return None
+    wanted = target(claim.spec, allocation)
+    may_shrink = claim.status.reserved_for is None or is_settled(claim)
+    devices = wanted if may_shrink else granted(wanted, allocation.devices)
+    if devices == allocation.devices:
+        return None
+    return allocation.model_copy(update={"devices": list(devices)})
+
+
+def fits(claim: VGPUClaim, new: Allocation, state: State) -> bool:
+    """Whether the cards, and the namespace's quotas, have room for what the allocation adds."""
+    assert claim.status.allocation is not None
+    before = effective_use(claim.spec, claim.status.allocation.devices)
+    after = effective_use(claim.spec, new.devices)
+    added = {uuid: use - before.get(uuid, Use()) for uuid, use in after.items()}
+    budget = state.ledger.budget(key_of(claim).namespace)
+    memory = sum(max(0, use.memory_mib) for use in added.values())
+    cores = sum(max(0, use.cores) for use in added.values())
+    if (budget.memory_mib is not None and memory > max(0, budget.memory_mib)) or (
+        budget.cores is not None and cores > max(0, budget.cores)
+    ):
+        return False
+    return all(
+        _has_room(after[uuid], use, state.ledger.use_of(uuid), _amounts(new.devices, uuid, state))
+        for uuid, use in added.items()
+    )
+
+
+def _has_room(after: Use, added: Use, used: Use, has: Use | None) -> bool:
+    if added.memory_mib <= 0 and added.cores <= 0:
+        return True
+    if has is None:
+        return False
+    if added.cores > 0 and after.cores >= ALL_CORES and used.slots > after.slots:
+        return False  # all of the compute is for who has the card alone
+    return (
+        used.memory_mib + max(0, added.memory_mib) <= has.memory_mib
+        and used.cores + max(0, added.cores) <= has.cores
+    )
+
+
+def _amounts(devices: Sequence[AllocatedDevice], uuid: str, state: State) -> Use | None:
+    """What may be given away of a card; None while it is not known."""
+    name = next((device.name for device in devices if device.uuid == uuid), "")
+    node = state.ledger.node_of(name)
+    known = () if node is None else state.ledger.devices(node)
+    device = next((device for device in known if device.metadata.name == name), None)
+    if device is None or device.status.allocatable is None:
+        return None
+    given = device.status.allocatable
+    return Use(read_mib(given.memory), given.cores, given.slots)

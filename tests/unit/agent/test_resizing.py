@@ -1,0 +1,253 @@
+"""Pages that follow a changed claim: at once where they may, and with both numbers where not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from agent_bench import Bench, a_bench, a_bound_pod
+from agent_node import GPU_0, T4_MIB
+from builders import a_claim, a_container, a_pod, a_request, an_allocated_device, an_allocation
+from vgpu_api.core.pod import Pod
+from vgpu_api.effective import Use
+from vgpu_api.quantity import MIB
+from vgpu_api.v1alpha1 import ReservedFor, VGPUClaim, VGPUClaimStatus
+from vgpu_nodeagent.deviceplugin.resizing import Resizing
+from vgpu_nodeagent.enforcement import abi
+from vgpu_nodeagent.reports import Reports
+
+
+class Spoken:
+    """What is said of resizes."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[str, ...]] = []
+
+    def resized(self, claim: VGPUClaim, message: str) -> None:
+        self.lines.append(("True", message))
+
+    def not_resized(self, claim: VGPUClaim, reason: str, message: str) -> None:
+        self.lines.append(("False", reason, message))
+
+    def warning(self, pod: Pod, reason: str, message: str) -> None:
+        self.lines.append(("event", reason, message))
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> Bench:
+    return await a_bench(tmp_path)
+
+
+@pytest.fixture
+def spoken() -> Spoken:
+    return Spoken()
+
+
+@pytest.fixture
+def resizing(bench: Bench, spoken: Spoken) -> Resizing:
+    return Resizing(bench.node, reports=cast("Reports", spoken))
+
+
+def claim_for(
+    pod: Pod,
+    *,
+    held: Sequence[tuple[int, int]] = ((1024, 0),),
+    asked: Sequence[dict[str, Any]] = ({},),
+    generation: int = 2,
+    name: str = "c",
+) -> VGPUClaim:
+    """A claim of a pod with a request for each of its containers."""
+    names = [container.name for container in pod.spec.containers]
+    devices = [
+        an_allocated_device(request=container, uuid=GPU_0, memory_mib=memory, cores=cores)
+        for container, (memory, cores) in zip(names, held, strict=True)
+    ]
+    return a_claim(
+        name,
+        uid=f"uid-of-{name}",
+        generation=generation,
+        requests=[
+            a_request(name=container, **wishes)
+            for container, wishes in zip(names, asked, strict=True)
+        ],
+        status=VGPUClaimStatus(
+            allocation=an_allocation(*devices, node="n1"),
+            reserved_for=ReservedFor(pod_name=pod.metadata.name, pod_uid=pod.metadata.uid),
+            conditions=[],
+        ),
+    )
+
+
+async def running(bench: Bench, name: str = "pod-1", slot: str = "slot-0", **claim: Any) -> str:
+    pod = a_bound_pod(name)
+    bench.view.pods.added(pod)
+    bench.view.claims.added(claim_for(pod, generation=1, name=f"c-of-{name}", **claim))
+    return await bench.start(pod, slot)
+
+
+def change(bench: Bench, resizing: Resizing, name: str = "pod-1", **claim: Any) -> None:
+    pod = next(p for p in bench.view.pods.objects.values() if p.metadata.name == name)
+    bench.view.claims.modified(claim_for(pod, name=f"c-of-{name}", **claim))
+    resizing.resize_due()
+
+
+def page(bench: Bench, lease: str) -> tuple[int, int]:
+    (limit,) = bench.node.allocations.content(lease).devices
+    return limit.memory_bytes // MIB, limit.cores
+
+
+def use_memory(bench: Bench, lease: str, mib: int) -> None:
+    """As a process of the container writes it into the region."""
+    region = bytearray(abi.REGION_BYTES)
+    abi.REGION_HEADER.pack_into(
+        region,
+        0,
+        *(abi.REGION_MAGIC, abi.ABI_VERSION, abi.REGION_BYTES, abi.REGION_SLOTS),
+        *(abi.MAX_DEVICES, abi.REGION_READY, 1),
+    )
+    abi.REGION_COLUMN.pack_into(
+        region, abi.REGION_COLUMNS_OFFSET, 7, GPU_0.encode(), 0, 0, mib * MIB
+    )
+    used = [mib * MIB] + [0] * (abi.MAX_DEVICES - 1)
+    abi.REGION_SLOT_USED.pack_into(
+        region, abi.REGION_SLOTS_OFFSET + abi.REGION_SLOT_USED_OFFSET, *used
+    )
+    bench.node.allocations.region_path(lease).write_bytes(region)
+
+
+def counted(bench: Bench, name: str = "pod-1") -> Use:
+    return bench.node.checkpoint.state.holdings[f"uid-of-c-of-{name}"].use[GPU_0]
+
+
+async def test_more_that_the_operator_has_granted_reaches_the_page(
+    bench: Bench, resizing: Resizing, spoken: Spoken
+) -> None:
+    lease = await running(bench)
+    epoch = bench.node.allocations.content(lease).epoch
+    change(bench, resizing, held=[(4096, 50)], asked=[{"memory": "4Gi", "cores": 50}])
+    assert page(bench, lease) == (4096, 50)
+    assert bench.node.allocations.content(lease).epoch > epoch
+    assert counted(bench) == Use(4096, 50, 1)
+    assert spoken.lines == [("True", f"limits are in place: 4Gi and 50 % of card {GPU_0}")]
+
+
+async def test_more_that_is_not_granted_yet_waits_and_names_what_is_free(
+    bench: Bench, resizing: Resizing, spoken: Spoken
+) -> None:
+    lease = await running(bench)
+    change(bench, resizing, asked=[{"memory": "16Gi"}])
+    assert page(bench, lease) == (1024, 0)
+    ((said, reason, message), event) = spoken.lines
+    assert (said, reason) == ("False", "WaitingForRoom")
+    assert message == (
+        f"card {GPU_0}: 16Gi and 0 % asked, 1Gi and 0 % held, 15Gi and 100 % free beside that"
+    )
+    assert event == ("event", "ResizeNotDone", f"claim c-of-pod-1: {message}")
+
+
+async def test_less_reaches_the_page_at_once_where_no_more_is_used(
+    bench: Bench, resizing: Resizing, spoken: Spoken
+) -> None:
+    lease = await running(bench, held=[(8192, 50)])
+    use_memory(bench, lease, 2048)
+    change(bench, resizing, held=[(8192, 50)], asked=[{"memory": "2Gi", "cores": 20}])
+    assert page(bench, lease) == (2048, 20)
+    assert counted(bench) == Use(2048, 20, 1)
+    assert [line[0] for line in spoken.lines] == ["True"]
+
+
+async def test_less_than_is_used_is_refused_with_both_numbers_and_done_once_it_is_not(
+    bench: Bench, resizing: Resizing, spoken: Spoken
+) -> None:
+    lease = await running(bench, held=[(8192, 50)])
+    use_memory(bench, lease, 3000)
+    change(bench, resizing, held=[(8192, 50)], asked=[{"memory": "2Gi", "cores": 20}])
+    assert page(bench, lease) == (8192, 20)  # the compute may change
+    assert counted(bench) == Use(8192, 20, 1)
+    message = f"card {GPU_0}: 3000 MiB in use, 2048 MiB asked"
+    assert spoken.lines[0] == ("False", "InUse", message)
+    resizing.resize_due()
+    assert len(spoken.lines) == 2  # once, and its event
+    use_memory(bench, lease, 1000)
+    resizing.resize_due()
+    assert page(bench, lease) == (2048, 20)
+    assert spoken.lines[-1][0] == "True"
+
+
+async def test_a_whole_card_cannot_shrink_while_its_container_runs(
+    bench: Bench, resizing: Resizing, spoken: Spoken
+) -> None:
+    lease = await running(bench, held=[(T4_MIB, 100)])
+    change(bench, resizing, held=[(T4_MIB, 100)], asked=[{"memory": "2Gi"}])
+    assert page(bench, lease) == (T4_MIB, 100)
+    assert spoken.lines[0][:2] == ("False", "NotInterposed")
+
+
+async def test_more_than_this_node_has_room_for_is_not_written_whoever_granted_it(
+    bench: Bench, resizing: Resizing, spoken: Spoken
+) -> None:
+    """Fails without the sum over the agent's own grants."""
+    lease = await running(bench)
+    await running(bench, "pod-2", "slot-1", held=[(T4_MIB - 1024, 0)])
+    change(bench, resizing, held=[(4096, 0)], asked=[{"memory": "4Gi"}])
+    assert page(bench, lease) == (1024, 0)
+    assert counted(bench) == Use(1024, 0, 1)
+    assert spoken.lines[0][:2] == ("False", "NoRoom")
+
+
+async def test_a_claim_that_was_not_changed_is_left_alone(
+    bench: Bench, resizing: Resizing, spoken: Spoken
+) -> None:
+    lease = await running(bench)
+    change(bench, resizing, held=[(4096, 0)], asked=[{"memory": "4Gi"}], generation=1)
+    assert page(bench, lease) == (1024, 0)
+    assert spoken.lines == []
+
+
+async def test_a_container_that_starts_later_has_the_smaller_amount_from_the_start(
+    bench: Bench, resizing: Resizing, spoken: Spoken
+) -> None:
+    pod = a_bound_pod()
+    bench.view.pods.added(pod)
+    bench.view.claims.added(claim_for(pod, held=[(8192, 0)], asked=[{"memory": "2Gi"}], name="c"))
+    lease = await bench.start(pod, "slot-0")
+    assert page(bench, lease) == (2048, 0)
+    bench.view.claims.modified(
+        claim_for(pod, held=[(8192, 0)], asked=[{"memory": "2Gi"}], name="c")
+    )
+    resizing.resize_due()
+    assert bench.node.checkpoint.state.holdings["uid-of-c"].use[GPU_0] == Use(2048, 0, 1)
+    assert spoken.lines == [("True", f"limits are in place: 2Gi and 0 % of card {GPU_0}")]
+
+
+async def test_each_container_of_a_claim_has_its_own_limits(
+    bench: Bench, resizing: Resizing, spoken: Spoken
+) -> None:
+    slot = {"nvidia.com/gpu": "1"}
+    pod = a_pod(
+        "pod-1",
+        node="n1",
+        containers=[a_container("one", limits=slot), a_container("two", limits=slot)],
+    )
+    bench.view.pods.added(pod)
+    name, held = "c-of-pod-1", [(4096, 0), (2048, 0)]
+    bench.view.claims.added(claim_for(pod, held=held, asked=[{}, {}], generation=1, name=name))
+    leases = {}
+    for container, slot_id in (("one", "slot-0"), ("two", "slot-1")):
+        leases[container], _ = bench.prestart.allocate([slot_id])
+        bench.kubelet.holds(pod, slot_id, leases[container], container)
+    bench.kubelet.containers = {"slot-0": "one", "slot-1": "two"}
+    await bench.prestart.prepare(["slot-0"], still_wanted=lambda: True)
+    asked = [{"memory": "1Gi"}, {"memory": "1Gi"}]
+    change(bench, resizing, held=held, asked=asked)
+    assert page(bench, leases["one"]) == (1024, 0)
+    assert counted(bench) == Use(1024 + 2048, 0, 2)
+    assert spoken.lines == []  # the other has not started
+    await bench.prestart.prepare(["slot-1"], still_wanted=lambda: True)
+    resizing.resize_due()
+    assert page(bench, leases["two"]) == (1024, 0)
+    assert counted(bench) == Use(2048, 0, 2)
+    assert [line[0] for line in spoken.lines] == ["True"]

@@ -1,0 +1,80 @@
+"""What a changed request means for the cards that a claim has."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from builders import a_claim, a_request, an_allocated_device, an_allocation
+from vgpu_api.resize import allowed, granted, is_settled, target, was_changed
+from vgpu_api.v1alpha1 import Condition, VGPUClaimStatus
+from vgpu_api.v1alpha1.vgpuclaim import MigAllocation
+
+amounts = st.tuples(st.integers(1, 80_000), st.integers(0, 100))
+
+
+def a_device(memory_mib: int = 8192, cores: int = 30):
+    return an_allocated_device(request="main", memory_mib=memory_mib, cores=cores)
+
+
+def wanted(device, **request):
+    claim = a_claim(requests=[a_request(name="main", **request)])
+    return target(claim.spec, an_allocation(device))[0]
+
+
+@pytest.mark.parametrize(
+    ("request_", "expected"),
+    [
+        ({"memory": "12Gi", "cores": 50}, (12_288, 50)),
+        ({"memory": "4Gi"}, (4096, 30)),
+        ({"cores": 0}, (8192, 0)),
+        ({}, (8192, 30)),
+        ({"memory_percent": 10}, (8192, 30)),
+        ({"memory": "12Gi", "mode": "Exclusive"}, (8192, 30)),
+        ({"memory": "12Gi", "phase": "Init"}, (8192, 30)),
+    ],
+)
+def test_what_a_request_says_replaces_what_was_given(request_, expected) -> None:
+    device = wanted(a_device(), **request_)
+    assert (device.memory_mib, device.cores) == expected
+
+
+def test_an_instance_and_a_device_of_no_request_stay_as_they_are() -> None:
+    mig = MigAllocation(profile="1g.10gb", start=0, size=1)
+    instance = a_device().model_copy(update={"mig": mig})
+    assert wanted(instance, memory="12Gi") == instance
+    other = an_allocated_device(request="gone")
+    assert wanted(other, memory="12Gi") == other
+
+
+@given(st.lists(st.tuples(amounts, amounts), min_size=1, max_size=4))
+def test_pages_never_say_more_than_is_held_while_a_resize_is_under_way(pairs) -> None:
+    """Whatever changes to whatever: allowed ≤ held ≤ granted, and allowed ≤ wanted ≤ granted, in
+    memory and in cores; what is both allowed and granted is what is wanted and held."""
+    new = [a_device(*after) for _, after in pairs]
+    held = [a_device(*before) for before, _ in pairs]
+    for low, one, other, high in zip(
+        allowed(new, held), new, held, granted(new, held), strict=True
+    ):
+        for field in ("memory_mib", "cores"):
+            values = [getattr(device, field) for device in (one, other)]
+            assert getattr(low, field) == min(values)
+            assert getattr(high, field) == max(values)
+    assert granted(held, held) == allowed(held, held) == held
+
+
+@pytest.mark.parametrize(
+    ("status", "generation", "expected"),
+    [("True", 3, True), ("True", 2, False), ("False", 3, False), (None, 3, False)],
+)
+def test_it_is_settled_when_the_agent_says_so_of_this_version(status, generation, expected) -> None:
+    conditions = []
+    if status is not None:
+        conditions = [Condition(type="Resized", status=status, observed_generation=generation)]
+    claim = a_claim(generation=3, status=VGPUClaimStatus(conditions=conditions))
+    assert is_settled(claim) is expected
+
+
+def test_a_claim_that_was_never_changed_is_known_by_its_generation() -> None:
+    assert [was_changed(a_claim(generation=number)) for number in (1, 2)] == [False, True]

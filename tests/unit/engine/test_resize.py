@@ -1,0 +1,163 @@
+"""Resize in place, the operator's part: the ledger first when it grows, last when it shrinks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from builders import a_container, a_pod
+from vgpu_api.core import Pod, ResourceQuota
+from vgpu_api.effective import Use
+from vgpu_api.resources import PODS, VGPU_CLAIMS
+from vgpu_api.v1alpha1 import VGPUClaim
+from vgpu_operator.engine.claims.reconcile import REFIT_S
+
+CARD_MIB = 16_384
+
+
+def a_quota(mib: int) -> ResourceQuota:
+    return ResourceQuota.model_validate(
+        {
+            "metadata": {"name": "q", "namespace": "default", "resourceVersion": "1"},
+            "spec": {"hard": {"limits.nvidia.com/gpumem": str(mib)}},
+        }
+    )
+
+
+async def a_running_pod(replica: Any, name: str = "pod-1", **limits: Any) -> Pod:
+    pod = a_pod(
+        name,
+        node="node-1",
+        containers=[a_container(limits={f"nvidia.com/{k}": v for k, v in limits.items()})],
+    )
+    replica.api.put(PODS, pod.to_wire())
+    replica.news.pod_changed(pod)
+    await replica.settle()
+    assert replica.claim_of(pod).status.allocation is not None
+    report(replica, pod, "Prepared", "True")
+    await replica.settle()
+    return pod
+
+
+def raw_of(replica: Any, pod: Pod) -> dict[str, Any]:
+    return replica.api.claim(replica.claim_of(pod).metadata.name)
+
+
+def observed(replica: Any, raw: dict[str, Any]) -> None:
+    replica.news.claim_changed(VGPUClaim.read(replica.api.put(VGPU_CLAIMS, raw)))
+
+
+def report(replica: Any, pod: Pod, type_: str, status: str) -> None:
+    """A condition as the agent applies it, about the claim's present version."""
+    raw = raw_of(replica, pod)
+    kept = [c for c in raw["status"]["conditions"] if c["type"] != type_]
+    generation = raw["metadata"].get("generation", 1)
+    new = {"type": type_, "status": status, "observedGeneration": generation}
+    raw["status"]["conditions"] = [*kept, new]
+    observed(replica, raw)
+
+
+async def change(replica: Any, pod: Pod, **request: Any) -> None:
+    raw = raw_of(replica, pod)
+    raw["spec"]["requests"][0].update(request)
+    raw["metadata"]["generation"] = raw["metadata"].get("generation", 1) + 1
+    observed(replica, raw)
+    await replica.settle()
+
+
+def device_of(replica: Any, pod: Pod) -> tuple[int, int]:
+    (device,) = replica.claim_of(pod).status.allocation.devices
+    return device.memory_mib, device.cores
+
+
+@pytest.fixture
+async def pod(replica: Any) -> Pod:
+    replica.card(memory_mib=CARD_MIB)
+    return await a_running_pod(replica, gpu=1, gpumem=4000, gpucores=30)
+
+
+async def test_more_is_in_the_ledger_and_in_the_allocation_where_there_is_room(
+    replica: Any, pod: Pod
+) -> None:
+    before = replica.claim_of(pod).status
+    await change(replica, pod, memory="8000Mi", cores=50)
+    assert device_of(replica, pod) == (8000, 50)
+    assert replica.ledger.use_of("GPU-0") == Use(8000, 50, 1)
+    after = replica.claim_of(pod).status
+    assert after.allocation.id == before.allocation.id
+    assert (after.state, after.reserved_for) == (before.state, before.reserved_for)
+
+
+@pytest.mark.parametrize(
+    "wish", [{"memory": "13000Mi"}, {"cores": 80}, {"memory": "5000Mi", "cores": 100}]
+)
+async def test_more_than_is_free_is_given_when_it_is(
+    replica: Any, pod: Pod, wish: dict[str, Any]
+) -> None:
+    other = await a_running_pod(replica, "pod-2", gpu=1, gpumem=4000, gpucores=30)
+    await change(replica, pod, **wish)
+    assert device_of(replica, pod) == (4000, 30)
+    ended = a_pod(
+        "pod-2",
+        node="node-1",
+        phase="Succeeded",
+        containers=other.spec.containers,
+        resource_version=9,
+    )
+    raw = raw_of(replica, other)
+    allocation = raw["status"]["allocation"]["id"]
+    raw["status"]["released"] = {"allocationID": allocation, "time": "2026-01-01T00:00:00Z"}
+    observed(replica, raw)
+    replica.api.put(PODS, ended.to_wire())
+    replica.news.pod_changed(ended)
+    await replica.settle()
+    replica.time += REFIT_S
+    await replica.settle()
+    memory = int(wish.get("memory", "4000Mi")[:-2])
+    assert device_of(replica, pod) == (memory, wish.get("cores", 30))
+
+
+async def test_all_of_the_compute_is_for_who_has_the_card_alone(replica: Any, pod: Pod) -> None:
+    await a_running_pod(replica, "pod-2", gpu=1, gpumem=1000, gpucores=0)
+    await change(replica, pod, cores=100)
+    assert device_of(replica, pod) == (4000, 30)
+
+
+async def test_less_is_free_for_others_only_when_the_agent_has_it_in_place(
+    replica: Any, pod: Pod
+) -> None:
+    await change(replica, pod, memory="1000Mi", cores=10)
+    assert device_of(replica, pod) == (4000, 30)
+    report(replica, pod, "Resized", "False")
+    await replica.settle()
+    assert replica.ledger.use_of("GPU-0") == Use(4000, 30, 1)
+    report(replica, pod, "Resized", "True")
+    await replica.settle()
+    assert device_of(replica, pod) == (1000, 10)
+    assert replica.ledger.use_of("GPU-0") == Use(1000, 10, 1)
+
+
+async def test_a_report_about_an_earlier_version_frees_nothing(replica: Any, pod: Pod) -> None:
+    report(replica, pod, "Resized", "True")
+    await change(replica, pod, memory="1000Mi")
+    assert device_of(replica, pod) == (4000, 30)
+
+
+async def test_more_of_one_and_less_of_the_other_holds_the_larger_of_both_meanwhile(
+    replica: Any, pod: Pod
+) -> None:
+    await change(replica, pod, memory="8000Mi", cores=10)
+    assert device_of(replica, pod) == (8000, 30)
+    report(replica, pod, "Resized", "True")
+    await replica.settle()
+    assert device_of(replica, pod) == (8000, 10)
+
+
+async def test_a_quota_holds_for_what_is_added(replica: Any, pod: Pod) -> None:
+    replica.news.quota_changed(a_quota(6000))
+    await replica.settle()
+    await change(replica, pod, memory="6001Mi")
+    assert device_of(replica, pod) == (4000, 30)
+    await change(replica, pod, memory="6000Mi")
+    assert device_of(replica, pod) == (6000, 30)
