@@ -174,7 +174,6 @@ async def a_bench(
             folder / "slots",
             SpecFolder(folder / "cdi"),
             library=Library("build", ()),
-            driver_mounts=(),
             proc=proc,
         ),
         pod_resources=cast("PodResources", kubelet),

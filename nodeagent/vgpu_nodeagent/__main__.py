@@ -11,7 +11,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from glob import glob
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from vgpu_api.config import load_cluster_config
 from vgpu_api.errors import VgpuError
@@ -29,6 +29,7 @@ from vgpu_nodeagent.config import (
     OnViolation,
 )
 from vgpu_nodeagent.drivers.nvidia import NvidiaDriver
+from vgpu_nodeagent.enforcement.driver_files import driver_source
 from vgpu_nodeagent.mount import Mount
 
 
@@ -57,6 +58,23 @@ def parse(arguments: Sequence[str]) -> AgentConfig:
         metavar="HOST[:CONTAINER[:rw]]",
         help="a file of the driver to mount into every container, read-only unless rw is said; "
         "alone it may be a pattern; may repeat",
+    )
+    parser.add_argument(
+        "--driver-root",
+        action="append",
+        default=[],
+        type=_absolute,
+        metavar="DIR",
+        help="a root on the host below which the driver may be installed, such as / or "
+        "/run/nvidia/driver; containers get it from there. May repeat: the first with a driver "
+        "counts. Without one, only what --driver-file names is given",
+    )
+    parser.add_argument(
+        "--host-root",
+        type=Path,
+        default=Path("/"),
+        metavar="DIR",
+        help="where this process has the host's root",
     )
     parser.add_argument("--metrics-port", type=int, default=METRICS_PORT, help="0: off")
     parser.add_argument(
@@ -91,11 +109,20 @@ def parse(arguments: Sequence[str]) -> AgentConfig:
         sysfs_dir=given.sysfs_dir.absolute(),
         library=given.library.absolute(),
         driver_files=tuple(f for text in given.driver_file for f in _driver_files(text)),
+        driver_roots=tuple(given.driver_root),
+        host_root=given.host_root.absolute(),
         metrics_port=given.metrics_port,
         unused_lease_s=given.unused_lease_seconds,
         on_violation=given.on_violation,
         log_level=given.log_level,
     )
+
+
+def _absolute(text: str) -> PurePosixPath:
+    path = PurePosixPath(text)
+    if not path.is_absolute():
+        raise argparse.ArgumentTypeError(f"Invalid value: {text}: must be an absolute path")
+    return path
 
 
 def _driver_files(text: str) -> list[Mount]:
@@ -116,7 +143,9 @@ async def serve(config: AgentConfig) -> None:
         loop.add_signal_handler(number, task.cancel)
     async with Api.connect(config.kubeconfig) as api:
         with contextlib.suppress(asyncio.CancelledError):
-            await Agent(config, api, NvidiaDriver(sysfs=config.sysfs_dir)).run()
+            files = driver_source(config.driver_roots, config.host_root, config.driver_files)
+            driver = NvidiaDriver(nvml=lambda: files.files().nvml, sysfs=config.sysfs_dir)
+            await Agent(config, api, driver).run()
 
 
 def main() -> None:

@@ -32,6 +32,7 @@ from vgpu_nodeagent.deviceplugin.waiting import WaitingPods
 from vgpu_nodeagent.drivers.base import Driver
 from vgpu_nodeagent.enforcement.allocations import Allocations
 from vgpu_nodeagent.enforcement.cdi import SpecFolder
+from vgpu_nodeagent.enforcement.driver_files import driver_source
 from vgpu_nodeagent.enforcement.library import stage_library
 from vgpu_nodeagent.enforcement.page import PageContent
 from vgpu_nodeagent.enforcement.precedence import Precedence
@@ -89,7 +90,8 @@ class Agent:
                 config.state_dir / "slots",
                 SpecFolder(config.cdi_dir),
                 library=stage_library(config.library, config.state_dir / "lib"),
-                driver_mounts=config.driver_files,
+                driver=driver_source(config.driver_roots, config.host_root, config.driver_files),
+                dev=config.host_root / "dev",
             ),
             pod_resources=PodResources(config.pod_resources_socket, resource=config.resource),
             kubelet_checkpoint=config.kubelet_checkpoint,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from vgpu_api.config import ClusterConfig
 from vgpu_nodeagent.mount import Mount
@@ -46,6 +46,8 @@ class AgentConfig:
         sysfs_dir: Where sysfs is mounted.
         library: The native library, in this process's file system.
         driver_files: Files that every container gets.
+        driver_roots: Roots on the host below which the driver's files may be installed.
+        host_root: Where this process has the host's root.
         metrics_port: Port of the metrics; 0 for none.
         unused_lease_s: How long a lease is kept that the kubelet has not put on record.
         on_violation: What is done to a claim that holds more than it may, besides saying so.
@@ -61,6 +63,8 @@ class AgentConfig:
     cdi_dir: Path = CDI_DIR
     sysfs_dir: Path = SYSFS
     driver_files: tuple[Mount, ...] = ()
+    driver_roots: tuple[PurePosixPath, ...] = ()
+    host_root: Path = Path("/")
     metrics_port: int = METRICS_PORT
     unused_lease_s: float = UNUSED_LEASE_S
     on_violation: OnViolation = OnViolation.REPORT

@@ -19,6 +19,10 @@ class DriverUnavailable(AgentError):
     """The vendor's driver is missing, failing, or does not answer in time."""
 
 
+class DriverFilesMissing(DriverUnavailable):
+    """The driver's files, which containers need, are not installed where the agent looks."""
+
+
 class PlaceTaken(AgentError):
     """An instance cannot be made where it should lie; the sentence says what is there."""
 
@@ -69,6 +73,7 @@ class Why(StrEnum):
     MIG_PLACE_MISSING = "MigPlaceMissing"
     MIG_PLACE_TAKEN = "MigPlaceTaken"
     DRIVER_UNAVAILABLE = "DriverUnavailable"
+    DRIVER_FILES_MISSING = "DriverFilesMissing"
     OVER_CAPACITY = "OverCapacity"
     SLOT_TAKEN = "SlotTaken"
     CLAIM_CLOSED = "ClaimClosed"

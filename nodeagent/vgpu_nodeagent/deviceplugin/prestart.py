@@ -26,7 +26,7 @@ from vgpu_nodeagent.deviceplugin.resizing import may_start_with
 from vgpu_nodeagent.deviceplugin.waiting import WaitingPods
 from vgpu_nodeagent.drivers.device_nodes import nodes_of_card, nodes_of_instance
 from vgpu_nodeagent.enforcement.grants import ContainerGrant, container_grant
-from vgpu_nodeagent.errors import KubeletUnavailable, PageDamaged, Refused, Why
+from vgpu_nodeagent.errors import DriverFilesMissing, KubeletUnavailable, PageDamaged, Refused, Why
 from vgpu_nodeagent.mount import Mount
 from vgpu_nodeagent.node_view import Place
 from vgpu_nodeagent.reports import Reports
@@ -227,6 +227,8 @@ class PreStart:
                 raise Refused(Why.CALL_ENDED, "the kubelet no longer waits for this answer")
             node.checkpoint.commit(state)
             self._open(grants)
+        except DriverFilesMissing as error:
+            raise Refused(Why.DRIVER_FILES_MISSING, str(error)) from error
         except PageDamaged as error:
             raise Refused(Why.PAGE_DAMAGED, f"{error}; it was made anew, denying") from error
         except OSError as error:

@@ -8,6 +8,7 @@ thread of their own, because waiting for them blocks.
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -50,11 +51,20 @@ class NvidiaDriver:
 
     Args:
         deadline_s: How long a call may take.
+        nvml: NVML's library; None: the loader finds it. May raise DriverUnavailable, which every
+            call then does: what no container can be given is not to be offered.
         sysfs: Where sysfs is mounted.
     """
 
-    def __init__(self, *, deadline_s: float = DEADLINE_S, sysfs: Path = SYSFS) -> None:
+    def __init__(
+        self,
+        *,
+        deadline_s: float = DEADLINE_S,
+        nvml: Callable[[], Path | None] = lambda: None,
+        sysfs: Path = SYSFS,
+    ) -> None:
         self._host = HostNuma(sysfs)
+        self._nvml = nvml
         self._calls = CallThread("NVML", deadline_s=deadline_s)
         self._events = CallThread("NVML events", deadline_s=deadline_s)
         self._may_cut = may_cut()
@@ -170,8 +180,10 @@ class NvidiaDriver:
         """The function with NVML loaded before it, and its errors in our words."""
 
         def guarded() -> T:
+            library = self._nvml()
             try:
                 if not self._loaded:
+                    _load(library)
                     pynvml.nvmlInit()
                     self._loaded = True
                 return function()
@@ -195,6 +207,16 @@ class NvidiaDriver:
             return None
         uuid = optional(lambda: text(pynvml.nvmlDeviceGetUUID(data.device)), "")
         return classify(uuid, int(data.eventType), int(data.eventData))
+
+
+def _load(library: Path | None) -> None:
+    """Load NVML from where it lies: pynvml opens it by a name that the loader then knows."""
+    if library is None:
+        return
+    try:
+        ctypes.CDLL(str(library))
+    except OSError as error:
+        raise DriverUnavailable(f"NVML: {error}") from error
 
 
 def classify(uuid: str, event_type: int, data: int) -> CardEvent:

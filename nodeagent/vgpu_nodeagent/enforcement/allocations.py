@@ -20,6 +20,7 @@ from vgpu_nodeagent.drivers.device_nodes import DeviceNode
 from vgpu_nodeagent.enforcement import page, reclaim, region
 from vgpu_nodeagent.enforcement.abi import PageState
 from vgpu_nodeagent.enforcement.cdi import Edits, SpecFolder
+from vgpu_nodeagent.enforcement.driver_files import DriverSource, ToldDriver
 from vgpu_nodeagent.enforcement.grants import ContainerGrant
 from vgpu_nodeagent.enforcement.library import Library
 from vgpu_nodeagent.enforcement.processes import Users, processes_mapping, processes_of_pod
@@ -29,6 +30,7 @@ from vgpu_nodeagent.mount import Mount
 logger = logging.getLogger(__name__)
 
 _CONTROL_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
+_NOTHING_FROM_THE_RUNTIME = "void"
 
 
 class Allocations:
@@ -38,8 +40,8 @@ class Allocations:
         root: The folder of all allocations.
         specs: The runtime's CDI folder.
         library: What an interposed container is given.
-        driver_mounts: The driver's files, for every container.
-        dev: Where device nodes are.
+        driver: Where the driver's files come from.
+        dev: Where this process finds the host's device nodes.
         proc: The host's processes.
     """
 
@@ -49,14 +51,14 @@ class Allocations:
         specs: SpecFolder,
         *,
         library: Library,
-        driver_mounts: Sequence[Mount],
+        driver: DriverSource = ToldDriver(),  # noqa: B008 - a value, and frozen
         dev: Path = Path("/dev"),
         proc: Path = Path("/proc"),
     ) -> None:
         self._root = root
         self._specs = specs
         self._library = library
-        self._driver_mounts = tuple(driver_mounts)
+        self._driver = driver
         self._dev = dev
         self._proc = proc
 
@@ -81,9 +83,11 @@ class Allocations:
         """Make sure that page and region are whole; bring a damaged page back to denying.
 
         Raises:
+            DriverFilesMissing: There is no driver to give to the container.
             PageDamaged: One of them was not; the next attempt finds it remade.
             OSError: It cannot be written.
         """
+        self._driver.files()
         folder = self._root / lease
         try:
             page.read_page(folder / "limits")
@@ -117,23 +121,27 @@ class Allocations:
             nodes: Device nodes, by the UUID of each card or instance.
 
         Raises:
+            DriverFilesMissing: There is no driver to give to the container.
             PageDamaged: The page is not this allocation's.
             OSError: Something cannot be written.
         """
+        driver = self._driver.files()
         page.grant(self._root / lease / "limits", grant.limits, name=lease)
-        mounts = self._driver_mounts
-        if grant.interposed:
-            mounts = self._library.before(mounts)
+        mounts = self._library.before(driver.mounts) if grant.interposed else driver.mounts
+        env = grant.env()
+        if driver.complete:
+            # NVIDIA's runtime would mount its driver over the shadow (decision 37).
+            env[names.ENV_VISIBLE_DEVICES] = _NOTHING_FROM_THE_RUNTIME
         control = map(DeviceNode, _CONTROL_NODES)
         own = (node for limit in grant.limits for node in nodes[limit.uuid])
         wanted = dict.fromkeys((*own, *control))
         self._specs.write(
             lease,
             Edits(
-                env=grant.env(),
+                env=env,
                 mounts=mounts,
                 device_nodes=[
-                    replace(node, name=str(self._dev / node.name))
+                    replace(node, name=f"/dev/{node.name}")
                     for node in wanted
                     if node.major or (self._dev / node.name).exists()
                 ],

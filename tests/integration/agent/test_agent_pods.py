@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
+import sys
 from collections.abc import AsyncIterator
-from pathlib import Path
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
 
 import pytest
 
@@ -76,6 +79,27 @@ async def test_a_container_gets_what_its_claim_says(api: Api, node: AgentNode) -
     assert read_region(Path(seen["VGPU_USAGE_REGION"])) == ()
     prepared = condition(await claim_is(api, "c1", "Prepared"), "Prepared")
     assert prepared["reason"] == "LimitsInPlace"
+
+
+async def test_without_the_drivers_files_a_container_is_refused_and_starts_once_they_are_there(
+    api: Api, node: AgentNode, tmp_path: Path
+) -> None:
+    await node.stop_agent()
+    node.config = replace(node.config, driver_roots=(PurePosixPath(tmp_path, "driver"),))
+    await node.start_agent()
+    claim = await create_claim(api, "c1")
+    pod = await create_pod(api, "p1")
+    await allocate(api, claim, pod)
+    said = await pod_is_refused(api, "p1")
+    assert f"is installed below {tmp_path}/driver: install the driver" in said
+    prepared = condition(await claim_is(api, "c1", "Prepared", "False"), "Prepared")
+    assert prepared["reason"] == "DriverFilesMissing"
+
+    folder = tmp_path / "driver/usr/lib64"
+    folder.mkdir(parents=True)
+    shutil.copyfile(sys.executable, folder / "libcuda.so.1")
+    await pod_is(api, "p1", "Running")
+    assert environment(node, "p1")["NVIDIA_VISIBLE_DEVICES"] == "void"
 
 
 async def test_without_a_core_share_there_is_no_sm_limit_in_the_environment(

@@ -82,7 +82,7 @@ class World:
         self.driver = ObedientDriver([a_driver_card(), a_driver_card(GPU_1, 1)])
         self.root = root / "slots"
         self.allocations = Allocations(
-            self.root, SpecFolder(root / "cdi"), library=Library("build", ()), driver_mounts=()
+            self.root, SpecFolder(root / "cdi"), library=Library("build", ())
         )
         self.state = SlotState(
             {pod: Lease(pod, (pod,), 0.0, pod, "main", f"claim-{pod}") for pod in PIDS},

@@ -52,9 +52,7 @@ class World:
         self.proc.mkdir()
         self.driver = ObedientDriver([a_driver_card(), a_driver_card(GPU_1, 1)])
         library = Library("build", ())
-        self.allocations = Allocations(
-            root / "slots", SpecFolder(root / "cdi"), library=library, driver_mounts=()
-        )
+        self.allocations = Allocations(root / "slots", SpecFolder(root / "cdi"), library=library)
         for lease in STATE.leases:
             self.allocations.create(lease)
             limits = [DeviceLimit(GPU_0, LIMIT_MIB * MIB, 0)]
