@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from functools import partial
 from glob import glob
 from pathlib import Path, PurePosixPath
 
@@ -27,9 +28,10 @@ from vgpu_nodeagent.config import (
     UNUSED_LEASE_S,
     AgentConfig,
     OnViolation,
+    UsageRegions,
 )
 from vgpu_nodeagent.drivers.nvidia import NvidiaDriver
-from vgpu_nodeagent.enforcement.driver_files import driver_source
+from vgpu_nodeagent.enforcement.driver_files import DriverSource, copy_device_nodes, driver_source
 from vgpu_nodeagent.mount import Mount
 
 
@@ -76,6 +78,14 @@ def parse(arguments: Sequence[str]) -> AgentConfig:
         metavar="DIR",
         help="where this process has the host's root",
     )
+    parser.add_argument(
+        "--usage-regions",
+        type=UsageRegions,
+        choices=list(UsageRegions),
+        default=UsageRegions.TMPFS,
+        help="where containers keep their ledgers: each in a tmpfs that cannot grow, which needs "
+        "the right to mount; or on the disk of --state-dir, which they can then fill",
+    )
     parser.add_argument("--metrics-port", type=int, default=METRICS_PORT, help="0: off")
     parser.add_argument(
         "--unused-lease-seconds",
@@ -111,6 +121,7 @@ def parse(arguments: Sequence[str]) -> AgentConfig:
         driver_files=tuple(f for text in given.driver_file for f in _driver_files(text)),
         driver_roots=tuple(given.driver_root),
         host_root=given.host_root.absolute(),
+        usage_regions=given.usage_regions,
         metrics_port=given.metrics_port,
         unused_lease_s=given.unused_lease_seconds,
         on_violation=given.on_violation,
@@ -143,9 +154,16 @@ async def serve(config: AgentConfig) -> None:
         loop.add_signal_handler(number, task.cancel)
     async with Api.connect(config.kubeconfig) as api:
         with contextlib.suppress(asyncio.CancelledError):
-            files = driver_source(config.driver_roots, config.host_root, config.driver_files)
-            driver = NvidiaDriver(nvml=lambda: files.files().nvml, sysfs=config.sysfs_dir)
+            source = driver_source(config.driver_roots, config.host_root, config.driver_files)
+            driver = NvidiaDriver(nvml=partial(_nvml, config, source), sysfs=config.sysfs_dir)
             await Agent(config, api, driver).run()
+
+
+def _nvml(config: AgentConfig, source: DriverSource) -> Path | None:
+    """NVML's library, with the device nodes that it opens: drivers come after the agent, too."""
+    if config.host_root != Path("/"):
+        copy_device_nodes(config.host_root / "dev", Path("/dev"))
+    return source.files().nvml
 
 
 def main() -> None:

@@ -36,6 +36,7 @@ from vgpu_nodeagent.enforcement.driver_files import driver_source
 from vgpu_nodeagent.enforcement.library import stage_library
 from vgpu_nodeagent.enforcement.page import PageContent
 from vgpu_nodeagent.enforcement.precedence import Precedence
+from vgpu_nodeagent.enforcement.usage_folders import folders_on
 from vgpu_nodeagent.enforcement.watchdog import Watchdog
 from vgpu_nodeagent.errors import CheckpointDamaged, PageDamaged
 from vgpu_nodeagent.exposition import UsageCollector
@@ -64,7 +65,8 @@ class Agent:
         driver: The cards' driver.
 
     Raises:
-        OSError: The library cannot be read, or the state folder not be written.
+        OSError: The library cannot be read, the state folder not be written, or nothing be mounted
+            in it where that is wanted.
     """
 
     def __init__(self, config: AgentConfig, api: Api, driver: Driver) -> None:
@@ -79,6 +81,8 @@ class Agent:
             driver, config.cluster.nvidia, own_spots=lambda: spots(checkpoint.state.cuts)
         )
         config.state_dir.mkdir(parents=True, exist_ok=True)
+        usage_folders = folders_on(config.usage_regions)
+        usage_folders.verify(config.state_dir)
         self._node = Node(
             name=config.node_name,
             resource=config.resource,
@@ -91,6 +95,7 @@ class Agent:
                 SpecFolder(config.cdi_dir),
                 library=stage_library(config.library, config.state_dir / "lib"),
                 driver=driver_source(config.driver_roots, config.host_root, config.driver_files),
+                usage=usage_folders,
                 dev=config.host_root / "dev",
             ),
             pod_resources=PodResources(config.pod_resources_socket, resource=config.resource),

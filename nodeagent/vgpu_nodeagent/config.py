@@ -24,6 +24,15 @@ The kubelet writes it down as soon as it has our answer; one that died under the
 """
 
 
+class UsageRegions(StrEnum):
+    """On what a container's usage region lies."""
+
+    TMPFS = "tmpfs"
+    """A tmpfs of its own, which cannot grow; needs the right to mount."""
+    DISK = "disk"
+    """The disk of the state folder, which every container can then fill."""
+
+
 class OnViolation(StrEnum):
     """What is done to a claim that holds more than it may, besides saying so."""
 
@@ -48,6 +57,7 @@ class AgentConfig:
         driver_files: Files that every container gets.
         driver_roots: Roots on the host below which the driver's files may be installed.
         host_root: Where this process has the host's root.
+        usage_regions: On what containers keep their usage regions.
         metrics_port: Port of the metrics; 0 for none.
         unused_lease_s: How long a lease is kept that the kubelet has not put on record.
         on_violation: What is done to a claim that holds more than it may, besides saying so.
@@ -65,6 +75,7 @@ class AgentConfig:
     driver_files: tuple[Mount, ...] = ()
     driver_roots: tuple[PurePosixPath, ...] = ()
     host_root: Path = Path("/")
+    usage_regions: UsageRegions = UsageRegions.DISK
     metrics_port: int = METRICS_PORT
     unused_lease_s: float = UNUSED_LEASE_S
     on_violation: OnViolation = OnViolation.REPORT

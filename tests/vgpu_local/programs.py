@@ -217,6 +217,7 @@ def agent_command(
         "cdi-dir": folders.cdi,
         "sysfs-dir": folders.root / "sysfs",
         "library": LIBRARY,
+        "usage-regions": "disk",  # mounting is not for every user
         "metrics-port": 0,
         "unused-lease-seconds": unused_lease_s,
         "log-level": log_level,

@@ -1,7 +1,8 @@
 """The files of each allocation: its folder with page and region, and its CDI spec.
 
     <state>/slots/<lease>/limits          mounted read-only over the container's limit page
-    <state>/slots/<lease>/usage/region    in the folder mounted over the container's usage folder
+    <state>/slots/<lease>/usage/region    in the folder mounted over the container's usage folder,
+                                          a file system of its own (`usage_folders.py`)
 
 The two mounts are fixed in the Allocate answer; everything else comes with the CDI spec, which
 exists only while the page grants.
@@ -24,6 +25,7 @@ from vgpu_nodeagent.enforcement.driver_files import DriverSource, ToldDriver
 from vgpu_nodeagent.enforcement.grants import ContainerGrant
 from vgpu_nodeagent.enforcement.library import Library
 from vgpu_nodeagent.enforcement.processes import Users, processes_mapping, processes_of_pod
+from vgpu_nodeagent.enforcement.usage_folders import PlainFolders, UsageFolders
 from vgpu_nodeagent.errors import PageDamaged
 from vgpu_nodeagent.mount import Mount
 
@@ -41,6 +43,7 @@ class Allocations:
         specs: The runtime's CDI folder.
         library: What an interposed container is given.
         driver: Where the driver's files come from.
+        usage: Makes the folders of usage regions.
         dev: Where this process finds the host's device nodes.
         proc: The host's processes.
     """
@@ -52,6 +55,7 @@ class Allocations:
         *,
         library: Library,
         driver: DriverSource = ToldDriver(),  # noqa: B008 - a value, and frozen
+        usage: UsageFolders = PlainFolders(),  # noqa: B008 - has no state
         dev: Path = Path("/dev"),
         proc: Path = Path("/proc"),
     ) -> None:
@@ -59,6 +63,7 @@ class Allocations:
         self._specs = specs
         self._library = library
         self._driver = driver
+        self._usage_folders = usage
         self._dev = dev
         self._proc = proc
 
@@ -70,8 +75,8 @@ class Allocations:
         """
         folder = self._root / lease
         usage = folder / "usage"
-        usage.mkdir(parents=True)
-        usage.chmod(0o755)
+        folder.mkdir(parents=True)
+        self._usage_folders.make(usage)
         page.create_page(folder / "limits", name=lease)
         region.create_region(usage / "region")
         return (
@@ -95,8 +100,8 @@ class Allocations:
             folder.mkdir(parents=True, exist_ok=True)
             page.remake_page(folder / "limits", name=lease)
             raise
+        self._usage_folders.make(folder / "usage")  # its mount does not survive a reboot
         if not (folder / "usage" / "region").exists():
-            (folder / "usage").mkdir(parents=True, exist_ok=True)
             region.create_region(folder / "usage" / "region")
         self.reclaim(lease)
 
@@ -157,6 +162,13 @@ class Allocations:
             if folder.exists():
                 logger.warning("closing allocation %s: %s", lease, error)
         self._specs.remove(lease)
+        try:
+            self._usage_folders.remove(folder / "usage")
+        except OSError as error:
+            logger.error(
+                "allocation %s stays on disk until the agent starts again: %s", lease, error
+            )
+            return
         shutil.rmtree(folder, ignore_errors=True)
 
     def shut(self, lease: str) -> None:

@@ -29,7 +29,9 @@ class DeviceUse:
 
 
 def create_region(path: Path) -> None:
-    """Make an empty region of full size, 0666: nobody in the container can make it grow.
+    """Make an empty region of full size, 0666: any user of the container may write it.
+
+    Its folder is what keeps it from growing (`usage_folders.py`).
 
     Raises:
         FileExistsError: There is one already.

@@ -49,16 +49,12 @@ def built(plane: ControlPlane, folder: Path, *components: str) -> list[Object]:
     return list(yaml.safe_load_all(done.stdout))
 
 
-def test_network_policies_and_the_runtime_class_are_accepted(
-    plane: ControlPlane, tmp_path: Path
-) -> None:
+def test_network_policies_and_evictions_are_accepted(plane: ControlPlane, tmp_path: Path) -> None:
     built(
         plane,
         tmp_path,
         "network-policies",
-        "nvidia-runtimeclass",
         "evict-violators",
-        "mig-instances",
     )
     apply(plane, tmp_path)
 
