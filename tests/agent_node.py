@@ -53,6 +53,7 @@ class ObedientDriver:
         self.error: str | None = None
         self.events: asyncio.Queue[CardEvent] = asyncio.Queue()
         self.processes: dict[str, dict[int, int]] = {}
+        self.peaks: dict[str, dict[int, int]] = {}
         self.at_work: dict[str, set[int]] = {}
         self.compute: dict[str, dict[int, float]] = {}
         self.instances_in_use: set[str] = set()
@@ -79,6 +80,9 @@ class ObedientDriver:
         if self.error is not None:
             raise DriverUnavailable(self.error)
         return {uuid: frozenset(pids) for uuid, pids in self.at_work.items()}
+
+    async def process_peaks(self) -> Mapping[str, Mapping[int, int]]:
+        return self.peaks
 
     def _card(self, uuid: str) -> Card:
         return next(card for card in self.present if card.uuid == uuid)

@@ -16,6 +16,7 @@ VIOLATED = "Violated"
 RESIZED = "Resized"
 # Of a device.
 HEALTHY = "Healthy"
+UNCLAIMED_PROCESSES = "UnclaimedProcesses"
 DUPLICATE_UUID = "DuplicateUUID"
 
 

@@ -98,8 +98,8 @@ def parse(arguments: Sequence[str]) -> AgentConfig:
         type=OnViolation,
         choices=list(OnViolation),
         default=OnViolation.REPORT,
-        help="what to do to a claim that holds more memory than it may, besides saying so: nothing "
-        "more, end its processes, or evict its pod",
+        help="what to do to a claim that takes more memory or compute than it may, besides "
+        "reporting it: nothing more, end its processes, or evict its pod",
     )
     parser.add_argument(
         "--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"]

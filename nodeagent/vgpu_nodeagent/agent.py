@@ -111,11 +111,12 @@ class Agent:
         )
         self._metrics.registry.register(self._exposed)
         self._reports = Reports(api, self._view)
+        violations = Violations(api, config.node_name, self._view, self._reports, self._metrics)
         self._watchdog = Watchdog(
             driver,
             lambda: self._node.checkpoint.state,
             self._node.allocations,
-            Violations(api, config.node_name, self._view, self._reports, self._metrics),
+            violations,
             on_violation=config.on_violation,
         )
         self._precedence = Precedence(
@@ -156,7 +157,9 @@ class Agent:
             register=HamiRegister(api, node=config.node_name)
             if config.cluster.views.hami_node_register
             else None,
+            unclaimed=violations.unclaimed,
         )
+        violations.on_strangers(self._publisher.wake)
         self._inventory.on_change(self._cards_changed)
 
     @property

@@ -34,11 +34,11 @@ class UsageRegions(StrEnum):
 
 
 class OnViolation(StrEnum):
-    """What is done to a claim that holds more than it may, besides saying so."""
+    """What is done to a claim that violates a limit, besides reporting it."""
 
-    REPORT = "report"
-    SIGNAL = "signal"
-    EVICT = "evict"
+    REPORT = "Report"
+    SIGNAL = "Signal"
+    EVICT = "Evict"
 
 
 @dataclass(frozen=True, slots=True)

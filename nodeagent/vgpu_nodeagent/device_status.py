@@ -24,8 +24,9 @@ from vgpu_nodeagent.drivers.base import Card
 from vgpu_nodeagent.health import Ailment
 from vgpu_nodeagent.inventory import Terms
 
-_OWN_TYPES = (conditions.READY, conditions.HEALTHY)
+_OWN_TYPES = (conditions.READY, conditions.HEALTHY, conditions.UNCLAIMED_PROCESSES)
 _OPERATORS = ("allocated", "claims")
+_MESSAGE_KEPT = 1024
 
 
 def said_of(card: Card, terms: Terms, *, vendor: str) -> dict[str, Any]:
@@ -83,6 +84,21 @@ def absent(driver_error: str | None) -> list[Condition]:
         _condition(conditions.READY, "False", reason, message),
         _condition(conditions.HEALTHY, "Unknown", reason, message),
     ]
+
+
+def unclaimed(device: GPUDevice, processes: str) -> list[Condition]:
+    """The condition that names processes of no claim; none on a device that never had any.
+
+    Args:
+        device: The object as it stands.
+        processes: The processes, as a sentence; empty without any.
+    """
+    type_ = conditions.UNCLAIMED_PROCESSES
+    if processes:
+        return [_condition(type_, "True", "Found", processes[:_MESSAGE_KEPT])]
+    if conditions.find(device.status.conditions, type_) is None:
+        return []
+    return [_condition(type_, "False", "NoneFound", "every process belongs to a claim")]
 
 
 def change(

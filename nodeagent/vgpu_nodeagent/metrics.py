@@ -63,8 +63,8 @@ class Metrics:
         )
         self.violations = Counter(
             "vgpu_claim_violations_total",
-            "Times that a claim was found to hold more than it may, by the driver's word.",
-            _CLAIM,
+            "Times that a claim was found to violate a limit, by the driver's word.",
+            [*_CLAIM, "reason"],
             registry=r,
         )
         self.info = Gauge(

@@ -18,7 +18,7 @@ from vgpu_api.resources import GPU_DEVICES, NODES
 from vgpu_api.v1alpha1 import Condition, GPUDevice
 from vgpu_client.api import Api
 from vgpu_client.errors import AlreadyExists, ClientError, Conflict, NotFound
-from vgpu_nodeagent.device_status import absent, change, present, said_by, said_of
+from vgpu_nodeagent.device_status import absent, change, present, said_by, said_of, unclaimed
 from vgpu_nodeagent.drivers.base import Card
 from vgpu_nodeagent.hami_register import Entry, HamiRegister
 from vgpu_nodeagent.health import Health
@@ -42,6 +42,7 @@ class Publisher:
         inventory: The cards.
         health: Which of them can be relied on.
         register: The same in HAMi's words, on the Node; None to leave that out.
+        unclaimed: The processes of no claim on a card, by its UUID, as a sentence.
         now: The clock.
         sleep: Waits before another attempt; swapped in tests.
     """
@@ -55,6 +56,7 @@ class Publisher:
         inventory: Inventory,
         health: Health,
         register: HamiRegister | None = None,
+        unclaimed: Callable[[str], str] = lambda _: "",
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
@@ -64,6 +66,7 @@ class Publisher:
         self._inventory = inventory
         self._health = health
         self._register = register
+        self._unclaimed = unclaimed
         self._now = now
         self._sleep = sleep
         self._wanted = asyncio.Event()
@@ -105,7 +108,8 @@ class Publisher:
         for uuid, card in self._inventory.cards.items():
             device = self._own(uuid) or await self._create(card)
             if device is not None:
-                await self._write(device, self._said(card, terms[uuid]), self._conditions(uuid))
+                wanted = [*self._conditions(uuid), *unclaimed(device, self._unclaimed(uuid))]
+                await self._write(device, self._said(card, terms[uuid]), wanted)
                 healthy = self._inventory.is_present(uuid) and self._health.ailment(uuid) is None
                 entries.append(Entry(card, terms[uuid], device.spec.mode, healthy))
         for device in list(self._view.devices.objects.values()):

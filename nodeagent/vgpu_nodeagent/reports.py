@@ -21,6 +21,7 @@ from vgpu_api.init_part import InitRound
 from vgpu_api.resources import PODS, VGPU_CLAIMS
 from vgpu_api.v1alpha1 import (
     Condition,
+    GPUDevice,
     InitReleased,
     InitWanted,
     Released,
@@ -152,14 +153,14 @@ class Reports:
         self._field(claim, "init_wanted", again)
         self._field(claim, "init_released", None)
 
-    def violated(self, claim: VGPUClaim, message: str) -> None:
-        """The claim's processes hold more of a card than it may."""
-        self._condition(claim, conditions.VIOLATED, "True", "AboveLimit", message)
+    def violated(self, claim: VGPUClaim, reason: str, message: str) -> None:
+        """The claim's processes take more of a device than it may."""
+        self._condition(claim, conditions.VIOLATED, "True", reason, message)
 
     def obeys(self, claim: VGPUClaim) -> None:
         """They do not any more; that they did stays to be seen."""
         self._condition(
-            claim, conditions.VIOLATED, "False", "WithinLimit", "no more is held than was given"
+            claim, conditions.VIOLATED, "False", "WithinLimit", "no more is taken than was given"
         )
 
     def resized(self, claim: VGPUClaim, message: str) -> None:
@@ -173,6 +174,10 @@ class Reports:
     def warning(self, pod: Pod, reason: str, message: str) -> None:
         """An event on a pod."""
         self._do_once(self._event(pod, reason, message))
+
+    def device_warning(self, device: GPUDevice, reason: str, message: str) -> None:
+        """An event on a device."""
+        self._do_once(self._event(device, reason, message))
 
     def refusal(self, pod: Pod, reason: str, message: str) -> None:
         """An event on a pod whose container was refused; the same sentence once in a row."""
@@ -283,17 +288,19 @@ class Reports:
         newest = self._view.claims.objects.get(place)
         return newest is not None and newest.status.allocation == claim.status.allocation
 
-    async def _event(self, pod: Pod, reason: str, message: str) -> None:
+    async def _event(self, regarding: Pod | GPUDevice, reason: str, message: str) -> None:
+        metadata = regarding.metadata
+        is_pod = isinstance(regarding, Pod)
         await create_event(
             self._api,
             {
-                "apiVersion": "v1",
-                "kind": "Pod",
+                "apiVersion": "v1" if is_pod else names.API_VERSION,
+                "kind": "Pod" if is_pod else "GPUDevice",
                 "metadata": {
-                    "namespace": pod.metadata.namespace,
-                    "name": pod.metadata.name,
-                    "uid": pod.metadata.uid,
-                    "resourceVersion": pod.metadata.resource_version,
+                    **({"namespace": metadata.namespace} if is_pod else {}),
+                    "name": metadata.name,
+                    "uid": metadata.uid,
+                    "resourceVersion": metadata.resource_version,
                 },
             },
             type="Warning",

@@ -1,13 +1,20 @@
-"""What follows when a claim holds more than it may: condition, event, metric, eviction."""
+"""What follows when a claim violates a limit, or a process has no claim: it is reported.
+
+Conditions and events for people, metrics for programs; eviction where that is wanted.
+"""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Mapping
 
+from prometheus_client import CollectorRegistry, Gauge
+
+from vgpu_api import names
 from vgpu_api.resources import PODS
 from vgpu_client.api import Api
 from vgpu_client.errors import ClientError
-from vgpu_nodeagent.enforcement.watchdog import Held
+from vgpu_nodeagent.enforcement.watchdog import Account, Stranger, Violation
 from vgpu_nodeagent.metrics import Metrics
 from vgpu_nodeagent.node_view import NodeView
 from vgpu_nodeagent.reports import Reports
@@ -15,17 +22,55 @@ from vgpu_nodeagent.state.slots import Holding
 
 logger = logging.getLogger(__name__)
 
-REASON = "MemoryLimitViolated"
+UNCLAIMED = "UnclaimedProcess"
+_LABELS = ["node", "device_uuid"]
+_CLAIM_LABELS = [*_LABELS, "namespace", "claim"]
+
+
+class WatchMetrics:
+    """What the watchdog measures."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.peak = Gauge(
+            "vgpu_claim_memory_peak_bytes",
+            "The most memory that the driver counted for the claim in the last minute.",
+            _CLAIM_LABELS,
+            registry=registry,
+        )
+        self.excess = Gauge(
+            "vgpu_claim_memory_excess_byte_seconds",
+            "Memory above the claim's limit times how long it was held, since the agent started.",
+            _CLAIM_LABELS,
+            registry=registry,
+        )
+        self.compute = Gauge(
+            "vgpu_claim_compute_ratio",
+            "Compute used by a claim with a share: average of two minutes in which it is in force.",
+            _CLAIM_LABELS,
+            registry=registry,
+        )
+        self.unclaimed = Gauge(
+            "vgpu_device_unclaimed_processes",
+            "Processes on the device that belong to no claim.",
+            _LABELS,
+            registry=registry,
+        )
+        self.unclaimed_memory = Gauge(
+            "vgpu_device_unclaimed_memory_bytes",
+            "Memory of the device that was held by them when they were last found to have changed.",
+            _LABELS,
+            registry=registry,
+        )
 
 
 class Violations:
-    """Says so, wherever it may be read.
+    """Reports, wherever it may be read.
 
     Args:
         api: For evictions.
         node: The node's name.
-        view: The newest known claims and pods.
-        reports: Says conditions and events.
+        view: The newest known claims, pods and devices.
+        reports: Delivers conditions and events.
         metrics: Counts.
     """
 
@@ -37,20 +82,80 @@ class Violations:
         self._view = view
         self._reports = reports
         self._metrics = metrics
+        self._measured = WatchMetrics(metrics.registry)
+        self._strangers: Mapping[str, tuple[Stranger, ...]] = {}
+        self._on_strangers: list[Callable[[], None]] = []
 
-    def violated(self, holding: Holding, held: Held) -> None:
-        """A claim was found above its limit."""
-        labels = (self._node, held.uuid, holding.namespace, holding.claim_name)
+    def on_strangers(self, callback: Callable[[], None]) -> None:
+        """Call back whenever `unclaimed` may say something else."""
+        self._on_strangers.append(callback)
+
+    def unclaimed(self, uuid: str) -> str:
+        """The processes of no claim on a device, as a sentence; empty without any."""
+        return "; ".join(map(str, self._strangers.get(uuid, ())))
+
+    def violated(self, holding: Holding, violation: Violation, uuid: str, sentence: str) -> None:
+        """A claim violates a limit."""
+        labels = (self._node, uuid, holding.namespace, holding.claim_name, violation.value)
         self._metrics.violations.labels(*labels).inc()
         if claim := self._view.claim_with_uid(holding.claim_uid):
-            self._reports.violated(claim, str(held))
+            self._reports.violated(claim, violation.value, sentence)
         if pod := self._view.pod_with_uid(holding.pod_uid):
-            self._reports.warning(pod, REASON, f"claim {holding.claim_name} {held}")
+            self._reports.warning(pod, violation.value, f"claim {holding.claim_name} {sentence}")
 
-    def obeys(self, holding: Holding) -> None:
-        """It is within its limits again."""
-        if claim := self._view.claim_with_uid(holding.claim_uid):
+    def obeys(self, holding: Holding, remaining: Mapping[Violation, str]) -> None:
+        """It violates one limit less."""
+        claim = self._view.claim_with_uid(holding.claim_uid)
+        if claim is None:
+            return
+        if remaining:
+            violation, sentence = min(remaining.items())
+            self._reports.violated(claim, violation.value, sentence)
+        else:
             self._reports.obeys(claim)
+
+    def accounts(self, found: Mapping[tuple[str, str, str], Account]) -> None:
+        """What claims have taken; claims that are gone lose their series."""
+        for gauge in (self._measured.peak, self._measured.excess, self._measured.compute):
+            gauge.clear()
+        for (namespace, claim, uuid), account in found.items():
+            labels = (self._node, uuid, namespace, claim)
+            self._measured.peak.labels(*labels).set(account.peak_bytes)
+            self._measured.excess.labels(*labels).set(account.excess_byte_seconds)
+            if account.compute_percent is not None:
+                self._measured.compute.labels(*labels).set(account.compute_percent / 100)
+
+    def strangers(self, found: Mapping[str, tuple[Stranger, ...]]) -> None:
+        """The processes of no claim are others than before: each new one gets an event."""
+        known = {(uuid, s.pid, s.name) for uuid, there in self._strangers.items() for s in there}
+        self._strangers = found
+        self._measured.unclaimed.clear()
+        self._measured.unclaimed_memory.clear()
+        for uuid, there in found.items():
+            self._measured.unclaimed.labels(self._node, uuid).set(len(there))
+            held = sum(stranger.held for stranger in there)
+            self._measured.unclaimed_memory.labels(self._node, uuid).set(held)
+            for stranger in there:
+                if (uuid, stranger.pid, stranger.name) not in known:
+                    self._report(uuid, stranger)
+        for callback in self._on_strangers:
+            callback()
+
+    def _report(self, uuid: str, stranger: Stranger) -> None:
+        """An event on its pod, where it is in one; else on the device."""
+        sentence = f"{stranger} of device {uuid} and belongs to no claim"
+        logger.warning("%s", sentence)
+        pod = self._view.pod_with_uid(stranger.pod_uid) if stranger.pod_uid else None
+        if pod is not None:
+            self._reports.warning(pod, UNCLAIMED, sentence)
+            return
+        for name in (
+            names.device_object_name(uuid),
+            names.device_object_name_on_node(uuid, self._node),
+        ):
+            if device := self._view.devices.objects.get(("", name)):
+                self._reports.device_warning(device, UNCLAIMED, sentence)
+                return
 
     async def evict(self, holding: Holding, reason: str) -> None:
         """Evict its pod. One that a disruption budget protects stays, and is asked for no more."""

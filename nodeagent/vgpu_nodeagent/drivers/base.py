@@ -151,6 +151,12 @@ class Driver(Protocol):
     async def process_memory(self) -> Mapping[str, Mapping[int, int]]:
         """Bytes that each process holds, by UUID of the card and PID on the host."""
 
+    async def process_peaks(self) -> Mapping[str, Mapping[int, int]]:
+        """The most bytes that each running process has held, where the driver keeps accounts.
+
+        By UUID of the card and PID on the host; cards that keep none are left out.
+        """
+
     async def computing(self) -> Mapping[str, frozenset[int]]:
         """Who was seen computing since this was last asked: host PIDs, by UUID of the card."""
 

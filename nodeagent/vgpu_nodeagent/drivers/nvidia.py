@@ -108,6 +108,16 @@ class NvidiaDriver:
         """
         return await self._calls.call(self._guarded(_read_processes))
 
+    async def process_peaks(self) -> Mapping[str, Mapping[int, int]]:
+        """The most bytes that each running process has held, by NVML's accounting.
+
+        By UUID of the card and PID on the host; cards without accounting are left out.
+
+        Raises:
+            DriverUnavailable: NVML is missing, fails or hangs.
+        """
+        return await self._calls.call(self._guarded(_read_peaks))
+
     async def computing(self) -> Mapping[str, frozenset[int]]:
         """Who was seen computing since this was last asked: host PIDs, by UUID of the card."""
         return await self._calls.call(self._guarded(partial(_read_computing, self._sampled)))
@@ -343,6 +353,27 @@ def _read_compute(marks: dict[str, int]) -> Mapping[str, Mapping[int, float]]:
                 by_pid.setdefault(int(sample.pid), []).append(int(sample.smUtil))
         marks[uuid] = max([since, *(int(sample.timeStamp) for sample in samples)])
         found[uuid] = {pid: sum(seen) / len(seen) for pid, seen in by_pid.items()}
+    return found
+
+
+def _read_peaks() -> Mapping[str, Mapping[int, int]]:
+    found: dict[str, dict[int, int]] = {}
+    for index in range(pynvml.nvmlDeviceGetCount()):
+        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        mode = optional(partial(pynvml.nvmlDeviceGetAccountingMode, handle), 0)
+        if mode != pynvml.NVML_FEATURE_ENABLED:
+            continue
+        peaks = found.setdefault(text(pynvml.nvmlDeviceGetUUID(handle)), {})
+        running: list[Any] = optional(
+            partial(pynvml.nvmlDeviceGetComputeRunningProcesses, handle), []
+        )
+        for process in running:
+            try:
+                stats = pynvml.nvmlDeviceGetAccountingStats(handle, process.pid)
+            except pynvml.NVMLError:
+                continue  # it has ended, or its account was dropped for a newer one
+            if int(stats.maxMemoryUsage) < 1 << 63:  # all bits set: not available
+                peaks[int(process.pid)] = int(stats.maxMemoryUsage)
     return found
 
 

@@ -80,6 +80,14 @@ def start_time(pid: int, *, proc: Path = Path("/proc")) -> int:
         return 0
 
 
+def name_of(pid: int, *, proc: Path = Path("/proc")) -> str:
+    """What the kernel calls a process; empty once it has ended."""
+    try:
+        return (proc / str(pid) / "comm").read_text(errors="replace").strip()
+    except OSError:
+        return ""
+
+
 def mapped_by(pid: int, paths: Collection[Path], *, proc: Path = Path("/proc")) -> frozenset[Path]:
     """Which of these files a process has mapped, as far as we may look."""
     files = {(str(found), path.name): path for path in paths if (found := _inode(path)) is not None}

@@ -1,13 +1,13 @@
-"""What claims really hold of the cards, by the driver's word, against what they may hold.
+"""What claims take of the devices, by the driver's word, against what they may take.
 
 The library limits programs from the inside, and what runs without it (a static program, another
 loader, calls straight to the device) is not limited; the ledger is its container's to write. The
-driver knows better: it says which process holds how much. Processes are found by the cgroup of
-their pod, and by the usage region that they have mapped where pods have no cgroups.
+driver knows better: which process holds how much memory, and uses how much compute. Processes are
+found by the cgroup of their pod, and by the usage region that they have mapped where pods have no
+cgroups. What is too much is added up over looks (`excess.py`), which come at irregular times:
+whoever pulses in step with a clock is met all the same.
 
-A claim above its limit is looked at twice before anything is done: memory that is just being freed
-is still counted by the driver. Contexts and modules may stand a little above the limit without
-anybody's fault, hence the margin.
+A process of no claim has no business on a device that is shared by claims; it is reported.
 """
 
 from __future__ import annotations
@@ -15,57 +15,43 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import random
 import signal
-from collections.abc import Callable, Collection, Mapping
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
 from vgpu_api.quantity import MIB
 from vgpu_nodeagent.config import OnViolation
 from vgpu_nodeagent.drivers.base import Driver
+from vgpu_nodeagent.enforcement.abi import CorePolicy
 from vgpu_nodeagent.enforcement.allocations import Allocations
+from vgpu_nodeagent.enforcement.excess import ComputeExcess, MemoryExcess
 from vgpu_nodeagent.enforcement.host_pids import tell_host_pids
-from vgpu_nodeagent.enforcement.processes import mapped_by, pods_of_process
+from vgpu_nodeagent.enforcement.page import DeviceLimit
+from vgpu_nodeagent.enforcement.processes import mapped_by, name_of, pods_of_process
 from vgpu_nodeagent.errors import DriverUnavailable, PageDamaged
 from vgpu_nodeagent.state.slots import Holding, SlotState
 
 logger = logging.getLogger(__name__)
 
-PERIOD_S = 3.0
-MARGIN_BYTES = 64 * MIB
-MARGIN_PERCENT = 2
-_LOOKS = 2
+PERIOD_S = 1.0
+_SHORTEST, _LONGEST = 0.5, 1.5
+"""Parts of the period between two looks, drawn anew each time."""
+_HOMES_KEPT_S = 3.0
+"""How long it is believed where a process lives: its maps are long to read."""
+_STRANGER_LOOKS = 3
+_ALL = 100
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
-    """What a claim's processes hold of one card.
+class Violation(StrEnum):
+    """Which limit is violated; the reason of the condition and of the event."""
 
-    Attributes:
-        uuid: The card.
-        limit: Bytes that the claim may hold.
-        held: Bytes that the driver says it holds.
-        ledger: Bytes that its own processes say they hold.
-        pids: Who holds them, on the host.
-    """
-
-    uuid: str
-    limit: int
-    held: int
-    ledger: int
-    pids: frozenset[int]
-
-    @property
-    def is_violation(self) -> bool:
-        """Whether it is above the limit by more than the margin."""
-        return self.held > self.limit + max(MARGIN_BYTES, self.limit * MARGIN_PERCENT // 100)
-
-    def __str__(self) -> str:
-        return (
-            f"holds {self.held // MIB} MiB of card {self.uuid}, {self.ledger // MIB} MiB of them "
-            f"by its own word; its limit is {self.limit // MIB} MiB"
-        )
+    MEMORY = "MemoryLimitViolated"
+    COMPUTE = "ComputeLimitViolated"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +61,69 @@ class Residence:
     Attributes:
         holding: On whose claim; None for a process of nobody's.
         leases: The leases whose usage region it has mapped.
+        pods: UIDs of the pods in whose cgroup it is.
     """
 
     holding: Holding | None
     leases: frozenset[str]
+    pods: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What the processes of one claim take of one device now.
+
+    Attributes:
+        uuid: The device.
+        limit: Bytes that the claim may hold.
+        held: Bytes that the driver counts for its processes.
+        ledger: Bytes that its own processes have written down.
+        pids: Its processes there, on the host.
+        percent: Of the device's compute, used since the last look; None: the driver cannot tell.
+        share: Percent of the compute that it may use; None: all.
+        contested: Others used the device's compute, too.
+        forced: The share is in force without others, too.
+    """
+
+    uuid: str
+    limit: int
+    held: int
+    ledger: int
+    pids: frozenset[int]
+    percent: float | None = None
+    share: int | None = None
+    contested: bool = False
+    forced: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What a claim has taken of a device so far, for the metrics."""
+
+    excess_byte_seconds: float
+    peak_bytes: int
+    compute_percent: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Stranger:
+    """A process on a device that belongs to no claim.
+
+    Attributes:
+        pid: On the host.
+        name: What the kernel calls it.
+        pod_uid: The pod in whose cgroup it is; empty outside every pod.
+        held: Bytes that it holds there.
+    """
+
+    pid: int
+    name: str
+    pod_uid: str
+    held: int
+
+    def __str__(self) -> str:
+        place = f"pod {self.pod_uid}" if self.pod_uid else "no pod"
+        return f"{self.name} (PID {self.pid}, {place}) holds {self.held // MIB} MiB"
 
 
 def residences(
@@ -102,43 +147,63 @@ def residences(
         if not pods:
             claims = {state.leases[name].claim_uid for name in leases}
             holdings = [state.holdings[uid] for uid in claims if uid in state.holdings]
-        found[pid] = Residence(holdings[0] if holdings else None, leases)
+        found[pid] = Residence(holdings[0] if holdings else None, leases, pods)
     return found
 
 
-def memory_of_claims(
+def taken_by_claims(
     state: SlotState,
     allocations: Allocations,
     processes: Mapping[str, Mapping[int, int]],
+    computing: Mapping[str, Mapping[int, float]],
     homes: Mapping[int, Residence],
-) -> Mapping[str, tuple[Held, ...]]:
-    """What each claim holds of each card that it has or uses, by claim UID.
+) -> Mapping[str, tuple[Taken, ...]]:
+    """What each claim takes of each device that it has or uses, by claim UID.
 
-    A card that a claim has no share of has a limit of 0: nothing of it is its to use.
+    A device that a claim has no share of has limits of 0: nothing of it is its to use.
 
     Args:
         state: Who was given what.
         allocations: Their files.
-        processes: The driver's word: bytes by card and host PID.
+        processes: The driver's word: bytes by device and host PID.
+        computing: The driver's word: percent of the compute by device and host PID; devices of
+            which it cannot tell are left out.
         homes: Where those processes live.
     """
-    found: dict[str, tuple[Held, ...]] = {}
+    found: dict[str, tuple[Taken, ...]] = {}
     for holding in state.holdings.values():
         if holding.closed:
             continue
-        ledger = _ledger(state, allocations, holding)
-        helds = []
+        ledger, shares = _ledger(state, allocations, holding), _shares(state, allocations, holding)
+        of_claim = []
         for uuid, by_pid in processes.items():
-            mine = {pid: used for pid, used in by_pid.items() if homes[pid].holding is holding}
+            busy = computing.get(uuid)
+            mine = {pid for pid in (*by_pid, *(busy or ())) if _is_of(homes.get(pid), holding)}
             if not mine and uuid not in holding.use:
                 continue
             use = holding.use.get(uuid)
-            limit = use.memory_mib * MIB if use is not None else 0
-            helds.append(
-                Held(uuid, limit, sum(mine.values()), ledger.get(uuid, 0), frozenset(mine))
+            share, forced = shares.get(uuid, (None, False)) if use is not None else (0, True)
+            percents = busy or {}
+            of_claim.append(
+                Taken(
+                    uuid=uuid,
+                    limit=use.memory_mib * MIB if use is not None else 0,
+                    held=sum(by_pid.get(pid, 0) for pid in mine),
+                    ledger=ledger.get(uuid, 0),
+                    pids=frozenset(mine),
+                    percent=None if busy is None else sum(percents.get(pid, 0) for pid in mine),
+                    share=share,
+                    contested=any(percents[pid] for pid in percents.keys() - mine),
+                    forced=forced,
+                )
             )
-        found[holding.claim_uid] = tuple(helds)
+        found[holding.claim_uid] = tuple(of_claim)
     return found
+
+
+def _is_of(home: Residence | None, holding: Holding) -> bool:
+    of = home.holding if home is not None else None
+    return of is not None and of.claim_uid == holding.claim_uid
 
 
 def _ledger(state: SlotState, allocations: Allocations, holding: Holding) -> Mapping[str, int]:
@@ -152,30 +217,61 @@ def _ledger(state: SlotState, allocations: Allocations, holding: Holding) -> Map
     return total
 
 
+def _shares(
+    state: SlotState, allocations: Allocations, holding: Holding
+) -> Mapping[str, tuple[int | None, bool]]:
+    """What all containers of a claim may use of the compute of each device, by their pages.
+
+    Returns:
+        By UUID: percent, None for all of it; and whether it is in force without neighbours.
+    """
+    limits: dict[str, list[DeviceLimit]] = {}
+    for lease in state.of_claim(holding.claim_uid):
+        try:
+            for limit in allocations.content(lease.name).devices:
+                limits.setdefault(limit.uuid, []).append(limit)
+        except PageDamaged as error:
+            logger.debug("no share: %s", error)  # who opens it says so
+    found: dict[str, tuple[int | None, bool]] = {}
+    for uuid, of_device in limits.items():
+        limited = [0 < x.cores < _ALL and x.policy is not CorePolicy.DISABLE for x in of_device]
+        share = min(_ALL, sum(limit.cores for limit in of_device)) if all(limited) else None
+        forced = all(limit.policy is CorePolicy.FORCE for limit in of_device)
+        found[uuid] = (share, forced)
+    return found
+
+
 class Consequences(Protocol):
     """What follows from what the watchdog sees."""
 
-    def violated(self, holding: Holding, held: Held) -> None:
-        """A claim was found above its limit; told once until it obeys again."""
+    def violated(self, holding: Holding, violation: Violation, uuid: str, sentence: str) -> None:
+        """A claim violates a limit; called once until it obeys again."""
 
-    def obeys(self, holding: Holding) -> None:
-        """It is within its limits again."""
+    def obeys(self, holding: Holding, remaining: Mapping[Violation, str]) -> None:
+        """It violates one limit less; those that remain, each with its sentence."""
+
+    def accounts(self, found: Mapping[tuple[str, str, str], Account]) -> None:
+        """What claims have taken, by (namespace, claim, device); once a look."""
+
+    def strangers(self, found: Mapping[str, tuple[Stranger, ...]]) -> None:
+        """The processes of no claim on each device; called when they are others than before."""
 
     async def evict(self, holding: Holding, reason: str) -> None:
         """Its pod shall go."""
 
 
 @dataclass(slots=True)
-class _Case:
-    """A claim that was seen above its limit."""
+class _Watched:
+    """One claim under watch."""
 
-    looks: int = 0
-    reported: bool = False
+    memory: dict[str, MemoryExcess] = field(default_factory=dict)
+    compute: dict[str, ComputeExcess] = field(default_factory=dict)
+    reported: set[tuple[Violation, str]] = field(default_factory=set)
     told: set[int] = field(default_factory=set)
 
 
 class Watchdog:
-    """Looks every few seconds.
+    """Looks about once a second.
 
     Args:
         driver: Whose word counts.
@@ -184,6 +280,8 @@ class Watchdog:
         consequences: What follows.
         on_violation: What to do besides.
         kill: Sends a signal; swapped in tests.
+        clock: Monotonic seconds.
+        draw: A number from 0 to 1: when the next look comes.
         proc: The host's process list.
     """
 
@@ -196,6 +294,8 @@ class Watchdog:
         *,
         on_violation: OnViolation = OnViolation.REPORT,
         kill: Callable[[int, int], None] = os.kill,
+        clock: Callable[[], float] = time.monotonic,
+        draw: Callable[[], float] = random.random,
         proc: Path = Path("/proc"),
     ) -> None:
         self._driver = driver
@@ -204,13 +304,24 @@ class Watchdog:
         self._consequences = consequences
         self._on_violation = on_violation
         self._kill = kill
+        self._clock = clock
+        self._draw = draw
         self._proc = proc
-        self._cases: dict[str, _Case] = {}
+        self._samples: dict[str, int] = {}  # see `Driver.compute_since`
+        self._watched: dict[str, _Watched] = {}
+        self._homes: Mapping[int, Residence] = {}
+        self._homes_read = float("-inf")
+        self._stranger_looks: dict[tuple[str, int], int] = {}
+        self._strangers: dict[str, tuple[Stranger, ...]] = {}
+
+    def pause(self) -> float:
+        """Seconds until the next look."""
+        return PERIOD_S * (_SHORTEST + (_LONGEST - _SHORTEST) * self._draw())
 
     async def run(self) -> None:
         """Look for ever; a driver that does not answer is asked again later."""
         while True:
-            await asyncio.sleep(PERIOD_S)
+            await asyncio.sleep(self.pause())
             try:
                 await self.look()
             except DriverUnavailable as error:
@@ -223,45 +334,140 @@ class Watchdog:
             DriverUnavailable: The driver does not say who holds what.
         """
         processes = await self._driver.process_memory()
-        state = self._state()
-        pids = {pid for held in processes.values() for pid in held}
-        homes = residences(pids, state, self._allocations, proc=self._proc)
-        self._tell_host_pids(homes)
-        claims = memory_of_claims(state, self._allocations, processes, homes)
-        self._cases = {uid: case for uid, case in self._cases.items() if uid in claims}
-        for uid, helds in claims.items():
-            worst = max(helds, key=lambda held: held.held - held.limit, default=None)
-            if worst is not None and worst.is_violation:
-                await self._is_above(state.holdings[uid], worst)
-            elif (case := self._cases.pop(uid, None)) is not None and case.reported:
-                logger.info("claim %s is within its limits again", uid)
-                self._consequences.obeys(state.holdings[uid])
+        computing = await self._driver.compute_since(self._samples)
+        peaks = await self._driver.process_peaks()
+        state, now = self._state(), self._clock()
+        homes = self._homes_of(processes, computing, state, now)
+        claims = taken_by_claims(state, self._allocations, processes, computing, homes)
+        self._watched = {uid: self._watched.get(uid, _Watched()) for uid in claims}
+        for uid, devices in claims.items():
+            self._add(self._watched[uid], devices, peaks, now)
+        self._consequences.accounts(dict(self._accounts(state)))
+        for uid, devices in claims.items():
+            await self._judge(state.holdings[uid], self._watched[uid], devices)
+        self._find_strangers(processes, homes)
 
-    async def _is_above(self, holding: Holding, held: Held) -> None:
-        case = self._cases.setdefault(holding.claim_uid, _Case())
-        case.looks += 1
-        if case.looks < _LOOKS:
-            return
-        if not case.reported:
-            case.reported = True
-            logger.warning("claim %s/%s %s", holding.namespace, holding.claim_name, held)
-            self._consequences.violated(holding, held)
-            if self._on_violation is OnViolation.EVICT:
-                await self._consequences.evict(holding, str(held))
-        if self._on_violation is OnViolation.SIGNAL:
-            self._signal(case, held)
+    def _homes_of(
+        self,
+        processes: Mapping[str, Mapping[int, int]],
+        computing: Mapping[str, Mapping[int, float]],
+        state: SlotState,
+        now: float,
+    ) -> Mapping[int, Residence]:
+        """Where all processes live; those known are not looked for at every look."""
+        pids = {pid for found in (processes, computing) for on in found.values() for pid in on}
+        if not pids <= self._homes.keys() or now - self._homes_read >= _HOMES_KEPT_S:
+            self._homes = residences(pids, state, self._allocations, proc=self._proc)
+            self._homes_read = now
+            self._tell_host_pids(self._homes)
+        return self._homes
 
-    def _signal(self, case: _Case, held: Held) -> None:
-        """Ask each process to end; one that is still there at the next look is killed."""
-        for pid in held.pids:
-            number = signal.SIGKILL if pid in case.told else signal.SIGTERM
-            case.told.add(pid)
+    @staticmethod
+    def _add(
+        watched: _Watched,
+        devices: Collection[Taken],
+        peaks: Mapping[str, Mapping[int, int]],
+        now: float,
+    ) -> None:
+        present = {taken.uuid for taken in devices}
+        watched.memory = {u: x for u, x in watched.memory.items() if u in present}
+        watched.compute = {u: x for u, x in watched.compute.items() if u in present}
+        for taken in devices:
+            memory = watched.memory.setdefault(taken.uuid, MemoryExcess())
+            mine = {p: n for p, n in peaks.get(taken.uuid, {}).items() if p in taken.pids}
+            memory.look(taken.held, taken.limit, now=now, peaks=mine)
+            if taken.share is None:
+                watched.compute.pop(taken.uuid, None)
+            elif taken.percent is not None:
+                compute = watched.compute.setdefault(taken.uuid, ComputeExcess())
+                in_force = taken.forced or taken.contested
+                compute.look(taken.percent, taken.share, now=now, counts=in_force)
+
+    def _accounts(self, state: SlotState) -> Iterator[tuple[tuple[str, str, str], Account]]:
+        for uid, watched in self._watched.items():
+            holding = state.holdings[uid]
+            for uuid, memory in watched.memory.items():
+                compute = watched.compute.get(uuid)
+                yield (
+                    (holding.namespace, holding.claim_name, uuid),
+                    Account(
+                        memory.excess_byte_seconds,
+                        memory.peak(),
+                        compute.average() if compute is not None else None,
+                    ),
+                )
+
+    async def _judge(self, holding: Holding, watched: _Watched, devices: Collection[Taken]) -> None:
+        violations = {
+            (violation, taken.uuid): _sentence(violation, taken, watched)
+            for taken in devices
+            for violation, account in (
+                (Violation.MEMORY, watched.memory.get(taken.uuid)),
+                (Violation.COMPUTE, watched.compute.get(taken.uuid)),
+            )
+            if account is not None and account.violating
+        }
+        new = violations.keys() - watched.reported
+        ended = watched.reported - violations.keys()
+        is_first = not watched.reported
+        watched.reported = set(violations)
+        for violation, uuid in sorted(new):
+            sentence = violations[violation, uuid]
+            logger.warning(
+                "claim %s/%s: %s: it %s", holding.namespace, holding.claim_name, violation, sentence
+            )
+            self._consequences.violated(holding, violation, uuid, sentence)
+        if ended:
+            remaining = {violation: text for (violation, _), text in violations.items()}
+            logger.info("claim %s/%s obeys again", holding.namespace, holding.claim_name)
+            self._consequences.obeys(holding, remaining)
+        if not violations:
+            watched.told = set()
+        elif self._on_violation is OnViolation.EVICT and is_first:
+            await self._consequences.evict(holding, "; ".join(sorted(violations.values())))
+        elif self._on_violation is OnViolation.SIGNAL:
+            uuids = {uuid for _, uuid in violations}
+            pids = {pid for taken in devices if taken.uuid in uuids for pid in taken.pids}
+            self._signal(holding, watched, pids)
+
+    def _signal(self, holding: Holding, watched: _Watched, pids: Collection[int]) -> None:
+        """Ask each process to end; one that is still there at the next look is killed.
+
+        Where they live is read anew: a PID may be another process's by now.
+        """
+        homes = residences(pids, self._state(), self._allocations, proc=self._proc)
+        for pid in sorted(pids):
+            if not _is_of(homes[pid], holding):
+                continue
+            number = signal.SIGKILL if pid in watched.told else signal.SIGTERM
+            watched.told.add(pid)
             try:
                 self._kill(pid, number)
             except ProcessLookupError:
                 continue
             except PermissionError as error:
                 logger.warning("process %d: %s", pid, error)
+
+    def _find_strangers(
+        self, processes: Mapping[str, Mapping[int, int]], homes: Mapping[int, Residence]
+    ) -> None:
+        """Report who belongs to no claim, and stays: a process that ends is not read any more."""
+        looks: dict[tuple[str, int], int] = {}
+        found: dict[str, tuple[Stranger, ...]] = {}
+        for uuid, by_pid in processes.items():
+            there = []
+            for pid, held in sorted(by_pid.items()):
+                if homes[pid].holding is not None or pid == os.getpid():
+                    continue
+                looks[uuid, pid] = self._stranger_looks.get((uuid, pid), 0) + 1
+                if looks[uuid, pid] >= _STRANGER_LOOKS and (name := name_of(pid, proc=self._proc)):
+                    there.append(Stranger(pid, name, next(iter(homes[pid].pods), ""), held))
+            if there:
+                found[uuid] = tuple(there)
+        self._stranger_looks = looks
+        if _identities(found) != _identities(self._strangers):
+            self._strangers = found
+            self._consequences.strangers(found)
 
     def _tell_host_pids(self, homes: Mapping[int, Residence]) -> None:
         leases = {name for home in homes.values() for name in home.leases}
@@ -271,3 +477,21 @@ class Watchdog:
                 tell_host_pids(self._allocations.region_path(name), pids, proc=self._proc)
             except PageDamaged as error:
                 logger.warning("host PIDs: %s", error)
+
+
+def _identities(found: Mapping[str, tuple[Stranger, ...]]) -> frozenset[tuple[str, int, str]]:
+    return frozenset((uuid, s.pid, s.name) for uuid, there in found.items() for s in there)
+
+
+def _sentence(violation: Violation, taken: Taken, watched: _Watched) -> str:
+    if violation is Violation.MEMORY:
+        peak = watched.memory[taken.uuid].peak()
+        return (
+            f"held up to {peak // MIB} MiB of device {taken.uuid} in the last minute, "
+            f"{taken.ledger // MIB} MiB by its own ledger; its limit is {taken.limit // MIB} MiB"
+        )
+    compute = watched.compute[taken.uuid]
+    return (
+        f"used {compute.average():.0f} % of the compute of device {taken.uuid} over "
+        f"{compute.covered():.0f} s; its share is {taken.share} %"
+    )

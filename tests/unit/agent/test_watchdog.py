@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import random
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -13,12 +15,13 @@ from vgpu_api.effective import Use
 from vgpu_api.quantity import MIB
 from vgpu_nodeagent.config import OnViolation
 from vgpu_nodeagent.enforcement import abi
+from vgpu_nodeagent.enforcement.abi import CorePolicy
 from vgpu_nodeagent.enforcement.allocations import Allocations
 from vgpu_nodeagent.enforcement.cdi import SpecFolder
 from vgpu_nodeagent.enforcement.host_pids import tell_host_pids
 from vgpu_nodeagent.enforcement.library import Library
 from vgpu_nodeagent.enforcement.page import DeviceLimit, grant
-from vgpu_nodeagent.enforcement.watchdog import Held, Watchdog
+from vgpu_nodeagent.enforcement.watchdog import Account, Stranger, Violation, Watchdog
 from vgpu_nodeagent.errors import DriverUnavailable
 from vgpu_nodeagent.state.slots import Holding, Lease, SlotState
 
@@ -57,17 +60,27 @@ class World:
             self.allocations.create(lease)
             limits = [DeviceLimit(GPU_0, LIMIT_MIB * MIB, 0)]
             grant(root / "slots" / lease / "limits", limits, name=lease)
-        self.seen: list[tuple[str, str]] = []
+        self.seen: list[tuple[str, ...]] = []
+        self.measured: dict[tuple[str, str, str], Account] = {}
+        self.unclaimed: list[dict[str, tuple[Stranger, ...]]] = []
+        self.now = 0.0
         self.sentences: list[str] = []
         self.signals: list[tuple[int, int]] = []
         self.add("self", "", pid=1)
 
-    def violated(self, holding: Holding, held: Held) -> None:
-        self.seen.append(("violated", holding.claim_name))
-        self.sentences.append(str(held))
+    def violated(self, holding: Holding, violation: Violation, uuid: str, sentence: str) -> None:
+        self.seen.append((violation.value, holding.claim_name))
+        self.sentences.append(sentence)
 
-    def obeys(self, holding: Holding) -> None:
-        self.seen.append(("obeys", holding.claim_name))
+    def obeys(self, holding: Holding, remaining: Mapping[Violation, str]) -> None:
+        still = [f"{violation.value} remains" for violation in remaining]
+        self.seen.append((*(still or ["obeys"]), holding.claim_name))
+
+    def accounts(self, found: Mapping[tuple[str, str, str], Account]) -> None:
+        self.measured = dict(found)
+
+    def strangers(self, found: Mapping[str, tuple[Stranger, ...]]) -> None:
+        self.unclaimed.append(dict(found))
 
     async def evict(self, holding: Holding, reason: str) -> None:
         self.seen.append(("evict", holding.pod_name))
@@ -86,11 +99,21 @@ class World:
         (folder / "status").write_text(f"NSpid:\t{host_pid}\t{pid}\n")
         (folder / "stat").write_text(f"{host_pid} (x) S {'0 ' * 18}{START} 0\n")
         (folder / "cgroup").write_text(f"0::{cgroup}\n")
+        (folder / "comm").write_text("program\n")
         inode = self.allocations.region_path(lease).stat().st_ino if lease else 0
         maps = f"7f00-7f01 rw-s 0 00:01 {inode}  /usr/local/vgpu/usage/region\n"
         (folder / "maps").write_text(maps if lease else "")
 
-    def watchdog(self, on_violation: OnViolation = OnViolation.REPORT) -> Watchdog:
+    def clock(self) -> float:
+        """Each look is a second after the one before."""
+        self.now += 1.0
+        return self.now
+
+    def watchdog(
+        self,
+        on_violation: OnViolation = OnViolation.REPORT,
+        draw: Callable[[], float] = random.random,
+    ) -> Watchdog:
         return Watchdog(
             self.driver,
             lambda: STATE,
@@ -98,8 +121,25 @@ class World:
             self,
             on_violation=on_violation,
             kill=self.kill,
+            clock=self.clock,
+            draw=draw,
             proc=self.proc,
         )
+
+    async def looks(self, count: int, watchdog: Watchdog | None = None) -> None:
+        """Look so many times, a second apart."""
+        watchdog = watchdog or self.watchdog()
+        for _ in range(count):
+            await watchdog.look()
+
+    def share(self, uuid: str, cores: int, policy: CorePolicy = CorePolicy.FORCE) -> None:
+        """What the page of the first claim's container says of its compute."""
+        limits = [DeviceLimit(uuid, LIMIT_MIB * MIB, cores, policy)]
+        grant(self.allocations.region_path("slot-1").parents[1] / "limits", limits, name="slot-1")
+
+    def compute(self, percent: Mapping[int, float], uuid: str = GPU_0) -> None:
+        """Who uses how much of a device's compute, by host PID."""
+        self.driver.compute = {uuid: dict(percent)}
 
     def hold(self, held: Mapping[int, int], uuid: str = GPU_0) -> None:
         """What the driver counts: MiB by host PID."""
@@ -130,9 +170,10 @@ async def test_memory_that_passed_by_the_library_is_found_by_the_cgroup(
     assert world.seen == []  # once may be memory that is just being freed
     await watchdog.look()
     await watchdog.look()
-    assert world.seen == [("violated", "one")]
+    assert world.seen == [("MemoryLimitViolated", "one")]
     assert world.sentences == [
-        f"holds 5000 MiB of card {GPU_0}, 0 MiB of them by its own word; its limit is 4000 MiB"
+        f"held up to 5000 MiB of device {GPU_0} in the last minute, 0 MiB by its own ledger; "
+        "its limit is 4000 MiB"
     ]
     assert world.signals == []
 
@@ -140,51 +181,96 @@ async def test_memory_that_passed_by_the_library_is_found_by_the_cgroup(
 async def test_where_pods_have_no_cgroups_the_mapped_region_tells(world: World) -> None:
     world.add(100, "/", lease="slot-2")
     world.hold({100: 5000})
-    watchdog = world.watchdog()
-    await watchdog.look()
-    await watchdog.look()
-    assert world.seen == [("violated", "two")]
+    await world.looks(2)
+    assert world.seen == [("MemoryLimitViolated", "two")]
 
 
 async def test_a_pod_cannot_put_its_memory_on_another_pods_account(world: World) -> None:
     world.add(100, CGROUP, lease="slot-2")  # it got hold of a neighbour's region, somehow
     world.hold({100: 5000})
-    watchdog = world.watchdog()
-    await watchdog.look()
-    await watchdog.look()
-    assert world.seen == [("violated", "one")]
+    await world.looks(2)
+    assert world.seen == [("MemoryLimitViolated", "one")]
 
 
 async def test_a_card_that_the_claim_has_no_share_of_is_not_its_to_use(world: World) -> None:
     world.add(100, CGROUP)
     world.hold({100: 500}, uuid=GPU_1)
-    watchdog = world.watchdog()
-    await watchdog.look()
-    await watchdog.look()
-    assert world.seen == [("violated", "one")]
+    await world.looks(2)
+    assert world.seen == [("MemoryLimitViolated", "one")]
     assert "its limit is 0 MiB" in world.sentences[0]
 
 
-async def test_what_contexts_take_beyond_the_limit_is_no_violation(world: World) -> None:
+async def test_neither_is_its_compute(world: World) -> None:
     world.add(100, CGROUP)
-    watchdog = world.watchdog()
-    for _ in range(3):
-        world.hold({100: LIMIT_MIB + 80})  # 2 % of the limit
-        await watchdog.look()
-    assert world.seen == []
-    for _ in range(2):
-        world.hold({100: LIMIT_MIB + 81})
-        await watchdog.look()
-    assert world.seen == [("violated", "one")]
+    world.hold({100: 0}, uuid=GPU_1)
+    world.compute({100: 30.0}, uuid=GPU_1)
+    await world.looks(40)
+    assert world.seen == [("ComputeLimitViolated", "one")]
+    assert world.sentences[0].endswith("its share is 0 %")
 
 
-async def test_a_claim_that_obeys_again_is_said_to_and_may_be_caught_again(world: World) -> None:
+async def test_a_claim_that_obeys_again_may_be_caught_again(world: World) -> None:
     world.add(100, CGROUP)
     watchdog = world.watchdog()
-    for held in (5000, 5000, 4000, 5000, 4000, 5000, 5000):
+    for held, looks in ((5000, 2), (4000, 29), (5000, 1), (4000, 31), (5000, 2)):
         world.hold({100: held})
-        await watchdog.look()
-    assert world.seen == [("violated", "one"), ("obeys", "one"), ("violated", "one")]
+        for _ in range(looks):
+            await watchdog.look()
+    violated = ("MemoryLimitViolated", "one")
+    assert world.seen == [violated, ("obeys", "one"), violated]
+
+
+async def test_memory_and_compute_are_told_apart_and_end_apart(world: World) -> None:
+    world.share(GPU_0, 20)
+    world.add(100, CGROUP)
+    world.hold({100: 5000})
+    world.compute({100: 90.0})
+    watchdog = world.watchdog()
+    await world.looks(40, watchdog)
+    assert world.seen == [("MemoryLimitViolated", "one"), ("ComputeLimitViolated", "one")]
+    world.hold({100: 100})
+    await world.looks(31, watchdog)
+    assert world.seen[2:] == [("ComputeLimitViolated remains", "one")]
+    world.compute({100: 20.0})
+    await world.looks(150, watchdog)
+    assert world.seen[3:] == [("obeys", "one")]
+
+
+async def test_a_share_of_policy_default_is_looked_at_beside_others_only(world: World) -> None:
+    world.share(GPU_0, 20, CorePolicy.DEFAULT)
+    world.add(100, CGROUP)
+    world.add(200, f"/kubepods/pod{OTHER_POD}/0123abcd")
+    world.hold({100: 10, 200: 10})
+    world.compute({100: 90.0})
+    watchdog = world.watchdog()
+    await world.looks(100, watchdog)
+    assert world.seen == []
+    world.compute({100: 90.0, 200: 5.0})
+    await world.looks(40, watchdog)
+    assert world.seen == [("ComputeLimitViolated", "one")]
+
+
+@pytest.mark.parametrize(
+    ("cores", "policy"), [(0, CorePolicy.FORCE), (100, CorePolicy.FORCE), (20, CorePolicy.DISABLE)]
+)
+async def test_who_may_use_all_compute_violates_nothing(
+    world: World, cores: int, policy: CorePolicy
+) -> None:
+    world.share(GPU_0, cores, policy)
+    world.add(100, CGROUP)
+    world.hold({100: 10})
+    world.compute({100: 100.0})
+    await world.looks(100)
+    assert world.seen == []
+
+
+async def test_a_driver_that_cannot_tell_who_computes_accuses_nobody_of_it(world: World) -> None:
+    world.share(GPU_0, 20)
+    world.add(100, CGROUP)
+    world.hold({100: 10})
+    world.driver.compute = {}
+    await world.looks(100)
+    assert world.seen == []
 
 
 async def test_signals_ask_first_and_kill_who_stays(world: World) -> None:
@@ -200,17 +286,26 @@ async def test_signals_ask_first_and_kill_who_stays(world: World) -> None:
     await watchdog.look()
     assert world.signals[2:] == [(100, signal.SIGKILL)]
     world.hold({})
+    await world.looks(31, watchdog)
+    assert world.seen == [("MemoryLimitViolated", "one"), ("obeys", "one")]
+
+
+async def test_no_process_is_signalled_that_took_the_pid_of_one_that_ended(world: World) -> None:
+    world.add(100, CGROUP)
+    world.hold({100: 5000})
+    watchdog = world.watchdog(OnViolation.SIGNAL)
     await watchdog.look()
-    assert world.seen == [("violated", "one"), ("obeys", "one")]
+    (world.proc / "100" / "cgroup").write_text("0::/system.slice/sshd.service\n")
+    await watchdog.look()
+    assert world.seen == [("MemoryLimitViolated", "one")]
+    assert world.signals == []
 
 
 async def test_an_eviction_is_asked_for_once(world: World) -> None:
     world.add(100, CGROUP)
     world.hold({100: 5000})
-    watchdog = world.watchdog(OnViolation.EVICT)
-    for _ in range(4):
-        await watchdog.look()
-    assert world.seen == [("violated", "one"), ("evict", "pod-of-one")]
+    await world.looks(4, world.watchdog(OnViolation.EVICT))
+    assert world.seen == [("MemoryLimitViolated", "one"), ("evict", "pod-of-one")]
 
 
 async def test_a_driver_that_does_not_say_accuses_nobody(world: World) -> None:
@@ -221,6 +316,116 @@ async def test_a_driver_that_does_not_say_accuses_nobody(world: World) -> None:
     world.driver = Silent([a_driver_card()])
     with pytest.raises(DriverUnavailable):
         await world.watchdog().look()
+    assert world.seen == []
+
+
+async def test_a_process_of_no_claim_is_reported_while_it_stays(world: World) -> None:
+    stranger_pod = "30000000-1111-2222-3333-444444444444"
+    world.add(100, CGROUP)
+    world.add(300, f"/kubepods/pod{stranger_pod}/0123abcd")
+    world.add(301, "/user.slice")
+    world.hold({100: 10, 300: 15 * 1024, 301: 20, os.getpid(): 5, 302: 5})  # 302 has ended
+    watchdog = world.watchdog()
+    await world.looks(2, watchdog)
+    assert world.unclaimed == []
+    await world.looks(3, watchdog)
+    assert world.unclaimed == [
+        {
+            GPU_0: (
+                Stranger(300, "program", stranger_pod, 15 << 30),
+                Stranger(301, "program", "", 20 * MIB),
+            )
+        }
+    ]
+    world.hold({100: 10})
+    await world.looks(1, watchdog)
+    assert world.unclaimed[1:] == [{}]
+    assert world.seen == []
+
+
+async def test_what_was_taken_is_measured(world: World) -> None:
+    world.share(GPU_0, 20)
+    world.add(100, CGROUP)
+    world.hold({100: 5000})
+    world.compute({100: 50.0})
+    await world.looks(11)
+    account = world.measured["ns", "one", GPU_0]
+    assert account.excess_byte_seconds == 10 * 1000 * MIB
+    assert account.peak_bytes == 5000 * MIB
+    assert account.compute_percent == 50.0
+    assert world.measured["ns", "two", GPU_0] == Account(0.0, 0, None)
+
+
+PERIODS, DUTIES, PHASES = (1.0, 3.0, 10.0), (0.5, 0.2), 8
+
+
+async def run_pulses(
+    world: World, seed: int, read: Callable[[float], None], limit_s: float
+) -> float:
+    """Look at irregular times until something is seen; returns when, in virtual seconds."""
+    rng = random.Random(seed)
+    watchdog = world.watchdog(draw=rng.random)
+    while world.now < limit_s and not world.seen:
+        read(world.now)
+        await watchdog.look()
+        world.now += watchdog.pause() - 1.0  # a look counts as one second
+    return world.now
+
+
+@pytest.mark.parametrize("duty", DUTIES)
+@pytest.mark.parametrize("period", PERIODS)
+@pytest.mark.parametrize("seed", range(PHASES))
+async def test_pulses_of_memory_are_reported_whatever_their_period(
+    world: World, period: float, duty: float, seed: int
+) -> None:
+    """80 GiB of 4: for half or a fifth of every second, third second and tenth second."""
+    world.add(100, CGROUP)
+    phase = period * seed / PHASES
+
+    def read(now: float) -> None:
+        above = (now + phase) % period < period * duty
+        world.hold({100: 80 << 10 if above else 100})
+
+    when = await run_pulses(world, seed, read, 120)
+    assert world.seen == [("MemoryLimitViolated", "one")]
+    assert when < 90
+    assert f"held up to {80 << 10} MiB" in world.sentences[0]
+
+
+@pytest.mark.parametrize("period", PERIODS)
+@pytest.mark.parametrize("seed", range(PHASES))
+async def test_pulses_of_compute_are_reported_whatever_their_period(
+    world: World, period: float, seed: int
+) -> None:
+    """All of the compute for half of the time, of a share of 20 %."""
+    world.share(GPU_0, 20)
+    world.add(100, CGROUP)
+    world.hold({100: 100})
+
+    def read(now: float) -> None:
+        at_work = (now + period * seed / PHASES) % period < period / 2
+        world.compute({100: 100.0 if at_work else 0.0})
+
+    when = await run_pulses(world, seed, read, 180)
+    assert world.seen == [("ComputeLimitViolated", "one")]
+    assert when < 90
+
+
+@pytest.mark.parametrize("period", PERIODS)
+@pytest.mark.parametrize("seed", range(PHASES))
+async def test_pulses_within_the_share_are_no_violation(
+    world: World, period: float, seed: int
+) -> None:
+    """The library lets a kernel run on and holds the next back: 20 % on average."""
+    world.share(GPU_0, 20)
+    world.add(100, CGROUP)
+    world.hold({100: LIMIT_MIB})
+    rng = random.Random(seed)
+
+    def read(now: float) -> None:
+        world.compute({100: 100.0 if (now + rng.random()) % period < period * 0.15 else 0.0})
+
+    await run_pulses(world, seed, read, 600)
     assert world.seen == []
 
 

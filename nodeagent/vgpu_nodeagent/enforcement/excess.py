@@ -1,0 +1,200 @@
+"""What a claim takes of a device beyond its limit, integrated over looks.
+
+A single look proves little: memory that was just freed may still be counted, and a kernel of two
+seconds fills a look under any share. Two looks in a row miss whoever pulses between them. So looks
+come at irregular times and are added up:
+
+* Memory. Two looks within a minute above the limit by more than 64 MiB and 2 % (pulses), or memory
+  that stands above the limit by more than 2 % for long: its byte-seconds are counted, those below
+  the tolerance pay them back. Where the driver's accounting is on, one new peak of one process is
+  enough, however short.
+* Compute. The average over the last two minutes, above the share by more than 10 points and twice
+  the average's standard error: a look shows a moment, which is all or nothing for long kernels. The
+  library keeps shares within some points on average, and lets a long kernel run and pay later.
+
+Pure: the readings and the clock are arguments. All times are seconds, monotonic.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from vgpu_api.quantity import MIB
+
+WINDOW_S = 60.0
+QUIET_S = 30.0
+"""How long a claim must stay within its limit until it counts as obeying again."""
+
+PULSE_BYTES = 64 * MIB
+PULSE_PERCENT = 2
+_PULSES = 2
+TOLERATED_BYTES = 16 * MIB
+TOLERATED_PERCENT = 2
+_LASTING_S = 10.0
+
+COMPUTE_WINDOW_S = 120.0
+COMPUTE_MARGIN = 10.0
+_ERRORS = 2.0
+_COMPUTE_OVER = 5.0
+_COVERED_S = 30.0
+_LONGEST_LOOK_S = 5.0
+"""A look later than that says nothing of the time between."""
+
+
+def pulse_margin(limit: int) -> int:
+    """Bytes above the limit from which a look counts as one above it."""
+    return max(PULSE_BYTES, limit * PULSE_PERCENT // 100)
+
+
+def _tolerated(limit: int) -> int:
+    """Bytes above the limit that may stand: modules are found after they were loaded."""
+    return max(TOLERATED_BYTES, limit * TOLERATED_PERCENT // 100)
+
+
+@dataclass(slots=True)
+class MemoryExcess:
+    """Memory of one device that the processes of one claim hold, over time.
+
+    `within → violating` when it is proven, `violating → within` after `QUIET_S` without excess.
+
+    Attributes:
+        violating: It holds more than it may, or did less than `QUIET_S` ago.
+        excess_byte_seconds: All that was ever seen above the limit, each byte times its seconds.
+    """
+
+    violating: bool = False
+    excess_byte_seconds: float = 0.0
+    _limit: int = -1
+    _debt: float = 0.0
+    _last: float | None = None
+    _last_above: float = 0.0
+    _above: deque[float] = field(default_factory=deque)
+    _held: deque[tuple[float, int]] = field(default_factory=deque)
+    _peaks: dict[int, int] | None = None
+
+    def look(
+        self, held: int, limit: int, *, now: float, peaks: Mapping[int, int] | None = None
+    ) -> None:
+        """Add a reading.
+
+        Args:
+            held: Bytes that its processes hold now.
+            limit: Bytes that it may hold; a new limit starts the account anew.
+            now: When.
+            peaks: The most that each process has held since it began, by host PID, where the
+                driver keeps accounts.
+        """
+        if limit != self._limit:
+            self._limit, self._debt, self._last = limit, 0.0, None
+            self._above.clear()
+            self._held.clear()
+        passed = min(now - self._last, _LONGEST_LOOK_S) if self._last is not None else 0.0
+        self._last = now
+        proof = _LASTING_S * pulse_margin(limit)
+        # At most half of the proof by one look: it may show what is just being freed.
+        self._debt += min((held - limit - _tolerated(limit)) * passed, proof / 2)
+        self._debt = min(max(self._debt, 0.0), 2 * proof)
+        self.excess_byte_seconds += max(0, held - limit) * passed
+        _forget(self._held, now)
+        self._held.append((now, held))
+        while self._above and self._above[0] <= now - WINDOW_S:
+            self._above.popleft()
+        peaked = self._peaked(peaks or {}, limit, now)
+        if held > limit + pulse_margin(limit):
+            self._above.append(now)
+        if peaked or len(self._above) >= _PULSES or self._debt >= proof:
+            self.violating = True
+        if peaked or held > limit + pulse_margin(limit) or self._debt >= proof:
+            self._last_above = now
+        elif self.violating and now - self._last_above >= QUIET_S:
+            self.violating = False
+            self._above.clear()
+
+    def peak(self) -> int:
+        """The most bytes that were seen in the last minute."""
+        return max((held for _, held in self._held), default=0)
+
+    def _peaked(self, peaks: Mapping[int, int], limit: int, now: float) -> bool:
+        """Whether a process has newly held more than the limit, by the driver's accounts.
+
+        Accounts of before the first look are of before this agent, or of another limit.
+        """
+        before, self._peaks = self._peaks, dict(peaks)
+        if before is None:
+            return False
+        new = [peak for pid, peak in peaks.items() if peak > before.get(pid, 0)]
+        if not new or max(new) <= limit + pulse_margin(limit):
+            return False
+        self._held.append((now, max(new)))
+        return True
+
+
+@dataclass(slots=True)
+class ComputeExcess:
+    """Compute of one device that the processes of one claim use, over time.
+
+    Attributes:
+        violating: The average is above the share.
+    """
+
+    violating: bool = False
+    _last: float | None = None
+    _share: int = -1
+    _looks: deque[tuple[float, float]] = field(default_factory=deque)
+    _lengths: deque[float] = field(default_factory=deque)
+
+    def look(self, percent: float, share: int, *, now: float, counts: bool = True) -> None:
+        """Add a reading.
+
+        Args:
+            percent: Of the device's compute, since the last look.
+            share: Percent that it may use; a new share starts the account anew.
+            now: When.
+            counts: Whether the share is in force: one of policy Default is only beside others.
+        """
+        if share != self._share:
+            self._share, self._last = share, None
+            self._looks.clear()
+            self._lengths.clear()
+        passed = min(now - self._last, _LONGEST_LOOK_S) if self._last is not None else 0.0
+        self._last = now
+        while self._looks and self._looks[0][0] <= now - COMPUTE_WINDOW_S:
+            self._looks.popleft()
+            self._lengths.popleft()
+        if counts and passed:
+            self._looks.append((now, percent))
+            self._lengths.append(passed)
+        covered, average = self.covered(), self.average()
+        least = average - _ERRORS * self._error()
+        if covered >= _COVERED_S and least > share + COMPUTE_MARGIN:
+            self.violating = True
+        elif average <= share + _COMPUTE_OVER:
+            self.violating = False
+
+    def covered(self) -> float:
+        """Seconds of the last two minutes in which the share was in force and looked at."""
+        return sum(self._lengths)
+
+    def average(self) -> float:
+        """Percent of the device's compute in those seconds."""
+        covered = self.covered()
+        if not covered:
+            return 0.0
+        pairs = zip(self._looks, self._lengths, strict=True)
+        return sum(percent * length for (_, percent), length in pairs) / covered
+
+    def _error(self) -> float:
+        """The standard error of the average."""
+        count, average = len(self._looks), self.average()
+        if count < 2:
+            return 0.0
+        spread = sum((percent - average) ** 2 for _, percent in self._looks) / (count - 1)
+        return math.sqrt(spread / count)
+
+
+def _forget(readings: deque[tuple[float, int]], now: float) -> None:
+    while readings and readings[0][0] <= now - WINDOW_S:
+        readings.popleft()
