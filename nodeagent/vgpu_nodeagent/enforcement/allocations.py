@@ -31,7 +31,12 @@ from vgpu_nodeagent.mount import Mount
 
 logger = logging.getLogger(__name__)
 
-_CONTROL_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
+_CONTROL_NODES = ("nvidiactl", "nvidia-uvm")
+"""What compute needs beside the devices themselves.
+
+`nvidia-uvm-tools` shows a process the faults and migrations of others, `nvidia-modeset` sets
+displays: no program of a claim needs them, and each is one more way into the kernel.
+"""
 _NOTHING_FROM_THE_RUNTIME = "void"
 
 

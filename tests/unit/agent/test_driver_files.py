@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vgpu_nodeagent.__main__ import parse
+from vgpu_nodeagent.drivers.device_nodes import nodes_of_card
 from vgpu_nodeagent.drivers.nvidia import NvidiaDriver
 from vgpu_nodeagent.enforcement.abi import PageState
 from vgpu_nodeagent.enforcement.allocations import Allocations
@@ -232,6 +233,20 @@ def test_a_container_with_a_whole_device_gets_the_driver_itself(
     mounts, _ = edits(tmp_path)
     assert mounts["/usr/lib64/libcuda.so.1"] == f"/{DEBIAN}/libcuda.so.{VERSION}"
     assert "/usr/local/vgpu/libcuda-driver.so.1" not in mounts
+
+
+@pytest.mark.parametrize("grant", [LIMITED, WHOLE])
+def test_of_the_control_nodes_a_container_gets_those_that_compute_needs(
+    allocations: Allocations, tmp_path: Path, grant: ContainerGrant
+) -> None:
+    (tmp_path / "dev").mkdir()
+    for name in ("0", "1", "ctl", "-uvm", "-uvm-tools", "-modeset"):
+        (tmp_path / "dev" / f"nvidia{name}").touch()
+    allocations.open("slot-1", grant, nodes={UUID: nodes_of_card(0)})
+    (path,) = (tmp_path / "cdi").glob("*.json")
+    (device,) = json.loads(path.read_text())["devices"]
+    paths = {node["path"] for node in device["containerEdits"]["deviceNodes"]}
+    assert paths == {"/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-uvm"}
 
 
 def test_without_a_driver_nothing_is_opened(allocations: Allocations, tmp_path: Path) -> None:
