@@ -26,6 +26,7 @@ from vgpu_nodeagent.drivers.base import Card
 from vgpu_nodeagent.enforcement import cdi
 from vgpu_nodeagent.enforcement.abi import PageState
 from vgpu_nodeagent.enforcement.allocations import Allocations
+from vgpu_nodeagent.enforcement.backends import Backends, InstanceBackend, LibraryBackend
 from vgpu_nodeagent.enforcement.cdi import SpecFolder
 from vgpu_nodeagent.enforcement.library import Library
 from vgpu_nodeagent.errors import KubeletUnavailable
@@ -163,13 +164,15 @@ async def a_bench(
     inventory = Inventory(driver, NvidiaConfig(), own_spots=lambda: spots(checkpoint.state.cuts))
     await inventory.refresh()
     kubelet = Kubelet(folder / "kubelet_internal_checkpoint")
+    instances = Instances(driver, checkpoint)
     node = Node(
         name="n1",
         resource=SLOT,
         view=view,
         inventory=inventory,
         checkpoint=checkpoint,
-        instances=Instances(driver, checkpoint),
+        backends=Backends(LibraryBackend(), InstanceBackend(instances)),
+        instances=instances,
         allocations=Allocations(
             folder / "slots",
             SpecFolder(folder / "cdi"),

@@ -29,7 +29,13 @@ from vgpu_local.kubelet.pace import Pace
 from vgpu_nodeagent.agent import Agent
 from vgpu_nodeagent.config import AgentConfig
 from vgpu_nodeagent.drivers.base import Card, CardEvent, CardUsage, MigInstance
-from vgpu_nodeagent.errors import DriverUnavailable, InstanceInUse, InstanceLost, PlaceTaken
+from vgpu_nodeagent.errors import (
+    DriverUnavailable,
+    InstanceInUse,
+    InstanceLost,
+    LimitsUnsupported,
+    PlaceTaken,
+)
 
 Json = dict[str, Any]
 
@@ -53,6 +59,7 @@ class ObedientDriver:
         self.error: str | None = None
         self.events: asyncio.Queue[CardEvent] = asyncio.Queue()
         self.processes: dict[str, dict[int, int]] = {}
+        self.memory_limits: dict[Path, dict[str, int]] | None = None
         self.peaks: dict[str, dict[int, int]] = {}
         self.at_work: dict[str, set[int]] = {}
         self.compute: dict[str, dict[int, float]] = {}
@@ -83,6 +90,13 @@ class ObedientDriver:
 
     async def process_peaks(self) -> Mapping[str, Mapping[int, int]]:
         return self.peaks
+
+    async def limit_memory(self, cgroup: Path, limits: Mapping[str, int]) -> None:
+        if self.error is not None:
+            raise DriverUnavailable(self.error)
+        if self.memory_limits is None:
+            raise LimitsUnsupported("driver 570.86 limits no memory by cgroup")
+        self.memory_limits[cgroup] = dict(limits)
 
     def _card(self, uuid: str) -> Card:
         return next(card for card in self.present if card.uuid == uuid)

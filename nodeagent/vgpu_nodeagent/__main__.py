@@ -27,6 +27,7 @@ from vgpu_nodeagent.config import (
     SYSFS,
     UNUSED_LEASE_S,
     AgentConfig,
+    LimitBackendName,
     OnViolation,
     UsageRegions,
 )
@@ -79,6 +80,14 @@ def parse(arguments: Sequence[str]) -> AgentConfig:
         help="where this process has the host's root",
     )
     parser.add_argument(
+        "--limit-backend",
+        type=LimitBackendName,
+        choices=list(LimitBackendName),
+        default=LimitBackendName.LIBRARY,
+        help="what keeps claims within their memory: libvgpu in the container, or the driver by "
+        "the pod's cgroup (from r615 on)",
+    )
+    parser.add_argument(
         "--usage-regions",
         type=UsageRegions,
         choices=list(UsageRegions),
@@ -121,6 +130,7 @@ def parse(arguments: Sequence[str]) -> AgentConfig:
         driver_files=tuple(f for text in given.driver_file for f in _driver_files(text)),
         driver_roots=tuple(given.driver_root),
         host_root=given.host_root.absolute(),
+        limit_backend=given.limit_backend,
         usage_regions=given.usage_regions,
         metrics_port=given.metrics_port,
         unused_lease_s=given.unused_lease_seconds,

@@ -31,6 +31,7 @@ from vgpu_nodeagent.deviceplugin.slot_offer import offer
 from vgpu_nodeagent.deviceplugin.waiting import WaitingPods
 from vgpu_nodeagent.drivers.base import Driver
 from vgpu_nodeagent.enforcement.allocations import Allocations
+from vgpu_nodeagent.enforcement.backends import backends
 from vgpu_nodeagent.enforcement.cdi import SpecFolder
 from vgpu_nodeagent.enforcement.driver_files import driver_source
 from vgpu_nodeagent.enforcement.library import stage_library
@@ -83,13 +84,15 @@ class Agent:
         config.state_dir.mkdir(parents=True, exist_ok=True)
         usage_folders = folders_on(config.usage_regions)
         usage_folders.verify(config.state_dir)
+        instances = Instances(driver, checkpoint, changed=self._inventory.look_soon)
         self._node = Node(
             name=config.node_name,
             resource=config.resource,
             view=self._view,
             inventory=self._inventory,
             checkpoint=checkpoint,
-            instances=Instances(driver, checkpoint, changed=self._inventory.look_soon),
+            backends=backends(config.limit_backend, driver, instances, config.host_root),
+            instances=instances,
             allocations=Allocations(
                 config.state_dir / "slots",
                 SpecFolder(config.cdi_dir),

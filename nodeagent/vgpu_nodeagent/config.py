@@ -33,6 +33,13 @@ class UsageRegions(StrEnum):
     """The disk of the state folder, which every container can then fill."""
 
 
+class LimitBackendName(StrEnum):
+    """What keeps claims within their memory, where the device itself does not (MIG)."""
+
+    LIBRARY = "Library"
+    DRIVER = "Driver"
+
+
 class OnViolation(StrEnum):
     """What is done to a claim that violates a limit, besides reporting it."""
 
@@ -57,6 +64,7 @@ class AgentConfig:
         driver_files: Files that every container gets.
         driver_roots: Roots on the host below which the driver's files may be installed.
         host_root: Where this process has the host's root.
+        limit_backend: What keeps claims within their memory.
         usage_regions: On what containers keep their usage regions.
         metrics_port: Port of the metrics; 0 for none.
         unused_lease_s: How long a lease is kept that the kubelet has not put on record.
@@ -75,6 +83,7 @@ class AgentConfig:
     driver_files: tuple[Mount, ...] = ()
     driver_roots: tuple[PurePosixPath, ...] = ()
     host_root: Path = Path("/")
+    limit_backend: LimitBackendName = LimitBackendName.LIBRARY
     usage_regions: UsageRegions = UsageRegions.DISK
     metrics_port: int = METRICS_PORT
     unused_lease_s: float = UNUSED_LEASE_S

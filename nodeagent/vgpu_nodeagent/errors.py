@@ -19,6 +19,10 @@ class DriverUnavailable(AgentError):
     """The vendor's driver is missing, failing, or does not answer in time."""
 
 
+class LimitsUnsupported(AgentError):
+    """What shall keep limits on this node cannot: the driver or the kernel lacks a part of it."""
+
+
 class DriverFilesMissing(DriverUnavailable):
     """The driver's files, which containers need, are not installed where the agent looks."""
 
@@ -73,6 +77,7 @@ class Why(StrEnum):
     MIG_PLACE_MISSING = "MigPlaceMissing"
     MIG_PLACE_TAKEN = "MigPlaceTaken"
     DRIVER_UNAVAILABLE = "DriverUnavailable"
+    LIMITS_UNSUPPORTED = "LimitsUnsupported"
     DRIVER_FILES_MISSING = "DriverFilesMissing"
     OVER_CAPACITY = "OverCapacity"
     SLOT_TAKEN = "SlotTaken"

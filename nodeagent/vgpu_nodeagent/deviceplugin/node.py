@@ -11,6 +11,7 @@ from pathlib import Path
 
 from vgpu_nodeagent.deviceplugin.pod_resources import PodResources
 from vgpu_nodeagent.enforcement.allocations import Allocations
+from vgpu_nodeagent.enforcement.backends import Backends
 from vgpu_nodeagent.inventory import Inventory
 from vgpu_nodeagent.node_view import NodeView
 from vgpu_nodeagent.state.checkpoint import Checkpoint
@@ -28,6 +29,7 @@ class Node:
         inventory: The cards.
         checkpoint: Leases and holdings, on disk.
         allocations: Pages and CDI specs, on disk.
+        backends: What keeps claims within their limits.
         instances: Parts of cards in MIG mode, in the driver.
         pod_resources: The kubelet's word on who holds slots now.
         kubelet_checkpoint: The kubelet's own record of who was given slots.
@@ -39,6 +41,7 @@ class Node:
     inventory: Inventory
     checkpoint: Checkpoint
     allocations: Allocations
+    backends: Backends
     instances: Instances
     pod_resources: PodResources
     kubelet_checkpoint: Path

@@ -26,7 +26,15 @@ from vgpu_nodeagent.deviceplugin.resizing import may_start_with
 from vgpu_nodeagent.deviceplugin.waiting import WaitingPods
 from vgpu_nodeagent.drivers.device_nodes import nodes_of_card, nodes_of_instance
 from vgpu_nodeagent.enforcement.grants import ContainerGrant, container_grant
-from vgpu_nodeagent.errors import DriverFilesMissing, KubeletUnavailable, PageDamaged, Refused, Why
+from vgpu_nodeagent.errors import (
+    DriverFilesMissing,
+    DriverUnavailable,
+    KubeletUnavailable,
+    LimitsUnsupported,
+    PageDamaged,
+    Refused,
+    Why,
+)
 from vgpu_nodeagent.mount import Mount
 from vgpu_nodeagent.node_view import Place
 from vgpu_nodeagent.reports import Reports
@@ -167,13 +175,27 @@ class PreStart:
                 Why.NOT_SYNCED, "the node agent has not yet read pods and claims of this node"
             )
         allocation = await self._look_up(ids, found)
-        if found.claim is not None and any(device.mig is not None for device in allocation.devices):
-            await node.instances.make(found.claim, allocation)
+        if await self._limit(found, allocation):
             allocation = await self._look_up(ids, found)  # who knows what has changed meanwhile
         # From here on: no await, until everything is written.
         assert found.consumer is not None
         assert found.claim is not None
         self._grant(found.consumer, found.claim, allocation, still_wanted)
+
+    async def _limit(self, found: _Found, allocation: Allocation) -> bool:
+        """Have what is outside the page put in force; whether that took any waiting.
+
+        Before anything is recorded: a limit of a pod that is refused afterwards takes nothing.
+        """
+        assert found.consumer is not None
+        assert found.claim is not None
+        pod = found.consumer.pod.metadata.uid
+        try:
+            return await self._node.backends.limit(pod, found.claim, allocation)
+        except LimitsUnsupported as error:
+            raise Refused(Why.LIMITS_UNSUPPORTED, str(error)) from error
+        except DriverUnavailable as error:
+            raise Refused(Why.DRIVER_UNAVAILABLE, str(error)) from error
 
     async def _look_up(self, ids: tuple[str, ...], found: _Found) -> Allocation:
         """Whose slots these are, as of now; nothing is awaited once the kubelet has answered."""
@@ -203,14 +225,16 @@ class PreStart:
         former = node.checkpoint.state.holdings.get(claim.metadata.uid)
         bindings, allocation = self._init_starts.to_fill(consumer, claim, allocation, former)
         grants = {
-            binding.lease: container_grant(
-                claim,
-                may_start_with(claim, allocation),
-                pod=consumer.pod,
-                container=binding.container,
-                slot_resource=node.resource,
-                terms=terms,
-                instances=node.instances.made,
+            binding.lease: node.backends.shape(
+                container_grant(
+                    claim,
+                    may_start_with(claim, allocation),
+                    pod=consumer.pod,
+                    container=binding.container,
+                    slot_resource=node.resource,
+                    terms=terms,
+                    instances=node.instances.made,
+                )
             )
             for binding in bindings
         }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Protocol
 
 
@@ -170,6 +171,13 @@ class Driver(Protocol):
             marks: By UUID of the card: the stamp of the last sample that was read. Each reader has
                 its own, empty at first, and moved by this call. (Stamps are the driver's: what
                 clock they are of differs.)
+        """
+
+    async def limit_memory(self, cgroup: Path, limits: Mapping[str, int]) -> None:
+        """Let the processes of a cgroup hold no more than so many bytes, by UUID of the card.
+
+        Raises:
+            LimitsUnsupported: This driver has no such limits.
         """
 
     async def check_place(self, card: str, wanted: MigInstance) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import logging
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -26,7 +27,7 @@ from vgpu_nodeagent.drivers.numa import SYSFS, HostNuma
 from vgpu_nodeagent.drivers.nvidia_links import links_of, nvlinks_of
 from vgpu_nodeagent.drivers.nvidia_recovery import repair_of
 from vgpu_nodeagent.drivers.nvml import bus_id, optional, text
-from vgpu_nodeagent.errors import DriverUnavailable
+from vgpu_nodeagent.errors import DriverUnavailable, LimitsUnsupported
 
 logger = logging.getLogger(__name__)
 
@@ -137,6 +138,15 @@ class NvidiaDriver:
             DriverUnavailable: NVML is missing, fails or hangs.
         """
         return await self._calls.call(self._guarded(partial(_read_compute, marks)))
+
+    async def limit_memory(self, cgroup: Path, limits: Mapping[str, int]) -> None:
+        """Let the processes of a cgroup hold no more than so many bytes, by UUID of the card.
+
+        Raises:
+            LimitsUnsupported: The driver is older than r615, or the kernel not made for it.
+            DriverUnavailable: NVML is missing, fails or hangs, or says another limit afterwards.
+        """
+        await self._calls.call(self._guarded(partial(_limit_memory, cgroup, limits)))
 
     async def check_place(self, card: str, wanted: MigInstance) -> None:
         """Make sure that nothing lies where an instance shall be made.
@@ -354,6 +364,32 @@ def _read_compute(marks: dict[str, int]) -> Mapping[str, Mapping[int, float]]:
         marks[uuid] = max([since, *(int(sample.timeStamp) for sample in samples)])
         found[uuid] = {pid: sum(seen) / len(seen) for pid, seen in by_pid.items()}
     return found
+
+
+def _limit_memory(cgroup: Path, limits: Mapping[str, int]) -> None:
+    """Source: NVML's reference, nvmlDeviceSetMemoryLimits_v1; the namespace is a cgroup's path."""
+    place = os.fsencode(cgroup)
+    for uuid, limit in limits.items():
+        handle = pynvml.nvmlDeviceGetHandleByUUID(uuid.encode())
+        wanted = pynvml.c_nvmlSetMemoryLimits_v1_t(place, 0, limit)
+        said = pynvml.c_nvmlGetMemoryLimits_v1_t(place)
+        try:
+            pynvml.nvmlDeviceSetMemoryLimits_v1(handle, wanted)
+            pynvml.nvmlDeviceGetMemoryLimits_v1(handle, said)
+        except (
+            pynvml.NVMLError_FunctionNotFound,
+            pynvml.NVMLError_NotSupported,
+            pynvml.NVMLError_NoPermission,
+        ) as error:
+            version = text(pynvml.nvmlSystemGetDriverVersion())
+            raise LimitsUnsupported(
+                f"driver {version} limits no memory by cgroup ({error}), which needs r615 and "
+                "root: use --limit-backend=Library"
+            ) from error
+        if said.hardLimit != limit:
+            raise DriverUnavailable(
+                f"NVML: asked for a limit of {limit} bytes of card {uuid}, it has {said.hardLimit}"
+            )
 
 
 def _read_peaks() -> Mapping[str, Mapping[int, int]]:

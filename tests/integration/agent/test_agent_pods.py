@@ -31,6 +31,7 @@ from agent_node import (
 from vgpu_api.resources import EVENTS, NODES, PODS, VGPU_CLAIMS
 from vgpu_client.api import Api
 from vgpu_local.kubelet.node import register_node
+from vgpu_nodeagent.config import LimitBackendName
 from vgpu_nodeagent.enforcement.abi import PageState
 from vgpu_nodeagent.enforcement.page import read_page
 from vgpu_nodeagent.enforcement.region import read_region
@@ -79,6 +80,31 @@ async def test_a_container_gets_what_its_claim_says(api: Api, node: AgentNode) -
     assert read_region(Path(seen["VGPU_USAGE_REGION"])) == ()
     prepared = condition(await claim_is(api, "c1", "Prepared"), "Prepared")
     assert prepared["reason"] == "LimitsInPlace"
+
+
+async def test_a_driver_that_shall_keep_limits_and_cannot_lets_no_container_start(
+    api: Api, node: AgentNode, tmp_path: Path
+) -> None:
+    await node.stop_agent()
+    node.config = replace(
+        node.config, limit_backend=LimitBackendName.DRIVER, host_root=tmp_path / "host"
+    )
+    await node.start_agent()
+    claim = await create_claim(api, "c1")
+    pod = await create_pod(api, "p1")
+    cgroups = tmp_path / "host/sys/fs/cgroup"
+    cgroup = cgroups / f"kubepods/besteffort/pod{pod['metadata']['uid']}"
+    cgroup.mkdir(parents=True)
+    (cgroups / "cgroup.controllers").touch()
+    await allocate(api, claim, pod)
+    assert "limits no memory by cgroup" in await pod_is_refused(api, "p1")
+    prepared = condition(await claim_is(api, "c1", "Prepared", "False"), "Prepared")
+    assert prepared["reason"] == "LimitsUnsupported"
+
+    node.driver.memory_limits = {}
+    await pod_is(api, "p1", "Running")
+    assert node.driver.memory_limits == {cgroup: {GPU_0: 8 << 30}}
+    assert "LD_PRELOAD" not in environment(node, "p1")  # memory alone: the driver keeps it
 
 
 async def test_without_the_drivers_files_a_container_is_refused_and_starts_once_they_are_there(
