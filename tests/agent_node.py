@@ -242,6 +242,7 @@ async def an_agent_node(
             kubelet_dir=folders.sockets,
             cdi_dir=folders.cdi,
             metrics_port=0,
+            health_port=0,
         ),
     )
     try:

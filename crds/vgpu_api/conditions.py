@@ -17,6 +17,7 @@ RESIZED = "Resized"
 # Of a device.
 HEALTHY = "Healthy"
 UNCLAIMED_PROCESSES = "UnclaimedProcesses"
+CONFIGURED = "Configured"
 DUPLICATE_UUID = "DuplicateUUID"
 
 

@@ -68,6 +68,11 @@ ENV_DISABLE_CONTROL = "CUDA_DISABLE_CONTROL"
 
 FIELD_MANAGER_OPERATOR = "vgpu-operator"
 FIELD_MANAGER_AGENT = "vgpu-nodeagent"
+AGENT_NAMESPACE = "vgpu-node"
+"""Where the agents run, and where each keeps the Lease of its node, under the node's name."""
+AGENT_LEASE_RENEW_S = 10
+AGENT_LEASE_S = 35
+"""A Lease that was not renewed for so long is of a silent agent: three beats were missed."""
 
 _DNS_LABEL = r"[a-z0-9]([a-z0-9-]*[a-z0-9])?"
 _DNS_NAME = re.compile(rf"{_DNS_LABEL}(\.{_DNS_LABEL})*")

@@ -14,12 +14,12 @@ from functools import partial
 from glob import glob
 from pathlib import Path, PurePosixPath
 
-from vgpu_api.config import load_cluster_config
 from vgpu_api.errors import VgpuError
 from vgpu_client.api import Api
 from vgpu_nodeagent.agent import Agent
 from vgpu_nodeagent.config import (
     CDI_DIR,
+    HEALTH_PORT,
     KUBELET_DIR,
     LIBRARY,
     METRICS_PORT,
@@ -33,6 +33,7 @@ from vgpu_nodeagent.config import (
 )
 from vgpu_nodeagent.drivers.nvidia import NvidiaDriver
 from vgpu_nodeagent.enforcement.driver_files import DriverSource, copy_device_nodes, driver_source
+from vgpu_nodeagent.last_good import usable_config
 from vgpu_nodeagent.mount import Mount
 
 
@@ -96,6 +97,7 @@ def parse(arguments: Sequence[str]) -> AgentConfig:
         "the right to mount; or on the disk of --state-dir, which they can then fill",
     )
     parser.add_argument("--metrics-port", type=int, default=METRICS_PORT, help="0: off")
+    parser.add_argument("--health-port", type=int, default=HEALTH_PORT, help="0: off")
     parser.add_argument(
         "--unused-lease-seconds",
         type=float,
@@ -118,11 +120,14 @@ def parse(arguments: Sequence[str]) -> AgentConfig:
         parser.error("give --node-name, or set NODE_NAME")
     if not given.library.is_file():
         parser.error(f"--library: {given.library} is not a file")
+    state_dir = given.state_dir.absolute()
+    cluster, config_fault = usable_config(given.config, state_dir)
     return AgentConfig(
         node_name=given.node_name,
         kubeconfig=given.kubeconfig,
-        cluster=load_cluster_config(given.config),
-        state_dir=given.state_dir.absolute(),
+        cluster=cluster,
+        config_fault=config_fault,
+        state_dir=state_dir,
         kubelet_dir=given.kubelet_dir.absolute(),
         cdi_dir=given.cdi_dir.absolute(),
         sysfs_dir=given.sysfs_dir.absolute(),
@@ -132,6 +137,7 @@ def parse(arguments: Sequence[str]) -> AgentConfig:
         host_root=given.host_root.absolute(),
         limit_backend=given.limit_backend,
         usage_regions=given.usage_regions,
+        health_port=given.health_port,
         metrics_port=given.metrics_port,
         unused_lease_s=given.unused_lease_seconds,
         on_violation=given.on_violation,

@@ -43,7 +43,9 @@ from vgpu_nodeagent.errors import CheckpointDamaged, PageDamaged
 from vgpu_nodeagent.exposition import UsageCollector
 from vgpu_nodeagent.hami_register import HamiRegister
 from vgpu_nodeagent.health import Health
+from vgpu_nodeagent.heartbeat import Heartbeat
 from vgpu_nodeagent.inventory import Inventory
+from vgpu_nodeagent.liveness import Liveness, ProbeServer
 from vgpu_nodeagent.metrics import Metrics
 from vgpu_nodeagent.node_view import NodeView
 from vgpu_nodeagent.publisher import Publisher
@@ -75,6 +77,8 @@ class Agent:
         self._api = api
         self._driver = driver
         self._metrics = Metrics()
+        self._liveness = Liveness(unready=self._unready)
+        self._heartbeat = Heartbeat(api, config.node_name)
         self._health = Health()
         self._view = NodeView(config.node_name)
         checkpoint = Checkpoint(config.state_dir / "slots.json")
@@ -161,6 +165,7 @@ class Agent:
             if config.cluster.views.hami_node_register
             else None,
             unclaimed=violations.unclaimed,
+            config_fault=config.config_fault,
         )
         violations.on_strangers(self._publisher.wake)
         self._inventory.on_change(self._cards_changed)
@@ -172,13 +177,16 @@ class Agent:
 
     async def run(self) -> None:
         """Serve the node until cancelled."""
-        metrics = None
+        metrics = probes = None
+        if self._config.health_port:
+            probes = ProbeServer(self._liveness, self._config.health_port)
         if self._config.metrics_port:
             metrics, _ = start_http_server(
                 self._config.metrics_port, registry=self._metrics.registry
             )
         try:
             async with asyncio.TaskGroup() as parts:
+                parts.create_task(self._liveness.run())
                 for reflector in self._view.reflectors(self._api):
                     parts.create_task(reflector.run())
                 await self._inventory.refresh()
@@ -186,6 +194,7 @@ class Agent:
                 if self._node.checkpoint.state.cuts:
                     await self._inventory.refresh()  # instances of ours are told from others
                 self._review_health()
+                parts.create_task(self._heartbeat.run())
                 parts.create_task(self._reports.run())
                 parts.create_task(self._publisher.run())
                 parts.create_task(self._releases.run())
@@ -199,9 +208,19 @@ class Agent:
         finally:
             await self._reports.close()
             self._driver.close()
+            if probes is not None:
+                probes.close()
             if metrics is not None:
                 metrics.shutdown()
                 metrics.server_close()
+
+    def _unready(self) -> str:
+        """Why this agent is not ready, for the kubelet and for a rollout; empty when it is."""
+        if not self._registration.registered.is_set():
+            return "not registered with the kubelet yet"
+        if self._config.config_fault:
+            return f"the configuration is not in force: {self._config.config_fault}"
+        return ""
 
     async def _load(self) -> None:
         """Take up where the agent before us ended."""

@@ -17,6 +17,7 @@ STATE_DIR = Path("/var/lib/vgpu")
 LIBRARY = Path("/usr/lib/vgpu/libvgpu.so")
 SYSFS = Path("/sys")
 METRICS_PORT = 9394
+HEALTH_PORT = 9395
 UNUSED_LEASE_S = 30.0
 """A lease that no pod on the kubelet's record holds after so long was never used.
 
@@ -66,6 +67,9 @@ class AgentConfig:
         host_root: Where this process has the host's root.
         limit_backend: What keeps claims within their memory.
         usage_regions: On what containers keep their usage regions.
+        config_fault: What is wrong with the configuration that was given, where `cluster` is the
+            last good one instead.
+        health_port: Port of the probes; 0 for none.
         metrics_port: Port of the metrics; 0 for none.
         unused_lease_s: How long a lease is kept that the kubelet has not put on record.
         on_violation: What is done to a claim that holds more than it may, besides saying so.
@@ -85,6 +89,8 @@ class AgentConfig:
     host_root: Path = Path("/")
     limit_backend: LimitBackendName = LimitBackendName.LIBRARY
     usage_regions: UsageRegions = UsageRegions.DISK
+    config_fault: str = ""
+    health_port: int = HEALTH_PORT
     metrics_port: int = METRICS_PORT
     unused_lease_s: float = UNUSED_LEASE_S
     on_violation: OnViolation = OnViolation.REPORT

@@ -24,7 +24,12 @@ from vgpu_nodeagent.drivers.base import Card
 from vgpu_nodeagent.health import Ailment
 from vgpu_nodeagent.inventory import Terms
 
-_OWN_TYPES = (conditions.READY, conditions.HEALTHY, conditions.UNCLAIMED_PROCESSES)
+_OWN_TYPES = (
+    conditions.READY,
+    conditions.HEALTHY,
+    conditions.UNCLAIMED_PROCESSES,
+    conditions.CONFIGURED,
+)
 _OPERATORS = ("allocated", "claims")
 _MESSAGE_KEPT = 1024
 
@@ -99,6 +104,22 @@ def unclaimed(device: GPUDevice, processes: str) -> list[Condition]:
     if conditions.find(device.status.conditions, type_) is None:
         return []
     return [_condition(type_, "False", "NoneFound", "every process belongs to a claim")]
+
+
+def configured(device: GPUDevice, fault: str) -> list[Condition]:
+    """Whether the agent uses the configuration that it was given; none while it always has.
+
+    Args:
+        device: The object as it stands.
+        fault: What is wrong with the configuration; empty for a good one.
+    """
+    type_ = conditions.CONFIGURED
+    if fault:
+        message = f"the last good configuration is in force: {fault}"[:_MESSAGE_KEPT]
+        return [_condition(type_, "False", "ConfigurationInvalid", message)]
+    if conditions.find(device.status.conditions, type_) is None:
+        return []
+    return [_condition(type_, "True", "ConfigurationInForce", "the configuration is in force")]
 
 
 def change(

@@ -18,7 +18,15 @@ from vgpu_api.resources import GPU_DEVICES, NODES
 from vgpu_api.v1alpha1 import Condition, GPUDevice
 from vgpu_client.api import Api
 from vgpu_client.errors import AlreadyExists, ClientError, Conflict, NotFound
-from vgpu_nodeagent.device_status import absent, change, present, said_by, said_of, unclaimed
+from vgpu_nodeagent.device_status import (
+    absent,
+    change,
+    configured,
+    present,
+    said_by,
+    said_of,
+    unclaimed,
+)
 from vgpu_nodeagent.drivers.base import Card
 from vgpu_nodeagent.hami_register import Entry, HamiRegister
 from vgpu_nodeagent.health import Health
@@ -43,6 +51,7 @@ class Publisher:
         health: Which of them can be relied on.
         register: The same in HAMi's words, on the Node; None to leave that out.
         unclaimed: The processes of no claim on a card, by its UUID, as a sentence.
+        config_fault: What is wrong with the configuration that the agent was given.
         now: The clock.
         sleep: Waits before another attempt; swapped in tests.
     """
@@ -57,6 +66,7 @@ class Publisher:
         health: Health,
         register: HamiRegister | None = None,
         unclaimed: Callable[[str], str] = lambda _: "",
+        config_fault: str = "",
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
@@ -67,6 +77,7 @@ class Publisher:
         self._health = health
         self._register = register
         self._unclaimed = unclaimed
+        self._config_fault = config_fault
         self._now = now
         self._sleep = sleep
         self._wanted = asyncio.Event()
@@ -108,7 +119,11 @@ class Publisher:
         for uuid, card in self._inventory.cards.items():
             device = self._own(uuid) or await self._create(card)
             if device is not None:
-                wanted = [*self._conditions(uuid), *unclaimed(device, self._unclaimed(uuid))]
+                wanted = [
+                    *self._conditions(uuid),
+                    *unclaimed(device, self._unclaimed(uuid)),
+                    *configured(device, self._config_fault),
+                ]
                 await self._write(device, self._said(card, terms[uuid]), wanted)
                 healthy = self._inventory.is_present(uuid) and self._health.ailment(uuid) is None
                 entries.append(Entry(card, terms[uuid], device.spec.mode, healthy))

@@ -219,6 +219,7 @@ def agent_command(
         "library": LIBRARY,
         "usage-regions": "disk",  # mounting is not for every user
         "metrics-port": 0,
+        "health-port": 0,
         "unused-lease-seconds": unused_lease_s,
         "log-level": log_level,
     }

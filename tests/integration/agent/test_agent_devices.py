@@ -29,9 +29,11 @@ from agent_node import (
 )
 from agent_plane import Server
 from vgpu_api.names import HAMI_NODE_REGISTER, device_object_name, device_object_name_on_node
-from vgpu_api.resources import GPU_DEVICES, NODES
+from vgpu_api.resources import GPU_DEVICES, LEASES, NAMESPACES, NODES
 from vgpu_client.api import Api
+from vgpu_client.errors import ClientError
 from vgpu_nodeagent.drivers.base import CardEvent, CardLink, Severity
+from vgpu_nodeagent.heartbeat import Heartbeat
 
 NAME_0 = device_object_name(GPU_0)
 
@@ -205,3 +207,42 @@ async def test_a_programs_own_fault_leaves_the_card_healthy(api: Api, node: Agen
     await node.driver.events.put(CardEvent(GPU_1, Severity.FATAL, "XID79", "fell off the bus"))
     await until(api, GPU_DEVICES, device_object_name(GPU_1), lambda d: not is_ready(d))
     assert is_ready(await api.get(GPU_DEVICES, NAME_0))
+
+
+async def test_the_nodes_lease_is_renewed_and_goes_with_the_node(api: Api, node: AgentNode) -> None:
+    await api.create(NAMESPACES, {"metadata": {"name": "vgpu-node"}})
+    await Heartbeat(api, "n1").beat()
+    (lease,) = (await api.list(LEASES, namespace="vgpu-node")).items
+    assert lease["metadata"]["name"] == "n1"
+    assert (lease["spec"]["holderIdentity"], lease["spec"]["leaseDurationSeconds"]) == ("n1", 35)
+    assert lease["spec"]["renewTime"].endswith("Z")
+    (owner,) = lease["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["name"]) == ("Node", "n1")
+
+
+async def test_beats_are_ten_seconds_apart_and_outlive_a_lost_server(api: Api) -> None:
+    slept: list[float] = []
+    renewals: list[str] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == 3:
+            raise asyncio.CancelledError
+
+    class Flaky:
+        """A server that fails at the second beat."""
+
+        async def get(self, *_: object, **__: object) -> Json:
+            return {"metadata": {"uid": "u1"}}
+
+        async def apply(self, _: object, lease: Json, **__: object) -> Json:
+            if len(slept) == 1:
+                raise ClientError("no route to host")
+            renewals.append(lease["spec"]["renewTime"])
+            return lease
+
+    with pytest.raises(asyncio.CancelledError):
+        await Heartbeat(Flaky(), "n1", sleep=sleep).run()  # type: ignore[arg-type]
+    assert slept == [10, 10, 10]
+    assert len(renewals) == 2
+    assert renewals[0] < renewals[1]

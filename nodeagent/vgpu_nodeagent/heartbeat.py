@@ -1,0 +1,86 @@
+"""The node's Lease: a sign of life every ten seconds, one small write instead of one a device.
+
+The operator marks the devices of a node whose Lease was not renewed for a while `Ready=Unknown`.
+A Lease that cannot be written is no fault of the agent's: it serves its node all the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+
+from vgpu_api import names
+from vgpu_api.resources import LEASES, NODES
+from vgpu_client.api import Api
+from vgpu_client.errors import ClientError
+from vgpu_client.transport import Object
+
+logger = logging.getLogger(__name__)
+
+
+class Heartbeat:
+    """Renews the Lease of one node.
+
+    Args:
+        api: Where to.
+        node: The node's name.
+        now: The clock on the wall; the operator goes by when it sees renewals, not by this.
+        sleep: Waits between two beats; swapped in tests.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        node: str,
+        *,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._api = api
+        self._node = node
+        self._now = now
+        self._sleep = sleep
+        self._has_failed = False
+        self._owner: Object | None = None
+
+    async def run(self) -> None:
+        """Beat for ever."""
+        while True:
+            await self.beat()
+            await self._sleep(names.AGENT_LEASE_RENEW_S)
+
+    async def beat(self) -> None:
+        """Renew the Lease once; made anew where there is none."""
+        try:
+            if self._owner is None:
+                self._owner = await self._node_as_owner()
+            lease = {
+                "metadata": {
+                    "namespace": names.AGENT_NAMESPACE,
+                    "name": self._node,
+                    "ownerReferences": [self._owner],
+                },
+                "spec": {
+                    "holderIdentity": self._node,
+                    "leaseDurationSeconds": names.AGENT_LEASE_S,
+                    "renewTime": self._now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+                },
+            }
+            await self._api.apply(
+                LEASES, lease, field_manager=names.FIELD_MANAGER_AGENT, force=True
+            )
+        except ClientError as error:
+            level = logging.DEBUG if self._has_failed else logging.WARNING
+            logger.log(level, "lease of node %s: %s", self._node, error)
+            self._has_failed = True
+            self._owner = None  # the node may be another one of the same name
+        else:
+            self._has_failed = False
+
+    async def _node_as_owner(self) -> Object:
+        """The node, whose Lease goes with it."""
+        node = await self._api.get(NODES, self._node)
+        uid = node["metadata"]["uid"]
+        return {"apiVersion": "v1", "kind": "Node", "name": self._node, "uid": uid}

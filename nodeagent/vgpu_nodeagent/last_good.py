@@ -1,0 +1,58 @@
+"""The cluster's configuration, or the last one that this agent could use.
+
+A mistake in the ConfigMap reaches every node with the next restart of its agent. An agent that
+ended over it would take the node out of service for a word; it goes on with the copy that it kept
+in its state folder, and reports that until the mistake is gone.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+from vgpu_api.config import ClusterConfig, load_cluster_config
+from vgpu_api.errors import BadInput
+
+logger = logging.getLogger(__name__)
+
+_COPY = "config-last-good.yaml"
+
+
+def usable_config(path: Path | None, state: Path) -> tuple[ClusterConfig, str]:
+    """The configuration to use, and what is wrong with the one that was given; empty: nothing.
+
+    Args:
+        path: The configuration that was given; None: every key has its default.
+        state: The agent's state folder.
+
+    Raises:
+        BadInput: It is wrong, and none was ever right on this node.
+        OSError: It cannot be read, and there is no copy; or the copy cannot be written.
+    """
+    if path is None:
+        return load_cluster_config(None), ""
+    copy = state / _COPY
+    try:
+        config = load_cluster_config(path)
+    except (BadInput, OSError) as error:
+        if not copy.is_file():
+            raise
+        fault = str(error)
+        logger.error("configuration: %s; going on with the last good one, %s", fault, copy)
+        return load_cluster_config(copy), fault
+    _keep(path, copy)
+    return config, ""
+
+
+def _keep(path: Path, copy: Path) -> None:
+    content = path.read_bytes()
+    if copy.is_file() and copy.read_bytes() == content:
+        return
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    temporary = copy.with_suffix(".new")
+    with temporary.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.rename(copy)

@@ -1,0 +1,154 @@
+"""What keeps a bad agent from looking like a good one, and a bad word from stopping good ones."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from builders import a_device
+from vgpu_api.config import ClusterConfig
+from vgpu_api.errors import BadInput
+from vgpu_nodeagent.device_status import configured
+from vgpu_nodeagent.last_good import usable_config
+from vgpu_nodeagent.liveness import STUCK_S, Liveness, ProbeServer
+
+
+def probe(port: int, path: str, *, timeout: float = 5) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=timeout) as answer:
+            return answer.status, answer.read().decode().strip()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode().strip()
+
+
+def test_a_loop_that_does_not_turn_is_dead_and_one_that_does_is_alive() -> None:
+    now = 0.0
+    liveness = Liveness(clock=lambda: now)
+    now = STUCK_S
+    assert liveness.answer("/healthz") == (200, "ok")
+    now = STUCK_S + 1
+    assert liveness.answer("/healthz") == (503, "the event loop has not turned for 21 s")
+    assert liveness.answer("/readyz")[0] == 503
+
+
+async def test_the_turning_loop_is_noted() -> None:
+    now = 0.0
+    liveness = Liveness(clock=lambda: now)
+    beating = asyncio.ensure_future(liveness.run())
+    now = 2 * STUCK_S
+    assert liveness.fault()
+    await asyncio.sleep(0)
+    assert not liveness.fault()
+    beating.cancel()
+
+
+def test_an_agent_that_is_not_ready_says_why_and_is_alive_all_the_same() -> None:
+    liveness = Liveness(unready=lambda: "not registered with the kubelet yet")
+    server = ProbeServer(liveness, 0)
+    try:
+        assert probe(server.port, "/healthz") == (200, "ok")
+        assert probe(server.port, "/readyz") == (503, "not registered with the kubelet yet")
+        assert probe(server.port, "/metrics")[0] == 404
+    finally:
+        server.close()
+
+
+STUCK = """
+import asyncio, sys, time
+from vgpu_nodeagent import liveness
+liveness.STUCK_S = liveness.BEAT_S = 0.2
+
+async def main():
+    alive = liveness.Liveness()
+    server = liveness.ProbeServer(alive, 0)
+    beating = asyncio.ensure_future(alive.run())
+    await asyncio.sleep(0.01)
+    print(server.port, flush=True)
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
+    time.sleep(60)  # in the loop
+
+asyncio.run(main())
+"""
+
+
+def test_a_stuck_loop_answers_that_it_is_and_a_stopped_process_answers_nothing() -> None:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", STUCK], text=True, **pipes) as process:
+        try:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            port = int(process.stdout.readline())
+            process.stdin.write("\n")
+            process.stdin.flush()
+            deadline = time.monotonic() + 10
+            while probe(port, "/healthz")[0] != 503:
+                assert time.monotonic() < deadline
+            process.send_signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+            with pytest.raises(OSError, match="timed out"):
+                probe(port, "/healthz", timeout=0.5)
+        finally:
+            process.kill()
+
+
+GOOD, BAD = "nvidia: {deviceSplitCount: 7}\n", "nvidia: {deviceSplitCount: 0}\n"
+
+
+def test_a_mistake_leaves_the_last_good_configuration_in_force(tmp_path: Path) -> None:
+    given, state = tmp_path / "config.yaml", tmp_path / "state"
+    given.write_text(GOOD)
+    assert usable_config(given, state)[0].nvidia.device_split_count == 7
+    given.write_text(BAD)
+    config, fault = usable_config(given, state)
+    assert config.nvidia.device_split_count == 7
+    assert "nvidia.deviceSplitCount: 0 is not right" in fault
+    given.unlink()
+    config, fault = usable_config(given, state)
+    assert (config.nvidia.device_split_count, "config.yaml" in fault) == (7, True)
+    given.write_text("nvidia: {deviceSplitCount: 3}\n")
+    config, fault = usable_config(given, state)
+    assert (config.nvidia.device_split_count, fault) == (3, "")
+    given.write_text(BAD)
+    assert usable_config(given, state)[0].nvidia.device_split_count == 3
+
+
+def test_a_node_that_never_had_a_good_configuration_says_so_and_ends(tmp_path: Path) -> None:
+    given = tmp_path / "config.yaml"
+    given.write_text(BAD)
+    with pytest.raises(BadInput):
+        usable_config(given, tmp_path / "state")
+    assert usable_config(None, tmp_path / "state") == (ClusterConfig(), "")
+    assert not (tmp_path / "state").exists()
+
+
+def test_a_copy_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given, state = tmp_path / "config.yaml", tmp_path / "state"
+    given.write_text(GOOD)
+    usable_config(given, state)
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    given.write_text("nvidia: {deviceSplitCount: 3}\n")
+    with pytest.raises(OSError, match="No space left"):
+        usable_config(given, state)
+    given.write_text(BAD)
+    assert usable_config(given, state)[0].nvidia.device_split_count == 7
+
+
+def test_devices_say_that_their_agent_does_not_use_what_it_was_given() -> None:
+    device = a_device()
+    assert configured(device, "") == []
+    (found,) = configured(device, "nvidia.deviceSplitCount: 0 is not right")
+    assert (found.status, found.reason) == ("False", "ConfigurationInvalid")
+    assert "the last good configuration is in force: nvidia.deviceSplitCount" in found.message
