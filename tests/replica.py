@@ -70,6 +70,15 @@ class News:
     def device_gone(self, name: str) -> None:
         self._observe(events.DeviceDeleted(name))
 
+    def agent_renewed(self, node: str, renewed: str) -> None:
+        self._observe(events.AgentObserved(node, renewed))
+
+    def agent_gone(self, node: str) -> None:
+        self._observe(events.AgentDeleted(node))
+
+    def agents_listed(self) -> None:
+        self._observe(events.AgentsListed())
+
     def quota_changed(self, quota: ResourceQuota) -> None:
         self._observe(events.QuotaObserved(quota))
 

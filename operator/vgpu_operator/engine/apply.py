@@ -34,7 +34,7 @@ from vgpu_operator.engine.scheduling.schedule_one import (
     refusal_of,
     spec_for,
 )
-from vgpu_operator.engine.state import State
+from vgpu_operator.engine.state import AgentSeen, State
 from vgpu_operator.ledger import ClaimKey
 
 _FIRST_WAIT_S = 0.05
@@ -329,6 +329,26 @@ def _(event: events.DeviceDeleted, state: State) -> None:
     state.ledger.remove_device(event.name)
     if node is not None:
         _look_at_claims_on(state, node, idle_only=True)
+
+
+@apply.register
+def _(event: events.AgentObserved, state: State) -> None:
+    known = state.agents.get(event.node)
+    if known is None or known.renewed != event.renewed:
+        state.agents[event.node] = AgentSeen(event.renewed, state.now)
+
+
+@apply.register
+def _(event: events.AgentDeleted, state: State) -> None:
+    """A node that is removed, or an agent of a version that keeps no Lease: neither is silent."""
+    state.agents.pop(event.node, None)
+
+
+@apply.register
+def _(event: events.AgentsListed, state: State) -> None:
+    """Nobody was silent while nobody listened."""
+    for agent in state.agents.values():
+        agent.at = state.now
 
 
 @apply.register

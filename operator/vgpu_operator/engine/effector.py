@@ -15,7 +15,12 @@ from typing import Any
 from pydantic import ValidationError
 
 from vgpu_api.core import Pod
-from vgpu_api.names import ANNOTATION_POKE, FIELD_MANAGER_OPERATOR, FINALIZER_IN_USE
+from vgpu_api.names import (
+    ANNOTATION_POKE,
+    FIELD_MANAGER_LIVENESS,
+    FIELD_MANAGER_OPERATOR,
+    FINALIZER_IN_USE,
+)
 from vgpu_api.resources import GPU_DEVICES, PODS, VGPU_CLAIMS
 from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_client.api import Api
@@ -44,6 +49,7 @@ from vgpu_operator.engine.clock import Clock
 from vgpu_operator.engine.effects import (
     DeleteClaim,
     Effect,
+    MarkDevice,
     ReadPod,
     RecordEvent,
     Requeue,
@@ -111,6 +117,8 @@ class Effector:
                     self._background.start(self._delete_claim(effect))
                 case WriteDevice():
                     self._background.start(self._write_device(effect))
+                case MarkDevice():
+                    self._background.start(self._mark_device(effect))
                 case ReadPod():
                     self._background.start(self._read_pod(effect))
                 case Requeue():
@@ -188,6 +196,17 @@ class Effector:
         if why:
             logger.info("device %s not written: %s", effect.name, why)
         self._observe(DeviceWritten(effect, why))
+
+    async def _mark_device(self, effect: MarkDevice) -> None:
+        """Under a manager of its own: what the operator says of the device otherwise stays."""
+        status = {"conditions": [effect.condition.to_wire()]}
+        obj = {"metadata": {"name": effect.name}, "status": status}
+        apply_ = Apply(obj, FIELD_MANAGER_LIVENESS, subresource="status")
+        outcome = await self._writer.submit(
+            Write(Target(GPU_DEVICES, None, effect.name), (apply_,))
+        )
+        if not isinstance(outcome, Written):  # decided anew while the agent is silent
+            logger.warning("device %s not marked: %s", effect.name, outcome)
 
     async def _read_pod(self, effect: ReadPod) -> None:
         try:

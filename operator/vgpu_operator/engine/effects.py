@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from vgpu_api.v1alpha1 import VGPUClaimStatus
+from vgpu_api.v1alpha1 import Condition, VGPUClaimStatus
 from vgpu_client.recorder import Regarding
 from vgpu_operator.ledger import ClaimKey
 
@@ -61,6 +61,19 @@ class WriteDevice:
     name: str
     node: str
     status: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class MarkDevice:
+    """Write one condition of a device in place of its agent, which writes over it when it is back.
+
+    Attributes:
+        name: The device.
+        condition: The condition.
+    """
+
+    name: str
+    condition: Condition
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,4 +132,6 @@ class RecordEvent:
     note: str
 
 
-Effect: TypeAlias = WriteClaim | DeleteClaim | WriteDevice | ReadPod | Requeue | RecordEvent
+Effect: TypeAlias = (
+    WriteClaim | DeleteClaim | WriteDevice | MarkDevice | ReadPod | Requeue | RecordEvent
+)

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from vgpu_api.core import Pod
 from vgpu_api.v1alpha1 import VGPUClaim
+from vgpu_operator.engine.agents import describe_silent
 from vgpu_operator.engine.apply import apply, judge_pod, observe_asked, observe_pod
 from vgpu_operator.engine.cache import key_of
 from vgpu_operator.engine.claims.reconcile import reconcile
@@ -45,6 +46,7 @@ SLICE_S = 0.005
 _TICK_S = 1.0
 _TURN_S = 0.1
 """A tick while refusals wait for their turn to be told."""
+_AGENTS_EVERY_S = 1.0
 _DEVICES_EVERY_S = 0.25
 
 
@@ -75,6 +77,7 @@ class Engine:
         self._inbox: list[Event] = []
         self._wake = asyncio.Event()
         self._devices_at = 0.0
+        self._agents_at = 0.0
         self._cursor = 0
         self._awaited: dict[str, tuple[Reservation, asyncio.Future[VGPUClaim | None]]] = {}
 
@@ -129,6 +132,9 @@ class Engine:
         yield from schedule_due(state)  # 5. those that wait, most important and oldest first
         yield from self._reconciled()  # 6. write what was just decided
         yield describe_links(state)
+        if state.now >= self._agents_at:
+            self._agents_at = state.now + _AGENTS_EVERY_S
+            yield describe_silent(state)
         if state.now >= self._devices_at:
             self._devices_at = state.now + _DEVICES_EVERY_S
             self._cursor, nodes = state.ledger.changed_since(self._cursor)

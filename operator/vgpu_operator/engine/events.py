@@ -174,6 +174,31 @@ class RequeueEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class AgentObserved:
+    """A version of a Lease in which the agent of a node gives a sign of life.
+
+    Attributes:
+        node: The node.
+        renewed: When the agent last renewed it, in its own words; empty: never.
+    """
+
+    node: str
+    renewed: str
+
+
+@dataclass(frozen=True, slots=True)
+class AgentDeleted:
+    """The Lease of a node's agent is gone."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class AgentsListed:
+    """All Leases of agents were listed; renewals may have been missed before."""
+
+
+@dataclass(frozen=True, slots=True)
 class BindingEnded:
     """What became of a Binding that was posted.
 
@@ -203,6 +228,9 @@ Event: TypeAlias = (
     | DeviceDeleted
     | QuotaObserved
     | QuotaDeleted
+    | AgentObserved
+    | AgentDeleted
+    | AgentsListed
     | ClaimWritten
     | ClaimDeletionEnded
     | DeviceWritten

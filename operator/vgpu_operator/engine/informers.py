@@ -11,11 +11,20 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from vgpu_api import names
 from vgpu_api.core import Node, Pod, ResourceQuota
-from vgpu_api.resources import GPU_DEVICES, NODES, PODS, RESOURCE_QUOTAS, VGPU_CLAIMS, Resource
+from vgpu_api.resources import (
+    GPU_DEVICES,
+    LEASES,
+    NODES,
+    PODS,
+    RESOURCE_QUOTAS,
+    VGPU_CLAIMS,
+    Resource,
+)
 from vgpu_api.v1alpha1 import GPUDevice, VGPUClaim
 from vgpu_client.api import Api
-from vgpu_client.reflector import Identity, Reflector
+from vgpu_client.reflector import Identity, Reflector, Scope
 from vgpu_client.transport import Object
 from vgpu_operator.engine import events
 from vgpu_operator.engine.events import Event
@@ -39,6 +48,7 @@ class _Kind(Generic[T]):
         deleted: It is gone.
         unreadable: A version that `decode` refused; by default it counts as deleted, which is right
             for kinds that hold nothing.
+        namespace: Where the objects are; None: anywhere.
     """
 
     resource: Resource
@@ -46,6 +56,12 @@ class _Kind(Generic[T]):
     observed: Callable[[T], Event]
     deleted: Callable[[Identity], Event]
     unreadable: Callable[[Identity, Object], Event] | None = None
+    namespace: str | None = None
+
+
+def _signs_of_life(lease: Object) -> events.AgentObserved:
+    renewed = (lease.get("spec") or {}).get("renewTime") or ""
+    return events.AgentObserved(lease["metadata"]["name"], str(renewed))
 
 
 _KINDS: tuple[_Kind[Any], ...] = (
@@ -62,6 +78,13 @@ _KINDS: tuple[_Kind[Any], ...] = (
         GPUDevice.model_validate,
         events.DeviceObserved,
         lambda gone: events.DeviceDeleted(gone.name),
+    ),
+    _Kind(
+        LEASES,
+        _signs_of_life,
+        lambda lease: lease,
+        lambda gone: events.AgentDeleted(gone.name),
+        namespace=names.AGENT_NAMESPACE,
     ),
     _Kind(
         RESOURCE_QUOTAS,
@@ -104,9 +127,19 @@ def _informer(api: Api, kind: _Kind[Any], observe: Observe) -> Reflector[Any]:
     def listed(version: int, uids: Iterable[str]) -> None:
         if resource is PODS:
             observe(events.PodsListed(version, frozenset(uids)))
+        elif resource is LEASES:
+            observe(events.AgentsListed())
 
     sink = _Sink(kind, observe)
-    return Reflector(api, resource, sink, decode=kind.decode, on_restart=restarted, on_list=listed)
+    return Reflector(
+        api,
+        resource,
+        sink,
+        decode=kind.decode,
+        scope=Scope(namespace=kind.namespace),
+        on_restart=restarted,
+        on_list=listed,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -173,6 +173,21 @@ class ClaimWork:
 
 
 @dataclass(slots=True)
+class AgentSeen:
+    """An agent's signs of life.
+
+    Attributes:
+        renewed: What it wrote last; a change is a sign of life.
+        at: When that was observed, in monotonic seconds.
+        reported: Pods that wait for it were told that it is silent.
+    """
+
+    renewed: str
+    at: float
+    reported: bool = False
+
+
+@dataclass(slots=True)
 class PodWork:
     """What is to be done about pods.
 
@@ -217,6 +232,7 @@ class State:
         devices: Nodes whose devices' statuses are to be looked at.
         links: Nodes whose devices' links are to be compared.
         links_told: By node: the disagreements of links that were told last.
+        agents: Signs of life of the nodes' agents that have ever given one.
         outbox: Effects that taking an event in has had at once.
     """
 
@@ -235,4 +251,5 @@ class State:
     devices: dict[str, None] = field(default_factory=dict)
     links: dict[str, None] = field(default_factory=dict)
     links_told: dict[str, list[str]] = field(default_factory=dict)
+    agents: dict[str, AgentSeen] = field(default_factory=dict)
     outbox: deque[Effect] = field(default_factory=deque)

@@ -1,0 +1,88 @@
+"""Which nodes' agents are silent: their devices become `Ready=Unknown` and take no new claims.
+
+Each agent renews the Lease of its node every ten seconds. What counts is when a renewal was
+observed here, on this replica's own clock; times that agents write are not compared with it. When
+most agents are silent at once it is the API server that is, or the way there: nothing is marked
+then. (Kubernetes' node lifecycle controller holds back at the same part of a zone.)
+
+An agent that is back writes its own conditions over the mark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from vgpu_api import conditions, names
+from vgpu_api.v1alpha1 import Condition
+from vgpu_client.recorder import Regarding
+from vgpu_operator.engine.claims.status import rfc3339
+from vgpu_operator.engine.effects import Effect, MarkDevice, RecordEvent
+from vgpu_operator.engine.state import State
+
+SILENT = "AgentSilent"
+_MOST = 0.55
+"""When a greater part of all agents is silent, it is not the agents."""
+
+
+@dataclass(slots=True)
+class _Silent:
+    """A node whose agent is silent, and for how many seconds."""
+
+    node: str
+    seconds: float
+
+
+def describe_silent(state: State) -> Iterator[Effect]:
+    """Marks on the devices of nodes whose agents fell silent, and events on pods that wait there.
+
+    A device whose mark did not reach the API server, or was overwritten by an agent that fell
+    silent again, is marked again; one that is not Ready for another reason keeps that reason.
+    """
+    silent = [
+        _Silent(node, state.now - agent.at)
+        for node, agent in state.agents.items()
+        if state.now - agent.at > names.AGENT_LEASE_S
+    ]
+    if len(silent) > max(1.0, _MOST * len(state.agents)):
+        return
+    for found in silent:
+        note = (
+            f"the agent of node {found.node} has not renewed its Lease for {found.seconds:.0f} s; "
+            "nothing is placed here until it does"
+        )
+        for device in state.ledger.devices(found.node):
+            ready = conditions.find(device.status.conditions, conditions.READY)
+            if ready is not None and ready.status == "True":
+                yield MarkDevice(device.metadata.name, _unknown(note, unix=state.unix))
+        agent = state.agents[found.node]
+        if not agent.reported:
+            agent.reported = True
+            yield from _events(found, state)
+
+
+def _events(silent: _Silent, state: State) -> Iterator[RecordEvent]:
+    """On pods that are bound there and were not started: only the agent can let them."""
+    for pod in state.cache.pods():
+        if (
+            pod.is_running
+            and pod.pod.spec.node_name == silent.node
+            and pod.pod.status.phase in ("", "Pending")
+        ):
+            metadata = pod.pod.metadata
+            regarding = Regarding("v1", "Pod", metadata.namespace, metadata.name, metadata.uid)
+            note = (
+                f"waits for the agent of node {silent.node}, which has not been heard of for "
+                f"{silent.seconds:.0f} s"
+            )
+            yield RecordEvent(regarding, "Warning", SILENT, "Observing", note)
+
+
+def _unknown(note: str, *, unix: float) -> Condition:
+    return Condition(
+        type=conditions.READY,
+        status="Unknown",
+        reason=SILENT,
+        message=note,
+        last_transition_time=rfc3339(unix),
+    )
