@@ -49,6 +49,11 @@ CUresult cuDeviceGetMemPool(CUmemoryPool *out, CUdevice device);
 /* Turn what the shared state said into a CUresult. */
 CUresult cuda_result(enum state_result result);
 
+/* End all events, streams, modules and functions of a context. */
+void cuda_event_drop_context(struct CUctx_st *context);
+void cuda_stream_drop_context(struct CUctx_st *context);
+void cuda_module_drop_context(struct CUctx_st *context);
+
 /* Destroy all arrays of a context. */
 void cuda_array_drop_context(struct CUctx_st *context);
 

@@ -28,8 +28,10 @@ static void tear_down(struct CUctx_st *context)
     cuda_memory_drop_context(context);
     cuda_array_drop_context(context);
     cuda_host_drop_context(context);
+    cuda_event_drop_context(context);
+    cuda_stream_drop_context(context);
+    cuda_module_drop_context(context);
     context->alive = 0;
-    context->retained = 0;
     state_give(m, context->card, m->context_bytes, 1);
 }
 
@@ -61,7 +63,7 @@ CUDA_API CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
     pthread_mutex_lock(&contexts_lock);
     if (!primaries[device].retained) {
         result = CUDA_ERROR_INVALID_CONTEXT;
-    } else if (--primaries[device].retained == 0) {
+    } else if (--primaries[device].retained == 0 && primaries[device].alive) {
         tear_down(&primaries[device]);
     }
     pthread_mutex_unlock(&contexts_lock);
@@ -81,7 +83,7 @@ CUDA_API CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
     }
     pthread_mutex_lock(&contexts_lock);
     if (primaries[device].alive) {
-        tear_down(&primaries[device]);
+        tear_down(&primaries[device]); /* its uses stay, and are to be released */
     }
     pthread_mutex_unlock(&contexts_lock);
     return CUDA_SUCCESS;

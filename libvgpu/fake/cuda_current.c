@@ -24,7 +24,7 @@ struct CUctx_st *cuda_current(CUresult *result)
         return NULL;
     }
     if (!context || !context->alive) {
-        *result = CUDA_ERROR_INVALID_CONTEXT;
+        *result = context ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_ERROR_INVALID_CONTEXT;
         return NULL;
     }
     return context;

@@ -5,11 +5,12 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "cuda_handle.h"
 #include "cuda_memory.h"
 #include "cuda_work.h"
 
 struct CUevent_st {
-    struct CUctx_st *context;
+    struct cuda_handle handle;
     uint32_t slot; /* of the engine's events; 0: not yet */
     uint32_t turn;
     uint64_t at_ns; /* when there was no engine to ask */
@@ -19,6 +20,24 @@ struct CUevent_st {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static uint8_t slots_taken[MACHINE_MAX_CARDS][ENGINE_EVENTS];
 
+static CUresult check(CUevent event)
+{
+    if (!cuda_session()) {
+        return CUDA_ERROR_NOT_INITIALIZED;
+    }
+    return event && cuda_handle_lives(event, CUDA_EVENT) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+static void leave_slot(void *handle)
+{
+    const struct CUevent_st *event = handle;
+    if (event->slot) {
+        pthread_mutex_lock(&lock);
+        slots_taken[event->handle.context->card][event->slot] = 0;
+        pthread_mutex_unlock(&lock);
+    }
+}
+
 CUDA_API CUresult cuEventCreate(CUevent *out, unsigned flags)
 {
     CUresult result = CUDA_SUCCESS;
@@ -27,26 +46,28 @@ CUDA_API CUresult cuEventCreate(CUevent *out, unsigned flags)
     if (!context || !out) {
         return context ? CUDA_ERROR_INVALID_VALUE : result;
     }
-    *out = calloc(1, sizeof **out);
-    if (!*out) {
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    (*out)->context = context;
-    return CUDA_SUCCESS;
+    *out = cuda_handle_make(CUDA_EVENT, sizeof **out, context);
+    return *out ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUDA_API CUresult cuEventDestroy_v2(CUevent event)
 {
-    if (!event) {
-        return CUDA_ERROR_INVALID_HANDLE;
+    CUresult result = check(event);
+    if (result == CUDA_SUCCESS) {
+        leave_slot(event);
+        cuda_handle_end(event);
     }
-    if (event->slot) {
-        pthread_mutex_lock(&lock);
-        slots_taken[event->context->card][event->slot] = 0;
-        pthread_mutex_unlock(&lock);
-    }
-    free(event);
-    return CUDA_SUCCESS;
+    return result;
+}
+
+CUDA_API CUresult cuEventDestroy(CUevent event)
+{
+    return cuEventDestroy_v2(event);
+}
+
+void cuda_event_drop_context(struct CUctx_st *context)
+{
+    cuda_handles_end(context, CUDA_EVENT, leave_slot);
 }
 
 static uint32_t take_slot(int card)
@@ -68,8 +89,12 @@ static CUresult record(CUevent event, CUstream handle, int thread)
     CUresult result = CUDA_SUCCESS;
     struct CUstream_st *stream = cuda_stream(handle, thread, &result);
     int mine, taken = 0;
-    if (!stream || !event) {
-        return stream ? CUDA_ERROR_INVALID_HANDLE : result;
+    result = stream ? check(event) : result;
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (event->handle.context != stream->context) {
+        return CUDA_ERROR_INVALID_HANDLE; /* an event is recorded in streams of its own context only */
     }
     if (stream->queue == 0 && cuda_capture_is_open(stream->context, 1)) {
         return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
@@ -134,7 +159,7 @@ static int happened(CUevent event, uint64_t *at_ns, uint64_t *rest)
     if (!event->turn) {
         return 1;
     }
-    struct engine *e = compute_enter(cuda_session()->machine, event->context->card, 0, &mine);
+    struct engine *e = compute_enter(cuda_session()->machine, event->handle.context->card, 0, &mine);
     if (e && mine >= 0) {
         const struct engine_event *known = &e->contexts[mine].events[event->slot];
         done = (int32_t)(known->done - event->turn) >= 0;
@@ -142,7 +167,7 @@ static int happened(CUevent event, uint64_t *at_ns, uint64_t *rest)
         *rest = done ? 0 : engine_rest_ns(e, mine);
     }
     if (e) {
-        compute_leave(event->context->card);
+        compute_leave(event->handle.context->card);
     }
     return done;
 }
@@ -150,10 +175,10 @@ static int happened(CUevent event, uint64_t *at_ns, uint64_t *rest)
 CUDA_API CUresult cuEventQuery(CUevent event)
 {
     uint64_t at, rest;
-    if (!event || !cuda_session()) {
-        return event ? CUDA_ERROR_NOT_INITIALIZED : CUDA_ERROR_INVALID_HANDLE;
+    CUresult result = check(event);
+    if (result == CUDA_SUCCESS) {
+        result = cuda_capture_offended(event->handle.context);
     }
-    CUresult result = cuda_capture_offended(event->context);
     if (result != CUDA_SUCCESS) {
         return result;
     }
@@ -163,10 +188,10 @@ CUDA_API CUresult cuEventQuery(CUevent event)
 CUDA_API CUresult cuEventSynchronize(CUevent event)
 {
     uint64_t at, rest;
-    if (!event || !cuda_session()) {
-        return event ? CUDA_ERROR_NOT_INITIALIZED : CUDA_ERROR_INVALID_HANDLE;
+    CUresult result = check(event);
+    if (result == CUDA_SUCCESS) {
+        result = cuda_capture_offended(event->handle.context);
     }
-    CUresult result = cuda_capture_offended(event->context);
     if (result != CUDA_SUCCESS) {
         return result;
     }
@@ -180,8 +205,10 @@ CUDA_API CUresult cuEventSynchronize(CUevent event)
 CUDA_API CUresult cuEventElapsedTime(float *out, CUevent start, CUevent end)
 {
     uint64_t from, to, rest;
-    if (!out || !start || !end || !start->recorded || !end->recorded || !cuda_session()) {
-        return CUDA_ERROR_INVALID_HANDLE;
+    CUresult result = check(start);
+    result = result == CUDA_SUCCESS ? check(end) : result;
+    if (result != CUDA_SUCCESS || !out || !start->recorded || !end->recorded) {
+        return result != CUDA_SUCCESS ? result : CUDA_ERROR_INVALID_HANDLE;
     }
     if (!happened(start, &from, &rest) || !happened(end, &to, &rest)) {
         return CUDA_ERROR_NOT_READY;
@@ -199,8 +226,9 @@ static CUresult await(CUstream handle, CUevent event, int thread)
 {
     CUresult result = CUDA_SUCCESS;
     struct CUstream_st *stream = cuda_stream(handle, thread, &result);
-    if (!stream || !event) {
-        return stream ? CUDA_ERROR_INVALID_HANDLE : result;
+    result = stream ? check(event) : result;
+    if (result != CUDA_SUCCESS) {
+        return result;
     }
     if (!event->turn || stream->capture) {
         return CUDA_SUCCESS; /* of the moment it was recorded; in a capture, an edge */

@@ -50,6 +50,9 @@ CUDA_API CUresult cuGraphAddKernelNode(CUgraphNode *out, CUgraph graph, const CU
     CUresult result = CUDA_SUCCESS;
     struct CUctx_st *context = cuda_current(&result);
     (void)after, (void)count;
+    if (context && params && params->function && !cuda_handle_lives(params->function, CUDA_FUNCTION)) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
     if (!context || !out || !graph || !params || !params->function) {
         return context ? CUDA_ERROR_INVALID_VALUE : result;
     }

@@ -10,6 +10,7 @@
 #include "cuda_work.h"
 
 struct CUmod_st {
+    struct cuda_handle handle;
     struct CUfunc_st *functions;
     char *ptx; /* NULL: some other image */
 };
@@ -60,39 +61,60 @@ static int declares(const char *ptx, const char *name)
 CUDA_API CUresult cuModuleLoadData(CUmodule *out, const void *image)
 {
     CUresult result = CUDA_SUCCESS;
-    if (!cuda_current(&result)) {
+    struct CUctx_st *context = cuda_current(&result);
+    if (!context) {
         return result;
     }
     if (!out || !image) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    *out = calloc(1, sizeof **out);
+    *out = cuda_handle_make(CUDA_MODULE, sizeof **out, context);
     if (*out && is_ptx(image) && !((*out)->ptx = strdup(image))) {
-        free(*out);
+        cuda_handle_end(*out);
         *out = NULL;
     }
     return *out ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
+static void release(void *handle)
+{
+    struct CUmod_st *module = handle;
+    free(module->ptx);
+    module->ptx = NULL;
+}
+
 CUDA_API CUresult cuModuleUnload(CUmodule module)
 {
-    if (!module) {
+    if (!cuda_session()) {
+        return CUDA_ERROR_NOT_INITIALIZED;
+    }
+    if (!module || !cuda_handle_lives(module, CUDA_MODULE)) {
         return CUDA_ERROR_INVALID_HANDLE;
     }
-    while (module->functions) {
-        struct CUfunc_st *next = module->functions->next;
-        free(module->functions);
-        module->functions = next;
+    for (struct CUfunc_st *f = module->functions; f; f = f->next) {
+        cuda_handle_end(f);
     }
-    free(module->ptx);
-    free(module);
+    release(module);
+    cuda_handle_end(module);
     return CUDA_SUCCESS;
+}
+
+void cuda_module_drop_context(struct CUctx_st *context)
+{
+    cuda_handles_end(context, CUDA_FUNCTION, NULL);
+    cuda_handles_end(context, CUDA_MODULE, release);
 }
 
 CUDA_API CUresult cuModuleGetFunction(CUfunction *out, CUmodule module, const char *name)
 {
+    if (!cuda_session()) {
+        return CUDA_ERROR_NOT_INITIALIZED;
+    }
     if (!out || !module || !name) {
         return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (!cuda_handle_lives(module, CUDA_MODULE)) {
+        return CUDA_ERROR_INVALID_HANDLE;
     }
     for (struct CUfunc_st *f = module->functions; f; f = f->next) {
         if (!strcmp(f->name, name)) {
@@ -103,7 +125,7 @@ CUDA_API CUresult cuModuleGetFunction(CUfunction *out, CUmodule module, const ch
     if (module->ptx && !declares(module->ptx, name)) {
         return CUDA_ERROR_NOT_FOUND;
     }
-    struct CUfunc_st *f = calloc(1, sizeof *f);
+    struct CUfunc_st *f = cuda_handle_make(CUDA_FUNCTION, sizeof *f, module->handle.context);
     if (!f) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }

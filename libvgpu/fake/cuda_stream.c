@@ -20,8 +20,8 @@ struct CUctx_st *cuda_stream_context(CUstream stream, CUresult *result)
         *result = CUDA_ERROR_NOT_INITIALIZED;
         return NULL;
     }
-    if (!stream->context->alive) {
-        *result = CUDA_ERROR_INVALID_CONTEXT;
+    if (!cuda_handle_lives(stream, CUDA_STREAM)) {
+        *result = CUDA_ERROR_INVALID_HANDLE;
         return NULL;
     }
     return stream->context;
@@ -67,7 +67,7 @@ static CUresult create(CUstream *out, unsigned flags, int priority)
     if (!context || !out) {
         return context ? CUDA_ERROR_INVALID_VALUE : result;
     }
-    struct CUstream_st *stream = calloc(1, sizeof *stream);
+    struct CUstream_st *stream = cuda_handle_make(CUDA_STREAM, sizeof *stream, context);
     if (!stream) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -109,11 +109,8 @@ void cuda_streams_each(void (*visit)(struct CUstream_st *, void *), void *argume
     pthread_mutex_unlock(&lock);
 }
 
-CUDA_API CUresult cuStreamDestroy_v2(CUstream stream)
+static void forget(void *stream)
 {
-    if (!stream || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD) {
-        return CUDA_ERROR_INVALID_HANDLE;
-    }
     pthread_mutex_lock(&lock);
     for (size_t i = 0; i < sizeof all_streams / sizeof all_streams[0]; i++) {
         if (all_streams[i] == stream) {
@@ -121,8 +118,32 @@ CUDA_API CUresult cuStreamDestroy_v2(CUstream stream)
         }
     }
     pthread_mutex_unlock(&lock);
-    free(stream);
+}
+
+CUDA_API CUresult cuStreamDestroy_v2(CUstream stream)
+{
+    if (!stream || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    if (!cuda_session()) {
+        return CUDA_ERROR_NOT_INITIALIZED;
+    }
+    if (!cuda_handle_lives(stream, CUDA_STREAM)) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    forget(stream);
+    cuda_handle_end(stream);
     return CUDA_SUCCESS;
+}
+
+CUDA_API CUresult cuStreamDestroy(CUstream stream)
+{
+    return cuStreamDestroy_v2(stream);
+}
+
+void cuda_stream_drop_context(struct CUctx_st *context)
+{
+    cuda_handles_end(context, CUDA_STREAM, forget);
 }
 
 static CUresult synchronize(CUstream handle, int thread)

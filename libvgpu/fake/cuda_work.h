@@ -4,8 +4,10 @@
 
 #include "compute.h"
 #include "cuda.h"
+#include "cuda_handle.h"
 
 struct CUstream_st {
+    struct cuda_handle handle; /* of one that was created */
     struct CUctx_st *context;
     int queue;       /* of the engine */
     int16_t priority;
@@ -17,6 +19,7 @@ struct CUstream_st {
 /* A kernel called busy_<N>ns, _us, _ms or _s: each of its blocks takes that long. One called rounds_<N>ns takes that long
  * for each of as many rounds as its first parameter, of 64 bits, says. Any other takes no time. */
 struct CUfunc_st {
+    struct cuda_handle handle;
     struct CUfunc_st *next;
     uint64_t block_ns, round_ns;
     unsigned legacy_block[3];

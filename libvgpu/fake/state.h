@@ -67,6 +67,7 @@ struct state_event {
 struct state {
     uint64_t magic;
     uint32_t process_high;
+    uint64_t dead_uses; /* calls, ever, with a handle that had ended (cuda_handle.h) */
     uint64_t host_peak; /* most page-locked memory ever held at once by living processes */
     uint32_t event_count; /* ever; also a futex. Event n lies at n % STATE_MAX_EVENTS */
     struct state_event events[STATE_MAX_EVENTS];

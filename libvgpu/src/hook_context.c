@@ -5,6 +5,7 @@
  */
 #include "authority.h"
 #include "charge.h"
+#include "launch.h"
 #include "overhead.h"
 #include "pools.h"
 #include "process.h"
@@ -67,6 +68,7 @@ static CUresult destroy(CUresult (*real)(CUcontext), CUcontext context)
     uint64_t until = p ? vgpu_objects_now(&p->objects) : 0;
     struct vgpu_object known;
     int was_known = p && vgpu_objects_take(&p->objects, VGPU_KIND_CONTEXT, (uintptr_t)context, &known);
+    vgpu_launch_end_context(p, vgpu_world->cuda(), context);
     CUresult result = real(context);
     if (p && result == CUDA_SUCCESS) {
         vgpu_objects_drop_context(&p->objects, context, until, release_one, p);
@@ -92,12 +94,51 @@ CUresult cuCtxDestroy_v2(CUcontext context)
     return cuda && cuda->cuCtxDestroy_v2 ? destroy(cuda->cuCtxDestroy_v2, context) : CUDA_ERROR_NOT_INITIALIZED;
 }
 
+/* Ends a context with its last use. Whether this was the last one nobody says, so what it held stays charged. */
+CUresult cuCtxDetach(CUcontext context)
+{
+    const struct vgpu_cuda *cuda = vgpu_world->cuda();
+    if (!cuda || !cuda->cuCtxDetach) {
+        return CUDA_ERROR_NOT_INITIALIZED;
+    }
+    vgpu_launch_end_context(vgpu_process(), cuda, context);
+    return cuda->cuCtxDetach(context);
+}
+
+/* A context made of a green one lives in it. */
+CUresult cuGreenCtxDestroy(void *green)
+{
+    const struct vgpu_cuda *cuda = vgpu_world->cuda();
+    CUcontext context = NULL;
+    if (!cuda || !cuda->cuGreenCtxDestroy) {
+        return CUDA_ERROR_NOT_INITIALIZED;
+    }
+    if (green && cuda->cuCtxFromGreenCtx && cuda->cuCtxFromGreenCtx(&context, green) == CUDA_SUCCESS) {
+        vgpu_launch_end_context(vgpu_process(), cuda, context);
+    }
+    return cuda->cuGreenCtxDestroy(green);
+}
+
 static int is_active(const struct vgpu_cuda *cuda, CUdevice device)
 {
     unsigned flags;
     int active = 0;
     return cuda->cuDevicePrimaryCtxGetState &&
            cuda->cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS && active;
+}
+
+static _Atomic uint32_t *uses_of(struct vgpu_process *p, CUdevice device)
+{
+    return p && device >= 0 && device < (int)VGPU_MAX_DEVICES ? &p->overheads[device].retained : NULL;
+}
+
+static CUresult retained(struct vgpu_process *p, CUdevice device, CUresult result)
+{
+    _Atomic uint32_t *uses = uses_of(p, device);
+    if (uses && result == CUDA_SUCCESS) {
+        atomic_fetch_add(uses, 1);
+    }
+    return result;
 }
 
 /* Retained for the first time it is made; afterwards it is only counted. */
@@ -108,8 +149,9 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device)
     if (!cuda || !cuda->cuDevicePrimaryCtxRetain) {
         return CUDA_ERROR_NOT_INITIALIZED;
     }
-    if (!vgpu_process() || !out || is_active(cuda, device)) {
-        return cuda->cuDevicePrimaryCtxRetain(out, device);
+    struct vgpu_process *p = vgpu_process();
+    if (!p || !out || is_active(cuda, device)) {
+        return retained(p, device, cuda->cuDevicePrimaryCtxRetain(out, device));
     }
     CUresult result = vgpu_context_begin(&it, cuda, device);
     if (result != CUDA_SUCCESS) {
@@ -126,7 +168,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device)
     if (!was_active && made == CUDA_SUCCESS && it.process) {
         it.process->overheads[device].of_primary = it.charged;
     }
-    return made;
+    return retained(p, device, made);
 }
 
 /* What modules and limits of a context take is the driver's to decide: compare with NVML when convenient. */
@@ -170,7 +212,9 @@ static CUcontext primary_of(const struct vgpu_cuda *cuda, CUdevice device, CUres
     return context;
 }
 
-static CUresult end_primary(const struct vgpu_cuda *cuda, CUresult (*real)(CUdevice), CUdevice device)
+/* `all` says that the call ends every use: a reset. Before what may be the last use ends, events are given back, as
+ * afterwards they would be those of a context that is no more. */
+static CUresult end_primary(const struct vgpu_cuda *cuda, CUresult (*real)(CUdevice), CUdevice device, int all)
 {
     struct vgpu_process *p = vgpu_process();
     if (!p) {
@@ -180,7 +224,14 @@ static CUresult end_primary(const struct vgpu_cuda *cuda, CUresult (*real)(CUdev
         cuda->cuDevicePrimaryCtxRelease_v2 ? cuda->cuDevicePrimaryCtxRelease_v2 : cuda->cuDevicePrimaryCtxRelease;
     CUcontext context = primary_of(cuda, device, release);
     uint64_t until = vgpu_objects_now(&p->objects);
+    _Atomic uint32_t *uses = uses_of(p, device);
+    uint32_t known = uses ? atomic_load(uses) : 0;
+    if (all || known <= 1) {
+        vgpu_launch_end_context(p, cuda, context);
+    }
     CUresult result = real(device);
+    while (uses && result == CUDA_SUCCESS && known && !atomic_compare_exchange_weak(uses, &known, all ? 0 : known - 1)) {
+    }
     if (context && result == CUDA_SUCCESS && !is_active(cuda, device)) {
         vgpu_objects_drop_context(&p->objects, context, until, release_one, p);
         vgpu_pools_settle(p, cuda);
@@ -189,14 +240,14 @@ static CUresult end_primary(const struct vgpu_cuda *cuda, CUresult (*real)(CUdev
     return result;
 }
 
-#define END_PRIMARY(symbol)                                                                                     \
+#define END_PRIMARY(symbol, all)                                                                                     \
     CUresult symbol(CUdevice device)                                                                            \
     {                                                                                                           \
         const struct vgpu_cuda *cuda = vgpu_world->cuda();                                                      \
-        return cuda && cuda->symbol ? end_primary(cuda, cuda->symbol, device) : CUDA_ERROR_NOT_INITIALIZED;     \
+        return cuda && cuda->symbol ? end_primary(cuda, cuda->symbol, device, all) : CUDA_ERROR_NOT_INITIALIZED;     \
     }
 
-END_PRIMARY(cuDevicePrimaryCtxRelease)
-END_PRIMARY(cuDevicePrimaryCtxRelease_v2)
-END_PRIMARY(cuDevicePrimaryCtxReset)
-END_PRIMARY(cuDevicePrimaryCtxReset_v2)
+END_PRIMARY(cuDevicePrimaryCtxRelease, 0)
+END_PRIMARY(cuDevicePrimaryCtxRelease_v2, 0)
+END_PRIMARY(cuDevicePrimaryCtxReset, 1)
+END_PRIMARY(cuDevicePrimaryCtxReset_v2, 1)

@@ -189,6 +189,14 @@ void vgpu_pass_begin(struct vgpu_pass *pass, const struct vgpu_cuda *cuda, uint6
     }
 }
 
+void vgpu_launch_end_context(struct vgpu_process *p, const struct vgpu_cuda *cuda, CUcontext context)
+{
+    struct vgpu_pace *pace = p ? atomic_load_explicit(&p->pace, memory_order_acquire) : NULL;
+    if (pace && context) {
+        vgpu_pace_end_context(pace, cuda, context);
+    }
+}
+
 void vgpu_launch_forget(CUgraphExec graph)
 {
     struct vgpu_process *p = vgpu_process();

@@ -90,6 +90,9 @@ static inline CUresult vgpu_pass_end(struct vgpu_pass *pass, CUresult result)
 /* An instantiated graph before it is destroyed. */
 void vgpu_launch_forget(CUgraphExec graph);
 
+/* Before the driver ends a context. */
+void vgpu_launch_end_context(struct vgpu_process *p, const struct vgpu_cuda *cuda, CUcontext context);
+
 /* What this container may use of a card, as the page says now. */
 struct vgpu_share vgpu_share_of(struct vgpu_process *p, int ordinal);
 

@@ -217,6 +217,11 @@ void vgpu_pace_begin(struct vgpu_pace *pace, struct vgpu_hand *hand, const struc
     }
 }
 
+void vgpu_pace_end_context(struct vgpu_pace *pace, const struct vgpu_cuda *cuda, CUcontext context)
+{
+    vgpu_probe_end_context(pace, cuda, context);
+}
+
 void vgpu_pace_forget(struct vgpu_pace *pace, uint64_t function)
 {
     struct vgpu_geometry what = {.function = function};

@@ -140,6 +140,10 @@ void vgpu_pace_begin(struct vgpu_pace *pace, struct vgpu_hand *hand, const struc
                      struct vgpu_ticket *ticket);
 void vgpu_pace_end(struct vgpu_pace *pace, const struct vgpu_launch *launch, struct vgpu_ticket *ticket, CUresult result);
 
+/* Before the driver ends a context, by destruction, reset or the last release: the events and the stream that were made in
+ * it are given back and forgotten. A context that comes back at the same address finds none. */
+void vgpu_pace_end_context(struct vgpu_pace *pace, const struct vgpu_cuda *cuda, CUcontext context);
+
 /* A graph that was destroyed, or a function that was unloaded. */
 void vgpu_pace_forget(struct vgpu_pace *pace, uint64_t function);
 

@@ -130,6 +130,15 @@ static void drop(struct vgpu_probe *probe)
     atomic_fetch_sub(&probe->cost->pending, 1);
 }
 
+/* Under the lock: no measurement will come. */
+static void lose(struct vgpu_pace *pace, struct vgpu_probe *probe)
+{
+    if (probe->alone) {
+        vgpu_bucket_count(pace->cards[probe->ordinal].bucket, probe->raw_ns, probe->charged_ns);
+    }
+    drop(probe);
+}
+
 static int is_watched(const struct vgpu_cost *cost)
 {
     return cost && atomic_load_explicit(&cost->watched, memory_order_relaxed);
@@ -238,13 +247,11 @@ static int harvest_one(struct vgpu_pace *pace, const struct vgpu_cuda *cuda, str
     int told = result == CUDA_SUCCESS && cuda->cuEventElapsedTime(&ms, probe->start, probe->end) == CUDA_SUCCESS && ms >= 0;
     if (told) {
         settle_probe(pace, probe, (uint64_t)((double)ms * 1e6), now);
-    } else if (probe->alone) {
-        vgpu_bucket_count(card->bucket, probe->raw_ns, probe->charged_ns);
-    }
-    if (!told) {
+        drop(probe);
+    } else {
         probe->context = NULL; /* gone with its context: the events are not ours to touch any more */
+        lose(pace, probe);
     }
-    drop(probe);
     return 1;
 }
 
@@ -268,6 +275,41 @@ void vgpu_probe_harvest(struct vgpu_pace *pace, const struct vgpu_launch *l, uin
     vgpu_capture_restore(cuda, mode);
 }
 
+/* A probe that a launch on its way has claimed loses its context, and with it its events: vgpu_pace_end sees that. */
+void vgpu_probe_end_context(struct vgpu_pace *pace, const struct vgpu_cuda *cuda, CUcontext context)
+{
+    vgpu_lock_take(&pace->lock);
+    for (unsigned i = 0; i < VGPU_PROBES; i++) {
+        struct vgpu_probe *probe = &pace->probes[i];
+        if (probe->context != context) {
+            continue;
+        }
+        probe->context = NULL;
+        if (probe->busy == 1) {
+            continue;
+        }
+        if (probe->busy) {
+            lose(pace, probe);
+        }
+        if (cuda->cuEventDestroy_v2) {
+            cuda->cuEventDestroy_v2(probe->start);
+            cuda->cuEventDestroy_v2(probe->end);
+        }
+    }
+    for (unsigned i = 0; i < VGPU_MAX_DEVICES; i++) {
+        vgpu_turns_end_context(&pace->cards[i].turns, cuda, context);
+    }
+    vgpu_lock_drop(&pace->lock);
+}
+
+static int is_lost(struct vgpu_pace *pace, const struct vgpu_probe *probe)
+{
+    vgpu_lock_take(&pace->lock);
+    int lost = !probe->context;
+    vgpu_lock_drop(&pace->lock);
+    return lost;
+}
+
 void vgpu_pace_end(struct vgpu_pace *pace, const struct vgpu_launch *l, struct vgpu_ticket *ticket, CUresult result)
 {
     struct vgpu_probe *probe = ticket->probe;
@@ -275,7 +317,7 @@ void vgpu_pace_end(struct vgpu_pace *pace, const struct vgpu_launch *l, struct v
         return;
     }
     int mode = vgpu_capture_relax(l->cuda);
-    int recorded = result == CUDA_SUCCESS && l->cuda->cuEventRecord(probe->end, l->stream) == CUDA_SUCCESS;
+    int recorded = result == CUDA_SUCCESS && !is_lost(pace, probe) && l->cuda->cuEventRecord(probe->end, l->stream) == CUDA_SUCCESS;
     vgpu_capture_restore(l->cuda, mode);
     if (!recorded) {
         if (probe->alone) {
@@ -287,5 +329,8 @@ void vgpu_pace_end(struct vgpu_pace *pace, const struct vgpu_launch *l, struct v
     vgpu_lock_take(&pace->lock);
     atomic_fetch_add(&probe->cost->pending, 1);
     probe->busy = 2;
+    if (!probe->context) {
+        lose(pace, probe); /* the context went meanwhile */
+    }
     vgpu_lock_drop(&pace->lock);
 }

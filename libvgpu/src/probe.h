@@ -28,6 +28,10 @@ uint64_t vgpu_probe_known_ns(const struct vgpu_pace *pace, int ordinal, uint64_t
 /* Under the lock, by who is about to launch: take in what has come, and look whose turn it is where that matters. */
 void vgpu_probe_harvest(struct vgpu_pace *pace, const struct vgpu_launch *launch, uint64_t now);
 
+/* Before the driver ends a context: nothing that was made in it is touched again. What was launched in it is charged as
+ * it was estimated. */
+void vgpu_probe_end_context(struct vgpu_pace *pace, const struct vgpu_cuda *cuda, CUcontext context);
+
 /* How much of a cost of `ns` is believed; with what an estimate is multiplied. */
 uint64_t vgpu_probe_believed(const struct vgpu_pace_card *card, const struct vgpu_cost *cost, uint64_t ns);
 double vgpu_pace_factor(const struct vgpu_pace_card *card, const struct vgpu_cost *cost, uint64_t ns, uint64_t now);

@@ -31,6 +31,7 @@ struct vgpu_overhead {
     struct vgpu_lock lock;
     uint32_t contexts;
     uint64_t charged;
+    _Atomic uint32_t retained; /* of the primary context, by this process's calls */
     _Atomic uint64_t of_primary; /* of it, when the primary context was made */
 };
 

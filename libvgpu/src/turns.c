@@ -14,6 +14,7 @@ int vgpu_turns_can(const struct vgpu_cuda *cuda)
            cuda->cuEventElapsedTime && cuda->cuCtxGetCurrent;
 }
 
+/* Another context's stream and marks are left where they are: at most MOST_MADE of a process. */
 static int make(struct vgpu_turns *t, const struct vgpu_cuda *cuda, CUcontext context)
 {
     *t = (struct vgpu_turns){.looks = t->looks, .ours = t->ours, .made = t->made + 1, .looked_ns = t->looked_ns};
@@ -62,6 +63,19 @@ void vgpu_turns_look(struct vgpu_turns *t, const struct vgpu_cuda *cuda, uint64_
     if (result != CUDA_SUCCESS || cuda->cuEventRecord(t->marks[t->newest], t->stream) != CUDA_SUCCESS) {
         t->context = NULL; /* gone: neither stream nor marks are ours to touch any more */
     }
+}
+
+void vgpu_turns_end_context(struct vgpu_turns *t, const struct vgpu_cuda *cuda, CUcontext context)
+{
+    if (!t->context || t->context != context) {
+        return;
+    }
+    if (cuda->cuEventDestroy_v2 && cuda->cuStreamDestroy_v2) {
+        cuda->cuEventDestroy_v2(t->marks[0]);
+        cuda->cuEventDestroy_v2(t->marks[1]);
+        cuda->cuStreamDestroy_v2(t->stream);
+    }
+    *t = (struct vgpu_turns){.looks = t->looks, .ours = t->ours, .made = t->made - 1, .looked_ns = t->looked_ns};
 }
 
 double vgpu_turns_part(const struct vgpu_turns *t, uint32_t looks, uint32_t ours)

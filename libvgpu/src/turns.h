@@ -33,6 +33,9 @@ int vgpu_turns_can(const struct vgpu_cuda *cuda);
 /* Whose turn is it? In the current context, in the relaxed mode of captures. */
 void vgpu_turns_look(struct vgpu_turns *turns, const struct vgpu_cuda *cuda, uint64_t now_ns);
 
+/* Before the driver ends a context: its stream and marks are given back. */
+void vgpu_turns_end_context(struct vgpu_turns *turns, const struct vgpu_cuda *cuda, CUcontext context);
+
 /* Of what lay between two events, how much was ours, by the looks since the counts were these; 0: too few. */
 double vgpu_turns_part(const struct vgpu_turns *turns, uint32_t looks, uint32_t ours);
 

@@ -1,0 +1,33 @@
+/* cuda_handle.h - handles of events, streams, modules and functions, which end with their context.
+ *
+ * A primary context comes back at the same address after a reset, but nothing that was made in it does. A handle that has
+ * ended keeps its memory for a while, so that using it is refused and counted (`dead_uses` of the shared state) instead of
+ * reading what is not there any more. A real driver may crash.
+ */
+#ifndef FAKE_CUDA_HANDLE_H
+#define FAKE_CUDA_HANDLE_H
+
+#include "cuda.h"
+
+enum cuda_handle_kind { CUDA_EVENT = 1, CUDA_STREAM, CUDA_MODULE, CUDA_FUNCTION, CUDA_HANDLE_KINDS };
+
+/* First member of what a handle points to. */
+struct cuda_handle {
+    uint32_t kind; /* 0: ended */
+    struct CUctx_st *context;
+    struct cuda_handle *next, *before; /* among the living */
+};
+
+/* Zeroed memory of `bytes` that begins with a handle; NULL without memory. */
+void *cuda_handle_make(enum cuda_handle_kind kind, size_t bytes, struct CUctx_st *context);
+
+/* 1: `handle` (not NULL) is a living one of this kind. */
+int cuda_handle_lives(const void *handle, enum cuda_handle_kind kind);
+
+/* End a living handle. */
+void cuda_handle_end(void *handle);
+
+/* End all handles of a kind that were made in a context, after `release`, which may be NULL. */
+void cuda_handles_end(const struct CUctx_st *context, enum cuda_handle_kind kind, void (*release)(void *handle));
+
+#endif
