@@ -167,6 +167,23 @@ int vgpu_loader_is_behind_us(const void *caller)
     return order.caller_at > order.our_at;
 }
 
+struct pair {
+    const void *one, *other;
+};
+
+static int holds_both(struct dl_phdr_info *object, size_t size, void *argument)
+{
+    const struct pair *pair = argument;
+    (void)size;
+    return covers(object, pair->one) && covers(object, pair->other);
+}
+
+int vgpu_loader_is_one_object(const void *one, const void *other)
+{
+    struct pair pair = {.one = one, .other = other};
+    return dl_iterate_phdr(holds_both, &pair);
+}
+
 /* ------------------------------------------------------------------ the driver */
 
 struct entry {

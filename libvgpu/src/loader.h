@@ -21,4 +21,8 @@ const struct vgpu_nvml *vgpu_loader_nvml_if_loaded(void);
 /* 1 when RTLD_NEXT from this return address would look behind our library and miss our hooks. */
 int vgpu_loader_is_behind_us(const void *caller);
 
+/* 1 when both addresses lie in one loaded object. */
+int vgpu_loader_is_one_object(const void *one, const void *other);
+
 #endif
+

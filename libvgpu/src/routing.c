@@ -87,6 +87,16 @@ void *vgpu_route_pointer(const struct vgpu_cuda *cuda, const char *base, void *a
     return best ? (void *)best->hook : address;
 }
 
+static void *own_dlsym(void)
+{
+    return (void *)dlsym;
+}
+
+static void *own_dlvsym(void)
+{
+    return (void *)dlvsym;
+}
+
 /* The rule for dlsym and dlvsym. `natural` is what libc would answer us; for RTLD_NEXT, whose answer depends on the
  * caller, it is not used. */
 static struct vgpu_route decide(const struct vgpu_symbol *symbol, void *handle, void *natural, const void *caller)
@@ -109,12 +119,38 @@ static struct vgpu_route decide(const struct vgpu_symbol *symbol, void *handle, 
     return not_ours;
 }
 
+/* A way to look names up that is itself asked for by name, as in dlsym(dlopen("libc.so.6"), "dlsym"): what libc has would
+ * go past us. A library behind us that stands in for it as we do gets what libc says: what we go on to is that library's,
+ * and its own would lead back to it. `natural` is what libc would answer us, where that may be asked. */
+static struct vgpu_route route_finder(void *handle, const char *name, const void *natural, const void *caller)
+{
+    static const struct {
+        const char *name;
+        void *(*ours)(void);
+    } finders[] = {{"dlsym", own_dlsym}, {"dlvsym", own_dlvsym}, {"__libc_dlsym", own_dlsym}};
+    for (size_t i = 0; i < sizeof finders / sizeof finders[0]; i++) {
+        if (!strcmp(name, finders[i].name) && (handle == RTLD_NEXT ? vgpu_loader_is_behind_us(caller) : natural != NULL) &&
+            !vgpu_loader_is_one_object(caller, (const void *)vgpu_loader_dlsym())) {
+            return (struct vgpu_route){.answer = finders[i].ours(), .decided = 1};
+        }
+    }
+    return (struct vgpu_route){0};
+}
+
+static int may_be_finder(const char *name)
+{
+    return (name[0] == 'd' && name[1] == 'l') || (name[0] == '_' && name[1] == '_');
+}
+
 struct vgpu_route vgpu_route_dlsym(void *handle, const char *name, const void *caller)
 {
     const struct vgpu_symbol *symbol = name ? vgpu_symbol_named(name) : NULL;
-    vgpu_dlsym find = symbol ? vgpu_loader_dlsym() : NULL;
+    vgpu_dlsym find = symbol || (name && may_be_finder(name)) ? vgpu_loader_dlsym() : NULL;
     if (!find) {
         return (struct vgpu_route){0};
+    }
+    if (!symbol) {
+        return route_finder(handle, name, handle == RTLD_NEXT ? NULL : find(handle, name), caller);
     }
     return decide(symbol, handle, handle == RTLD_NEXT ? NULL : find(handle, name), caller);
 }
@@ -122,9 +158,12 @@ struct vgpu_route vgpu_route_dlsym(void *handle, const char *name, const void *c
 struct vgpu_route vgpu_route_dlvsym(void *handle, const char *name, const char *version, const void *caller)
 {
     const struct vgpu_symbol *symbol = name && version ? vgpu_symbol_named(name) : NULL;
-    vgpu_dlvsym find = symbol ? vgpu_loader_dlvsym() : NULL;
+    vgpu_dlvsym find = symbol || (name && version && may_be_finder(name)) ? vgpu_loader_dlvsym() : NULL;
     if (!find) {
         return (struct vgpu_route){0};
+    }
+    if (!symbol) {
+        return route_finder(handle, name, handle == RTLD_NEXT ? NULL : find(handle, name, version), caller);
     }
     return decide(symbol, handle, handle == RTLD_NEXT ? NULL : find(handle, name, version), caller);
 }

@@ -14,6 +14,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t bytes);
 int guest_linked(size_t piece, int most);
 int guest_looked_up(size_t piece, int most);
 int guest_replays_cudart(size_t piece, int most);
+int guest_asks_libc(size_t piece, int most);
 
 static int fill(CUresult (*allocate)(CUdeviceptr *, size_t), size_t piece, int most)
 {
@@ -51,6 +52,20 @@ int guest_looked_up(size_t piece, int most)
         return -1;
     }
     return fill((allocate)dlsym(driver, "cuMemAlloc_v2"), piece, most);
+}
+
+/* By the dlsym that libc has, as whoever distrusts what was preloaded gets it. */
+int guest_asks_libc(size_t piece, int most)
+{
+    void *libc = dlopen("libc.so.6", RTLD_NOW), *driver = dlopen("libcuda.so.1", RTLD_NOW);
+    void *(*find)(void *, const char *) = libc ? (void *(*)(void *, const char *))dlsym(libc, "dlsym") : NULL;
+    CUcontext context;
+    if (!driver || !find || ((init)find(driver, "cuInit"))(0) != CUDA_SUCCESS ||
+        ((retain)find(driver, "cuDevicePrimaryCtxRetain"))(&context, 0) != CUDA_SUCCESS ||
+        ((set_current)find(driver, "cuCtxSetCurrent"))(context) != CUDA_SUCCESS) {
+        return -1;
+    }
+    return fill((allocate)find(driver, "cuMemAlloc_v2"), piece, most);
 }
 
 static void *ask(look_up find, const char *name, int version, uint64_t flags)

@@ -72,6 +72,7 @@ TEST(a_library_that_is_loaded_plainly_is_held)
     check_held((struct attempt){"guest_linked", RTLD_NOW, 0});
     check_held((struct attempt){"guest_looked_up", RTLD_NOW, 0});
     check_held((struct attempt){"guest_replays_cudart", RTLD_NOW, 0});
+    check_held((struct attempt){"guest_asks_libc", RTLD_NOW, 0});
 }
 
 TEST(rtld_deepbind_does_not_get_past_the_limit)
@@ -79,6 +80,7 @@ TEST(rtld_deepbind_does_not_get_past_the_limit)
     check_held((struct attempt){"guest_linked", RTLD_NOW | RTLD_DEEPBIND, 0});
     check_held((struct attempt){"guest_looked_up", RTLD_NOW | RTLD_DEEPBIND, 0});
     check_held((struct attempt){"guest_replays_cudart", RTLD_NOW | RTLD_DEEPBIND, 0});
+    check_held((struct attempt){"guest_asks_libc", RTLD_NOW | RTLD_DEEPBIND, 0});
 }
 
 TEST(a_namespace_of_its_own_does_not_get_past_the_limit)
@@ -86,6 +88,7 @@ TEST(a_namespace_of_its_own_does_not_get_past_the_limit)
     check_held((struct attempt){"guest_linked", RTLD_NOW, 1});
     check_held((struct attempt){"guest_looked_up", RTLD_NOW, 1});
     check_held((struct attempt){"guest_replays_cudart", RTLD_NOW, 1});
+    check_held((struct attempt){"guest_asks_libc", RTLD_NOW, 1});
 }
 
 /* One after the other in one process: outside and inside a namespace share what the process may hold. */

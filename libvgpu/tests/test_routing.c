@@ -90,6 +90,27 @@ TEST(the_pseudo_handles_get_the_hooks)
     }
 }
 
+TEST(libc_s_own_dlsym_cannot_be_had_by_name)
+{
+    static const char *const names[] = {"dlsym", "dlvsym"};
+    void *libc = dlopen("libc.so.6", RTLD_NOW);
+    CHECK(libc);
+    for (size_t i = 0; i < 2; i++) {
+        CHECK_OURS(dlsym(libc, names[i]), names[i]);
+        CHECK_OURS(dlvsym(libc, names[i], "GLIBC_2.2.5"), names[i]);
+        CHECK_OURS(dlsym(RTLD_DEFAULT, names[i]), names[i]);
+        CHECK_OURS(dlsym(RTLD_NEXT, names[i]), names[i]);
+        CHECK_OURS(behind_next(names[i]), names[i]);
+        CHECK_OURS(dlsym(handle_of(1), names[i]), names[i]); /* libc is among what the driver needs */
+    }
+    void *(*find)(void *, const char *) = (void *(*)(void *, const char *))dlsym(libc, "dlsym");
+    for (size_t i = 0; i < COUNT; i++) {
+        CHECK_OURS(find(handle_of(symbols[i].cuda), symbols[i].name), symbols[i].name);
+    }
+    CHECK(dlvsym(libc, "dlsym", "GLIBC_9.9") == NULL);
+    CHECK(lies_in(dlsym(libc, "dlopen"), "libc.so") && lies_in(dlsym(libc, "printf"), "libc.so"));
+}
+
 TEST(rtld_next_from_behind_us_does_not_go_past_us)
 {
     for (size_t i = 0; i < COUNT; i++) {
