@@ -5,6 +5,7 @@
 #include <limits.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -18,6 +19,7 @@
 struct compute {
     uint64_t started;
     uint64_t buried_ns;
+    uint64_t wall_ns; /* of the clock on the wall at 0 of the other */
     struct engine engine;
 };
 
@@ -49,11 +51,22 @@ static void watch_forks(void)
     pthread_atfork(NULL, NULL, start_anew);
 }
 
-uint64_t compute_now_ns(void)
+static uint64_t by_clock(clockid_t clock)
 {
     struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    clock_gettime(clock, &t);
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+uint64_t compute_now_ns(void)
+{
+    return by_clock(CLOCK_MONOTONIC);
+}
+
+uint64_t compute_wall_ns(const struct engine *e, uint64_t ns)
+{
+    const struct compute *c = (const struct compute *)(const void *)((const char *)e - offsetof(struct compute, engine));
+    return ns + c->wall_ns;
 }
 
 static size_t stride(void)
@@ -125,6 +138,7 @@ struct engine *compute_enter(const struct machine *m, int card, int join, int *c
     uint64_t now = compute_now_ns();
     if (!c->started) {
         engine_start(&c->engine, now, m->slice_ns, m->switch_ns, m->sample_ns);
+        c->wall_ns = by_clock(CLOCK_REALTIME) - by_clock(CLOCK_MONOTONIC);
         c->started = 1;
     }
     bury(c, now);

@@ -17,6 +17,9 @@ uint64_t compute_now_ns(void);
 struct engine *compute_enter(const struct machine *m, int card, int join, int *context);
 void compute_leave(int card);
 
+/* A moment of the engine by the clock on the wall, ns since 1970: always the same for the same moment. */
+uint64_t compute_wall_ns(const struct engine *e, uint64_t ns);
+
 /* The process whose context this is; 0: nobody's. For NVML, under the lock. */
 int compute_owner(const struct engine *e, int context);
 

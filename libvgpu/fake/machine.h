@@ -50,6 +50,8 @@ struct machine {
     uint64_t sample_ns;     /* utilisation is sampled this often */
     uint64_t lag_ns;        /* and this late */
     int managed_lazy;       /* 1: managed memory takes none of a card until it is used there, and so here: never */
+    int mps;                /* 1: the lists of MPS show who computes */
+    int draws;              /* 1: the lists of graphics do */
     int fork_works;         /* 1: a forked child may go on using the driver (a real one cannot) */
     char device_nodes[256]; /* folder of device nodes that decide which cards are visible; "": the environment does */
     int card_count;

@@ -111,6 +111,8 @@ static const struct {
 } switches[] = {
     {"pools_wait", offsetof(struct machine, pools_wait)},
     {"managed_lazy", offsetof(struct machine, managed_lazy)},
+    {"mps", offsetof(struct machine, mps)},
+    {"draws", offsetof(struct machine, draws)},
     {"fork_works", offsetof(struct machine, fork_works)},
 };
 

@@ -184,19 +184,26 @@ NVML_API nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t devic
     return found > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
 }
 
-NVML_API nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_t *out)
-{
-    return nvmlDeviceGetComputeRunningProcesses_v3(device, count, out);
-}
+/* The older forms of a list, by its newest. */
+#define OLDER(symbol)                                                                                          \
+    NVML_API nvmlReturn_t symbol##_v2(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_t *out)            \
+    {                                                                                                          \
+        return symbol##_v3(device, count, out);                                                                \
+    }                                                                                                          \
+    NVML_API nvmlReturn_t symbol(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_v1_t *out)              \
+    {                                                                                                          \
+        return first_form(symbol##_v3, device, count, out);                                                    \
+    }
 
-NVML_API nvmlReturn_t nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_v1_t *out)
+static nvmlReturn_t first_form(nvmlReturn_t (*newest)(nvmlDevice_t, unsigned *, nvmlProcessInfo_t *), nvmlDevice_t device,
+                               unsigned *count, nvmlProcessInfo_v1_t *out)
 {
     nvmlProcessInfo_t wide[64];
     unsigned room = count ? *count : 0, found = 64;
     if (!count || (room && !out)) {
         return NVML_ERROR_INVALID_ARGUMENT;
     }
-    nvmlReturn_t result = nvmlDeviceGetComputeRunningProcesses_v3(device, &found, wide);
+    nvmlReturn_t result = newest(device, &found, wide);
     if (result != NVML_SUCCESS) {
         return result;
     }
@@ -207,23 +214,47 @@ NVML_API nvmlReturn_t nvmlDeviceGetComputeRunningProcesses(nvmlDevice_t device, 
     return found > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
 }
 
+OLDER(nvmlDeviceGetComputeRunningProcesses)
+
+/* A list that the machine file switches on: then of all who compute. */
+static nvmlReturn_t list_if(nvmlDevice_t device, int mps, unsigned *count, nvmlProcessInfo_t *out)
+{
+    QUERY(device, count && (!*count || out));
+    if (mps ? s->machine->mps : s->machine->draws) {
+        return nvmlDeviceGetComputeRunningProcesses_v3(device, count, out);
+    }
+    *count = 0;
+    return NVML_SUCCESS;
+}
+
 NVML_API nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_t *out)
 {
-    int card = -1;
-    nvmlReturn_t result = nvml_card(device, &card);
-    (void)out;
-    if (result != NVML_SUCCESS) {
-        return result;
-    }
-    if (!count) {
-        return NVML_ERROR_INVALID_ARGUMENT;
-    }
-    *count = 0; /* the simulated machine draws nothing */
-    return NVML_SUCCESS;
+    return list_if(device, 0, count, out);
 }
 
 NVML_API nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t device, unsigned *count,
                                                                  nvmlProcessInfo_t *out)
 {
-    return nvmlDeviceGetGraphicsRunningProcesses_v3(device, count, out);
+    return list_if(device, 1, count, out);
+}
+
+OLDER(nvmlDeviceGetGraphicsRunningProcesses)
+OLDER(nvmlDeviceGetMPSComputeRunningProcesses)
+
+NVML_API nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProcessDetailList_t *list)
+{
+    QUERY(device, list && list->version == NVML_PROCESS_DETAIL_LIST_V1 && list->mode <= NVML_PROCESS_MODE_ALL);
+    nvmlProcessInfo_t wide[64];
+    unsigned room = list->procArray ? list->numProcArrayEntries : 0, found = 64;
+    nvmlReturn_t result = list->mode == NVML_PROCESS_MODE_GRAPHICS ? list_if(device, 0, &found, wide)
+                          : list->mode == NVML_PROCESS_MODE_MPS    ? list_if(device, 1, &found, wide)
+                                                                   : nvmlDeviceGetComputeRunningProcesses_v3(device, &found, wide);
+    for (unsigned i = 0; result == NVML_SUCCESS && i < found && i < room; i++) {
+        list->procArray[i] = (nvmlProcessDetail_t){.pid = wide[i].pid,
+                                                   .usedGpuMemory = wide[i].usedGpuMemory,
+                                                   .gpuInstanceId = wide[i].gpuInstanceId,
+                                                   .computeInstanceId = wide[i].computeInstanceId};
+    }
+    list->numProcArrayEntries = found;
+    return result == NVML_SUCCESS && found > room ? NVML_ERROR_INSUFFICIENT_SIZE : result;
 }

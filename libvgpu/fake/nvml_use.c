@@ -49,31 +49,151 @@ NVML_API nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUti
     return NVML_SUCCESS;
 }
 
-/* One sample a process that ran anything in it, when it is newer than `since`. Microseconds of CLOCK_MONOTONIC. */
-NVML_API nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t *out,
-                                                      unsigned *count, unsigned long long since)
+/* A sample of who ran anything in the newest one, when that is newer than `since`. Microseconds since 1970. */
+struct sample {
+    unsigned pid, percent;
+    uint64_t stamp_us;
+};
+
+static unsigned take_samples(const struct nvml_session *s, int card, uint64_t since, unsigned room, struct sample *out)
 {
-    QUERY(device, count);
     int mine;
-    unsigned found = 0, room = out ? *count : 0;
+    unsigned found = 0;
     struct engine *e = compute_enter(s->machine, card, 0, &mine);
     for (uint32_t i = 0; e && i < e->high; i++) {
         uint64_t end;
         unsigned percent = engine_utilisation(e, (int)i, s->machine->lag_ns, &end);
-        if (!compute_owner(e, (int)i) || !percent || end / 1000 <= since) {
+        uint64_t stamp_us = compute_wall_ns(e, end) / 1000;
+        if (!compute_owner(e, (int)i) || !percent || stamp_us <= since) {
             continue;
         }
         if (found < room) {
-            out[found] = (nvmlProcessUtilizationSample_t){
-                .pid = (unsigned)compute_owner(e, (int)i), .timeStamp = end / 1000, .smUtil = percent};
+            out[found] = (struct sample){.pid = (unsigned)compute_owner(e, (int)i), .percent = percent, .stamp_us = stamp_us};
         }
         found++;
     }
     if (e) {
         compute_leave(card);
     }
+    return found;
+}
+
+NVML_API nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t *out,
+                                                      unsigned *count, unsigned long long since)
+{
+    QUERY(device, count);
+    struct sample samples[ENGINE_CONTEXTS];
+    unsigned room = out ? *count : 0, found = take_samples(s, card, since, ENGINE_CONTEXTS, samples);
+    for (unsigned i = 0; i < found && i < room; i++) {
+        out[i] = (nvmlProcessUtilizationSample_t){
+            .pid = samples[i].pid, .timeStamp = samples[i].stamp_us, .smUtil = samples[i].percent};
+    }
     *count = found;
     return !found ? NVML_ERROR_NOT_FOUND : found > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
+}
+
+NVML_API nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device, nvmlProcessesUtilizationInfo_t *list)
+{
+    QUERY(device, list);
+    if (list->version != NVML_PROCESSES_UTILIZATION_V1) {
+        return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    }
+    struct sample samples[ENGINE_CONTEXTS];
+    unsigned room = list->procUtilArray ? list->processSamplesCount : 0;
+    unsigned found = take_samples(s, card, list->lastSeenTimeStamp, ENGINE_CONTEXTS, samples);
+    for (unsigned i = 0; i < found && i < room; i++) {
+        list->procUtilArray[i] = (nvmlProcessUtilizationInfo_t){
+            .pid = samples[i].pid, .timeStamp = samples[i].stamp_us, .smUtil = samples[i].percent};
+    }
+    list->processSamplesCount = found;
+    return !found ? NVML_ERROR_NOT_FOUND : found > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
+}
+
+/* Accounting is on, and knows the living. */
+NVML_API nvmlReturn_t nvmlDeviceGetAccountingMode(nvmlDevice_t device, unsigned *out)
+{
+    QUERY(device, out);
+    *out = 1;
+    return NVML_SUCCESS;
+}
+
+NVML_API nvmlReturn_t nvmlDeviceGetAccountingPids(nvmlDevice_t device, unsigned *count, unsigned *pids)
+{
+    QUERY(device, count);
+    unsigned room = pids ? *count : 0, found = 0;
+    state_bury_dead(s->machine);
+    for (uint32_t i = 0; i < s->state->process_high; i++) {
+        const struct state_process *p = &s->state->processes[i];
+        if (p->pid && (p->used[card] || p->contexts[card])) {
+            if (found < room) {
+                pids[found] = (unsigned)p->pid;
+            }
+            found++;
+        }
+    }
+    *count = found;
+    return found > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
+}
+
+NVML_API nvmlReturn_t nvmlDeviceGetAccountingStats(nvmlDevice_t device, unsigned pid, nvmlAccountingStats_t *out)
+{
+    QUERY(device, out);
+    struct sample samples[ENGINE_CONTEXTS];
+    unsigned ran = take_samples(s, card, 0, ENGINE_CONTEXTS, samples);
+    for (uint32_t i = 0; i < s->state->process_high; i++) {
+        const struct state_process *p = &s->state->processes[i];
+        if ((unsigned)p->pid == pid && pid && (p->used[card] || p->contexts[card])) {
+            *out = (nvmlAccountingStats_t){.maxMemoryUsage = p->used[card], .isRunning = 1};
+            for (unsigned n = 0; n < ran; n++) {
+                out->gpuUtilization = samples[n].pid == pid ? samples[n].percent : out->gpuUtilization;
+            }
+            return NVML_SUCCESS;
+        }
+    }
+    return NVML_ERROR_NOT_FOUND;
+}
+
+NVML_API nvmlReturn_t nvmlDeviceClearAccountingPids(nvmlDevice_t device)
+{
+    QUERY(device, 1);
+    return NVML_SUCCESS; /* the living stay */
+}
+
+/* A window as large as the card, of which everything that is allocated takes its part. */
+NVML_API nvmlReturn_t nvmlDeviceGetBAR1MemoryInfo(nvmlDevice_t device, nvmlBAR1Memory_t *out)
+{
+    QUERY(device, out);
+    uint64_t used = used_of(s->machine, card);
+    *out = (nvmlBAR1Memory_t){.bar1Total = c->memory_bytes, .bar1Used = used, .bar1Free = c->memory_bytes - used};
+    return NVML_SUCCESS;
+}
+
+/* Temperature and power, and one counter of the whole card's traffic. */
+NVML_API nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvmlFieldValue_t *values)
+{
+    enum { MEMORY_TEMP = 82, POWER_INSTANT = 186, PCIE_TX_BYTES = NVML_FI_PCIE_BYTES_FIRST, UNSIGNED_INT = 1, UNSIGNED_LONG_LONG = 3 };
+    QUERY(device, values && count > 0);
+    for (int i = 0; i < count; i++) {
+        nvmlFieldValue_t *v = &values[i];
+        v->nvmlReturn = NVML_SUCCESS;
+        v->valueType = v->fieldId == PCIE_TX_BYTES ? UNSIGNED_LONG_LONG : UNSIGNED_INT;
+        v->timestamp = v->latencyUsec = 0;
+        switch (v->fieldId) {
+        case MEMORY_TEMP:
+            v->value.whole = now->temperature_c;
+            break;
+        case POWER_INSTANT:
+            v->value.whole = now->power_mw;
+            break;
+        case PCIE_TX_BYTES:
+            v->value.whole = used_of(s->machine, card);
+            break;
+        default:
+            v->nvmlReturn = NVML_ERROR_NOT_SUPPORTED;
+            v->value.whole = 0;
+        }
+    }
+    return NVML_SUCCESS;
 }
 
 NVML_API nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t device, unsigned sensor, unsigned *out)

@@ -83,6 +83,90 @@ typedef struct {
     unsigned long long usedGpuMemory;
 } nvmlProcessInfo_v1_t;
 
+/* The same as a list with a version. */
+typedef struct {
+    unsigned long long timeStamp; /* microseconds */
+    unsigned int pid, smUtil, memUtil, encUtil, decUtil, jpgUtil, ofaUtil;
+} nvmlProcessUtilizationInfo_t;
+
+typedef struct {
+    unsigned int version; /* NVML_PROCESSES_UTILIZATION_V1 */
+    unsigned int processSamplesCount;
+    unsigned long long lastSeenTimeStamp;
+    nvmlProcessUtilizationInfo_t *procUtilArray;
+} nvmlProcessesUtilizationInfo_t;
+#define NVML_PROCESSES_UTILIZATION_V1 (sizeof(nvmlProcessesUtilizationInfo_t) | (1u << 24))
+
+typedef struct {
+    unsigned int pid;
+    unsigned long long usedGpuMemory;
+    unsigned int gpuInstanceId, computeInstanceId;
+    unsigned long long usedGpuCcProtectedMemory;
+} nvmlProcessDetail_t;
+
+enum { NVML_PROCESS_MODE_COMPUTE, NVML_PROCESS_MODE_GRAPHICS, NVML_PROCESS_MODE_MPS, NVML_PROCESS_MODE_ALL };
+
+typedef struct {
+    unsigned int version; /* NVML_PROCESS_DETAIL_LIST_V1 */
+    unsigned int mode;    /* NVML_PROCESS_MODE_* */
+    unsigned int numProcArrayEntries;
+    nvmlProcessDetail_t *procArray;
+} nvmlProcessDetailList_t;
+#define NVML_PROCESS_DETAIL_LIST_V1 (sizeof(nvmlProcessDetailList_t) | (1u << 24))
+
+/* What accounting has of a process, alive or dead. */
+typedef struct {
+    unsigned int gpuUtilization, memoryUtilization; /* percent of its life */
+    unsigned long long maxMemoryUsage;              /* bytes */
+    unsigned long long time;                        /* milliseconds, of the dead */
+    unsigned long long startTime;                   /* microseconds */
+    unsigned int isRunning, reserved[5];
+} nvmlAccountingStats_t;
+
+typedef struct {
+    unsigned int version;
+    unsigned int pid; /* that is asked for */
+    unsigned int isRunning, gpuUtilization, memoryUtilization;
+    unsigned long long maxMemoryUsage;
+    unsigned int sampleCount;
+    unsigned long long sumGpuUtil, sumFbUtil, time, startTime;
+} nvmlAccountingStats_v2_t;
+
+typedef struct {
+    unsigned long long bar1Total, bar1Free, bar1Used; /* bytes */
+} nvmlBAR1Memory_t;
+
+typedef struct {
+    unsigned int fieldId, scopeId;
+    long long timestamp, latencyUsec;
+    int valueType;
+    nvmlReturn_t nvmlReturn;
+    union {
+        double real;
+        unsigned long long whole;
+    } value;
+} nvmlFieldValue_t;
+
+/* Fields that count what passes through the whole card, by their numbers. */
+enum {
+    NVML_FI_NVLINK_BANDWIDTH_FIRST = 60,
+    NVML_FI_NVLINK_BANDWIDTH_LAST = 73,
+    NVML_FI_NVLINK_BANDWIDTH_MORE_FIRST = 120,
+    NVML_FI_NVLINK_BANDWIDTH_MORE_LAST = 131,
+    NVML_FI_NVLINK_THROUGHPUT_FIRST = 138,
+    NVML_FI_NVLINK_THROUGHPUT_LAST = 141,
+    NVML_FI_PCIE_BYTES_FIRST = 197,
+    NVML_FI_PCIE_BYTES_LAST = 198,
+    NVML_FI_NVLINK_COUNT_FIRST = 201,
+    NVML_FI_NVLINK_COUNT_LAST = 204,
+    NVML_FI_MMA_STALL_PERCENT = 297,
+};
+
+typedef struct {
+    const char *nameSpace; /* file of a cgroup */
+    unsigned long long softLimit, hardLimit, currentUsed; /* bytes */
+} nvmlGetMemoryLimits_v1_t;
+
 typedef struct {
     nvmlDevice_t device;
     unsigned long long eventType;

@@ -1,17 +1,14 @@
 /* hook_usage.c - what NVML says about utilisation: this container's, in its own terms. 100 % is the whole slice. */
+#include <stdlib.h>
+
 #include "launch.h"
 #include "usage.h"
 
+#define ASK_AGAIN 4 /* times, of a list that grows meanwhile */
+#define MORE 16     /* entries beyond what it was said to have */
+
 /* Samples no further apart than this are of one moment. */
 #define SAME_US UINT64_C(1100000)
-
-/* Of the card -> of the slice. */
-static unsigned of_slice(struct vgpu_process *p, const struct vgpu_nvml *nvml, nvmlDevice_t device, unsigned percent)
-{
-    uint32_t share = vgpu_share_of_handle(p, nvml, device);
-    percent = share && share < 100 ? percent * 100 / share : percent;
-    return percent > 100 ? 100 : percent;
-}
 
 nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *out)
 {
@@ -39,7 +36,7 @@ nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_
             memory += samples[i].memUtil;
         }
     }
-    out->gpu = of_slice(p, nvml, device, sum > 100 ? 100 : sum);
+    out->gpu = vgpu_percent_of_slice(p, nvml, device, sum > 100 ? 100 : sum);
     out->memory = memory > 100 ? 100 : memory;
     return result;
 }
@@ -52,20 +49,35 @@ nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUti
     if (!nvml || !nvml->nvmlDeviceGetProcessUtilization) {
         return nvml ? NVML_ERROR_FUNCTION_NOT_FOUND : NVML_ERROR_UNINITIALIZED;
     }
-    nvmlReturn_t result = nvml->nvmlDeviceGetProcessUtilization(device, out, count, since);
-    if (result != NVML_SUCCESS || !p || !out || !count) {
-        return result; /* a size asked for may be more than is given in the end */
+    if (!p || !count) {
+        return nvml->nvmlDeviceGetProcessUtilization(device, out, count, since);
     }
-    unsigned kept = 0;
-    for (unsigned i = 0; i < *count; i++) {
-        int slot = vgpu_usage_slot(p, out[i].pid);
-        if (slot >= 0) {
-            out[kept] = out[i];
-            out[kept].pid = p->region->slots[slot].pid;
-            out[kept].smUtil = of_slice(p, nvml, device, out[i].smUtil);
-            kept++;
+    nvmlReturn_t result = NVML_ERROR_INSUFFICIENT_SIZE;
+    nvmlProcessUtilizationSample_t *all = NULL;
+    unsigned room = out ? *count : 0, had = 0, kept = 0;
+    for (int i = 0; i < ASK_AGAIN && result == NVML_ERROR_INSUFFICIENT_SIZE; i++) {
+        unsigned most = had + MORE;
+        free(all);
+        all = calloc(most, sizeof *all); /* the caller's own memory never holds a neighbour */
+        if (!all) {
+            return NVML_ERROR_MEMORY;
         }
+        had = most;
+        result = nvml->nvmlDeviceGetProcessUtilization(device, all, &had, since);
+    }
+    for (unsigned i = 0; result == NVML_SUCCESS && i < had; i++) {
+        int slot = vgpu_usage_slot(p, all[i].pid);
+        if (slot >= 0 && kept < room) {
+            out[kept] = all[i];
+            out[kept].pid = p->region->slots[slot].pid;
+            out[kept].smUtil = vgpu_percent_of_slice(p, nvml, device, all[i].smUtil);
+        }
+        kept += slot >= 0;
+    }
+    free(all);
+    if (result != NVML_SUCCESS) {
+        return result;
     }
     *count = kept;
-    return kept ? NVML_SUCCESS : NVML_ERROR_NOT_FOUND;
+    return !kept ? NVML_ERROR_NOT_FOUND : kept > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
 }

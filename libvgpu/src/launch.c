@@ -57,6 +57,13 @@ uint32_t vgpu_share_of_handle(struct vgpu_process *p, const struct vgpu_nvml *nv
     return share_by(p, uuid, (int)index, (struct vgpu_share){0}).percent;
 }
 
+unsigned vgpu_percent_of_slice(struct vgpu_process *p, const struct vgpu_nvml *nvml, nvmlDevice_t device, unsigned percent)
+{
+    uint32_t share = vgpu_share_of_handle(p, nvml, device);
+    percent = share && share < 100 ? percent * 100 / share : percent;
+    return percent > 100 ? 100 : percent;
+}
+
 static struct vgpu_share share_of(void *who, int ordinal)
 {
     return vgpu_share_of(who, ordinal);

@@ -99,4 +99,7 @@ struct vgpu_share vgpu_share_of(struct vgpu_process *p, int ordinal);
 /* The same in percent of the device behind a handle of NVML; 0: no limit. */
 uint32_t vgpu_share_of_handle(struct vgpu_process *p, const struct vgpu_nvml *nvml, nvmlDevice_t device);
 
+/* A use of that device in percent of the card, as percent of the slice. */
+unsigned vgpu_percent_of_slice(struct vgpu_process *p, const struct vgpu_nvml *nvml, nvmlDevice_t device, unsigned percent);
+
 #endif

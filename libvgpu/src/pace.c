@@ -47,6 +47,11 @@ static void compare(struct vgpu_pace *pace, struct vgpu_pace_card *card, int ord
     struct vgpu_measurement seen = {0};
     uint64_t since = atomic_load_explicit((_Atomic uint64_t *)&card->bucket->settled_us, memory_order_relaxed);
     int known = pace->measure && pace->measure(pace->who, ordinal, since, &seen);
+    if (known && seen.stamp_us < since) { /* the clock of NVML was set back: begin anew */
+        atomic_store_explicit((_Atomic uint64_t *)&card->bucket->settled_us, seen.stamp_us, memory_order_relaxed);
+        vgpu_settle_miss(card->bucket);
+        known = 0;
+    }
     uint64_t end = vgpu_world->now_ns(), pause = end - now > SLOW_NS ? (end - now) * SLOW_TIMES : 0;
     pause = pause > VGPU_OTHERS_AHEAD_NS ? VGPU_OTHERS_AHEAD_NS : pause;
     if (pause) {

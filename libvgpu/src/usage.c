@@ -36,6 +36,18 @@ int vgpu_usage_slot(const struct vgpu_process *p, uint32_t pid)
     return -1;
 }
 
+uint32_t vgpu_usage_host_pid(const struct vgpu_process *p, uint32_t pid)
+{
+    uint32_t high = slots_of(p);
+    for (uint32_t i = 0; i < high; i++) {
+        const struct vgpu_region_slot *slot = &p->region->slots[i];
+        if (atomic_load((const _Atomic uint64_t *)&slot->owner) && slot->pid == pid) {
+            return host_pid(slot);
+        }
+    }
+    return 0;
+}
+
 int vgpu_usage_is_known(const struct vgpu_process *p)
 {
     uint32_t high = slots_of(p), known = 0;
@@ -75,14 +87,25 @@ static int has_neighbours(const struct vgpu_process *p, const struct vgpu_nvml *
     return !ours || ours < count;
 }
 
+static uint64_t clock_us(clockid_t clock)
+{
+    struct timespec t;
+    clock_gettime(clock, &t);
+    return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
+}
+
+/* A time stamp that no clock has reached: the clock on the wall was set back since. */
+static int is_ahead(uint64_t stamp_us)
+{
+    return stamp_us > clock_us(CLOCK_REALTIME) + 1000000 && stamp_us > clock_us(CLOCK_MONOTONIC);
+}
+
 /* NVML's time stamps are of the clock on the wall, in some versions of the monotonic one. */
 static uint64_t by_our_clock(uint64_t stamp_us)
 {
     static const clockid_t clocks[] = {CLOCK_REALTIME, CLOCK_MONOTONIC};
     for (size_t i = 0; i < sizeof clocks / sizeof clocks[0]; i++) {
-        struct timespec t;
-        clock_gettime(clocks[i], &t);
-        uint64_t now_us = (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
+        uint64_t now_us = clock_us(clocks[i]);
         if (stamp_us <= now_us && now_us - stamp_us < RECENT_US) {
             uint64_t now_ns = vgpu_world->now_ns(), age_ns = (now_us - stamp_us) * 1000;
             return now_ns > age_ns ? now_ns - age_ns : 0;
@@ -108,7 +131,8 @@ int vgpu_usage_measure(void *who, int ordinal, uint64_t since_us, struct vgpu_me
     if (nvml->nvmlDeviceGetHandleByUUID(uuid, &device) != NVML_SUCCESS) {
         return 0;
     }
-    nvmlReturn_t result = nvml->nvmlDeviceGetProcessUtilization(device, samples, &count, since_us);
+    uint64_t after_us = is_ahead(since_us) ? 0 : since_us;
+    nvmlReturn_t result = nvml->nvmlDeviceGetProcessUtilization(device, samples, &count, after_us);
     if (result != NVML_SUCCESS && result != NVML_ERROR_NOT_FOUND) {
         return 0;
     }
@@ -125,5 +149,5 @@ int vgpu_usage_measure(void *who, int ordinal, uint64_t since_us, struct vgpu_me
     }
     out->percent = out->percent > 100 ? 100 : out->percent;
     out->end_ns = by_our_clock(out->stamp_us);
-    return out->stamp_us > since_us;
+    return out->stamp_us > after_us;
 }

@@ -18,4 +18,7 @@ int vgpu_usage_slot(const struct vgpu_process *p, uint32_t host_pid);
 /* Does every process of this container have a PID that NVML knows? */
 int vgpu_usage_is_known(const struct vgpu_process *p);
 
+/* PID on the host of the container's process with this PID of its own; 0: there is none, or the agent has not said. */
+uint32_t vgpu_usage_host_pid(const struct vgpu_process *p, uint32_t pid);
+
 #endif

@@ -35,3 +35,20 @@ struct vgpu_view vgpu_view_of(struct vgpu_process *p, const char *uuid, int ordi
     view.free = view.free < free || oversubscribed ? view.free : free;
     return view;
 }
+
+struct vgpu_view vgpu_view_of_handle(struct vgpu_process *p, const struct vgpu_nvml *nvml, nvmlDevice_t device, uint64_t total,
+                                     uint64_t free)
+{
+    char uuid[VGPU_UUID_BYTES + 32];
+    unsigned index = 0;
+    if (!nvml->nvmlDeviceGetUUID || nvml->nvmlDeviceGetUUID(device, uuid, VGPU_UUID_BYTES) != NVML_SUCCESS) {
+        return (struct vgpu_view){0};
+    }
+    uuid[VGPU_UUID_BYTES - 1] = '\0';
+    /* Stand-alone settings count devices: here NVML's index stands for the CUDA ordinal. */
+    int ordinal = p->authority == VGPU_ENV && nvml->nvmlDeviceGetIndex &&
+                          nvml->nvmlDeviceGetIndex(device, &index) == NVML_SUCCESS
+                      ? (int)index
+                      : -1;
+    return vgpu_view_of(p, uuid, ordinal, total, free);
+}

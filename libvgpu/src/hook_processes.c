@@ -1,0 +1,368 @@
+/* hook_processes.c - NVML's other lists of processes, accounting, BAR1, fields and limits: of this container alone.
+ *
+ * Where the driver knows processes by other means than the ledger (graphics, MPS, accounting, utilisation), its list is
+ * asked for whole, into memory of our own, and what is not of this container never reaches the caller: neither entries nor
+ * how many there are. Processes of which the agent has not said how the driver knows them are not shown there.
+ */
+#include <stdlib.h>
+
+#include "launch.h"
+#include "usage.h"
+#include "view.h"
+
+#define ASK_AGAIN 4 /* times, of a list that grows meanwhile */
+#define MORE 16     /* entries beyond what a list was said to have */
+
+/* As the driver's list has it: its pid replaced by the one of the container. */
+static unsigned own_entries(const struct vgpu_process *p, nvmlProcessInfo_t *list, unsigned count)
+{
+    unsigned kept = 0;
+    for (unsigned i = 0; i < count; i++) {
+        int slot = vgpu_usage_slot(p, list[i].pid);
+        if (slot >= 0) {
+            list[kept] = list[i];
+            list[kept++].pid = p->region->slots[slot].pid;
+        }
+    }
+    return kept;
+}
+
+typedef nvmlReturn_t (*processes)(nvmlDevice_t, unsigned *, nvmlProcessInfo_t *);
+
+/* The container's entries of a list of the driver; `*out` is to be freed. */
+static nvmlReturn_t filtered(const struct vgpu_process *p, processes ask, nvmlDevice_t device, unsigned *count,
+                             nvmlProcessInfo_t **out)
+{
+    nvmlReturn_t result = NVML_ERROR_INSUFFICIENT_SIZE;
+    unsigned room = 0;
+    *out = NULL;
+    for (int i = 0; i < ASK_AGAIN && result == NVML_ERROR_INSUFFICIENT_SIZE; i++) {
+        free(*out);
+        room += MORE;
+        *out = calloc(room, sizeof **out);
+        if (!*out) {
+            return NVML_ERROR_MEMORY;
+        }
+        *count = room;
+        result = ask(device, count, *out);
+        room = *count > room ? *count : room;
+    }
+    *count = result == NVML_SUCCESS ? own_entries(p, *out, *count) : 0;
+    return result;
+}
+
+static void put_first(void *out, unsigned at, const nvmlProcessInfo_t *entry)
+{
+    ((nvmlProcessInfo_v1_t *)out)[at] = (nvmlProcessInfo_v1_t){.pid = entry->pid, .usedGpuMemory = entry->usedGpuMemory};
+}
+
+static void put_later(void *out, unsigned at, const nvmlProcessInfo_t *entry)
+{
+    ((nvmlProcessInfo_t *)out)[at] = *entry;
+}
+
+static void put_detail(void *out, unsigned at, const nvmlProcessInfo_t *entry)
+{
+    ((nvmlProcessDetail_t *)out)[at] = (nvmlProcessDetail_t){.pid = entry->pid,
+                                                             .usedGpuMemory = entry->usedGpuMemory,
+                                                             .gpuInstanceId = entry->gpuInstanceId,
+                                                             .computeInstanceId = entry->computeInstanceId};
+}
+
+static nvmlReturn_t own_of(const struct vgpu_process *p, processes ask, nvmlDevice_t device, unsigned *count, void *out,
+                           void (*put)(void *out, unsigned at, const nvmlProcessInfo_t *entry))
+{
+    nvmlProcessInfo_t *list = NULL;
+    unsigned found = 0, room;
+    if (!count || (*count && !out)) {
+        return NVML_ERROR_INVALID_ARGUMENT;
+    }
+    room = *count;
+    nvmlReturn_t result = ask ? filtered(p, ask, device, &found, &list) : NVML_SUCCESS;
+    for (unsigned i = 0; result == NVML_SUCCESS && i < found && i < room; i++) {
+        put(out, i, &list[i]);
+    }
+    free(list);
+    *count = found;
+    return result == NVML_SUCCESS && found > room ? NVML_ERROR_INSUFFICIENT_SIZE : result;
+}
+
+/* A driver that has but the first form of a list does not say enough: nobody is shown. */
+#define LIST(symbol, kind, type, put)                                                                        \
+    nvmlReturn_t symbol(nvmlDevice_t device, unsigned *count, type *out)                                     \
+    {                                                                                                        \
+        const struct vgpu_nvml *nvml = vgpu_world->nvml();                                                   \
+        struct vgpu_process *p = vgpu_process();                                                             \
+        if (!nvml || !nvml->symbol) {                                                                        \
+            return nvml ? NVML_ERROR_FUNCTION_NOT_FOUND : NVML_ERROR_UNINITIALIZED;                          \
+        }                                                                                                    \
+        processes ask = nvml->kind##_v3 ? nvml->kind##_v3 : nvml->kind##_v2;                                 \
+        return p ? own_of(p, ask, device, count, out, put) : nvml->symbol(device, count, out);               \
+    }
+
+LIST(nvmlDeviceGetGraphicsRunningProcesses, nvmlDeviceGetGraphicsRunningProcesses, nvmlProcessInfo_v1_t, put_first)
+LIST(nvmlDeviceGetGraphicsRunningProcesses_v2, nvmlDeviceGetGraphicsRunningProcesses, nvmlProcessInfo_t, put_later)
+LIST(nvmlDeviceGetGraphicsRunningProcesses_v3, nvmlDeviceGetGraphicsRunningProcesses, nvmlProcessInfo_t, put_later)
+LIST(nvmlDeviceGetMPSComputeRunningProcesses, nvmlDeviceGetMPSComputeRunningProcesses, nvmlProcessInfo_v1_t, put_first)
+LIST(nvmlDeviceGetMPSComputeRunningProcesses_v2, nvmlDeviceGetMPSComputeRunningProcesses, nvmlProcessInfo_t, put_later)
+LIST(nvmlDeviceGetMPSComputeRunningProcesses_v3, nvmlDeviceGetMPSComputeRunningProcesses, nvmlProcessInfo_t, put_later)
+
+/* Compute processes are those of the ledger, as in the lists by kind. */
+static processes list_of_mode(const struct vgpu_nvml *nvml, unsigned mode)
+{
+    switch (mode) {
+    case NVML_PROCESS_MODE_GRAPHICS:
+        return nvml->nvmlDeviceGetGraphicsRunningProcesses_v3;
+    case NVML_PROCESS_MODE_MPS:
+        return nvml->nvmlDeviceGetMPSComputeRunningProcesses_v3;
+    default:
+        return nvmlDeviceGetComputeRunningProcesses_v3;
+    }
+}
+
+nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProcessDetailList_t *list)
+{
+    const struct vgpu_nvml *nvml = vgpu_world->nvml();
+    struct vgpu_process *p = vgpu_process();
+    if (!nvml || !nvml->nvmlDeviceGetRunningProcessDetailList) {
+        return nvml ? NVML_ERROR_FUNCTION_NOT_FOUND : NVML_ERROR_UNINITIALIZED;
+    }
+    if (!p || !list) {
+        return nvml->nvmlDeviceGetRunningProcessDetailList(device, list);
+    }
+    /* Version, mode and device are the driver's to judge; with room for nothing it writes no entry. */
+    nvmlProcessDetailList_t empty = {.version = list->version, .mode = list->mode};
+    nvmlReturn_t result = nvml->nvmlDeviceGetRunningProcessDetailList(device, &empty);
+    if (result != NVML_SUCCESS && result != NVML_ERROR_INSUFFICIENT_SIZE) {
+        return result;
+    }
+    processes ask = list_of_mode(nvml, list->mode);
+    if (ask != nvmlDeviceGetComputeRunningProcesses_v3) {
+        return own_of(p, ask, device, &list->numProcArrayEntries, list->procArray, put_detail);
+    }
+    unsigned room = list->numProcArrayEntries, found = 0;
+    if (room && !list->procArray) {
+        return NVML_ERROR_INVALID_ARGUMENT;
+    }
+    ask(device, &found, NULL);
+    nvmlProcessInfo_t *own = calloc(found + MORE, sizeof *own);
+    if (!own) {
+        return NVML_ERROR_MEMORY;
+    }
+    found += MORE;
+    result = ask(device, &found, own);
+    for (unsigned i = 0; result == NVML_SUCCESS && i < found && i < room; i++) {
+        put_detail(list->procArray, i, &own[i]);
+    }
+    free(own);
+    list->numProcArrayEntries = found;
+    return result == NVML_SUCCESS && found > room ? NVML_ERROR_INSUFFICIENT_SIZE : result;
+}
+
+nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device, nvmlProcessesUtilizationInfo_t *list)
+{
+    const struct vgpu_nvml *nvml = vgpu_world->nvml();
+    struct vgpu_process *p = vgpu_process();
+    if (!nvml || !nvml->nvmlDeviceGetProcessesUtilizationInfo) {
+        return nvml ? NVML_ERROR_FUNCTION_NOT_FOUND : NVML_ERROR_UNINITIALIZED;
+    }
+    if (!p || !list) {
+        return nvml->nvmlDeviceGetProcessesUtilizationInfo(device, list);
+    }
+    nvmlProcessesUtilizationInfo_t all = *list;
+    nvmlReturn_t result = NVML_ERROR_INSUFFICIENT_SIZE;
+    unsigned room = list->procUtilArray ? list->processSamplesCount : 0, kept = 0, had = 0;
+    all.procUtilArray = NULL;
+    for (int i = 0; i < ASK_AGAIN && result == NVML_ERROR_INSUFFICIENT_SIZE; i++) {
+        free(all.procUtilArray);
+        had += MORE;
+        all.processSamplesCount = had;
+        all.procUtilArray = calloc(had, sizeof *all.procUtilArray);
+        if (!all.procUtilArray) {
+            return NVML_ERROR_MEMORY;
+        }
+        result = nvml->nvmlDeviceGetProcessesUtilizationInfo(device, &all);
+        had = all.processSamplesCount > had ? all.processSamplesCount : had;
+    }
+    for (unsigned i = 0; result == NVML_SUCCESS && i < all.processSamplesCount; i++) {
+        int slot = vgpu_usage_slot(p, all.procUtilArray[i].pid);
+        if (slot < 0) {
+            continue;
+        }
+        if (kept < room) {
+            list->procUtilArray[kept] = all.procUtilArray[i];
+            list->procUtilArray[kept].pid = p->region->slots[slot].pid;
+            list->procUtilArray[kept].smUtil = vgpu_percent_of_slice(p, nvml, device, all.procUtilArray[i].smUtil);
+        }
+        kept++;
+    }
+    free(all.procUtilArray);
+    if (result != NVML_SUCCESS) {
+        return result;
+    }
+    list->processSamplesCount = kept;
+    return !kept ? NVML_ERROR_NOT_FOUND : kept > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetAccountingPids(nvmlDevice_t device, unsigned *count, unsigned *pids)
+{
+    const struct vgpu_nvml *nvml = vgpu_world->nvml();
+    struct vgpu_process *p = vgpu_process();
+    if (!nvml || !nvml->nvmlDeviceGetAccountingPids) {
+        return nvml ? NVML_ERROR_FUNCTION_NOT_FOUND : NVML_ERROR_UNINITIALIZED;
+    }
+    if (!p || !count) {
+        return nvml->nvmlDeviceGetAccountingPids(device, count, pids);
+    }
+    nvmlReturn_t result = NVML_ERROR_INSUFFICIENT_SIZE;
+    unsigned room = pids ? *count : 0, all = 0, kept = 0, *known = NULL;
+    for (int i = 0; i < ASK_AGAIN && result == NVML_ERROR_INSUFFICIENT_SIZE; i++) {
+        free(known);
+        unsigned had = all + MORE;
+        known = calloc(had, sizeof *known);
+        if (!known) {
+            return NVML_ERROR_MEMORY;
+        }
+        all = had;
+        result = nvml->nvmlDeviceGetAccountingPids(device, &all, known);
+    }
+    for (unsigned i = 0; result == NVML_SUCCESS && i < all; i++) {
+        int slot = vgpu_usage_slot(p, known[i]);
+        if (slot >= 0 && kept < room) {
+            pids[kept] = p->region->slots[slot].pid;
+        }
+        kept += slot >= 0;
+    }
+    free(known);
+    if (result != NVML_SUCCESS) {
+        return result;
+    }
+    *count = kept;
+    return kept > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetAccountingStats(nvmlDevice_t device, unsigned pid, nvmlAccountingStats_t *out)
+{
+    const struct vgpu_nvml *nvml = vgpu_world->nvml();
+    struct vgpu_process *p = vgpu_process();
+    if (!nvml || !nvml->nvmlDeviceGetAccountingStats) {
+        return nvml ? NVML_ERROR_FUNCTION_NOT_FOUND : NVML_ERROR_UNINITIALIZED;
+    }
+    if (!p || !out) {
+        return nvml->nvmlDeviceGetAccountingStats(device, pid, out);
+    }
+    uint32_t host = vgpu_usage_host_pid(p, pid);
+    nvmlReturn_t result = host ? nvml->nvmlDeviceGetAccountingStats(device, host, out) : NVML_ERROR_NOT_FOUND;
+    if (result == NVML_SUCCESS) {
+        out->gpuUtilization = vgpu_percent_of_slice(p, nvml, device, out->gpuUtilization);
+    }
+    return result;
+}
+
+nvmlReturn_t nvmlDeviceGetAccountingStats_v2(nvmlDevice_t device, nvmlAccountingStats_v2_t *out)
+{
+    const struct vgpu_nvml *nvml = vgpu_world->nvml();
+    struct vgpu_process *p = vgpu_process();
+    if (!nvml || !nvml->nvmlDeviceGetAccountingStats_v2) {
+        return nvml ? NVML_ERROR_FUNCTION_NOT_FOUND : NVML_ERROR_UNINITIALIZED;
+    }
+    if (!p || !out) {
+        return nvml->nvmlDeviceGetAccountingStats_v2(device, out);
+    }
+    unsigned pid = out->pid;
+    out->pid = vgpu_usage_host_pid(p, pid);
+    nvmlReturn_t result = out->pid ? nvml->nvmlDeviceGetAccountingStats_v2(device, out) : NVML_ERROR_NOT_FOUND;
+    out->pid = pid;
+    if (result == NVML_SUCCESS) {
+        out->gpuUtilization = vgpu_percent_of_slice(p, nvml, device, out->gpuUtilization);
+    }
+    return result;
+}
+
+/* The record is everybody's. */
+nvmlReturn_t nvmlDeviceClearAccountingPids(nvmlDevice_t device)
+{
+    const struct vgpu_nvml *nvml = vgpu_world->nvml();
+    if (!nvml || !nvml->nvmlDeviceClearAccountingPids) {
+        return nvml ? NVML_ERROR_FUNCTION_NOT_FOUND : NVML_ERROR_UNINITIALIZED;
+    }
+    return vgpu_process() ? NVML_ERROR_NO_PERMISSION : nvml->nvmlDeviceClearAccountingPids(device);
+}
+
+/* Of the window into the card no more is shown as used than the container has of the card. */
+nvmlReturn_t nvmlDeviceGetBAR1MemoryInfo(nvmlDevice_t device, nvmlBAR1Memory_t *out)
+{
+    const struct vgpu_nvml *nvml = vgpu_world->nvml();
+    struct vgpu_process *p = vgpu_process();
+    if (!nvml || !nvml->nvmlDeviceGetBAR1MemoryInfo) {
+        return nvml ? NVML_ERROR_FUNCTION_NOT_FOUND : NVML_ERROR_UNINITIALIZED;
+    }
+    nvmlReturn_t result = nvml->nvmlDeviceGetBAR1MemoryInfo(device, out);
+    if (result == NVML_SUCCESS && p) {
+        struct vgpu_view view = vgpu_view_of_handle(p, nvml, device, UINT64_MAX, UINT64_MAX);
+        out->bar1Used = out->bar1Used < view.used ? out->bar1Used : view.used;
+        out->bar1Free = out->bar1Total - out->bar1Used;
+    }
+    return result;
+}
+
+static int counts_for_everybody(unsigned field)
+{
+    static const struct {
+        unsigned first, last;
+    } fields[] = {
+        {NVML_FI_NVLINK_BANDWIDTH_FIRST, NVML_FI_NVLINK_BANDWIDTH_LAST},
+        {NVML_FI_NVLINK_BANDWIDTH_MORE_FIRST, NVML_FI_NVLINK_BANDWIDTH_MORE_LAST},
+        {NVML_FI_NVLINK_THROUGHPUT_FIRST, NVML_FI_NVLINK_THROUGHPUT_LAST},
+        {NVML_FI_PCIE_BYTES_FIRST, NVML_FI_PCIE_BYTES_LAST},
+        {NVML_FI_NVLINK_COUNT_FIRST, NVML_FI_NVLINK_COUNT_LAST},
+        {NVML_FI_MMA_STALL_PERCENT, NVML_FI_MMA_STALL_PERCENT},
+    };
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
+        if (field >= fields[i].first && field <= fields[i].last) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* Counters of traffic and stalls are of the whole card, and nobody knows whose: they are not supported here. */
+nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvmlFieldValue_t *values)
+{
+    const struct vgpu_nvml *nvml = vgpu_world->nvml();
+    if (!nvml || !nvml->nvmlDeviceGetFieldValues) {
+        return nvml ? NVML_ERROR_FUNCTION_NOT_FOUND : NVML_ERROR_UNINITIALIZED;
+    }
+    nvmlReturn_t result = nvml->nvmlDeviceGetFieldValues(device, count, values);
+    if (result != NVML_SUCCESS || !vgpu_process()) {
+        return result;
+    }
+    for (int i = 0; i < count; i++) {
+        if (counts_for_everybody(values[i].fieldId)) {
+            values[i].nvmlReturn = NVML_ERROR_NOT_SUPPORTED;
+            values[i].value.whole = 0;
+        }
+    }
+    return result;
+}
+
+/* The limits of cgroups are the agent's to read; a container's is its slice, whatever group it names. */
+nvmlReturn_t nvmlDeviceGetMemoryLimits_v1(nvmlDevice_t device, nvmlGetMemoryLimits_v1_t *out)
+{
+    const struct vgpu_nvml *nvml = vgpu_world->nvml();
+    struct vgpu_process *p = vgpu_process();
+    nvmlMemory_t card;
+    if (!nvml || !nvml->nvmlDeviceGetMemoryLimits_v1 || !nvml->nvmlDeviceGetMemoryInfo) {
+        return nvml ? NVML_ERROR_FUNCTION_NOT_FOUND : NVML_ERROR_UNINITIALIZED;
+    }
+    if (!p || !out) {
+        return nvml->nvmlDeviceGetMemoryLimits_v1(device, out);
+    }
+    nvmlReturn_t result = nvml->nvmlDeviceGetMemoryInfo(device, &card);
+    if (result == NVML_SUCCESS) {
+        struct vgpu_view view = vgpu_view_of_handle(p, nvml, device, card.total, card.free);
+        out->softLimit = out->hardLimit = view.total;
+        out->currentUsed = view.used;
+    }
+    return result;
+}
