@@ -84,6 +84,8 @@ struct vgpu_page {
 #define VGPU_REGION_SLOTS 1024u
 #define VGPU_REGION_BYTES 2113536u
 #define VGPU_EXPORTED_UNIT 4194304u
+#define VGPU_EXPORTED_LARGE 0x8000u /* in a word of `exported`: the rest counts larger units */
+#define VGPU_EXPORTED_LARGE_UNIT UINT64_C(1073741824)
 #define VGPU_MANAGED_UNIT 65536u /* bytes */
 
 /* GPU time of the container on one card (src/bucket.h). Totals only grow; all times are CLOCK_MONOTONIC. */
@@ -136,13 +138,16 @@ struct vgpu_region_slot {
     uint64_t registered_ns;   /* CLOCK_MONOTONIC */
     uint64_t host_used;       /* bytes of page-locked memory of the host */
     uint32_t imports;         /* memory of other processes that this one has open */
-    uint8_t reserved_header[68];
+    uint32_t reserved_word;
+    uint64_t layout;          /* where the kernel put the program, as a hash; 0: not known. Others can look: an exec changes it */
+    uint64_t layout_owner;    /* `owner` at the time it was written */
+    uint8_t reserved_header[48];
     uint64_t used[VGPU_MAX_DEVICES];     /* bytes charged, by column */
     uint64_t peak[VGPU_MAX_DEVICES];     /* highest value of used */
     uint64_t overhead[VGPU_MAX_DEVICES]; /* of used: contexts, modules and the like */
     uint32_t managed[VGPU_MAX_DEVICES];  /* beside used: managed memory of an oversubscribed card, in units of 64 KiB */
-    uint16_t exported[VGPU_MAX_DEVICES]; /* of used: what others may have open, in units of 4 MiB. Its process being
-                                          * dead, it is charged for as long as anybody has anything open. */
+    uint16_t exported[VGPU_MAX_DEVICES]; /* of used: what others may have open, in units of 4 MiB, or of 1 GiB where
+                                          * the highest bit is set. Its process being dead, it is charged for as long as anybody has anything open. */
 };
 
 enum vgpu_region_state {
@@ -230,7 +235,9 @@ VGPU_AT(vgpu_region_slot, host_pid, 36);
 VGPU_AT(vgpu_region_slot, registered_ns, 40);
 VGPU_AT(vgpu_region_slot, host_used, 48);
 VGPU_AT(vgpu_region_slot, imports, 56);
-VGPU_AT(vgpu_region_slot, reserved_header, 60);
+VGPU_AT(vgpu_region_slot, layout, 64);
+VGPU_AT(vgpu_region_slot, layout_owner, 72);
+VGPU_AT(vgpu_region_slot, reserved_header, 80);
 VGPU_AT(vgpu_region_slot, used, 128);
 VGPU_AT(vgpu_region_slot, peak, 640);
 VGPU_AT(vgpu_region_slot, overhead, 1152);

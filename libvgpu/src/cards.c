@@ -36,13 +36,13 @@ const struct vgpu_card *vgpu_card_of_ordinal(struct vgpu_process *p, const struc
     if (ask_uuid(cuda, ordinal, uuid)) {
         return NULL;
     }
-    vgpu_lock_take(&p->lock);
+    vgpu_calm_take(&p->lock);
     if (!atomic_load_explicit(&card->known, memory_order_relaxed)) {
         snprintf(card->uuid, sizeof card->uuid, "%s", uuid);
         card->column = p->region ? vgpu_region_column(p->region, uuid) : VGPU_NOWHERE;
         atomic_store_explicit(&card->known, 1, memory_order_release);
     }
-    vgpu_lock_drop(&p->lock);
+    vgpu_calm_drop(&p->lock);
     return card;
 }
 

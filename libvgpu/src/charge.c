@@ -118,7 +118,7 @@ CUresult vgpu_charge_managed(struct vgpu_process *p, const struct vgpu_cuda *cud
         cuda->cuCtxGetCurrent(&context);
         struct vgpu_object object = {.handle = *out, .bytes = charged, .context = context, .column = card->column,
                                      .kind = VGPU_KIND_MANAGED};
-        if (vgpu_objects_add(&p->objects, object) == 0) {
+        if (vgpu_charge_remember(p, cuda, object) == 0) {
             return CUDA_SUCCESS;
         }
         cuda->cuMemFree_v2(*out);
@@ -147,6 +147,18 @@ void vgpu_charge_drop(struct vgpu_process *p, const struct vgpu_object *object)
     }
 }
 
+int vgpu_charge_remember(struct vgpu_process *p, const struct vgpu_cuda *cuda, struct vgpu_object object)
+{
+    struct vgpu_object old;
+    int known = vgpu_objects_replace(&p->objects, object, &old);
+    if (known > 0 && old.kind == VGPU_KIND_POOLED) {
+        vgpu_pool_freed(p, cuda, (struct vgpu_pool *)(uintptr_t)old.context);
+    } else if (known > 0) {
+        vgpu_charge_drop(p, &old);
+    }
+    return known < 0 ? -1 : 0;
+}
+
 static void free_address(const struct vgpu_cuda *cuda, uint64_t address)
 {
     cuda->cuMemFree_v2(address);
@@ -171,7 +183,7 @@ CUresult vgpu_charge_keep(struct vgpu_charge *charge, CUresult result, enum vgpu
                                      .context = context,
                                      .column = charge->column,
                                      .kind = kind};
-        if (vgpu_objects_add(&charge->process->objects, object) == 0) {
+        if (vgpu_charge_remember(charge->process, charge->cuda, object) == 0) {
             return CUDA_SUCCESS;
         }
         undo(charge->cuda, handle); /* no host memory to remember it by */

@@ -46,6 +46,9 @@ CUresult vgpu_charge_managed(struct vgpu_process *p, const struct vgpu_cuda *cud
 /* Give back what an object was charged. */
 void vgpu_charge_drop(struct vgpu_process *p, const struct vgpu_object *object);
 
+/* Remember an object; what its handle stood for before is gone, and gives back its charge. 0, or -1 without memory. */
+int vgpu_charge_remember(struct vgpu_process *p, const struct vgpu_cuda *cuda, struct vgpu_object object);
+
 /* Make the reservation what the driver really took. CUDA_ERROR_OUT_OF_MEMORY when the difference does not fit. */
 CUresult vgpu_charge_correct(struct vgpu_charge *charge, uint64_t bytes);
 

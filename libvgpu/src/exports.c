@@ -2,16 +2,34 @@
 
 #include "ledger.h"
 
+/* The slot has it rounded, so it is kept to the byte here; of threads that change it at once the last one writes. */
+static void note(struct vgpu_process *p, int column)
+{
+    uint64_t seen;
+    do {
+        seen = atomic_load(&p->exported[column]);
+        vgpu_ledger_exported(vgpu_process_slot(p), (unsigned)column, seen);
+    } while (atomic_load(&p->exported[column]) != seen);
+}
+
 void vgpu_export(struct vgpu_process *p, int column, uint64_t bytes)
 {
-    vgpu_ledger_export(vgpu_process_slot(p), (unsigned)column, bytes);
+    atomic_fetch_add(&p->exported[column], bytes);
+    note(p, column);
+}
+
+static void unexport(struct vgpu_process *p, int column, uint64_t bytes)
+{
+    uint64_t seen = atomic_load(&p->exported[column]);
+    while (!atomic_compare_exchange_weak(&p->exported[column], &seen, seen > bytes ? seen - bytes : 0)) {
+    }
+    note(p, column);
 }
 
 static void release(struct vgpu_process *p, int column, uint64_t bytes)
 {
-    struct vgpu_region_slot *slot = vgpu_process_slot(p);
-    vgpu_ledger_unexport(slot, (unsigned)column, bytes);
-    vgpu_ledger_release(slot, (unsigned)column, bytes);
+    unexport(p, column, bytes);
+    vgpu_ledger_release(vgpu_process_slot(p), (unsigned)column, bytes);
 }
 
 void vgpu_export_freed(struct vgpu_process *p, int column, uint64_t bytes)
@@ -28,7 +46,7 @@ void vgpu_export_freed_to_pool(struct vgpu_process *p, const struct vgpu_cuda *c
                                uint64_t bytes)
 {
     struct vgpu_region_slot *slot = vgpu_process_slot(p);
-    vgpu_ledger_unexport(slot, (unsigned)column, bytes);
+    unexport(p, column, bytes);
     if (!vgpu_ledger_imports(p->region)) {
         vgpu_pool_freed(p, cuda, pool);
         return;
@@ -37,7 +55,7 @@ void vgpu_export_freed_to_pool(struct vgpu_process *p, const struct vgpu_cuda *c
     uint64_t let_go = vgpu_pool_freed(p, cuda, pool), kept = bytes > let_go ? bytes - let_go : 0;
     vgpu_ledger_release(slot, (unsigned)column, kept);
     if (bytes > kept) {
-        vgpu_ledger_export(slot, (unsigned)column, bytes - kept);
+        vgpu_export(p, column, bytes - kept);
         vgpu_export_freed(p, column, bytes - kept);
     }
 }

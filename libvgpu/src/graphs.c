@@ -86,7 +86,7 @@ static CUresult attempt(struct vgpu_process *p, const struct vgpu_cuda *cuda, co
             result = CUDA_ERROR_OUT_OF_MEMORY;
             break;
         }
-        vgpu_lock_take(&pools[i]->lock);
+        vgpu_calm_take(&pools[i]->lock);
         last = i + 1;
         if (!is_backed && !vgpu_pool_expect(p, cuda, pools[i], graph->bytes[i])) {
             result = CUDA_ERROR_OUT_OF_MEMORY;
@@ -98,7 +98,7 @@ static CUresult attempt(struct vgpu_process *p, const struct vgpu_cuda *cuda, co
     for (int i = 0; i < last; i++) {
         if (pools[i]) {
             vgpu_pool_account(p, cuda, pools[i]);
-            vgpu_lock_drop(&pools[i]->lock);
+            vgpu_calm_drop(&pools[i]->lock);
         }
     }
     return result;

@@ -11,9 +11,6 @@
 #include "exports.h"
 #include "ledger.h"
 
-/* No mapping begins or ends inside a page of this size. */
-#define MAPPING_GRAIN UINT64_C(4096)
-
 CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t bytes, const CUmemAllocationProp *prop, uint64_t flags)
 {
     const struct vgpu_cuda *cuda = vgpu_world->cuda();
@@ -39,9 +36,9 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t bytes, const CUme
     *backing = (struct vgpu_backing){.bytes = charge.bytes, .column = charge.column};
     result = cuda->cuMemCreate(out, bytes, prop, flags);
     if (result == CUDA_SUCCESS) {
-        vgpu_lock_take(&p->mappings);
+        vgpu_calm_take(&p->mappings);
         int failed = vgpu_backing_add_handle(p, *out, backing);
-        vgpu_lock_drop(&p->mappings);
+        vgpu_calm_drop(&p->mappings);
         if (!failed) {
             return CUDA_SUCCESS;
         }
@@ -64,7 +61,7 @@ CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle ha
     if (!p) {
         return cuda->cuMemExportToShareableHandle(out, handle, type, flags);
     }
-    vgpu_lock_take(&p->mappings);
+    vgpu_calm_take(&p->mappings);
     CUresult result = cuda->cuMemExportToShareableHandle(out, handle, type, flags);
     if (result == CUDA_SUCCESS && vgpu_objects_find(&p->objects, VGPU_KIND_HANDLE, handle, &object)) {
         struct vgpu_backing *backing = vgpu_backing_of(&object);
@@ -73,7 +70,7 @@ CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle ha
             vgpu_export(p, backing->column, backing->bytes);
         }
     }
-    vgpu_lock_drop(&p->mappings);
+    vgpu_calm_drop(&p->mappings);
     return result;
 }
 
@@ -90,7 +87,7 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *out, void 
         return p && out ? CUDA_ERROR_OUT_OF_MEMORY : cuda->cuMemImportFromShareableHandle(out, what, type);
     }
     *backing = (struct vgpu_backing){.is_imported = 1, .references = 1};
-    vgpu_lock_take(&p->mappings);
+    vgpu_calm_take(&p->mappings);
     vgpu_import(p, 1); /* before it is open */
     CUresult result = cuda->cuMemImportFromShareableHandle(out, what, type);
     if (result == CUDA_SUCCESS) {
@@ -102,7 +99,7 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *out, void 
         }
     }
     vgpu_backing_let_go(p, backing); /* unless a handle refers to it by now */
-    vgpu_lock_drop(&p->mappings);
+    vgpu_calm_drop(&p->mappings);
     return result;
 }
 
@@ -117,7 +114,7 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
     if (!p) {
         return cuda->cuMemRelease(handle);
     }
-    vgpu_lock_take(&p->mappings);
+    vgpu_calm_take(&p->mappings);
     CUresult result = cuda->cuMemRelease(handle);
     if (result == CUDA_SUCCESS && vgpu_objects_take(&p->objects, VGPU_KIND_HANDLE, handle, &object)) {
         if (--object.bytes) {
@@ -125,7 +122,7 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
         }
         vgpu_backing_let_go(p, vgpu_backing_of(&object));
     }
-    vgpu_lock_drop(&p->mappings);
+    vgpu_calm_drop(&p->mappings);
     return result;
 }
 
@@ -133,27 +130,35 @@ CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemGeneric
 {
     const struct vgpu_cuda *cuda = vgpu_world->cuda();
     struct vgpu_process *p = vgpu_process();
-    struct vgpu_object object;
+    struct vgpu_object object, past;
     if (!cuda || !cuda->cuMemMap) {
         return CUDA_ERROR_NOT_INITIALIZED;
     }
     if (!p) {
         return cuda->cuMemMap(address, bytes, offset, handle, flags);
     }
-    vgpu_lock_take(&p->mappings);
+    vgpu_calm_take(&p->mappings);
     CUresult result = cuda->cuMemMap(address, bytes, offset, handle, flags);
     if (result == CUDA_SUCCESS && vgpu_objects_find(&p->objects, VGPU_KIND_HANDLE, handle, &object)) {
         struct vgpu_object mapping = {
             .handle = address, .bytes = bytes, .context = object.context, .kind = VGPU_KIND_MAPPING};
         vgpu_backing_of(&object)->references++;
-        if (vgpu_objects_add(&p->objects, mapping)) {
+        int known = vgpu_objects_replace(&p->objects, mapping, &past);
+        if (known > 0) {
+            vgpu_backing_let_go(p, vgpu_backing_of(&past)); /* unmapped by a way that no hook saw */
+        } else if (known < 0) {
             cuda->cuMemUnmap(address, bytes);
             vgpu_backing_let_go(p, vgpu_backing_of(&object));
             result = CUDA_ERROR_OUT_OF_MEMORY;
         }
     }
-    vgpu_lock_drop(&p->mappings);
+    vgpu_calm_drop(&p->mappings);
     return result;
+}
+
+static void let_go(void *argument, const struct vgpu_object *mapping)
+{
+    vgpu_backing_let_go(argument, vgpu_backing_of(mapping));
 }
 
 CUresult cuMemUnmap(CUdeviceptr address, size_t bytes)
@@ -167,17 +172,17 @@ CUresult cuMemUnmap(CUdeviceptr address, size_t bytes)
     if (!p) {
         return cuda->cuMemUnmap(address, bytes);
     }
-    vgpu_lock_take(&p->mappings);
+    vgpu_calm_take(&p->mappings);
     CUresult result = cuda->cuMemUnmap(address, bytes);
-    for (uint64_t at = 0; result == CUDA_SUCCESS && at < bytes;) {
-        if (vgpu_objects_take(&p->objects, VGPU_KIND_MAPPING, address + at, &mapping)) {
-            vgpu_backing_let_go(p, vgpu_backing_of(&mapping));
-            at += mapping.bytes;
-        } else {
-            at += MAPPING_GRAIN; /* not ours: something imported lies here */
-        }
+    uint64_t at = 0;
+    while (result == CUDA_SUCCESS && at < bytes && vgpu_objects_take(&p->objects, VGPU_KIND_MAPPING, address + at, &mapping)) {
+        vgpu_backing_let_go(p, vgpu_backing_of(&mapping));
+        at += mapping.bytes;
     }
-    vgpu_lock_drop(&p->mappings);
+    if (result == CUDA_SUCCESS && at < bytes) { /* something that no hook saw mapped, and perhaps more of ours behind it */
+        vgpu_objects_drop_range(&p->objects, VGPU_KIND_MAPPING, address + at, bytes - at, let_go, p);
+    }
+    vgpu_calm_drop(&p->mappings);
     return result;
 }
 
@@ -192,7 +197,7 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *out, void *ad
     if (!p || !out) {
         return cuda->cuMemRetainAllocationHandle(out, address);
     }
-    vgpu_lock_take(&p->mappings);
+    vgpu_calm_take(&p->mappings);
     CUresult result = cuda->cuMemRetainAllocationHandle(out, address);
     if (result == CUDA_SUCCESS && (vgpu_objects_find(&p->objects, VGPU_KIND_HANDLE, *out, &known) ||
                                    vgpu_backing_find_mapping(p, cuda, (uintptr_t)address, &known))) {
@@ -201,6 +206,6 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *out, void *ad
             result = CUDA_ERROR_OUT_OF_MEMORY;
         }
     }
-    vgpu_lock_drop(&p->mappings);
+    vgpu_calm_drop(&p->mappings);
     return result;
 }

@@ -12,22 +12,22 @@ static struct vgpu_backing *keep(struct vgpu_process *p, const struct vgpu_cuda 
     if (!p) {
         return NULL;
     }
-    vgpu_lock_take(&p->mappings);
+    vgpu_calm_take(&p->mappings);
     if (kind == VGPU_KIND_MAPPING ? vgpu_backing_find_mapping(p, cuda, handle, &object)
                                   : vgpu_objects_find(&p->objects, kind, handle, &object)) {
         backing = vgpu_backing_of(&object);
         backing->references++;
     }
-    vgpu_lock_drop(&p->mappings);
+    vgpu_calm_drop(&p->mappings);
     return backing;
 }
 
 static CUresult kept(struct vgpu_process *p, struct vgpu_backing *backing, CUresult result)
 {
     if (backing && result != CUDA_SUCCESS) {
-        vgpu_lock_take(&p->mappings);
+        vgpu_calm_take(&p->mappings);
         vgpu_backing_let_go(p, backing);
-        vgpu_lock_drop(&p->mappings);
+        vgpu_calm_drop(&p->mappings);
     }
     return result;
 }

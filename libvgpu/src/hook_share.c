@@ -13,7 +13,7 @@ static CUresult exported(struct vgpu_process *p, const struct vgpu_cuda *cuda, e
     if (cuda->cuMemGetAddressRange_v2 && cuda->cuMemGetAddressRange_v2(&start, &bytes, address) != CUDA_SUCCESS) {
         start = address;
     }
-    vgpu_lock_take(&p->mappings);
+    vgpu_calm_take(&p->mappings);
     if (vgpu_objects_find(&p->objects, kind, start, &memory) &&
         !vgpu_objects_find(&p->objects, VGPU_KIND_EXPORT, start, &known)) {
         known = memory;
@@ -29,7 +29,7 @@ static CUresult exported(struct vgpu_process *p, const struct vgpu_cuda *cuda, e
             result = CUDA_ERROR_OUT_OF_MEMORY; /* a handle that the program will not use */
         }
     }
-    vgpu_lock_drop(&p->mappings);
+    vgpu_calm_drop(&p->mappings);
     return result;
 }
 

@@ -11,6 +11,8 @@
 
 #include "vgpu_abi.h"
 
+enum { MOST_AUXV = 64 }; /* entries; a kernel gives about twenty */
+
 #define LOW(bits) ((UINT64_C(1) << (bits)) - 1)
 
 uint64_t vgpu_owner_word(const struct vgpu_identity *who)
@@ -59,6 +61,36 @@ static int read_stat(const char *who, struct stat_line *out)
     return 0;
 }
 
+uint64_t vgpu_identity_layout(uint32_t pid)
+{
+    char path[48];
+    unsigned long words[2 * MOST_AUXV];
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    snprintf(path, sizeof path, "/proc/%u/auxv", (unsigned)pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t got = fd >= 0 ? read(fd, words, sizeof words) : -1;
+    if (fd >= 0) {
+        close(fd);
+    }
+    if (got <= 0) {
+        return 0;
+    }
+    for (size_t i = 0; (i + 2) * sizeof words[0] <= (size_t)got && words[i] != AT_NULL; i += 2) {
+        switch (words[i]) {
+        case AT_RANDOM:
+        case AT_SYSINFO_EHDR:
+        case AT_ENTRY:
+        case AT_PHDR:
+        case AT_BASE:
+            hash = (hash ^ words[i + 1]) * UINT64_C(0x100000001b3);
+            break;
+        default:
+            break;
+        }
+    }
+    return hash ? hash : 1;
+}
+
 struct vgpu_identity vgpu_identity_self(void)
 {
     struct vgpu_identity me = {.pid = (uint32_t)getpid()};
@@ -72,6 +104,7 @@ struct vgpu_identity vgpu_identity_self(void)
         link[got] = '\0';
         me.pid_namespace = strtoull(link + 5, NULL, 10); /* "pid:[4026531836]" */
     }
+    me.layout = vgpu_identity_layout(me.pid);
     const void *random = (const void *)getauxval(AT_RANDOM);
     if (random) {
         memcpy(&me.image, random, sizeof me.image);

@@ -39,6 +39,7 @@ uint64_t vgpu_ledger_used(const struct vgpu_region *region, unsigned column)
 /* Only for the process that holds the right to this slot. */
 static void empty(struct vgpu_region_slot *slot)
 {
+    atomic_store((word *)&slot->layout_owner, 0);
     for (unsigned i = 0; i < VGPU_MAX_DEVICES; i++) {
         atomic_store((word *)&slot->used[i], 0);
         atomic_store((word *)&slot->peak[i], 0);
@@ -58,7 +59,7 @@ static int strip(struct vgpu_region_slot *slot)
     atomic_store((halfword *)&slot->imports, 0);
     atomic_store((word *)&slot->host_used, 0);
     for (unsigned i = 0; i < VGPU_MAX_DEVICES; i++) {
-        uint64_t exported = (uint64_t)atomic_load((quarterword *)&slot->exported[i]) * VGPU_EXPORTED_UNIT;
+        uint64_t exported = vgpu_ledger_exported_bytes(slot, i);
         uint64_t used = atomic_load((word *)&slot->used[i]);
         atomic_store((word *)&slot->used[i], used < exported ? used : exported);
         atomic_store((word *)&slot->overhead[i], 0);
@@ -66,6 +67,38 @@ static int strip(struct vgpu_region_slot *slot)
         left |= exported && used;
     }
     return left;
+}
+
+/* The process still runs, but not the program that held this: its exec gave everything back. */
+static int was_replaced(const struct vgpu_region_slot *slot, uint64_t owner, const struct vgpu_identity *self)
+{
+    uint64_t layout = atomic_load((const word *)&slot->layout);
+    if (owner == vgpu_owner_word(self)) {
+        return slot->image != self->image && atomic_load((const word *)&slot->layout_owner) == owner;
+    }
+    if (!layout || !vgpu_world->layout_of || (owner & VGPU_OWNER_REAPING) ||
+        atomic_load((const word *)&slot->layout_owner) != owner || slot->pid_namespace != self->pid_namespace) {
+        return 0;
+    }
+    uint64_t now = vgpu_world->layout_of(slot->pid);
+    return now && now != layout;
+}
+
+/* Take the right to a slot of the dead from `owner`, and empty it but for what others have open. 0: another was first. */
+static int clear(struct vgpu_region *region, struct vgpu_region_slot *slot, uint64_t owner, uint64_t me, int *kept)
+{
+    /* A reaper that died half-way is itself a dead owner: the next one starts over. */
+    if (!atomic_compare_exchange_strong((word *)&slot->owner, &owner, me | VGPU_OWNER_REAPING)) {
+        return 0;
+    }
+    if (strip(slot) && vgpu_ledger_imports(region)) {
+        atomic_store((word *)&slot->owner, owner & ~VGPU_OWNER_REAPING);
+        *kept = 1;
+    } else {
+        empty(slot);
+        atomic_store((word *)&slot->owner, 0);
+    }
+    return 1;
 }
 
 static int reap_once(struct vgpu_region *region, const struct vgpu_identity *self, int *kept)
@@ -78,21 +111,9 @@ static int reap_once(struct vgpu_region *region, const struct vgpu_identity *sel
         struct vgpu_region_slot *slot = &region->slots[i];
         uint64_t owner = atomic_load((word *)&slot->owner);
         uint64_t who = owner & ~VGPU_OWNER_REAPING;
-        if (!owner || who == me || !vgpu_world->is_dead(who, self)) {
-            continue;
+        if (owner && (was_replaced(slot, owner, self) || (who != me && vgpu_world->is_dead(who, self)))) {
+            count += clear(region, slot, owner, me, kept);
         }
-        /* A reaper that died half-way is itself a dead owner: the next one starts over. */
-        if (!atomic_compare_exchange_strong((word *)&slot->owner, &owner, me | VGPU_OWNER_REAPING)) {
-            continue;
-        }
-        if (strip(slot) && vgpu_ledger_imports(region)) {
-            atomic_store((word *)&slot->owner, who);
-            *kept = 1;
-        } else {
-            empty(slot);
-            atomic_store((word *)&slot->owner, 0);
-        }
-        count++;
     }
     return count;
 }
@@ -128,9 +149,10 @@ struct vgpu_region_slot *vgpu_ledger_join(struct vgpu_region *region, const stru
     uint32_t high = vgpu_ledger_high(region);
     for (uint32_t i = 0; i < high; i++) {
         struct vgpu_region_slot *past = &region->slots[i];
-        if ((atomic_load((word *)&past->owner) & ~VGPU_OWNER_REAPING) == me && past->image != self->image) {
-            empty(past); /* this process before its exec: the driver took everything back */
-            atomic_store((word *)&past->owner, 0);
+        uint64_t owner = atomic_load((word *)&past->owner);
+        int kept;
+        if (owner == me && was_replaced(past, owner, self)) {
+            clear(region, past, owner, me, &kept); /* this process before its exec: the driver took everything back */
         }
     }
     struct vgpu_region_slot *slot = claim(region, me);
@@ -143,6 +165,8 @@ struct vgpu_region_slot *vgpu_ledger_join(struct vgpu_region *region, const stru
         slot->image = self->image;
         slot->pid = self->pid;
         slot->registered_ns = vgpu_world->now_ns();
+        atomic_store((word *)&slot->layout, self->layout);
+        atomic_store((word *)&slot->layout_owner, me); /* last: until then nobody compares */
     }
     return slot;
 }

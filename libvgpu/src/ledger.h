@@ -64,9 +64,9 @@ uint64_t vgpu_ledger_used(const struct vgpu_region *region, unsigned column);
 uint32_t vgpu_ledger_imports(const struct vgpu_region *region);
 void vgpu_ledger_import(struct vgpu_region_slot *mine, int change);
 
-/* Bytes that are charged to us and may be opened by others from now on, or no longer are. */
-void vgpu_ledger_export(struct vgpu_region_slot *mine, unsigned column, uint64_t bytes);
-void vgpu_ledger_unexport(struct vgpu_region_slot *mine, unsigned column, uint64_t bytes);
+/* So many bytes that are charged to us may be open in other processes. Written down rounded up, and read back. */
+void vgpu_ledger_exported(struct vgpu_region_slot *mine, unsigned column, uint64_t bytes);
+uint64_t vgpu_ledger_exported_bytes(const struct vgpu_region_slot *slot, unsigned column);
 
 /* Empty the slots of processes that are dead. Returns how many. What one had exported stays charged as long as anybody
  * has anything open: who has what is not known here. */

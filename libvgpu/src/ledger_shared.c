@@ -21,26 +21,22 @@ void vgpu_ledger_import(struct vgpu_region_slot *mine, int change)
     atomic_fetch_add((halfword *)&mine->imports, (uint32_t)change);
 }
 
-static uint16_t units_of(uint64_t bytes)
+static uint64_t in_units(uint64_t bytes, uint64_t unit)
 {
-    uint64_t units = bytes / VGPU_EXPORTED_UNIT + (bytes % VGPU_EXPORTED_UNIT != 0);
-    return units > UINT16_MAX ? UINT16_MAX : (uint16_t)units;
+    return bytes / unit + (bytes % unit != 0);
 }
 
-void vgpu_ledger_export(struct vgpu_region_slot *mine, unsigned column, uint64_t bytes)
+void vgpu_ledger_exported(struct vgpu_region_slot *mine, unsigned column, uint64_t bytes)
 {
-    quarterword *at = (quarterword *)&mine->exported[column];
-    uint16_t seen = atomic_load(at), units = units_of(bytes), to;
-    do {
-        to = seen > UINT16_MAX - units ? UINT16_MAX : (uint16_t)(seen + units);
-    } while (!atomic_compare_exchange_weak(at, &seen, to));
+    uint64_t small = in_units(bytes, VGPU_EXPORTED_UNIT), large = in_units(bytes, VGPU_EXPORTED_LARGE_UNIT);
+    uint64_t word = small < VGPU_EXPORTED_LARGE                      ? small
+                    : large < UINT16_MAX - VGPU_EXPORTED_LARGE + 1u ? VGPU_EXPORTED_LARGE | large
+                                                                     : UINT16_MAX;
+    atomic_store((quarterword *)&mine->exported[column], (uint16_t)word);
 }
 
-void vgpu_ledger_unexport(struct vgpu_region_slot *mine, unsigned column, uint64_t bytes)
+uint64_t vgpu_ledger_exported_bytes(const struct vgpu_region_slot *slot, unsigned column)
 {
-    quarterword *at = (quarterword *)&mine->exported[column];
-    uint16_t seen = atomic_load(at), units = units_of(bytes), to;
-    do {
-        to = seen > units ? (uint16_t)(seen - units) : 0;
-    } while (!atomic_compare_exchange_weak(at, &seen, to));
+    uint64_t word = atomic_load((const quarterword *)&slot->exported[column]);
+    return word < VGPU_EXPORTED_LARGE ? word * VGPU_EXPORTED_UNIT : (word - VGPU_EXPORTED_LARGE) * VGPU_EXPORTED_LARGE_UNIT;
 }

@@ -7,6 +7,7 @@
 #define VGPU_LOCK_H
 
 #include <linux/futex.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <sys/syscall.h>
@@ -40,4 +41,39 @@ static inline void vgpu_lock_drop(struct vgpu_lock *lock)
     }
 }
 
+/* For what is held across calls of the driver, of files and of sleep: these may be cancellation points, and a thread that
+ * is cancelled would take the lock with it. Whoever holds it is not cancelled before it drops it. */
+struct vgpu_calm_lock {
+    struct vgpu_lock lock;
+    int before; /* how the holder could be cancelled */
+};
+
+static inline int vgpu_calm_try(struct vgpu_calm_lock *calm)
+{
+    int before;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+    if (vgpu_lock_try(&calm->lock)) {
+        calm->before = before;
+        return 1;
+    }
+    pthread_setcancelstate(before, NULL);
+    return 0;
+}
+
+static inline void vgpu_calm_take(struct vgpu_calm_lock *calm)
+{
+    int before;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+    vgpu_lock_take(&calm->lock);
+    calm->before = before;
+}
+
+static inline void vgpu_calm_drop(struct vgpu_calm_lock *calm)
+{
+    int before = calm->before;
+    vgpu_lock_drop(&calm->lock);
+    pthread_setcancelstate(before, NULL);
+}
+
 #endif
+

@@ -56,7 +56,7 @@ static int grow(struct vgpu_stripe *stripe)
     return 0;
 }
 
-int vgpu_objects_add(struct vgpu_objects *objects, struct vgpu_object object)
+int vgpu_objects_replace(struct vgpu_objects *objects, struct vgpu_object object, struct vgpu_object *old)
 {
     uint64_t hash = hash_of(object.kind, object.handle);
     struct vgpu_stripe *stripe = stripe_of(objects, hash);
@@ -66,11 +66,19 @@ int vgpu_objects_add(struct vgpu_objects *objects, struct vgpu_object object)
         return -1;
     }
     struct vgpu_object *place = place_of(stripe, object.kind, object.handle, hash);
-    stripe->count += !place->kind;
+    int known = place->kind != 0;
+    *old = *place;
+    stripe->count += !known;
     object.serial = atomic_fetch_add(&objects->births, 1) + 1;
     *place = object;
     vgpu_lock_drop(&stripe->lock);
-    return 0;
+    return known;
+}
+
+int vgpu_objects_add(struct vgpu_objects *objects, struct vgpu_object object)
+{
+    struct vgpu_object old;
+    return vgpu_objects_replace(objects, object, &old) < 0 ? -1 : 0;
 }
 
 /* Close the gap at `hole`: later members of the run move up when their home allows it. */
@@ -120,18 +128,16 @@ uint64_t vgpu_objects_now(struct vgpu_objects *objects)
     return atomic_load(&objects->births);
 }
 
-void vgpu_objects_drop_context(struct vgpu_objects *objects, const void *context, uint64_t until,
-                               void (*released)(void *argument, const struct vgpu_object *), void *argument)
+/* Forget what `belongs` says. */
+static void drop(struct vgpu_objects *objects, int (*belongs)(const void *what, const struct vgpu_object *), const void *what,
+                 void (*released)(void *argument, const struct vgpu_object *), void *argument)
 {
     for (int s = 0; s < VGPU_STRIPES; s++) {
         struct vgpu_stripe *stripe = &objects->stripes[s];
         vgpu_lock_take(&stripe->lock);
         for (size_t i = 0; i < stripe->room;) {
             struct vgpu_object o = stripe->places[i];
-            int belongs = o.kind == VGPU_KIND_MEMORY || o.kind == VGPU_KIND_ARRAY || o.kind == VGPU_KIND_MIPMAP ||
-                          o.kind == VGPU_KIND_HOST || o.kind == VGPU_KIND_MANAGED || o.kind == VGPU_KIND_EXPORT ||
-                          o.kind == VGPU_KIND_IMPORT;
-            if (belongs && o.context == context && o.serial <= until) {
+            if (o.kind && belongs(what, &o)) {
                 released(argument, &o);
                 erase(stripe, i); /* may pull another one into this place: look at it again */
             } else {
@@ -140,4 +146,43 @@ void vgpu_objects_drop_context(struct vgpu_objects *objects, const void *context
         }
         vgpu_lock_drop(&stripe->lock);
     }
+}
+
+struct past {
+    const void *context;
+    uint64_t until;
+};
+
+static int is_of_context(const void *what, const struct vgpu_object *o)
+{
+    const struct past *past = what;
+    int goes = o->kind == VGPU_KIND_MEMORY || o->kind == VGPU_KIND_ARRAY || o->kind == VGPU_KIND_MIPMAP ||
+               o->kind == VGPU_KIND_HOST || o->kind == VGPU_KIND_MANAGED || o->kind == VGPU_KIND_EXPORT ||
+               o->kind == VGPU_KIND_IMPORT;
+    return goes && o->context == past->context && o->serial <= past->until;
+}
+
+void vgpu_objects_drop_context(struct vgpu_objects *objects, const void *context, uint64_t until,
+                               void (*released)(void *argument, const struct vgpu_object *), void *argument)
+{
+    struct past past = {.context = context, .until = until};
+    drop(objects, is_of_context, &past, released, argument);
+}
+
+struct range {
+    enum vgpu_kind kind;
+    uint64_t from, bytes;
+};
+
+static int is_within(const void *what, const struct vgpu_object *o)
+{
+    const struct range *range = what;
+    return o->kind == (uint32_t)range->kind && o->handle - range->from < range->bytes;
+}
+
+void vgpu_objects_drop_range(struct vgpu_objects *objects, enum vgpu_kind kind, uint64_t from, uint64_t bytes,
+                             void (*released)(void *argument, const struct vgpu_object *), void *argument)
+{
+    struct range range = {.kind = kind, .from = from, .bytes = bytes};
+    drop(objects, is_within, &range, released, argument);
 }

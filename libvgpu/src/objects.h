@@ -55,6 +55,10 @@ struct vgpu_objects {
 /* Remember an object (its serial is set here). 0, or -1 when there is no memory for it. */
 int vgpu_objects_add(struct vgpu_objects *objects, struct vgpu_object object);
 
+/* The same, where the handle may be known already: 1, and `old` is what it was. The driver has given the handle out anew,
+ * so what it stood for is gone, by a way that no hook saw. */
+int vgpu_objects_replace(struct vgpu_objects *objects, struct vgpu_object object, struct vgpu_object *old);
+
 /* Forget an object. 1 when it was known; `out` then says what it was. */
 int vgpu_objects_take(struct vgpu_objects *objects, enum vgpu_kind kind, uint64_t handle, struct vgpu_object *out);
 
@@ -67,5 +71,9 @@ uint64_t vgpu_objects_now(struct vgpu_objects *objects);
 /* Forget all memory, arrays, exports, imports and page-locked memory of a context that was born no later than `until`, telling `released` about each. */
 void vgpu_objects_drop_context(struct vgpu_objects *objects, const void *context, uint64_t until,
                                void (*released)(void *argument, const struct vgpu_object *), void *argument);
+
+/* Forget all objects of a kind whose handles lie in [from, from + bytes), telling `released` about each. Looks at everything. */
+void vgpu_objects_drop_range(struct vgpu_objects *objects, enum vgpu_kind kind, uint64_t from, uint64_t bytes,
+                             void (*released)(void *argument, const struct vgpu_object *), void *argument);
 
 #endif

@@ -148,11 +148,11 @@ CUresult vgpu_context_begin(struct vgpu_new_context *it, const struct vgpu_cuda 
         return CUDA_SUCCESS; /* memory will be denied; a context by itself may be made, as where nothing is granted */
     }
     struct vgpu_overhead *over = &p->overheads[ordinal];
-    vgpu_lock_take(&over->lock);
+    vgpu_calm_take(&over->lock);
     it->before = over->charged;
     it->cost = vgpu_limit(p, card->uuid, ordinal) ? known_cost(p, card) : 0;
     if (!raise_to(p, cuda, ordinal, card, slot, over, over->charged + it->cost)) {
-        vgpu_lock_drop(&over->lock);
+        vgpu_calm_drop(&over->lock);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     it->process = p;
@@ -209,7 +209,7 @@ void vgpu_context_end(struct vgpu_new_context *it, CUresult result)
     } else {
         lower_to(&it->process->cards[it->ordinal], vgpu_process_slot(it->process), over, it->before);
     }
-    vgpu_lock_drop(&over->lock);
+    vgpu_calm_drop(&over->lock);
 }
 
 void vgpu_context_gone(struct vgpu_process *p, const struct vgpu_cuda *cuda, int ordinal, uint64_t charged)
@@ -219,13 +219,13 @@ void vgpu_context_gone(struct vgpu_process *p, const struct vgpu_cuda *cuda, int
     }
     const struct vgpu_card *card = vgpu_card_of_ordinal(p, cuda, ordinal);
     struct vgpu_overhead *over = &p->overheads[ordinal];
-    vgpu_lock_take(&over->lock);
+    vgpu_calm_take(&over->lock);
     if (over->contexts && card) {
         over->contexts--;
         uint64_t left = over->charged > charged ? over->charged - charged : 0;
         lower_to(card, vgpu_process_slot(p), over, over->contexts ? left : 0);
     }
-    vgpu_lock_drop(&over->lock);
+    vgpu_calm_drop(&over->lock);
 }
 
 void vgpu_overhead_grew(struct vgpu_process *p)
@@ -240,7 +240,9 @@ static int look(struct vgpu_process *p, int ordinal)
     const struct vgpu_card *card = &p->cards[ordinal];
     uint64_t real = 0;
     int known = 1;
-    vgpu_lock_take(&over->lock);
+    if (!vgpu_calm_try(&over->lock)) {
+        return 0; /* a context is being made, which may take long: no allocation waits for that */
+    }
     if (over->contexts && atomic_load_explicit(&card->known, memory_order_acquire)) {
         struct vgpu_region_slot *slot = vgpu_process_slot(p);
         known = measure(p, card, slot, over, &real);
@@ -252,7 +254,7 @@ static int look(struct vgpu_process *p, int ordinal)
             }
         }
     }
-    vgpu_lock_drop(&over->lock);
+    vgpu_calm_drop(&over->lock);
     return known;
 }
 

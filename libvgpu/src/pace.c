@@ -21,13 +21,13 @@ static struct vgpu_pace_card *card_of(struct vgpu_pace *pace, int ordinal)
     }
     struct vgpu_pace_card *card = &pace->cards[ordinal];
     if (!atomic_load_explicit(&card->known, memory_order_acquire)) {
-        vgpu_lock_take(&pace->lock);
+        vgpu_calm_take(&pace->lock);
         if (!atomic_load_explicit(&card->known, memory_order_relaxed)) {
             card->bucket = pace->bucket(pace->who, ordinal);
             card->sms = pace->sms(pace->who, ordinal);
             atomic_store_explicit(&card->known, card->bucket ? 1 : 0, memory_order_release);
         }
-        vgpu_lock_drop(&pace->lock);
+        vgpu_calm_drop(&pace->lock);
     }
     return card->bucket ? card : NULL;
 }
@@ -66,11 +66,11 @@ static void compare(struct vgpu_pace *pace, struct vgpu_pace_card *card, int ord
             atomic_store_explicit((_Atomic uint64_t *)&card->bucket->others_ns, end + pause, memory_order_relaxed);
         }
     }
-    vgpu_lock_take(&pace->lock);
+    vgpu_calm_take(&pace->lock);
     vgpu_settle_asked(&card->settle, card->bucket, since_ns);
     if (vgpu_step_waits(pace, end)) {
         vgpu_step_unsettle(&card->settle, card->bucket, end);
-        vgpu_lock_drop(&pace->lock);
+        vgpu_calm_drop(&pace->lock);
         return;
     }
     if (is_catching_up(card, end)) {
@@ -78,7 +78,7 @@ static void compare(struct vgpu_pace *pace, struct vgpu_pace_card *card, int ord
     }
     vgpu_settle_pay(&card->settle, card->bucket, end, percent, since_ns > 1000000000 ? VGPU_TICK_NS : since_ns);
     vgpu_settle(&card->settle, card->bucket, end, percent, vgpu_probe_known_ns(pace, ordinal, end), known ? &seen : NULL);
-    vgpu_lock_drop(&pace->lock);
+    vgpu_calm_drop(&pace->lock);
 }
 
 /* Book-keeping between two looks at the budget; whoever finds the lock held leaves it to who holds it. */
@@ -86,7 +86,7 @@ static void tend(struct vgpu_pace *pace, struct vgpu_pace_card *card, const stru
                  uint64_t now, int eager)
 {
     uint64_t since_ns;
-    if (!vgpu_lock_try(&pace->lock)) {
+    if (!vgpu_calm_try(&pace->lock)) {
         return;
     }
     vgpu_settle_note(&card->settle, card->bucket, now);
@@ -96,7 +96,7 @@ static void tend(struct vgpu_pace *pace, struct vgpu_pace_card *card, const stru
         atomic_store_explicit(&pace->harvested_ns, now, memory_order_relaxed);
         vgpu_probe_harvest(pace, l, now);
     }
-    vgpu_lock_drop(&pace->lock);
+    vgpu_calm_drop(&pace->lock);
     if (!atomic_exchange(&pace->comparing, 1)) {
         if (vgpu_settle_due(card->bucket, now, &since_ns)) {
             compare(pace, card, l->ordinal, percent, now, since_ns);

@@ -78,7 +78,7 @@ struct vgpu_pace {
     struct vgpu_region_bucket *(*peer)(void *who, int ordinal, unsigned n); /* of the container's other cards; NULL: no more */
     struct vgpu_pace_card cards[VGPU_MAX_DEVICES];
     struct vgpu_region_bucket own[VGPU_MAX_DEVICES]; /* for `bucket`, where there is no region */
-    struct vgpu_lock lock; /* of probes and comparisons */
+    struct vgpu_calm_lock lock; /* of probes and comparisons */
     _Atomic uint64_t probed_ns, harvested_ns;
     _Atomic uint64_t waited_ns; /* last a kernel was seen to wait for another card's */
     _Atomic int comparing;

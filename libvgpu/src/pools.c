@@ -69,7 +69,7 @@ static struct vgpu_pool *find_or_make(struct vgpu_process *p, enum vgpu_kind kin
     if (vgpu_objects_find(&p->objects, kind, name, &known)) {
         return (struct vgpu_pool *)(uintptr_t)known.context;
     }
-    vgpu_lock_take(&p->lock);
+    vgpu_calm_take(&p->lock);
     if (vgpu_objects_find(&p->objects, kind, name, &known)) {
         pool = (struct vgpu_pool *)(uintptr_t)known.context;
     } else if ((pool = calloc(1, sizeof *pool)) != NULL) {
@@ -83,7 +83,7 @@ static struct vgpu_pool *find_or_make(struct vgpu_process *p, enum vgpu_kind kin
             atomic_store_explicit(&p->pools, pool, memory_order_release);
         }
     }
-    vgpu_lock_drop(&p->lock);
+    vgpu_calm_drop(&p->lock);
     return pool;
 }
 
@@ -173,7 +173,7 @@ void vgpu_pool_account(struct vgpu_process *p, const struct vgpu_cuda *cuda, str
 static CUresult try_allocate(struct vgpu_process *p, const struct vgpu_cuda *cuda, struct vgpu_pool *pool, uint64_t bytes,
                              CUdeviceptr *out, CUresult (*allocate)(void *, CUdeviceptr *), void *argument)
 {
-    vgpu_lock_take(&pool->lock);
+    vgpu_calm_take(&pool->lock);
     CUresult result = charge_growth(p, cuda, pool, bytes) ? allocate(argument, out) : CUDA_ERROR_OUT_OF_MEMORY;
     if (result == CUDA_SUCCESS) {
         struct vgpu_object object = {.handle = *out, .context = pool, .kind = VGPU_KIND_POOLED};
@@ -190,7 +190,7 @@ static CUresult try_allocate(struct vgpu_process *p, const struct vgpu_cuda *cud
     if (result != CUDA_SUCCESS) {
         settle(p, cuda, pool);
     }
-    vgpu_lock_drop(&pool->lock);
+    vgpu_calm_drop(&pool->lock);
     return result;
 }
 
@@ -213,23 +213,23 @@ CUresult vgpu_pool_allocate(struct vgpu_process *p, const struct vgpu_cuda *cuda
 
 uint64_t vgpu_pool_freed(struct vgpu_process *p, const struct vgpu_cuda *cuda, struct vgpu_pool *pool)
 {
-    vgpu_lock_take(&pool->lock);
+    vgpu_calm_take(&pool->lock);
     uint64_t before = pool->charged;
     pool->live--;
     settle(p, cuda, pool);
     uint64_t shrank = before - pool->charged;
-    vgpu_lock_drop(&pool->lock);
+    vgpu_calm_drop(&pool->lock);
     return shrank;
 }
 
 void vgpu_pool_destroyed(struct vgpu_process *p, struct vgpu_pool *pool)
 {
-    vgpu_lock_take(&pool->lock);
+    vgpu_calm_take(&pool->lock);
     pool->destroyed = 1;
     if (!pool->live && pool->charged) {
         lower_to(p, pool, 0);
     }
-    vgpu_lock_drop(&pool->lock);
+    vgpu_calm_drop(&pool->lock);
 }
 
 /* Make the driver give back what it only keeps. */
@@ -250,13 +250,19 @@ static void let_go(struct vgpu_process *p, const struct vgpu_cuda *cuda, struct 
 }
 
 /* Pools are never taken out of the list: a program has few. Returns what is still charged for them; `*shrank` tells
- * whether that is less than before. */
+ * whether that is less than before. A pool that another thread is busy with settles itself: nobody waits for the launch of
+ * a graph, which takes as long as its stream is full. Only under pressure is there reason to wait for an allocation. */
 static uint64_t settle_all(struct vgpu_process *p, const struct vgpu_cuda *cuda, int trim, int *shrank)
 {
     uint64_t left = 0;
     *shrank = 0;
     for (struct vgpu_pool *pool = atomic_load_explicit(&p->pools, memory_order_acquire); pool; pool = pool->next) {
-        vgpu_lock_take(&pool->lock);
+        if (trim && !pool->of_graphs) {
+            vgpu_calm_take(&pool->lock);
+        } else if (!vgpu_calm_try(&pool->lock)) {
+            left++; /* to be looked at again */
+            continue;
+        }
         uint64_t before = pool->charged;
         if (trim && before) {
             let_go(p, cuda, pool);
@@ -264,7 +270,7 @@ static uint64_t settle_all(struct vgpu_process *p, const struct vgpu_cuda *cuda,
         settle(p, cuda, pool);
         *shrank |= pool->charged < before;
         left += pool->charged;
-        vgpu_lock_drop(&pool->lock);
+        vgpu_calm_drop(&pool->lock);
     }
     return left;
 }

@@ -10,7 +10,7 @@
 #include "process.h"
 
 struct vgpu_pool {
-    struct vgpu_lock lock;
+    struct vgpu_calm_lock lock;
     struct vgpu_pool *next;
     CUmemoryPool handle;
     int ordinal;          /* device, or VGPU_NOWHERE: host memory, never charged */

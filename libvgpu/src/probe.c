@@ -52,7 +52,7 @@ static struct vgpu_probe *claim(struct vgpu_pace *pace, const struct vgpu_cuda *
     uint64_t last = atomic_load_explicit(&pace->probed_ns, memory_order_relaxed);
     uint64_t pause = PROBE_EVERY_NS + last / 64 * 40503 % (PROBE_EVERY_NS / 2); /* out of step with the program */
     struct vgpu_probe *probe = NULL;
-    if (!vgpu_probe_can(cuda) || (learned && now - last < pause) || !vgpu_lock_try(&pace->lock)) {
+    if (!vgpu_probe_can(cuda) || (learned && now - last < pause) || !vgpu_calm_try(&pace->lock)) {
         return NULL;
     }
     if (atomic_compare_exchange_strong(&pace->probed_ns, &last, now)) {
@@ -63,15 +63,15 @@ static struct vgpu_probe *claim(struct vgpu_pace *pace, const struct vgpu_cuda *
     if (probe) {
         probe->busy = 1;
     }
-    vgpu_lock_drop(&pace->lock);
+    vgpu_calm_drop(&pace->lock);
     return probe;
 }
 
 static void release(struct vgpu_pace *pace, struct vgpu_probe *probe)
 {
-    vgpu_lock_take(&pace->lock);
+    vgpu_calm_take(&pace->lock);
     probe->busy = 0;
-    vgpu_lock_drop(&pace->lock);
+    vgpu_calm_drop(&pace->lock);
 }
 
 void vgpu_probe_start(struct vgpu_pace *pace, const struct vgpu_launch *l, const struct vgpu_geometry *what,
@@ -278,7 +278,7 @@ void vgpu_probe_harvest(struct vgpu_pace *pace, const struct vgpu_launch *l, uin
 /* A probe that a launch on its way has claimed loses its context, and with it its events: vgpu_pace_end sees that. */
 void vgpu_probe_end_context(struct vgpu_pace *pace, const struct vgpu_cuda *cuda, CUcontext context)
 {
-    vgpu_lock_take(&pace->lock);
+    vgpu_calm_take(&pace->lock);
     for (unsigned i = 0; i < VGPU_PROBES; i++) {
         struct vgpu_probe *probe = &pace->probes[i];
         if (probe->context != context) {
@@ -299,14 +299,14 @@ void vgpu_probe_end_context(struct vgpu_pace *pace, const struct vgpu_cuda *cuda
     for (unsigned i = 0; i < VGPU_MAX_DEVICES; i++) {
         vgpu_turns_end_context(&pace->cards[i].turns, cuda, context);
     }
-    vgpu_lock_drop(&pace->lock);
+    vgpu_calm_drop(&pace->lock);
 }
 
 static int is_lost(struct vgpu_pace *pace, const struct vgpu_probe *probe)
 {
-    vgpu_lock_take(&pace->lock);
+    vgpu_calm_take(&pace->lock);
     int lost = !probe->context;
-    vgpu_lock_drop(&pace->lock);
+    vgpu_calm_drop(&pace->lock);
     return lost;
 }
 
@@ -326,11 +326,11 @@ void vgpu_pace_end(struct vgpu_pace *pace, const struct vgpu_launch *l, struct v
         release(pace, probe);
         return;
     }
-    vgpu_lock_take(&pace->lock);
+    vgpu_calm_take(&pace->lock);
     atomic_fetch_add(&probe->cost->pending, 1);
     probe->busy = 2;
     if (!probe->context) {
         lose(pace, probe); /* the context went meanwhile */
     }
-    vgpu_lock_drop(&pace->lock);
+    vgpu_calm_drop(&pace->lock);
 }

@@ -57,12 +57,12 @@ struct vgpu_process *vgpu_process(void)
         memset((void *)p, 0, sizeof *p); /* kernels before 4.14: see the fork ourselves */
     }
     if (!atomic_load_explicit(&p->ready, memory_order_acquire)) {
-        vgpu_lock_take(&p->lock);
+        vgpu_calm_take(&p->lock);
         if (!atomic_load_explicit(&p->ready, memory_order_relaxed)) {
             set_up(p);
             atomic_store_explicit(&p->ready, 1, memory_order_release);
         }
-        vgpu_lock_drop(&p->lock);
+        vgpu_calm_drop(&p->lock);
     }
     return p->authority == VGPU_NOTHING ? NULL : p;
 }
@@ -73,12 +73,12 @@ struct vgpu_region_slot *vgpu_process_slot(struct vgpu_process *p)
     if (slot || !p->region) {
         return slot;
     }
-    vgpu_lock_take(&p->lock);
+    vgpu_calm_take(&p->lock);
     slot = atomic_load_explicit(&p->slot, memory_order_relaxed);
     if (!slot) {
         slot = vgpu_ledger_join(p->region, &p->self);
         atomic_store_explicit(&p->slot, slot, memory_order_release);
     }
-    vgpu_lock_drop(&p->lock);
+    vgpu_calm_drop(&p->lock);
     return slot;
 }

@@ -28,7 +28,7 @@ struct vgpu_pace;
 
 /* What contexts of this process take of a card by themselves (overhead.h). */
 struct vgpu_overhead {
-    struct vgpu_lock lock;
+    struct vgpu_calm_lock lock;
     uint32_t contexts;
     uint64_t charged;
     _Atomic uint32_t retained; /* of the primary context, by this process's calls */
@@ -37,7 +37,7 @@ struct vgpu_overhead {
 
 struct vgpu_process {
     _Atomic uint32_t ready;
-    struct vgpu_lock lock; /* of everything below but the objects */
+    struct vgpu_calm_lock lock; /* of everything below but the objects */
     pid_t pid;             /* checked only where the kernel cannot wipe */
     enum vgpu_authority authority;
     const struct vgpu_page *page; /* authority VGPU_PAGE; NULL: unusable, deny */
@@ -50,10 +50,11 @@ struct vgpu_process {
     _Atomic uint32_t pools_in_use;   /* 0: no pool is charged for anything */
     _Atomic uint32_t graphs_known;   /* 1: some graph was seen that takes memory (graphs.h) */
     _Atomic uint64_t graph_trims;    /* how often memory of graphs was made to be given back */
+    _Atomic uint64_t exported[VGPU_MAX_DEVICES]; /* by column: what others may have open, to the byte (exports.h) */
     _Atomic uint64_t orphans[VGPU_MAX_DEVICES]; /* by column: exported, freed and still charged (exports.h) */
     _Atomic uint32_t has_orphans;
     _Atomic uint32_t exports_known; /* 1: some linear memory was exported */
-    struct vgpu_lock mappings; /* of exports, and of handles, mappings and what they refer to (hook_mapping.c) */
+    struct vgpu_calm_lock mappings; /* of exports, and of handles, mappings and what they refer to (hook_mapping.c) */
     uint64_t env_limit[VGPU_MAX_DEVICES];
     uint64_t env_host_limit;
     struct vgpu_card cards[VGPU_MAX_DEVICES]; /* by CUDA ordinal */

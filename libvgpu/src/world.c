@@ -77,6 +77,7 @@ const struct vgpu_world vgpu_world_real = {
     .sleep_ns = sleep_ns,
     .self = vgpu_identity_self,
     .is_dead = vgpu_identity_is_dead,
+    .layout_of = vgpu_identity_layout,
     .env = env,
     .exists = exists,
     .map = map,

@@ -16,6 +16,7 @@ struct vgpu_identity {
     uint64_t start_time;    /* clock ticks; 0: /proc does not say */
     uint64_t pid_namespace; /* inode; 0: /proc does not say */
     uint64_t image;         /* changes with exec */
+    uint64_t layout;        /* so does this, and other processes can see it; 0: /proc does not say */
 };
 
 enum vgpu_map {
@@ -33,6 +34,8 @@ struct vgpu_world {
     struct vgpu_identity (*self)(void);
     /* 1 when the process whose owner word this is (vgpu_abi.h) surely runs no more, seen from `self`. */
     int (*is_dead)(uint64_t owner, const struct vgpu_identity *self);
+    /* The layout of the living process with this pid of our namespace; 0: it cannot be seen. */
+    uint64_t (*layout_of)(uint32_t pid);
     const char *(*env)(const char *name);
     int (*exists)(const char *path);
     /* Shared mapping of a file, NULL when it cannot be had or is too short. */

@@ -194,9 +194,9 @@ static void one_region(uint64_t seed)
             need(vgpu_ledger_used(region, VGPU_HOST) <= limit, "host memory went over its limit", seed);
             vgpu_ledger_release(mine, VGPU_HOST, bytes);
         }
-        vgpu_ledger_export(mine, (unsigned)column, any_value());
+        vgpu_ledger_exported(mine, (unsigned)column, any_value());
         vgpu_ledger_import(mine, 1);
-        vgpu_ledger_unexport(mine, (unsigned)column, any_value());
+        vgpu_ledger_exported(mine, (unsigned)column, any_value());
         vgpu_ledger_import(mine, -1);
         if (vgpu_ledger_charge(region, mine, &self, (unsigned)column, bytes, limit)) {
             need(true_sum((unsigned)column) <= limit, "a charge went over the limit", seed);

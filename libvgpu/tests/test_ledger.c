@@ -33,18 +33,26 @@ static void fake_log(const char *text)
     (void)text;
 }
 
+static uint64_t layout_now; /* of every process that is asked for */
+
+static uint64_t fake_layout(uint32_t pid)
+{
+    (void)pid;
+    return layout_now;
+}
+
 static const struct vgpu_world mortal = {
-    .now_ns = fake_now, .sleep_ns = fake_sleep, .is_dead = fake_is_dead, .log = fake_log};
+    .now_ns = fake_now, .sleep_ns = fake_sleep, .is_dead = fake_is_dead, .layout_of = fake_layout, .log = fake_log};
 const struct vgpu_world *vgpu_world = &mortal;
 
-static const struct vgpu_identity ann = {.pid = 11, .start_time = 100, .pid_namespace = 5, .image = 1};
-static const struct vgpu_identity bob = {.pid = 12, .start_time = 100, .pid_namespace = 5, .image = 2};
+static const struct vgpu_identity ann = {.pid = 11, .start_time = 100, .pid_namespace = 5, .image = 1, .layout = 70};
+static const struct vgpu_identity bob = {.pid = 12, .start_time = 100, .pid_namespace = 5, .image = 2, .layout = 71};
 
 static struct vgpu_region *fresh(void)
 {
     static struct vgpu_region region;
     memset(&region, 0, sizeof region);
-    dead_owner = 0;
+    dead_owner = layout_now = 0;
     return vgpu_region_prepare(&region) == 0 ? &region : NULL;
 }
 
@@ -89,6 +97,46 @@ TEST(cards_have_columns_of_their_own)
         CHECK_EQ(vgpu_region_column(region, name), i);
     }
     CHECK(vgpu_region_column(region, "GPU-one-too-many") == -1);
+}
+
+TEST(what_a_program_held_before_its_exec_is_given_back_by_whoever_is_refused)
+{
+    struct vgpu_region *region = fresh();
+    struct vgpu_region_slot *a = vgpu_ledger_join(region, &ann), *b = vgpu_ledger_join(region, &bob);
+    CHECK(vgpu_ledger_charge(region, a, &ann, 0, 600, 1000));
+    CHECK(!vgpu_ledger_charge(region, b, &bob, 0, 600, 1000)); /* the layout cannot be seen */
+    layout_now = ann.layout;
+    CHECK(!vgpu_ledger_charge(region, b, &bob, 0, 600, 1000)); /* it is what it was */
+    layout_now = 99;
+    CHECK(vgpu_ledger_charge(region, b, &bob, 0, 600, 1000));
+    CHECK_EQ(vgpu_ledger_used(region, 0), 600);
+    CHECK_EQ(a->owner, 0);
+}
+
+TEST(a_slot_whose_layout_is_another_process_s_is_left_alone)
+{
+    struct vgpu_region *region = fresh();
+    struct vgpu_region_slot *a = vgpu_ledger_join(region, &ann), *b = vgpu_ledger_join(region, &bob);
+    CHECK(vgpu_ledger_charge(region, a, &ann, 0, 600, 1000));
+    a->layout_owner = 1; /* as one that has just been claimed */
+    layout_now = 99;
+    CHECK(!vgpu_ledger_charge(region, b, &bob, 0, 600, 1000));
+    CHECK_EQ(vgpu_ledger_used(region, 0), 600);
+}
+
+TEST(exported_bytes_are_written_rounded_up_to_thirty_two_tebibytes)
+{
+    static const uint64_t bytes[] = {0, 1, UINT64_C(100) << 22, (UINT64_C(100) << 22) + 1, UINT64_C(127) << 30, UINT64_C(300) << 30,
+                                     (UINT64_C(300) << 30) + 1, UINT64_C(31) << 40};
+    struct vgpu_region *region = fresh();
+    struct vgpu_region_slot *a = vgpu_ledger_join(region, &ann);
+    for (size_t i = 0; i < sizeof bytes / sizeof bytes[0]; i++) {
+        vgpu_ledger_exported(a, 2, bytes[i]);
+        uint64_t unit = bytes[i] < UINT64_C(128) << 30 ? VGPU_EXPORTED_UNIT : VGPU_EXPORTED_LARGE_UNIT;
+        CHECK(vgpu_ledger_exported_bytes(a, 2) >= bytes[i] && vgpu_ledger_exported_bytes(a, 2) < bytes[i] + unit);
+    }
+    vgpu_ledger_exported(a, 2, UINT64_MAX);
+    CHECK(vgpu_ledger_exported_bytes(a, 2) >= UINT64_C(31) << 40);
 }
 
 TEST(the_limit_itself_fits_and_one_byte_more_does_not)

@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "child.h"
 #include "on_card.h"
 
 #define MIB (UINT64_C(1) << 20)
@@ -367,6 +368,45 @@ TEST(threads_that_fill_the_slice_together_fill_it_and_no_more)
     CHECK_EQ(stage_card_peak(), LIMIT / 51200 * 51200);
     CHECK_EQ(stage_ledger_sum(), LIMIT / 51200 * 51200);
     CHECK_EQ(cuDevicePrimaryCtxReset_v2(0), CUDA_SUCCESS);
+}
+
+/* The second life of a child: a program that never speaks to a driver. */
+static void become_another_program(void *argument)
+{
+    (void)argument;
+    execl("/bin/sleep", "sleep", "60", (char *)NULL);
+    _exit(9);
+}
+
+static void take_nearly_all(void *argument)
+{
+    CUdeviceptr memory;
+    (void)argument;
+    start_under(LIMIT);
+    CHECK_EQ(cuMemAlloc_v2(&memory, LIMIT - MIB), CUDA_SUCCESS);
+}
+
+TEST(an_exec_into_a_program_without_cuda_gives_back_what_the_old_one_held)
+{
+    CUdeviceptr memory;
+    size_t free_bytes = 0, total = 0;
+    start_under(LIMIT);
+    struct child it = begin(take_nearly_all, become_another_program, NULL);
+    CHECK_EQ(cuMemAlloc_v2(&memory, 2 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
+    char byte = 0;
+    CHECK(write(it.to, &byte, 1) == 1);
+    CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+    for (int i = 0; i < 2000 && result != CUDA_SUCCESS; i++) { /* until it has begun */
+        usleep(1000);
+        result = cuMemAlloc_v2(&memory, LIMIT);
+    }
+    CHECK_EQ(result, CUDA_SUCCESS);
+    CHECK(kill(it.pid, 0) == 0);
+    CHECK_EQ(stage_ledger_sum(), LIMIT);
+    CHECK_EQ(cuMemFree_v2(memory), CUDA_SUCCESS);
+    CHECK_EQ(cuMemGetInfo_v2(&free_bytes, &total), CUDA_SUCCESS);
+    CHECK_EQ(free_bytes, LIMIT);
+    end(it);
 }
 
 int main(int argc, char **argv)

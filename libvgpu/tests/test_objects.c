@@ -38,6 +38,41 @@ TEST(an_object_is_found_until_it_is_taken)
     discard(objects);
 }
 
+TEST(what_an_entry_replaces_is_told)
+{
+    struct vgpu_objects *objects = fresh();
+    struct vgpu_object second = memory(4096, NULL), old;
+    second.bytes = 7;
+    CHECK_EQ(vgpu_objects_replace(objects, memory(4096, NULL), &old), 0);
+    CHECK_EQ(vgpu_objects_replace(objects, second, &old), 1);
+    CHECK_EQ(old.bytes, 8192);
+    CHECK(vgpu_objects_take(objects, VGPU_KIND_MEMORY, 4096, &old));
+    CHECK_EQ(old.bytes, 7);
+    CHECK(!vgpu_objects_take(objects, VGPU_KIND_MEMORY, 4096, &old));
+    discard(objects);
+}
+
+static void count_handles(void *argument, const struct vgpu_object *object)
+{
+    *(uint64_t *)argument += object->handle;
+}
+
+TEST(a_range_drops_what_of_its_kind_begins_in_it)
+{
+    struct vgpu_objects *objects = fresh();
+    struct vgpu_object out, other = {.handle = 150, .kind = VGPU_KIND_POOL};
+    uint64_t dropped = 0;
+    CHECK(vgpu_objects_add(objects, other) == 0);
+    for (uint64_t at = 100; at < 400; at += 50) {
+        CHECK(vgpu_objects_add(objects, memory(at, NULL)) == 0);
+    }
+    vgpu_objects_drop_range(objects, VGPU_KIND_MEMORY, 150, 150, count_handles, &dropped);
+    CHECK_EQ(dropped, 150 + 200 + 250);
+    CHECK(vgpu_objects_find(objects, VGPU_KIND_MEMORY, 100, &out) && vgpu_objects_find(objects, VGPU_KIND_MEMORY, 300, &out));
+    CHECK(vgpu_objects_find(objects, VGPU_KIND_POOL, 150, &out));
+    discard(objects);
+}
+
 TEST(random_adds_and_takes_agree_with_a_plain_array)
 {
     enum { HANDLES = 4000, STEPS = 200000 };
