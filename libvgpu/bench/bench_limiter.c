@@ -9,6 +9,7 @@
  *   throughput_of_share  use of the whole run, of what was due
  *   jain                 of equal tenants
  *   graph_error_points   mean_error_points of the scenes of graphs
+ *   missed               scenes with an error beyond 5 points, and with a throughput below 95 % of what was due
  *   resize_response_ms   from a new share in the page until 200 ms in a row are within 5 points of it
  */
 #include <math.h>
@@ -32,6 +33,7 @@ enum { MEAN_ERROR, RIPPLE, THROUGHPUT, JAIN, GRAPH_ERROR, RESIZE, FIGURES };
 static struct figure figures[FIGURES] = {{"mean_error_points", 0, 0, 0, 0},  {"ripple_points", 0, 0, 0, 0},
                                          {"throughput_of_share", 1, 0, 0, 0}, {"jain", 1, 0, 0, 0},
                                          {"graph_error_points", 0, 0, 0, 0}, {"resize_response_ms", 0, 0, 0, 0}};
+static unsigned far_off, too_little; /* scenes */
 static uint64_t (*used)[MAX_CONTAINERS];
 
 static void add(int which, double value)
@@ -110,6 +112,8 @@ static void judge(const struct scene *scene, int verbose, unsigned index)
     }
     int is_graph = !strcmp(scene->family, "graph"), is_equal = !strcmp(scene->family, "equal");
     add(MEAN_ERROR, worst_error);
+    far_off += worst_error > 5;
+    too_little += least < 0.95;
     add(RIPPLE, worst_ripple);
     add(THROUGHPUT, least > 1 ? 1 : least);
     if (is_graph) {
@@ -176,7 +180,7 @@ int main(int argc, char **argv)
         double mean = figures[i].count ? figures[i].sum / figures[i].count : 0;
         printf(", \"%s\": {\"worst\": %.3f, \"mean\": %.3f}", figures[i].name, figures[i].worst, mean);
     }
-    printf("}}\n");
+    printf(", \"missed\": {\"error\": %u, \"throughput\": %u}}}\n", far_off, too_little);
     free(used);
     return 0;
 }

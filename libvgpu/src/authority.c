@@ -101,21 +101,29 @@ void vgpu_authority_open(struct vgpu_process *p)
                        : vgpu_world->map_private(VGPU_REGION_BYTES);
 }
 
-uint64_t vgpu_limit(const struct vgpu_process *p, const char *uuid, int ordinal)
+static struct vgpu_terms terms_of(struct vgpu_process *p, const char *uuid, int ordinal)
+{
+    if (ordinal >= 0 && ordinal < (int)VGPU_MAX_DEVICES && uuid == p->cards[ordinal].uuid) {
+        return vgpu_page_terms_kept(p->page, uuid, &p->terms[ordinal]);
+    }
+    return vgpu_page_terms(p->page, uuid);
+}
+
+uint64_t vgpu_limit(struct vgpu_process *p, const char *uuid, int ordinal)
 {
     if (!p->region) {
         return 0;
     }
     if (p->authority == VGPU_PAGE) {
-        return p->page ? vgpu_page_limit(p->page, uuid) : 0;
+        return p->page ? terms_of(p, uuid, ordinal).limit : 0;
     }
     return ordinal >= 0 && ordinal < (int)VGPU_MAX_DEVICES ? p->env_limit[ordinal] : VGPU_UNLIMITED;
 }
 
-struct vgpu_budget vgpu_budget(const struct vgpu_process *p, const char *uuid, int ordinal)
+struct vgpu_budget vgpu_budget(struct vgpu_process *p, const char *uuid, int ordinal)
 {
     if (p->authority == VGPU_PAGE && p->region && p->page) {
-        struct vgpu_terms terms = vgpu_page_terms(p->page, uuid);
+        struct vgpu_terms terms = terms_of(p, uuid, ordinal);
         if (terms.physical && terms.physical < terms.limit) {
             return (struct vgpu_budget){.device = terms.physical, .total = terms.limit};
         }
@@ -124,9 +132,9 @@ struct vgpu_budget vgpu_budget(const struct vgpu_process *p, const char *uuid, i
     return (struct vgpu_budget){.device = vgpu_limit(p, uuid, ordinal), .total = VGPU_UNLIMITED};
 }
 
-uint64_t vgpu_context_hint(const struct vgpu_process *p, const char *uuid)
+uint64_t vgpu_context_hint(struct vgpu_process *p, const char *uuid, int ordinal)
 {
-    return p->authority == VGPU_PAGE && p->page ? vgpu_page_terms(p->page, uuid).context : 0;
+    return p->authority == VGPU_PAGE && p->page ? terms_of(p, uuid, ordinal).context : 0;
 }
 
 uint64_t vgpu_host_limit(const struct vgpu_process *p)
@@ -140,10 +148,10 @@ uint64_t vgpu_host_limit(const struct vgpu_process *p)
     return p->env_host_limit;
 }
 
-int vgpu_terms_of_compute(const struct vgpu_process *p, const char *uuid, int ordinal, struct vgpu_terms *out)
+int vgpu_terms_of_compute(struct vgpu_process *p, const char *uuid, int ordinal, struct vgpu_terms *out)
 {
     if (p->authority == VGPU_PAGE) {
-        *out = p->page ? vgpu_page_terms(p->page, uuid) : (struct vgpu_terms){0};
+        *out = p->page ? terms_of(p, uuid, ordinal) : (struct vgpu_terms){0};
         return out->limit != 0;
     }
     *out = (struct vgpu_terms){.limit = VGPU_UNLIMITED,

@@ -20,21 +20,23 @@
 /* Find the authority and map its files into `p`. */
 void vgpu_authority_open(struct vgpu_process *p);
 
-/* Bytes of a card this process's container may hold: 0 denies, VGPU_UNLIMITED does not limit. `ordinal` matters to
+/* All of these read the page anew only where it has changed, for a UUID that lies in the process's table of cards.
+ *
+ * Bytes of a card this process's container may hold: 0 denies, VGPU_UNLIMITED does not limit. `ordinal` matters to
  * stand-alone settings only. */
-uint64_t vgpu_limit(const struct vgpu_process *p, const char *uuid, int ordinal);
+uint64_t vgpu_limit(struct vgpu_process *p, const char *uuid, int ordinal);
 
 /* The same as a budget: of an oversubscribed card less than the limit may lie in its own memory. */
-struct vgpu_budget vgpu_budget(const struct vgpu_process *p, const char *uuid, int ordinal);
+struct vgpu_budget vgpu_budget(struct vgpu_process *p, const char *uuid, int ordinal);
 
 /* What the page says that a context costs on a card; 0: nothing. */
-uint64_t vgpu_context_hint(const struct vgpu_process *p, const char *uuid);
+uint64_t vgpu_context_hint(struct vgpu_process *p, const char *uuid, int ordinal);
 
 /* Bytes of page-locked host memory this process's container may hold. */
 uint64_t vgpu_host_limit(const struct vgpu_process *p);
 
 /* What is said of a card's compute: cores, policy, ceiling. 0: nothing is granted. */
-int vgpu_terms_of_compute(const struct vgpu_process *p, const char *uuid, int ordinal, struct vgpu_terms *out);
+int vgpu_terms_of_compute(struct vgpu_process *p, const char *uuid, int ordinal, struct vgpu_terms *out);
 
 /* 1 when no card at all has a memory limit. */
 int vgpu_limits_nothing(const struct vgpu_process *p);

@@ -117,10 +117,10 @@ static int raise_to(struct vgpu_process *p, const struct vgpu_cuda *cuda, int or
 }
 
 /* What a context costs, as far as anybody here has learned. */
-static uint64_t known_cost(const struct vgpu_process *p, const struct vgpu_card *card)
+static uint64_t known_cost(struct vgpu_process *p, const struct vgpu_card *card, int ordinal)
 {
     uint64_t seen = atomic_load((const word *)&p->region->columns[card->column].context_bytes);
-    uint64_t told = vgpu_context_hint(p, card->uuid);
+    uint64_t told = vgpu_context_hint(p, card->uuid, ordinal);
     return seen > told ? seen : told;
 }
 
@@ -150,7 +150,7 @@ CUresult vgpu_context_begin(struct vgpu_new_context *it, const struct vgpu_cuda 
     struct vgpu_overhead *over = &p->overheads[ordinal];
     vgpu_calm_take(&over->lock);
     it->before = over->charged;
-    it->cost = vgpu_limit(p, card->uuid, ordinal) ? known_cost(p, card) : 0;
+    it->cost = vgpu_limit(p, card->uuid, ordinal) ? known_cost(p, card, ordinal) : 0;
     if (!raise_to(p, cuda, ordinal, card, slot, over, over->charged + it->cost)) {
         vgpu_calm_drop(&over->lock);
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -265,7 +265,11 @@ void vgpu_overhead_look(struct vgpu_process *p, const struct vgpu_cuda *cuda)
     if (!atomic_load_explicit(&p->overhead_due, memory_order_relaxed) && vgpu_objects_now(&p->objects) % LOOK_ANYWAY != LOOK_ANYWAY - 1) {
         return;
     }
-    uint64_t now = vgpu_world->now_ns(), next = atomic_load(&p->overhead_ns);
+    uint64_t next = atomic_load_explicit(&p->overhead_ns, memory_order_relaxed);
+    if (next && vgpu_world->about_ns() < next) {
+        return;
+    }
+    uint64_t now = vgpu_world->now_ns();
     if (now < next || !atomic_compare_exchange_strong(&p->overhead_ns, &next, UINT64_MAX)) {
         return; /* too soon, or another thread is at it */
     }

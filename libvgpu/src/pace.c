@@ -145,6 +145,24 @@ static void empty(struct vgpu_hand *hand, const struct vgpu_launch *l, int unlim
     hand->all_unlimited = 0;
 }
 
+/* What is known to the process and only new to this hand, since its last chunk, is paid out of the hand. */
+static int renew(struct vgpu_pace *pace, const struct vgpu_pace_card *card, struct vgpu_hand *hand, const struct vgpu_launch *l,
+                 const struct vgpu_geometry *what, uint64_t now)
+{
+    int learned;
+    struct vgpu_cost *cost = hand->left_ns > 0 ? vgpu_cost_of(&pace->costs, what) : NULL;
+    if (!cost) {
+        return 0;
+    }
+    uint64_t raw = vgpu_probe_believed(card, cost, vgpu_cost_ns(&pace->costs, cost, what, now, &learned));
+    int64_t price = (int64_t)((double)raw * vgpu_pace_factor(card, cost, raw, now)) + 1;
+    if (!learned || price > hand->left_ns) {
+        return 0;
+    }
+    fill(hand, l, 0, price);
+    return 1;
+}
+
 void vgpu_pace_begin(struct vgpu_pace *pace, struct vgpu_hand *hand, const struct vgpu_launch *l, struct vgpu_ticket *ticket)
 {
     struct vgpu_pace_card *card = card_of(pace, l->ordinal);
@@ -165,6 +183,10 @@ void vgpu_pace_begin(struct vgpu_pace *pace, struct vgpu_hand *hand, const struc
     if (hand->process != l->process || hand->page != l->page || hand->ordinal != l->ordinal) {
         empty(hand, l, 0); /* a chunk of another card, share or life */
     }
+    what.sms = card->sms;
+    if (renew(pace, card, hand, l, &what, began)) {
+        return;
+    }
     switch (vgpu_capture_of(l)) {
     case VGPU_RECORDED:
         return;
@@ -174,7 +196,6 @@ void vgpu_pace_begin(struct vgpu_pace *pace, struct vgpu_hand *hand, const struc
         probing = 1;
         break;
     }
-    what.sms = card->sms;
     uint64_t never = 0;
     atomic_compare_exchange_strong_explicit(&card->first_ns, &never, began | 1, memory_order_relaxed, memory_order_relaxed);
     struct vgpu_cost *cost = vgpu_cost_of(&pace->costs, &what);
@@ -200,7 +221,9 @@ void vgpu_pace_begin(struct vgpu_pace *pace, struct vgpu_hand *hand, const struc
             return;
         }
         int alone = !learned || price > VGPU_CHUNK_NS; /* what is left of a chunk is for kernels that are known */
-        uint64_t want = alone ? (uint64_t)price : (uint64_t)VGPU_CHUNK_NS;
+        int64_t chunk = price * VGPU_CHUNK_LAUNCHES;
+        chunk = chunk < VGPU_CHUNK_NS ? VGPU_CHUNK_NS : chunk > VGPU_CHUNK_MOST_NS ? VGPU_CHUNK_MOST_NS : chunk;
+        uint64_t want = (uint64_t)(alone ? price : chunk);
         uint64_t until = held ? vgpu_bucket_take(card->bucket, now, share.percent, want) : 0;
         if (until) {
             wait_until(card, now, until);
@@ -211,7 +234,7 @@ void vgpu_pace_begin(struct vgpu_pace *pace, struct vgpu_hand *hand, const struc
                                      .alone = alone,
                                      .learned = learned};
         if (!alone) {
-            fill(hand, l, VGPU_CHUNK_NS, price);
+            fill(hand, l, chunk, price);
         }
         vgpu_probe_start(pace, l, &what, probing ? cost : NULL, now, &charge, ticket);
         taken = 1;

@@ -24,7 +24,11 @@
 #include "turns.h"
 #include "world.h"
 
+/* A thread takes so much at a time: enough for some launches of a kind, so that few of them have to see to more than a
+ * subtraction, and no more than the last one. What takes longer than the first by itself is paid for one by one. */
 #define VGPU_CHUNK_NS INT64_C(200000)
+#define VGPU_CHUNK_LAUNCHES 10
+#define VGPU_CHUNK_MOST_NS INT64_C(400000)
 enum { VGPU_HAND_COSTS = 32, VGPU_PROBES = 64 };
 
 /* What a container may use of a card, now. */

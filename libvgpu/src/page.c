@@ -74,7 +74,8 @@ static struct reading read_once(const struct vgpu_page *page, const char *uuid)
     return reading;
 }
 
-static struct reading read_stable(const struct vgpu_page *page, const char *uuid)
+/* `seen`, where it is not NULL, gets the sequence of what was read; 0: the page could not be read. */
+static struct reading read_stable(const struct vgpu_page *page, const char *uuid, uint32_t *seen)
 {
     const _Atomic uint32_t *seq = (const _Atomic uint32_t *)&page->seq;
     uint64_t deadline = 0;
@@ -84,12 +85,18 @@ static struct reading read_stable(const struct vgpu_page *page, const char *uuid
             struct reading reading = read_once(page, uuid);
             atomic_thread_fence(memory_order_acquire);
             if (atomic_load_explicit(seq, memory_order_relaxed) == before) {
+                if (seen) {
+                    *seen = before;
+                }
                 return reading;
             }
         }
         uint64_t now = vgpu_world->now_ns();
         deadline = deadline ? deadline : now + PATIENCE_NS;
         if (now >= deadline) {
+            if (seen) {
+                *seen = 0;
+            }
             return (struct reading){0};
         }
         vgpu_world->sleep_ns(SLICE_NS);
@@ -98,20 +105,61 @@ static struct reading read_stable(const struct vgpu_page *page, const char *uuid
 
 struct vgpu_terms vgpu_page_terms(const struct vgpu_page *page, const char *uuid)
 {
-    return read_stable(page, uuid).terms;
+    return read_stable(page, uuid, NULL).terms;
+}
+
+static void keep(struct vgpu_kept_terms *kept, const struct vgpu_terms *terms, uint32_t seq)
+{
+    uint32_t version = atomic_load_explicit(&kept->version, memory_order_relaxed);
+    if (version % 2 || !atomic_compare_exchange_strong_explicit(&kept->version, &version, version + 1, memory_order_acq_rel,
+                                                                memory_order_relaxed)) {
+        return; /* another thread is at it */
+    }
+    atomic_thread_fence(memory_order_release);
+    atomic_store_explicit(&kept->page_seq, seq, memory_order_relaxed);
+    atomic_store_explicit(&kept->limit, terms->limit, memory_order_relaxed);
+    atomic_store_explicit(&kept->physical, terms->physical, memory_order_relaxed);
+    atomic_store_explicit(&kept->context, terms->context, memory_order_relaxed);
+    atomic_store_explicit(&kept->cores, terms->cores, memory_order_relaxed);
+    atomic_store_explicit(&kept->policy, terms->policy, memory_order_relaxed);
+    atomic_store_explicit(&kept->ceiling, terms->ceiling, memory_order_relaxed);
+    atomic_store_explicit(&kept->version, version + 2, memory_order_release);
+}
+
+struct vgpu_terms vgpu_page_terms_kept(const struct vgpu_page *page, const char *uuid, struct vgpu_kept_terms *kept)
+{
+    uint32_t seq = atomic_load_explicit((const _Atomic uint32_t *)&page->seq, memory_order_acquire);
+    uint32_t version = atomic_load_explicit(&kept->version, memory_order_acquire);
+    struct vgpu_terms terms = {.limit = atomic_load_explicit(&kept->limit, memory_order_relaxed),
+                               .physical = atomic_load_explicit(&kept->physical, memory_order_relaxed),
+                               .context = atomic_load_explicit(&kept->context, memory_order_relaxed),
+                               .cores = (uint32_t)atomic_load_explicit(&kept->cores, memory_order_relaxed),
+                               .policy = (uint32_t)atomic_load_explicit(&kept->policy, memory_order_relaxed),
+                               .ceiling = (uint32_t)atomic_load_explicit(&kept->ceiling, memory_order_relaxed)};
+    uint32_t of = atomic_load_explicit(&kept->page_seq, memory_order_relaxed);
+    atomic_thread_fence(memory_order_acquire);
+    if (seq && seq % 2 == 0 && of == seq && version % 2 == 0 &&
+        atomic_load_explicit(&kept->version, memory_order_relaxed) == version) {
+        return terms;
+    }
+    terms = read_stable(page, uuid, &seq).terms;
+    if (seq) {
+        keep(kept, &terms, seq);
+    }
+    return terms;
 }
 
 uint64_t vgpu_page_limit(const struct vgpu_page *page, const char *uuid)
 {
-    return read_stable(page, uuid).terms.limit;
+    return read_stable(page, uuid, NULL).terms.limit;
 }
 
 uint64_t vgpu_page_host_limit(const struct vgpu_page *page)
 {
-    return read_stable(page, NULL).host_limit;
+    return read_stable(page, NULL, NULL).host_limit;
 }
 
 int vgpu_page_is_unlimited(const struct vgpu_page *page)
 {
-    return read_stable(page, NULL).unlimited;
+    return read_stable(page, NULL, NULL).unlimited;
 }

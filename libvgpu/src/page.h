@@ -1,9 +1,12 @@
 /* page.h - reads the limit page.
  *
- * No cache: a look-up reads the live page under its seqlock, so a change holds from the next call on.
+ * A look-up reads the live page under its seqlock. What it says of a card may be kept for as long as the page's sequence is
+ * the same (struct vgpu_kept_terms), so a change holds from the next call on and a page of many cards costs no scan a call.
  */
 #ifndef VGPU_PAGE_H
 #define VGPU_PAGE_H
+
+#include <stdatomic.h>
 
 #include "vgpu_abi.h"
 
@@ -21,6 +24,16 @@ struct vgpu_terms {
     uint32_t cores, policy, ceiling; /* as on the page */
 };
 struct vgpu_terms vgpu_page_terms(const struct vgpu_page *page, const char *uuid);
+
+/* What was read last of one card, by many threads. All zero at first. */
+struct vgpu_kept_terms {
+    _Atomic uint32_t version; /* even: stable */
+    _Atomic uint32_t page_seq; /* that it was read at; 0: nothing was */
+    _Atomic uint64_t limit, physical, context, cores, policy, ceiling;
+};
+
+/* vgpu_page_terms, read anew only where the page has changed since. */
+struct vgpu_terms vgpu_page_terms_kept(const struct vgpu_page *page, const char *uuid, struct vgpu_kept_terms *kept);
 
 /* Bytes of page-locked host memory: VGPU_UNLIMITED, or 0 for a page that grants nothing. */
 uint64_t vgpu_page_host_limit(const struct vgpu_page *page);

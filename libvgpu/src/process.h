@@ -7,6 +7,7 @@
 #define VGPU_PROCESS_H
 
 #include "objects.h"
+#include "page.h"
 #include "vgpu_abi.h"
 #include "world.h"
 
@@ -58,6 +59,7 @@ struct vgpu_process {
     uint64_t env_limit[VGPU_MAX_DEVICES];
     uint64_t env_host_limit;
     struct vgpu_card cards[VGPU_MAX_DEVICES]; /* by CUDA ordinal */
+    struct vgpu_kept_terms terms[VGPU_MAX_DEVICES];   /* of these cards, as the page said last */
     struct vgpu_overhead overheads[VGPU_MAX_DEVICES]; /* by CUDA ordinal */
     _Atomic uint64_t overhead_ns;  /* when the next look may be */
     _Atomic uint64_t overhead_wait_ns;

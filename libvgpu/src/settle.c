@@ -8,6 +8,9 @@
 #define STEP_NS UINT64_C(10000000) /* samples are further apart than this */
 #define SHORTEST_NS UINT64_C(100000000) /* that a sample is */
 #define SHOWN 0.01
+#define FAR_BETTER 2               /* times */
+#define FAR_OFF 15                 /* percent, of a sample */
+#define FADE 0.05                  /* of what was seen before, with each sample */
 #define SURE 6                     /* gaps that must have been seen */
 #define MEMORY_NS 2e9               /* of the factor */
 #define DOUBT_NS 5e7                /* of GPU time */
@@ -132,15 +135,24 @@ static void learn_period(struct vgpu_settle *s, uint64_t gap)
     if (gap < STEP_NS || gap > GAP_NS) {
         return;
     }
+    if (s->period_ns && least < s->period_ns - s->period_ns / 4) { /* it was a multiple: what fitted that says nothing */
+        for (unsigned i = 0; i < VGPU_PARTS; i++) {
+            s->misfit[i] = 0;
+        }
+        s->fitted = 0;
+    }
     s->period_ns = !s->period_ns || least < s->period_ns ? least : s->period_ns + s->period_ns / 256;
     s->gap_ns = gap;
     s->gaps += s->gaps < SURE;
 }
 
+static uint64_t length_of_samples(const struct vgpu_settle *s);
+
 /* What a sample says that was used; it is no longer than the period, however long nothing was shown before it. */
 static double used_in(const struct vgpu_settle *s, uint64_t window, const struct vgpu_measurement *seen)
 {
-    return (double)(window < s->period_ns ? window : s->period_ns) * seen->percent / 100;
+    uint64_t length = length_of_samples(s);
+    return (double)(window < length ? window : length) * seen->percent / 100;
 }
 
 /* One sample against what was charged for its time: the factor, and (returned) what is owed; 0 where the notes do not
@@ -186,11 +198,44 @@ static void let_go(struct vgpu_settle *s)
     s->studied -= s->studied > 0;
 }
 
-/* Samples come at equal steps, but none is shown of a time in which the container was idle: a step shows how long they are
- * if something ran at its beginning. */
-static void study(struct vgpu_settle *s, uint64_t window, uint64_t end_ns)
+/* Programs whose period is a multiple of that of samples show themselves in each second or third sample only, and a step
+ * looks like the length of one. A sample that is half of a step says twice as much in percent as the step would. Such
+ * programs have kernels nearly as long; with others, what was charged may be any multiple of what was used. */
+static void fit(struct vgpu_settle *s, uint64_t window, const struct vgpu_measurement *seen)
 {
     double raw_from, raw_to, from, to;
+    uint64_t step = s->period_ns && s->period_ns < window ? s->period_ns : window;
+    if (window < STEP_NS || window > GAP_NS || seen->neighbours || !totals_at(s, seen->end_ns, &raw_to, &to)) {
+        return; /* beside neighbours nobody knows what a sample should say */
+    }
+    s->fitted += 1 - s->fitted * FADE;
+    for (unsigned i = 0; i < VGPU_PARTS; i++) {
+        uint64_t length = step / (i + 1);
+        if (seen->end_ns > length && totals_at(s, seen->end_ns - length, &raw_from, &from)) {
+            double off = 100 * (raw_to - raw_from) / (double)length - seen->percent;
+            s->misfit[i] += (off < 0 ? -off : off) - s->misfit[i] * FADE;
+        }
+    }
+}
+
+/* The period by which samples are taken for as long: the shortest step, or the part of it that fits far better. */
+static uint64_t length_of_samples(const struct vgpu_settle *s)
+{
+    unsigned best = 0;
+    for (unsigned i = 1; i < VGPU_PARTS; i++) {
+        best = s->misfit[i] < s->misfit[best] ? i : best;
+    }
+    int may_hide = s->lump_ns > s->period_ns / 8 && s->lump_ns < s->period_ns;
+    return may_hide && s->misfit[0] > FAR_OFF * s->fitted && s->misfit[best] * FAR_BETTER < s->misfit[0] ? s->period_ns / (best + 1) : s->period_ns;
+}
+
+/* Samples come at equal steps, but none is shown of a time in which the container was idle: a step shows how long they are
+ * if something ran at its beginning. */
+static void study(struct vgpu_settle *s, uint64_t window, const struct vgpu_measurement *seen)
+{
+    double raw_from, raw_to, from, to;
+    uint64_t end_ns = seen->end_ns;
+    fit(s, window, seen);
     if (end_ns > window && totals_at(s, end_ns - window, &raw_from, &from) &&
         totals_at(s, end_ns - window + SHORTEST_NS, &raw_to, &to) && raw_to - raw_from > SHOWN * (double)SHORTEST_NS) {
         learn_period(s, window);
@@ -224,7 +269,7 @@ void vgpu_settle(struct vgpu_settle *s, struct vgpu_region_bucket *bucket, uint6
         if (s->held[at].seen.end_ns > known_ns) {
             break;
         }
-        study(s, s->held[at].window_ns, s->held[at].seen.end_ns);
+        study(s, s->held[at].window_ns, &s->held[at].seen);
     }
     for (; s->studied && s->gaps >= SURE; let_go(s)) {
         owe(bucket, compare(s, bucket, now_ns, percent, s->held[s->held_from].window_ns, &s->held[s->held_from].seen));

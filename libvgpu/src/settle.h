@@ -12,7 +12,7 @@
 
 /* Samples are 100 ms apart or more, and each is gone when the next one is there. */
 #define VGPU_TICK_NS UINT64_C(50000000)
-enum { VGPU_HISTORY = 1024, VGPU_HELD = 64 };
+enum { VGPU_HISTORY = 1024, VGPU_HELD = 64, VGPU_PARTS = 4 };
 
 /* Newest word of NVML about a card. */
 struct vgpu_measurement {
@@ -37,6 +37,8 @@ struct vgpu_settle {
     uint64_t gap_ns;       /* between the last two samples */
     uint64_t period_ns;    /* of samples: the smallest step between them; those of idle times are never shown */
     uint32_t gaps;
+    double fitted;             /* samples that were set against charges, fading */
+    double misfit[VGPU_PARTS]; /* how far samples are from what was charged, were they so many times shorter than the step */
     double measured, raw;  /* of late, fading */
     uint32_t held_from, held_count, studied; /* of the held ones, for the length of samples */
     struct {

@@ -8,8 +8,8 @@
 
 static void reap_sometimes(struct vgpu_process *p)
 {
-    uint64_t now = vgpu_world->now_ns(), last = atomic_load_explicit(&p->reaped_ns, memory_order_relaxed);
-    if ((!last || now - last >= REAP_EVERY_NS) && atomic_compare_exchange_strong(&p->reaped_ns, &last, now)) {
+    uint64_t now = vgpu_world->about_ns(), last = atomic_load_explicit(&p->reaped_ns, memory_order_relaxed);
+    if ((!last || (now > last && now - last >= REAP_EVERY_NS)) && atomic_compare_exchange_strong(&p->reaped_ns, &last, now)) {
         vgpu_ledger_reap(p->region, &p->self);
     }
 }
@@ -17,7 +17,9 @@ static void reap_sometimes(struct vgpu_process *p)
 struct vgpu_view vgpu_view_of(struct vgpu_process *p, const char *uuid, int ordinal, uint64_t total, uint64_t free)
 {
     struct vgpu_view view = {0};
-    uint64_t limit = vgpu_limit(p, uuid, ordinal);
+    struct vgpu_budget budget = vgpu_budget(p, uuid, ordinal);
+    int oversubscribed = budget.total != VGPU_UNLIMITED;
+    uint64_t limit = oversubscribed ? budget.total : budget.device;
     if (!limit) {
         return view;
     }
@@ -25,8 +27,8 @@ struct vgpu_view vgpu_view_of(struct vgpu_process *p, const char *uuid, int ordi
         return (struct vgpu_view){.total = total, .used = total - (free < total ? free : total), .free = free};
     }
     reap_sometimes(p);
-    int column = vgpu_region_column(p->region, uuid);
-    int oversubscribed = vgpu_budget(p, uuid, ordinal).total != VGPU_UNLIMITED;
+    int listed = ordinal >= 0 && ordinal < (int)VGPU_MAX_DEVICES && uuid == p->cards[ordinal].uuid;
+    int column = listed ? p->cards[ordinal].column : vgpu_region_column(p->region, uuid);
     view.total = limit < total || oversubscribed ? limit : total;
     view.used = column >= 0 ? vgpu_ledger_used(p->region, (unsigned)column) : 0;
     view.used += column >= 0 ? vgpu_ledger_managed(p->region, (unsigned)column) : 0;

@@ -17,6 +17,13 @@ static uint64_t now_ns(void)
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
+static uint64_t about_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
 static void sleep_ns(uint64_t ns)
 {
     struct timespec t = {.tv_sec = (time_t)(ns / 1000000000u), .tv_nsec = (long)(ns % 1000000000u)};
@@ -74,6 +81,7 @@ const struct vgpu_world vgpu_world_real = {
     .cuda = vgpu_loader_cuda,
     .nvml = vgpu_loader_nvml,
     .now_ns = now_ns,
+    .about_ns = about_ns,
     .sleep_ns = sleep_ns,
     .self = vgpu_identity_self,
     .is_dead = vgpu_identity_is_dead,

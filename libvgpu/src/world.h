@@ -29,7 +29,8 @@ struct vgpu_world {
     /* The driver's functions; NULL when there is no driver. */
     const struct vgpu_cuda *(*cuda)(void);
     const struct vgpu_nvml *(*nvml)(void);
-    uint64_t (*now_ns)(void); /* monotonic */
+    uint64_t (*now_ns)(void);   /* monotonic */
+    uint64_t (*about_ns)(void); /* the same, up to 10 ms ago, in a fraction of the time */
     void (*sleep_ns)(uint64_t);
     struct vgpu_identity (*self)(void);
     /* 1 when the process whose owner word this is (vgpu_abi.h) surely runs no more, seen from `self`. */

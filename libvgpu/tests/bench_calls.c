@@ -10,10 +10,15 @@
 #include "process.h"
 
 #define UUID "GPU-00000000-0000-0000-0000-000000000000"
+#define OTHER "GPU-00000000-0000-0000-0000-00000000000"
+#define POOL (UINT64_C(1) << 25)
 /* Rounds are short and many: the median is then of rounds that nobody interrupted. */
 enum { ROUNDS = 1001, CALLS = 500, LIVE = 10000 };
 
 static uint64_t next_address = 1 << 20;
+
+/* What the library asks a driver beside what it is asked for itself. */
+static uint64_t calls;
 
 static CUresult no_alloc(CUdeviceptr *out, size_t bytes)
 {
@@ -30,12 +35,14 @@ static CUresult no_free(CUdeviceptr address)
 
 static CUresult no_device(CUdevice *out)
 {
+    calls++;
     *out = 0;
     return CUDA_SUCCESS;
 }
 
 static CUresult no_context(CUcontext *out)
 {
+    calls++;
     *out = (CUcontext)(void *)&next_address; /* some context */
     return CUDA_SUCCESS;
 }
@@ -67,6 +74,70 @@ static CUresult no_launch(CUfunction function, unsigned gx, unsigned gy, unsigne
     return CUDA_SUCCESS;
 }
 
+/* A kernel takes so long, and so does its launch by the clock that the library reads, at the share of the page: budgets are
+ * never at their end, no launch waits, and what is measured is what pacing itself costs. */
+static uint64_t kernel_ns = 1, passed_ns;
+
+static CUresult paced_launch(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+                             unsigned shared, CUstream stream, void **parameters, void **extra)
+{
+    passed_ns += 2 * kernel_ns + kernel_ns / 16;
+    return no_launch(function, gx, gy, gz, bx, by, bz, shared, stream, parameters, extra);
+}
+
+static CUresult not_captured(CUstream stream, int *status)
+{
+    (void)stream;
+    calls++;
+    *status = 0;
+    return CUDA_SUCCESS;
+}
+
+static CUresult no_mode(int *mode)
+{
+    (void)mode;
+    calls++;
+    return CUDA_SUCCESS;
+}
+
+static CUresult alloc_async(CUdeviceptr *out, size_t bytes, CUstream stream)
+{
+    (void)stream;
+    return no_alloc(out, bytes);
+}
+
+static CUresult free_async(CUdeviceptr address, CUstream stream)
+{
+    (void)stream;
+    return no_free(address);
+}
+
+static CUresult some_pool(CUmemoryPool *out, CUdevice device)
+{
+    (void)device;
+    *out = (CUmemoryPool)(void *)&next_address;
+    return CUDA_SUCCESS;
+}
+
+/* A pool that has reserved as much as it ever needs, and keeps it. */
+static CUresult pool_attribute(CUmemoryPool pool, int attribute, void *out)
+{
+    (void)pool;
+    *(uint64_t *)out = attribute == 5 || attribute == 6 ? POOL : 512;
+    return CUDA_SUCCESS;
+}
+
+static CUresult no_wait(void)
+{
+    return CUDA_SUCCESS;
+}
+
+static CUresult no_stream_wait(CUstream stream)
+{
+    (void)stream;
+    return CUDA_SUCCESS;
+}
+
 /* Events say that a kernel takes a nanosecond, so that no budget is ever at its end and no launch has to wait. */
 static CUresult make_event(CUevent *out, unsigned flags)
 {
@@ -78,29 +149,41 @@ static CUresult make_event(CUevent *out, unsigned flags)
 static CUresult no_record(CUevent event, CUstream stream)
 {
     (void)event, (void)stream;
+    calls++;
     return CUDA_SUCCESS;
 }
 
 static CUresult event_is_there(CUevent event)
 {
     (void)event;
+    calls++;
     return CUDA_SUCCESS;
 }
 
-static CUresult one_nanosecond(float *out, CUevent start, CUevent end)
+static CUresult kernel_time(float *out, CUevent start, CUevent end)
 {
     (void)start, (void)end;
-    *out = 1e-6f;
+    calls++;
+    *out = (float)kernel_ns * 1e-6f;
     return CUDA_SUCCESS;
 }
 
-static const struct vgpu_cuda driver = {.cuLaunchKernel = no_launch,
+static const struct vgpu_cuda driver = {.cuLaunchKernel = paced_launch,
+                                        .cuMemAllocAsync = alloc_async,
+                                        .cuMemFreeAsync = free_async,
+                                        .cuDeviceGetMemPool = some_pool,
+                                        .cuMemPoolGetAttribute = pool_attribute,
+                                        .cuStreamIsCapturing = not_captured,
+                                        .cuThreadExchangeStreamCaptureMode = no_mode,
+                                        .cuCtxSynchronize = no_wait,
+                                        .cuStreamSynchronize = no_stream_wait,
+                                        .cuEventSynchronize = event_is_there,
                                         .cuDeviceGetCount = one_device,
                                         .cuEventCreate = make_event,
                                         .cuEventDestroy_v2 = event_is_there,
                                         .cuEventRecord = no_record,
                                         .cuEventQuery = event_is_there,
-                                        .cuEventElapsedTime = one_nanosecond,
+                                        .cuEventElapsedTime = kernel_time,
                                         .cuMemAlloc_v2 = no_alloc,
                                         .cuMemFree_v2 = no_free,
                                         .cuCtxGetDevice = no_device,
@@ -124,16 +207,32 @@ static const struct vgpu_nvml *nvml(void)
     return NULL;
 }
 
-static uint64_t now_ns(void)
+static uint64_t by_clock(clockid_t clock)
 {
     struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    clock_gettime(clock, &t);
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static uint64_t now_ns(void)
+{
+    return by_clock(CLOCK_MONOTONIC);
+}
+
+/* The library's clock. */
+static uint64_t world_ns(void)
+{
+    return now_ns() + passed_ns;
+}
+
+static uint64_t about_ns(void)
+{
+    return by_clock(CLOCK_MONOTONIC_COARSE) + passed_ns;
 }
 
 static void sleep_ns(uint64_t ns)
 {
-    (void)ns;
+    passed_ns += ns;
 }
 
 static const char *env(const char *name)
@@ -166,7 +265,8 @@ static void log_line(const char *text)
 
 static const struct vgpu_world bench_world = {.cuda = cuda,
                                               .nvml = nvml,
-                                              .now_ns = now_ns,
+                                              .now_ns = world_ns,
+                                              .about_ns = about_ns,
                                               .sleep_ns = sleep_ns,
                                               .self = vgpu_identity_self,
                                               .is_dead = vgpu_identity_is_dead,
@@ -241,11 +341,94 @@ static double infos(CUresult (*info)(size_t *, size_t *))
     return means[ROUNDS / 2];
 }
 
+static double async_pairs(CUresult (*alloc)(CUdeviceptr *, size_t, CUstream), CUresult (*release)(CUdeviceptr, CUstream))
+{
+    double means[ROUNDS];
+    for (int round = 0; round < ROUNDS; round++) {
+        uint64_t start = now_ns();
+        for (int i = 0; i < CALLS; i++) {
+            CUdeviceptr address;
+            if (alloc(&address, 512, NULL) != CUDA_SUCCESS || release(address, NULL) != CUDA_SUCCESS) {
+                fprintf(stderr, "bench: a call failed\n");
+                exit(1);
+            }
+        }
+        means[round] = (double)(now_ns() - start) / CALLS;
+    }
+    qsort(means, ROUNDS, sizeof *means, by_value);
+    return means[ROUNDS / 2];
+}
+
+/* One wait of each kind, all three together. */
+static double waits(CUresult (*context)(void), CUresult (*stream)(CUstream), CUresult (*event)(CUevent))
+{
+    double means[ROUNDS];
+    for (int round = 0; round < ROUNDS; round++) {
+        uint64_t start = now_ns();
+        for (int i = 0; i < CALLS; i++) {
+            context();
+            stream(NULL);
+            event((CUevent)(void *)&next_address);
+        }
+        means[round] = (double)(now_ns() - start) / CALLS;
+    }
+    qsort(means, ROUNDS, sizeof *means, by_value);
+    return means[ROUNDS / 2];
+}
+
+typedef CUresult (*launch_function)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream,
+                                    void **, void **);
+
+struct paced {
+    double mean, p99, calls;
+};
+
+enum { PACED = 200000 };
+
+static struct paced one_by_one(launch_function launch)
+{
+    static double each[PACED];
+    double sum = 0;
+    uint64_t before = calls;
+    for (int i = 0; i < PACED; i++) {
+        uint64_t start = now_ns();
+        launch((CUfunction)(uintptr_t)(1 + i % 4), 108, 1, 1, 256, 1, 1, 0, NULL, NULL, NULL);
+        each[i] = (double)(now_ns() - start);
+    }
+    qsort(each, PACED, sizeof *each, by_value);
+    for (int i = 0; i < PACED - PACED / 1000; i++) { /* not the time slices that others had */
+        sum += each[i];
+    }
+    return (struct paced){.mean = sum / (PACED - PACED / 1000), .p99 = each[PACED - PACED / 100],
+                          .calls = (double)(calls - before) / PACED};
+}
+
+/* What a held launch takes more than a direct one, for kernels of some length at half of the card. */
+static struct paced paced(uint64_t ns, launch_function direct, launch_function held)
+{
+    kernel_ns = ns;
+    one_by_one(held); /* the cost is learned */
+    struct paced all = one_by_one(held), bare = one_by_one(direct);
+    kernel_ns = 1;
+    return (struct paced){.mean = all.mean - bare.mean, .p99 = all.p99 - bare.p99, .calls = all.calls};
+}
+
+/* So many cards on the page, ours the last. */
+static void cards(unsigned count)
+{
+    page.seq++;
+    for (unsigned i = 0; i < count; i++) {
+        snprintf(page.devices[i].uuid, VGPU_UUID_BYTES, i + 1 < count ? OTHER "%u" : UUID, i + 1);
+        page.devices[i].memory_limit_bytes = UINT64_C(1) << 34;
+    }
+    page.device_count = count;
+    page.seq++;
+}
+
 int main(void)
 {
     CUdeviceptr address;
-    snprintf(page.devices[0].uuid, VGPU_UUID_BYTES, "%s", UUID);
-    page.devices[0].memory_limit_bytes = UINT64_C(1) << 34;
+    cards(1);
     CUresult (*volatile alloc)(CUdeviceptr *, size_t) = driver.cuMemAlloc_v2;
     CUresult (*volatile release)(CUdeviceptr) = driver.cuMemFree_v2;
     CUresult (*volatile info)(size_t *, size_t *) = driver.cuMemGetInfo_v2;
@@ -254,8 +437,14 @@ int main(void)
     release = cuMemFree_v2;
     info = cuMemGetInfo_v2;
     double live_0 = pairs(alloc, release), limited_info = infos(info);
-    CUresult (*volatile launch)(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream,
-                                void **, void **) = driver.cuLaunchKernel;
+    cards(8);
+    double cards_8 = pairs(alloc, release), info_8 = infos(info);
+    cards(1);
+    double direct_async = async_pairs(driver.cuMemAllocAsync, driver.cuMemFreeAsync);
+    double direct_waits = waits(driver.cuCtxSynchronize, driver.cuStreamSynchronize, driver.cuEventSynchronize);
+    double limited_async = async_pairs(cuMemAllocAsync, cuMemFreeAsync);
+    double limited_waits = waits(cuCtxSynchronize, cuStreamSynchronize, cuEventSynchronize);
+    volatile launch_function launch = driver.cuLaunchKernel;
     double direct_launch = launches(launch);
     launch = cuLaunchKernel;
     double unlimited_launch = launches(launch);
@@ -268,9 +457,19 @@ int main(void)
         }
     }
     double live_10k = pairs(alloc, release);
-    printf("{\"alloc_free_ns\": {\"direct\": %.1f, \"live_0\": %.1f, \"live_10k\": %.1f}, "
-           "\"mem_get_info_ns\": {\"direct\": %.1f, \"limited\": %.1f}, "
-           "\"launch_ns\": {\"direct\": %.1f, \"unlimited\": %.1f, \"limited\": %.1f}}\n",
-           direct, live_0, live_10k, direct_info, limited_info, direct_launch, unlimited_launch, limited_launch);
+    printf("{\"alloc_free_ns\": {\"direct\": %.1f, \"live_0\": %.1f, \"live_10k\": %.1f, \"cards_8\": %.1f}, "
+           "\"alloc_async_ns\": {\"direct\": %.1f, \"limited\": %.1f}, "
+           "\"synchronize_ns\": {\"direct\": %.1f, \"limited\": %.1f}, "
+           "\"mem_get_info_ns\": {\"direct\": %.1f, \"limited\": %.1f, \"cards_8\": %.1f}, "
+           "\"launch_ns\": {\"direct\": %.1f, \"unlimited\": %.1f, \"limited\": %.1f}, \"launch_paced_ns\": {",
+           direct, live_0, live_10k, cards_8, direct_async, limited_async, direct_waits, limited_waits, direct_info, limited_info,
+           info_8, direct_launch, unlimited_launch, limited_launch);
+    static const unsigned lengths[] = {5, 20, 100, 200};
+    for (unsigned i = 0; i < 4; i++) {
+        struct paced it = paced(lengths[i] * UINT64_C(1000), driver.cuLaunchKernel, cuLaunchKernel);
+        printf("%s\"kernels_%uus\": {\"mean\": %.1f, \"p99\": %.1f, \"driver_calls\": %.2f}", i ? ", " : "", lengths[i], it.mean,
+               it.p99, it.calls);
+    }
+    printf("}}\n");
     return 0;
 }

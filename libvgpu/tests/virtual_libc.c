@@ -11,7 +11,7 @@
 
 int clock_gettime(clockid_t clock, struct timespec *out)
 {
-    if (clock != CLOCK_MONOTONIC && clock != CLOCK_REALTIME) {
+    if (clock != CLOCK_MONOTONIC && clock != CLOCK_MONOTONIC_COARSE && clock != CLOCK_REALTIME) {
         return (int)syscall(SYS_clock_gettime, clock, out);
     }
     uint64_t now = virtual_now_ns() + (clock == CLOCK_REALTIME ? WALL_NS : 0);

@@ -14,3 +14,23 @@ def test_figures_get_their_ratio_to_the_direct_call(report: ModuleType) -> None:
 def test_figures_without_a_direct_call_have_none(report: ModuleType) -> None:
     figures = {"kill_ms": {"median": 1.0, "worst": 2.0}, "init_ms": {"direct": 0.0, "shim": 1.0}}
     assert report.with_ratios(figures) == {**figures, "ratios": {}}
+
+
+def test_the_limiter_s_runs_become_one_report(report: ModuleType) -> None:
+    def run(seed: int, error: float, throughput: float, missed: int) -> dict[str, object]:
+        return {
+            "seed": seed,
+            "scenes": 280,
+            "mean_error_points": {"worst": error, "mean": error / 10},
+            "throughput_of_share": {"worst": throughput, "mean": 1.0},
+            "missed": {"error": missed, "throughput": 0},
+        }
+
+    joined = report.over_seeds([run(7, 2.0, 0.97, 0), run(9, 6.0, 0.94, 2)])
+    assert joined == {
+        "seeds": [7, 9],
+        "scenes": 560,
+        "mean_error_points": {"worst": 6.0, "mean": 0.4},
+        "throughput_of_share": {"worst": 0.94, "mean": 1.0},
+        "missed": {"error": 2, "throughput": 0},
+    }
