@@ -25,6 +25,7 @@ struct CUctx_st {
     unsigned flags;
     unsigned retained;      /* primary contexts: how often */
     int alive;              /* its memory is charged and usable */
+    int broken;             /* a kernel of it touched what it may not: every call in it fails until it is destroyed */
 };
 
 /* Session of this process, NULL when cuInit has not been called (or this is a fork of one that did). */

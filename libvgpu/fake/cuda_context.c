@@ -18,6 +18,7 @@ static CUresult bring_up(struct CUctx_st *context, CUdevice device, unsigned fla
         context->flags = flags;
         context->primary = primary;
         context->alive = 1;
+        context->broken = 0;
     }
     return result;
 }

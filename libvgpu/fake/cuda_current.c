@@ -27,6 +27,10 @@ struct CUctx_st *cuda_current(CUresult *result)
         *result = context ? CUDA_ERROR_CONTEXT_IS_DESTROYED : CUDA_ERROR_INVALID_CONTEXT;
         return NULL;
     }
+    if (context->broken) {
+        *result = CUDA_ERROR_ILLEGAL_ADDRESS;
+        return NULL;
+    }
     return context;
 }
 
@@ -104,6 +108,7 @@ CUDA_API CUresult cuCtxGetDevice(CUdevice *out)
 {
     CUresult result = CUDA_SUCCESS;
     struct CUctx_st *context = cuda_current(&result);
+    context = result == CUDA_ERROR_ILLEGAL_ADDRESS ? cuda_top() : context; /* where it lies can be told */
     if (!context || !out) {
         return context ? CUDA_ERROR_INVALID_VALUE : result;
     }

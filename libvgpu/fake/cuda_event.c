@@ -25,7 +25,10 @@ static CUresult check(CUevent event)
     if (!cuda_session()) {
         return CUDA_ERROR_NOT_INITIALIZED;
     }
-    return event && cuda_handle_lives(event, CUDA_EVENT) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+    if (!event || !cuda_handle_lives(event, CUDA_EVENT)) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    return event->handle.context->broken ? CUDA_ERROR_ILLEGAL_ADDRESS : CUDA_SUCCESS;
 }
 
 static void leave_slot(void *handle)

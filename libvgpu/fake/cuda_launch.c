@@ -24,6 +24,10 @@ static CUresult launch(CUfunction function, const unsigned *grid, const unsigned
     if (stream->capture) {
         return cuda_graph_capture(stream->capture, CU_GRAPH_NODE_TYPE_KERNEL, shape);
     }
+    if (function->faults) {
+        stream->context->broken = 1; /* the launch itself succeeds; whatever comes next tells */
+        return CUDA_SUCCESS;
+    }
     if (!shape.ns) {
         struct engine *e = compute_enter(cuda_session()->machine, stream->context->card, 0, &mine);
         if (e) {

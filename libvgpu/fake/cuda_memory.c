@@ -181,11 +181,18 @@ CUresult cuda_memory_give(CUdeviceptr address)
     struct allocation a = {0};
     pthread_mutex_lock(&list_lock);
     size_t at = above((uintptr_t)address);
+    int broken = 0;
     if (at > 0 && list[at - 1].start == (uintptr_t)address && list[at - 1].context) {
+        broken = list[at - 1].context->broken && list[at - 1].context->alive;
         a = list[at - 1];
-        erase(at - 1);
+        if (!broken) {
+            erase(at - 1);
+        }
     }
     pthread_mutex_unlock(&list_lock);
+    if (broken) {
+        return CUDA_ERROR_ILLEGAL_ADDRESS;
+    }
     if (!a.start) {
         return CUDA_ERROR_INVALID_VALUE;
     }

@@ -24,6 +24,10 @@ struct CUctx_st *cuda_stream_context(CUstream stream, CUresult *result)
         *result = CUDA_ERROR_INVALID_HANDLE;
         return NULL;
     }
+    if (stream->context->broken) {
+        *result = CUDA_ERROR_ILLEGAL_ADDRESS;
+        return NULL;
+    }
     return stream->context;
 }
 

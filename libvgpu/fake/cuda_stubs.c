@@ -1,4 +1,4 @@
-/* cuda_stubs.c - every other function of the driver API exists too, and says that it is a stub.
+/* cuda_stubs.c - every other function of the driver API exists too, and answers as a driver without the feature.
  *
  * Generated from libvgpu's table of symbols; the definitions are weak, so what another file simulates wins.
  */
@@ -6,7 +6,7 @@
     __attribute__((weak, visibility("default"))) int symbol(void);               \
     int symbol(void)                                                             \
     {                                                                            \
-        return 34; /* CUDA_ERROR_STUB_LIBRARY */                                  \
+        return 801; /* CUDA_ERROR_NOT_SUPPORTED */                                \
     }
 
 #define STUB_cuda(symbol) STUB(symbol)

@@ -17,11 +17,13 @@ struct CUstream_st {
 };
 
 /* A kernel called busy_<N>ns, _us, _ms or _s: each of its blocks takes that long. One called rounds_<N>ns takes that long
- * for each of as many rounds as its first parameter, of 64 bits, says. Any other takes no time. */
+ * for each of as many rounds as its first parameter, of 64 bits, says. Any other takes no time. One whose name begins with
+ * fault_ breaks its context. */
 struct CUfunc_st {
     struct cuda_handle handle;
     struct CUfunc_st *next;
     uint64_t block_ns, round_ns;
+    int faults;
     unsigned legacy_block[3];
     char name[64];
 };

@@ -15,6 +15,8 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device);
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice device);
 CUresult cuCtxCreate_v2(CUcontext *out, unsigned flags, CUdevice device);
 CUresult cuCtxDestroy_v2(CUcontext context);
+CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t bytes);
+CUresult cuMemFree_v2(CUdeviceptr address);
 
 static uint64_t dead_uses(void)
 {
@@ -128,6 +130,38 @@ TEST(contexts_that_come_and_go_beside_one_that_stays_leave_no_event_behind)
         CHECK_EQ(busy(100), CUDA_SUCCESS);
         CHECK_EQ(cuCtxDestroy_v2(comes), CUDA_SUCCESS);
     }
+    CHECK_EQ(dead_uses(), before);
+}
+
+TEST(what_a_fault_broke_stays_broken_until_its_context_is_gone_and_leaves_no_charge)
+{
+    CUcontext context;
+    CUmodule module;
+    CUfunction fault;
+    CUdeviceptr memory, more;
+    CUevent event;
+    uint64_t before = dead_uses();
+    CHECK_EQ(cuCtxCreate_v2(&context, 0, 0), CUDA_SUCCESS);
+    uint64_t held = stage_ledger_sum();
+    CHECK_EQ(cuMemAlloc_v2(&memory, 1 << 20), CUDA_SUCCESS);
+    CHECK_EQ(cuEventCreate(&event, 0), CUDA_SUCCESS);
+    CHECK_EQ(busy(50), CUDA_SUCCESS); /* measurements are on their way */
+    CHECK_EQ(cuModuleLoadData(&module, "image"), CUDA_SUCCESS);
+    CHECK_EQ(cuModuleGetFunction(&fault, module, "fault_load"), CUDA_SUCCESS);
+    CHECK_EQ(work_launch(fault, 1, NULL), CUDA_SUCCESS);
+    for (int i = 0; i < 3; i++) {
+        CHECK_EQ(cuCtxSynchronize(), CUDA_ERROR_ILLEGAL_ADDRESS);
+        CHECK_EQ(work_launch(fault, 1, NULL), CUDA_ERROR_ILLEGAL_ADDRESS);
+        CHECK_EQ(cuMemAlloc_v2(&more, 512), CUDA_ERROR_ILLEGAL_ADDRESS);
+        CHECK_EQ(cuMemFree_v2(memory), CUDA_ERROR_ILLEGAL_ADDRESS);
+        CHECK_EQ(cuEventQuery(event), CUDA_ERROR_ILLEGAL_ADDRESS);
+    }
+    CHECK_EQ(stage_ledger_sum(), held + (1 << 20));
+    CHECK_EQ(cuCtxDestroy_v2(context), CUDA_SUCCESS);
+    CHECK_EQ(stage_ledger_sum(), held);
+    CHECK_EQ(cuCtxCreate_v2(&context, 0, 0), CUDA_SUCCESS);
+    CHECK_EQ(busy(50), CUDA_SUCCESS);
+    CHECK_EQ(cuCtxDestroy_v2(context), CUDA_SUCCESS);
     CHECK_EQ(dead_uses(), before);
 }
 

@@ -28,8 +28,8 @@ PACKAGES = (
     "nvidia-nvml-dev-cu12==12.9.79",
     "nvidia-nvml-dev==13.5.37",
 )
-HEADERS = ("cuda.h", "cudaGL.h", "cudaEGL.h", "cudaVDPAU.h", "nvml.h")
-TYPEDEFS = "cudaTypedefs.h"
+HEADERS = ("cuda.h", "cudaGL.h", "cudaEGL.h", "cudaVDPAU.h", "cudaProfiler.h", "nvml.h")
+TYPEDEFS = "Typedefs.h"  # how their names end
 PLATFORM = "manylinux2014_x86_64"
 CLASSES = frozenset(
     {"ROUTE", "CHARGE", "RELEASE", "VIRTUALISE", "LAUNCH", "OBSERVE", "DENY", "PASS"},
@@ -115,6 +115,49 @@ def versions(typedefs: Iterable[str]) -> frozenset[tuple[str, int, bool]]:
     )
 
 
+#: Answers of cuGetProcAddress without a pointer type: (name, version, twin?, symbol).
+UNTYPED = (
+    ("cuGetProcAddress", 11030, True, "cuGetProcAddress_ptsz"),
+    ("cuGetProcAddress", 12000, True, "cuGetProcAddress_v2_ptsz"),
+    ("cuGraphInstantiate", 12000, False, "cuGraphInstantiateWithFlags"),
+)
+_ENTRY_POINTS = """\
+/* What cuGetProcAddress of the simulated driver can find: FAKE(base name, first CUDA version,
+ * exported symbol), FAKE_PT(...) the variant for per-thread default streams. The highest version
+ * not above the requested one wins.
+ *
+ * All that the headers name, from CUDA 11.8 on. Written by tools/coverage.py --entry-points. */
+"""
+
+
+def entry_points(names: frozenset[str], known_versions: frozenset[tuple[str, int, bool]]) -> str:
+    """The table of the simulated cuGetProcAddress.
+
+    The n-th version of a name is the n-th of the symbols `name`, `name_v2`, … that are exported,
+    counted from the newest; the same for `_ptsz` and `_ptds`.
+
+    Raises:
+        ValueError: A name has more versions than symbols.
+    """
+    rows = set(UNTYPED)
+    families: dict[tuple[str, bool], list[int]] = {}
+    for name, since, twin in known_versions:
+        families.setdefault((name, twin), []).append(since)
+    for (name, twin), since in families.items():
+        numbered = [name, *(f"{name}_v{n}" for n in range(2, 6))]
+        endings = ("_ptsz", "_ptds") if twin else ("",)
+        exported = [word + end for word in numbered for end in endings if word + end in names]
+        if len(exported) < len(since):
+            raise ValueError(f"{name} has versions {sorted(since)} and only {exported}")
+        newest = exported[-len(since) :]
+        rows |= {(name, v, twin, s) for v, s in zip(sorted(since), newest, strict=True)}
+    lines = [
+        f"FAKE{'_PT' if twin else ''}({name}, {since}, {symbol})\n"
+        for name, since, twin, symbol in sorted(rows)
+    ]
+    return _ENTRY_POINTS + "".join(lines)
+
+
 def complaints(
     rows: Iterable[Row],
     names: Mapping[str, frozenset[str]],
@@ -171,7 +214,7 @@ def headers(cache: Path) -> dict[str, str]:
             with zipfile.ZipFile(wheel) as archive:
                 for member in archive.namelist():
                     name = Path(member).name
-                    if name in HEADERS or name == TYPEDEFS:
+                    if name in HEADERS or name.endswith(TYPEDEFS):
                         key = f"{package.replace('==', ' ')} {name}"
                         texts[key] = archive.read(member).decode(errors="replace")
     return texts
@@ -190,7 +233,9 @@ def main() -> int:
     parser.add_argument(
         "--cache", type=Path, default=Path(os.environ.get("VGPU_CACHE") or home) / "headers"
     )
-    cache = parser.parse_args().cache
+    parser.add_argument("--entry-points", action="store_true", help="write the simulated table")
+    options = parser.parse_args()
+    cache = options.cache
     try:
         fetch(cache)
     except subprocess.CalledProcessError as error:
@@ -201,6 +246,13 @@ def main() -> int:
     rows = table(*(path.read_text() for path in sorted((root / "src").glob("symbols*.def"))))
     known = versions(text for key, text in texts.items() if key.endswith(TYPEDEFS))
     wrong = complaints(rows, names, known)
+    exported = frozenset(row.symbol for row in rows if row.library == "cuda")
+    simulated = root / "fake" / "cuda_symbols.def"
+    points = entry_points(exported, known)
+    if options.entry_points:
+        simulated.write_text(points)
+    elif simulated.read_text() != points:
+        wrong.append(f"{simulated.name} is not what --entry-points writes")
     for key, wanted in names.items():
         print(f"{key:45} {len(wanted):4} functions")
     for library in ("cuda", "nvml"):

@@ -101,3 +101,24 @@ def test_fetched_headers_are_found_again_by_package_and_name(
         wheel.writestr("nvidia/include/other.h", "CUresult CUDAAPI cuOther(void);")
     gate.fetch(tmp_path)  # asks nobody: it is there
     assert gate.headers(tmp_path) == {"some-headers 1.2 cuda.h": HEADER}
+
+
+def test_the_versions_of_a_name_are_its_symbols_from_the_newest_back(gate: ModuleType) -> None:
+    names = frozenset({"cuA", "cuA_v2", "cuA_v3", "cuB", "cuB_v2", "cuB_v2_ptds", "cuB_ptsz"})
+    known = {("cuA", 3020, False), ("cuA", 12000, False), ("cuB", 2000, False)}
+    known |= {("cuB", 3020, False), ("cuB", 7000, True), ("cuB", 11000, True)}
+    rows = gate.entry_points(names, frozenset(known)).splitlines()
+    assert [row for row in rows if "(cuA" in row or "(cuB" in row] == [
+        "FAKE(cuA, 3020, cuA_v2)",
+        "FAKE(cuA, 12000, cuA_v3)",
+        "FAKE(cuB, 2000, cuB)",
+        "FAKE(cuB, 3020, cuB_v2)",
+        "FAKE_PT(cuB, 7000, cuB_ptsz)",
+        "FAKE_PT(cuB, 11000, cuB_v2_ptds)",
+    ]
+
+
+def test_a_name_with_more_versions_than_symbols_is_refused(gate: ModuleType) -> None:
+    known = frozenset({("cuA", 2000, False), ("cuA", 3020, False)})
+    with pytest.raises(ValueError, match="cuA has versions"):
+        gate.entry_points(frozenset({"cuA"}), known)
