@@ -165,7 +165,9 @@ CUDA_API CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *out, CUdevice device)
     if (result != CUDA_SUCCESS || !out) {
         return result != CUDA_SUCCESS ? result : CUDA_ERROR_INVALID_VALUE;
     }
+    pthread_mutex_lock(&pool_lock);
     default_pools[device].device = device;
+    pthread_mutex_unlock(&pool_lock);
     *out = &default_pools[device];
     return CUDA_SUCCESS;
 }
@@ -173,8 +175,9 @@ CUDA_API CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *out, CUdevice device)
 CUDA_API CUresult cuDeviceGetMemPool(CUmemoryPool *out, CUdevice device)
 {
     CUresult result = cuDeviceGetDefaultMemPool(out, device);
-    if (result == CUDA_SUCCESS && current_pools[device]) {
-        *out = current_pools[device];
+    CUmemoryPool current = result == CUDA_SUCCESS ? __atomic_load_n(&current_pools[device], __ATOMIC_ACQUIRE) : NULL;
+    if (current) {
+        *out = current;
     }
     return result;
 }
@@ -188,7 +191,7 @@ CUDA_API CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool)
     if (!pool || pool->device != device) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    current_pools[device] = pool;
+    __atomic_store_n(&current_pools[device], pool, __ATOMIC_RELEASE);
     return CUDA_SUCCESS;
 }
 

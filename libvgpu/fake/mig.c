@@ -57,7 +57,9 @@ void mig_refresh(const struct machine *m)
         if (profile) {
             it->memory_bytes = (uint64_t)profile->memory_mib << 20;
             it->sms = (int)profile->sms;
-            snprintf(it->model, sizeof it->model, "%.64s MIG %s", card->model, profile->name);
+            char model[sizeof it->model];
+            snprintf(model, sizeof model, "%.64s MIG %s", card->model, profile->name);
+            memcpy(it->model, model, sizeof model);
             it->gi = mig_number(m, room);
             it->ci = 0;
             name_it(it, card, of->turn);

@@ -108,21 +108,20 @@ struct vgpu_terms vgpu_page_terms(const struct vgpu_page *page, const char *uuid
     return read_stable(page, uuid, NULL).terms;
 }
 
+/* Stores that release and loads that acquire instead of fences, which thread sanitizers do not know. */
 static void keep(struct vgpu_kept_terms *kept, const struct vgpu_terms *terms, uint32_t seq)
 {
     uint32_t version = atomic_load_explicit(&kept->version, memory_order_relaxed);
-    if (version % 2 || !atomic_compare_exchange_strong_explicit(&kept->version, &version, version + 1, memory_order_acq_rel,
-                                                                memory_order_relaxed)) {
+    if (version % 2 || !atomic_compare_exchange_strong(&kept->version, &version, version + 1)) {
         return; /* another thread is at it */
     }
-    atomic_thread_fence(memory_order_release);
-    atomic_store_explicit(&kept->page_seq, seq, memory_order_relaxed);
-    atomic_store_explicit(&kept->limit, terms->limit, memory_order_relaxed);
-    atomic_store_explicit(&kept->physical, terms->physical, memory_order_relaxed);
-    atomic_store_explicit(&kept->context, terms->context, memory_order_relaxed);
-    atomic_store_explicit(&kept->cores, terms->cores, memory_order_relaxed);
-    atomic_store_explicit(&kept->policy, terms->policy, memory_order_relaxed);
-    atomic_store_explicit(&kept->ceiling, terms->ceiling, memory_order_relaxed);
+    atomic_store_explicit(&kept->page_seq, seq, memory_order_release);
+    atomic_store_explicit(&kept->limit, terms->limit, memory_order_release);
+    atomic_store_explicit(&kept->physical, terms->physical, memory_order_release);
+    atomic_store_explicit(&kept->context, terms->context, memory_order_release);
+    atomic_store_explicit(&kept->cores, terms->cores, memory_order_release);
+    atomic_store_explicit(&kept->policy, terms->policy, memory_order_release);
+    atomic_store_explicit(&kept->ceiling, terms->ceiling, memory_order_release);
     atomic_store_explicit(&kept->version, version + 2, memory_order_release);
 }
 
@@ -130,16 +129,15 @@ struct vgpu_terms vgpu_page_terms_kept(const struct vgpu_page *page, const char 
 {
     uint32_t seq = atomic_load_explicit((const _Atomic uint32_t *)&page->seq, memory_order_acquire);
     uint32_t version = atomic_load_explicit(&kept->version, memory_order_acquire);
-    struct vgpu_terms terms = {.limit = atomic_load_explicit(&kept->limit, memory_order_relaxed),
-                               .physical = atomic_load_explicit(&kept->physical, memory_order_relaxed),
-                               .context = atomic_load_explicit(&kept->context, memory_order_relaxed),
-                               .cores = (uint32_t)atomic_load_explicit(&kept->cores, memory_order_relaxed),
-                               .policy = (uint32_t)atomic_load_explicit(&kept->policy, memory_order_relaxed),
-                               .ceiling = (uint32_t)atomic_load_explicit(&kept->ceiling, memory_order_relaxed)};
-    uint32_t of = atomic_load_explicit(&kept->page_seq, memory_order_relaxed);
-    atomic_thread_fence(memory_order_acquire);
+    struct vgpu_terms terms = {.limit = atomic_load_explicit(&kept->limit, memory_order_acquire),
+                               .physical = atomic_load_explicit(&kept->physical, memory_order_acquire),
+                               .context = atomic_load_explicit(&kept->context, memory_order_acquire),
+                               .cores = (uint32_t)atomic_load_explicit(&kept->cores, memory_order_acquire),
+                               .policy = (uint32_t)atomic_load_explicit(&kept->policy, memory_order_acquire),
+                               .ceiling = (uint32_t)atomic_load_explicit(&kept->ceiling, memory_order_acquire)};
+    uint32_t of = atomic_load_explicit(&kept->page_seq, memory_order_acquire);
     if (seq && seq % 2 == 0 && of == seq && version % 2 == 0 &&
-        atomic_load_explicit(&kept->version, memory_order_relaxed) == version) {
+        atomic_load_explicit(&kept->version, memory_order_acquire) == version) {
         return terms;
     }
     terms = read_stable(page, uuid, &seq).terms;
