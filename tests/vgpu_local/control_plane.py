@@ -20,6 +20,7 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -66,7 +67,7 @@ class ControlPlane(Started):
 
     def __init__(self, options: Options = Options()) -> None:
         self._options = options
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._folder = Path()  # until it is started: nothing of ours, so nothing to remove
         self._undo = contextlib.ExitStack()
         self._authority = Authority(name="vgpu-control-plane")
@@ -104,11 +105,12 @@ class ControlPlane(Started):
             self.stop()
             raise
 
-    def start_scheduler(self, config: Mapping[str, object]) -> None:
+    def start_scheduler(self, config: Mapping[str, Any]) -> None:
         """Start kube-scheduler.
 
         Args:
-            config: fields of a KubeSchedulerConfiguration; how to log in is added here.
+            config: fields of a KubeSchedulerConfiguration; how to log in is added here, where
+                `clientConnection` does not say it.
         """
         kubeconfig = self._kubeconfig_of("system:kube-scheduler")
         path = self._folder / "kube-scheduler.json"
@@ -116,15 +118,33 @@ class ControlPlane(Started):
             "apiVersion": "kubescheduler.config.k8s.io/v1",
             "kind": "KubeSchedulerConfiguration",
             "leaderElection": {"leaderElect": False},
-            "clientConnection": {"kubeconfig": str(kubeconfig)},
             **config,
+            "clientConnection": {
+                "kubeconfig": str(kubeconfig),
+                **config.get("clientConnection", {}),
+            },
         }
         path.write_text(json.dumps(document))
         self._launch("kube-scheduler", f"--config={path}", "--secure-port=0")
 
+    def stop_scheduler(self) -> None:
+        """End kube-scheduler; another one, configured otherwise, may be started after it."""
+        process = self._processes.pop("kube-scheduler")
+        process.kill()
+        process.wait()
+
     def trust(self) -> ssl.SSLContext:
         """A client's TLS context for the API server."""
         return self._authority.client_context()
+
+    def pids(self) -> dict[str, int]:
+        """The process id of each program that was started, by its name."""
+        return {program: process.pid for program, process in self._processes.items()}
+
+    @property
+    def etcd_socket(self) -> Path:
+        """The Unix socket of etcd's clients."""
+        return self._folder / "etcd.sock"
 
     def check(self) -> None:
         """Make sure that everything that was started still runs.
@@ -132,16 +152,16 @@ class ControlPlane(Started):
         Raises:
             RuntimeError: one of the programs ended; says which and why.
         """
-        for process in self._processes:
+        for process in self._processes.values():
             if process.poll() is not None:
                 raise RuntimeError(f"it ended: {self._last_words()}")
 
     def stop(self) -> None:
         """End what was started and remove its files."""
         # KILL: the API server takes eight seconds to end politely, for data thrown away anyhow.
-        for process in self._processes:
+        for process in self._processes.values():
             process.kill()
-        for process in self._processes:
+        for process in self._processes.values():
             process.wait()
         self._processes.clear()
         self._undo.close()
@@ -242,8 +262,8 @@ class ControlPlane(Started):
         # setpriv: a test run that is killed must not leave servers behind.
         command = ["setpriv", "--pdeathsig=KILL", str(self.programs / program), *arguments]
         with (self._folder / f"{program}.log").open("wb") as log:
-            self._processes.append(
-                subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            self._processes[program] = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
 
     def _await_ready(self) -> None:

@@ -57,6 +57,14 @@ class Daemons:
             if daemon.wanted:
                 daemon.check()
 
+    def pids(self) -> dict[str, int]:
+        """The process id of each that should run, by its name.
+
+        Raises:
+            DaemonDied: one of them does not.
+        """
+        return {daemon.name: daemon.pid for daemon in self._all if daemon.wanted}
+
     def terminate(self) -> None:
         """Ask all of them at once to end; `undo` waits for each."""
         for daemon in self._all:

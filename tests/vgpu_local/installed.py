@@ -63,12 +63,26 @@ class InstalledCluster(Started):
         nodes: Each gets a kubelet and an agent.
         operators: How many replicas of the operator.
         webhooks: How many of the admission webhooks.
+        plane: A control plane that runs already, and goes on when this has stopped; None: one of
+            its own, whose API server keeps an audit of our accounts' requests.
+        scheduler_client: Fields of kube-scheduler's `clientConnection` (`qps`, `burst`) beside how
+            it logs in.
     """
 
-    def __init__(self, nodes: Sequence[GpuNode], *, operators: int = 2, webhooks: int = 2) -> None:
+    def __init__(
+        self,
+        nodes: Sequence[GpuNode],
+        *,
+        operators: int = 2,
+        webhooks: int = 2,
+        plane: ControlPlane | None = None,
+        scheduler_client: Mapping[str, object] | None = None,
+    ) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="vgpu-installed-"))
         self._nodes = nodes
         self._operators = Operators(operators, webhooks)
+        self._given_plane = plane
+        self._scheduler_client = dict(scheduler_client or {})
         self._audit = self.folder / "audit.log"
         self._undo = contextlib.ExitStack()
         self._undo.callback(shutil.rmtree, self.folder, ignore_errors=True)
@@ -86,6 +100,10 @@ class InstalledCluster(Started):
     def operators(self) -> list[Daemon]:
         """One process for each replica."""
         return self._operators.daemons
+
+    def pids(self) -> dict[str, int]:
+        """The process id of each of our programs, by its name."""
+        return self._daemons.pids()
 
     def leader(self) -> Daemon:
         """The operator that says that it leads."""
@@ -176,24 +194,7 @@ class InstalledCluster(Started):
             NotInTime: Something is missing after two minutes.
             RuntimeError: Kubernetes is not built.
         """
-        policy = self.folder / "audit.yaml"
-        accounts = [user(account) for account in (OPERATOR, WEBHOOK, AGENT, SCHEDULER)]
-        rule = {"level": "Metadata", "users": accounts, "omitStages": ["RequestReceived"]}
-        document = {
-            "apiVersion": "audit.k8s.io/v1",
-            "kind": "Policy",
-            "rules": [rule, {"level": "None"}],
-        }
-        policy.write_text(yaml.safe_dump(document))
-        arguments = (f"--audit-policy-file={policy}", f"--audit-log-path={self._audit}")
-        self._plane = ControlPlane(
-            Options(
-                controllers=True,
-                apiserver_args=(*arguments, "--audit-log-mode=blocking-strict"),
-            )
-        )
-        self._undo.callback(self._plane.stop)
-        self._plane.start()
+        self._plane = self._given_plane or self._audited_plane()
         self._loop = BackgroundLoop("installed")
         self._undo.callback(self._loop.stop)
         self.api = self._loop.enter(Api.connect(str(self._plane.kubeconfig)), self._undo)
@@ -207,6 +208,28 @@ class InstalledCluster(Started):
         """End every process and thread and remove what was written."""
         self._daemons.terminate()
         self._undo.close()
+
+    def _audited_plane(self) -> ControlPlane:
+        """A control plane of our own, started; the audit is complete whenever it is read."""
+        policy = self.folder / "audit.yaml"
+        accounts = [user(account) for account in (OPERATOR, WEBHOOK, AGENT, SCHEDULER)]
+        rule = {"level": "Metadata", "users": accounts, "omitStages": ["RequestReceived"]}
+        document = {
+            "apiVersion": "audit.k8s.io/v1",
+            "kind": "Policy",
+            "rules": [rule, {"level": "None"}],
+        }
+        policy.write_text(yaml.safe_dump(document))
+        arguments = (f"--audit-policy-file={policy}", f"--audit-log-path={self._audit}")
+        plane = ControlPlane(
+            Options(
+                controllers=True,
+                apiserver_args=(*arguments, "--audit-log-mode=blocking-strict"),
+            )
+        )
+        self._undo.callback(plane.stop)
+        plane.start()
+        return plane
 
     def _start_operators(self) -> None:
         self.run(self._operators.open_services(self.api))
@@ -257,7 +280,8 @@ class InstalledCluster(Started):
             extender["tlsConfig"][field] = str(
                 self.folder / Path(extender["tlsConfig"][field]).name
             )
-        config["clientConnection"] = {"kubeconfig": str(self._kubeconfig(SCHEDULER, "scheduler"))}
+        kubeconfig = self._kubeconfig(SCHEDULER, "scheduler")
+        config["clientConnection"] = {"kubeconfig": str(kubeconfig), **self._scheduler_client}
         self._plane.start_scheduler(config)
 
     def _kubeconfig(self, account: tuple[str, str], name: str, *, node: str | None = None) -> Path:

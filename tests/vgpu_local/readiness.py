@@ -58,6 +58,8 @@ def _gaps(
         yield "no operator leads yet"
     if waiting := [port for port in webhooks if not _listens(port)]:
         yield f"{len(waiting)} of {len(webhooks)} processes do not serve webhooks yet"
+    if not nodes:
+        return
     offered = {
         node["metadata"]["name"]: int(
             node.get("status", {}).get("allocatable", {}).get(count_resource, "0")

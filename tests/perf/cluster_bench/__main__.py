@@ -1,0 +1,81 @@
+"""`make bench-cluster`: for each number of nodes one control plane, plain pods, then ours."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import platform
+import time
+from pathlib import Path
+from typing import Any
+
+from perf.cluster_bench.stage import Load, Stage
+from vgpu_local.assembly import leave_on_terminate
+
+OUT = Path("build/bench")
+
+
+def main() -> None:
+    """Measure, and write build/bench/cluster.json after each number of nodes."""
+    parser = argparse.ArgumentParser(prog="make bench-cluster", description=__doc__)
+    parser.add_argument("--sizes", type=int, nargs="+", default=[100, 1_000, 5_000])
+    parser.add_argument("--pods", type=int, default=2_000)
+    parser.add_argument("--limit", type=float, default=600.0, help="seconds for one load")
+    parser.add_argument("--profile", action="store_true", help="the API server's, under our load")
+    parser.add_argument("--note", default="", help="what else the machine was doing")
+    parser.add_argument("--out", type=Path, default=OUT / "cluster.json")
+    options = parser.parse_args()
+    if min(options.sizes) < 1:
+        parser.error(f"--sizes: Invalid value: {min(options.sizes)}: at least one node")
+    if options.pods < 3:
+        parser.error(f"--pods: Invalid value: {options.pods}: at least 3 make a rate")
+    report: dict[str, Any] = {
+        "machine": {"python": platform.python_version(), "cpus": os.cpu_count()},
+        "note": options.note,
+        "pods": options.pods,
+        "sizes": {},
+    }
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.ExitStack() as undo:
+        leave_on_terminate(undo)
+        for nodes in options.sizes:
+            profile = options.out.with_suffix(f".{nodes}.pprof") if options.profile else None
+            report["sizes"][str(nodes)] = measure(nodes, Load(options.pods, options.limit, profile))
+            options.out.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
+    print(options.out)
+
+
+def measure(nodes: int, load: Load) -> dict[str, Any]:
+    """Both loads on one control plane with so many nodes."""
+    found: dict[str, Any] = {
+        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "load_average": os.getloadavg(),
+    }
+    with Stage(nodes) as stage:
+        say(f"{nodes} nodes")
+        found["plain"] = stage.plain(load)
+        say(f"{nodes} nodes, plain: {brief(found['plain'])}")
+        found["ours"] = stage.ours(load)
+        say(f"{nodes} nodes, ours: {brief(found['ours'])}")
+    return found
+
+
+def brief(found: dict[str, Any]) -> str:
+    """The figures of one load in a line."""
+    rate, middle = found["pods_per_s"], found["pods_per_s_middle_80"]
+    return (
+        f"{found['bound']} bound, {rate} pods/s ({middle}), {found['create_to_bound_s']} s, "
+        f"{found['requests_per_pod']['total']} requests a pod, "
+        f"others {found['others_cpu_share']:.0%} of the machine"
+    )
+
+
+def say(what: str) -> None:
+    """A line for who waits."""
+    print(time.strftime("%H:%M:%S"), what, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,283 @@
+"""A control plane with paper nodes, and the two loads on it.
+
+No controllers run: nobody taints nodes that no kubelet reports, and nobody collects garbage.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from perf.cluster_bench import measures
+from perf.cluster_bench.check import promises
+from perf.cluster_bench.load import LABEL, NAMESPACE
+from perf.cluster_bench.paper import make_devices, make_nodes
+from vgpu_api.resources import GPU_DEVICES, PODS
+from vgpu_client.api import Api
+from vgpu_client.errors import ClientError
+from vgpu_local.background import BackgroundLoop
+from vgpu_local.control_plane import ControlPlane, Options
+from vgpu_local.installation import apply
+from vgpu_local.installed import InstalledCluster
+from vgpu_local.programs import ROOT
+from vgpu_local.started import Started
+
+SCHEDULER_CLIENT = {"qps": 1_000, "burst": 2_000}
+"""kube-scheduler's own limits, out of the way for both loads; Kubernetes' default is 50 and 100."""
+_APISERVER = (
+    "--disable-admission-plugins=TaintNodesByCondition",
+    "--profiling=true",
+)
+_PROFILE_S = 10
+_SETTLED_S = 3.0
+_SETTLED_SHARE = 0.05
+_SETTLE_LIMIT_S = 900.0
+_STILL_LIMIT_S = 60.0
+_AT_ONCE = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What is asked of either scheduler.
+
+    Attributes:
+        pods: How many at once.
+        limit_s: Give up after so long.
+        profile: Where the API server's CPU profile under our load goes; None: it is not taken.
+    """
+
+    pods: int
+    limit_s: float
+    profile: Path | None = None
+
+
+class Stage(Started):
+    """Use as a context manager.
+
+    Args:
+        nodes: How many.
+    """
+
+    def __init__(self, nodes: int) -> None:
+        self._nodes = nodes
+        self._undo = contextlib.ExitStack()
+        self._plane = ControlPlane(Options(apiserver_args=_APISERVER))
+
+    def start(self) -> None:
+        """Start the control plane and make the nodes."""
+        self._undo.callback(self._plane.stop)
+        self._plane.start()
+        self._loop = BackgroundLoop("bench")
+        self._undo.callback(self._loop.stop)
+        self._api = self._loop.enter(Api.connect(str(self._plane.kubeconfig)), self._undo)
+        self._node_uids = self._loop.run(make_nodes(self._api, self._nodes))
+
+    def stop(self) -> None:
+        """End every process and remove what they wrote."""
+        self._undo.close()
+
+    def plain(self, load: Load) -> dict[str, Any]:
+        """The pods without devices through kube-scheduler as it is by default."""
+        self._plane.start_scheduler({"clientConnection": SCHEDULER_CLIENT})
+        settle(self._plane.pids())
+        found = self._measure("plain", load, self._plane.pids(), ())
+        self._loop.run(self._delete_pods("plain"))
+        self._plane.stop_scheduler()
+        return found
+
+    def ours(self, load: Load) -> dict[str, Any]:
+        """The pods with devices through the project as manifests/ installs it."""
+        apply(self._plane, ROOT / "crds")
+        self._loop.run(self._served())
+        self._loop.run(make_devices(self._api, self._plane.etcd_socket, self._node_uids))
+        began = time.monotonic()
+        with InstalledCluster(
+            [], operators=2, plane=self._plane, scheduler_client=SCHEDULER_CLIENT
+        ) as cluster:
+            leads_after = time.monotonic() - began
+            settle(self._plane.pids() | cluster.pids())
+            quiet_after = time.monotonic() - began
+            with self._child("agent") as agent:
+                warm = Load(1, 60.0)
+                self._carry_out("warm", warm, ("--with-devices",))
+                pids = self._plane.pids() | cluster.pids() | {"played agent": agent.pid}
+                found = self._measure("ours", load, pids, ("--with-devices",))
+                found["leader"] = cluster.leader().name
+        found["start"] = {
+            "leads_after_s": round(leads_after, 1),
+            "quiet_after_s": round(quiet_after, 1),
+        }
+        found["promises"] = self._loop.run(promises(self._api))
+        return found
+
+    def _measure(
+        self, run: str, load: Load, pids: Mapping[str, int], arguments: Sequence[str]
+    ) -> dict[str, Any]:
+        pids = {**pids, "bench": os.getpid()}
+        measures.reset_peaks(pids)
+        requests, used = self._requests(), measures.used(pids)
+        began = time.monotonic()
+        with self._profiled(load.profile if run == "ours" else None):
+            times = self._carry_out(run, load, arguments)
+        wall_s = time.monotonic() - began
+        after = measures.used(pids)
+        peaks = measures.peaks_mib(pids)
+        bound = list(times["bound"].values())
+        sent = times["sent"]
+        spent = after.machine - used.machine
+        cpu = measures.cpu_per_pod(used, after, len(bound) or 1)
+        cpu["load"] = round(1000 * times["cpu_s"] / (len(bound) or 1), 2)
+        cpu["others"] = round(max(0.0, cpu["others"] - cpu["load"]), 2)
+        return {
+            "pods": load.pods,
+            "bound": len(bound),
+            "refused": times["refused"][:3],
+            **(measures.rates(bound) if len(bound) > 2 else {}),
+            "create_to_bound_s": measures.summarized(
+                [at - sent[number] for number, at in times["bound"].items()]
+            ),
+            "requests_per_pod": measures.per_pod(requests, self._still(), len(bound) or 1),
+            "cpu_ms_per_pod": cpu,
+            "peak_mib": peaks,
+            "wall_s": round(wall_s, 1),
+            "machine_busy_share": round(spent / wall_s / (os.cpu_count() or 1), 2),
+            "others_cpu_share": round(
+                cpu["others"] * len(bound) / 1000 / wall_s / (os.cpu_count() or 1), 3
+            ),
+        }
+
+    def _carry_out(self, run: str, load: Load, arguments: Sequence[str]) -> dict[str, Any]:
+        """Run the load in a process of its own; returns its times."""
+        given = (
+            *("--run", run, "--pods", str(load.pods), "--limit", str(load.limit_s)),
+            *arguments,
+        )
+        with self._child("load", *given) as process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            if process.stdout.readline() != b"ready\n":
+                raise RuntimeError("the load ended before it began; its error is above")
+            process.stdin.write(b"go\n")
+            process.stdin.flush()
+            said = process.stdout.readline()
+            if not said:
+                raise RuntimeError("the load ended before it was done; its error is above")
+            found: dict[str, Any] = json.loads(said)
+        return found
+
+    @contextlib.contextmanager
+    def _child(self, module: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+        """A process of this package; it ends with the block, and with this process."""
+        process = subprocess.Popen(
+            [
+                *(
+                    "setpriv",
+                    "--pdeathsig=KILL",
+                    sys.executable,
+                    "-m",
+                    f"perf.cluster_bench.{module}",
+                ),
+                *("--kubeconfig", str(self._plane.kubeconfig), *arguments),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.communicate()
+
+    @contextlib.contextmanager
+    def _profiled(self, path: Path | None) -> Iterator[None]:
+        """The API server's CPU profile from the block's beginning, as far as it lasts."""
+        if path is None:
+            yield
+            return
+        taken: list[bytes] = []
+        thread = threading.Thread(
+            target=lambda: taken.append(
+                self._get(f"/debug/pprof/profile?seconds={_PROFILE_S}", _PROFILE_S + 30.0)
+            )
+        )
+        thread.start()
+        yield
+        thread.join()
+        path.write_bytes(taken[0])
+
+    def _requests(self) -> measures.Requests:
+        return measures.requests(self._get("/metrics", 60.0).decode())
+
+    def _still(self) -> measures.Requests:
+        """The requests, once no more come of the pods: what follows a node is counted too."""
+        deadline = time.monotonic() + _STILL_LIMIT_S
+        before = self._requests()
+        while True:
+            time.sleep(2.0)
+            after = self._requests()
+            made = measures.per_pod(before, after, 1)["total"]
+            if made < 5 or time.monotonic() > deadline:
+                return after
+            before = after
+
+    def _get(self, path: str, timeout_s: float) -> bytes:
+        (user,) = yaml.safe_load(self._plane.kubeconfig.read_text())["users"]
+        request = urllib.request.Request(
+            self._plane.url + path, headers={"Authorization": f"Bearer {user['user']['token']}"}
+        )
+        with urllib.request.urlopen(
+            request, timeout=timeout_s, context=self._plane.trust()
+        ) as answer:
+            found: bytes = answer.read()
+        return found
+
+    async def _served(self) -> None:
+        """Return when our kinds are served."""
+        async with asyncio.timeout(60):
+            while True:
+                try:
+                    await self._api.list(GPU_DEVICES)
+                    return
+                except ClientError:
+                    await asyncio.sleep(0.1)
+
+    async def _delete_pods(self, run: str) -> None:
+        gate = asyncio.Semaphore(_AT_ONCE)
+
+        async def delete(name: str) -> None:
+            async with gate:
+                await self._api.delete(PODS, name, namespace=NAMESPACE)
+
+        found = await self._api.list(PODS, namespace=NAMESPACE, label_selector=f"{LABEL}={run}")
+        await asyncio.gather(*(delete(pod["metadata"]["name"]) for pod in found.items))
+
+
+def settle(pids: Mapping[str, int], *, sleep: Callable[[float], None] = time.sleep) -> None:
+    """Return when none of the processes has much to do any more: caches are filled.
+
+    Raises:
+        TimeoutError: One of them is busy for very long.
+    """
+    deadline = time.monotonic() + _SETTLE_LIMIT_S
+    while time.monotonic() < deadline:
+        before = measures.used(pids).processes
+        sleep(_SETTLED_S)
+        after = measures.used(pids).processes
+        busiest = max(after, key=lambda name: after[name] - before[name])
+        if after[busiest] - before[busiest] < _SETTLED_SHARE * _SETTLED_S:
+            return
+    raise TimeoutError(f"{busiest} is still busy after {_SETTLE_LIMIT_S:.0f} s")
