@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 ListMap = "x-kubernetes-list-map-keys"
@@ -84,6 +84,11 @@ Time = Annotated[str, Field(max_length=64, json_schema_extra={"format": "date-ti
 """A moment by RFC 3339."""
 
 
+def _unset_time(value: object) -> object:
+    """The API server writes a time that nobody set as null."""
+    return "" if value is None else value
+
+
 class Condition(ApiModel):
     """One aspect of the object's state."""
 
@@ -95,7 +100,7 @@ class Condition(ApiModel):
     """One CamelCase word for why."""
     message: Annotated[str, Field(max_length=4096)] = ""
     """The same for people."""
-    last_transition_time: Annotated[str, Field(max_length=64)] = ""
+    last_transition_time: Annotated[str, Field(max_length=64), BeforeValidator(_unset_time)] = ""
     """When `status` changed last (RFC 3339)."""
     observed_generation: int | None = None
     """The generation of the spec that was looked at."""

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
+import pytest
+from pydantic import ValidationError
+
 from vgpu_api import conditions
+from vgpu_api.core import Node
 from vgpu_api.v1alpha1 import Condition
 
 EARLY, LATE = "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"
@@ -48,3 +52,16 @@ def test_only_true_is_true() -> None:
     assert not conditions.is_true(listed, "Allocated")
     assert conditions.find(listed, "Allocated") is None
     assert conditions.is_true([a_condition("Ready", "True", EARLY)], "Ready")
+
+
+def test_a_node_whose_condition_has_no_time_is_ready() -> None:
+    """The API server writes a time that nobody set as null."""
+    ready = {"type": "Ready", "status": "True", "lastTransitionTime": None}
+    node = Node.model_validate({"metadata": {"name": "n"}, "status": {"conditions": [ready]}})
+    assert node.is_ready
+    assert node.status.conditions[0].last_transition_time == ""
+
+
+def test_the_time_of_a_condition_is_never_anything_else_but_text() -> None:
+    with pytest.raises(ValidationError, match="lastTransitionTime"):
+        Condition.model_validate({"type": "Ready", "status": "True", "lastTransitionTime": 5})
