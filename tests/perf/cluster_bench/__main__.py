@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from perf.cluster_bench.paper import DEVICES_PER_NODE, SLOTS
 from perf.cluster_bench.stage import Load, Stage
 from vgpu_local.assembly import leave_on_terminate
 
@@ -31,6 +32,10 @@ def main() -> None:
         parser.error(f"--sizes: Invalid value: {min(options.sizes)}: at least one node")
     if options.pods < 3:
         parser.error(f"--pods: Invalid value: {options.pods}: at least 3 make a rate")
+    fewest = min(options.sizes)
+    room = fewest * DEVICES_PER_NODE * SLOTS - 1  # one pod warms everything up
+    if options.pods > room:
+        parser.error(f"--pods: Invalid value: {options.pods}: {fewest} nodes have room for {room}")
     report: dict[str, Any] = {
         "machine": {"python": platform.python_version(), "cpus": os.cpu_count()},
         "note": options.note,

@@ -1,0 +1,88 @@
+"""`make bench-cluster` in small: what it reports, and that nothing is left of it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from vgpu_local.programs import ROOT
+
+pytestmark = [pytest.mark.xdist_group("real-cluster"), pytest.mark.timeout(240)]
+
+
+@contextmanager
+def a_run(out: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    run = subprocess.Popen(
+        [sys.executable, "-m", "perf.cluster_bench", "--out", str(out), *arguments],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        yield run
+    finally:
+        run.terminate()
+        run.communicate()
+
+
+def test_it_reports_both_loads_and_keeps_its_promises(tmp_path: Path) -> None:
+    out = tmp_path / "cluster.json"
+    with a_run(out, "--sizes", "3", "--pods", "12", "--profile") as run:
+        said, _ = run.communicate(timeout=200)
+    assert run.returncode == 0, said
+    found = json.loads(out.read_text())["sizes"]["3"]
+    assert (found["plain"]["bound"], found["ours"]["bound"]) == (12, 12)
+    assert set(found["ours"]["promises"].values()) == {0}
+    assert found["ours"]["requests_per_pod"]["POST pods"] == 1
+    assert found["ours"]["requests_per_pod"]["APPLY vgpuclaims/status"] > 0.9
+    assert {"etcd", "kube-apiserver", "kube-scheduler", "operator-0", "operator-1"} <= set(
+        found["ours"]["cpu_ms_per_pod"]
+    )
+    assert (tmp_path / "cluster.3.pprof").stat().st_size > 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_nothing_is_left_of_a_run_that_is_interrupted(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    started: dict[int, str] = {}
+    with a_run(tmp_path / "cluster.json", "--sizes", "3", "--pods", "200") as run:
+        deadline = time.monotonic() + 120
+        while not any("perf.cluster_bench.agent" in command for command in started.values()):
+            assert run.poll() is None, "it ended before its agent was started"
+            assert time.monotonic() < deadline, started
+            time.sleep(0.1)
+            started |= dict(descendants(run.pid))
+        run.send_signal(number)
+        run.communicate(timeout=60)
+    left = {pid: each for pid, each in started.items() if each and command_of(pid) == each}
+    assert left == {}
+
+
+def descendants(pid: int) -> Iterator[tuple[int, str]]:
+    """Processes that it started, directly or not: pid and command line."""
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            found = children.read_text().split()
+        except OSError:
+            continue
+        for child in map(int, found):
+            yield child, command_of(child)
+            yield from descendants(child)
+
+
+def command_of(pid: int) -> str:
+    """Its command line; empty once it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ").strip()
+    except OSError:
+        return ""
