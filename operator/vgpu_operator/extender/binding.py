@@ -159,6 +159,8 @@ class Binder:
                 return "elsewhere" if is_definite else None  # it may have been bound, and run
             case "unbound" if is_definite:
                 return "refused"
+            case "unknown" if isinstance(outcome, Unsent):
+                return "refused"  # a busy server answers no read either, and has bound nothing
         return "unknown"
 
     async def _state_of(self, request: BindRequest) -> PodState:

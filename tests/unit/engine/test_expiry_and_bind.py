@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from builders import a_claim, a_container, a_node, a_pod, a_request
 from vgpu_api.names import ANNOTATION_CLAIM, ANNOTATION_SLOTS_ADDED, FINALIZER_IN_USE
 from vgpu_api.resources import PODS
 from vgpu_api.v1alpha1 import VGPUClaim
-from vgpu_client.errors import ServerError, Unknown
+from vgpu_client.errors import ServerError, TooManyRequests, Unknown
 from vgpu_client.reflector import Identity
 from vgpu_operator.engine.scheduling.reservation import OFFERED_S, PINNED_S
 from vgpu_operator.extender.filtering import filter_nodes
@@ -134,6 +136,40 @@ async def test_after_a_binding_without_an_answer_filter_offers_that_node_only_fo
     replica.time += PINNED_S
     await replica.settle()
     assert replica.claim_of(pod).status.allocation is None
+    assert filter_nodes(replica.engine, asking(pod, "node-2")).node_names == ["node-2"]
+
+
+@pytest.mark.parametrize("reads", ["answered", "busy too"])
+async def test_a_binding_for_which_the_server_was_too_busy_does_not_pin_its_pod(
+    replica: Any, reads: str
+) -> None:
+    """429 says that nothing was bound, whether or not the pod can be read to see that."""
+    two_nodes(replica)
+    pod = replica.offered()
+    busy = TooManyRequests("later", status=429, retry_after=3.0)
+    verbs = ("bind",) if reads == "answered" else ("bind", "get")
+    replica.api.before = lambda verb, _: busy if verb in verbs else None
+    assert await replica.binder.bind(binding(pod, "node-1")) != ""
+    replica.api.before = lambda verb, name: None
+    assert filter_nodes(replica.engine, asking(pod, "node-2")).node_names == ["node-2"]
+    assert 3.0 in replica.slept
+
+
+async def test_a_refused_binding_does_not_unpin_a_pod_that_an_earlier_one_may_bind(
+    replica: Any,
+) -> None:
+    two_nodes(replica)
+    pod = replica.offered()
+    replica.api.before = lambda verb, _: Unknown("not sent") if verb == "bind" else None
+    assert await replica.binder.bind(binding(pod, "node-1")) != ""
+    busy = TooManyRequests("later", status=429)
+    replica.api.before = lambda verb, _: busy if verb == "bind" else None
+    assert await replica.binder.bind(binding(pod, "node-1")) != ""
+    replica.api.before = lambda verb, name: None
+    refused = filter_nodes(replica.engine, asking(pod, "node-2"))
+    assert refused.refused == {"node-2": "a Binding to node-1 may still come to stand"}
+    replica.time += PINNED_S
+    await replica.settle()
     assert filter_nodes(replica.engine, asking(pod, "node-2")).node_names == ["node-2"]
 
 

@@ -65,6 +65,7 @@ class Reservation:
         is_written: Whether the claim's status says so.
         until: When it lapses, monotonic seconds; None: it does not.
         is_read: Its pod is being read, which decides about its end.
+        pinned_until: Until then an earlier Binding without an answer may come to stand.
     """
 
     key: ClaimKey
@@ -85,6 +86,7 @@ class Reservation:
     assumption: Assumption | None = None
     is_written: bool = False
     is_read: bool = False
+    pinned_until: float = 0.0
 
     @property
     def is_tentative(self) -> bool:
@@ -123,14 +125,20 @@ class Reservation:
         self.phase, self.until = Phase.BOUND, None
 
     def bind_failed(self, now: float) -> None:
-        """The Binding was refused, or never posted: kube-scheduler will try again."""
-        if self.phase is Phase.BINDING:
+        """The Binding was refused, or never posted: kube-scheduler will try again.
+
+        An earlier one without an answer may still come to stand, whatever became of this one.
+        """
+        if self.phase is Phase.BINDING and now < self.pinned_until:
+            self.phase, self.until = Phase.PINNED, self.pinned_until
+        elif self.phase is Phase.BINDING:
             self.phase, self.until = Phase.OFFERED, now + OFFERED_S
 
     def pin(self, now: float) -> None:
         """There was no answer: the Binding may still come to stand."""
         if self.phase is Phase.BINDING:
             self.phase, self.until = Phase.PINNED, now + PINNED_S
+            self.pinned_until = self.until
 
     def has_lapsed(self, now: float) -> bool:
         """Whether its time is over."""
