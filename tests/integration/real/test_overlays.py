@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
+import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,12 +15,22 @@ import pytest
 import yaml
 
 from vgpu_api.config.cluster import read_cluster_config
+from vgpu_api.resources import Resource
+from vgpu_client.api import Api
 from vgpu_client.transport import Object
+from vgpu_local.accounts import AGENT, OPERATOR, SCHEDULER, WEBHOOK, token
 from vgpu_local.control_plane import ControlPlane, Options
 from vgpu_local.installation import apply
 from vgpu_local.programs import ROOT
 
 MANIFESTS = ROOT / "manifests"
+LEVELS = Resource(
+    "flowcontrol.apiserver.k8s.io",
+    "v1",
+    "prioritylevelconfigurations",
+    "PriorityLevelConfiguration",
+    False,
+)
 
 pytestmark = [pytest.mark.xdist_group("real-cluster")]
 
@@ -32,6 +46,49 @@ def plane() -> Iterator[ControlPlane]:
 )
 def test_an_overlay_is_accepted_without_a_warning(plane: ControlPlane, overlay: str) -> None:
     apply(plane, MANIFESTS / overlay)
+
+
+@pytest.mark.parametrize(
+    ("account", "path", "level"),
+    [
+        (OPERATOR, "/api/v1/pods?limit=1", "vgpu-scheduling"),
+        (WEBHOOK, "/apis/vgpu.dev/v1alpha1/vgpuclaims?limit=1", "vgpu-scheduling"),
+        (SCHEDULER, "/api/v1/pods?limit=1", "vgpu-scheduling"),
+        (AGENT, "/apis/vgpu.dev/v1alpha1/gpudevices?limit=1", "vgpu-agents"),
+        (
+            OPERATOR,
+            "/apis/coordination.k8s.io/v1/namespaces/vgpu-system/leases/vgpu-operator",
+            "leader-election",
+        ),
+    ],
+)
+def test_requests_of_our_accounts_have_seats_of_their_own(
+    plane: ControlPlane, account: tuple[str, str], path: str, level: str
+) -> None:
+    apply(plane, MANIFESTS / "overlays" / "default")
+    uid, bearer = asyncio.run(level_and_token(plane, level, account))
+    request = urllib.request.Request(
+        plane.url + path, headers={"Authorization": f"Bearer {bearer}"}
+    )
+    deadline = time.monotonic() + 30
+    while True:  # the API server follows its own configuration a moment later
+        try:
+            with urllib.request.urlopen(request, context=plane.trust()) as answer:
+                found = answer.headers["X-Kubernetes-PF-PriorityLevel-UID"]
+        except urllib.error.HTTPError as error:  # no such lease yet: it was seated all the same
+            found = error.headers["X-Kubernetes-PF-PriorityLevel-UID"]
+        if found == uid or time.monotonic() > deadline:
+            break
+        time.sleep(0.1)
+    assert found == uid
+
+
+async def level_and_token(
+    plane: ControlPlane, level: str, account: tuple[str, str]
+) -> tuple[str, str]:
+    async with Api.connect(str(plane.kubeconfig)) as api:
+        found = await api.get(LEVELS, level)
+        return found["metadata"]["uid"], await token(api, account)
 
 
 def built(plane: ControlPlane, folder: Path, *components: str) -> list[Object]:
