@@ -156,9 +156,14 @@ class MemoryApi:
             return self.put(resource, merge_patch(found, changes))
 
     async def apply(self, resource: Resource, obj: Mapping[str, Any], **_: Any) -> dict[str, Any]:
-        """Note what was applied."""
-        self.applied.append(copy.deepcopy(dict(obj)))
-        return {}
+        """Note what was applied, with the version that it makes."""
+        await self.gate.wait()
+        self._fail(self.before, "apply", obj["metadata"]["name"])
+        self._version += 1
+        noted = copy.deepcopy(dict(obj))
+        noted["metadata"]["resourceVersion"] = str(self._version)
+        self.applied.append(noted)
+        return noted
 
     async def bind_pod(
         self,

@@ -327,6 +327,7 @@ def _(event: events.DeviceObserved, state: State) -> None:
 def _(event: events.DeviceDeleted, state: State) -> None:
     node = state.ledger.node_of(event.name)
     state.ledger.remove_device(event.name)
+    state.device_writes.pop(event.name, None)
     if node is not None:
         _look_at_claims_on(state, node, idle_only=True)
 
@@ -422,8 +423,13 @@ def _(event: events.ClaimDeletionEnded, state: State) -> None:
 
 @apply.register
 def _(event: events.DeviceWritten, state: State) -> None:
+    """It may have changed meanwhile."""
+    name = event.effect.name
     if event.why:
-        state.devices[event.effect.node] = None
+        state.device_writes.pop(name, None)
+    elif name in state.device_writes:
+        state.device_writes[name].version = version_of(event.version)
+    state.devices[event.effect.node] = None
 
 
 @apply.register

@@ -13,10 +13,11 @@ from vgpu_api import conditions
 from vgpu_api.effective import Use
 from vgpu_api.quantity import format_mib
 from vgpu_api.v1alpha1 import Condition, GPUDevice
+from vgpu_operator.engine.cache import version_of
 from vgpu_operator.engine.claims.describe import node_event
 from vgpu_operator.engine.claims.status import rfc3339
 from vgpu_operator.engine.effects import Effect, RecordEvent, WriteDevice
-from vgpu_operator.engine.state import State
+from vgpu_operator.engine.state import DeviceWrite, State
 from vgpu_operator.ledger import Holder
 
 LINKS_DISAGREE = "AsymmetricLinks"
@@ -25,15 +26,24 @@ _PAIRS_NAMED = 3
 
 
 def describe_devices(state: State) -> Iterator[Effect]:
-    """The statuses of devices that differ from what they show, of the nodes that changed."""
+    """The statuses of devices that differ from what they show, of the nodes that changed.
+
+    A device is written once at a time, and what was written counts as shown until the watch brings
+    it back: under load that takes seconds, in which every look would write it again.
+    """
     nodes, state.devices = state.devices, {}
     duplicates = state.ledger.duplicates()
     for node in nodes:
         for device in state.ledger.devices(node):
+            shown = _shown(device, state)
+            if shown is None:
+                continue  # the end of its write makes it due again
             status = view_of(device, state.ledger.holders(device.status.uuid))
             if device.metadata.name in duplicates:
-                status["conditions"] = [_duplicate(device, unix=state.unix)]
-            if status != _shown(device) and not _is_unused(device, status):
+                marked = shown.get("conditions") or [_duplicate(device, unix=state.unix)]
+                status["conditions"] = marked
+            if status != shown and not _is_unused(status, shown):
+                state.device_writes[device.metadata.name] = DeviceWrite(status)
                 yield WriteDevice(device.metadata.name, node, status)
 
 
@@ -74,9 +84,6 @@ def view_of(device: GPUDevice, holders: tuple[Holder, ...]) -> dict[str, Any]:
 
 def _duplicate(device: GPUDevice, *, unix: float) -> dict[str, Any]:
     """The condition of a device whose UUID another object claims too: nothing is placed on it."""
-    shown = conditions.find(device.status.conditions, conditions.DUPLICATE_UUID)
-    if shown is not None:
-        return shown.to_wire()
     return Condition(
         type=conditions.DUPLICATE_UUID,
         status="True",
@@ -86,7 +93,16 @@ def _duplicate(device: GPUDevice, *, unix: float) -> dict[str, Any]:
     ).to_wire()
 
 
-def _shown(device: GPUDevice) -> dict[str, Any]:
+def _shown(device: GPUDevice, state: State) -> dict[str, Any] | None:
+    """What our field manager says of a device already; None while that is being written."""
+    name = device.metadata.name
+    written = state.device_writes.get(name)
+    if written is not None:
+        if written.version is None:
+            return None
+        if version_of(device.metadata.resource_version) < written.version:
+            return written.status
+        del state.device_writes[name]
     allocated = device.status.allocated
     duplicate = conditions.find(device.status.conditions, conditions.DUPLICATE_UUID)
     return {
@@ -96,9 +112,9 @@ def _shown(device: GPUDevice) -> dict[str, Any]:
     }
 
 
-def _is_unused(device: GPUDevice, status: dict[str, Any]) -> bool:
+def _is_unused(status: dict[str, Any], shown: dict[str, Any]) -> bool:
     """Whether nothing was ever held of it: a zero for each of 40,000 devices tells nobody more."""
-    return device.status.allocated is None and not status["claims"] and "conditions" not in status
+    return shown["allocated"] is None and not status["claims"] and "conditions" not in status
 
 
 def _contradictions(devices: tuple[GPUDevice, ...]) -> list[str]:

@@ -192,10 +192,12 @@ class Effector:
         outcome = await self._writer.submit(
             Write(Target(GPU_DEVICES, None, effect.name), (apply_,))
         )
-        why = "" if isinstance(outcome, Written) else str(outcome)
-        if why:
-            logger.info("device %s not written: %s", effect.name, why)
-        self._observe(DeviceWritten(effect, why))
+        if isinstance(outcome, Written):
+            version = outcome.obj["metadata"]["resourceVersion"]
+            self._observe(DeviceWritten(effect, version=version))
+            return
+        logger.info("device %s not written: %s", effect.name, outcome)
+        self._observe(DeviceWritten(effect, str(outcome)))
 
     async def _mark_device(self, effect: MarkDevice) -> None:
         """Under a manager of its own: what the operator says of the device otherwise stays."""

@@ -144,10 +144,17 @@ class ClaimDeletionEnded:
 
 @dataclass(frozen=True, slots=True)
 class DeviceWritten:
-    """The end of a `WriteDevice`; `why` is empty if it was done."""
+    """The end of a `WriteDevice`.
+
+    Attributes:
+        effect: The write.
+        why: Why it was not done; empty if it was.
+        version: The device's resourceVersion since.
+    """
 
     effect: WriteDevice
     why: str = ""
+    version: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import islice
+from typing import Any
 
 from vgpu_api.config import ClusterConfig
 from vgpu_api.v1alpha1 import Allocation, VGPUClaimSpec
@@ -213,6 +214,19 @@ class PodWork:
 
 
 @dataclass(slots=True)
+class DeviceWrite:
+    """What the operator wrote of a device last, as long as the device was not observed so.
+
+    Attributes:
+        status: All that our field manager says.
+        version: The device's resourceVersion since; None while the write is under way.
+    """
+
+    status: dict[str, Any]
+    version: int | None = None
+
+
+@dataclass(slots=True)
 class State:
     """All of it.
 
@@ -230,6 +244,7 @@ class State:
         claims: What is to be done about claims.
         pods: What is to be done about pods.
         devices: Nodes whose devices' statuses are to be looked at.
+        device_writes: By device: what was written and is not observed yet.
         links: Nodes whose devices' links are to be compared.
         links_told: By node: the disagreements of links that were told last.
         agents: Signs of life of the nodes' agents that have ever given one.
@@ -249,6 +264,7 @@ class State:
     claims: ClaimWork = field(default_factory=ClaimWork)
     pods: PodWork = field(default_factory=PodWork)
     devices: dict[str, None] = field(default_factory=dict)
+    device_writes: dict[str, DeviceWrite] = field(default_factory=dict)
     links: dict[str, None] = field(default_factory=dict)
     links_told: dict[str, list[str]] = field(default_factory=dict)
     agents: dict[str, AgentSeen] = field(default_factory=dict)

@@ -2,32 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from builders import a_claim, a_device, a_node, an_allocation
 from vgpu_api.v1alpha1 import GPUDevice
+from vgpu_client.errors import ServerError
+from vgpu_operator.engine.effects import WriteDevice
 
 
 async def applied(replica: Any) -> list[tuple[str, dict[str, Any]]]:
     """Settle; the statuses that were applied meanwhile, by device. The watch brings them back."""
+    new = await written(replica)
+    show(replica, new)
+    return [(obj["metadata"]["name"], obj["status"]) for obj in new]
+
+
+async def written(replica: Any) -> list[dict[str, Any]]:
+    """Settle; what was applied meanwhile, and the watch does not show yet."""
     replica.time += 1
     before = len(replica.api.applied)
     await replica.settle()
-    new = [(obj["metadata"]["name"], obj["status"]) for obj in replica.api.applied[before:]]
-    for name, status in new:
+    return list(replica.api.applied[before:])
+
+
+def show(replica: Any, new: Sequence[dict[str, Any]]) -> None:
+    """The watch brings back what was applied."""
+    for obj in new:
         for node in replica.ledger.nodes():
             for device in replica.ledger.devices(node):
-                if device.metadata.name == name:
-                    replica.news.device_changed(merged(device, status))
-    return new
+                if device.metadata.name == obj["metadata"]["name"]:
+                    replica.news.device_changed(merged(device, obj))
 
 
-def merged(device: GPUDevice, status: dict[str, Any]) -> GPUDevice:
+def merged(device: GPUDevice, applied: dict[str, Any]) -> GPUDevice:
     """What server-side apply makes of it: what the manager leaves out goes."""
-    wire = device.to_wire()
+    wire, status = device.to_wire(), applied["status"]
     kept = [c for c in wire["status"]["conditions"] if c["type"] != "DuplicateUUID"]
     wire["status"] |= {**status, "conditions": [*kept, *status.get("conditions", [])]}
-    wire["metadata"]["resourceVersion"] = str(int(device.metadata.resource_version) + 1)
+    wire["metadata"]["resourceVersion"] = applied["metadata"]["resourceVersion"]
     return GPUDevice.model_validate(wire)
 
 
@@ -65,3 +78,60 @@ async def test_what_claims_hold_of_a_card_is_shown_until_they_hold_nothing(repli
 async def test_a_card_that_nobody_ever_held_is_not_written_about(replica: Any) -> None:
     replica.card()
     assert await applied(replica) == []
+
+
+async def test_what_was_written_is_not_written_again_while_the_watch_is_behind(
+    replica: Any,
+) -> None:
+    replica.card()
+    replica.claim(a_claim("mine", allocation=an_allocation()))
+    new = await written(replica)
+    assert len(new) == 1
+    (device,) = replica.ledger.devices("node-1")
+    replica.news.device_changed(device)  # as it was before
+    assert await written(replica) == []
+    show(replica, new)
+    assert await written(replica) == []
+
+
+async def test_a_device_that_changes_while_it_is_written_is_written_once_more(
+    replica: Any,
+) -> None:
+    replica.card()
+    replica.claim(a_claim("mine", allocation=an_allocation()))
+    looked: list[int] = []
+
+    def another_claim(verb: str, _: str) -> None:
+        if verb == "apply" and not looked:
+            looked.append(1)
+            replica.claim(a_claim("other", allocation=an_allocation()))
+            replica.time += 1
+            for effects in replica.engine.round():
+                looked.extend(isinstance(effect, WriteDevice) for effect in effects)
+
+    replica.api.before = another_claim
+    names = [
+        [claim["name"] for claim in obj["status"]["claims"]]
+        for obj in [*await written(replica), *await written(replica)]
+    ]
+    assert True not in looked[1:], "a second write beside the first"
+    assert names == [["mine"], ["mine", "other"]]
+
+
+async def test_a_device_write_that_failed_is_tried_again(replica: Any) -> None:
+    replica.card()
+    replica.claim(a_claim("mine", allocation=an_allocation()))
+    error = ServerError("no", status=500)
+    replica.api.before = lambda verb, _: error if verb == "apply" else None
+    assert await written(replica) == []
+    replica.api.before = lambda verb, name: None
+    assert len(await written(replica)) == 1
+
+
+async def test_a_device_is_written_once_for_all_that_a_second_brings(replica: Any) -> None:
+    replica.card()
+    for number in range(5):
+        replica.claim(a_claim(f"c-{number}", allocation=an_allocation()))
+        replica.time += 0.15
+        await replica.settle()
+    assert len(replica.api.applied) + len(await written(replica)) <= 2
