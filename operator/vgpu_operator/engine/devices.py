@@ -21,6 +21,8 @@ from vgpu_operator.engine.state import DeviceWrite, State
 from vgpu_operator.ledger import Holder
 
 LINKS_DISAGREE = "AsymmetricLinks"
+REWRITTEN_AFTER_S = 5.0
+"""A device that fills is written so often, whatever number of pods it gets meanwhile."""
 _PAIRS_NAMED = 3
 """In one event."""
 
@@ -35,16 +37,22 @@ def describe_devices(state: State) -> Iterator[Effect]:
     duplicates = state.ledger.duplicates()
     for node in nodes:
         for device in state.ledger.devices(node):
-            shown = _shown(device, state)
-            if shown is None:
+            name = device.metadata.name
+            written = state.device_writes.get(name)
+            if written is not None and written.version is None:
                 continue  # the end of its write makes it due again
+            shown = _shown(device, written)
             status = view_of(device, state.ledger.holders(device.status.uuid))
-            if device.metadata.name in duplicates:
+            if name in duplicates:
                 marked = shown.get("conditions") or [_duplicate(device, unix=state.unix)]
                 status["conditions"] = marked
-            if status != shown and not _is_unused(status, shown):
-                state.device_writes[device.metadata.name] = DeviceWrite(status)
-                yield WriteDevice(device.metadata.name, node, status)
+            if status == shown or _is_unused(status, shown):
+                continue
+            if written is not None and state.now < written.at + REWRITTEN_AFTER_S:
+                state.devices[node] = None
+                continue
+            state.device_writes[name] = DeviceWrite(status, state.now)
+            yield WriteDevice(name, node, status)
 
 
 def describe_links(state: State) -> Iterator[RecordEvent]:
@@ -93,16 +101,11 @@ def _duplicate(device: GPUDevice, *, unix: float) -> dict[str, Any]:
     ).to_wire()
 
 
-def _shown(device: GPUDevice, state: State) -> dict[str, Any] | None:
-    """What our field manager says of a device already; None while that is being written."""
-    name = device.metadata.name
-    written = state.device_writes.get(name)
-    if written is not None:
-        if written.version is None:
-            return None
-        if version_of(device.metadata.resource_version) < written.version:
-            return written.status
-        del state.device_writes[name]
+def _shown(device: GPUDevice, written: DeviceWrite | None) -> dict[str, Any]:
+    """What our field manager says of a device already."""
+    observed = version_of(device.metadata.resource_version)
+    if written is not None and observed < (written.version or 0):
+        return written.status
     allocated = device.status.allocated
     duplicate = conditions.find(device.status.conditions, conditions.DUPLICATE_UUID)
     return {

@@ -48,7 +48,6 @@ _TURN_S = 0.1
 """A tick while refusals wait for their turn to be told."""
 _AGENTS_EVERY_S = 1.0
 _DEVICES_EVERY_S = 1.0
-"""A device that fills is written once for all the pods that it got meanwhile."""
 
 
 class Effector(Protocol):

@@ -215,14 +215,16 @@ class PodWork:
 
 @dataclass(slots=True)
 class DeviceWrite:
-    """What the operator wrote of a device last, as long as the device was not observed so.
+    """What the operator wrote of a device last.
 
     Attributes:
         status: All that our field manager says.
+        at: When that was decided.
         version: The device's resourceVersion since; None while the write is under way.
     """
 
     status: dict[str, Any]
+    at: float
     version: int | None = None
 
 
@@ -244,7 +246,7 @@ class State:
         claims: What is to be done about claims.
         pods: What is to be done about pods.
         devices: Nodes whose devices' statuses are to be looked at.
-        device_writes: By device: what was written and is not observed yet.
+        device_writes: By device: what was written last.
         links: Nodes whose devices' links are to be compared.
         links_told: By node: the disagreements of links that were told last.
         agents: Signs of life of the nodes' agents that have ever given one.
