@@ -183,6 +183,7 @@ KINDS = (
             Column("REQUEST", ".status.summary"),
             Column("NODE", ".status.allocation.nodeName"),
             Column("POD", ".status.reservedFor.podName"),
+            Column("PREPARED", '.status.conditions[?(@.type=="Prepared")].status'),
             Column("REASON", '.status.conditions[?(@.type=="Allocated")].reason'),
             Column("AGE", ".metadata.creationTimestamp", "date"),
             Column("DEVICES", ".status.cards", wide=True),

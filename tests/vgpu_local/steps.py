@@ -99,6 +99,14 @@ def claim(cluster: LocalCluster, name: str, holds: Callable[[Object], object]) -
     return cluster.wait_for(VGPU_CLAIMS, name, lambda found: holds(found.get("status") or {}))
 
 
+def is_prepared(status: Object) -> bool:
+    """Whether the agent says that a container has the claim's limits."""
+    return any(
+        condition["type"] == "Prepared" and condition["status"] == "True"
+        for condition in status.get("conditions", [])
+    )
+
+
 def reason(status: Object) -> str:
     """Why a claim has nothing; empty when it has, or nothing was said."""
     for condition in status.get("conditions", []):

@@ -282,7 +282,7 @@ class VGPUClaimStatus(ApiModel):
     init_wanted: InitWanted | None = None
     """Init containers must run again after this round; then they keep what they have (agent)."""
     state: ClaimState | None = None
-    """One word for the printed columns."""
+    """One word for the printed columns. Prepared alone says that a container has its limits."""
     summary: Annotated[str, Field(max_length=256)] = ""
     """The request in short, for the printed columns."""
     cards: Annotated[str, Field(max_length=1024)] = ""
@@ -292,7 +292,7 @@ class VGPUClaimStatus(ApiModel):
     decider: Annotated[str, Field(max_length=256)] = ""
     """The operator's replica that took over the decision, so that a former one's writes fail."""
     conditions: Conditions
-    """Allocated, Prepared, InitReleased, Released and Ready: for people; programs read fields."""
+    """Allocated, Prepared, InitReleased, Released, Ready (the operator is done): for people."""
 
 
 class VGPUClaim(ApiModel):

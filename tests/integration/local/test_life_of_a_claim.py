@@ -22,6 +22,7 @@ from vgpu_local.steps import (
     create,
     delete_claim,
     delete_pod,
+    is_prepared,
     memory_seen,
     reason,
     running,
@@ -64,7 +65,7 @@ def test_a_pod_made_anew_under_its_name_gets_a_claim_of_its_own_after_the_first_
     for _ in range(3):
         create(cluster, a_pod("db-0", a_container(limits=WHOLE)))
         pod = running(cluster, "db-0", limit=60)
-        found = claim(cluster, claim_name(pod), lambda status: status.get("state") == "InUse")
+        found = claim(cluster, claim_name(pod), is_prepared)
         assert found["status"]["reservedFor"]["podUID"] == pod["metadata"]["uid"]
         seen.append(found["metadata"]["uid"])
         delete_pod(cluster, "db-0")
@@ -134,7 +135,7 @@ def test_a_pod_deleted_by_force_frees_its_card_only_when_its_container_is_gone(
     create(cluster, a_pod("forced", a_container(limits=WHOLE)))
     pod = running(cluster, "forced")
     name = claim_name(pod)
-    claim(cluster, name, lambda status: status.get("state") == "InUse")
+    claim(cluster, name, is_prepared)
     delete_pod(cluster, "forced", grace_s=0)
     until(cluster, lambda: name not in names(cluster))
     last = [
@@ -160,7 +161,7 @@ def test_an_immediate_claim_has_its_card_before_its_pod_and_serves_it(
     create(cluster, a_user("uses", "now"))
     pod = running(cluster, "uses")
     assert memory_seen(cluster, "uses") == [8192]
-    used = claim(cluster, "now", lambda status: status.get("state") == "InUse")
+    used = claim(cluster, "now", is_prepared)
     assert used["status"]["reservedFor"]["podUID"] == pod["metadata"]["uid"]
     assert used["status"]["allocation"] == held["status"]["allocation"]
 
@@ -190,7 +191,7 @@ def test_what_an_init_container_had_is_given_on_while_its_pod_runs(cluster: Loca
     running(cluster, "second", limit=60)
     assert memory_seen(cluster, "first") == [2048]
     assert memory_seen(cluster, "second") == [12_288]
-    left = claim(cluster, claim_name(pod), lambda status: status.get("state") == "InUse")
+    left = claim(cluster, claim_name(pod), is_prepared)
     assert [device["request"] for device in left["status"]["allocation"]["devices"]] == ["main"]
 
 
@@ -229,9 +230,9 @@ def test_a_running_pod_whose_annotation_is_changed_keeps_its_claim(cluster: Loca
     cluster.wait_ready()
     create(cluster, a_user("other", "second"))
     running(cluster, "other", limit=60)
-    first = claim(cluster, "first", lambda status: status.get("state") == "InUse")
+    first = claim(cluster, "first", is_prepared)
     assert first["status"]["reservedFor"]["podName"] == "uses"
-    second = claim(cluster, "second", lambda status: status.get("state") == "InUse")
+    second = claim(cluster, "second", is_prepared)
     assert second["status"]["reservedFor"]["podName"] == "other"
 
 

@@ -14,7 +14,17 @@ from vgpu_api.resources import VGPU_CLAIMS
 from vgpu_local.checker import excesses
 from vgpu_local.cluster import LocalCluster
 from vgpu_local.nodes import T4, gpu_node
-from vgpu_local.steps import a_claim, a_container, a_pod, claim, create, empty, memory_seen, running
+from vgpu_local.steps import (
+    a_claim,
+    a_container,
+    a_pod,
+    claim,
+    create,
+    empty,
+    is_prepared,
+    memory_seen,
+    running,
+)
 from vgpu_nodeagent.enforcement.page import read_page
 
 pytestmark = [pytest.mark.xdist_group("local-cluster"), pytest.mark.timeout(180)]
@@ -40,7 +50,7 @@ def uses(cluster: LocalCluster, name: str, memory: str) -> None:
     create(cluster, a_claim(name, {"memory": memory}))
     create(cluster, a_pod(name, a_container(), annotations={ANNOTATION_CLAIM: name}))
     running(cluster, name)
-    claim(cluster, name, lambda status: status.get("state") == "InUse")
+    claim(cluster, name, is_prepared)
 
 
 def ask(cluster: LocalCluster, name: str, memory: str) -> None:

@@ -17,7 +17,16 @@ from vgpu_api.resources import NODES, PODS, VGPU_CLAIMS
 from vgpu_local.cluster import LocalCluster
 from vgpu_local.nodes import a100_node, t4_node, v100_node
 from vgpu_local.programs import PROBE, ROOT
-from vgpu_local.steps import a_container, a_pod, create, delete_pod, empty, record, running
+from vgpu_local.steps import (
+    a_container,
+    a_pod,
+    create,
+    delete_pod,
+    empty,
+    is_prepared,
+    record,
+    running,
+)
 from vgpu_local.typed import typed
 
 EXAMPLES = ROOT / "examples"
@@ -158,9 +167,7 @@ def test_a_claim_of_ones_own_serves_the_pod_that_names_it(
 ) -> None:
     applied("claim.yaml")
     pod = running(cluster, "uses-small")
-    claim = cluster.wait_for(
-        VGPU_CLAIMS, "small", lambda c: c.get("status", {}).get("state") == "InUse"
-    )
+    claim = cluster.wait_for(VGPU_CLAIMS, "small", lambda c: is_prepared(c.get("status", {})))
     assert claim["status"]["reservedFor"]["podUID"] == pod["metadata"]["uid"]
     (seen,) = probe(cluster, "uses-small", "info")["devices"]
     assert seen["cuda_total"] == 8192 * MIB

@@ -158,6 +158,7 @@ def test_columns_and_short_names_are_those_of_the_design() -> None:
         "REQUEST",
         "NODE",
         "POD",
+        "PREPARED",
         "REASON",
         "AGE",
         "DEVICES",

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Literal
 
 from builders import a_claim, a_container, a_pod, an_allocation
+from vgpu_api.conditions import PREPARED
 from vgpu_api.core import Pod
 from vgpu_api.resources import VGPU_CLAIMS
-from vgpu_api.v1alpha1 import VGPUClaim, VGPUClaimStatus
-from vgpu_api.v1alpha1.vgpuclaim import ClaimState
+from vgpu_api.v1alpha1 import Condition, VGPUClaim, VGPUClaimStatus
 from vgpu_client.errors import Unknown, Unreachable
 from vgpu_client.object_writer import ObjectWriter
 from vgpu_operator.engine.leader.fence import Fence
@@ -54,8 +54,10 @@ def a_pod_asking(name: str, mib: int) -> Pod:
     return a_pod(name, containers=[a_container(limits=limits)])
 
 
-def given(state: ClaimState) -> VGPUClaimStatus:
-    return VGPUClaimStatus(allocation=an_allocation(), state=state, conditions=[])
+def given(prepared: Literal["True", "False"]) -> VGPUClaimStatus:
+    """A status with an allocation, and whether a container has it."""
+    condition = Condition(type=PREPARED, status=prepared)
+    return VGPUClaimStatus(allocation=an_allocation(), state="Allocated", conditions=[condition])
 
 
 def stands(replica: Any, name: str) -> VGPUClaim:
@@ -111,8 +113,8 @@ async def test_a_decision_that_landed_before_the_touch_is_counted(replica: Any) 
 async def test_claims_whose_cards_may_still_move_are_touched_and_those_in_use_are_not(
     replica: Any,
 ) -> None:
-    moving = replica.claim(a_claim("moving", status=given("Allocated")))
-    in_use = replica.claim(a_claim("in-use", status=given("InUse")))
+    moving = replica.claim(a_claim("moving", status=given("False")))
+    in_use = replica.claim(a_claim("in-use", status=given("True")))
     empty = replica.claim(a_claim("empty"))
     assert await a_fence(replica).close() == 2
     for before, is_touched in ((moving, True), (in_use, False), (empty, True)):

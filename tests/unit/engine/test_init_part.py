@@ -16,6 +16,7 @@ from builders import (
     an_allocated_device,
     an_allocation,
 )
+from vgpu_api.conditions import PREPARED, is_true
 from vgpu_api.core import Pod
 from vgpu_api.effective import Use
 from vgpu_api.init_part import ENDED, InitRound, init_round
@@ -96,7 +97,8 @@ async def test_what_ended_init_containers_had_is_free_for_the_next_pod(replica: 
     after = replica.claim_of(pod).status
     assert requests_of(replica, pod) == ["main"]
     assert after.allocation.id == before.allocation.id
-    assert (after.state, after.reserved_for) == ("InUse", before.reserved_for)
+    assert (after.state, after.reserved_for) == ("Allocated", before.reserved_for)
+    assert is_true(after.conditions, PREPARED)
     replica.offer(waiting)
     await replica.settle()
     assert replica.claim_of(waiting).status.allocation is not None

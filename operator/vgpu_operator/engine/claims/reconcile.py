@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from vgpu_api.conditions import PREPARED, is_true
 from vgpu_api.init_part import (
     has_init_part,
     init_part_wanted,
@@ -39,7 +38,6 @@ from vgpu_operator.engine.claims.resizing import fits, resized
 from vgpu_operator.engine.claims.status import (
     DesiredStatus,
     claim_for_pod,
-    in_use,
     status_with,
     with_devices,
 )
@@ -245,14 +243,6 @@ def resize(claim: VGPUClaim, state: State) -> Effect | None:
     return _write(claim, with_devices(claim, new))
 
 
-def mark_in_use(claim: VGPUClaim, state: State) -> Effect | None:
-    """The limits are in place."""
-    prepared = is_true(claim.status.conditions, PREPARED)
-    if claim.status.state != "Allocated" or not prepared:
-        return None
-    return _write(claim, in_use(claim, unix=state.unix))
-
-
 def track_reservation(claim: VGPUClaim, state: State) -> Effect | None:
     """An allocation that stands for a pod without a node is a reservation, and lapses.
 
@@ -301,7 +291,6 @@ CLAIM_STEPS: tuple[Step, ...] = (
     return_init_devices,
     refit_init_devices,
     resize,
-    mark_in_use,
     track_reservation,
     delete_unused,
     describe,

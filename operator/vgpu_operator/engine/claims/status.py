@@ -79,20 +79,25 @@ def claim_for_pod(pod: Pod, spec: VGPUClaimSpec) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class DesiredStatus:
-    """What the operator wants a claim's status to say: an allocation, a refusal, or a release."""
+    """What the operator wants a claim's status to say: an allocation, a refusal, or a release.
+
+    Attributes:
+        ready: As kstatus reads it: the operator has nothing left to do for the claim as it is.
+    """
 
     allocation: Allocation | None
     reserved_for: ReservedFor | None
     state: str
     reason: str
     message: str
+    ready: bool = False
 
     @classmethod
     def allocated(cls, allocation: Allocation, reserved_for: ReservedFor | None) -> DesiredStatus:
         """These devices of this node."""
         count = len(allocation.devices)
         message = f"{count} {'card' if count == 1 else 'cards'} on {allocation.node_name}"
-        return cls(allocation, reserved_for, "Allocated", "Allocated", message)
+        return cls(allocation, reserved_for, "Allocated", "Allocated", message, ready=True)
 
     @classmethod
     def refused(cls, *, reason: str, message: str) -> DesiredStatus:
@@ -102,16 +107,14 @@ class DesiredStatus:
     @classmethod
     def waiting(cls) -> DesiredStatus:
         """No pod uses it yet."""
-        return cls.refused(
-            reason=Reason.WAITING_FOR_POD, message="decided when a pod that uses it is scheduled"
-        )
+        message = "decided when a pod that uses it is scheduled"
+        return cls(None, None, "Pending", Reason.WAITING_FOR_POD, message, ready=True)
 
     @classmethod
     def template(cls) -> DesiredStatus:
         """Copied for each pod that names it as its template, and never decided itself."""
-        return cls.refused(
-            reason=Reason.TEMPLATE, message="each pod that names it as its template gets a copy"
-        )
+        message = "each pod that names it as its template gets a copy"
+        return cls(None, None, "Pending", Reason.TEMPLATE, message, ready=True)
 
     @classmethod
     def expired(cls) -> DesiredStatus:
@@ -140,23 +143,23 @@ def status_with(
     before = VGPUClaimStatus(conditions=[]) if claim is None else claim.status
     generation = _FIRST_GENERATION if claim is None else claim.metadata.generation or None
     when = rfc3339(unix)
-    yes = "True" if desired.allocation is not None else "False"
     kept = before.conditions
     old = before.allocation
     if desired.allocation is None or old is None or old.id != desired.allocation.id:
         # These are about the former allocation.
         former = (condition_types.PREPARED, condition_types.RESIZED)
         kept = [c for c in kept if c.type not in former]
-    for type_, status in ((condition_types.ALLOCATED, yes), (condition_types.READY, "False")):
+    for type_, holds, message in (
+        (condition_types.ALLOCATED, desired.allocation is not None, desired.message),
+        (condition_types.READY, desired.ready, ""),
+    ):
         kept = with_condition(
             kept,
             Condition(
                 type=type_,
-                status="True" if status == "True" else "False",
-                reason=desired.reason
-                if type_ == condition_types.ALLOCATED
-                else _ready_reason(desired),
-                message=desired.message[:_MESSAGE_KEPT],
+                status="True" if holds else "False",
+                reason=desired.reason,
+                message=message[:_MESSAGE_KEPT],
                 last_transition_time=when,
                 observed_generation=generation,
             ),
@@ -177,21 +180,6 @@ def status_with(
 def with_devices(claim: VGPUClaim, allocation: Allocation) -> VGPUClaimStatus:
     """The status with other devices in the same allocation, and everything else as it is."""
     return claim.status.model_copy(update={"allocation": allocation, "cards": _shown(allocation)})
-
-
-def in_use(claim: VGPUClaim, *, unix: float) -> VGPUClaimStatus:
-    """The status of an allocated claim once the agent has the limits in place."""
-    ready = Condition(
-        type=condition_types.READY,
-        status="True",
-        reason="InUse",
-        message="the limits are in place",
-        last_transition_time=rfc3339(unix),
-        observed_generation=claim.metadata.generation or None,
-    )
-    return claim.status.model_copy(
-        update={"state": "InUse", "conditions": with_condition(claim.status.conditions, ready)}
-    )
 
 
 def shows(claim: VGPUClaim, desired: DesiredStatus) -> bool:
@@ -220,7 +208,3 @@ def _shown(allocation: Allocation | None) -> str:
     """The UUIDs for the printed column."""
     devices = allocation.devices if allocation is not None else ()
     return ",".join(device.uuid for device in devices)[:_DEVICES_SHOWN]
-
-
-def _ready_reason(desired: DesiredStatus) -> str:
-    return "WaitingForContainer" if desired.allocation is not None else desired.reason

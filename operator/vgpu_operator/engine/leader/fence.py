@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from pydantic import ValidationError
 
+from vgpu_api.conditions import PREPARED, is_true
 from vgpu_api.resources import VGPU_CLAIMS
 from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_client.api import Api
@@ -38,7 +39,7 @@ _LAST_WAIT_S = 1.0
 
 def may_be_decided(claim: VGPUClaim) -> bool:
     """Whether a decision about the claim's cards may be under way."""
-    return claim.status.allocation is None or claim.status.state != "InUse"
+    return claim.status.allocation is None or not is_true(claim.status.conditions, PREPARED)
 
 
 class Fence:

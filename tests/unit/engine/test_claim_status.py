@@ -1,0 +1,65 @@
+"""What the operator writes of a claim, and how often."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from builders import a_claim
+from vgpu_api.conditions import PREPARED, READY, find
+from vgpu_api.v1alpha1 import Condition, VGPUClaim
+from vgpu_operator.extender.wire import BindRequest
+
+
+def prepared(replica: Any, claim: VGPUClaim) -> VGPUClaim:
+    """The claim once its agent has the limits in place; the watch shows it."""
+    condition = Condition(type=PREPARED, status="True", reason="LimitsInPlace")
+    status = claim.status.model_copy(
+        update={"conditions": [*claim.status.conditions, condition]},
+    )
+    later: VGPUClaim = replica.claim(claim.model_copy(update={"status": status}))
+    return later
+
+
+def ready(claim: VGPUClaim) -> tuple[str, str]:
+    condition = find(claim.status.conditions, READY)
+    assert condition is not None
+    return condition.status, condition.reason
+
+
+async def test_a_pods_claim_is_made_and_written_once_from_filter_to_running(replica: Any) -> None:
+    """What follows from the agent's Prepared is read there, not written back."""
+    replica.card()
+    pod = replica.offered()
+    metadata = pod.metadata
+    bind = BindRequest(metadata.namespace, metadata.name, metadata.uid, "node-1")
+    assert await replica.binder.bind(bind) == ""
+    claim = prepared(replica, replica.claim_of(pod))
+    await replica.settle()
+    name = claim.metadata.name
+    assert replica.api.log == [
+        ("create vgpuclaims", name),
+        ("patch status", name),
+        ("bind", "pod-1"),
+    ]
+
+
+async def test_an_allocated_claim_is_ready_before_a_container_has_it(replica: Any) -> None:
+    replica.card()
+    pod = replica.offered()
+    await replica.settle()
+    claim = replica.claim_of(pod)
+    assert (claim.status.state, ready(claim)) == ("Allocated", ("True", "Allocated"))
+    assert find(claim.status.conditions, PREPARED) is None
+
+
+@pytest.mark.parametrize(
+    ("mode", "status"), [("WaitForFirstConsumer", "True"), ("Immediate", "False")]
+)
+async def test_a_claim_is_ready_while_it_waits_for_a_pod_and_not_for_devices(
+    replica: Any, mode: str, status: str
+) -> None:
+    replica.claim(a_claim("mine", binding_mode=mode))
+    await replica.told()
+    assert ready(VGPUClaim.read(replica.api.claim("mine")))[0] == status
