@@ -37,6 +37,7 @@ _FORM = re.compile(
 _MAX_LENGTH = 64
 
 
+@lru_cache(maxsize=4096)
 def parse(text: str | int) -> Fraction:
     """The exact value of a quantity in its base unit.
 

@@ -33,12 +33,15 @@ class ApiModel(BaseModel):
         third of the memory that the objects of a large cluster take. Nobody adds to such a set:
         values are frozen, and a copy has its own.
         """
-        given = _one_set(frozenset(self.model_fields_set))
-        object.__setattr__(self, "__pydantic_fields_set__", given)
+        given = _one_set(frozenset(self.__pydantic_fields_set__))
+        _set(self, "__pydantic_fields_set__", given)
 
     def to_wire(self) -> dict[str, Any]:
         """The JSON object the API server sees: absent instead of null, defaults kept."""
         return self.model_dump(by_alias=True, exclude_none=True, mode="json")
+
+
+_set = object.__setattr__
 
 
 @lru_cache(maxsize=4096)
