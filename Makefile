@@ -76,9 +76,9 @@ bench-waiting: $(SETUP)  ## a full cluster in which thousands wait -> build/benc
 	@PYTHONPATH=tests $(BIN)/python tests/perf/waiting_bench.py
 
 # With NOTE= the report says what else the machine was doing; it means little on one that is busy.
-bench-cluster: $(SETUP) control-plane  ## pods on a real control plane: SIZES="100 1000" PODS=500 PROFILE=1 -> build/bench/cluster.json
+bench-cluster: $(SETUP) control-plane  ## pods on a real control plane: SIZES="100 1000" PODS=500 CLAIMS=100 PROFILE=1 -> build/bench/cluster.json
 	@$(BIN)/python -m perf.cluster_bench $(if $(SIZES),--sizes $(SIZES)) $(if $(PODS),--pods $(PODS)) \
-	  $(if $(PROFILE),--profile) --note "$(NOTE)"
+	  $(if $(CLAIMS),--claims $(CLAIMS)) $(if $(PROFILE),--profile) --note "$(NOTE)"
 
 bench-libvgpu: $(SETUP)  ## what the library costs a call and a process -> build/bench/libvgpu.json
 	@$(MAKE) -C libvgpu bench

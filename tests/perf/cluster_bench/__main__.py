@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from perf.cluster_bench.paper import DEVICES_PER_NODE, SLOTS
-from perf.cluster_bench.stage import Load, Stage
+from perf.cluster_bench.stage import CLAIMS_S, Load, Stage
 from vgpu_local.assembly import leave_on_terminate
 
 OUT = Path("build/bench")
@@ -25,6 +25,7 @@ def main() -> None:
     parser.add_argument("--pods", type=int, default=2_000)
     parser.add_argument("--limit", type=float, default=600.0, help="seconds for one load")
     parser.add_argument("--profile", action="store_true", help="the API server's, under our load")
+    parser.add_argument("--claims", type=float, default=0.0, help="Immediate ones a second, after")
     parser.add_argument("--note", default="", help="what else the machine was doing")
     parser.add_argument("--out", type=Path, default=OUT / "cluster.json")
     options = parser.parse_args()
@@ -33,9 +34,12 @@ def main() -> None:
     if options.pods < 3:
         parser.error(f"--pods: Invalid value: {options.pods}: at least 3 make a rate")
     fewest = min(options.sizes)
-    room = fewest * DEVICES_PER_NODE * SLOTS - 1  # one pod warms everything up
-    if options.pods > room:
-        parser.error(f"--pods: Invalid value: {options.pods}: {fewest} nodes have room for {room}")
+    if options.claims < 0:
+        parser.error(f"--claims: Invalid value: {options.claims:g}: 0 or more a second")
+    wanted = options.pods + round(options.claims * CLAIMS_S) + 1  # one warms everything up
+    room = fewest * DEVICES_PER_NODE * SLOTS
+    if wanted > room:
+        parser.error(f"--pods, --claims: Invalid value: {wanted}: {fewest} nodes hold {room}")
     report: dict[str, Any] = {
         "machine": {"python": platform.python_version(), "cpus": os.cpu_count()},
         "note": options.note,
@@ -47,7 +51,9 @@ def main() -> None:
         leave_on_terminate(undo)
         for nodes in options.sizes:
             profile = options.out.with_suffix(f".{nodes}.pprof") if options.profile else None
-            report["sizes"][str(nodes)] = measure(nodes, Load(options.pods, options.limit, profile))
+            report["sizes"][str(nodes)] = measure(
+                nodes, Load(options.pods, options.limit, profile, options.claims)
+            )
             options.out.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
     print(options.out)
 
@@ -64,6 +70,9 @@ def measure(nodes: int, load: Load) -> dict[str, Any]:
         say(f"{nodes} nodes, plain: {brief(found['plain'])}")
         found["ours"] = stage.ours(load)
         say(f"{nodes} nodes, ours: {brief(found['ours'])}")
+        if claims := found["ours"].get("claims"):
+            times = claims["create_to_allocated_s"]
+            say(f"{nodes} nodes, claims at {claims['per_s']:g}/s: {claims['allocated']}, {times} s")
     return found
 
 

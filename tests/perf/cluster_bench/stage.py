@@ -41,6 +41,7 @@ _APISERVER = (
     "--disable-admission-plugins=TaintNodesByCondition",
     "--profiling=true",
 )
+CLAIMS_S = 10.0
 _PROFILE_S = 10
 _SETTLED_S = 3.0
 _SETTLED_SHARE = 0.05
@@ -57,11 +58,13 @@ class Load:
         pods: How many at once.
         limit_s: Give up after so long.
         profile: Where the API server's CPU profile under our load goes; None: it is not taken.
+        claims_per_s: Immediate claims a second, after the pods; 0: none.
     """
 
     pods: int
     limit_s: float
     profile: Path | None = None
+    claims_per_s: float = 0.0
 
 
 class Stage(Started):
@@ -93,7 +96,7 @@ class Stage(Started):
         """The pods without devices through kube-scheduler as it is by default."""
         self._plane.start_scheduler({"clientConnection": SCHEDULER_CLIENT})
         settle(self._plane.pids())
-        found = self._measure("plain", load, self._plane.pids(), ())
+        found = self._measure("plain", load, self._plane.pids())
         self._loop.run(self._delete_pods("plain"))
         self._plane.stop_scheduler()
         return found
@@ -111,11 +114,12 @@ class Stage(Started):
             settle(self._plane.pids() | cluster.pids())
             quiet_after = time.monotonic() - began
             with self._child("agent") as agent:
-                warm = Load(1, 60.0)
-                self._carry_out("warm", warm, ("--with-devices",))
                 pids = self._plane.pids() | cluster.pids() | {"played agent": agent.pid}
+                self._measure("warm", Load(1, 60.0), pids, ("--with-devices",))
                 found = self._measure("ours", load, pids, ("--with-devices",))
                 found["leader"] = cluster.leader().name
+                if load.claims_per_s:
+                    found["claims"] = self._measure_claims(load.claims_per_s, pids)
         found["start"] = {
             "leads_after_s": round(leads_after, 1),
             "quiet_after_s": round(quiet_after, 1),
@@ -124,59 +128,67 @@ class Stage(Started):
         return found
 
     def _measure(
-        self, run: str, load: Load, pids: Mapping[str, int], arguments: Sequence[str]
+        self, run: str, load: Load, pids: Mapping[str, int], arguments: Sequence[str] = ()
     ) -> dict[str, Any]:
-        pids = {**pids, "bench": os.getpid()}
-        measures.reset_peaks(pids)
-        requests, used = self._requests(), measures.used(pids)
-        began = time.monotonic()
-        with self._profiled(load.profile if run == "ours" else None):
-            times = self._carry_out(run, load, arguments)
-        wall_s = time.monotonic() - began
-        after = measures.used(pids)
-        peaks = measures.peaks_mib(pids)
-        bound = list(times["bound"].values())
-        sent = times["sent"]
-        spent = after.machine - used.machine
-        cpu = measures.cpu_per_pod(used, after, len(bound) or 1)
-        cpu["load"] = round(1000 * times["cpu_s"] / (len(bound) or 1), 2)
-        cpu["others"] = round(max(0.0, cpu["others"] - cpu["load"]), 2)
+        given = ("--run", run, "--pods", str(load.pods), "--limit", str(load.limit_s), *arguments)
+        profile = load.profile if run == "ours" else None
+        times, spent = self._observed("load", given, pids, profile)
+        sent, bound = times["sent"], times["bound"]
         return {
             "pods": load.pods,
             "bound": len(bound),
             "refused": times["refused"][:3],
-            **(measures.rates(bound) if len(bound) > 2 else {}),
-            "create_to_bound_s": measures.summarized(
-                [at - sent[number] for number, at in times["bound"].items()]
-            ),
-            "requests_per_pod": measures.per_pod(requests, self._still(), len(bound) or 1),
-            "cpu_ms_per_pod": cpu,
-            "peak_mib": peaks,
-            "wall_s": round(wall_s, 1),
-            "machine_busy_share": round(spent / wall_s / (os.cpu_count() or 1), 2),
-            "others_cpu_share": round(
-                cpu["others"] * len(bound) / 1000 / wall_s / (os.cpu_count() or 1), 3
-            ),
+            **(measures.rates(list(bound.values())) if len(bound) > 2 else {}),
+            "create_to_bound_s": measures.summarized([at - sent[n] for n, at in bound.items()]),
+            **spent,
         }
 
-    def _carry_out(self, run: str, load: Load, arguments: Sequence[str]) -> dict[str, Any]:
-        """Run the load in a process of its own; returns its times."""
-        given = (
-            *("--run", run, "--pods", str(load.pods), "--limit", str(load.limit_s)),
-            *arguments,
-        )
-        with self._child("load", *given) as process:
-            assert process.stdin is not None
-            assert process.stdout is not None
-            if process.stdout.readline() != b"ready\n":
-                raise RuntimeError("the load ended before it began; its error is above")
-            process.stdin.write(b"go\n")
-            process.stdin.flush()
-            said = process.stdout.readline()
-            if not said:
-                raise RuntimeError("the load ended before it was done; its error is above")
-            found: dict[str, Any] = json.loads(said)
-        return found
+    def _measure_claims(self, rate: float, pids: Mapping[str, int]) -> dict[str, Any]:
+        """Immediate claims at so many a second."""
+        count = round(rate * CLAIMS_S)
+        given = ("--count", str(count), "--rate", str(rate), "--limit", str(10 * CLAIMS_S))
+        times, spent = self._observed("claims", given, pids)
+        sent, bound = times["sent"], times["bound"]
+        return {
+            "claims": count,
+            "per_s": rate,
+            "allocated": len(bound),
+            "refused": times["refused"][:3],
+            "create_to_allocated_s": measures.summarized([at - sent[n] for n, at in bound.items()]),
+            **{key.replace("per_pod", "per_claim"): found for key, found in spent.items()},
+        }
+
+    def _observed(
+        self,
+        module: str,
+        arguments: Sequence[str],
+        pids: Mapping[str, int],
+        profile: Path | None = None,
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Carry a load out; returns its times, and what each process used meanwhile."""
+        pids = {**pids, "bench": os.getpid()}
+        with self._child(module, *arguments) as process:
+            _await_ready(process)
+            measures.reset_peaks(pids)
+            requests, before = self._requests(), measures.used(pids)
+            began = time.monotonic()
+            with self._profiled(profile):
+                times = _go(process)
+            wall_s = time.monotonic() - began
+            after = measures.used(pids)
+        count = len(times["bound"]) or 1
+        cpu = measures.cpu_per_pod(before, after, count)
+        cpu["load"] = round(1000 * times["cpu_s"] / count, 2)
+        cpu["others"] = round(max(0.0, cpu["others"] - cpu["load"]), 2)
+        available = wall_s * (os.cpu_count() or 1)
+        return times, {
+            "requests_per_pod": measures.per_pod(requests, self._still(), count),
+            "cpu_ms_per_pod": cpu,
+            "peak_mib": measures.peaks_mib(pids),
+            "wall_s": round(wall_s, 1),
+            "machine_busy_share": round((after.machine - before.machine) / available, 3),
+            "others_cpu_share": round(cpu["others"] * count / 1000 / available, 3),
+        }
 
     @contextlib.contextmanager
     def _child(self, module: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
@@ -264,6 +276,26 @@ class Stage(Started):
 
         found = await self._api.list(PODS, namespace=NAMESPACE, label_selector=f"{LABEL}={run}")
         await asyncio.gather(*(delete(pod["metadata"]["name"]) for pod in found.items))
+
+
+def _await_ready(process: subprocess.Popen[bytes]) -> None:
+    """Return when a load watches."""
+    assert process.stdout is not None
+    if process.stdout.readline() != b"ready\n":
+        raise RuntimeError("the load ended before it began; its error is above")
+
+
+def _go(process: subprocess.Popen[bytes]) -> dict[str, Any]:
+    """Begin a load; returns its times."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(b"go\n")
+    process.stdin.flush()
+    said = process.stdout.readline()
+    if not said:
+        raise RuntimeError("the load ended before it was done; its error is above")
+    found: dict[str, Any] = json.loads(said)
+    return found
 
 
 def settle(pids: Mapping[str, int], *, sleep: Callable[[float], None] = time.sleep) -> None:
