@@ -31,7 +31,7 @@ def install(plane: ControlPlane, folder: Path, *, webhook_port: int) -> None:
     overlay = folder / "overlay"
     overlay.mkdir()
     base = os.path.relpath(ROOT / "manifests" / "overlays" / "default", overlay)
-    hooks = [("Mutating", 1), ("Validating", 3)]
+    hooks = [("Mutating", 2), ("Validating", 3)]
     patches: list[Object] = [
         {
             "target": {"kind": kind, "name": name},

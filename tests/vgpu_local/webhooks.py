@@ -10,13 +10,16 @@ from vgpu_client.transport import Object
 
 
 def mutating_webhooks(url: str, ca: bytes) -> Object:
-    """Compose the configuration for the webhooks that change pods.
+    """Compose the configuration for the webhooks that change pods and claims.
 
     Args:
         url: where the webhooks are served.
         ca: PEM of whom to trust.
     """
-    hooks = [_hook("mutate-pods", PODS, ["CREATE"], url, ca)]
+    hooks = [
+        _hook("mutate-pods", PODS, ["CREATE"], url, ca),
+        {**_hook("mutate-claims", VGPU_CLAIMS, ["CREATE"], url, ca), "failurePolicy": "Ignore"},
+    ]
     return _configuration("MutatingWebhookConfiguration", hooks)
 
 

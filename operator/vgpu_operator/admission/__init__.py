@@ -3,7 +3,7 @@
 Pure: whatever must be looked up (the claim that a pod names) is passed in.
 """
 
-from vgpu_operator.admission.claims import validate_claim
+from vgpu_operator.admission.claims import mutate_claim, validate_claim
 from vgpu_operator.admission.denial import Denied
 from vgpu_operator.admission.podmutation import LookupClaim, claim_named_by, mutate_pod
 from vgpu_operator.admission.podrules import validate_pod
@@ -15,6 +15,7 @@ __all__ = [
     "LookupClaim",
     "claim_named_by",
     "misspelt",
+    "mutate_claim",
     "mutate_pod",
     "unasked",
     "validate_claim",

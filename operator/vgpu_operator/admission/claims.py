@@ -12,9 +12,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from vgpu_api.names import FINALIZER_IN_USE
 from vgpu_api.v1alpha1 import VGPUClaim, VGPUClaimSpec, VGPURequest
 from vgpu_api.v1alpha1.vgpuclaim import MAX_CLAIM_BYTES
 from vgpu_operator.admission.denial import Denied
+from vgpu_operator.admission.jsonpatch import JsonPatch, Operation
 from vgpu_operator.admission.rawpod import without_nulls
 from vgpu_operator.admission.wording import describe, shown
 
@@ -51,6 +53,22 @@ def validate_claim(
     _refuse_priority_above(max_priority, spec, _spec_of(old))
     if old is not None and _is_allocated(old):
         _refuse_change_in_use(spec, old)
+
+
+def mutate_claim(raw_claim: dict[str, Any]) -> list[Operation]:
+    """Put the operator's finalizer on a claim that gets devices as soon as it is made.
+
+    So the operator writes its status alone. Other claims get it with their allocation: until then
+    nobody has to wait for the operator to delete one.
+
+    Args:
+        raw_claim: The claim as it is to be created.
+    """
+    patch = JsonPatch(raw_claim)
+    kept = patch.get("metadata", "finalizers") or []
+    if patch.get("spec", "bindingMode") == "Immediate" and FINALIZER_IN_USE not in kept:
+        patch.set("metadata", "finalizers", value=[*kept, FINALIZER_IN_USE])
+    return patch.operations
 
 
 def _spec_of(raw: Any) -> Any:

@@ -19,6 +19,7 @@ from vgpu_operator.admission import (
     Denied,
     claim_named_by,
     misspelt,
+    mutate_claim,
     mutate_pod,
     unasked,
     validate_claim,
@@ -27,7 +28,7 @@ from vgpu_operator.admission import (
 )
 from vgpu_operator.metrics import WEBHOOK_REQUESTS
 
-PATHS = ("mutate-pods", "validate-pods", "warn-pods", "validate-claims")
+PATHS = ("mutate-pods", "mutate-claims", "validate-pods", "warn-pods", "validate-claims")
 """The handlers' ids."""
 
 _UNAVAILABLE = 503
@@ -46,11 +47,19 @@ def register(registry: kopf.OperatorRegistry, *, api: Api, config: ClusterConfig
             claim = None if named is None else await _read_claim(api, namespace or "", named.name)
             operations = mutate_pod(pod, config, lambda _: claim)
 
-        def apply(mutated: Any) -> None:
-            jsonpatch.apply_patch(mutated, operations, in_place=True)
+        _patch(patch, operations)
 
-        if operations:
-            patch.fns.append(apply)
+    @kopf.on.mutate(
+        VGPU_CLAIMS.group,
+        VGPU_CLAIMS.version,
+        VGPU_CLAIMS.plural,
+        id="mutate-claims",
+        operation="CREATE",
+        registry=registry,
+    )
+    async def mutate_claims(body: kopf.Body, patch: kopf.Patch, **_: Any) -> None:
+        with _answering():
+            _patch(patch, mutate_claim(dict(body)))
 
     @kopf.on.validate("", "v1", "pods", id="validate-pods", operation="CREATE", registry=registry)
     async def validate_pods(body: kopf.Body, warnings: list[str], **_: Any) -> None:
@@ -80,6 +89,16 @@ def register(registry: kopf.OperatorRegistry, *, api: Api, config: ClusterConfig
                 None if old is None else dict(old),
                 max_priority=config.scheduling.max_claim_priority,
             )
+
+
+def _patch(patch: kopf.Patch, operations: list[dict[str, Any]]) -> None:
+    """Have kopf answer with these operations."""
+
+    def apply(mutated: Any) -> None:
+        jsonpatch.apply_patch(mutated, operations, in_place=True)
+
+    if operations:
+        patch.fns.append(apply)
 
 
 class _answering:  # noqa: N801 - reads as a statement

@@ -6,9 +6,11 @@ import copy
 import re
 from typing import Any
 
+import jsonpatch
 import pytest
 
-from vgpu_operator.admission import Denied, validate_claim
+from vgpu_api.names import FINALIZER_IN_USE
+from vgpu_operator.admission import Denied, mutate_claim, validate_claim
 
 
 def a_claim(*requests: dict[str, Any], **spec: Any) -> dict[str, Any]:
@@ -220,3 +222,27 @@ def test_a_claim_of_17_requests_is_refused() -> None:
     message = denial_of(a_claim(*({"name": f"c{number}"} for number in range(17))))
     assert message.startswith("spec.requests: ")
     assert message.endswith("is not a list of at most 16 items")
+
+
+def held(claim: dict[str, Any]) -> list[str]:
+    """The finalizers of a claim as it is stored."""
+    stored = jsonpatch.apply_patch(claim, mutate_claim(claim))
+    assert mutate_claim(stored) == []
+    return list(stored["metadata"].get("finalizers", []))
+
+
+def test_a_claim_that_gets_devices_at_once_is_made_with_the_operators_finalizer() -> None:
+    assert held(a_claim(bindingMode="Immediate")) == [FINALIZER_IN_USE]
+
+
+def test_finalizers_of_others_stay_before_the_operators() -> None:
+    claim = a_claim(bindingMode="Immediate")
+    claim["metadata"]["finalizers"] = ["example.com/mine"]
+    assert held(claim) == ["example.com/mine", FINALIZER_IN_USE]
+
+
+@pytest.mark.parametrize("spec", [{}, {"bindingMode": "WaitForFirstConsumer"}])
+def test_a_claim_that_waits_for_a_pod_can_be_deleted_without_the_operator(
+    spec: dict[str, Any],
+) -> None:
+    assert held(a_claim(**spec)) == []

@@ -8,6 +8,7 @@ import pytest
 
 from builders import a_claim
 from vgpu_api.conditions import PREPARED, READY, find
+from vgpu_api.names import FINALIZER_IN_USE
 from vgpu_api.v1alpha1 import Condition, VGPUClaim
 from vgpu_operator.extender.wire import BindRequest
 
@@ -63,3 +64,24 @@ async def test_a_claim_is_ready_while_it_waits_for_a_pod_and_not_for_devices(
     replica.claim(a_claim("mine", binding_mode=mode))
     await replica.told()
     assert ready(VGPUClaim.read(replica.api.claim("mine")))[0] == status
+
+
+async def test_an_immediate_claim_that_was_made_with_the_finalizer_is_written_once(
+    replica: Any,
+) -> None:
+    replica.card()
+    metadata = {"finalizers": [FINALIZER_IN_USE]}
+    replica.claim(a_claim("mine", binding_mode="Immediate", metadata=metadata))
+    await replica.settle()
+    assert replica.api.log == [("patch status", "mine")]
+    assert VGPUClaim.read(replica.api.claim("mine")).status.allocation is not None
+
+
+async def test_an_immediate_claim_without_the_finalizer_gets_it_before_its_devices(
+    replica: Any,
+) -> None:
+    """Admission was not asked, or the claim is older than it."""
+    replica.card()
+    replica.claim(a_claim("mine", binding_mode="Immediate"))
+    await replica.settle()
+    assert replica.api.log == [("patch object", "mine"), ("patch status", "mine")]
