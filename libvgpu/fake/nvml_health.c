@@ -80,21 +80,6 @@ NVML_API nvmlReturn_t nvmlDeviceGetRetiredPagesPendingStatus(nvmlDevice_t device
     return NVML_SUCCESS;
 }
 
-/* Of all fields the recovery action alone, and that since R570. */
-NVML_API nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvmlFieldValue_t *values)
-{
-    QUERY(device, values && count > 0);
-    int knows = atoi(s->machine->driver_version) >= 570;
-    for (int i = 0; i < count; i++) {
-        nvmlFieldValue_t *value = &values[i];
-        value->valueType = NVML_VALUE_TYPE_UNSIGNED_INT;
-        value->value.uiVal = now->recovery_action;
-        value->nvmlReturn =
-            knows && value->fieldId == NVML_FI_DEV_GET_GPU_RECOVERY_ACTION ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED;
-    }
-    return NVML_SUCCESS;
-}
-
 NVML_API nvmlReturn_t nvmlEventSetCreate(nvmlEventSet_t *out)
 {
     const struct nvml_session *s = nvml_session();

@@ -2,6 +2,8 @@
 #include "compute.h"
 #include "nvml.h"
 
+#include <stdlib.h>
+
 /* Of a card in MIG mode: what its instances use, too. */
 static uint64_t used_of(const struct machine *m, int card)
 {
@@ -168,29 +170,34 @@ NVML_API nvmlReturn_t nvmlDeviceGetBAR1MemoryInfo(nvmlDevice_t device, nvmlBAR1M
     return NVML_SUCCESS;
 }
 
-/* Temperature and power, and one counter of the whole card's traffic. */
+/* Temperature, power, one counter of the whole card's traffic, and (since R570) what repairs the card. */
 NVML_API nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvmlFieldValue_t *values)
 {
-    enum { MEMORY_TEMP = 82, POWER_INSTANT = 186, PCIE_TX_BYTES = NVML_FI_PCIE_BYTES_FIRST, UNSIGNED_INT = 1, UNSIGNED_LONG_LONG = 3 };
+    enum { MEMORY_TEMP = 82, POWER_INSTANT = 186, PCIE_TX_BYTES = NVML_FI_PCIE_BYTES_FIRST };
     QUERY(device, values && count > 0);
+    int tells_repairs = atoi(s->machine->driver_version) >= 570;
     for (int i = 0; i < count; i++) {
         nvmlFieldValue_t *v = &values[i];
         v->nvmlReturn = NVML_SUCCESS;
-        v->valueType = v->fieldId == PCIE_TX_BYTES ? UNSIGNED_LONG_LONG : UNSIGNED_INT;
+        v->valueType = v->fieldId == PCIE_TX_BYTES ? NVML_VALUE_TYPE_UNSIGNED_LONG_LONG : NVML_VALUE_TYPE_UNSIGNED_INT;
         v->timestamp = v->latencyUsec = 0;
         switch (v->fieldId) {
         case MEMORY_TEMP:
-            v->value.whole = now->temperature_c;
+            v->value.ullVal = now->temperature_c;
             break;
         case POWER_INSTANT:
-            v->value.whole = now->power_mw;
+            v->value.ullVal = now->power_mw;
             break;
         case PCIE_TX_BYTES:
-            v->value.whole = used_of(s->machine, card);
+            v->value.ullVal = used_of(s->machine, card);
+            break;
+        case NVML_FI_DEV_GET_GPU_RECOVERY_ACTION:
+            v->value.ullVal = now->recovery_action;
+            v->nvmlReturn = tells_repairs ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED;
             break;
         default:
             v->nvmlReturn = NVML_ERROR_NOT_SUPPORTED;
-            v->value.whole = 0;
+            v->value.ullVal = 0;
         }
     }
     return NVML_SUCCESS;

@@ -51,20 +51,6 @@ typedef struct {
     unsigned int gpu, memory; /* percent */
 } nvmlUtilization_t;
 
-enum { NVML_FI_DEV_GET_GPU_RECOVERY_ACTION = 230, NVML_VALUE_TYPE_UNSIGNED_INT = 1 };
-
-typedef struct {
-    unsigned int fieldId, scopeId;
-    long long timestamp, latencyUsec;
-    int valueType;
-    nvmlReturn_t nvmlReturn;
-    union {
-        double dVal;
-        unsigned int uiVal;
-        unsigned long long ullVal;
-    } value;
-} nvmlFieldValue_t;
-
 typedef struct {
     unsigned int pid;
     unsigned long long usedGpuMemory; /* bytes */
@@ -142,10 +128,14 @@ typedef struct {
     int valueType;
     nvmlReturn_t nvmlReturn;
     union {
-        double real;
-        unsigned long long whole;
+        double dVal;
+        unsigned int uiVal;
+        unsigned long long ullVal;
     } value;
 } nvmlFieldValue_t;
+
+enum { NVML_FI_DEV_GET_GPU_RECOVERY_ACTION = 230 };
+enum { NVML_VALUE_TYPE_UNSIGNED_INT = 1, NVML_VALUE_TYPE_UNSIGNED_LONG_LONG = 3 };
 
 /* Fields that count what passes through the whole card, by their numbers. */
 enum {

@@ -340,7 +340,7 @@ nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvmlFieldV
     for (int i = 0; i < count; i++) {
         if (counts_for_everybody(values[i].fieldId)) {
             values[i].nvmlReturn = NVML_ERROR_NOT_SUPPORTED;
-            values[i].value.whole = 0;
+            values[i].value.ullVal = 0;
         }
     }
     return result;

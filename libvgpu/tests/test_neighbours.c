@@ -225,7 +225,7 @@ TEST(the_window_and_counters_of_the_card_tell_nothing_of_others)
     CHECK_EQ(nvmlDeviceGetFieldValues(device, 3, values), NVML_SUCCESS);
     CHECK_EQ(values[0].nvmlReturn, NVML_SUCCESS);
     CHECK_EQ(values[1].nvmlReturn, NVML_ERROR_NOT_SUPPORTED);
-    CHECK_EQ(values[1].value.whole, 0);
+    CHECK_EQ(values[1].value.ullVal, 0);
     CHECK_EQ(values[2].nvmlReturn, NVML_SUCCESS);
 }
 
