@@ -22,7 +22,7 @@ JOBS ?= 1
 
 SETUP := $(VENV)/.ready
 
-.PHONY: help setup demo test chaos cluster cluster-down e2e bench bench-cluster bench-placement bench-waiting bench-libvgpu gpu-check bench-openb check-metrics lint shape fmt crds proto lock mutate native control-plane ci clean
+.PHONY: help setup demo test chaos cluster cluster-down e2e bench bench-cluster bench-placement bench-waiting bench-libvgpu gpu-check bench-openb bench-agent check-metrics lint shape fmt crds proto lock mutate native control-plane ci clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -75,10 +75,15 @@ bench-placement: $(SETUP)  ## decisions at 5,000 nodes of 8 cards -> build/bench
 bench-waiting: $(SETUP)  ## a full cluster in which thousands wait -> build/bench/waiting.json
 	@PYTHONPATH=tests $(BIN)/python tests/perf/waiting_bench.py
 
+<<<<<<< HEAD
 # With NOTE= the report says what else the machine was doing; it means little on one that is busy.
 bench-cluster: $(SETUP) control-plane  ## pods on a real control plane: SIZES="100 1000" PODS=500 CLAIMS=100 PROFILE=1 -> build/bench/cluster.json
 	@$(BIN)/python -m perf.cluster_bench $(if $(SIZES),--sizes $(SIZES)) $(if $(PODS),--pods $(PODS)) \
 	  $(if $(CLAIMS),--claims $(CLAIMS)) $(if $(PROFILE),--profile) --note "$(NOTE)"
+=======
+bench-agent: setup  ## an agent with 16 cards and 150 pods -> build/bench/agent.json
+	@PYTHONPATH=tests $(BIN)/python tests/perf/agent_bench.py
+>>>>>>> 3f74219 (nodeagent: write the record thirty times faster, and bench an agent)
 
 bench-libvgpu: $(SETUP)  ## what the library costs a call and a process -> build/bench/libvgpu.json
 	@$(MAKE) -C libvgpu bench

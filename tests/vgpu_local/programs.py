@@ -206,6 +206,7 @@ def agent_command(
     config: Path,
     unused_lease_s: float,
     log_level: str,
+    metrics_port: int = 0,
 ) -> list[str]:
     """Compose the command line of a node's agent."""
     arguments = {
@@ -218,7 +219,7 @@ def agent_command(
         "sysfs-dir": folders.root / "sysfs",
         "library": LIBRARY,
         "usage-regions": "disk",  # mounting is not for every user
-        "metrics-port": 0,
+        "metrics-port": metrics_port,
         "health-port": 0,
         "unused-lease-seconds": unused_lease_s,
         "log-level": log_level,

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import orjson
 from pydantic import TypeAdapter, ValidationError
 
 from vgpu_nodeagent.errors import CheckpointDamaged
@@ -64,10 +65,14 @@ class Checkpoint:
 
 
 def encode(state: SlotState) -> bytes:
-    """The file's content: format, checksum, state."""
-    body = _STATE.dump_python(state, mode="json")
+    """The file's content: format, checksum, state.
+
+    By orjson: the file is written twice for each container that starts, and pydantic and json take
+    20 ms for 150 of them.
+    """
+    body = orjson.loads(orjson.dumps(state))
     document = {"format": FORMAT, "checksum": _checksum(body), "state": body}
-    return json.dumps(document, indent=1, sort_keys=True).encode()
+    return orjson.dumps(document, option=orjson.OPT_SORT_KEYS | orjson.OPT_INDENT_2)
 
 
 def decode(path: Path, content: bytes) -> SlotState:
@@ -87,7 +92,7 @@ def decode(path: Path, content: bytes) -> SlotState:
             path, f"has format {document['format']!r}; this agent knows {FORMAT}"
         )
     body = document.get("state")
-    if document.get("checksum") != _checksum(body):
+    if document.get("checksum") not in (_checksum(body), _former_checksum(body)):
         raise CheckpointDamaged(path, "has a checksum that is not its content's")
     try:
         return _STATE.validate_python(body)
@@ -117,5 +122,10 @@ def write_durably(path: Path, content: bytes) -> None:
 
 
 def _checksum(body: Mapping[str, Any] | None) -> str:
+    return hashlib.sha256(orjson.dumps(body, option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+
+def _former_checksum(body: Mapping[str, Any] | None) -> str:
+    """As agents wrote it before: it differs where a text is not ASCII."""
     canonical = json.dumps(body, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()

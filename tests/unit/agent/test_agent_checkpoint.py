@@ -3,6 +3,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -137,8 +138,19 @@ ON_DISK = b"""{
 
 def test_the_file_is_for_people_too_and_stays_readable_for_later_agents() -> None:
     """A node is updated with its pods running: what stands here must be read for ever."""
-    assert encode(a_state()) == ON_DISK
+    written = encode(a_state())
+    assert json.loads(written) == json.loads(ON_DISK)
+    assert written.count(b"\n") >= ON_DISK.count(b"\n")
     assert decode(PATH, ON_DISK) == a_state()
+
+
+def test_a_file_of_an_agent_that_wrote_other_bytes_for_the_same_text_is_read() -> None:
+    (holding,) = a_state().holdings.values()
+    state = replace(a_state(), holdings={"claim-uid": replace(holding, pod_name="pød")})
+    body = json.loads(encode(state))["state"]
+    canonical = json.dumps(body, sort_keys=True, separators=(",", ":")).encode()
+    former = {"format": 2, "checksum": hashlib.sha256(canonical).hexdigest(), "state": body}
+    assert decode(PATH, json.dumps(former).encode()) == decode(PATH, encode(state)) == state
 
 
 def damaged(content: bytes) -> str:

@@ -1,0 +1,327 @@
+"""`make bench-agent`: one node's agent with 16 cards of 10 slots, and 150 pods on them.
+
+The agent is a process of its own on the simulated driver; API server and kubelet are the stand-ins,
+in this process. Claims and allocations are written by hand, as the operator writes them, so that
+nothing but the agent is timed. Containers are processes that sleep: the figures are those of
+bookkeeping, not of kernels.
+
+    prestart_p99_ms     the agent's own histogram, over a hundred starts one after the other: the
+                        upper end of the bucket of the 99th percentile, with the kubelet's List
+    prestart_crowd_ms   the same of the other pods, ten at once: stand-ins and agent share the CPUs
+    resize_ms_p99       from the write of a larger amount to the page that says it
+    scrape_ms_p99       one GET of /metrics with all series
+    idle_cpu_percent    of one CPU, by /proc, while nothing changes
+    rss_mib             resident, afterwards
+
+Written to build/bench/agent.json with the bars beside the figures.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import platform
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from agent_node import SLOT, a_slot_container, allocate, create_claim, create_pod
+from agent_plane import standin_plane
+from vgpu_api.resources import CUSTOM_RESOURCE_DEFINITIONS, NODES, PODS, VGPU_CLAIMS
+from vgpu_client.api import Api
+from vgpu_client.errors import NotFound
+from vgpu_local.kubelet.folders import NodeFolders, make_folders
+from vgpu_local.kubelet.kubelet import Kubelet
+from vgpu_local.kubelet.node import NodeShape
+from vgpu_local.kubelet.pace import Pace
+from vgpu_local.nodes import GpuNode, t4_node
+from vgpu_local.ports import free_ports
+from vgpu_local.programs import agent_command, driver_environment
+from vgpu_nodeagent.enforcement.page import read_page
+
+CARDS, PODS_STARTED, ALONE, AT_ONCE = 16, 150, 100, 10
+SHARE_MIB, LARGER_MIB = 1024, 1536
+RESIZES, SCRAPES = 100, 50
+IDLE_S = 20.0
+BARS = {
+    "prestart_p99_ms": 50.0,
+    "resize_ms_p99": 1000.0,
+    "rss_mib": 200.0,
+    "idle_cpu_percent": 3.0,
+}
+OUT = Path("build/bench/agent.json")
+CRDS = sorted((Path(__file__).parents[2] / "crds").glob("vgpu.dev_*.yaml"))
+
+
+@dataclass(slots=True)
+class Stage:
+    """What the bench works on."""
+
+    api: Api
+    kubelet: Kubelet
+    node: GpuNode
+    pid: int
+    metrics: str
+
+
+async def measured(stage: Stage) -> dict[str, float]:
+    """All figures, in the order in which they disturb each other least."""
+    none = dict.fromkeys(await prestarts(stage), 0.0)
+    claims = await start_pods(stage, range(ALONE), at_once=1)
+    alone = await prestarts(stage)
+    figures = {"prestart_p99_ms": p99_ms(none, alone, count=ALONE)}
+    claims += await start_pods(stage, range(ALONE, PODS_STARTED), at_once=AT_ONCE)
+    crowd = p99_ms(alone, await prestarts(stage), count=PODS_STARTED - ALONE)
+    figures["prestart_crowd_ms"] = crowd
+    figures |= await scrape_ms(stage)
+    figures["idle_cpu_percent"] = await idle_cpu_percent(stage)
+    figures |= await resize_ms(stage, claims)
+    figures["rss_mib"] = rss_mib(stage.pid)
+    return figures
+
+
+def device(stage: Stage, number: int, memory_mib: int) -> dict[str, Any]:
+    """What claim number so many has: pods go round the cards."""
+    card = stage.node.cards[number % CARDS]
+    return {
+        "request": "main",
+        "uuid": card.uuid,
+        "memory": f"{memory_mib}Mi",
+        "cores": 5,
+        "index": number % CARDS,
+    }
+
+
+def allocation_id(number: int) -> str:
+    """A UUID for each claim."""
+    return f"00000000-0000-4000-8000-{number:012x}"
+
+
+async def start_pods(stage: Stage, numbers: Iterable[int], *, at_once: int) -> list[dict[str, Any]]:
+    """Start the pods, some at once; returns their claims when all run."""
+    gate = asyncio.Semaphore(at_once)
+
+    async def start(number: int) -> dict[str, Any]:
+        async with gate:
+            name = f"p-{number}"
+            container = a_slot_container(script="exec sleep 3600")
+            pod = await create_pod(stage.api, name, container, node=None)
+            request = {"name": "main", "memory": f"{SHARE_MIB}Mi", "cores": 5}
+            claim = await create_claim(stage.api, name, requests=[request])
+            made = await allocate(
+                stage.api,
+                claim,
+                pod,
+                devices=[device(stage, number, SHARE_MIB)],
+                allocation_id=allocation_id(number),
+            )
+            await stage.api.bind_pod(
+                namespace="default",
+                name=name,
+                uid=pod["metadata"]["uid"],
+                node="n1",
+                annotations={},
+            )
+            await until(lambda: phase_is(stage, name, "Running"))
+            return made
+
+    return list(await asyncio.gather(*(start(number) for number in numbers)))
+
+
+async def phase_is(stage: Stage, name: str, phase: str) -> bool:
+    pod = await stage.api.get(PODS, name, namespace="default")
+    return bool(pod["status"].get("phase") == phase)
+
+
+async def prestarts(stage: Stage) -> dict[float, float]:
+    """How many PreStarts took at most so many seconds."""
+    return {
+        float(sample.labels["le"]): sample.value
+        for family in text_string_to_metric_families(await scraped(stage))
+        for sample in family.samples
+        if sample.name == "vgpu_agent_prestart_duration_seconds_bucket"
+    }
+
+
+def p99_ms(before: dict[float, float], after: dict[float, float], *, count: int) -> float:
+    """The upper end of the bucket with the 99th percentile of what came between."""
+    between = {edge: after[edge] - before[edge] for edge in after}
+    total = max(between.values())
+    assert total >= count
+    return min(edge for edge, value in between.items() if value >= 0.99 * total) * 1000
+
+
+async def scraped(stage: Stage) -> str:
+    async with aiohttp.ClientSession() as session, session.get(stage.metrics) as answer:
+        return await answer.text()
+
+
+async def scrape_ms(stage: Stage) -> dict[str, float]:
+    """How long a scrape takes; all claims' series are in it."""
+    text = ""
+    for _ in range(100):
+        text = await scraped(stage)
+        if text.count("\nvgpu_claim_memory_used_bytes{") == PODS_STARTED:
+            break
+        await asyncio.sleep(0.1)
+    assert text.count("\nvgpu_claim_memory_used_bytes{") == PODS_STARTED
+    took = []
+    for _ in range(SCRAPES):
+        began = time.perf_counter()
+        await scraped(stage)
+        took.append((time.perf_counter() - began) * 1000)
+    return {
+        "scrape_ms_median": statistics.median(took),
+        "scrape_ms_p99": sorted(took)[int(0.99 * len(took))],
+        "scrape_bytes": float(len(text)),
+    }
+
+
+async def resize_ms(stage: Stage, claims: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Grow a hundred claims one after the other; the operator's two writes are in it."""
+    took = []
+    for number, claim in enumerate(claims[:RESIZES]):
+        name = claim["metadata"]["name"]
+        page = Path(stage.kubelet.environment("default", name, "main")["VGPU_LIMIT_PAGE"])
+        asked = {"requests": [{"name": "main", "memory": f"{LARGER_MIB}Mi", "cores": 5}]}
+        given = dict(claim["status"]["allocation"])
+        given["devices"] = [device(stage, number, LARGER_MIB)]
+        began = time.perf_counter()
+        await stage.api.merge_patch(VGPU_CLAIMS, name, {"spec": asked}, namespace="default")
+        await stage.api.merge_patch(
+            VGPU_CLAIMS,
+            name,
+            {"status": {"allocation": given}},
+            namespace="default",
+            subresource="status",
+        )
+        await until(lambda page=page: says(page, LARGER_MIB), pause_s=0.001)  # type: ignore[misc]
+        took.append((time.perf_counter() - began) * 1000)
+    return {
+        "resize_ms_median": statistics.median(took),
+        "resize_ms_p99": sorted(took)[int(0.99 * len(took))],
+    }
+
+
+async def says(page: Path, memory_mib: int) -> bool:
+    return read_page(page).devices[0].memory_bytes == memory_mib << 20
+
+
+async def idle_cpu_percent(stage: Stage) -> float:
+    """CPU time of the agent while nothing changes, in percent of one CPU."""
+    await asyncio.sleep(5)  # what the starts left to do
+    began, before = time.monotonic(), cpu_s(stage.pid)
+    await asyncio.sleep(IDLE_S)
+    return 100 * (cpu_s(stage.pid) - before) / (time.monotonic() - began)
+
+
+def cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def rss_mib(pid: int) -> float:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    (line,) = [line for line in lines if line.startswith("VmRSS:")]
+    return int(line.split()[1]) / 1024
+
+
+async def until(holds: Callable[[], Awaitable[bool]], *, pause_s: float = 0.02) -> None:
+    for _ in range(int(60 / pause_s)):
+        if await holds():
+            return
+        await asyncio.sleep(pause_s)
+    raise AssertionError("not within a minute")
+
+
+async def serves_claims(api: Api) -> bool:
+    try:
+        await api.list(VGPU_CLAIMS, namespace="default")
+    except NotFound:
+        return False
+    return True
+
+
+async def offers_slots(api: Api, name: str) -> bool:
+    node = await api.get(NODES, name)
+    return bool(node["status"].get("allocatable", {}).get(SLOT) == str(CARDS * 10))
+
+
+async def run(folder: Path) -> dict[str, float]:
+    """Set the stage, measure, and clear it away."""
+    node = t4_node("n1", CARDS)
+    folders: NodeFolders = make_folders(folder / "n1")
+    (port,) = free_ports(1)
+    config = folder / "config.yaml"
+    config.write_text("{}\n")
+    async with AsyncExitStack() as undo:
+        plane = undo.enter_context(standin_plane(folder))
+        undo.callback(folders.remove_link)
+        api = await undo.enter_async_context(Api.connect(str(plane.kubeconfig)))
+        for path in CRDS:
+            crd = yaml.safe_load(path.read_text())
+            await api.apply(CUSTOM_RESOURCE_DEFINITIONS, crd, field_manager="bench")
+        await until(lambda: serves_claims(api))
+        environment = driver_environment(node.write_machine(folders.root))
+        kubelet = Kubelet(
+            api,
+            NodeShape("n1", pods=PODS_STARTED + 10),
+            folders,
+            environment={},
+            pace=Pace(write_retry=0.05),
+        )
+        undo.push_async_callback(kubelet.stop)
+        await kubelet.start()
+        command = agent_command(
+            "n1",
+            folders,
+            kubeconfig=plane.kubeconfig,
+            config=config,
+            unused_lease_s=30.0,
+            log_level="WARNING",
+            metrics_port=port,
+        )
+        agent = await asyncio.create_subprocess_exec(*command, env={**os.environ, **environment})
+        undo.push_async_callback(ended, agent)
+        await until(lambda: offers_slots(api, "n1"))
+        url = f"http://127.0.0.1:{port}/metrics"
+        return await measured(Stage(api, kubelet, node, agent.pid, url))
+
+
+async def ended(agent: asyncio.subprocess.Process) -> None:
+    if agent.returncode is None:
+        agent.terminate()
+        await agent.wait()
+
+
+def main() -> int:
+    """Measure, write, and fail where a figure is above its bar."""
+    with tempfile.TemporaryDirectory(prefix="vgpu-bench-") as folder:
+        figures = asyncio.run(run(Path(folder)))
+    shown = {name: round(value, 2) for name, value in figures.items()}
+    above = [name for name, bar in BARS.items() if figures[name] > bar]
+    machine = {"cpus": os.cpu_count(), "python": platform.python_version()}
+    shape = {"cards": CARDS, "slots": CARDS * 10, "pods": PODS_STARTED}
+    report = {"figures": shown, "bars": BARS, "above": above, "shape": shape, "machine": machine}
+    OUT.parent.mkdir(parents=True, exist_ok=True)
+    OUT.write_text(json.dumps(report, indent=2) + "\n")
+    for name, value in shown.items():
+        bar = f"  (bar {BARS[name]:g})" if name in BARS else ""
+        print(f"{name:20} {value:10.2f}{bar}")
+    print(f"written to {OUT}")
+    return 1 if above else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
