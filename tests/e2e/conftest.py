@@ -62,7 +62,8 @@ def _dump(node: RealNode, folder: Path) -> None:
         "claims.yaml": ("get", "vgpuclaims", "-A", "-o", "yaml"),
         "pods.yaml": ("get", "pods", "-A", "-o", "yaml"),
     }
-    for pods, name in ((AGENTS, "nodeagent"), (SYSTEM, "operator"), (SYSTEM, "scheduler")):
+    components = [(SYSTEM, name) for name in ("operator", "webhook", "scheduler")]
+    for pods, name in [(AGENTS, "nodeagent"), *components]:
         label = f"app.kubernetes.io/component={name}"
         logs = ("-n", pods, "logs", "-l", label, "--tail=-1", "--prefix", "--all-containers")
         looks[f"{name}.log"] = logs

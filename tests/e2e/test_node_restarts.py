@@ -63,11 +63,13 @@ RESTARTS = {
     "containerd": lambda node: node.restart("containerd"),
     "agent": lambda node: _kill(node, AGENTS, "nodeagent"),
     "operator": lambda node: _kill(node, SYSTEM, "operator"),
+    "webhook": lambda node: _kill(node, SYSTEM, "webhook"),
 }
 
 
 def _all_at_once(node: RealNode) -> None:
     _kill(node, SYSTEM, "operator")
+    _kill(node, SYSTEM, "webhook")
     _kill(node, AGENTS, "nodeagent")
     node.restart("kubelet", "containerd")
 
@@ -79,7 +81,7 @@ def test_after_a_restart_old_pods_keep_their_limits_and_new_ones_start(
     node, namespace = held.node, held.namespace
     RESTARTS.get(what, _all_at_once)(node)
     fresh = a_deployment(f"after-{what.split()[0]}", namespace, limits=a_slice(2000))
-    # Admission is the operator's: while it restarts, the API server refuses GPU pods.
+    # While the webhooks restart, the API server refuses GPU pods; a Deployment tries again.
     node.apply(fresh)
     (pod,) = until(lambda: node.running(fresh), "a new pod to run", limit_s=180)
     assert node.filled(namespace, pod) == 2000 * MIB

@@ -29,6 +29,7 @@ class Cluster:
 
     def __init__(self) -> None:
         self.operators = [Named("operator-0"), Named("operator-1")]
+        self.webhooks = [Named("webhook-0")]
         self.agents = {"one": Named("agent-one")}
         self.kubelets = {"one": object()}
         self.server = self
@@ -54,7 +55,7 @@ class Supervised:
     """Whoever is to be killed is away already."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self._all = [*cluster.operators, *cluster.agents.values()]
+        self._all = [*cluster.operators, *cluster.webhooks, *cluster.agents.values()]
         self.mended = False
 
     def daemon(self, name: str) -> Named:

@@ -119,7 +119,9 @@ class _Campaign:
         self._succession = Succession(told_within_s=told_within_s)
         cluster.server.subscribe(self._succession.saw)
         self._stage = Stage(cluster.api, self._sightings, folder, pace=verdict.pace)
-        self._supervisor = Supervisor([*cluster.operators, *cluster.agents.values()])
+        self._supervisor = Supervisor(
+            [*cluster.operators, *cluster.webhooks, *cluster.agents.values()]
+        )
         self._injector = Injector(
             cluster,
             self._supervisor,

@@ -84,6 +84,7 @@ class Injector:
         self._lock = threading.Lock()
         self._struck = 0
         self._operators = [daemon.name for daemon in cluster.operators]
+        self._webhooks = [daemon.name for daemon in cluster.webhooks]
         self._agents = [daemon.name for daemon in cluster.agents.values()]
         # How often, and in which part of the time: without a leader little else goes on.
         makers: tuple[tuple[int, float, float, Maker], ...] = (
@@ -95,6 +96,8 @@ class Injector:
             (1, 0.03, 1.0, self._stopped_operator),
             (1, 0.1, 0.25, self._stopped_leader),
             (1, 0.5, 0.65, self._leader_without_lease),
+            (2, 0.03, 1.0, self._killed_webhook),
+            (1, 0.03, 1.0, self._ended_webhook),
             (4, 0.03, 1.0, self._killed_agent),
             (1, 0.03, 1.0, self._ended_agent),
             (2, 0.03, 1.0, self._stopped_agent),
@@ -188,6 +191,12 @@ class Injector:
 
     def _killed_operator(self, chance: random.Random, at: float) -> Blow:
         return self._killed(chance.choice(self._operators), chance.uniform(0, 2), at)
+
+    def _killed_webhook(self, chance: random.Random, at: float) -> Blow:
+        return self._killed(chance.choice(self._webhooks), chance.uniform(0, 2), at)
+
+    def _ended_webhook(self, chance: random.Random, at: float) -> Blow:
+        return self._ended(chance.choice(self._webhooks), chance.uniform(0, 1), at)
 
     def _killed_agent(self, chance: random.Random, at: float) -> Blow:
         return self._killed(chance.choice(self._agents), chance.uniform(0, 2), at)
