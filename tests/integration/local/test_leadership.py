@@ -144,6 +144,24 @@ def test_a_leader_that_goes_refuses_calls_until_its_successor_has_the_service(
     assert answer_of(cluster, url) is None
 
 
+def test_a_replica_listens_when_it_has_seen_everything_and_could_lead(
+    cluster: LocalCluster,
+) -> None:
+    """Its port is its readiness: a rollout that waits for it ends no leader too early."""
+    second = the_other(cluster, cluster.leader())
+    second.kill()
+    late_s = 3.0
+    listing = Fault(
+        action="delay", verb="list", resource="pods", user=second.name, seconds=late_s, times=1
+    )
+    fault = cluster.server.faults.add(listing)
+    second.start()
+    wait_until(cluster, lambda: cluster.server.faults.count(fault) == 1)
+    waited = wait_until(cluster, lambda: answer_of(cluster, cluster.extender_url(second)))
+    assert waited > late_s - 0.5
+    assert answer_of(cluster, cluster.extender_url(second)) == 503
+
+
 def answer_of(cluster: LocalCluster, url: str) -> int | None:
     """The status of an extender's answer; None: nothing listens there."""
     try:
