@@ -16,7 +16,7 @@ from vgpu_client.api import Api
 from vgpu_local.pki import Authority
 from vgpu_local.programs import NAMESPACE, ROOT, Front
 from vgpu_local.scheduler.extender import ExtenderConfig
-from vgpu_local.webhooks import mutating_webhooks, validating_webhooks
+from vgpu_local.webhooks import webhook_configurations
 
 
 async def furnish(api: Api) -> None:
@@ -30,9 +30,11 @@ async def furnish(api: Api) -> None:
 
 async def admit_through(api: Api, place: Front, authority: Authority) -> None:
     """Have pods and claims admitted by the webhooks from now on."""
-    url, ca = place.webhook_url, authority.certificate
-    await api.create(resources.MUTATING_WEBHOOKS, mutating_webhooks(url, ca))
-    await api.create(resources.VALIDATING_WEBHOOKS, validating_webhooks(url, ca))
+    kinds = {
+        kind.kind: kind for kind in (resources.MUTATING_WEBHOOKS, resources.VALIDATING_WEBHOOKS)
+    }
+    for configuration in webhook_configurations(place.webhook_url, authority.certificate):
+        await api.create(kinds[configuration["kind"]], configuration)
 
 
 def extender_config(place: Front, trust: ssl.SSLContext, settings: ClusterConfig) -> ExtenderConfig:

@@ -1,70 +1,43 @@
-"""The admission webhook configurations of a cluster whose webhooks run on this machine."""
+"""The webhook configurations of manifests/ for a cluster whose webhooks run on this machine."""
 
 from __future__ import annotations
 
 import base64
 from typing import Any
 
-from vgpu_api.resources import PODS, VGPU_CLAIMS, Resource
+import yaml
+
 from vgpu_client.transport import Object
+from vgpu_local.programs import ROOT
+
+_FOLDER = ROOT / "manifests" / "base" / "webhook"
 
 
-def mutating_webhooks(url: str, ca: bytes) -> Object:
-    """Compose the configuration for the webhooks that change pods and claims.
-
-    Args:
-        url: where the webhooks are served.
-        ca: PEM of whom to trust.
-    """
-    hooks = [
-        _hook("mutate-pods", PODS, ["CREATE"], url, ca),
-        {**_hook("mutate-claims", VGPU_CLAIMS, ["CREATE"], url, ca), "failurePolicy": "Ignore"},
-    ]
-    return _configuration("MutatingWebhookConfiguration", hooks)
-
-
-def validating_webhooks(url: str, ca: bytes) -> Object:
-    """Compose the configuration for the webhooks that refuse pods and claims.
+def webhook_configurations(url: str, ca: bytes) -> list[Object]:
+    """What an administrator installs, but for where the webhooks are and whom to trust.
 
     Args:
         url: where the webhooks are served.
         ca: PEM of whom to trust.
     """
-    hooks = [
-        _hook("validate-pods", PODS, ["CREATE"], url, ca),
-        {**_hook("warn-pods", PODS, ["CREATE"], url, ca), "failurePolicy": "Ignore"},
-        _hook("validate-claims", VGPU_CLAIMS, ["CREATE", "UPDATE"], url, ca),
+    expressions = yaml.safe_load((_FOLDER / "expressions.yaml").read_text())["data"]
+    documents = yaml.safe_load_all((_FOLDER / "configurations.yaml").read_text())
+    configurations: list[Object] = list(documents)
+    for configuration in configurations:
+        for hook in configuration["webhooks"]:
+            path = hook["clientConfig"]["service"]["path"]
+            bundle = base64.b64encode(ca).decode()
+            hook["clientConfig"] = {"url": f"{url}{path}", "caBundle": bundle}
+            hook["matchConditions"] = _written(hook["matchConditions"], expressions)
+    return configurations
+
+
+def _written(conditions: list[Any], expressions: dict[str, str]) -> list[Any]:
+    """The conditions with what kustomize writes in place of an expression's name."""
+    return [
+        {
+            **condition,
+            "expression": expressions.get(condition["expression"], condition["expression"]),
+        }
+        for condition in conditions
     ]
-    return _configuration("ValidatingWebhookConfiguration", hooks)
-
-
-def _configuration(kind: str, hooks: list[dict[str, Any]]) -> Object:
-    return {
-        "apiVersion": "admissionregistration.k8s.io/v1",
-        "kind": kind,
-        "metadata": {"name": "vgpu"},
-        "webhooks": hooks,
-    }
-
-
-def _hook(
-    name: str, resource: Resource, operations: list[str], url: str, ca: bytes
-) -> dict[str, Any]:
-    return {
-        "name": f"{name}.vgpu.dev",
-        "clientConfig": {"url": f"{url}/{name}", "caBundle": base64.b64encode(ca).decode()},
-        "rules": [
-            {
-                "apiGroups": [resource.group],
-                "apiVersions": [resource.version],
-                "operations": operations,
-                "resources": [resource.plural],
-                "scope": "Namespaced",
-            }
-        ],
-        "failurePolicy": "Fail",
-        "matchPolicy": "Equivalent",
-        "sideEffects": "None",
-        "timeoutSeconds": 10,
-        "admissionReviewVersions": ["v1"],
-    }

@@ -175,3 +175,16 @@ def test_a_variable_of_hamis_that_means_nothing_here_is_warned_of(cluster: Local
     done = kubectl.run("apply", "-f", "-", "--dry-run=server", stdin=json.dumps(given))
     assert done.returncode == 0, done.stderr
     assert "Warning: spec.containers[0].env[CUDA_OVERSUBSCRIBE]: has no effect" in done.stderr
+
+
+def test_a_namespace_with_the_label_of_hamis_is_left_alone(cluster: LocalCluster) -> None:
+    labels = {"hami.io/webhook": "ignore"}
+    metadata = {"name": "left-alone", "labels": labels}
+    cluster.apply_object({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
+    unlike = pod({"nvidia.com/gpu": 1}, {"nvidia.com/use-gputyp": "T4"})
+    unlike["metadata"]["namespace"] = "left-alone"
+    command = ["apply", "--dry-run=server", "-o", "json", "-f", "-"]
+    done = Kubectl.find(cluster.kubeconfig).run(*command, stdin=json.dumps(unlike))
+    assert (done.returncode, done.stderr) == (0, "")
+    (container,) = json.loads(done.stdout)["spec"]["containers"]
+    assert "env" not in container

@@ -48,13 +48,20 @@ class Cluster:
             *(self._operator(replica, folder) for replica in self.replicas),
             *(self._webhook(replica, folder) for replica in self.webhooks),
         ]
-        self.loop.run(self._furnish(str(self.server.kubeconfig(folder / "admin.kubeconfig"))))
+        self._admin = str(self.server.kubeconfig(folder / "admin.kubeconfig"))
+        self.loop.run(self._furnish())
         for daemon in self.daemons:
             undo.callback(daemon.stop)
             daemon.start()
 
-    async def _furnish(self, kubeconfig: str) -> None:
-        async with Api.connect(kubeconfig) as api:
+    async def without(self, secret: str) -> None:
+        """Take a pair away, as an administrator does who wants another one now."""
+        nothing = {"data": {"tls.crt": None, "tls.key": None}}
+        async with Api.connect(self._admin) as api:
+            await api.merge_patch(SECRETS, secret, nothing, namespace=NAMESPACE)
+
+    async def _furnish(self) -> None:
+        async with Api.connect(self._admin) as api:
             await furnish(api)
             for resource, path in (
                 (SECRETS, "operator/certificates.yaml"),
@@ -152,3 +159,24 @@ def test_two_replicas_on_an_empty_cluster_come_up_by_themselves(
         extender = replica.place.extender
         assert is_let_in(extender, scheduler, "vgpu-extender.vgpu-system.svc")
         assert not is_let_in(extender, api_server, "vgpu-extender.vgpu-system.svc")
+
+
+def shown(cluster: Cluster) -> set[str]:
+    """The certificates that the webhooks show, PEM."""
+    ports = [replica.webhook for replica in cluster.webhooks]
+    return {ssl.get_server_certificate(("127.0.0.1", port)) for port in ports}
+
+
+def test_a_pair_that_is_issued_anew_is_shown_by_webhooks_that_go_on_running(
+    cluster: Cluster,
+) -> None:
+    ports = [replica.webhook for replica in cluster.webhooks]
+    cluster.until(lambda: all(listens(port) for port in ports))
+    before, pids = shown(cluster), [daemon.pid for daemon in cluster.daemons]
+    assert len(before) == 1
+    cluster.loop.run(cluster.without("vgpu-webhook-tls"))
+    cluster.until(lambda: not before & shown(cluster))
+    (bundle,) = cluster.bundles()
+    api_server = ssl.create_default_context(cadata=base64.b64decode(bundle).decode())
+    assert all(is_let_in(port, api_server, "vgpu-webhook.vgpu-system.svc") for port in ports)
+    assert [daemon.pid for daemon in cluster.daemons] == pids

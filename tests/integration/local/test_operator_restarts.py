@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -90,6 +92,20 @@ def test_a_pod_that_is_created_while_no_operator_runs_is_admitted_and_starts_whe
     cluster.operator.start()
     cluster.wait_ready()
     running(cluster, "patient")
+
+
+def test_an_operator_that_hangs_delays_no_admission(cluster: LocalCluster) -> None:
+    """Whatever the loop that decides is busy with, pods are admitted, and wait for it."""
+    cluster.operator.signal(signal.SIGSTOP)
+    try:
+        began = time.monotonic()
+        create(cluster, "admitted")
+        assert time.monotonic() - began < 5  # of the ten that a webhook has
+        pod = cluster.wait_for(PODS, "admitted", lambda _: True)
+        assert pod["spec"]["schedulerName"] == "vgpu-scheduler"
+    finally:
+        cluster.operator.signal(signal.SIGCONT)
+    running(cluster, "admitted")
 
 
 def test_an_agent_that_is_killed_starts_pods_again_and_frees_what_ended_meanwhile(
