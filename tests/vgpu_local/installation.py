@@ -31,7 +31,11 @@ def install(plane: ControlPlane, folder: Path, *, webhook_port: int) -> None:
     overlay = folder / "overlay"
     overlay.mkdir()
     base = os.path.relpath(ROOT / "manifests" / "overlays" / "default", overlay)
-    hooks = [("Mutating", 2), ("Validating", 3)]
+    configurations = ROOT / "manifests" / "base" / "webhook" / "configurations.yaml"
+    hooks = [
+        (found["kind"], len(found["webhooks"]))
+        for found in yaml.safe_load_all(configurations.read_text())
+    ]
     patches: list[Object] = [
         {
             "target": {"kind": kind, "name": name},
@@ -61,7 +65,7 @@ def install(plane: ControlPlane, folder: Path, *, webhook_port: int) -> None:
     )
     patches += [
         {
-            "target": {"kind": f"{kind}WebhookConfiguration", "name": "vgpu"},
+            "target": {"kind": kind, "name": "vgpu"},
             "patch": yaml.safe_dump(
                 [
                     {

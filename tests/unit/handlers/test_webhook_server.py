@@ -12,11 +12,13 @@ from typing import Any
 
 import aiohttp
 import pytest
+import yaml
 
 from vgpu_local.ports import free_ports
 from vgpu_operator.certificates.identity import Identity, InFiles
 from vgpu_operator.certificates.issuing import Subject, issue, new_authority
 from vgpu_operator.config import Address, Tls
+from vgpu_operator.handlers.admission import PATHS
 from vgpu_operator.handlers.webhooks import Webhooks
 
 REVIEW = {"request": {"uid": "r", "object": {"metadata": {"name": "a", "uid": "u"}}}}
@@ -135,3 +137,14 @@ async def test_a_server_that_ends_answers_until_its_callers_have_moved_on(served
     await asyncio.gather(served.task, return_exceptions=True)
     with pytest.raises(aiohttp.ClientConnectorError):
         await served.post("one", json=REVIEW)
+
+
+def test_the_manifests_send_reviews_to_the_paths_that_have_a_handler() -> None:
+    folder = Path(__file__).parents[3] / "manifests" / "base" / "webhook"
+    configurations = yaml.safe_load_all((folder / "configurations.yaml").read_text())
+    sent = [
+        hook["clientConfig"]["service"]["path"].removeprefix("/")
+        for configuration in configurations
+        for hook in configuration["webhooks"]
+    ]
+    assert sorted(sent) == sorted(PATHS)
