@@ -90,6 +90,23 @@ class News:
         self._replica.engine.pod("")  # a request comes: what was observed is applied
 
 
+class SetClock(Clock):
+    """Shows the time of a replica, which its test sets; nothing waits by it."""
+
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
+
+    def monotonic(self) -> float:
+        return self._replica.time
+
+    def unix(self) -> float:
+        return 1.7e9 + self._replica.time
+
+    async def sleep(self, seconds: float) -> None:
+        self._replica.slept.append(seconds)
+        await asyncio.sleep(0)
+
+
 class Replica:
     """One operator's engine and what it needs, on `api`: one of its own if none is given."""
 
@@ -105,7 +122,7 @@ class Replica:
         self.time = 1000.0
         self.leading = True
         self.slept: list[float] = []
-        self.clock = clock or Clock(monotonic=lambda: self.time, unix=lambda: 1.7e9 + self.time)
+        self.clock = clock or SetClock(self)
         self.writer = ObjectWriter(self.api, sleep=self._no_sleep)
         self.recorder = Recorder(self.api, "vgpu-operator", unix=self.clock.unix)
         self.state = State(config, Ledger(config=config), self.api.new_id)
@@ -116,7 +133,6 @@ class Replica:
             self.clock,
             observe=self._observe,
             leads=lambda: self.leading,
-            sleep=self._no_sleep,
         )
         self.engine = engine_type(self.state, self.effector, self.clock, lambda: self.leading)
         self.binder = Binder(

@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 from uuid import uuid4
@@ -67,10 +66,10 @@ class Operator:
         )
         # All that is written as the leader lands while this replica leads, or never.
         api = api.within(elector.remaining_s)
-        clock = Clock(monotonic=time.monotonic, unix=time.time)
+        clock = Clock()
         self._writer = ObjectWriter(api, budget_s=elector.remaining_s)
         self._recorder = Recorder(
-            api, FIELD_MANAGER_OPERATOR, unix=time.time, on_drop=EVENTS_DROPPED.inc
+            api, FIELD_MANAGER_OPERATOR, unix=clock.unix, on_drop=EVENTS_DROPPED.inc
         )
         self._effector = Effector(
             api, self._writer, self._recorder, clock, observe=self._observe, leads=self.leads
@@ -78,31 +77,31 @@ class Operator:
         state = State(config.cluster, Ledger(config=config.cluster), lambda: str(uuid4()))
         self.engine = Engine(state, self._effector, clock, self.leads)
         self._informers = informers(api, self._observe)
-        self._binder = Binder(api, self._writer, self.engine, unix=time.time)
+        self._binder = Binder(api, self._writer, self.engine, unix=clock.unix)
         self._certificates = certificates(api, config)
         identity = self._certificates.extender
         tls = None if identity is None else identity.context
         self._extender = ExtenderServer(self.engine, self._binder, self.leads, config.extender, tls)
         self._answers = asyncio.Event()
-        fence = Fence(
+        self._fence = Fence(
             api=api,
             writer=self._writer,
-            claims=state.cache.claims,
+            clock=clock,
+            cache=state.cache,
             learned=lambda claim: self._observe(ClaimObserved(claim)),
             decider=config.identity,
         )
-        self._leadership = Leadership(
-            elector,
-            informers=self._informers,
-            fence=fence.close,
-            begin=self._begin,
-            publish=self._publish,
-        )
+        self._leadership = Leadership(elector, self._informers, self)
         self._endpoint = _endpoint(api, config)
         self._linger_s = config.linger_s
         self._tasks: list[asyncio.Task[None]] = []
 
-    def _begin(self) -> None:
+    async def close_fence(self) -> int:
+        """Elected: make late writes of the predecessor fail; returns how many claims that took."""
+        return await self._fence.close()
+
+    def begin(self) -> None:
+        """Decide from now on."""
         # What has been listed stays for long: a full pass of the collector over the objects of a
         # large cluster would hold up decisions for a second, and find nothing.
         gc.freeze()
@@ -159,7 +158,7 @@ class Operator:
         await self._extender.__aenter__()
         self._answers.set()
 
-    async def _publish(self) -> None:
+    async def publish(self) -> None:
         """What the leader keeps up to date for others: certificates, and where it is reached."""
         async with asyncio.TaskGroup() as tasks:
             if self._certificates.keeper is not None:

@@ -122,5 +122,12 @@ def test_the_round_that_sees_a_pod_stays_within_its_bounds() -> None:
     assert len(trace.hops) <= 80
 
 
+def test_wiring_callables_and_constructors_stay_within_their_bounds() -> None:
+    engine = shape.sources(shape.ENGINE)
+    measures = [shape.callables(engine), shape.wiring(engine)]
+    measures.append(shape.constructors(shape.sources(shape.OPERATOR)))
+    assert [str(measure) for measure in measures if not measure.passes] == []
+
+
 def test_no_function_of_ours_is_beyond_the_bound_of_complexity() -> None:
     assert shape.complexity(*shape.ROOMS).found == []

@@ -132,7 +132,7 @@ class Scene:
         self._served: list[str] = []
         self._afterwards: Callable[[], Awaitable[None]] = self._quiet
         self._born = 0
-        clock = Clock(monotonic=time.monotonic, unix=time.time)
+        clock = Clock()
         self.replica = replica = Replica(clock=clock, engine_type=TimedEngine)
         assert isinstance(replica.engine, TimedEngine)
         self.engine = replica.engine

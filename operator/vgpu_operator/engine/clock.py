@@ -1,14 +1,22 @@
-"""The two clocks of the engine, as one value that tests replace."""
+"""The engine's time, as one value that tests replace."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import asyncio
+import time
 
 
-@dataclass(frozen=True, slots=True)
 class Clock:
-    """Monotonic seconds for waiting, Unix seconds for what is written down."""
+    """Monotonic seconds for waiting, Unix seconds for what is written down, and the waiting."""
 
-    monotonic: Callable[[], float]
-    unix: Callable[[], float]
+    def monotonic(self) -> float:
+        """Seconds that never go back."""
+        return time.monotonic()
+
+    def unix(self) -> float:
+        """The time of day, seconds."""
+        return time.time()
+
+    async def sleep(self, seconds: float) -> None:
+        """Return after so many seconds."""
+        await asyncio.sleep(seconds)

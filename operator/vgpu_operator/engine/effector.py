@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from pydantic import ValidationError
@@ -44,26 +44,9 @@ from vgpu_client.object_writer import (
     Written,
 )
 from vgpu_client.recorder import Recorder
+from vgpu_operator.engine import effects, events
 from vgpu_operator.engine.claims.status import rfc3339
 from vgpu_operator.engine.clock import Clock
-from vgpu_operator.engine.effects import (
-    DeleteClaim,
-    Effect,
-    MarkDevice,
-    ReadPod,
-    RecordEvent,
-    Requeue,
-    WriteClaim,
-    WriteDevice,
-)
-from vgpu_operator.engine.events import (
-    ClaimDeletionEnded,
-    ClaimWritten,
-    DeviceWritten,
-    Event,
-    PodRead,
-    RequeueEnded,
-)
 
 logger = logging.getLogger(__name__)
 
@@ -80,10 +63,9 @@ class Effector:
         api: Reads claims and pods.
         writer: Writes everything, in order per object, within what is left of the lease.
         recorder: Records events.
-        clock: What a requeue is stamped with.
+        clock: What a requeue is stamped with, and waits between attempts.
         observe: Takes the events in which effects end.
         leads: Whether this replica may still write; a write is not resolved for a successor.
-        sleep: Waits between attempts; swapped in tests.
     """
 
     def __init__(
@@ -93,9 +75,8 @@ class Effector:
         recorder: Recorder,
         clock: Clock,
         *,
-        observe: Callable[[Event], None],
+        observe: Callable[[events.Event], None],
         leads: Callable[[], bool],
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._api = api
         self._writer = writer
@@ -103,27 +84,26 @@ class Effector:
         self._clock = clock
         self._observe = observe
         self._leads = leads
-        self._sleep = sleep
         self._background = Background()
         self._requeues = asyncio.Semaphore(_REQUEUES_AT_ONCE)
 
-    def submit(self, effects: Iterable[Effect]) -> None:
+    def submit(self, wanted: Iterable[effects.Effect]) -> None:
         """Take effects on; returns at once."""
-        for effect in effects:
+        for effect in wanted:
             match effect:
-                case WriteClaim():
+                case effects.WriteClaim():
                     self._background.start(self._write_claim(effect))
-                case DeleteClaim():
+                case effects.DeleteClaim():
                     self._background.start(self._delete_claim(effect))
-                case WriteDevice():
+                case effects.WriteDevice():
                     self._background.start(self._write_device(effect))
-                case MarkDevice():
+                case effects.MarkDevice():
                     self._background.start(self._mark_device(effect))
-                case ReadPod():
+                case effects.ReadPod():
                     self._background.start(self._read_pod(effect))
-                case Requeue():
+                case effects.Requeue():
                     self._background.start(self._requeue(effect))
-                case RecordEvent():
+                case effects.RecordEvent():
                     self._recorder.record(
                         effect.regarding,
                         type=effect.type,
@@ -138,30 +118,32 @@ class Effector:
 
     # Claims.
 
-    async def _write_claim(self, effect: WriteClaim) -> None:
+    async def _write_claim(self, effect: effects.WriteClaim) -> None:
         outcome = await self._writer.submit(
             Write(_claim(effect), _requests(effect), effect.version)
         )
         match outcome:
             case Written(obj):
-                ended = ClaimWritten(effect, "done", _decoded(obj))
+                ended = events.ClaimWritten(effect, "done", _decoded(obj))
             case Rejected(error) if error.status == 404:
-                ended = ClaimWritten(effect, "conflict", None, str(error))
+                ended = events.ClaimWritten(effect, "conflict", None, str(error))
             case Rejected(error):
                 logger.warning("claim %s/%s not written: %s", *effect.key, error)
-                ended = ClaimWritten(effect, "refused", None, str(error))
+                ended = events.ClaimWritten(effect, "refused", None, str(error))
             case Unsent(reason):
                 logger.warning("claim %s/%s not written: %s", *effect.key, reason)
-                ended = ClaimWritten(effect, "unsent", None, reason)
+                ended = events.ClaimWritten(effect, "unsent", None, reason)
             case Conflicted(error):
-                ended = ClaimWritten(effect, "conflict", await self._read_claim(effect), str(error))
+                ended = events.ClaimWritten(
+                    effect, "conflict", await self._read_claim(effect), str(error)
+                )
             case Unresolved(error, tested):
                 logger.warning("claim %s/%s: %s; reading it again", *effect.key, error)
                 found = await self._read_claim(effect)
-                ended = ClaimWritten(effect, "unknown", found, str(error), tested)
+                ended = events.ClaimWritten(effect, "unknown", found, str(error), tested)
         self._observe(ended)
 
-    async def _read_claim(self, effect: WriteClaim) -> VGPUClaim | None:
+    async def _read_claim(self, effect: effects.WriteClaim) -> VGPUClaim | None:
         """The claim as it stands; None if there is none, it cannot be read, or nobody answers."""
         namespace, name = effect.key
         backoff = Backoff(_FIRST_WAIT_S, _LAST_WAIT_S)
@@ -172,21 +154,21 @@ class Effector:
                 return None
             except ClientError as error:
                 logger.warning("claim %s/%s not read: %s", namespace, name, error)
-                await self._sleep(backoff.failed())
+                await self._clock.sleep(backoff.failed())
         return None
 
-    async def _delete_claim(self, effect: DeleteClaim) -> None:
+    async def _delete_claim(self, effect: effects.DeleteClaim) -> None:
         target = Target(VGPU_CLAIMS, *effect.key)
         logger.info("claim %s/%s: unused for long enough", *effect.key)
         outcome = await self._writer.submit(Write(target, (Delete(effect.uid),), effect.version))
         why = "" if isinstance(outcome, Written) else str(outcome)
         if why:
             logger.info("claim %s/%s not deleted: %s", *effect.key, why)
-        self._observe(ClaimDeletionEnded(effect, why))
+        self._observe(events.ClaimDeletionEnded(effect, why))
 
     # Devices and pods.
 
-    async def _write_device(self, effect: WriteDevice) -> None:
+    async def _write_device(self, effect: effects.WriteDevice) -> None:
         obj = {"metadata": {"name": effect.name}, "status": effect.status}
         apply_ = Apply(obj, FIELD_MANAGER_OPERATOR, subresource="status")
         outcome = await self._writer.submit(
@@ -194,12 +176,12 @@ class Effector:
         )
         if isinstance(outcome, Written):
             version = outcome.obj["metadata"]["resourceVersion"]
-            self._observe(DeviceWritten(effect, version=version))
+            self._observe(events.DeviceWritten(effect, version=version))
             return
         logger.info("device %s not written: %s", effect.name, outcome)
-        self._observe(DeviceWritten(effect, str(outcome)))
+        self._observe(events.DeviceWritten(effect, str(outcome)))
 
-    async def _mark_device(self, effect: MarkDevice) -> None:
+    async def _mark_device(self, effect: effects.MarkDevice) -> None:
         """Under a manager of its own: what the operator says of the device otherwise stays."""
         status = {"conditions": [effect.condition.to_wire()]}
         obj = {"metadata": {"name": effect.name}, "status": status}
@@ -210,22 +192,22 @@ class Effector:
         if not isinstance(outcome, Written):  # decided anew while the agent is silent
             logger.warning("device %s not marked: %s", effect.name, outcome)
 
-    async def _read_pod(self, effect: ReadPod) -> None:
+    async def _read_pod(self, effect: effects.ReadPod) -> None:
         try:
             raw = await self._api.get(PODS, effect.name, namespace=effect.namespace)
         except NotFound:
-            self._observe(PodRead(effect, "gone"))
+            self._observe(events.PodRead(effect, "gone"))
             return
         except ClientError as error:
             logger.warning("pod %s/%s not read: %s", effect.namespace, effect.name, error)
-            self._observe(PodRead(effect, "unknown"))
+            self._observe(events.PodRead(effect, "unknown"))
             return
         if raw["metadata"].get("uid") != effect.uid:
-            self._observe(PodRead(effect, "gone"))
+            self._observe(events.PodRead(effect, "gone"))
             return
-        self._observe(PodRead(effect, "there", Pod.model_validate(raw)))
+        self._observe(events.PodRead(effect, "there", Pod.model_validate(raw)))
 
-    async def _requeue(self, effect: Requeue) -> None:
+    async def _requeue(self, effect: effects.Requeue) -> None:
         """One request: a pod's status may carry annotations with it."""
         changes: dict[str, Any] = {"metadata": {"uid": effect.uid}}  # a namesake refuses it
         if effect.wake:
@@ -244,17 +226,17 @@ class Effector:
                 why = "" if isinstance(outcome, Written) else str(outcome)
                 if isinstance(outcome, (Written, Rejected, Conflicted)):
                     break  # gone, or bound, or another pod by now
-                await self._sleep(backoff.failed())
+                await self._clock.sleep(backoff.failed())
         if why:
             logger.info("pod %s/%s not requeued: %s", effect.namespace, effect.name, why)
-        self._observe(RequeueEnded(effect, why))
+        self._observe(events.RequeueEnded(effect, why))
 
 
-def _claim(effect: WriteClaim) -> Target:
+def _claim(effect: effects.WriteClaim) -> Target:
     return Target(VGPU_CLAIMS, *effect.key)
 
 
-def _requests(effect: WriteClaim) -> list[Request]:
+def _requests(effect: effects.WriteClaim) -> list[Request]:
     """The claim made if it has to be, our finalizer before the status or off after it."""
     requests: list[Request] = []
     if effect.create is not None:

@@ -115,22 +115,21 @@ def informers(api: Api, observe: Observe) -> list[Reflector[Any]]:
         api: Where from.
         observe: Takes the events.
     """
-    return [_informer(api, kind, observe) for kind in _KINDS]
+    return [_informer(api, _Sink(kind, observe)) for kind in _KINDS]
 
 
-def _informer(api: Api, kind: _Kind[Any], observe: Observe) -> Reflector[Any]:
-    resource = kind.resource
+def _informer(api: Api, sink: _Sink[Any]) -> Reflector[Any]:
+    kind, resource = sink.kind, sink.kind.resource
 
     def restarted(reason: str) -> None:
         WATCH_RESTARTS.labels(kind=resource.kind, reason=reason).inc()
 
     def listed(version: int, uids: Iterable[str]) -> None:
         if resource is PODS:
-            observe(events.PodsListed(version, frozenset(uids)))
+            sink.observe(events.PodsListed(version, frozenset(uids)))
         elif resource is LEASES:
-            observe(events.AgentsListed())
+            sink.observe(events.AgentsListed())
 
-    sink = _Sink(kind, observe)
     return Reflector(
         api,
         resource,

@@ -42,10 +42,10 @@ def a_fence(replica: Any) -> Fence:
     return Fence(
         api=replica.api,
         writer=ObjectWriter(replica.api, sleep=no_sleep),
-        claims=replica.cache.claims,
+        clock=replica.clock,
+        cache=replica.cache,
         learned=replica.news.claim_changed,
         decider="operator-1_5eed",
-        sleep=no_sleep,
     )
 
 

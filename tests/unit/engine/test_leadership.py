@@ -59,24 +59,18 @@ class Candidate:
         self.fence_may_close = asyncio.Event()
         self.fence_may_close.set()
         self.begun = asyncio.Event()
-        self.leadership = Leadership(
-            self.election,
-            informers=[self.informer],
-            fence=self._fence,
-            begin=self._begin,
-            publish=self._publish,
-        )
+        self.leadership = Leadership(self.election, [self.informer], self)
 
-    async def _fence(self) -> int:
+    async def close_fence(self) -> int:
         self.story.append("fencing")
         await self.fence_may_close.wait()
         self.story.append("fenced")
         return 0
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
         self.story.append("begun" if self.leadership.leads() else "begun without the right to")
 
-    async def _publish(self) -> None:
+    async def publish(self) -> None:
         self.story.append("published")
         self.begun.set()
 

@@ -21,19 +21,8 @@ from vgpu_api.reasons import Reason, Tally
 from vgpu_api.v1alpha1 import Allocation, DeviceSelector, VGPUClaim, VGPUClaimSpec, VGPUClaimStatus
 from vgpu_operator.ask import Ask
 from vgpu_operator.engine.cache import key_of
+from vgpu_operator.engine.claims import lifecycle
 from vgpu_operator.engine.claims.describe import describe, describe_missing
-from vgpu_operator.engine.claims.lifecycle import (
-    UNUSABLE_S,
-    expires_at,
-    init_devices_are_free,
-    is_idle,
-    is_stranded,
-    node_lost,
-    pod_to_forget,
-    release_reason,
-    was_released,
-    why_unusable,
-)
 from vgpu_operator.engine.claims.resizing import fits, resized
 from vgpu_operator.engine.claims.status import (
     DesiredStatus,
@@ -85,7 +74,7 @@ def reconcile(key: ClaimKey, state: State) -> Effect | None:
 
 def remove_stale_finalizer(claim: VGPUClaim, state: State) -> Effect | None:
     """A deleted claim that holds nothing goes."""
-    if not is_stranded(claim):
+    if not lifecycle.is_stranded(claim):
         return None
     return _write(claim, claim.status, let_go=True)
 
@@ -96,12 +85,16 @@ def reallocate_unusable(claim: VGPUClaim, state: State) -> Effect | None:
     Such an allocation would keep its claim from ever being used: its pod may go to that node only.
     """
     key, allocation = key_of(claim), claim.status.allocation
-    if allocation is None or not is_idle(claim) or claim.metadata.deletion_timestamp is not None:
+    if (
+        allocation is None
+        or not lifecycle.is_idle(claim)
+        or claim.metadata.deletion_timestamp is not None
+    ):
         state.claims.unusable.pop(key, None)
         return None
-    why = node_lost(allocation, state.cache)
+    why = lifecycle.node_lost(allocation, state.cache)
     if why is None:
-        why = why_unusable(allocation, state.cache, state.ledger)
+        why = lifecycle.why_unusable(allocation, state.cache, state.ledger)
         if why is None:
             state.claims.unusable.pop(key, None)
             return None
@@ -109,8 +102,8 @@ def reallocate_unusable(claim: VGPUClaim, state: State) -> Effect | None:
         if named != allocation.id:
             since = state.now
         state.claims.unusable[key] = allocation.id, since
-        if state.now - since < UNUSABLE_S:
-            state.claims.timers.set(key, since + UNUSABLE_S)
+        if state.now - since < lifecycle.UNUSABLE_S:
+            state.claims.timers.set(key, since + lifecycle.UNUSABLE_S)
             return None
     held = state.reservations.of_claim(key)
     if held is not None and held.is_binding:
@@ -125,13 +118,13 @@ def reallocate_unusable(claim: VGPUClaim, state: State) -> Effect | None:
 
 def release(claim: VGPUClaim, state: State) -> Effect | None:
     """What nothing can use any more is taken off the claim."""
-    reason = release_reason(claim, state.cache)
+    reason = lifecycle.release_reason(claim, state.cache)
     if reason is None:
         return None
     held, reserved = state.reservations.of_claim(key_of(claim)), claim.status.reserved_for
     if held is not None and held.is_written:
         give_up(state, held)
-    if reserved is not None and was_released(claim) and state.cache.pod(reserved.pod_uid):
+    if reserved is not None and lifecycle.was_released(claim) and state.cache.pod(reserved.pod_uid):
         state.pods.ended.add(reserved.pod_uid)
     return _say(claim, state, DesiredStatus.released(reason), let_go=True)
 
@@ -165,7 +158,7 @@ def expire(claim: VGPUClaim, state: State) -> Effect | None:
 
 def unreserve(claim: VGPUClaim, state: State) -> Effect | None:
     """An Immediate claim whose pod went unbound keeps its devices, for the next pod."""
-    if pod_to_forget(claim, state.cache) is None:
+    if lifecycle.pod_to_forget(claim, state.cache) is None:
         return None
     held = state.reservations.of_claim(key_of(claim))
     if held is not None:
@@ -192,7 +185,7 @@ def read_lapsed(claim: VGPUClaim, state: State) -> Effect | None:
 
 def return_init_devices(claim: VGPUClaim, state: State) -> Effect | None:
     """Devices of init containers that have ended are taken out of the allocation."""
-    if claim.metadata.deletion_timestamp is not None or not init_devices_are_free(claim):
+    if claim.metadata.deletion_timestamp is not None or not lifecycle.init_devices_are_free(claim):
         return None
     assert claim.status.allocation is not None
     rest = without_init_part(claim.spec, claim.status.allocation)
@@ -263,7 +256,7 @@ def track_reservation(claim: VGPUClaim, state: State) -> Effect | None:
 
 def delete_unused(claim: VGPUClaim, state: State) -> Effect | None:
     """A user's claim goes some time after its pod ended."""
-    at = expires_at(claim, state.cache)
+    at = lifecycle.expires_at(claim, state.cache)
     if at is None:
         return None
     if at > state.unix:

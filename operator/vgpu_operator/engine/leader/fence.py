@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from pydantic import ValidationError
 
@@ -30,6 +31,8 @@ from vgpu_client.object_writer import (
     Write,
     Written,
 )
+from vgpu_operator.engine.cache import Cache
+from vgpu_operator.engine.clock import Clock
 
 logger = logging.getLogger(__name__)
 
@@ -42,38 +45,29 @@ def may_be_decided(claim: VGPUClaim) -> bool:
     return claim.status.allocation is None or not is_true(claim.status.conditions, PREPARED)
 
 
+@dataclass(frozen=True, slots=True)
 class Fence:
     """Touches claims.
 
-    Args:
+    Attributes:
         api: Where they are read.
         writer: Writes their status, many at a time, each within what is left of the lease.
-        claims: All claims, as listed since the lease was taken.
-        learned: Told every version that this brings.
+        clock: Waits between attempts.
+        cache: All claims, as listed since the lease was taken.
+        learned: Takes every version that this brings.
         decider: Who touches; differs from process to process, or nothing would change.
-        sleep: Waits between attempts.
     """
 
-    def __init__(
-        self,
-        *,
-        api: Api,
-        writer: ObjectWriter,
-        claims: Callable[[], Iterable[VGPUClaim]],
-        learned: Callable[[VGPUClaim], None],
-        decider: str,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-    ) -> None:
-        self._api = api
-        self._writer = writer
-        self._claims = claims
-        self._learned = learned
-        self._decider = decider
-        self._sleep = sleep
+    api: Api
+    writer: ObjectWriter
+    clock: Clock
+    cache: Cache
+    learned: Callable[[VGPUClaim], None]
+    decider: str
 
     async def close(self) -> int:
         """Return when no write of a predecessor can land any more; says how many were touched."""
-        open_claims = [claim for claim in self._claims() if may_be_decided(claim)]
+        open_claims = [claim for claim in self.cache.claims() if may_be_decided(claim)]
         await asyncio.gather(*(self._touch(claim) for claim in open_claims))
         return len(open_claims)
 
@@ -81,9 +75,9 @@ class Fence:
         claim: VGPUClaim | None = seen
         wait_s = _FIRST_WAIT_S
         while claim is not None and may_be_decided(claim):
-            match await self._writer.submit(self._touching(claim)):
+            match await self.writer.submit(self._touching(claim)):
                 case Written(obj):
-                    self._learned(VGPUClaim.read(obj))
+                    self.learned(VGPUClaim.read(obj))
                     return
                 case Rejected(error):
                     # Gone, or of a shape that is refused: from the predecessor as from us.
@@ -93,7 +87,7 @@ class Fence:
                     pass
                 case Unsent() | Unresolved() as outcome:
                     logger.warning("claim %s: %s; touching it again", claim.metadata.name, outcome)
-                    await self._sleep(wait_s)
+                    await self.clock.sleep(wait_s)
                     wait_s = min(wait_s * 2, _LAST_WAIT_S)
             claim = await self._read(claim)
 
@@ -102,22 +96,22 @@ class Fence:
         metadata = claim.metadata
         while True:
             try:
-                raw = await self._api.get(VGPU_CLAIMS, metadata.name, namespace=metadata.namespace)
+                raw = await self.api.get(VGPU_CLAIMS, metadata.name, namespace=metadata.namespace)
             except NotFound:
                 return None
             except ClientError as error:
                 logger.warning("claim %s not read, again: %s", metadata.name, error)
-                await self._sleep(_LAST_WAIT_S)
+                await self.clock.sleep(_LAST_WAIT_S)
                 continue
             try:
                 now = VGPUClaim.read(raw)
             except ValidationError:
                 return None  # the reflector tells of it, and its cards count as full
-            self._learned(now)
+            self.learned(now)
             return now
 
     def _touching(self, claim: VGPUClaim) -> Write:
-        status = claim.status.model_copy(update={"decider": self._decider})
+        status = claim.status.model_copy(update={"decider": self.decider})
         metadata = claim.metadata
         operations = [{"op": "add", "path": "/status", "value": status.to_wire()}]
         return Write(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import NoReturn, Protocol
 
 from vgpu_client.lease import Elector, LeaseLost
@@ -31,31 +31,32 @@ class Informer(Protocol):
         """Return after a list begun later than this call has been told."""
 
 
+class Replica(Protocol):
+    """What leads, when it is elected."""
+
+    async def close_fence(self) -> int:
+        """Make late writes of a predecessor fail; returns how many claims that took."""
+
+    def begin(self) -> None:
+        """Decide from now on."""
+
+    async def publish(self) -> None:
+        """Make this replica known as the leader, for as long as it leads."""
+
+
 class Leadership:
     """Whether this replica decides.
 
     Args:
         elector: Our candidacy.
         informers: What must have been seen: before we stand, and once more when we are elected.
-        fence: Makes late writes of a predecessor fail; returns how many claims that took.
-        begin: Called when this replica begins to decide.
-        publish: Makes this replica known as the leader, and runs for as long as it leads.
+        replica: What leads.
     """
 
-    def __init__(
-        self,
-        elector: Elector,
-        *,
-        informers: Sequence[Informer],
-        fence: Callable[[], Awaitable[int]],
-        begin: Callable[[], None],
-        publish: Callable[[], Awaitable[None]] | None = None,
-    ) -> None:
+    def __init__(self, elector: Elector, informers: Sequence[Informer], replica: Replica) -> None:
         self._elector = elector
         self._informers = informers
-        self._fence = fence
-        self._begin = begin
-        self._publish = publish
+        self._replica = replica
         self._decides = False
 
     def leads(self) -> bool:
@@ -99,12 +100,11 @@ class Leadership:
     async def _lead(self) -> NoReturn:
         # What the predecessor wrote last may not have reached the watches yet.
         await asyncio.gather(*(informer.relist() for informer in self._informers))
-        touched = await self._fence()
+        touched = await self._replica.close_fence()
         logger.info("leading; %d undecided claims were touched first", touched)
         self._decides = True
         LEADER.set(1)
-        self._begin()
-        if self._publish is not None:
-            await self._publish()
+        self._replica.begin()
+        await self._replica.publish()
         await asyncio.Event().wait()  # until `run` ends us
         raise AssertionError("nobody sets it")
