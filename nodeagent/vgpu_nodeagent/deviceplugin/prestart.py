@@ -191,7 +191,8 @@ class PreStart:
         assert found.claim is not None
         pod = found.consumer.pod.metadata.uid
         try:
-            return await self._node.backends.limit(pod, found.claim, allocation)
+            granted = may_start_with(found.claim, allocation)
+            return await self._node.backends.limit(pod, found.claim, granted)
         except LimitsUnsupported as error:
             raise Refused(Why.LIMITS_UNSUPPORTED, str(error)) from error
         except DriverUnavailable as error:

@@ -164,6 +164,14 @@ class Resizing:
                 )
             )
             return old
+        if not self._node.backends.resizes:
+            outcome.blocked.append(
+                (
+                    "LimitBackend",
+                    f"card {old.uuid}: the driver's limit is set when a container starts",
+                )
+            )
+            return old
         if memory < old.memory_bytes and used > memory:
             outcome.blocked.append(
                 (

@@ -41,6 +41,10 @@ _BELOW = ("", "kubelet/", "kubelet.slice/kubelet-")
 class LimitBackend(Protocol):
     """One way to keep containers within their limits."""
 
+    @property
+    def resizes(self) -> bool:
+        """Whether the page alone changes the limit of a container that runs."""
+
     def shape(self, grant: ContainerGrant) -> ContainerGrant:
         """The grant with the library in it, or without, as this backend needs it."""
 
@@ -60,6 +64,8 @@ class LimitBackend(Protocol):
 class LibraryBackend:
     """libvgpu keeps memory and compute, by the page."""
 
+    resizes = True
+
     def shape(self, grant: ContainerGrant) -> ContainerGrant:
         """Every container that has less than all gets the library already."""
         return grant
@@ -71,6 +77,8 @@ class LibraryBackend:
 
 class InstanceBackend:
     """The device keeps both: what was given of devices in MIG mode is made an instance."""
+
+    resizes = False
 
     def __init__(self, instances: Instances) -> None:
         self._instances = instances
@@ -102,6 +110,11 @@ class DriverBackend:
     def __init__(self, driver: Driver, cgroups: Path) -> None:
         self._driver = driver
         self._cgroups = cgroups
+
+    @property
+    def resizes(self) -> bool:
+        """The driver is asked before a start only."""
+        return False
 
     def shape(self, grant: ContainerGrant) -> ContainerGrant:
         """Without the library where it would keep memory alone: the driver shows the slice, too."""
@@ -157,6 +170,11 @@ class Backends:
     def __init__(self, shared: LimitBackend, instances: InstanceBackend) -> None:
         self._shared = shared
         self._instances = instances
+
+    @property
+    def resizes(self) -> bool:
+        """Whether the page alone changes the limit of a container that runs."""
+        return self._shared.resizes
 
     def shape(self, grant: ContainerGrant) -> ContainerGrant:
         """The grant with the library in it, or without."""

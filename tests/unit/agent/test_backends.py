@@ -139,6 +139,11 @@ def test_beside_the_drivers_limit_the_library_keeps_what_the_driver_does_not(
     assert not world.backends(LimitBackendName.DRIVER).shape(whole).interposed
 
 
+def test_only_what_the_page_says_can_change_while_a_container_runs(world: World) -> None:
+    assert world.backends(LimitBackendName.LIBRARY).resizes
+    assert not world.backends(LimitBackendName.DRIVER).resizes
+
+
 class Nvml:
     """NVML of r615 as its reference describes it: limits by device and cgroup."""
 
