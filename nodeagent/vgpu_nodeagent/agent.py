@@ -53,6 +53,7 @@ from vgpu_nodeagent.reports import Reports
 from vgpu_nodeagent.state.checkpoint import Checkpoint
 from vgpu_nodeagent.state.cuts import spots
 from vgpu_nodeagent.state.instances import Instances
+from vgpu_nodeagent.turn import Turn
 from vgpu_nodeagent.usage import PERIOD_S, UsageReader
 from vgpu_nodeagent.violations import Violations
 
@@ -77,8 +78,9 @@ class Agent:
         self._api = api
         self._driver = driver
         self._metrics = Metrics()
-        self._liveness = Liveness(unready=self._unready)
+        self._liveness = Liveness(unready=self.unready)
         self._heartbeat = Heartbeat(api, config.node_name)
+        self._turn = Turn(config.state_dir)
         self._health = Health()
         self._view = NodeView(config.node_name)
         checkpoint = Checkpoint(config.state_dir / "slots.json")
@@ -190,6 +192,7 @@ class Agent:
                 for reflector in self._view.reflectors(self._api):
                     parts.create_task(reflector.run())
                 await self._inventory.refresh()
+                await self._turn.wait()
                 await self._load()
                 if self._node.checkpoint.state.cuts:
                     await self._inventory.refresh()  # instances of ours are told from others
@@ -206,6 +209,7 @@ class Agent:
                 parts.create_task(self._watchdog.run())
                 parts.create_task(self._precedence.run())
         finally:
+            self._turn.end()  # nothing of ours changes the node's state any more
             await self._reports.close()
             self._driver.close()
             if probes is not None:
@@ -214,13 +218,14 @@ class Agent:
                 metrics.shutdown()
                 metrics.server_close()
 
-    def _unready(self) -> str:
+    def unready(self) -> str:
         """Why this agent is not ready, for the kubelet and for a rollout; empty when it is."""
-        if not self._registration.registered.is_set():
-            return "not registered with the kubelet yet"
         if self._config.config_fault:
             return f"the configuration is not in force: {self._config.config_fault}"
-        return ""
+        if not self._turn.is_ours:
+            # Ready to take over: only then is the agent before us ended.
+            return "" if self._view.is_synced else "pods and claims of the node are not read yet"
+        return "" if self._registration.registered.is_set() else "not registered with the kubelet"
 
     async def _load(self) -> None:
         """Take up where the agent before us ended."""

@@ -43,6 +43,12 @@ class DevicePlugin(dp_grpc.DevicePluginServicer):
         self._offer = offer
         self._metrics = metrics
         self._changed = asyncio.Event()
+        self._round = 0
+
+    def end_streams(self) -> None:
+        """End every ListAndWatch there is now: a server that stops need not wait for them."""
+        self._round += 1
+        self.offer_changed()
 
     def offer_changed(self) -> None:
         """The slots to show may have changed: tell the kubelet if they have."""
@@ -60,7 +66,8 @@ class DevicePlugin(dp_grpc.DevicePluginServicer):
     ) -> AsyncIterator[dp.ListAndWatchResponse]:
         """The slots, now and whenever they change."""
         shown: Sequence[tuple[str, bool]] | None = None
-        while True:
+        served_in = self._round
+        while served_in == self._round:
             changed = self._changed
             current = self._offer()
             if current != shown:
@@ -158,4 +165,5 @@ class PluginServer:
         """Serve no more; calls under way get a moment."""
         if self._server is not None:
             server, self._server = self._server, None
+            self._plugin.end_streams()
             await server.stop(_STOP_S)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,7 @@ from agent_plane import Server
 from vgpu_api.resources import PODS, VGPU_CLAIMS
 from vgpu_client.api import Api
 from vgpu_local.apiserver.faults import Fault
+from vgpu_nodeagent.agent import Agent
 from vgpu_nodeagent.enforcement.abi import PageState
 from vgpu_nodeagent.enforcement.page import read_page
 
@@ -87,6 +90,60 @@ async def test_a_new_agent_knows_what_the_last_one_granted(api: Api, node: Agent
     assert "does not fit" in await a_pod_that_does_not_fit_beside_it(api)
     await restarted_container(node, api)
     assert page_of(node) == before
+
+
+@asynccontextmanager
+async def a_successor(node: AgentNode, api: Api) -> AsyncIterator[Agent]:
+    """Another agent on the node, as during an update, as soon as it could take over."""
+    successor = Agent(node.config, api, node.driver)
+    running = asyncio.ensure_future(successor.run())
+    try:
+        async with asyncio.timeout(20):
+            while successor.unready():
+                assert not running.done()
+                await asyncio.sleep(0.01)
+        yield successor
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_during_an_update_the_old_agent_serves_until_it_ends_and_the_new_one_at_once(
+    api: Api, node: AgentNode
+) -> None:
+    await a_running_pod(api, memory="4Gi", restartPolicy="Always")
+    before = page_of(node)
+    async with a_successor(node, api) as successor:
+        assert not successor.registered.is_set()
+        await a_running_pod(api, name="2", memory="4Gi")  # the old one's to start
+        clock = asyncio.get_running_loop().time
+        ended = clock()
+        await node.stop_agent()
+        async with asyncio.timeout(2):
+            await successor.registered.wait()
+        assert clock() - ended < 1
+        assert successor.unready() == ""
+        await node.offers_slots()
+        await restarted_container(node, api)  # it knows what the old one granted
+        assert page_of(node) == before
+        await a_running_pod(api, name="3", memory="4Gi")
+        assert read_page(page_of(node, "p2")).state is PageState.GRANT
+
+
+async def test_a_successor_that_ends_first_leaves_the_node_as_it_is(
+    api: Api, node: AgentNode
+) -> None:
+    async with a_successor(node, api):
+        pass
+    await a_running_pod(api)
+
+
+async def test_a_successor_with_a_bad_configuration_never_says_that_it_is_ready(
+    api: Api, node: AgentNode
+) -> None:
+    config = replace(node.config, config_fault="nvidia.deviceSplitCount: 0 is not right")
+    successor = Agent(config, api, node.driver)
+    assert "deviceSplitCount" in successor.unready()
 
 
 @pytest.mark.parametrize("damage", ["cut", "gone", "other format"])
