@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import json
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,7 @@ from agent_plane import Server
 from vgpu_api.names import HAMI_NODE_REGISTER, device_object_name, device_object_name_on_node
 from vgpu_api.resources import GPU_DEVICES, LEASES, NAMESPACES, NODES
 from vgpu_client.api import Api
-from vgpu_client.errors import ClientError
+from vgpu_client.errors import AlreadyExists, ClientError
 from vgpu_nodeagent.drivers.base import CardEvent, CardLink, Severity
 from vgpu_nodeagent.heartbeat import Heartbeat
 
@@ -210,7 +211,8 @@ async def test_a_programs_own_fault_leaves_the_card_healthy(api: Api, node: Agen
 
 
 async def test_the_nodes_lease_is_renewed_and_goes_with_the_node(api: Api, node: AgentNode) -> None:
-    await api.create(NAMESPACES, {"metadata": {"name": "vgpu-node"}})
+    with suppress(AlreadyExists):
+        await api.create(NAMESPACES, {"metadata": {"name": "vgpu-node"}})
     await Heartbeat(api, "n1").beat()
     (lease,) = (await api.list(LEASES, namespace="vgpu-node")).items
     assert lease["metadata"]["name"] == "n1"

@@ -6,11 +6,13 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from vgpu_api.resources import GPU_DEVICES, LEASES, NAMESPACES, PODS
+from vgpu_client.errors import AlreadyExists
 from vgpu_local.cluster import LocalCluster
 from vgpu_local.nodes import t4_node
 from vgpu_local.steps import a_container, a_pod, create, running
@@ -37,7 +39,8 @@ def test_a_stopped_agents_devices_are_unknown_in_forty_seconds_and_ready_when_it
     whole_cluster: Callable[..., LocalCluster],
 ) -> None:
     with whole_cluster([t4_node("n1")]) as cluster:
-        cluster.run(cluster.api.create(NAMESPACES, {"metadata": {"name": "vgpu-node"}}))
+        with suppress(AlreadyExists):
+            cluster.run(cluster.api.create(NAMESPACES, {"metadata": {"name": "vgpu-node"}}))
         cluster.wait_for(LEASES, "n1", lambda lease: True, namespace="vgpu-node", limit=30)
         (device,) = (d["metadata"]["name"] for d in cluster.objects("gpudevices.vgpu.dev"))
         agent = cluster.agents["n1"].pid
