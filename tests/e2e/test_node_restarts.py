@@ -87,3 +87,21 @@ def test_after_a_restart_old_pods_keep_their_limits_and_new_ones_start(
     assert node.filled(namespace, pod) == 2000 * MIB
     held.is_limited()
     node.kubectl("-n", namespace, "delete", "deployment", fresh["metadata"]["name"])
+
+
+def test_during_an_update_of_the_agent_every_pod_that_comes_starts(held: Held) -> None:
+    """The next agent stands ready before the last one is ended: nobody waits for its start."""
+    node, namespace = held.node, held.namespace
+    rollout = ("-n", AGENTS, "rollout")
+    node.kubectl(*rollout, "restart", "daemonset/vgpu-nodeagent")
+    comers = [a_deployment(f"during-{n}", namespace, limits=a_slice(1000)) for n in range(10)]
+    for comer in comers:
+        node.apply(comer)
+        until(lambda comer=comer: node.running(comer), "a pod to run", limit_s=30)
+    node.kubectl(*rollout, "status", "daemonset/vgpu-nodeagent", "--timeout=120s")
+    last = a_deployment("after-update", namespace, limits=a_slice(1000))
+    node.apply(last)
+    until(lambda: node.running(last), "a pod to run", limit_s=30)
+    held.is_limited()
+    for comer in (*comers, last):
+        node.kubectl("-n", namespace, "delete", "deployment", comer["metadata"]["name"])

@@ -125,3 +125,24 @@ def test_a_pod_without_a_slice_finds_no_card(node: RealNode, namespace: str) -> 
     node.apply(a_pod("plain", namespace))
     node.ready(namespace, "plain")
     assert node.shell(namespace, "plain", "sh", "-c", "ls /dev | grep -c nvidia; true") == "0\n"
+
+
+@pytest.mark.parametrize("file", ["region", "another"])
+def test_no_user_of_a_container_fills_the_nodes_disk_by_its_usage_region(
+    node: RealNode, namespace: str, file: str
+) -> None:
+    node.apply(a_pod("filler", namespace, limits=a_slice(1000)))
+    node.ready(namespace, "filler")
+    usage = "/usr/local/vgpu/usage"
+    size = node.shell(namespace, "filler", "stat", "-f", "-c", "%b %S", usage).split()
+    assert int(size[0]) * int(size[1]) < 3 * MIB
+    script = f"dd if=/dev/zero of={usage}/{file} bs=1M seek=1 count=64 conv=notrunc"
+    done = node.attempt("kubectl", "-n", namespace, "exec", "filler", "--", "sh", "-c", script)
+    assert done.returncode != 0
+    assert "No space left on device" in done.stderr
+
+
+def test_a_container_has_the_nodes_that_compute_needs_and_no_other(sliced: Sliced) -> None:
+    nodes = sliced.shell("sh", "-c", "ls /dev | grep nvidia").split()
+    assert len([name for name in nodes if name[6:].isdigit()]) == 1
+    assert {name for name in nodes if not name[6:].isdigit()} <= {"nvidiactl", "nvidia-uvm"}
