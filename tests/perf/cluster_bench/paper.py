@@ -112,7 +112,7 @@ def device_status(node: str, index: int) -> Object:
         condition.model_copy(update={"last_transition_time": _SINCE}).to_wire()
         for condition in present(None)
     ]
-    said = said_of(card, Terms(all_of_it, all_of_it), vendor="nvidia", usage=None)
+    said = said_of(card, Terms(all_of_it, all_of_it), vendor="nvidia")
     return {**said, "observedTime": _SINCE, "conditions": conditions}
 
 
