@@ -63,6 +63,7 @@ class InstalledCluster(Started):
         nodes: Each gets a kubelet and an agent.
         operators: How many replicas of the operator.
         webhooks: How many of the admission webhooks.
+        lease_s: How long the Lease of a silent leader lasts.
         plane: A control plane that runs already, and goes on when this has stopped; None: one of
             its own, whose API server keeps an audit of our accounts' requests.
         scheduler_client: Fields of kube-scheduler's `clientConnection` (`qps`, `burst`) beside how
@@ -75,12 +76,14 @@ class InstalledCluster(Started):
         *,
         operators: int = 2,
         webhooks: int = 2,
+        lease_s: int = LEASE_S,
         plane: ControlPlane | None = None,
         scheduler_client: Mapping[str, object] | None = None,
     ) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="vgpu-installed-"))
         self._nodes = nodes
         self._operators = Operators(operators, webhooks)
+        self._lease_s = lease_s
         self._given_plane = plane
         self._scheduler_client = dict(scheduler_client or {})
         self._audit = self.folder / "audit.log"
@@ -241,7 +244,7 @@ class InstalledCluster(Started):
                 replica,
                 kubeconfig=self._kubeconfig(OPERATOR, replica.name),
                 config=config,
-                lease_s=LEASE_S,
+                lease_s=self._lease_s,
             )
             return self._daemons.start(replica.name, command, {}, folder=self.folder)
 

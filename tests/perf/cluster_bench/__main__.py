@@ -26,6 +26,7 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=600.0, help="seconds for one load")
     parser.add_argument("--profile", action="store_true", help="the API server's, under our load")
     parser.add_argument("--claims", type=float, default=0.0, help="Immediate ones a second, after")
+    parser.add_argument("--failover", action="store_true", help="and kill the leader under load")
     parser.add_argument("--note", default="", help="what else the machine was doing")
     parser.add_argument("--out", type=Path, default=OUT / "cluster.json")
     options = parser.parse_args()
@@ -36,7 +37,8 @@ def main() -> None:
     fewest = min(options.sizes)
     if options.claims < 0:
         parser.error(f"--claims: Invalid value: {options.claims:g}: 0 or more a second")
-    wanted = options.pods + round(options.claims * CLAIMS_S) + 1  # one warms everything up
+    pods = options.pods * (2 if options.failover else 1)
+    wanted = pods + round(options.claims * CLAIMS_S) + 1  # one warms everything up
     room = fewest * DEVICES_PER_NODE * SLOTS
     if wanted > room:
         parser.error(f"--pods, --claims: Invalid value: {wanted}: {fewest} nodes hold {room}")
@@ -51,9 +53,10 @@ def main() -> None:
         leave_on_terminate(undo)
         for nodes in options.sizes:
             profile = options.out.with_suffix(f".{nodes}.pprof") if options.profile else None
-            report["sizes"][str(nodes)] = measure(
-                nodes, Load(options.pods, options.limit, profile, options.claims)
+            load = Load(
+                options.pods, options.limit, profile, options.claims, failover=options.failover
             )
+            report["sizes"][str(nodes)] = measure(nodes, load)
             options.out.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
     print(options.out)
 
@@ -73,6 +76,8 @@ def measure(nodes: int, load: Load) -> dict[str, Any]:
         if claims := found["ours"].get("claims"):
             times = claims["create_to_allocated_s"]
             say(f"{nodes} nodes, claims at {claims['per_s']:g}/s: {claims['allocated']}, {times} s")
+        if failover := found["ours"].get("failover"):
+            say(f"{nodes} nodes, leader killed: no pod bound for {failover['failover_s']} s")
     return found
 
 

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 REQUESTS = "apiserver_request_total"
@@ -50,6 +51,13 @@ def rates(bound_at: Sequence[float]) -> dict[str, float]:
         "pods_per_s": _per_second(len(ordered), ordered[-1]),
         "pods_per_s_middle_80": _per_second(len(middle) - 1, middle[-1] - middle[0]),
     }
+
+
+def longest_gap(bound_at: Sequence[float]) -> tuple[float, float]:
+    """The longest time in which no pod got a node: how long, and from when on; seconds."""
+    pairs = pairwise(sorted(bound_at))
+    gap, since = max(((after - before, before) for before, after in pairs), default=(0.0, 0.0))
+    return round(gap, 2), round(since, 2)
 
 
 def _per_second(count: int, seconds: float) -> float:

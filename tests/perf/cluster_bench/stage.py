@@ -41,7 +41,10 @@ _APISERVER = (
     "--disable-admission-plugins=TaintNodesByCondition",
     "--profiling=true",
 )
+LEASE_S = 15
+"""The operator's default."""
 CLAIMS_S = 10.0
+_KILLED_AFTER_S = 3.0
 _PROFILE_S = 10
 _SETTLED_S = 3.0
 _SETTLED_SHARE = 0.05
@@ -59,12 +62,14 @@ class Load:
         limit_s: Give up after so long.
         profile: Where the API server's CPU profile under our load goes; None: it is not taken.
         claims_per_s: Immediate claims a second, after the pods; 0: none.
+        failover: The same pods again after that, and the leader killed under them.
     """
 
     pods: int
     limit_s: float
     profile: Path | None = None
     claims_per_s: float = 0.0
+    failover: bool = False
 
 
 class Stage(Started):
@@ -108,7 +113,7 @@ class Stage(Started):
         self._loop.run(make_devices(self._api, self._plane.etcd_socket, self._node_uids))
         began = time.monotonic()
         with InstalledCluster(
-            [], operators=2, plane=self._plane, scheduler_client=SCHEDULER_CLIENT
+            [], lease_s=LEASE_S, plane=self._plane, scheduler_client=SCHEDULER_CLIENT
         ) as cluster:
             leads_after = time.monotonic() - began
             settle(self._plane.pids() | cluster.pids())
@@ -120,6 +125,8 @@ class Stage(Started):
                 found["leader"] = cluster.leader().name
                 if load.claims_per_s:
                     found["claims"] = self._measure_claims(load.claims_per_s, pids)
+                if load.failover:
+                    found["failover"] = self._measure_failover(load, cluster)
         found["start"] = {
             "leads_after_s": round(leads_after, 1),
             "quiet_after_s": round(quiet_after, 1),
@@ -158,6 +165,25 @@ class Stage(Started):
             **{key.replace("per_pod", "per_claim"): found for key, found in spent.items()},
         }
 
+    def _measure_failover(self, load: Load, cluster: InstalledCluster) -> dict[str, Any]:
+        """The pods once more, and the leader killed under them."""
+        given = ("--run", "failover", "--pods", str(load.pods), "--limit", str(load.limit_s))
+        with self._child("load", *given, "--with-devices") as process:
+            _await_ready(process)
+            _begin(process)
+            time.sleep(_KILLED_AFTER_S)
+            cluster.leader().kill()
+            times = _end(process)
+        gap_s, since_s = measures.longest_gap(list(times["bound"].values()))
+        return {
+            "pods": load.pods,
+            "bound": len(times["bound"]),
+            "refused": times["refused"][:3],
+            "killed_after_s": _KILLED_AFTER_S,
+            "failover_s": gap_s,
+            "since_s": since_s,
+        }
+
     def _observed(
         self,
         module: str,
@@ -173,7 +199,8 @@ class Stage(Started):
             requests, before = self._requests(), measures.used(pids)
             began = time.monotonic()
             with self._profiled(profile):
-                times = _go(process)
+                _begin(process)
+                times = _end(process)
             wall_s = time.monotonic() - began
             after = measures.used(pids)
         count = len(times["bound"]) or 1
@@ -285,12 +312,16 @@ def _await_ready(process: subprocess.Popen[bytes]) -> None:
         raise RuntimeError("the load ended before it began; its error is above")
 
 
-def _go(process: subprocess.Popen[bytes]) -> dict[str, Any]:
-    """Begin a load; returns its times."""
+def _begin(process: subprocess.Popen[bytes]) -> None:
+    """Begin a load."""
     assert process.stdin is not None
-    assert process.stdout is not None
     process.stdin.write(b"go\n")
     process.stdin.flush()
+
+
+def _end(process: subprocess.Popen[bytes]) -> dict[str, Any]:
+    """The times of a load, once it has ended."""
+    assert process.stdout is not None
     said = process.stdout.readline()
     if not said:
         raise RuntimeError("the load ended before it was done; its error is above")

@@ -10,6 +10,7 @@ import pytest
 from perf.cluster_bench.measures import (
     Used,
     cpu_per_pod,
+    longest_gap,
     peaks_mib,
     per_pod,
     rates,
@@ -69,6 +70,11 @@ def test_the_rate_of_the_middle_leaves_a_slow_last_pod_out() -> None:
 def test_two_pods_make_no_rate() -> None:
     with pytest.raises(ValueError, match="at least 3"):
         rates([1.0, 2.0])
+
+
+def test_the_longest_gap_is_found_wherever_it_is() -> None:
+    assert longest_gap([5.0, 1.0, 1.5, 12.25, 12.5]) == (7.25, 5.0)
+    assert longest_gap([3.0]) == (0.0, 0.0)
 
 
 def test_times_are_summarized_by_their_ranks() -> None:
