@@ -350,6 +350,19 @@ async def test_a_pod_as_the_webhook_leaves_it_and_other_vendors_pods_pass_the_ba
     await callers.tenant.create(PODS, a_pod("others", a_container(limits={"amd.com/gpu": 1})))
 
 
+async def test_a_pod_that_admission_has_not_read_stays_marked_as_such(callers: Callers) -> None:
+    """Without its label it would be given devices that admission might have refused it."""
+    unread = a_pod("unread", a_container())
+    unread["metadata"]["labels"] = {"hami.io/webhook": "ignore"}
+    await callers.tenant.create(PODS, unread)
+    await callers.tenant.create(PODS, a_pod("read", a_container()))
+    for name, value in (("unread", None), ("unread", "no"), ("read", "ignore")):
+        label = {"metadata": {"labels": {"hami.io/webhook": value}}}
+        with pytest.raises(Invalid, match=r"labels\[hami\.io/webhook\]: Forbidden"):
+            await change(callers.tenant, PODS, name, label)
+    await change(callers.tenant, PODS, "unread", {"metadata": {"labels": {"mine": "yes"}}})
+
+
 async def test_an_agent_annotates_its_own_node_with_its_cards_and_no_more(
     callers: Callers,
 ) -> None:
