@@ -121,29 +121,6 @@ def test_network_policies_and_evictions_are_accepted(plane: ControlPlane, tmp_pa
     apply(plane, tmp_path)
 
 
-def test_with_cert_manager_nobody_may_read_a_secret_or_write_a_webhook_configuration(
-    plane: ControlPlane, tmp_path: Path
-) -> None:
-    objects = built(plane, tmp_path, "cert-manager")
-    rules = [
-        rule
-        for found in objects
-        if found["kind"] in ("Role", "ClusterRole")
-        and found["metadata"]["name"] in ("vgpu-operator", "vgpu-webhook")
-        for rule in found["rules"]
-    ]
-    resources = {resource for rule in rules for resource in rule["resources"]}
-    assert "pods" in resources
-    assert not resources & {"secrets", "mutatingwebhookconfigurations"}
-    assert not [found for found in objects if found["kind"] == "Secret"]
-
-
-def test_each_component_changes_something(plane: ControlPlane, tmp_path: Path) -> None:
-    plain = built(plane, tmp_path)
-    for folder in sorted((MANIFESTS / "components").iterdir()):
-        assert built(plane, tmp_path, folder.name) != plain, folder.name
-
-
 @pytest.mark.parametrize(
     "path", sorted(MANIFESTS.rglob("config.yaml")), ids=lambda path: path.parent.name
 )
