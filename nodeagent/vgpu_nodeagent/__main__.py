@@ -17,6 +17,7 @@ from pathlib import Path, PurePosixPath
 from vgpu_api.errors import VgpuError
 from vgpu_client.api import Api
 from vgpu_nodeagent.agent import Agent
+from vgpu_nodeagent.audit_command import of_this_node
 from vgpu_nodeagent.config import (
     CDI_DIR,
     HEALTH_PORT,
@@ -183,7 +184,9 @@ def _nvml(config: AgentConfig, source: DriverSource) -> Path | None:
 
 
 def main() -> None:
-    """Start the agent."""
+    """Start the agent; with `audit` as the first argument, ask the one that runs."""
+    if sys.argv[1:2] == ["audit"]:
+        sys.exit(of_this_node(sys.argv[2:]))
     faults: list[BaseException] = []
     try:
         config = parse(sys.argv[1:])

@@ -17,6 +17,7 @@ from prometheus_client import start_http_server
 from vgpu_api.resources import PODS
 from vgpu_client.api import Api
 from vgpu_client.errors import ClientError, NotFound
+from vgpu_nodeagent.audit_socket import SOCKET, AuditSocket
 from vgpu_nodeagent.config import AgentConfig
 from vgpu_nodeagent.deviceplugin.kubelet_checkpoint import read_kubelet_checkpoint
 from vgpu_nodeagent.deviceplugin.node import Node
@@ -140,6 +141,7 @@ class Agent:
             freed=self._room_was_made,
             unused_lease_s=config.unused_lease_s,
         )
+        self._audit = AuditSocket(self._node, config.state_dir / SOCKET)
         self._resizing = Resizing(self._node, reports=self._reports)
         self._plugin = DevicePlugin(
             PreStart(
@@ -203,6 +205,7 @@ class Agent:
                 parts.create_task(self._releases.run())
                 parts.create_task(self._resizing.run())
                 parts.create_task(self._registration.run())
+                parts.create_task(self._audit.run())
                 parts.create_task(self._look_at_cards())
                 parts.create_task(self._hear_events())
                 parts.create_task(self._measure())

@@ -254,5 +254,13 @@ class Allocations:
 
     def on_disk(self) -> frozenset[str]:
         """Every allocation that has a folder or a spec, leftovers included."""
-        folders = {f.name for f in self._root.iterdir()} if self._root.is_dir() else set()
-        return frozenset(folders) | self._specs.allocations()
+        return self.folders() | self.specs()
+
+    def folders(self) -> frozenset[str]:
+        """Every allocation that has a folder."""
+        found = self._root.iterdir() if self._root.is_dir() else ()
+        return frozenset(folder.name for folder in found)
+
+    def specs(self) -> frozenset[str]:
+        """Every allocation that has a CDI spec."""
+        return self._specs.allocations()

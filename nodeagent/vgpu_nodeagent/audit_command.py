@@ -1,0 +1,134 @@
+"""`kubectl vgpu audit`: whether the records of every node agree with each other.
+
+Asks each agent in its own pod by `kubectl exec`, so the rights to do so are those to exec there.
+Exit status: 0 when all agree, 1 when some do not, 2 when an agent could not be asked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from vgpu_nodeagent.audit_socket import SOCKET, ask
+from vgpu_nodeagent.config import STATE_DIR
+
+NAMESPACE = "vgpu-node"
+SELECTOR = "app.kubernetes.io/name=vgpu,app.kubernetes.io/component=nodeagent"
+_DISAGREE, _UNREACHED = 1, 2
+_EXEC_S = 60.0
+
+Kubectl: TypeAlias = Callable[[Sequence[str]], str]
+"""Runs kubectl with arguments and returns what it prints; raises `subprocess.SubprocessError`."""
+
+
+def of_this_node(arguments: Sequence[str]) -> int:
+    """`vgpu-nodeagent audit`, inside an agent's container: print its answer as JSON."""
+    parser = argparse.ArgumentParser(prog="vgpu-nodeagent audit", description=__doc__)
+    parser.add_argument("--state-dir", type=Path, default=STATE_DIR)
+    path = parser.parse_args(arguments).state_dir / SOCKET
+    try:
+        answer = asyncio.run(ask(path))
+    except (OSError, ValueError) as error:
+        print(f"vgpu-nodeagent audit: {path}: {error}", file=sys.stderr)
+        return _UNREACHED
+    print(json.dumps(answer))
+    return _status([answer])
+
+
+def main(arguments: Sequence[str] | None = None, *, kubectl: Kubectl | None = None) -> int:
+    """`kubectl vgpu audit`."""
+    parser = argparse.ArgumentParser(prog="kubectl vgpu audit", description=__doc__)
+    parser.add_argument("--node", help="this one alone")
+    parser.add_argument("-o", "--output", choices=("text", "json"), default="text")
+    parser.add_argument("--context", help="of the kubeconfig")
+    parser.add_argument("--kubeconfig")
+    given = parser.parse_args(arguments)
+    run = kubectl or _kubectl(given.context, given.kubeconfig)
+    try:
+        pods = _agents(run, given.node)
+    except (subprocess.SubprocessError, OSError, ValueError) as error:
+        print(f"kubectl vgpu audit: {_sentence(error)}", file=sys.stderr)
+        return _UNREACHED
+    if not pods:
+        where = f" on node {given.node}" if given.node else ""
+        print(f"kubectl vgpu audit: no agent runs{where}", file=sys.stderr)
+        return _UNREACHED
+    answers = [_answer(run, node, pod) for node, pod in sorted(pods.items())]
+    if given.output == "json":
+        print(json.dumps(answers, indent=2))
+    else:
+        print("\n".join(line for answer in answers for line in _lines(answer)))
+    return _status(answers)
+
+
+def _agents(run: Kubectl, node: str | None) -> Mapping[str, str]:
+    """The agents' pods by node."""
+    chosen = ["--field-selector", f"spec.nodeName={node}"] if node else []
+    text = run(["get", "pods", "-n", NAMESPACE, "-l", SELECTOR, *chosen, "-o", "json"])
+    return {
+        item["spec"]["nodeName"]: item["metadata"]["name"]
+        for item in json.loads(text)["items"]
+        if item["spec"].get("nodeName") and item["status"].get("phase") == "Running"
+    }
+
+
+def _answer(run: Kubectl, node: str, pod: str) -> dict[str, Any]:
+    try:
+        text = run(["exec", "-n", NAMESPACE, pod, "--", "vgpu-nodeagent", "audit"])
+        answer: dict[str, Any] = json.loads(text)
+    except (subprocess.SubprocessError, OSError, ValueError) as error:
+        return {"node": node, "error": _sentence(error)}
+    return answer
+
+
+def _kubectl(context: str | None, kubeconfig: str | None) -> Kubectl:
+    common = [f"--context={context}"] if context else []
+    common += [f"--kubeconfig={kubeconfig}"] if kubeconfig else []
+
+    def run(arguments: Sequence[str]) -> str:
+        done = subprocess.run(
+            ["kubectl", *common, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=_EXEC_S,
+            check=False,
+        )
+        if done.stdout.startswith("{"):  # an audit with findings ends with status 1
+            return done.stdout
+        done.check_returncode()
+        return done.stdout
+
+    return run
+
+
+def _sentence(error: Exception) -> str:
+    if isinstance(error, subprocess.CalledProcessError) and error.stderr:
+        return str(error.stderr).strip()
+    return str(error)
+
+
+def _status(answers: Sequence[Mapping[str, Any]]) -> int:
+    if any("error" in answer for answer in answers):
+        return _UNREACHED
+    return _DISAGREE if any(answer["findings"] for answer in answers) else 0
+
+
+def _lines(answer: Mapping[str, Any]) -> list[str]:
+    if "error" in answer:
+        return [f"{answer['node']}: not asked: {answer['error']}"]
+    found = answer["findings"]
+    what = f"{answer['claims']} claims, {answer['leases']} leases"
+    if not found:
+        return [f"{answer['node']}: all records agree ({what})"]
+    head = f"{answer['node']}: {len(found)} disagreements ({what})"
+    return [head, *(f"  {f['reason']} {f['subject']}: {f['message']}" for f in found)]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,108 @@
+"""Where an agent answers for its records: a socket that only root of its container can open.
+
+Whoever may exec into the agent's pod may ask, so the API server authenticates and authorizes each
+audit, and no port of the node is open for it. An agent asks itself twice, a moment apart, and
+answers what it found both times.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from vgpu_nodeagent.deviceplugin.audit import Finding, findings, gather
+from vgpu_nodeagent.deviceplugin.node import Node
+from vgpu_nodeagent.errors import KubeletUnavailable
+
+logger = logging.getLogger(__name__)
+
+SOCKET = "audit.sock"
+_TWICE_S = 2.0
+"""A container that starts or a pod that ends is through by then."""
+_LIMIT = 16 << 20
+
+
+class AuditSocket:
+    """Answers audits of one node.
+
+    Args:
+        node: Whose records.
+        path: The socket's.
+        between_s: Between the two looks.
+    """
+
+    def __init__(self, node: Node, path: Path, *, between_s: float = _TWICE_S) -> None:
+        self._node = node
+        self._path = path
+        self._between_s = between_s
+
+    async def run(self) -> None:
+        """Serve for ever. A socket that cannot be made is reported, and ends nothing else."""
+        try:
+            server = await self.listen()
+        except OSError as error:
+            logger.warning("no audit: %s: %s", self._path, error)
+            return
+        async with server:
+            await server.serve_forever()
+
+    async def listen(self) -> asyncio.Server:
+        """Make the socket; one that a killed agent has left gives way.
+
+        Raises:
+            OSError: It cannot be made.
+        """
+        with contextlib.suppress(FileNotFoundError):
+            self._path.unlink()
+        former = os.umask(0o177)
+        try:
+            return await asyncio.start_unix_server(self._answer, self._path)
+        finally:
+            os.umask(former)
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            writer.write(orjson.dumps(await self.audit()))
+            await writer.drain()
+        writer.close()
+
+    async def audit(self) -> dict[str, Any]:
+        """The node's name, how much was compared, and what is wrong."""
+        try:
+            first = findings(gather(self._node))
+            if first:
+                await asyncio.sleep(self._between_s)
+            evidence = gather(self._node)
+        except KubeletUnavailable as error:
+            return {"node": self._node.name, "error": str(error)}
+        both: Sequence[Finding] = [found for found in findings(evidence) if found in first]
+        return {
+            "node": self._node.name,
+            "leases": len(evidence.state.leases),
+            "claims": sum(not held.closed for held in evidence.state.holdings.values()),
+            "findings": [asdict(found) for found in both],
+        }
+
+
+async def ask(path: Path) -> dict[str, Any]:
+    """An agent's answer.
+
+    Raises:
+        OSError: No agent listens there.
+    """
+    reader, writer = await asyncio.open_unix_connection(path, limit=_LIMIT)
+    try:
+        answer: dict[str, Any] = orjson.loads(await reader.read())
+    finally:
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+    return answer
