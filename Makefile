@@ -22,7 +22,7 @@ JOBS ?= 1
 
 SETUP := $(VENV)/.ready
 
-.PHONY: help setup demo test chaos cluster cluster-down e2e bench bench-cluster bench-placement bench-waiting bench-libvgpu gpu-check bench-openb bench-agent check-metrics lint shape fmt crds proto lock mutate native control-plane ci clean
+.PHONY: help setup demo test chaos chaos-agent cluster cluster-down e2e bench bench-cluster bench-placement bench-waiting bench-libvgpu gpu-check bench-openb bench-agent check-metrics lint shape fmt crds proto lock mutate native control-plane ci clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,6 +50,9 @@ endif
 
 chaos: setup $(if $(filter real,$(CLUSTER)),control-plane)  ## fault campaigns: SEED= of the first, RUNS= how many, JOBS= at once (CLUSTER=real)
 	@$(BIN)/python -m vgpu_local.chaos --seed $(SEED) --runs $(RUNS) --jobs $(JOBS) --cluster $(CLUSTER)
+
+chaos-agent: setup  ## an agent killed KILLS= times while PODS= pods start and end -> build/chaos/agent.json
+	@PYTHONPATH=tests $(BIN)/python tests/agent_kills.py --seed $(SEED) --kills $(or $(KILLS),200) --pods $(or $(PODS),500)
 
 control-plane: $(SETUP)  ## build a real Kubernetes control plane into the cache (once)
 	@bash tests/cluster/build.sh

@@ -26,28 +26,15 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import aiohttp
-import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from agent_node import SLOT, a_slot_container, allocate, create_claim, create_pod
-from agent_plane import standin_plane
-from vgpu_api.resources import CUSTOM_RESOURCE_DEFINITIONS, NODES, PODS, VGPU_CLAIMS
-from vgpu_client.api import Api
-from vgpu_client.errors import NotFound
-from vgpu_local.kubelet.folders import NodeFolders, make_folders
-from vgpu_local.kubelet.kubelet import Kubelet
-from vgpu_local.kubelet.node import NodeShape
-from vgpu_local.kubelet.pace import Pace
-from vgpu_local.nodes import GpuNode, t4_node
-from vgpu_local.ports import free_ports
-from vgpu_local.programs import agent_command, driver_environment
+from agent_stage import Stage, a_stage, until
+from vgpu_api.resources import VGPU_CLAIMS
 from vgpu_nodeagent.enforcement.page import read_page
 
 CARDS, PODS_STARTED, ALONE, AT_ONCE = 16, 150, 100, 10
@@ -61,18 +48,6 @@ BARS = {
     "idle_cpu_percent": 3.0,
 }
 OUT = Path("build/bench/agent.json")
-CRDS = sorted((Path(__file__).parents[2] / "crds").glob("vgpu.dev_*.yaml"))
-
-
-@dataclass(slots=True)
-class Stage:
-    """What the bench works on."""
-
-    api: Api
-    kubelet: Kubelet
-    node: GpuNode
-    pid: int
-    metrics: str
 
 
 async def measured(stage: Stage) -> dict[str, float]:
@@ -91,57 +66,21 @@ async def measured(stage: Stage) -> dict[str, float]:
     return figures
 
 
-def device(stage: Stage, number: int, memory_mib: int) -> dict[str, Any]:
-    """What claim number so many has: pods go round the cards."""
-    card = stage.node.cards[number % CARDS]
-    return {
-        "request": "main",
-        "uuid": card.uuid,
-        "memory": f"{memory_mib}Mi",
-        "cores": 5,
-        "index": number % CARDS,
-    }
-
-
-def allocation_id(number: int) -> str:
-    """A UUID for each claim."""
-    return f"00000000-0000-4000-8000-{number:012x}"
-
-
 async def start_pods(stage: Stage, numbers: Iterable[int], *, at_once: int) -> list[dict[str, Any]]:
     """Start the pods, some at once; returns their claims when all run."""
     gate = asyncio.Semaphore(at_once)
 
     async def start(number: int) -> dict[str, Any]:
         async with gate:
-            name = f"p-{number}"
-            container = a_slot_container(script="exec sleep 3600")
-            pod = await create_pod(stage.api, name, container, node=None)
-            request = {"name": "main", "memory": f"{SHARE_MIB}Mi", "cores": 5}
-            claim = await create_claim(stage.api, name, requests=[request])
-            made = await allocate(
-                stage.api,
-                claim,
-                pod,
-                devices=[device(stage, number, SHARE_MIB)],
-                allocation_id=allocation_id(number),
-            )
-            await stage.api.bind_pod(
-                namespace="default",
-                name=name,
-                uid=pod["metadata"]["uid"],
-                node="n1",
-                annotations={},
-            )
-            await until(lambda: phase_is(stage, name, "Running"))
-            return made
+            claim = await stage.start_pod(number, memory_mib=SHARE_MIB)
+            await until(lambda: runs(stage, number))
+            return claim
 
     return list(await asyncio.gather(*(start(number) for number in numbers)))
 
 
-async def phase_is(stage: Stage, name: str, phase: str) -> bool:
-    pod = await stage.api.get(PODS, name, namespace="default")
-    return bool(pod["status"].get("phase") == phase)
+async def runs(stage: Stage, number: int) -> bool:
+    return await stage.phase(number) == "Running"
 
 
 async def prestarts(stage: Stage) -> dict[float, float]:
@@ -196,7 +135,7 @@ async def resize_ms(stage: Stage, claims: Sequence[dict[str, Any]]) -> dict[str,
         page = Path(stage.kubelet.environment("default", name, "main")["VGPU_LIMIT_PAGE"])
         asked = {"requests": [{"name": "main", "memory": f"{LARGER_MIB}Mi", "cores": 5}]}
         given = dict(claim["status"]["allocation"])
-        given["devices"] = [device(stage, number, LARGER_MIB)]
+        given["devices"] = [stage.device(number, LARGER_MIB)]
         began = time.perf_counter()
         await stage.api.merge_patch(VGPU_CLAIMS, name, {"spec": asked}, namespace="default")
         await stage.api.merge_patch(
@@ -238,72 +177,10 @@ def rss_mib(pid: int) -> float:
     return int(line.split()[1]) / 1024
 
 
-async def until(holds: Callable[[], Awaitable[bool]], *, pause_s: float = 0.02) -> None:
-    for _ in range(int(60 / pause_s)):
-        if await holds():
-            return
-        await asyncio.sleep(pause_s)
-    raise AssertionError("not within a minute")
-
-
-async def serves_claims(api: Api) -> bool:
-    try:
-        await api.list(VGPU_CLAIMS, namespace="default")
-    except NotFound:
-        return False
-    return True
-
-
-async def offers_slots(api: Api, name: str) -> bool:
-    node = await api.get(NODES, name)
-    return bool(node["status"].get("allocatable", {}).get(SLOT) == str(CARDS * 10))
-
-
 async def run(folder: Path) -> dict[str, float]:
     """Set the stage, measure, and clear it away."""
-    node = t4_node("n1", CARDS)
-    folders: NodeFolders = make_folders(folder / "n1")
-    (port,) = free_ports(1)
-    config = folder / "config.yaml"
-    config.write_text("{}\n")
-    async with AsyncExitStack() as undo:
-        plane = undo.enter_context(standin_plane(folder))
-        undo.callback(folders.remove_link)
-        api = await undo.enter_async_context(Api.connect(str(plane.kubeconfig)))
-        for path in CRDS:
-            crd = yaml.safe_load(path.read_text())
-            await api.apply(CUSTOM_RESOURCE_DEFINITIONS, crd, field_manager="bench")
-        await until(lambda: serves_claims(api))
-        environment = driver_environment(node.write_machine(folders.root))
-        kubelet = Kubelet(
-            api,
-            NodeShape("n1", pods=PODS_STARTED + 10),
-            folders,
-            environment={},
-            pace=Pace(write_retry=0.05),
-        )
-        undo.push_async_callback(kubelet.stop)
-        await kubelet.start()
-        command = agent_command(
-            "n1",
-            folders,
-            kubeconfig=plane.kubeconfig,
-            config=config,
-            unused_lease_s=30.0,
-            log_level="WARNING",
-            metrics_port=port,
-        )
-        agent = await asyncio.create_subprocess_exec(*command, env={**os.environ, **environment})
-        undo.push_async_callback(ended, agent)
-        await until(lambda: offers_slots(api, "n1"))
-        url = f"http://127.0.0.1:{port}/metrics"
-        return await measured(Stage(api, kubelet, node, agent.pid, url))
-
-
-async def ended(agent: asyncio.subprocess.Process) -> None:
-    if agent.returncode is None:
-        agent.terminate()
-        await agent.wait()
+    async with a_stage(folder, cards=CARDS, pods=PODS_STARTED + 10, log_level="WARNING") as stage:
+        return await measured(stage)
 
 
 def main() -> int:

@@ -46,6 +46,7 @@ class Evidence:
         pages: By lease: what every page on disk says; None for a damaged one.
         specs: Leases with a CDI spec.
         entries: The kubelet's checkpoint, our resource only.
+        pods: UIDs of this node's pods that have not ended.
         claims: Those allocated on this node, by UID.
         allocatable: What may be given away of each card, by UUID.
         instances: UUIDs of the MIG instances that the driver shows.
@@ -55,6 +56,7 @@ class Evidence:
     pages: Mapping[str, PageContent | None]
     specs: frozenset[str]
     entries: Sequence[KubeletEntry]
+    pods: frozenset[str]
     claims: Mapping[str, VGPUClaim]
     allocatable: Mapping[str, Use]
     instances: frozenset[str]
@@ -73,6 +75,9 @@ def gather(node: Node) -> Evidence:
         pages={name: _page(node, name) for name in allocations.folders()},
         specs=allocations.specs(),
         entries=read_kubelet_checkpoint(node.kubelet_checkpoint, resource=node.resource),
+        pods=frozenset(
+            pod.metadata.uid for pod in node.view.pods.objects.values() if not pod.is_terminal
+        ),
         claims={claim.metadata.uid: claim for claim in node.view.claims.objects.values()},
         allocatable={uuid: terms.allocatable for uuid, terms in node.inventory.terms().items()},
         instances=frozenset(i.uuid for card in cards for i in card.mig_instances if i.uuid),
@@ -125,11 +130,16 @@ def _of_kubelet(evidence: Evidence) -> Iterator[Finding]:
     for name, entry in sorted(entries.items()):
         lease = evidence.state.leases.get(name)
         pod = f"pod {entry.pod_uid}, container {entry.container}"
-        if lease is None:
+        if lease is None and entry.pod_uid in evidence.pods:  # of others it forgets later
             yield Finding("LeaseForgotten", name, f"the kubelet has given it to {pod}")
-        elif lease.is_bound and (lease.pod_uid, lease.container) != (
-            entry.pod_uid,
-            entry.container,
+        elif (
+            lease is not None
+            and lease.is_bound
+            and (lease.pod_uid, lease.container)
+            != (
+                entry.pod_uid,
+                entry.container,
+            )
         ):
             mine = f"pod {lease.pod_uid}, container {lease.container}"
             yield Finding("LeaseDisputed", name, f"held by {mine}; the kubelet has it for {pod}")

@@ -107,6 +107,17 @@ def shut_with_spec(bench: Bench) -> None:
     path.write_bytes(kept)
 
 
+async def test_a_record_that_the_kubelet_keeps_of_a_pod_that_is_gone_is_no_finding(
+    bench: Bench,
+) -> None:
+    pod = a_bound_pod("pod-2")
+    bench.kubelet.holds(pod, "slot-1", "slot-1-former")
+    assert findings(gather(bench.node)) == []
+    bench.view.pods.added(pod)
+    (found,) = findings(gather(bench.node))
+    assert (found.reason, found.subject) == ("LeaseForgotten", "slot-1-former")
+
+
 async def test_records_that_agree_are_no_finding(bench: Bench) -> None:
     assert findings(gather(bench.node)) == []
 

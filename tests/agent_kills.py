@@ -1,0 +1,197 @@
+"""`make chaos-agent`: an agent killed at random moments while pods start and end.
+
+Whatever moment it is, afterwards leases, pages, CDI specs, the kubelet's record and the claims
+agree exactly: the agent's own audit finds nothing, as many claims are held as pods run, and when
+the last pod is gone nothing is left on disk. Pods that the kubelet refused because no plugin was
+there at their admission (`UnexpectedAdmissionError`) are counted and made anew, as a controller
+does it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from agent_stage import Stage, a_stage, until
+from vgpu_api.resources import PODS, VGPU_CLAIMS
+from vgpu_nodeagent.audit_socket import SOCKET, ask
+
+CARDS, AT_ONCE, KEPT = 4, 6, 8
+SHARE_MIB = 1024
+QUIET_S = 60.0
+OUT = Path("build/chaos/agent.json")
+
+
+@dataclass(slots=True)
+class Result:
+    """What happened, and what is wrong afterwards; right when `wrong` is empty.
+
+    Attributes:
+        seed: Of the random choices.
+        kills: How often the agent was killed.
+        started: Pods that ran.
+        ended: Pods that ran and were deleted.
+        refused: Pods that the kubelet did not admit, for want of a plugin.
+        wrong: Findings, and counts that differ.
+    """
+
+    seed: int
+    kills: int = 0
+    started: int = 0
+    ended: int = 0
+    refused: int = 0
+    wrong: tuple[str, ...] = ()
+
+
+async def campaign(folder: Path, *, pods: int, kills: int, seed: int) -> Result:
+    """Start and end pods while the agent is killed; then compare everything.
+
+    Args:
+        folder: For everything on disk.
+        pods: How many start.
+        kills: How often the agent is killed at least.
+        seed: Of the random choices.
+    """
+    result, chance = Result(seed), random.Random(seed)
+    async with a_stage(folder, cards=CARDS, pods=pods + 10, log_level="ERROR") as stage:
+        numbers = iter(range(1_000_000))
+        over = asyncio.Event()
+        async with asyncio.TaskGroup() as tasks:
+            killing = tasks.create_task(_kill(stage, result, chance, kills, over))
+            workers = [
+                tasks.create_task(_live(stage, result, chance, numbers, pods, killing))
+                for _ in range(AT_ONCE)
+            ]
+            await asyncio.wait(workers)
+            over.set()
+        kept = [number async for number in _running(stage)]
+        await _settles(stage, result, len(kept))
+        for number in kept:
+            await _end(stage, result, number)
+        await _settles(stage, result, 0)
+        result.wrong += _left(stage)
+    return result
+
+
+async def _kill(
+    stage: Stage, result: Result, chance: random.Random, kills: int, over: asyncio.Event
+) -> None:
+    while result.kills < kills or not over.is_set():
+        await asyncio.sleep(chance.uniform(0.2, 2.5))
+        if result.kills >= kills and over.is_set():
+            return
+        await stage.kill_agent()
+        result.kills += 1
+        await stage.start_agent()
+        if result.kills >= kills:
+            return
+
+
+async def _live(
+    stage: Stage,
+    result: Result,
+    chance: random.Random,
+    numbers: Any,
+    pods: int,
+    killing: asyncio.Task[None],
+) -> None:
+    """Start pods and end most of them, until enough have started and the last kill is over."""
+    while result.started < pods or not killing.done():
+        number = next(numbers)
+        await stage.start_pod(number, memory_mib=SHARE_MIB)
+        await until(lambda number=number: _is_decided(stage, number))  # type: ignore[misc]
+        if await stage.phase(number) == "Failed":
+            result.refused += 1
+            await _end(stage, None, number)
+            await asyncio.sleep(chance.uniform(0.1, 0.5))  # as a controller backs off
+            continue
+        result.started += 1
+        await asyncio.sleep(chance.uniform(0.0, 0.5))
+        if result.started - result.ended > KEPT:
+            await _end(stage, result, number)
+
+
+async def _is_decided(stage: Stage, number: int) -> bool:
+    return await stage.phase(number) in ("Running", "Failed")
+
+
+async def _end(stage: Stage, result: Result | None, number: int) -> None:
+    """Delete a pod, and its claim once the agent has said that nothing uses it, if anything did."""
+    name = f"p-{number}"
+    await stage.api.delete(PODS, name, namespace="default", grace_s=0)
+    if result is not None:
+        await until(lambda: _is_released(stage, name), limit_s=QUIET_S)
+        result.ended += 1
+    await stage.api.delete(VGPU_CLAIMS, name, namespace="default")
+
+
+async def _is_released(stage: Stage, name: str) -> bool:
+    claim = await stage.api.get(VGPU_CLAIMS, name, namespace="default")
+    return bool(claim.get("status", {}).get("released"))
+
+
+async def _running(stage: Stage) -> Any:
+    listing = await stage.api.list(PODS, namespace="default")
+    for pod in listing.items:
+        if pod["status"].get("phase") == "Running":
+            yield int(pod["metadata"]["name"].rpartition("-")[2])
+
+
+async def _settles(stage: Stage, result: Result, claims: int) -> None:
+    """Wait until the audit finds nothing and counts so many claims; else say what it finds."""
+    wrong: Sequence[str] = ("the agent does not answer",)
+    deadline = time.monotonic() + QUIET_S
+    while wrong and time.monotonic() < deadline:
+        await asyncio.sleep(0.2)
+        wrong = await _wrong(stage, claims)
+    result.wrong += tuple(wrong)
+
+
+async def _wrong(stage: Stage, claims: int) -> Sequence[str]:
+    try:
+        answer = await ask(stage.state / SOCKET)
+    except (OSError, ValueError) as error:
+        return (f"the agent does not answer: {error}",)
+    if "error" in answer:
+        return (str(answer["error"]),)
+    found = [f"{f['reason']} {f['subject']}: {f['message']}" for f in answer["findings"]]
+    if answer["claims"] != claims:
+        found.append(f"{answer['claims']} claims are held, {claims} pods run")
+    return found
+
+
+def _left(stage: Stage) -> tuple[str, ...]:
+    """What lies on disk when nobody holds anything."""
+    folders = [path.name for path in (stage.state / "slots").iterdir()]
+    specs = [path.name for path in stage.folders.cdi.glob("vgpu.dev-slot_*")]
+    return tuple(f"left on disk: {name}" for name in (*folders, *specs))
+
+
+def main() -> int:
+    """Run one campaign and write what came of it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pods", type=int, default=500)
+    parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=1)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="vgpu-kills-") as folder:
+        result = asyncio.run(
+            campaign(Path(folder), pods=given.pods, kills=given.kills, seed=given.seed)
+        )
+    OUT.parent.mkdir(parents=True, exist_ok=True)
+    OUT.write_text(json.dumps(asdict(result), indent=2) + "\n")
+    print(json.dumps(asdict(result), indent=2))
+    return 1 if result.wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
