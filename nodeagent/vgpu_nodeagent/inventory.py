@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -22,6 +22,9 @@ logger = logging.getLogger(__name__)
 
 CARD_CORES = 100
 _LOOK_S = 15.0
+_UUID_MOST = 128
+_MEMORY_MOST_MIB = 64 << 20
+"""64 TiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,7 @@ class Inventory:
         self._driver = driver
         self._config = config
         self._known: dict[str, Card] = {}
+        self._reported: set[str] = set()
         self._present: frozenset[str] = frozenset()
         self._wishes: dict[str, GPUDeviceSpec] = {}
         self._on_change: list[Callable[[], None]] = []
@@ -143,6 +147,7 @@ class Inventory:
             self.driver_error = str(error)
         else:
             self.driver_error = None
+            cards = self._believable(cards)
             self._present = frozenset(card.uuid for card in cards)
             own |= self._own_spots()  # made or removed while the driver was asked: ours
             self._known.update({card.uuid: _with_free_places(card, own) for card in cards})
@@ -155,9 +160,37 @@ class Inventory:
             )
             self._tell()
 
+    def _believable(self, cards: Iterable[Card]) -> tuple[Card, ...]:
+        """The driver's cards, but for nonsense: such a card stays as it was known, or unknown."""
+        found: dict[str, Card] = {}
+        for card in cards:
+            why = _nonsense(card) or ("another card has that UUID" if card.uuid in found else "")
+            if why:
+                sentence = f"card {card.index} ({card.uuid or 'no UUID'}): {why}; it is ignored"
+                if sentence not in self._reported:
+                    self._reported.add(sentence)
+                    logger.error("%s", sentence)
+                known = self._known.get(card.uuid)
+                if known is not None and card.uuid not in found:
+                    found[card.uuid] = known
+                continue
+            found[card.uuid] = card
+        return tuple(found.values())
+
     def _tell(self) -> None:
         for callback in self._on_change:
             callback()
+
+
+def _nonsense(card: Card) -> str:
+    """What of a card cannot be; empty if all of it can."""
+    if not 0 < len(card.uuid) <= _UUID_MOST or not card.uuid.isprintable():
+        return "its UUID cannot be one"
+    if not 0 < card.memory_mib <= _MEMORY_MOST_MIB:
+        return f"its memory cannot be {card.memory_mib} MiB"
+    if card.index < 0 or card.minor < 0:
+        return f"its numbers cannot be {card.index} and {card.minor}"
+    return ""
 
 
 def _with_free_places(card: Card, own: frozenset[tuple[str, int]]) -> Card:

@@ -11,7 +11,7 @@ import asyncio
 import ctypes
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -256,8 +256,7 @@ def classify(uuid: str, event_type: int, data: int) -> CardEvent:
 def _register_events() -> Any:
     wanted = pynvml.nvmlEventTypeXidCriticalError | pynvml.nvmlEventTypeDoubleBitEccError
     event_set = pynvml.nvmlEventSetCreate()
-    for index in range(pynvml.nvmlDeviceGetCount()):
-        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+    for _, handle, _ in _answering():
         supported = optional(partial(pynvml.nvmlDeviceGetSupportedEventTypes, handle), 0)
         if supported & wanted:
             pynvml.nvmlDeviceRegisterEvents(handle, supported & wanted, event_set)
@@ -268,19 +267,33 @@ def _read_cards(may_cut_them: bool, host: HostNuma) -> tuple[Card, ...]:
     driver = text(pynvml.nvmlSystemGetDriverVersion())
     version = optional(pynvml.nvmlSystemGetCudaDriverVersion_v2, 0)
     runtime = f"{version // 1000}.{version % 1000 // 10}" if version else ""
-    count = pynvml.nvmlDeviceGetCount()
-    handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(count)]
-    uuids = [text(pynvml.nvmlDeviceGetUUID(handle)) for handle in handles]
+    found = list(_answering())
+    handles = [handle for _, handle, _ in found]
+    uuids = [uuid for _, _, uuid in found]
     nvlinks = [nvlinks_of(handle) for handle in handles]
     return tuple(
         replace(
-            _card(index, handle, uuids[index], may_cut_it=may_cut_them, host=host),
+            _card(index, handle, uuid, may_cut_it=may_cut_them, host=host),
             driver_version=driver,
             runtime_version=runtime,
-            links=links_of(index, uuids, handles, nvlinks),
+            links=links_of(at, uuids, handles, nvlinks),
         )
-        for index, handle in enumerate(handles)
+        for at, (index, handle, uuid) in enumerate(found)
     )
+
+
+def _answering() -> Iterator[tuple[int, Any, str]]:
+    """Index, handle and UUID of every card that answers.
+
+    One that has fallen off the bus is left out: it says so to every call, and must not hide the
+    others of its machine.
+    """
+    for index in range(pynvml.nvmlDeviceGetCount()):
+        try:
+            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+            yield index, handle, text(pynvml.nvmlDeviceGetUUID(handle))
+        except pynvml.NVMLError_GpuIsLost:
+            continue
 
 
 def _card(index: int, handle: Any, uuid: str, *, may_cut_it: bool, host: HostNuma) -> Card:
@@ -320,20 +333,17 @@ def _affinity(handle: Any) -> tuple[int, ...]:
 
 def _read_usage() -> Mapping[str, CardUsage]:
     usage = {}
-    for index in range(pynvml.nvmlDeviceGetCount()):
-        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+    for _, handle, uuid in _answering():
         memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
         rates = optional(partial(pynvml.nvmlDeviceGetUtilizationRates, handle), None)
-        uuid = text(pynvml.nvmlDeviceGetUUID(handle))
         usage[uuid] = CardUsage(int(memory.used) // MIB, int(rates.gpu) if rates is not None else 0)
     return usage
 
 
 def _read_processes() -> Mapping[str, Mapping[int, int]]:
     found: dict[str, dict[int, int]] = {}
-    for index in range(pynvml.nvmlDeviceGetCount()):
-        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-        held = found.setdefault(text(pynvml.nvmlDeviceGetUUID(handle)), {})
+    for _, handle, uuid in _answering():
+        held = found.setdefault(uuid, {})
         for ask in (
             pynvml.nvmlDeviceGetComputeRunningProcesses,
             pynvml.nvmlDeviceGetGraphicsRunningProcesses,
@@ -347,9 +357,7 @@ def _read_processes() -> Mapping[str, Mapping[int, int]]:
 
 def _read_compute(marks: dict[str, int]) -> Mapping[str, Mapping[int, float]]:
     found: dict[str, Mapping[int, float]] = {}
-    for index in range(pynvml.nvmlDeviceGetCount()):
-        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-        uuid = text(pynvml.nvmlDeviceGetUUID(handle))
+    for _, handle, uuid in _answering():
         since = marks.get(uuid, 0)
         try:
             samples = pynvml.nvmlDeviceGetProcessUtilization(handle, since)
@@ -394,12 +402,11 @@ def _limit_memory(cgroup: Path, limits: Mapping[str, int]) -> None:
 
 def _read_peaks() -> Mapping[str, Mapping[int, int]]:
     found: dict[str, dict[int, int]] = {}
-    for index in range(pynvml.nvmlDeviceGetCount()):
-        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+    for _, handle, uuid in _answering():
         mode = optional(partial(pynvml.nvmlDeviceGetAccountingMode, handle), 0)
         if mode != pynvml.NVML_FEATURE_ENABLED:
             continue
-        peaks = found.setdefault(text(pynvml.nvmlDeviceGetUUID(handle)), {})
+        peaks = found.setdefault(uuid, {})
         running: list[Any] = optional(
             partial(pynvml.nvmlDeviceGetComputeRunningProcesses, handle), []
         )
@@ -416,9 +423,7 @@ def _read_peaks() -> Mapping[str, Mapping[int, int]]:
 def _read_computing(sampled: dict[str, int]) -> Mapping[str, frozenset[int]]:
     """`sampled`: the time stamp of each card's last sample."""
     found = {}
-    for index in range(pynvml.nvmlDeviceGetCount()):
-        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-        uuid = text(pynvml.nvmlDeviceGetUUID(handle))
+    for _, handle, uuid in _answering():
         since = sampled.get(uuid, 0)
         try:
             samples = pynvml.nvmlDeviceGetProcessUtilization(handle, since)

@@ -1,0 +1,104 @@
+"""What the agent believes of its driver: each card for itself, and nothing that cannot be."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent_node import GPU_0, GPU_1, T4_MIB, ObedientDriver, a_driver_card
+from vgpu_api.config import NvidiaConfig
+from vgpu_nodeagent.inventory import Inventory
+
+BUILD = Path(__file__).parents[3] / "libvgpu" / "build"
+UUIDS = [f"GPU-00000000-0000-4000-8000-00000000000{n}" for n in range(3)]
+ASK = """
+import asyncio, json
+from vgpu_nodeagent.drivers.nvidia import NvidiaDriver
+
+async def main():
+    driver = NvidiaDriver()
+    cards = [(card.index, card.uuid, len(card.links)) for card in await driver.cards()]
+    print(json.dumps({
+        "cards": cards,
+        "usage": sorted(await driver.usage()),
+        "memory": sorted(await driver.process_memory()),
+        "compute": sorted(await driver.compute_since({})),
+        "computing": sorted(await driver.computing()),
+    }))
+    driver.close()
+
+asyncio.run(main())
+"""
+
+
+async def an_inventory(*cards: Any) -> tuple[Inventory, ObedientDriver]:
+    driver = ObedientDriver(cards)
+    inventory = Inventory(driver, NvidiaConfig())
+    await inventory.refresh()
+    return inventory, driver
+
+
+def test_a_card_that_fell_off_the_bus_hides_no_other(tmp_path: Path) -> None:
+    """Fails where one card's error is the whole driver's."""
+    machine = tmp_path / "machine"
+    machine.write_text("".join(f"card uuid={uuid}\n" for uuid in UUIDS) + "link 0 2 nvlinks=4\n")
+    subprocess.run([BUILD / "vgpu-fake-ctl", machine, "lost", "1", "1"], check=True)
+    env = dict(os.environ, VGPU_FAKE_MACHINE=str(machine), LD_LIBRARY_PATH=str(BUILD / "fake"))
+    env.pop("NVIDIA_VISIBLE_DEVICES", None)
+    done = subprocess.run(
+        [sys.executable, "-c", ASK], env=env, capture_output=True, text=True, check=True, timeout=60
+    )
+    told = json.loads(done.stdout)
+    assert told["cards"] == [[0, UUIDS[0], 1], [2, UUIDS[2], 1]]
+    assert told["usage"] == told["memory"] == told["compute"] == [UUIDS[0], UUIDS[2]]
+    assert UUIDS[1] not in told["computing"]
+
+
+async def test_a_card_that_the_driver_no_longer_shows_is_known_and_absent() -> None:
+    inventory, driver = await an_inventory(a_driver_card(), a_driver_card(GPU_1, 1))
+    driver.present = driver.present[:1]
+    await inventory.refresh()
+    assert set(inventory.cards) == {GPU_0, GPU_1}
+    assert [inventory.is_present(uuid) for uuid in (GPU_0, GPU_1)] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"memory_mib": 0}, "its memory cannot be 0 MiB"),
+        ({"memory_mib": 1 << 40}, f"its memory cannot be {1 << 40} MiB"),
+        ({"memory_mib": -1}, "its memory cannot be -1 MiB"),
+        ({"minor": -1}, "its numbers cannot be 0 and -1"),
+    ],
+)
+async def test_nonsense_of_a_card_is_reported_by_name_and_its_old_state_kept(
+    fields: dict[str, Any], why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    inventory, driver = await an_inventory(a_driver_card(), a_driver_card(GPU_1, 1))
+    driver.present = (replace(driver.present[0], **fields), driver.present[1])
+    await inventory.refresh()
+    await inventory.refresh()
+    assert inventory.cards[GPU_0] == a_driver_card()
+    assert inventory.is_present(GPU_0)
+    assert inventory.is_present(GPU_1)
+    said = [r.message for r in caplog.records if r.levelname == "ERROR"]
+    assert said == [f"card 0 ({GPU_0}): {why}; it is ignored"]
+
+
+@pytest.mark.parametrize("uuid", ["", "GPU-\x00", "x" * 129])
+async def test_a_card_without_a_name_that_can_be_one_is_none(uuid: str) -> None:
+    inventory, _ = await an_inventory(a_driver_card(), replace(a_driver_card(GPU_1, 1), uuid=uuid))
+    assert set(inventory.cards) == {GPU_0}
+
+
+async def test_the_second_card_of_a_uuid_is_ignored() -> None:
+    twin = replace(a_driver_card(index=1), memory_mib=T4_MIB // 2)
+    inventory, _ = await an_inventory(a_driver_card(), twin)
+    assert inventory.cards[GPU_0].memory_mib == T4_MIB
