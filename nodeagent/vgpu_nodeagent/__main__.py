@@ -33,7 +33,8 @@ from vgpu_nodeagent.config import (
     UsageRegions,
 )
 from vgpu_nodeagent.drivers.nvidia import NvidiaDriver
-from vgpu_nodeagent.enforcement.driver_files import DriverSource, copy_device_nodes, driver_source
+from vgpu_nodeagent.enforcement.driver_files import DriverSource, driver_source
+from vgpu_nodeagent.enforcement.host_nodes import UnifiedMemory, copy_device_nodes
 from vgpu_nodeagent.last_good import usable_config
 from vgpu_nodeagent.mount import Mount
 
@@ -172,15 +173,22 @@ async def serve(config: AgentConfig) -> None:
     async with Api.connect(config.kubeconfig) as api:
         with contextlib.suppress(asyncio.CancelledError):
             source = driver_source(config.driver_roots, config.host_root, config.driver_files)
-            driver = NvidiaDriver(nvml=partial(_nvml, config, source), sysfs=config.sysfs_dir)
+            memory = UnifiedMemory(config.driver_roots, host=config.host_root)
+            nvml = partial(_nvml, config, source, memory)
+            driver = NvidiaDriver(nvml=nvml, sysfs=config.sysfs_dir)
             await Agent(config, api, driver).run()
 
 
-def _nvml(config: AgentConfig, source: DriverSource) -> Path | None:
+def _nvml(config: AgentConfig, source: DriverSource, memory: UnifiedMemory) -> Path | None:
     """NVML's library, with the device nodes that it opens: drivers come after the agent, too."""
+    nvml = source.files().nvml
     if config.host_root != Path("/"):
-        copy_device_nodes(config.host_root / "dev", Path("/dev"))
-    return source.files().nvml
+        roots = [config.host_root / str(root).lstrip("/") for root in config.driver_roots]
+        copy_device_nodes(
+            [config.host_root / "dev", *(root / "dev" for root in roots)], Path("/dev")
+        )
+        memory.load()
+    return nvml
 
 
 def main() -> None:

@@ -23,6 +23,7 @@ from vgpu_nodeagent.enforcement.abi import PageState
 from vgpu_nodeagent.enforcement.cdi import Edits, SpecFolder
 from vgpu_nodeagent.enforcement.driver_files import DriverSource, ToldDriver
 from vgpu_nodeagent.enforcement.grants import ContainerGrant
+from vgpu_nodeagent.enforcement.host_nodes import numbered
 from vgpu_nodeagent.enforcement.library import Library
 from vgpu_nodeagent.enforcement.processes import Users, processes_mapping, processes_of_pod
 from vgpu_nodeagent.enforcement.usage_folders import PlainFolders, UsageFolders
@@ -144,7 +145,7 @@ class Allocations:
             env[names.ENV_VISIBLE_DEVICES] = _NOTHING_FROM_THE_RUNTIME
         control = map(DeviceNode, _CONTROL_NODES)
         own = (node for limit in grant.limits for node in nodes[limit.uuid])
-        wanted = dict.fromkeys((*own, *control))
+        wanted = numbered(dict.fromkeys((*own, *control)), proc=self._proc)
         self._specs.write(
             lease,
             Edits(

@@ -15,7 +15,6 @@ Sources: glibc's `sysdeps/generic/dl-cache.h` (layout of ld.so.cache), NVIDIA's 
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import stat
 import struct
@@ -26,8 +25,6 @@ from typing import Protocol
 
 from vgpu_nodeagent.errors import DriverFilesMissing
 from vgpu_nodeagent.mount import Mount
-
-logger = logging.getLogger(__name__)
 
 CUDA, NVML = "libcuda.so.1", "libnvidia-ml.so.1"
 
@@ -223,27 +220,6 @@ class InstalledDriver:
 
     def _on_host(self, root: PurePosixPath, here: Path, file: Path) -> str:
         return str(root / file.relative_to(here))
-
-
-def copy_device_nodes(host: Path, dev: Path) -> None:
-    """Make the vendor's device nodes of the host here, where they are missing.
-
-    A container has the nodes that its host had when it was started; the driver makes them when it
-    is loaded. Without the right to make nodes, those that the runtime gave are all there are.
-
-    Args:
-        host: The host's /dev.
-        dev: This process's own.
-    """
-    for node in [*host.glob("nvidia[0-9c-]*"), *host.glob("nvidia-caps/*")]:
-        copy = dev / node.relative_to(host)
-        try:
-            status = node.stat()
-            if stat.S_ISCHR(status.st_mode) and not copy.exists():
-                copy.parent.mkdir(exist_ok=True)
-                os.mknod(copy, status.st_mode, status.st_rdev)
-        except OSError as error:
-            logger.debug("no device node %s here: %s", copy, error)
 
 
 def _mark(file: Path) -> tuple[int, int, int] | None:

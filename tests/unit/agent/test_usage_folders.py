@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 import subprocess
 import sys
 import textwrap
@@ -17,10 +16,8 @@ from typing import Any
 import pytest
 
 from vgpu_nodeagent.__main__ import parse
-from vgpu_nodeagent.enforcement import driver_files
 from vgpu_nodeagent.enforcement.allocations import Allocations
 from vgpu_nodeagent.enforcement.cdi import SpecFolder
-from vgpu_nodeagent.enforcement.driver_files import copy_device_nodes
 from vgpu_nodeagent.enforcement.library import Library
 from vgpu_nodeagent.enforcement.usage_folders import (
     BoundedFolders,
@@ -231,26 +228,3 @@ def test_regions_are_bounded_unless_the_command_line_says_otherwise() -> None:
     assert isinstance(folders_on(parse(usual).usage_regions), BoundedFolders)
     on_disk = parse([*usual, "--usage-regions=disk"]).usage_regions
     assert isinstance(folders_on(on_disk), PlainFolders)
-
-
-def test_device_nodes_that_came_after_the_agent_are_made_and_others_are_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    host, dev = tmp_path / "host", tmp_path / "dev"
-    (host / "nvidia-caps").mkdir(parents=True)
-    dev.mkdir()
-    for name in ("nvidia0", "nvidiactl", "nvidia-uvm", "nvidia-caps/nvidia-cap1"):
-        (host / name).symlink_to("/dev/null")
-    (host / "nvidia1").write_text("no device")
-    (host / "sda").symlink_to("/dev/null")
-    (dev / "nvidiactl").touch()
-    made: dict[str, int] = {}
-
-    def mknod(path: Path, mode: int, device: int) -> None:
-        assert stat.S_ISCHR(mode)
-        made[str(path.relative_to(dev))] = device
-
-    monkeypatch.setattr(driver_files.os, "mknod", mknod)
-    copy_device_nodes(host, dev)
-    assert set(made) == {"nvidia0", "nvidia-uvm", "nvidia-caps/nvidia-cap1"}
-    assert set(made.values()) == {os.makedev(1, 3)}

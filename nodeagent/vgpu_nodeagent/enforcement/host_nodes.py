@@ -1,0 +1,146 @@
+"""The vendor's device nodes: on the host, in this process's own /dev, and as containers get them.
+
+Nobody but the driver's tools makes these nodes, and not always on the host: a driver container has
+them in its own /dev, and without NVIDIA's container runtime nobody asks for the one of unified
+memory before the first CUDA program does. The kernel knows their numbers all the same, and a node
+that is told by its numbers need not exist anywhere.
+
+Source: NVIDIA's driver README, "NVIDIA kernel modules and device nodes"; `nvidia-modprobe(1)`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import stat
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+
+from vgpu_nodeagent.drivers.device_nodes import PROC, DeviceNode
+
+logger = logging.getLogger(__name__)
+
+_CARD = re.compile(r"nvidia(\d+)")
+_CONTROL_MINOR = 255
+_FRONTENDS = ("nvidia-frontend", "nvidia")
+"""What the kernel calls the cards' numbers: the first up to R515."""
+_UVM = "nvidia-uvm"
+_MODPROBE = "usr/bin/nvidia-modprobe"
+_AGAIN_S = 60.0
+
+
+def numbered(nodes: Iterable[DeviceNode], *, proc: Path = PROC) -> list[DeviceNode]:
+    """The nodes with the kernel's numbers, as far as it has any for them.
+
+    Args:
+        nodes: By name below /dev; those with numbers keep them.
+        proc: Where the kernel lists its devices.
+    """
+    majors = _majors(proc)
+    return [node if node.major else _with_number(node, majors) for node in nodes]
+
+
+def _with_number(node: DeviceNode, majors: Mapping[str, int]) -> DeviceNode:
+    cards = next((majors[name] for name in _FRONTENDS if name in majors), 0)
+    card = _CARD.fullmatch(node.name)
+    if card is not None and cards:
+        return replace(node, major=cards, minor=int(card[1]))
+    if node.name == "nvidiactl" and cards:
+        return replace(node, major=cards, minor=_CONTROL_MINOR)
+    if node.name == _UVM and _UVM in majors:
+        return replace(node, major=majors[_UVM], minor=0)
+    return node
+
+
+def copy_device_nodes(folders: Iterable[Path], dev: Path) -> None:
+    """Make device nodes of the host in this process's own /dev, where they are missing.
+
+    A container has the nodes that its host had when it was started; the driver makes them when it
+    is loaded. Without the right to make nodes, those that the runtime gave are all there are.
+
+    Args:
+        folders: The host's /dev, and those of driver containers.
+        dev: This process's own.
+    """
+    for folder in folders:
+        for node in [*folder.glob("nvidia[0-9c-]*"), *folder.glob("nvidia-caps/*")]:
+            copy = dev / node.relative_to(folder)
+            try:
+                status = node.stat()
+                if stat.S_ISCHR(status.st_mode) and not copy.exists():
+                    copy.parent.mkdir(exist_ok=True)
+                    os.mknod(copy, status.st_mode, status.st_rdev)
+            except OSError as error:
+                logger.debug("no device node %s here: %s", copy, error)
+
+
+class UnifiedMemory:
+    """Has the kernel module of unified memory loaded, which every CUDA program needs.
+
+    NVIDIA's runtime does that for the containers that it starts; here it would wait for the first
+    CUDA program on the host.
+
+    Args:
+        roots: Roots of drivers on the host.
+        host: Where this process has the host's root.
+        proc: Where the kernel lists its devices.
+        run: Runs a command in a root; swapped in tests.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        roots: Sequence[PurePosixPath],
+        *,
+        host: Path,
+        proc: Path = PROC,
+        run: Callable[[Path, Sequence[str]], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._roots = [host / str(root).lstrip("/") for root in roots]
+        self._proc = proc
+        self._run = run or _run_in
+        self._clock = clock
+        self._again_at = float("-inf")
+
+    def load(self) -> None:
+        """Load it if the driver is there without it; tried again after a minute."""
+        majors = _majors(self._proc)
+        is_wanted = any(name in majors for name in _FRONTENDS) and _UVM not in majors
+        if not is_wanted or self._clock() < self._again_at:
+            return
+        self._again_at = self._clock() + _AGAIN_S
+        for root in self._roots:
+            if (root / _MODPROBE).is_file():
+                try:
+                    self._run(root, [f"/{_MODPROBE}", "-u", "-c", "0"])
+                except (OSError, subprocess.SubprocessError) as error:
+                    logger.warning("unified memory is not loaded: %s", error)
+                return
+        roots = ", ".join(map(str, self._roots))
+        logger.warning(
+            "unified memory (%s) is not loaded, and no %s to do it with is below %s",
+            _UVM,
+            _MODPROBE,
+            roots,
+        )
+
+
+def _run_in(root: Path, command: Sequence[str]) -> None:
+    subprocess.run(
+        ["chroot", str(root), *command], check=True, timeout=30, capture_output=True, text=True
+    )
+
+
+def _majors(proc: Path) -> Mapping[str, int]:
+    """Major numbers of character devices by name, as in `510 nvidia-uvm`."""
+    try:
+        lines = (proc / "devices").read_text().partition("Block devices:")[0].splitlines()
+    except OSError:
+        return {}
+    pairs = [line.split() for line in lines]
+    return {pair[1]: int(pair[0]) for pair in pairs if len(pair) == 2 and pair[0].isdigit()}
