@@ -56,22 +56,20 @@ const struct vgpu_symbol *vgpu_symbol_named(const char *name)
 
 void *vgpu_route_pointer(const struct vgpu_cuda *cuda, const char *base, void *address, int version, int per_thread)
 {
-    const struct vgpu_symbol *best = NULL;
+    const struct vgpu_symbol *best = NULL, *named = NULL;
     for (unsigned i = 0; i < vgpu_symbol_count; i++) {
         const struct vgpu_symbol *s = &vgpu_symbols[i];
-        if (s->library != VGPU_LIBRARY_cuda) {
+        if (s->library != VGPU_LIBRARY_cuda || function_at(cuda, s->offset) != address) {
             continue;
         }
-        int same_family = !strcmp(s->base, base);
-        if (function_at(cuda, s->offset) == address && (same_family || !best)) {
-            best = s;
-            if (same_family) {
-                return (void *)s->hook;
-            }
+        best = best ? best : s;
+        /* Where several versions are one function, the newest that was asked for. */
+        if (!strcmp(s->base, base) && (!named || (s->since <= version && s->since > named->since))) {
+            named = s;
         }
     }
-    if (best) {
-        return (void *)best->hook; /* one function under two names */
+    if (named || best) {
+        return (void *)(named ? named : best)->hook; /* or one function under two names */
     }
     for (unsigned i = 0; i < vgpu_symbol_count; i++) {
         const struct vgpu_symbol *s = &vgpu_symbols[i];
