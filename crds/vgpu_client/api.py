@@ -14,7 +14,7 @@ from typing import Any
 
 from vgpu_api.resources import PODS, Resource
 from vgpu_client.connection import login
-from vgpu_client.reads import Listing, Reads, selectors
+from vgpu_client.reads import Each, Listing, Reads, selectors
 from vgpu_client.session import open_session
 from vgpu_client.transport import Object, Transport
 
@@ -73,6 +73,7 @@ class Api:
         field_selector: str | None = None,
         page_size: int = PAGE_SIZE,
         not_older_than: str | None = None,
+        each: Each = lambda item: item,
     ) -> Listing:
         """Read all objects as of one moment.
 
@@ -87,6 +88,8 @@ class Api:
             page_size: Objects a page, of a quorum read.
             not_older_than: None: a quorum read, page by page. A version: at once and from the
                 server's cache, of that version or any later one; "0": of whichever it has.
+            each: What to make of each object, as its page comes; by default the object itself.
+                Pages are not kept, so the memory of a list is that of what is made of it.
         """
         return await self._reads.listing(
             resource,
@@ -94,6 +97,7 @@ class Api:
             selectors(label=label_selector, field=field_selector),
             page_size=page_size,
             not_older_than=not_older_than,
+            each=each,
         )
 
     def watch(

@@ -33,6 +33,13 @@ class StreamBroken(ClientError):
     """A watch stream broke, or was silent for too long; what happened meanwhile is not known."""
 
 
+class DataRestored(VgpuError):
+    """The server's data went back to an earlier state: what this process knows was never so.
+
+    No fault of a request: nothing that the process holds in memory can be trusted any more.
+    """
+
+
 class ApiError(ClientError):
     """The server answered with an error.
 

@@ -3,7 +3,12 @@
 Kopf lists again after a gap and reports what exists; what was deleted meanwhile it never
 mentions, and an allocator that misses a deletion loses a card until its restart. So we keep our
 own list-and-watch. It remembers uid and version of everything it has delivered, and after a gap
-(410, a broken or silent stream) compares that with a fresh list.
+(410, a broken or silent stream) compares that with a fresh list. The list is decoded page by page
+and told as a whole, deletions first: what comes may need the place of what is gone.
+
+Versions of a kind only grow. When they do not, a backup of etcd was restored under us: objects
+that we know never were, and ledgers and caches that ignore old versions would keep them for ever.
+So that ends the reflector, and with it the process, which starts from what there is.
 """
 
 from __future__ import annotations
@@ -14,11 +19,11 @@ import random
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeAlias, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
 from vgpu_api.resources import Resource
 from vgpu_client.api import Api
-from vgpu_client.errors import ClientError, Gone, ServerError, StreamBroken
+from vgpu_client.errors import ClientError, DataRestored, Gone, ServerError
 from vgpu_client.reads import Listing
 from vgpu_client.transport import Object
 
@@ -61,6 +66,17 @@ class Sink(Protocol[TIn]):
 
     def unreadable(self, identity: Identity, raw: Object, error: Exception) -> None:
         """An object, new or newer, that the decoder refused. Its deletion will be told too."""
+
+
+class _Item(NamedTuple):
+    """An object of a list, as it will be told; unread if its version is the one that is known."""
+
+    place: _Place
+    version: _Version
+    read: bool = False
+    obj: object = None
+    raw: Object | None = None  # of one that cannot be decoded, with the cause
+    error: Exception | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +169,12 @@ class Reflector(Generic[T]):
             await self._list_told.wait_for(lambda: self._lists_told >= wanted)
 
     async def run(self) -> None:
-        """Keep the sink up to date, for ever. Only a fault of the sink's ends it."""
+        """Keep the sink up to date, for ever.
+
+        Raises:
+            DataRestored: The server's data are older than what was told.
+            Exception: A fault of the sink's.
+        """
         while True:
             try:
                 await self._list()
@@ -185,18 +206,19 @@ class Reflector(Generic[T]):
         self._list_wanted.clear()
         self._lists_begun += 1
         listing = await self._read(None if quorum else str(self._position))
-        present = {_place(item) for item in listing.items}
+        self._must_not_go_back(int(listing.resource_version))
+        items: list[_Item] = list(listing.items)
+        present = {item.place for item in items}
         for place in [place for place in self._known if place not in present]:
             self._tell_deleted(place)
-        for number, item in enumerate(listing.items):
-            known = self._known.get(_place(item))
-            if known is None or known != _version(item):
+        for number, item in enumerate(items):
+            if item.read:
                 self._tell(item)
             if number % _ITEMS_A_TURN == 0:
                 await asyncio.sleep(0)  # a long list must not starve the lease's renewal
         self._position = int(listing.resource_version)
         self._quorum_wanted = not self._scope.from_cache
-        self._on_list(self._position, (item["metadata"]["uid"] for item in listing.items))
+        self._on_list(self._position, (item.version[0] for item in items))
         self._lists_told = self._lists_begun
         self.synced.set()
         async with self._list_told:
@@ -213,6 +235,7 @@ class Reflector(Generic[T]):
                     label_selector=scope.label_selector,
                     field_selector=scope.field_selector,
                     not_older_than=not_older_than,
+                    each=self._item,
                 )
             except (Gone, ServerError) as error:  # 504: it has not come that far
                 logger.info("%s: the server's cache: %s", self._resource.plural, error)
@@ -224,7 +247,26 @@ class Reflector(Generic[T]):
             namespace=scope.namespace,
             label_selector=scope.label_selector,
             field_selector=scope.field_selector,
+            each=self._item,
         )
+
+    def _item(self, raw: Object) -> _Item:
+        """What of an object outlives the page that it came in."""
+        place, version = _place(raw), _version(raw)
+        if self._known.get(place) == version:
+            return _Item(place, version)
+        try:
+            return _Item(place, version, read=True, obj=self._decode(raw))
+        except Exception as error:  # whatever the decoder raises, the object must not be lost
+            raw["metadata"].pop("managedFields", None)
+            return _Item(place, version, read=True, raw=raw, error=error)
+
+    def _must_not_go_back(self, version: int) -> None:
+        if version < self._position:
+            raise DataRestored(
+                f"{self._resource.plural}: the API server is at version {version}, and was at "
+                f"{self._position}: a backup of its data was restored"
+            )
 
     async def _follow(self) -> bool:
         """Follow a stream until it ends or a list is wanted; False if it ended without a word."""
@@ -259,7 +301,7 @@ class Reflector(Generic[T]):
     def _apply(self, kind: str, raw: Object, *, since: int) -> None:
         version = int(raw["metadata"]["resourceVersion"])
         if version < since:
-            raise StreamBroken(f"version {version} after {since}: the server's data were restored")
+            self._must_not_go_back(version)
         if version <= self._position:
             return  # told before: versions grow along a stream
         self._position = version
@@ -267,24 +309,21 @@ class Reflector(Generic[T]):
             if _place(raw) in self._known:
                 self._tell_deleted(_place(raw), was_seen=True)
         elif kind != "BOOKMARK":
-            self._tell(raw)
+            self._tell(self._item(raw))
 
-    def _tell(self, raw: Object) -> None:
-        place, version = _place(raw), _version(raw)
+    def _tell(self, item: _Item) -> None:
+        place, version = item.place, item.version
         known = self._known.get(place)
         if known is not None and known[0] != version[0]:  # another object under the same name
             self._tell_deleted(place)
             known = None
         self._known[place] = version
-        try:
-            obj = self._decode(raw)
-        except Exception as error:  # whatever the decoder raises, the object must not be lost
-            self._sink.unreadable(Identity(*place, version[0]), raw, error)
-            return
-        if known is None:
-            self._sink.added(obj)
+        if item.error is not None:
+            self._sink.unreadable(Identity(*place, version[0]), item.raw or {}, item.error)
+        elif known is None:
+            self._sink.added(cast(T, item.obj))
         else:
-            self._sink.modified(obj)
+            self._sink.modified(cast(T, item.obj))
 
     def _tell_deleted(self, place: _Place, *, was_seen: bool = False) -> None:
         uid, _ = self._known.pop(place)

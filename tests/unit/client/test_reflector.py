@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 import pytest
 
 from vgpu_api.resources import VGPU_CLAIMS
-from vgpu_client.errors import Gone, ServerError
+from vgpu_client.errors import DataRestored, Gone, ServerError
 from vgpu_client.reads import Listing
 from vgpu_client.reflector import Identity, Pace, Reflector, Scope
 
@@ -25,11 +26,14 @@ class Script:
         self.at_its_end = asyncio.Event()
 
     async def list(self, resource: Any, **selection: Any) -> Listing:
+        each = selection.pop("each")
         self.asked.append((f"list {resource.plural}", selection))
         answer = self.lists.pop(0) if len(self.lists) > 1 else self.lists[0]
         if isinstance(answer, Exception):
             raise answer
-        return answer
+        return Listing(
+            [each(copy.deepcopy(item)) for item in answer.items], answer.resource_version
+        )
 
     async def watch(self, resource: Any, **selection: Any) -> AsyncGenerator[dict[str, Any], None]:
         self.asked.append((f"watch {resource.plural}", selection))
@@ -194,12 +198,33 @@ async def test_a_history_that_is_gone_is_told_as_such() -> None:
     assert run.script.asked[-1][1]["resource_version"] == "20"
 
 
-async def test_a_version_before_the_streams_beginning_means_that_data_were_restored() -> None:
+async def test_a_version_before_the_streams_beginning_ends_it_for_data_were_restored() -> None:
     streams = [[an_event("ADDED", "a", 12), an_event("MODIFIED", "a", 9)]]
-    lists = [a_list(), a_list(an_object("a", 9), version=9)]
-    run = await Run(Script(lists, streams)).to_the_end()
-    assert run.restarts == ["broken"]
-    assert run.told.lines == ["added a at 12", "modified a at 9"]
+    run = Run(Script([a_list()], streams))
+    with pytest.raises(DataRestored, match="vgpuclaims: the API server is at version 9, and was"):
+        await run.reflector.run()
+    assert run.told.lines == ["added a at 12"]
+
+
+async def test_a_list_of_an_earlier_version_ends_it_for_data_were_restored() -> None:
+    lists = [a_list(an_object("a", 8)), a_list(version=9)]
+    run = Run(Script(lists, [[Gone("", status=410)]]))
+    with pytest.raises(DataRestored, match="is at version 9, and was at 10: a backup"):
+        await run.reflector.run()
+    assert run.told.lines == ["added a at 8"]
+
+
+async def test_of_a_list_only_what_is_new_is_decoded() -> None:
+    decoded: list[str] = []
+
+    def noted(raw: dict[str, Any]) -> str:
+        decoded.append(raw["metadata"]["name"])
+        return decode(raw)
+
+    before = a_list(an_object("a", 1), an_object("b", 2))
+    after = a_list(an_object("a", 1), an_object("b", 12), version=12)
+    await Run(Script([before, after], [[Gone("", status=410)]]), decode=noted).to_the_end()
+    assert decoded == ["a", "b", "b"]
 
 
 async def test_an_event_that_comes_twice_is_told_once() -> None:
