@@ -18,7 +18,7 @@ from vgpu_nodeagent.drivers.base import CardUsage, Driver
 from vgpu_nodeagent.enforcement.abi import UNLIMITED
 from vgpu_nodeagent.enforcement.allocations import Allocations
 from vgpu_nodeagent.enforcement.page import DeviceLimit
-from vgpu_nodeagent.enforcement.processes import mapped_by, pods_of_process, start_time
+from vgpu_nodeagent.enforcement.processes import index_of, mapped_by, pods_of_process, start_time
 from vgpu_nodeagent.enforcement.region import DeviceUse
 from vgpu_nodeagent.errors import DriverUnavailable, PageDamaged
 from vgpu_nodeagent.state.slots import Holding, Lease, SlotState
@@ -180,7 +180,7 @@ class UsageReader:
         if pods and len(names) == 1:
             return names[0]
         regions = {self._allocations.region_path(name): name for name in names}
-        mapped = [regions[path] for path in mapped_by(pid, regions, proc=self._proc)]
+        mapped = [regions[path] for path in mapped_by(pid, index_of(regions), proc=self._proc)]
         return mapped[0] if len(mapped) == 1 else None
 
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 _POD = re.compile(r"pod([0-9a-f]{8}([-_][0-9a-f]{4}){3}[-_][0-9a-f]{12})", re.IGNORECASE)
 _PODS = "kubepods"
@@ -36,27 +37,41 @@ class Users:
         return bool(self.certain or self.unknown)
 
 
+@dataclass(frozen=True, slots=True)
+class MappedFile:
+    """A file that processes may have mapped.
+
+    Attributes:
+        path: Where it lies.
+        device: As maps show it, where only that tells it from others of its inode; else empty.
+    """
+
+    path: Path
+    device: str = ""
+
+
+FileIndex: TypeAlias = Mapping[str, Sequence[MappedFile]]
+"""Files by inode."""
+
+
 def processes_mapping(
     paths: Collection[Path], *, pod_uid: str = "", proc: Path = Path("/proc")
 ) -> Users:
     """The processes that have one of these files mapped, or may have.
-
-    Compared by inode and file name: a container sees another path, and overlay file systems
-    report another device. A chance match only delays a release.
 
     Args:
         paths: Files; one that is not there is mapped by nobody that we could name.
         pod_uid: The pod whose processes alone can have them mapped, if that is known.
         proc: The host's process list.
     """
-    files = {(str(found), path.name) for path in paths if (found := _inode(path)) is not None}
+    files = index_of(paths)
     certain, unknown = set(), set()
     for folder in _processes(proc):
         maps = _maps(folder)
         if maps is None:
             if folder.name != _FIRST:
                 unknown.add(folder)
-        elif any(_is_of(line, files) for line in maps):
+        elif _mapped(maps, files):
             certain.add(folder)
     return Users(_pids(certain), _pids(_of_pod(unknown, pod_uid, proc)))
 
@@ -88,13 +103,29 @@ def name_of(pid: int, *, proc: Path = Path("/proc")) -> str:
         return ""
 
 
-def mapped_by(pid: int, paths: Collection[Path], *, proc: Path = Path("/proc")) -> frozenset[Path]:
+def index_of(paths: Iterable[Path]) -> FileIndex:
+    """Files by what a process's maps show of them; those that are not there are left out.
+
+    A container sees another path, and overlay file systems report another device: inode and file
+    name tell most files apart, and a chance match only delays a release. Files that lie in a file
+    system of their own, as usage regions do, all have the same inode: there the device tells.
+    """
+    index: dict[str, list[MappedFile]] = {}
+    for path in paths:
+        try:
+            status = path.stat()
+            is_alone = path.parent.is_mount()
+        except OSError:
+            continue
+        number = status.st_dev
+        device = f"{os.major(number):02x}:{os.minor(number):02x}" if is_alone else ""
+        index.setdefault(str(status.st_ino), []).append(MappedFile(path, device))
+    return index
+
+
+def mapped_by(pid: int, files: FileIndex, *, proc: Path = Path("/proc")) -> frozenset[Path]:
     """Which of these files a process has mapped, as far as we may look."""
-    files = {(str(found), path.name): path for path in paths if (found := _inode(path)) is not None}
-    lines = (_maps(proc / str(pid)) or []) if files else []
-    return frozenset(
-        path for file, path in files.items() if any(_is_of(line, [file]) for line in lines)
-    )
+    return _mapped(_maps(proc / str(pid)) or [], files) if files else frozenset()
 
 
 def _of_pod(folders: Collection[Path], pod_uid: str, proc: Path) -> set[Path]:
@@ -132,13 +163,6 @@ def _pids(folders: Collection[Path]) -> frozenset[int]:
     return frozenset(int(folder.name) for folder in folders)
 
 
-def _inode(path: Path) -> int | None:
-    try:
-        return path.stat().st_ino
-    except OSError:
-        return None
-
-
 def _maps(process: Path) -> list[str] | None:
     """Lines of what it maps, none once it has ended; None when we may not look."""
     try:
@@ -149,11 +173,18 @@ def _maps(process: Path) -> list[str] | None:
         return None
 
 
-def _is_of(line: str, files: Collection[tuple[str, str]]) -> bool:
-    fields = line.split(None, 5)  # address, permissions, offset, device, inode, path
-    return len(fields) == 6 and any(
-        fields[4] == inode and Path(fields[5]).name.startswith(name) for inode, name in files
-    )
+def _mapped(maps: Iterable[str], files: FileIndex) -> frozenset[Path]:
+    """The files that these lines are of."""
+    found = set()
+    for line in maps:
+        fields = line.split(None, 5)  # address, permissions, offset, device, inode, path
+        if len(fields) != 6:
+            continue
+        for file in files.get(fields[4], ()):
+            is_there = file.device in ("", fields[3])
+            if is_there and Path(fields[5]).name.startswith(file.path.name):
+                found.add(file.path)
+    return frozenset(found)
 
 
 def _cgroup(process: Path) -> str:

@@ -32,7 +32,7 @@ from vgpu_nodeagent.enforcement.allocations import Allocations
 from vgpu_nodeagent.enforcement.excess import ComputeExcess, MemoryExcess
 from vgpu_nodeagent.enforcement.host_pids import tell_host_pids
 from vgpu_nodeagent.enforcement.page import DeviceLimit
-from vgpu_nodeagent.enforcement.processes import mapped_by, name_of, pods_of_process
+from vgpu_nodeagent.enforcement.processes import index_of, mapped_by, name_of, pods_of_process
 from vgpu_nodeagent.errors import DriverUnavailable, PageDamaged
 from vgpu_nodeagent.state.slots import Holding, SlotState
 
@@ -77,7 +77,6 @@ class Taken:
         uuid: The device.
         limit: Bytes that the claim may hold.
         held: Bytes that the driver counts for its processes.
-        ledger: Bytes that its own processes have written down.
         pids: Its processes there, on the host.
         percent: Of the device's compute, used since the last look; None: the driver cannot tell.
         share: Percent of the compute that it may use; None: all.
@@ -88,7 +87,6 @@ class Taken:
     uuid: str
     limit: int
     held: int
-    ledger: int
     pids: frozenset[int]
     percent: float | None = None
     share: int | None = None
@@ -139,9 +137,9 @@ def residences(
     """
     regions = {allocations.region_path(name): name for name in state.leases}
     by_pod = {holding.pod_uid: holding for holding in state.holdings.values()}
-    found = {}
+    index, found = index_of(regions), {}
     for pid in pids:
-        leases = frozenset(regions[path] for path in mapped_by(pid, regions, proc=proc))
+        leases = frozenset(regions[path] for path in mapped_by(pid, index, proc=proc))
         pods = pods_of_process(pid, proc=proc)
         holdings = [by_pod[uid] for uid in pods if uid in by_pod]
         if not pods:
@@ -174,7 +172,7 @@ def taken_by_claims(
     for holding in state.holdings.values():
         if holding.closed:
             continue
-        ledger, shares = _ledger(state, allocations, holding), _shares(state, allocations, holding)
+        shares = _shares(state, allocations, holding)
         of_claim = []
         for uuid, by_pid in processes.items():
             busy = computing.get(uuid)
@@ -189,7 +187,6 @@ def taken_by_claims(
                     uuid=uuid,
                     limit=use.memory_mib * MIB if use is not None else 0,
                     held=sum(by_pid.get(pid, 0) for pid in mine),
-                    ledger=ledger.get(uuid, 0),
                     pids=frozenset(mine),
                     percent=None if busy is None else sum(percents.get(pid, 0) for pid in mine),
                     share=share,
@@ -207,6 +204,7 @@ def _is_of(home: Residence | None, holding: Holding) -> bool:
 
 
 def _ledger(state: SlotState, allocations: Allocations, holding: Holding) -> Mapping[str, int]:
+    """Bytes that a claim's processes have written down, by device: 2 MiB to read for each lease."""
     total: dict[str, int] = {}
     for lease in state.of_claim(holding.claim_uid):
         try:
@@ -398,8 +396,8 @@ class Watchdog:
                 )
 
     async def _judge(self, holding: Holding, watched: _Watched, devices: Collection[Taken]) -> None:
-        violations = {
-            (violation, taken.uuid): _sentence(violation, taken, watched)
+        violating = {
+            (violation, taken.uuid): taken
             for taken in devices
             for violation, account in (
                 (Violation.MEMORY, watched.memory.get(taken.uuid)),
@@ -407,28 +405,46 @@ class Watchdog:
             )
             if account is not None and account.violating
         }
-        new = violations.keys() - watched.reported
-        ended = watched.reported - violations.keys()
-        is_first = not watched.reported
-        watched.reported = set(violations)
-        for violation, uuid in sorted(new):
-            sentence = violations[violation, uuid]
+        before, watched.reported = watched.reported, set(violating)
+        if watched.reported != before:
+            await self._report(holding, watched, violating, before)
+        if not violating:
+            watched.told = set()
+        elif self._on_violation is OnViolation.SIGNAL:
+            uuids = {uuid for _, uuid in violating}
+            pids = {pid for taken in devices if taken.uuid in uuids for pid in taken.pids}
+            self._signal(holding, watched, pids)
+
+    async def _report(
+        self,
+        holding: Holding,
+        watched: _Watched,
+        violating: Mapping[tuple[Violation, str], Taken],
+        before: Collection[tuple[Violation, str]],
+    ) -> None:
+        """Report what began and what ended since the last look."""
+        ledger = _ledger(self._state(), self._allocations, holding)
+        sentences = {
+            found: _sentence(found[0], taken, watched, ledger) for found, taken in violating.items()
+        }
+        for violation, uuid in sorted(violating.keys() - set(before)):
+            sentence = sentences[violation, uuid]
             logger.warning(
                 "claim %s/%s: %s: it %s", holding.namespace, holding.claim_name, violation, sentence
             )
             self._consequences.violated(holding, violation, uuid, sentence)
-        if ended:
-            remaining = {violation: text for (violation, _), text in violations.items()}
-            logger.info("claim %s/%s obeys again", holding.namespace, holding.claim_name)
+        if set(before) - violating.keys():
+            remaining = {violation: text for (violation, _), text in sentences.items()}
+            limits = ", ".join(sorted(remaining)) or "none"
+            logger.info(
+                "claim %s/%s: limits still violated: %s",
+                holding.namespace,
+                holding.claim_name,
+                limits,
+            )
             self._consequences.obeys(holding, remaining)
-        if not violations:
-            watched.told = set()
-        elif self._on_violation is OnViolation.EVICT and is_first:
-            await self._consequences.evict(holding, "; ".join(sorted(violations.values())))
-        elif self._on_violation is OnViolation.SIGNAL:
-            uuids = {uuid for _, uuid in violations}
-            pids = {pid for taken in devices if taken.uuid in uuids for pid in taken.pids}
-            self._signal(holding, watched, pids)
+        if self._on_violation is OnViolation.EVICT and violating and not before:
+            await self._consequences.evict(holding, "; ".join(sorted(sentences.values())))
 
     def _signal(self, holding: Holding, watched: _Watched, pids: Collection[int]) -> None:
         """Ask each process to end; one that is still there at the next look is killed.
@@ -483,12 +499,15 @@ def _identities(found: Mapping[str, tuple[Stranger, ...]]) -> frozenset[tuple[st
     return frozenset((uuid, s.pid, s.name) for uuid, there in found.items() for s in there)
 
 
-def _sentence(violation: Violation, taken: Taken, watched: _Watched) -> str:
+def _sentence(
+    violation: Violation, taken: Taken, watched: _Watched, ledger: Mapping[str, int]
+) -> str:
     if violation is Violation.MEMORY:
         peak = watched.memory[taken.uuid].peak()
         return (
             f"held up to {peak // MIB} MiB of device {taken.uuid} in the last minute, "
-            f"{taken.ledger // MIB} MiB by its own ledger; its limit is {taken.limit // MIB} MiB"
+            f"{ledger.get(taken.uuid, 0) // MIB} MiB by its own ledger; "
+            f"its limit is {taken.limit // MIB} MiB"
         )
     compute = watched.compute[taken.uuid]
     return (

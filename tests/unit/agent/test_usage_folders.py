@@ -140,6 +140,23 @@ DENIED = """
         print(json.dumps([*kept, str(error)]))
 """
 
+WHOSE = """
+    import mmap
+    from vgpu_nodeagent.enforcement.processes import index_of, mapped_by, processes_mapping
+
+    made = allocations()
+    regions = []
+    for lease in ("slot-1", "slot-2", "slot-3"):
+        made.create(lease)
+        regions.append(made.region_path(lease))
+    with open(regions[1], "r+b") as file:
+        view = mmap.mmap(file.fileno(), 4096)
+    mine = mapped_by(os.getpid(), index_of(regions))
+    users = [os.getpid() in processes_mapping([region]).certain for region in regions]
+    inodes = {region.stat().st_ino for region in regions}
+    print(json.dumps([[str(path) for path in mine], users, len(inodes)]))
+"""
+
 VERIFY = """
     os.makedirs(root / "state")
     subprocess.run(["mount", "--bind", root / "state", root / "state"], check=True)
@@ -182,6 +199,14 @@ def test_a_reboot_takes_the_mount_away_and_the_next_start_brings_it_back(tmp_pat
 
 def test_what_an_earlier_agent_left_mounted_is_unmounted_and_removed(tmp_path: Path) -> None:
     assert apart(LEFTOVER, tmp_path) == [[], []]
+
+
+def test_regions_that_all_have_one_inode_are_told_apart(tmp_path: Path) -> None:
+    """Else a process would keep every other allocation of its node from being released."""
+    mapped, users, inodes = apart(WHOSE, tmp_path)
+    assert inodes == 1
+    assert mapped == [f"{tmp_path}/slots/slot-2/usage/region"]
+    assert users == [False, True, False]
 
 
 def test_without_the_right_to_mount_an_allocation_is_refused_and_an_old_one_is_kept(
