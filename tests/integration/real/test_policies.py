@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
-from vgpu_api.names import FINALIZER_IN_USE
+from vgpu_api.names import AGENT_NAMESPACE, FIELD_MANAGER_AGENT, FINALIZER_IN_USE
 from vgpu_api.resources import (
     GPU_DEVICES,
+    LEASES,
     MUTATING_WEBHOOKS,
     NODES,
     PODS,
@@ -373,6 +374,23 @@ async def test_an_agent_annotates_its_own_node_with_its_cards_and_no_more(
     for changes in ({"metadata": {"labels": {"a": "b"}}}, {"spec": {"unschedulable": True}}):
         with pytest.raises(Invalid, match="only the annotation"):
             await change(callers.agent, NODES, HERE, changes)
+
+
+async def test_an_agent_renews_the_lease_of_its_own_node_only(callers: Callers) -> None:
+    async def renew(api: Api, node: str) -> Object:
+        lease = {
+            "metadata": {"namespace": AGENT_NAMESPACE, "name": node},
+            "spec": {"holderIdentity": node, "leaseDurationSeconds": 35},
+        }
+        return await api.apply(LEASES, lease, field_manager=FIELD_MANAGER_AGENT, force=True)
+
+    for _ in range(2):
+        assert (await renew(callers.agent, HERE))["spec"]["holderIdentity"] == HERE
+    for api, node in ((callers.agent, ELSEWHERE), (callers.stray, HERE)):
+        with pytest.raises(Invalid, match="renews the Lease of that node only"):
+            await renew(api, node)
+    with pytest.raises(Forbidden):
+        await renew(callers.tenant, HERE)
 
 
 async def test_what_is_installed_again_is_accepted_and_keeps_certificates(
