@@ -1,5 +1,8 @@
 """`make chaos-agent`: an agent killed at random moments while pods start and end.
 
+With some kills the agent's record is cut, the kubelet starts anew, or the driver hangs for longer
+than the agent waits.
+
 Whatever moment it is, afterwards leases, pages, CDI specs, the kubelet's record and the claims
 agree exactly: the agent's own audit finds nothing, as many claims are held as pods run, and when
 the last pod is gone nothing is left on disk. Pods that the kubelet refused because no plugin was
@@ -12,12 +15,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import random
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +32,8 @@ from vgpu_nodeagent.audit_socket import SOCKET, ask
 CARDS, AT_ONCE, KEPT = 4, 6, 8
 SHARE_MIB = 1024
 QUIET_S = 60.0
+HANG_MS = 12_000
+"""Longer than the agent waits for NVML."""
 OUT = Path("build/chaos/agent.json")
 
 
@@ -41,6 +47,7 @@ class Result:
         started: Pods that ran.
         ended: Pods that ran and were deleted.
         refused: Pods that the kubelet did not admit, for want of a plugin.
+        strikes: What happened with the kills, and how often.
         wrong: Findings, and counts that differ.
     """
 
@@ -49,6 +56,7 @@ class Result:
     started: int = 0
     ended: int = 0
     refused: int = 0
+    strikes: dict[str, int] = field(default_factory=dict)
     wrong: tuple[str, ...] = ()
 
 
@@ -64,15 +72,13 @@ async def campaign(folder: Path, *, pods: int, kills: int, seed: int) -> Result:
     result, chance = Result(seed), random.Random(seed)
     async with a_stage(folder, cards=CARDS, pods=pods + 10, log_level="ERROR") as stage:
         numbers = iter(range(1_000_000))
-        over = asyncio.Event()
         async with asyncio.TaskGroup() as tasks:
-            killing = tasks.create_task(_kill(stage, result, chance, kills, over))
+            killing = tasks.create_task(_kill(stage, result, chance, kills))
             workers = [
                 tasks.create_task(_live(stage, result, chance, numbers, pods, killing))
                 for _ in range(AT_ONCE)
             ]
             await asyncio.wait(workers)
-            over.set()
         kept = [number async for number in _running(stage)]
         await _settles(stage, result, len(kept))
         for number in kept:
@@ -82,18 +88,51 @@ async def campaign(folder: Path, *, pods: int, kills: int, seed: int) -> Result:
     return result
 
 
-async def _kill(
-    stage: Stage, result: Result, chance: random.Random, kills: int, over: asyncio.Event
-) -> None:
-    while result.kills < kills or not over.is_set():
+async def _kill(stage: Stage, result: Result, chance: random.Random, kills: int) -> None:
+    """Kill the agent so often, and let something else happen with some of the kills."""
+    names = list(STRIKES)
+    weights = [weight for weight, _ in STRIKES.values()]
+    while result.kills < kills:
         await asyncio.sleep(chance.uniform(0.2, 2.5))
-        if result.kills >= kills and over.is_set():
-            return
+        (name,) = chance.choices(names, weights)
         await stage.kill_agent()
         result.kills += 1
-        await stage.start_agent()
-        if result.kills >= kills:
-            return
+        result.strikes[name] = result.strikes.get(name, 0) + 1
+        await STRIKES[name][1](stage, chance)
+
+
+async def _nothing_else(stage: Stage, chance: random.Random) -> None:
+    await stage.start_agent()
+
+
+async def _cut_record(stage: Stage, chance: random.Random) -> None:
+    """As a file system may leave a file after a power failure."""
+    record = stage.state / "slots.json"
+    if record.exists():
+        os.truncate(record, chance.randrange(record.stat().st_size + 1))
+    await stage.start_agent()
+
+
+async def _restart_kubelet(stage: Stage, chance: random.Random) -> None:
+    await stage.start_agent()
+    await asyncio.sleep(chance.uniform(0.0, 1.5))
+    await stage.kubelet.restart()
+
+
+async def _hang_driver(stage: Stage, chance: random.Random) -> None:
+    await stage.slow_driver(HANG_MS)
+    await stage.start_agent()
+    await asyncio.sleep(chance.uniform(1.0, 2.0) * HANG_MS / 1000)
+    await stage.slow_driver(0)
+
+
+STRIKES: Mapping[str, tuple[float, Callable[[Stage, random.Random], Awaitable[None]]]] = {
+    "kill": (0.7, _nothing_else),
+    "kill and cut record": (0.15, _cut_record),
+    "kill and kubelet restart": (0.12, _restart_kubelet),
+    "kill and hanging driver": (0.03, _hang_driver),
+}
+"""What happens with a kill: how likely, and what is done until the agent runs again."""
 
 
 async def _live(

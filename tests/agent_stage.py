@@ -29,6 +29,7 @@ from vgpu_local.ports import free_ports
 from vgpu_local.programs import agent_command, driver_environment
 
 CRDS = sorted((Path(__file__).parents[1] / "crds").glob("vgpu.dev_*.yaml"))
+FAKE_CTL = Path(__file__).parents[1] / "libvgpu" / "build" / "vgpu-fake-ctl"
 NODE = "n1"
 SLOTS_A_CARD = 10
 
@@ -81,6 +82,14 @@ class Stage:
         if self._agent is not None and self._agent.returncode is None:
             self._agent.terminate()
             await self._agent.wait()
+
+    async def slow_driver(self, milliseconds: int) -> None:
+        """Let NVML take so long for every answer about the first card."""
+        machine = self.folders.root / "machine"
+        done = await asyncio.create_subprocess_exec(
+            FAKE_CTL, machine, "slow", "0", str(milliseconds)
+        )
+        assert await done.wait() == 0
 
     async def offers_slots(self) -> bool:
         """Whether the kubelet counts all slots."""
