@@ -22,6 +22,7 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from vgpu_nodeagent.audit_socket import SOCKET, ask
 
 CARDS, AT_ONCE, KEPT = 4, 6, 8
 SHARE_MIB = 1024
-QUIET_S = 60.0
+QUIET_S, DECIDED_S = 60.0, 240.0
 HANG_MS = 12_000
 """Longer than the agent waits for NVML."""
 OUT = Path("build/chaos/agent.json")
@@ -93,6 +94,8 @@ async def _kill(stage: Stage, result: Result, chance: random.Random, kills: int)
     names = list(STRIKES)
     weights = [weight for weight, _ in STRIKES.values()]
     while result.kills < kills:
+        if chance.random() < 0.5:  # else perhaps while it starts
+            await until(stage.offers_slots, limit_s=DECIDED_S)
         await asyncio.sleep(chance.uniform(0.2, 2.5))
         (name,) = chance.choices(names, weights)
         await stage.kill_agent()
@@ -147,7 +150,8 @@ async def _live(
     while result.started < pods or not killing.done():
         number = next(numbers)
         await stage.start_pod(number, memory_mib=SHARE_MIB)
-        await until(lambda number=number: _is_decided(stage, number))  # type: ignore[misc]
+        decided = partial(_is_decided, stage, number)
+        await until(decided, limit_s=DECIDED_S)
         if await stage.phase(number) == "Failed":
             result.refused += 1
             await _end(stage, None, number)

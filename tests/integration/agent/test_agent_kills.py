@@ -9,6 +9,7 @@ import pytest
 from agent_kills import campaign
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", [1, 2])
 async def test_whenever_the_agent_is_killed_all_records_agree_afterwards(
     seed: int, tmp_path: Path
