@@ -147,14 +147,21 @@ void vgpu_charge_drop(struct vgpu_process *p, const struct vgpu_object *object)
     }
 }
 
+void vgpu_charge_displaced(struct vgpu_process *p, const struct vgpu_cuda *cuda, const struct vgpu_object *old)
+{
+    if (old->kind == VGPU_KIND_POOLED) {
+        vgpu_pool_freed(p, cuda, (struct vgpu_pool *)(uintptr_t)old->context);
+    } else {
+        vgpu_charge_drop(p, old);
+    }
+}
+
 int vgpu_charge_remember(struct vgpu_process *p, const struct vgpu_cuda *cuda, struct vgpu_object object)
 {
     struct vgpu_object old;
     int known = vgpu_objects_replace(&p->objects, object, &old);
-    if (known > 0 && old.kind == VGPU_KIND_POOLED) {
-        vgpu_pool_freed(p, cuda, (struct vgpu_pool *)(uintptr_t)old.context);
-    } else if (known > 0) {
-        vgpu_charge_drop(p, &old);
+    if (known > 0) {
+        vgpu_charge_displaced(p, cuda, &old);
     }
     return known < 0 ? -1 : 0;
 }
@@ -207,7 +214,6 @@ void vgpu_charge_return(struct vgpu_process *p, const struct vgpu_object *object
     }
 }
 
-/* Plain memory first: its entries go with their context, while one of pooled memory may have outlived its own. */
 CUresult vgpu_charge_free(struct vgpu_process *p, const struct vgpu_cuda *cuda, CUdeviceptr address,
                           CUresult (*call)(void *, CUdeviceptr), void *argument)
 {

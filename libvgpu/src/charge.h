@@ -49,6 +49,9 @@ void vgpu_charge_drop(struct vgpu_process *p, const struct vgpu_object *object);
 /* Remember an object; what its handle stood for before is gone, and gives back its charge. 0, or -1 without memory. */
 int vgpu_charge_remember(struct vgpu_process *p, const struct vgpu_cuda *cuda, struct vgpu_object object);
 
+/* The second half of that, under no pool's lock: the driver has given out anew what `old` stood for. */
+void vgpu_charge_displaced(struct vgpu_process *p, const struct vgpu_cuda *cuda, const struct vgpu_object *old);
+
 /* Make the reservation what the driver really took. CUDA_ERROR_OUT_OF_MEMORY when the difference does not fit. */
 CUresult vgpu_charge_correct(struct vgpu_charge *charge, uint64_t bytes);
 

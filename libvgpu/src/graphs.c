@@ -95,10 +95,10 @@ static CUresult attempt(struct vgpu_process *p, const struct vgpu_cuda *cuda, co
     if (result == CUDA_SUCCESS) {
         result = call(argument);
     }
-    for (int i = 0; i < last; i++) {
+    for (int i = last; i-- > 0;) { /* the other way round: each lock remembers how it was before it */
         if (pools[i]) {
             vgpu_pool_account(p, cuda, pools[i]);
-            vgpu_calm_drop(&pools[i]->lock);
+            vgpu_pool_leave(p, cuda, pools[i]);
         }
     }
     return result;

@@ -185,10 +185,11 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool)
     }
     /* Forgotten first: its handle may be another thread's new pool as soon as the driver has destroyed it. */
     int was_known = p && vgpu_objects_take(&p->objects, VGPU_KIND_POOL, (uintptr_t)pool, &known);
-    CUresult result = cuda->cuMemPoolDestroy(pool);
-    if (was_known && result == CUDA_SUCCESS) {
-        vgpu_pool_destroyed(p, (struct vgpu_pool *)(uintptr_t)known.context);
-    } else if (was_known && vgpu_objects_add(&p->objects, known)) {
+    if (!was_known) {
+        return cuda->cuMemPoolDestroy(pool);
+    }
+    CUresult result = vgpu_pool_destroy(p, cuda, (struct vgpu_pool *)(uintptr_t)known.context);
+    if (result != CUDA_SUCCESS && vgpu_objects_add(&p->objects, known)) {
         vgpu_world->log("vgpu: no memory to remember a pool\n");
     }
     return result;

@@ -3,9 +3,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* What shares one place a handle. */
+static enum vgpu_kind family_of(uint32_t kind)
+{
+    return kind == VGPU_KIND_POOLED || kind == VGPU_KIND_MANAGED ? VGPU_KIND_MEMORY : (enum vgpu_kind)kind;
+}
+
 static uint64_t hash_of(enum vgpu_kind kind, uint64_t handle)
 {
-    uint64_t h = handle ^ (uint64_t)kind << 56;
+    uint64_t h = handle ^ (uint64_t)family_of(kind) << 56;
     h ^= h >> 33;
     h *= UINT64_C(0xff51afd7ed558ccd);
     h ^= h >> 33;
@@ -31,7 +37,7 @@ static struct vgpu_object *place_of(struct vgpu_stripe *stripe, enum vgpu_kind k
     }
     for (size_t i = home_of(stripe, hash);; i = (i + 1) & (stripe->room - 1)) {
         struct vgpu_object *place = &stripe->places[i];
-        if (!place->kind || (place->handle == handle && place->kind == (uint32_t)kind)) {
+        if (!place->kind || (place->handle == handle && family_of(place->kind) == family_of(kind))) {
             return place;
         }
     }
@@ -102,7 +108,7 @@ static int look_up(struct vgpu_objects *objects, enum vgpu_kind kind, uint64_t h
     struct vgpu_stripe *stripe = stripe_of(objects, hash);
     vgpu_lock_take(&stripe->lock);
     struct vgpu_object *place = place_of(stripe, kind, handle, hash);
-    int known = place && place->kind;
+    int known = place && place->kind == (uint32_t)kind;
     if (known) {
         *out = *place;
         if (forget) {

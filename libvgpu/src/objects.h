@@ -2,6 +2,9 @@
  *
  * 64 open-addressing tables with a lock each, so threads seldom meet and a look-up does not depend on how much is
  * live. An all-zero table is an empty one: it lives in the arena that a fork wipes.
+ *
+ * Linear, pooled and managed memory share one place an address: the driver gives an address out once, so what is remembered
+ * last is what lies there, and of what lay there before nothing is left, whatever it was.
  */
 #ifndef VGPU_OBJECTS_H
 #define VGPU_OBJECTS_H
@@ -56,7 +59,7 @@ struct vgpu_objects {
 int vgpu_objects_add(struct vgpu_objects *objects, struct vgpu_object object);
 
 /* The same, where the handle may be known already: 1, and `old` is what it was. The driver has given the handle out anew,
- * so what it stood for is gone, by a way that no hook saw. */
+ * so what it stood for is gone, by a way that no hook saw or by one that is not at its end yet. */
 int vgpu_objects_replace(struct vgpu_objects *objects, struct vgpu_object object, struct vgpu_object *old);
 
 /* Forget an object. 1 when it was known; `out` then says what it was. */

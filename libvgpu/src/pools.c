@@ -27,6 +27,17 @@ static int ask(const struct vgpu_cuda *cuda, const struct vgpu_pool *pool, int a
            cuda->cuMemPoolGetAttribute(pool->handle, attribute, out) == CUDA_SUCCESS;
 }
 
+/* Under the pool's lock. */
+static void set_charged(struct vgpu_process *p, struct vgpu_pool *pool, uint64_t bytes)
+{
+    if (!pool->charged && bytes) {
+        atomic_fetch_add(&p->pools_in_use, 1);
+    } else if (pool->charged && !bytes) {
+        atomic_fetch_sub(&p->pools_in_use, 1);
+    }
+    pool->charged = bytes;
+}
+
 /* Under the pool's lock: one try to charge up to `bytes` in all. */
 static int raise_to(struct vgpu_process *p, const struct vgpu_cuda *cuda, struct vgpu_pool *pool, uint64_t bytes)
 {
@@ -36,7 +47,7 @@ static int raise_to(struct vgpu_process *p, const struct vgpu_cuda *cuda, struct
                                       vgpu_budget(p, card->uuid, pool->ordinal))) {
         return 0;
     }
-    pool->charged = bytes;
+    set_charged(p, pool, bytes);
     return 1;
 }
 
@@ -44,7 +55,7 @@ static void lower_to(struct vgpu_process *p, struct vgpu_pool *pool, uint64_t by
 {
     if (bytes < pool->charged) {
         vgpu_ledger_release(vgpu_process_slot(p), (unsigned)p->cards[pool->ordinal].column, pool->charged - bytes);
-        pool->charged = bytes;
+        set_charged(p, pool, bytes);
     }
 }
 
@@ -162,35 +173,57 @@ void vgpu_pool_account(struct vgpu_process *p, const struct vgpu_cuda *cuda, str
         uint64_t reserved = 0;
         if (ask(cuda, pool, RESERVED_CURRENT, &reserved) && reserved > pool->charged) {
             vgpu_ledger_add(vgpu_process_slot(p), (unsigned)card->column, reserved - pool->charged);
-            pool->charged = reserved;
+            set_charged(p, pool, reserved);
         }
     }
-    if (pool->charged) {
-        atomic_store_explicit(&p->pools_in_use, 1, memory_order_relaxed);
+}
+
+/* 1: the lock is ours. 0: whoever holds it has word, and settles in our place. The word is passed by exchanges alone: either the
+ * holder's, after it dropped the lock, finds it, or ours comes later, and then finds the lock dropped. */
+static int enter_or_leave_word(struct vgpu_pool *pool)
+{
+    atomic_exchange(&pool->has_word, 1);
+    if (!vgpu_calm_try(&pool->lock)) {
+        return 0;
+    }
+    atomic_exchange(&pool->has_word, 0);
+    return 1;
+}
+
+void vgpu_pool_leave(struct vgpu_process *p, const struct vgpu_cuda *cuda, struct vgpu_pool *pool)
+{
+    vgpu_calm_drop(&pool->lock);
+    while (atomic_exchange(&pool->has_word, 0) && enter_or_leave_word(pool)) {
+        settle(p, cuda, pool);
+        vgpu_calm_drop(&pool->lock);
     }
 }
 
 static CUresult try_allocate(struct vgpu_process *p, const struct vgpu_cuda *cuda, struct vgpu_pool *pool, uint64_t bytes,
                              CUdeviceptr *out, CUresult (*allocate)(void *, CUdeviceptr *), void *argument)
 {
+    struct vgpu_object old;
+    int displaced = 0;
     vgpu_calm_take(&pool->lock);
     CUresult result = charge_growth(p, cuda, pool, bytes) ? allocate(argument, out) : CUDA_ERROR_OUT_OF_MEMORY;
     if (result == CUDA_SUCCESS) {
         struct vgpu_object object = {.handle = *out, .context = pool, .kind = VGPU_KIND_POOLED};
-        if (!is_covered(p, cuda, pool) || vgpu_objects_add(&p->objects, object)) {
+        if (!is_covered(p, cuda, pool) || (displaced = vgpu_objects_replace(&p->objects, object, &old)) < 0) {
             cuda->cuMemFree_v2(*out); /* waits for the stream, so the trim finds it unused */
             cuda->cuMemPoolTrimTo(pool->handle, 0);
             *out = 0; /* or who looks at it and not at the error frees what another has by now */
             result = CUDA_ERROR_OUT_OF_MEMORY;
         } else {
             pool->live++;
-            atomic_store_explicit(&p->pools_in_use, 1, memory_order_relaxed);
         }
     }
     if (result != CUDA_SUCCESS) {
         settle(p, cuda, pool);
     }
-    vgpu_calm_drop(&pool->lock);
+    vgpu_pool_leave(p, cuda, pool);
+    if (displaced > 0) {
+        vgpu_charge_displaced(p, cuda, &old);
+    }
     return result;
 }
 
@@ -218,18 +251,20 @@ uint64_t vgpu_pool_freed(struct vgpu_process *p, const struct vgpu_cuda *cuda, s
     pool->live--;
     settle(p, cuda, pool);
     uint64_t shrank = before - pool->charged;
-    vgpu_calm_drop(&pool->lock);
+    vgpu_pool_leave(p, cuda, pool);
     return shrank;
 }
 
-void vgpu_pool_destroyed(struct vgpu_process *p, struct vgpu_pool *pool)
+CUresult vgpu_pool_destroy(struct vgpu_process *p, const struct vgpu_cuda *cuda, struct vgpu_pool *pool)
 {
-    vgpu_calm_take(&pool->lock);
-    pool->destroyed = 1;
-    if (!pool->live && pool->charged) {
-        lower_to(p, pool, 0);
+    vgpu_calm_take(&pool->lock); /* or another thread asks about a pool that is no more */
+    CUresult result = cuda->cuMemPoolDestroy(pool->handle);
+    if (result == CUDA_SUCCESS) {
+        pool->destroyed = 1;
+        settle(p, cuda, pool);
     }
-    vgpu_calm_drop(&pool->lock);
+    vgpu_pool_leave(p, cuda, pool);
+    return result;
 }
 
 /* Make the driver give back what it only keeps. */
@@ -249,18 +284,16 @@ static void let_go(struct vgpu_process *p, const struct vgpu_cuda *cuda, struct 
     }
 }
 
-/* Pools are never taken out of the list: a program has few. Returns what is still charged for them; `*shrank` tells
- * whether that is less than before. A pool that another thread is busy with settles itself: nobody waits for the launch of
- * a graph, which takes as long as its stream is full. Only under pressure is there reason to wait for an allocation. */
-static uint64_t settle_all(struct vgpu_process *p, const struct vgpu_cuda *cuda, int trim, int *shrank)
+/* Pools are never taken out of the list: a program has few. 1 when less is charged for them than before. A pool that another
+ * thread is busy with is settled by that thread: nobody waits for the launch of a graph, which takes as long as its stream is
+ * full. Only under pressure is there reason to wait for an allocation. */
+static int settle_all(struct vgpu_process *p, const struct vgpu_cuda *cuda, int trim)
 {
-    uint64_t left = 0;
-    *shrank = 0;
+    int shrank = 0;
     for (struct vgpu_pool *pool = atomic_load_explicit(&p->pools, memory_order_acquire); pool; pool = pool->next) {
         if (trim && !pool->of_graphs) {
             vgpu_calm_take(&pool->lock);
-        } else if (!vgpu_calm_try(&pool->lock)) {
-            left++; /* to be looked at again */
+        } else if (!enter_or_leave_word(pool)) {
             continue;
         }
         uint64_t before = pool->charged;
@@ -268,29 +301,20 @@ static uint64_t settle_all(struct vgpu_process *p, const struct vgpu_cuda *cuda,
             let_go(p, cuda, pool);
         }
         settle(p, cuda, pool);
-        *shrank |= pool->charged < before;
-        left += pool->charged;
-        vgpu_calm_drop(&pool->lock);
+        shrank |= pool->charged < before;
+        vgpu_pool_leave(p, cuda, pool);
     }
-    return left;
+    return shrank;
 }
 
 void vgpu_pools_settle(struct vgpu_process *p, const struct vgpu_cuda *cuda)
 {
-    int shrank;
-    if (!atomic_load_explicit(&p->pools_in_use, memory_order_relaxed)) {
-        return;
-    }
-    /* Cleared first: who allocates meanwhile sets it again. */
-    atomic_store(&p->pools_in_use, 0);
-    if (settle_all(p, cuda, 0, &shrank)) {
-        atomic_store(&p->pools_in_use, 1);
+    if (atomic_load_explicit(&p->pools_in_use, memory_order_relaxed)) {
+        settle_all(p, cuda, 0);
     }
 }
 
 int vgpu_pools_squeeze(struct vgpu_process *p, const struct vgpu_cuda *cuda)
 {
-    int shrank;
-    settle_all(p, cuda, 1, &shrank);
-    return shrank;
+    return settle_all(p, cuda, 1);
 }

@@ -2,7 +2,8 @@
  *
  * A pool keeps memory that was freed to it, so the sum of what programs asked for is not what it costs. Before an
  * allocation the most it can make the pool grow by is charged; after it, as after everything that may shrink a pool, the
- * charge becomes what the driver says is reserved. One lock a pool keeps the two in step.
+ * charge becomes what the driver says is reserved. One lock a pool keeps the two in step. Whoever finds it held waits for no launch
+ * of a graph, but leaves word: the holder may have asked the driver before the pool shrank, and asks once more.
  */
 #ifndef VGPU_POOLS_H
 #define VGPU_POOLS_H
@@ -11,6 +12,7 @@
 
 struct vgpu_pool {
     struct vgpu_calm_lock lock;
+    _Atomic uint32_t has_word; /* 1: who holds the lock is to settle before it goes */
     struct vgpu_pool *next;
     CUmemoryPool handle;
     int ordinal;          /* device, or VGPU_NOWHERE: host memory, never charged */
@@ -32,8 +34,8 @@ CUresult vgpu_pool_allocate(struct vgpu_process *p, const struct vgpu_cuda *cuda
 /* An allocation of the pool was freed; by how much the charge shrank. */
 uint64_t vgpu_pool_freed(struct vgpu_process *p, const struct vgpu_cuda *cuda, struct vgpu_pool *pool);
 
-/* The driver was asked to destroy the pool, and did. */
-void vgpu_pool_destroyed(struct vgpu_process *p, struct vgpu_pool *pool);
+/* Make the driver destroy the pool. */
+CUresult vgpu_pool_destroy(struct vgpu_process *p, const struct vgpu_cuda *cuda, struct vgpu_pool *pool);
 
 /* The pool that graphs of a device take their memory from; NULL when there is no memory to remember it by. */
 struct vgpu_pool *vgpu_pool_of_graphs(struct vgpu_process *p, int ordinal);
@@ -44,7 +46,10 @@ int vgpu_pool_expect(struct vgpu_process *p, const struct vgpu_cuda *cuda, struc
 /* Under the pool's lock: the charge becomes what the driver has reserved, whether that fits or not. */
 void vgpu_pool_account(struct vgpu_process *p, const struct vgpu_cuda *cuda, struct vgpu_pool *pool);
 
-/* Make every charge what the driver says. Cheap while no pool keeps anything. */
+/* Drop the pool's lock, and do for those who found it held what they came for. */
+void vgpu_pool_leave(struct vgpu_process *p, const struct vgpu_cuda *cuda, struct vgpu_pool *pool);
+
+/* Make every charge what the driver says, be it by the thread that is busy with a pool. Cheap while no pool keeps anything. */
 void vgpu_pools_settle(struct vgpu_process *p, const struct vgpu_cuda *cuda);
 
 /* Make all pools give back what they only keep. 1 when any charge shrank. */

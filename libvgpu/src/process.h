@@ -48,7 +48,7 @@ struct vgpu_process {
     _Atomic uint64_t reaped_ns;
     struct vgpu_pool *_Atomic pools; /* every pool ever seen (pools.h) */
     _Atomic uint64_t pool_chunk;     /* what pools were seen to grow by; 0: nothing beyond what was asked for */
-    _Atomic uint32_t pools_in_use;   /* 0: no pool is charged for anything */
+    _Atomic uint32_t pools_in_use;   /* how many are charged for anything */
     _Atomic uint32_t graphs_known;   /* 1: some graph was seen that takes memory (graphs.h) */
     _Atomic uint64_t graph_trims;    /* how often memory of graphs was made to be given back */
     _Atomic uint64_t exported[VGPU_MAX_DEVICES]; /* by column: what others may have open, to the byte (exports.h) */

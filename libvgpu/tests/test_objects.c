@@ -52,6 +52,33 @@ TEST(what_an_entry_replaces_is_told)
     discard(objects);
 }
 
+TEST(an_address_has_one_allocation_whatever_kind_it_is)
+{
+    static const enum vgpu_kind kinds[] = {VGPU_KIND_MEMORY, VGPU_KIND_POOLED, VGPU_KIND_MANAGED};
+    for (int i = 0; i < 9; i++) {
+        struct vgpu_objects *objects = fresh();
+        enum vgpu_kind before = kinds[i / 3], after = kinds[i % 3];
+        struct vgpu_object first = {.handle = 4096, .bytes = 1, .kind = before}, out;
+        struct vgpu_object second = {.handle = 4096, .bytes = 2, .kind = after};
+        CHECK_EQ(vgpu_objects_replace(objects, first, &out), 0);
+        CHECK_EQ(vgpu_objects_replace(objects, second, &out), 1);
+        CHECK(out.kind == before && out.bytes == 1);
+        CHECK(before == after || !vgpu_objects_take(objects, before, 4096, &out));
+        CHECK(vgpu_objects_take(objects, after, 4096, &out) && out.bytes == 2);
+        discard(objects);
+    }
+}
+
+TEST(an_export_lies_beside_the_memory_that_it_is_of)
+{
+    struct vgpu_objects *objects = fresh();
+    struct vgpu_object of = {.handle = 4096, .kind = VGPU_KIND_EXPORT}, out;
+    CHECK_EQ(vgpu_objects_replace(objects, memory(4096, NULL), &out), 0);
+    CHECK_EQ(vgpu_objects_replace(objects, of, &out), 0);
+    CHECK(vgpu_objects_take(objects, VGPU_KIND_MEMORY, 4096, &out) && vgpu_objects_take(objects, VGPU_KIND_EXPORT, 4096, &out));
+    discard(objects);
+}
+
 static void count_handles(void *argument, const struct vgpu_object *object)
 {
     *(uint64_t *)argument += object->handle;
