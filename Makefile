@@ -22,7 +22,7 @@ JOBS ?= 1
 
 SETUP := $(VENV)/.ready
 
-.PHONY: help setup demo test chaos chaos-agent cluster cluster-down e2e bench bench-cluster bench-placement bench-waiting bench-libvgpu gpu-check bench-openb bench-agent check-metrics lint shape fmt crds proto lock mutate native control-plane ci clean
+.PHONY: help setup demo test chaos chaos-agent cluster cluster-down e2e bench bench-cluster bench-placement bench-waiting bench-libvgpu gpu-check userland bench-openb bench-agent check-metrics lint shape fmt crds proto lock mutate native control-plane ci clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -92,6 +92,15 @@ bench-libvgpu: $(SETUP)  ## what the library costs a call and a process -> build
 gpu-check:  ## limits on this machine's real driver -> build/bench/gpu.json (needs gcc and python3 alone)
 	@$(MAKE) -C libvgpu gpu-check
 
+# Some 850 MB of packages, in a virtual environment of the cache.
+userland: native $(VGPU_CACHE)/userland/.ready  ## numba, cuda.core, nvitop … on the simulated driver -> build/userland.json
+	@$(PYTHON) libvgpu/tools/userland.py build/userland.json $(VGPU_CACHE)/userland/bin/python
+
+$(VGPU_CACHE)/userland/.ready: libvgpu/userland/requirements.lock
+	@$(PYTHON) -m venv $(@D)
+	@$(@D)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r $<
+	@touch $@
+
 bench-openb: $(SETUP)  ## packing of a trace in OPENB=DIR -> build/bench/openb.json
 	@test -n "$(OPENB)" || { echo "make bench-openb OPENB=DIR: the folder of the trace" >&2; exit 2; }
 	@PYTHONPATH=tests $(BIN)/python tests/perf/openb_bench.py $(OPENB)
@@ -132,6 +141,9 @@ proto: $(SETUP)  ## generate the kubelet API stubs
 lock: $(SETUP)  ## refresh requirements.lock from pyproject.toml
 	@$(BIN)/pip-compile -q --generate-hashes --strip-extras --extra dev --allow-unsafe \
 	  --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-header -o requirements.lock pyproject.toml
+	@$(BIN)/pip-compile -q --generate-hashes --strip-extras --allow-unsafe \
+	  --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-header \
+	  -o libvgpu/userland/requirements.lock libvgpu/userland/requirements.in
 	@$(BIN)/pip-compile -q --generate-hashes --strip-extras --allow-unsafe -c requirements.lock \
 	  --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-header \
 	  -o tests/mutation/requirements.lock tests/mutation/requirements.in

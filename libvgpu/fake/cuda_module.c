@@ -133,6 +133,7 @@ CUDA_API CUresult cuModuleGetFunction(CUfunction *out, CUmodule module, const ch
     f->block_ns = time_named(f->name, "busy_");
     f->round_ns = time_named(f->name, "rounds_");
     f->faults = !strncmp(f->name, "fault_", 6);
+    f->module = module;
     f->next = module->functions;
     module->functions = f;
     *out = f;

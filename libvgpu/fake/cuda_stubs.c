@@ -2,11 +2,14 @@
  *
  * Generated from libvgpu's table of symbols; the definitions are weak, so what another file simulates wins.
  */
-#define STUB(symbol)                                                             \
-    __attribute__((weak, visibility("default"))) int symbol(void);               \
-    int symbol(void)                                                             \
-    {                                                                            \
-        return 801; /* CUDA_ERROR_NOT_SUPPORTED */                                \
+#include "missing.h"
+
+#define STUB(symbol)                                               \
+    __attribute__((weak, visibility("default"))) int symbol(void); \
+    int symbol(void)                                               \
+    {                                                              \
+        missing(#symbol);                                          \
+        return 801; /* CUDA_ERROR_NOT_SUPPORTED */                   \
     }
 
 #define STUB_cuda(symbol) STUB(symbol)

@@ -22,6 +22,7 @@ struct CUstream_st {
 struct CUfunc_st {
     struct cuda_handle handle;
     struct CUfunc_st *next;
+    struct CUmod_st *module;
     uint64_t block_ns, round_ns;
     int faults;
     unsigned legacy_block[3];

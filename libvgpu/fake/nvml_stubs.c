@@ -2,10 +2,13 @@
  *
  * Generated from libvgpu's table of symbols; the definitions are weak, so what another file simulates wins.
  */
+#include "missing.h"
+
 #define STUB(symbol)                                               \
     __attribute__((weak, visibility("default"))) int symbol(void); \
     int symbol(void)                                               \
     {                                                              \
+        missing(#symbol);                                          \
         return 3; /* NVML_ERROR_NOT_SUPPORTED */                   \
     }
 

@@ -152,6 +152,12 @@ def gate() -> ModuleType:
 
 
 @pytest.fixture(scope="session")
+def userland() -> ModuleType:
+    """What runs programs of the CUDA world."""
+    return tool("userland")
+
+
+@pytest.fixture(scope="session")
 def native() -> Path:
     """The built libraries; several test processes build them once."""
     BUILD.mkdir(exist_ok=True)
