@@ -55,6 +55,7 @@ int driver_load_nvml(void)
         *(void **)&nvml.init = dlsym(library, "nvmlInit_v2");
         *(void **)&nvml.by_uuid = dlsym(library, "nvmlDeviceGetHandleByUUID");
         *(void **)&nvml.utilisation = dlsym(library, "nvmlDeviceGetUtilizationRates");
+        *(void **)&nvml.by_process = dlsym(library, "nvmlDeviceGetProcessUtilization");
         *(void **)&nvml.memory = dlsym(library, "nvmlDeviceGetMemoryInfo");
     }
     if (!nvml.init || !nvml.by_uuid || !nvml.memory || !nvml.utilisation || nvml.init() != NVML_SUCCESS) {

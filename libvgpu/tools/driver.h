@@ -19,6 +19,8 @@
     X(cuDeviceGetAttribute, 2000, (int *, int, CUdevice))                     \
     X(cuDeviceTotalMem, 3020, (size_t *, CUdevice))                           \
     X(cuDevicePrimaryCtxRetain, 7000, (CUcontext *, CUdevice))                \
+    X(cuDevicePrimaryCtxReset, 11000, (CUdevice))                             \
+    X(cuDevicePrimaryCtxRelease, 11000, (CUdevice))                           \
     X(cuCtxSetCurrent, 4000, (CUcontext))                                     \
     X(cuCtxSynchronize, 2000, (void))                                         \
     X(cuMemGetInfo, 3020, (size_t *, size_t *))                               \
@@ -38,6 +40,7 @@
     X(cuStreamEndCapture, 10000, (CUstream, CUgraph *))                       \
     X(cuEventCreate, 2000, (CUevent *, unsigned))                             \
     X(cuEventRecord, 2000, (CUevent, CUstream))                               \
+    X(cuEventQuery, 2000, (CUevent))                                          \
     X(cuEventSynchronize, 2000, (CUevent))                                    \
     X(cuEventElapsedTime, 2000, (float *, CUevent, CUevent))                  \
     X(cuGraphInstantiateWithFlags, 11040, (CUgraphExec *, CUgraph, unsigned long long)) \
@@ -58,6 +61,7 @@ struct driver_nvml {
     nvmlReturn_t (*by_uuid)(const char *, nvmlDevice_t *);
     nvmlReturn_t (*memory)(nvmlDevice_t, nvmlMemory_t *);
     nvmlReturn_t (*utilisation)(nvmlDevice_t, nvmlUtilization_t *);
+    nvmlReturn_t (*by_process)(nvmlDevice_t, nvmlProcessUtilizationSample_t *, unsigned *, unsigned long long);
 };
 
 extern struct driver cu;

@@ -1,8 +1,9 @@
 """Checks limits of memory and compute on whatever CUDA driver is here; made for a real one.
 
 Memory at a quarter and at half of the first card by every call that the probe knows; compute at 25,
-50 and 75 % with kernels of its own; PyTorch, where there is one. Needs Python alone: a machine with
-a GPU need not have the project's environment, nor a network. Takes at most eight minutes.
+50 and 75 % with kernels of its own; what the library takes for granted of a driver; PyTorch, where
+there is one. Needs Python alone: a machine with a GPU need not have the project's environment, nor
+a network. Takes at most eight minutes.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ from typing import Any
 
 from gpu_case import FAILED, PASSED, SIMULATED, CaseError, Deadline
 from gpu_compute import Bench
+from gpu_driver import Facts, is_under_mps
 from gpu_memory import Probe
 from gpu_torch import Torch
 
 BUILD = Path(__file__).resolve().parents[1] / "build"
 LIBRARY = BUILD / "libvgpu.so"
 SECONDS = 460.0
-PARTS = ("memory", "compute", "pytorch")
+PARTS = ("memory", "driver", "compute", "pytorch")
 # Only NVIDIA's own driver has either (the second under WSL).
 REAL = ("/proc/driver/nvidia/version", "/dev/dxg")
 
@@ -57,7 +59,7 @@ def failures(findings: dict[str, Any]) -> list[str]:
 
 
 def _rows(findings: dict[str, Any]) -> list[dict[str, Any]]:
-    return [*findings.get("compute", []), *findings.get("pytorch", [])]
+    return [row for part in ("driver", "compute", "pytorch") for row in findings.get(part, [])]
 
 
 def main() -> int:
@@ -81,6 +83,9 @@ def main() -> int:
     findings: dict[str, Any] = {"card": card["name"], "total_bytes": total, "simulated": simulated}
     if "memory" in parts:
         findings["checks"] = check_memory(probe, total)
+    findings["mps"] = is_under_mps()
+    if "driver" in parts:
+        findings["driver"] = Facts(asked.spin, LIBRARY, pace=asked.pace).rows(deadline)
     if "compute" in parts:
         findings["compute"] = Bench(asked.spin, LIBRARY, pace=asked.pace).rows(deadline)
     if "pytorch" in parts:

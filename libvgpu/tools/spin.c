@@ -7,6 +7,9 @@
  *   vgpu-spin run SECONDS --rounds N [--us US] [--warm SECONDS] [--graph COUNT] [--gate 1] [--device N]
  *                                                       launch all the time; the rate by the card's own clock
  *   vgpu-spin watch SECONDS [--device N]                what NVML says meanwhile of the use of the card
+ *   vgpu-spin reset SECONDS --rounds N [--us US]        the same as run in a new context each second, reset with work on its way
+ *   vgpu-spin lag SECONDS --rounds N [--us US]          how late NVML's samples by process are, how long, and by which clock
+ *   vgpu-spin turns SECONDS [--gate 1] [--device N]     of marks in a stream of their own, how many are late: turns of others
  *
  * `--us` is what a launch takes, `--warm` how long nothing counts, `--graph` makes a launch a graph of so many kernels; with
  * `--gate` it says that it is ready, and begins when its standard input ends. A JSON object a line on standard output; status 1:
@@ -20,7 +23,10 @@
 
 #include "driver.h"
 
-enum { BATCH_US = 5000, THREADS = 256, BLOCKS_PER_SM = 4, WARM_UP_MS = 300, WATCH_EVERY_MS = 100 };
+enum { BATCH_US = 5000, THREADS = 256, BLOCKS_PER_SM = 4, WARM_UP_MS = 300, WATCH_EVERY_MS = 100, LIVES_MS = 1000 };
+
+#define MARK_EVERY_US 500
+#define LATE_MS 0.05 /* as turns.c sees it */
 
 /* PTX of an old generation: a driver translates it for any card since. The simulated driver goes by
  * the name: a round is 4 ns. */
@@ -241,6 +247,133 @@ static int watch(void)
     return 0;
 }
 
+static uint64_t clock_us(clockid_t clock)
+{
+    struct timespec t;
+    clock_gettime(clock, &t);
+    return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
+}
+
+/* Every context ends in a reset while kernels of it are on their way, and the next one comes back at its address. */
+static int reset(void)
+{
+    uint64_t began = clock_us(CLOCK_MONOTONIC), launches = 0, resets = 0;
+    double busy_us = 0;
+    while (clock_us(CLOCK_MONOTONIC) - began < (uint64_t)(spin.seconds * 1e6)) {
+        CUevent start, end;
+        float ms = 0;
+        if (prepare()) {
+            return 1;
+        }
+        TRY(cu.cuEventCreate(&start, 0));
+        TRY(cu.cuEventCreate(&end, 0));
+        TRY(cu.cuEventRecord(start, spin.stream));
+        for (uint64_t life = clock_us(CLOCK_MONOTONIC); clock_us(CLOCK_MONOTONIC) - life < LIVES_MS * 1000; launches++) {
+            TRY(kernel());
+            if (launches % 16 == 15) {
+                TRY(cu.cuEventRecord(end, spin.stream));
+                TRY(cu.cuEventSynchronize(end));
+            }
+        }
+        TRY(cu.cuEventRecord(end, spin.stream));
+        TRY(cu.cuEventSynchronize(end));
+        TRY(cu.cuEventElapsedTime(&ms, start, end));
+        busy_us += (double)ms * 1000;
+        for (int i = 0; i < 4; i++) {
+            TRY(kernel()); /* never seen to end */
+        }
+        TRY(cu.cuDevicePrimaryCtxReset(spin.device));
+        TRY(cu.cuDevicePrimaryCtxRelease(spin.device));
+        resets++;
+    }
+    printf("{\"launches\": %llu, \"seconds\": %.6f, \"per_second\": %.6f, \"resets\": %llu, \"library\": %s}\n",
+           (unsigned long long)launches, busy_us / 1e6, busy_us > 0 ? (double)launches * 1e6 / busy_us : 0,
+           (unsigned long long)resets, is_library_here() ? "true" : "false");
+    return 0;
+}
+
+/* Work for half of the time, then none: when do samples stop to come, what are their stamps by, how far apart are they? */
+static int lag(void)
+{
+    nvmlProcessUtilizationSample_t samples[256];
+    char uuid[64];
+    nvmlDevice_t device;
+    unsigned long long newest = 0, step = 0;
+    uint64_t latest_us = 0, stopped_us = 0, late_us = 0;
+    int wall = 0, seen = 0;
+    struct timespec nap = {.tv_nsec = 5000000};
+    if (prepare() || driver_load_nvml() || driver_nvml_device(spin.device, uuid, &device) != NVML_SUCCESS || !nvml.by_process) {
+        return driver_failed("NVML has no samples by process", 0);
+    }
+    uint64_t began = clock_us(CLOCK_MONOTONIC), until = (uint64_t)(spin.seconds * 1e6);
+    for (uint64_t now = began; now - began < until; now = clock_us(CLOCK_MONOTONIC)) {
+        if (now - began < until / 2) {
+            TRY(kernel());
+            TRY(cu.cuCtxSynchronize());
+            stopped_us = clock_us(CLOCK_MONOTONIC);
+        } else {
+            nanosleep(&nap, NULL);
+        }
+        unsigned count = sizeof samples / sizeof samples[0];
+        if (nvml.by_process(device, samples, &count, newest) != NVML_SUCCESS) {
+            continue;
+        }
+        for (unsigned i = 0; i < count; i++) {
+            uint64_t stamp = samples[i].timeStamp, wall_us = clock_us(CLOCK_REALTIME);
+            if (stamp <= newest || !samples[i].smUtil) {
+                continue;
+            }
+            wall = stamp <= wall_us && wall_us - stamp < 20000000;
+            uint64_t age = (wall ? wall_us : clock_us(CLOCK_MONOTONIC)) - stamp;
+            late_us = newest && age > late_us ? age : late_us; /* the first may have lain there for long */
+            step = newest && (!step || stamp - newest < step) ? stamp - newest : step;
+            newest = stamp;
+            latest_us = clock_us(CLOCK_MONOTONIC);
+            seen++;
+        }
+    }
+    printf("{\"samples\": %d, \"clock\": \"%s\", \"step_ms\": %.1f, \"lag_ms\": %.1f, \"shown_after_the_end_ms\": %.1f}\n", seen,
+           !seen ? "none" : wall ? "wall" : "monotonic", (double)step / 1000, (double)late_us / 1000,
+           latest_us > stopped_us ? (double)(latest_us - stopped_us) / 1000 : 0);
+    return 0;
+}
+
+/* The marks of turns.h, from outside: the time between two by the card's clock beside the host's. */
+static int turns(void)
+{
+    CUevent marks[2];
+    uint64_t at[2] = {0}, looks = 0, late_looks = 0;
+    double late_ms = 0;
+    struct timespec nap = {.tv_nsec = MARK_EVERY_US * 1000L};
+    spin.rounds = spin.rounds ? spin.rounds : 1000;
+    if (prepare()) {
+        return 1;
+    }
+    TRY(kernel()); /* who never ran anything has no turns */
+    TRY(cu.cuEventCreate(&marks[0], 0));
+    TRY(cu.cuEventCreate(&marks[1], 0));
+    if (spin.gate) {
+        wait_for_the_others();
+    }
+    uint64_t began = clock_us(CLOCK_MONOTONIC);
+    for (unsigned n = 0; clock_us(CLOCK_MONOTONIC) - began < (uint64_t)(spin.seconds * 1e6); n++) {
+        float ms = 0;
+        at[n % 2] = clock_us(CLOCK_MONOTONIC);
+        TRY(cu.cuEventRecord(marks[n % 2], spin.stream));
+        TRY(cu.cuEventSynchronize(marks[n % 2]));
+        if (n) {
+            TRY(cu.cuEventElapsedTime(&ms, marks[!(n % 2)], marks[n % 2]));
+            late_ms += (double)ms - (double)(at[n % 2] - at[!(n % 2)]) / 1000;
+            late_ms = late_ms < 0 ? 0 : late_ms;
+            looks++;
+            late_looks += late_ms > LATE_MS;
+        }
+        nanosleep(&nap, NULL);
+    }
+    printf("{\"looks\": %llu, \"late\": %.4f}\n", (unsigned long long)looks, looks ? (double)late_looks / (double)looks : 0);
+    return 0;
+}
+
 static int usage(const char *what)
 {
     fprintf(stderr, "vgpu-spin: cannot understand '%s' (see the head of spin.c)\n", what);
@@ -277,8 +410,15 @@ int main(int argc, char **argv)
         return calibrate();
     }
     spin.seconds = number;
-    if (!strcmp(argv[1], "run") && number > 0 && spin.rounds) {
-        return run();
+    static const struct {
+        const char *verb;
+        int (*run)(void);
+        int needs_rounds;
+    } verbs[] = {{"run", run, 1}, {"reset", reset, 1}, {"lag", lag, 1}, {"turns", turns, 0}};
+    for (size_t i = 0; i < sizeof verbs / sizeof verbs[0]; i++) {
+        if (!strcmp(argv[1], verbs[i].verb) && number > 0 && (spin.rounds || !verbs[i].needs_rounds)) {
+            return verbs[i].run();
+        }
     }
     return !strcmp(argv[1], "watch") && number > 0 ? watch() : usage(argv[1]);
 }
