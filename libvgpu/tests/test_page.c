@@ -11,7 +11,7 @@
 
 #define CARD "GPU-01234567-89ab-cdef-0123-456789abcdef"
 
-static uint64_t clock_ns;
+static _Atomic uint64_t clock_ns;
 
 static uint64_t fake_now(void)
 {
@@ -167,6 +167,59 @@ TEST(a_reader_never_sees_half_a_change)
     pthread_join(writer, NULL);
     CHECK(!broken);
     CHECK(seen_a + seen_b > 0);
+}
+
+TEST(kept_terms_are_those_of_the_page_from_the_first_call_after_a_change_on)
+{
+    struct vgpu_kept_terms kept = {0};
+    struct vgpu_page *page = granting(1000);
+    page->devices[0].cores_percent = 30;
+    for (int i = 0; i < 3; i++) {
+        CHECK_EQ(vgpu_page_terms_kept(page, CARD, &kept).limit, 1000);
+        CHECK_EQ(vgpu_page_terms_kept(page, CARD, &kept).cores, 30);
+    }
+    page->devices[0].memory_limit_bytes = 2000; /* nobody writes so: the sequence says that nothing changed */
+    CHECK_EQ(vgpu_page_terms_kept(page, CARD, &kept).limit, 1000);
+    page->seq += 2;
+    CHECK_EQ(vgpu_page_terms_kept(page, CARD, &kept).limit, 2000);
+    page->state = VGPU_PAGE_CLOSED;
+    page->seq += 2;
+    CHECK_EQ(vgpu_page_terms_kept(page, CARD, &kept).limit, 0);
+    page->state = VGPU_PAGE_GRANT;
+    page->seq += 1; /* its writer died half-way: denied, and not kept */
+    clock_ns = 0;
+    CHECK_EQ(vgpu_page_terms_kept(page, CARD, &kept).limit, 0);
+    page->seq += 1;
+    CHECK_EQ(vgpu_page_terms_kept(page, CARD, &kept).limit, 2000);
+}
+
+static struct vgpu_kept_terms shared;
+static _Atomic int mixed_up;
+
+static void *read_kept(void *argument)
+{
+    for (int i = 0; i < 20000 && !mixed_up; i++) {
+        struct vgpu_terms terms = vgpu_page_terms_kept(live, CARD, &shared);
+        mixed_up = terms.limit && terms.limit != 1000 && terms.limit != 2000;
+    }
+    return argument;
+}
+
+TEST(threads_that_keep_the_same_terms_never_see_half_of_them)
+{
+    pthread_t writer, readers[4];
+    live = granting(1000);
+    atomic_store(&writing, 1);
+    CHECK(pthread_create(&writer, NULL, rewrite, NULL) == 0);
+    for (int i = 0; i < 4; i++) {
+        CHECK(pthread_create(&readers[i], NULL, read_kept, NULL) == 0);
+    }
+    for (int i = 0; i < 4; i++) {
+        pthread_join(readers[i], NULL);
+    }
+    atomic_store(&writing, 0);
+    pthread_join(writer, NULL);
+    CHECK(!mixed_up);
 }
 
 int main(void)
