@@ -64,6 +64,7 @@ class InstalledCluster(Started):
         operators: How many replicas of the operator.
         webhooks: How many of the admission webhooks.
         lease_s: How long the Lease of a silent leader lasts.
+        ready_s: Starting gives up after so long.
         plane: A control plane that runs already, and goes on when this has stopped; None: one of
             its own, whose API server keeps an audit of our accounts' requests.
         scheduler_client: Fields of kube-scheduler's `clientConnection` (`qps`, `burst`) beside how
@@ -77,6 +78,7 @@ class InstalledCluster(Started):
         operators: int = 2,
         webhooks: int = 2,
         lease_s: int = LEASE_S,
+        ready_s: float = 120.0,
         plane: ControlPlane | None = None,
         scheduler_client: Mapping[str, object] | None = None,
     ) -> None:
@@ -84,6 +86,7 @@ class InstalledCluster(Started):
         self._nodes = nodes
         self._operators = Operators(operators, webhooks)
         self._lease_s = lease_s
+        self._ready_s = ready_s
         self._given_plane = plane
         self._scheduler_client = dict(scheduler_client or {})
         self._audit = self.folder / "audit.log"
@@ -194,7 +197,7 @@ class InstalledCluster(Started):
         """Install, start everything and return when it is ready.
 
         Raises:
-            NotInTime: Something is missing after two minutes.
+            NotInTime: Something is missing after `ready_s`.
             RuntimeError: Kubernetes is not built.
         """
         self._plane = self._given_plane or self._audited_plane()
@@ -205,7 +208,7 @@ class InstalledCluster(Started):
         self._start_operators()
         self._start_nodes()
         self._start_scheduler()
-        self.until(lambda: not self._gaps(), self._gaps, limit=120)
+        self.until(lambda: not self._gaps(), self._gaps, limit=self._ready_s)
 
     def stop(self) -> None:
         """End every process and thread and remove what was written."""
@@ -272,6 +275,7 @@ class InstalledCluster(Started):
             "vgpu-scheduler-tls",
             lambda found: "tls.crt" in found.get("data", {}),
             namespace=NAMESPACE,
+            limit=self._ready_s,
         )
         for key, value in secret["data"].items():
             (self.folder / key).write_bytes(b64decode(value))

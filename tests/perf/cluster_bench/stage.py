@@ -49,6 +49,7 @@ _PROFILE_S = 10
 _SETTLED_S = 3.0
 _SETTLED_SHARE = 0.05
 _SETTLE_LIMIT_S = 900.0
+_READY_LIMIT_S = 600.0
 _STILL_LIMIT_S = 60.0
 _AT_ONCE = 32
 
@@ -113,7 +114,11 @@ class Stage(Started):
         self._loop.run(make_devices(self._api, self._plane.etcd_socket, self._node_uids))
         began = time.monotonic()
         with InstalledCluster(
-            [], lease_s=LEASE_S, plane=self._plane, scheduler_client=SCHEDULER_CLIENT
+            [],
+            lease_s=LEASE_S,
+            ready_s=_READY_LIMIT_S,
+            plane=self._plane,
+            scheduler_client=SCHEDULER_CLIENT,
         ) as cluster:
             leads_after = time.monotonic() - began
             settle(self._plane.pids() | cluster.pids())
