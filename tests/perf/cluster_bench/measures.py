@@ -140,11 +140,23 @@ def peaks_mib(pids: Mapping[str, int]) -> dict[str, int]:
     return {name: _peak_mib(pid) for name, pid in pids.items()}
 
 
+def ended(pids: Mapping[str, int]) -> list[str]:
+    """The names of processes that run no more; one that nobody has waited for is among them."""
+    return [name for name, pid in pids.items() if _state(pid) in ("", "Z", "X")]
+
+
 def cpu_per_pod(before: Used, after: Used, pods: int) -> dict[str, float]:
     """CPU milliseconds a pod of each process; `others` is what the rest of the machine used."""
     spent = {name: after.processes[name] - before.processes[name] for name in before.processes}
     spent["others"] = max(0.0, after.machine - before.machine - sum(spent.values()))
     return {name: round(1000 * seconds / pods, 2) for name, seconds in spent.items()}
+
+
+def _state(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
 
 
 def _cpu_s(pid: int) -> float:

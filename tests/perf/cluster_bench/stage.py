@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import json
 import os
+import select
 import subprocess
 import sys
 import threading
@@ -44,7 +45,6 @@ _APISERVER = (
 LEASE_S = 15
 """The operator's default."""
 CLAIMS_S = 10.0
-_KILLED_AFTER_S = 3.0
 _PROFILE_S = 10
 _SETTLED_S = 3.0
 _SETTLED_SHARE = 0.05
@@ -131,7 +131,8 @@ class Stage(Started):
                 if load.claims_per_s:
                     found["claims"] = self._measure_claims(load.claims_per_s, pids)
                 if load.failover:
-                    found["failover"] = self._measure_failover(load, cluster)
+                    took_s = found["bound"] / found["pods_per_s"]
+                    found["failover"] = self._measure_failover(load, cluster, took_s / 3)
         found["start"] = {
             "leads_after_s": round(leads_after, 1),
             "quiet_after_s": round(quiet_after, 1),
@@ -170,21 +171,23 @@ class Stage(Started):
             **{key.replace("per_pod", "per_claim"): found for key, found in spent.items()},
         }
 
-    def _measure_failover(self, load: Load, cluster: InstalledCluster) -> dict[str, Any]:
+    def _measure_failover(
+        self, load: Load, cluster: InstalledCluster, killed_after_s: float
+    ) -> dict[str, Any]:
         """The pods once more, and the leader killed under them."""
         given = ("--run", "failover", "--pods", str(load.pods), "--limit", str(load.limit_s))
         with self._child("load", *given, "--with-devices") as process:
             _await_ready(process)
             _begin(process)
-            time.sleep(_KILLED_AFTER_S)
+            time.sleep(killed_after_s)
             cluster.leader().kill()
-            times = _end(process)
+            times = _end(process, self._plane.pids())
         gap_s, since_s = measures.longest_gap(list(times["bound"].values()))
         return {
             "pods": load.pods,
             "bound": len(times["bound"]),
             "refused": times["refused"][:3],
-            "killed_after_s": _KILLED_AFTER_S,
+            "killed_after_s": round(killed_after_s, 1),
             "failover_s": gap_s,
             "since_s": since_s,
         }
@@ -205,7 +208,7 @@ class Stage(Started):
             began = time.monotonic()
             with self._profiled(profile):
                 _begin(process)
-                times = _end(process)
+                times = _end(process, pids)
             wall_s = time.monotonic() - began
             after = measures.used(pids)
         count = len(times["bound"]) or 1
@@ -324,9 +327,20 @@ def _begin(process: subprocess.Popen[bytes]) -> None:
     process.stdin.flush()
 
 
-def _end(process: subprocess.Popen[bytes]) -> dict[str, Any]:
-    """The times of a load, once it has ended."""
+def _end(process: subprocess.Popen[bytes], pids: Mapping[str, int]) -> dict[str, Any]:
+    """The times of a load, once it has ended.
+
+    Args:
+        process: The load.
+        pids: Processes without which it never ends.
+
+    Raises:
+        RuntimeError: One of them has ended, or the load itself.
+    """
     assert process.stdout is not None
+    while not select.select([process.stdout], [], [], 1.0)[0]:
+        if gone := measures.ended(pids):
+            raise RuntimeError(f"ended under load: {', '.join(gone)}")
     said = process.stdout.readline()
     if not said:
         raise RuntimeError("the load ended before it was done; its error is above")

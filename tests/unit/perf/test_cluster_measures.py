@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import time
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from perf.cluster_bench.measures import (
     Used,
     cpu_per_pod,
+    ended,
     longest_gap,
     peaks_mib,
     per_pod,
@@ -106,6 +108,16 @@ def test_cpu_of_a_process_is_read_from_proc() -> None:
 
 def test_memory_of_a_process_is_read_from_proc() -> None:
     assert 10 < peaks_mib({"test": os.getpid()})["test"] < 100_000
+
+
+def test_a_process_has_ended_before_anybody_waits_for_it() -> None:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        pids = {"sleep": process.pid, "test": os.getpid()}
+        assert ended(pids) == []
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert ended(pids) == ["sleep"]
+    assert ended(pids) == ["sleep"]
 
 
 def test_a_process_that_has_ended_is_an_error() -> None:
