@@ -36,12 +36,15 @@ def a_run(out: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
 
 def test_it_reports_both_loads_and_keeps_its_promises(tmp_path: Path) -> None:
     out = tmp_path / "cluster.json"
-    with a_run(out, "--sizes", "3", "--pods", "12", "--claims", "2", "--profile") as run:
+    with a_run(
+        out, "--sizes", "3", "--pods", "12", "--claims", "2", "--failover", "--profile"
+    ) as run:
         said, _ = run.communicate(timeout=200)
     assert run.returncode == 0, said
     found = json.loads(out.read_text())["sizes"]["3"]
     assert (found["plain"]["bound"], found["ours"]["bound"]) == (12, 12)
     assert found["ours"]["claims"]["allocated"] == 20
+    assert found["ours"]["failover"]["bound"] == 12
     assert set(found["ours"]["promises"].values()) == {0}
     assert found["ours"]["requests_per_pod"]["POST pods"] == 1
     assert found["ours"]["requests_per_pod"]["APPLY vgpuclaims/status"] > 0.9
