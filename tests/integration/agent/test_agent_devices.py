@@ -33,7 +33,7 @@ from vgpu_api.names import HAMI_NODE_REGISTER, device_object_name, device_object
 from vgpu_api.resources import GPU_DEVICES, LEASES, NAMESPACES, NODES
 from vgpu_client.api import Api
 from vgpu_client.errors import AlreadyExists, ClientError
-from vgpu_nodeagent.drivers.base import CardEvent, CardLink, Severity
+from vgpu_nodeagent.drivers.base import CardEvent, CardLink, Repair, Severity
 from vgpu_nodeagent.heartbeat import Heartbeat
 
 NAME_0 = device_object_name(GPU_0)
@@ -248,3 +248,24 @@ async def test_beats_are_ten_seconds_apart_and_outlive_a_lost_server(api: Api) -
     assert slept == [10, 10, 10]
     assert len(renewals) == 2
     assert renewals[0] < renewals[1]
+
+
+async def test_what_nvml_asks_for_after_an_error_is_the_conditions_reason(
+    api: Api, node: AgentNode
+) -> None:
+    await until(api, GPU_DEVICES, NAME_0, is_ready)
+    reset = Repair("GPUResetRequired", "it needs a GPU reset")
+    first, second = node.driver.present
+    node.driver.present = (dataclasses.replace(first, repair=reset), second)
+    await node.driver.events.put(CardEvent(GPU_0, Severity.FATAL, "XID95", "XID 95"))
+    device = await until(
+        api,
+        GPU_DEVICES,
+        NAME_0,
+        lambda d: condition(d, "Healthy").get("reason") == "GPUResetRequired",
+    )
+    for type_ in ("Ready", "Healthy"):
+        found = condition(device, type_)
+        assert (found["status"], found["reason"]) == ("False", "GPUResetRequired")
+        assert found["message"] == "it needs a GPU reset, after XID 95"
+    await offers(api, 10)  # the other card's slots
