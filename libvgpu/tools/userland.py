@@ -29,6 +29,7 @@ card uuid=GPU-00000000-0000-4000-8000-000000000001 memory_mib=16384 model="NVIDI
 card uuid=GPU-00000000-0000-4000-8000-000000000002 memory_mib=16384
 """
 SLICE = {"CUDA_DEVICE_MEMORY_LIMIT": "1g", "CUDA_DEVICE_SM_LIMIT": "50"}
+_CHOICES = ("CUDA_", "NVIDIA_", "VGPU_", "LD_")
 _NEIGHBOUR = """
 import ctypes, sys
 cuda = ctypes.CDLL("libcuda.so.1")
@@ -65,7 +66,9 @@ def stage() -> Iterator[dict[str, str]]:
     with tempfile.TemporaryDirectory() as folder:
         machine = Path(folder) / "machine"
         machine.write_text(MACHINE)
-        environment = os.environ | {
+        # What this machine's user has set for its own cards says nothing of the simulated ones.
+        own = {key: value for key, value in os.environ.items() if not key.startswith(_CHOICES)}
+        environment = own | {
             "VGPU_FAKE_MACHINE": str(machine),
             "VGPU_FAKE_MISSING": str(Path(folder) / "missing"),
             "LD_LIBRARY_PATH": str(BUILD / "fake"),

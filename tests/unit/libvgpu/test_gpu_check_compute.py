@@ -85,8 +85,10 @@ def test_a_program_that_hangs_is_ended_and_what_has_no_time_left_fails(
     assert found[-1]["why"].startswith("no time left for it")
 
 
-def test_what_a_program_says_that_fails_is_the_reason(compute: Any, native: Path) -> None:
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+def test_what_a_program_says_that_fails_is_the_reason(
+    compute: Any, native: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     found = rows(compute, SPIN, native / "libvgpu.so")
     assert {row["outcome"] for row in found} == {"failed"}
     said = json.loads(found[0]["why"].split(": ", 2)[2])
