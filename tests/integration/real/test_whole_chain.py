@@ -278,19 +278,23 @@ def is_set_aside(pod: dict[str, Any]) -> bool:
     )
 
 
-def test_a_pod_that_no_filter_asks_about_is_nominated_to_where_its_cards_are(
-    whole: LocalCluster,
-) -> None:
-    """A scheduler that does not exist is as slow as one can be."""
-    pod = a_pod("queued", gpu=1, gpumem=2048)
-    pod["spec"]["schedulerName"] = "nobody"
-    create(whole, pod)
-    nominated = whole.wait_for(
-        PODS, "queued", lambda found: found["status"].get("nominatedNodeName")
-    )
-    allocation = VGPUClaim.read(claim_of(whole, "queued")).status.allocation
-    assert allocation is not None
-    assert nominated["status"]["nominatedNodeName"] == allocation.node_name
+def test_a_pod_that_no_filter_asks_about_holds_nothing(whole: LocalCluster) -> None:
+    """Its scheduler does not exist, and it wants all devices of the only node with T4s."""
+
+    def all_t4(name: str) -> dict[str, Any]:
+        pod = a_pod(name, gpu=4)
+        pod["metadata"]["annotations"] = {"nvidia.com/use-gputype": "T4"}
+        return pod
+
+    asked_in_vain = all_t4("queued")
+    asked_in_vain["spec"]["schedulerName"] = "nobody"
+    create(whole, asked_in_vain)
+    create(whole, all_t4("runs"))
+    assert len(cards(running(whole, "runs"))) == 4
+    (queued,) = (p for p in whole.objects("pods", "default") if p["metadata"]["name"] == "queued")
+    assert "nominatedNodeName" not in queued["status"]
+    allocated = [c for c in whole.objects(CLAIMS, "default") if "allocation" in c.get("status", {})]
+    assert allocated == [claim_of(whole, "runs")]
 
 
 def test_pods_run_though_a_share_of_our_programs_requests_goes_wrong(
