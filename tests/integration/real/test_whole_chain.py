@@ -293,8 +293,9 @@ def test_a_pod_that_no_filter_asks_about_holds_nothing(whole: LocalCluster) -> N
     assert len(cards(running(whole, "runs"))) == 4
     (queued,) = (p for p in whole.objects("pods", "default") if p["metadata"]["name"] == "queued")
     assert "nominatedNodeName" not in queued["status"]
-    allocated = [c for c in whole.objects(CLAIMS, "default") if "allocation" in c.get("status", {})]
-    assert allocated == [claim_of(whole, "runs")]
+    claims = whole.objects(CLAIMS, "default")
+    allocated = [c["metadata"]["name"] for c in claims if "allocation" in c.get("status", {})]
+    assert allocated == [claim_of(whole, "runs")["metadata"]["name"]]
 
 
 def test_pods_run_though_a_share_of_our_programs_requests_goes_wrong(
