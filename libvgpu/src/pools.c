@@ -182,12 +182,11 @@ void vgpu_pool_account(struct vgpu_process *p, const struct vgpu_cuda *cuda, str
  * holder's, after it dropped the lock, finds it, or ours comes later, and then finds the lock dropped. */
 static int enter_or_leave_word(struct vgpu_pool *pool)
 {
-    atomic_exchange(&pool->has_word, 1);
-    if (!vgpu_calm_try(&pool->lock)) {
-        return 0;
+    if (vgpu_calm_try(&pool->lock)) {
+        return 1;
     }
-    atomic_exchange(&pool->has_word, 0);
-    return 1;
+    atomic_exchange(&pool->has_word, 1);
+    return vgpu_calm_try(&pool->lock);
 }
 
 void vgpu_pool_leave(struct vgpu_process *p, const struct vgpu_cuda *cuda, struct vgpu_pool *pool)
