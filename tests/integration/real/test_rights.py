@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from vgpu_api.names import ANNOTATION_POKE, pod_claim_name
+from vgpu_api.names import ANNOTATION_POKE, FIELD_MANAGER_OPERATOR, pod_claim_name
 from vgpu_api.resources import (
     EVENTS,
     GPU_DEVICES,
@@ -196,31 +196,51 @@ def a_claim_of_a_users_is_deleted_after_its_pod(cluster: InstalledCluster) -> No
     cluster.until(lambda: not there(cluster, VGPU_CLAIMS, "mine"), lambda: "the claim is there")
 
 
-def a_pod_that_was_set_aside_is_requeued(cluster: InstalledCluster) -> None:
-    """With a nomination: of so many nodes kube-scheduler looks at a sample only."""
+def a_pod_that_was_set_aside_is_told_why_and_requeued(cluster: InstalledCluster) -> None:
+    cordon(cluster, cordoned=True)
+    create(cluster, gpu("patient"))
+    cluster.wait_for(PODS, "patient", is_set_aside)
+    cluster.until(
+        lambda: any(
+            event["involvedObject"]["name"] == "patient"
+            and event.get("reportingComponent") == FIELD_MANAGER_OPERATOR
+            for event in cluster.objects(EVENTS)
+        ),
+        lambda: cluster.objects(EVENTS),
+    )
+    cordon(cluster, cordoned=False)
+    patient = cluster.wait_for(PODS, "patient", runs)
+    assert ANNOTATION_POKE in patient["metadata"]["annotations"]
+
+
+def of_many_nodes_one_is_nominated(cluster: InstalledCluster) -> None:
+    """Of so many nodes kube-scheduler looks at a sample only."""
     names = [f"paper-{number:03}" for number in range(SAMPLED_FROM)]
     for name in names:
         node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}
         cluster.run(cluster.api.create(NODES, node))
         cluster.run(cluster.api.merge_patch(NODES, name, {"spec": {"taints": None}}))
     cordon(cluster, cordoned=True)
-    create(cluster, gpu("patient"))
-    cluster.wait_for(PODS, "patient", is_set_aside)
+    create(cluster, gpu("sampled"))
+    cluster.wait_for(PODS, "sampled", is_set_aside)
     cordon(cluster, cordoned=False)
-    patient = cluster.wait_for(PODS, "patient", runs)
-    assert ANNOTATION_POKE in patient["metadata"]["annotations"]
+    cluster.wait_for(PODS, "sampled", runs)
     for name in names:
         cluster.run(cluster.api.delete(NODES, name))
 
 
-def a_pod_comes_and_goes_while_the_agents_are_away(cluster: InstalledCluster) -> None:
-    """Its devices are promised to a pod that no agent has ever seen."""
+def a_pod_comes_and_goes_while_the_agents_hang(cluster: InstalledCluster) -> None:
+    """Its devices are promised to a pod that no agent has ever seen.
+
+    They hang, for the kubelet offers nothing of an agent that has gone.
+    """
     for agent in cluster.agents.values():
-        agent.kill()
+        agent.signal(signal.SIGSTOP)
     create(cluster, gpu("missed"))
     cluster.wait_for(PODS, "missed", lambda pod: pod["spec"].get("nodeName"))
     cluster.run(cluster.api.delete(PODS, "missed", namespace="default", grace_s=0))
     for agent in cluster.agents.values():
+        agent.kill()
         agent.start()
     ours = Right(user(AGENT), "get", "", "pods", "default", "missed")
     tails = [agent.tail for agent in cluster.agents.values()]
@@ -282,7 +302,7 @@ def a_pod_goes_while_it_is_bound(cluster: InstalledCluster) -> None:
 
 
 def everything_goes(cluster: InstalledCluster) -> None:
-    for name in ("plain", "patient", "renewed", "after"):
+    for name in ("plain", "patient", "sampled", "renewed", "after"):
         delete(cluster, name)
     cluster.until(lambda: not cluster.objects(VGPU_CLAIMS), lambda: cluster.objects(VGPU_CLAIMS))
 
@@ -290,8 +310,9 @@ def everything_goes(cluster: InstalledCluster) -> None:
 STEPS = (
     a_pod_runs,
     a_claim_of_a_users_is_deleted_after_its_pod,
-    a_pod_that_was_set_aside_is_requeued,
-    a_pod_comes_and_goes_while_the_agents_are_away,
+    a_pod_that_was_set_aside_is_told_why_and_requeued,
+    of_many_nodes_one_is_nominated,
+    a_pod_comes_and_goes_while_the_agents_hang,
     a_refused_container_starts_at_once_when_its_claim_comes,
     certificates_are_issued_anew_and_nothing_restarts,
     a_leader_goes_and_the_next_one_places_a_pod,
