@@ -32,7 +32,7 @@ from vgpu_nodeagent.audit_socket import SOCKET, ask
 
 CARDS, AT_ONCE, KEPT = 4, 6, 8
 SHARE_MIB = 1024
-QUIET_S, DECIDED_S = 60.0, 240.0
+QUIET_S = 240.0
 HANG_MS = 12_000
 """Longer than the agent waits for NVML."""
 OUT = Path("build/chaos/agent.json")
@@ -95,7 +95,7 @@ async def _kill(stage: Stage, result: Result, chance: random.Random, kills: int)
     weights = [weight for weight, _ in STRIKES.values()]
     while result.kills < kills:
         if chance.random() < 0.5:  # else perhaps while it starts
-            await until(stage.offers_slots, limit_s=DECIDED_S)
+            await until(stage.offers_slots, limit_s=QUIET_S)
         await asyncio.sleep(chance.uniform(0.2, 2.5))
         (name,) = chance.choices(names, weights)
         await stage.kill_agent()
@@ -151,7 +151,7 @@ async def _live(
         number = next(numbers)
         await stage.start_pod(number, memory_mib=SHARE_MIB)
         decided = partial(_is_decided, stage, number)
-        await until(decided, limit_s=DECIDED_S)
+        await until(decided, limit_s=QUIET_S)
         if await stage.phase(number) == "Failed":
             result.refused += 1
             await _end(stage, None, number)
