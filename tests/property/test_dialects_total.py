@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import jsonpatch
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from vgpu_api import names
@@ -352,6 +352,19 @@ def test_any_pod_is_read_as_a_spec_or_refused_by_field_value_and_expectation(
 
 
 @given(raw=all_pods, config=configs, requests=claims)
+@example(
+    raw={
+        "metadata": {"name": "p"},
+        "spec": {
+            "containers": [
+                {"name": "main"},
+                {"name": "main", "resources": {"limits": {"nvidia.com/gpu": 1}}},
+            ]
+        },
+    },
+    config=ClusterConfig(),
+    requests=[{}],
+)
 @RELAXED
 def test_a_mutated_pod_needs_no_second_mutation_passes_validation_and_reads_the_same(
     raw: dict[str, Any], config: ClusterConfig, requests: list[dict[str, Any]] | None

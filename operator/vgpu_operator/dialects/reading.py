@@ -79,7 +79,7 @@ def _made_for(
     pod: Pod, asking: list[tuple[PodContainer, ResourceDialect]], config: ClusterConfig
 ) -> PodAsk:
     """The ask of a pod whose containers ask by resources."""
-    _refuse_bad_names([place for place, _ in asking])
+    _refuse_bad_names([place for place, _ in asking], pod)
     spec = VGPUClaimSpec(
         requests=[dialect.request(pod, place, config) for place, dialect in asking],
         placement=asking[0][1].placement(pod),
@@ -111,20 +111,21 @@ def _dialect_of(place: PodContainer, config: ClusterConfig) -> ResourceDialect |
     return next((d for d in DIALECTS if d.asks(place.container, config)), None)
 
 
-def _refuse_bad_names(places: list[PodContainer]) -> None:
-    """Requests are told apart by their containers' names, so those must be able to."""
+def _refuse_bad_names(places: list[PodContainer], pod: Pod) -> None:
+    """Requests are told apart by their containers' names, so no other container may have one."""
     if len(places) > MAX_REQUESTS:
         raise BadInput(
             field="spec.containers",
             value=len(places),
             expected=f"at most {MAX_REQUESTS} containers that ask for a GPU",
         )
-    seen: set[str] = set()
+    named: dict[str, list[PodContainer]] = {}
+    for place in each_container(pod):
+        named.setdefault(place.name, []).append(place)
     for place in places:
-        if not place.name or len(place.name) > _MAX_NAME or place.name in seen:
+        if not place.name or len(place.name) > _MAX_NAME or len(named[place.name]) > 1:
             raise BadInput(
-                field=f"{place.path}.name",
+                field=f"{named[place.name][-1].path}.name",
                 value=place.name,
                 expected="a container name of its own, 1 to 63 characters",
             )
-        seen.add(place.name)
