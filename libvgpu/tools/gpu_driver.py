@@ -84,14 +84,18 @@ class Facts:
     def _beside(self, own: Deadline) -> dict[str, Any]:
         words = self._rounds(LONG_KERNEL_US, own)
         env = environment(self._library)
-        work = [self._spin, "run", self._seconds(START_S), *words, "--gate", "1"]
-        neighbour = Started(work, env=env)
+        work = [self._spin, "run", self._seconds(2 * TURNS_S), *words, "--gate", "1"]
+        looks = [self._spin, "turns", self._seconds(TURNS_S), "--gate", "1"]
+        programs = [Started(words, env=env) for words in (work, looks)]
         try:
-            neighbour.first_answer(own.left())
-            neighbour.go()
-            found = self._one(["turns", self._seconds(TURNS_S)], own)
+            for program in programs:
+                program.first_answer(own.left())
+            for program in programs:
+                program.go()
+            found = programs[1].finish(own.left())[0]
         finally:
-            neighbour.kill()
+            for program in programs:
+                program.kill()
         early = found["late"] < LATE_BESIDE
         return {**found, "wrong": [f"late in {found['late']:.0%} of looks only"] if early else []}
 
