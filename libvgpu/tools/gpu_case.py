@@ -141,6 +141,9 @@ class Started:
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.communicate()
+        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
+            if stream is not None:
+                stream.close()  # also of one that ended by itself and was asked for nothing
 
 
 def environment(library: Path, **settings: str) -> dict[str, str]:
