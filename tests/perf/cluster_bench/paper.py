@@ -23,6 +23,7 @@ from vgpu_api.effective import Use
 from vgpu_api.names import API_VERSION, FIELD_MANAGER_AGENT, device_object_name
 from vgpu_api.resources import GPU_DEVICES, NODES
 from vgpu_client.api import Api
+from vgpu_client.errors import ClientError
 from vgpu_client.transport import Object
 from vgpu_local.nodes import card_uuid
 from vgpu_nodeagent.device_status import present, said_of
@@ -33,6 +34,8 @@ DEVICES_PER_NODE = 8
 SLOTS = 10
 MEMORY_MIB = 81_920
 COUNT = "nvidia.com/gpu"
+UNTAINTED = ("--disable-admission-plugins=TaintNodesByCondition",)
+"""Arguments of kube-apiserver: no controller takes the taint off nodes that are new."""
 _SINCE = "2026-01-01T00:00:00Z"
 _AT_ONCE = 16
 _PER_TRANSACTION = 100
@@ -84,6 +87,17 @@ async def make_nodes(api: Api, count: int) -> dict[str, str]:
         return made["metadata"]["name"], made["metadata"]["uid"]
 
     return dict(await asyncio.gather(*(make(number) for number in range(count))))
+
+
+async def kinds_are_served(api: Api) -> None:
+    """Return when our kinds are."""
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                await api.list(GPU_DEVICES)
+                return
+            except ClientError:
+                await asyncio.sleep(0.1)
 
 
 def device_status(node: str, index: int) -> Object:

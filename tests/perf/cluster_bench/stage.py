@@ -25,10 +25,9 @@ import yaml
 from perf.cluster_bench import measures
 from perf.cluster_bench.check import promises
 from perf.cluster_bench.load import LABEL, NAMESPACE
-from perf.cluster_bench.paper import make_devices, make_nodes
-from vgpu_api.resources import GPU_DEVICES, PODS
+from perf.cluster_bench.paper import UNTAINTED, kinds_are_served, make_devices, make_nodes
+from vgpu_api.resources import PODS
 from vgpu_client.api import Api
-from vgpu_client.errors import ClientError
 from vgpu_local.background import BackgroundLoop
 from vgpu_local.control_plane import ControlPlane, Options
 from vgpu_local.installation import apply
@@ -38,10 +37,7 @@ from vgpu_local.started import Started
 
 SCHEDULER_CLIENT = {"qps": 1_000, "burst": 2_000}
 """kube-scheduler's own limits, out of the way for both loads; Kubernetes' default is 50 and 100."""
-_APISERVER = (
-    "--disable-admission-plugins=TaintNodesByCondition",
-    "--profiling=true",
-)
+_APISERVER = (*UNTAINTED, "--profiling=true")
 LEASE_S = 15
 """The operator's default."""
 CLAIMS_S = 10.0
@@ -110,7 +106,7 @@ class Stage(Started):
     def ours(self, load: Load) -> dict[str, Any]:
         """The pods with devices through the project as manifests/ installs it."""
         apply(self._plane, ROOT / "crds")
-        self._loop.run(self._served())
+        self._loop.run(kinds_are_served(self._api))
         self._loop.run(make_devices(self._api, self._plane.etcd_socket, self._node_uids))
         began = time.monotonic()
         with InstalledCluster(
@@ -291,16 +287,6 @@ class Stage(Started):
         ) as answer:
             found: bytes = answer.read()
         return found
-
-    async def _served(self) -> None:
-        """Return when our kinds are served."""
-        async with asyncio.timeout(60):
-            while True:
-                try:
-                    await self._api.list(GPU_DEVICES)
-                    return
-                except ClientError:
-                    await asyncio.sleep(0.1)
 
     async def _delete_pods(self, run: str) -> None:
         gate = asyncio.Semaphore(_AT_ONCE)

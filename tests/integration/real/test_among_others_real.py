@@ -1,0 +1,136 @@
+"""A real kube-scheduler and 100 nodes: DaemonSets run everywhere, and who cannot run delays nobody.
+
+How soon is measured in virtual time (`test_among_others.py`); here it is that it happens at all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from perf.cluster_bench.paper import (
+    UNTAINTED,
+    kinds_are_served,
+    make_devices,
+    make_nodes,
+    node_name,
+)
+from vgpu_api.resources import PODS, VGPU_CLAIMS
+from vgpu_client.api import Api
+from vgpu_local.background import BackgroundLoop
+from vgpu_local.control_plane import ControlPlane, Options
+from vgpu_local.installation import apply
+from vgpu_local.installed import InstalledCluster
+from vgpu_local.programs import ROOT
+from vgpu_local.steps import a_container, a_pod
+
+pytestmark = [pytest.mark.xdist_group("real-cluster"), pytest.mark.timeout(300)]
+
+NODES = 100
+COUNT = "nvidia.com/gpu"
+Pod = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[InstalledCluster]:
+    """With pods that cannot run: they ask for every device and half as many again."""
+    with contextlib.ExitStack() as undo:
+        plane = ControlPlane(Options(apiserver_args=UNTAINTED))
+        undo.callback(plane.stop)
+        plane.start()
+        loop = BackgroundLoop("among-others")
+        undo.callback(loop.stop)
+        api = loop.enter(Api.connect(str(plane.kubeconfig)), undo)
+        uids = loop.run(make_nodes(api, NODES))
+        apply(plane, ROOT / "crds")
+        loop.run(kinds_are_served(api))
+        loop.run(make_devices(api, plane.etcd_socket, uids))
+        started = undo.enter_context(InstalledCluster([], plane=plane))
+        for make in CANNOT_RUN.values():
+            for number in range(30):
+                create(started, make(number))
+        yield started
+
+
+def asking(name: str, devices: int, **spec: Any) -> Pod:
+    return a_pod(name, a_container(limits={COUNT: devices}), **spec)
+
+
+def of_daemonset(name: str, node: str, devices: int) -> Pod:
+    """As the DaemonSet controller writes it."""
+    fields = [{"key": "metadata.name", "operator": "In", "values": [node]}]
+    required = {"nodeSelectorTerms": [{"matchFields": fields}]}
+    return asking(
+        name,
+        devices,
+        affinity={"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}},
+    )
+
+
+def create(cluster: InstalledCluster, pod: Pod) -> None:
+    cluster.run(cluster.api.create(PODS, pod))
+
+
+def bound(cluster: InstalledCluster, prefix: str) -> dict[str, str]:
+    return {
+        pod["metadata"]["name"]: pod["spec"]["nodeName"]
+        for pod in cluster.objects(PODS)
+        if pod["metadata"]["name"].startswith(prefix) and pod["spec"].get("nodeName")
+    }
+
+
+def unbound_volume(number: int) -> Pod:
+    pod = asking(f"volume-{number}", 8)
+    claim = {"claimName": "nobody-provisions-it"}
+    pod["spec"]["volumes"] = [{"name": "data", "persistentVolumeClaim": claim}]
+    return pod
+
+
+def too_much_cpu(number: int) -> Pod:
+    pod = asking(f"cpu-{number}", 8)
+    pod["spec"]["containers"][0]["resources"]["requests"] = {"cpu": "1000"}
+    return pod
+
+
+def misspelt(number: int) -> Pod:
+    limits = {COUNT: 8, "nvidia.com/gpumemory": 1}
+    return a_pod(f"misspelt-{number}", a_container(limits=limits))
+
+
+CANNOT_RUN: dict[str, Callable[[int], Pod]] = {
+    "volume": unbound_volume,
+    "cpu": too_much_cpu,
+    "misspelt": misspelt,
+    "foreign": lambda number: asking(f"foreign-{number}", 8, schedulerName="nobody"),
+    "elsewhere": lambda number: of_daemonset(f"elsewhere-{number}", "no-such-node", 8),
+}
+
+
+@pytest.mark.parametrize(("nodes", "devices"), [(6, 1), (100, 2)])
+def test_a_daemonset_runs_on_each_of_its_nodes(
+    cluster: InstalledCluster, nodes: int, devices: int
+) -> None:
+    wanted = {f"daemon-of-{nodes}-{number}": node_name(number) for number in range(nodes)}
+    for name, node in wanted.items():
+        create(cluster, of_daemonset(name, node, devices))
+    prefix = f"daemon-of-{nodes}-"
+    cluster.until(
+        lambda: bound(cluster, prefix) == wanted,
+        lambda: wanted.keys() - bound(cluster, prefix).keys(),
+    )
+
+
+def test_pods_that_cannot_run_hold_nothing_and_delay_nobody(cluster: InstalledCluster) -> None:
+    for number in range(20):
+        create(cluster, asking(f"runs-{number}", 4))
+    cluster.until(lambda: len(bound(cluster, "runs-")) == 20, lambda: bound(cluster, "runs-"))
+    assert [name for kind in CANNOT_RUN for name in bound(cluster, f"{kind}-")] == []
+    allocated = [
+        claim["metadata"]["name"]
+        for claim in cluster.objects(VGPU_CLAIMS)
+        if claim.get("status", {}).get("allocation")
+    ]
+    assert len(allocated) == len(bound(cluster, ""))
