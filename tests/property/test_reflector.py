@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import AsyncGenerator
 from typing import Any
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from vgpu_api.resources import VGPU_CLAIMS
 from vgpu_client.errors import ApiError, Gone, ServerError, StreamBroken, Unreachable
-from vgpu_client.reads import Listing
+from vgpu_client.reads import Each, Listing
 from vgpu_client.reflector import Identity, Reflector, Scope
 
 NAMES = "abc"
@@ -64,8 +65,19 @@ class ModelApi:
         self.compacted = self.version
 
     async def list(
-        self, resource: object, *, not_older_than: str | None = None, **selection: object
+        self,
+        resource: object,
+        *,
+        each: Each,
+        not_older_than: str | None = None,
+        **selection: object,
     ) -> Listing:
+        answer = await self._answer(not_older_than)
+        return Listing(
+            [each(copy.deepcopy(item)) for item in answer.items], answer.resource_version
+        )
+
+    async def _answer(self, not_older_than: str | None) -> Listing:
         await asyncio.sleep(0)
         if not_older_than is not None:
             return self._cached(int(not_older_than))
