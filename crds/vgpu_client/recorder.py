@@ -60,6 +60,7 @@ class _Series:
     count: int = 1
     name: str = ""  # of the event object, once it is there
     written: float = float("-inf")
+    is_lost: bool = False  # its newest words were dropped, or the server did not take them
 
 
 class Recorder:
@@ -119,14 +120,18 @@ class Recorder:
             if len(self._series) > _REMEMBERED:
                 forgotten, _ = self._series.popitem(last=False)
                 self._queue.pop(forgotten, None)
-        elif series.note == note[:_NOTE_KEPT]:
+        elif series.note == note[:_NOTE_KEPT] and not series.is_lost:
             return
+        elif series.is_lost:
+            series.note, series.last, series.is_lost = note[:_NOTE_KEPT], now, False
         else:
             series.note, series.last, series.count = note[:_NOTE_KEPT], now, series.count + 1
         self._series.move_to_end(key)
         self._queue[key] = None
         if len(self._queue) > _QUEUED:
-            self._queue.popitem(last=False)
+            dropped, _ = self._queue.popitem(last=False)
+            if dropped in self._series:
+                self._series[dropped].is_lost = True
             self._on_drop()
         self._wanted.set()
 
@@ -186,6 +191,7 @@ class Recorder:
             await self._api.create(EVENTS, event)
             series.name = event["metadata"]["name"]
         except ClientError as error:
+            series.is_lost = True
             logger.info("event of %s not written: %s", series.regarding.name, error)
             self._on_drop()
 

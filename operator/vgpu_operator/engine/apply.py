@@ -234,8 +234,16 @@ def _(event: events.ClaimDeleted, state: State) -> None:
     if held is not None and held.is_written:
         give_up(state, held)
     work = state.claims
-    for of_claim in (work.told, work.expired, work.unusable, work.init_refused, work.not_before):
+    for of_claim in (
+        work.told,
+        work.expired,
+        work.unusable,
+        work.init_refused,
+        work.not_before,
+        work.backoffs,
+    ):
         of_claim.pop(key, None)
+    work.turns.leave(key)
     work.look_at(key)
     _note_immediate(state, key)
     for pod in state.cache.pods_of(key):

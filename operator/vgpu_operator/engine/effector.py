@@ -54,6 +54,8 @@ _FIRST_WAIT_S = 0.05
 _LAST_WAIT_S = 2.0
 _REQUEUE_ATTEMPTS = 4
 _REQUEUES_AT_ONCE = 16
+_MARKS_AT_ONCE = 8
+"""A zone that fails has thousands of devices; claims and Bindings are not to wait behind them."""
 
 
 class Effector:
@@ -86,6 +88,8 @@ class Effector:
         self._leads = leads
         self._background = Background()
         self._requeues = asyncio.Semaphore(_REQUEUES_AT_ONCE)
+        self._marks = asyncio.Semaphore(_MARKS_AT_ONCE)
+        self._marking: set[str] = set()
 
     def submit(self, wanted: Iterable[effects.Effect]) -> None:
         """Take effects on; returns at once."""
@@ -98,7 +102,9 @@ class Effector:
                 case effects.WriteDevice():
                     self._background.start(self._write_device(effect))
                 case effects.MarkDevice():
-                    self._background.start(self._mark_device(effect))
+                    if effect.name not in self._marking:  # else its mark is under way
+                        self._marking.add(effect.name)
+                        self._background.start(self._mark_device(effect))
                 case effects.ReadPod():
                     self._background.start(self._read_pod(effect))
                 case effects.Requeue():
@@ -186,9 +192,13 @@ class Effector:
         status = {"conditions": [effect.condition.to_wire()]}
         obj = {"metadata": {"name": effect.name}, "status": status}
         apply_ = Apply(obj, FIELD_MANAGER_LIVENESS, subresource="status")
-        outcome = await self._writer.submit(
-            Write(Target(GPU_DEVICES, None, effect.name), (apply_,))
-        )
+        try:
+            async with self._marks:
+                outcome = await self._writer.submit(
+                    Write(Target(GPU_DEVICES, None, effect.name), (apply_,))
+                )
+        finally:
+            self._marking.discard(effect.name)
         if not isinstance(outcome, Written):  # decided anew while the agent is silent
             logger.warning("device %s not marked: %s", effect.name, outcome)
 

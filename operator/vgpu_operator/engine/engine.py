@@ -276,8 +276,10 @@ class Engine:
         ends = not self._leads()  # what is not being written now will not be
         for allocation_id, (reservation, future) in list(self._awaited.items()):
             is_moot = not self.state.reservations.is_current(reservation)
-            is_moot = is_moot or (ends and reservation.key not in self.state.claims.writing)
-            if not (reservation.is_written or is_moot):
+            is_being_written = reservation.key in self.state.claims.writing
+            is_moot = is_moot or (ends and not is_being_written)
+            # A write under way may be the one that takes back what stands in the status.
+            if not (is_moot or (reservation.is_written and not is_being_written)):
                 continue
             del self._awaited[allocation_id]
             if not future.done():

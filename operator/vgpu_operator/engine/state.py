@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from itertools import islice
 from typing import Any
 
 from vgpu_api.config import ClusterConfig
@@ -33,28 +32,37 @@ _TELLS_AT_ONCE = 8.0
 
 
 class Turns:
-    """Turns to write down a refusal: so many a second, and first come, first served.
+    """Turns to write down a refusal: so many a second.
 
-    Whoever waits for a turn costs nothing until it has come.
+    Namespaces take turns, and within one who came first: ten thousand refusals of one tenant keep
+    nobody else's waiting. Whoever waits for a turn costs nothing until it has come.
     """
 
     def __init__(self) -> None:
-        self._queue: dict[ClaimKey, None] = {}
+        self._queues: dict[str, dict[ClaimKey, None]] = {}  # by namespace, each in turn
         self._granted: set[ClaimKey] = set()
         self._left = _TELLS_AT_ONCE
         self._at = 0.0
 
     def __len__(self) -> int:
-        return len(self._queue)
+        return sum(map(len, self._queues.values()))
+
+    def __bool__(self) -> bool:
+        return bool(self._queues)
 
     def next(self, now: float) -> list[ClaimKey]:
         """The claims whose turn it is by now, monotonic seconds; a turn not taken is lost."""
         gained = (now - self._at) * _TELLS_A_SECOND
         self._left, self._at = min(self._left + gained, _TELLS_AT_ONCE), now
-        found = list(islice(self._queue, int(self._left)))
-        for key in found:
-            del self._queue[key]
-        self._left -= len(found)
+        found: list[ClaimKey] = []
+        while self._queues and self._left >= 1:
+            namespace, queue = next(iter(self._queues.items()))
+            del self._queues[namespace]
+            found.append(key := next(iter(queue)))
+            del queue[key]
+            if queue:
+                self._queues[namespace] = queue
+            self._left -= 1
         self._granted = set(found)
         return found
 
@@ -63,11 +71,19 @@ class Turns:
         if key in self._granted:
             self._granted.discard(key)
             return True
-        if self._queue or self._left < 1:
-            self._queue[key] = None
+        if self._queues or self._left < 1:
+            self._queues.setdefault(key.namespace, {})[key] = None
             return False
         self._left -= 1
         return True
+
+    def leave(self, key: ClaimKey) -> None:
+        """Wait for a turn no more."""
+        queue = self._queues.get(key.namespace)
+        if queue is not None:
+            queue.pop(key, None)
+            if not queue:
+                del self._queues[key.namespace]
 
 
 class Timers:

@@ -22,6 +22,9 @@ from vgpu_operator.placement.node_filter import ALL, NodeFilter, only
 
 _HARD_EFFECTS = frozenset({"NoSchedule", "NoExecute"})
 FILTERS_KEPT = 4_096
+REQUIREMENTS_READ = 256
+"""Of an affinity with more requirements nothing is read: each may look at every node, and
+kube-scheduler, which has the last word, stops at the first term that holds."""
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 _AFFINITY = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution"
 _VALUES = {"In": (1, 1 << 20), "NotIn": (1, 1 << 20), "Exists": (0, 0), "DoesNotExist": (0, 0),
@@ -67,7 +70,9 @@ class NodeRules:
         required = affinity.required if affinity is not None else None
         terms = None
         if required is not None:
-            terms = tuple(_term(number, term) for number, term in enumerate(required.terms))
+            wanted = sum(len(t.match_expressions) + len(t.match_fields) for t in required.terms)
+            if max(wanted, len(required.terms)) <= REQUIREMENTS_READ:
+                terms = tuple(_term(number, term) for number, term in enumerate(required.terms))
         return cls(
             tuple(sorted(spec.node_selector.items())),
             terms,
@@ -81,7 +86,6 @@ class NodeFilters:
 
     def __init__(self) -> None:
         self._known: dict[int, Node] = {}
-        self._all = 0
         self._labels: dict[str, dict[str, int]] = {}  # key → value → nodes
         self._names: dict[str, int] = {}
         self._taints: dict[tuple[Taint, ...], int] = {}  # the hard ones → nodes

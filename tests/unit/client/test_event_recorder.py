@@ -148,3 +148,25 @@ async def test_a_note_is_cut_to_what_the_server_takes(world: World) -> None:
     await world.write()
     (event,) = world.server.events.values()
     assert len(event["message"]) == 1_024
+
+
+async def test_words_that_were_lost_are_written_when_they_are_said_again(world: World) -> None:
+    world.server.error = ServerError("no", status=500)
+    world.record("pod-1", "no room")
+    await world.write()
+    world.server.error = None
+    world.now += AGAIN_S
+    world.record("pod-1", "no room")
+    await world.write()
+    assert [event["message"] for event in world.server.events.values()] == ["no room"]
+
+
+async def test_words_that_were_dropped_are_written_when_they_are_said_again(world: World) -> None:
+    for pod in range(1_001):
+        world.record(f"pod-{pod}", "no room")
+    world.record("pod-0", "no room")
+    for _ in range(60):
+        world.now += 1.0
+        await world.write()
+    named = {event["involvedObject"]["name"] for event in world.server.events.values()}
+    assert "pod-0" in named

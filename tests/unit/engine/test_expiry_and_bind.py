@@ -344,3 +344,24 @@ async def test_a_pod_found_bound_with_an_immediate_claim_is_named_by_it(replica:
     status = replica.api.claim("now")["status"]
     assert status["allocation"]["nodeName"] == "node-2"
     assert status["reservedFor"]["podUID"] == pod.metadata.uid
+
+
+async def test_a_pod_that_is_bound_before_its_expiry_was_written_keeps_its_devices(
+    replica: Any,
+) -> None:
+    """The server was too busy to take the allocation back; meanwhile the volume was there."""
+    replica.card()
+    pod = replica.offered()
+    await replica.settle()
+    busy = TooManyRequests("busy", status=429)
+    replica.api.before = lambda verb, _: busy if verb.startswith("patch") else None
+    replica.time += OFFERED_S
+    await replica.settle()
+    replica.api.before = lambda verb, name: None
+    assert replica.claim_of(pod).status.allocation is not None
+    assert await replica.binder.bind(binding(pod, "node-1")) == ""
+    for _ in range(10):
+        replica.time += 1
+        await replica.settle()
+    assert replica.claim_of(pod).status.allocation is not None
+    assert replica.api.objects[("pods", "default", "pod-1")]["spec"]["nodeName"] == "node-1"

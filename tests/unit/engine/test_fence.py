@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Literal
 
-from builders import a_claim, a_container, a_pod, an_allocation
+from builders import a_claim, a_container, a_pod, a_request, an_allocation
 from vgpu_api.conditions import PREPARED
 from vgpu_api.core import Pod
 from vgpu_api.resources import VGPU_CLAIMS
@@ -122,6 +122,14 @@ async def test_claims_whose_cards_may_still_move_are_touched_and_those_in_use_ar
         changed = now.metadata.resource_version != before.metadata.resource_version
         assert changed is is_touched
         assert now.status.allocation == before.status.allocation
+
+
+async def test_a_claim_in_use_that_may_be_growing_is_touched(replica: Any) -> None:
+    """A larger amount that the former leader sent must not land after its room was given away."""
+    grows = a_claim("grows", requests=[a_request(memory="12Gi")], status=given("True"))
+    edited = grows.metadata.model_copy(update={"generation": 2})
+    replica.claim(grows.model_copy(update={"metadata": edited}))
+    assert await a_fence(replica).close() == 1
 
 
 async def test_a_touch_is_repeated_until_it_is_certain(replica: Any) -> None:

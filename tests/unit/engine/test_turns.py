@@ -40,6 +40,25 @@ def test_a_turn_that_is_not_taken_keeps_nobody_waiting() -> None:
     assert len(turns) == len(KEYS) - 8 - 2 * 8 + 1
 
 
+def test_one_namespace_with_many_keeps_no_other_waiting() -> None:
+    turns = Turns()
+    for key in KEYS:
+        turns.take(key)
+    late = ClaimKey("another", "claim")
+    assert not turns.take(late)
+    assert late in turns.next(10.0)
+
+
+def test_who_leaves_takes_nobodys_turn() -> None:
+    turns = Turns()
+    for key in KEYS[:20]:
+        turns.take(key)
+    for key in KEYS[8:19]:
+        turns.leave(key)
+    assert turns.next(10.0) == [KEYS[19]]
+    assert not turns
+
+
 async def test_a_thousand_that_wait_are_looked_at_only_when_they_are_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -143,6 +143,14 @@ def test_one_term_of_an_affinity_is_enough_and_no_term_takes_no_node():
     assert refusal(a_pod(affinity=an_affinity()), node) is Reason.NODE_AFFINITY_MISMATCH
 
 
+def test_of_an_affinity_with_very_many_requirements_nothing_is_read():
+    """Each may cost a look at every node; kube-scheduler judges."""
+    wide = an_affinity(a_term(*[("zone", "Gt", ["1"])] * node_filters.REQUIREMENTS_READ))
+    assert NodeRules.of(a_pod(affinity=wide)).terms is not None
+    wider = an_affinity(*[a_term(("zone", "Gt", ["1"]))] * (node_filters.REQUIREMENTS_READ + 1))
+    assert NodeRules.of(a_pod(affinity=wider)).terms is None
+
+
 @pytest.mark.parametrize(
     ("term", "field", "expected"),
     [

@@ -50,7 +50,7 @@ def describe(claim: VGPUClaim, state: State) -> Effect | None:
         if desired is None or allocated or shows(claim, desired) or _is_anothers(claim, pods):
             return None
         return _write(claim, state, desired)
-    state.claims.told.pop(key, None)
+    _stop_telling(key, state)
     if pods or claim.status.allocation is not None or claim.status.state not in (None, "Pending"):
         return None
     if claim.spec.binding_mode == "Immediate":
@@ -68,7 +68,7 @@ def describe_missing(key: ClaimKey, state: State) -> Effect | None:
     """Say why a pod gets nothing whose own claim does not exist yet: the claim is made for that."""
     pods = state.cache.pods_of(key)
     if not _is_refused(key, pods, state):
-        state.claims.told.pop(key, None)
+        _stop_telling(key, state)
         return None
     desired = _tell(key, pods, None, state)
     pod = pods[0]
@@ -81,6 +81,11 @@ def describe_missing(key: ClaimKey, state: State) -> Effect | None:
         status=status_with(None, spec, desired, unix=state.unix),
         create=claim_for_pod(pod.pod, spec),
     )
+
+
+def _stop_telling(key: ClaimKey, state: State) -> None:
+    state.claims.told.pop(key, None)
+    state.claims.turns.leave(key)
 
 
 def node_event(node: Node, reason: str, note: str) -> RecordEvent:

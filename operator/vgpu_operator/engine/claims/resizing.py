@@ -8,13 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vgpu_api.effective import Use, effective_use
-from vgpu_api.quantity import read_mib
 from vgpu_api.resize import granted, is_settled, target, was_changed
 from vgpu_api.v1alpha1 import AllocatedDevice, Allocation, VGPUClaim
+from vgpu_operator.ask import ALL_CORES
 from vgpu_operator.engine.cache import key_of
 from vgpu_operator.engine.state import State
-
-ALL_CORES = 100
 
 
 def resized(claim: VGPUClaim, state: State) -> Allocation | None:
@@ -52,16 +50,17 @@ def fits(claim: VGPUClaim, new: Allocation, state: State) -> bool:
     ):
         return False
     return all(
-        _has_room(after[uuid], use, state.ledger.use_of(uuid), _amounts(new.devices, uuid, state))
+        _has_room(after[uuid], use, _used_and_given(new.devices, uuid, state))
         for uuid, use in added.items()
     )
 
 
-def _has_room(after: Use, added: Use, used: Use, has: Use | None) -> bool:
+def _has_room(after: Use, added: Use, of_device: tuple[Use, Use] | None) -> bool:
     if added.memory_mib <= 0 and added.cores <= 0:
         return True
-    if has is None:
+    if of_device is None:
         return False
+    used, has = of_device
     if added.cores > 0 and after.cores >= ALL_CORES and used.slots > after.slots:
         return False  # all of the compute is for who has the card alone
     return (
@@ -70,13 +69,21 @@ def _has_room(after: Use, added: Use, used: Use, has: Use | None) -> bool:
     )
 
 
-def _amounts(devices: Sequence[AllocatedDevice], uuid: str, state: State) -> Use | None:
-    """What may be given away of a card; None while it is not known."""
+def _used_and_given(
+    devices: Sequence[AllocatedDevice], uuid: str, state: State
+) -> tuple[Use, Use] | None:
+    """What counts as used of a card, and what may be given of it; None while it is not known.
+
+    As placement sees it: a card counts as full on which somebody holds who knows how much.
+    """
+    columns = state.ledger.columns
     name = next((device.name for device in devices if device.uuid == uuid), "")
-    node = state.ledger.node_of(name)
-    known = () if node is None else state.ledger.devices(node)
-    device = next((device for device in known if device.metadata.name == name), None)
-    if device is None or device.status.allocatable is None:
+    node = columns.node_id(state.ledger.node_of(name) or "")
+    cards = () if node is None else columns.node_cards[node]
+    card = next((card for card in cards if columns.name[card] == name), None)
+    if card is None:
         return None
-    given = device.status.allocatable
-    return Use(read_mib(given.memory), given.cores, given.slots)
+    slots, cores, memory = columns.used(card)
+    return Use(memory, cores, slots), Use(
+        columns.memory[card], columns.cores[card], columns.slots[card]
+    )

@@ -179,7 +179,14 @@ def status_with(
 
 def with_devices(claim: VGPUClaim, allocation: Allocation) -> VGPUClaimStatus:
     """The status with other devices in the same allocation, and everything else as it is."""
-    return claim.status.model_copy(update={"allocation": allocation, "cards": _shown(allocation)})
+    return claim.status.model_copy(
+        update={
+            "allocation": allocation,
+            "cards": _shown(allocation),
+            "summary": summary(claim.spec),
+            "observed_generation": claim.metadata.generation or None,
+        }
+    )
 
 
 def shows(claim: VGPUClaim, desired: DesiredStatus) -> bool:

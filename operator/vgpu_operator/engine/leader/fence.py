@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from vgpu_api.conditions import PREPARED, is_true
+from vgpu_api.init_part import init_part_wanted
+from vgpu_api.resize import target, was_changed
 from vgpu_api.resources import VGPU_CLAIMS
 from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_client.api import Api
@@ -41,8 +43,15 @@ _LAST_WAIT_S = 1.0
 
 
 def may_be_decided(claim: VGPUClaim) -> bool:
-    """Whether a decision about the claim's cards may be under way."""
-    return claim.status.allocation is None or not is_true(claim.status.conditions, PREPARED)
+    """Whether a decision about the claim's cards may be under way.
+
+    The devices of a prepared claim are never moved, but what it holds of them may be made larger.
+    """
+    allocation = claim.status.allocation
+    if allocation is None or not is_true(claim.status.conditions, PREPARED):
+        return True
+    is_resized = was_changed(claim) and target(claim.spec, allocation) != allocation.devices
+    return is_resized or init_part_wanted(claim)
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,7 @@ def adopt(state: State, pod: GPUPod, claim: VGPUClaim) -> Reservation:
     """Take an allocation that stands in the claim for the pod's reservation."""
     allocation = claim.status.allocation
     assert allocation is not None
+    state.claims.expired.pop(key_of(claim), None)  # its pod has come after all
     reservation = Reservation(
         key=key_of(claim),
         pod_uid=pod.uid,
@@ -141,7 +142,8 @@ def give_up(state: State, reservation: Reservation) -> None:
 
 
 def confirm(state: State, reservation: Reservation, claim: VGPUClaim) -> None:
-    """The claim's status has the reservation's allocation."""
+    """The claim's status has the reservation's allocation, with the amounts that it says."""
+    reservation.allocation = claim.status.allocation  # a resize keeps the id
     reservation.is_written = claim.status.reserved_for == reservation.reserved_for
     if reservation.assumption is not None:
         state.ledger.confirm(reservation.assumption, claim)

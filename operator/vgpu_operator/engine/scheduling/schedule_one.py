@@ -77,11 +77,21 @@ def offer(
         plan = _plan(state, pod, spec, candidates)
     if plan.refused:
         return Refusal(plan=plan, notes=_notes(state, pod.claim, pod.request(spec, state.config)))
+    _note_hit(state, held, plan)
     if softly:
         return take_softly(state, pod, plan)
     reservation = reserve(state, pod.claim, spec, plan, pod)
     _evict_tentative(state, reservation)
     return reservation
+
+
+def _note_hit(state: State, held: Reservation | None, plan: Plan) -> None:
+    """Whether a pod that was requeued for room on a node got it there."""
+    if held is None or not held.is_tentative or held.kind is None or plan.node != held.node:
+        return
+    of_kind = state.queue.class_of(held.kind)
+    if of_kind is not None:
+        of_kind.hit(held.number)
 
 
 def offer_immediate(
