@@ -151,11 +151,14 @@ def explain_waiter(waiter: Waiter, state: State) -> Refusal | None:
     of_kind, kind = state.queue.class_of(waiter.kind), waiter.kind
     if of_kind is None:
         return None
-    if of_kind.explained is not None and of_kind.explained[0] == state.ledger.cursors:
-        return of_kind.explained[1]
+    if of_kind.explained is not None:
+        at, cursors, known = of_kind.explained
+        # Its counts move with every change; who reads them does not.
+        if cursors == state.ledger.cursors or state.now - at < RETELL_S:
+            return known
     refusal = _explain(waiter, kind.request, state)
     if refusal is not None:
-        of_kind.explained = state.ledger.cursors, refusal
+        of_kind.explained = state.now, state.ledger.cursors, refusal
     return refusal
 
 

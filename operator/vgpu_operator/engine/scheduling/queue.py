@@ -74,7 +74,7 @@ class WaitClass:
             node. Pods of one kind differ in what only kube-scheduler knows, so after each miss
             twice as many are requeued at once: those that cannot go there do not keep others
             waiting.
-        explained: Why it was refused, and as of which changes.
+        explained: Why it was refused, when that was found out, and as of which changes.
         waiters: By claim.
         heap: In turn; some of those in it wait no more.
     """
@@ -83,7 +83,7 @@ class WaitClass:
     cursor: int = UNKNOWN
     budget: int = 0
     misses: dict[int, int] = field(default_factory=dict)
-    explained: tuple[tuple[int, int], Refusal] | None = None
+    explained: tuple[float, tuple[int, int], Refusal] | None = None
     waiters: dict[ClaimKey, Waiter] = field(default_factory=dict)
     heap: list[tuple[Rank, int, Waiter]] = field(default_factory=list)
 
