@@ -12,7 +12,7 @@ import logging
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from vgpu_api import init_part
 from vgpu_api.effective import effective_use
@@ -242,7 +242,7 @@ class PreStart:
         state = slots.grant(
             node.checkpoint.state,
             holding=_holding(consumer, claim, allocation, former),
-            bindings=bindings,
+            bindings=[replace(b, interposed=grants[b.lease].interposed) for b in bindings],
             allocatable={uuid: card.allocatable for uuid, card in terms.items()},
         )
         try:

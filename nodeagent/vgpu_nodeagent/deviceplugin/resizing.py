@@ -17,10 +17,9 @@ from vgpu_api.quantity import MIB, format_mib
 from vgpu_api.resize import allowed, target, was_changed
 from vgpu_api.v1alpha1 import AllocatedDevice, Allocation, VGPUClaim
 from vgpu_nodeagent.deviceplugin.node import Node
-from vgpu_nodeagent.enforcement.abi import UNLIMITED, CorePolicy, PageState
+from vgpu_nodeagent.enforcement.abi import UNLIMITED, PageState
 from vgpu_nodeagent.enforcement.page import DeviceLimit
 from vgpu_nodeagent.errors import PageDamaged, Refused
-from vgpu_nodeagent.inventory import CARD_CORES, Terms
 from vgpu_nodeagent.reports import Reports
 from vgpu_nodeagent.state import slots
 from vgpu_nodeagent.state.slots import Holding, Lease
@@ -138,7 +137,7 @@ class Resizing:
                 continue
             used = {use.uuid: use.used_bytes for use in ledger}
             limits = [
-                self._limit(limit, mine.get(limit.uuid), used.get(limit.uuid, 0), outcome)
+                self._limit(lease, limit, mine.get(limit.uuid), used.get(limit.uuid, 0), outcome)
                 for limit in content.devices
             ]
             for limit in limits:
@@ -148,27 +147,37 @@ class Resizing:
         return outcome
 
     def _limit(
-        self, old: DeviceLimit, wanted: AllocatedDevice | None, used: int, outcome: _Outcome
+        self,
+        lease: Lease,
+        old: DeviceLimit,
+        wanted: AllocatedDevice | None,
+        used: int,
+        outcome: _Outcome,
     ) -> DeviceLimit:
         if wanted is None or old.memory_bytes == UNLIMITED:
             return old
         memory = wanted.memory_mib * MIB
         if (memory, wanted.cores) == (old.memory_bytes, old.cores):
             return old
-        if _is_whole(old, self._node.inventory.terms().get(old.uuid)):
-            outcome.blocked.append(
-                (
-                    "NotInterposed",
-                    f"card {old.uuid}: a container that has all of it runs without the library, "
-                    "and cannot be limited before it starts again",
-                )
-            )
-            return old
         if not self._node.backends.resizes:
             outcome.blocked.append(
                 (
                     "LimitBackend",
                     f"card {old.uuid}: the driver's limit is set when a container starts",
+                )
+            )
+            return old
+        if not lease.interposed:
+            known = (
+                "runs without the library"
+                if lease.interposed is not None
+                else "was started before it was recorded whether it has the library"
+            )
+            outcome.blocked.append(
+                (
+                    "NotInterposed",
+                    f"card {old.uuid}: container {lease.container} {known}, "
+                    "and cannot be limited before it starts again",
                 )
             )
             return old
@@ -279,18 +288,6 @@ def _request_of(claim: VGPUClaim, lease: Lease) -> str:
     """The request that a lease's container has: of its name, or the sole one without a name."""
     names = {request.name for request in claim.spec.requests}
     return lease.container if lease.container in names else ""
-
-
-def _is_whole(limit: DeviceLimit, terms: Terms | None) -> bool:
-    """Whether the container runs without the library, as `container_grant` decides it."""
-    if terms is None:
-        return False
-    most = max(terms.capacity.memory_mib, terms.allocatable.memory_mib)
-    return (
-        limit.memory_bytes >= most * MIB
-        and limit.cores == CARD_CORES
-        and limit.policy is not CorePolicy.FORCE
-    )
 
 
 def _amounts(devices: Sequence[AllocatedDevice]) -> str:

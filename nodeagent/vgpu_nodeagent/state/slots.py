@@ -30,6 +30,8 @@ class Lease:
         pod_uid: The pod it is bound to; empty until the first PreStart.
         container: The container of that pod.
         claim_uid: The claim that granted it.
+        interposed: Whether its container was started with the library; None before the first
+            PreStart, and where nobody recorded it.
     """
 
     name: str
@@ -38,6 +40,7 @@ class Lease:
     pod_uid: str = ""
     container: str = ""
     claim_uid: str = ""
+    interposed: bool | None = None
 
     @property
     def is_bound(self) -> bool:
@@ -77,10 +80,11 @@ class Holding:
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """A lease that is to be bound, and to which container."""
+    """A lease that is to be bound, to which container, and whether that has the library."""
 
     lease: str
     container: str
+    interposed: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,6 +287,7 @@ def _bound(state: SlotState, holding: Holding, binding: Binding) -> Lease:
         pod_uid=holding.pod_uid,
         container=binding.container,
         claim_uid=holding.claim_uid,
+        interposed=binding.interposed,
     )
 
 

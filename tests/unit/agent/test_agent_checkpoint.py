@@ -23,7 +23,7 @@ def a_state() -> SlotState:
     return slots.grant(
         state,
         holding=holding,
-        bindings=[Binding(lease.name, "main")],
+        bindings=[Binding(lease.name, "main", interposed=True)],
         allocatable={"GPU-0": Use(16, 100, 10)},
     )
 
@@ -96,7 +96,7 @@ def test_a_damaged_file_is_kept_for_people_to_look_at(tmp_path: Path) -> None:
 
 
 ON_DISK = b"""{
- "checksum": "ecd8aea09ebffed57c901d1ae19474812287443ab710873dc8733b9b3729c72c",
+ "checksum": "e12b67e1646f124dd5280623c1d634f46dabfd4e53b815c0b6d323b29bd67872",
  "format": 2,
  "state": {
   "cuts": {},
@@ -125,6 +125,7 @@ ON_DISK = b"""{
     "allocated_at": 12.5,
     "claim_uid": "claim-uid",
     "container": "main",
+    "interposed": true,
     "name": "slot-1-abc",
     "pod_uid": "pod-uid",
     "slot_ids": [
@@ -142,6 +143,18 @@ def test_the_file_is_for_people_too_and_stays_readable_for_later_agents() -> Non
     assert json.loads(written) == json.loads(ON_DISK)
     assert written.count(b"\n") >= ON_DISK.count(b"\n")
     assert decode(PATH, ON_DISK) == a_state()
+
+
+def test_a_lease_that_names_no_library_is_read_as_one_of_which_nobody_knows() -> None:
+    body = json.loads(ON_DISK)["state"]
+    del body["leases"]["slot-1-abc"]["interposed"]
+    canonical = json.dumps(body, sort_keys=True, separators=(",", ":")).encode()
+    former = {"format": 2, "checksum": hashlib.sha256(canonical).hexdigest(), "state": body}
+    read = decode(PATH, json.dumps(former).encode())
+    assert read == replace(
+        a_state(),
+        leases={n: replace(x, interposed=None) for n, x in a_state().leases.items()},
+    )
 
 
 def test_a_file_of_an_agent_that_wrote_other_bytes_for_the_same_text_is_read() -> None:

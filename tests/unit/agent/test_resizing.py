@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,6 +18,7 @@ from vgpu_api.quantity import MIB
 from vgpu_api.v1alpha1 import ReservedFor, VGPUClaim, VGPUClaimStatus
 from vgpu_nodeagent.deviceplugin.resizing import Resizing
 from vgpu_nodeagent.enforcement import abi
+from vgpu_nodeagent.enforcement.backends import DriverBackend
 from vgpu_nodeagent.reports import Reports
 
 
@@ -184,6 +186,60 @@ async def test_a_whole_card_cannot_shrink_while_its_container_runs(
     change(bench, resizing, held=[(T4_MIB, 100)], asked=[{"memory": "2Gi"}])
     assert page(bench, lease) == (T4_MIB, 100)
     assert spoken.lines[0][:2] == ("False", "NotInterposed")
+
+
+async def test_a_container_without_the_library_is_known_where_its_card_is_not(
+    bench: Bench, resizing: Resizing, spoken: Spoken, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a restart whose driver does not show the card yet."""
+    lease = await running(bench, held=[(T4_MIB, 100)])
+    monkeypatch.setattr(bench.node.inventory, "terms", dict)
+    change(bench, resizing, held=[(T4_MIB, 100)], asked=[{"memory": "2Gi"}])
+    assert page(bench, lease) == (T4_MIB, 100)
+    assert spoken.lines[0][:2] == ("False", "NotInterposed")
+
+
+async def test_a_slice_that_grew_to_a_whole_card_shrinks_again(
+    bench: Bench, resizing: Resizing, spoken: Spoken
+) -> None:
+    lease = await running(bench)
+    whole = [{"memory": f"{T4_MIB}Mi", "cores": 100}]
+    change(bench, resizing, held=[(T4_MIB, 100)], asked=whole)
+    assert page(bench, lease) == (T4_MIB, 100)
+    less = [{"memory": "2Gi", "cores": 20}]
+    change(bench, resizing, held=[(T4_MIB, 100)], asked=less, generation=3)
+    assert page(bench, lease) == (2048, 20)
+    assert [line[0] for line in spoken.lines] == ["True", "True"]
+
+
+async def test_a_container_that_the_driver_kept_has_no_library_after_a_change_of_backend(
+    bench: Bench, resizing: Resizing, spoken: Spoken, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as earlier:
+        driver = DriverBackend(bench.driver, bench.kubelet_pods)
+        earlier.setattr(bench.node.backends, "shape", driver.shape)
+        lease = await running(bench, held=[(8192, 0)])
+    change(bench, resizing, held=[(8192, 0)], asked=[{"memory": "2Gi"}])
+    assert page(bench, lease) == (8192, 0)
+    assert spoken.lines[0][:2] == ("False", "NotInterposed")
+
+
+async def test_a_container_of_which_nobody_recorded_the_library_waits_for_its_next_start(
+    bench: Bench, resizing: Resizing, spoken: Spoken
+) -> None:
+    """Of an earlier agent's checkpoint, or of a rebuilt one."""
+    lease = await running(bench)
+    state = bench.node.checkpoint.state
+    unknown = {name: replace(x, interposed=None) for name, x in state.leases.items()}
+    bench.node.checkpoint.commit(replace(state, leases=unknown))
+    asked = [{"memory": "512Mi"}]
+    change(bench, resizing, asked=asked)
+    assert page(bench, lease) == (1024, 0)
+    assert "before it was recorded" in spoken.lines[0][2]
+    await bench.prestart.prepare(["slot-0"], still_wanted=lambda: True)
+    resizing.resize_due()
+    assert page(bench, lease) == (512, 0)
+    assert spoken.lines[-1][0] == "True"
 
 
 async def test_more_than_this_node_has_room_for_is_not_written_whoever_granted_it(
