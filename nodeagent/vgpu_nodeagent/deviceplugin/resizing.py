@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from vgpu_api.effective import Use, effective_use
+from vgpu_api.init_part import init_round, without_init_part
 from vgpu_api.quantity import MIB, format_mib
 from vgpu_api.resize import allowed, target, was_changed
 from vgpu_api.v1alpha1 import AllocatedDevice, Allocation, VGPUClaim
@@ -104,6 +105,8 @@ class Resizing:
             return True  # a container that starts is granted what is asked for then
         if holding.allocation_id != allocation.id:
             return True
+        if holding.init_ended == init_round(allocation):
+            allocation = without_init_part(claim.spec, allocation)
         wanted = target(claim.spec, allocation)
         outcome = self._attempt(claim, allocation, allowed(wanted, allocation.devices))
         try:

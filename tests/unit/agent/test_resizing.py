@@ -13,13 +13,15 @@ from agent_bench import Bench, a_bench, a_bound_pod
 from agent_node import GPU_0, T4_MIB
 from builders import a_claim, a_container, a_pod, a_request, an_allocated_device, an_allocation
 from vgpu_api.core.pod import Pod
-from vgpu_api.effective import Use
+from vgpu_api.effective import Use, effective_use
+from vgpu_api.init_part import init_round, without_init_part
 from vgpu_api.quantity import MIB
 from vgpu_api.v1alpha1 import ReservedFor, VGPUClaim, VGPUClaimStatus
 from vgpu_nodeagent.deviceplugin.resizing import Resizing
 from vgpu_nodeagent.enforcement import abi
 from vgpu_nodeagent.enforcement.backends import DriverBackend
 from vgpu_nodeagent.reports import Reports
+from vgpu_nodeagent.state import slots
 
 
 class Spoken:
@@ -306,4 +308,56 @@ async def test_each_container_of_a_claim_has_its_own_limits(
     resizing.resize_due()
     assert page(bench, leases["two"]) == (1024, 0)
     assert counted(bench) == Use(2048, 0, 2)
+    assert [line[0] for line in spoken.lines] == ["True"]
+
+
+async def test_what_ended_init_containers_had_is_not_counted_again_by_a_resize(
+    bench: Bench, resizing: Resizing, spoken: Spoken
+) -> None:
+    """The operator has not taken their part out of the allocation yet."""
+    slot = {"nvidia.com/gpu": "1"}
+    pod = a_pod(
+        "pod-1",
+        node="n1",
+        init_containers=[a_container("prepare", limits=slot)],
+        containers=[a_container("main", limits=slot)],
+    )
+    bench.view.pods.added(pod)
+    devices = [
+        an_allocated_device(request="main", uuid=GPU_0, memory_mib=2048),
+        an_allocated_device(request="prepare", uuid=GPU_0, memory_mib=8192),
+    ]
+    allocation = an_allocation(*devices, node="n1")
+    status = VGPUClaimStatus(
+        allocation=allocation,
+        reserved_for=ReservedFor(pod_name=pod.metadata.name, pod_uid=pod.metadata.uid),
+        conditions=[],
+    )
+    claim, smaller = (
+        a_claim(
+            "c",
+            uid="uid-of-c",
+            generation=generation,
+            requests=[a_request(name="main", **wish), a_request(name="prepare", phase="Init")],
+            status=status,
+        )
+        for generation, wish in ((1, {}), (2, {"memory": "1Gi"}))
+    )
+    bench.view.claims.added(claim)
+    lease = await bench.start(pod, "slot-0")
+    state = bench.node.checkpoint.state
+    rest = without_init_part(claim.spec, allocation)
+    bench.node.checkpoint.commit(
+        slots.end_init(
+            state,
+            "uid-of-c",
+            init_round=init_round(rest),
+            init_ids=["run-1"],
+            use=effective_use(claim.spec, rest.devices),
+        )
+    )
+    bench.view.claims.modified(smaller)
+    resizing.resize_due()
+    assert page(bench, lease) == (1024, 0)
+    assert bench.node.checkpoint.state.holdings["uid-of-c"].use[GPU_0] == Use(1024, 0, 1)
     assert [line[0] for line in spoken.lines] == ["True"]
