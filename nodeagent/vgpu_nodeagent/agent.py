@@ -212,6 +212,7 @@ class Agent:
                 parts.create_task(self._watchdog.run())
                 parts.create_task(self._precedence.run())
         finally:
+            await self._releases.close()
             self._turn.end()  # nothing of ours changes the node's state any more
             await self._reports.close()
             self._driver.close()

@@ -92,6 +92,12 @@ class Releases:
         """Free now what can be freed now."""
         await self._one_sweep()
 
+    async def close(self) -> None:
+        """End the sweep under way, whoever wanted it: nothing is written after that."""
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+            await asyncio.gather(self._sweeping, return_exceptions=True)
+
     def rest_s(self) -> float:
         """How long nothing needs to be looked at, unless something changes."""
         now = self._now()

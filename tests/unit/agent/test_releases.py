@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import mmap
 from pathlib import Path
 
 import pytest
 
-from agent_bench import Bench, a_bench, a_bound_pod, a_claim_for
+from agent_bench import Bench, Kubelet, a_bench, a_bound_pod, a_claim_for
 from builders import a_pod, allocation_id
 from vgpu_api.core.pod import Pod
 from vgpu_client.reflector import Identity
 from vgpu_nodeagent.config import UNUSED_LEASE_S
+from vgpu_nodeagent.deviceplugin.pod_resources import PodListing
 
 SLOT_0 = "slot-0"
 NAME = allocation_id()
@@ -118,6 +120,41 @@ async def test_a_kubelet_that_does_not_answer_frees_nothing(bench: Bench) -> Non
     bench.kubelet.error = "PodResources: UNAVAILABLE"
     await sweep(bench)
     assert is_in_use(bench)
+
+
+async def test_who_closes_it_has_seen_the_end_of_the_sweep_under_way(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sweep is shared, so it outlives whoever wanted it; the next agent's state is not its own.
+
+    Fails without `close`: the kubelet's late answer would free the slot after the turn has ended.
+    """
+    delete(bench, await a_granted_pod(bench))
+    bench.kubelet.forgets(SLOT_0)
+    asked, may_answer = asyncio.Event(), asyncio.Event()
+
+    async def late(kubelet: Kubelet) -> PodListing:
+        asked.set()
+        await may_answer.wait()
+        return PodListing(frozenset(), ())
+
+    monkeypatch.setattr(Kubelet, "list", late)
+    running = asyncio.ensure_future(bench.releases.run())
+    await asked.wait()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    before = bench.node.checkpoint.state
+    await bench.releases.close()
+    may_answer.set()
+    await asyncio.sleep(0.05)
+    assert bench.node.checkpoint.state is before
+    assert is_in_use(bench)
+
+
+async def test_there_may_be_no_sweep_to_end(bench: Bench) -> None:
+    await bench.releases.close()
+    await sweep(bench)
+    await bench.releases.close()
 
 
 async def test_a_released_holding_is_forgotten_once_its_allocation_is_gone(bench: Bench) -> None:
