@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from prometheus_client import CollectorRegistry, Gauge
 
 from vgpu_api import names
+from vgpu_api.conditions import VIOLATED, is_true
 from vgpu_api.resources import PODS
 from vgpu_client.api import Api
 from vgpu_client.errors import ClientError
@@ -112,6 +113,12 @@ class Violations:
             violation, sentence = min(remaining.items())
             self._reports.violated(claim, violation.value, sentence)
         else:
+            self._reports.obeys(claim)
+
+    def confirmed(self, holding: Holding) -> None:
+        """It violates nothing: what an agent before this one said of it is over."""
+        claim = self._view.claim_with_uid(holding.claim_uid)
+        if claim is not None and is_true(claim.status.conditions, VIOLATED):
             self._reports.obeys(claim)
 
     def accounts(self, found: Mapping[tuple[str, str, str], Account]) -> None:

@@ -29,7 +29,7 @@ from vgpu_nodeagent.config import OnViolation
 from vgpu_nodeagent.drivers.base import Driver
 from vgpu_nodeagent.enforcement.abi import CorePolicy
 from vgpu_nodeagent.enforcement.allocations import Allocations
-from vgpu_nodeagent.enforcement.excess import ComputeExcess, MemoryExcess
+from vgpu_nodeagent.enforcement.excess import QUIET_S, ComputeExcess, MemoryExcess
 from vgpu_nodeagent.enforcement.host_pids import tell_host_pids
 from vgpu_nodeagent.enforcement.page import DeviceLimit
 from vgpu_nodeagent.enforcement.processes import index_of, mapped_by, name_of, pods_of_process
@@ -248,6 +248,9 @@ class Consequences(Protocol):
     def obeys(self, holding: Holding, remaining: Mapping[Violation, str]) -> None:
         """It violates one limit less; those that remain, each with its sentence."""
 
+    def confirmed(self, holding: Holding) -> None:
+        """It has violated nothing since it was first looked at, `QUIET_S` ago; called once."""
+
     def accounts(self, found: Mapping[tuple[str, str, str], Account]) -> None:
         """What claims have taken, by (namespace, claim, device); once a look."""
 
@@ -260,8 +263,10 @@ class Consequences(Protocol):
 
 @dataclass(slots=True)
 class _Watched:
-    """One claim under watch."""
+    """One claim under watch, since its first look."""
 
+    since: float
+    is_confirmed: bool = False
     memory: dict[str, MemoryExcess] = field(default_factory=dict)
     compute: dict[str, ComputeExcess] = field(default_factory=dict)
     reported: set[tuple[Violation, str]] = field(default_factory=set)
@@ -337,12 +342,12 @@ class Watchdog:
         state, now = self._state(), self._clock()
         homes = self._homes_of(processes, computing, state, now)
         claims = taken_by_claims(state, self._allocations, processes, computing, homes)
-        self._watched = {uid: self._watched.get(uid, _Watched()) for uid in claims}
+        self._watched = {uid: self._watched.get(uid) or _Watched(now) for uid in claims}
         for uid, devices in claims.items():
             self._add(self._watched[uid], devices, peaks, now)
         self._consequences.accounts(dict(self._accounts(state)))
         for uid, devices in claims.items():
-            await self._judge(state.holdings[uid], self._watched[uid], devices)
+            await self._judge(state.holdings[uid], self._watched[uid], devices, now)
         self._find_strangers(processes, homes)
 
     def _homes_of(
@@ -395,7 +400,9 @@ class Watchdog:
                     ),
                 )
 
-    async def _judge(self, holding: Holding, watched: _Watched, devices: Collection[Taken]) -> None:
+    async def _judge(
+        self, holding: Holding, watched: _Watched, devices: Collection[Taken], now: float
+    ) -> None:
         violating = {
             (violation, taken.uuid): taken
             for taken in devices
@@ -410,6 +417,9 @@ class Watchdog:
             await self._report(holding, watched, violating, before)
         if not violating:
             watched.told = set()
+            if not watched.is_confirmed and now - watched.since > QUIET_S:
+                watched.is_confirmed = True
+                self._consequences.confirmed(holding)
         elif self._on_violation is OnViolation.SIGNAL:
             uuids = {uuid for _, uuid in violating}
             pids = {pid for taken in devices if taken.uuid in uuids for pid in taken.pids}

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import pynvml
 import pytest
 from prometheus_client import generate_latest
 
 from agent_node import GPU_0, GPU_1
+from builders import a_claim
 from vgpu_api.effective import Use
-from vgpu_api.v1alpha1 import GPUDevice
+from vgpu_api.v1alpha1 import Condition, GPUDevice, VGPUClaim, VGPUClaimStatus
 from vgpu_nodeagent.device_status import unclaimed
 from vgpu_nodeagent.drivers.nvidia import NvidiaDriver
 from vgpu_nodeagent.enforcement.watchdog import Account, Stranger, Violation
@@ -118,6 +119,10 @@ class Said:
 
     def __init__(self) -> None:
         self.events: list[tuple[str, str, str]] = []
+        self.obedient: list[str] = []
+
+    def obeys(self, claim: VGPUClaim) -> None:
+        self.obedient.append(claim.metadata.name)
 
     def warning(self, pod: Any, reason: str, message: str) -> None:
         self.events.append((pod.metadata.name, reason, message))
@@ -169,6 +174,29 @@ def test_each_violation_is_counted_under_its_reason(
         f'vgpu_claim_violations_total{{{labels},reason="{reason}"}} 1.0'
         for reason in ("MemoryLimitViolated", "ComputeLimitViolated")
     ]
+
+
+@pytest.mark.parametrize(("status", "withdrawn"), [("True", ["one"]), ("False", []), (None, [])])
+def test_what_an_earlier_agent_said_of_a_claim_that_obeys_is_withdrawn(
+    metrics: Metrics, said: Said, status: Literal["True", "False"] | None, withdrawn: list[str]
+) -> None:
+    """Only that: a claim that was never reported gets no word of it."""
+    conditions = []
+    if status is not None:
+        conditions = [
+            Condition(
+                type="Violated",
+                status=status,
+                reason="MemoryLimitViolated",
+                last_transition_time="2026-01-01T00:00:00Z",
+            )
+        ]
+    view = NodeView("n1")
+    view.claims.added(a_claim("one", uid="c1", status=VGPUClaimStatus(conditions=conditions)))
+    violations = Violations(None, "n1", view, said, metrics)  # type: ignore[arg-type]
+    violations.confirmed(Holding("c1", "default", "one", "a1", "p1", "pod", {}))
+    violations.confirmed(Holding("gone", "default", "two", "a2", "p2", "pod", {}))
+    assert said.obedient == withdrawn
 
 
 def test_a_claim_that_is_gone_loses_its_series(metrics: Metrics, violations: Violations) -> None:

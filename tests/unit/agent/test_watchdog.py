@@ -65,6 +65,7 @@ class World:
         self.unclaimed: list[dict[str, tuple[Stranger, ...]]] = []
         self.now = 0.0
         self.sentences: list[str] = []
+        self.cleared: list[tuple[str, float]] = []
         self.signals: list[tuple[int, int]] = []
         self.add("self", "", pid=1)
 
@@ -75,6 +76,9 @@ class World:
     def obeys(self, holding: Holding, remaining: Mapping[Violation, str]) -> None:
         still = [f"{violation.value} remains" for violation in remaining]
         self.seen.append((*(still or ["obeys"]), holding.claim_name))
+
+    def confirmed(self, holding: Holding) -> None:
+        self.cleared.append((holding.claim_name, self.now))
 
     def accounts(self, found: Mapping[tuple[str, str, str], Account]) -> None:
         self.measured = dict(found)
@@ -218,6 +222,22 @@ async def test_a_claim_that_obeys_again_may_be_caught_again(world: World) -> Non
             await watchdog.look()
     violated = ("MemoryLimitViolated", "one")
     assert world.seen == [violated, ("obeys", "one"), violated]
+
+
+async def test_who_obeys_is_confirmed_once_after_half_a_minute_and_who_violates_is_not(
+    world: World,
+) -> None:
+    """An agent before this one may have reported the first, and has forgotten it."""
+    world.add(100, CGROUP, lease="slot-1")
+    world.hold({100: 5000})
+    watchdog = world.watchdog()
+    await world.looks(31, watchdog)
+    assert world.cleared == []
+    await world.looks(60, watchdog)
+    assert world.cleared == [("two", 32.0)]
+    world.hold({100: 100})
+    await world.looks(100, watchdog)
+    assert [name for name, _ in world.cleared] == ["two", "one"]
 
 
 async def test_memory_and_compute_are_told_apart_and_end_apart(world: World) -> None:

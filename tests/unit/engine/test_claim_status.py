@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from builders import a_claim
-from vgpu_api.conditions import PREPARED, READY, find
+from builders import a_claim, an_allocation
+from vgpu_api.conditions import PREPARED, READY, RESIZED, VIOLATED, find, is_true
 from vgpu_api.names import FINALIZER_IN_USE
-from vgpu_api.v1alpha1 import Condition, VGPUClaim
+from vgpu_api.v1alpha1 import Condition, VGPUClaim, VGPUClaimStatus
+from vgpu_operator.engine.claims.status import DesiredStatus, status_with
 from vgpu_operator.extender.wire import BindRequest
 
 
@@ -85,3 +86,16 @@ async def test_an_immediate_claim_without_the_finalizer_gets_it_before_its_devic
     replica.claim(a_claim("mine", binding_mode="Immediate"))
     await replica.settle()
     assert replica.api.log == [("patch object", "mine"), ("patch status", "mine")]
+
+
+@pytest.mark.parametrize(("number", "kept"), [(0, True), (1, False)])
+def test_what_the_agent_said_of_an_allocation_goes_with_it(number: int, kept: bool) -> None:
+    said = (PREPARED, RESIZED, VIOLATED)
+    before = VGPUClaimStatus(
+        allocation=an_allocation(),
+        conditions=[Condition(type=type_, status="True", reason="Said") for type_ in said],
+    )
+    claim = a_claim("mine", status=before)
+    desired = DesiredStatus.allocated(an_allocation(number=number), None)
+    after = status_with(claim, claim.spec, desired, unix=0.0)
+    assert [is_true(after.conditions, type_) for type_ in said] == [kept] * 3

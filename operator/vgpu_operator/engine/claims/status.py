@@ -147,7 +147,7 @@ def status_with(
     old = before.allocation
     if desired.allocation is None or old is None or old.id != desired.allocation.id:
         # These are about the former allocation.
-        former = (condition_types.PREPARED, condition_types.RESIZED)
+        former = (condition_types.PREPARED, condition_types.RESIZED, condition_types.VIOLATED)
         kept = [c for c in kept if c.type not in former]
     for type_, holds, message in (
         (condition_types.ALLOCATED, desired.allocation is not None, desired.message),
