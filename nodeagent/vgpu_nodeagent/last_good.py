@@ -28,7 +28,7 @@ def usable_config(path: Path | None, state: Path) -> tuple[ClusterConfig, str]:
 
     Raises:
         BadInput: It is wrong, and none was ever right on this node.
-        OSError: It cannot be read, and there is no copy; or the copy cannot be written.
+        OSError: It cannot be read, and there is no copy.
     """
     if path is None:
         return load_cluster_config(None), ""
@@ -41,7 +41,10 @@ def usable_config(path: Path | None, state: Path) -> tuple[ClusterConfig, str]:
         fault = str(error)
         logger.error("configuration: %s; going on with the last good one, %s", fault, copy)
         return load_cluster_config(copy), fault
-    _keep(path, copy)
+    try:
+        _keep(path, copy)
+    except OSError as error:  # the next start tries again
+        logger.error("configuration: %s is in force, but no copy of it is kept: %s", path, error)
     return config, ""
 
 

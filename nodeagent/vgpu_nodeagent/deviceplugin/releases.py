@@ -140,8 +140,7 @@ class Releases:
         for lease in node.checkpoint.state.leases.values():
             if lease.is_bound:
                 await asyncio.to_thread(node.allocations.reclaim, lease.name)
-        self._settle_claims()
-        return left
+        return not self._settle_claims() or left
 
     async def _end_inits(self) -> bool:
         """Close what ended init containers had; whether some of it is left."""
@@ -211,18 +210,28 @@ class Releases:
         is_known = self._node.view.pod_with_uid(pod_uid) is not None
         return is_known or (self._kubelet_pods / pod_uid).exists()
 
-    def _settle_claims(self) -> None:
-        """Report what is released; forget holdings of which the API server knows."""
-        node = self._node
+    def _settle_claims(self) -> bool:
+        """Report what is released; forget holdings of which the API server knows.
+
+        Returns:
+            Whether all of that could be recorded.
+        """
+        node, settled = self._node, True
         for holding in list(node.checkpoint.state.holdings.values()):
             claim = node.view.claim_with_uid(holding.claim_uid)
             if holding.closed and (claim is None or _allocation_id(claim) != holding.allocation_id):
-                node.checkpoint.commit(slots.forget(node.checkpoint.state, holding.claim_uid))
+                try:
+                    node.checkpoint.commit(slots.forget(node.checkpoint.state, holding.claim_uid))
+                except OSError as error:
+                    place = (holding.namespace, holding.claim_name)
+                    logger.warning("the end of claim %s/%s cannot be recorded: %s", *place, error)
+                    settled = False
         for claim in node.view.claims.objects.values():
             name = _allocation_id(claim)
             if name and not _is_released(claim) and self._nothing_in_use(claim):
                 self._reports.released(claim, name)
         self._gone &= {reserved.pod_uid for _, reserved in _reserved(node)}
+        return settled
 
     def _is_over(self, cut: Cut) -> bool:
         """Whether an instance is needed no more; of one that was granted, its holding decides."""

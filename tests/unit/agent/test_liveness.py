@@ -130,7 +130,9 @@ def test_a_node_that_never_had_a_good_configuration_says_so_and_ends(tmp_path: P
     assert not (tmp_path / "state").exists()
 
 
-def test_a_copy_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copy_is_whole_or_not_there_and_a_full_disk_ends_no_agent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     given, state = tmp_path / "config.yaml", tmp_path / "state"
     given.write_text(GOOD)
     usable_config(given, state)
@@ -140,8 +142,9 @@ def test_a_copy_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(os, "fsync", full)
     given.write_text("nvidia: {deviceSplitCount: 3}\n")
-    with pytest.raises(OSError, match="No space left"):
-        usable_config(given, state)
+    config, fault = usable_config(given, state)
+    assert (config.nvidia.device_split_count, fault) == (3, "")
+    assert "no copy of it is kept: [Errno 28] No space left on device" in caplog.text
     given.write_text(BAD)
     assert usable_config(given, state)[0].nvidia.device_split_count == 7
 

@@ -168,6 +168,28 @@ async def test_a_released_holding_is_forgotten_once_its_allocation_is_gone(bench
     assert bench.node.checkpoint.state.holdings == {}
 
 
+async def test_an_end_that_cannot_be_recorded_is_recorded_later_and_holds_up_no_other(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    delete(bench, await a_granted_pod(bench))
+    bench.kubelet.forgets(SLOT_0)
+    await sweep(bench)
+    bench.view.claims.deleted(Identity("default", "c", "uid-of-c"))
+    other = a_bound_pod("pod-2")
+    bench.view.pods.added(other)
+    bench.view.claims.added(a_claim_for(other, name="d"))
+    delete(bench, other)
+    full = bench.kubelet.path.with_name(".slots.json.new")
+    full.mkdir()  # the temporary file cannot be opened
+    await sweep(bench)
+    assert bench.said.released_claims[-1] == ("d", NAME)
+    assert "the end of claim default/c cannot be recorded" in caplog.text
+    assert bench.node.checkpoint.state.holdings["uid-of-c"].closed
+    full.rmdir()
+    await sweep(bench)
+    assert bench.node.checkpoint.state.holdings == {}
+
+
 async def test_a_pod_that_failed_before_any_container_started_is_released(bench: Bench) -> None:
     pod = a_bound_pod()
     bench.view.claims.added(a_claim_for(pod))
