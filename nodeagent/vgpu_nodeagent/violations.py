@@ -33,7 +33,7 @@ class WatchMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.peak = Gauge(
-            "vgpu_claim_memory_peak_bytes",
+            "vgpu_claim_memory_driver_peak_bytes",
             "The most memory that the driver counted for the claim in the last minute.",
             _CLAIM_LABELS,
             registry=registry,

@@ -18,6 +18,7 @@ from vgpu_api.v1alpha1 import Condition, GPUDevice, VGPUClaim, VGPUClaimStatus
 from vgpu_nodeagent.device_status import unclaimed
 from vgpu_nodeagent.drivers.nvidia import NvidiaDriver
 from vgpu_nodeagent.enforcement.watchdog import Account, Stranger, Violation
+from vgpu_nodeagent.exposition import UsageCollector
 from vgpu_nodeagent.metrics import Metrics
 from vgpu_nodeagent.node_view import NodeView
 from vgpu_nodeagent.state.slots import Holding
@@ -205,8 +206,18 @@ def test_a_claim_that_is_gone_loses_its_series(metrics: Metrics, violations: Vio
     assert shown(metrics, "vgpu_claim_compute_ratio") == [f"vgpu_claim_compute_ratio{labels} 0.42"]
     assert shown(metrics, "vgpu_claim_memory_excess")[0].endswith(" 3.0")
     violations.accounts({})
-    for name in ("compute_ratio", "memory_excess_byte_seconds", "memory_peak_bytes"):
+    for name in ("compute_ratio", "memory_excess_byte_seconds", "memory_driver_peak_bytes"):
         assert shown(metrics, f"vgpu_claim_{name}") == []
+
+
+def test_no_name_has_two_meanings_in_one_scrape(metrics: Metrics, violations: Violations) -> None:
+    """The registry refuses a name that is taken, but a collector names its own at a scrape."""
+    metrics.registry.register(UsageCollector("n1", dict, hami=True))
+    violations.accounts({("ns", "one", GPU_0): Account(3.0, 5, 42.0)})
+    families = [line.split()[2] for line in shown(metrics, "# TYPE ")]
+    assert "vgpu_claim_memory_peak_bytes" in families
+    assert "vgpu_claim_memory_driver_peak_bytes" in families
+    assert sorted(set(families)) == sorted(families)
 
 
 def test_each_process_of_no_claim_gets_one_event_and_is_counted(
