@@ -251,7 +251,8 @@ class Resizing:
     ) -> None:
         reason = outcome.blocked[0][0] if outcome.blocked else ""
         message = "; ".join(sentence for _, sentence in outcome.blocked)
-        said = claim.metadata.generation, message
+        # What is used and what is free moves all the time, and is no news.
+        said = claim.metadata.generation, reason
         if self._said.get(claim.metadata.uid) == said:
             return
         self._said[claim.metadata.uid] = said

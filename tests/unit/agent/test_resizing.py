@@ -181,6 +181,23 @@ async def test_less_than_is_used_is_refused_with_both_numbers_and_done_once_it_i
     assert spoken.lines[-1][0] == "True"
 
 
+async def test_what_is_in_the_way_is_told_once_however_its_numbers_move(
+    bench: Bench, resizing: Resizing, spoken: Spoken
+) -> None:
+    lease = await running(bench, held=[(8192, 50)])
+    asked = [{"memory": "2Gi"}]
+    for used in (3000, 3100, 2900):
+        use_memory(bench, lease, used)
+        change(bench, resizing, held=[(8192, 50)], asked=asked)
+    assert [line[1] for line in spoken.lines] == ["InUse", "ResizeNotDone"]
+    change(bench, resizing, held=[(8192, 50)], asked=asked, generation=3)
+    change(bench, resizing, held=[(8192, 50)], asked=[{"memory": "16Gi"}], generation=3)
+    assert [line[1] for line in spoken.lines[2:]] == [
+        *("InUse", "ResizeNotDone"),  # about another version
+        *("WaitingForRoom", "ResizeNotDone"),
+    ]
+
+
 async def test_a_whole_card_cannot_shrink_while_its_container_runs(
     bench: Bench, resizing: Resizing, spoken: Spoken
 ) -> None:
