@@ -88,7 +88,7 @@ class MemoryExcess:
                 driver keeps accounts.
         """
         if limit != self._limit:
-            self._limit, self._debt, self._last = limit, 0.0, None
+            self._limit, self._debt, self._last, self._peaks = limit, 0.0, None, None
             self._above.clear()
             self._held.clear()
         passed = min(now - self._last, _LONGEST_LOOK_S) if self._last is not None else 0.0

@@ -110,6 +110,17 @@ def test_a_resized_claim_is_measured_by_its_new_limit_from_then_on() -> None:
     assert account.excess_byte_seconds == 0
 
 
+def test_a_peak_under_the_limit_of_then_is_none_above_the_limit_of_now() -> None:
+    """It was reached after the last look at the larger limit."""
+    account = MemoryExcess()
+    account.look(0, 8 * GIB, now=0.0, peaks={1: 1 * GIB})
+    account.look(0, 2 * GIB, now=1.0, peaks={1: 5 * GIB})
+    account.look(0, 2 * GIB, now=2.0, peaks={1: 5 * GIB})
+    assert not account.violating
+    account.look(0, 2 * GIB, now=3.0, peaks={1: 6 * GIB})
+    assert account.violating
+
+
 def test_a_time_in_which_nobody_looked_is_not_held_against_anybody() -> None:
     account = MemoryExcess()
     account.look(GIB + 30 * MIB, GIB, now=0.0)
