@@ -195,6 +195,7 @@ class Agent:
                     parts.create_task(reflector.run())
                 await self._inventory.refresh()
                 await self._turn.wait()
+                await self._inventory.refresh()  # it may have been a long wait
                 await self._load()
                 if self._node.checkpoint.state.cuts:
                     await self._inventory.refresh()  # instances of ours are told from others

@@ -1,0 +1,99 @@
+"""The moment at which one agent of a node ends and the next one, ready behind it, begins."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any, NoReturn, cast
+
+import pytest
+
+from agent_node import GPU_0, GPU_1, ObedientDriver, a_driver_card
+from vgpu_api.config import ClusterConfig
+from vgpu_client.api import Api
+from vgpu_nodeagent.agent import Agent
+from vgpu_nodeagent.config import AgentConfig
+from vgpu_nodeagent.deviceplugin.releases import Releases
+from vgpu_nodeagent.turn import Turn
+
+
+class SilentApi:
+    """An API server that takes every question and answers none."""
+
+    def __getattr__(self, name: str) -> Any:
+        async def never(*args: Any, **keywords: Any) -> NoReturn:
+            await asyncio.Event().wait()
+            raise AssertionError("nobody sets it")
+
+        return never
+
+
+class LoadedError(Exception):
+    """The agent has come as far as reading what is on disk."""
+
+
+def an_agent(folder: Path, driver: ObedientDriver) -> Agent:
+    library = folder / "libvgpu.so"
+    library.write_bytes(b"")
+    config = AgentConfig(
+        node_name="n1",
+        state_dir=folder / "state",
+        library=library,
+        cluster=ClusterConfig(),
+        kubelet_dir=folder / "kubelet",
+        cdi_dir=folder / "cdi",
+        metrics_port=0,
+        health_port=0,
+    )
+    return Agent(config, cast("Api", SilentApi()), driver)
+
+
+async def test_cards_that_changed_while_it_waited_are_known_before_anything_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The agent before it may have cut a card; what is rebuilt is compared with the cards."""
+    known: list[frozenset[str]] = []
+
+    async def load(agent: Agent) -> NoReturn:
+        known.append(frozenset(agent._inventory.present))
+        raise LoadedError
+
+    monkeypatch.setattr(Agent, "_load", load)
+    driver = ObedientDriver([a_driver_card()])
+    agent = an_agent(tmp_path, driver)
+    before = Turn(tmp_path / "state")
+    await before.wait()
+    running = asyncio.ensure_future(agent.run())
+    await asyncio.sleep(0.1)
+    assert not running.done()
+    driver.present = (a_driver_card(), a_driver_card(GPU_1, 1))
+    before.end()
+    with pytest.RaisesGroup(LoadedError):
+        await running
+    assert known == [frozenset({GPU_0, GPU_1})]
+
+
+async def test_its_sweep_has_ended_when_it_lets_the_next_one_serve(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+
+    async def load(agent: Agent) -> NoReturn:
+        raise LoadedError
+
+    async def close(releases: Releases) -> None:
+        await asyncio.sleep(0)
+        order.append("sweep")
+
+    end = Turn.end
+
+    def let_go(turn: Turn) -> None:
+        order.append("turn")
+        end(turn)
+
+    monkeypatch.setattr(Agent, "_load", load)
+    monkeypatch.setattr(Releases, "close", close)
+    monkeypatch.setattr(Turn, "end", let_go)
+    with pytest.RaisesGroup(LoadedError):
+        await an_agent(tmp_path, ObedientDriver([a_driver_card()])).run()
+    assert order == ["sweep", "turn"]
