@@ -13,6 +13,7 @@ from vgpu_api.core import Pod
 from vgpu_api.effective import Use, effective_use
 from vgpu_api.init_part import init_part_ended, without_init_part
 from vgpu_api.names import FINALIZER_IN_USE
+from vgpu_api.resize import is_settled, was_changed
 from vgpu_api.resources import GPU_DEVICES, PODS, VGPU_CLAIMS
 from vgpu_api.v1alpha1 import Allocation, GPUDevice, VGPUClaim
 from vgpu_local.apiserver.storage import WriteEvent
@@ -112,7 +113,8 @@ class _Replay:
             allocation, pod_uid = grant
             pod = self._pods.get(pod_uid)
             in_use = pod and not pod.is_terminal and pod.spec.node_name == allocation.node_name
-            if pod and in_use and (gone or not _only_init_moved(before, claim)):
+            kept = not gone and (_only_init_moved(before, claim) or _only_resized(before, claim))
+            if pod and in_use and not kept:
                 breaches.append(f"claim {name} was freed while pod {pod.metadata.name} had it")
         return breaches
 
@@ -142,6 +144,24 @@ def _only_init_moved(before: VGPUClaim, after: VGPUClaim) -> bool:
         return init_part_ended(before)
     rest = without_init_part(after.spec, new).model_copy(update={"init_round": old.init_round})
     return rest == kept and new.init_round > old.init_round
+
+
+def _only_resized(before: VGPUClaim, after: VGPUClaim) -> bool:
+    """Whether amounts of its devices changed: larger at once, smaller once the agent is done."""
+    old, new = before.status.allocation, after.status.allocation
+    if old is None or new is None or before.status.reserved_for != after.status.reserved_for:
+        return False
+    same_amounts = [
+        device.model_copy(update={"memory": former.memory, "cores": former.cores})
+        for device, former in zip(new.devices, old.devices, strict=False)
+    ]
+    if new.model_copy(update={"devices": same_amounts}) != old or not was_changed(before):
+        return False
+    shrinks = any(
+        device.memory_mib < former.memory_mib or device.cores < former.cores
+        for device, former in zip(new.devices, old.devices, strict=True)
+    )
+    return not shrinks or is_settled(before)
 
 
 def _grant(claim: VGPUClaim) -> tuple[Allocation, str] | None:

@@ -19,7 +19,7 @@ from builders import (
 )
 from vgpu_api.core import Pod
 from vgpu_api.names import FINALIZER_IN_USE
-from vgpu_api.v1alpha1 import InitReleased, ReservedFor, VGPUClaim, VGPUClaimStatus
+from vgpu_api.v1alpha1 import Condition, InitReleased, ReservedFor, VGPUClaim, VGPUClaimStatus
 from vgpu_local.apiserver.storage import WriteEvent
 from vgpu_local.checker import breaches, excesses
 
@@ -189,3 +189,33 @@ def test_init_containers_that_run_again_may_get_cards_anew() -> None:
 )
 def test_a_part_of_a_claim_that_is_taken_from_its_pod_is_found(history: list[WriteEvent]) -> None:
     assert any("claim c was freed while pod p had it" in breach for breach in breaches(history))
+
+
+def resized(mib: int, *, edits: int = 1, settled: bool = False) -> VGPUClaim:
+    """The claim of `granted` with another amount, its spec written again so many times."""
+    claim = granted()
+    allocation = an_allocation(an_allocated_device(request="main", memory_mib=mib))
+    done = Condition(type="Resized", status="True", observed_generation=1 + edits)
+    status = claim.status.model_copy(
+        update={"allocation": allocation, "conditions": [done] if settled else []}
+    )
+    metadata = claim.metadata.model_copy(update={"generation": 1 + edits})
+    return claim.model_copy(update={"status": status, "metadata": metadata})
+
+
+def test_a_claim_in_use_may_grow_and_shrinks_when_the_agent_is_done() -> None:
+    history = [pod_was(1), claim_was(2, granted()), pod_was(3, node=NODE)]
+    history += [claim_was(4, resized(1)), claim_was(5, resized(4))]  # edited, then granted
+    history += [claim_was(6, resized(4, edits=2)), claim_was(7, resized(4, edits=2, settled=True))]
+    assert breaches([*history, claim_was(8, resized(2, edits=2, settled=True))]) == []
+
+
+@pytest.mark.parametrize(
+    ("asked", "changed"),
+    [(granted(), resized(4)), (resized(1), resized(0))],
+    ids=["nobody asked", "before the agent was done"],
+)
+def test_an_amount_that_changes_out_of_turn_is_found(asked: VGPUClaim, changed: VGPUClaim) -> None:
+    history = [pod_was(1), claim_was(2, granted()), pod_was(3, node=NODE)]
+    history += [claim_was(4, asked), claim_was(5, changed)]
+    assert "claim c was freed while pod p had it (5)" in breaches(history)
