@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import copy
 import http.client
 import json
@@ -155,7 +156,8 @@ async def make_devices(api: Api, etcd: Path, node_uids: dict[str, str]) -> None:
         field_manager=FIELD_MANAGER_AGENT,
         subresource="status",
     )
-    await asyncio.to_thread(_copy_devices, Etcd(etcd), name, node_uids)
+    with contextlib.closing(Etcd(etcd)) as store:
+        await asyncio.to_thread(_copy_devices, store, name, node_uids)
 
 
 def _copy_devices(etcd: Etcd, name: str, node_uids: dict[str, str]) -> None:
@@ -188,6 +190,10 @@ class Etcd:
 
     def __init__(self, path: Path) -> None:
         self._connection = _UnixConnection(path)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
 
     def get(self, key: str) -> Object:
         """The object with this key.
