@@ -19,12 +19,13 @@ from vgpu_api import conditions
 from vgpu_api.quantity import format_mib
 from vgpu_api.v1alpha1 import AllocatedDevice, Allocation, VGPUClaim, VGPUClaimSpec, VGPURequest
 
-_FIRST_GENERATION = 1
+FIRST_GENERATION = 1
+"""Of a claim that has just been made."""
 
 
 def was_changed(claim: VGPUClaim) -> bool:
     """Whether the spec was ever written again: only then can it differ from its allocation."""
-    return (claim.metadata.generation or _FIRST_GENERATION) > _FIRST_GENERATION
+    return (claim.metadata.generation or FIRST_GENERATION) > FIRST_GENERATION
 
 
 def target(spec: VGPUClaimSpec, allocation: Allocation) -> list[AllocatedDevice]:

@@ -22,12 +22,10 @@ from vgpu_api.quantity import MIB
 from vgpu_api.v1alpha1 import Allocation, VGPUClaim
 from vgpu_nodeagent.config import LimitBackendName
 from vgpu_nodeagent.drivers.base import Driver
-from vgpu_nodeagent.enforcement.abi import CorePolicy
 from vgpu_nodeagent.enforcement.grants import ContainerGrant
 from vgpu_nodeagent.errors import LimitsUnsupported
 from vgpu_nodeagent.state.instances import Instances
 
-_ALL = 100
 _CGROUPS = (
     "kubepods/pod{uid}",
     "kubepods/*/pod{uid}",
@@ -119,7 +117,7 @@ class DriverBackend:
     def shape(self, grant: ContainerGrant) -> ContainerGrant:
         """Without the library where it would keep memory alone: the driver shows the slice, too."""
         needed = any(
-            (0 < limit.cores < _ALL and limit.policy is not CorePolicy.DISABLE)
+            limit.limits_compute
             or limit.priority  # held back by ceilings while a more urgent one computes
             or limit.physical_bytes  # what is beside the device's memory is the library's to place
             for limit in grant.limits

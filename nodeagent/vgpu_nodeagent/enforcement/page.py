@@ -19,6 +19,9 @@ from vgpu_nodeagent.enforcement import abi
 from vgpu_nodeagent.enforcement.abi import CorePolicy, PageState
 from vgpu_nodeagent.errors import PageDamaged
 
+ALL_CORES = 100
+"""Percent: all of a device's compute."""
+
 
 @dataclass(frozen=True, slots=True)
 class DeviceLimit:
@@ -45,6 +48,11 @@ class DeviceLimit:
     physical_bytes: int = 0
     context_bytes: int = 0
     ceiling: int = 0
+
+    @property
+    def limits_compute(self) -> bool:
+        """Whether `cores` is a share that is enforced, always or beside neighbours."""
+        return 0 < self.cores < ALL_CORES and self.policy is not CorePolicy.DISABLE
 
 
 @dataclass(frozen=True, slots=True)

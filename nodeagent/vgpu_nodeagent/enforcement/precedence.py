@@ -15,9 +15,9 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from vgpu_nodeagent.drivers.base import Driver
-from vgpu_nodeagent.enforcement.abi import CorePolicy, PageState
+from vgpu_nodeagent.enforcement.abi import PageState
 from vgpu_nodeagent.enforcement.allocations import Allocations
-from vgpu_nodeagent.enforcement.page import DeviceLimit
+from vgpu_nodeagent.enforcement.page import ALL_CORES, DeviceLimit
 from vgpu_nodeagent.enforcement.watchdog import residences
 from vgpu_nodeagent.errors import DriverUnavailable, PageDamaged
 from vgpu_nodeagent.state.slots import SlotState
@@ -28,7 +28,6 @@ PERIOD_S = 1.0
 HOLD_S = 5.0
 """How long somebody counts as active after it was last seen computing: pages shall not flap."""
 LEAST_PERCENT = 5
-_ALL = 100
 
 _On = dict[str, dict[str, DeviceLimit]]
 """By UUID of a card: what each lease may use of it."""
@@ -45,23 +44,22 @@ def ceilings(limits: Mapping[str, DeviceLimit], active: Collection[str]) -> Mapp
         active: The allocations that compute there.
     """
     found = {}
-    left = _ALL
+    left = ALL_CORES
     for level in sorted({limit.priority for limit in limits.values()}):
         mine = {lease: limit for lease, limit in limits.items() if limit.priority == level}
         busy = {lease: limit for lease, limit in mine.items() if lease in active}
-        if left < _ALL:
+        if left < ALL_CORES:
             for lease in mine:
                 rivals = busy | {lease: mine[lease]}
                 found[lease] = max(LEAST_PERCENT, _part(lease, rivals, left))
-        left -= sum(_share(limit) or _ALL for limit in busy.values())
+        left -= sum(_share(limit) or ALL_CORES for limit in busy.values())
         left = max(left, 0)
     return found
 
 
 def _share(limit: DeviceLimit) -> int:
     """Percent that an allocation is limited to; 0 for none."""
-    limited = 0 < limit.cores < _ALL and limit.policy is not CorePolicy.DISABLE
-    return limit.cores if limited else 0
+    return limit.cores if limit.limits_compute else 0
 
 
 def _part(lease: str, rivals: Mapping[str, DeviceLimit], left: int) -> int:

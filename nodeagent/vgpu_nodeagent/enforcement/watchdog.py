@@ -31,7 +31,7 @@ from vgpu_nodeagent.enforcement.abi import CorePolicy
 from vgpu_nodeagent.enforcement.allocations import Allocations
 from vgpu_nodeagent.enforcement.excess import QUIET_S, ComputeExcess, MemoryExcess
 from vgpu_nodeagent.enforcement.host_pids import tell_host_pids
-from vgpu_nodeagent.enforcement.page import DeviceLimit
+from vgpu_nodeagent.enforcement.page import ALL_CORES, DeviceLimit
 from vgpu_nodeagent.enforcement.processes import index_of, mapped_by, name_of, pods_of_process
 from vgpu_nodeagent.errors import DriverUnavailable, PageDamaged
 from vgpu_nodeagent.state.slots import Holding, SlotState
@@ -44,7 +44,6 @@ _SHORTEST, _LONGEST = 0.5, 1.5
 _HOMES_KEPT_S = 3.0
 """How long it is believed where a process lives: its maps are long to read."""
 _STRANGER_LOOKS = 3
-_ALL = 100
 
 
 class Violation(StrEnum):
@@ -232,8 +231,8 @@ def _shares(
             logger.debug("no share: %s", error)  # who opens it says so
     found: dict[str, tuple[int | None, bool]] = {}
     for uuid, of_device in limits.items():
-        limited = [0 < x.cores < _ALL and x.policy is not CorePolicy.DISABLE for x in of_device]
-        share = min(_ALL, sum(limit.cores for limit in of_device)) if all(limited) else None
+        limited = all(limit.limits_compute for limit in of_device)
+        share = min(ALL_CORES, sum(limit.cores for limit in of_device)) if limited else None
         forced = all(limit.policy is CorePolicy.FORCE for limit in of_device)
         found[uuid] = (share, forced)
     return found

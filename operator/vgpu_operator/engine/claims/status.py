@@ -16,6 +16,7 @@ from vgpu_api.conditions import with_condition
 from vgpu_api.core import Pod
 from vgpu_api.names import API_VERSION, FINALIZER_IN_USE, pod_claim_name
 from vgpu_api.reasons import Reason
+from vgpu_api.resize import FIRST_GENERATION
 from vgpu_api.v1alpha1 import (
     Allocation,
     Condition,
@@ -29,8 +30,6 @@ RELEASED = "Released"
 RESERVATION_EXPIRED = "ReservationExpired"
 _MESSAGE_KEPT = 4096
 _DEVICES_SHOWN = 1024
-_FIRST_GENERATION = 1
-"""Of a claim that has just been made."""
 
 
 def rfc3339(unix: float) -> str:
@@ -141,7 +140,7 @@ def status_with(
         unix: Unix time.
     """
     before = VGPUClaimStatus(conditions=[]) if claim is None else claim.status
-    generation = _FIRST_GENERATION if claim is None else claim.metadata.generation or None
+    generation = FIRST_GENERATION if claim is None else claim.metadata.generation or None
     when = rfc3339(unix)
     kept = before.conditions
     old = before.allocation
