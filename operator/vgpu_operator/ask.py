@@ -152,8 +152,9 @@ def _request(request: VGPURequest, config: ClusterConfig, cpu_milli: int) -> Req
 
 def _memory(request: VGPURequest, config: ClusterConfig) -> tuple[int | None, int | None]:
     """(MiB, percent), one of them None: the size, else the percentage, else the default."""
-    if request.memory_mib is not None:
-        return request.memory_mib, None
+    memory_mib = request.memory_mib
+    if memory_mib is not None:
+        return memory_mib, None
     if request.memory_percent is not None:
         return None, min(request.memory_percent, WHOLE_MEMORY)
     if config.nvidia.default_memory > 0:

@@ -196,27 +196,39 @@ class Trace:
     """Follows the calls from module to module of ours, while it is the profiler.
 
     Attributes:
-        modules: Those in which a function ran.
-        hops: The calls from one module into another, `caller → callee`, in their order; those by
-            way of a library included.
+        calls: (caller, callee) modules in the order of the calls, those by way of a library
+            included; the caller is empty where it is none of ours.
     """
 
     def __init__(self) -> None:
-        self.modules: set[str] = set()
-        self.hops: list[str] = []
+        self.calls: list[tuple[str, str]] = []
+
+    @property
+    def modules(self) -> set[str]:
+        """Those in which a function ran."""
+        return {callee for _, callee in self.calls}
+
+    @property
+    def hops(self) -> list[str]:
+        """The calls from one module into another."""
+        return [f"{a} → {b}" for a, b in self.calls if a not in ("", b)]
+
+    def parted_at(self, module: str) -> tuple[Trace, Trace]:
+        """What happened before the first call into a module, and from then on."""
+        at = next(n for n, (_, callee) in enumerate(self.calls) if callee == module)
+        before, after = Trace(), Trace()
+        before.calls, after.calls = self.calls[:at], self.calls[at:]
+        return before, after
 
     def __call__(self, frame: FrameType, event: str, _: object) -> None:
         module = _ours(frame) if event == "call" else None
         # A comprehension or a class body is no call that anybody reads.
         if module is None or frame.f_code.co_name.startswith("<"):
             return
-        self.modules.add(module)
         caller = frame.f_back
         while caller is not None and _ours(caller) is None:
             caller = caller.f_back
-        before = None if caller is None else _ours(caller)
-        if before not in (None, module):
-            self.hops.append(f"{before} → {module}")
+        self.calls.append(((caller and _ours(caller)) or "", module))
 
 
 def _ours(frame: FrameType) -> str | None:
@@ -236,7 +248,7 @@ def traced() -> Iterator[Trace]:
 
 
 async def one_pod() -> dict[str, Trace]:
-    """One pod, one node, one device: the round that sees the pod, then its Filter."""
+    """One pod, one node, one device: the round that sees it, its Filter, and what that writes."""
     replica = Replica()
     replica.card()
     await replica.settle()
@@ -248,7 +260,8 @@ async def one_pod() -> dict[str, Trace]:
         replica.offer(pod)
     await replica.settle()
     assert replica.reservation(pod) is not None
-    return {"the round that sees a pod": seen, "a pod's Filter": asked}
+    decided, written = asked.parted_at("vgpu_operator.engine.claims.reconcile")
+    return {"the round that sees a pod": seen, "a pod's Filter": decided, "its write": written}
 
 
 def paths() -> list[Measure]:

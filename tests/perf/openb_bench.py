@@ -27,7 +27,7 @@ from typing import Any
 from builders import a_card, a_request, an_ask
 from vgpu_operator.ask import Ask
 from vgpu_operator.placement import Columns, place
-from vgpu_operator.placement.card import NodeState
+from vgpu_operator.placement.device import NodeState
 from vgpu_operator.placement.fragmentation import fragmentation, score_of_rise
 from vgpu_operator.placement.score import node_score
 

@@ -17,8 +17,8 @@ from vgpu_operator.placement import (
     Card,
     Columns,
     Plan,
-    conditions,
     decide,
+    device,
     place,
     rankings,
 )
@@ -259,7 +259,7 @@ def test_what_was_remembered_never_changes_an_answer(history, conditions_kept, h
     live = columns_of(fleet)
     with (
         mock.patch.multiple(decide, _FEW=0, _FAR=1),
-        mock.patch.object(conditions, "_CONDITIONS_KEPT", conditions_kept),
+        mock.patch.object(device, "_CONDITIONS_KEPT", conditions_kept),
         mock.patch.object(decide, "BEST", best),
         mock.patch.multiple(rankings, BEST=best, _LONG=long),
     ):

@@ -22,12 +22,16 @@ class PodAsk:
     `containers` are the asking containers: for a dialect those of `spec.requests`, in that order;
     for a named claim those that admission recorded (empty before admission). `slotless` are those
     of them that ask in words of which the kubelet counts nothing: admission gives each a slot.
+    `kinds` are those of `ack.node_kinds`, and `by_labels` says whether a node's labels say which of
+    its devices are preferred (`follows_labels`).
     """
 
     native: NamedClaim | None = None
     spec: VGPUClaimSpec | None = None
     containers: tuple[str, ...] = ()
     slotless: tuple[str, ...] = ()
+    kinds: frozenset[str] | None = None
+    by_labels: bool = False
 
     def __post_init__(self) -> None:
         if (self.native is None) == (self.spec is None):

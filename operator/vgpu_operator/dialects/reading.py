@@ -89,6 +89,8 @@ def _made_for(
         spec=spec,
         containers=tuple(request.name for request in spec.requests),
         slotless=tuple(place.name for place, dialect in asking if not dialect.in_slots),
+        kinds=ack.node_kinds(pod, config),
+        by_labels=follows_labels(pod, config),
     )
 
 

@@ -60,8 +60,11 @@ def _(event: events.PodObserved, state: State) -> None:
 
 def observe_pod(state: State, pod: Pod) -> GPUPod | None:
     """Take a version of a pod into the state; returns it if it asks for GPUs."""
+    return _observe(state, pod, state.cache.pod(pod.metadata.uid))
+
+
+def _observe(state: State, pod: Pod, known: GPUPod | None) -> GPUPod | None:
     metadata, cache = pod.metadata, state.cache
-    known = cache.pod(metadata.uid)
     if cache.is_deleted(metadata.uid):
         return None
     if known is not None and known.pod.metadata.resource_version == metadata.resource_version:
@@ -93,7 +96,7 @@ def observe_asked(state: State, pod: Pod) -> GPUPod | None:
     known = state.cache.pod(pod.metadata.uid)
     if known is None and version_of(pod.metadata.resource_version) <= state.pods.listed:
         return None  # the last list would have had it
-    return observe_pod(state, pod)
+    return _observe(state, pod, known)
 
 
 @apply.register

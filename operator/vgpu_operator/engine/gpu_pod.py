@@ -14,8 +14,7 @@ from vgpu_api.host import cpu_milli_of
 from vgpu_api.names import pod_claim_name
 from vgpu_api.v1alpha1 import ReservedFor, VGPUClaim, VGPUClaimSpec
 from vgpu_operator.ask import Ask
-from vgpu_operator.dialects import PodAsk, containers_of_claim, follows_labels, read
-from vgpu_operator.dialects.ack import node_kinds
+from vgpu_operator.dialects import PodAsk, containers_of_claim, read
 from vgpu_operator.ledger import ClaimKey, NodeRules
 
 Rank: TypeAlias = tuple[int, int, str, str, str]
@@ -59,12 +58,12 @@ class GPUPod:
     claim: ClaimKey
     owned: bool
 
-    @property
+    @cached_property
     def uid(self) -> str:
         """The pod's identity."""
         return self.pod.metadata.uid
 
-    @property
+    @cached_property
     def priority(self) -> int:
         """Of its PriorityClass."""
         return self.pod.spec.priority or 0
@@ -75,7 +74,7 @@ class GPUPod:
         key = ClaimKey(metadata.namespace or "", metadata.name)
         return rank_of(standing, self.priority, metadata.creation_timestamp, key)
 
-    @property
+    @cached_property
     def template(self) -> ClaimKey | None:
         """The claim to copy, for a pod that names a template."""
         named = None if isinstance(self.ask, BadInput) else self.ask.native
@@ -83,7 +82,7 @@ class GPUPod:
             return None
         return ClaimKey(self.pod.metadata.namespace or "", named.name)
 
-    @property
+    @cached_property
     def reserved_for(self) -> ReservedFor:
         """How a claim's status names this pod."""
         return ReservedFor(pod_name=self.pod.metadata.name, pod_uid=self.uid)
@@ -115,17 +114,19 @@ class GPUPod:
         """Milli-CPU that it asks of its node."""
         return cpu_milli_of(self.pod)
 
-    def rules(self, config: ClusterConfig) -> NodeRules:
+    @cached_property
+    def rules(self) -> NodeRules:
         """What it says about nodes.
 
         Raises:
             BadInput: its affinity is not one that Kubernetes accepts.
         """
-        return NodeRules.of(self.pod, kinds=node_kinds(self.pod, config))
+        kinds = None if isinstance(self.ask, BadInput) else self.ask.kinds
+        return NodeRules.of(self.pod, kinds=kinds)
 
     def request(self, spec: VGPUClaimSpec, config: ClusterConfig) -> Ask:
         """What a claim with this spec asks for when it serves this pod."""
-        by_labels = node_kinds(self.pod, config) is not None and follows_labels(self.pod, config)
+        by_labels = not isinstance(self.ask, BadInput) and self.ask.by_labels
         return Ask.of(spec, config, cpu_milli=self.cpu_milli, by_labels=by_labels)
 
     def seen_again(self, pod: Pod) -> GPUPod:

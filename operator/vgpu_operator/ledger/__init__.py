@@ -4,8 +4,8 @@ The ledger is the columns' only writer. Everything in it is synchronous, knows n
 rebuilt from a list of the objects.
 """
 
-from vgpu_operator.ledger.board import ClaimKey
+from vgpu_operator.ledger.holdings import ClaimKey
 from vgpu_operator.ledger.ledger import Assumption, Holder, Ledger
-from vgpu_operator.ledger.node_filters import NodeFilters, NodeRules
+from vgpu_operator.ledger.nodes import NodeFilters, NodeRules
 
 __all__ = ["Assumption", "ClaimKey", "Holder", "Ledger", "NodeFilters", "NodeRules"]

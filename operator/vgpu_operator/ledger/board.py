@@ -1,31 +1,75 @@
-"""The board: cards and nodes as observed, and in the columns what is held of them.
+"""The board: devices and nodes as observed, in the columns what is held of them, and what changed.
 
-The only writer of the columns (but for a plan, which undoes what it writes). Use is kept by card
-UUID, apart from the device objects, so it counts whether or not a card is known at the moment.
+The only writer of the columns (but for a plan, which undoes what it writes). Use is kept by device
+UUID, apart from the device objects, so it counts whether or not a device is known at the moment.
+
+A change log serves readers that keep something computed per node: each has a cursor and asks what
+was touched since. The log keeps a bounded past; a reader that fell behind it is told every node.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Node
 from vgpu_api.v1alpha1 import GPUDevice, Metadata
 from vgpu_operator.ledger.cards import card_of, cordoned_uuids, state_of
-from vgpu_operator.ledger.changes import ChangeLog
-from vgpu_operator.ledger.holdings import Hold, Holding
+from vgpu_operator.ledger.holdings import ClaimKey, Hold, Holding
 from vgpu_operator.placement.columns import Card, Columns, NodeState
 
+
+class ChangeLog:
+    """Names of touched nodes in order of the touch.
+
+    Args:
+        keep: Entries kept at least; twice as many are held at most.
+    """
+
+    def __init__(self, *, keep: int = 16_384) -> None:
+        self._keep = keep
+        self._entries: list[str] = []
+        self._first = 0
+        self._muted = 0
+
+    @property
+    def cursor(self) -> int:
+        """The position after the newest entry."""
+        return self._first + len(self._entries)
+
+    def touch(self, node: str) -> None:
+        """Note that something of the node changed."""
+        if self._muted:
+            return
+        self._entries.append(node)
+        if len(self._entries) >= 2 * self._keep:
+            del self._entries[: self._keep]
+            self._first += self._keep
+
+    @contextmanager
+    def muted(self) -> Iterator[None]:
+        """Touches inside are not noted: what is done there is undone before it ends."""
+        self._muted += 1
+        try:
+            yield
+        finally:
+            self._muted -= 1
+
+    def since(self, cursor: int, everything: Iterable[str]) -> tuple[int, frozenset[str]]:
+        """The new cursor and the nodes touched since the old one.
+
+        Args:
+            cursor: From an earlier call; 0 at first.
+            everything: All nodes there are, told to a reader that is too far behind.
+        """
+        if cursor < self._first:
+            return self.cursor, frozenset(everything) | frozenset(self._entries)
+        return self.cursor, frozenset(self._entries[cursor - self._first :])
+
+
 T = TypeVar("T")
-
-
-class ClaimKey(NamedTuple):
-    """A claim's place: known before the claim exists. Equal to the plain tuple."""
-
-    namespace: str
-    name: str
 
 
 class Board:

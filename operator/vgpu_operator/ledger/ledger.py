@@ -1,7 +1,7 @@
 """The ledger: applies what is observed, assumes what is being written, keeps the columns true.
 
 Observed truth and assumptions are kept apart. What was observed is replaced by what is newer only
-(`records.py`), so events may come late, twice or out of order. An assumption
+(`holdings.Records`), so events may come late, twice or out of order. An assumption
 ends only by `confirm` or `forget`, never by an event: a write that is under way may be tried again
 and land on whatever version was seen last. Meanwhile a claim holds, card by card, the most of what
 may be true, so an allocation that is both seen and assumed counts once.
@@ -19,19 +19,20 @@ from vgpu_api.core import Node, ResourceQuota
 from vgpu_api.effective import Use
 from vgpu_api.v1alpha1 import Allocation, GPUDevice, VGPUClaim, VGPUClaimSpec
 from vgpu_operator.ask import Ask
-from vgpu_operator.ledger.board import Board, ClaimKey
+from vgpu_operator.ledger.board import Board
 from vgpu_operator.ledger.holdings import (
     NOTHING,
+    ClaimKey,
     Holding,
+    Record,
+    Records,
     holding_of,
     holding_of_ruin,
     peak_of,
 )
-from vgpu_operator.ledger.hosts import Hosts
-from vgpu_operator.ledger.node_filters import NodeFilters
+from vgpu_operator.ledger.nodes import Hosts, NodeFilters
 from vgpu_operator.ledger.quotas import Quotas
-from vgpu_operator.ledger.records import Record, Records
-from vgpu_operator.placement.quota import Budget
+from vgpu_operator.placement.bounds import Budget
 
 
 @dataclass(frozen=True, slots=True)

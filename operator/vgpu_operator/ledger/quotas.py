@@ -15,7 +15,7 @@ from vgpu_api.config import ClusterConfig
 from vgpu_api.core import ResourceQuota
 from vgpu_api.errors import QuantityError
 from vgpu_operator.ledger.holdings import Holding
-from vgpu_operator.placement.quota import UNLIMITED, Budget
+from vgpu_operator.placement.bounds import UNLIMITED, Budget
 
 
 @dataclass(slots=True)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from vgpu_api.reasons import Reason
 from vgpu_operator.ask import ALL_CORES, Ask, RequestAsk
-from vgpu_operator.placement.card import refusal_of_facts
+from vgpu_operator.placement.device import refusal_of_facts
 from vgpu_operator.placement.score import node_score
 
 if TYPE_CHECKING:
@@ -73,13 +73,14 @@ class Arrays:
         self._rank = np.zeros(0, dtype=np.int64)
         self._refusals: dict[RequestAsk, npt.NDArray[np.int8]] = {}  # by number of facts
 
-    def device_changed(self, device: int) -> None:
-        """Note that something of a device changed."""
-        self._stale_devices.add(device)
+    def changed(self, node: int, device: int | None = None, *, renamed: bool = False) -> None:
+        """Note that something of a node changed, and of one of its devices where one is given.
 
-    def node_changed(self, node: int, *, renamed: bool = False) -> None:
-        """Note that something of a node changed; `renamed`: its number has another name now."""
+        `renamed`: the node's number has another name now.
+        """
         self._stale_nodes.add(node)
+        if device is not None:
+            self._stale_devices.add(device)
         self._names_are_stale = self._names_are_stale or renamed
 
     # Finding nodes.

@@ -1,20 +1,22 @@
-"""The checks of one card against one request, in HAMi v2.10's order: the first that fails says why.
+"""Whether a device has room for a request, and what the request takes of it.
 
-Check 4 (NUMA) is about several cards and has its place in `walk`. A card in MIG mode has room where
-an instance that is large enough has a place (`geometry`).
+The checks run in HAMi v2.10's order; the first that fails is the reason. Check 4 (NUMA) is about
+several devices and has its place in `walk`. A device in MIG mode has room where an instance that is
+large enough has a place (`geometry`). What is taken here is given back before the plan ends.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TypeAlias
 
 from vgpu_api.reasons import Reason
 from vgpu_api.v1alpha1.vgpuclaim import DevicePolicy
 from vgpu_operator.ask import ALL_CORES, RequestAsk
-from vgpu_operator.placement.card import refusal_of_facts
+from vgpu_operator.placement.bounds import Charge, Share
 from vgpu_operator.placement.columns import Columns
-from vgpu_operator.placement.quota import Charge
-from vgpu_operator.placement.taking import charged, instance_on
+from vgpu_operator.placement.device import refusal_of_facts
+from vgpu_operator.placement.geometry import Instance, smallest
 
 
 def refusal_of_kind(columns: Columns, card: int, request: RequestAsk) -> Reason | None:
@@ -120,3 +122,74 @@ def _serving(columns: Columns, cards: Sequence[int], request: RequestAsk) -> lis
         if right:
             found.append(card)
     return found
+
+
+Taken: TypeAlias = tuple[int, int, int, int, int]
+"""A card, and the slots, cores, MiB and slices that it is to be set back to."""
+
+
+def instance_on(columns: Columns, card: int, request: RequestAsk) -> Instance | None:
+    """The instance that a card in MIG mode would be cut for a request; None if there is none."""
+    total, (_, cores, memory, slices) = columns.memory[card], columns.in_use(card)
+    instance = smallest(columns.profiles[card], slices, request.memory_on(total))
+    if instance is None:
+        return None
+    # An instance has its own size, whatever the card's amounts are scaled to: never more than all.
+    is_over = memory + instance.memory_mib > total or cores + instance.cores > columns.cores[card]
+    return None if is_over else instance
+
+
+def charged(request: RequestAsk, memory_mib: int, instance: Instance | None) -> tuple[int, int]:
+    """(MiB, percent of compute) that a card is charged: an instance at its own size."""
+    if instance is None:
+        return memory_mib, request.cores
+    return instance.memory_mib, instance.cores
+
+
+def take(columns: Columns, card: int, request: RequestAsk) -> Taken:
+    """Use a card that fits, or an instance of it; whoever does, gives it back."""
+    before = slots, cores, memory, slices = columns.in_use(card)
+    instance = instance_on(columns, card, request) if columns.mode[card] == "MIG" else None
+    if instance is not None:
+        slices |= instance.slices
+    more, own = charged(request, request.memory_on(columns.memory[card]), instance)
+    cores += own
+    if own >= ALL_CORES:  # alone, whatever the card's cores are scaled to
+        cores = max(cores, columns.cores[card])
+    columns.lend(card, slots + 1, cores, memory + more, slices)
+    return card, *before
+
+
+def take_place(columns: Columns, card: int, request: RequestAsk) -> Taken:
+    """Take an instance's place only: what is left of a card by an init container before others.
+
+    Its amounts count alone, but its instance lies there as long as the pod's others do.
+    """
+    before = slots, cores, memory, slices = columns.in_use(card)
+    instance = instance_on(columns, card, request) if columns.mode[card] == "MIG" else None
+    if instance is not None:
+        columns.lend(card, slots, cores, memory, slices | instance.slices)
+    return card, *before
+
+
+def lay(columns: Columns, shares: Iterable[Share]) -> list[Taken]:
+    """Count shares as in use, for the length of a plan; `give_back` takes them off again."""
+    taken: list[Taken] = []
+    for share in shares:
+        card = share.device
+        before = slots, cores, memory, slices = columns.in_use(card)
+        columns.lend(
+            card,
+            slots + share.slots,
+            cores + share.cores,
+            memory + share.memory_mib,
+            slices | share.slices,
+        )
+        taken.append((card, *before))
+    return taken
+
+
+def give_back(columns: Columns, taken: Iterable[Taken]) -> None:
+    """Set cards back, the last taken first."""
+    for card, slots, cores, memory, slices in reversed(tuple(taken)):
+        columns.lend(card, slots, cores, memory, slices)

@@ -12,8 +12,7 @@ from collections.abc import Iterable, Iterator
 from vgpu_api.v1alpha1.gpudevice import DeviceMode
 from vgpu_api.v1alpha1.vgpuclaim import DevicePolicy, NodePolicy
 from vgpu_operator.placement.arrays import Arrays
-from vgpu_operator.placement.card import NUMA_UNKNOWN_FROM, Card, NodeState
-from vgpu_operator.placement.conditions import Conditions
+from vgpu_operator.placement.device import NUMA_UNKNOWN_FROM, Card, Conditions, NodeState
 from vgpu_operator.placement.geometry import Profile
 from vgpu_operator.placement.mix import Mix
 from vgpu_operator.placement.rankings import Rankings
@@ -277,15 +276,13 @@ class Columns:
         self.node_ready[node] = False
         self.node_cpu_free[node] = CPU_UNKNOWN
         self._node_ids[name] = node
-        self.arrays.node_changed(node, renamed=True)
+        self.arrays.changed(node, renamed=True)
         return node
 
     def _touch(self, node: int, card: int | None = None) -> None:
         """Tell whoever keeps something that is computed of a node, or of a card."""
         self.rankings.touch(node)
-        self.arrays.node_changed(node)
-        if card is not None:
-            self.arrays.device_changed(card)
+        self.arrays.changed(node, card)
 
     def _forget_uuid(self, card: int) -> None:
         cards = self._cards_of[self.uuid[card]]

@@ -18,10 +18,19 @@ from vgpu_api.reasons import Reason, Tally
 from vgpu_api.v1alpha1.vgpuclaim import NumaPolicy
 from vgpu_operator.ask import Ask
 from vgpu_operator.placement.arrays import Numbers, Scores
+from vgpu_operator.placement.bounds import (
+    ALL,
+    EVERY_NODE,
+    NOTHING_KEPT,
+    UNLIMITED,
+    Budget,
+    Kept,
+    NodeFilter,
+    Share,
+)
+from vgpu_operator.placement.checks import give_back, lay
 from vgpu_operator.placement.columns import Columns
 from vgpu_operator.placement.explaining import why_none_serve
-from vgpu_operator.placement.kept import NOTHING_KEPT, Kept, Share, lay
-from vgpu_operator.placement.node_filter import ALL, EVERY_NODE, NodeFilter
 from vgpu_operator.placement.plan import Grant, Plan
 from vgpu_operator.placement.planning import (
     KeyOf,
@@ -31,9 +40,7 @@ from vgpu_operator.placement.planning import (
     keys_for,
     plan_on,
 )
-from vgpu_operator.placement.quota import UNLIMITED, Budget
 from vgpu_operator.placement.rankings import BEST, Entry, Ranking
-from vgpu_operator.placement.taking import give_back
 
 _FEW = 16
 """So few candidates are looked at one by one."""
@@ -191,15 +198,19 @@ class _Space:
 
     def grants(self, node: int, numa: NumaPolicy) -> tuple[Grant, ...] | None:
         """What the claim gets on a node; None if it does not serve."""
-        columns, shares = self.columns, self._kept_on(node)
-        laid = lay(columns, shares)
-        if self.budget.is_limited:
-            outcome = plan_on(columns, node, self.ask, numa, self.budget)
-            grants = None if isinstance(outcome, Tally) else outcome
-        else:
-            grants = grants_on(columns, node, self.ask, numa)
-        give_back(columns, laid)
+        shares = self._kept_on(node)
+        if not shares:
+            return self._grants(node, numa)
+        laid = lay(self.columns, shares)
+        grants = self._grants(node, numa)
+        give_back(self.columns, laid)
         return grants
+
+    def _grants(self, node: int, numa: NumaPolicy) -> tuple[Grant, ...] | None:
+        if not self.budget.is_limited:
+            return grants_on(self.columns, node, self.ask, numa)
+        outcome = plan_on(self.columns, node, self.ask, numa, self.budget)
+        return None if isinstance(outcome, Tally) else outcome
 
     def plan(self, node: int, numa: NumaPolicy) -> tuple[Grant, ...] | Tally:
         """As `grants`, with the reasons."""
@@ -210,19 +221,22 @@ class _Space:
 
     def first_that_serves(self, nodes: Sequence[int]) -> Found | None:
         """The best of some nodes that take the pod, each looked at on its own."""
-        columns, ask = self.columns, self.ask
-        for numa in _passes(ask):
-            key_of = keys_for(columns, ask, numa, self.budget)
-            ranked: list[tuple[float, str, int]] = []
-            for node in nodes:
-                key = key_of(node)
-                if key is not None:
-                    ranked.append((key, columns.node_name[node], node))
-            for _, _, node in sorted(ranked):
+        for numa in _passes(self.ask):
+            for node in nodes if len(nodes) == 1 else self.in_order(nodes, numa):
                 grants = self.grants(node, numa)
                 if grants is not None:
                     return node, grants
         return None
+
+    def in_order(self, nodes: Sequence[int], numa: NumaPolicy) -> list[int]:
+        """Some nodes, the best first; without those that are known not to serve."""
+        key_of = keys_for(self.columns, self.ask, numa, self.budget)
+        ranked: list[tuple[float, str, int]] = []
+        for node in nodes:
+            key = key_of(node)
+            if key is not None:
+                ranked.append((key, self.columns.node_name[node], node))
+        return [node for _, _, node in sorted(ranked)]
 
     def tally(self, node: int) -> Tally:
         """Why a node that takes the pod does not serve; empty if it would by now."""

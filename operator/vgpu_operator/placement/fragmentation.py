@@ -19,10 +19,9 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 
 from vgpu_operator.ask import RequestAsk
-from vgpu_operator.placement.checks import passing
+from vgpu_operator.placement.checks import give_back, passing, take
 from vgpu_operator.placement.columns import Columns
 from vgpu_operator.placement.mix import CardState, View
-from vgpu_operator.placement.taking import give_back, take
 
 FULL_SCORE = 100
 _UNIT = 1000.0

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
 from vgpu_operator.ask import Ask, RequestAsk
-from vgpu_operator.placement.conditions import Findings
+from vgpu_operator.placement.device import Findings
 
 _SHARE = 0.95
 _STEP = 1_000

@@ -63,9 +63,12 @@ class Plan:
         refusals: The reasons of every node when there is no place; or what finds them out, called
             once when somebody reads them: most refusals are of claims that are asked again before
             that. A grant has none.
+
+    Attributes:
+        refused: There is no place now.
     """
 
-    __slots__ = ("_refusals", "grants", "node")
+    __slots__ = ("_refusals", "grants", "node", "refused")
 
     def __init__(
         self,
@@ -74,6 +77,7 @@ class Plan:
         refusals: Mapping[str, Tally] | Callable[[], Mapping[str, Tally]] = MappingProxyType({}),
     ) -> None:
         self.node: Final = node
+        self.refused: Final = node is None
         self.grants: Final = grants
         self._refusals = refusals
 
@@ -91,11 +95,6 @@ class Plan:
         if callable(self._refusals):
             self._refusals = self._refusals()
         return self._refusals
-
-    @property
-    def refused(self) -> bool:
-        """There is no place now."""
-        return self.node is None
 
     @property
     def reason(self) -> Reason:

@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from vgpu_api.reasons import Reason
 from vgpu_api.v1alpha1.vgpuclaim import DevicePolicy
 from vgpu_operator.ask import RequestAsk
-from vgpu_operator.placement.checks import refusal_of_kind, refusal_of_room
+from vgpu_operator.placement.bounds import Charge
+from vgpu_operator.placement.checks import Taken, give_back, refusal_of_kind, refusal_of_room, take
 from vgpu_operator.placement.columns import Columns
-from vgpu_operator.placement.quota import Charge
-from vgpu_operator.placement.taking import Taken, give_back, take
 
 
 def walk(

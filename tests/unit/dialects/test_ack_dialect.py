@@ -16,7 +16,7 @@ from vgpu_api.errors import BadInput
 from vgpu_api.v1alpha1 import Placement, VGPURequest
 from vgpu_operator.dialects import read
 from vgpu_operator.dialects.ack import node_kinds
-from vgpu_operator.ledger.node_filters import NodeFilters, NodeRules
+from vgpu_operator.ledger.nodes import NodeFilters, NodeRules
 
 CARDS = ClusterConfig(aliyun=AliyunConfig(gpu_count_means="cards"))
 EXAMPLES = Path(__file__).parents[3] / "examples" / "dialects"

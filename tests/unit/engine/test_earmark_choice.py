@@ -10,8 +10,8 @@ from vgpu_operator.ask import Ask
 from vgpu_operator.engine.scheduling.earmarks import Earmark, Earmarks, choose
 from vgpu_operator.ledger import ClaimKey
 from vgpu_operator.placement import Card, Columns
+from vgpu_operator.placement.bounds import EVERY_NODE
 from vgpu_operator.placement.columns import NodeState
-from vgpu_operator.placement.node_filter import EVERY_NODE
 
 
 def columns_of(*cards: tuple[str, str, int], **more: Any) -> Columns:

@@ -8,8 +8,8 @@ from builders import a_card, a_request, an_ask, some_columns
 from vgpu_api.reasons import Reason
 from vgpu_operator.ask import RequestAsk
 from vgpu_operator.placement import Budget
+from vgpu_operator.placement.bounds import UNLIMITED, Charge
 from vgpu_operator.placement.checks import refusal_of_room
-from vgpu_operator.placement.quota import UNLIMITED, Charge
 
 
 def asking(**fields) -> RequestAsk:

@@ -10,8 +10,8 @@ import pytest
 from builders import a_card, a_request, an_ask, some_columns
 from vgpu_api.effective import Use
 from vgpu_operator.placement import Budget
-from vgpu_operator.placement.fit import Preferences, fit
-from vgpu_operator.placement.quota import UNLIMITED, Charge
+from vgpu_operator.placement.bounds import UNLIMITED, Charge
+from vgpu_operator.placement.planning import Preferences, fit
 
 CHECKS: list[tuple[str, dict[str, Any]]] = [
     ("CardNotHealth", {"card": {"healthy": False}}),

@@ -11,8 +11,8 @@ from vgpu_api.effective import Use
 from vgpu_api.reasons import Reason
 from vgpu_operator.ask import RequestAsk
 from vgpu_operator.placement import Budget, Columns
+from vgpu_operator.placement.bounds import Charge
 from vgpu_operator.placement.checks import passing, refusal_of_kind, refusal_of_room
-from vgpu_operator.placement.quota import Charge
 
 CARD_MIB = 1000
 SLOTS = 2

@@ -9,7 +9,7 @@ import pytest
 from builders import a_card, a_request, an_ask, some_columns
 from vgpu_api.effective import Use
 from vgpu_operator.placement import Card
-from vgpu_operator.placement.fit import Fitted, Preferences, fit
+from vgpu_operator.placement.planning import Fitted, Preferences, fit
 
 
 def fitted(

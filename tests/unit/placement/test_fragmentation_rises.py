@@ -12,7 +12,7 @@ from builders import a_card, a_request, an_ask, some_columns
 from vgpu_api.effective import Use
 from vgpu_operator.ask import Ask, RequestAsk
 from vgpu_operator.placement import Columns, place
-from vgpu_operator.placement.card import NodeState
+from vgpu_operator.placement.device import NodeState
 from vgpu_operator.placement.fragmentation import fragmentation, rise_on, score_of_rise
 
 MIB = 1000

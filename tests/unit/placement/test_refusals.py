@@ -11,7 +11,7 @@ from vgpu_api.effective import Use
 from vgpu_api.reasons import Reason, Tally
 from vgpu_operator.ask import Ask
 from vgpu_operator.placement import Budget, Columns, NodeFilter, place, refusals_on
-from vgpu_operator.placement.card import NodeState
+from vgpu_operator.placement.device import NodeState
 
 SMALL = a_request(memory="1Gi")
 

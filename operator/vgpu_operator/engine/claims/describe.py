@@ -21,8 +21,7 @@ from vgpu_operator.engine.claims.status import (
 )
 from vgpu_operator.engine.effects import Effect, RecordEvent, WriteClaim
 from vgpu_operator.engine.gpu_pod import GPUPod, is_owned_by
-from vgpu_operator.engine.scheduling.earmarks import explain
-from vgpu_operator.engine.scheduling.kept import KeptFrom, Yielding
+from vgpu_operator.engine.scheduling.earmarks import KeptFrom, Yielding, explain
 from vgpu_operator.engine.scheduling.queue import Waiter
 from vgpu_operator.engine.scheduling.refusal import Refusal
 from vgpu_operator.engine.state import State, Told

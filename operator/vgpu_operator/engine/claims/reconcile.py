@@ -32,16 +32,15 @@ from vgpu_operator.engine.claims.status import (
 )
 from vgpu_operator.engine.effects import DeleteClaim, Effect, ReadPod, WriteClaim
 from vgpu_operator.engine.gpu_pod import is_owned_by, serves_another
-from vgpu_operator.engine.scheduling.kept import KeptFrom, Yielding
+from vgpu_operator.engine.scheduling.earmarks import KeptFrom, Yielding
 from vgpu_operator.engine.scheduling.places import adopt, give_up
 from vgpu_operator.engine.scheduling.requeue import withdraw
 from vgpu_operator.engine.scheduling.reservation import Reservation
 from vgpu_operator.engine.state import InFlight, State
 from vgpu_operator.ledger import ClaimKey
 from vgpu_operator.placement import Plan
-from vgpu_operator.placement.kept import lay
+from vgpu_operator.placement.checks import give_back, lay
 from vgpu_operator.placement.planning import plan_on
-from vgpu_operator.placement.taking import give_back
 
 REFIT_S = 1.0
 """What found no room, init containers or a larger amount, is fitted again this often."""

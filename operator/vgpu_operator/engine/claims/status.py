@@ -7,7 +7,6 @@ there (the agent's conditions and fields) is carried over.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from vgpu_api import conditions as condition_types
@@ -25,18 +24,12 @@ from vgpu_api.v1alpha1 import (
     VGPUClaimSpec,
     VGPUClaimStatus,
 )
+from vgpu_api.v1alpha1.base import rfc3339
 
 RELEASED = "Released"
 RESERVATION_EXPIRED = "ReservationExpired"
 _MESSAGE_KEPT = 4096
 _DEVICES_SHOWN = 1024
-
-
-def rfc3339(unix: float) -> str:
-    """Unix time as RFC 3339 with microseconds."""
-    return (
-        datetime.fromtimestamp(unix, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-    )
 
 
 def summary(spec: VGPUClaimSpec) -> str:

@@ -6,8 +6,8 @@ The only code that assumes in the ledger, and that forgets what was assumed.
 from __future__ import annotations
 
 from vgpu_api.v1alpha1 import Allocation, VGPUClaim, VGPUClaimSpec
+from vgpu_api.v1alpha1.base import rfc3339
 from vgpu_operator.engine.cache import key_of
-from vgpu_operator.engine.claims.status import rfc3339
 from vgpu_operator.engine.gpu_pod import GPUPod
 from vgpu_operator.engine.scheduling.queue import Waiter
 from vgpu_operator.engine.scheduling.reservation import (
@@ -195,12 +195,8 @@ def _tentative(
 
 def _put(state: State, reservation: Reservation, pod: GPUPod | None) -> None:
     reservations, key = state.reservations, reservation.key
-    for former in (
-        reservations.of_claim(key),
-        reservations.of_pod(reservation.pod_uid) if reservation.pod_uid else None,
-    ):
-        if former is not None:
-            give_up(state, former)
+    for former in reservations.former(reservation):
+        give_up(state, former)
     reservations.put(reservation)
     state.queue.remove(key)
     earmark = state.earmarks.remove(key)

@@ -6,8 +6,20 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from vgpu_api.reasons import Reason
-from vgpu_operator.engine.scheduling.earmarks import OF_ROOM
 from vgpu_operator.placement import Plan, in_words
+
+OF_ROOM = frozenset(
+    {
+        Reason.CARD_TIME_SLICING_EXHAUSTED,
+        Reason.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT,
+        Reason.CARD_INSUFFICIENT_MEMORY,
+        Reason.CARD_INSUFFICIENT_CORE,
+        Reason.CARD_COMPUTE_UNITS_EXHAUSTED,
+        Reason.NUMA_NOT_FIT,
+        Reason.ALLOCATED_CARDS_INSUFFICIENT_REQUEST,
+    }
+)
+"""Reasons that the end of others can cure."""
 
 _NONE: Mapping[str, str] = MappingProxyType({})
 

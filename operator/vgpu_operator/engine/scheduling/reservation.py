@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -147,11 +147,14 @@ class Reservation:
 
 @dataclass(slots=True)
 class Reservations:
-    """All reservations, one at most for a claim and for a pod."""
+    """All reservations, one at most for a claim and for a pod.
+
+    `tentative` are the tentative ones by node number and claim, to be read only.
+    """
 
     _of_claim: dict[ClaimKey, Reservation] = field(default_factory=dict)
     _of_pod: dict[str, Reservation] = field(default_factory=dict)
-    _tentative: dict[int, dict[ClaimKey, Reservation]] = field(default_factory=dict)
+    tentative: dict[int, dict[ClaimKey, Reservation]] = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[Reservation]:
         return iter(list(self._of_claim.values()))
@@ -167,24 +170,23 @@ class Reservations:
         """The claim's."""
         return self._of_claim.get(key)
 
-    @property
-    def tentative(self) -> Mapping[int, Mapping[ClaimKey, Reservation]]:
-        """Tentative places by node number and claim."""
-        return self._tentative
+    def former(self, reservation: Reservation) -> tuple[Reservation, ...]:
+        """Those that it would replace: the claim's and the pod's, which may be two."""
+        of_claim = self._of_claim.get(reservation.key)
+        of_pod = self._of_pod.get(reservation.pod_uid) if reservation.pod_uid else None
+        if of_claim is of_pod:
+            of_pod = None
+        return tuple(each for each in (of_claim, of_pod) if each is not None)
 
     def put(self, reservation: Reservation) -> None:
         """Take one on; it replaces the claim's and the pod's former one."""
-        for former in (
-            self._of_claim.get(reservation.key),
-            self._of_pod.get(reservation.pod_uid) if reservation.pod_uid else None,
-        ):
-            if former is not None:
-                self.drop(former)
+        for former in self.former(reservation):
+            self.drop(former)
         self._of_claim[reservation.key] = reservation
         if reservation.pod_uid:
             self._of_pod[reservation.pod_uid] = reservation
         if reservation.is_tentative:
-            self._tentative.setdefault(reservation.number, {})[reservation.key] = reservation
+            self.tentative.setdefault(reservation.number, {})[reservation.key] = reservation
 
     def drop(self, reservation: Reservation) -> None:
         """Forget it, if it is still the one."""
@@ -192,11 +194,11 @@ class Reservations:
             del self._of_claim[reservation.key]
         if self._of_pod.get(reservation.pod_uid) is reservation:
             del self._of_pod[reservation.pod_uid]
-        there = self._tentative.get(reservation.number, {})
+        there = self.tentative.get(reservation.number, {})
         if there.get(reservation.key) is reservation:
             del there[reservation.key]
             if not there:
-                del self._tentative[reservation.number]
+                del self.tentative[reservation.number]
 
     def is_current(self, reservation: Reservation) -> bool:
         """Whether nothing has replaced it."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from vgpu_operator.engine.effects import Effect
 from vgpu_operator.engine.gpu_pod import GPUPod
-from vgpu_operator.engine.scheduling.kept import KeptFrom, Yielding
+from vgpu_operator.engine.scheduling.earmarks import KeptFrom, Yielding
 from vgpu_operator.engine.scheduling.places import reserve, take_tentatively
 from vgpu_operator.engine.scheduling.queue import UNKNOWN, WaitClass, Waiter
 from vgpu_operator.engine.scheduling.refusal import Refusal

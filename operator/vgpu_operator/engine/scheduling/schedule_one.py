@@ -20,8 +20,7 @@ from vgpu_operator.engine.gpu_pod import (
     rank_of,
     serves_another,
 )
-from vgpu_operator.engine.scheduling.earmarks import explain
-from vgpu_operator.engine.scheduling.kept import KeptFrom, Yielding
+from vgpu_operator.engine.scheduling.earmarks import KeptFrom, Yielding, explain
 from vgpu_operator.engine.scheduling.places import adopt, give_up, reserve, take_softly
 from vgpu_operator.engine.scheduling.queue import Kind, Waiter
 from vgpu_operator.engine.scheduling.refusal import Refusal
@@ -29,7 +28,7 @@ from vgpu_operator.engine.scheduling.reservation import Reservation
 from vgpu_operator.engine.state import State
 from vgpu_operator.ledger import ClaimKey, NodeRules
 from vgpu_operator.placement import NodeFilter, Plan, in_words, place, refusals_on
-from vgpu_operator.placement.node_filter import only
+from vgpu_operator.placement.bounds import only
 
 SAMPLED_FROM = 100
 """kube-scheduler offers every feasible node where they are fewer than this, else a sample.
@@ -126,7 +125,7 @@ def without_effect(
                 state.ledger.columns,
                 pod.request(spec, state.config),
                 candidates,
-                nodes=state.ledger.node_filters.of(pod.rules(state.config)),
+                nodes=state.ledger.node_filters.of(pod.rules),
                 budget=state.ledger.budget(pod.claim.namespace),
                 kept=_kept(state, pod, Yielding.MORE_IMPORTANT),
             )
@@ -205,7 +204,7 @@ def put_in_queue(
         kind = Kind(request, _ANY_NODE, namespace, node=pod.pod.spec.node_name)
         standing = Standing.BOUND
     else:
-        kind = Kind(request, pod.rules(state.config), namespace, ruled_out=ruled_out)
+        kind = Kind(request, pod.rules, namespace, ruled_out=ruled_out)
     waiter = Waiter(pod.claim, pod.uid, kind, pod.rank(standing), state.now)
     return _put_in_queue(state, waiter)
 
@@ -338,7 +337,7 @@ def _plan(state: State, pod: GPUPod, spec: VGPUClaimSpec, candidates: Collection
                 state.ledger.columns,
                 pod.request(spec, state.config),
                 candidates,
-                nodes=state.ledger.node_filters.of(pod.rules(state.config)),
+                nodes=state.ledger.node_filters.of(pod.rules),
                 budget=state.ledger.budget(pod.claim.namespace),
                 kept=_kept(state, pod, each),
             )
