@@ -6,7 +6,6 @@ become `kubectl explain`, and `json_schema_extra` carries what pydantic has no w
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Annotated, Any, Literal
 
@@ -86,13 +85,6 @@ Size = Annotated[
 Percent = Annotated[int, Field(ge=0, le=100)]
 Time = Annotated[str, Field(max_length=64, json_schema_extra={"format": "date-time"})]
 """A moment by RFC 3339."""
-
-
-def rfc3339(unix: float) -> str:
-    """Unix time as RFC 3339 with microseconds."""
-    return (
-        datetime.fromtimestamp(unix, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-    )
 
 
 def _unset_time(value: object) -> object:

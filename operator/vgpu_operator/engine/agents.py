@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 from vgpu_api import conditions, names
 from vgpu_api.v1alpha1 import Condition
-from vgpu_api.v1alpha1.base import rfc3339
 from vgpu_client.recorder import Regarding
+from vgpu_operator.engine.clock import rfc3339
 from vgpu_operator.engine.effects import Effect, MarkDevice, RecordEvent
 from vgpu_operator.engine.state import State
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from datetime import UTC, datetime
 
 
 class Clock:
@@ -20,3 +21,10 @@ class Clock:
     async def sleep(self, seconds: float) -> None:
         """Return after so many seconds."""
         await asyncio.sleep(seconds)
+
+
+def rfc3339(unix: float) -> str:
+    """Unix time as RFC 3339 with microseconds."""
+    return (
+        datetime.fromtimestamp(unix, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    )

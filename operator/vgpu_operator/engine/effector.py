@@ -23,7 +23,6 @@ from vgpu_api.names import (
 )
 from vgpu_api.resources import GPU_DEVICES, PODS, VGPU_CLAIMS
 from vgpu_api.v1alpha1 import VGPUClaim
-from vgpu_api.v1alpha1.base import rfc3339
 from vgpu_client.api import Api
 from vgpu_client.background import Background
 from vgpu_client.backoff import Backoff
@@ -46,7 +45,7 @@ from vgpu_client.object_writer import (
 )
 from vgpu_client.recorder import Recorder
 from vgpu_operator.engine import effects, events
-from vgpu_operator.engine.clock import Clock
+from vgpu_operator.engine.clock import Clock, rfc3339
 
 logger = logging.getLogger(__name__)
 
