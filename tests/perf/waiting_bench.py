@@ -25,6 +25,7 @@ import ssl
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -103,15 +104,23 @@ class TimedEngine(Engine):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.rounds: list[float] = []
+        self._is_at_work = False
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a round is under way, or is to come."""
+        return self._is_at_work or self._wake.is_set()
 
     def round(self) -> Iterable[Iterable[Effect]]:
         took, slices = 0.0, iter(super().round())
+        self._is_at_work = True
         while True:
             start = time.thread_time()
             effects = next(slices, None)
             took += time.thread_time() - start
             if effects is None:
                 self.rounds.append(took * 1000)
+                self._is_at_work = False
                 return
             yield effects
 
@@ -129,6 +138,7 @@ class Scene:
         self._nodes, self._waiting, self._classes = nodes, waiting, classes
         self._chance = random.Random(7)
         self._served: list[str] = []
+        self._came_back: Counter[str] = Counter()
         self._afterwards: Callable[[], Awaitable[None]] = self._quiet
         self._born = 0
         clock = Clock()
@@ -151,8 +161,10 @@ class Scene:
         device = an_allocated_device(
             uuid=f"GPU-{node}-{index}", request="main", index=index, memory_mib=mib
         )
+        name = f"holder-{mib}-{number}"
         return a_claim(
-            f"holder-{mib}-{number}",
+            name,
+            uid=f"uid-of-{name}-{self._came_back[name]}",
             requests=[a_request(name="main", memory=f"{mib}Mi")],
             allocation=allocated(device, node=f"node-{node:05d}"),
         )
@@ -210,30 +222,31 @@ class Scene:
     def _free_too_little(self) -> None:
         """A small claim goes and comes again: something is freed, and nobody fits."""
         number = self._chance.randrange(self._nodes * DEVICES_PER_NODE)
-        claim = self._holder(number, SMALL_MIB)
-        key = claim.metadata.namespace or "", claim.metadata.name
-        self.replica.news.claim_gone(key, claim.metadata.uid)
-        self._afterwards = lambda: self._put_back(claim)
+        self._go(self._holder(number, SMALL_MIB))
+        self._afterwards = lambda: self._come_back(number, SMALL_MIB)
 
-    async def _put_back(self, holder: VGPUClaim) -> None:
-        self.replica.news.claim_changed(holder)
+    def _go(self, holder: VGPUClaim) -> None:
+        key = holder.metadata.namespace or "", holder.metadata.name
+        self.replica.news.claim_gone(key, holder.metadata.uid)
+
+    async def _come_back(self, number: int, mib: int) -> None:
+        """Another claim of the same name holds what the former one did."""
+        self._came_back[f"holder-{mib}-{number}"] += 1
+        self.replica.news.claim_changed(self._holder(number, mib))
 
     def _free_a_device(self) -> None:
         """A device becomes free; its claim is back when one pod was served and has ended."""
         number = self._chance.randrange(self._nodes * DEVICES_PER_NODE)
-        claim = self._holder(number, LARGE_MIB)
-        key = claim.metadata.namespace or "", claim.metadata.name
-        self.replica.news.claim_gone(key, claim.metadata.uid)
-        self._afterwards = lambda: self._serve(claim)
+        self._go(self._holder(number, LARGE_MIB))
+        self._afterwards = lambda: self._serve(number)
 
-    async def _serve(self, holder: VGPUClaim) -> None:
+    async def _serve(self, number: int) -> None:
         """The first requeued pod gets its Filter and ends; the device is full again, another waits.
 
         Pods of a few kinds are requeued for one device, since what kube-scheduler refuses of one
         may fit the next.
         """
-        assert holder.status.allocation is not None
-        node = holder.status.allocation.node_name
+        node = f"node-{number % self._nodes:05d}"
         self.replica.api.log.clear()
         places = [
             held
@@ -251,7 +264,7 @@ class Scene:
         claim = self.replica.claim_of(known.pod)
         self.replica.news.pod_gone(uid)
         self.replica.news.claim_gone(known.claim, claim.metadata.uid)
-        self.replica.news.claim_changed(holder)
+        await self._come_back(number, LARGE_MIB)
         self.replica.api.vanish(PODS, known.pod.metadata.name)
         self.replica.api.vanish(VGPU_CLAIMS, claim.metadata.name)
         self._come()
@@ -272,7 +285,7 @@ class Scene:
             seen = len(self.engine.rounds)
             await asyncio.sleep(0.02)
             await self.replica.effector.drain()
-            if len(self.engine.rounds) == seen and seen:
+            if len(self.engine.rounds) == seen and seen and not self.engine.has_work:
                 return
 
     async def _hold_lease(self) -> None:
