@@ -104,7 +104,7 @@ class Binder:
             return _why(await self._post(request, {}))
         outcome = self._engine.begin_bind(pod, request.node)
         if isinstance(outcome, Refusal):
-            return f"{outcome.reason}: {outcome.on([request.node])[request.node]}"
+            return f"{outcome.reason}: {outcome.on(request.node)}"
         return await self._bind_reserved(request, pod, outcome)
 
     async def _pod(self, request: BindRequest) -> GPUPod | str | None:

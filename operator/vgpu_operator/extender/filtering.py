@@ -38,7 +38,8 @@ def filter_nodes(engine: Engine, request: FilterRequest) -> FilterAnswer:
     if outcome is None:
         return FilterAnswer(names)
     if isinstance(outcome, Refusal):
-        return FilterAnswer([], outcome.on(names), resolvable=outcome.resolvable())
+        curable, incurable = outcome.by_cure(names)
+        return FilterAnswer([], incurable, curable=curable)
     others = dict.fromkeys(names, f"cards are reserved on {outcome.node}")
     others.pop(outcome.node, None)
     return FilterAnswer([outcome.node], others)

@@ -51,26 +51,28 @@ class FilterRequest:
 class FilterAnswer:
     """The nodes that can, and for each that cannot the reason.
 
-    `resolvable` are the refused nodes where the end of other pods could make room: kube-scheduler
-    looks for somebody to preempt on these only. `nodes` echoes full objects when the request
-    carried them.
+    `curable` are those where the end of other pods could make room: kube-scheduler looks for a pod
+    to preempt on these only, and not on the `incurable` ones. `nodes` echoes full objects when the
+    request carried them.
     """
 
     node_names: Sequence[str]
-    refused: Mapping[str, str] = field(default_factory=dict)
+    incurable: Mapping[str, str] = field(default_factory=dict)
     error: str = ""
     nodes: Sequence[dict[str, Any]] | None = None
-    resolvable: frozenset[str] = frozenset()
+    curable: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def refused(self) -> dict[str, str]:
+        """Both."""
+        return {**self.incurable, **self.curable}
 
     def to_wire(self) -> dict[str, Any]:
         """As kube-scheduler reads it."""
-        resolvable, refused = self.resolvable, self.refused
         answer: dict[str, Any] = {
             "NodeNames": list(self.node_names),
-            "FailedNodes": {node: why for node, why in refused.items() if node in resolvable},
-            "FailedAndUnresolvableNodes": {
-                node: why for node, why in refused.items() if node not in resolvable
-            },
+            "FailedNodes": self.curable,
+            "FailedAndUnresolvableNodes": self.incurable,
             "Error": self.error,
         }
         if self.nodes is not None:

@@ -31,7 +31,7 @@ from vgpu_operator.placement.bounds import (
 from vgpu_operator.placement.checks import give_back, lay
 from vgpu_operator.placement.columns import Columns
 from vgpu_operator.placement.explaining import why_none_serve
-from vgpu_operator.placement.plan import Grant, Plan
+from vgpu_operator.placement.plan import Grant, Plan, Refused, alike
 from vgpu_operator.placement.planning import (
     KeyOf,
     exceeds,
@@ -243,25 +243,23 @@ class _Space:
         outcome = self.plan(node, self.ask.numa)
         return outcome if isinstance(outcome, Tally) else Tally({}, 0)
 
-    def refusals(self) -> dict[str, Tally]:
+    def refusals(self) -> list[Refused]:
         """Why no candidate serves."""
         columns, kept = self.columns, frozenset(self.kept.nodes)
         willing, refused = self.split()
-        alike = willing
+        together = willing
         if self.budget.is_limited:
-            alike = []
+            together = []
         elif kept:
-            alike = [node for node in willing if node not in kept]
+            together = [node for node in willing if node not in kept]
         names = columns.node_name
-        refused.update(
-            (names[node], tally) for node, tally in why_none_serve(columns, self.ask, alike)
-        )
-        if len(alike) < len(willing):
-            known = set(alike)
-            for node in willing:
-                if node not in known:
-                    refused[names[node]] = self.tally(node)
-        return refused
+        if len(together) < len(willing):
+            known = set(together)
+            refused.update((names[node], self.tally(node)) for node in willing if node not in known)
+        found = alike(refused)
+        for tally, nodes in why_none_serve(columns, self.ask, together):
+            found.append((tally, [names[node] for node in nodes]))
+        return found
 
     def is_kept(self, node: int) -> bool:
         """Whether anything of the node is kept from this claim."""

@@ -21,22 +21,27 @@ _COUNTED_AS: tuple[Reason, ...] = (
 )
 
 
-def why_none_serve(columns: Columns, ask: Ask, nodes: Sequence[int]) -> Iterator[tuple[int, Tally]]:
+def why_none_serve(
+    columns: Columns, ask: Ask, nodes: Sequence[int]
+) -> Iterator[tuple[Tally, Sequence[int]]]:
     """The reasons of nodes that take the pod and are known not to serve the claim.
 
     Args:
-        columns: The state of all cards.
+        columns: The state of all devices.
         ask: What was asked for, and no quota.
         nodes: Their numbers.
+
+    Yields:
+        Reasons, and the nodes that have just these.
     """
     if len(nodes) <= _FEW or not _is_plain(ask):
-        yield from ((node, why_not(columns, node, ask, ask.numa)) for node in nodes)
+        yield from ((why_not(columns, node, ask, ask.numa), (node,)) for node in nodes)
         return
     plain = nodes
     if any(columns.node_cut):
         plain = [node for node in nodes if not columns.node_cut[node]]
         cut = (node for node in nodes if columns.node_cut[node])
-        yield from ((node, why_not(columns, node, ask, ask.numa)) for node in cut)
+        yield from ((why_not(columns, node, ask, ask.numa), (node,)) for node in cut)
     if not any("Mutex" in policies for policies in _policies(columns, ask, plain)):
         yield from _together(columns, ask, plain, mutex=False)
         return
@@ -65,21 +70,24 @@ def _is_plain(ask: Ask) -> bool:
 
 def _together(
     columns: Columns, ask: Ask, nodes: Sequence[int], *, mutex: bool
-) -> Iterator[tuple[int, Tally]]:
+) -> Iterator[tuple[Tally, Sequence[int]]]:
     request = ask.requests[0]
     refused = columns.arrays.refused(columns, request, mutex=mutex)
     counts, too_few = refused.counts, refused.of_vendor < request.count
     at = np.asarray(nodes, dtype=np.intp)
     enough = at[~too_few[at]] if too_few.any() else at
     if len(enough) < len(at):
-        none = Tally.of_node(Reason.NODE_INSUFFICIENT_DEVICE)
-        yield from ((node, none) for node in at[too_few[at]].tolist())
+        yield Tally.of_node(Reason.NODE_INSUFFICIENT_DEVICE), at[too_few[at]].tolist()
+    if not len(enough):
+        return
     rows = np.ascontiguousarray(counts[enough])
     packed = rows.view(np.dtype((np.void, rows.itemsize * rows.shape[1]))).ravel()
     # Many nodes refuse for the same reasons: a tally is made for each row that is different.
     _, first, which = np.unique(packed, return_index=True, return_inverse=True)
-    tallies = [_tally(rows[number].tolist()) for number in first]
-    yield from zip(enough.tolist(), map(tallies.__getitem__, which.tolist()), strict=True)
+    order = np.argsort(which, kind="stable")
+    ends = np.cumsum(np.bincount(which, minlength=len(first)))
+    for number, alike in zip(first, np.split(enough[order], ends[:-1]), strict=True):
+        yield _tally(rows[number].tolist()), alike.tolist()
 
 
 def _tally(numbers: Sequence[int]) -> Tally:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final
+from typing import Final, TypeAlias
 
 from vgpu_api.quantity import format_mib
 from vgpu_api.reasons import Reason, Tally, sum_up
@@ -54,6 +53,10 @@ class Grant:
         return MigAllocation(profile=cut.profile, start=cut.start, size=cut.size)
 
 
+Refused: TypeAlias = tuple[Tally, Sequence[str]]
+"""Reasons, and the names of nodes that have just these. Several may have equal reasons."""
+
+
 class Plan:
     """What was decided: a node and grants in the order of the requests, or neither.
 
@@ -61,50 +64,74 @@ class Plan:
         node: None: there is no place now.
         grants: What the claim gets there.
         refusals: The reasons of every node when there is no place; or what finds them out, called
-            once when somebody reads them: most refusals are of claims that are asked again before
+            once when they are read first: most refusals are of claims that are asked again before
             that. A grant has none.
 
     Attributes:
         refused: There is no place now.
     """
 
-    __slots__ = ("_refusals", "grants", "node", "refused")
+    __slots__ = ("_by_node", "_refusals", "grants", "node", "refused")
 
     def __init__(
         self,
         node: str | None,
         grants: tuple[Grant, ...] = (),
-        refusals: Mapping[str, Tally] | Callable[[], Mapping[str, Tally]] = MappingProxyType({}),
+        refusals: Mapping[str, Tally] | Callable[[], Sequence[Refused]] = MappingProxyType({}),
     ) -> None:
         self.node: Final = node
         self.refused: Final = node is None
         self.grants: Final = grants
-        self._refusals = refusals
+        self._refusals: Callable[[], Sequence[Refused]] | Sequence[Refused] = (
+            refusals if callable(refusals) else alike(refusals)
+        )
+        self._by_node: Mapping[str, Tally] | None = None
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Plan) and (self.node, self.grants, dict(self.refusals)) == (
+        return isinstance(other, Plan) and (self.node, self.grants, self.refusals) == (
             *(other.node, other.grants),
-            dict(other.refusals),
+            other.refusals,
         )
 
     __hash__ = None  # type: ignore[assignment]  # its reasons are not read yet
 
     @property
-    def refusals(self) -> Mapping[str, Tally]:
-        """The reasons by node, of the columns as they are when they are read first."""
+    def groups(self) -> Sequence[Refused]:
+        """The reasons and the nodes that have them, of the columns as they are when read first.
+
+        Nodes of a fleet have few different reasons: what can be said by groups costs far less.
+        """
         if callable(self._refusals):
             self._refusals = self._refusals()
         return self._refusals
 
     @property
+    def refusals(self) -> Mapping[str, Tally]:
+        """The reasons by node."""
+        if self._by_node is None:
+            found: dict[str, Tally] = {}
+            for tally, nodes in self.groups:
+                found.update(dict.fromkeys(nodes, tally))
+            self._by_node = found
+        return self._by_node
+
+    @property
     def reason(self) -> Reason:
-        """The reason that stands for a refusal: the most frequent, of cards before of nodes."""
-        return leading_reason(self.refusals)
+        """The reason that stands for a refusal: the most frequent, of devices before of nodes."""
+        devices, nodes = _summed(self.groups)
+        return devices.leading() or nodes.leading() or Reason.NO_GPU_NODES
 
     @property
     def text(self) -> str:
-        """A refusal in words, for a condition, an event or a filter's answer."""
-        return describe(self.refusals)
+        """A refusal in words, for a condition, an event or a filter's answer.
+
+        The reasons of several nodes as one text: `count/total Reason`, sorted, joined by `, `.
+        Reasons of devices are counted out of the devices of the nodes that have such reasons,
+        reasons of nodes out of all the nodes.
+        """
+        devices, nodes = _summed(self.groups)
+        text = ", ".join(sorted(part for part in (*_parts(devices), *_parts(nodes))))
+        return text or Reason.NO_GPU_NODES.value
 
     def allocation(self) -> Allocation:
         """The plan as it is written into the claim's status, but for its id, time and node's UID.
@@ -131,45 +158,32 @@ class Plan:
         )
 
 
-def describe(refusals: Mapping[str, Tally]) -> str:
-    """The reasons of several nodes as one text: `count/total Reason`, sorted, joined by `, `.
-
-    Reasons of cards are counted out of the cards of the nodes that have such reasons, reasons of
-    nodes out of all the nodes.
-    """
-    cards, nodes = _summed(refusals)
-    text = ", ".join(sorted(part for part in (*_parts(cards), *_parts(nodes))))
-    return text or Reason.NO_GPU_NODES.value
+def alike(refusals: Mapping[str, Tally]) -> list[Refused]:
+    """Nodes by their reasons; those that have the very same tally are together."""
+    groups: dict[int, tuple[Tally, list[str]]] = {}
+    for node, tally in refusals.items():
+        groups.setdefault(id(tally), (tally, []))[1].append(node)
+    return list(groups.values())
 
 
 def in_words(refusals: Mapping[str, Tally]) -> dict[str, str]:
     """Each node's reasons. Many nodes have the very same tally, which is said once."""
-    said = {number: str(tally) for number, tally in _different(refusals).items()}
-    return {node: said[id(tally)] for node, tally in refusals.items()}
-
-
-def leading_reason(refusals: Mapping[str, Tally]) -> Reason:
-    """The most frequent reason, of cards before of nodes."""
-    cards, nodes = _summed(refusals)
-    return cards.leading() or nodes.leading() or Reason.NO_GPU_NODES
+    said: dict[str, str] = {}
+    for tally, nodes in alike(refusals):
+        said.update(dict.fromkeys(nodes, str(tally)))
+    return said
 
 
 def _parts(tally: Tally) -> list[str]:
     return str(tally).split(", ") if tally else []
 
 
-def _summed(refusals: Mapping[str, Tally]) -> tuple[Tally, Tally]:
-    """Of cards and of nodes."""
-    different = _different(refusals)
-    of_cards: list[tuple[Tally, int]] = []
+def _summed(groups: Sequence[Refused]) -> tuple[Tally, Tally]:
+    """Of devices and of nodes."""
+    of_devices: list[tuple[Tally, int]] = []
     of_nodes: list[tuple[Tally, int]] = []
-    for number, times in Counter(map(id, refusals.values())).items():
-        tally = different[number]
-        (of_nodes if _OF_A_NODE.issuperset(tally.counts) else of_cards).append((tally, times))
-    nodes = sum_up(of_nodes)
-    return sum_up(of_cards), Tally(nodes.counts, len(refusals))
-
-
-def _different(refusals: Mapping[str, Tally]) -> dict[int, Tally]:
-    """The tallies by identity, each once."""
-    return {id(tally): tally for tally in refusals.values()}
+    for tally, nodes in groups:
+        into = of_nodes if _OF_A_NODE.issuperset(tally.counts) else of_devices
+        into.append((tally, len(nodes)))
+    total = sum(len(nodes) for _, nodes in groups)
+    return sum_up(of_devices), Tally(sum_up(of_nodes).counts, total)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 
 from vgpu_api.reasons import Reason
-from vgpu_operator.placement import Plan, in_words
+from vgpu_operator.placement import Plan
 
 OF_ROOM = frozenset(
     {
@@ -66,24 +66,33 @@ class Refusal:
         """Whether the end of others can cure it."""
         return self.reason in OF_ROOM
 
-    def on(self, nodes: Iterable[str]) -> dict[str, str]:
-        """Why not on these nodes."""
-        texts = {} if self._plan is None else in_words(self._plan.refusals)
-        for node, note in self._notes.items():
+    def on(self, node: str) -> str:
+        """Why not on this node."""
+        for texts in self.by_cure((node,)):
             if node in texts:
-                texts[node] = f"{texts[node]}; {note}"
-        return {node: texts.get(node) or self.message for node in nodes}
+                return texts[node]
+        return self.message
 
-    def resolvable(self) -> frozenset[str]:
-        """The nodes where the end of others could make room, so that preemption may help."""
-        if self._plan is None:
-            return frozenset()
-        known: dict[int, bool] = {}  # many nodes have the very same tally
-        found = []
-        for node, tally in self._plan.refusals.items():
-            of_room = known.get(id(tally))
-            if of_room is None:
-                of_room = known[id(tally)] = not OF_ROOM.isdisjoint(tally.counts)
-            if of_room:
-                found.append(node)
-        return frozenset(found)
+    def by_cure(self, nodes: Collection[str]) -> tuple[dict[str, str], dict[str, str]]:
+        """Why not on these nodes, by name.
+
+        Args:
+            nodes: Those that were looked at, or of which nothing is known.
+
+        Returns:
+            The nodes where the end of others could make room, so that preemption may help; and the
+            other ones.
+        """
+        curable: dict[str, str] = {}
+        others: dict[str, str] = {}
+        for tally, names in () if self._plan is None else self._plan.groups:
+            into = others if OF_ROOM.isdisjoint(tally.counts) else curable
+            into.update(dict.fromkeys(names, str(tally) or self.message))
+        for node, note in self._notes.items():
+            for texts in (curable, others):
+                if node in texts:
+                    texts[node] = f"{texts[node]}; {note}"
+        if len(curable) + len(others) < len(nodes):
+            unknown = (node for node in nodes if node not in curable and node not in others)
+            others.update(dict.fromkeys(unknown, self.message))
+        return curable, others

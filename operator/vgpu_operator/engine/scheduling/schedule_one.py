@@ -343,7 +343,7 @@ def _plan(state: State, pod: GPUPod, spec: VGPUClaimSpec, candidates: Collection
             )
             if not plan.refused:
                 return plan
-        _ = plan.refusals  # found out while the claim's own holding is lifted
+        _ = plan.groups  # found out while the claim's own holding is lifted
     return plan
 
 
