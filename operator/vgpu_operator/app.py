@@ -13,7 +13,6 @@ load delays.
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -28,6 +27,7 @@ from vgpu_client.lease import Elector, Terms
 from vgpu_client.object_writer import ObjectWriter
 from vgpu_client.recorder import Recorder
 from vgpu_operator.certificates.parts import certificates
+from vgpu_operator.collector import keep_passes_short
 from vgpu_operator.config import OperatorConfig
 from vgpu_operator.engine.clock import Clock
 from vgpu_operator.engine.effector import Effector
@@ -102,9 +102,7 @@ class Operator:
 
     def begin(self) -> None:
         """Decide from now on."""
-        # What has been listed stays for long: a full pass of the collector over the objects of a
-        # large cluster would hold up decisions for a second, and find nothing.
-        gc.freeze()
+        keep_passes_short()
         self.engine.lead()
 
     def leads(self) -> bool:

@@ -50,10 +50,13 @@ from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_client.lease import Elector, LeaseLost
 from vgpu_local.pki import Authority
 from vgpu_local.ports import free_ports
+from vgpu_operator.collector import keep_passes_short
 from vgpu_operator.config import Address
 from vgpu_operator.engine.clock import Clock
 from vgpu_operator.engine.effects import Effect
 from vgpu_operator.engine.engine import Engine
+from vgpu_operator.engine.gpu_pod import GPUPod
+from vgpu_operator.engine.scheduling.reservation import Reservation
 from vgpu_operator.extender.server import ExtenderServer
 from vgpu_operator.ledger import Ledger, NodeRules
 from vgpu_operator.placement import place
@@ -177,8 +180,7 @@ class Scene:
             lease_lost = asyncio.create_task(self._hold_lease())
             running = asyncio.create_task(self.engine.run())
             await self._quiet()
-            gc.collect()
-            gc.freeze()  # as the operator does when it begins to lead
+            keep_passes_short()  # as the operator does when it begins to lead
             await asyncio.sleep(0.01)  # the watch sees that this took long
             held.clear()
             busy.clear()
@@ -253,21 +255,27 @@ class Scene:
             for held in self.replica.state.reservations
             if held.is_tentative and held.node == node
         ]
-        assert places, "nobody has a place on a device that is free"
-        uid = places[0].pod_uid
-        self._served.append(uid)
-        known = self.engine.pod(uid)
-        assert known is not None
-        self.engine.filter(known.pod, self._some_nodes(node))
-        assert self.replica.reservation(known.pod) is not None
+        known = next(filter(None, (self._ask_again(held, node) for held in places)), None)
+        assert known is not None, "no pod is served by a device that is free"
+        self._served.append(known.uid)
         await self._quiet()
         claim = self.replica.claim_of(known.pod)
-        self.replica.news.pod_gone(uid)
+        self.replica.news.pod_gone(known.uid)
         self.replica.news.claim_gone(known.claim, claim.metadata.uid)
         await self._come_back(number, LARGE_MIB)
         self.replica.api.vanish(PODS, known.pod.metadata.name)
         self.replica.api.vanish(VGPU_CLAIMS, claim.metadata.name)
         self._come()
+
+    def _ask_again(self, held: Reservation, node: str) -> GPUPod | None:
+        """The Filter of a pod that was requeued; the pod if it is served.
+
+        It is not where the device is earmarked by now for one that has waited for longer.
+        """
+        known = self.engine.pod(held.pod_uid)
+        assert known is not None
+        self.engine.filter(known.pod, self._some_nodes(node))
+        return None if self.replica.reservation(known.pod) is None else known
 
     async def _after(self, change: Callable[[], None]) -> float:
         """The CPU milliseconds of the longest round until the loop is quiet after a change."""

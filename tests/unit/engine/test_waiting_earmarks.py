@@ -105,6 +105,18 @@ async def test_without_earmarks_the_same_stream_starves_it(replica: Any) -> None
     assert len(running) == 4
 
 
+async def test_what_is_kept_for_one_pod_is_not_left_idle_when_an_equal_one_ranks_before_it(
+    replica: Any,
+) -> None:
+    """Pods made in one second rank by name: the one that starved first need not be the first."""
+    small = await a_full_card(replica)
+    starved = await a_starving_pod(replica)
+    replica.offered("an-equal-one", limits=asking(16384))
+    for pod in small:
+        end(replica, pod)
+    assert await replica.scheduled() == [starved.metadata.name]
+
+
 async def test_what_becomes_free_is_kept_also_between_two_rounds(replica: Any) -> None:
     small = await a_full_card(replica)
     await a_starving_pod(replica)

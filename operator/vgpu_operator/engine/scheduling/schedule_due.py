@@ -55,12 +55,28 @@ def _schedule_class(of_kind: WaitClass, state: State) -> Iterator[Effect]:
             break
         yield from _serve(waiter, of_kind, plan, state)
         changed = None if changed is None else _changed_nodes(of_kind, state)
+    yield from _serve_earmarked(of_kind, changed, state)
     for waiter in passed:
         of_kind.push(waiter)
     if passed and of_kind.head() is passed[0]:
         return  # there may be room for it when its time has come
     of_kind.cursor = state.ledger.cursors[1]
     of_kind.budget = state.ledger.budget_version(of_kind.kind.namespace)
+
+
+def _serve_earmarked(
+    of_kind: WaitClass, changed: frozenset[int] | None, state: State
+) -> Iterator[Effect]:
+    """What is kept for one of the class is kept from its head too, which may have come later."""
+    for earmark in state.earmarks:
+        waiter = state.queue.get(earmark.key)
+        if waiter is None or waiter.kind != of_kind.kind or waiter is of_kind.head():
+            continue
+        if changed is not None and earmark.number not in changed:
+            continue
+        plan = _find(waiter, frozenset({earmark.number}), state)
+        if plan is not None:
+            yield from _serve(waiter, of_kind, plan, state)
 
 
 def _changed_nodes(of_kind: WaitClass, state: State) -> frozenset[int] | None:

@@ -1,0 +1,30 @@
+"""The garbage collector, kept from looking at all objects of a large cluster again and again.
+
+What has been listed and decided stays for long, and hardly any of it is in cycles. A full pass over
+the objects of 5,000 nodes takes a second and more, one over what a busy hour has added 100 ms, in
+which neither Filter nor the Lease is answered. So what has survived a full pass is not looked at
+again, and a full pass comes after some 20,000 new objects: it takes about 10 ms. The price is that
+a cycle which dies after it has survived a pass stays in memory.
+"""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+_THRESHOLDS = (700, 10, 3)
+"""New objects for a pass over the newest; such passes for one over the next; those for a full one.
+"""
+
+
+def keep_passes_short() -> None:
+    """Look at nothing that is there by now again, and from now on only at what is new."""
+    gc.freeze()
+    gc.set_threshold(*_THRESHOLDS)
+    if _freeze not in gc.callbacks:
+        gc.callbacks.append(_freeze)
+
+
+def _freeze(phase: str, info: dict[str, Any]) -> None:
+    if phase == "stop" and info["generation"] == 2:
+        gc.freeze()

@@ -1,0 +1,45 @@
+"""The garbage collector looks at new objects only, once the operator leads."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from vgpu_operator import collector
+
+
+@pytest.fixture
+def leading() -> Iterator[None]:
+    """As after the start of a leader; the collector is as it was afterwards."""
+    before, thresholds = list(gc.callbacks), gc.get_threshold()
+    collector.keep_passes_short()
+    yield
+    gc.callbacks[:] = before
+    gc.set_threshold(*thresholds)
+    gc.unfreeze()
+
+
+def looked_at(thing: object) -> bool:
+    """Whether the next full pass looks at an object."""
+    return any(thing is each for each in gc.get_objects())
+
+
+def test_what_survived_a_full_pass_is_not_looked_at_again(leading: None) -> None:
+    survivor = [[]]  # type: ignore[var-annotated]
+    assert looked_at(survivor)
+    gc.collect()
+    assert not looked_at(survivor)
+
+
+def test_cycles_among_new_objects_are_found(leading: None) -> None:
+    cycle: list[object] = []
+    cycle.append(cycle)
+    del cycle
+    assert gc.collect() >= 1
+
+
+def test_to_lead_twice_freezes_once_for_each_pass(leading: None) -> None:
+    collector.keep_passes_short()
+    assert gc.callbacks.count(collector._freeze) == 1
