@@ -121,6 +121,8 @@ class World:
         """One round of the engine, and some of what it starts."""
 
         async def once() -> None:
+            for node, _ in self.cards.values():  # the agents of this world live
+                self.operator.news.agent_renewed(node, str(self.operator.time))
             self.operator.submit()
 
         self.loop.run_until_complete(once())

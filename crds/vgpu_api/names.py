@@ -75,6 +75,11 @@ AGENT_NAMESPACE = "vgpu-node"
 AGENT_LEASE_RENEW_S = 10
 AGENT_LEASE_S = 35
 """A Lease that was not renewed for so long is of a silent agent: three beats were missed."""
+AGENT_GONE_S = 300.0
+"""After so long without an agent, claims there are released without its word once their pods ended.
+
+As long as kube-controller-manager waits by default before it takes pods off a silent node.
+"""
 
 _DNS_LABEL = r"[a-z0-9]([a-z0-9-]*[a-z0-9])?"
 _DNS_NAME = re.compile(rf"{_DNS_LABEL}(\.{_DNS_LABEL})*")

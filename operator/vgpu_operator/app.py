@@ -75,6 +75,7 @@ class Operator:
             api, self._writer, self._recorder, clock, observe=self._observe, leads=self.leads
         )
         state = State(config.cluster, Ledger(config=config.cluster), lambda: str(uuid4()))
+        state.agent_gone_s = config.agent_gone_s
         self.engine = Engine(state, self._effector, clock, self.leads)
         self._informers = informers(api, self._observe)
         self._binder = Binder(api, self._writer, self.engine, unix=clock.unix)

@@ -18,6 +18,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from vgpu_api.config import ClusterConfig, load_cluster_config
+from vgpu_api.names import AGENT_GONE_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,7 @@ class OperatorConfig:
         service: the Service through which kube-scheduler finds the extender; None: by other means.
         advertise: the address under which this replica is reached, for that Service.
         issuing: None where certificates come from files, or the extender goes without.
+        agent_gone_s: How long an agent is absent before claims of ended pods do without its word.
         linger_s: How long a leader that ends goes on refusing calls after it gave the Lease up:
             by then its successor has taken the Service over.
     """
@@ -87,6 +89,7 @@ class OperatorConfig:
     service: str | None
     advertise: str | None
     issuing: Issuing | None
+    agent_gone_s: float
     linger_s: float
     metrics: Address | None
     liveness: Address | None
@@ -229,6 +232,12 @@ def parse(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> 
     option("--extender-client-ca", type=Path, help="only clients of this CA may ask")
     option("--service-name", help="Service without selector that leads to the leader's extender")
     option("--advertise-address", help="IP address of this replica in that Service")
+    option(
+        "--agent-gone-after",
+        type=_seconds,
+        default=f"{AGENT_GONE_S:.0f}s",
+        help="an agent silent for so long is not waited for: claims of ended pods are released",
+    )
     option("--linger", type=_seconds, default="0s", help="a leader's extender, after its Lease")
     option(
         "--certificates",
@@ -264,6 +273,7 @@ def parse(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> 
         service=given.service_name,
         advertise=given.advertise_address,
         issuing=_issuing(parser, given) if given.certificates == "secrets" else None,
+        agent_gone_s=given.agent_gone_after,
         linger_s=given.linger,
         metrics=given.metrics,
         liveness=given.liveness,

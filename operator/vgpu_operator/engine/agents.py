@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import inf
 
 from vgpu_api import conditions, names
 from vgpu_api.v1alpha1 import Condition
@@ -39,12 +40,8 @@ def describe_silent(state: State) -> Iterator[Effect]:
     A device whose mark did not reach the API server, or was overwritten by an agent that fell
     silent again, is marked again; one that is not Ready for another reason keeps that reason.
     """
-    silent = [
-        _Silent(node, state.now - agent.at)
-        for node, agent in state.agents.items()
-        if state.now - agent.at > names.AGENT_LEASE_S
-    ]
-    if len(silent) > max(1.0, _MOST * len(state.agents)):
+    silent = _silent(state)
+    if _too_many(len(silent), state):
         return
     for found in silent:
         note = (
@@ -59,6 +56,43 @@ def describe_silent(state: State) -> Iterator[Effect]:
         if not agent.reported:
             agent.reported = True
             yield from _events(found, state)
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """An agent that gives no sign of life.
+
+    Attributes:
+        why: In words.
+        seen: When it gave the last one, monotonic seconds; minus infinity: it keeps no Lease.
+    """
+
+    why: str
+    seen: float
+
+
+def absent_agent(node: str, state: State) -> Absent | None:
+    """The agent of a node, if it is absent. Where most agents are silent at once, none is."""
+    seen = state.agents.get(node)
+    if seen is None:
+        return Absent(f"the agent of node {node} keeps no Lease", -inf)
+    seconds = state.now - seen.at
+    if seconds <= names.AGENT_LEASE_S or _too_many(len(_silent(state)), state):
+        return None
+    why = f"the agent of node {node} has not renewed its Lease for {seconds:.0f} s"
+    return Absent(why, seen.at)
+
+
+def _silent(state: State) -> list[_Silent]:
+    return [
+        _Silent(node, state.now - agent.at)
+        for node, agent in state.agents.items()
+        if state.now - agent.at > names.AGENT_LEASE_S
+    ]
+
+
+def _too_many(silent: int, state: State) -> bool:
+    return silent > max(1.0, _MOST * len(state.agents))
 
 
 def _events(silent: _Silent, state: State) -> Iterator[RecordEvent]:

@@ -241,6 +241,7 @@ def _(event: events.ClaimDeleted, state: State) -> None:
         work.told,
         work.expired,
         work.unusable,
+        work.orphaned,
         work.init_refused,
         work.not_before,
         work.backoffs,
@@ -455,6 +456,7 @@ def _(event: events.PodRead, state: State) -> None:
         observe_pod(state, event.pod)
     held = state.reservations.of_pod(event.effect.uid)
     if held is None or held.allocation_id != event.effect.allocation_id:
+        _note_orphan(state, event)
         return
     held.is_read = False
     if event.found == "unknown":
@@ -464,6 +466,18 @@ def _(event: events.PodRead, state: State) -> None:
     elif held.has_lapsed(state.now):
         lapse(state, held)
     state.claims.look_at(held.key)
+
+
+def _note_orphan(state: State, event: events.PodRead) -> None:
+    """The pod of a claim whose agent is silent: a claim is released only where it is gone."""
+    key = state.cache.claim_serving(event.effect.uid)
+    if key is None:
+        return
+    if event.found == "gone":
+        state.cache.delete_pod(event.effect.uid, was_seen=False)
+    else:
+        state.claims.orphaned.pop(key, None)
+    state.claims.look_at(key)
 
 
 @apply.register

@@ -169,6 +169,10 @@ class Cache:
         self._index(key, known, claim)
         return True
 
+    def claim_serving(self, uid: str) -> ClaimKey | None:
+        """The claim that is allocated for the pod with this UID."""
+        return self._serving.get(uid)
+
     def put_unreadable(self, key: ClaimKey, uid: str, version: int) -> None:
         """A version of a claim that cannot be read; what was known of it before is old."""
         if uid not in self._deleted:

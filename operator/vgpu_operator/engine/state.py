@@ -14,6 +14,7 @@ from heapq import heappop, heappush
 from typing import Any
 
 from vgpu_api.config import ClusterConfig
+from vgpu_api.names import AGENT_GONE_S
 from vgpu_api.v1alpha1 import Allocation, VGPUClaimSpec
 from vgpu_client.backoff import Backoff
 from vgpu_operator.engine.cache import Cache
@@ -166,6 +167,8 @@ class ClaimWork:
         not_before: When such a claim may be written again.
         expired: Allocations, by id, whose pods were not bound in time.
         unusable: Idle Immediate claims whose devices serve no pod: which allocation, since when.
+        orphaned: Claims whose pods have ended and whose agents are silent: which allocation, since
+            when.
         init_refused: Why there is no room for init containers that must run again.
         told: Refusals that people are, or will be, told of.
         turns: Whose turn it is to have one of them written.
@@ -179,6 +182,7 @@ class ClaimWork:
     not_before: dict[ClaimKey, float] = field(default_factory=dict)
     expired: dict[ClaimKey, str] = field(default_factory=dict)
     unusable: dict[ClaimKey, tuple[str, float]] = field(default_factory=dict)
+    orphaned: dict[ClaimKey, tuple[str, float]] = field(default_factory=dict)
     init_refused: dict[ClaimKey, Plan] = field(default_factory=dict)
     told: dict[ClaimKey, Told] = field(default_factory=dict)
     turns: Turns = field(default_factory=Turns)
@@ -266,6 +270,7 @@ class State:
         links: Nodes whose devices' links are to be compared.
         links_told: By node: the disagreements of links that were told last.
         agents: Signs of life of the nodes' agents that have ever given one.
+        agent_gone_s: After so many seconds without an agent, claims of ended pods need none.
         outbox: Effects that taking an event in has had at once.
     """
 
@@ -286,4 +291,5 @@ class State:
     links: dict[str, None] = field(default_factory=dict)
     links_told: dict[str, list[str]] = field(default_factory=dict)
     agents: dict[str, AgentSeen] = field(default_factory=dict)
+    agent_gone_s: float = AGENT_GONE_S
     outbox: deque[Effect] = field(default_factory=deque)

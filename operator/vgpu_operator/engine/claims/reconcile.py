@@ -16,10 +16,11 @@ from vgpu_api.init_part import (
     init_requests,
     without_init_part,
 )
-from vgpu_api.names import FINALIZER_IN_USE
+from vgpu_api.names import AGENT_LEASE_S, FINALIZER_IN_USE
 from vgpu_api.reasons import Reason, Tally
 from vgpu_api.v1alpha1 import Allocation, DeviceSelector, VGPUClaim, VGPUClaimSpec, VGPUClaimStatus
 from vgpu_operator.ask import Ask
+from vgpu_operator.engine.agents import absent_agent
 from vgpu_operator.engine.cache import key_of
 from vgpu_operator.engine.claims import lifecycle
 from vgpu_operator.engine.claims.describe import describe, describe_missing
@@ -126,6 +127,44 @@ def release(claim: VGPUClaim, state: State) -> Effect | None:
     if reserved is not None and lifecycle.was_released(claim) and state.cache.pod(reserved.pod_uid):
         state.pods.ended.add(reserved.pod_uid)
     return _say(claim, state, DesiredStatus.released(reason), let_go=True)
+
+
+def release_orphaned(claim: VGPUClaim, state: State) -> Effect | None:
+    """What only an absent agent could report as free is released by age, once the pod has ended.
+
+    Or the namespace of a deleted claim would be `Terminating` for as long as the node stays.
+    Nothing is given twice by it: nothing new is placed where the agent is silent, and one that
+    comes back counts what still runs there before it lets a container start.
+    """
+    key, allocation, reserved = key_of(claim), claim.status.allocation, claim.status.reserved_for
+    if allocation is None or reserved is None or not reserved.pod_uid:
+        return None
+    pod = state.cache.pod(reserved.pod_uid)
+    if pod is not None and not pod.pod.is_terminal:
+        state.claims.orphaned.pop(key, None)
+        return None
+    absent = absent_agent(allocation.node_name, state)
+    if absent is None:
+        state.claims.orphaned.pop(key, None)
+        state.claims.timers.set(key, state.now + AGENT_LEASE_S)
+        return None
+    named, since = state.claims.orphaned.get(key, ("", state.now))
+    if named != allocation.id:
+        since = state.now
+    since = max(since, absent.seen)  # it may have been back meanwhile
+    state.claims.orphaned[key] = allocation.id, since
+    if state.now - since < state.agent_gone_s:
+        state.claims.timers.set(key, since + state.agent_gone_s)
+        return None
+    if pod is None and not state.cache.is_deleted(reserved.pod_uid):
+        return ReadPod(key.namespace, reserved.pod_name, reserved.pod_uid, allocation.id)
+    if pod is not None:
+        state.pods.ended.add(reserved.pod_uid)
+    held = state.reservations.of_claim(key)
+    if held is not None and held.is_written:
+        give_up(state, held)
+    desired = DesiredStatus.released(f"its pod has ended, and {absent.why}")
+    return _say(claim, state, desired, let_go=True)
 
 
 def write_reservation(claim: VGPUClaim, state: State) -> Effect | None:
@@ -276,6 +315,7 @@ CLAIM_STEPS: tuple[Step, ...] = (
     remove_stale_finalizer,
     reallocate_unusable,
     release,
+    release_orphaned,
     write_reservation,
     expire,
     unreserve,

@@ -1,0 +1,165 @@
+"""What only an absent agent could report as free is released by age, once its pod has ended."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from builders import a_container, a_node, a_pod
+from vgpu_api import names
+from vgpu_api.resources import PODS, VGPU_CLAIMS
+from vgpu_api.v1alpha1 import VGPUClaim
+
+LIMITS = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 8192}
+
+
+class Orphan:
+    """A claim whose pod runs on node-1; a test ends the pod and silences the agent."""
+
+    def __init__(self, replica: Any) -> None:
+        self.replica = replica
+        for node in ("node-1", "node-2", "node-3"):
+            replica.news.node_changed(a_node(node))
+        replica.card(node="node-1")
+        self.beat("node-1")
+
+    async def start(self) -> None:
+        replica = self.replica
+        pod = replica.offered()
+        await replica.settle()
+        self.name = replica.claim_of(pod).metadata.name
+        self.pod = self._show(phase="Running", version=500)
+        await replica.settle()
+        assert self.is_allocated
+
+    def _show(self, *, phase: str, version: int) -> Any:
+        pod = a_pod(
+            "pod-1",
+            node="node-1",
+            phase=phase,
+            resource_version=version,
+            containers=[a_container(limits=LIMITS)],
+        )
+        self.replica.api.put(PODS, pod.to_wire())
+        self.replica.news.pod_changed(pod)
+        return pod
+
+    def ends(self) -> None:
+        self._show(phase="Failed", version=501)
+
+    def goes(self) -> None:
+        self.replica.api.vanish(PODS, "pod-1")
+        self.replica.news.pod_gone(self.pod.metadata.uid)
+
+    def is_deleted_by_its_namespace(self) -> None:
+        raw = self.replica.api.claim(self.name)
+        raw["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+        stored = self.replica.api.put(VGPU_CLAIMS, raw)
+        self.replica.news.claim_changed(VGPUClaim.read(stored))
+
+    def beat(self, *nodes: str) -> None:
+        for node in nodes:
+            self.replica.news.agent_renewed(node, f"renewed at {self.replica.time}")
+
+    async def pass_time(self, seconds: float, *beating: str) -> None:
+        """Ten seconds at a time."""
+        end = self.replica.time + seconds
+        while self.replica.time < end:
+            self.replica.time = min(end, self.replica.time + 10)
+            self.beat("node-2", "node-3", *beating)
+            await self.replica.settle()
+
+    @property
+    def is_allocated(self) -> bool:
+        return "allocation" in self.replica.api.claim(self.name)["status"]
+
+    @property
+    def words(self) -> str:
+        conditions = self.replica.api.claim(self.name)["status"]["conditions"]
+        return next(c["message"] for c in conditions if c["type"] == "Allocated")
+
+
+@pytest.fixture
+async def orphan(replica: Any) -> Orphan:
+    made = Orphan(replica)
+    await made.start()
+    return made
+
+
+async def test_a_deleted_claim_whose_agent_is_gone_ends_by_itself(orphan: Orphan) -> None:
+    orphan.goes()
+    orphan.is_deleted_by_its_namespace()
+    await orphan.pass_time(names.AGENT_LEASE_S + names.AGENT_GONE_S - 10)
+    assert orphan.is_allocated
+    await orphan.pass_time(names.AGENT_LEASE_S + 10)
+    raw = orphan.replica.api.claim(orphan.name)
+    assert "allocation" not in raw["status"]
+    assert raw["metadata"]["finalizers"] == []
+    assert "its pod has ended, and the agent of node node-1 has not renewed" in orphan.words
+    assert orphan.replica.ledger.use_of("GPU-0").memory_mib == 0
+
+
+async def test_a_claim_of_a_pod_that_ended_and_is_still_there_is_released_too(
+    orphan: Orphan,
+) -> None:
+    orphan.ends()
+    await orphan.pass_time(2 * names.AGENT_GONE_S)
+    assert not orphan.is_allocated
+
+
+async def test_a_pod_that_is_still_there_keeps_its_devices_however_long_its_agent_is_silent(
+    orphan: Orphan,
+) -> None:
+    await orphan.pass_time(10 * names.AGENT_GONE_S)
+    assert orphan.is_allocated
+
+
+async def test_while_its_agent_lives_the_claim_waits_for_its_word(orphan: Orphan) -> None:
+    orphan.goes()
+    await orphan.pass_time(3 * names.AGENT_GONE_S, "node-1")
+    assert orphan.is_allocated
+
+
+async def test_an_agent_that_comes_back_in_time_has_the_word_again(orphan: Orphan) -> None:
+    orphan.goes()
+    await orphan.pass_time(names.AGENT_GONE_S)
+    await orphan.pass_time(20, "node-1")
+    await orphan.pass_time(names.AGENT_GONE_S - 10)
+    assert orphan.is_allocated
+    await orphan.pass_time(2 * names.AGENT_LEASE_S + 20)
+    assert not orphan.is_allocated
+
+
+async def test_when_most_agents_are_silent_nothing_is_released(orphan: Orphan) -> None:
+    orphan.beat("node-2", "node-3")
+    orphan.goes()
+    for _ in range(100):
+        orphan.replica.time += 10
+        await orphan.replica.settle()
+    assert orphan.is_allocated
+
+
+async def test_an_agent_that_was_uninstalled_with_its_lease_is_absent(orphan: Orphan) -> None:
+    orphan.replica.news.agent_gone("node-1")
+    orphan.goes()
+    await orphan.pass_time(names.AGENT_GONE_S + 20)
+    assert not orphan.is_allocated
+    assert "the agent of node node-1 keeps no Lease" in orphan.words
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+async def test_a_leader_that_never_saw_the_pod_reads_it_first(replica: Any, is_there: bool) -> None:
+    """Its cache has GPU pods only, as its configuration reads them today."""
+    first = Orphan(replica)
+    await first.start()
+    successor = type(replica)(replica.api)
+    successor.card(node="node-1")
+    successor.news.claim_changed(VGPUClaim.read(replica.api.claim(first.name)))
+    successor.engine.lead()
+    if not is_there:
+        replica.api.vanish(PODS, "pod-1")
+    later = Orphan.__new__(Orphan)
+    later.replica, later.name = successor, first.name
+    await later.pass_time(2 * names.AGENT_GONE_S)
+    assert later.is_allocated == is_there
