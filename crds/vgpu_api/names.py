@@ -32,6 +32,8 @@ HAMI_NODE_POLICY = "hami.io/node-scheduler-policy"
 HAMI_DEVICE_POLICY = "hami.io/gpu-scheduler-policy"
 HAMI_DEVICE_WEIGHTS = "hami.io/device-scoring-weights"
 HAMI_NODE_REGISTER = "hami.io/node-nvidia-register"
+NODE_ANNOTATIONS = (HAMI_NODE_REGISTER,)
+"""All that is written to Nodes; `kubectl-vgpu uninstall` takes them off."""
 HAMI_DEVICE_CORDON = "hami.io/device-cordon"
 HAMI_WEBHOOK_LABEL = "hami.io/webhook"
 
@@ -46,6 +48,10 @@ NVIDIA_MODE = "nvidia.com/vgpu-mode"
 ACK_NODE_SCHEDULE = "ack.node.gpu.schedule"
 ACK_NODE_PLACEMENT = "ack.node.gpu.placement"
 ACK_NUMA_SPEC = "scheduling.alibabacloud.com/numa-topology-spec"
+
+PART_OF_LABEL = "app.kubernetes.io/part-of=vgpu"
+"""On every object of the manifests."""
+OPERATOR_USER = "system:serviceaccount:vgpu-system:vgpu-operator"
 
 SCHEDULER_NAME = "vgpu-scheduler"
 SCHEDULER_ALIASES = frozenset({SCHEDULER_NAME, "hami-scheduler"})

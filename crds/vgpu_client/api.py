@@ -60,6 +60,13 @@ class Api:
         """
         return Api(self._transport.within(budget_s))
 
+    def acting_as(self, user: str) -> Api:
+        """The same client in another user's name: `kubectl --as`.
+
+        The server refuses it (`Forbidden`) to those who may not impersonate that user.
+        """
+        return Api(self._transport.acting_as(user))
+
     async def get(self, resource: Resource, name: str, *, namespace: str | None = None) -> Object:
         """Read one object, as new as any (a quorum read)."""
         return await self._reads.document(resource.path(namespace=namespace, name=name), {})

@@ -40,6 +40,7 @@ class Transport:
         session: Whose connections are used.
         connection: Where the server is, and our credentials.
         budget_s: Within how many seconds from now whatever is written must have landed.
+        user: Whom to act as, where the credentials allow that; empty: ourselves.
     """
 
     def __init__(
@@ -48,14 +49,20 @@ class Transport:
         connection: Connection,
         *,
         budget_s: Callable[[], float] = lambda: float("inf"),
+        user: str = "",
     ) -> None:
         self._session = session
         self._connection = connection
         self._budget_s = budget_s
+        self._user = user
 
     def within(self, budget_s: Callable[[], float]) -> Transport:
         """The same way to the server, for writes that must land within the budget."""
-        return Transport(self._session, self._connection, budget_s=budget_s)
+        return Transport(self._session, self._connection, budget_s=budget_s, user=self._user)
+
+    def acting_as(self, user: str) -> Transport:
+        """The same way to the server, in another user's name."""
+        return Transport(self._session, self._connection, budget_s=self._budget_s, user=user)
 
     async def read(self, path: str, params: Params, *, timeout_s: float) -> Object:
         """GET a document.
@@ -175,6 +182,8 @@ class Transport:
         headers = {"Accept": "application/json", **await self._connection.headers()}
         if content_type:
             headers["Content-Type"] = content_type
+        if self._user:
+            headers["Impersonate-User"] = self._user
         tls: ssl.SSLContext | bool = self._connection.tls or True
         return await self._session.request(
             method,

@@ -16,6 +16,7 @@ from pathlib import Path, PurePosixPath
 
 from vgpu_api.errors import VgpuError
 from vgpu_client.api import Api
+from vgpu_nodeagent import clean_command
 from vgpu_nodeagent.agent import Agent
 from vgpu_nodeagent.audit_command import of_this_node
 from vgpu_nodeagent.config import (
@@ -192,9 +193,11 @@ def _nvml(config: AgentConfig, source: DriverSource, memory: UnifiedMemory) -> P
 
 
 def main() -> None:
-    """Start the agent; with `audit` as the first argument, ask the one that runs."""
+    """Start the agent, or what the first argument names: `audit` or `clean`."""
     if sys.argv[1:2] == ["audit"]:
         sys.exit(of_this_node(sys.argv[2:]))
+    if sys.argv[1:2] == ["clean"]:
+        sys.exit(clean_command.main(sys.argv[2:]))
     faults: list[BaseException] = []
     try:
         config = parse(sys.argv[1:])

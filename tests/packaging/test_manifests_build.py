@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
+from vgpu_operator.cli import uninstall
+
 MANIFESTS = Path(__file__).parents[2] / "manifests"
 COMPONENTS = sorted(folder.name for folder in (MANIFESTS / "components").iterdir())
 
@@ -44,6 +46,26 @@ def test_an_overlay_builds(overlay: str) -> None:
 @pytest.mark.parametrize("component", COMPONENTS)
 def test_a_component_builds_and_changes_something(component: str, tmp_path: Path) -> None:
     assert with_components(tmp_path, component) != built(MANIFESTS / "overlays" / "default")
+
+
+def test_uninstalling_knows_every_kind_that_is_installed(tmp_path: Path) -> None:
+    """What lies in our own namespaces goes with them."""
+    objects = with_components(tmp_path, *COMPONENTS)
+    ours = {found["metadata"]["name"] for found in objects if found["kind"] == "Namespace"}
+    removed = {resource.kind for resource in uninstall.REMOVED}
+    missing = {
+        found["kind"]
+        for found in objects
+        if found["kind"] not in removed and found["metadata"].get("namespace") not in ours
+    }
+    assert missing == set()
+    unmarked = [
+        found["metadata"]["name"]
+        for found in objects
+        if (found["metadata"].get("labels") or {}).get("app.kubernetes.io/part-of") != "vgpu"
+        and found["metadata"].get("namespace") not in ours
+    ]
+    assert unmarked == []
 
 
 def test_all_components_build_together(tmp_path: Path) -> None:

@@ -285,6 +285,7 @@ class LocalCluster(Started):
                 folder=self.folder,
                 lease_s=self._options.lease_s,
                 linger_s=self._options.linger_s,
+                agent_gone_s=self._options.agent_gone_s,
                 log_level=self._options.log_level,
             )
             return self._daemons.start(

@@ -112,6 +112,7 @@ def operator_command(
     folder: Path,
     lease_s: int,
     linger_s: int = 0,
+    agent_gone_s: int = 300,
     log_level: str,
 ) -> list[str]:
     """Compose the operator's command line; writes its certificate into `folder`.
@@ -127,6 +128,7 @@ def operator_command(
         "extender-key": key,
         "extender-client-ca": trust,
         "linger": f"{linger_s}s",
+        "agent-gone-after": f"{agent_gone_s}s",
         "log-level": log_level,
     }
     return _module("vgpu_operator", arguments)

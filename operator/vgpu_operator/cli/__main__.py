@@ -1,4 +1,4 @@
-"""The command line of kubectl-vgpu: `kubectl vgpu simulate …`."""
+"""The command line of kubectl-vgpu: `kubectl vgpu simulate …`, `uninstall`, `release --node`."""
 
 from __future__ import annotations
 
@@ -30,6 +30,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, TextIOWrapper):  # a name may have letters that it cannot show
         sys.stdout.reconfigure(errors="backslashreplace")
     options = _parser().parse_args(arguments)
+    if options.command != "simulate":
+        # Kept from simulate: the client's libraries take a second to load.
+        from vgpu_operator.cli.live import run
+
+        return run(options)
     try:
         if options.cases is not None and not (options.state or options.file or options.many):
             _cases(options)
@@ -60,6 +65,26 @@ def _parser() -> argparse.ArgumentParser:
     )
     simulate.add_argument("--admit", action="store_true", help="put pods through admission first")
     simulate.add_argument("-o", "--output", choices=("text", "json"), default="text")
+    uninstall = commands.add_parser(
+        "uninstall", help="take the project off a cluster, in whatever state it is"
+    )
+    uninstall.add_argument(
+        "--no-wait-for-capacity",
+        action="store_true",
+        help="do not wait the five minutes after which kubelets forget the resource",
+    )
+    release = commands.add_parser(
+        "release", help="free what is allocated on a node whose agent is lost"
+    )
+    release.add_argument("--node", required=True)
+    for command in (uninstall, release):
+        command.add_argument("--dry-run", action="store_true", help="print the plan and end")
+        command.add_argument("--yes", action="store_true", help="do not ask")
+        command.add_argument(
+            "--delete-pods", action="store_true", help="pods that use GPUs are deleted first"
+        )
+        command.add_argument("--kubeconfig")
+        command.add_argument("--context", help="of the kubeconfig")
     return parser
 
 

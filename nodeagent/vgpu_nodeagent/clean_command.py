@@ -1,0 +1,124 @@
+"""`vgpu-nodeagent clean`: takes off the host what agents wrote there, when the project leaves.
+
+Run by a DaemonSet after the agents have ended (docs/uninstall.md). Usage regions are unmounted, CDI
+specs, the plugin's socket and the state folder go. It may be repeated, and it refuses to begin
+while an agent serves the node: that one would write everything anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from vgpu_nodeagent.config import CDI_DIR, KUBELET_DIR, PLUGIN_SOCKET, STATE_DIR
+from vgpu_nodeagent.enforcement.cdi import SpecFolder
+from vgpu_nodeagent.enforcement.usage_folders import BoundedFolders
+from vgpu_nodeagent.turn import Turn
+
+_TURN_S = 60.0
+_FAILED = 1
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Clean this host; returns the exit status: 1 when something stays."""
+    parser = argparse.ArgumentParser(
+        prog="vgpu-nodeagent clean", description=__doc__, allow_abbrev=False
+    )
+    parser.add_argument("--state-dir", type=Path, default=STATE_DIR)
+    parser.add_argument("--cdi-dir", type=Path, default=CDI_DIR)
+    parser.add_argument("--kubelet-dir", type=Path, default=KUBELET_DIR)
+    parser.add_argument("--stay", action="store_true", help="wait for SIGTERM afterwards")
+    given, _ = parser.parse_known_args(
+        arguments
+    )  # a DaemonSet passes on what its agents were given
+    if given.stay:
+        signal.sigwait({signal.SIGTERM, signal.SIGINT})
+        return 0
+    if len(given.state_dir.absolute().parts) < 3:
+        parser.error(
+            f"--state-dir: Invalid value: {given.state_dir}: must lie below another folder"
+        )
+    try:
+        state = given.state_dir.absolute()
+        done = clean(state, given.cdi_dir, given.kubelet_dir, turn_s=_TURN_S)
+    except (OSError, TimeoutError) as error:
+        print(f"vgpu-nodeagent clean: {error}", file=sys.stderr)
+        return _FAILED
+    print("\n".join(done) or "nothing was left here")
+    return 0
+
+
+def clean(state: Path, cdi: Path, kubelet: Path, *, turn_s: float) -> list[str]:
+    """Remove everything; returns a line for each thing that was there.
+
+    Args:
+        state: The agents' state folder; it goes too, unless it is a mount point itself.
+        cdi: The runtime's folder of CDI specs.
+        kubelet: The kubelet's root folder.
+        turn_s: How long to wait for an agent to end.
+
+    Raises:
+        TimeoutError: An agent serves the node.
+        OSError: Something cannot be removed; what could be is gone.
+    """
+    done: list[str] = []
+    turn = Turn(state)
+    if state.is_dir():
+        asyncio.run(_take(turn, turn_s))
+    try:
+        specs = SpecFolder(cdi)
+        for allocation in sorted(specs.allocations()):
+            specs.remove(allocation)
+            done.append(f"CDI spec of {allocation}")
+        socket = kubelet / "device-plugins" / PLUGIN_SOCKET
+        if socket.exists():
+            socket.unlink()
+            done.append(str(socket))
+        done += _unmount(state)
+        if state.is_dir():
+            done += _remove(state)
+    finally:
+        turn.end()
+    return done
+
+
+async def _take(turn: Turn, within_s: float) -> None:
+    try:
+        async with asyncio.timeout(within_s):
+            await turn.wait()
+    except TimeoutError:
+        raise TimeoutError(f"an agent still serves this node after {within_s:.0f} s") from None
+
+
+def _unmount(state: Path) -> list[str]:
+    """Unmount what is mounted below the state folder, the innermost first."""
+    folders = BoundedFolders()
+    found = [
+        Path(fields[4].encode().decode("unicode_escape"))
+        for fields in map(str.split, Path("/proc/self/mountinfo").read_text().splitlines())
+    ]
+    inside = {path for path in found if state in path.parents}
+    for path in sorted(inside, reverse=True):
+        folders.remove(path)
+    return [f"mount {path}" for path in sorted(inside)]
+
+
+def _remove(state: Path) -> list[str]:
+    """Remove the folder; one that is a mount point itself is emptied."""
+    if not state.is_mount():
+        shutil.rmtree(state)
+        return [str(state)]
+    done = []
+    for entry in sorted(os.scandir(state), key=lambda found: found.name):
+        if entry.is_dir(follow_symlinks=False):
+            shutil.rmtree(entry.path)
+        else:
+            os.unlink(entry.path)
+        done.append(entry.path)
+    return done

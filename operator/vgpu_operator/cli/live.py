@@ -1,0 +1,106 @@
+"""The commands that change a cluster: the plan is printed, agreed to, and carried out."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Sequence
+
+import yaml
+
+from vgpu_api.config import ClusterConfig
+from vgpu_api.config.cluster import read_cluster_config
+from vgpu_api.errors import BadInput
+from vgpu_api.names import PART_OF_LABEL
+from vgpu_api.resources import CONFIG_MAPS
+from vgpu_client.api import Api
+from vgpu_client.errors import ClientError
+from vgpu_operator.cli.release_node import ReleaseNode
+from vgpu_operator.cli.uninstall import Uninstall
+
+_DONE, _LEFT, _NOT_BEGUN = 0, 1, 2
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run a command.
+
+    Returns:
+        0 when all is done, 1 when something is left, 2 when nothing was begun.
+    """
+    command = _uninstall if options.command == "uninstall" else _release
+    try:
+        return asyncio.run(command(options))
+    except ClientError as error:
+        print(f"kubectl-vgpu: {error}", file=sys.stderr)
+        return _LEFT
+    except KeyboardInterrupt:
+        print("kubectl-vgpu: interrupted; run it again to go on", file=sys.stderr)
+        return _LEFT
+
+
+async def _uninstall(options: argparse.Namespace) -> int:
+    async with Api.connect(options.kubeconfig, options.context) as api:
+        resource = await _count_resource(api)
+        work = Uninstall(
+            api,
+            print,
+            resource=resource,
+            delete_pods=options.delete_pods,
+            wait_for_capacity=not options.no_wait_for_capacity,
+        )
+        plan = await work.plan()
+        status = _begin(options, plan.lines(resource), work.obstacles(plan))
+        return _end(await work.carry_out(plan)) if status is None else status
+
+
+async def _release(options: argparse.Namespace) -> int:
+    async with Api.connect(options.kubeconfig, options.context) as api:
+        work = ReleaseNode(api, print, node=options.node, delete_pods=options.delete_pods)
+        plan = await work.plan()
+        lines = plan.lines(options.node) or [f"nothing is allocated on node {options.node}"]
+        obstacles = [] if options.dry_run else await work.obstacles(plan)
+        status = _begin(options, lines, obstacles)
+        return _end(await work.carry_out(plan)) if status is None else status
+
+
+def _begin(
+    options: argparse.Namespace, plan: Sequence[str], obstacles: Sequence[str]
+) -> int | None:
+    """Print the plan; returns the exit status where nothing is to be done, None to go on."""
+    for number, line in enumerate(plan, start=1):
+        print(f"{number:3}. {line}")
+    if options.dry_run:
+        return _DONE
+    if obstacles:
+        print("\n".join(f"kubectl-vgpu: {line}" for line in obstacles), file=sys.stderr)
+        if any("uses a GPU" in line for line in obstacles):
+            print("kubectl-vgpu: end these pods first, or give --delete-pods", file=sys.stderr)
+        return _NOT_BEGUN
+    if options.yes:
+        return None
+    if not sys.stdin.isatty():
+        print("kubectl-vgpu: give --yes to carry this out", file=sys.stderr)
+        return _NOT_BEGUN
+    return None if input("Carry this out? [y/N] ").strip().lower() in ("y", "yes") else _NOT_BEGUN
+
+
+def _end(left: Sequence[str]) -> int:
+    for line in left:
+        print(f"kubectl-vgpu: {line}", file=sys.stderr)
+    print("done" if not left else f"{len(left)} things are left; it may be run again")
+    return _LEFT if left else _DONE
+
+
+async def _count_resource(api: Api) -> str:
+    """The extended resource of the installed configuration, or the default."""
+    for found in (await api.list(CONFIG_MAPS, label_selector=PART_OF_LABEL)).items:
+        text = (found.get("data") or {}).get("config.yaml")
+        if text is None:
+            continue
+        try:
+            config = read_cluster_config(yaml.safe_load(text))
+        except (BadInput, yaml.YAMLError):
+            continue
+        return config.nvidia.resource_count_name
+    return ClusterConfig().nvidia.resource_count_name

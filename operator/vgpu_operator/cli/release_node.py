@@ -1,0 +1,157 @@
+"""`kubectl-vgpu release --node NODE`: says in a lost agent's stead that nothing uses its devices.
+
+An agent reports the end of an allocation in `status.released`, and the operator frees it then. For
+a node that is lost, and whose Node object stays, an administrator may report it at once instead of
+waiting until the agent counts as gone. The policy `vgpu-claim-status` lets agent and operator alone
+write a claim's status, so this acts in the operator's name, which takes the right to impersonate
+its account.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from vgpu_api.names import AGENT_LEASE_RENEW_S, AGENT_NAMESPACE, OPERATOR_USER
+from vgpu_api.resources import LEASES, PODS, VGPU_CLAIMS
+from vgpu_client.api import Api
+from vgpu_client.errors import Conflict, NotFound
+from vgpu_client.transport import Object
+from vgpu_operator.cli.users import Users, delete_pods, users_of
+
+_END_S = 90.0
+_OPERATOR_S = 30.0
+_POLL_S = 0.5
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class NodePlan:
+    """What is held on a node.
+
+    Attributes:
+        claims: Those that are allocated there.
+        users: Their pods that have not ended.
+    """
+
+    claims: tuple[Object, ...]
+    users: Users
+
+    def lines(self, node: str) -> list[str]:
+        """What will be done, for people."""
+        pods = [f"delete {len(self.users)} pods of node {node} by force"] if self.users else []
+        return [*pods, *(f"release claim {_name(claim)}" for claim in self.claims)]
+
+
+class ReleaseNode:
+    """Frees what is allocated on one node.
+
+    Args:
+        api: An administrator's client.
+        say: Takes lines for people.
+        node: The node.
+        delete_pods: Delete pods that have not ended; otherwise they are in the way.
+        sleep: Waits.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        say: Say,
+        *,
+        node: str,
+        delete_pods: bool = False,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._api = api
+        self._say = say
+        self._node = node
+        self._delete_pods = delete_pods
+        self._sleep = sleep
+
+    async def plan(self) -> NodePlan:
+        """Read what there is.
+
+        Raises:
+            ClientError: It cannot be read.
+        """
+        claims = await self._allocated()
+        return NodePlan(tuple(claims), users_of(claims, (await self._api.list(PODS)).items))
+
+    async def obstacles(self, plan: NodePlan) -> list[str]:
+        """What is in the way; takes a while where there is a Lease: is it renewed?"""
+        found = []
+        first = await self._renewed()
+        if plan.claims and first:
+            await self._sleep(AGENT_LEASE_RENEW_S + 2)
+            if await self._renewed() != first:
+                found.append(
+                    f"the agent of node {self._node} renews its Lease: it releases what has ended"
+                )
+        if plan.users and not self._delete_pods:
+            found += [f"pod {user} uses a GPU" for user in plan.users.names()]
+        return found
+
+    async def carry_out(self, plan: NodePlan) -> list[str]:
+        """Release all claims; returns what is still allocated, as sentences.
+
+        Raises:
+            ClientError: The API server is away, or refuses us something; run it again.
+        """
+        left = []
+        if plan.users:
+            left += await delete_pods(
+                self._api, plan.users, limit_s=_END_S, sleep=self._sleep, force=True
+            )
+        operator = self._api.acting_as(OPERATOR_USER)
+        for claim in plan.claims:
+            metadata = claim["metadata"]
+            allocation = claim["status"]["allocation"]["id"]
+            changes = {
+                "metadata": {"uid": metadata["uid"]},
+                "status": {"released": {"allocationID": allocation}},
+            }
+            try:
+                await operator.merge_patch(
+                    VGPU_CLAIMS,
+                    metadata["name"],
+                    changes,
+                    namespace=metadata["namespace"],
+                    subresource="status",
+                )
+            except (NotFound, Conflict):
+                continue  # it has gone, or another has its name
+            self._say(f"claim {_name(claim)}: released")
+        waited = 0.0
+        mine = {claim["status"]["allocation"]["id"] for claim in plan.claims}
+        while held := [
+            c for c in await self._allocated() if c["status"]["allocation"]["id"] in mine
+        ]:
+            if waited >= _OPERATOR_S:
+                return left + [
+                    f"claim {_name(claim)} is still allocated: does the operator run?"
+                    for claim in held
+                ]
+            await self._sleep(_POLL_S)
+            waited += _POLL_S
+        return left
+
+    async def _allocated(self) -> list[Object]:
+        return [
+            claim
+            for claim in (await self._api.list(VGPU_CLAIMS)).items
+            if ((claim.get("status") or {}).get("allocation") or {}).get("nodeName") == self._node
+        ]
+
+    async def _renewed(self) -> str:
+        try:
+            lease = await self._api.get(LEASES, self._node, namespace=AGENT_NAMESPACE)
+        except NotFound:
+            return ""
+        return str((lease.get("spec") or {}).get("renewTime") or "")
+
+
+def _name(claim: Object) -> str:
+    return f"{claim['metadata']['namespace']}/{claim['metadata']['name']}"

@@ -1,0 +1,438 @@
+"""`kubectl-vgpu uninstall`: takes the project off a cluster, in an order in which nothing can hang.
+
+What can hang is a claim: only the operator removes its finalizer, when an agent has reported that
+nothing uses its devices. So claims go while both still run; then both end, and the finalizers that
+are left, which nothing can honour any more, are removed here. Webhooks go before all else, or each
+of these writes would wait for them. Every wait has an end, what is left then is named, and the
+command may be run again, on a cluster in any state.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from vgpu_api.names import FINALIZER_IN_USE, NODE_ANNOTATIONS, PART_OF_LABEL
+from vgpu_api.resources import (
+    CUSTOM_RESOURCE_DEFINITIONS,
+    GPU_DEVICES,
+    MUTATING_WEBHOOKS,
+    NAMESPACES,
+    NODES,
+    PODS,
+    VALIDATING_WEBHOOKS,
+    VGPU_CLAIMS,
+    Resource,
+)
+from vgpu_client.api import Api
+from vgpu_client.errors import ApiError, Conflict, Forbidden, Invalid, NotFound
+from vgpu_client.transport import Object
+from vgpu_operator.cli.cleaner import CLEANER, cleaner_of
+from vgpu_operator.cli.users import Users, delete_pods, users_of
+
+_ADMISSION = "admissionregistration.k8s.io"
+_RBAC = "rbac.authorization.k8s.io"
+_FLOW = "flowcontrol.apiserver.k8s.io"
+DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment", True)
+DAEMON_SETS = Resource("apps", "v1", "daemonsets", "DaemonSet", True)
+BINDINGS = Resource(
+    _ADMISSION,
+    "v1",
+    "validatingadmissionpolicybindings",
+    "ValidatingAdmissionPolicyBinding",
+    False,
+)
+_WEBHOOKS = (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS)
+OTHERS = (
+    Resource(_ADMISSION, "v1", "validatingadmissionpolicies", "ValidatingAdmissionPolicy", False),
+    Resource(_FLOW, "v1", "flowschemas", "FlowSchema", False),
+    Resource(_FLOW, "v1", "prioritylevelconfigurations", "PriorityLevelConfiguration", False),
+    Resource(_RBAC, "v1", "clusterrolebindings", "ClusterRoleBinding", False),
+    Resource(_RBAC, "v1", "clusterroles", "ClusterRole", False),
+    Resource(_RBAC, "v1", "rolebindings", "RoleBinding", True),
+    Resource(_RBAC, "v1", "roles", "Role", True),
+)
+"""Kinds of the manifests that have no part in the order, of objects outside our namespaces."""
+REMOVED = (
+    *_WEBHOOKS, BINDINGS, DEPLOYMENTS, DAEMON_SETS, *OTHERS, CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES
+)  # fmt: skip
+"""Every kind of which objects with our label are removed."""
+
+_POLL_S = 0.5
+_NODES_POLL_S = 5.0
+_RELEASE_S = 60.0
+"""For operator and agents to let claims go in the ordinary way."""
+_END_S = 90.0
+_POLICY_S = 30.0
+"""For API servers to notice that a policy is gone."""
+_CLEAN_S = 180.0
+_CAPACITY_S = 420.0
+"""A kubelet keeps the capacity of a plugin that ended for five minutes, and writes 0 then."""
+_CAPACITY_STEADY_S = 25.0
+"""A kubelet writes its status every ten seconds when it differs."""
+
+Say = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class Plan:
+    """What there is to remove.
+
+    Attributes:
+        objects: Those of the manifests, by kind, as `namespace/name` or `name`.
+        claims: All claims, as `namespace/name`.
+        users: Pods that use devices, or may.
+        devices: GPUDevices.
+        nodes: Nodes that carry an annotation of ours or the capacity.
+        agents: The DaemonSets of agents, from which those that clean are made.
+    """
+
+    objects: dict[str, list[str]] = field(default_factory=dict)
+    claims: list[str] = field(default_factory=list)
+    users: Users = field(default_factory=Users)
+    devices: list[str] = field(default_factory=list)
+    nodes: list[str] = field(default_factory=list)
+    agents: list[Object] = field(default_factory=list)
+
+    def lines(self, resource: str) -> list[str]:
+        """The plan in the order in which it is carried out."""
+        objects = self.objects
+        names = [agent["metadata"]["name"] for agent in self.agents]
+        clean = (
+            f"clean every node that DaemonSet {', '.join(names)} serves: CDI specs, mounts, state"
+            if self.agents
+            else "hosts are not cleaned: no DaemonSet of agents says which (docs/uninstall.md)"
+        )
+        kinds = {resource.kind for resource in (*_WEBHOOKS, DEPLOYMENTS, DAEMON_SETS)}
+        rest = [
+            f"{kind} {', '.join(found)}" for kind, found in objects.items() if kind not in kinds
+        ]
+        return [
+            f"remove webhooks: {_listed(_of(objects, *_WEBHOOKS))}",
+            f"delete {len(self.users)} pods that use GPUs" if self.users else "no pod uses a GPU",
+            f"delete {len(self.claims)} claims and wait for their release",
+            f"end operator, webhooks and schedulers: {_listed(_of(objects, DEPLOYMENTS))}",
+            "remove finalizers that nothing can honour any more from claims that are left",
+            f"end agents: {_listed(_of(objects, DAEMON_SETS))}",
+            clean,
+            f"delete {len(self.devices)} GPUDevices",
+            f"take {resource} and {', '.join(NODE_ANNOTATIONS)} off {len(self.nodes)} nodes",
+            *(f"delete {line}" for line in rest),
+        ]
+
+
+class Uninstall:
+    """Takes the project off a cluster.
+
+    Args:
+        api: An administrator's client.
+        say: Takes lines for people.
+        resource: The extended resource whose capacity goes.
+        delete_pods: Delete pods that use devices; otherwise they are in the way.
+        wait_for_capacity: Until kubelets have forgotten the plugin, some five minutes.
+        sleep: Waits.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        say: Say,
+        *,
+        resource: str,
+        delete_pods: bool = False,
+        wait_for_capacity: bool = True,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._api = api
+        self._say = say
+        self._resource = resource
+        self._delete_pods = delete_pods
+        self._wait_for_capacity = wait_for_capacity
+        self._sleep = sleep
+        self._left: list[str] = []
+
+    async def plan(self) -> Plan:
+        """Read what there is.
+
+        Raises:
+            ClientError: It cannot be read.
+        """
+        plan = Plan()
+        for kind in REMOVED:
+            found = await self._ours(kind)
+            if found:
+                plan.objects[kind.kind] = [_name(obj) for obj in found]
+            if kind is DAEMON_SETS:
+                plan.agents = [obj for obj in found if _is_agent(obj)]
+        claims = await self._list(VGPU_CLAIMS)
+        plan.claims = [_name(claim) for claim in claims]
+        plan.users = users_of(claims, await self._list(PODS))
+        plan.devices = [_name(device) for device in await self._list(GPU_DEVICES)]
+        plan.nodes = [_name(node) for node in await self._list(NODES) if self._is_marked(node)]
+        return plan
+
+    def obstacles(self, plan: Plan) -> list[str]:
+        """What is in the way of carrying the plan out."""
+        if not plan.users or self._delete_pods:
+            return []
+        return [f"pod {user} uses a GPU" for user in plan.users.names()]
+
+    async def carry_out(self, plan: Plan) -> list[str]:
+        """Remove everything; returns what is left, as sentences.
+
+        Raises:
+            ClientError: The API server is away, or refuses us something; run it again.
+        """
+        for title, step in (
+            ("webhooks", self._remove_webhooks),
+            ("pods", self._remove_pods),
+            ("claims", self._remove_claims),
+            ("operator", self._end_operator),
+            ("finalizers", self._remove_finalizers),
+            ("agents", self._end_agents),
+            ("hosts", self._clean_hosts),
+            ("nodes", self._clear_nodes),
+            ("objects", self._remove_rest),
+        ):
+            self._say(f"{title} ...")
+            await step(plan)
+        return self._left
+
+    # Steps.
+
+    async def _remove_webhooks(self, _: Plan) -> None:
+        for kind in _WEBHOOKS:
+            await self._delete(kind, await self._ours(kind))
+
+    async def _remove_pods(self, plan: Plan) -> None:
+        if plan.users:
+            self._left += await delete_pods(
+                self._api, plan.users, limit_s=_END_S, sleep=self._sleep
+            )
+
+    async def _remove_claims(self, _: Plan) -> None:
+        claims = await self._list(VGPU_CLAIMS)
+        await self._delete(VGPU_CLAIMS, claims)
+        operators = await self._ours(DEPLOYMENTS)
+        answers = any((found.get("status") or {}).get("readyReplicas") for found in operators)
+        if claims and answers:
+            await self._until_gone(lambda: self._list(VGPU_CLAIMS), _RELEASE_S)
+
+    async def _end_operator(self, _: Plan) -> None:
+        found = await self._ours(DEPLOYMENTS)
+        await self._delete(DEPLOYMENTS, found)
+        await self._pods_end(found)
+
+    async def _remove_finalizers(self, _: Plan) -> None:
+        await self._delete(BINDINGS, await self._ours(BINDINGS))
+
+        async def held() -> list[Object]:
+            return [
+                claim
+                for claim in await self._list(VGPU_CLAIMS)
+                if FINALIZER_IN_USE in (claim["metadata"].get("finalizers") or ())
+            ]
+
+        refused = ""
+        waited = 0.0
+        while claims := await held():
+            for claim in claims:
+                try:
+                    await self._release(claim)
+                except (Forbidden, Invalid) as error:  # a policy that an API server still has
+                    refused = str(error)
+                except (Conflict, NotFound):
+                    continue
+            if waited >= _POLICY_S:
+                self._left += [f"claim {_name(claim)} keeps its finalizer: {refused}"
+                               for claim in await held()]  # fmt: skip
+                return
+            await self._sleep(_POLL_S)
+            waited += _POLL_S
+
+    async def _end_agents(self, plan: Plan) -> None:
+        found = await self._ours(DAEMON_SETS)
+        plan.agents = [obj for obj in found if _is_agent(obj)] or plan.agents
+        await self._delete(DAEMON_SETS, found)
+        await self._pods_end(found)
+
+    async def _clean_hosts(self, plan: Plan) -> None:
+        """One pod a node, like the agents' but that it cleans; ready when it has."""
+        for cleaner in map(cleaner_of, plan.agents):
+            await self._delete(DAEMON_SETS, [cleaner])
+            await self._until_gone(partial(self._there, DAEMON_SETS, cleaner), _END_S)
+            await self._api.create(DAEMON_SETS, cleaner)
+            unready = await self._until_gone(partial(self._uncleaned, cleaner), _CLEAN_S)
+            self._left += [f"host of node {node} is not clean" for node in unready]
+            await self._delete(DAEMON_SETS, [cleaner])
+            await self._pods_end([cleaner])
+        if not plan.agents:
+            self._left.append(
+                "hosts are not clean: no DaemonSet of agents was there (docs/uninstall.md)"
+            )
+
+    async def _clear_nodes(self, _: Plan) -> None:
+        """A kubelet writes the capacity of a plugin anew for five minutes, and 0 at the end."""
+        await self._delete(GPU_DEVICES, await self._list(GPU_DEVICES))
+        steady = waited = 0.0
+        while True:
+            marked = [node for node in await self._list(NODES) if self._is_marked(node)]
+            for node in marked:
+                await self._unmark(node)
+            alive = [node for node in marked if _is_ready(node)]
+            steady = 0.0 if alive else steady + _NODES_POLL_S
+            if not self._wait_for_capacity or steady >= _CAPACITY_STEADY_S:
+                return
+            if waited >= _CAPACITY_S:
+                self._left += [f"node {_name(node)} shows {self._resource}" for node in alive]
+                return
+            await self._sleep(_NODES_POLL_S)
+            waited += _NODES_POLL_S
+
+    async def _remove_rest(self, _: Plan) -> None:
+        for kind in (CUSTOM_RESOURCE_DEFINITIONS, *OTHERS, NAMESPACES):
+            await self._delete(kind, await self._ours(kind))
+        for kind in (CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES):
+            left = await self._until_gone(partial(self._ours, kind), _END_S)
+            self._left += [f"{kind.kind} {_name(obj)} is still there" for obj in left]
+
+    # Parts.
+
+    async def _release(self, claim: Object) -> None:
+        metadata = claim["metadata"]
+        at = metadata["finalizers"].index(FINALIZER_IN_USE)
+        path = f"/metadata/finalizers/{at}"
+        operations = [
+            {"op": "test", "path": path, "value": FINALIZER_IN_USE},
+            {"op": "remove", "path": path},
+        ]
+        await self._api.json_patch(
+            VGPU_CLAIMS, metadata["name"], operations, namespace=metadata["namespace"]
+        )
+        self._say(f"  claim {_name(claim)}: finalizer removed")
+
+    async def _unmark(self, node: Object) -> None:
+        name, metadata, status = _name(node), node["metadata"], node.get("status") or {}
+        annotations = {key: None for key in NODE_ANNOTATIONS if _annotated(metadata, key)}
+        if annotations:
+            await self._api.merge_patch(NODES, name, {"metadata": {"annotations": annotations}})
+        shown = {
+            amounts: {self._resource: None}
+            for amounts in ("capacity", "allocatable")
+            if self._resource in (status.get(amounts) or {})
+        }
+        if shown:
+            await self._api.merge_patch(NODES, name, {"status": shown}, subresource="status")
+
+    def _is_marked(self, node: Object) -> bool:
+        status = node.get("status") or {}
+        return any(_annotated(node["metadata"], key) for key in NODE_ANNOTATIONS) or any(
+            self._resource in (status.get(amounts) or {}) for amounts in ("capacity", "allocatable")
+        )
+
+    async def _uncleaned(self, cleaner: Object) -> Sequence[str]:
+        """The nodes on which the cleaner has not done its work; a placeholder until it is known."""
+        metadata = cleaner["metadata"]
+        found = await self._api.get(DAEMON_SETS, metadata["name"], namespace=metadata["namespace"])
+        status = found.get("status") or {}
+        if status.get("observedGeneration", 0) < found["metadata"].get("generation", 1):
+            return ["(not scheduled yet)"]
+        if status.get("numberReady", 0) >= status.get("desiredNumberScheduled", 0):
+            return []
+        pods = await self._pods_of([cleaner])
+        unready = [pod["spec"].get("nodeName", "(none yet)") for pod in pods if not _is_ready(pod)]
+        return unready or ["(not scheduled yet)"]
+
+    async def _pods_end(self, owners: Iterable[Object]) -> None:
+        left = await self._until_gone(lambda: self._pods_of(owners), _END_S)
+        self._left += [
+            f"pod {_name(pod)} on node {pod['spec'].get('nodeName', '(none)')} has not ended"
+            for pod in left
+        ]
+
+    async def _pods_of(self, owners: Iterable[Object]) -> list[Object]:
+        found = []
+        for owner in owners:
+            labels = owner["spec"]["selector"]["matchLabels"]
+            found += await self._list(
+                PODS,
+                namespace=owner["metadata"]["namespace"],
+                label_selector=",".join(f"{key}={value}" for key, value in labels.items()),
+            )
+        return found
+
+    async def _there(self, kind: Resource, obj: Object) -> list[Object]:
+        try:
+            metadata = obj["metadata"]
+            return [await self._api.get(kind, metadata["name"], namespace=metadata["namespace"])]
+        except NotFound:
+            return []
+
+    async def _until_gone(
+        self, look: Callable[[], Awaitable[Sequence[Any]]], limit_s: float
+    ) -> Sequence[Any]:
+        """Look until there is nothing to see, or `limit_s` has passed; returns the last look."""
+        waited = 0.0
+        while (found := await look()) and waited < limit_s:
+            await self._sleep(_POLL_S)
+            waited += _POLL_S
+        return found
+
+    async def _ours(self, kind: Resource) -> list[Object]:
+        return await self._list(kind, label_selector=PART_OF_LABEL)
+
+    async def _list(self, kind: Resource, **which: Any) -> list[Object]:
+        """Objects of a kind; none where the API server does not know the kind."""
+        try:
+            return list((await self._api.list(kind, **which)).items)
+        except NotFound:
+            return []
+
+    async def _delete(self, kind: Resource, objects: Iterable[Object]) -> None:
+        for obj in objects:
+            metadata = obj["metadata"]
+            try:
+                await self._api.delete(
+                    kind,
+                    metadata["name"],
+                    namespace=metadata.get("namespace"),
+                    propagation="Background",
+                )
+            except NotFound:
+                continue
+            except ApiError as error:
+                self._left.append(f"{kind.kind} {_name(obj)} is not deleted: {error}")
+
+
+def _is_agent(daemon_set: Object) -> bool:
+    labels = daemon_set["metadata"].get("labels") or {}
+    return (
+        labels.get("app.kubernetes.io/component") == "nodeagent"
+        and daemon_set["metadata"]["name"] != CLEANER
+    )
+
+
+def _annotated(metadata: Mapping[str, Any], key: str) -> bool:
+    return key in (metadata.get("annotations") or {})
+
+
+def _is_ready(obj: Object) -> bool:
+    conditions = (obj.get("status") or {}).get("conditions") or ()
+    return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+
+
+def _name(obj: Object) -> str:
+    metadata = obj["metadata"]
+    namespace = metadata.get("namespace")
+    return f"{namespace}/{metadata['name']}" if namespace else str(metadata["name"])
+
+
+def _of(objects: Mapping[str, list[str]], *kinds: Resource) -> list[str]:
+    return sorted({name for kind in kinds for name in objects.get(kind.kind, ())})
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names) or "(none)"

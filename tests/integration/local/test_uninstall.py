@@ -1,0 +1,130 @@
+"""`kubectl-vgpu uninstall` on a whole cluster: it ends, whoever is there to help."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+
+from vgpu_api.names import HAMI_NODE_REGISTER
+from vgpu_api.resources import (
+    CUSTOM_RESOURCE_DEFINITIONS,
+    MUTATING_WEBHOOKS,
+    NAMESPACES,
+    VALIDATING_WEBHOOKS,
+    VGPU_CLAIMS,
+)
+from vgpu_client.errors import AlreadyExists
+from vgpu_local.cluster import LocalCluster
+from vgpu_local.nodes import t4_node
+from vgpu_local.options import ClusterOptions
+from vgpu_local.steps import a_container, a_pod, claim_name, create, delete_pod, running
+
+pytestmark = [pytest.mark.xdist_group("local-cluster"), pytest.mark.timeout(240)]
+
+LIMITS = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1000}
+
+
+def kubectl_vgpu(cluster: LocalCluster, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "vgpu_operator.cli", *arguments]
+    return subprocess.run(
+        [*command, "--kubeconfig", str(cluster.kubeconfig)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=180,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+def label_what_is_installed(cluster: LocalCluster) -> None:
+    """The stand-in's webhooks and kinds as manifests/ have them: with our label."""
+    labels = {"metadata": {"labels": {"app.kubernetes.io/part-of": "vgpu"}}}
+    for resource in (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS, CUSTOM_RESOURCE_DEFINITIONS):
+        for found in cluster.run(cluster.api.list(resource)).items:
+            cluster.run(cluster.api.merge_patch(resource, found["metadata"]["name"], labels))
+
+
+def a_user(cluster: LocalCluster) -> str:
+    create(cluster, a_pod("user", a_container(limits=LIMITS)))
+    return claim_name(running(cluster, "user"))
+
+
+def test_nothing_of_ours_is_left(whole_cluster: Callable[..., LocalCluster]) -> None:
+    with whole_cluster([t4_node("n1")]) as cluster:
+        label_what_is_installed(cluster)
+        a_user(cluster)
+        dry = kubectl_vgpu(cluster, "uninstall", "--dry-run")
+        assert dry.returncode == 0
+        assert "delete 1 claims and wait for their release" in dry.stdout
+        refused = kubectl_vgpu(cluster, "uninstall", "--yes")
+        assert refused.returncode == 2
+        assert "pod default/user uses a GPU" in refused.stderr
+        assert cluster.objects("vgpuclaims.vgpu.dev")  # nothing was begun
+        done = kubectl_vgpu(
+            cluster, "uninstall", "--yes", "--delete-pods", "--no-wait-for-capacity"
+        )
+        assert "finalizer removed" not in done.stdout  # the operator released it in its own way
+        assert "hosts are not clean" in done.stderr  # no DaemonSet runs the agents here
+        assert cluster.objects("customresourcedefinitions.apiextensions.k8s.io") == []
+        assert cluster.run(cluster.api.list(MUTATING_WEBHOOKS)).items == []
+
+
+def test_it_ends_with_operator_and_agent_gone(whole_cluster: Callable[..., LocalCluster]) -> None:
+    """`kubectl delete -k` with GPU pods running left the CRDs there for ever."""
+    with whole_cluster([t4_node("n1")]) as cluster:
+        label_what_is_installed(cluster)
+        name = a_user(cluster)
+        for daemon in (cluster.operator, *cluster.webhooks, cluster.agents["n1"]):
+            os.kill(daemon.pid, signal.SIGSTOP)
+        began = time.monotonic()
+        done = kubectl_vgpu(
+            cluster, "uninstall", "--yes", "--delete-pods", "--no-wait-for-capacity"
+        )
+        assert time.monotonic() - began < 120
+        assert f"claim default/{name}: finalizer removed" in done.stdout
+        assert cluster.objects("customresourcedefinitions.apiextensions.k8s.io") == []
+        assert "is still there" not in done.stderr
+        (node,) = cluster.objects("nodes")
+        assert HAMI_NODE_REGISTER not in node["metadata"].get("annotations", {})
+
+
+def test_a_lost_nodes_claim_is_released_when_an_administrator_says_so(
+    whole_cluster: Callable[..., LocalCluster],
+) -> None:
+    with whole_cluster([t4_node("n1")]) as cluster:
+        name = a_user(cluster)
+        os.kill(cluster.agents["n1"].pid, signal.SIGSTOP)
+        refused = kubectl_vgpu(cluster, "release", "--node", "n1", "--yes")
+        assert refused.returncode == 2
+        assert "pod default/user uses a GPU" in refused.stderr
+        done = kubectl_vgpu(cluster, "release", "--node", "n1", "--yes", "--delete-pods")
+        assert done.returncode == 0, done.stderr
+        assert f"claim default/{name}: released" in done.stdout
+        held = [c for c in cluster.objects("vgpuclaims.vgpu.dev") if "allocation" in c["status"]]
+        assert held == []
+
+
+def test_a_deleted_claim_of_a_silent_agent_ends_by_itself(
+    whole_cluster: Callable[..., LocalCluster],
+) -> None:
+    options = ClusterOptions(agent_gone_s=40)
+    with whole_cluster([t4_node("n1")], options) as cluster:
+        with suppress(AlreadyExists):
+            cluster.run(cluster.api.create(NAMESPACES, {"metadata": {"name": "vgpu-node"}}))
+        name = a_user(cluster)
+        os.kill(cluster.agents["n1"].pid, signal.SIGSTOP)
+        delete_pod(cluster, "user")
+        deadline = time.monotonic() + 120
+        while any(
+            found["metadata"]["name"] == name
+            for found in cluster.run(cluster.api.list(VGPU_CLAIMS)).items
+        ):
+            assert time.monotonic() < deadline, "the claim is still there"
+            time.sleep(0.5)

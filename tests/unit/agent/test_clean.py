@@ -1,0 +1,115 @@
+"""What agents wrote on a host goes with them, and nothing else does."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from vgpu_nodeagent import clean_command
+from vgpu_nodeagent.clean_command import clean
+from vgpu_nodeagent.enforcement.cdi import Edits, SpecFolder
+from vgpu_nodeagent.turn import Turn
+
+
+class Host:
+    """The folders of a host on which an agent has been."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.state = root / "lib" / "vgpu"
+        self.cdi = root / "cdi"
+        self.kubelet = root / "kubelet"
+        (self.state / "slots" / "slot-1-abc" / "usage").mkdir(parents=True)
+        (self.state / "slots.json").write_text("{}")
+        (self.state / "lib").mkdir()
+        plugins = self.kubelet / "device-plugins"
+        plugins.mkdir(parents=True)
+        (plugins / "vgpu.sock").touch()
+        self.foreign = [plugins / "other.sock", self.cdi / "nvidia.yaml", root / "lib" / "other"]
+        SpecFolder(self.cdi).write("slot-1-abc", Edits({}, [], []))
+        for path in self.foreign:
+            path.touch()
+
+    def clean(self) -> list[str]:
+        return clean(self.state, self.cdi, self.kubelet, turn_s=0.05)
+
+    def files(self) -> list[Path]:
+        return sorted(path for path in self.root.rglob("*") if not path.is_dir())
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    return Host(tmp_path)
+
+
+def test_everything_of_ours_goes_and_everything_else_stays(host: Host) -> None:
+    done = host.clean()
+    assert host.files() == sorted(host.foreign)
+    assert not host.state.exists()
+    assert "CDI spec of slot-1-abc" in done
+
+
+def test_a_second_run_finds_nothing_to_do(host: Host) -> None:
+    host.clean()
+    assert host.clean() == []
+
+
+def test_what_lies_outside_and_is_linked_into_the_state_stays(host: Host) -> None:
+    outside = host.root / "outside"
+    outside.mkdir()
+    (outside / "kept").touch()
+    (host.state / "slots" / "link").symlink_to(outside)
+    host.clean()
+    assert (outside / "kept").exists()
+
+
+def test_while_an_agent_serves_nothing_is_touched(host: Host) -> None:
+    serving = Turn(host.state)
+    asyncio.run(serving.wait())
+    before = host.files()
+    with pytest.raises(TimeoutError, match="an agent still serves this node"):
+        host.clean()
+    assert host.files() == before
+    serving.end()
+    host.clean()
+    assert not host.state.exists()
+
+
+def test_a_state_folder_that_is_a_whole_tree_of_the_host_is_refused(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit):
+        clean_command.main(["--state-dir=/var"])
+    assert "--state-dir: Invalid value: /var" in capsys.readouterr().err
+
+
+def test_the_command_takes_what_the_agents_were_given(
+    host: Host, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folders = [f"--state-dir={host.state}", f"--cdi-dir={host.cdi}", "--host-root=/host"]
+    assert clean_command.main([*folders, "--kubelet-dir", str(host.kubelet)]) == 0
+    assert str(host.state) in capsys.readouterr().out
+    assert host.files() == sorted(host.foreign)
+
+
+def test_what_cannot_be_removed_is_a_failure_with_its_name(
+    host: Host, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(path: object) -> None:
+        raise OSError(30, "Read-only file system", str(path))
+
+    monkeypatch.setattr(clean_command.shutil, "rmtree", refuse)
+    folders = [f"--state-dir={host.state}", f"--cdi-dir={host.cdi}"]
+    assert clean_command.main([*folders, "--kubelet-dir", str(host.kubelet)]) == 1
+    assert "Read-only file system" in capsys.readouterr().err
+    assert asyncio.run(_can_serve(host.state))
+
+
+async def _can_serve(state: Path) -> bool:
+    turn = Turn(state)
+    async with asyncio.timeout(1):
+        await turn.wait()
+    turn.end()
+    return True
