@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import logging
 import os
 import signal
 import sys
@@ -16,6 +15,7 @@ from pathlib import Path, PurePosixPath
 
 from vgpu_api.errors import VgpuError
 from vgpu_client.api import Api
+from vgpu_client.logs import LogFormat, configure
 from vgpu_nodeagent import clean_command
 from vgpu_nodeagent.agent import Agent
 from vgpu_nodeagent.audit_command import of_this_node
@@ -118,7 +118,11 @@ def parse(arguments: Sequence[str]) -> AgentConfig:
     parser.add_argument(
         "--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"]
     )
+    parser.add_argument(
+        "--log-format", type=LogFormat, default=LogFormat.TEXT, choices=list(LogFormat)
+    )
     given = parser.parse_args(arguments)
+    configure(given.log_format, given.log_level)
     if not given.node_name:
         parser.error("give --node-name, or set NODE_NAME")
     if not given.library.is_file():
@@ -129,6 +133,7 @@ def parse(arguments: Sequence[str]) -> AgentConfig:
         node_name=given.node_name,
         kubeconfig=given.kubeconfig,
         cluster=cluster,
+        config_path=given.config,
         config_fault=config_fault,
         state_dir=state_dir,
         kubelet_dir=given.kubelet_dir.absolute(),
@@ -201,9 +206,6 @@ def main() -> None:
     faults: list[BaseException] = []
     try:
         config = parse(sys.argv[1:])
-        logging.basicConfig(
-            level=config.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-        )
         asyncio.run(serve(config))
     except* (VgpuError, OSError) as group:
         faults.extend(_leaves(group))

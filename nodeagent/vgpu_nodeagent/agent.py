@@ -17,6 +17,7 @@ from prometheus_client import start_http_server
 from vgpu_api.resources import PODS
 from vgpu_client.api import Api
 from vgpu_client.errors import ClientError, NotFound
+from vgpu_client.logs import LiveLevel
 from vgpu_nodeagent.audit_socket import SOCKET, AuditSocket
 from vgpu_nodeagent.config import AgentConfig
 from vgpu_nodeagent.deviceplugin.kubelet_checkpoint import read_kubelet_checkpoint
@@ -191,6 +192,9 @@ class Agent:
         try:
             async with asyncio.TaskGroup() as parts:
                 parts.create_task(self._liveness.run())
+                if self._config.config_path is not None:
+                    level = LiveLevel(self._config.config_path, self._config.log_level)
+                    parts.create_task(level.run())
                 for reflector in self._view.reflectors(self._api):
                     parts.create_task(reflector.run())
                 await self._inventory.refresh()

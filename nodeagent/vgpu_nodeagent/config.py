@@ -67,6 +67,7 @@ class AgentConfig:
         host_root: Where this process has the host's root.
         limit_backend: What keeps claims within their memory.
         usage_regions: On what containers keep their usage regions.
+        config_path: Where the cluster's configuration is; its level of logging is taken up live.
         config_fault: What is wrong with the configuration that was given, where `cluster` is the
             last good one instead.
         health_port: Port of the probes; 0 for none.
@@ -89,6 +90,7 @@ class AgentConfig:
     host_root: Path = Path("/")
     limit_backend: LimitBackendName = LimitBackendName.LIBRARY
     usage_regions: UsageRegions = UsageRegions.DISK
+    config_path: Path | None = None
     config_fault: str = ""
     health_port: int = HEALTH_PORT
     metrics_port: int = METRICS_PORT

@@ -24,6 +24,7 @@ from prometheus_client import start_http_server
 from vgpu_api.names import FIELD_MANAGER_OPERATOR
 from vgpu_client.api import Api
 from vgpu_client.lease import Elector, Terms
+from vgpu_client.logs import LiveLevel
 from vgpu_client.object_writer import ObjectWriter
 from vgpu_client.recorder import Recorder
 from vgpu_operator.certificates.parts import certificates
@@ -121,6 +122,8 @@ class Operator:
             self.engine.run(),
             self._leadership.run(),
         ]
+        if self._config.config_path is not None:
+            work.append(LiveLevel(self._config.config_path, self._config.log_level).run())
         for coroutine in work:
             task = asyncio.create_task(coroutine)
             task.add_done_callback(lambda done: _report(done, failed))

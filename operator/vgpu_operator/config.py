@@ -19,6 +19,7 @@ from pathlib import Path
 
 from vgpu_api.config import ClusterConfig, load_cluster_config
 from vgpu_api.names import AGENT_GONE_S
+from vgpu_client.logs import LogFormat
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,7 @@ class OperatorConfig:
     """Everything that `app.run` needs to know.
 
     Attributes:
+        config_path: Where the cluster configuration is; its level of logging is taken up live.
         identity: our name in the Lease; no other process ever has it, a restarted one neither.
         service: the Service through which kube-scheduler finds the extender; None: by other means.
         advertise: the address under which this replica is reached, for that Service.
@@ -78,6 +80,7 @@ class OperatorConfig:
     """
 
     cluster: ClusterConfig
+    config_path: Path | None
     kubeconfig: str | None
     context: str | None
     namespace: str
@@ -94,6 +97,7 @@ class OperatorConfig:
     metrics: Address | None
     liveness: Address | None
     log_level: str
+    log_format: LogFormat
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +105,7 @@ class WebhookConfig:
     """Everything that the process of the admission webhooks needs to know.
 
     Attributes:
+        config_path: Where the cluster configuration is; its level of logging is taken up live.
         identity: Kopf's name for this process; nothing depends on it.
         namespace: Where the Secret with the serving pair is.
         listen: Where the webhooks are served.
@@ -109,6 +114,7 @@ class WebhookConfig:
     """
 
     cluster: ClusterConfig
+    config_path: Path | None
     kubeconfig: str | None
     context: str | None
     identity: str
@@ -119,6 +125,7 @@ class WebhookConfig:
     metrics: Address | None
     liveness: Address | None
     log_level: str
+    log_format: LogFormat
 
 
 def _duration(text: str) -> timedelta:
@@ -160,6 +167,7 @@ class _Options:
         option("--metrics", type=Address.parse, help="host:port of the Prometheus metrics")
         option("--liveness", type=Address.parse, help="host:port of the liveness probe")
         option("--log-level", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
+        option("--log-format", type=LogFormat, default="text", choices=list(LogFormat))
 
     def pair(self, name: str, certificate: Path | None, key: Path | None) -> Tls | None:
         """A certificate and its key, given together or not at all."""
@@ -201,6 +209,7 @@ def parse_webhook(
         parser.error("--webhook-cert: not allowed with --certificates=secrets")
     return WebhookConfig(
         cluster=load_cluster_config(given.config),
+        config_path=given.config,
         kubeconfig=given.kubeconfig,
         context=given.context,
         identity=given.identity,
@@ -211,6 +220,7 @@ def parse_webhook(
         metrics=given.metrics,
         liveness=given.liveness,
         log_level=given.log_level,
+        log_format=given.log_format,
     )
 
 
@@ -261,6 +271,7 @@ def parse(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> 
             parser.error(f"--advertise-address: {given.advertise_address!r} is not an IP address")
     return OperatorConfig(
         cluster=load_cluster_config(given.config),
+        config_path=given.config,
         kubeconfig=given.kubeconfig,
         context=given.context,
         namespace=given.namespace,
@@ -278,6 +289,7 @@ def parse(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> 
         metrics=given.metrics,
         liveness=given.liveness,
         log_level=given.log_level,
+        log_format=given.log_format,
     )
 
 

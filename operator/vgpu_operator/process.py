@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Protocol, TypeVar
 
 from vgpu_api.errors import VgpuError
+from vgpu_client.logs import LogFormat, configure
 
 
 class Logged(Protocol):
-    """A configuration that says how much to log."""
+    """A configuration that says how to log, and how much."""
 
     @property
     def log_level(self) -> str:
         """`INFO` and the like."""
+
+    @property
+    def log_format(self) -> LogFormat:
+        """Text or JSON."""
 
 
 Config = TypeVar("Config", bound=Logged)
@@ -37,11 +41,7 @@ def run_process(
     except (VgpuError, OSError) as error:
         print(f"{program}: {error}", file=sys.stderr)
         return 2
-    logging.basicConfig(
-        level=config.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
-    for chatty in ("aiohttp.access", "kopf.objects"):  # a line for every admission review
-        logging.getLogger(chatty).setLevel(logging.WARNING)
+    configure(config.log_format, config.log_level)
     try:
         asyncio.run(run(config))
     except VgpuError as error:

@@ -94,6 +94,13 @@ class ViewsConfig(_Section):
     """Each agent shows use under HAMi's metric names beside ours."""
 
 
+class LoggingConfig(_Section):
+    """What our processes log. Taken up live, without a restart."""
+
+    level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] | None = None
+    """None: what each process was started with (`--log-level`)."""
+
+
 class ClusterConfig(_Section):
     """The whole document."""
 
@@ -102,6 +109,7 @@ class ClusterConfig(_Section):
     volcano: VolcanoConfig = Field(default_factory=VolcanoConfig)
     scheduling: SchedulingConfig = Field(default_factory=SchedulingConfig)
     views: ViewsConfig = Field(default_factory=ViewsConfig)
+    logging: LoggingConfig = Field(default_factory=LoggingConfig)
 
     def managed_resources(self) -> dict[str, bool]:
         """What a KubeSchedulerConfiguration names as ours, and whether the scheduler ignores it.

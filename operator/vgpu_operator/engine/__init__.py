@@ -13,6 +13,7 @@ Everything goes one way, and what goes between two modules is a value:
 * `claims`: what a claim's status says, when it is released, when it goes
 * `devices`: what a device's status says of who holds it
 * `agents`: which nodes' agents are silent
+* `decision_log`: a line for each decision that was carried out
 * `effects` and `effector`: what is to be written, and the one place that writes
 * `informers`, `leader`, `clock`: where objects come from, which replica decides, what time it is
 """

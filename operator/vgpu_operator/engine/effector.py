@@ -46,6 +46,7 @@ from vgpu_client.object_writer import (
 from vgpu_client.recorder import Recorder
 from vgpu_operator.engine import effects, events
 from vgpu_operator.engine.clock import Clock, rfc3339
+from vgpu_operator.engine.decision_log import DecisionLog
 
 logger = logging.getLogger(__name__)
 
@@ -89,6 +90,7 @@ class Effector:
         self._requeues = asyncio.Semaphore(_REQUEUES_AT_ONCE)
         self._marks = asyncio.Semaphore(_MARKS_AT_ONCE)
         self._marking: set[str] = set()
+        self._decisions = DecisionLog()
 
     def submit(self, wanted: Iterable[effects.Effect]) -> None:
         """Take effects on; returns at once."""
@@ -129,6 +131,7 @@ class Effector:
         )
         match outcome:
             case Written(obj):
+                self._decisions.log(effect)
                 ended = events.ClaimWritten(effect, "done", _decoded(obj))
             case Rejected(error) if error.status == 404:
                 ended = events.ClaimWritten(effect, "conflict", None, str(error))

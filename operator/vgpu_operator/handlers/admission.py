@@ -5,6 +5,7 @@ Each handler is served at a path that is its id (`PATHS`); the webhook configura
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import jsonpatch
@@ -28,6 +29,8 @@ from vgpu_operator.admission import (
 )
 from vgpu_operator.metrics import WEBHOOK_REQUESTS
 
+logger = logging.getLogger(__name__)
+
 PATHS = ("mutate-pods", "mutate-claims", "validate-pods", "warn-pods", "validate-claims")
 """The handlers' ids."""
 
@@ -36,13 +39,14 @@ _UNAVAILABLE = 503
 
 def register(registry: kopf.OperatorRegistry, *, api: Api, config: ClusterConfig) -> None:
     """Put the admission handlers into a registry."""
+    logging.getLogger("kopf.objects").addFilter(_is_no_refusal)
 
     @kopf.on.mutate("", "v1", "pods", id="mutate-pods", operation="CREATE", registry=registry)
     async def mutate_pods(
         body: kopf.Body, patch: kopf.Patch, namespace: str | None, **_: Any
     ) -> None:
         pod = dict(body)
-        with _answering():
+        with _answering("pod", pod, namespace):
             named = claim_named_by(pod)
             claim = None if named is None else await _read_claim(api, namespace or "", named.name)
             operations = mutate_pod(pod, config, lambda _: claim)
@@ -57,21 +61,28 @@ def register(registry: kopf.OperatorRegistry, *, api: Api, config: ClusterConfig
         operation="CREATE",
         registry=registry,
     )
-    async def mutate_claims(body: kopf.Body, patch: kopf.Patch, **_: Any) -> None:
-        with _answering():
+    async def mutate_claims(
+        body: kopf.Body, patch: kopf.Patch, namespace: str | None, **_: Any
+    ) -> None:
+        with _answering("claim", dict(body), namespace):
             _patch(patch, mutate_claim(dict(body)))
 
     @kopf.on.validate("", "v1", "pods", id="validate-pods", operation="CREATE", registry=registry)
-    async def validate_pods(body: kopf.Body, warnings: list[str], **_: Any) -> None:
+    async def validate_pods(
+        body: kopf.Body, warnings: list[str], namespace: str | None, **_: Any
+    ) -> None:
         pod = dict(body)
-        with _answering():
+        with _answering("pod", pod, namespace):
             validate_pod(pod, config)
             warnings += [*unasked(pod, config), *without_effect(pod, config)]
 
     @kopf.on.validate("", "v1", "pods", id="warn-pods", operation="CREATE", registry=registry)
-    async def warn_pods(body: kopf.Body, warnings: list[str], **_: Any) -> None:
-        with _answering():
-            warnings += misspelt(dict(body), config)
+    async def warn_pods(
+        body: kopf.Body, warnings: list[str], namespace: str | None, **_: Any
+    ) -> None:
+        pod = dict(body)
+        with _answering("pod", pod, namespace):
+            warnings += misspelt(pod, config)
 
     @kopf.on.validate(
         VGPU_CLAIMS.group,
@@ -83,7 +94,7 @@ def register(registry: kopf.OperatorRegistry, *, api: Api, config: ClusterConfig
     )
     async def validate_claims(body: kopf.Body, **more: Any) -> None:
         old = more["old"]
-        with _answering():
+        with _answering("claim", dict(body), more["namespace"]):
             validate_claim(
                 dict(body),
                 None if old is None else dict(old),
@@ -102,7 +113,20 @@ def _patch(patch: kopf.Patch, operations: list[dict[str, Any]]) -> None:
 
 
 class _answering:  # noqa: N801 - reads as a statement
-    """What the pure functions refuse becomes kopf's refusal, and is counted by its code."""
+    """What the pure functions refuse becomes kopf's refusal, is counted by its code, and logged.
+
+    At INFO: a user's mistake is none of the administrator's.
+
+    Args:
+        kind: What is reviewed: `pod` or `claim`.
+        body: The object; one of a controller has no name yet.
+        namespace: The request's.
+    """
+
+    def __init__(self, kind: str, body: dict[str, Any], namespace: str | None) -> None:
+        self._kind = kind
+        metadata = body.get("metadata") or {}
+        self._name = f"{namespace}/{metadata.get('name') or metadata.get('generateName', '')}"
 
     def __enter__(self) -> None:
         return None
@@ -110,14 +134,22 @@ class _answering:  # noqa: N801 - reads as a statement
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         if isinstance(error, Denied):
             WEBHOOK_REQUESTS.labels(code=error.code).inc()
+            logger.info("%s %s refused: %s", self._kind, self._name, error.message,
+                        extra={self._kind: self._name, "code": error.code})  # fmt: skip
             raise kopf.AdmissionError(error.message, code=error.code) from error
         if isinstance(error, ClientError):
             # Fail closed, and say that it is not the user's fault.
             WEBHOOK_REQUESTS.labels(code=_UNAVAILABLE).inc()
             text = f"the claim cannot be read now, try again: {error}"
+            logger.warning("%s %s refused: %s", self._kind, self._name, text)
             raise kopf.AdmissionError(text, code=_UNAVAILABLE) from error
         if error is None:
             WEBHOOK_REQUESTS.labels(code=200).inc()
+
+
+def _is_no_refusal(record: logging.LogRecord) -> bool:
+    """Kopf logs each refusal as an error of its handler; `_answering` has logged it already."""
+    return "failed permanently" not in record.getMessage()
 
 
 async def _read_claim(api: Api, namespace: str, name: str) -> VGPUClaim | None:

@@ -10,6 +10,7 @@ import kopf
 from prometheus_client import start_http_server
 
 from vgpu_client.api import Api
+from vgpu_client.logs import LiveLevel
 from vgpu_operator.certificates.parts import webhook_identity
 from vgpu_operator.config import WebhookConfig
 from vgpu_operator.handlers import admission, frame
@@ -50,6 +51,9 @@ async def run(config: WebhookConfig) -> None:
             if config.metrics is not None:
                 start_http_server(config.metrics.port, config.metrics.host)
             tasks.append(asyncio.create_task(keep_identity()))
+            if config.config_path is not None:
+                level = LiveLevel(config.config_path, config.log_level)
+                tasks.append(asyncio.create_task(level.run()))
 
         @kopf.on.cleanup(registry=registry)
         async def end(**_: Any) -> None:

@@ -188,3 +188,18 @@ def test_a_namespace_with_the_label_of_hamis_is_left_alone(cluster: LocalCluster
     assert (done.returncode, done.stderr) == (0, "")
     (container,) = json.loads(done.stdout)["spec"]["containers"]
     assert "env" not in container
+
+
+def test_a_users_mistake_is_one_line_at_info_in_the_log_of_the_webhooks(
+    cluster: LocalCluster, refused: Any
+) -> None:
+    """Kopf logs a refusal as the failure of its handler, at ERROR."""
+    (webhook,) = cluster.webhooks
+    before = len(webhook.log.read_text())
+    refused(pod({"nvidia.com/gpu": "1", "nvidia.com/gpucores": "101"}))
+    said = [line for line in webhook.log.read_text()[before:].splitlines() if "refused" in line]
+    assert len(said) == 1
+    assert " INFO " in said[0]
+    assert "pod default/wrong refused: " in said[0]
+    assert "101" in said[0]
+    assert " ERROR " not in webhook.log.read_text()[before:]

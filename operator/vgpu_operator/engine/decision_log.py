@@ -1,0 +1,70 @@
+"""One line for each decision that was carried out: what a claim got, was refused, or gave back.
+
+Where effects end, because a decision whose write came to nothing was none; the pure functions that
+decide log nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+
+from vgpu_api.conditions import ALLOCATED, find
+from vgpu_api.reasons import Reason
+from vgpu_api.v1alpha1 import VGPUClaimStatus
+from vgpu_operator.engine.claims.status import RELEASED, RESERVATION_EXPIRED
+from vgpu_operator.engine.effects import WriteClaim
+from vgpu_operator.ledger import ClaimKey
+
+logger = logging.getLogger(__name__)
+
+_REMEMBERED = 20_000
+_ENDS = {RELEASED: "released", RESERVATION_EXPIRED: "expired"}
+_NO_DECISION = (Reason.WAITING_FOR_POD, Reason.TEMPLATE)
+
+
+class DecisionLog:
+    """Logs decisions at INFO, each once: many writes of a claim repeat what was decided before."""
+
+    def __init__(self) -> None:
+        self._last: OrderedDict[ClaimKey, tuple[str, str]] = OrderedDict()
+
+    def log(self, effect: WriteClaim) -> None:
+        """A claim's status was written."""
+        key, status = effect.key, effect.status
+        allocated = find(status.conditions, ALLOCATED)
+        if allocated is None:
+            return
+        said = effect.allocation_id, "" if effect.allocation_id else allocated.message
+        if self._last.get(key) == said:
+            return
+        self._last[key] = said
+        self._last.move_to_end(key)
+        if len(self._last) > _REMEMBERED:
+            self._last.popitem(last=False)
+        if allocated.reason in _NO_DECISION:
+            return
+        if status.allocation is not None:
+            _log_allocated(key, status)
+            return
+        decision = _ENDS.get(allocated.reason, "refused")
+        fields = {"claim": "/".join(key), "decision": decision, "reason": allocated.reason}
+        logger.info("claim %s/%s %s: %s: %s", *key, decision, allocated.reason, allocated.message,
+                    extra=fields)  # fmt: skip
+
+
+def _log_allocated(key: ClaimKey, status: VGPUClaimStatus) -> None:
+    allocation, reserved = status.allocation, status.reserved_for
+    assert allocation is not None
+    devices = [f"{d.uuid} ({d.memory_mib} MiB, {d.cores} %)" for d in allocation.devices]
+    pod = "" if reserved is None else reserved.pod_name
+    fields = {
+        "claim": "/".join(key),
+        "decision": "allocated",
+        "node": allocation.node_name,
+        "devices": [device.uuid for device in allocation.devices],
+        "allocation": allocation.id,
+        **({"pod": f"{key.namespace}/{pod}"} if pod else {}),
+    }
+    logger.info("claim %s/%s allocated on %s%s: %s", *key, allocation.node_name,
+                f" for pod {pod}" if pod else "", ", ".join(devices), extra=fields)  # fmt: skip
