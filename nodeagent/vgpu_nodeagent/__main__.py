@@ -16,6 +16,7 @@ from pathlib import Path, PurePosixPath
 from vgpu_api.errors import VgpuError
 from vgpu_client.api import Api
 from vgpu_client.logs import LogFormat, configure
+from vgpu_client.metrics_server import MetricsAccess
 from vgpu_nodeagent import clean_command
 from vgpu_nodeagent.agent import Agent
 from vgpu_nodeagent.audit_command import of_this_node
@@ -100,6 +101,14 @@ def parse(arguments: Sequence[str]) -> AgentConfig:
         "the right to mount; or on the disk of --state-dir, which they can then fill",
     )
     parser.add_argument("--metrics-port", type=int, default=METRICS_PORT, help="0: off")
+    parser.add_argument(
+        "--metrics-access",
+        type=MetricsAccess,
+        choices=list(MetricsAccess),
+        default=MetricsAccess.REVIEWED,
+        help="reviewed: over HTTPS, to those whom the API server lets get /metrics; open: over "
+        "HTTP, to whoever reaches the port",
+    )
     parser.add_argument("--health-port", type=int, default=HEALTH_PORT, help="0: off")
     parser.add_argument(
         "--unused-lease-seconds",
@@ -147,6 +156,7 @@ def parse(arguments: Sequence[str]) -> AgentConfig:
         usage_regions=given.usage_regions,
         health_port=given.health_port,
         metrics_port=given.metrics_port,
+        metrics_access=given.metrics_access,
         unused_lease_s=given.unused_lease_seconds,
         on_violation=given.on_violation,
         log_level=given.log_level,

@@ -10,14 +10,17 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from datetime import UTC, datetime
-
-from prometheus_client import start_http_server
 
 from vgpu_api.resources import PODS
 from vgpu_client.api import Api
 from vgpu_client.errors import ClientError, NotFound
+from vgpu_client.listen import listen
 from vgpu_client.logs import LiveLevel
+from vgpu_client.metrics_server import MetricsAccess, MetricsServer
+from vgpu_client.own_certificate import own_certificate
+from vgpu_client.scrapers import Scrapers
 from vgpu_nodeagent.audit_socket import SOCKET, AuditSocket
 from vgpu_nodeagent.config import AgentConfig
 from vgpu_nodeagent.deviceplugin.kubelet_checkpoint import read_kubelet_checkpoint
@@ -182,15 +185,11 @@ class Agent:
 
     async def run(self) -> None:
         """Serve the node until cancelled."""
-        metrics = probes = None
+        probes = None
         if self._config.health_port:
             probes = ProbeServer(self._liveness, self._config.health_port)
-        if self._config.metrics_port:
-            metrics, _ = start_http_server(
-                self._config.metrics_port, registry=self._metrics.registry
-            )
         try:
-            async with asyncio.TaskGroup() as parts:
+            async with self._metrics_server(), asyncio.TaskGroup() as parts:
                 parts.create_task(self._liveness.run())
                 if self._config.config_path is not None:
                     level = LiveLevel(self._config.config_path, self._config.log_level)
@@ -223,9 +222,18 @@ class Agent:
             self._driver.close()
             if probes is not None:
                 probes.close()
-            if metrics is not None:
-                metrics.shutdown()
-                metrics.server_close()
+
+    def _metrics_server(self) -> AbstractAsyncContextManager[object]:
+        config = self._config
+        if not config.metrics_port:
+            return nullcontext()
+        is_open = config.metrics_access is MetricsAccess.OPEN
+        return MetricsServer(
+            self._metrics.registry,
+            listen("", config.metrics_port),
+            scrapers=None if is_open else Scrapers(self._api),
+            tls=None if is_open else own_certificate(f"vgpu-nodeagent.{config.node_name}"),
+        )
 
     def unready(self) -> str:
         """Why this agent is not ready, for the kubelet and for a rollout; empty when it is."""

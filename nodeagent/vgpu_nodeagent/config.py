@@ -7,6 +7,7 @@ from enum import StrEnum
 from pathlib import Path, PurePosixPath
 
 from vgpu_api.config import ClusterConfig
+from vgpu_client.metrics_server import MetricsAccess
 from vgpu_nodeagent.mount import Mount
 
 PLUGIN_SOCKET = "vgpu.sock"
@@ -72,6 +73,7 @@ class AgentConfig:
             last good one instead.
         health_port: Port of the probes; 0 for none.
         metrics_port: Port of the metrics; 0 for none.
+        metrics_access: Who may read them.
         unused_lease_s: How long a lease is kept that the kubelet has not put on record.
         on_violation: What is done to a claim that holds more than it may, besides saying so.
         log_level: Name of a logging level.
@@ -94,6 +96,7 @@ class AgentConfig:
     config_fault: str = ""
     health_port: int = HEALTH_PORT
     metrics_port: int = METRICS_PORT
+    metrics_access: MetricsAccess = MetricsAccess.REVIEWED
     unused_lease_s: float = UNUSED_LEASE_S
     on_violation: OnViolation = OnViolation.REPORT
     log_level: str = "INFO"

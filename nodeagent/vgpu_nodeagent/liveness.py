@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+from vgpu_client.listen import listen
+
 BEAT_S = 1.0
 STUCK_S = 20.0
 """Longer than any call that the loop makes on purpose; a probe adds its own periods."""
@@ -63,7 +65,7 @@ class ProbeServer:
 
     Args:
         liveness: The answers.
-        port: To listen on, on every address; 0: one that is free.
+        port: To listen on, on every address of IPv4 and IPv6; 0: one that is free.
 
     Raises:
         OSError: The port is taken.
@@ -85,7 +87,10 @@ class ProbeServer:
             def log_message(self, format: str, *args: object) -> None:  # noqa: A002
                 """A probe is no news."""
 
-        self._server = ThreadingHTTPServer(("", port), Handler)
+        listening = listen("", port)
+        self._server = ThreadingHTTPServer(("", 0), Handler, bind_and_activate=False)
+        self._server.socket.close()
+        self._server.socket, self._server.server_address = listening, listening.getsockname()
         self._server.daemon_threads = True
         self.port = self._server.server_address[1]
         self._thread = threading.Thread(

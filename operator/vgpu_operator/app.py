@@ -19,7 +19,6 @@ from typing import Any
 from uuid import uuid4
 
 import kopf
-from prometheus_client import start_http_server
 
 from vgpu_api.names import FIELD_MANAGER_OPERATOR
 from vgpu_client.api import Api
@@ -38,6 +37,7 @@ from vgpu_operator.engine.informers import informers
 from vgpu_operator.engine.leader.fence import Fence
 from vgpu_operator.engine.leader.leadership import Leadership
 from vgpu_operator.engine.state import State
+from vgpu_operator.exposition import serve_metrics
 from vgpu_operator.extender.binding import Binder
 from vgpu_operator.extender.endpoint import Advertised, Endpoint
 from vgpu_operator.extender.server import ExtenderServer
@@ -65,6 +65,7 @@ class Operator:
                 write_s=config.lease_duration_s / 3,
             ),
         )
+        self._reviews = api
         # All that is written as the leader lands while this replica leads, or never.
         api = api.within(elector.remaining_s)
         clock = Clock()
@@ -121,6 +122,7 @@ class Operator:
             self._recorder.run(),
             self.engine.run(),
             self._leadership.run(),
+            serve_metrics(self._reviews, self._config, identity),
         ]
         if self._config.config_path is not None:
             work.append(LiveLevel(self._config.config_path, self._config.log_level).run())
@@ -211,8 +213,6 @@ async def run(config: OperatorConfig) -> None:
         @kopf.on.startup(registry=registry)
         async def start(settings: kopf.OperatorSettings, **_: Any) -> None:
             frame.set_up(settings)
-            if config.metrics is not None:
-                start_http_server(config.metrics.port, config.metrics.host)
             await operator.start(failed)
 
         @kopf.on.cleanup(registry=registry)

@@ -20,22 +20,30 @@ from pathlib import Path
 from vgpu_api.config import ClusterConfig, load_cluster_config
 from vgpu_api.names import AGENT_GONE_S
 from vgpu_client.logs import LogFormat
+from vgpu_client.metrics_server import MetricsAccess
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a server listens."""
+    """Where a server listens; an empty host is every address, of IPv6 and IPv4."""
 
     host: str
     port: int
+
+    @property
+    def url_host(self) -> str:
+        """The host as a URL has it."""
+        return f"[{self.host}]" if ":" in self.host else self.host
 
     @classmethod
     def parse(cls, text: str) -> Address:
         """`host:port`; argparse turns the error into a message that names the argument."""
         host, colon, port = text.rpartition(":")
         if not colon or not port.isdigit() or int(port) > 65535:
-            raise argparse.ArgumentTypeError(f"{text!r} is not host:port, such as 0.0.0.0:9443")
-        return cls(host.strip("[]") or "0.0.0.0", int(port))
+            raise argparse.ArgumentTypeError(
+                f"{text!r} is not host:port, such as 0.0.0.0:9443, or :9443"
+            )
+        return cls(host.strip("[]"), int(port))
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +103,7 @@ class OperatorConfig:
     agent_gone_s: float
     linger_s: float
     metrics: Address | None
+    metrics_access: MetricsAccess
     liveness: Address | None
     log_level: str
     log_format: LogFormat
@@ -123,6 +132,7 @@ class WebhookConfig:
     tls: Tls | None
     drain_s: float
     metrics: Address | None
+    metrics_access: MetricsAccess
     liveness: Address | None
     log_level: str
     log_format: LogFormat
@@ -164,7 +174,15 @@ class _Options:
         option("--config", type=Path, help="the cluster configuration, YAML")
         option("--namespace", default="vgpu-system", help="where the Lease and the Secrets are")
         option("--identity", default=socket.gethostname(), help="name in the Lease, made unique")
-        option("--metrics", type=Address.parse, help="host:port of the Prometheus metrics")
+        option("--metrics", type=Address.parse, help="[host]:port of the Prometheus metrics")
+        option(
+            "--metrics-access",
+            type=MetricsAccess,
+            choices=list(MetricsAccess),
+            default="reviewed",
+            help="reviewed: over HTTPS, to those whom the API server lets get /metrics; open: over "
+            "HTTP, to whoever reaches the port",
+        )
         option("--liveness", type=Address.parse, help="host:port of the liveness probe")
         option("--log-level", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
         option("--log-format", type=LogFormat, default="text", choices=list(LogFormat))
@@ -188,7 +206,7 @@ def parse_webhook(
     options = _Options("vgpu-webhook", "Admits pods and claims.", environ)
     options.common()
     option, parser = options.option, options.parser
-    option("--webhook", type=Address.parse, default="0.0.0.0:9444", help="host:port")
+    option("--webhook", type=Address.parse, default=":9444", help="[host]:port")
     option(
         "--certificates",
         default="files",
@@ -218,6 +236,7 @@ def parse_webhook(
         tls=tls,
         drain_s=given.drain,
         metrics=given.metrics,
+        metrics_access=given.metrics_access,
         liveness=given.liveness,
         log_level=given.log_level,
         log_format=given.log_format,
@@ -236,7 +255,7 @@ def parse(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> 
     option, parser = options.option, options.parser
     option("--lease-name", default="vgpu-operator")
     option("--lease-duration", type=int, default="15", help="seconds a silent leader keeps it")
-    option("--extender", type=Address.parse, default="0.0.0.0:9443", help="host:port")
+    option("--extender", type=Address.parse, default=":9443", help="[host]:port")
     option("--extender-cert", type=Path)
     option("--extender-key", type=Path)
     option("--extender-client-ca", type=Path, help="only clients of this CA may ask")
@@ -287,6 +306,7 @@ def parse(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> 
         agent_gone_s=given.agent_gone_after,
         linger_s=given.linger,
         metrics=given.metrics,
+        metrics_access=given.metrics_access,
         liveness=given.liveness,
         log_level=given.log_level,
         log_format=given.log_format,

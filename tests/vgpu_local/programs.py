@@ -170,6 +170,7 @@ def _of_webhook(replica: WebhookReplica, *, kubeconfig: Path, config: Path) -> d
         "identity": replica.name,
         "webhook": f"127.0.0.1:{replica.webhook}",
         "metrics": f"127.0.0.1:{replica.metrics}",
+        "metrics-access": "open",
         "liveness": f"127.0.0.1:{replica.liveness}",
     }
 
@@ -196,6 +197,7 @@ def _of_replica(
         "service-name": SERVICE,
         "advertise-address": replica.address,
         "metrics": f"127.0.0.1:{place.metrics}",
+        "metrics-access": "open",
         "liveness": f"127.0.0.1:{place.liveness}",
     }
 
@@ -222,6 +224,7 @@ def agent_command(
         "library": LIBRARY,
         "usage-regions": "disk",  # mounting is not for every user
         "metrics-port": metrics_port,
+        "metrics-access": "open",
         "health-port": 0,
         "unused-lease-seconds": unused_lease_s,
         "log-level": log_level,

@@ -93,6 +93,7 @@ class Identity:
 
     Attributes:
         context: What the server serves with; of no use before `ready`.
+        anonymous: The same pair, for a server whose clients need no certificate.
         ready: Set once it has a pair.
     """
 
@@ -104,8 +105,7 @@ class Identity:
         admits_clients: bool,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        self.context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        self.context.minimum_version = ssl.TLSVersion.TLSv1_2
+        self.context, self.anonymous = _context(), _context()
         if admits_clients:
             self.context.verify_mode = ssl.CERT_REQUIRED
         self.ready = asyncio.Event()
@@ -138,7 +138,8 @@ class Identity:
             certificate, key = _write(material, Path(folder))
             # Half of a pair that does not match would stay in the context: try it elsewhere first.
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
-            self.context.load_cert_chain(certificate, key)
+            for context in (self.context, self.anonymous):
+                context.load_cert_chain(certificate, key)
         if material.trust and self.context.verify_mode is ssl.CERT_REQUIRED:
             # Authorities are only ever added: the ones that expired admit nobody.
             self.context.load_verify_locations(cadata=material.trust.decode())
@@ -147,6 +148,12 @@ class Identity:
         ends = x509.load_pem_x509_certificate(material.certificate).not_valid_after_utc
         CERTIFICATE_EXPIRY.labels(name=self._name).set(ends.timestamp())
         logger.info("the %s shows a certificate that is good until %s", self._name, ends)
+
+
+def _context() -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context
 
 
 def _write(material: Material, folder: Path) -> tuple[Path, Path]:

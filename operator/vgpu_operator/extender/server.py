@@ -15,6 +15,7 @@ import orjson
 from aiohttp import web
 
 from vgpu_api.errors import BadInput
+from vgpu_client.listen import listen
 from vgpu_operator.config import Address
 from vgpu_operator.engine.engine import Engine
 from vgpu_operator.errors import NotLeading
@@ -61,11 +62,9 @@ class ExtenderServer:
 
     async def __aenter__(self) -> ExtenderServer:
         await self._runner.setup()
-        site = web.TCPSite(
-            self._runner, self._address.host, self._address.port, ssl_context=self._tls
-        )
-        await site.start()
-        logger.info("the extender listens on %s", site.name)
+        socket = listen(self._address.host, self._address.port)
+        await web.SockSite(self._runner, socket, ssl_context=self._tls).start()
+        logger.info("the extender listens on %s", socket.getsockname())
         return self
 
     async def __aexit__(self, *_: object) -> None:

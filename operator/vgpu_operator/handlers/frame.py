@@ -12,7 +12,7 @@ import aiohttp
 import kopf
 
 from vgpu_client.connection import login
-from vgpu_operator.config import OperatorConfig, WebhookConfig
+from vgpu_operator.config import Address, OperatorConfig, WebhookConfig
 
 
 def set_up(settings: kopf.OperatorSettings) -> None:
@@ -39,6 +39,8 @@ async def run(
         return await _session(config.kubeconfig, config.context)
 
     liveness = config.liveness
+    if liveness is not None and not liveness.host:
+        liveness = Address("0.0.0.0", liveness.port)  # kopf would take localhost
     await kopf.operator(
         registry=registry,
         settings=kopf.OperatorSettings(),
@@ -49,7 +51,7 @@ async def run(
         identity=cast(Any, config.identity),
         stop_flag=stop,
         liveness_endpoint=(
-            None if liveness is None else f"http://{liveness.host}:{liveness.port}/healthz"
+            None if liveness is None else f"http://{liveness.url_host}:{liveness.port}/healthz"
         ),
     )
 

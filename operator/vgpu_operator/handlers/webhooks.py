@@ -17,6 +17,7 @@ from typing import Any
 import kopf
 from aiohttp import web
 
+from vgpu_client.listen import listen
 from vgpu_operator.certificates.identity import Identity
 from vgpu_operator.config import Address
 from vgpu_operator.metrics import WEBHOOK_DURATION
@@ -68,13 +69,11 @@ class Webhooks:
         runner = web.AppRunner(app, access_log=None, handle_signals=False)
         await runner.setup()
         try:
-            site = web.TCPSite(
-                runner, self._address.host, self._address.port, ssl_context=self._identity.context
-            )
-            await site.start()
-            logger.info("the webhooks listen on %s", site.name)
+            socket = listen(self._address.host, self._address.port)
+            await web.SockSite(runner, socket, ssl_context=self._identity.context).start()
+            logger.info("the webhooks listen on %s", socket.getsockname())
             # Only kopf's manager of configurations reads it, and it manages none of ours.
-            yield {"url": f"https://{self._address.host}:{self._address.port}"}
+            yield {"url": f"https://{self._address.url_host}:{self._address.port}"}
             await asyncio.Event().wait()
         finally:
             self._draining = True

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Coroutine
 from typing import Any
 
 import kopf
-from prometheus_client import start_http_server
 
 from vgpu_client.api import Api
 from vgpu_client.logs import LiveLevel
 from vgpu_operator.certificates.parts import webhook_identity
 from vgpu_operator.config import WebhookConfig
+from vgpu_operator.exposition import serve_metrics
 from vgpu_operator.handlers import admission, frame
 from vgpu_operator.handlers.webhooks import Webhooks
 
@@ -34,9 +35,9 @@ async def run(config: WebhookConfig) -> None:
         identity = webhook_identity(api, config)
         admission.register(registry, api=api, config=config.cluster)
 
-        async def keep_identity() -> None:
+        async def keep(work: Coroutine[None, None, None]) -> None:
             try:
-                await identity.run()
+                await work
             except OSError as error:
                 logger.error("ending: %s", error, exc_info=error)
                 failure.append(error)
@@ -48,9 +49,8 @@ async def run(config: WebhookConfig) -> None:
             settings.admission.server = Webhooks(
                 config.listen, identity, paths=admission.PATHS, drain_s=config.drain_s
             )
-            if config.metrics is not None:
-                start_http_server(config.metrics.port, config.metrics.host)
-            tasks.append(asyncio.create_task(keep_identity()))
+            for work in (identity.run(), serve_metrics(api, config, identity)):
+                tasks.append(asyncio.create_task(keep(work)))
             if config.config_path is not None:
                 level = LiveLevel(config.config_path, config.log_level)
                 tasks.append(asyncio.create_task(level.run()))

@@ -23,6 +23,7 @@ from agent_node import (
 )
 from vgpu_api.resources import PODS
 from vgpu_client.api import Api
+from vgpu_client.metrics_server import MetricsAccess
 from vgpu_local.ports import free_ports
 from vgpu_nodeagent.exposition import HAMI_NAMES
 
@@ -36,7 +37,9 @@ ENDED_S = 10.0
 async def node(api: Api, tmp_path: Path) -> AsyncIterator[AgentNode]:
     async with an_agent_node(api, tmp_path) as node:
         await node.stop_agent()
-        node.config = dataclasses.replace(node.config, metrics_port=free_ports(1)[0])
+        node.config = dataclasses.replace(
+            node.config, metrics_port=free_ports(1)[0], metrics_access=MetricsAccess.OPEN
+        )
         await node.start_agent()
         yield node
 

@@ -51,6 +51,16 @@ async def test_the_turning_loop_is_noted() -> None:
     beating.cancel()
 
 
+def test_probes_are_answered_on_ipv6_and_ipv4() -> None:
+    server = ProbeServer(Liveness(), 0)
+    try:
+        for host in ("[::1]", "127.0.0.1"):
+            with urllib.request.urlopen(f"http://{host}:{server.port}/healthz", timeout=5) as got:
+                assert got.status == 200
+    finally:
+        server.close()
+
+
 def test_an_agent_that_is_not_ready_says_why_and_is_alive_all_the_same() -> None:
     liveness = Liveness(unready=lambda: "not registered with the kubelet yet")
     server = ProbeServer(liveness, 0)
