@@ -110,16 +110,28 @@ def _same(old: str, new: str, name: str) -> str:
     return f"has({before}) == has({after}) && (!has({before}) || {before} == {after})"
 
 
-_FROZEN_IN_REQUEST = (
-    "phase",
-    "count",
-    "memoryPercent",
-    "vendor",
-    "mode",
-    "corePolicy",
-    "computePriority",
-    "selector",
-)
+def _same_or_default(old: str, new: str, name: str, default: str) -> str:
+    """CEL for "a field did not change", where absent means its default.
+
+    `.orValue` would be shorter; of its result the API server assumes the largest size there is,
+    and refuses the rule as too expensive.
+    """
+    before, after = f"{old}.{name}", f"{new}.{name}"
+    return (
+        f"(has({before}) && has({after}) ? {before} == {after} : "
+        f"(!has({before}) || {before} == {default}) && (!has({after}) || {after} == {default}))"
+    )
+
+
+_FROZEN_IN_REQUEST = ("memoryPercent", "computePriority", "selector")
+_DEFAULTS_IN_REQUEST = {
+    "phase": "'App'",
+    "count": "1",
+    "vendor": "'nvidia'",
+    "mode": "'Any'",
+    "corePolicy": "'Default'",
+}
+"""As CEL; what a list holds is stored without its defaults (decision 50)."""
 _FROZEN_IN_SPEC = ("placement", "bindingMode", "schedulingPriority")
 _NOT_ALLOCATED = "!has(oldSelf.status) || !has(oldSelf.status.allocation)"
 
@@ -129,13 +141,14 @@ CLAIM_RULES = (
         "give memory or memoryPercent, not both",
     ),
     Rule(
-        "self.spec.requests.size() == 1 || self.spec.requests.all(r, has(r.name) && r.name != '')",
-        "a request without a name must be the only one",
-    ),
-    Rule(
         f"{_NOT_ALLOCATED} || (self.spec.requests.size() == oldSelf.spec.requests.size() && "
-        "self.spec.requests.all(r, oldSelf.spec.requests.exists(o, o.name == r.name && "
-        + " && ".join(f"({_same('o', 'r', name)})" for name in _FROZEN_IN_REQUEST)
+        "self.spec.requests.all(r, oldSelf.spec.requests.exists(o, "
+        + _same_or_default("o", "r", "name", "''")
+        + "".join(
+            f" && {_same_or_default('o', 'r', name, default)}"
+            for name, default in _DEFAULTS_IN_REQUEST.items()
+        )
+        + "".join(f" && ({_same('o', 'r', name)})" for name in _FROZEN_IN_REQUEST)
         + ")))",
         "once allocated, only ttlSecondsAfterUnused and each request's memory and cores can change",
     ),

@@ -3,6 +3,8 @@
 Pydantic's JSON schema is not structural: references must be inlined, nulls dropped, constants made
 enums, and what has no structural form (tagged unions, tuples, pattern properties) refused rather
 than guessed. Source: Kubernetes, "Specifying a structural schema"; KEP-2876 for validations.
+
+A default inside a list is written into the description only: decision 50.
 """
 
 from __future__ import annotations
@@ -47,6 +49,11 @@ class _At:
         """One step down, `.name` or `[]`."""
         return replace(self, path=f"{self.path}{step}".lstrip("."))
 
+    @property
+    def is_inside_list(self) -> bool:
+        """Whether this is a part of a list's items."""
+        return "[]" in self.path
+
 
 def structural_schema(model: type[BaseModel]) -> dict[str, Any]:
     """The structural schema of a model, field names as on the wire.
@@ -72,9 +79,18 @@ def _walk(node: Mapping[str, Any], at: _At) -> dict[str, Any]:
             result |= _KEYWORDS.get(key, _as_it_is)(key, value, node, at)
     if "type" not in result and "enum" in result:
         result["type"] = "string"
+    if at.is_inside_list and "default" in result:
+        default = result.pop("default")
+        described = result.get("description", "")
+        result["description"] = f"{described} Default: {_spelled(default)}.".lstrip()
     if "type" not in result and not result.get("x-kubernetes-preserve-unknown-fields"):
         raise NotStructural(at.path, "a value of any type")
     return result
+
+
+def _spelled(default: Any) -> str:
+    """A default as a user would write it."""
+    return str(default).lower() if isinstance(default, bool) else str(default)
 
 
 def _referred(node: Mapping[str, Any], at: _At) -> dict[str, Any]:

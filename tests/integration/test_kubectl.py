@@ -44,6 +44,46 @@ kind: Node
 metadata:
   name: %s
 """
+FULL_CLAIM = """
+apiVersion: vgpu.dev/v1alpha1
+kind: VGPUClaim
+metadata:
+  name: full
+spec:
+  requests:
+  - name: fetch
+    phase: Init
+    memoryPercent: 5
+  - name: train
+    count: 2
+    memory: 8192Mi
+    cores: 50
+    computePriority: 1
+    selector:
+      models: [A100]
+      excludeUUIDs: [GPU-0]
+  placement:
+    device: [Binpack, NUMA]
+    weights:
+      memory: 3
+"""
+BARE_CLAIM = """
+apiVersion: vgpu.dev/v1alpha1
+kind: VGPUClaim
+metadata:
+  name: bare
+spec:
+  requests:
+  - {}
+"""
+DEVICE = """
+apiVersion: vgpu.dev/v1alpha1
+kind: GPUDevice
+metadata:
+  name: gpu-kubectl
+spec:
+  nodeName: n1
+"""
 ALLOCATED = {
     "status": {
         "state": "Allocated",
@@ -134,6 +174,33 @@ def test_apply_creates_then_changes_nothing_then_what_is_new(kubectl: Kubectl):
     assert [memory for _, memory in seen] == ["8Gi", "8Gi", "16Gi"]
     versions = [version for version, _ in seen]
     assert versions[0] == versions[1] != versions[2]
+
+
+@pytest.mark.parametrize(
+    "manifest", [CLAIM.format(memory="8Gi"), FULL_CLAIM, BARE_CLAIM, DEVICE], ids=len
+)
+def test_what_is_applied_again_is_unchanged_and_has_no_difference(
+    kubectl: Kubectl, manifest: str
+) -> None:
+    kubectl("apply", "-f", "-", stdin=manifest)
+    assert kubectl("apply", "-f", "-", stdin=manifest).endswith(" unchanged\n")
+    assert kubectl("diff", "-f", "-", stdin=manifest) == ""
+    kubectl("delete", "-f", "-", stdin=manifest)
+
+
+@pytest.mark.parametrize(
+    "manifest", [CLAIM.format(memory="8Gi"), FULL_CLAIM, BARE_CLAIM, DEVICE], ids=len
+)
+def test_what_is_applied_again_on_the_server_changes_nothing(
+    kubectl: Kubectl, manifest: str
+) -> None:
+    seen = []
+    for _ in range(2):
+        kubectl("apply", "--server-side", "-f", "-", stdin=manifest)
+        seen.append(kubectl("get", "-f", "-", "-o", "json", stdin=manifest))
+    assert seen[0] == seen[1]
+    assert kubectl("diff", "--server-side", "-f", "-", stdin=manifest) == ""
+    kubectl("delete", "-f", "-", stdin=manifest)
 
 
 def test_apply_on_the_server_merges_and_names_who_is_in_the_way(kubectl: Kubectl):

@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, field_validator, model_validator
 
 from vgpu_api import quantity
-from vgpu_api.v1alpha1.base import ApiModel, Conditions, ListMap, Metadata, Name, Size, Time
+from vgpu_api.v1alpha1.base import ApiModel, Conditions, Metadata, Name, Size, Time
 from vgpu_api.v1alpha1.gpudevice import CorePolicy
 
 RequestMode = Literal["Any", "Shared", "Exclusive", "MIG"]
@@ -55,6 +55,19 @@ MEMORY_RULES: list[dict[str, str]] = [
         "message": "memory must be a whole number of MiB",
     },
 ]
+
+REQUEST_RULES: list[dict[str, str]] = [
+    {
+        "rule": "self.size() == 1 || self.all(r, has(r.name) && r.name != '')",
+        "message": "a request without a name must be the only one",
+    },
+    {
+        "rule": "self.size() == 1 || self.all(r, has(r.name) && "
+        "self.exists_one(o, has(o.name) && o.name == r.name))",
+        "message": "two requests have the same name",
+    },
+]
+"""Names are the keys of the list, and it is no map of them all the same: decision 50."""
 
 
 class DeviceSelector(ApiModel):
@@ -153,10 +166,10 @@ class VGPUClaimSpec(ApiModel):
         Field(
             min_length=1,
             max_length=MAX_REQUESTS,
-            json_schema_extra={"x-kubernetes-list-type": "map", ListMap: ["name"]},
+            json_schema_extra={"x-kubernetes-validations": REQUEST_RULES},
         ),
     ]
-    """One per asking container."""
+    """One per asking container, each with a name of its own."""
     placement: Placement | None = None
     """Preferences among the places that fit."""
     binding_mode: BindingMode = "WaitForFirstConsumer"

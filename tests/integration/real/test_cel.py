@@ -41,6 +41,8 @@ async def an_allocated_claim(api: Api, namespace: str, *requests: dict[str, Any]
         ([{"memory": "4000"}], "less than 1Mi is refused"),
         ([{"memory": "1048577"}], "whole number of MiB"),
         ([{"name": "a"}, {"count": 1}], "a request without a name must be the only one"),
+        ([{"name": "a"}, {"name": "a"}], "two requests have the same name"),
+        ([{}, {"name": ""}], "a request without a name must be the only one"),
     ],
 )
 async def test_a_claim_that_breaks_a_rule_is_told_which(
@@ -58,6 +60,15 @@ async def test_an_allocated_claim_may_change_its_sizes_and_its_ttl(
     claim["spec"]["ttlSecondsAfterUnused"] = 60
     changed = await api.replace(VGPU_CLAIMS, claim)
     assert changed["spec"]["requests"][0]["memory"] == "8Gi"
+
+
+async def test_an_allocated_claims_defaults_may_be_written_out(api: Api, namespace: str) -> None:
+    claim = await an_allocated_claim(api, namespace)
+    assert claim["spec"]["requests"] == [{"memory": "4Gi"}]
+    defaults = {"phase": "App", "count": 1, "vendor": "nvidia", "mode": "Any"}
+    claim["spec"]["requests"][0].update(name="", corePolicy="Default", **defaults)
+    changed = await api.replace(VGPU_CLAIMS, claim)
+    assert changed["spec"]["requests"][0]["count"] == 1
 
 
 @pytest.mark.parametrize(

@@ -151,6 +151,33 @@ def test_keyed_lists_have_keys_that_are_always_there(model: Any) -> None:
                 assert key in item.get("required", ()) or "default" in item["properties"][key], path
 
 
+@pytest.mark.parametrize("model", [GPUDevice, VGPUClaim])
+def test_nothing_in_a_list_has_a_default_that_would_be_stored_but_its_keys(model: Any) -> None:
+    root = structural_schema(model)["properties"]
+    keys = {
+        f"{path}[].{key}"
+        for part in ("spec", "status")
+        for path, schema in properties_of(root[part], part).items()
+        for key in schema.get("x-kubernetes-list-map-keys", ())
+    }
+    stored = {
+        path
+        for part in ("spec", "status")
+        for path, schema in properties_of(root[part], part).items()
+        if "[]" in path and "default" in schema
+    }
+    assert stored <= keys
+    assert not any(path.startswith("spec.") for path in keys)
+
+
+def test_a_default_in_a_list_is_documented() -> None:
+    request = structural_schema(VGPUClaim)["properties"]["spec"]["properties"]["requests"]
+    described = {name: each["description"] for name, each in request["items"]["properties"].items()}
+    assert described["count"] == "How many distinct cards. Default: 1."
+    assert described["vendor"].endswith("Default: nvidia.")
+    assert "Default" not in described["memory"]
+
+
 def test_columns_and_short_names_are_those_of_the_design() -> None:
     columns = {kind.plural: [column.name for column in kind.columns] for kind in KINDS}
     assert columns["vgpuclaims"] == [
