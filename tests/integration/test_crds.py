@@ -101,9 +101,17 @@ async def test_a_claim_that_breaks_the_schema_is_refused_by_the_field(
 
 async def test_status_is_dropped_on_create_and_on_a_plain_write(api: Api, namespace: str) -> None:
     claim = await api.create(VGPU_CLAIMS, {**a_claim(namespace), "status": {"state": "InUse"}})
-    assert not claim.get("status")
+    assert "state" not in claim["status"]
     claim = await api.replace(VGPU_CLAIMS, {**claim, "status": {"state": "InUse"}})
-    assert not claim.get("status")
+    assert "state" not in claim["status"]
+
+
+async def test_a_claim_says_that_no_operator_has_read_it_until_one_has(
+    api: Api, namespace: str
+) -> None:
+    claim = await api.create(VGPU_CLAIMS, a_claim(namespace))
+    stored = await api.get(VGPU_CLAIMS, "c", namespace=namespace)
+    assert claim["status"] == stored["status"] == {"observedGeneration": -1}
 
 
 @pytest.mark.parametrize(

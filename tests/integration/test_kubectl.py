@@ -86,6 +86,7 @@ spec:
 """
 ALLOCATED = {
     "status": {
+        "observedGeneration": 1,
         "state": "Allocated",
         "summary": "1 × 8Gi, 50 %",
         "conditions": [

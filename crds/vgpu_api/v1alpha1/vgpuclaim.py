@@ -317,7 +317,11 @@ class VGPUClaim(ApiModel):
     metadata: Metadata = Field(default_factory=Metadata)
     spec: VGPUClaimSpec
     """What is asked for."""
-    status: VGPUClaimStatus = Field(default_factory=lambda: VGPUClaimStatus(conditions=[]))
+    status: VGPUClaimStatus = Field(
+        default_factory=lambda: VGPUClaimStatus(conditions=[]),
+        # Until the operator has looked: kstatus takes a claim without a status for a healthy one.
+        json_schema_extra={"default": {"observedGeneration": -1}},
+    )
     """What came of it."""
 
     @classmethod

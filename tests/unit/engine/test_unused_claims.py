@@ -62,6 +62,13 @@ async def test_without_a_ttl_a_used_claim_is_kept_released_and_holds_nothing(
     assert replica.ledger.use_of("GPU-0").memory_mib == 0
 
 
+async def test_a_released_claim_is_ready_because_nothing_is_left_to_do(replica: Any) -> None:
+    await used_and_released(replica)
+    conditions = {each["type"]: each for each in status(replica)["conditions"]}
+    assert (conditions["Ready"]["status"], conditions["Ready"]["reason"]) == ("True", "Released")
+    assert conditions["Allocated"]["status"] == "False"
+
+
 @pytest.mark.parametrize("mode", ["WaitForFirstConsumer", "Immediate"])
 async def test_a_released_claim_serves_the_next_pod(replica: Any, mode: str) -> None:
     await used_and_released(replica, binding_mode=mode)

@@ -118,7 +118,7 @@ class DesiredStatus:
     @classmethod
     def released(cls, message: str) -> DesiredStatus:
         """Its pod has ended; it holds nothing."""
-        return cls(None, None, RELEASED, RELEASED, message)
+        return cls(None, None, RELEASED, RELEASED, message, ready=True)
 
 
 def status_with(
