@@ -40,7 +40,7 @@ class Reason(StrEnum):
     NODE_TAINTED = "NodeTainted"
     NO_GPU_NODES = "NoGPUNodes"
     # A request, a claim or a pod.
-    CLAIM_NOT_FOUND = "ClaimNotFound"
+    CLAIM_NOT_FOUND = "ClaimMissing"
     CLAIM_IN_USE = "ClaimInUse"
     CLAIM_UNREADABLE = "ClaimUnreadable"
     CLAIM_NOT_OWNED = "ClaimNotOwned"

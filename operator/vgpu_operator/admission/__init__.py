@@ -8,7 +8,7 @@ from vgpu_operator.admission.denial import Denied
 from vgpu_operator.admission.podmutation import LookupClaim, claim_named_by, mutate_pod
 from vgpu_operator.admission.podrules import validate_pod
 from vgpu_operator.admission.variables import without_effect
-from vgpu_operator.admission.warnings import misspelt, unasked
+from vgpu_operator.admission.warnings import misspelt, unasked, waits_for_claim
 
 __all__ = [
     "Denied",
@@ -20,5 +20,6 @@ __all__ = [
     "unasked",
     "validate_claim",
     "validate_pod",
+    "waits_for_claim",
     "without_effect",
 ]

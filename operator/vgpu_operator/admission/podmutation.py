@@ -91,11 +91,7 @@ def _slotless(ask: PodAsk, given: tuple[PodContainer, ...]) -> tuple[PodContaine
 def _of_claim(pod: Pod, named: NamedClaim, lookup_claim: LookupClaim) -> tuple[str, ...]:
     claim = lookup_claim(named.name)
     if claim is None:
-        raise BadInput(
-            field=native.claim_field(named),
-            value=named.name,
-            expected="in the pod's namespace: create the claim first",
-        )
+        return _before_its_claim(pod, named)
     if named.is_template and claim.spec.binding_mode != "WaitForFirstConsumer":
         raise BadInput(
             field=native.claim_field(named),
@@ -112,6 +108,29 @@ def _of_claim(pod: Pod, named: NamedClaim, lookup_claim: LookupClaim) -> tuple[s
             expected="what the claim says: leave this annotation out, admission writes it",
         )
     return wanted
+
+
+def _before_its_claim(pod: Pod, named: NamedClaim) -> tuple[str, ...]:
+    """The container that a pod's claim is expected to be for: its first that is no init container.
+
+    Helm creates pods before custom resources, so the pod waits for its claim. Slots cannot be added
+    to a pod that exists; where the claim turns out to be for other containers, the pod has to be
+    made anew, which controllers do of those only that were refused.
+    """
+    recorded = native.slots_added(pod)
+    places = list(each_container(pod))
+    if recorded and {place.name for place in places}.issuperset(recorded):
+        return recorded
+    controlled = any(owner.controller for owner in pod.metadata.owner_references)
+    first = next((place for place in places if place.section == "containers"), None)
+    if first is None or recorded or (controlled and len(places) > 1):
+        raise BadInput(
+            field=native.claim_field(named),
+            value=named.name,
+            expected="in the pod's namespace: which of the pod's containers it is for is not "
+            "known; create the claim first",
+        )
+    return (first.name,)
 
 
 def _add_slots(places: Iterable[PodContainer], config: ClusterConfig, patch: JsonPatch) -> None:

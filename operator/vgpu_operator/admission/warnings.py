@@ -16,7 +16,7 @@ from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Pod
 from vgpu_operator.admission.denial import denying
 from vgpu_operator.admission.rawpod import read_pod
-from vgpu_operator.dialects import read
+from vgpu_operator.dialects import native, read
 from vgpu_operator.dialects.containers import each_container
 from vgpu_operator.dialects.hami_annotations import annotation_field
 from vgpu_operator.dialects.reading import is_left_alone
@@ -95,6 +95,27 @@ def unasked(raw_pod: dict[str, Any], config: ClusterConfig) -> list[str]:
     return [
         f"spec.schedulerName: {_cut(chosen)}: the pod gets a GPU only if this scheduler calls the "
         f"extender of vgpu, as {ours} does"
+    ]
+
+
+def waits_for_claim(raw_pod: dict[str, Any]) -> list[str]:
+    """A warning for a pod whose claim does not exist yet.
+
+    Args:
+        raw_pod: The pod as it was mutated, with the record of its slots.
+
+    Raises:
+        Denied: The pod cannot be read.
+    """
+    with denying():
+        pod = read_pod(raw_pod)
+        named = native.named_claim(pod)
+    if named is None:
+        return []
+    containers = ", ".join(_cut(name) for name in native.slots_added(pod))
+    return [
+        f"{native.claim_field(named)}: {_cut(named.name)} does not exist yet: the pod waits for "
+        f"it, and it must be for this container: {containers}"
     ]
 
 

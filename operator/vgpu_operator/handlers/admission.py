@@ -25,8 +25,10 @@ from vgpu_operator.admission import (
     unasked,
     validate_claim,
     validate_pod,
+    waits_for_claim,
     without_effect,
 )
+from vgpu_operator.admission.jsonpatch import applied
 from vgpu_operator.metrics import WEBHOOK_REQUESTS
 
 logger = logging.getLogger(__name__)
@@ -43,14 +45,15 @@ def register(registry: kopf.OperatorRegistry, *, api: Api, config: ClusterConfig
 
     @kopf.on.mutate("", "v1", "pods", id="mutate-pods", operation="CREATE", registry=registry)
     async def mutate_pods(
-        body: kopf.Body, patch: kopf.Patch, namespace: str | None, **_: Any
+        body: kopf.Body, patch: kopf.Patch, warnings: list[str], namespace: str | None, **_: Any
     ) -> None:
         pod = dict(body)
         with _answering("pod", pod, namespace):
             named = claim_named_by(pod)
             claim = None if named is None else await _read_claim(api, namespace or "", named.name)
             operations = mutate_pod(pod, config, lambda _: claim)
-
+            if named is not None and claim is None:
+                warnings += waits_for_claim(applied(pod, operations))
         _patch(patch, operations)
 
     @kopf.on.mutate(

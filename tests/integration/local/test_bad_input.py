@@ -89,11 +89,6 @@ def test_a_claim_of_another_namespace_cannot_be_used(refused: Any) -> None:
     assert "another namespace cannot be used" in said
 
 
-def test_a_claim_that_does_not_exist_must_be_created_first(refused: Any) -> None:
-    said = refused(pod({}, {"vgpu.dev/claim": "nowhere"}))
-    assert "create the claim first" in said
-
-
 def test_an_unknown_policy_on_a_pod_is_refused_by_its_annotation(refused: Any) -> None:
     said = refused(pod({"nvidia.com/gpu": 1}, {"hami.io/gpu-scheduler-policy": "tightest"}))
     assert "hami.io/gpu-scheduler-policy" in said

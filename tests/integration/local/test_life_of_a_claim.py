@@ -87,6 +87,28 @@ def test_the_pods_of_a_deployment_run_at_once_on_copies_of_one_template(
     claim(cluster, "shape", lambda status: reason(status) == "Template")
 
 
+@pytest.mark.parametrize("key", [ANNOTATION_CLAIM, ANNOTATION_CLAIM_TEMPLATE])
+def test_a_pod_that_comes_before_its_claim_waits_for_it_and_starts_when_it_comes(
+    cluster: LocalCluster, key: str
+) -> None:
+    """As Helm creates them: custom resources last."""
+    pod = create(cluster, a_pod("early", a_container(), annotations={key: "late"}))
+
+    def told() -> list[str]:
+        return [
+            event["message"]
+            for event in cluster.server.objects("events", "default")
+            if event["reason"] == "ClaimMissing"
+            and event["involvedObject"]["uid"] == pod["metadata"]["uid"]
+        ]
+
+    until(cluster, lambda: bool(told()))
+    assert "late does not exist" in told()[0]
+    create(cluster, a_claim("late", {"memory": "2Gi"}))
+    running(cluster, "early")
+    assert memory_seen(cluster, "early") == [2048]
+
+
 def test_a_claim_without_a_ttl_is_kept_released_and_serves_the_next_pod(
     cluster: LocalCluster,
 ) -> None:

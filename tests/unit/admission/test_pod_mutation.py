@@ -9,7 +9,7 @@ import pytest
 
 from vgpu_api.config import ClusterConfig, NvidiaConfig, SchedulingConfig
 from vgpu_api.v1alpha1 import VGPUClaim
-from vgpu_operator.admission import Denied, claim_named_by, mutate_pod
+from vgpu_operator.admission import Denied, claim_named_by, mutate_pod, waits_for_claim
 from vgpu_operator.dialects import NamedClaim
 
 HIDDEN = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]
@@ -166,15 +166,54 @@ def test_a_second_call_after_a_sidecar_was_injected_in_front_changes_nothing() -
 
 
 @pytest.mark.parametrize("key", ["vgpu.dev/claim", "vgpu.dev/claim-template"])
-def test_a_claim_that_does_not_exist_must_be_created_first(key: str) -> None:
-    pod = a_pod({"name": "app"}, annotations={key: "small"})
+def test_a_pod_that_comes_before_its_claim_waits_with_a_slot_for_its_first_container(
+    key: str,
+) -> None:
+    web = {"name": "web", "resources": {}}
+    pod = a_pod({"name": "app"}, web, annotations={key: "small"})
+    pod["spec"]["initContainers"] = [{"name": "fetch"}]
+    admitted = mutated(pod)
+    assert admitted["metadata"]["annotations"]["vgpu.dev/slots-added"] == "app"
+    assert first(admitted)["resources"]["limits"] == {"nvidia.com/gpu": "1"}
+    assert first(admitted)["env"] == HIDDEN
+    assert admitted["spec"]["containers"][1] == web
+    assert admitted["spec"]["schedulerName"] == "vgpu-scheduler"
+    assert mutate_pod(admitted, ClusterConfig(), no_claim) == []
+    assert waits_for_claim(admitted) == [
+        f"metadata.annotations[{key}]: small does not exist yet: the pod waits for it, and it must "
+        "be for this container: app"
+    ]
+
+
+def test_a_sidecar_that_is_added_in_front_does_not_get_the_slot_of_an_awaited_claim() -> None:
+    admitted = mutated(a_pod({"name": "app"}, annotations={"vgpu.dev/claim": "small"}))
+    admitted["spec"]["containers"].insert(0, {"name": "proxy"})
+    assert mutate_pod(admitted, ClusterConfig(), no_claim) == []
+
+
+CONTROLLER = [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "controller": True}]
+
+
+def test_a_controllers_pod_waits_for_its_claim_where_only_one_container_can_be_meant() -> None:
+    annotations = {"vgpu.dev/claim-template": "small"}
+    alone = a_pod({"name": "app"}, annotations=annotations, ownerReferences=CONTROLLER)
+    assert mutated(alone)["metadata"]["annotations"]["vgpu.dev/slots-added"] == "app"
+    several = a_pod(
+        {"name": "app"}, {"name": "web"}, annotations=annotations, ownerReferences=CONTROLLER
+    )
     with pytest.raises(Denied) as denial:
-        mutate_pod(pod, ClusterConfig(), no_claim)
+        mutated(several)  # its controller tries again
     assert denial.value.code == 422
     assert denial.value.message == (
-        f"metadata.annotations[{key}]: 'small' is not in the pod's namespace: "
-        "create the claim first"
+        "metadata.annotations[vgpu.dev/claim-template]: 'small' is not in the pod's namespace: "
+        "which of the pod's containers it is for is not known; create the claim first"
     )
+
+
+def test_before_its_claim_a_pod_with_a_record_of_no_container_of_its_own_is_refused() -> None:
+    annotations = {"vgpu.dev/claim": "small", "vgpu.dev/slots-added": "other"}
+    with pytest.raises(Denied, match="create the claim first"):
+        mutated(a_pod({"name": "app"}, annotations=annotations))
 
 
 def test_the_claim_is_looked_up_by_the_name_that_the_pod_gives() -> None:
