@@ -6,8 +6,9 @@ speak with the tokens of their accounts.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -97,18 +98,7 @@ async def prepare(admin: Api) -> None:
     for node in (HERE, ELSEWHERE):
         await admin.create(NODES, {"metadata": {"name": node}})
     await admin.create(SERVICE_ACCOUNTS, {"metadata": {"namespace": "default", "name": "tenant"}})
-    await admin.create(
-        ROLE_BINDINGS,
-        {
-            "metadata": {"namespace": "default", "name": "tenant"},
-            "roleRef": {
-                "apiGroup": "rbac.authorization.k8s.io",
-                "kind": "ClusterRole",
-                "name": "edit",
-            },
-            "subjects": [{"kind": "ServiceAccount", "namespace": "default", "name": "tenant"}],
-        },
-    )
+    await bind(admin, "edit")
 
 
 async def claim(callers: Callers, name: str, *, node: str | None = None) -> Object:
@@ -240,6 +230,53 @@ async def test_an_agent_writes_nothing_else_of_a_claims_status(
     await claim(callers, name, node=HERE)
     with pytest.raises(Invalid, match="an agent writes its own conditions"):
         await say(callers.agent, name, **status)
+
+
+async def test_to_allocate_immediately_takes_a_right_of_its_own(callers: Callers) -> None:
+    now = a_claim("now", {"memory": "1Gi"}, bindingMode="Immediate")
+    later = a_claim("later", {"memory": "1Gi"})
+    await callers.tenant.create(VGPU_CLAIMS, later)
+    refused = (
+        callers.tenant.create(VGPU_CLAIMS, now),
+        change(callers.tenant, VGPU_CLAIMS, "later", {"spec": {"bindingMode": "Immediate"}}),
+    )
+    for attempt in refused:
+        with pytest.raises(Forbidden, match="tenant may not allocate devices immediately"):
+            await attempt
+    await callers.admin.create(VGPU_CLAIMS, now)
+    await change(callers.tenant, VGPU_CLAIMS, "now", {"spec": {"ttlSecondsAfterUnused": 1}})
+    await bind(callers.admin, "vgpu-allocate-immediately")
+    await until_allowed(
+        lambda: callers.tenant.create(
+            VGPU_CLAIMS, a_claim("soon", {"memory": "1Gi"}, bindingMode="Immediate")
+        )
+    )
+
+
+async def bind(admin: Api, role: str) -> None:
+    """Give the tenant a ClusterRole in the namespace `default`."""
+    await admin.create(
+        ROLE_BINDINGS,
+        {
+            "metadata": {"namespace": "default", "name": role},
+            "roleRef": {
+                "apiGroup": "rbac.authorization.k8s.io",
+                "kind": "ClusterRole",
+                "name": role,
+            },
+            "subjects": [{"kind": "ServiceAccount", "namespace": "default", "name": "tenant"}],
+        },
+    )
+
+
+async def until_allowed(attempt: Callable[[], Awaitable[Object]]) -> None:
+    """The authorizer reads new bindings a moment later."""
+    for _ in range(50):
+        with contextlib.suppress(Forbidden):
+            await attempt()
+            return
+        await asyncio.sleep(0.1)
+    await attempt()
 
 
 async def make_device(api: Api, name: str, node: str) -> Object:
