@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from vgpu_api.effective import Use, effective_use
 from vgpu_api.v1alpha1 import Allocation, VGPUClaimSpec
 from vgpu_operator.ask import ALL_CORES
+from vgpu_operator.placement.bounds import DeviceCount
 from vgpu_operator.placement.geometry import slices_of
 
 
@@ -67,10 +68,14 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What is held of each card (by UUID), and nodes of which everything is held."""
+    """What is held of each card (by UUID), and nodes of which everything is held.
+
+    `devices` is how many devices it counts for in a quota (`placement.bounds.DeviceCount`).
+    """
 
     cards: Mapping[str, Hold] = field(default_factory=dict)
     full_nodes: frozenset[str] = frozenset()
+    devices: int = 0
 
 
 NOTHING = Holding()
@@ -90,6 +95,10 @@ def holding_of(spec: VGPUClaimSpec, allocation: Allocation | None) -> Holding:
             place = slices_of(device.mig.start, device.mig.size)
             slices[device.uuid] = slices.get(device.uuid, 0) | place
     uses = effective_use(spec, allocation.devices)
+    init = {request.name for request in spec.requests if request.phase == "Init"}
+    count = DeviceCount()
+    for device in allocation.devices:
+        count.add(device.request, "Init" if device.request in init else "App")
     return Holding(
         cards={
             uuid: Hold(use, uuid in alone, False, slices.get(uuid, 0), uuid in uncut)
@@ -97,6 +106,7 @@ def holding_of(spec: VGPUClaimSpec, allocation: Allocation | None) -> Holding:
             if uuid
         },
         full_nodes=frozenset({allocation.node_name}) if "" in uses else frozenset(),
+        devices=count.total,
     )
 
 
@@ -125,17 +135,20 @@ def peak_of(holdings: Iterable[Holding]) -> Holding:
     """The greatest of several possible truths, card by card."""
     cards: dict[str, Hold] = {}
     nodes: frozenset[str] = frozenset()
+    devices = 0
     for holding in holdings:
         nodes |= holding.full_nodes
+        devices = max(devices, holding.devices)
         for uuid, hold in holding.cards.items():
             cards[uuid] = cards[uuid].peak(hold) if uuid in cards else hold
-    return Holding(cards, nodes)
+    return Holding(cards, nodes, devices)
 
 
 def _filled(known: Holding) -> Holding:
     return Holding(
         {uuid: replace(hold, full=True) for uuid, hold in known.cards.items()},
         known.full_nodes,
+        known.devices,
     )
 
 

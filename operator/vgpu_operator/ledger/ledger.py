@@ -189,6 +189,10 @@ class Ledger:
         """What the namespace's quotas leave for `placement.place`."""
         return self._quotas.left(namespace)
 
+    def exceeded_quotas(self, namespace: str, ask: Ask) -> list[str]:
+        """The limits that a claim that is refused by quota exceeds, each in words."""
+        return self._quotas.exceeded(namespace, ask)
+
     def use_of(self, uuid: str) -> Use:
         """What claims hold of a card, assumptions included. Unreadable claims are not in it."""
         return sum((hold.use for hold in self._board.holders(uuid).values()), Use())

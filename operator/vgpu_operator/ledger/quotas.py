@@ -1,12 +1,15 @@
 """Quotas: what namespaces may hold of all cards together, and what they hold.
 
-`limits.<memory>` and `limits.<cores>` of a ResourceQuota are legal in Kubernetes but enforced by
-nobody there; HAMi gives them their meaning. Of several quotas each must be kept, so the least
-counts; a limit of 0 lets nothing through.
+A ResourceQuota limits the number of devices, their memory and their compute, by `requests.` or
+`limits.` and the configured resource name. Kubernetes counts the first for pods, which carry one
+device for each container of a claim whatever the claim holds, and the second for nothing; here both
+count what claims hold, those without a pod included (HAMi gives `limits.` that meaning). Of several
+limits each must be kept, so the least counts; one of 0 lets nothing through.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -14,14 +17,33 @@ from vgpu_api import quantity
 from vgpu_api.config import ClusterConfig
 from vgpu_api.core import ResourceQuota
 from vgpu_api.errors import QuantityError
+from vgpu_operator.ask import Ask
 from vgpu_operator.ledger.holdings import Holding
-from vgpu_operator.placement.bounds import UNLIMITED, Budget
+from vgpu_operator.placement.bounds import UNLIMITED, Budget, devices_asked
+
+_PREFIXES = ("requests", "limits")
 
 
 @dataclass(slots=True)
 class _Held:
     memory_mib: int = 0
     cores: int = 0
+    devices: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Limit:
+    """One entry of a quota.
+
+    Attributes:
+        resource: As the quota spells it.
+        amount: What of: a field of `_Held`.
+        hard: In MiB, percent of compute, or devices.
+    """
+
+    resource: str
+    amount: str
+    hard: int
 
 
 class Quotas:
@@ -33,7 +55,8 @@ class Quotas:
 
     def __init__(self, *, config: ClusterConfig) -> None:
         self._nvidia = config.nvidia
-        self._limits: dict[str, dict[str, Budget]] = {}  # namespace → quota → its limits
+        self._limits: dict[str, dict[str, tuple[_Limit, ...]]] = {}  # namespace → quota → limits
+        self._least: dict[str, Budget] = {}  # of all the quotas of a namespace
         self._versions: dict[tuple[str, str], int] = {}
         self._held: dict[str, _Held] = {}
         self._grown: dict[str, int] = {}  # namespace → how often it could take more
@@ -46,8 +69,8 @@ class Quotas:
             return
         self._versions[namespace, metadata.name] = version
         limits = self._limits.setdefault(namespace, {})
-        before = limits.get(metadata.name, UNLIMITED)
-        limits[metadata.name] = self._read(quota)
+        before = limits.get(metadata.name, ())
+        limits[metadata.name] = tuple(self._read(quota))
         if limits[metadata.name] != before:
             self._grow(namespace)
 
@@ -55,10 +78,11 @@ class Quotas:
         """A quota is gone."""
         self._versions.pop((namespace, name), None)
         limits = self._limits.get(namespace, {})
-        if limits.pop(name, UNLIMITED).is_limited:
+        if limits.pop(name, ()):
             self._grow(namespace)
         if not limits:
             self._limits.pop(namespace, None)
+            self._least.pop(namespace, None)
 
     def version(self, namespace: str) -> int:
         """Grows whenever the namespace may take more than before; its limits may have changed."""
@@ -67,6 +91,7 @@ class Quotas:
     def move(self, namespace: str, *, before: Holding, after: Holding) -> None:
         """A claim of the namespace holds `after` where it held `before`."""
         held = self._held.setdefault(namespace, _Held())
+        held.devices += after.devices - before.devices
         for hold in before.cards.values():
             held.memory_mib -= hold.use.memory_mib
             held.cores -= hold.use.cores
@@ -76,35 +101,87 @@ class Quotas:
 
     def left(self, namespace: str) -> Budget:
         """What the namespace may still take; below 0 where it holds more than it may."""
-        limits = self._limits.get(namespace)
-        if not limits:
+        least = self._least.get(namespace, UNLIMITED)
+        if not least.is_limited:
             return UNLIMITED
         held = self._held.get(namespace, _Held())
-        memory = [limit.memory_mib for limit in limits.values() if limit.memory_mib is not None]
-        cores = [limit.cores for limit in limits.values() if limit.cores is not None]
         return Budget(
-            min(memory) - held.memory_mib if memory else None,
-            min(cores) - held.cores if cores else None,
+            None if least.memory_mib is None else least.memory_mib - held.memory_mib,
+            None if least.cores is None else least.cores - held.cores,
+            None if least.devices is None else least.devices - held.devices,
         )
+
+    def exceeded(self, namespace: str, ask: Ask) -> list[str]:
+        """The limits that a claim that is refused by quota exceeds, each in Kubernetes' words.
+
+        What a percentage of a device is depends on the device: such a request may exceed any limit
+        of memory, and how much it asks for is not known.
+        """
+        held, found = self._held.get(namespace, _Held()), []
+        asked = {
+            "devices": devices_asked(ask),
+            "memory_mib": _sum_of(ask, [request.memory_mib for request in ask.requests]),
+            "cores": _sum_of(ask, [request.cores for request in ask.requests]),
+        }
+        for name, limits in sorted(self._limits.get(namespace, {}).items()):
+            for limit in limits:
+                used, more = getattr(held, limit.amount), asked[limit.amount]
+                if more is None or used + more > limit.hard:
+                    wanted = "" if more is None else f"requested: {limit.resource}={more}, "
+                    found.append(
+                        f"exceeded quota: {name}, {wanted}used: {limit.resource}={used}, "
+                        f"limited: {limit.resource}={limit.hard}"
+                    )
+        return found
 
     def may_take_more(self, namespace: str) -> None:
         """Something that the namespace held has become free."""
         if namespace in self._limits:
-            self._grow(namespace)
+            self._count(namespace)
 
     def _grow(self, namespace: str) -> None:
+        """The limits of a namespace have changed."""
+        limits = [limit for of_quota in self._limits[namespace].values() for limit in of_quota]
+        least: dict[str, int] = {}
+        for limit in limits:
+            least[limit.amount] = min(least.get(limit.amount, limit.hard), limit.hard)
+        self._least[namespace] = Budget(**least)
+        self._count(namespace)
+
+    def _count(self, namespace: str) -> None:
         self._grown[namespace] = self._grown.get(namespace, 0) + 1
 
-    def _read(self, quota: ResourceQuota) -> Budget:
-        hard, nvidia = quota.spec.hard, self._nvidia
-        memory = hard.get(f"limits.{nvidia.resource_memory_name}")
-        cores = hard.get(f"limits.{nvidia.resource_core_name}")
-        if memory is None:
-            return Budget(None, None if cores is None else int(_number(cores)))
-        bytes_ = quantity.has_binary_suffix(memory)
-        factor = Fraction(1, quantity.MIB) if bytes_ else Fraction(nvidia.memory_factor)
-        mib = int(_number(memory) * factor)
-        return Budget(mib, None if cores is None else int(_number(cores)))
+    def _read(self, quota: ResourceQuota) -> Iterator[_Limit]:
+        nvidia = self._nvidia
+        for prefix in _PREFIXES:
+            for name, amount in (
+                (nvidia.resource_count_name, "devices"),
+                (nvidia.resource_memory_name, "memory_mib"),
+                (nvidia.resource_core_name, "cores"),
+            ):
+                written = quota.spec.hard.get(f"{prefix}.{name}")
+                if written is not None:
+                    factor = self._mib_of(written) if amount == "memory_mib" else Fraction(1)
+                    yield _Limit(f"{prefix}.{name}", amount, int(_number(written) * factor))
+
+    def _mib_of(self, written: str | int) -> Fraction:
+        """How many MiB one unit of a written amount of memory is."""
+        if quantity.has_binary_suffix(written):
+            return Fraction(1, quantity.MIB)
+        return Fraction(self._nvidia.memory_factor)
+
+
+def _sum_of(ask: Ask, amounts: list[int | None]) -> int | None:
+    """What app containers ask for together, or the largest init container; None: nobody knows."""
+    app = init = 0
+    for request, amount in zip(ask.requests, amounts, strict=True):
+        if amount is None:
+            return None
+        if request.phase == "App":
+            app += request.count * amount
+        else:
+            init = max(init, request.count * amount)
+    return max(app, init)
 
 
 def _number(text: str | int) -> Fraction:

@@ -4,7 +4,8 @@ A node filter has one bit per node number: a selector, an affinity and a set of 
 few bitwise operations on integers, so ten thousand different filters cost no more each than ten.
 
 Quota (check 9): a claim is charged what it holds of each device at its worst moment, as the ledger
-counts it: the greater of its init containers' peak and its app containers' sum.
+counts it: the greater of its init containers' peak and its app containers' sum. The number of its
+devices is counted for the claim as a whole, as Kubernetes counts it for a pod.
 
 Tentative places and earmarks are no allocations: they stand in no column, no status and no quota.
 They count only against the claims that they are kept from, so they are laid over the columns of the
@@ -18,7 +19,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from vgpu_api.reasons import Reason
-from vgpu_operator.ask import RequestAsk
+from vgpu_api.v1alpha1.vgpuclaim import Phase
+from vgpu_operator.ask import Ask, RequestAsk
 
 ALL = -1
 """Every bit is set: the rule rules nothing out."""
@@ -65,21 +67,56 @@ def only(node: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What may still be taken: MiB and percent of compute over all devices; None is no limit.
+    """What may still be taken: MiB and percent of compute over all devices, and how many devices.
 
-    `is_limited` says whether there is any limit.
+    None is no limit; `is_limited` says whether there is any.
     """
 
     memory_mib: int | None = None
     cores: int | None = None
+    devices: int | None = None
     is_limited: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        limits = self.memory_mib is not None or self.cores is not None
-        object.__setattr__(self, "is_limited", limits)
+        limits = (self.memory_mib, self.cores, self.devices)
+        object.__setattr__(self, "is_limited", limits != (None, None, None))
 
 
 UNLIMITED = Budget()
+
+
+def devices_asked(ask: Ask) -> int:
+    """How many devices a claim counts for when it is served."""
+    app = sum(request.count for request in ask.requests if request.phase == "App")
+    return max(app, *(request.count for request in ask.requests if request.phase == "Init"), 0)
+
+
+class DeviceCount:
+    """How many devices a claim counts for: its app containers' sum, or its largest init container.
+
+    Init containers run alone, one after the other. A device counts once for each container that it
+    serves. Source: Kubernetes' effective requests of a pod.
+    """
+
+    def __init__(self) -> None:
+        self._app = 0
+        self._init: dict[str, int] = {}  # by request
+
+    @property
+    def total(self) -> int:
+        """So many, so far."""
+        return max(self._app, *self._init.values(), 0)
+
+    def rise(self, phase: Phase, count: int) -> int:
+        """By how much the total would grow with a further request."""
+        return max(0, (count if phase == "Init" else self._app + count) - self.total)
+
+    def add(self, request: str, phase: Phase) -> None:
+        """One more device for a request, by its name."""
+        if phase == "Init":
+            self._init[request] = self._init.get(request, 0) + 1
+        else:
+            self._app += 1
 
 
 @dataclass(slots=True)
@@ -108,6 +145,7 @@ class Charge:
         self._held: dict[int, _Held] = {}
         self._memory_mib = 0
         self._cores = 0
+        self._devices = DeviceCount()
 
     def exceeds(
         self, card: int, request: RequestAsk, memory_mib: int, cores: int | None = None
@@ -121,9 +159,12 @@ class Charge:
             cores: Percent of compute that it would be charged, if not what is asked for.
         """
         memory, share = self._rise(card, request, memory_mib, cores)
-        return _is_over(
-            self._budget.memory_mib, self._memory_mib, memory * request.count
-        ) or _is_over(self._budget.cores, self._cores, share * request.count)
+        budget, devices = self._budget, self._devices
+        return (
+            _is_over(budget.memory_mib, self._memory_mib, memory * request.count)
+            or _is_over(budget.cores, self._cores, share * request.count)
+            or _is_over(budget.devices, devices.total, devices.rise(request.phase, request.count))
+        )
 
     def add(
         self, card: int, request: RequestAsk, memory_mib: int, cores: int | None = None
@@ -133,6 +174,7 @@ class Charge:
         self._memory_mib += memory
         self._cores += share
         self._held[card] = self._held.get(card, _Held()).plus(request, memory_mib, cores)
+        self._devices.add(request.name, request.phase)
 
     def _rise(
         self, card: int, request: RequestAsk, memory_mib: int, cores: int | None

@@ -21,6 +21,13 @@ def a_quota(name: str = "quota", version: int = 1, namespace: str = "default", *
     )
 
 
+def a_requests_quota(name: str = "quota", **hard: str | int):
+    """A quota as Kubernetes itself counts it for pods."""
+    hard = {f"requests.nvidia.com/{key}": value for key, value in hard.items()}
+    metadata = {"name": name, "namespace": "default", "resourceVersion": "1"}
+    return ResourceQuota.model_validate({"metadata": metadata, "spec": {"hard": hard}})
+
+
 def a_ledger(*quotas: ResourceQuota) -> Ledger:
     ledger = Ledger(config=ClusterConfig())
     ledger.apply_node(a_node())
@@ -172,3 +179,69 @@ def test_what_a_claim_holds_of_several_cards_is_taken_off_together():
     devices = [an_allocated_device(uuid=f"GPU-{n}", memory_mib=1000, cores=20) for n in range(2)]
     ledger.apply_claim(a_claim(allocation=allocated(*devices)))
     assert ledger.budget("default") == Budget(6000, 60)
+
+
+def test_devices_are_limited_by_requests_and_by_limits_and_the_least_counts():
+    ledger = a_ledger(a_requests_quota("a", gpu=3, gpumem=8000), a_quota("b", gpu=2, gpumem=9000))
+    assert ledger.budget("default") == Budget(8000, None, 2)
+
+
+def test_a_claim_counts_for_as_many_devices_as_it_holds_whatever_its_pod_asks():
+    ledger = a_ledger(a_requests_quota(gpu=4))
+    devices = [an_allocated_device(uuid=f"GPU-{n}", memory_mib=1000) for n in range(2)]
+    ledger.apply_claim(a_claim(uid="c", allocation=allocated(*devices)))
+    assert ledger.budget("default") == Budget(None, None, 2)
+    ledger.remove_claim("c")
+    assert ledger.budget("default") == Budget(None, None, 4)
+
+
+@pytest.mark.parametrize(("hard", "refused"), [(1, True), (2, False)])
+def test_a_request_for_more_devices_than_the_quota_leaves_is_refused(hard, refused):
+    ledger = a_ledger(a_requests_quota(gpu=hard))
+    ask = an_ask(a_request(memory="1Gi", count=2))
+    plan = place(ledger.columns, ask, budget=ledger.budget("default"))
+    assert plan.refused == refused
+    assert not refused or plan.text == "2/2 ResourceQuotaNotFit"
+
+
+@pytest.mark.parametrize(("hard", "refused"), [(2, True), (3, False)])
+def test_init_containers_count_for_devices_alone_and_app_containers_together(hard, refused):
+    """As Kubernetes counts a pod: three app containers' devices, or an init container's two."""
+    ledger = a_ledger(a_quota(gpu=hard))
+    requests = [
+        a_request(name="prepare", phase="Init", memory="1Gi", count=2),
+        a_request(name="main", memory="1Gi", count=2),
+        a_request(name="side", memory="1Gi"),
+    ]
+    plan = place(ledger.columns, an_ask(*requests), budget=ledger.budget("default"))
+    assert plan.refused == refused
+    if not refused:
+        ledger.assume(("default", "c"), a_spec(requests), plan.allocation())
+        assert ledger.budget("default") == Budget(None, None, 0)
+
+
+def test_a_refusal_names_each_quota_that_is_exceeded_with_what_is_used_and_what_is_hard():
+    ledger = a_ledger(
+        a_requests_quota("devices", gpu=1), a_quota("sizes", gpumem="4Gi", gpucores=50)
+    )
+    device = an_allocated_device(memory_mib=3000, cores=40)
+    ledger.apply_claim(a_claim(uid="c", allocation=allocated(device)))
+    ask = an_ask(a_request(memory="1Gi", cores=5, count=4))
+    assert ledger.exceeded_quotas("default", ask) == [
+        "exceeded quota: devices, requested: requests.nvidia.com/gpu=4, "
+        "used: requests.nvidia.com/gpu=1, limited: requests.nvidia.com/gpu=1",
+        "exceeded quota: sizes, requested: limits.nvidia.com/gpumem=4096, "
+        "used: limits.nvidia.com/gpumem=3000, limited: limits.nvidia.com/gpumem=4096",
+        "exceeded quota: sizes, requested: limits.nvidia.com/gpucores=20, "
+        "used: limits.nvidia.com/gpucores=40, limited: limits.nvidia.com/gpucores=50",
+    ]
+    assert ledger.exceeded_quotas("other", ask) == []
+
+
+def test_of_a_percentage_it_is_not_said_how_much_it_would_be():
+    ledger = a_ledger(a_quota(gpumem=8000))
+    asked = ledger.exceeded_quotas("default", an_ask(a_request(memory_percent=50)))
+    assert asked == [
+        "exceeded quota: quota, used: limits.nvidia.com/gpumem=0, limited: "
+        "limits.nvidia.com/gpumem=8000"
+    ]

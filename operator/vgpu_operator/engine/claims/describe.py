@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from vgpu_api.core import Node
 from vgpu_api.errors import BadInput
+from vgpu_api.reasons import Reason
 from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_client.recorder import Regarding
 from vgpu_operator.ask import Ask
@@ -178,9 +179,12 @@ def _explain(waiter: Waiter, request: Ask, state: State) -> Refusal | None:
             return None
         # Found out while the claim's own holding is lifted; the reasons of 5,000 nodes are not
         # kept for each class that waits.
-        reason, text = plan.reason, plan.text
-    notes = explain(columns, state.earmarks, waiter.key, request) if len(state.earmarks) else {}
-    return Refusal(reason, "; ".join((text, *notes.values())))
+        reason, texts = plan.reason, [plan.text]
+        if Reason.RESOURCE_QUOTA_NOT_FIT in plan.text:
+            texts += state.ledger.exceeded_quotas(kind.namespace, request)
+    if len(state.earmarks):
+        texts += explain(columns, state.earmarks, waiter.key, request).values()
+    return Refusal(reason, "; ".join(texts))
 
 
 def _is_anothers(claim: VGPUClaim, pods: list[GPUPod]) -> bool:
