@@ -40,7 +40,8 @@ class Reason(StrEnum):
     NODE_TAINTED = "NodeTainted"
     NO_GPU_NODES = "NoGPUNodes"
     # A request, a claim or a pod.
-    CLAIM_NOT_FOUND = "ClaimMissing"
+    IMPOSSIBLE = "Impossible"  # no device of the cluster could ever serve it
+    CLAIM_MISSING = "ClaimMissing"
     CLAIM_IN_USE = "ClaimInUse"
     CLAIM_UNREADABLE = "ClaimUnreadable"
     CLAIM_NOT_OWNED = "ClaimNotOwned"

@@ -5,9 +5,11 @@ a look at every device needs. `checks` and `geometry` (of devices in MIG mode) s
 has room for and what a request takes of it, `bounds` what a pod's nodes, its quota and what is kept
 for others leave. `score`, `order`, `topology` and `fragmentation` rank what fits; `planning` puts a
 claim on one node, and `walk` says why it does not fit there; `rankings` remembers which nodes may
-serve a class of claims, `explaining` says why others do not. Read `decide.place` first.
+serve a class of claims, `explaining` says why others do not and `amounts` how far from it they are.
+Read `decide.place` first.
 """
 
+from vgpu_operator.placement.amounts import amounts, impossible
 from vgpu_operator.placement.bounds import EVERY_NODE, NOTHING_KEPT, Budget, Kept, NodeFilter, Share
 from vgpu_operator.placement.columns import Card, Columns
 from vgpu_operator.placement.decide import best_of, place, refusals_on
@@ -24,7 +26,9 @@ __all__ = [
     "NodeFilter",
     "Plan",
     "Share",
+    "amounts",
     "best_of",
+    "impossible",
     "in_words",
     "place",
     "refusals_on",

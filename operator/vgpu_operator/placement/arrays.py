@@ -57,6 +57,22 @@ class Refused(NamedTuple):
     of_vendor: Numbers
 
 
+class Best(NamedTuple):
+    """What comes closest to a request.
+
+    Attributes:
+        memory: The device with the most free MiB; None: no device is of the right kind.
+        cores: The one with the most free compute.
+        node: The node on which the most devices serve the request; None: none does on any.
+        serving: How many do there.
+    """
+
+    memory: int | None
+    cores: int | None
+    node: int | None
+    serving: int
+
+
 class Arrays:
     """Devices and nodes as arrays, by the numbers that `Columns` gives them."""
 
@@ -181,6 +197,48 @@ class Arrays:
         missing = total_lack[first + request.count] - total_lack[first]
         return [int(numbers[at]) for at in self.best(numbers, missing, count)]
 
+    # Amounts.
+
+    def most_free(self, columns: Columns, request: RequestAsk, *, within: int) -> Best:
+        """What comes closest to a request as things are.
+
+        Args:
+            columns: The state of all devices.
+            request: What is asked for.
+            within: Bits of the nodes to choose from.
+        """
+        self._refresh(columns)
+        if not columns.conditions.facts:
+            return Best(None, None, None, 0)
+        node, facts, slots, cores, memory, slots_used, cores_used, memory_used = self._devices
+        nodes = len(self._willing)
+        takes_pods = self._willing & _flags(within, nodes)[:nodes]
+        here = (node != _NOWHERE) & takes_pods[node]
+        here &= self._refusal_of_facts(columns, request)[facts] == 0
+        fitting = self._fitting(columns, request)
+        return _best(
+            np.flatnonzero(here & (slots_used < slots)),
+            memory - memory_used,
+            cores - cores_used,
+            node[fitting[takes_pods[node[fitting]]]],
+        )
+
+    def largest(self, columns: Columns, request: RequestAsk) -> Best:
+        """As `most_free`, if every device were empty, in order, and on a node that takes pods."""
+        self._refresh(columns)
+        if not columns.conditions.facts:
+            return Best(None, None, None, 0)
+        node, facts, slots, cores, memory = self._devices[:5]
+        of_kind = [
+            refusal_of_facts(each._replace(duplicate=False, healthy=True, cordoned=False), request)
+            is None
+            for each in columns.conditions.facts
+        ]
+        there = (node != _NOWHERE) & (slots > 0) & np.array(of_kind, dtype=np.bool_)[facts]
+        asked = _memory_asked(request, memory)
+        able = there & (asked >= 1) & (asked <= memory) & (request.cores <= cores)
+        return _best(np.flatnonzero(there), memory, cores, node[able])
+
     # Reasons.
 
     def refused(self, columns: Columns, request: RequestAsk, *, mutex: bool) -> Refused:
@@ -266,6 +324,17 @@ class Arrays:
             self._names_are_stale = False
             by_name = sorted(range(nodes), key=columns.node_name.__getitem__)
             self._rank[by_name] = np.arange(nodes)
+
+
+def _best(devices: Numbers, memory: Numbers, cores: Numbers, serving: Numbers) -> Best:
+    """The largest of some devices, and the node that occurs most often; the first of equals."""
+    if not len(devices):
+        return Best(None, None, None, 0)
+    by_memory, by_cores = (int(devices[np.argmax(of[devices])]) for of in (memory, cores))
+    if not len(serving):
+        return Best(by_memory, by_cores, None, 0)
+    of_node = np.bincount(serving)
+    return Best(by_memory, by_cores, int(of_node.argmax()), int(of_node.max()))
 
 
 def _flags(mask: int, count: int) -> Flags:

@@ -132,7 +132,9 @@ def test_example_3_is_refused_where_every_card_is_in_use(
         conditions = {c["type"]: c for c in claim.get("status", {}).get("conditions", [])}
         return bool(
             "Allocated" in conditions
-            and conditions["Allocated"]["message"] == "3/3 CardInsufficientMemory"
+            and conditions["Allocated"]["message"].startswith(
+                "3/3 CardInsufficientMemory; asked 100 % of a device's memory; most free on one "
+            )
         )
 
     cluster.wait_for(VGPU_CLAIMS, f"training-job-{uid[:8]}", says_why)

@@ -145,7 +145,7 @@ def test_examples_2_and_3_do_not_share_a_card(whole: LocalCluster) -> None:
 def test_a_pod_that_fits_nowhere_says_why_in_its_claim_and_in_its_event(
     whole: LocalCluster,
 ) -> None:
-    why = "6/6 CardInsufficientMemory"
+    why = "6/6 CardInsufficientMemory; asked 100,000 MiB; the largest device has 81,920 MiB "
     create(whole, a_pod("huge", gpu=1, gpumem=100_000))
     whole.wait_for(PODS, "huge", lambda _: True)
 
@@ -155,7 +155,10 @@ def test_a_pod_that_fits_nowhere_says_why_in_its_claim_and_in_its_event(
         except ValueError:
             return False
         conditions = claim.get("status", {}).get("conditions", ())
-        return why in [c["message"] for c in conditions if c["type"] == "Allocated"]
+        return any(
+            (c["type"], c["reason"]) == ("Allocated", "Impossible") and c["message"].startswith(why)
+            for c in conditions
+        )
 
     def scheduler_says_so() -> bool:
         return any(

@@ -128,8 +128,11 @@ async def test_a_pod_that_does_not_fit_says_why_in_its_claim_and_gets_its_turn(
     await replica.told()
     claim = replica.claim_of(pod)
     condition = find(claim.status.conditions, ALLOCATED)
-    assert (condition.status, condition.reason) == ("False", "CardInsufficientMemory")
-    assert condition.message == "1/1 CardInsufficientMemory"
+    assert (condition.status, condition.reason) == ("False", "Impossible")
+    assert condition.message == (
+        "1/1 CardInsufficientMemory; asked 8,192 MiB; the largest device has 4,096 MiB "
+        "(gpu-0 on node-1)"
+    )
     replica.card(uuid="GPU-9", index=1, memory_mib=16384)
     await replica.settle()
     replica.offer(pod)
@@ -152,7 +155,7 @@ async def test_a_claim_that_is_missing_is_waited_for(replica: Any) -> None:
     replica.news.pod_changed(pod)
     await replica.settle()
     refusal = replica.offer(replica.cache.pod(pod.metadata.uid))
-    assert refusal.reason == Reason.CLAIM_NOT_FOUND
+    assert refusal.reason == Reason.CLAIM_MISSING
     replica.claim(a_claim("mine", requests=[a_request(memory="8Gi")]))
     await replica.settle()
     assert isinstance(replica.offer(pod), Reservation)

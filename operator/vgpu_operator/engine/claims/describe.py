@@ -27,7 +27,8 @@ from vgpu_operator.engine.scheduling.queue import Waiter
 from vgpu_operator.engine.scheduling.refusal import Refusal
 from vgpu_operator.engine.state import State, Told
 from vgpu_operator.ledger import ClaimKey
-from vgpu_operator.placement import place
+from vgpu_operator.placement import amounts, impossible, place
+from vgpu_operator.placement.bounds import only
 
 TELL_AFTER_S = 1.0
 """A refusal that lasts for less is not told."""
@@ -164,6 +165,7 @@ def explain_waiter(waiter: Waiter, state: State) -> Refusal | None:
 
 def _explain(waiter: Waiter, request: Ask, state: State) -> Refusal | None:
     columns, kind = state.ledger.columns, waiter.kind
+    nodes = state.ledger.node_filters.of(kind.rules)
     kept = KeptFrom(waiter.key, kind, 0, Yielding.MORE_IMPORTANT,
                     columns, state.reservations, state.earmarks)  # fmt: skip
     with state.ledger.without(waiter.key):
@@ -171,7 +173,7 @@ def _explain(waiter: Waiter, request: Ask, state: State) -> Refusal | None:
             columns,
             request,
             {kind.node} if kind.node else None,
-            nodes=state.ledger.node_filters.of(kind.rules),
+            nodes=nodes,
             budget=state.ledger.budget(kind.namespace),
             kept=kept,
         )
@@ -182,6 +184,13 @@ def _explain(waiter: Waiter, request: Ask, state: State) -> Refusal | None:
         reason, texts = plan.reason, [plan.text]
         if Reason.RESOURCE_QUOTA_NOT_FIT in plan.text:
             texts += state.ledger.exceeded_quotas(kind.namespace, request)
+        never = impossible(columns, request)
+        if never is not None:
+            return Refusal(Reason.IMPOSSIBLE, "; ".join((*texts, never)))
+        node = columns.node_id(kind.node) if kind.node else None
+        texts += amounts(
+            columns, request, plan.text, within=nodes.allowed if node is None else only(node)
+        )
     if len(state.earmarks):
         texts += explain(columns, state.earmarks, waiter.key, request).values()
     return Refusal(reason, "; ".join(texts))

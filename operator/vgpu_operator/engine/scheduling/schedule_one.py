@@ -259,8 +259,8 @@ def spec_for(state: State, pod: GPUPod) -> VGPUClaimSpec | Refusal:
         return pod.ask.spec
     if pod.template is not None:
         return _copy_for(state, pod, pod.template)
-    text = f"claim {pod.claim.name} does not exist: create it first"
-    return Refusal(Reason.CLAIM_NOT_FOUND, text)
+    text = f"claim {pod.claim.name} does not exist yet; the pod waits for it"
+    return Refusal(Reason.CLAIM_MISSING, text)
 
 
 def refusal_of(state: State, claim: VGPUClaim, pod: GPUPod) -> Refusal | None:
@@ -287,8 +287,8 @@ def _copy_for(state: State, pod: GPUPod, key: ClaimKey) -> VGPUClaimSpec | Refus
     """The spec of the claim to be made from a template, which itself is never decided."""
     template = state.cache.claim(key)
     if template is None:
-        text = f"claim template {key.name} does not exist: create it first"
-        return Refusal(Reason.CLAIM_NOT_FOUND, text)
+        text = f"claim template {key.name} does not exist yet; the pod waits for it"
+        return Refusal(Reason.CLAIM_MISSING, text)
     if template.spec.binding_mode != "WaitForFirstConsumer":
         text = f"claim {key.name} is {template.spec.binding_mode}; a template must not be"
         return Refusal(Reason.REQUEST_MISMATCH, text)

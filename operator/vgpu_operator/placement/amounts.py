@@ -1,0 +1,114 @@
+"""A refusal in amounts: what was asked, and what comes closest to it.
+
+Made when a refusal is told, not when it is decided: each text is a few vector operations over all
+devices.
+"""
+
+from __future__ import annotations
+
+from vgpu_api.reasons import Reason
+from vgpu_operator.ask import Ask, RequestAsk
+from vgpu_operator.placement.arrays import Best
+from vgpu_operator.placement.columns import Columns
+
+_OF_COUNT = (Reason.NODE_INSUFFICIENT_DEVICE, Reason.ALLOCATED_CARDS_INSUFFICIENT_REQUEST)
+
+
+def amounts(columns: Columns, ask: Ask, reasons: str, *, within: int) -> list[str]:
+    """What was asked and the most that is free, for each reason that is about an amount.
+
+    Args:
+        columns: The state of all devices.
+        ask: What was asked for, and refused.
+        reasons: The refusal in counts.
+        within: Bits of the nodes that the claim may go to.
+    """
+    texts = []
+    for request in ask.requests:
+        best = columns.arrays.most_free(columns, request, within=within)
+        found = _lacking(columns, request, reasons, best)
+        texts += [f"{_of(request, ask)}{text}" for text in found]
+    return texts
+
+
+def impossible(columns: Columns, ask: Ask) -> str | None:
+    """Why no node could ever serve the claim, were all its devices empty; None if one could.
+
+    Devices that are out of order, cordoned or on nodes that take no pods count as if they served.
+    UUIDs are not looked at, nor what requests take from each other.
+    """
+    for request in ask.requests:
+        best = columns.arrays.largest(columns, request)
+        cut = any(columns.node_cut)  # a device in MIG mode may serve a request several times
+        if best.serving >= request.count or (cut and best.serving):
+            continue
+        if best.memory is None or best.cores is None:
+            if not columns.conditions.facts:
+                return None
+            return f"{_of(request, ask)}no device of the cluster is of the kind that is asked for"
+        memory, cores = columns.memory[best.memory], columns.cores[best.cores]
+        if best.serving:
+            assert best.node is not None
+            text = (
+                f"asked {request.count} devices on one node; the most that could serve it on one "
+                f"node are {best.serving} ({columns.node_name[best.node]})"
+            )
+        elif request.memory_on(memory) > memory:
+            text = (
+                f"asked {_memory(request)}; the largest device has {_mib(memory)} "
+                f"{_where(columns, best.memory)}"
+            )
+        else:
+            text = (
+                f"asked {request.cores} % of compute; the most that a device has is {cores} % "
+                f"{_where(columns, best.cores)}"
+            )
+        return f"{_of(request, ask)}{text}"
+    return None
+
+
+def _lacking(columns: Columns, request: RequestAsk, reasons: str, best: Best) -> list[str]:
+    """The amounts of which no device has enough; where each is there, but apart, all of them."""
+    if best.memory is None or best.cores is None:
+        return []
+    found: list[tuple[str, bool]] = []
+    if Reason.CARD_INSUFFICIENT_MEMORY in reasons:
+        total = columns.memory[best.memory]
+        free = total - columns.memory_used[best.memory]
+        of_all = "" if request.memory_percent is None else f" of {_mib(total)}"
+        text = (
+            f"asked {_memory(request)}; most free on one device {_mib(free)}{of_all} "
+            f"{_where(columns, best.memory)}"
+        )
+        found.append((text, free < request.memory_on(total)))
+    if Reason.CARD_INSUFFICIENT_CORE in reasons:
+        share = columns.cores[best.cores] - columns.cores_used[best.cores]
+        text = (
+            f"asked {request.cores} % of compute; most free on one device {share} % "
+            f"{_where(columns, best.cores)}"
+        )
+        found.append((text, share < request.cores))
+    if request.count > 1 and any(reason in reasons for reason in _OF_COUNT):
+        where = "" if best.node is None else f" ({columns.node_name[best.node]})"
+        text = f"asked {request.count} devices on one node; most that fit on one {best.serving}"
+        found.append((f"{text}{where}", best.serving < request.count))
+    return [text for text, lacks in found if lacks] or [text for text, _ in found]
+
+
+def _of(request: RequestAsk, ask: Ask) -> str:
+    """Whose amount it is, where there are several."""
+    return f"container {request.name} " if len(ask.requests) > 1 else ""
+
+
+def _memory(request: RequestAsk) -> str:
+    if request.memory_mib is None:
+        return f"{request.memory_percent} % of a device's memory"
+    return _mib(request.memory_mib)
+
+
+def _mib(amount: int) -> str:
+    return f"{amount:,} MiB"
+
+
+def _where(columns: Columns, device: int) -> str:
+    return f"({columns.name[device]} on {columns.node_name[columns.node_of[device]]})"
