@@ -161,3 +161,37 @@ async def test_a_quota_holds_for_what_is_added(replica: Any, pod: Pod) -> None:
     assert device_of(replica, pod) == (4000, 30)
     await change(replica, pod, memory="6000Mi")
     assert device_of(replica, pod) == (6000, 30)
+
+
+def generations(replica: Any, pod: Pod) -> set[int]:
+    """The generation of the spec, and those that the operator says it has read."""
+    raw = raw_of(replica, pod)
+    told = [c for c in raw["status"]["conditions"] if c["type"] in ("Allocated", "Ready")]
+    return {
+        raw["metadata"]["generation"],
+        raw["status"]["observedGeneration"],
+        *(condition["observedGeneration"] for condition in told),
+    }
+
+
+async def test_a_change_that_asks_for_no_other_amounts_is_marked_as_read(
+    replica: Any, pod: Pod
+) -> None:
+    raw = raw_of(replica, pod)
+    raw["spec"]["ttlSecondsAfterUnused"] = 60
+    raw["metadata"]["generation"] = 2
+    observed(replica, raw)
+    await replica.settle()
+    assert generations(replica, pod) == {2}
+    written = len(replica.api.log)
+    await replica.settle()
+    assert len(replica.api.log) == written
+
+
+async def test_a_change_that_finds_no_room_is_not_marked_as_read_until_it_has(
+    replica: Any, pod: Pod
+) -> None:
+    await change(replica, pod, memory="900Gi")
+    assert generations(replica, pod) == {1, 2}
+    await change(replica, pod, memory="5000Mi")
+    assert generations(replica, pod) == {3}

@@ -26,8 +26,10 @@ from vgpu_operator.engine.claims import lifecycle
 from vgpu_operator.engine.claims.describe import describe, describe_missing
 from vgpu_operator.engine.claims.resizing import fits, resized
 from vgpu_operator.engine.claims.status import (
+    RELEASED,
     DesiredStatus,
     claim_for_pod,
+    observed,
     status_with,
     with_devices,
 )
@@ -304,6 +306,24 @@ def delete_unused(claim: VGPUClaim, state: State) -> Effect | None:
     return DeleteClaim(key_of(claim), metadata.uid, metadata.resource_version)
 
 
+def observe_generation(claim: VGPUClaim, state: State) -> Effect | None:
+    """A change of the spec that asks for no other devices is marked as read.
+
+    `kubectl wait` and kstatus wait for that, and a change of the ttl alone needs nothing else.
+    """
+    status, generation = claim.status, claim.metadata.generation
+    is_decided = status.allocation is not None or status.state == RELEASED
+    if not is_decided or not generation or status.observed_generation == generation:
+        return None
+    if claim.metadata.deletion_timestamp is not None:
+        return None
+    if state.reservations.of_claim(key_of(claim)) is not None:  # a resize waits for its end
+        return None
+    if resized(claim, state) is not None:
+        return None
+    return _write(claim, observed(claim))
+
+
 def outrun_unsettled(claim: VGPUClaim, state: State) -> Effect | None:
     """A write without an answer may land as long as the claim is at the version that it tests."""
     if key_of(claim) not in state.claims.unsettled:
@@ -326,6 +346,7 @@ CLAIM_STEPS: tuple[Step, ...] = (
     track_reservation,
     delete_unused,
     describe,
+    observe_generation,
     outrun_unsettled,
 )
 """In this order: what frees devices goes before what keeps them, words come after both."""

@@ -171,12 +171,23 @@ def status_with(
 
 def with_devices(claim: VGPUClaim, allocation: Allocation) -> VGPUClaimStatus:
     """The status with other devices in the same allocation, and everything else as it is."""
+    return observed(claim).model_copy(
+        update={"allocation": allocation, "cards": _shown(allocation)}
+    )
+
+
+def observed(claim: VGPUClaim) -> VGPUClaimStatus:
+    """The status with the claim's generation as the one that was read, and all else as it is."""
+    generation = claim.metadata.generation or None
+    ours = (condition_types.ALLOCATED, condition_types.READY)
     return claim.status.model_copy(
         update={
-            "allocation": allocation,
-            "cards": _shown(allocation),
             "summary": summary(claim.spec),
-            "observed_generation": claim.metadata.generation or None,
+            "observed_generation": generation,
+            "conditions": [
+                c.model_copy(update={"observed_generation": generation}) if c.type in ours else c
+                for c in claim.status.conditions
+            ],
         }
     )
 
