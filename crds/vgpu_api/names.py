@@ -36,6 +36,7 @@ NODE_ANNOTATIONS = (HAMI_NODE_REGISTER,)
 """All that is written to Nodes; `kubectl-vgpu uninstall` takes them off."""
 HAMI_DEVICE_CORDON = "hami.io/device-cordon"
 HAMI_WEBHOOK_LABEL = "hami.io/webhook"
+HAMI_VULKAN = "hami.io/vulkan"
 
 NVIDIA_USE_TYPE = "nvidia.com/use-gputype"
 NVIDIA_NOUSE_TYPE = "nvidia.com/nouse-gputype"
@@ -48,6 +49,15 @@ NVIDIA_MODE = "nvidia.com/vgpu-mode"
 ACK_NODE_SCHEDULE = "ack.node.gpu.schedule"
 ACK_NODE_PLACEMENT = "ack.node.gpu.placement"
 ACK_NUMA_SPEC = "scheduling.alibabacloud.com/numa-topology-spec"
+ACK_CPUSET = "cpuset-scheduler"
+ACK_GPU_COUNT_LABEL = "aliyun.com/gpu-count"
+"""A pod's label: over how many devices the memory of each of its containers is spread."""
+
+# Volcano's.
+VOLCANO_MODE = "volcano.sh/vgpu-mode"
+VOLCANO_PODGROUP_POLICY = "volcano.sh/vgpu-podgroup-policy"
+VOLCANO_GROUP = "scheduling.k8s.io/group-name"
+"""The PodGroup whose pods Volcano starts together or not at all."""
 
 PART_OF_LABEL = "app.kubernetes.io/part-of=vgpu"
 """On every object of the manifests."""

@@ -83,6 +83,9 @@ class SchedulingConfig(_Section):
     """After waiting this long for room, a request gets cards held as they become free. 0: never."""
     scheduler_name: str = "vgpu-scheduler"
     """Set on pods that ask for a GPU and name no scheduler. Empty: leave them alone."""
+    scheduler_aliases: tuple[str, ...] = ("volcano",)
+    """Names of other schedulers that GPU pods may carry: `schedulerName` takes their place, except
+    in a pod of a Volcano PodGroup, which only Volcano starts together with the others."""
 
 
 class ViewsConfig(_Section):

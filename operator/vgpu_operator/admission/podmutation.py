@@ -209,10 +209,18 @@ def _give(place: PodContainer, name: str, amount: str, patch: JsonPatch) -> None
 
 
 def _choose_scheduler(pod: Pod, config: ClusterConfig, patch: JsonPatch) -> None:
-    """Our scheduler, where the pod chose none; one that it names (hami-scheduler too) stays."""
-    ours = config.scheduling.scheduler_name
-    if ours and pod.spec.scheduler_name in ("", DEFAULT_SCHEDULER):
-        patch.set("spec", "schedulerName", value=ours)
+    """Our scheduler, where the pod chose none or one whose pods we serve (decision 52).
+
+    hami-scheduler stays: it is a profile of ours. So does the scheduler of a Volcano PodGroup.
+    """
+    scheduling = config.scheduling
+    chosen = pod.spec.scheduler_name
+    aliased = (
+        chosen in scheduling.scheduler_aliases
+        and names.VOLCANO_GROUP not in pod.metadata.annotations
+    )
+    if scheduling.scheduler_name and (chosen in ("", DEFAULT_SCHEDULER) or aliased):
+        patch.set("spec", "schedulerName", value=scheduling.scheduler_name)
 
 
 def _hide_cards(place: PodContainer, patch: JsonPatch) -> None:

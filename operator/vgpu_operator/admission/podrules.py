@@ -7,7 +7,7 @@ The rules concern pods being created: later the scheduler sets `spec.nodeName` i
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -19,7 +19,8 @@ from vgpu_operator.admission.denial import denying
 from vgpu_operator.admission.rawpod import read_pod
 from vgpu_operator.dialects import hami, native, read
 from vgpu_operator.dialects.containers import PodContainer, each_container
-from vgpu_operator.dialects.hami_annotations import is_true
+from vgpu_operator.dialects.hami_annotations import annotation_field, is_true
+from vgpu_operator.dialects.numa_spec import numa_spec
 from vgpu_operator.dialects.reading import DIALECTS, is_left_alone
 
 Rule = Callable[[Pod, Sequence[PodContainer], ClusterConfig], None]
@@ -44,6 +45,21 @@ HOST_FOLDERS = (
     "/usr/lib/vgpu",
 )
 """On the node: whoever writes there can give itself a card, or another limit."""
+
+
+UNKEPT: Mapping[str, tuple[Callable[[str], bool], str]] = {
+    names.HAMI_VULKAN: (
+        is_true,
+        "supported: the library limits CUDA, and Vulkan could allocate past the limit; leave it "
+        "out, or ask for a whole GPU, which needs no limit",
+    ),
+    names.VOLCANO_PODGROUP_POLICY: (
+        lambda written: True,
+        "supported: pods of a group may share a GPU; leave it out, and ask for whole GPUs where "
+        "they must not",
+    ),
+}
+"""By annotation: which values promise something, and what is right instead."""
 
 
 def validate_pod(raw_pod: dict[str, Any], config: ClusterConfig) -> None:
@@ -77,6 +93,23 @@ def refuse_what_is_wrong(pod: Pod, asking: Sequence[PodContainer], config: Clust
     """
     for rule in RULES:
         rule(pod, asking, config)
+
+
+def _promises_are_kept(pod: Pod, asking: Sequence[PodContainer], config: ClusterConfig) -> None:
+    """Annotations that other systems keep and this one cannot: refused, not overlooked."""
+    annotations = pod.metadata.annotations
+    for key, (promise, expected) in UNKEPT.items():
+        written = annotations.get(key, "").strip()
+        if written and promise(written):
+            raise BadInput(field=annotation_field(key), value=written, expected=expected)
+    spec = numa_spec(pod)
+    if spec is not None and spec.exclusive == "Required":
+        raise BadInput(
+            field=annotation_field(names.ACK_NUMA_SPEC),
+            value="singleNUMANodeExclusive: Required",
+            expected="supported: no NUMA node is kept for one pod; write Preferred, or ask for "
+            "all GPUs of a NUMA node",
+        )
 
 
 def _node_is_not_chosen(pod: Pod, asking: Sequence[PodContainer], config: ClusterConfig) -> None:
@@ -245,6 +278,7 @@ def _refuse_visible_cards(place: PodContainer) -> None:
 
 
 RULES: tuple[Rule, ...] = (
+    _promises_are_kept,
     _node_is_not_chosen,
     _amounts_are_in_range,
     _slots_stand_alone,

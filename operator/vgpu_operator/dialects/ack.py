@@ -6,7 +6,6 @@ Memory and compute are for all cards of the container together, so several cards
 
 from __future__ import annotations
 
-import json
 import re
 from fractions import Fraction
 
@@ -15,25 +14,20 @@ from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Container, Pod
 from vgpu_api.errors import BadInput, QuantityError
 from vgpu_api.v1alpha1 import Placement, VGPURequest
-from vgpu_api.v1alpha1.vgpuclaim import NumaPolicy
 from vgpu_operator.dialects import hami, hami_annotations
 from vgpu_operator.dialects.containers import PodContainer, ResourceDialect, each_container
 
 GIB_IN_MIB = 1024
 MAX_GIB = hami.MAX_MEMORY_MIB // GIB_IN_MIB
 ALL_CORES = 100
-SHARED = frozenset({"cgpu", "share"})
-ISOLATED = frozenset({"core_mem"})
+SHARED = frozenset({"cgpu", "share", "mig", "mps"})
+ISOLATED = frozenset({"core_mem", "mig", "mps"})
 WHOLE = frozenset({"default", "topology"})
+"""Values of `ack.node.gpu.schedule`, by what a container asks for. A node labelled `mig` gives
+MIG instances where its devices are divided into them. `mps` needs no MPS daemon (decision 32): the
+library keeps both limits."""
 
-NUMA_POLICIES: dict[str, NumaPolicy] = {
-    "SingleNUMANode": "Require",
-    "Restricted": "Prefer",
-    "BestEffort": "Prefer",
-}
-"""Restricted means the smallest set of NUMA nodes; where one does, Prefer takes one."""
-_MAX_SPEC = 4096
-_TRAILING_COMMA = re.compile(r",(?=\s*[}\]])")
+_COUNT = re.compile(r"[0-9]{1,3}")
 
 
 def resource_names(config: ClusterConfig) -> tuple[str, ...]:
@@ -54,16 +48,25 @@ def asks(container: Container, config: ClusterConfig) -> bool:
 def request(pod: Pod, place: PodContainer, config: ClusterConfig) -> VGPURequest:
     """What one container asks for.
 
+    The pod's label `aliyun.com/gpu-count` spreads the memory over several devices: the form that
+    Alibaba documents for it.
+
     Raises:
         BadInput: an amount cannot be read, or they contradict each other.
     """
     memory_name, core_name, count_name = resource_names(config)
     gib = _amount(place, memory_name, "a whole number of GiB", MAX_GIB)
     cores = _amount(place, core_name, "a whole percentage, 1 to 100", ALL_CORES)
-    cards = 1
+    labelled = None if gib is None else _labelled_count(pod)
+    cards = labelled or 1
     if gib is None or config.aliyun.gpu_count_means == "cards":
         number = f"a number of cards, 1 to {hami.MAX_COUNT}"
-        cards = _amount(place, count_name, number, hami.MAX_COUNT) or 1
+        written = _amount(place, count_name, number, hami.MAX_COUNT)
+        if labelled is not None and written not in (None, labelled):
+            raise _unwanted(
+                place, count_name, f"{labelled}, as the label {names.ACK_GPU_COUNT_LABEL} says"
+            )
+        cards = written or cards
     else:
         percent = _amount(place, count_name, "a percentage of a card, 1 to 100", ALL_CORES)
         if percent is not None and cores is not None:
@@ -90,13 +93,13 @@ def placement(pod: Pod) -> Placement | None:
     """Cards are filled one after the other, as ACK does, unless the pod says otherwise.
 
     Raises:
-        BadInput: a policy or the NUMA annotation cannot be understood.
+        BadInput: a policy cannot be understood.
     """
     written = hami_annotations.placement(pod) or Placement()
     return Placement(
         node=written.node,
         device=written.device or ["Binpack"],
-        numa=_numa(pod) or written.numa,
+        numa=written.numa,
         weights=written.weights,
     )
 
@@ -125,36 +128,18 @@ def node_kinds(pod: Pod, config: ClusterConfig) -> frozenset[str] | None:
     return kinds
 
 
-def _numa(pod: Pod) -> NumaPolicy | None:
-    """From a JSON annotation, in which trailing commas are overlooked, as in ACK's own example."""
-    written = pod.metadata.annotations.get(names.ACK_NUMA_SPEC, "").strip()
-    if not written:
+def _labelled_count(pod: Pod) -> int | None:
+    """Over how many devices the pod's label spreads memory; None without the label."""
+    written = pod.metadata.labels.get(names.ACK_GPU_COUNT_LABEL)
+    if written is None:
         return None
-    expected = (
-        "a JSON object with numaTopologyPolicy: one of "
-        f"{', '.join(NUMA_POLICIES)}; and singleNUMANodeExclusive: Preferred or Required"
-    )
-    error = BadInput(
-        field=hami_annotations.annotation_field(names.ACK_NUMA_SPEC),
-        value=written[: hami_annotations.MAX_PATTERN],
-        expected=expected,
-    )
-    if len(written) > _MAX_SPEC:
-        raise error
-    try:
-        spec = json.loads(_TRAILING_COMMA.sub("", written))
-    except (ValueError, RecursionError):
-        raise error from None
-    if not isinstance(spec, dict):
-        raise error
-    policy = spec.get("numaTopologyPolicy")
-    exclusive = spec.get("singleNUMANodeExclusive", "Preferred")
-    if not isinstance(policy, str) or exclusive not in ("Preferred", "Required"):
-        raise error
-    meant = NUMA_POLICIES.get(policy)
-    if meant is None:
-        raise error
-    return meant
+    if not _COUNT.fullmatch(written) or not 1 <= int(written) <= hami.MAX_COUNT:
+        raise BadInput(
+            field=f"metadata.labels[{names.ACK_GPU_COUNT_LABEL}]",
+            value=written,
+            expected=f"a number of devices, 1 to {hami.MAX_COUNT}",
+        )
+    return int(written)
 
 
 def _is_given(container: Container, name: str) -> bool:

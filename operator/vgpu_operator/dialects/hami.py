@@ -75,8 +75,7 @@ def request(pod: Pod, place: PodContainer, config: ClusterConfig) -> VGPURequest
         memory_mib = nvidia.default_memory
     cores = core_share(place, config)
     if cores is None:
-        takes_whole_card = memory_mib is None and percent in (None, 100)
-        cores = 100 if takes_whole_card else nvidia.default_cores
+        cores = 100 if _is_exclusive(place, config) else nvidia.default_cores
     return VGPURequest(
         name=place.name,
         phase=place.phase,
@@ -89,6 +88,19 @@ def request(pod: Pod, place: PodContainer, config: ClusterConfig) -> VGPURequest
         compute_priority=priority(place, config),
         selector=hami_annotations.selector(pod),
     )
+
+
+def _is_exclusive(place: PodContainer, config: ClusterConfig) -> bool:
+    """Whether a container without a share of compute wants its devices alone.
+
+    A percentage of 100, or no word on memory at all. An amount of 0 is a word: it means all of the
+    memory, shared. `defaultMem` is none: the container still gets the device alone, with that much
+    memory. Source: HAMi v2.10, whose admission adds the cores before defaults are filled in.
+    """
+    nvidia = config.nvidia
+    if place.container.asked(nvidia.resource_memory_percentage_name) is not None:
+        return (percentage(place, config) or 0) == 100
+    return place.container.asked(nvidia.resource_memory_name) is None
 
 
 def count(place: PodContainer, config: ClusterConfig) -> int:
@@ -117,7 +129,7 @@ def memory(place: PodContainer, config: ClusterConfig) -> int | None:
 def percentage(place: PodContainer, config: ClusterConfig) -> int | None:
     """Percent of each card's memory, at most 100; 0 or less counts as not given."""
     name = config.nvidia.resource_memory_percentage_name
-    expected = "a whole percentage, 1 to 100"
+    expected = "a whole percentage, 0 to 100"
     given = _number(place, name, expected)
     if given is None or given <= 0:
         return None

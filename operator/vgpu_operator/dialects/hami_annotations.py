@@ -21,6 +21,7 @@ MODES: dict[str, RequestMode] = {
     "hami-core": "Shared",
     "mig": "MIG",
 }
+MPS = "mps"
 NODE_POLICIES: dict[str, NodePolicy] = {
     "binpack": "Binpack",
     "spread": "Spread",
@@ -59,17 +60,28 @@ def is_true(text: str) -> bool:
 
 def mode(pod: Pod) -> RequestMode:
     """How the cards must be divided; Any when the pod does not say."""
-    written = pod.metadata.annotations.get(names.NVIDIA_MODE, "").strip()
-    if not written:
-        return "Any"
-    if written.lower() == "mps":
+    return mode_of(pod, names.NVIDIA_MODE) or "Any"
+
+
+def mode_of(pod: Pod, key: str) -> RequestMode | None:
+    """What one annotation says of it; None without the annotation.
+
+    Several words allow each of them, as in HAMi: `hami-core,mig` takes either. `mps` is refused
+    where it is the only one.
+    """
+    written = pod.metadata.annotations.get(key, "")
+    words = [word.strip() for word in written.split(",") if word.strip()]
+    if not words:
+        return None
+    modes = {_word(key, word, MODES) for word in words if word.lower() != MPS}
+    if not modes:
         raise BadInput(
-            field=annotation_field(names.NVIDIA_MODE),
+            field=annotation_field(key),
             value=written,
             expected="supported: no MPS daemon runs here; write shared, whose limits of memory and "
             "compute need none, or mig",
         )
-    return _word(names.NVIDIA_MODE, written, MODES)
+    return modes.pop() if len(modes) == 1 else "Any"
 
 
 def selector(pod: Pod) -> DeviceSelector | None:
@@ -141,9 +153,15 @@ def _word(key: str, written: str, table: Mapping[str, _T]) -> _T:
 
 
 def _list(pod: Pod, key: str, most: int) -> list[str]:
-    """A comma list, trimmed, empty items overlooked."""
+    """A comma list, trimmed, empty items overlooked; one of empty items alone is refused."""
     written = pod.metadata.annotations.get(key, "")
     items = [item.strip() for item in written.split(",") if item.strip()]
+    if not items and written.strip():
+        raise BadInput(
+            field=annotation_field(key),
+            value=written[:MAX_PATTERN],
+            expected="a comma-separated list with at least one item: leave the annotation out",
+        )
     if len(items) > most or any(len(item) > MAX_PATTERN for item in items):
         raise BadInput(
             field=annotation_field(key),

@@ -10,10 +10,11 @@ from vgpu_api import names
 from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Pod
 from vgpu_api.errors import BadInput
-from vgpu_api.v1alpha1 import VGPUClaimSpec
+from vgpu_api.v1alpha1 import Placement, VGPUClaimSpec
 from vgpu_api.v1alpha1.vgpuclaim import MAX_CLAIM_BYTES, MAX_REQUESTS
 from vgpu_operator.dialects import ack, hami, native, volcano
 from vgpu_operator.dialects.containers import PodContainer, ResourceDialect, each_container
+from vgpu_operator.dialects.numa_spec import numa_spec
 from vgpu_operator.dialects.podask import PodAsk
 
 DIALECTS: tuple[ResourceDialect, ...] = (ack.DIALECT, volcano.DIALECT, hami.DIALECT)
@@ -82,7 +83,7 @@ def _made_for(
     _refuse_bad_names([place for place, _ in asking], pod)
     spec = VGPUClaimSpec(
         requests=[dialect.request(pod, place, config) for place, dialect in asking],
-        placement=asking[0][1].placement(pod),
+        placement=_with_numa(pod, asking[0][1].placement(pod)),
     )
     _refuse_long_selectors(spec)
     return PodAsk(
@@ -92,6 +93,14 @@ def _made_for(
         kinds=ack.node_kinds(pod, config),
         by_labels=follows_labels(pod, config),
     )
+
+
+def _with_numa(pod: Pod, placement: Placement | None) -> Placement | None:
+    """The placement with Alibaba's NUMA annotation; HAMi's `numa-bind`, the stricter, wins."""
+    spec = numa_spec(pod)
+    if spec is None or (placement is not None and placement.numa == "Require"):
+        return placement
+    return (placement or Placement()).model_copy(update={"numa": spec.policy})
 
 
 def _refuse_long_selectors(spec: VGPUClaimSpec) -> None:

@@ -1,15 +1,18 @@
 """Volcano's dialect: HAMi's meaning under Volcano's names.
 
 `volcano.sh/vgpu-number`, `-memory` (MiB), `-memory-percentage` and `-cores` are read exactly as
-HAMi's resources are, annotations included. The container gets a slot of ours at admission, because
-the kubelet knows no resource of Volcano's name.
+HAMi's resources are, annotations included; `volcano.sh/vgpu-mode` is `nvidia.com/vgpu-mode`. The
+container gets a slot of ours at admission, because the kubelet knows no resource of Volcano's name.
 """
 
 from __future__ import annotations
 
+from vgpu_api import names
 from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Container, Pod
+from vgpu_api.errors import BadInput
 from vgpu_api.v1alpha1 import VGPURequest
+from vgpu_api.v1alpha1.vgpuclaim import RequestMode
 from vgpu_operator.dialects import hami, hami_annotations
 from vgpu_operator.dialects.containers import PodContainer, ResourceDialect
 
@@ -38,7 +41,22 @@ def request(pod: Pod, place: PodContainer, config: ClusterConfig) -> VGPURequest
     Raises:
         BadInput: an amount, a variable or a selecting annotation cannot be read.
     """
-    return hami.request(pod, place, in_hamis_place(config))
+    asked = hami.request(pod, place, in_hamis_place(config))
+    return asked.model_copy(update={"mode": _mode(pod)})
+
+
+def _mode(pod: Pod) -> RequestMode:
+    """Volcano's own annotation, or HAMi's; both only where they agree."""
+    own = hami_annotations.mode_of(pod, names.VOLCANO_MODE)
+    hamis = hami_annotations.mode_of(pod, names.NVIDIA_MODE)
+    if own is not None and hamis is not None and own != hamis:
+        raise BadInput(
+            field=hami_annotations.annotation_field(names.VOLCANO_MODE),
+            value=pod.metadata.annotations[names.VOLCANO_MODE],
+            expected=f"what {names.NVIDIA_MODE} says: "
+            f"{pod.metadata.annotations[names.NVIDIA_MODE]}; write one of the two",
+        )
+    return own or hamis or "Any"
 
 
 def in_hamis_place(config: ClusterConfig) -> ClusterConfig:

@@ -98,11 +98,38 @@ def test_our_scheduler_is_set_where_the_pod_chose_none(chosen: str | None) -> No
     assert mutated(pod)["spec"]["schedulerName"] == "vgpu-scheduler"
 
 
-@pytest.mark.parametrize("chosen", ["hami-scheduler", "vgpu-scheduler", "volcano"])
+@pytest.mark.parametrize("chosen", ["hami-scheduler", "vgpu-scheduler", "mine"])
 def test_a_scheduler_that_the_pod_chose_stays(chosen: str) -> None:
     pod = a_pod(a_container({"gpu": 1}))
     pod["spec"]["schedulerName"] = chosen
     assert mutated(pod)["spec"]["schedulerName"] == chosen
+
+
+def test_a_pod_for_volcanos_scheduler_is_taken_over() -> None:
+    pod = a_pod(a_container({"gpu": 1}))
+    pod["spec"]["schedulerName"] = "volcano"
+    assert mutated(pod)["spec"]["schedulerName"] == "vgpu-scheduler"
+    pod["spec"]["containers"][0]["resources"]["limits"] = {"cpu": 1}
+    assert mutated(pod)["spec"]["schedulerName"] == "volcano"
+
+
+def test_a_pod_of_a_volcano_group_stays_with_volcano() -> None:
+    pod = a_pod(a_container({"gpu": 1}))
+    pod["spec"]["schedulerName"] = "volcano"
+    pod["metadata"].setdefault("annotations", {})["scheduling.k8s.io/group-name"] = "gang"
+    assert mutated(pod)["spec"]["schedulerName"] == "volcano"
+
+
+@pytest.mark.parametrize(
+    "scheduling", [{"schedulerAliases": []}, {"schedulerName": ""}, {"schedulerAliases": ["mine"]}]
+)
+def test_which_schedulers_are_taken_over_is_the_configurations_to_say(
+    scheduling: dict[str, Any],
+) -> None:
+    config = ClusterConfig(scheduling=SchedulingConfig.model_validate(scheduling))
+    pod = a_pod(a_container({"gpu": 1}))
+    pod["spec"]["schedulerName"] = "volcano"
+    assert mutated(pod, config=config)["spec"]["schedulerName"] == "volcano"
 
 
 def test_the_scheduler_is_left_alone_where_the_configuration_names_none() -> None:

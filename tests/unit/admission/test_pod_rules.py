@@ -262,3 +262,55 @@ def test_a_value_that_another_webhook_put_back_is_refused() -> None:
     changed["spec"]["containers"][0]["env"].append({"name": "NVIDIA_VISIBLE_DEVICES"})
     with pytest.raises(Denied, match="which the mutating webhook sets"):
         validate_pod(changed, ClusterConfig())
+
+
+NUMA_SPEC = "scheduling.alibabacloud.com/numa-topology-spec"
+
+
+@pytest.mark.parametrize(
+    ("key", "written", "said"),
+    [
+        (
+            "hami.io/vulkan",
+            "true",
+            "metadata.annotations[hami.io/vulkan]: 'true' is not supported: the library limits "
+            "CUDA, and Vulkan could allocate past the limit; leave it out, or ask for a whole GPU, "
+            "which needs no limit",
+        ),
+        (
+            "volcano.sh/vgpu-podgroup-policy",
+            "spread",
+            "metadata.annotations[volcano.sh/vgpu-podgroup-policy]: 'spread' is not supported: "
+            "pods of a group may share a GPU; leave it out, and ask for whole GPUs where they "
+            "must not",
+        ),
+        (
+            NUMA_SPEC,
+            '{"numaTopologyPolicy": "BestEffort", "singleNUMANodeExclusive": "Required"}',
+            f"metadata.annotations[{NUMA_SPEC}]: 'singleNUMANodeExclusive: Required' is not "
+            "supported: no NUMA node is kept for one pod; write Preferred, or ask for all GPUs of "
+            "a NUMA node",
+        ),
+    ],
+)
+def test_a_promise_that_cannot_be_kept_is_refused(key: str, written: str, said: str) -> None:
+    pod = a_pod()
+    pod["metadata"]["annotations"] = {key: written}
+    assert denial_of(pod) == said
+    pod["spec"]["containers"][0]["resources"]["limits"] = {"cpu": 1}
+    admit(pod)
+
+
+@pytest.mark.parametrize(
+    ("key", "written"),
+    [
+        ("hami.io/vulkan", "false"),
+        ("volcano.sh/vgpu-podgroup-policy", ""),
+        (NUMA_SPEC, '{"numaTopologyPolicy": "SingleNUMANode"}'),
+        (NUMA_SPEC, ""),
+    ],
+)
+def test_the_same_annotations_pass_where_they_promise_nothing(key: str, written: str) -> None:
+    pod = a_pod()
+    pod["metadata"]["annotations"] = {key: written}
+    admit(pod)

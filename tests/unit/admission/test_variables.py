@@ -56,3 +56,59 @@ def test_init_containers_are_warned_of_too() -> None:
 )
 def test_what_acts_or_is_none_of_ours_gets_no_warning(pod: dict[str, Any]) -> None:
     assert without_effect(pod, ClusterConfig()) == []
+
+
+ACK_LABEL = "aliyun.com/gpu-count"
+NUMA_SPEC = "scheduling.alibabacloud.com/numa-topology-spec"
+
+
+@pytest.mark.parametrize(
+    ("metadata", "said"),
+    [
+        (
+            {"annotations": {"cpuset-scheduler": "required"}},
+            "metadata.annotations[cpuset-scheduler]: has no effect: the kubelet pins CPUs, with "
+            "cpuManagerPolicy static and whole CPUs as requests and limits",
+        ),
+        (
+            {"annotations": {"volcano.sh/vgpu-mode": "mig"}},
+            "metadata.annotations[volcano.sh/vgpu-mode]: has no effect: no container asks for "
+            "volcano.sh/vgpu-number; write nvidia.com/vgpu-mode",
+        ),
+        (
+            {"labels": {ACK_LABEL: "2"}},
+            "metadata.labels[aliyun.com/gpu-count]: has no effect: it spreads aliyun.com/gpu-mem "
+            "over several GPUs, and no container asks for that",
+        ),
+    ],
+)
+def test_words_of_other_schedulers_without_effect_are_named(
+    metadata: dict[str, Any], said: str
+) -> None:
+    assert without_effect(a_pod(**metadata), ClusterConfig()) == [said]
+    assert len(said) <= 256
+
+
+def in_words(limits: dict[str, Any], **metadata: Any) -> dict[str, Any]:
+    pod = a_pod(**metadata)
+    pod["spec"]["containers"][0]["resources"]["limits"] = limits
+    return pod
+
+
+def test_the_same_words_get_no_warning_where_they_act() -> None:
+    config = ClusterConfig()
+    volcanos = in_words(
+        {"volcano.sh/vgpu-number": 1}, annotations={"volcano.sh/vgpu-mode": "hami-core"}
+    )
+    assert without_effect(volcanos, config) == []
+    acks = in_words({"aliyun.com/gpu-mem": 8}, labels={ACK_LABEL: "2"})
+    assert without_effect(acks, config) == []
+    whole = in_words({"aliyun.com/gpu-count": 2}, labels={ACK_LABEL: "2"})
+    assert len(without_effect(whole, config)) == 1
+
+
+@pytest.mark.parametrize("key", ["nvidia.com/use-gputype", "hami.io/gpu-scheduler-policy"])
+def test_annotations_that_choose_devices_say_nothing_beside_a_claim(key: str) -> None:
+    annotations = {"vgpu.dev/claim": "small", key: "spread"}
+    (warning,) = without_effect(a_pod(gpu=0, annotations=annotations), ClusterConfig())
+    assert warning.startswith(f"metadata.annotations[{key}]: has no effect: the pod names a claim")

@@ -19,6 +19,7 @@ from vgpu_operator.dialects.ack import node_kinds
 from vgpu_operator.ledger.nodes import NodeFilters, NodeRules
 
 CARDS = ClusterConfig(aliyun=AliyunConfig(gpu_count_means="cards"))
+SHARED = {"cgpu", "share", "mig", "mps"}
 EXAMPLES = Path(__file__).parents[3] / "examples" / "dialects"
 
 
@@ -96,6 +97,43 @@ def test_what_cannot_be_meant_is_refused_by_its_field(
     assert expected in refusal.value.expected
 
 
+def labelled(
+    count: str, limits: dict[str, Any], config: ClusterConfig | None = None
+) -> VGPURequest:
+    pod = a_pod(limits)
+    pod.metadata.labels["aliyun.com/gpu-count"] = count
+    ask = read(pod, config or ClusterConfig())
+    assert ask is not None
+    assert ask.spec is not None
+    return ask.spec.requests[0]
+
+
+def test_the_pods_label_spreads_memory_and_compute_evenly_over_several_devices() -> None:
+    assert amounts(labelled("2", words(mem=8))) == (2, "4Gi", 0)
+    assert amounts(labelled("2", words(mem=8, core=60))) == (2, "4Gi", 30)
+    assert amounts(labelled("2", words(mem=8, count=60))) == (2, "4Gi", 30)
+    assert amounts(labelled("1", words(mem=8))) == (1, "8Gi", 0)
+    assert amounts(labelled("2", words(mem=8, count=2), CARDS)) == (2, "4Gi", 0)
+
+
+def test_the_pods_label_says_nothing_of_whole_devices() -> None:
+    assert amounts(labelled("4", words(count=2))) == (2, None, 100)
+
+
+@pytest.mark.parametrize("count", ["", "0", "65", "two", "-1", "1.0", "\u0662"])
+def test_a_label_that_is_no_number_of_devices_is_refused(count: str) -> None:
+    with pytest.raises(BadInput) as refusal:
+        labelled(count, words(mem=8))
+    assert str(refusal.value) == (
+        f"metadata.labels[aliyun.com/gpu-count]: {count!r} is not a number of devices, 1 to 64"
+    )
+
+
+def test_a_label_and_a_count_of_devices_that_differ_are_refused() -> None:
+    with pytest.raises(BadInput, match=r"is not 3, as the label aliyun.com/gpu-count says"):
+        labelled("3", words(mem=8, count=2), CARDS)
+
+
 def test_less_than_a_percent_for_each_card_is_refused() -> None:
     with pytest.raises(BadInput, match="at least 1 %"):
         request_of(words(mem=8, core=1, count=2), CARDS)
@@ -156,9 +194,9 @@ def test_a_numa_annotation_that_says_nothing_is_refused(written: str) -> None:
 @pytest.mark.parametrize(
     ("limits", "takes"),
     [
-        (words(mem=3), {"cgpu", "share"}),
-        (words(mem=3, core=30), {"core_mem"}),
-        (words(mem=3, count=30), {"core_mem"}),
+        (words(mem=3), {"cgpu", "share", "mig", "mps"}),
+        (words(mem=3, core=30), {"core_mem", "mig", "mps"}),
+        (words(mem=3, count=30), {"core_mem", "mig", "mps"}),
         (words(count=1), {"default", "topology"}),
     ],
 )
@@ -167,7 +205,7 @@ def test_a_labelled_node_takes_pods_of_its_kind_only_and_one_without_a_label_all
 ) -> None:
     pod = a_pod(limits)
     kinds = node_kinds(pod, ClusterConfig())
-    for label in ("default", "cgpu", "core_mem", "share", "topology", "mig"):
+    for label in ("default", "cgpu", "core_mem", "share", "topology", "mig", "mps"):
         node = a_node(labels={names.ACK_NODE_SCHEDULE: label})
         assert takes_pods(node, NodeRules.of(pod, kinds=kinds)) == (label in takes)
     assert takes_pods(a_node(), NodeRules.of(pod, kinds=kinds))
@@ -199,18 +237,18 @@ def kinds_of(*containers: dict[str, Any], config: ClusterConfig | None = None) -
 
 
 def test_containers_that_ask_for_nothing_do_not_hide_those_that_do() -> None:
-    assert kinds_of({}, words(mem=1), {"cpu": "1"}) == {"cgpu", "share"}
+    assert kinds_of({}, words(mem=1), {"cpu": "1"}) == SHARED
 
 
 def test_a_node_must_suit_every_container_of_the_pod() -> None:
-    assert kinds_of(words(mem=1), words(mem=2)) == {"cgpu", "share"}
-    assert kinds_of(words(mem=1), words(mem=1, core=10)) == set()
+    assert kinds_of(words(mem=1), words(mem=2)) == SHARED
+    assert kinds_of(words(mem=1), words(mem=1, core=10)) == {"mig", "mps"}
     assert kinds_of(words(count=1), words(mem=1)) == set()
 
 
 def test_whether_a_count_is_a_share_of_compute_is_the_configurations_to_say() -> None:
-    assert kinds_of(words(mem=1, count=50)) == {"core_mem"}
-    assert kinds_of(words(mem=1, count=2), config=CARDS) == {"cgpu", "share"}
+    assert kinds_of(words(mem=1, count=50)) == {"core_mem", "mig", "mps"}
+    assert kinds_of(words(mem=1, count=2), config=CARDS) == SHARED
 
 
 @pytest.mark.parametrize(

@@ -117,8 +117,28 @@ def test_a_slice_without_cores_gets_the_default_cores() -> None:
     assert request_of(a_pod({"gpu": 1, "gpumem-percentage": 99})).cores == 0
 
 
-def test_a_default_memory_makes_an_ask_without_memory_a_slice() -> None:
-    assert request_of(a_pod({"gpu": 1}), default_memory=2048).cores == 0
+def test_a_default_memory_leaves_an_ask_without_memory_alone_on_its_device() -> None:
+    request = request_of(a_pod({"gpu": 1}), default_memory=2048)
+    assert (request.memory, request.cores) == ("2Gi", 100)
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"gpu": 1, "gpumem": 0},
+        {"gpu": 1, "gpumem-percentage": 0},
+        {"gpu": 1, "gpumem": 0, "gpumem-percentage": 0},
+    ],
+)
+def test_all_of_the_memory_by_an_amount_of_0_is_shared_as_in_hami(limits: dict[str, Any]) -> None:
+    request = request_of(a_pod(limits))
+    assert (request.memory, request.memory_percent, request.cores) == (None, None, 0)
+    assert request_of(a_pod(limits), default_cores=30).cores == 30
+
+
+def test_a_percentage_of_100_beside_a_size_wants_the_device_alone_as_in_hami() -> None:
+    request = request_of(a_pod({"gpu": 1, "gpumem": 4096, "gpumem-percentage": 100}))
+    assert (request.memory, request.cores) == ("4Gi", 100)
 
 
 def test_cores_above_100_count_as_100_and_below_0_are_refused() -> None:

@@ -66,10 +66,41 @@ def test_a_list_too_long_for_a_claim_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("written", "meant"),
-    [("shared", "Shared"), ("hami-core", "Shared"), ("mig", "MIG"), ("", "Any")],
+    [
+        ("shared", "Shared"),
+        ("hami-core", "Shared"),
+        ("mig", "MIG"),
+        ("", "Any"),
+        ("hami-core,mig", "Any"),
+        ("MIG, ,", "MIG"),
+        ("hami-core,shared", "Shared"),
+        ("mps,hami-core", "Shared"),
+        (",", "Any"),
+    ],
 )
 def test_the_mode_annotation_chooses_how_the_card_is_divided(written: str, meant: str) -> None:
     assert spec_of({"nvidia.com/vgpu-mode": written}).requests[0].mode == meant
+
+
+@pytest.mark.parametrize("written", [",", " , ,"])
+@pytest.mark.parametrize("key", ["use-gputype", "nouse-gputype", "use-gpuuuid", "nouse-gpuuuid"])
+def test_a_list_of_nothing_is_refused(key: str, written: str) -> None:
+    with pytest.raises(BadInput, match=rf"nvidia.com/{key}\].*at least one item: leave"):
+        spec_of({f"nvidia.com/{key}": written})
+
+
+def numa_of(**annotations: str) -> str | None:
+    keys = {"ack": "scheduling.alibabacloud.com/numa-topology-spec", "hami": "nvidia.com/numa-bind"}
+    placement = spec_of({keys[name]: text for name, text in annotations.items()}).placement
+    return None if placement is None else placement.numa
+
+
+def test_alibabas_numa_annotation_holds_for_hamis_words_too_and_the_stricter_wins() -> None:
+    best = '{"numaTopologyPolicy": "BestEffort"}'
+    assert numa_of(ack=best) == "Prefer"
+    assert numa_of(ack='{"numaTopologyPolicy": "SingleNUMANode",}') == "Require"
+    assert numa_of(ack=best, hami="true") == "Require"
+    assert numa_of(ack=best, hami="false") == "Prefer"
 
 
 @pytest.mark.parametrize(

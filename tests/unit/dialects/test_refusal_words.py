@@ -68,11 +68,11 @@ def words(pod: Pod) -> str:
         ),
         (
             {"gpumem-percentage": "half"},
-            "gpumem-percentage]: 'half' is not a whole percentage, 1 to 100",
+            "gpumem-percentage]: 'half' is not a whole percentage, 0 to 100",
         ),
         (
             {"gpumem-percentage": "0.5"},
-            "gpumem-percentage]: '0.5' is not a whole percentage, 1 to 100",
+            "gpumem-percentage]: '0.5' is not a whole percentage, 0 to 100",
         ),
         ({"gpucores": "half"}, "gpucores]: 'half' is not a whole percentage, 0 to 100"),
         ({"gpucores": -1}, "gpucores]: -1 is not a whole percentage, 0 to 100"),

@@ -90,3 +90,43 @@ def test_the_example_asks_for_what_it_says() -> None:
     assert ask.spec is not None
     (request,) = ask.spec.requests
     assert (request.count, request.memory, request.cores) == (1, "4Gi", 30)
+
+
+def mode_of(limits: dict[str, Any], **annotations: str) -> str:
+    named = {f"{key.replace('_', '.')}/vgpu-mode": word for key, word in annotations.items()}
+    container = {"name": "main", "resources": {"limits": limits}}
+    pod = {"metadata": {"annotations": named}, "spec": {"containers": [container]}}
+    ask = read(Pod.model_validate(pod), ClusterConfig())
+    assert ask is not None
+    assert ask.spec is not None
+    return ask.spec.requests[0].mode
+
+
+def test_volcanos_annotation_says_how_the_device_is_divided() -> None:
+    assert mode_of({NUMBER: 1}, volcano_sh="mig") == "MIG"
+    assert mode_of({NUMBER: 1}, volcano_sh="hami-core") == "Shared"
+    assert mode_of({NUMBER: 1}, volcano_sh="hami-core,mig") == "Any"
+    assert mode_of({NUMBER: 1}, nvidia_com="mig") == "MIG"
+    assert mode_of({NUMBER: 1}, nvidia_com="mig", volcano_sh="mig") == "MIG"
+
+
+def test_it_means_nothing_to_a_container_in_hamis_words() -> None:
+    assert mode_of({"nvidia.com/gpu": 1}, volcano_sh="mig") == "Any"
+
+
+@pytest.mark.parametrize(
+    ("annotations", "said"),
+    [
+        ({"volcano_sh": "timeslice"}, "one of shared, hami-core, mig"),
+        ({"volcano_sh": "mps"}, "no MPS daemon runs here"),
+        (
+            {"volcano_sh": "mig", "nvidia_com": "shared"},
+            "is not what nvidia.com/vgpu-mode says: shared; write one of the two",
+        ),
+    ],
+)
+def test_a_mode_that_cannot_be_served_is_refused(annotations: dict[str, str], said: str) -> None:
+    with pytest.raises(BadInput) as refusal:
+        mode_of({NUMBER: 1}, **annotations)
+    assert refusal.value.field == "metadata.annotations[volcano.sh/vgpu-mode]"
+    assert said in str(refusal.value)

@@ -1,0 +1,69 @@
+"""Alibaba's annotation for NUMA nodes, which holds whatever words the pod asks in.
+
+`scheduling.alibabacloud.com/numa-topology-spec` is a JSON object; ACK's own example ends with a
+comma, so trailing commas are accepted.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from vgpu_api import names
+from vgpu_api.core import Pod
+from vgpu_api.errors import BadInput
+from vgpu_api.v1alpha1.vgpuclaim import NumaPolicy
+from vgpu_operator.dialects.hami_annotations import MAX_PATTERN, annotation_field
+
+NUMA_POLICIES: dict[str, NumaPolicy] = {
+    "SingleNUMANode": "Require",
+    "Restricted": "Prefer",
+    "BestEffort": "Prefer",
+}
+"""Restricted means the smallest set of NUMA nodes; where one does, Prefer takes one."""
+EXPECTED = (
+    "a JSON object with numaTopologyPolicy: one of "
+    f"{', '.join(NUMA_POLICIES)}; and singleNUMANodeExclusive: Preferred or Required"
+)
+_MAX_SPEC = 4096
+_TRAILING_COMMA = re.compile(r",(?=\s*[}\]])")
+
+
+@dataclass(frozen=True, slots=True)
+class NumaSpec:
+    """The annotation of one pod. `exclusive`: no other pod may have the NUMA node."""
+
+    policy: NumaPolicy
+    exclusive: Literal["Preferred", "Required"]
+
+
+def numa_spec(pod: Pod) -> NumaSpec | None:
+    """The pod's annotation; None where it has none.
+
+    Raises:
+        BadInput: it is no such object.
+    """
+    written = pod.metadata.annotations.get(names.ACK_NUMA_SPEC, "").strip()
+    if not written:
+        return None
+    error = BadInput(
+        field=annotation_field(names.ACK_NUMA_SPEC),
+        value=written[:MAX_PATTERN],
+        expected=EXPECTED,
+    )
+    if len(written) > _MAX_SPEC:
+        raise error
+    try:
+        spec = json.loads(_TRAILING_COMMA.sub("", written))
+    except (ValueError, RecursionError):
+        raise error from None
+    if not isinstance(spec, dict):
+        raise error
+    word = spec.get("numaTopologyPolicy")
+    policy = NUMA_POLICIES.get(word) if isinstance(word, str) else None
+    exclusive = spec.get("singleNUMANodeExclusive", "Preferred")
+    if policy is None or exclusive not in ("Preferred", "Required"):
+        raise error
+    return NumaSpec(policy=policy, exclusive=exclusive)
