@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
-from vgpu_api.errors import VgpuError
+from vgpu_api.errors import BadInput, VgpuError
 from vgpu_operator.cli.cluster import Cluster
 from vgpu_operator.cli.documents import (
     BadDocument,
     json_file,
     json_lines,
-    manifest,
+    json_text,
+    manifests,
     read_case,
     read_state,
 )
 from vgpu_operator.cli.simulate import Result, answer, question_of, refusal
+from vgpu_operator.cli.workloads import MOST_PODS, holds_pods, pods_of
 
 BAD_INPUT = 2
 
@@ -42,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             one, many = options.file is not None, options.many is not None
             if options.cases is not None or options.state is None or one == many:
                 raise BadDocument("simulate: give --cases, or --state with -f or --many")
-            _one(options) if one else _many(options)
+            _file(options) if one else _many(options)
     except VgpuError as error:
         print(f"kubectl-vgpu: {_in_one_line(str(error))}", file=sys.stderr)
         return BAD_INPUT
@@ -58,7 +61,9 @@ def _parser() -> argparse.ArgumentParser:
         "simulate", help="where would a pod or claim go, without a cluster"
     )
     simulate.add_argument("--state", type=Path, help="nodes, cards, quotas and claims: a JSON file")
-    simulate.add_argument("-f", "--file", type=Path, help="a pod or VGPUClaim: YAML; - for stdin")
+    simulate.add_argument(
+        "-f", "--file", type=Path, help="pods, VGPUClaims, workloads, lists: YAML; - for stdin"
+    )
     simulate.add_argument("--cases", type=Path, help="one question a line, each with its state")
     simulate.add_argument(
         "--many", type=Path, help="a pod or claim a line; each one placed is held"
@@ -88,9 +93,20 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _one(options: argparse.Namespace) -> None:
+def _file(options: argparse.Namespace) -> None:
+    """The pods of a file: one with the reasons of all nodes, several one after the other."""
     cluster = _cluster(options)
-    document = manifest(options.file)
+    try:
+        pods = _pods(manifests(options.file), cluster)
+    except BadInput as error:
+        raise BadDocument(f"{options.file}: {error}") from error
+    if len(pods) == 1:
+        _one(pods[0], cluster, options)
+    else:
+        _in_turn(((_name(pod, str(options.file)), pod) for pod in pods), cluster, options)
+
+
+def _one(document: Mapping[str, Any], cluster: Cluster, options: argparse.Namespace) -> None:
     try:
         question = question_of(document, cluster, admit=options.admit)
     except VgpuError as error:
@@ -104,22 +120,75 @@ def _one(options: argparse.Namespace) -> None:
 
 
 def _cases(options: argparse.Namespace) -> None:
+    """Each question by itself: a line that cannot be read is refused, and the next is answered."""
     for source, line in json_lines(options.cases):
-        case = read_case(line, source=source)
-        cluster = Cluster(read_state(case.state, source=source), source=source)
+        try:
+            case = read_case(json_text(line, source=source), source=source)
+            cluster = Cluster(read_state(case.state, source=source), source=source)
+        except VgpuError as error:
+            print(json.dumps({"id": _case_id(line, source), **refusal(_in_one_line(str(error)))}))
+            continue
         document = _claim(case.claim) if case.claim is not None else case.pod or {}
         print(json.dumps({"id": case.id, **_answered(document, cluster, options)[0]}))
 
 
+def _case_id(line: str, source: str) -> str | int:
+    """The id of a line that is no case; where it stands if it has none."""
+    try:
+        document = json.loads(line)
+    except (ValueError, RecursionError):
+        return source
+    identity = document.get("id") if isinstance(document, dict) else None
+    return identity if isinstance(identity, str | int) else source
+
+
 def _many(options: argparse.Namespace) -> None:
-    """Each in turn; what is placed stays."""
+    """The lines of a file."""
     cluster = _cluster(options)
-    placed = refused = 0
-    for source, line in json_lines(options.many):
-        if not isinstance(line, dict):
+    _in_turn(_lines(options.many, cluster), cluster, options)
+
+
+def _lines(path: Path, cluster: Cluster) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Each pod and claim with its name; what stands in a line of its own is read when it comes."""
+    for source, line in json_lines(path):
+        document = json_text(line, source=source)
+        if not isinstance(document, dict):
             raise BadDocument(f"{source}: not a pod or a claim")
-        result, held = _answered(line, cluster, options, explain=False)
-        name = _name(line, source)
+        if not holds_pods(document):
+            yield _name(document, source), document
+            continue
+        try:
+            pods = _pods([document], cluster)
+        except BadInput as error:
+            raise BadDocument(f"{source}: {error}") from error
+        yield from ((_name(pod, source), pod) for pod in pods)
+
+
+def _pods(documents: Sequence[Mapping[str, Any]], cluster: Cluster) -> list[Mapping[str, Any]]:
+    """The pods and claims in documents.
+
+    Raises:
+        BadInput: a workload cannot be read, or makes more pods than can be meant.
+    """
+    nodes = list(cluster.nodes)
+    found = itertools.chain.from_iterable(pods_of(document, nodes) for document in documents)
+    pods = list(itertools.islice(found, MOST_PODS + 1))
+    if len(pods) > MOST_PODS:
+        raise BadInput(
+            field="", value=f"more than {MOST_PODS} pods", expected=f"at most {MOST_PODS}"
+        )
+    return pods
+
+
+def _in_turn(
+    documents: Iterable[tuple[str, Mapping[str, Any]]],
+    cluster: Cluster,
+    options: argparse.Namespace,
+) -> None:
+    """Each in turn; what is placed stays."""
+    placed = refused = 0
+    for name, document in documents:
+        result, held = _answered(document, cluster, options, explain=False)
         placed += held
         refused += not held
         print(

@@ -16,11 +16,12 @@ from vgpu_api.errors import BadInput, VgpuError
 from vgpu_api.v1alpha1.gpudevice import DeviceMode
 from vgpu_operator.admission.wording import describe
 from vgpu_operator.cli.plainness import refuse_what_is_not_plain
+from vgpu_operator.cli.workloads import holds_pods
 
 Count = Annotated[int, Field(ge=0, le=1 << 40)]
 Name = Annotated[str, Field(min_length=1, max_length=253)]
 _MOST_OF_A_MANIFEST = 100_000
-"""Values of one pod or claim: more than an API server takes."""
+"""Values of one file of manifests: more than an API server takes of one object."""
 
 
 class BadDocument(VgpuError):
@@ -213,23 +214,33 @@ def json_file(path: Path) -> Any:
     return _json(_text(path), source=str(path))
 
 
-def json_lines(path: Path) -> Iterator[tuple[str, Any]]:
-    """Each line of a file that is not empty: where it stands, and its document.
+def json_lines(path: Path) -> Iterator[tuple[str, str]]:
+    """Each line of a file that is not empty: where it stands, and its text.
 
     Raises:
-        BadDocument: the file cannot be read, or a line is no JSON.
+        BadDocument: the file cannot be read.
     """
     for number, line in enumerate(_text(path).split("\n"), start=1):
         if line.strip():
-            source = f"{path}:{number}"
-            yield source, _json(line, source=source)
+            yield f"{path}:{number}", line
 
 
-def manifest(path: Path) -> dict[str, Any]:
-    """The one pod or claim in a YAML file; `-` is what comes in.
+def json_text(text: str, *, source: str) -> Any:
+    """A JSON document that stands in one line of a file.
 
     Raises:
-        BadDocument: it cannot be read, or holds something else.
+        BadDocument: it is no JSON.
+    """
+    return _json(text, source=source)
+
+
+def manifests(path: Path) -> list[dict[str, Any]]:
+    """The documents of a YAML file that have a place in a cluster; `-` is what comes in.
+
+    Pods, claims, workloads and lists of such; documents of other kinds are left out.
+
+    Raises:
+        BadDocument: it cannot be read, or holds none.
     """
     text = _text(path)
     try:
@@ -239,12 +250,14 @@ def manifest(path: Path) -> dict[str, Any]:
     except (LookupError, AttributeError, TypeError) as error:
         # What a tag such as !!int or !!bool is given goes unchecked there.
         raise BadDocument(f"{path}: a value is not of its tag: {error}") from error
-    wanted = [d for d in documents if isinstance(d, dict) and d.get("kind") in ("Pod", "VGPUClaim")]
-    if len(wanted) != 1:
-        raise BadDocument(f"{path}: {len(wanted)} pods and claims in it; there must be one")
-    document = wanted[0]
-    _refuse_what_is_not_plain(document, source=str(path), most_values=_MOST_OF_A_MANIFEST)
-    return document
+    for document in documents:
+        _refuse_what_is_not_plain(document, source=str(path), most_values=_MOST_OF_A_MANIFEST)
+    wanted = [found for found in documents if isinstance(found, dict) and holds_pods(found)]
+    if not wanted:
+        raise BadDocument(
+            f"{path}: no pods and claims in it: give a Pod, a VGPUClaim, a workload or a list"
+        )
+    return wanted
 
 
 def _text(path: Path) -> str:

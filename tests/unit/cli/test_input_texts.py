@@ -75,8 +75,18 @@ def said(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
         (f"kind: Pod\na0: &a0 [{'x, ' * 9}]\n{AGAIN}b: *a11".encode(), "more than 100000 values"),
         (deep(70).encode(), "levels deep"),
         (deep(5000).encode(), "recursion"),
-        (b"kind: Pod\n---\nkind: Pod", "2 pods and claims"),
-        (b"kind: [Pod]", "0 pods and claims"),
+        (b"kind: [Pod]", "no pods and claims"),
+        (b"&a {kind: List, items: [*a]}", "levels deep"),
+        (b"kind: List\nitems: [{kind: Service}]", "no pods and claims"),
+        (b"kind: List\nitems: [{kind: Pod}, 3]", "items[1]: 3 is not an object"),
+        (b"kind: Deployment", "spec: None is not an object"),
+        (b"kind: Deployment\nspec: {}", "spec.template: None is not an object"),
+        (b"kind: Deployment\nspec: {replicas: -1, template: {}}", "spec.replicas: -1 is not a"),
+        (b"kind: Deployment\nspec: {replicas: 10001, template: {}}", "0 to 10000"),
+        (b"kind: Deployment\nspec: {template: {metadata: 1}}", "spec.template.metadata: 1 is not"),
+        (b"kind: Job\nspec: {parallelism: x, template: {}}", "spec.parallelism: 'x' is not"),
+        (b"kind: CronJob\nspec: {jobTemplate: 1}", "spec.jobTemplate: 1 is not an object"),
+        (b"kind: Job\napiVersion: batch.volcano.sh/v1alpha1\nspec: {}", "spec.tasks: None is not"),
     ],
 )  # fmt: skip
 def test_a_manifest_that_is_no_plain_yaml_is_named_with_what_is_wrong(said, content, complaint):
@@ -134,11 +144,11 @@ def test_what_people_write_does_nothing_to_a_terminal_and_is_cut_where_it_is_lon
 
 
 def test_something_else_than_a_pod_among_many_is_refused_and_the_others_are_not(said):
-    lines = [{"kind": "Deployment", "metadata": {"name": "d"}}, {"metadata": 3}, POD]
+    lines = [{"kind": "Service", "metadata": {"name": "d"}}, {"metadata": 3}, POD]
     status, out, _ = said(state=STATE, many="\n".join(map(json.dumps, lines)))
     first, second, third, _ = out.splitlines()
     assert status == 0
-    assert first == "d: refused: kind: 'Deployment' is not Pod or VGPUClaim"
+    assert first == "d: refused: kind: 'Service' is not Pod or VGPUClaim"
     assert second.endswith(":2: refused: metadata: 3 is not an object")
     assert third == "p: a: GPU-1 (4096 MiB, 0 % for m)"
 

@@ -301,8 +301,36 @@ def test_a_state_that_is_no_state_ends_with_status_2(run, text):
 def test_files_that_are_missing_and_options_that_do_not_go_together_are_named(run, tmp_path):
     assert main(["simulate", "--state", str(tmp_path / "none"), "-f", "x"]) == 2
     assert main(["simulate", "-f", "x"]) == 2
-    status, _, error = run(cases=[{"id": 1, "state": STATE}])
-    assert (status, "cases.json:1" in error) == (2, True)
+
+
+def test_a_line_of_cases_that_cannot_be_read_is_refused_by_itself(run, tmp_path):
+    bad = copy.deepcopy(STATE)
+    bad["nodes"][0]["pairScores"] = [{"a": "GPU-a0", "b": "GPU-a1", "score": -1}]
+    case = {"state": STATE, "pod": a_raw_pod(gpu=1)}
+    lines = [
+        json.dumps({"id": "no-pod", "state": STATE}),
+        json.dumps({**case, "id": "bad-state", "state": bad}),
+        "{",
+        json.dumps({"state": STATE}),
+        json.dumps({**case, "id": 7}),
+    ]
+    file = tmp_path / "lines"
+    file.write_text("\n".join(lines))
+    status, out, error = run("--cases", str(file))
+    assert (status, error) == (0, "")
+    *refused, good = (json.loads(line) for line in out.splitlines())
+    assert good["id"] == 7
+    assert good["node"] is not None
+    assert [found["id"] for found in refused] == [
+        "no-pod",
+        "bad-state",
+        f"{file}:3",
+        f"{file}:4",
+    ]
+    said = [found["refused"] for found in refused]
+    assert said[0] == f"{file}:1: give a pod or a claim, one of them"
+    assert "nodes[0].pairScores[0].score: -1 is not 0 or more" in said[1]
+    assert all(found["devices"] == [] and found["node"] is None for found in refused)
 
 
 MIG = {
