@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from vgpu_api import names
 from vgpu_api.errors import BadInput
 
 MOST_PODS = 10_000
@@ -97,7 +98,23 @@ def _job(document: Document) -> Iterator[Template]:
         body = _object(task, path)
         name = f"{_name(document)}-{body.get('name', at)}"
         replicas = _number(body, "replicas", f"{path}.replicas")
-        yield Template(name, path, _object(body.get("template"), f"{path}.template"), replicas)
+        template = _object(body.get("template"), f"{path}.template")
+        yield Template(name, path, _of_group(template, document, path), replicas)
+
+
+def _of_group(template: Document, job: Document, path: str) -> Document:
+    """The template with the scheduler and the PodGroup that Volcano's job controller writes."""
+    spec = _object(template.get("spec"), f"{path}.template.spec")
+    metadata = _object(template.get("metadata") or {}, f"{path}.template.metadata")
+    written = metadata.get("annotations")
+    annotations = written if isinstance(written, dict) else {}
+    group = {**annotations, names.VOLCANO_GROUP: _name(job)}
+    scheduler = _object(job.get("spec"), "spec").get("schedulerName") or "volcano"
+    return {
+        **template,
+        "metadata": {**metadata, "annotations": group},
+        "spec": {"schedulerName": scheduler, **spec},
+    }
 
 
 def _cron_job(document: Document) -> Iterator[Template]:
