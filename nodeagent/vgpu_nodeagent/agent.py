@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from datetime import UTC, datetime
 
-from vgpu_api.resources import PODS
+from vgpu_api.config import NodeTerms
+from vgpu_api.resources import NODES, PODS
 from vgpu_client.api import Api
 from vgpu_client.errors import ClientError, NotFound
 from vgpu_client.listen import listen
@@ -63,6 +64,8 @@ from vgpu_nodeagent.usage import PERIOD_S, UsageReader
 from vgpu_nodeagent.violations import Violations
 
 logger = logging.getLogger(__name__)
+
+_LABELS_AGAIN_S = 2.0
 
 
 class Agent:
@@ -196,6 +199,7 @@ class Agent:
                     parts.create_task(level.run())
                 for reflector in self._view.reflectors(self._api):
                     parts.create_task(reflector.run())
+                self._inventory.configure(await self._terms_here())
                 await self._inventory.refresh()
                 await self._turn.wait()
                 await self._inventory.refresh()  # it may have been a long wait
@@ -319,6 +323,24 @@ class Agent:
     def _room_was_made(self) -> None:
         self._plugin.offer_changed()
         self._waiting.room_was_made()
+
+    async def _terms_here(self) -> NodeTerms:
+        """What the configuration has for this node; waits for its labels where they decide.
+
+        Going on without them would show, and give away, what another node has.
+        """
+        cluster, name = self._config.cluster, self._config.node_name
+        labels: dict[str, str] = {}
+        while any(entry.selector for entry in cluster.nodes):
+            try:
+                node = await self._api.get(NODES, name)
+            except ClientError as error:
+                logger.warning("labels of node %s: %s; trying again", name, error)
+                await asyncio.sleep(_LABELS_AGAIN_S)
+                continue
+            labels = node["metadata"].get("labels") or {}
+            break
+        return cluster.on_node(name, labels)
 
     async def _look_at_cards(self) -> None:
         while True:

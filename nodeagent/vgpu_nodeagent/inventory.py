@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from vgpu_api.config import NvidiaConfig
+from vgpu_api.config import NodeTerms, NvidiaConfig
 from vgpu_api.effective import Use
 from vgpu_api.v1alpha1 import GPUDeviceSpec
 from vgpu_nodeagent.drivers.base import Card, Driver
@@ -79,7 +79,7 @@ class Inventory:
         self._own_spots = own_spots
         self._look_wanted = asyncio.Event()
         self._driver = driver
-        self._config = config
+        self._config = NodeTerms(config)
         self._known: dict[str, Card] = {}
         self._reported: set[str] = set()
         self._present: frozenset[str] = frozenset()
@@ -109,9 +109,13 @@ class Inventory:
     def terms(self) -> Mapping[str, Terms]:
         """On which terms each known card is given away."""
         return {
-            uuid: terms_of(card, self._wishes.get(uuid), self._config)
+            uuid: terms_of(card, self._wishes.get(uuid), self._config.nvidia)
             for uuid, card in self._known.items()
         }
+
+    def configure(self, terms: NodeTerms) -> None:
+        """Take what the configuration has for this very node, before its devices are shown."""
+        self._config = terms
 
     def on_change(self, callback: Callable[[], None]) -> None:
         """Call back whenever anything here has changed."""
@@ -150,7 +154,12 @@ class Inventory:
             cards = self._believable(cards)
             self._present = frozenset(card.uuid for card in cards)
             own |= self._own_spots()  # made or removed while the driver was asked: ours
-            self._known.update({card.uuid: _with_free_places(card, own) for card in cards})
+            self._known.update(
+                {
+                    card.uuid: self._with_usable_profiles(_with_free_places(card, own))
+                    for card in cards
+                }
+            )
         if (self._known, self._present, self.driver_error) != before:
             logger.info(
                 "%d of %d cards present%s",
@@ -164,18 +173,34 @@ class Inventory:
         """The driver's cards, but for nonsense: such a card stays as it was known, or unknown."""
         found: dict[str, Card] = {}
         for card in cards:
+            if self._config.leaves_out(card.uuid, card.index):
+                self._say_once(f"card {card.index} ({card.uuid}) is left out: filterDevices")
+                continue
             why = _nonsense(card) or ("another card has that UUID" if card.uuid in found else "")
             if why:
-                sentence = f"card {card.index} ({card.uuid or 'no UUID'}): {why}; it is ignored"
-                if sentence not in self._reported:
-                    self._reported.add(sentence)
-                    logger.error("%s", sentence)
+                self._say_once(
+                    f"card {card.index} ({card.uuid or 'no UUID'}): {why}; it is ignored",
+                    level=logging.ERROR,
+                )
                 known = self._known.get(card.uuid)
                 if known is not None and card.uuid not in found:
                     found[card.uuid] = known
                 continue
             found[card.uuid] = card
         return tuple(found.values())
+
+    def _say_once(self, sentence: str, *, level: int = logging.INFO) -> None:
+        if sentence not in self._reported:
+            self._reported.add(sentence)
+            logger.log(level, "%s", sentence)
+
+    def _with_usable_profiles(self, card: Card) -> Card:
+        """A card with the MIG profiles that the configuration allows."""
+        usable = self._config.nvidia.usable_profiles(
+            card.model, (profile.name for profile in card.mig_profiles)
+        )
+        kept = tuple(profile for profile in card.mig_profiles if profile.name in usable)
+        return card if len(kept) == len(card.mig_profiles) else replace(card, mig_profiles=kept)
 
     def _tell(self) -> None:
         for callback in self._on_change:

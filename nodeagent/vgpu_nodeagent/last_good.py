@@ -34,7 +34,9 @@ def usable_config(path: Path | None, state: Path) -> tuple[ClusterConfig, str]:
         return load_cluster_config(None), ""
     copy = state / _COPY
     try:
-        config = load_cluster_config(path)
+        config = load_cluster_config(
+            path, lambda notice: logger.warning("configuration: %s", notice)
+        )
     except (BadInput, OSError) as error:
         if not copy.is_file():
             raise

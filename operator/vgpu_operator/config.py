@@ -12,12 +12,13 @@ import os
 import re
 import secrets
 import socket
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 
-from vgpu_api.config import ClusterConfig, load_cluster_config
+from vgpu_api.config import ClusterConfig, Notice, load_cluster_config
 from vgpu_api.names import AGENT_GONE_S
 from vgpu_client.logs import LogFormat
 from vgpu_client.metrics_server import MetricsAccess
@@ -149,6 +150,11 @@ def _duration(text: str) -> timedelta:
     )
 
 
+def _warn(notice: Notice) -> None:
+    """Logging is not set up yet; both end up in the log of the pod."""
+    print(f"configuration: {notice}", file=sys.stderr)
+
+
 def _seconds(text: str) -> float:
     """`5s`, as a number of seconds; `0s` is one too."""
     return 0.0 if text == "0s" else _duration(text).total_seconds()
@@ -226,7 +232,7 @@ def parse_webhook(
     if given.certificates == "secrets" and tls is not None:
         parser.error("--webhook-cert: not allowed with --certificates=secrets")
     return WebhookConfig(
-        cluster=load_cluster_config(given.config),
+        cluster=load_cluster_config(given.config, _warn),
         config_path=given.config,
         kubeconfig=given.kubeconfig,
         context=given.context,
@@ -289,7 +295,7 @@ def parse(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> 
         except ValueError:
             parser.error(f"--advertise-address: {given.advertise_address!r} is not an IP address")
     return OperatorConfig(
-        cluster=load_cluster_config(given.config),
+        cluster=load_cluster_config(given.config, _warn),
         config_path=given.config,
         kubeconfig=given.kubeconfig,
         context=given.context,

@@ -1,27 +1,75 @@
 """The cluster's configuration: resource names, defaults and policies, one document.
 
-The `nvidia` section uses HAMi's own keys: that section of its `device-config.yaml` reads unchanged.
+The `nvidia` section uses HAMi's own keys, and HAMi's documents read unchanged (`hami`). What
+they ask for and does not act here is named in a notice.
 """
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
-import yaml
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 from pydantic.alias_generators import to_camel
 
+from vgpu_api.config import hami
 from vgpu_api.errors import BadInput
+from vgpu_api.v1alpha1.gpudevice import CorePolicy
 from vgpu_api.v1alpha1.vgpuclaim import DevicePolicy, NodePolicy
 
 ResourceName = Annotated[str, Field(pattern=r"^[a-z0-9.-]+/[A-Za-z0-9._-]+$", max_length=316)]
+
+
+def _either_spelling(value: Any, words: tuple[str, ...], aliases: Mapping[str, str]) -> Any:
+    """A word of ours for one that HAMi's chart spells in its own way: `numa-first`, `binpack`."""
+    if not isinstance(value, str):
+        return value
+    plain = value.strip().replace("-", "").lower()
+    plain = aliases.get(plain, plain)
+    return next((word for word in words if word.lower() == plain), value)
+
+
+def _node_word(value: Any) -> Any:
+    return _either_spelling(value, get_args(NodePolicy), {})
+
+
+def _device_word(value: Any) -> Any:
+    return _either_spelling(value, get_args(DevicePolicy), {"topologyaware": "topology"})
+
+
+def _core_word(value: Any) -> Any:
+    return "Default" if value == "" else _either_spelling(value, get_args(CorePolicy), {})
+
+
+def _one_for_none(value: Any) -> Any:
+    """HAMi reads 0 as not given."""
+    return 1 if value in (0, "0") else value
 
 
 class _Section(BaseModel):
     model_config = ConfigDict(
         alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True
     )
+
+
+class MigProfiles(_Section):
+    """MIG profiles of devices whose model contains one of `models`."""
+
+    models: Annotated[tuple[str, ...], Field(min_length=1)]
+    profiles: Annotated[
+        tuple[Annotated[str, Field(pattern=r"^[0-9]+g\..+$")], ...], Field(min_length=1)
+    ]
 
 
 class NvidiaConfig(_Section):
@@ -37,17 +85,100 @@ class NvidiaConfig(_Section):
     device_memory_scaling: Annotated[float, Field(gt=0, le=100)] = 1.0
     device_core_scaling: Annotated[float, Field(gt=0, le=100)] = 1.0
     default_memory: Annotated[int, Field(ge=0)] = Field(
-        default=0, validation_alias=AliasChoices("defaultMem", "defaultMemory", "default_memory")
+        default=0,
+        validation_alias=AliasChoices("defaultMem", "defaultMemory", "default_memory"),
+        serialization_alias="defaultMem",
     )
     """MiB per card for a request that gives no memory; 0: all of it."""
     default_cores: Annotated[int, Field(ge=0, le=100)] = 0
     """Percent of compute for a request that gives none; 0: no reservation."""
-    default_gpu_num: Annotated[int, Field(ge=1, le=64)] = Field(
-        default=1, validation_alias=AliasChoices("defaultGPUNum", "default_gpu_num")
+    default_gpu_num: Annotated[int, BeforeValidator(_one_for_none), Field(ge=1, le=64)] = Field(
+        default=1,
+        validation_alias=AliasChoices("defaultGPUNum", "default_gpu_num"),
+        serialization_alias="defaultGPUNum",
     )
     """Cards for a request that names memory or cores only."""
-    memory_factor: Annotated[int, Field(ge=1)] = 1
+    memory_factor: Annotated[int, BeforeValidator(_one_for_none), Field(ge=1)] = 1
     """MiB that one unit of the memory resource stands for."""
+    gpu_core_policy: Annotated[CorePolicy, BeforeValidator(_core_word)] = "Default"
+    """When compute shares hold for containers without a variable of their own that says it."""
+    disable_core_limit: bool = False
+    """Compute shares are counted and not enforced, whatever `gpuCorePolicy` says."""
+    runtime_class_name: Annotated[str, Field(max_length=253)] = ""
+    """Set on pods that ask for a GPU and name no runtime class. Empty: leave them alone."""
+    overwrite_env: bool = False
+    """Hide devices from the other containers of a pod that asks for one, too."""
+    mig_profile_allowlist: tuple[MigProfiles, ...] = ()
+    """MIG profiles that are used, by model; a model that no row names has all of its profiles."""
+
+    @property
+    def core_policy(self) -> CorePolicy:
+        """When compute shares hold where the container does not say."""
+        return "Disable" if self.disable_core_limit else self.gpu_core_policy
+
+    def usable_profiles(self, model: str, profiles: Iterable[str]) -> frozenset[str]:
+        """Which of a device's MIG profiles may be used.
+
+        The first row that names a part of the model decides. A name that the driver does not have
+        means its profiles of as many slices: drivers differ in the memory of one profile's name
+        (`7g.79gb`, `7g.80gb`).
+        """
+        given = frozenset(profiles)
+        for row in self.mig_profile_allowlist:
+            if any(part.lower() in model.lower() for part in row.models):
+                exact = given & frozenset(row.profiles)
+                slices = {_slices(name) for name in row.profiles if name not in given}
+                return exact | {name for name in given if _slices(name) in slices}
+        return given
+
+
+def _slices(profile: str) -> str:
+    return profile.partition(".")[0]
+
+
+class DeviceFilter(_Section):
+    """Devices by UUID and by index."""
+
+    uuid: tuple[str, ...] = ()
+    index: tuple[Annotated[int, Field(ge=0)], ...] = ()
+
+
+class NodeConfig(_Section):
+    """What one node, or the nodes with some labels, have of their own; absent: the section's."""
+
+    name: str = ""
+    selector: dict[str, str] = Field(default_factory=dict)
+    """Labels that a node must have, all of them, where there is no name."""
+    device_split_count: Annotated[int, Field(ge=1, le=1000)] | None = None
+    device_memory_scaling: Annotated[float, Field(gt=0, le=100)] | None = None
+    device_core_scaling: Annotated[float, Field(gt=0, le=100)] | None = None
+    filter_devices: DeviceFilter = Field(default_factory=DeviceFilter)
+    """Devices that are left out: they are not shown and not given away."""
+
+    @model_validator(mode="after")
+    def _is_of_some_node(self) -> NodeConfig:
+        if bool(self.name) == bool(self.selector):
+            raise ValueError("give the name of a node or a selector, one of them")
+        return self
+
+    def holds_for(self, name: str, labels: Mapping[str, str]) -> bool:
+        """Whether a node is meant."""
+        if self.name:
+            return self.name == name
+        return self.selector.items() <= dict(labels).items()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTerms:
+    """The `nvidia` section as it holds on one node, and the devices that are left out there."""
+
+    nvidia: NvidiaConfig
+    uuids: frozenset[str] = frozenset()
+    indices: frozenset[int] = frozenset()
+
+    def leaves_out(self, uuid: str, index: int) -> bool:
+        """Whether a device is none of ours on this node."""
+        return uuid in self.uuids or index in self.indices
 
 
 class AliyunConfig(_Section):
@@ -75,8 +206,8 @@ class VolcanoConfig(_Section):
 class SchedulingConfig(_Section):
     """What holds where a claim, pod or node says nothing."""
 
-    node_policy: NodePolicy = "Binpack"
-    device_policy: DevicePolicy = "Spread"
+    node_policy: Annotated[NodePolicy, BeforeValidator(_node_word)] = "Binpack"
+    device_policy: Annotated[DevicePolicy, BeforeValidator(_device_word)] = "Spread"
     max_claim_priority: int = 1000
     """The highest `schedulingPriority` of a claim: it is compared with the priorities of pods."""
     starvation_after_seconds: Annotated[int, Field(ge=0)] = 60
@@ -113,6 +244,22 @@ class ClusterConfig(_Section):
     scheduling: SchedulingConfig = Field(default_factory=SchedulingConfig)
     views: ViewsConfig = Field(default_factory=ViewsConfig)
     logging: LoggingConfig = Field(default_factory=LoggingConfig)
+    nodes: tuple[NodeConfig, ...] = ()
+
+    def on_node(self, name: str, labels: Mapping[str, str]) -> NodeTerms:
+        """What holds on one node; of several entries for it a later one wins, key by key."""
+        own: dict[str, Any] = {}
+        uuids: frozenset[str] = frozenset()
+        indices: frozenset[int] = frozenset()
+        for entry in self.nodes:
+            if entry.holds_for(name, labels):
+                keys = ("device_split_count", "device_memory_scaling", "device_core_scaling")
+                given = {key: getattr(entry, key) for key in keys}
+                own |= {key: value for key, value in given.items() if value is not None}
+                if "filter_devices" in entry.model_fields_set:
+                    uuids = frozenset(entry.filter_devices.uuid)
+                    indices = frozenset(entry.filter_devices.index)
+        return NodeTerms(self.nvidia.model_copy(update=own), uuids, indices)
 
     def managed_resources(self) -> dict[str, bool]:
         """What a KubeSchedulerConfiguration names as ours, and whether the scheduler ignores it.
@@ -130,23 +277,65 @@ class ClusterConfig(_Section):
         return {nvidia.resource_count_name: False, **dict.fromkeys(ignored, True)}
 
 
-def read_cluster_config(document: Any) -> ClusterConfig:
-    """A parsed document as configuration.
+def read_cluster_config(
+    document: Any, report: Callable[[hami.Notice], None] | None = None
+) -> ClusterConfig:
+    """A parsed document as configuration: ours, or any of HAMi's.
+
+    Args:
+        document: As it was read from YAML or JSON.
+        report: Called for each key that was accepted and does nothing.
 
     Raises:
-        BadInput: names the path, the value and what is wrong, for the first of the errors.
+        BadInput: names the path, the value and what would be right, for the first of the errors.
+            Nothing was reported then.
     """
+    found = hami.translated(document)
     try:
-        return ClusterConfig.model_validate(document or {})
+        config = ClusterConfig.model_validate(found.document)
     except ValidationError as error:
-        first = error.errors()[0]
-        path = ".".join(str(part) for part in first["loc"]) or "document"
-        raise BadInput(
-            field=path, value=first["input"], expected=f"right: {first['msg']}"
-        ) from error
+        raise _bad_input(error) from error
+    if report is not None:
+        for notice in found.notices:
+            report(notice)
+    return config
 
 
-def load_cluster_config(path: Path | None) -> ClusterConfig:
+def _bad_input(error: ValidationError) -> BadInput:
+    first = error.errors(include_url=False)[0]
+    path = ".".join(str(part) for part in first["loc"]) or "document"
+    expected = f"right: {first['msg']}"
+    if first["type"] == "extra_forbidden":
+        expected = "expected: there is no such key" + _meant(first["loc"])
+    return BadInput(field=path, value=first["input"], expected=expected)
+
+
+def _meant(location: tuple[int | str, ...]) -> str:
+    """The key that resembles an unknown one."""
+    model: type[BaseModel] = ClusterConfig
+    for part in location[:-1]:
+        model = _MODELS.get(str(part), model)
+    fields = model.model_fields.items()
+    names = [field.serialization_alias or to_camel(name) for name, field in fields]
+    near = difflib.get_close_matches(str(location[-1]), names, n=1, cutoff=0.7)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+_MODELS: Mapping[str, type[BaseModel]] = {
+    "nvidia": NvidiaConfig,
+    "aliyun": AliyunConfig,
+    "volcano": VolcanoConfig,
+    "scheduling": SchedulingConfig,
+    "views": ViewsConfig,
+    "nodes": NodeConfig,
+    "filterDevices": DeviceFilter,
+    "migProfileAllowlist": MigProfiles,
+}
+
+
+def load_cluster_config(
+    path: Path | None, report: Callable[[hami.Notice], None] | None = None
+) -> ClusterConfig:
     """The configuration in a YAML file; the defaults when there is none.
 
     Raises:
@@ -156,7 +345,7 @@ def load_cluster_config(path: Path | None) -> ClusterConfig:
     if path is None:
         return ClusterConfig()
     try:
-        document = yaml.safe_load(path.read_text())
-    except yaml.YAMLError as error:
+        text = path.read_text()
+    except UnicodeDecodeError as error:
         raise BadInput(field=str(path), value=str(error), expected="a YAML document") from error
-    return read_cluster_config(document)
+    return read_cluster_config(hami.parsed(text, str(path)), report)

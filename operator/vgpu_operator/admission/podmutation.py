@@ -2,9 +2,9 @@
 
 The count resource where only memory or cores are given; one slot, recorded in an annotation, in
 each container of a named claim or that asks in Alibaba's or Volcano's words; sizes turned into
-plain numbers; our scheduler's name; and `NVIDIA_VISIBLE_DEVICES=void` in every GPU container, which
-only the node's CDI spec overrides: so a node without our plugin hands out nothing (rule 4 of the
-architecture, fail closed).
+plain numbers; our scheduler's name; the runtime class, where one is configured; and
+`NVIDIA_VISIBLE_DEVICES=void` in every GPU container, which only the node's CDI spec overrides: so a
+node without our plugin hands out nothing (rule 4 of the architecture, fail closed).
 
 A pod that wears HAMi's label `hami.io/webhook: ignore` is left alone but for that last one.
 """
@@ -68,9 +68,12 @@ def mutate_pod(
                 _repeat_in_requests(slotless, config, patch)
             _complete_amounts([p for p in given if p not in slotless], config, patch)
             _choose_scheduler(pod, config, patch)
+            _choose_runtime(pod, config, patch)
+        hides_all = ask is not None and config.nvidia.overwrite_env
         resources = [name for dialect in DIALECTS for name in dialect.resource_names(config)]
         for place in each_container(pod):
-            if place in given or any(place.container.asked(name) is not None for name in resources):
+            asks = any(place.container.asked(name) is not None for name in resources)
+            if hides_all or place in given or asks:
                 _hide_cards(place, patch)
         return patch.operations
 
@@ -221,6 +224,13 @@ def _choose_scheduler(pod: Pod, config: ClusterConfig, patch: JsonPatch) -> None
     )
     if scheduling.scheduler_name and (chosen in ("", DEFAULT_SCHEDULER) or aliased):
         patch.set("spec", "schedulerName", value=scheduling.scheduler_name)
+
+
+def _choose_runtime(pod: Pod, config: ClusterConfig, patch: JsonPatch) -> None:
+    """The configured runtime class, where the pod chose none."""
+    runtime = config.nvidia.runtime_class_name
+    if runtime and not patch.get("spec", "runtimeClassName"):
+        patch.set("spec", "runtimeClassName", value=runtime)
 
 
 def _hide_cards(place: PodContainer, patch: JsonPatch) -> None:

@@ -1,4 +1,4 @@
-"""The command line of kubectl-vgpu: `kubectl vgpu simulate …`, `uninstall`, `release --node`."""
+"""The command line of kubectl-vgpu: `simulate`, `import hami`, `uninstall`, `release --node`."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from vgpu_operator.cli.documents import (
     read_case,
     read_state,
 )
+from vgpu_operator.cli.importing import imported
 from vgpu_operator.cli.simulate import Result, answer, question_of, refusal
 from vgpu_operator.cli.workloads import MOST_PODS, holds_pods, pods_of
 
@@ -33,13 +34,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, TextIOWrapper):  # a name may have letters that it cannot show
         sys.stdout.reconfigure(errors="backslashreplace")
     options = _parser().parse_args(arguments)
-    if options.command != "simulate":
-        # Kept from simulate: the client's libraries take a second to load.
+    if options.command in ("uninstall", "release"):
+        # Kept from the others: the client's libraries take a second to load.
         from vgpu_operator.cli.live import run
 
         return run(options)
     try:
-        if options.cases is not None and not (options.state or options.file or options.many):
+        if options.command == "import":
+            print(imported(options.file), end="")
+        elif options.cases is not None and not (options.state or options.file or options.many):
             _cases(options)
         else:
             one, many = options.file is not None, options.many is not None
@@ -90,6 +93,13 @@ def _parser() -> argparse.ArgumentParser:
         )
         command.add_argument("--kubeconfig")
         command.add_argument("--context", help="of the kubeconfig")
+    importing = commands.add_parser(
+        "import", help="another system's configuration as ours, and what cannot be carried over"
+    )
+    importing.add_argument("system", choices=("hami",), help="whose documents they are")
+    importing.add_argument(
+        "-f", "--file", type=Path, action="append", required=True, help="YAML or JSON; - for stdin"
+    )
     return parser
 
 

@@ -234,13 +234,11 @@ def json_text(text: str, *, source: str) -> Any:
     return _json(text, source=source)
 
 
-def manifests(path: Path) -> list[dict[str, Any]]:
-    """The documents of a YAML file that have a place in a cluster; `-` is what comes in.
-
-    Pods, claims, workloads and lists of such; documents of other kinds are left out.
+def yaml_documents(path: Path) -> list[Any]:
+    """The documents of a YAML file; `-` is what comes in.
 
     Raises:
-        BadDocument: it cannot be read, or holds none.
+        BadDocument: it cannot be read, or says what JSON cannot.
     """
     text = _text(path)
     try:
@@ -252,7 +250,20 @@ def manifests(path: Path) -> list[dict[str, Any]]:
         raise BadDocument(f"{path}: a value is not of its tag: {error}") from error
     for document in documents:
         _refuse_what_is_not_plain(document, source=str(path), most_values=_MOST_OF_A_MANIFEST)
-    wanted = [found for found in documents if isinstance(found, dict) and holds_pods(found)]
+    return documents
+
+
+def manifests(path: Path) -> list[dict[str, Any]]:
+    """The documents of a YAML file that have a place in a cluster; `-` is what comes in.
+
+    Pods, claims, workloads and lists of such; documents of other kinds are left out.
+
+    Raises:
+        BadDocument: it cannot be read, or holds none.
+    """
+    wanted = [
+        found for found in yaml_documents(path) if isinstance(found, dict) and holds_pods(found)
+    ]
     if not wanted:
         raise BadDocument(
             f"{path}: no pods and claims in it: give a Pod, a VGPUClaim, a workload or a list"

@@ -84,7 +84,7 @@ def request(pod: Pod, place: PodContainer, config: ClusterConfig) -> VGPURequest
         memory=None if memory_mib is None else quantity.format_mib(memory_mib),
         cores=ALL_CORES if memory_mib is None else (cores or 0) // cards,
         mode=hami_annotations.mode(pod),
-        core_policy=hami.core_policy(place),
+        core_policy=hami.core_policy(place, config),
         selector=hami_annotations.selector(pod),
     )
 

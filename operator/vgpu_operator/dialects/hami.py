@@ -24,7 +24,6 @@ MAX_MEMORY_MIB = 1 << 30
 """1 Pi for one card: whoever writes more meant another unit."""
 
 CORE_POLICIES: dict[str, CorePolicy] = {
-    "": "Default",
     "default": "Default",
     "force": "Force",
     "disable": "Disable",
@@ -84,7 +83,7 @@ def request(pod: Pod, place: PodContainer, config: ClusterConfig) -> VGPURequest
         memory_percent=percent,
         cores=cores,
         mode=hami_annotations.mode(pod),
-        core_policy=core_policy(place),
+        core_policy=core_policy(place, config),
         compute_priority=priority(place, config),
         selector=hami_annotations.selector(pod),
     )
@@ -154,9 +153,11 @@ def priority(place: PodContainer, config: ClusterConfig) -> int | None:
     return None if given is None else _within(place, name, given, 0, MAX_PRIORITY, expected)
 
 
-def core_policy(place: PodContainer) -> CorePolicy:
-    """When the compute share is enforced, from the container's own environment."""
+def core_policy(place: PodContainer, config: ClusterConfig) -> CorePolicy:
+    """When the compute share is enforced: from the container's own environment, or configured."""
     written = place.container.env_value(names.ENV_CORE_POLICY) or ""
+    if not written.strip():
+        return config.nvidia.core_policy
     policy = CORE_POLICIES.get(written.strip().lower())
     if policy is None:
         raise BadInput(

@@ -30,6 +30,7 @@ from agent_node import (
     until,
 )
 from agent_plane import Server
+from vgpu_api.config import ClusterConfig, DeviceFilter, NodeConfig
 from vgpu_api.names import HAMI_NODE_REGISTER, device_object_name, device_object_name_on_node
 from vgpu_api.resources import GPU_DEVICES, LEASES, NAMESPACES, NODES
 from vgpu_client.api import Api
@@ -278,3 +279,28 @@ async def test_what_nvml_asks_for_after_an_error_is_the_conditions_reason(
         assert (found["status"], found["reason"]) == ("False", "GPUResetRequired")
         assert found["message"] == "it needs a GPU reset, after XID 95"
     await offers(api, 10)  # the other card's slots
+
+
+async def test_what_the_configuration_has_for_nodes_with_these_labels_holds_on_them(
+    api: Api, node: AgentNode
+) -> None:
+    """A device that is left out is given away no longer, and its object reports it absent."""
+    other = device_object_name(GPU_1)
+    await until(api, GPU_DEVICES, other, is_ready)
+    await node.stop_agent()
+    await api.merge_patch(NODES, "n1", {"metadata": {"labels": {"pool": "a"}}})
+    left_out = DeviceFilter(uuid=(GPU_1,))
+    here = NodeConfig(
+        selector={"pool": "a"},
+        device_split_count=4,
+        device_memory_scaling=1.5,
+        filter_devices=left_out,
+    )
+    elsewhere = NodeConfig(selector={"pool": "b"}, device_split_count=7)
+    cluster = ClusterConfig(nodes=(here, elsewhere))
+    node.config = dataclasses.replace(node.config, cluster=cluster)
+    await node.start_agent()
+    await offers(api, 4)
+    amount = {"memory": "24Gi", "cores": 100, "slots": 4}
+    await until(api, GPU_DEVICES, NAME_0, lambda d: d["status"]["allocatable"] == amount)
+    await until(api, GPU_DEVICES, other, lambda d: not is_ready(d))

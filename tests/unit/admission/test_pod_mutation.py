@@ -295,3 +295,28 @@ def test_null_is_absent() -> None:
     }
     pod["spec"]["containers"][0]["resources"]["requests"] = None  # type: ignore[index]
     assert first(mutated(pod))["resources"]["requests"] == {"nvidia.com/gpu": "1"}
+
+
+def configured(**nvidia: Any) -> ClusterConfig:
+    return ClusterConfig(nvidia=NvidiaConfig.model_validate(nvidia))
+
+
+def test_the_configured_runtime_class_is_set_where_the_pod_chose_none() -> None:
+    config = configured(runtimeClassName="nvidia")
+    pod = a_pod(a_container({"gpu": 1}))
+    assert mutated(pod, config=config)["spec"]["runtimeClassName"] == "nvidia"
+    assert "runtimeClassName" not in mutated(pod)["spec"]
+    pod["spec"]["runtimeClassName"] = "own"
+    assert mutated(pod, config=config)["spec"]["runtimeClassName"] == "own"
+
+
+def test_a_pod_that_asks_for_no_gpu_gets_no_runtime_class() -> None:
+    config = configured(runtimeClassName="nvidia", overwriteEnv=True)
+    assert mutate_pod(a_pod(a_container()), config, no_claim) == []
+
+
+def test_devices_are_hidden_from_the_other_containers_where_that_is_configured() -> None:
+    pod = a_pod(a_container({"gpu": 1}), {"name": "side", "env": [{"name": "A", "value": "b"}]})
+    side = mutated(pod, config=configured(overwriteEnv=True))["spec"]["containers"][1]
+    assert side["env"] == [{"name": "A", "value": "b"}, *HIDDEN]
+    assert mutated(pod)["spec"]["containers"][1] == pod["spec"]["containers"][1]

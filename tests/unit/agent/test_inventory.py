@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from agent_node import GPU_0, GPU_1, T4_MIB, ObedientDriver, a_driver_card
-from vgpu_api.config import NvidiaConfig
+from vgpu_api.config import NodeTerms, NvidiaConfig
+from vgpu_nodeagent.drivers.base import MigProfile
 from vgpu_nodeagent.inventory import Inventory
 
 BUILD = Path(__file__).parents[3] / "libvgpu" / "build"
@@ -102,3 +103,38 @@ async def test_the_second_card_of_a_uuid_is_ignored() -> None:
     twin = replace(a_driver_card(index=1), memory_mib=T4_MIB // 2)
     inventory, _ = await an_inventory(a_driver_card(), twin)
     assert inventory.cards[GPU_0].memory_mib == T4_MIB
+
+
+async def test_a_device_that_the_configuration_leaves_out_is_not_known(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    driver = ObedientDriver([a_driver_card(), a_driver_card(GPU_1, 1), a_driver_card(UUIDS[2], 2)])
+    inventory = Inventory(driver, NvidiaConfig())
+    terms = NodeTerms(NvidiaConfig(), uuids=frozenset({GPU_0}), indices=frozenset({2}))
+    inventory.configure(terms)
+    await inventory.refresh()
+    await inventory.refresh()
+    assert set(inventory.cards) == {GPU_1}
+    said = [r.message for r in caplog.records if "left out" in r.message]
+    assert said == [
+        f"card 0 ({GPU_0}) is left out: filterDevices",
+        f"card 2 ({UUIDS[2]}) is left out: filterDevices",
+    ]
+
+
+async def test_mig_profiles_outside_the_configured_list_are_not_shown() -> None:
+    profiles = tuple(
+        MigProfile(name=name, memory_mib=1, cores=14, slices=1, places=((0, 1),))
+        for name in ("1g.5gb", "1g.10gb", "2g.10gb")
+    )
+    card = replace(a_driver_card(), model="NVIDIA A100-PCIE-40GB", mig_profiles=profiles)
+    allowed = [{"models": ["A100-PCIE-40GB"], "profiles": ["1g.5gb", "2g.10gb"]}]
+    inventory = Inventory(
+        ObedientDriver([card, a_driver_card(GPU_1, 1)]),
+        NvidiaConfig.model_validate({"migProfileAllowlist": allowed}),
+    )
+    await inventory.refresh()
+    shown = [profile.name for profile in inventory.cards[GPU_0].mig_profiles]
+    assert shown == ["1g.5gb", "2g.10gb"]
+    assert inventory.cards[GPU_1] == a_driver_card(GPU_1, 1)

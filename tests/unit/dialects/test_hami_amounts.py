@@ -207,3 +207,27 @@ def test_resource_names_come_from_the_configuration() -> None:
     )
     assert read(pod, ClusterConfig()) is None
     assert request_of(pod, resource_count_name="example.com/g").count == 2
+
+
+@pytest.mark.parametrize(
+    ("configured", "written", "meant"),
+    [
+        ({"gpuCorePolicy": "force"}, None, "Force"),
+        ({"gpuCorePolicy": "force"}, "", "Force"),
+        ({"gpuCorePolicy": "force"}, "disable", "Disable"),
+        ({"gpuCorePolicy": "force"}, "default", "Default"),
+        ({"gpuCorePolicy": "force", "disableCoreLimit": True}, None, "Disable"),
+        ({}, None, "Default"),
+    ],
+)
+def test_the_configured_core_policy_holds_for_containers_without_one_of_their_own(
+    configured: dict[str, Any], written: str | None, meant: str
+) -> None:
+    env = [] if written is None else [{"name": "GPU_CORE_UTILIZATION_POLICY", "value": written}]
+    config = ClusterConfig(nvidia=NvidiaConfig.model_validate(configured))
+    for name in ("nvidia.com/gpu", "aliyun.com/gpu-mem", "volcano.sh/vgpu-number"):
+        container = {"name": "main", "env": env, "resources": {"limits": {name: 1}}}
+        ask = read(Pod.model_validate({"spec": {"containers": [container]}}), config)
+        assert ask is not None
+        assert ask.spec is not None
+        assert ask.spec.requests[0].core_policy == meant

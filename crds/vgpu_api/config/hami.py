@@ -1,0 +1,311 @@
+"""HAMi's configuration documents, read as they are: each key acts here or is named in a notice.
+
+What is understood: `device-config.yaml` (a section a vendor), the flat keys `nvidia.defaultMem:
+"1000"`, `config.json` with `nodeconfig`, the ConfigMaps that hold any of these
+(`hami-scheduler-device`, `hami-device-config`, `hami-device-plugin`), lists of ConfigMaps, and the
+chart's values `scheduler.defaultSchedulerPolicy`. The result is a document of our own, so that one
+reader judges every value. Source: HAMi v2.10, pkg/device/nvidia and charts/hami.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from vgpu_api.errors import BadInput
+
+NVIDIA = "nvidia"
+VENDOR_SECTIONS = (
+    *("ascend", "vnpus", "cambricon", "hygon", "metax", "mthreads", "enflame", "kunlun"),
+    *("kunlunxin", "iluvatars", "iluvatar", "amd", "awsneuron", "vastai", "biren"),
+)
+"""HAMi's sections of other vendors."""
+
+WITHOUT_EFFECT: Mapping[str, tuple[tuple[Any, ...], str]] = {
+    "preConfiguredDeviceMemory": (
+        (0,),
+        "a device has the memory that its driver reports; memoryScaling of the GPUDevice changes "
+        "what of it is given away",
+    ),
+    "enableNumaTopology": (
+        (False,),
+        "the kubelet gets no NUMA hints; the annotation nvidia.com/numa-bind keeps a container's "
+        "GPUs on one NUMA node",
+    ),
+    "libCudaLogLevel": (
+        (1,),
+        "the variable VGPU_LOG_LEVEL of a container says how much the library logs",
+    ),
+    "migStrategy": (
+        ("none", ""),
+        "MIG instances are made on demand for pods that ask for memory; the annotation "
+        "nvidia.com/vgpu-mode: mig asks for one",
+    ),
+    "knownMigGeometries": (
+        ([], None),
+        "the driver says how a device can be divided; migProfileAllowlist restricts it",
+    ),
+    "operatingMode": (
+        ("hami-core", ""),
+        "whether a device is in MIG mode is read from its driver, and no MPS daemon runs here",
+    ),
+    "enableGetPreferredAllocation": (
+        (False,),
+        "the agent knows which pod a container belongs to; no preference is needed",
+    ),
+}
+"""By key: values that ask for nothing, and what to use instead of the others."""
+
+_NODE_KEYS = {
+    "name": "name",
+    "selector": "selector",
+    "labelselector": "selector",
+    "devicesplitcount": "deviceSplitCount",
+    "devicememoryscaling": "deviceMemoryScaling",
+    "devicecorescaling": "deviceCoreScaling",
+    "filterdevices": "filterDevices",
+    "operatingmode": "operatingMode",
+    "libcudaloglevel": "libCudaLogLevel",
+    "migstrategy": "migStrategy",
+    "preconfigureddevicememory": "preConfiguredDeviceMemory",
+    "enablenumatopology": "enableNumaTopology",
+    "enablegetpreferredallocation": "enableGetPreferredAllocation",
+}
+"""HAMi matches the keys of JSON in any case; ours are in camel case."""
+
+_POLICIES = {"nodeSchedulerPolicy": "nodePolicy", "gpuSchedulerPolicy": "devicePolicy"}
+_MOST_TEXT = 1 << 20
+_MOST_LEVELS = 32
+_MOST_VALUES = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """A key that was accepted and does nothing, and what to use instead."""
+
+    field: str
+    value: Any
+    instead: str
+
+    def __str__(self) -> str:
+        value = json.dumps(self.value, default=str, ensure_ascii=False)
+        shown = value if len(value) <= 60 else f"{value[:60]}…"
+        return f"{self.field}: {shown} has no effect: {self.instead}"
+
+
+@dataclass(frozen=True, slots=True)
+class Translated:
+    """A document in our own keys, not checked yet, and what of the given one is not in it."""
+
+    document: dict[str, Any]
+    notices: tuple[Notice, ...]
+
+
+def translated(given: Any) -> Translated:
+    """A document of HAMi's or of ours as one of ours.
+
+    Raises:
+        BadInput: it is no document, or a text inside a ConfigMap cannot be read.
+    """
+    sections: dict[str, Any] = {}
+    notices: list[Notice] = []
+    _refuse_endless(given, "document")
+    for path, document in _documents(given, ""):
+        for key, value in document.items():
+            _take(f"{path}{key}", str(key), value, sections, notices)
+    return Translated(sections, tuple(notices))
+
+
+def parsed(text: str, field: str) -> Any:
+    """One YAML document (JSON is YAML); None for an empty one.
+
+    Raises:
+        BadInput: it is none, or longer than an object of the API server can be.
+    """
+    if len(text) > _MOST_TEXT:
+        raise BadInput(field=field, value=f"{len(text)} characters", expected="at most 1 MiB")
+    try:
+        document = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise BadInput(field=field, value=_first_line(error), expected="a YAML document") from error
+    except (LookupError, AttributeError, TypeError) as error:
+        # What a tag such as !!int or !!bool is given goes unchecked there.
+        raise BadInput(field=field, value=str(error), expected="a YAML document") from error
+    _refuse_endless(document, field)
+    return document
+
+
+def _refuse_endless(document: Any, field: str) -> None:
+    """YAML can name a part of itself: what never ends, or is larger than it looks, is refused."""
+    waiting = [(document, 0)]
+    for _ in range(_MOST_VALUES):
+        if not waiting:
+            return
+        value, level = waiting.pop()
+        if isinstance(value, dict | list):
+            if level == _MOST_LEVELS:
+                break
+            inner = value.values() if isinstance(value, dict) else value
+            waiting.extend((item, level + 1) for item in inner)
+    raise BadInput(
+        field=field,
+        value="…",
+        expected=f"bearable: at most {_MOST_LEVELS} levels and {_MOST_VALUES} values",
+    )
+
+
+def _documents(given: Any, path: str) -> Iterator[tuple[str, dict[Any, Any]]]:
+    """The documents in what was given, each with the path that its keys begin with."""
+    if given is None:
+        return
+    if isinstance(given, list):
+        for at, item in enumerate(given):
+            yield from _documents(item, f"{path.rstrip('.')}[{at}].")
+        return
+    if not isinstance(given, dict):
+        raise BadInput(
+            field=path.rstrip(".") or "document", value=given, expected="a document with sections"
+        )
+    kind = given.get("kind")
+    if kind == "ConfigMap":
+        yield from _config_map(given, path)
+    elif kind in ("List", "ConfigMapList"):
+        yield from _documents(given.get("items"), f"{path}items")
+    elif kind is not None:
+        raise BadInput(field=f"{path}kind", value=kind, expected="ConfigMap, or left out")
+    else:
+        yield path, given
+
+
+def _config_map(given: dict[Any, Any], path: str) -> Iterator[tuple[str, dict[Any, Any]]]:
+    data = given.get("data")
+    if data is None:
+        return
+    if not isinstance(data, dict):
+        raise BadInput(field=f"{path}data", value=data, expected="an object")
+    flat: dict[Any, Any] = {}
+    for key, text in data.items():
+        field = f"{path}data[{key}]"
+        if str(key).endswith((".yaml", ".yml", ".json")):
+            if not isinstance(text, str):
+                raise BadInput(field=field, value=text, expected="text")
+            yield from _documents(parsed(text, field), f"{field}.")
+        else:
+            flat[key] = text
+    if flat:
+        yield f"{path}data.", flat
+
+
+def _take(
+    field: str, key: str, value: Any, sections: dict[str, Any], notices: list[Notice]
+) -> None:
+    """Put one key of a document where ours has it."""
+    section, dot, rest = key.partition(".")
+    if key == "nodeconfig":
+        nodes = sections.setdefault("nodes", [])
+        nodes += _nodes(field, value, notices)
+    elif key == NVIDIA:
+        sections[NVIDIA] = {**_section(sections, NVIDIA), **_nvidia(field, value, notices)}
+    elif dot and section == NVIDIA:
+        entry = _nvidia(field.removesuffix(f".{rest}"), {rest: value}, notices)
+        sections[NVIDIA] = {**_section(sections, NVIDIA), **entry}
+    elif key in VENDOR_SECTIONS or (dot and section in VENDOR_SECTIONS):
+        notices.append(
+            Notice(
+                field,
+                "…" if isinstance(value, dict | list) else value,
+                "of vendors only NVIDIA's section is read; docs/compatibility.md has what is "
+                "served of the others",
+            )
+        )
+    elif key == "scheduler" and isinstance(value, dict):
+        _helm(field, value, sections, notices)
+    else:
+        sections[key] = value
+
+
+def _section(sections: Mapping[str, Any], key: str) -> dict[str, Any]:
+    found = sections.get(key)
+    return dict(found) if isinstance(found, dict) else {}
+
+
+def _nvidia(field: str, value: Any, notices: list[Notice]) -> dict[str, Any]:
+    """The section with what acts; keys that do nothing become notices."""
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise BadInput(field=field, value=value, expected="an object")
+    kept: dict[str, Any] = {}
+    for key, given in value.items():
+        name = {"disablecorelimit": "disableCoreLimit"}.get(key, key)
+        if not _does_nothing(f"{field}.{key}", str(name), given, notices):
+            kept[str(name)] = given
+    return kept
+
+
+def _does_nothing(field: str, name: str, given: Any, notices: list[Notice]) -> bool:
+    found = WITHOUT_EFFECT.get(name)
+    if found is None:
+        return False
+    silent, instead = found
+    if not any(_same(given, value) for value in silent):
+        notices.append(Notice(field, given, instead))
+    return True
+
+
+def _same(given: Any, value: Any) -> bool:
+    """Equal, or the same in the text of a flat key."""
+    if isinstance(given, str) and not isinstance(value, str):
+        return given.strip().lower() == json.dumps(value)
+    return type(given) is type(value) and bool(given == value)
+
+
+def _nodes(field: str, value: Any, notices: list[Notice]) -> list[Any]:
+    """`nodeconfig`, entry by entry."""
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise BadInput(field=field, value=value, expected="a list of nodes")
+    found: list[Any] = []
+    for at, entry in enumerate(value):
+        path = f"{field}[{at}]"
+        if not isinstance(entry, dict):
+            raise BadInput(field=path, value=entry, expected="an object")
+        kept: dict[str, Any] = {}
+        for key, given in entry.items():
+            name = _NODE_KEYS.get(str(key).lower(), str(key))
+            if given is None or _does_nothing(f"{path}.{key}", name, given, notices):
+                continue
+            kept[name] = given
+        found.append(kept)
+    return found
+
+
+def _helm(
+    field: str, value: dict[Any, Any], sections: dict[str, Any], notices: list[Notice]
+) -> None:
+    """The chart's values of its scheduler: policies and scheduler's name."""
+    scheduling = _section(sections, "scheduling")
+    for key, given in value.items():
+        if key == "defaultSchedulerPolicy" and isinstance(given, dict):
+            for name, policy in given.items():
+                scheduling[_POLICIES.get(str(name), str(name))] = policy
+        elif key == "forceOverwriteDefaultScheduler":
+            if given in (False, "false"):
+                scheduling["schedulerName"] = ""
+        elif key == "overwriteEnv":
+            sections[NVIDIA] = {**_section(sections, NVIDIA), "overwriteEnv": given}
+        else:
+            shown = "…" if isinstance(given, dict | list) else given
+            instead = "it is of HAMi's chart; see manifests/ for what can be set here"
+            notices.append(Notice(f"{field}.{key}", shown, instead))
+    if scheduling:
+        sections["scheduling"] = scheduling
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).split("\n", 1)[0]

@@ -1,0 +1,51 @@
+"""From HAMi's configuration documents to ours: what carries over, and what does not.
+
+The operator reads HAMi's documents as they are; this is for whoever wants to see, and keep, what
+they come to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from vgpu_api.config import Notice, read_cluster_config
+from vgpu_api.errors import BadInput
+from vgpu_operator.cli.documents import BadDocument, yaml_documents
+
+
+def imported(files: Sequence[Path]) -> str:
+    """Our configuration for what the files say together; comments name what is not in it.
+
+    Documents of other kinds than ConfigMap (a Deployment of HAMi's) are left out, and named too.
+
+    Raises:
+        BadDocument: a file cannot be read, or a value in it is wrong; names file and path.
+    """
+    lines: list[str] = []
+    kept: list[Any] = []
+    for file in files:
+        for at, document in enumerate(yaml_documents(file)):
+            kind = document.get("kind") if isinstance(document, dict) else None
+            if kind not in (None, "ConfigMap", "ConfigMapList", "List"):
+                lines.append(f"{file}[{at}]: a {kind} is no configuration")
+                continue
+            lines += [f"{file}: {notice}" for notice in _notices(document, file)]
+            kept.append(document)
+    config = read_cluster_config(kept)
+    shown = config.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    comments = "".join(f"# not carried over: {line}\n" for line in lines)
+    text = yaml.safe_dump(shown, sort_keys=False, allow_unicode=True) if shown else "{}\n"
+    return comments + text
+
+
+def _notices(document: Any, file: Path) -> list[Notice]:
+    found: list[Notice] = []
+    try:
+        read_cluster_config(document, found.append)
+    except BadInput as error:
+        raise BadDocument(f"{file}: {error}") from error
+    return found
