@@ -1,0 +1,97 @@
+"""docs/compatibility.md and the tests stay together: every test exists, every word is listed."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from vgpu_api import names
+from vgpu_api.config import ClusterConfig, NodeConfig, NvidiaConfig
+from vgpu_api.config import hami as hami_documents
+from vgpu_operator.admission.podrules import UNKEPT
+from vgpu_operator.admission.variables import WITHOUT_EFFECT
+from vgpu_operator.admission.warnings import WRITTEN_BY_USERS
+from vgpu_operator.dialects import ack, hami, volcano
+from vgpu_operator.dialects.hami_annotations import DEVICE_POLICIES, NODE_POLICIES
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "compatibility.md").read_text()
+NAMED = re.compile(r"`([a-z0-9_/]+\.py)::(test_[a-z0-9_]+)`")
+ROWS = [
+    [cell.strip() for cell in line.strip("|").split(" | ")]
+    for line in PAGE.splitlines()
+    if line.startswith("| ") and not line.startswith(("| word", "| key", "| record", "| there"))
+    if not line.startswith("| document")
+]
+
+
+@cache
+def functions_of(file: str) -> frozenset[str]:
+    tree = ast.parse((ROOT / "tests" / file).read_text())
+    return frozenset(
+        node.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    )
+
+
+@pytest.mark.parametrize(("file", "test"), sorted(set(NAMED.findall(PAGE))))
+def test_every_test_that_the_page_names_exists(file: str, test: str) -> None:
+    assert test in functions_of(file)
+
+
+def test_every_row_ends_with_a_test_with_a_refusal_or_with_a_reason() -> None:
+    deviations = PAGE.index("## Deviations")
+    for row in ROWS:
+        assert len(row) == 3, row
+        is_deviation = PAGE.index(row[0]) > deviations
+        assert NAMED.search(row[2]) or row[2].startswith("refused: ") or is_deviation, row
+
+
+def words() -> set[str]:
+    """Every word of other systems that the code knows."""
+    config = ClusterConfig()
+    resources = {
+        name for dialect in (ack, hami, volcano) for name in dialect.resource_names(config)
+    }
+    labels = {
+        *(names.HAMI_WEBHOOK_LABEL, names.HAMI_DEVICE_CORDON, names.HAMI_NODE_REGISTER),
+        *(names.ACK_NODE_SCHEDULE, names.ACK_NODE_PLACEMENT, names.ACK_NUMA_SPEC),
+        *(names.ACK_CPUSET, names.ACK_GPU_COUNT_LABEL, names.VOLCANO_GROUP, names.VOLCANO_MODE),
+        *(names.HAMI_DEVICES_ALLOCATED, names.HAMI_NODE, names.HAMI_TIME),
+    }
+    variables = {names.ENV_CORE_POLICY, names.ENV_DISABLE_CONTROL, names.ENV_VISIBLE_DEVICES}
+    policies = {*NODE_POLICIES, *DEVICE_POLICIES}
+    return {*resources, *WRITTEN_BY_USERS, *labels, *UNKEPT, *variables, *WITHOUT_EFFECT, *policies}
+
+
+def keys() -> set[str]:
+    """Every key of HAMi's configuration that the code knows."""
+    fields = {
+        field.serialization_alias or name for name, field in NvidiaConfig.model_fields.items()
+    }
+    return {*fields, *hami_documents.WITHOUT_EFFECT}
+
+
+@pytest.mark.parametrize("word", sorted(words()))
+def test_every_word_that_the_code_knows_stands_on_the_page(word: str) -> None:
+    assert re.search(rf"`{re.escape(word)}(`|: )", PAGE)
+
+
+@pytest.mark.parametrize("key", sorted(keys()))
+def test_every_key_of_a_configuration_that_the_code_knows_stands_on_the_page(key: str) -> None:
+    assert re.search(rf"`{key}`", PAGE, re.IGNORECASE)
+
+
+@pytest.mark.parametrize("name", sorted(NodeConfig.model_fields))
+def test_every_key_of_a_nodes_configuration_stands_on_the_page(name: str) -> None:
+    assert f"`{name.replace('_', '')}`" in PAGE
+
+
+def test_every_folder_of_examples_stands_on_the_page() -> None:
+    for folder in (path for path in (ROOT / "examples").iterdir() if path.is_dir()):
+        assert f"`{folder.name}/" in PAGE
