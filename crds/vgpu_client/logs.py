@@ -7,23 +7,15 @@ answered a probe is not logged.
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from enum import StrEnum
-from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-import yaml
 from pythonjsonlogger.orjson import OrjsonFormatter
-
-from vgpu_api.config import load_cluster_config
-from vgpu_api.errors import BadInput
 
 logger = logging.getLogger(__name__)
 
-LOOK_S = 5.0
 _TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _CHATTY = (
     "aiohttp.access",  # a line for every request that is answered
@@ -53,54 +45,12 @@ def configure(format_: LogFormat, level: str) -> None:
         logging.getLogger(name).setLevel(logging.WARNING)
 
 
-class LiveLevel:
-    """Keeps the level as the configuration file says, for as long as the process runs.
-
-    A file that cannot be used changes nothing, and is reported once: who edits a ConfigMap sees the
-    mistake in the log, and the process goes on.
-
-    Args:
-        path: The cluster's configuration.
-        default: The level where it names none.
-        sleep: Waits between looks.
-    """
-
-    def __init__(
-        self,
-        path: Path,
-        default: str,
-        *,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-    ) -> None:
-        self._path = path
-        self._default = default
-        self._sleep = sleep
-        self._content: bytes | None = None
-
-    async def run(self) -> NoReturn:
-        """Look again and again: the kubelet replaces a mounted ConfigMap's files."""
-        while True:
-            self.look()
-            await self._sleep(LOOK_S)
-
-    def look(self) -> None:
-        """Take up what the file says, if it has changed."""
-        try:
-            content = self._path.read_bytes()
-            if content == self._content:
-                return
-            is_first, self._content = self._content is None, content
-            level = load_cluster_config(self._path).logging.level or self._default
-        except (BadInput, OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            logger.warning("configuration %s is not taken up: %s", self._path, error)
-            return
-        root = logging.getLogger()
-        if logging.getLevelName(root.level) != level:
-            root.setLevel(level)
-            logger.warning("logging at level %s from now on", level)
-        elif not is_first:
-            logger.warning("configuration %s has changed: all but logging.level counts from the "
-                           "next start on", self._path)  # fmt: skip
+def take_level(level: str) -> None:
+    """Log at this level from now on."""
+    root = logging.getLogger()
+    if logging.getLevelName(root.level) != level:
+        root.setLevel(level)
+        logger.warning("logging at level %s from now on", level)
 
 
 class _Json(OrjsonFormatter):

@@ -5,18 +5,21 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from glob import glob
 from pathlib import Path, PurePosixPath
 
+from vgpu_api.config import ConfigFile
 from vgpu_api.errors import VgpuError
 from vgpu_client.api import Api
 from vgpu_client.logs import LogFormat, configure
 from vgpu_client.metrics_server import MetricsAccess
+from vgpu_client.reload import changed
 from vgpu_nodeagent import clean_command
 from vgpu_nodeagent.agent import Agent
 from vgpu_nodeagent.audit_command import of_this_node
@@ -40,6 +43,8 @@ from vgpu_nodeagent.enforcement.host_nodes import UnifiedMemory, copy_device_nod
 from vgpu_nodeagent.last_good import usable_config
 from vgpu_nodeagent.mount import Mount
 
+logger = logging.getLogger(__name__)
+
 
 def parse(arguments: Sequence[str]) -> AgentConfig:
     """The configuration in the arguments; exits with a sentence on a wrong one.
@@ -53,7 +58,11 @@ def parse(arguments: Sequence[str]) -> AgentConfig:
     )
     parser.add_argument("--node-name", default=os.environ.get("NODE_NAME"), help="or NODE_NAME")
     parser.add_argument("--kubeconfig", help="default: KUBECONFIG, or the pod's service account")
-    parser.add_argument("--config", type=Path, help="the cluster's configuration, YAML")
+    parser.add_argument(
+        "--config",
+        type=Path,
+        help="the cluster's configuration: YAML, or a folder",
+    )
     parser.add_argument("--state-dir", type=Path, default=STATE_DIR)
     parser.add_argument("--kubelet-dir", type=Path, default=KUBELET_DIR)
     parser.add_argument("--cdi-dir", type=Path, default=CDI_DIR)
@@ -180,12 +189,13 @@ def _driver_files(text: str) -> list[Mount]:
 
 
 async def serve(config: AgentConfig) -> None:
-    """Run the agent until a signal ends it."""
+    """Run the agent until a signal, or a new configuration, ends it."""
     task = asyncio.current_task()
     assert task is not None
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, task.cancel)
+    watching = asyncio.create_task(_end_with(config, task.cancel))
     async with Api.connect(config.kubeconfig) as api:
         with contextlib.suppress(asyncio.CancelledError):
             source = driver_source(config.driver_roots, config.host_root, config.driver_files)
@@ -193,6 +203,18 @@ async def serve(config: AgentConfig) -> None:
             nvml = partial(_nvml, config, source, memory)
             driver = NvidiaDriver(nvml=nvml, sysfs=config.sysfs_dir)
             await Agent(config, api, driver).run()
+    watching.cancel()
+
+
+async def _end_with(config: AgentConfig, end: Callable[[], object]) -> None:
+    """Call `end` when another configuration is mounted: this process is started again with it.
+
+    What runs on the node goes on meanwhile, as at every restart of the agent.
+    """
+    source = ConfigFile(config.config_path, config.cluster, stands_in=config.config_fault != "")
+    await changed(source, config.log_level)
+    logger.info("configuration: a new one is mounted; ending, to begin anew with it")
+    end()
 
 
 def _nvml(config: AgentConfig, source: DriverSource, memory: UnifiedMemory) -> Path | None:

@@ -18,7 +18,6 @@ from vgpu_api.resources import NODES, PODS
 from vgpu_client.api import Api
 from vgpu_client.errors import ClientError, NotFound
 from vgpu_client.listen import listen
-from vgpu_client.logs import LiveLevel
 from vgpu_client.metrics_server import MetricsAccess, MetricsServer
 from vgpu_client.own_certificate import own_certificate
 from vgpu_client.scrapers import Scrapers
@@ -194,9 +193,6 @@ class Agent:
         try:
             async with self._metrics_server(), asyncio.TaskGroup() as parts:
                 parts.create_task(self._liveness.run())
-                if self._config.config_path is not None:
-                    level = LiveLevel(self._config.config_path, self._config.log_level)
-                    parts.create_task(level.run())
                 for reflector in self._view.reflectors(self._api):
                     parts.create_task(reflector.run())
                 self._inventory.configure(await self._terms_here())

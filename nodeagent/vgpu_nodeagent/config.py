@@ -68,7 +68,7 @@ class AgentConfig:
         host_root: Where this process has the host's root.
         limit_backend: What keeps claims within their memory.
         usage_regions: On what containers keep their usage regions.
-        config_path: Where the cluster's configuration is; its level of logging is taken up live.
+        config_path: Where the cluster's configuration is mounted.
         config_fault: What is wrong with the configuration that was given, where `cluster` is the
             last good one instead.
         health_port: Port of the probes; 0 for none.

@@ -11,7 +11,7 @@ import logging
 import os
 from pathlib import Path
 
-from vgpu_api.config import ClusterConfig, load_cluster_config
+from vgpu_api.config import ClusterConfig, config_text, load_cluster_config
 from vgpu_api.errors import BadInput
 
 logger = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ def usable_config(path: Path | None, state: Path) -> tuple[ClusterConfig, str]:
 
 
 def _keep(path: Path, copy: Path) -> None:
-    content = path.read_bytes()
+    content = config_text(path).encode()
     if copy.is_file() and copy.read_bytes() == content:
         return
     copy.parent.mkdir(parents=True, exist_ok=True)

@@ -20,12 +20,13 @@ from uuid import uuid4
 
 import kopf
 
+from vgpu_api.config import ConfigFile
 from vgpu_api.names import FIELD_MANAGER_OPERATOR
 from vgpu_client.api import Api
 from vgpu_client.lease import Elector, Terms
-from vgpu_client.logs import LiveLevel
 from vgpu_client.object_writer import ObjectWriter
 from vgpu_client.recorder import Recorder
+from vgpu_client.reload import changed
 from vgpu_operator.certificates.parts import certificates
 from vgpu_operator.collector import keep_passes_short
 from vgpu_operator.config import OperatorConfig
@@ -76,7 +77,8 @@ class Operator:
         self._effector = Effector(
             api, self._writer, self._recorder, clock, observe=self._observe, leads=self.leads
         )
-        state = State(config.cluster, Ledger(config=config.cluster), lambda: str(uuid4()))
+        cluster = config.cluster.config
+        state = State(cluster, Ledger(config=cluster), lambda: str(uuid4()))
         state.agent_gone_s = config.agent_gone_s
         self.engine = Engine(state, self._effector, clock, self.leads)
         self._informers = informers(api, self._observe)
@@ -124,8 +126,6 @@ class Operator:
             self._leadership.run(),
             serve_metrics(self._reviews, self._config, identity),
         ]
-        if self._config.config_path is not None:
-            work.append(LiveLevel(self._config.config_path, self._config.log_level).run())
         for coroutine in work:
             task = asyncio.create_task(coroutine)
             task.add_done_callback(lambda done: _report(done, failed))
@@ -206,6 +206,16 @@ async def run(config: OperatorConfig) -> None:
         failure.append(error)
         stop.set()
 
+    async def end_with(source: ConfigFile) -> None:
+        """A new configuration changes what pods and claims mean: all of them are read again.
+
+        So this process ends, as at SIGTERM, and is started again; another replica leads meanwhile.
+        """
+        await changed(source, config.log_level)
+        logger.info("configuration: a new one is mounted; ending, to begin anew with it")
+        stop.set()
+
+    tasks: list[asyncio.Task[None]] = []
     registry = kopf.OperatorRegistry()
     async with Api.connect(config.kubeconfig, config.context) as api:
         operator = Operator(api, config)
@@ -214,6 +224,7 @@ async def run(config: OperatorConfig) -> None:
         async def start(settings: kopf.OperatorSettings, **_: Any) -> None:
             frame.set_up(settings)
             await operator.start(failed)
+            tasks.append(asyncio.create_task(end_with(config.cluster)))
 
         @kopf.on.cleanup(registry=registry)
         async def end(**_: Any) -> None:

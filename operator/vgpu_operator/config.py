@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 
-from vgpu_api.config import ClusterConfig, Notice, load_cluster_config
+from vgpu_api.config import ConfigFile, Notice, load_cluster_config
 from vgpu_api.names import AGENT_GONE_S
 from vgpu_client.logs import LogFormat
 from vgpu_client.metrics_server import MetricsAccess
@@ -78,7 +78,7 @@ class OperatorConfig:
     """Everything that `app.run` needs to know.
 
     Attributes:
-        config_path: Where the cluster configuration is; its level of logging is taken up live.
+        cluster: the cluster's configuration, and where it is mounted.
         identity: our name in the Lease; no other process ever has it, a restarted one neither.
         service: the Service through which kube-scheduler finds the extender; None: by other means.
         advertise: the address under which this replica is reached, for that Service.
@@ -88,8 +88,7 @@ class OperatorConfig:
             by then its successor has taken the Service over.
     """
 
-    cluster: ClusterConfig
-    config_path: Path | None
+    cluster: ConfigFile
     kubeconfig: str | None
     context: str | None
     namespace: str
@@ -115,7 +114,7 @@ class WebhookConfig:
     """Everything that the process of the admission webhooks needs to know.
 
     Attributes:
-        config_path: Where the cluster configuration is; its level of logging is taken up live.
+        cluster: The cluster's configuration, and where it is mounted.
         identity: Kopf's name for this process; nothing depends on it.
         namespace: Where the Secret with the serving pair is.
         listen: Where the webhooks are served.
@@ -123,8 +122,7 @@ class WebhookConfig:
         drain_s: How long the webhooks go on serving after the process was asked to end.
     """
 
-    cluster: ClusterConfig
-    config_path: Path | None
+    cluster: ConfigFile
     kubeconfig: str | None
     context: str | None
     identity: str
@@ -155,6 +153,10 @@ def _warn(notice: Notice) -> None:
     print(f"configuration: {notice}", file=sys.stderr)
 
 
+def _cluster(path: Path | None) -> ConfigFile:
+    return ConfigFile(path, load_cluster_config(path, _warn), _warn)
+
+
 def _seconds(text: str) -> float:
     """`5s`, as a number of seconds; `0s` is one too."""
     return 0.0 if text == "0s" else _duration(text).total_seconds()
@@ -177,7 +179,11 @@ class _Options:
         option = self.option
         option("--kubeconfig", help="default: in-cluster, or the usual kubeconfig")
         option("--context", help="context of the kubeconfig")
-        option("--config", type=Path, help="the cluster configuration, YAML")
+        option(
+            "--config",
+            type=Path,
+            help="the cluster configuration: YAML, or a folder",
+        )
         option("--namespace", default="vgpu-system", help="where the Lease and the Secrets are")
         option("--identity", default=socket.gethostname(), help="name in the Lease, made unique")
         option("--metrics", type=Address.parse, help="[host]:port of the Prometheus metrics")
@@ -232,8 +238,7 @@ def parse_webhook(
     if given.certificates == "secrets" and tls is not None:
         parser.error("--webhook-cert: not allowed with --certificates=secrets")
     return WebhookConfig(
-        cluster=load_cluster_config(given.config, _warn),
-        config_path=given.config,
+        cluster=_cluster(given.config),
         kubeconfig=given.kubeconfig,
         context=given.context,
         identity=given.identity,
@@ -295,8 +300,7 @@ def parse(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> 
         except ValueError:
             parser.error(f"--advertise-address: {given.advertise_address!r} is not an IP address")
     return OperatorConfig(
-        cluster=load_cluster_config(given.config, _warn),
-        config_path=given.config,
+        cluster=_cluster(given.config),
         kubeconfig=given.kubeconfig,
         context=given.context,
         namespace=given.namespace,

@@ -10,14 +10,15 @@ from vgpu_api.config.cluster import (
     SchedulingConfig,
     ViewsConfig,
     VolcanoConfig,
-    load_cluster_config,
     read_cluster_config,
 )
+from vgpu_api.config.file import ConfigFile, config_text, load_cluster_config
 from vgpu_api.config.hami import Notice
 
 __all__ = [
     "AliyunConfig",
     "ClusterConfig",
+    "ConfigFile",
     "DeviceFilter",
     "NodeConfig",
     "NodeTerms",
@@ -26,6 +27,7 @@ __all__ = [
     "SchedulingConfig",
     "ViewsConfig",
     "VolcanoConfig",
+    "config_text",
     "load_cluster_config",
     "read_cluster_config",
 ]

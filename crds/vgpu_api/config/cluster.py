@@ -9,7 +9,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import (
@@ -331,21 +330,3 @@ _MODELS: Mapping[str, type[BaseModel]] = {
     "filterDevices": DeviceFilter,
     "migProfileAllowlist": MigProfiles,
 }
-
-
-def load_cluster_config(
-    path: Path | None, report: Callable[[hami.Notice], None] | None = None
-) -> ClusterConfig:
-    """The configuration in a YAML file; the defaults when there is none.
-
-    Raises:
-        BadInput: the file is not YAML, or something in it is wrong.
-        OSError: it cannot be read.
-    """
-    if path is None:
-        return ClusterConfig()
-    try:
-        text = path.read_text()
-    except UnicodeDecodeError as error:
-        raise BadInput(field=str(path), value=str(error), expected="a YAML document") from error
-    return read_cluster_config(hami.parsed(text, str(path)), report)

@@ -11,7 +11,7 @@ from typing import Any
 import jsonpatch
 import kopf
 
-from vgpu_api.config import ClusterConfig
+from vgpu_api.config import ConfigFile
 from vgpu_api.resources import VGPU_CLAIMS
 from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_client.api import Api
@@ -39,15 +39,18 @@ PATHS = ("mutate-pods", "mutate-claims", "validate-pods", "warn-pods", "validate
 _UNAVAILABLE = 503
 
 
-def register(registry: kopf.OperatorRegistry, *, api: Api, config: ClusterConfig) -> None:
-    """Put the admission handlers into a registry."""
+def register(registry: kopf.OperatorRegistry, *, api: Api, source: ConfigFile) -> None:
+    """Put the admission handlers into a registry.
+
+    Each review is answered by the configuration that is in force when it comes.
+    """
     logging.getLogger("kopf.objects").addFilter(_is_no_refusal)
 
     @kopf.on.mutate("", "v1", "pods", id="mutate-pods", operation="CREATE", registry=registry)
     async def mutate_pods(
         body: kopf.Body, patch: kopf.Patch, warnings: list[str], namespace: str | None, **_: Any
     ) -> None:
-        pod = dict(body)
+        pod, config = dict(body), source.config
         with _answering("pod", pod, namespace):
             named = claim_named_by(pod)
             claim = None if named is None else await _read_claim(api, namespace or "", named.name)
@@ -74,7 +77,7 @@ def register(registry: kopf.OperatorRegistry, *, api: Api, config: ClusterConfig
     async def validate_pods(
         body: kopf.Body, warnings: list[str], namespace: str | None, **_: Any
     ) -> None:
-        pod = dict(body)
+        pod, config = dict(body), source.config
         with _answering("pod", pod, namespace):
             validate_pod(pod, config)
             warnings += [*unasked(pod, config), *without_effect(pod, config)]
@@ -85,7 +88,7 @@ def register(registry: kopf.OperatorRegistry, *, api: Api, config: ClusterConfig
     ) -> None:
         pod = dict(body)
         with _answering("pod", pod, namespace):
-            warnings += misspelt(pod, config)
+            warnings += misspelt(pod, source.config)
 
     @kopf.on.validate(
         VGPU_CLAIMS.group,
@@ -101,7 +104,7 @@ def register(registry: kopf.OperatorRegistry, *, api: Api, config: ClusterConfig
             validate_claim(
                 dict(body),
                 None if old is None else dict(old),
-                max_priority=config.scheduling.max_claim_priority,
+                max_priority=source.config.scheduling.max_claim_priority,
             )
 
 

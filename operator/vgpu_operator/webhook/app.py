@@ -9,8 +9,9 @@ from typing import Any
 
 import kopf
 
+from vgpu_api.config import ConfigFile
 from vgpu_client.api import Api
-from vgpu_client.logs import LiveLevel
+from vgpu_client.reload import changed
 from vgpu_operator.certificates.parts import webhook_identity
 from vgpu_operator.config import WebhookConfig
 from vgpu_operator.exposition import serve_metrics
@@ -18,6 +19,13 @@ from vgpu_operator.handlers import admission, frame
 from vgpu_operator.handlers.webhooks import Webhooks
 
 logger = logging.getLogger(__name__)
+
+
+async def follow(source: ConfigFile, level: str) -> None:
+    """Answer by each new configuration as soon as it is mounted."""
+    while True:
+        await changed(source, level)
+        logger.info("configuration: a new one is in force")
 
 
 async def run(config: WebhookConfig) -> None:
@@ -33,7 +41,7 @@ async def run(config: WebhookConfig) -> None:
     registry = kopf.OperatorRegistry()
     async with Api.connect(config.kubeconfig, config.context) as api:
         identity = webhook_identity(api, config)
-        admission.register(registry, api=api, config=config.cluster)
+        admission.register(registry, api=api, source=config.cluster)
 
         async def keep(work: Coroutine[None, None, None]) -> None:
             try:
@@ -49,11 +57,12 @@ async def run(config: WebhookConfig) -> None:
             settings.admission.server = Webhooks(
                 config.listen, identity, paths=admission.PATHS, drain_s=config.drain_s
             )
-            for work in (identity.run(), serve_metrics(api, config, identity)):
+            for work in (
+                identity.run(),
+                serve_metrics(api, config, identity),
+                follow(config.cluster, config.log_level),
+            ):
                 tasks.append(asyncio.create_task(keep(work)))
-            if config.config_path is not None:
-                level = LiveLevel(config.config_path, config.log_level)
-                tasks.append(asyncio.create_task(level.run()))
 
         @kopf.on.cleanup(registry=registry)
         async def end(**_: Any) -> None:

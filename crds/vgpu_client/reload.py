@@ -1,0 +1,41 @@
+"""Waits for the next configuration. A wrong one is logged, and the one before stays in force."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from vgpu_api.config import ClusterConfig, ConfigFile
+from vgpu_api.errors import BadInput
+from vgpu_client.logs import take_level
+
+logger = logging.getLogger(__name__)
+
+LOOK_S = 5.0
+"""Between two looks: the kubelet itself takes up to a minute to mount a change."""
+
+
+async def changed(source: ConfigFile, level: str, *, every_s: float = LOOK_S) -> ClusterConfig:
+    """Return the next configuration that is whole, valid and another one.
+
+    The level of logging is taken up at once, and is no other configuration.
+
+    Args:
+        source: The configuration in force.
+        level: That of logging where the configuration names none.
+        every_s: Between two looks.
+    """
+    take_level(source.config.logging.level or level)
+    while True:
+        await asyncio.sleep(every_s)
+        before = source.config
+        try:
+            config = source.look()
+        except BadInput as error:
+            logger.error("configuration: %s; the one before stays in force", error)
+            continue
+        if config is None:
+            continue
+        take_level(config.logging.level or level)
+        if config != before.model_copy(update={"logging": config.logging}):
+            return config
