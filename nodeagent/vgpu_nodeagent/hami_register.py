@@ -11,12 +11,17 @@ import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from vgpu_api.names import FIELD_MANAGER_AGENT, HAMI_NODE_REGISTER, published_model
+from vgpu_api.names import (
+    FIELD_MANAGER_AGENT,
+    HAMI_NODE_REGISTER,
+    HAMI_NODE_SCORE,
+    published_model,
+)
 from vgpu_api.resources import NODES
 from vgpu_api.v1alpha1.gpudevice import DeviceMode
 from vgpu_client.api import Api
 from vgpu_client.errors import Forbidden, NotFound
-from vgpu_nodeagent.drivers.base import Card
+from vgpu_nodeagent.drivers.base import Card, MigProfile
 from vgpu_nodeagent.inventory import Terms
 
 logger = logging.getLogger(__name__)
@@ -50,17 +55,45 @@ def register_text(entries: Iterable[Entry]) -> str:
 
 def _words(entry: Entry) -> dict[str, object]:
     card, given = entry.card, entry.terms.allocatable
+    profiles = card.mig_profiles if card.mig_enabled else ()
+    most = max((len(profile.places) for profile in profiles), default=given.slots)
     return {
         "id": card.uuid,
         "index": card.index,
-        "count": given.slots,
+        "count": min(given.slots, most),
         "devmem": given.memory_mib,
         "devcore": given.cores,
         "type": published_model(card.model),
         "numa": card.numa_node or 0,
         "mode": "mig" if card.mig_enabled else _MODES[entry.mode],
+        **({"migProfiles": [_profile(profile) for profile in profiles]} if profiles else {}),
         "health": entry.healthy,
     }
+
+
+def _profile(profile: MigProfile) -> dict[str, object]:
+    return {
+        "name": profile.name,
+        "memoryMB": profile.memory_mib,
+        "core": profile.cores,
+        "sliceCount": profile.slices,
+        "placements": [{"start": start, "size": size} for start, size in profile.places],
+    }
+
+
+def score_text(entries: Iterable[Entry]) -> str:
+    """The value of the annotation with how well devices are connected; empty without any link.
+
+    A JSON list, by index: of each device the score of each peer, higher for a better path.
+    """
+    ordered = sorted(entries, key=lambda entry: (entry.card.index, entry.card.uuid))
+    if not any(entry.card.links for entry in ordered):
+        return ""
+    scores = [
+        {"uuid": entry.card.uuid, "score": {link.peer: link.score for link in entry.card.links}}
+        for entry in ordered
+    ]
+    return json.dumps(scores, separators=(",", ":"))
 
 
 class HamiRegister:
@@ -69,7 +102,7 @@ class HamiRegister:
     def __init__(self, api: Api, *, node: str) -> None:
         self._api = api
         self._node = node
-        self._written: str | None = None
+        self._written: dict[str, str] | None = None
         self._complained = False
 
     def forget(self) -> None:
@@ -82,10 +115,13 @@ class HamiRegister:
         Raises:
             ClientError: the Node could not be written, for another reason than missing rights.
         """
-        text = register_text(entries)
-        if text == self._written:
+        entries = list(entries)
+        texts = {HAMI_NODE_REGISTER: register_text(entries)}
+        if score := score_text(entries):
+            texts[HAMI_NODE_SCORE] = score
+        if texts == self._written:
             return
-        changes = {"metadata": {"annotations": {HAMI_NODE_REGISTER: text}}}
+        changes = {"metadata": {"annotations": texts}}
         try:
             await self._api.merge_patch(
                 NODES, self._node, changes, field_manager=FIELD_MANAGER_AGENT
@@ -97,4 +133,4 @@ class HamiRegister:
                 logger.warning("the cards are not shown in HAMi's words: %s", error)
             self._complained = True
             return
-        self._written = text
+        self._written = texts

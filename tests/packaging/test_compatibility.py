@@ -14,7 +14,7 @@ from vgpu_api.config import ClusterConfig, NodeConfig, NvidiaConfig
 from vgpu_api.config import hami as hami_documents
 from vgpu_operator.admission.podrules import UNKEPT
 from vgpu_operator.admission.variables import WITHOUT_EFFECT
-from vgpu_operator.admission.warnings import WRITTEN_BY_USERS
+from vgpu_operator.admission.warnings import WRITTEN_BY_PROGRAMS, WRITTEN_BY_USERS
 from vgpu_operator.dialects import ack, hami, volcano
 from vgpu_operator.dialects.hami_annotations import DEVICE_POLICIES, NODE_POLICIES
 
@@ -62,7 +62,8 @@ def words() -> set[str]:
         *(names.HAMI_WEBHOOK_LABEL, names.HAMI_DEVICE_CORDON, names.HAMI_NODE_REGISTER),
         *(names.ACK_NODE_SCHEDULE, names.ACK_NODE_PLACEMENT, names.ACK_NUMA_SPEC),
         *(names.ACK_CPUSET, names.ACK_GPU_COUNT_LABEL, names.VOLCANO_GROUP, names.VOLCANO_MODE),
-        *(names.HAMI_DEVICES_ALLOCATED, names.HAMI_NODE, names.HAMI_TIME),
+        *(names.HAMI_DEVICES_ALLOCATED, names.HAMI_NODE, names.HAMI_TIME, names.HAMI_NODE_SCORE),
+        *WRITTEN_BY_PROGRAMS[2:],
     }
     variables = {names.ENV_CORE_POLICY, names.ENV_DISABLE_CONTROL, names.ENV_VISIBLE_DEVICES}
     policies = {*NODE_POLICIES, *DEVICE_POLICIES}

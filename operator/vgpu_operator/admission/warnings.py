@@ -41,9 +41,10 @@ WRITTEN_BY_PROGRAMS = (
     names.HAMI_DEVICES_ALLOCATED,
     names.HAMI_NODE,
     names.HAMI_TIME,
-    "hami.io/vgpu-devices-to-allocate",
-    "hami.io/bind-phase",
-    "hami.io/bind-time",
+    names.HAMI_DEVICES_TO_ALLOCATE,
+    names.HAMI_BIND_PHASE,
+    names.HAMI_BIND_TIME,
+    names.HAMI_MIG_ALLOCATIONS,
 )
 """Records of ours and of HAMi, which copied pods bring along: no typos of anything."""
 ANNOTATION_PREFIXES = ("nvidia.com", "hami.io", names.GROUP)

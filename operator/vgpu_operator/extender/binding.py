@@ -25,7 +25,7 @@ from vgpu_client.object_writer import (
     Write,
     Written,
 )
-from vgpu_operator.dialects import binding_annotations
+from vgpu_operator.dialects import bind_records, binding_annotations
 from vgpu_operator.engine.engine import Engine
 from vgpu_operator.engine.events import BindingEnded
 from vgpu_operator.engine.gpu_pod import GPUPod
@@ -126,9 +126,11 @@ class Binder:
         allocation = claim.status.allocation
         if allocation is None or allocation.node_name != request.node:
             return f"the claim's cards are not on {request.node}"
-        annotations = binding_annotations(
-            pod.pod, claim.spec, allocation, unix_time=int(self._unix())
-        )
+        now = int(self._unix())
+        annotations = {
+            **bind_records(pod.pod, claim.spec, allocation, unix_time=now),
+            **binding_annotations(pod.pod, claim.spec, allocation, unix_time=now),
+        }
         outcome = await self._post(request, annotations)
         ended = await self._ended(request, outcome)
         if ended is not None:

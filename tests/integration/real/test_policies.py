@@ -404,7 +404,8 @@ async def test_a_pod_that_admission_has_not_read_stays_marked_as_such(callers: C
 async def test_an_agent_annotates_its_own_node_with_its_cards_and_no_more(
     callers: Callers,
 ) -> None:
-    cards = {"metadata": {"annotations": {"hami.io/node-nvidia-register": "[]"}}}
+    kinds = ("register", "score")
+    cards = {"metadata": {"annotations": {f"hami.io/node-nvidia-{kind}": "[]" for kind in kinds}}}
     await change(callers.agent, NODES, HERE, cards)
     with pytest.raises(Invalid, match="node"):
         await change(callers.agent, NODES, ELSEWHERE, cards)

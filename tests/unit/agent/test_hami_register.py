@@ -11,8 +11,8 @@ import pytest
 
 from vgpu_api.config import NvidiaConfig
 from vgpu_client.errors import Forbidden, NotFound
-from vgpu_nodeagent.drivers.base import Card
-from vgpu_nodeagent.hami_register import Entry, HamiRegister, register_text
+from vgpu_nodeagent.drivers.base import Card, CardLink, MigProfile
+from vgpu_nodeagent.hami_register import Entry, HamiRegister, register_text, score_text
 from vgpu_nodeagent.inventory import terms_of
 
 CARD = Card(index=0, uuid="GPU-0", model="Tesla T4", memory_mib=16384, minor=0)
@@ -105,3 +105,45 @@ async def test_a_node_that_is_gone_is_no_failure() -> None:
     await register.write([an_entry()])
     await register.write([an_entry()])
     assert len(server.patches) == 2
+
+
+PROFILE = MigProfile("1g.5gb", 4864, 14, 1, ((0, 1), (4, 1)))
+
+
+def test_a_card_in_mig_mode_lists_what_it_can_be_divided_into_and_counts_its_instances() -> None:
+    cut = replace(CARD, mig_enabled=True, mig_profiles=(PROFILE,))
+    (card,) = words(an_entry(cut))
+    assert list(card)[-3:] == ["mode", "migProfiles", "health"]
+    assert card["migProfiles"] == [
+        {
+            "name": "1g.5gb",
+            "memoryMB": 4864,
+            "core": 14,
+            "sliceCount": 1,
+            "placements": [{"start": 0, "size": 1}, {"start": 4, "size": 1}],
+        }
+    ]
+    assert card["count"] == 2
+    assert words(an_entry(cut, config=NvidiaConfig(device_split_count=1)))[0]["count"] == 1
+
+
+def test_scores_of_pairs_are_listed_where_devices_are_linked() -> None:
+    first = replace(CARD, links=(CardLink("GPU-1", "NV4", 400),))
+    second = replace(CARD, uuid="GPU-1", index=1, links=(CardLink("GPU-0", "NV4", 400),))
+    assert score_text([an_entry(second), an_entry(first)]) == (
+        '[{"uuid":"GPU-0","score":{"GPU-1":400}},{"uuid":"GPU-1","score":{"GPU-0":400}}]'
+    )
+    assert score_text([an_entry()]) == ""
+
+
+async def test_scores_are_written_beside_the_devices() -> None:
+    server = Server()
+    register = a_register(server)
+    linked = replace(CARD, links=(CardLink("GPU-1", "NV4", 400),))
+    await register.write([an_entry()])
+    await register.write([an_entry(linked)])
+    keys = [set(patch["metadata"]["annotations"]) for patch in server.patches]
+    assert keys == [
+        {"hami.io/node-nvidia-register"},
+        {"hami.io/node-nvidia-register", "hami.io/node-nvidia-score"},
+    ]

@@ -1,0 +1,58 @@
+"""HAMi's records of how far the binding of a pod is, for tools that wait for them; never read back.
+
+HAMi's Bind writes `allocating`, its device plugin `success` and takes from
+`hami.io/vgpu-devices-to-allocate` what it has given. Here a pod is bound once its devices stand in
+its claim: there is one phase to write, with the Binding itself, and nothing left to allocate.
+"""
+
+from __future__ import annotations
+
+import json
+
+from vgpu_api import names
+from vgpu_api.core import Pod
+from vgpu_api.v1alpha1 import Allocation, VGPUClaimSpec
+from vgpu_operator.dialects.containers import each_container
+from vgpu_operator.dialects.native import containers_of_claim
+
+
+def bind_records(
+    pod: Pod, spec: VGPUClaimSpec, allocation: Allocation, *, unix_time: int
+) -> dict[str, str]:
+    """The annotations, in HAMi's final state of an allocation that succeeded.
+
+    `hami.io/vgpu-mig-allocations` has each MIG instance of the allocation by the position of its
+    container (init containers first) and of the device in it, without the identity that the driver
+    gives an instance when it is made.
+
+    Raises:
+        BadInput: the claim's requests do not match the pod's containers.
+    """
+    places = [place.name for place in each_container(pod)]
+    records = {
+        names.HAMI_BIND_PHASE: "success",
+        names.HAMI_BIND_TIME: str(unix_time),
+        names.HAMI_DEVICES_TO_ALLOCATE: ";" * len(places),
+    }
+    containers = containers_of_claim(pod, spec)
+    container_of = dict(zip((request.name for request in spec.requests), containers, strict=True))
+    instances: list[dict[str, object]] = []
+    taken: dict[str, int] = {}
+    for device in allocation.devices:
+        container = container_of.get(device.request, device.request)
+        number = taken.get(container, 0)
+        taken[container] = number + 1
+        if device.mig is None or container not in places:
+            continue
+        instances.append(
+            {
+                "containerIndex": places.index(container),
+                "deviceIndex": number,
+                "gpuUUID": device.uuid,
+                "profile": device.mig.profile,
+                "placement": {"start": device.mig.start, "size": device.mig.size},
+            }
+        )
+    if instances:
+        records[names.HAMI_MIG_ALLOCATIONS] = json.dumps(instances, separators=(",", ":"))
+    return records
