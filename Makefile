@@ -22,7 +22,7 @@ JOBS ?= 1
 
 SETUP := $(VENV)/.ready
 
-.PHONY: help setup demo test chaos chaos-agent cluster cluster-down e2e bench bench-cluster bench-placement bench-waiting bench-libvgpu gpu-check userland bench-openb bench-agent check-metrics lint shape fmt crds proto lock mutate native control-plane ci clean
+.PHONY: help setup demo test chaos chaos-agent cluster cluster-down e2e bench bench-cluster bench-placement bench-waiting bench-admission bench-libvgpu gpu-check userland bench-openb bench-agent check-metrics lint shape fmt crds proto lock mutate native control-plane ci clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -85,6 +85,9 @@ bench-cluster: $(SETUP) control-plane  ## pods on a real control plane: SIZES="1
 
 bench-agent: setup  ## an agent with 16 cards and 150 pods -> build/bench/agent.json
 	@PYTHONPATH=tests $(BIN)/python tests/perf/agent_bench.py
+
+bench-admission: $(SETUP)  ## reviews of 200 pods a second by one process of the webhooks -> build/bench/admission.json
+	@PYTHONPATH=tests $(BIN)/python tests/perf/admission_bench.py
 
 bench-libvgpu: $(SETUP)  ## what the library costs a call and a process -> build/bench/libvgpu.json
 	@$(MAKE) -C libvgpu bench
