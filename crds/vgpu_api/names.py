@@ -91,6 +91,8 @@ FIELD_MANAGER_OPERATOR = "vgpu-operator"
 FIELD_MANAGER_AGENT = "vgpu-nodeagent"
 FIELD_MANAGER_LIVENESS = "vgpu-operator-liveness"
 """Marks in place of a silent agent; the agent takes them over when it is back."""
+FIELD_MANAGER_REGISTERS = "vgpu-operator-registers"
+"""Devices of vendors whose own plugins register them on the Node."""
 AGENT_NAMESPACE = "vgpu-node"
 """Where the agents run, and where each keeps the Lease of its node, under the node's name."""
 AGENT_LEASE_RENEW_S = 10

@@ -13,6 +13,7 @@ from typing import Generic, Protocol, TypeVar
 from vgpu_api.core.pod import Pod
 from vgpu_api.resources import GPU_DEVICES, PODS, VGPU_CLAIMS
 from vgpu_api.v1alpha1 import GPUDevice, Metadata, VGPUClaim
+from vgpu_api.vendors import kind_of
 from vgpu_client.api import Api
 from vgpu_client.reflector import Identity, Reflector, Scope
 from vgpu_client.transport import Object
@@ -68,6 +69,29 @@ class Store(Generic[T]):
         self._on_change(old, obj)
 
 
+def nvidias_part(claim: VGPUClaim) -> VGPUClaim:
+    """The claim without what it has of other vendors' devices, which their own plugins serve.
+
+    One that has nothing of NVIDIA's is to the agent as one without an allocation.
+    """
+    requests, allocation = claim.spec.requests, claim.status.allocation
+    others = {each.name for each in requests if kind_of(each.vendor) is not None}
+    if not others or allocation is None:
+        return claim
+    kept = [each for each in allocation.devices if each.request not in others]
+    if len(others) == len(requests):
+        status = claim.status.model_copy(update={"allocation": None})
+        return claim.model_copy(update={"status": status})
+    own = [each for each in requests if each.name not in others]
+    part = allocation.model_copy(update={"devices": kept})
+    return claim.model_copy(
+        update={
+            "spec": claim.spec.model_copy(update={"requests": own}),
+            "status": claim.status.model_copy(update={"allocation": part}),
+        }
+    )
+
+
 class NodeView:
     """Pods bound to the node, claims allocated on it, and its devices."""
 
@@ -101,7 +125,7 @@ class NodeView:
                 api,
                 VGPU_CLAIMS,
                 self.claims,
-                decode=VGPUClaim.read,
+                decode=lambda raw: nvidias_part(VGPUClaim.read(raw)),
                 scope=self._scope("status.allocation.nodeName"),
             ),
             Reflector(

@@ -16,6 +16,7 @@ from typing import Any
 from vgpu_api import names
 from vgpu_api.resources import GPU_DEVICES, NODES
 from vgpu_api.v1alpha1 import Condition, GPUDevice
+from vgpu_api.vendors import kind_of
 from vgpu_client.api import Api
 from vgpu_client.errors import AlreadyExists, ClientError, Conflict, NotFound
 from vgpu_nodeagent.device_status import (
@@ -128,6 +129,8 @@ class Publisher:
                 healthy = self._inventory.is_present(uuid) and self._health.ailment(uuid) is None
                 entries.append(Entry(card, terms[uuid], device.spec.mode, healthy))
         for device in list(self._view.devices.objects.values()):
+            if kind_of(device.status.vendor) is not None:
+                continue  # the operator publishes it, as another vendor's plugin registers it
             if device.status.uuid and device.status.uuid not in self._inventory.cards:
                 conditions = absent(self._inventory.driver_error)
                 await self._write(device, said_by(device), conditions)

@@ -26,6 +26,7 @@ from vgpu_api.config import hami
 from vgpu_api.errors import BadInput
 from vgpu_api.v1alpha1.gpudevice import CorePolicy
 from vgpu_api.v1alpha1.vgpuclaim import DevicePolicy, NodePolicy
+from vgpu_api.vendors import kinds
 
 ResourceName = Annotated[str, Field(pattern=r"^[a-z0-9.-]+/[A-Za-z0-9._-]+$", max_length=316)]
 
@@ -264,6 +265,8 @@ class ClusterConfig(_Section):
         """What a KubeSchedulerConfiguration names as ours, and whether the scheduler ignores it.
 
         The count is never ignored: a kubelet that knows no such resource admits without asking.
+        Other vendors' are, as HAMi has it: their plugins register devices on the Node, and only
+        those are given; what the kubelet counts is no measure of them.
         """
         nvidia, aliyun, volcano = self.nvidia, self.aliyun, self.volcano
         ignored = (
@@ -273,7 +276,8 @@ class ClusterConfig(_Section):
             *(volcano.resource_count_name, volcano.resource_memory_name),
             *(volcano.resource_memory_percentage_name, volcano.resource_core_name),
         )
-        return {nvidia.resource_count_name: False, **dict.fromkeys(ignored, True)}
+        others = [name for kind in kinds() for name in kind.resources]
+        return {nvidia.resource_count_name: False, **dict.fromkeys([*ignored, *others], True)}
 
 
 def read_cluster_config(

@@ -26,7 +26,7 @@ from vgpu_operator.admission.rawpod import read_pod
 from vgpu_operator.dialects import NamedClaim, PodAsk, containers_of_claim, native, read
 from vgpu_operator.dialects.containers import PodContainer, each_container
 from vgpu_operator.dialects.hami import resource_names
-from vgpu_operator.dialects.reading import DIALECTS, is_left_alone
+from vgpu_operator.dialects.reading import dialects, is_left_alone
 
 LookupClaim = Callable[[str], VGPUClaim | None]
 """The claim of that name in the pod's own namespace, read live; `None` where there is none."""
@@ -66,11 +66,13 @@ def mutate_pod(
             if slotless:
                 _add_slots(slotless, config, patch)
                 _repeat_in_requests(slotless, config, patch)
-            _complete_amounts([p for p in given if p not in slotless], config, patch)
+            others = _of_other_vendors(ask)
+            own = [p for p in given if p not in slotless and p.name not in others]
+            _complete_amounts(own, config, patch)
             _choose_scheduler(pod, config, patch)
             _choose_runtime(pod, config, patch)
         hides_all = ask is not None and config.nvidia.overwrite_env
-        resources = [name for dialect in DIALECTS for name in dialect.resource_names(config)]
+        resources = [name for dialect in dialects() for name in dialect.resource_names(config)]
         for place in each_container(pod):
             asks = any(place.container.asked(name) is not None for name in resources)
             if hides_all or place in given or asks:
@@ -84,6 +86,12 @@ def _asking_containers(
     """The containers that will hold cards; those of a named claim are found in the claim."""
     wanted = ask.containers if ask.native is None else _of_claim(pod, ask.native, lookup_claim)
     return tuple(place for place in each_container(pod) if place.name in wanted)
+
+
+def _of_other_vendors(ask: PodAsk) -> frozenset[str]:
+    """The containers that ask for devices of which another vendor's plugin keeps count."""
+    requests = () if ask.spec is None else ask.spec.requests
+    return frozenset(request.name for request in requests if request.vendor != "nvidia")
 
 
 def _slotless(ask: PodAsk, given: tuple[PodContainer, ...]) -> tuple[PodContainer, ...]:
@@ -166,7 +174,7 @@ def _repeat_in_requests(
     places: Iterable[PodContainer], config: ClusterConfig, patch: JsonPatch
 ) -> None:
     """Amounts in words that the kubelet does not count: limits and requests equal."""
-    words = [n for d in DIALECTS if not d.in_slots for n in d.resource_names(config)]
+    words = [n for d in dialects() if not d.in_slots for n in d.resource_names(config)]
     for place in places:
         for name in words:
             given = place.container.asked(name)

@@ -21,7 +21,7 @@ from vgpu_operator.dialects import hami, native, read
 from vgpu_operator.dialects.containers import PodContainer, each_container
 from vgpu_operator.dialects.hami_annotations import annotation_field, is_true
 from vgpu_operator.dialects.numa_spec import numa_spec
-from vgpu_operator.dialects.reading import DIALECTS, is_left_alone
+from vgpu_operator.dialects.reading import dialects, is_left_alone
 
 Rule = Callable[[Pod, Sequence[PodContainer], ClusterConfig], None]
 """Raises `BadInput` for a pod, of which the given containers ask for cards."""
@@ -175,10 +175,10 @@ def _words_of_one_dialect(pod: Pod, asking: Sequence[PodContainer], config: Clus
     """A container speaks one dialect; a slot beside another dialect's words is the count 1."""
     for place in asking:
         container = place.container
-        spoken = next((d for d in DIALECTS if d.asks(container, config)), None)
+        spoken = next((d for d in dialects() if d.asks(container, config)), None)
         if spoken is None or spoken.in_slots:
             continue
-        for other in DIALECTS:
+        for other in dialects():
             for number, name in enumerate(other.resource_names(config)):
                 given = container.asked(name)
                 is_slot = other.in_slots and number == 0 and given in (1, "1")

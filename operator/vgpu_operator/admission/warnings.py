@@ -14,6 +14,7 @@ from typing import Any
 from vgpu_api import names
 from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Pod
+from vgpu_api.vendors import kinds
 from vgpu_operator.admission.denial import denying
 from vgpu_operator.admission.rawpod import read_pod
 from vgpu_operator.dialects import native, read
@@ -134,8 +135,9 @@ def _resources(pod: Pod, config: ClusterConfig) -> Iterator[str]:
 
 
 def _annotations(pod: Pod, config: ClusterConfig) -> Iterator[str]:
+    others = {key for kind in kinds() for key in kind.annotations}
     for name in pod.metadata.annotations:
-        if name in WRITTEN_BY_USERS or name in WRITTEN_BY_PROGRAMS:
+        if name in WRITTEN_BY_USERS or name in WRITTEN_BY_PROGRAMS or name in others:
             continue
         prefix, slash, _ = name.partition("/")
         warning = (

@@ -64,7 +64,8 @@ class ResourceDialect:
     `asks` tells whether a container asks for a card in this dialect, `request` what it asks for,
     and `placement` where the pod wants to go. The last two raise `BadInput`. `resource_names` are
     the words. `in_slots`: its count is the very resource that the kubelet counts in slots;
-    containers of other dialects are given a slot at admission.
+    containers of other dialects are given a slot at admission. `vendor` is whose devices it asks
+    for; the device plugins of others than NVIDIA count and hand out their own.
     """
 
     asks: Callable[[Container, ClusterConfig], bool]
@@ -72,3 +73,4 @@ class ResourceDialect:
     placement: Callable[[Pod], Placement | None]
     resource_names: Callable[[ClusterConfig], tuple[str, ...]]
     in_slots: bool
+    vendor: str = "nvidia"

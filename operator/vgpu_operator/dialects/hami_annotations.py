@@ -87,10 +87,10 @@ def mode_of(pod: Pod, key: str) -> RequestMode | None:
 def selector(pod: Pod) -> DeviceSelector | None:
     """Which cards may serve; `None` when any may."""
     chosen = DeviceSelector(
-        models=_list(pod, names.NVIDIA_USE_TYPE, MAX_MODELS),
-        exclude_models=_list(pod, names.NVIDIA_NOUSE_TYPE, MAX_MODELS),
-        uuids=_list(pod, names.NVIDIA_USE_UUID, MAX_UUIDS),
-        exclude_uuids=_list(pod, names.NVIDIA_NOUSE_UUID, MAX_UUIDS),
+        models=comma_list(pod, names.NVIDIA_USE_TYPE, MAX_MODELS),
+        exclude_models=comma_list(pod, names.NVIDIA_NOUSE_TYPE, MAX_MODELS),
+        uuids=comma_list(pod, names.NVIDIA_USE_UUID, MAX_UUIDS),
+        exclude_uuids=comma_list(pod, names.NVIDIA_NOUSE_UUID, MAX_UUIDS),
     )
     return None if chosen == DeviceSelector() else chosen
 
@@ -152,8 +152,12 @@ def _word(key: str, written: str, table: Mapping[str, _T]) -> _T:
     return value
 
 
-def _list(pod: Pod, key: str, most: int) -> list[str]:
-    """A comma list, trimmed, empty items overlooked; one of empty items alone is refused."""
+def comma_list(pod: Pod, key: str, most: int) -> list[str]:
+    """The items of an annotation, trimmed, empty ones overlooked.
+
+    Raises:
+        BadInput: there are none but empty ones, or more than `most`, or one is too long.
+    """
     written = pod.metadata.annotations.get(key, "")
     items = [item.strip() for item in written.split(",") if item.strip()]
     if not items and written.strip():

@@ -6,11 +6,15 @@ card and `;` at the container's end; a container without a card is a bare `;`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from vgpu_api import names
 from vgpu_api.core import Pod
-from vgpu_api.v1alpha1 import Allocation, VGPUClaimSpec
+from vgpu_api.v1alpha1 import AllocatedDevice, Allocation, VGPUClaimSpec
+from vgpu_api.vendors import kind_of
 from vgpu_operator.dialects.containers import each_container
 from vgpu_operator.dialects.native import containers_of_claim
+from vgpu_operator.vendors import Given, records_of
 
 
 def binding_annotations(
@@ -23,6 +27,11 @@ def binding_annotations(
     Raises:
         BadInput: the claim's requests do not match the pod's containers.
     """
+    vendor_of = {request.name: request.vendor for request in spec.requests}
+    others = [d for d in allocation.devices if kind_of(vendor_of.get(d.request, "")) is not None]
+    written = _of_other_vendors(pod, spec, others, node=allocation.node_name, unix_time=unix_time)
+    if others and len(others) == len(allocation.devices):
+        return written
     container_of = dict(
         zip(
             (request.name for request in spec.requests),
@@ -30,16 +39,52 @@ def binding_annotations(
             strict=True,
         )
     )
-    vendor_of = {request.name: request.vendor.upper() for request in spec.requests}
     cards: dict[str, str] = {}
     for device in allocation.devices:
+        if device in others:
+            continue
         container = container_of.get(device.request, device.request)
-        vendor = vendor_of.get(device.request, "NVIDIA")
+        vendor = vendor_of.get(device.request, "nvidia").upper()
         entry = f"{device.uuid},{vendor},{device.memory_mib},{device.cores}:"
         cards[container] = cards.get(container, "") + entry
     encoded = "".join(f"{cards.get(place.name, '')};" for place in each_container(pod))
     return {
+        **written,
         names.HAMI_DEVICES_ALLOCATED: encoded,
         names.HAMI_NODE: allocation.node_name,
         names.HAMI_TIME: str(unix_time),
     }
+
+
+def _of_other_vendors(
+    pod: Pod,
+    spec: VGPUClaimSpec,
+    devices: Sequence[AllocatedDevice],
+    *,
+    node: str,
+    unix_time: int,
+) -> dict[str, str]:
+    """What other vendors' device plugins read back, of their devices."""
+    kind_by_request = {
+        request.name: kind
+        for request in spec.requests
+        if (kind := kind_of(request.vendor)) is not None
+    }
+    requests = dict(
+        zip(containers_of_claim(pod, spec), (r.name for r in spec.requests), strict=True)
+    )
+    kinds = {kind_by_request[device.request].name: kind_by_request[device.request]
+             for device in devices}  # fmt: skip
+    given = {
+        name: [
+            [
+                Given(device.uuid, device.index, device.memory_mib, device.cores)
+                for device in devices
+                if device.request == requests.get(place.name)
+                and kind_by_request[device.request].name == name
+            ]
+            for place in each_container(pod)
+        ]
+        for name in kinds
+    }
+    return records_of(given, kinds, node=node, unix_time=unix_time)

@@ -6,23 +6,31 @@ one made for them; it cannot do both.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from vgpu_api import names
 from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Pod
 from vgpu_api.errors import BadInput
 from vgpu_api.v1alpha1 import Placement, VGPUClaimSpec
 from vgpu_api.v1alpha1.vgpuclaim import MAX_CLAIM_BYTES, MAX_REQUESTS
-from vgpu_operator.dialects import ack, hami, native, volcano
+from vgpu_operator.dialects import ack, hami, native, vendors, volcano
 from vgpu_operator.dialects.containers import PodContainer, ResourceDialect, each_container
 from vgpu_operator.dialects.numa_spec import numa_spec
 from vgpu_operator.dialects.podask import PodAsk
 
 DIALECTS: tuple[ResourceDialect, ...] = (ack.DIALECT, volcano.DIALECT, hami.DIALECT)
-"""In the order in which a container is tried; the first that knows it reads it."""
+"""NVIDIA's, in the order in which a container is tried; the first that knows it reads it."""
 
 _MAX_NAME = 63
 _MAX_SELECTORS = MAX_CLAIM_BYTES * 3 // 4
 """Bytes of selectors in a claim; what else a request says fits into the rest of it."""
+
+
+@lru_cache(maxsize=1)
+def dialects() -> tuple[ResourceDialect, ...]:
+    """All of them: NVIDIA's, and one for each kind of other vendors' devices."""
+    return (*DIALECTS, *vendors.dialects())
 
 
 def is_left_alone(pod: Pod) -> bool:
@@ -81,6 +89,8 @@ def _made_for(
 ) -> PodAsk:
     """The ask of a pod whose containers ask by resources."""
     _refuse_bad_names([place for place, _ in asking], pod)
+    for place, dialect in asking:
+        _refuse_two_vendors(place, dialect, config)
     spec = VGPUClaimSpec(
         requests=[dialect.request(pod, place, config) for place, dialect in asking],
         placement=_with_numa(pod, asking[0][1].placement(pod)),
@@ -119,7 +129,25 @@ def _refuse_long_selectors(spec: VGPUClaimSpec) -> None:
 
 
 def _dialect_of(place: PodContainer, config: ClusterConfig) -> ResourceDialect | None:
-    return next((d for d in DIALECTS if d.asks(place.container, config)), None)
+    resources = place.container.resources
+    if not any("/" in name for name in (*resources.limits, *resources.requests)):
+        return None  # most containers: no extended resource at all
+    return next((d for d in dialects() if d.asks(place.container, config)), None)
+
+
+def _refuse_two_vendors(
+    place: PodContainer, dialect: ResourceDialect, config: ClusterConfig
+) -> None:
+    """A claim has one request for each container, and a request is for devices of one kind."""
+    for other in dialects():
+        if other.vendor != dialect.vendor and other.asks(place.container, config):
+            count = other.resource_names(config)[0]
+            raise BadInput(
+                field=place.resource_path(count),
+                value=place.container.asked(count),
+                expected=f"allowed beside {dialect.resource_names(config)[0]}: a container has "
+                "devices of one kind; ask for the others in another container of the pod",
+            )
 
 
 def _refuse_bad_names(places: list[PodContainer], pod: Pod) -> None:

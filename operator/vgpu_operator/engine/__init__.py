@@ -12,6 +12,8 @@ Everything goes one way, and what goes between two modules is a value:
 * `scheduling`: who gets which devices, who waits, what is kept for whom
 * `claims`: what a claim's status says, when it is released, when it goes
 * `devices`: what a device's status says of who holds it
+* `registers` and `plugin_turns`: devices that other vendors' plugins register on Nodes, and whose
+  turn it is with such a plugin
 * `agents`: which nodes' agents are silent
 * `decision_log`: a line for each decision that was carried out
 * `effects` and `effector`: what is to be written, and the one place that writes

@@ -16,6 +16,7 @@ from math import inf
 
 from vgpu_api import conditions, names
 from vgpu_api.v1alpha1 import Condition
+from vgpu_api.vendors import kind_of
 from vgpu_client.recorder import Regarding
 from vgpu_operator.engine.clock import rfc3339
 from vgpu_operator.engine.effects import Effect, MarkDevice, RecordEvent
@@ -49,6 +50,8 @@ def describe_silent(state: State) -> Iterator[Effect]:
             "nothing is placed here until it does"
         )
         for device in state.ledger.devices(found.node):
+            if kind_of(device.status.vendor) is not None:
+                continue  # its own vendor's plugin speaks for it
             ready = conditions.find(device.status.conditions, conditions.READY)
             if ready is not None and ready.status == "True":
                 yield MarkDevice(device.metadata.name, _unknown(note, unix=state.unix))

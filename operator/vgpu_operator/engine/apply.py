@@ -12,6 +12,7 @@ from typing import Any
 from vgpu_api.core import Node, Pod
 from vgpu_api.errors import BadInput
 from vgpu_api.v1alpha1 import Metadata, VGPUClaim, VGPUClaimSpec
+from vgpu_api.vendors import kind_of, kinds
 from vgpu_client.backoff import Backoff
 from vgpu_operator.ask import Ask
 from vgpu_operator.engine import events
@@ -303,6 +304,8 @@ def _(event: events.NodeObserved, state: State) -> None:
     known = state.cache.nodes.get(name)
     state.cache.nodes[name] = node
     state.ledger.apply_node(node)
+    if known is None or _registers(known) != _registers(node):
+        state.registers[name] = None
     if known is None or _readiness(known) != _readiness(node):
         _look_at_claims_on(state, name)
 
@@ -331,6 +334,8 @@ def _(event: events.DeviceObserved, state: State) -> None:
     device = event.device
     state.ledger.apply_device(device)
     state.devices[device.spec.node_name] = None
+    if kind_of(device.status.vendor) is not None or not device.status.vendor:
+        state.registers[device.spec.node_name] = None
     state.links[device.spec.node_name] = None
     _look_at_claims_on(state, device.spec.node_name, idle_only=True)
 
@@ -340,6 +345,8 @@ def _(event: events.DeviceDeleted, state: State) -> None:
     node = state.ledger.node_of(event.name)
     state.ledger.remove_device(event.name)
     state.device_writes.pop(event.name, None)
+    if state.register_writes.pop(event.name, None) is not None and node is not None:
+        state.registers[node] = None
     if node is not None:
         _look_at_claims_on(state, node, idle_only=True)
 
@@ -379,6 +386,14 @@ def _look_at_claims_on(state: State, node: str, *, idle_only: bool = False) -> N
         claim = state.cache.claim(key)
         if not idle_only or (claim is not None and claim.spec.binding_mode == "Immediate"):
             state.claims.look_at(key)
+
+
+def _registers(node: Node) -> tuple[object, ...]:
+    """What of a node says which devices other vendors' plugins have there."""
+    said = node.metadata.annotations, node.status.allocatable
+    return tuple(
+        (said[0].get(kind.register_.annotation), said[1].get(kind.count)) for kind in kinds()
+    )
 
 
 def _readiness(node: Node) -> tuple[object, ...]:
@@ -442,6 +457,17 @@ def _(event: events.DeviceWritten, state: State) -> None:
     elif name in state.device_writes:
         state.device_writes[name].version = version_of(event.version)
     state.devices[event.effect.node] = None
+
+
+@apply.register
+def _(event: events.DevicePublished, state: State) -> None:
+    """One that failed is decided anew; what it was decided from may have changed, too."""
+    name = event.effect.name
+    if event.why:
+        state.register_writes.pop(name, None)
+    elif name in state.register_writes:
+        state.register_writes[name].version = version_of(event.version)
+    state.registers[event.effect.node] = None
 
 
 @apply.register

@@ -19,6 +19,7 @@ from vgpu_api.names import (
     ANNOTATION_POKE,
     FIELD_MANAGER_LIVENESS,
     FIELD_MANAGER_OPERATOR,
+    FIELD_MANAGER_REGISTERS,
     FINALIZER_IN_USE,
 )
 from vgpu_api.resources import GPU_DEVICES, PODS, VGPU_CLAIMS
@@ -102,6 +103,8 @@ class Effector:
                     self._background.start(self._delete_claim(effect))
                 case effects.WriteDevice():
                     self._background.start(self._write_device(effect))
+                case effects.PublishDevice():
+                    self._background.start(self._publish_device(effect))
                 case effects.MarkDevice():
                     if effect.name not in self._marking:  # else its mark is under way
                         self._marking.add(effect.name)
@@ -188,6 +191,22 @@ class Effector:
             return
         logger.info("device %s not written: %s", effect.name, outcome)
         self._observe(events.DeviceWritten(effect, str(outcome)))
+
+    async def _publish_device(self, effect: effects.PublishDevice) -> None:
+        """Under a manager of its own: who holds the device is written by another."""
+        obj = {"metadata": {"name": effect.name}, "status": effect.status}
+        requests: list[Request] = [] if effect.create is None else [Create(effect.create)]
+        requests.append(Apply(obj, FIELD_MANAGER_REGISTERS, subresource="status"))
+        async with self._marks:
+            outcome = await self._writer.submit(
+                Write(Target(GPU_DEVICES, None, effect.name), tuple(requests))
+            )
+        if isinstance(outcome, Written):
+            version = outcome.obj["metadata"]["resourceVersion"]
+            self._observe(events.DevicePublished(effect, version=version))
+            return
+        logger.warning("device %s not published: %s", effect.name, outcome)
+        self._observe(events.DevicePublished(effect, str(outcome)))
 
     async def _mark_device(self, effect: effects.MarkDevice) -> None:
         """Under a manager of its own: what the operator says of the device otherwise stays."""

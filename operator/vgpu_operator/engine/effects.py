@@ -64,6 +64,23 @@ class WriteDevice:
 
 
 @dataclass(frozen=True, slots=True)
+class PublishDevice:
+    """Make a device that a vendor's plugin registers on its Node, and write what it registers.
+
+    Attributes:
+        name: The device.
+        node: Where it is.
+        status: All that the register says.
+        create: The object to make first, where there is none.
+    """
+
+    name: str
+    node: str
+    status: dict[str, Any]
+    create: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class MarkDevice:
     """Write one condition of a device in place of its agent, which writes over it when it is back.
 
@@ -133,5 +150,12 @@ class RecordEvent:
 
 
 Effect: TypeAlias = (
-    WriteClaim | DeleteClaim | WriteDevice | MarkDevice | ReadPod | Requeue | RecordEvent
+    WriteClaim
+    | DeleteClaim
+    | WriteDevice
+    | PublishDevice
+    | MarkDevice
+    | ReadPod
+    | Requeue
+    | RecordEvent
 )

@@ -24,6 +24,8 @@ from vgpu_operator.engine.devices import describe_devices, describe_links
 from vgpu_operator.engine.effects import Effect
 from vgpu_operator.engine.events import BindingEnded, Event
 from vgpu_operator.engine.gpu_pod import GPUPod, Standing
+from vgpu_operator.engine.plugin_turns import served_before
+from vgpu_operator.engine.registers import publish_registered
 from vgpu_operator.engine.scheduling.refusal import Refusal
 from vgpu_operator.engine.scheduling.reservation import Reservation
 from vgpu_operator.engine.scheduling.schedule_due import schedule_due
@@ -94,6 +96,7 @@ class Engine:
         state = self.state
         for claim in state.cache.claims():
             state.claims.look_at(key_of(claim))
+        state.registers.update(dict.fromkeys(state.cache.nodes))
         for pod in state.cache.pods():
             if pod.is_running:
                 state.pods.due[pod.uid] = None
@@ -140,6 +143,7 @@ class Engine:
             self._cursor, nodes = state.ledger.changed_since(self._cursor)
             state.devices.update(dict.fromkeys(nodes))
             yield describe_devices(state)
+            yield publish_registered(state)
 
     # Filter and Bind.
 
@@ -203,6 +207,11 @@ class Engine:
             self.state.pods.slow.discard(pod.uid)
         self._act(pod)
         return outcome
+
+    def waits_for_plugin(self, pod: GPUPod, node: str) -> str:
+        """The pod that a vendor's device plugin must serve before this one; empty: none."""
+        self._drain()
+        return served_before(self.state, pod, node)
 
     async def written(self, reservation: Reservation) -> VGPUClaim | None:
         """The claim, once its status says what was reserved; None if it never will."""

@@ -11,7 +11,14 @@ from typing import Any, Literal, TypeAlias
 
 from vgpu_api.core import Node, Pod, ResourceQuota
 from vgpu_api.v1alpha1 import GPUDevice, VGPUClaim
-from vgpu_operator.engine.effects import DeleteClaim, ReadPod, Requeue, WriteClaim, WriteDevice
+from vgpu_operator.engine.effects import (
+    DeleteClaim,
+    PublishDevice,
+    ReadPod,
+    Requeue,
+    WriteClaim,
+    WriteDevice,
+)
 from vgpu_operator.ledger import ClaimKey
 
 
@@ -158,6 +165,21 @@ class DeviceWritten:
 
 
 @dataclass(frozen=True, slots=True)
+class DevicePublished:
+    """The end of a `PublishDevice`.
+
+    Attributes:
+        effect: The write.
+        why: Why it was not done; empty if it was.
+        version: The device's resourceVersion since.
+    """
+
+    effect: PublishDevice
+    why: str = ""
+    version: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class PodRead:
     """The answer to a `ReadPod`.
 
@@ -241,6 +263,7 @@ Event: TypeAlias = (
     | ClaimWritten
     | ClaimDeletionEnded
     | DeviceWritten
+    | DevicePublished
     | PodRead
     | RequeueEnded
     | BindingEnded

@@ -267,6 +267,9 @@ class State:
         pods: What is to be done about pods.
         devices: Nodes whose devices' statuses are to be looked at.
         device_writes: By device: what was written last.
+        registers: Nodes whose registers of other vendors' devices are to be read.
+        register_writes: By device: what was written last of what its node registers.
+        registers_told: By node and kind: what was told last of a register that cannot be read.
         links: Nodes whose devices' links are to be compared.
         links_told: By node: the disagreements of links that were told last.
         agents: Signs of life of the nodes' agents that have ever given one.
@@ -288,6 +291,9 @@ class State:
     pods: PodWork = field(default_factory=PodWork)
     devices: dict[str, None] = field(default_factory=dict)
     device_writes: dict[str, DeviceWrite] = field(default_factory=dict)
+    registers: dict[str, None] = field(default_factory=dict)
+    register_writes: dict[str, DeviceWrite] = field(default_factory=dict)
+    registers_told: dict[tuple[str, str], str] = field(default_factory=dict)
     links: dict[str, None] = field(default_factory=dict)
     links_told: dict[str, list[str]] = field(default_factory=dict)
     agents: dict[str, AgentSeen] = field(default_factory=dict)

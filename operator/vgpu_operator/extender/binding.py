@@ -102,6 +102,9 @@ class Binder:
             return pod
         if pod is None:
             return _why(await self._post(request, {}))
+        before = self._engine.waits_for_plugin(pod, request.node)
+        if before:
+            return f"the device plugin of node {request.node} serves pod {before} first"
         outcome = self._engine.begin_bind(pod, request.node)
         if isinstance(outcome, Refusal):
             return f"{outcome.reason}: {outcome.on(request.node)}"

@@ -22,6 +22,7 @@ class NodeShape:
     Attributes:
         memory_mib: main memory.
         pods: how many it takes at most.
+        offered: resources of device plugins that are not there: a number of each.
     """
 
     name: str
@@ -29,6 +30,7 @@ class NodeShape:
     memory_mib: int = 512 * 1024
     pods: int = 250
     labels: Mapping[str, str] = field(default_factory=dict)
+    offered: Mapping[str, int] = field(default_factory=dict)
 
 
 def node_object(shape: NodeShape) -> Object:
@@ -65,6 +67,7 @@ def node_status(
         "memory": f"{shape.memory_mib * 1024}Ki",
         "ephemeral-storage": "100Gi",
         "pods": str(shape.pods),
+        **{name: str(number) for name, number in shape.offered.items()},
     }
     ready = {
         "type": "Ready",

@@ -13,6 +13,7 @@ from vgpu_api.conditions import ALLOCATED, find
 from vgpu_api.init_part import has_init_part, init_part_ended
 from vgpu_api.names import FINALIZER_IN_USE
 from vgpu_api.v1alpha1 import Allocation, VGPUClaim
+from vgpu_api.vendors import kind_of
 from vgpu_operator.engine.cache import Cache, key_of
 from vgpu_operator.engine.claims.status import RELEASED
 from vgpu_operator.ledger import Ledger
@@ -38,7 +39,7 @@ def release_reason(claim: VGPUClaim, cache: Cache) -> str | None:
     allocation = claim.status.allocation
     if allocation is None:
         return None
-    if was_released(claim):
+    if was_released(claim) or _ended_without_agent(claim, cache):
         return "its pod has ended"
     lost = node_lost(allocation, cache)
     if lost is not None:
@@ -50,6 +51,25 @@ def release_reason(claim: VGPUClaim, cache: Cache) -> str | None:
     if claim.spec.binding_mode == "Immediate" and claim.metadata.deletion_timestamp is None:
         return None  # only its pod's name goes
     return _never_bound(reserved.pod_uid, cache)
+
+
+def _ended_without_agent(claim: VGPUClaim, cache: Cache) -> bool:
+    """Whether devices that no agent of ours serves are free, because their pod is gone or ended.
+
+    The kubelet keeps a pod until its containers have ended, and takes their devices back from the
+    vendor's plugin then. A claim that asks for a device of NVIDIA's, too, waits for the agent.
+    """
+    reserved = claim.status.reserved_for
+    if reserved is None or any(kind_of(each.vendor) is None for each in claim.spec.requests):
+        return False
+    pod = cache.pod(reserved.pod_uid)
+    if pod is not None:
+        return pod.pod.is_terminal and pod.pod.is_bound
+    if cache.was_never_bound(reserved.pod_uid):
+        return False
+    # Its own claim is deleted by Kubernetes when it is gone, and while nobody here watched, too.
+    is_collected = claim.metadata.deletion_timestamp is not None
+    return cache.is_deleted(reserved.pod_uid) or is_collected
 
 
 def node_lost(allocation: Allocation, cache: Cache) -> str | None:

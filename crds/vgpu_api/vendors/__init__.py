@@ -1,0 +1,28 @@
+"""The vendors whose devices are served, other than NVIDIA: tables, and the model they must meet."""
+
+from vgpu_api.vendors.model import (
+    Cores,
+    Kind,
+    Memory,
+    Record,
+    Records,
+    Register,
+    Selection,
+    Vendor,
+)
+from vgpu_api.vendors.tables import kind_of, kinds, read_table, shipped
+
+__all__ = [
+    "Cores",
+    "Kind",
+    "Memory",
+    "Record",
+    "Records",
+    "Register",
+    "Selection",
+    "Vendor",
+    "kind_of",
+    "kinds",
+    "read_table",
+    "shipped",
+]

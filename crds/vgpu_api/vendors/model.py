@@ -1,0 +1,147 @@
+"""What is known of a vendor's devices, as data: one table a vendor, no code.
+
+A table says which words pods ask in and what they mean, where a node registers its devices, and
+which annotations the vendor's device plugin reads back. What a table cannot say it names: a rule
+out of a small registry (`vgpu_operator.vendors`), each pure and described beside its code.
+
+Source of the tables that are shipped: HAMi v2.10.0 (names and meanings).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic.alias_generators import to_camel
+
+ResourceName = Annotated[str, Field(pattern=r"^[a-z0-9.-]+/[A-Za-z0-9._-]+$", max_length=316)]
+AnnotationKey = Annotated[
+    str, Field(pattern=r"^([a-z0-9.-]+/)?[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$", max_length=316)
+]
+KindName = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$", max_length=63)]
+Amount = Annotated[int, Field(ge=1, le=1 << 30)]
+
+RecordRule: TypeAlias = Literal["text"]
+"""How an annotation that a plugin reads back is made; `vgpu_operator.vendors.records` has them."""
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True
+    )
+
+
+class Memory(_Part):
+    """How memory is asked for."""
+
+    resource: ResourceName
+    """Of each device. Without it, or with 0, a request takes all the memory of a device."""
+    unit_mib: Amount = 1
+    """MiB that one unit stands for. A size with a binary suffix (`8Gi`) is bytes all the same."""
+
+
+class Cores(_Part):
+    """How compute is asked for."""
+
+    resource: ResourceName
+    """Percent of each device. More than 100 counts as 100."""
+    default: Annotated[int, Field(ge=0, le=100)] = 0
+    """Where a container asks for none. 0: nothing is reserved. 100: the device alone."""
+
+
+class Selection(_Part):
+    """Pod annotations that choose devices, comma lists. Exclusion wins."""
+
+    use_types: AnnotationKey | None = None
+    """Only types that contain one of these words, whatever the case."""
+    exclude_types: AnnotationKey | None = None
+    """No type that contains one of these words."""
+    use_ids: AnnotationKey | None = None
+    """Only these devices."""
+    exclude_ids: AnnotationKey | None = None
+    """None of these devices."""
+
+
+class Register(_Part):
+    """Where a node says which devices it has."""
+
+    annotation: AnnotationKey
+    """Of the node, written by the vendor's device plugin."""
+    form: Literal["fields", "json"]
+    """fields: `id,count,memory,cores,type,numa,health[,index,mode]:` for each device.
+    json: a list of objects with `id count devmem devcore type numa health index`."""
+
+
+class Record(_Part):
+    """One annotation that the vendor's device plugin reads back from the pod."""
+
+    rule: RecordRule
+    """How it is made."""
+    value: str = ""
+    """What the rule writes, where it needs telling."""
+
+
+class Records(_Part):
+    """The annotations that a Binding carries for the vendor's device plugin."""
+
+    to_allocate: AnnotationKey | None = None
+    """The devices of each container; the plugin takes off what it has handed out."""
+    allocated: AnnotationKey
+    """The devices of each container; stays."""
+    one_at_a_time: bool = False
+    """The plugin is not told which pod it serves and takes the one that `hami.io/bind-phase` marks:
+    no pod is bound to a node while another there is marked."""
+    more: dict[AnnotationKey, Record] = Field(default_factory=dict)
+    """Others, and the rule that makes each."""
+
+
+class Kind(_Part):
+    """Devices that serve the same words. A vendor has one kind, or one for each chip."""
+
+    name: KindName
+    """In `vendor` of claims and of devices."""
+    word: Annotated[str, Field(min_length=1, max_length=63)]
+    """What HAMi's records call it."""
+    count: ResourceName
+    """How many devices; a container that asks for none of it asks for no device."""
+    memory: Memory | None = None
+    """None: each request takes all of a device's memory."""
+    cores: Cores | None = None
+    """None: compute is not asked for."""
+    selection: Selection = Selection()
+    """Pod annotations that choose among devices."""
+    register_: Annotated[Register, Field(alias="register")]
+    """Where nodes say which devices they have."""
+    records: Records
+    """What the vendor's device plugin reads back."""
+
+    @property
+    def resources(self) -> tuple[str, ...]:
+        """Its resource names, the count first."""
+        others = (part.resource for part in (self.memory, self.cores) if part is not None)
+        return (self.count, *others)
+
+    @property
+    def annotations(self) -> frozenset[str]:
+        """Every annotation of a pod that it knows: chosen by users, or read back by the plugin."""
+        chosen = self.selection.model_dump().values()
+        written = (self.records.allocated, self.records.to_allocate, *self.records.more)
+        return frozenset(key for key in (*chosen, *written) if key is not None)
+
+
+class Vendor(_Part):
+    """A vendor's table."""
+
+    title: Annotated[str, Field(min_length=1, max_length=63)]
+    """The vendor, for people."""
+    kinds: Annotated[tuple[Kind, ...], Field(min_length=1, max_length=32)]
+    """Its kinds of devices."""
+
+    @model_validator(mode="after")
+    def _words_mean_one_kind(self) -> Vendor:
+        for what in ("name", "word", "count"):
+            said = [getattr(kind, what) for kind in self.kinds]
+            twice = sorted({text for text in said if said.count(text) > 1})
+            if twice:
+                raise ValueError(f"two kinds have the {what} {twice[0]}")
+        return self

@@ -1,0 +1,84 @@
+"""Reads vendors' tables: those that are shipped, each a YAML file in `data/`, and any other."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from vgpu_api.errors import BadInput
+from vgpu_api.vendors.model import Kind, Vendor
+
+_DATA = Path(__file__).parent / "data"
+
+
+def read_table(document: Any, *, source: str) -> Vendor:
+    """A parsed document as a vendor's table.
+
+    Args:
+        document: What the YAML says.
+        source: Its name, which begins the field that an error names.
+
+    Raises:
+        BadInput: names the field, the value and what is wrong, for the first of the errors.
+    """
+    try:
+        return Vendor.model_validate(document)
+    except ValidationError as error:
+        first = error.errors()[0]
+        path = ".".join((source, *(str(part) for part in first["loc"])))
+        raise BadInput(
+            field=path, value=first["input"], expected=f"right: {first['msg']}"
+        ) from error
+
+
+@lru_cache(maxsize=1)
+def shipped() -> tuple[Vendor, ...]:
+    """The vendors that are served, in the order of their file names.
+
+    Raises:
+        BadInput: a table is wrong, or two of them have a name, a word or a resource in common.
+    """
+    vendors = tuple(
+        read_table(yaml.safe_load(path.read_text()), source=path.stem)
+        for path in sorted(_DATA.glob("*.yaml"))
+    )
+    refuse_shared_words(vendors)
+    return vendors
+
+
+def refuse_shared_words(vendors: tuple[Vendor, ...]) -> None:
+    """Refuse tables of which two claim the same name, word or resource: one would never be asked.
+
+    Raises:
+        BadInput: names the second kind and what it shares with an earlier one.
+    """
+    taken: dict[tuple[str, str], str] = {}
+    for kind in (kind for vendor in vendors for kind in vendor.kinds):
+        said = [("name", kind.name), ("word", kind.word)]
+        for what in (*said, *(("resource", name) for name in kind.resources)):
+            if taken.setdefault(what, kind.name) != kind.name:
+                raise BadInput(
+                    field=f"{kind.name}.{what[0]}",
+                    value=what[1],
+                    expected=f"a {what[0]} of its own: kind {taken[what]} has it too",
+                )
+
+
+@lru_cache(maxsize=1)
+def kinds() -> tuple[Kind, ...]:
+    """Every kind of device that is served."""
+    return tuple(kind for vendor in shipped() for kind in vendor.kinds)
+
+
+@lru_cache(maxsize=1)
+def _by_name() -> dict[str, Kind]:
+    return {kind.name: kind for kind in kinds()}
+
+
+def kind_of(vendor: str) -> Kind | None:
+    """The kind that a claim or a device names as its vendor; None: NVIDIA's, or unknown."""
+    return _by_name().get(vendor)

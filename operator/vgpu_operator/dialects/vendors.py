@@ -1,0 +1,139 @@
+"""Other vendors' words: a container asks for a number of devices, for memory and compute of each.
+
+Every word and what it means stands in the vendor's table (`vgpu_api.vendors`). There is one dialect
+for each kind of device; a container speaks one of them.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from functools import partial
+
+from vgpu_api import quantity
+from vgpu_api.config import ClusterConfig
+from vgpu_api.core import Container, Pod
+from vgpu_api.errors import BadInput, QuantityError
+from vgpu_api.v1alpha1 import DeviceSelector, VGPURequest
+from vgpu_api.vendors import Kind, Memory, kinds
+from vgpu_operator.dialects import hami_annotations
+from vgpu_operator.dialects.containers import PodContainer, ResourceDialect
+
+MAX_COUNT = 64
+MAX_MEMORY_MIB = 1 << 30
+COUNT_EXPECTED = f"a number of devices, 1 to {MAX_COUNT}"
+
+
+def dialects() -> tuple[ResourceDialect, ...]:
+    """A dialect for each kind of device that is served."""
+    return tuple(
+        ResourceDialect(
+            asks=partial(_asks, kind),
+            request=partial(_request, kind),
+            placement=hami_annotations.placement,
+            resource_names=partial(_resource_names, kind),
+            in_slots=True,
+            vendor=kind.name,
+        )
+        for kind in kinds()
+    )
+
+
+def _resource_names(kind: Kind, config: ClusterConfig) -> tuple[str, ...]:
+    return kind.resources
+
+
+def _asks(kind: Kind, container: Container, config: ClusterConfig) -> bool:
+    """Whether it asks for a device: a count that is not 0, and be it one that cannot be read."""
+    given = container.asked(kind.count)
+    if given is None:
+        return False
+    try:
+        return quantity.parse(given) != 0
+    except QuantityError:
+        return True
+
+
+def _request(kind: Kind, pod: Pod, place: PodContainer, config: ClusterConfig) -> VGPURequest:
+    """What one container asks for.
+
+    Raises:
+        BadInput: an amount or a selecting annotation cannot be read.
+    """
+    memory_mib = None if kind.memory is None else _memory(kind.memory, place)
+    return VGPURequest(
+        name=place.name,
+        phase=place.phase,
+        vendor=kind.name,
+        count=_whole(place, kind.count, 1, MAX_COUNT, COUNT_EXPECTED),
+        memory=None if memory_mib is None else quantity.format_mib(memory_mib),
+        memory_percent=100 if memory_mib is None else None,
+        cores=_cores(kind, place),
+        selector=_selector(kind, pod),
+    )
+
+
+def _memory(memory: Memory, place: PodContainer) -> int | None:
+    """MiB of each device; None when not given, and 0 counts as not given."""
+    given = place.container.asked(memory.resource)
+    if given is None:
+        return None
+    unit = "MiB" if memory.unit_mib == 1 else f"units of {memory.unit_mib} MiB"
+    expected = f"a size per device: a whole number of {unit}, or with its unit such as 8Gi"
+    number = _number(place, memory.resource, expected)
+    if quantity.has_binary_suffix(given):
+        number /= quantity.MIB
+    else:
+        number *= memory.unit_mib
+    return _within(place, memory.resource, number, 0, MAX_MEMORY_MIB, expected) or None
+
+
+def _cores(kind: Kind, place: PodContainer) -> int:
+    """Percent of the compute of each device, at most 100."""
+    if kind.cores is None:
+        return 0
+    name, expected = kind.cores.resource, "a whole percentage, 0 to 100"
+    if place.container.asked(name) is None:
+        return kind.cores.default
+    number = min(_number(place, name, expected), Fraction(100))
+    return _within(place, name, number, 0, 100, expected)
+
+
+def _selector(kind: Kind, pod: Pod) -> DeviceSelector | None:
+    chosen = kind.selection
+    found = DeviceSelector(
+        models=_words(pod, chosen.use_types, hami_annotations.MAX_MODELS),
+        exclude_models=_words(pod, chosen.exclude_types, hami_annotations.MAX_MODELS),
+        uuids=_words(pod, chosen.use_ids, hami_annotations.MAX_UUIDS),
+        exclude_uuids=_words(pod, chosen.exclude_ids, hami_annotations.MAX_UUIDS),
+    )
+    return None if found == DeviceSelector() else found
+
+
+def _words(pod: Pod, key: str | None, most: int) -> list[str]:
+    return [] if key is None else hami_annotations.comma_list(pod, key, most)
+
+
+def _whole(place: PodContainer, name: str, low: int, high: int, expected: str) -> int:
+    return _within(place, name, _number(place, name, expected), low, high, expected)
+
+
+def _number(place: PodContainer, name: str, expected: str) -> Fraction:
+    given = place.container.asked(name)
+    try:
+        return quantity.parse("" if given is None else given)
+    except QuantityError as error:
+        raise _bad(place, name, expected) from error
+
+
+def _within(
+    place: PodContainer, name: str, number: Fraction, low: int, high: int, expected: str
+) -> int:
+    if number.denominator != 1 or not low <= number <= high:
+        raise _bad(place, name, expected)
+    return number.numerator
+
+
+def _bad(place: PodContainer, name: str, expected: str) -> BadInput:
+    return BadInput(
+        field=place.resource_path(name), value=place.container.asked(name), expected=expected
+    )

@@ -1,0 +1,51 @@
+"""Whose turn it is with a vendor's device plugin that is not told which pod it serves.
+
+The kubelet's call names no pod, so such a plugin takes the one of its node that a Binding has
+marked `allocating`, and marks it `success` when it has handed its devices out. Two marked pods
+would get each other's devices. HAMi locks the Node for that; here one scheduler binds, so its own
+view is enough: a Bind is refused, and kube-scheduler tries it again.
+"""
+
+from __future__ import annotations
+
+from vgpu_api import names
+from vgpu_api.errors import BadInput
+from vgpu_api.vendors import kind_of
+from vgpu_operator.engine.gpu_pod import GPUPod
+from vgpu_operator.engine.state import State
+
+MARKED_S = 300
+"""A mark that stands for so long is of a plugin that has failed; HAMi's lock lasts as long."""
+
+
+def served_before(state: State, pod: GPUPod, node: str) -> str:
+    """The pod that a plugin of the node must have served before this one; empty: none."""
+    if not takes_turns(pod):
+        return ""
+    for other in state.cache.pods():
+        if other.uid != pod.uid and takes_turns(other) and _is_served_on(state, other, node):
+            metadata = other.pod.metadata
+            return f"{metadata.namespace}/{metadata.name}"
+    return ""
+
+
+def takes_turns(pod: GPUPod) -> bool:
+    """Whether it asks for devices of a plugin that serves one pod at a time."""
+    if isinstance(pod.ask, BadInput) or pod.ask.spec is None:
+        return False
+    asked = (kind_of(request.vendor) for request in pod.ask.spec.requests)
+    return any(kind is not None and kind.records.one_at_a_time for kind in asked)
+
+
+def _is_served_on(state: State, pod: GPUPod, node: str) -> bool:
+    """Whether a Binding to the node is under way, or stands and the plugin has not answered it."""
+    held = state.reservations.of_pod(pod.uid)
+    if held is not None and held.node == node and held.is_binding:
+        return True
+    if not pod.is_running or pod.pod.spec.node_name != node:
+        return False
+    said = pod.pod.metadata.annotations
+    if pod.pod.status.phase != "Pending" or said.get(names.HAMI_BIND_PHASE) != "allocating":
+        return False
+    since = said.get(names.HAMI_BIND_TIME, "")
+    return since.isdigit() and len(since) < 16 and state.unix < int(since) + MARKED_S

@@ -1,0 +1,192 @@
+"""Devices of vendors whose own plugins register them on the Node: published as GPUDevice objects.
+
+An agent publishes NVIDIA's. Other vendors' device plugins write an annotation on their Node; what
+it says is what the objects say, and a device that is registered no more, or whose plugin the
+kubelet has lost, is not Ready. Decision 54.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from vgpu_api import conditions, names
+from vgpu_api.core import Node
+from vgpu_api.errors import BadInput
+from vgpu_api.quantity import format_mib
+from vgpu_api.v1alpha1 import Condition, GPUDevice, GPUDeviceStatus
+from vgpu_api.vendors import Kind, kinds
+from vgpu_operator.engine.cache import version_of
+from vgpu_operator.engine.claims.describe import node_event
+from vgpu_operator.engine.clock import rfc3339
+from vgpu_operator.engine.effects import Effect, PublishDevice
+from vgpu_operator.engine.state import DeviceWrite, State
+from vgpu_operator.vendors import RegisteredDevice, devices_of, silence_of
+
+UNREADABLE = "RegisterUnreadable"
+NOT_REGISTERED = "NotRegistered"
+PLUGIN_SILENT = "PluginNotConnected"
+REGISTERED = "Registered"
+UNHEALTHY = "ReportedUnhealthy"
+
+
+def publish_registered(state: State) -> Iterator[Effect]:
+    """What the devices of the nodes that changed should say, where they say something else."""
+    due, state.registers = state.registers, {}
+    for name in due:
+        node = state.cache.nodes.get(name)
+        if node is None:
+            continue
+        known = {device.metadata.name: device for device in state.ledger.devices(name)}
+        for kind in kinds():
+            yield from _publish_kind(kind, node, known, state)
+
+
+def _publish_kind(
+    kind: Kind, node: Node, known: dict[str, GPUDevice], state: State
+) -> Iterator[Effect]:
+    try:
+        registered, unreadable = devices_of(kind, node), ""
+    except BadInput as error:
+        registered, unreadable = (), str(error)
+    told = state.registers_told.get((node.metadata.name, kind.name), "")
+    if unreadable != told:
+        state.registers_told[node.metadata.name, kind.name] = unreadable
+        if unreadable:
+            yield node_event(node, UNREADABLE, f"nothing is given of its devices: {unreadable}")
+    silence = silence_of(kind, node)
+    named = {_name(device.id, node.metadata.name, state): device for device in registered}
+    for name, device in named.items():
+        reason, why = (PLUGIN_SILENT, silence) if silence else (REGISTERED, "")
+        status = status_of(kind, device, reason=reason, why=why, unix=state.unix)
+        yield from _publish(name, node, status, known.get(name), state)
+    for name, gone in known.items():
+        if gone.status.vendor == kind.name and name not in named:
+            reason = UNREADABLE if unreadable else NOT_REGISTERED
+            why = unreadable or f"node {node.metadata.name} registers it no more"
+            status = _without(gone, _ready(reason, why, unix=state.unix))
+            yield from _publish(name, node, status, gone, state)
+
+
+def _name(uuid: str, node: str, state: State) -> str:
+    """The object's name; where another node has it, one of this node's own, as agents do it."""
+    name = names.device_object_name(uuid)
+    holder = state.ledger.node_of(name)
+    is_anothers = holder is not None and holder != node
+    return names.device_object_name_on_node(uuid, node) if is_anothers else name
+
+
+def _publish(
+    name: str, node: Node, status: dict[str, Any], known: GPUDevice | None, state: State
+) -> Iterator[Effect]:
+    """The write, unless the device says it already or will as soon as a write has come back."""
+    if known is not None and _says(known, status):
+        return
+    written = state.register_writes.get(name)
+    if written is not None:
+        is_under_way = written.version is None
+        observed = 0 if known is None else version_of(known.metadata.resource_version)
+        has_come_back = not is_under_way and observed >= (written.version or 0)
+        if is_under_way or (_same(written.status, status) and not has_come_back):
+            return
+    state.register_writes[name] = DeviceWrite(status, state.now)
+    create = _object(name, node) if known is None else None
+    yield PublishDevice(name, node.metadata.name, status, create)
+
+
+def _object(name: str, node: Node) -> dict[str, Any]:
+    """The object as it is made; it goes with its node."""
+    owner = {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "name": node.metadata.name,
+        "uid": node.metadata.uid,
+    }
+    return {
+        "apiVersion": names.API_VERSION,
+        "kind": "GPUDevice",
+        "metadata": {"name": name, "ownerReferences": [owner]},
+        "spec": {"nodeName": node.metadata.name},
+    }
+
+
+def status_of(
+    kind: Kind, device: RegisteredDevice, *, reason: str, why: str, unix: float
+) -> dict[str, Any]:
+    """What the object of a registered device says.
+
+    Args:
+        kind: Of the device.
+        device: As its node registers it.
+        reason: Why it is Ready, or is not.
+        why: The same for people; empty where it is.
+        unix: Now.
+    """
+    amount = {
+        "memory": format_mib(device.memory_mib),
+        "cores": device.cores,
+        "slots": device.slots,
+    }
+    is_sound = device.healthy and device.slots > 0
+    healthy = Condition(
+        type=conditions.HEALTHY,
+        status="True" if is_sound else "False",
+        reason=REGISTERED if is_sound else UNHEALTHY,
+        message="" if is_sound else f"the vendor's device plugin registers {device.id} as unusable",
+        last_transition_time=rfc3339(unix),
+    )
+    said = {
+        "vendor": kind.name,
+        "index": device.index,
+        "uuid": device.id,
+        "model": device.type,
+        "capacity": amount,
+        "allocatable": amount,
+        "conditions": [_ready(reason, why, unix=unix), healthy.to_wire()],
+    }
+    return said if device.numa is None else {**said, "numaNode": device.numa}
+
+
+def _without(device: GPUDevice, ready: dict[str, Any]) -> dict[str, Any]:
+    """What a device says that is registered no more: what it said, and that it is not Ready."""
+    healthy = conditions.find(device.status.conditions, conditions.HEALTHY)
+    kept = [] if healthy is None else [healthy.to_wire()]
+    return {**_said_by(device.status), "conditions": [ready, *kept]}
+
+
+def _ready(reason: str, why: str, *, unix: float) -> dict[str, Any]:
+    return Condition(
+        type=conditions.READY,
+        status="True" if reason == REGISTERED else "False",
+        reason=reason,
+        message=why,
+        last_transition_time=rfc3339(unix),
+    ).to_wire()
+
+
+_FIELDS = ("vendor", "index", "uuid", "model", "numaNode", "capacity", "allocatable")
+_TYPES = (conditions.READY, conditions.HEALTHY)
+
+
+def _said_by(status: GPUDeviceStatus) -> dict[str, Any]:
+    wire = status.to_wire()
+    return {field: wire[field] for field in _FIELDS if field in wire}
+
+
+def _says(device: GPUDevice, status: dict[str, Any]) -> bool:
+    found = [c for type_ in _TYPES if (c := conditions.find(device.status.conditions, type_))]
+    shown = {**_said_by(device.status), "conditions": [each.to_wire() for each in found]}
+    return _same(shown, status)
+
+
+def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether two statuses say the same, whenever it came about."""
+    return _timeless(one) == _timeless(other)
+
+
+def _timeless(status: dict[str, Any]) -> dict[str, Any]:
+    plain = [
+        {key: value for key, value in condition.items() if key != "lastTransitionTime"}
+        for condition in status["conditions"]
+    ]
+    return {**status, "conditions": plain}

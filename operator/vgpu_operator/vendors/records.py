@@ -1,0 +1,110 @@
+"""The annotations that vendors' device plugins read back from a pod that was bound.
+
+Source: HAMi v2.10.0, whose plugins read them. A plugin finds its pod among those of its node by
+`hami.io/bind-phase`, `bind-time` and `vgpu-node`, and hands out what `…-to-allocate` names for the
+first container that still has something there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TypeAlias
+
+from vgpu_api import names
+from vgpu_api.vendors import Kind, Record
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A part of a device that a container was given.
+
+    Attributes:
+        id: The device, as its plugin knows it.
+        index: Its number on the node.
+        memory_mib: Memory given.
+        cores: Compute given, in the unit in which it is asked for.
+    """
+
+    id: str
+    index: int
+    memory_mib: int
+    cores: int
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a rule may write of.
+
+    Attributes:
+        kind: The devices' kind.
+        given: By container of the pod, init containers first; empty for those without a device.
+        node: Where they are.
+        unix_time: The second in which they were given.
+    """
+
+    kind: Kind
+    given: tuple[tuple[Given, ...], ...]
+    node: str
+    unix_time: int
+
+
+Rule: TypeAlias = Callable[[Decision, Record], str]
+
+
+def records_of(
+    given: Mapping[str, Sequence[Sequence[Given]]],
+    kinds: Mapping[str, Kind],
+    *,
+    node: str,
+    unix_time: int,
+) -> dict[str, str]:
+    """What the Binding carries for the plugins of all kinds of which the pod has devices.
+
+    Args:
+        given: By kind's name: what each container of the pod got, init containers first.
+        kinds: By name.
+        node: The node of the pod.
+        unix_time: The second in which the devices were given.
+    """
+    if not given:
+        return {}
+    written = {
+        names.HAMI_NODE: node,
+        names.HAMI_TIME: str(unix_time),
+        names.HAMI_BIND_PHASE: "allocating",
+        names.HAMI_BIND_TIME: str(unix_time),
+    }
+    for name, containers in given.items():
+        decision = Decision(kinds[name], tuple(map(tuple, containers)), node, unix_time)
+        written.update(_of_kind(decision))
+    return written
+
+
+def _of_kind(decision: Decision) -> dict[str, str]:
+    records, encoded = decision.kind.records, encode(decision)
+    written = {records.allocated: encoded}
+    if records.to_allocate is not None:
+        written[records.to_allocate] = encoded
+    for key, record in records.more.items():
+        written[key] = RULES[record.rule](decision, record)
+    return written
+
+
+def encode(decision: Decision) -> str:
+    """`id,word,MiB,cores:` for each device, `;` behind each container, also those without one."""
+    return "".join(
+        "".join(f"{one.id},{decision.kind.word},{one.memory_mib},{one.cores}:" for one in container)
+        + ";"
+        for container in decision.given
+    )
+
+
+def _text(decision: Decision, record: Record) -> str:
+    """The text that the table gives."""
+    return record.value
+
+
+RULES: Mapping[str, Rule] = MappingProxyType({"text": _text})
+"""Each makes one annotation from the decision and what its table says of it."""

@@ -1,0 +1,184 @@
+"""Which devices a node has, as the vendor's device plugin registers them on the Node.
+
+A register is read whole or not at all: of one that cannot be read nothing is believed. Source of
+the forms: HAMi v2.10.0, whose plugins write them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from vgpu_api import quantity
+from vgpu_api.core import Node
+from vgpu_api.errors import BadInput, QuantityError
+from vgpu_api.vendors import Kind
+
+MAX_DEVICES = 64
+"""Of one kind on a node."""
+_MAX_ID = 128
+_MAX_NUMBER = (1 << 31) - 1
+_FIELDS = (7, 9)
+_TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
+_FALSE = frozenset({"0", "f", "F", "FALSE", "false", "False"})
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredDevice:
+    """A device as its node registers it.
+
+    Attributes:
+        id: What the plugin knows it by; unique on its node.
+        index: Its number on the node.
+        type: The model, in the plugin's words.
+        memory_mib: All its memory.
+        cores: All its compute, in the unit in which compute is asked for.
+        slots: Requests that it serves at most.
+        numa: Its NUMA node; None where the register says nothing.
+        healthy: It may be given away.
+    """
+
+    id: str
+    index: int
+    type: str
+    memory_mib: int
+    cores: int
+    slots: int
+    numa: int | None
+    healthy: bool
+
+
+def field_of(kind: Kind) -> str:
+    """What an error calls the register."""
+    return f"metadata.annotations[{kind.register_.annotation}]"
+
+
+def devices_of(kind: Kind, node: Node) -> tuple[RegisteredDevice, ...]:
+    """The devices of a kind that the node registers; none where it registers none.
+
+    Raises:
+        BadInput: the register cannot be read; names the annotation, the value and what is wrong.
+    """
+    written = node.metadata.annotations.get(kind.register_.annotation)
+    if written is None or not written.strip():
+        return ()
+    found = _FORMS[kind.register_.form](kind, written)
+    ids = [device.id for device in found]
+    for device in found:
+        if not 0 < len(device.id) <= _MAX_ID:
+            raise _bad(kind, device.id, f"an id of 1 to {_MAX_ID} characters")
+        if ids.count(device.id) > 1:
+            raise _bad(kind, device.id, "an id of its own: two devices have it")
+    if len(found) > MAX_DEVICES:
+        raise _bad(kind, f"{len(found)} devices", f"a list of at most {MAX_DEVICES}")
+    return found
+
+
+def silence_of(kind: Kind, node: Node) -> str:
+    """Why nothing may be given of what the node registers; empty where the plugin serves.
+
+    An annotation stays when the plugin that wrote it is gone. The kubelet offers the count only
+    while a plugin is connected, so that is what says that it lives.
+    """
+    offered = node.status.allocatable.get(kind.count, 0)
+    try:
+        if quantity.parse(offered) > 0:
+            return ""
+    except QuantityError:
+        pass
+    return f"the kubelet offers no {kind.count}: the vendor's device plugin is not connected"
+
+
+def _fields(kind: Kind, written: str) -> tuple[RegisteredDevice, ...]:
+    """`id,count,memory,cores,type,numa,health[,index,mode]`, a colon behind each device."""
+    if ":" not in written:
+        raise _bad(kind, written, "a list of devices with a colon behind each")
+    found: list[RegisteredDevice] = []
+    for entry in (part for part in written.split(":") if part.strip()):
+        parts = [part.strip() for part in entry.split(",")]
+        if len(parts) not in _FIELDS:
+            raise _bad(kind, entry, "id,count,memory,cores,type,numa,health[,index,mode]")
+        said = dict(zip(("id", "count", "devmem", "devcore", "type", "numa", "health", "index"),
+                        parts, strict=False))  # fmt: skip
+        found.append(
+            RegisteredDevice(
+                id=said["id"],
+                index=_number(kind, said, "index", len(found)),
+                type=said["type"],
+                memory_mib=_number(kind, said, "devmem"),
+                cores=_number(kind, said, "devcore"),
+                slots=_number(kind, said, "count"),
+                numa=_numa(kind, said),
+                healthy=_switch(kind, said, "health"),
+            )
+        )
+    return tuple(found)
+
+
+def _json(kind: Kind, written: str) -> tuple[RegisteredDevice, ...]:
+    """A list of objects. What an object does not say is 0, empty or false, as Go writes it."""
+    try:
+        document = json.loads(written)
+    except (ValueError, RecursionError) as error:
+        raise _bad(kind, written, "a JSON list of devices") from error
+    if not isinstance(document, list):
+        raise _bad(kind, written, "a JSON list of devices")
+    found: list[RegisteredDevice] = []
+    for said in document:
+        if not isinstance(said, dict):
+            raise _bad(kind, said, "a JSON object for each device")
+        found.append(
+            RegisteredDevice(
+                id=_text(kind, said, "id"),
+                index=_number(kind, said, "index"),
+                type=_text(kind, said, "type"),
+                memory_mib=_number(kind, said, "devmem"),
+                cores=_number(kind, said, "devcore"),
+                slots=_number(kind, said, "count"),
+                numa=_numa(kind, said),
+                healthy=_switch(kind, said, "health"),
+            )
+        )
+    return tuple(found)
+
+
+_FORMS: Mapping[str, Callable[[Kind, str], tuple[RegisteredDevice, ...]]] = MappingProxyType(
+    {"fields": _fields, "json": _json}
+)
+
+
+def _number(kind: Kind, said: Mapping[str, Any], key: str, default: int = 0) -> int:
+    given = said.get(key, default)
+    if isinstance(given, str) and given.isascii() and given.isdigit() and len(given) <= 10:
+        given = int(given)
+    if type(given) is not int or not 0 <= given <= _MAX_NUMBER:
+        raise _bad(kind, given, f"a whole number, 0 to {_MAX_NUMBER}, as {key}")
+    return given
+
+
+def _numa(kind: Kind, said: Mapping[str, Any]) -> int | None:
+    given = said.get("numa")
+    return None if given in (-1, "-1") else _number(kind, said, "numa")
+
+
+def _text(kind: Kind, said: Mapping[str, Any], key: str) -> str:
+    given = said.get(key, "")
+    if not isinstance(given, str):
+        raise _bad(kind, given, f"a text, as {key}")
+    return given
+
+
+def _switch(kind: Kind, said: Mapping[str, Any], key: str) -> bool:
+    given = said.get(key, False)
+    if isinstance(given, bool):
+        return given
+    if isinstance(given, str) and given in _TRUE | _FALSE:
+        return given in _TRUE
+    raise _bad(kind, given, f"true or false, as {key}")
+
+
+def _bad(kind: Kind, value: object, expected: str) -> BadInput:
+    return BadInput(field=field_of(kind), value=value, expected=expected)

@@ -1,0 +1,90 @@
+"""Pods that ask for other vendors' devices, on nodes where those vendors' plugins register them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from vgpu_api.names import HAMI_BIND_PHASE, device_object_name
+from vgpu_api.resources import GPU_DEVICES, NODES, PODS
+from vgpu_client.transport import Object
+from vgpu_local.cluster import LocalCluster
+from vgpu_local.kubelet.node import NodeShape
+from vgpu_local.nodes import T4, gpu_node
+from vgpu_local.programs import ROOT
+from vgpu_local.steps import a_container, a_pod, create, delete_pod, record, running
+
+EXAMPLES = ROOT / "examples" / "vendors"
+DCUS = {
+    "mixed": "DCU-M0,4,16384,100,DCU-K100_AI,0,true,0,hami-core:",
+    "dcus": "".join(f"DCU-D{n},4,32768,100,DCU-Z100,0,true,{n},hami-core:" for n in range(2)),
+}
+OFFERED = {"hygon.com/dcunum": 8}
+
+pytestmark = [pytest.mark.xdist_group("local-cluster"), pytest.mark.timeout(180)]
+
+
+@pytest.fixture(scope="module")
+def module_cluster(whole_cluster: Callable[..., LocalCluster]) -> Iterator[LocalCluster]:
+    shapes = [NodeShape(name, offered=OFFERED) for name in DCUS]
+    with whole_cluster([gpu_node(shape.name, [T4], shape=shape) for shape in shapes]) as cluster:
+        for name, written in DCUS.items():
+            register(cluster, name, {"hami.io/node-dcu-register": written})
+        for uuid in ("DCU-M0", "DCU-D0", "DCU-D1"):
+            cluster.wait_for(GPU_DEVICES, device_object_name(uuid), is_ready)
+        yield cluster
+
+
+def register(cluster: LocalCluster, node: str, annotations: dict[str, str]) -> None:
+    """What a vendor's device plugin writes on its Node."""
+    changes = {"metadata": {"annotations": annotations}}
+    cluster.run(cluster.api.merge_patch(NODES, node, changes))
+
+
+def served(cluster: LocalCluster, name: str) -> Object:
+    """The pod, running; its vendor's plugin has handed out what its annotations say."""
+    pod = running(cluster, name)
+    changes = {"metadata": {"annotations": {HAMI_BIND_PHASE: "success"}}}
+    return cluster.run(cluster.api.merge_patch(PODS, name, changes, namespace="default")) or pod
+
+
+def is_ready(device: Object) -> bool:
+    conditions = (device.get("status") or {}).get("conditions", [])
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+
+def is_given(device: Object, memory: str) -> bool:
+    return ((device["status"].get("allocated")) or {"memory": "0"})["memory"] == memory
+
+
+def test_pods_in_hygons_words_get_dcus_and_their_plugin_reads_which(cluster: LocalCluster) -> None:
+    part, whole = cluster.apply(EXAMPLES / "hygon.yaml")
+    for pod in (part, whole):
+        served(cluster, pod["metadata"]["name"])
+    annotations = running(cluster, "dcu-whole")["metadata"]["annotations"]
+    given = record(annotations["hami.io/dcu-devices-allocated"])
+    assert sorted(given) == [("DCU-D0", 32768, 100), ("DCU-D1", 32768, 100)]
+    annotations = running(cluster, "dcu-part")["metadata"]["annotations"]
+    assert annotations["hami.io/dcu-devices-to-allocate"] == "DCU-M0,DCU,2000,60:;"
+    assert annotations["hami.io/vgpu-node"] == "mixed"
+    name = device_object_name("DCU-M0")
+    cluster.wait_for(GPU_DEVICES, name, lambda device: is_given(device, "2000Mi"))
+    delete_pod(cluster, "dcu-part")
+    cluster.wait_for(GPU_DEVICES, name, lambda device: is_given(device, "0"))
+
+
+def test_a_pod_has_devices_of_two_vendors(cluster: LocalCluster) -> None:
+    """And gives both back when it is gone, as the agent reports."""
+    containers = (
+        a_container("cuda", {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1000}),
+        a_container("dtk", {"hygon.com/dcunum": 1, "hygon.com/dcumem": 3000}),
+    )
+    create(cluster, a_pod("both", *containers))
+    annotations = served(cluster, "both")["metadata"]["annotations"]
+    assert record(annotations["hami.io/vgpu-devices-allocated"])[0][1] == 1000
+    ((uuid, memory, cores),) = record(annotations["hami.io/dcu-devices-allocated"])
+    assert (memory, cores) == (3000, 100)
+    delete_pod(cluster, "both")
+    name = device_object_name(uuid)
+    cluster.wait_for(GPU_DEVICES, name, lambda device: is_given(device, "0"), limit=60)

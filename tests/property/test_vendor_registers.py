@@ -1,0 +1,114 @@
+"""Whatever stands in a node's or a pod's words for other vendors' devices is read or refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TypeVar
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from builders import a_container, a_node, a_pod
+from vgpu_api.config import ClusterConfig
+from vgpu_api.core import Node
+from vgpu_api.errors import BadInput
+from vgpu_api.vendors import Kind, kinds
+from vgpu_operator.admission.denial import Denied
+from vgpu_operator.admission.podmutation import mutate_pod
+from vgpu_operator.dialects import read
+from vgpu_operator.vendors import devices_of
+from vgpu_operator.vendors.registers import MAX_DEVICES, field_of
+
+CONFIG = ClusterConfig()
+some_kind = st.sampled_from(kinds())
+numbers = st.sampled_from(("0", "1", "-1", "100", "16384", "99999999999", "1.5", "", "x", "1e3"))
+words = st.one_of(st.text(max_size=20), numbers, st.sampled_from(("true", "false", "hami-core")))
+rows = st.lists(words, min_size=0, max_size=10).map(",".join)
+fields = st.lists(rows, max_size=5).map(":".join)
+plain = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=10)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4), st.dictionaries(st.text(max_size=8), inner, max_size=4)
+    ),
+    max_leaves=10,
+)
+device = st.fixed_dictionaries(
+    {},
+    optional={
+        key: st.one_of(st.integers(-2, 1 << 33), st.booleans(), st.text(max_size=8), st.none())
+        for key in ("id", "index", "count", "devmem", "devcore", "type", "numa", "health")
+    },
+)
+documents = st.one_of(plain, st.lists(st.one_of(device, plain), max_size=5)).map(json.dumps)
+registers = st.one_of(st.text(max_size=200), fields, documents)
+quantities = st.one_of(
+    st.sampled_from(("0", "1", "2", "64", "65", "-1", "1500m", "8Gi", "1k", "x", "", "1e40", "2E")),
+    st.integers(-5, 1 << 40),
+    st.text(max_size=8),
+)
+
+
+T = TypeVar("T")
+
+
+def outcome_of(work: Callable[[], T]) -> T | BadInput:
+    """What comes of it, or how it is refused; any other exception is a crash."""
+    try:
+        return work()
+    except BadInput as error:
+        return error
+
+
+def registering(kind: Kind, written: str) -> Node:
+    node = a_node()
+    said = {kind.register_.annotation: written}
+    metadata = node.metadata.model_copy(update={"annotations": said})
+    return node.model_copy(update={"metadata": metadata})
+
+
+@given(kind=some_kind, written=registers)
+def test_a_register_is_read_whole_or_refused_by_name(kind: Kind, written: str) -> None:
+    """Devices with ids of their own and amounts that are no negative numbers, or `BadInput`."""
+    found = outcome_of(lambda: devices_of(kind, registering(kind, written)))
+    if isinstance(found, BadInput):
+        assert found.field == field_of(kind)
+        return
+    assert len({each.id for each in found}) == len(found) <= MAX_DEVICES
+    for each in found:
+        assert each.id
+        assert min(each.index, each.memory_mib, each.cores, each.slots) >= 0
+
+
+@given(
+    kind=some_kind,
+    amounts=st.lists(st.one_of(st.none(), quantities), min_size=3, max_size=3),
+    said=st.lists(st.text(max_size=40), min_size=4, max_size=4),
+)
+def test_a_pod_in_a_vendors_words_is_read_or_refused_by_name(
+    kind: Kind, amounts: list[str | int | None], said: list[str]
+) -> None:
+    """An ask of that vendor's devices, nothing, or `BadInput`; at admission a denial or a patch."""
+    limits = {
+        name: amount
+        for name, amount in zip(kind.resources, amounts, strict=False)
+        if amount is not None
+    }
+    keys = [key for key in kind.selection.model_dump().values() if key is not None]
+    pod = a_pod(
+        containers=[a_container(limits=limits)],
+        annotations=dict(zip(keys, said, strict=False)),
+    )
+    ask = outcome_of(lambda: read(pod, CONFIG))
+    if isinstance(ask, BadInput):
+        assert ask.field.startswith(("spec.containers[0]", "metadata.annotations"))
+    elif ask is not None:
+        assert ask.spec is not None
+        (request,) = ask.spec.requests
+        assert request.vendor == kind.name
+        assert ask.slotless == ()
+    try:
+        patch = mutate_pod(pod.to_wire(), CONFIG, lambda _: None)
+    except Denied:
+        return
+    assert not any("nvidia.com" in operation["path"] for operation in patch)

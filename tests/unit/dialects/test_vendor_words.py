@@ -1,0 +1,121 @@
+"""Pods that ask for devices of other vendors than NVIDIA."""
+
+from __future__ import annotations
+
+import pytest
+
+from builders import a_container, a_pod
+from vgpu_api.config import ClusterConfig
+from vgpu_api.errors import BadInput
+from vgpu_api.v1alpha1 import Allocation, VGPURequest
+from vgpu_operator.admission.podmutation import mutate_pod
+from vgpu_operator.dialects import binding_annotations, read
+
+CONFIG = ClusterConfig()
+DCU = {"hygon.com/dcunum": 1, "hygon.com/dcumem": 2000, "hygon.com/dcucores": 60}
+
+
+def request_of(limits: dict[str, str | int], **annotations: str) -> VGPURequest:
+    said = {key.replace("__", "/").replace("_", "-"): text for key, text in annotations.items()}
+    said = {f"hygon.com/{key}": text for key, text in said.items()}
+    ask = read(a_pod(containers=[a_container(limits=limits)], annotations=said), CONFIG)
+    assert ask is not None
+    assert ask.spec is not None
+    return ask.spec.requests[0]
+
+
+def test_count_memory_and_compute_are_of_each_device() -> None:
+    asked = request_of({**DCU, "hygon.com/dcunum": 2})
+    assert (asked.vendor, asked.count, asked.memory, asked.cores) == ("hygon", 2, "2000Mi", 60)
+
+
+def test_a_size_may_have_its_unit() -> None:
+    assert request_of({**DCU, "hygon.com/dcumem": "8Gi"}).memory == "8Gi"
+    assert request_of({**DCU, "hygon.com/dcumem": "2k"}).memory == "2000Mi"
+
+
+def test_without_amounts_the_table_says_what_is_meant() -> None:
+    asked = request_of({"hygon.com/dcunum": 2})
+    assert (asked.memory, asked.memory_percent, asked.cores) == (None, 100, 100)
+
+
+def test_annotations_choose_among_devices() -> None:
+    asked = request_of(DCU, use_dcutype="Z100", nouse_gpuuuid="DCU-A, DCU-B")
+    assert asked.selector is not None
+    assert asked.selector.models == ["Z100"]
+    assert asked.selector.exclude_uuids == ["DCU-A", "DCU-B"]
+
+
+@pytest.mark.parametrize(
+    ("limits", "text"),
+    [
+        (
+            {"hygon.com/dcunum": 65},
+            "spec.containers[0].resources.limits[hygon.com/dcunum]: 65 is not a number of "
+            "devices, 1 to 64",
+        ),
+        (
+            {**DCU, "hygon.com/dcumem": "1500m"},
+            "spec.containers[0].resources.limits[hygon.com/dcumem]: '1500m' is not a size per "
+            "device: a whole number of MiB, or with its unit such as 8Gi",
+        ),
+        (
+            {**DCU, "hygon.com/dcucores": -1},
+            "spec.containers[0].resources.limits[hygon.com/dcucores]: -1 is not a whole "
+            "percentage, 0 to 100",
+        ),
+        (
+            {**DCU, "nvidia.com/gpu": 1},
+            "spec.containers[0].resources.limits[hygon.com/dcunum]: 1 is not allowed beside "
+            "nvidia.com/gpu: a container has devices of one kind; ask for the others in another "
+            "container of the pod",
+        ),
+    ],
+)
+def test_a_refusal_names_field_value_and_what_would_be_right(
+    limits: dict[str, str | int], text: str
+) -> None:
+    with pytest.raises(BadInput) as caught:
+        request_of(limits)
+    assert str(caught.value) == text
+
+
+def test_a_count_of_none_asks_for_nothing() -> None:
+    assert read(a_pod(containers=[a_container(limits={"hygon.com/dcunum": 0})]), CONFIG) is None
+    assert read(a_pod(containers=[a_container(limits={"hygon.com/dcumem": 9})]), CONFIG) is None
+
+
+def test_a_pod_has_devices_of_several_vendors_in_containers_of_their_own() -> None:
+    containers = [
+        a_container("cuda", limits={"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1000}),
+        a_container("dtk", limits=DCU),
+    ]
+    pod = a_pod(containers=containers)
+    ask = read(pod, CONFIG)
+    assert ask is not None
+    assert ask.spec is not None
+    assert [each.vendor for each in ask.spec.requests] == ["nvidia", "hygon"]
+    devices = [
+        {"request": "cuda", "uuid": "GPU-1", "memory": "1000Mi"},
+        {"request": "dtk", "uuid": "DCU-1", "memory": "2000Mi", "cores": 60},
+    ]
+    allocation = Allocation.model_validate({"nodeName": "node-1", "devices": devices})
+    assert binding_annotations(pod, ask.spec, allocation, unix_time=1_700_000_000) == {
+        "hami.io/vgpu-devices-allocated": "GPU-1,NVIDIA,1000,0:;;",
+        "hami.io/dcu-devices-allocated": ";DCU-1,DCU,2000,60:;",
+        "hami.io/dcu-devices-to-allocate": ";DCU-1,DCU,2000,60:;",
+        "hami.io/vgpu-node": "node-1",
+        "hami.io/vgpu-time": "1700000000",
+        "hami.io/bind-phase": "allocating",
+        "hami.io/bind-time": "1700000000",
+    }
+
+
+def test_admission_gives_such_a_container_our_scheduler_and_no_slot() -> None:
+    """The vendor's own plugin counts its devices; NVIDIA's are hidden from the container."""
+    pod = a_pod(containers=[a_container(limits=DCU)], scheduler="")
+    written = {op["path"]: op["value"] for op in mutate_pod(pod.to_wire(), CONFIG, lambda _: None)}
+    assert written == {
+        "/spec/schedulerName": "vgpu-scheduler",
+        "/spec/containers/0/env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}],
+    }

@@ -1,0 +1,233 @@
+"""Devices that vendors' own plugins register on their Nodes, published and taken back."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from builders import a_claim, a_container, a_node, a_request, an_allocation
+from replica import Replica
+from vgpu_api.core import Node, Pod
+from vgpu_api.names import device_object_name
+from vgpu_api.resources import GPU_DEVICES, PODS
+from vgpu_api.v1alpha1 import GPUDevice
+from vgpu_operator.engine.scheduling.refusal import Refusal
+from vgpu_operator.extender.wire import BindRequest
+
+REGISTER = "hami.io/node-dcu-register"
+TWO = (
+    "DCU-A,4,16384,100,DCU-Z100,0,true,0,hami-core:DCU-B,4,16384,100,DCU-Z100,0,false,1,hami-core:"
+)
+DEVICES = GPU_DEVICES.plural
+LIMITS = {"hygon.com/dcunum": 1, "hygon.com/dcumem": 4000, "hygon.com/dcucores": 30}
+
+
+def a_registering_node(written: str = TWO, *, offered: str = "8", version: int = 1) -> Node:
+    node = a_node(allocatable={"hygon.com/dcunum": offered}, resource_version=version)
+    metadata = node.metadata.model_copy(update={"annotations": {REGISTER: written}})
+    return node.model_copy(update={"metadata": metadata})
+
+
+async def published(replica: Replica) -> dict[str, GPUDevice]:
+    """Settle until every device says what its node registers; the watch shows what was written."""
+    found: dict[str, GPUDevice] = {}
+    for _ in range(3):
+        replica.time += 1.0
+        await replica.settle()
+        made = {
+            name: raw for (kind, _, name), raw in replica.api.objects.items() if kind == DEVICES
+        }
+        for applied in replica.api.applied:
+            if applied["status"].get("vendor") == "hygon":
+                wire = {**made[applied["metadata"]["name"]], "status": applied["status"]}
+                version = applied["metadata"]["resourceVersion"]
+                wire["metadata"] = {**wire["metadata"], "resourceVersion": version}
+                found[wire["metadata"]["name"]] = GPUDevice.model_validate(wire)
+        for device in found.values():
+            replica.news.device_changed(device)
+    return found
+
+
+def said(device: GPUDevice) -> dict[str, tuple[str, str]]:
+    return {each.type: (each.status, each.reason) for each in device.status.conditions}
+
+
+async def test_registered_devices_become_objects_of_their_node(replica: Replica) -> None:
+    replica.news.node_changed(a_registering_node())
+    found = await published(replica)
+    assert set(found) == {device_object_name("DCU-A"), device_object_name("DCU-B")}
+    first, second = (found[name] for name in sorted(found))
+    assert (first.spec.node_name, first.status.vendor, first.status.uuid) == (
+        *("node-1", "hygon"),
+        "DCU-A",
+    )
+    assert first.status.allocatable is not None
+    assert first.status.allocatable.to_wire() == {"memory": "16Gi", "cores": 100, "slots": 4}
+    assert first.metadata.owner_references[0].uid == "uid-of-node-1"
+    assert said(first) == {"Ready": ("True", "Registered"), "Healthy": ("True", "Registered")}
+    assert said(second)["Healthy"] == ("False", "ReportedUnhealthy")
+
+
+async def test_what_is_published_is_written_once(replica: Replica) -> None:
+    replica.news.node_changed(a_registering_node())
+    await published(replica)
+    before = len(replica.api.applied)
+    replica.news.node_changed(a_registering_node(version=2))
+    await published(replica)
+    assert len(replica.api.applied) == before
+
+
+async def test_a_device_that_is_registered_no_more_is_not_ready(replica: Replica) -> None:
+    replica.news.node_changed(a_registering_node())
+    await published(replica)
+    replica.news.node_changed(a_registering_node(TWO.partition(":")[0] + ":", version=2))
+    found = await published(replica)
+    assert said(found[device_object_name("DCU-A")])["Ready"] == ("True", "Registered")
+    assert said(found[device_object_name("DCU-B")])["Ready"] == ("False", "NotRegistered")
+
+
+async def test_devices_whose_plugin_the_kubelet_has_lost_are_not_ready(replica: Replica) -> None:
+    replica.news.node_changed(a_registering_node())
+    await published(replica)
+    replica.news.node_changed(a_registering_node(offered="0", version=2))
+    found = await published(replica)
+    assert {said(device)["Ready"] for device in found.values()} == {("False", "PluginNotConnected")}
+
+
+async def test_of_a_register_that_cannot_be_read_nothing_is_given_and_the_node_says_why(
+    replica: Replica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[dict[str, str]] = []
+    monkeypatch.setattr(replica.recorder, "record", lambda _, **event: events.append(event))
+    replica.news.node_changed(a_registering_node())
+    await published(replica)
+    replica.news.node_changed(a_registering_node("DCU-A,4,much:", version=2))
+    found = await published(replica)
+    assert {said(device)["Ready"] for device in found.values()} == {("False", "RegisterUnreadable")}
+    (event,) = [event for event in events if event["reason"] == "RegisterUnreadable"]
+    assert event["note"] == (
+        "nothing is given of its devices: metadata.annotations[hami.io/node-dcu-register]: "
+        "'DCU-A,4,much' is not id,count,memory,cores,type,numa,health[,index,mode]"
+    )
+
+
+async def test_a_pod_gets_a_part_of_a_registered_device_and_gives_it_back(
+    replica: Replica,
+) -> None:
+    """There is no agent to report it: a pod that is gone, or has ended, frees its devices."""
+    replica.news.node_changed(a_registering_node())
+    await published(replica)
+    pod = await a_bound_pod(replica, "pod-1")
+    (given,) = claim_status(replica, pod)["allocation"]["devices"]
+    assert (given["uuid"], given["memory"], given["cores"]) == ("DCU-A", "4000Mi", 30)
+    assert replica.ledger.use_of("DCU-A").memory_mib == 4000
+    replica.news.pod_gone(pod.metadata.uid)
+    await replica.settle()
+    assert "allocation" not in claim_status(replica, pod)
+    assert replica.ledger.use_of("DCU-A").memory_mib == 0
+
+
+async def test_a_pod_that_ended_frees_its_devices(replica: Replica) -> None:
+    replica.news.node_changed(a_registering_node())
+    await published(replica)
+    pod = await a_bound_pod(replica, "pod-1")
+    known = replica.cache.pod(pod.metadata.uid)
+    assert known is not None
+    wire = known.pod.to_wire()
+    wire["status"]["phase"] = "Succeeded"
+    wire["metadata"]["resourceVersion"] = "900"
+    replica.news.pod_changed(Pod.model_validate(wire))
+    await replica.settle()
+    assert "allocation" not in claim_status(replica, pod)
+
+
+async def test_a_pod_with_a_device_of_nvidias_too_waits_for_the_agent(replica: Replica) -> None:
+    replica.card()
+    spec = [a_request(name="a"), a_request(name="b", vendor="hygon")]
+    going = {
+        "deletion_timestamp": "2026-01-01T00:00:00Z",
+        "finalizers": ["vgpu.dev/in-use"],
+    }
+    claim = a_claim("mine", requests=spec, allocation=an_allocation(), metadata=going)
+    wire = claim.to_wire()
+    wire["status"]["reservedFor"] = {"podName": "pod-1", "podUID": "uid-of-pod-1"}
+    replica.claim(type(claim).model_validate(wire))
+    await replica.settle()
+    assert "allocation" in replica.api.claim("mine")["status"]
+
+
+async def test_a_full_node_refuses_in_hamis_words(replica: Replica) -> None:
+    replica.news.node_changed(a_registering_node())
+    await published(replica)
+    pod = replica.pod(limits={"hygon.com/dcunum": 1, "hygon.com/dcumem": 40_000})
+    refusal = replica.offer(pod)
+    assert isinstance(refusal, Refusal)
+    assert refusal.on("node-1") == "1/2 CardInsufficientMemory, 1/2 CardNotHealth"
+
+
+async def a_bound_pod(replica: Replica, name: str) -> Pod:
+    pod = replica.offered(name, containers=[a_container(limits=LIMITS)])
+    await replica.bound()
+    return pod
+
+
+def claim_status(replica: Replica, pod: Pod) -> Any:
+    known = replica.cache.pod(pod.metadata.uid)
+    if known is not None:
+        return replica.claim_of(pod).status.to_wire()
+    (claim,) = replica.cache.claims()
+    return replica.api.claim(claim.metadata.name)["status"]
+
+
+async def test_a_plugin_that_is_not_told_which_pod_it_serves_serves_one_at_a_time(
+    replica: Replica,
+) -> None:
+    """A second Bind on the node fails until the plugin has marked the first pod as served."""
+    replica.news.node_changed(a_registering_node())
+    await published(replica)
+    first, second = (
+        replica.offered(name, containers=[a_container(limits=LIMITS)]) for name in ("one", "two")
+    )
+    assert await bind(replica, first) == ""
+    why = "the device plugin of node node-1 serves pod default/one first"
+    assert await bind(replica, second) == why
+    await see_bound(replica, first, phase="allocating")
+    assert await bind(replica, second) == why
+    await see_bound(replica, first, phase="success")
+    assert await bind(replica, second) == ""
+
+
+async def test_a_plugin_that_never_answers_keeps_others_waiting_for_five_minutes(
+    replica: Replica,
+) -> None:
+    replica.news.node_changed(a_registering_node())
+    await published(replica)
+    first = replica.offered("one", containers=[a_container(limits=LIMITS)])
+    assert await bind(replica, first) == ""
+    await see_bound(replica, first, phase="allocating")
+    second = replica.offered("two", containers=[a_container(limits=LIMITS)])
+    assert "serves pod default/one first" in await bind(replica, second)
+    replica.time += 301
+    replica.offer(second)
+    assert await bind(replica, second) == ""
+
+
+async def bind(replica: Replica, pod: Pod) -> str:
+    replica.offer(pod)
+    await replica.settle()
+    metadata = pod.metadata
+    asked = BindRequest("default", metadata.name, metadata.uid, "node-1")
+    binding = asyncio.ensure_future(replica.binder.bind(asked))
+    while not binding.done():
+        await replica.settle()
+    return binding.result()
+
+
+async def see_bound(replica: Replica, pod: Pod, *, phase: str) -> None:
+    """The watch shows the pod with its node and the mark."""
+    raw = replica.api.objects[("pods", "default", pod.metadata.name)]
+    raw["metadata"]["annotations"]["hami.io/bind-phase"] = phase
+    replica.news.pod_changed(Pod.model_validate(replica.api.put(PODS, raw)))
+    await replica.settle()

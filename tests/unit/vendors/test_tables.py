@@ -1,0 +1,92 @@
+"""Vendors' tables: what is shipped can be read, and what is wrong in one is named."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import yaml
+
+from vgpu_api.errors import BadInput
+from vgpu_api.vendors import kind_of, kinds, read_table, shipped
+from vgpu_api.vendors.tables import refuse_shared_words
+from vgpu_operator.vendors.records import RULES
+
+TABLE = yaml.safe_load(
+    """
+title: Acme
+kinds:
+- name: acme
+  word: ACME
+  count: acme.com/gpu
+  memory: {resource: acme.com/mem, unitMib: 256}
+  cores: {resource: acme.com/cores, default: 100}
+  register: {annotation: hami.io/node-acme-register, form: json}
+  records: {allocated: hami.io/acme-devices-allocated}
+"""
+)
+
+
+def test_the_shipped_tables_are_right_and_no_two_share_a_word() -> None:
+    assert len(shipped()) >= 1
+    assert {kind.name for kind in kinds()} >= {"hygon"}
+    assert kind_of("hygon") is not None
+    assert kind_of("nvidia") is None
+
+
+def test_every_rule_that_a_table_names_is_there() -> None:
+    for kind in kinds():
+        for record in kind.records.more.values():
+            assert record.rule in RULES
+
+
+def test_a_table_says_units_and_defaults() -> None:
+    (kind,) = read_table(TABLE, source="acme").kinds
+    assert kind.memory is not None
+    assert kind.cores is not None
+    assert (kind.memory.unit_mib, kind.cores.default) == (256, 100)
+    assert kind.resources == ("acme.com/gpu", "acme.com/mem", "acme.com/cores")
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "text"),
+    [
+        (("title",), None, "acme.title: None is not right: Input should be a valid string"),
+        (("kinds", 0, "count"), "gpu", "acme.kinds.0.count: 'gpu' is not right: String should"),
+        (("kinds", 0, "memory", "unitMib"), 0, "acme.kinds.0.memory.unitMib: 0 is not right"),
+        (("kinds", 0, "register", "form"), "xml", "acme.kinds.0.register.form: 'xml' is not right"),
+        (("kinds", 0, "gpus"), 1, "acme.kinds.0.gpus: 1 is not right: Extra inputs"),
+        (("kinds", 0, "name"), "Acme!", "acme.kinds.0.name: 'Acme!' is not right"),
+        (("kinds",), [], "acme.kinds: [] is not right"),
+    ],
+)
+def test_an_error_names_the_field_and_the_value(
+    path: tuple[str | int, ...], value: Any, text: str
+) -> None:
+    wrong = copy.deepcopy(TABLE)
+    at: Any = wrong
+    for step in path[:-1]:
+        at = at[step]
+    at[path[-1]] = value
+    with pytest.raises(BadInput) as caught:
+        read_table(wrong, source="acme")
+    assert str(caught.value).startswith(text)
+
+
+def test_two_kinds_of_a_table_have_names_and_words_of_their_own() -> None:
+    wrong = copy.deepcopy(TABLE)
+    wrong["kinds"] *= 2
+    with pytest.raises(BadInput, match="two kinds have the name acme"):
+        read_table(wrong, source="acme")
+
+
+def test_no_two_tables_claim_a_resource() -> None:
+    other = copy.deepcopy(TABLE)
+    other["kinds"][0] |= {"name": "other", "word": "OTHER", "count": "other.com/gpu"}
+    tables = (read_table(TABLE, source="acme"), read_table(other, source="other"))
+    with pytest.raises(BadInput) as caught:
+        refuse_shared_words(tables)
+    assert str(caught.value) == (
+        "other.resource: 'acme.com/mem' is not a resource of its own: kind acme has it too"
+    )

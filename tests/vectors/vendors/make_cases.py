@@ -1,0 +1,173 @@
+"""Makes the questions that HAMi's own code answers, and vectors of questions and answers.
+
+    PYTHONPATH=tests python tests/vectors/vendors/make_cases.py ask FOLDER
+    PYTHONPATH=tests python tests/vectors/vendors/make_cases.py join FOLDER
+
+`ask` writes FOLDER/cases.json, nodes and pods that ask for their devices, and the configuration
+under which HAMi answers, FOLDER/device-config.yaml; both out of the shipped tables. The same seed
+gives the same cases. `join` puts FOLDER/answers.json beside them into a file for each kind of
+device: into this folder, or, where there are more cases than are kept here, into FOLDER.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from vgpu_api.vendors import Kind, kinds
+
+SEED = 20_541
+CASES_A_KIND = 40
+"""Kept here; CASES=1000 in the environment asks more."""
+_POLICIES = ("", "", "binpack", "spread", "mutex", "numa", "binpack,numa")
+
+
+def device_config() -> dict[str, Any]:
+    """HAMi's `device-config.yaml` with the names of the shipped tables."""
+    by_name = {kind.name: kind for kind in kinds()}
+    return {section: make(by_name) for section, make in SECTIONS.items()}
+
+
+def _hygon(by_name: dict[str, Kind]) -> dict[str, Any]:
+    return {**_three(by_name["hygon"]), "memoryFactor": 1}
+
+
+def _three(kind: Kind) -> dict[str, Any]:
+    assert kind.memory is not None
+    assert kind.cores is not None
+    return {
+        "resourceCountName": kind.count,
+        "resourceMemoryName": kind.memory.resource,
+        "resourceCoreName": kind.cores.resource,
+    }
+
+
+SECTIONS: dict[str, Callable[[dict[str, Kind]], Any]] = {"hygon": _hygon}
+
+
+def cases() -> Iterator[dict[str, Any]]:
+    """For each kind: random nodes, each with random pods that come one after the other."""
+    for kind in kinds():
+        chance = random.Random(f"{SEED} {kind.name}")
+        for number in range(int(os.environ.get("CASES", CASES_A_KIND))):
+            node = _node(kind, f"node-{number}", chance, is_mixed=number % 2 == 0)
+            pods = [_pod(kind, at, chance) for at in range(chance.randint(2, 7))]
+            yield {"name": f"{kind.name}-{number}", "node": node, "pods": pods}
+
+
+def _node(kind: Kind, name: str, chance: random.Random, *, is_mixed: bool) -> dict[str, Any]:
+    """A node whose devices are of one model, or of mixed sizes under the kind's plain word.
+
+    HAMi v2.10.0 leaves the request out of a device's score where the type is not the plain word
+    (its issue 2870): then only devices of one size are ordered as documented.
+    """
+    count = chance.randint(1, 8)
+    type_ = kind.word if is_mixed else chance.choice(TYPES[kind.name])
+    size = chance.choice(SIZES[kind.name])
+    devices = [
+        {
+            "id": f"{kind.word}-{name}-{index}",
+            "index": index,
+            "count": chance.choice((1, 2, 4, 10)) if is_mixed else 4,
+            "devmem": chance.choice(SIZES[kind.name]) if is_mixed else size,
+            "devcore": 100,
+            "type": type_,
+            "numa": chance.choice((0, 0, 1)),
+            "health": chance.random() < 0.9,
+        }
+        for index in range(count)
+    ]
+    return {
+        "metadata": {"name": name, "annotations": REGISTERS[kind.register_.form](kind, devices)},
+        "status": {"allocatable": {kind.count: str(count * 10)}},
+    }
+
+
+def _fields(kind: Kind, devices: list[dict[str, Any]]) -> dict[str, str]:
+    keys = ("id", "count", "devmem", "devcore", "type", "numa", "health", "index")
+    rows = [
+        ",".join(str(device[key]).lower() if key == "health" else str(device[key]) for key in keys)
+        for device in devices
+    ]
+    return {kind.register_.annotation: "".join(f"{row},hami-core:" for row in rows)}
+
+
+def _json(kind: Kind, devices: list[dict[str, Any]]) -> dict[str, str]:
+    return {kind.register_.annotation: json.dumps(devices)}
+
+
+REGISTERS = {"fields": _fields, "json": _json}
+SIZES = {"hygon": (16_384, 32_768, 65_536)}
+TYPES = {"hygon": ["DCU-K100_AI", "DCU-Z100", "DCU-Z100L"]}
+
+
+def _pod(kind: Kind, number: int, chance: random.Random) -> dict[str, Any]:
+    containers = [_container(kind, f"c{at}", chance) for at in range(chance.choice((1, 1, 1, 2)))]
+    if chance.random() < 0.1:
+        containers.insert(chance.randint(0, 1), {"name": "side", "resources": {}})
+    spec: dict[str, Any] = {"containers": containers}
+    if chance.random() < 0.15:
+        spec["initContainers"] = [_container(kind, "init", chance)]
+    metadata = {
+        "name": f"pod-{number}",
+        "namespace": "default",
+        "uid": f"00000000-0000-0000-0000-{number:012}",
+        "annotations": _annotations(kind, chance),
+    }
+    return {"metadata": metadata, "spec": spec}
+
+
+def _annotations(kind: Kind, chance: random.Random) -> dict[str, str]:
+    said: dict[str, str] = {}
+    chosen = kind.selection
+    if (policy := chance.choice(_POLICIES)) != "":
+        said["hami.io/gpu-scheduler-policy"] = policy
+    if chosen.use_types and chance.random() < 0.15:
+        said[chosen.use_types] = chance.choice(TYPES[kind.name]).lower()
+    if chosen.exclude_types and chance.random() < 0.15:
+        said[chosen.exclude_types] = chance.choice(TYPES[kind.name])
+    if chosen.exclude_ids and chance.random() < 0.1:
+        said[chosen.exclude_ids] = "none-such, " + f"{kind.word}-node-{chance.randint(0, 9)}-0"
+    return said
+
+
+def _container(kind: Kind, name: str, chance: random.Random) -> dict[str, Any]:
+    limits: dict[str, str] = {kind.count: str(chance.choice((1, 1, 1, 2, 3)))}
+    if kind.memory is not None and chance.random() < 0.8:
+        mib = chance.choice((0, 1000, 2000, 4096, 8000, 16_384, 20_000, 40_000, 70_000))
+        limits[kind.memory.resource] = str(mib // kind.memory.unit_mib)
+    if kind.cores is not None and chance.random() < 0.7:
+        limits[kind.cores.resource] = str(chance.choice((0, 10, 30, 50, 60, 100, 120)))
+    return {"name": name, "resources": {"limits": limits}}
+
+
+def ask(folder: Path) -> None:
+    """Write the questions, and the configuration that HAMi answers them under."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "cases.json").write_text(json.dumps(list(cases())))
+    (folder / "device-config.yaml").write_text(yaml.safe_dump(device_config()))
+
+
+def join(folder: Path) -> None:
+    """Write questions with their answers, a file for each kind, a line for each case."""
+    answers = json.loads((folder / "answers.json").read_text())
+    answer_of = {each["name"]: each["pods"] for each in answers}
+    by_kind: dict[str, list[str]] = {}
+    for case in json.loads((folder / "cases.json").read_text()):
+        joined = {**case, "answers": answer_of[case["name"]]}
+        line = json.dumps(joined, separators=(",", ":"), sort_keys=True)
+        by_kind.setdefault(case["name"].rsplit("-", 1)[0], []).append(line)
+    into = folder if "CASES" in os.environ else Path(__file__).parent
+    for name, lines in by_kind.items():
+        (into / f"{name}.json").write_text("[\n" + ",\n".join(lines) + "\n]\n")
+
+
+if __name__ == "__main__":
+    {"ask": ask, "join": join}[sys.argv[1]](Path(sys.argv[2]))
