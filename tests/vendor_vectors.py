@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import jsonpatch
+
 from builders import allocation_id
 from vgpu_api import names
 from vgpu_api.config import ClusterConfig
@@ -17,6 +19,7 @@ from vgpu_api.errors import BadInput
 from vgpu_api.quantity import format_mib
 from vgpu_api.v1alpha1 import Allocation, GPUDevice, VGPUClaim, VGPUClaimSpec
 from vgpu_api.vendors import kinds
+from vgpu_operator.admission.podmutation import mutate_pod
 from vgpu_operator.ask import Ask
 from vgpu_operator.dialects import binding_annotations, read
 from vgpu_operator.dialects.containers import each_container
@@ -118,6 +121,15 @@ def given_here(pod: Pod, plan: Plan) -> list[list[tuple[str, int, int]]]:
         [(g.uuid, g.memory_mib, g.cores) for g in plan.grants if g.request == container.name]
         for container in each_container(pod)
     ]
+
+
+def limits_here(pod: Pod) -> list[dict[str, str | int]]:
+    """By container: its limits of devices after admission."""
+    raw = pod.to_wire()
+    admitted = Pod.model_validate(
+        jsonpatch.apply_patch(raw, mutate_pod(raw, CONFIG, lambda _: None))
+    )
+    return [place.container.resources.limits for place in each_container(admitted)]
 
 
 def records(pod: Pod, spec: VGPUClaimSpec, allocation: Allocation) -> dict[str, str]:

@@ -1,8 +1,10 @@
 """The vendors whose devices are served, other than NVIDIA: tables, and the model they must meet."""
 
 from vgpu_api.vendors.model import (
+    Capacity,
     Cores,
     Kind,
+    Mark,
     Memory,
     Record,
     Records,
@@ -13,8 +15,10 @@ from vgpu_api.vendors.model import (
 from vgpu_api.vendors.tables import kind_of, kinds, read_table, shipped
 
 __all__ = [
+    "Capacity",
     "Cores",
     "Kind",
+    "Mark",
     "Memory",
     "Record",
     "Records",

@@ -21,7 +21,7 @@ AnnotationKey = Annotated[
 KindName = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$", max_length=63)]
 Amount = Annotated[int, Field(ge=1, le=1 << 30)]
 
-RecordRule: TypeAlias = Literal["text"]
+RecordRule: TypeAlias = Literal["text", "first"]
 """How an annotation that a plugin reads back is made; `vgpu_operator.vendors.records` has them."""
 
 
@@ -47,6 +47,9 @@ class Cores(_Part):
     """Percent of each device. More than 100 counts as 100."""
     default: Annotated[int, Field(ge=0, le=100)] = 0
     """Where a container asks for none. 0: nothing is reserved. 100: the device alone."""
+    several: Annotated[int, Field(ge=1, le=100)] | None = None
+    """Of each device where a container asks for several of them, whatever else it says. Admission
+    writes the amount of all of them together, which is what the vendor's plugin expects."""
 
 
 class Selection(_Part):
@@ -62,14 +65,42 @@ class Selection(_Part):
     """None of these devices."""
 
 
-class Register(_Part):
-    """Where a node says which devices it has."""
+class Capacity(_Part):
+    """How devices follow from what the kubelet says of a node: all alike, numbered from 0."""
 
-    annotation: AnnotationKey
+    resource: ResourceName
+    """Of which each device has `each`; so it says how many there are."""
+    each: Amount
+    """Units of it that one device has."""
+    memory: ResourceName
+    """Memory of all devices together, in the unit in which it is asked for."""
+    id: Annotated[str, Field(pattern=r"^\{node\}-[a-z0-9-]+-\{index\}$", max_length=63)]
+    """What each is called, with the node's name and the device's number."""
+    slots: Annotated[int, Field(ge=1, le=1000)]
+    """Requests that each serves at most."""
+
+
+class Register(_Part):
+    """Where a node says which devices it has: in an annotation, or by its capacity."""
+
+    annotation: AnnotationKey | None = None
     """Of the node, written by the vendor's device plugin."""
-    form: Literal["fields", "json"]
+    form: Literal["fields", "json", "capacity"]
     """fields: `id,count,memory,cores,type,numa,health[,index,mode]:` for each device.
-    json: a list of objects with `id count devmem devcore type numa health index`."""
+    json: a list of objects with `id count devmem devcore type numa health index`.
+    capacity: no annotation; what `capacity` makes of the node's."""
+    capacity: Capacity | None = None
+    """With that form."""
+    alive: ResourceName | None = None
+    """What the kubelet offers as long as the plugin is connected; by default the count."""
+
+    @model_validator(mode="after")
+    def _form_has_its_source(self) -> Register:
+        if (self.form == "capacity") != (self.capacity is not None):
+            raise ValueError("capacity is given with the form capacity, and with no other")
+        if (self.form == "capacity") != (self.annotation is None):
+            raise ValueError("annotation is given with every form but capacity")
+        return self
 
 
 class Record(_Part):
@@ -81,6 +112,15 @@ class Record(_Part):
     """What the rule writes, where it needs telling."""
 
 
+class Mark(_Part):
+    """An annotation by which a plugin finds the pod that it serves, and which it changes then."""
+
+    annotation: AnnotationKey = "hami.io/bind-phase"
+    """Written by the Binding."""
+    value: Annotated[str, Field(min_length=1, max_length=63)] = "allocating"
+    """While the pod is not served."""
+
+
 class Records(_Part):
     """The annotations that a Binding carries for the vendor's device plugin."""
 
@@ -88,9 +128,9 @@ class Records(_Part):
     """The devices of each container; the plugin takes off what it has handed out."""
     allocated: AnnotationKey
     """The devices of each container; stays."""
-    one_at_a_time: bool = False
-    """The plugin is not told which pod it serves and takes the one that `hami.io/bind-phase` marks:
-    no pod is bound to a node while another there is marked."""
+    turn: Mark | None = None
+    """The plugin is not told which pod it serves and takes the one with this mark: no pod is bound
+    to a node while another there has it. None: it finds its pod by other means."""
     more: dict[AnnotationKey, Record] = Field(default_factory=dict)
     """Others, and the rule that makes each."""
 
@@ -114,6 +154,10 @@ class Kind(_Part):
     """Where nodes say which devices they have."""
     records: Records
     """What the vendor's device plugin reads back."""
+    named_in: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=63)] | None = (
+        None
+    )
+    """An environment variable in which each asking container is to find its own name."""
 
     @property
     def resources(self) -> tuple[str, ...]:

@@ -19,11 +19,19 @@ from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Pod
 from vgpu_api.errors import BadInput
 from vgpu_api.v1alpha1 import VGPUClaim
+from vgpu_api.vendors import Kind, kind_of
 from vgpu_operator.admission.denial import denying
 from vgpu_operator.admission.jsonpatch import JsonPatch, Operation
 from vgpu_operator.admission.podrules import HIDDEN, refuse_what_is_wrong
 from vgpu_operator.admission.rawpod import read_pod
-from vgpu_operator.dialects import NamedClaim, PodAsk, containers_of_claim, native, read
+from vgpu_operator.dialects import (
+    NamedClaim,
+    PodAsk,
+    containers_of_claim,
+    native,
+    read,
+    vendors,
+)
 from vgpu_operator.dialects.containers import PodContainer, each_container
 from vgpu_operator.dialects.hami import resource_names
 from vgpu_operator.dialects.reading import dialects, is_left_alone
@@ -69,6 +77,9 @@ def mutate_pod(
             others = _of_other_vendors(ask)
             own = [p for p in given if p not in slotless and p.name not in others]
             _complete_amounts(own, config, patch)
+            for place in given:
+                if place.name in others:
+                    _complete_others(place, others[place.name], patch)
             _choose_scheduler(pod, config, patch)
             _choose_runtime(pod, config, patch)
         hides_all = ask is not None and config.nvidia.overwrite_env
@@ -88,10 +99,27 @@ def _asking_containers(
     return tuple(place for place in each_container(pod) if place.name in wanted)
 
 
-def _of_other_vendors(ask: PodAsk) -> frozenset[str]:
-    """The containers that ask for devices of which another vendor's plugin keeps count."""
+def _of_other_vendors(ask: PodAsk) -> dict[str, Kind]:
+    """By container: the kind of device it asks for where another vendor's plugin keeps count."""
     requests = () if ask.spec is None else ask.spec.requests
-    return frozenset(request.name for request in requests if request.vendor != "nvidia")
+    return {
+        request.name: kind for request in requests if (kind := kind_of(request.vendor)) is not None
+    }
+
+
+def _complete_others(place: PodContainer, kind: Kind, patch: JsonPatch) -> None:
+    """What the vendor's plugin expects beside what the container says."""
+    for name, amount in vendors.written(kind, place).items():
+        if (
+            place.container.asked(name) is None
+            or quantity.parse(place.container.asked(name) or 0) != amount
+        ):
+            _give(place, name, str(amount), patch)
+    variable = kind.named_in
+    if variable is not None and place.container.env_value(variable) is None:
+        steps = ("spec", place.section, place.index, "env")
+        named = {"name": variable, "value": place.name}
+        patch.set(*steps, value=[*(patch.get(*steps) or []), named])
 
 
 def _slotless(ask: PodAsk, given: tuple[PodContainer, ...]) -> tuple[PodContainer, ...]:

@@ -60,14 +60,15 @@ def _request(kind: Kind, pod: Pod, place: PodContainer, config: ClusterConfig) -
         BadInput: an amount or a selecting annotation cannot be read.
     """
     memory_mib = None if kind.memory is None else _memory(kind.memory, place)
+    count = _whole(place, kind.count, 1, MAX_COUNT, COUNT_EXPECTED)
     return VGPURequest(
         name=place.name,
         phase=place.phase,
         vendor=kind.name,
-        count=_whole(place, kind.count, 1, MAX_COUNT, COUNT_EXPECTED),
+        count=count,
         memory=None if memory_mib is None else quantity.format_mib(memory_mib),
         memory_percent=100 if memory_mib is None else None,
-        cores=_cores(kind, place),
+        cores=_cores(kind, place, count),
         selector=_selector(kind, pod),
     )
 
@@ -87,10 +88,24 @@ def _memory(memory: Memory, place: PodContainer) -> int | None:
     return _within(place, memory.resource, number, 0, MAX_MEMORY_MIB, expected) or None
 
 
-def _cores(kind: Kind, place: PodContainer) -> int:
+def written(kind: Kind, place: PodContainer) -> dict[str, int]:
+    """The amounts that admission writes into an asking container, by resource.
+
+    Raises:
+        BadInput: its count cannot be read.
+    """
+    count = _whole(place, kind.count, 1, MAX_COUNT, COUNT_EXPECTED)
+    if kind.cores is not None and kind.cores.several is not None and count > 1:
+        return {kind.cores.resource: count * kind.cores.several}
+    return {}
+
+
+def _cores(kind: Kind, place: PodContainer, count: int) -> int:
     """Percent of the compute of each device, at most 100."""
     if kind.cores is None:
         return 0
+    if kind.cores.several is not None and count > 1:
+        return kind.cores.several
     name, expected = kind.cores.resource, "a whole percentage, 0 to 100"
     if place.container.asked(name) is None:
         return kind.cores.default

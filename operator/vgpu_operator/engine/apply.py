@@ -388,12 +388,21 @@ def _look_at_claims_on(state: State, node: str, *, idle_only: bool = False) -> N
             state.claims.look_at(key)
 
 
-def _registers(node: Node) -> tuple[object, ...]:
+def _registers(node: Node) -> list[object]:
     """What of a node says which devices other vendors' plugins have there."""
-    said = node.metadata.annotations, node.status.allocatable
-    return tuple(
-        (said[0].get(kind.register_.annotation), said[1].get(kind.count)) for kind in kinds()
-    )
+    said: list[object] = []
+    for kind in kinds():
+        register = kind.register_
+        said.append(node.status.allocatable.get(register.alive or kind.count))
+        if register.capacity is None:
+            said.append(node.metadata.annotations.get(register.annotation or ""))
+        else:
+            capacity = node.status.capacity
+            said += [
+                capacity.get(register.capacity.resource),
+                capacity.get(register.capacity.memory),
+            ]
+    return said
 
 
 def _readiness(node: Node) -> tuple[object, ...]:

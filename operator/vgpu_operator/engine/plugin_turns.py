@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from vgpu_api import names
 from vgpu_api.errors import BadInput
-from vgpu_api.vendors import kind_of
+from vgpu_api.vendors import Mark, kind_of
 from vgpu_operator.engine.gpu_pod import GPUPod
 from vgpu_operator.engine.state import State
 
@@ -31,10 +31,15 @@ def served_before(state: State, pod: GPUPod, node: str) -> str:
 
 def takes_turns(pod: GPUPod) -> bool:
     """Whether it asks for devices of a plugin that serves one pod at a time."""
+    return bool(_marks(pod))
+
+
+def _marks(pod: GPUPod) -> list[Mark]:
+    """The marks of the plugins that serve it in turn."""
     if isinstance(pod.ask, BadInput) or pod.ask.spec is None:
-        return False
-    asked = (kind_of(request.vendor) for request in pod.ask.spec.requests)
-    return any(kind is not None and kind.records.one_at_a_time for kind in asked)
+        return []
+    kinds = (kind_of(request.vendor) for request in pod.ask.spec.requests)
+    return [kind.records.turn for kind in kinds if kind is not None and kind.records.turn]
 
 
 def _is_served_on(state: State, pod: GPUPod, node: str) -> bool:
@@ -45,7 +50,8 @@ def _is_served_on(state: State, pod: GPUPod, node: str) -> bool:
     if not pod.is_running or pod.pod.spec.node_name != node:
         return False
     said = pod.pod.metadata.annotations
-    if pod.pod.status.phase != "Pending" or said.get(names.HAMI_BIND_PHASE) != "allocating":
+    is_marked = any(said.get(mark.annotation) == mark.value for mark in _marks(pod))
+    if pod.pod.status.phase != "Pending" or not is_marked:
         return False
     since = said.get(names.HAMI_BIND_TIME, "")
     return since.isdigit() and len(since) < 16 and state.unix < int(since) + MARKED_S

@@ -106,5 +106,13 @@ def _text(decision: Decision, record: Record) -> str:
     return record.value
 
 
-RULES: Mapping[str, Rule] = MappingProxyType({"text": _text})
+def _first(decision: Decision, record: Record) -> str:
+    """Index, compute and memory (in the unit in which it is asked for) of the first device."""
+    memory = decision.kind.memory
+    unit_mib = 1 if memory is None else memory.unit_mib
+    first = next(one for container in decision.given for one in container)
+    return f"{first.index}_{first.cores}_{first.memory_mib // unit_mib}"
+
+
+RULES: Mapping[str, Rule] = MappingProxyType({"text": _text, "first": _first})
 """Each makes one annotation from the decision and what its table says of it."""

@@ -15,7 +15,7 @@ from typing import Any
 from vgpu_api import quantity
 from vgpu_api.core import Node
 from vgpu_api.errors import BadInput, QuantityError
-from vgpu_api.vendors import Kind
+from vgpu_api.vendors import Capacity, Kind
 
 MAX_DEVICES = 64
 """Of one kind on a node."""
@@ -53,7 +53,10 @@ class RegisteredDevice:
 
 def field_of(kind: Kind) -> str:
     """What an error calls the register."""
-    return f"metadata.annotations[{kind.register_.annotation}]"
+    register = kind.register_
+    if register.capacity is not None:
+        return f"status.capacity[{register.capacity.resource}]"
+    return f"metadata.annotations[{register.annotation}]"
 
 
 def devices_of(kind: Kind, node: Node) -> tuple[RegisteredDevice, ...]:
@@ -62,10 +65,13 @@ def devices_of(kind: Kind, node: Node) -> tuple[RegisteredDevice, ...]:
     Raises:
         BadInput: the register cannot be read; names the annotation, the value and what is wrong.
     """
-    written = node.metadata.annotations.get(kind.register_.annotation)
-    if written is None or not written.strip():
-        return ()
-    found = _FORMS[kind.register_.form](kind, written)
+    if kind.register_.capacity is not None:
+        found = _by_capacity(kind, kind.register_.capacity, node)
+    else:
+        written = node.metadata.annotations.get(kind.register_.annotation or "")
+        if written is None or not written.strip():
+            return ()
+        found = _FORMS[kind.register_.form](kind, written)
     ids = [device.id for device in found]
     for device in found:
         if not 0 < len(device.id) <= _MAX_ID:
@@ -83,13 +89,47 @@ def silence_of(kind: Kind, node: Node) -> str:
     An annotation stays when the plugin that wrote it is gone. The kubelet offers the count only
     while a plugin is connected, so that is what says that it lives.
     """
-    offered = node.status.allocatable.get(kind.count, 0)
+    resource = kind.register_.alive or kind.count
+    offered = node.status.allocatable.get(resource, 0)
     try:
         if quantity.parse(offered) > 0:
             return ""
     except QuantityError:
         pass
-    return f"the kubelet offers no {kind.count}: the vendor's device plugin is not connected"
+    return f"the kubelet offers no {resource}: the vendor's device plugin is not connected"
+
+
+def _by_capacity(kind: Kind, by: Capacity, node: Node) -> tuple[RegisteredDevice, ...]:
+    """As many devices as the capacity of the node makes; the last may be a part of one."""
+    units = _capacity_of(kind, by.resource, node)
+    memory = _capacity_of(kind, by.memory, node)
+    unit_mib = 1 if kind.memory is None else kind.memory.unit_mib
+    count = -(-units // by.each)
+    if count > MAX_DEVICES:
+        raise _bad(kind, units, f"at most {MAX_DEVICES} devices of {by.each} each")
+    return tuple(
+        RegisteredDevice(
+            id=by.id.format(node=node.metadata.name, index=index),
+            index=index,
+            type=kind.word,
+            memory_mib=memory * unit_mib * by.each // units,
+            cores=by.each,
+            slots=by.slots,
+            numa=0,
+            healthy=True,
+        )
+        for index in range(count)
+    )
+
+
+def _capacity_of(kind: Kind, resource: str, node: Node) -> int:
+    given = node.status.capacity.get(resource, 0)
+    try:
+        return quantity.whole(given)
+    except QuantityError as error:
+        raise BadInput(
+            field=f"status.capacity[{resource}]", value=given, expected="a whole number"
+        ) from error
 
 
 def _fields(kind: Kind, written: str) -> tuple[RegisteredDevice, ...]:

@@ -119,3 +119,22 @@ def test_admission_gives_such_a_container_our_scheduler_and_no_slot() -> None:
         "/spec/schedulerName": "vgpu-scheduler",
         "/spec/containers/0/env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}],
     }
+
+
+def test_admission_writes_what_a_plugin_expects_beside_the_words() -> None:
+    """Several Iluvatar devices are whole ones, and the container finds its name."""
+    limits = {"iluvatar.ai/BI-V150-vgpu": 2, "iluvatar.ai/BI-V150.vCore": 50}
+    pod = a_pod(containers=[a_container(limits=limits)])
+    written = {op["path"]: op["value"] for op in mutate_pod(pod.to_wire(), CONFIG, lambda _: None)}
+    assert written == {
+        "/spec/containers/0/resources/limits/iluvatar.ai~1BI-V150.vCore": "200",
+        "/spec/containers/0/resources/requests/iluvatar.ai~1BI-V150.vCore": "200",
+        "/spec/containers/0/env": [
+            {"name": "SOL_CONTINER_NAME", "value": "main"},
+            {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"},
+        ],
+    }
+    ask = read(pod, CONFIG)
+    assert ask is not None
+    assert ask.spec is not None
+    assert (ask.spec.requests[0].count, ask.spec.requests[0].cores) == (2, 100)

@@ -5,6 +5,7 @@ How the vectors were made is in tests/vectors/vendors/README.md.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -16,10 +17,12 @@ from vendor_vectors import (
     files,
     given_by_hami,
     given_here,
+    limits_here,
     questions,
     records,
     spec_of,
 )
+from vgpu_api import quantity
 from vgpu_api.v1alpha1 import VGPUClaimSpec
 
 
@@ -76,3 +79,19 @@ def test_plugins_read_back_what_hami_writes_for_them(path: Path) -> None:
         assert records(question.pod, spec, allocation) == answer["annotations"], question.name
         compared += 1
     assert compared > 20
+
+
+@pytest.mark.parametrize("path", files(), ids=lambda path: path.stem)
+def test_admission_writes_the_amounts_that_hami_writes(path: Path) -> None:
+    """The vendor's plugin is called for what stands in the limits."""
+    compared = 0
+    for question in questions(path):
+        if "limits" in question.answer:
+            written = [_plain(limits) for limits in question.answer["limits"]]
+            assert [_plain(limits) for limits in limits_here(question.pod)] == written
+            compared += 1
+    assert compared > 50
+
+
+def _plain(limits: Mapping[str, str | int]) -> dict[str, object]:
+    return {name: quantity.parse(amount) for name, amount in limits.items()}

@@ -15,28 +15,37 @@ import json
 import os
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from vgpu_api.vendors import Kind, kinds
+from vgpu_api.vendors import Capacity, Kind, kinds
 
 SEED = 20_541
-CASES_A_KIND = 40
+CASES_A_KIND = 25
 """Kept here; CASES=1000 in the environment asks more."""
+SIZES = (16_384, 32_768, 65_536)
+TYPES = {"hygon": ("DCU-K100_AI", "DCU-Z100", "DCU-Z100L")}
 _POLICIES = ("", "", "binpack", "spread", "mutex", "numa", "binpack,numa")
 
 
 def device_config() -> dict[str, Any]:
     """HAMi's `device-config.yaml` with the names of the shipped tables."""
-    by_name = {kind.name: kind for kind in kinds()}
-    return {section: make(by_name) for section, make in SECTIONS.items()}
+    chips = [kind for kind in kinds() if kind.name.startswith("iluvatar-")]
+    return {
+        "hygon": {**_three(kind_named("hygon")), "memoryFactor": 1},
+        "cambricon": _three(kind_named("cambricon")),
+        "iluvatars": [
+            {**_three(kind), "commonWord": kind.word, "chipName": kind.word} for kind in chips
+        ],
+    }
 
 
-def _hygon(by_name: dict[str, Kind]) -> dict[str, Any]:
-    return {**_three(by_name["hygon"]), "memoryFactor": 1}
+def kind_named(name: str) -> Kind:
+    """A shipped kind."""
+    return next(kind for kind in kinds() if kind.name == name)
 
 
 def _three(kind: Kind) -> dict[str, Any]:
@@ -47,9 +56,6 @@ def _three(kind: Kind) -> dict[str, Any]:
         "resourceMemoryName": kind.memory.resource,
         "resourceCoreName": kind.cores.resource,
     }
-
-
-SECTIONS: dict[str, Callable[[dict[str, Kind]], Any]] = {"hygon": _hygon}
 
 
 def cases() -> Iterator[dict[str, Any]]:
@@ -69,14 +75,16 @@ def _node(kind: Kind, name: str, chance: random.Random, *, is_mixed: bool) -> di
     (its issue 2870): then only devices of one size are ordered as documented.
     """
     count = chance.randint(1, 8)
-    type_ = kind.word if is_mixed else chance.choice(TYPES[kind.name])
-    size = chance.choice(SIZES[kind.name])
+    if kind.register_.capacity is not None:
+        return _capacity(kind, kind.register_.capacity, name, count, chance)
+    type_ = kind.word if is_mixed else chance.choice(TYPES.get(kind.name, (kind.word,)))
+    size = chance.choice(SIZES)
     devices = [
         {
             "id": f"{kind.word}-{name}-{index}",
             "index": index,
             "count": chance.choice((1, 2, 4, 10)) if is_mixed else 4,
-            "devmem": chance.choice(SIZES[kind.name]) if is_mixed else size,
+            "devmem": chance.choice(SIZES) if is_mixed else size,
             "devcore": 100,
             "type": type_,
             "numa": chance.choice((0, 0, 1)),
@@ -90,22 +98,31 @@ def _node(kind: Kind, name: str, chance: random.Random, *, is_mixed: bool) -> di
     }
 
 
+def _capacity(
+    kind: Kind, by: Capacity, name: str, count: int, chance: random.Random
+) -> dict[str, Any]:
+    unit_mib = 1 if kind.memory is None else kind.memory.unit_mib
+    amounts = {
+        by.resource: str(count * by.each),
+        by.memory: str(count * chance.choice(SIZES) // unit_mib),
+    }
+    return {"metadata": {"name": name}, "status": {"capacity": amounts, "allocatable": amounts}}
+
+
 def _fields(kind: Kind, devices: list[dict[str, Any]]) -> dict[str, str]:
     keys = ("id", "count", "devmem", "devcore", "type", "numa", "health", "index")
     rows = [
         ",".join(str(device[key]).lower() if key == "health" else str(device[key]) for key in keys)
         for device in devices
     ]
-    return {kind.register_.annotation: "".join(f"{row},hami-core:" for row in rows)}
+    return {str(kind.register_.annotation): "".join(f"{row},hami-core:" for row in rows)}
 
 
 def _json(kind: Kind, devices: list[dict[str, Any]]) -> dict[str, str]:
-    return {kind.register_.annotation: json.dumps(devices)}
+    return {str(kind.register_.annotation): json.dumps(devices)}
 
 
 REGISTERS = {"fields": _fields, "json": _json}
-SIZES = {"hygon": (16_384, 32_768, 65_536)}
-TYPES = {"hygon": ["DCU-K100_AI", "DCU-Z100", "DCU-Z100L"]}
 
 
 def _pod(kind: Kind, number: int, chance: random.Random) -> dict[str, Any]:

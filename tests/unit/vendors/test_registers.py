@@ -1,0 +1,103 @@
+"""Which devices a node has, by each form in which it says so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from vgpu_api.core import Node
+from vgpu_api.errors import BadInput
+from vgpu_api.vendors import Kind, kind_of, read_table
+from vgpu_operator.vendors import devices_of, silence_of
+
+
+def a_kind(name: str) -> Kind:
+    kind = kind_of(name)
+    assert kind is not None
+    return kind
+
+
+def a_node(annotations: dict[str, str] | None = None, **capacity: str) -> Node:
+    amounts = {key.replace("__", "/").replace("_", "."): value for key, value in capacity.items()}
+    wire: dict[str, Any] = {
+        "metadata": {"name": "node-1", "annotations": annotations or {}},
+        "status": {"capacity": amounts, "allocatable": amounts},
+    }
+    return Node.model_validate(wire)
+
+
+def test_a_list_of_fields_names_each_device() -> None:
+    written = "DCU-A,4,16384,100,DCU-Z100,1,true,3,hami-core:DCU-B,2,8192,100,DCU-Z100,-1,false:"
+    first, second = devices_of(a_kind("hygon"), a_node({"hami.io/node-dcu-register": written}))
+    assert (first.id, first.index, first.slots, first.memory_mib) == ("DCU-A", 3, 4, 16_384)
+    assert (first.type, first.numa, first.healthy) == ("DCU-Z100", 1, True)
+    assert (second.id, second.index, second.numa, second.healthy) == ("DCU-B", 1, None, False)
+
+
+def test_devices_follow_from_the_capacity_where_a_plugin_registers_none() -> None:
+    node = a_node(cambricon_com__mlu_smlu_vcore="200", cambricon_com__mlu_smlu_vmemory="192")
+    first, second = devices_of(a_kind("cambricon"), node)
+    assert (first.id, second.id) == ("node-1-cambricon-mlu-0", "node-1-cambricon-mlu-1")
+    assert (first.memory_mib, first.cores, first.slots) == (24_576, 100, 100)
+    assert silence_of(a_kind("cambricon"), node) == ""
+
+
+def test_a_node_without_a_register_has_none() -> None:
+    for name in ("hygon", "cambricon"):
+        assert devices_of(a_kind(name), a_node()) == ()
+    assert silence_of(a_kind("cambricon"), a_node()) == (
+        "the kubelet offers no cambricon.com/mlu.smlu.vcore: the vendor's device plugin is not "
+        "connected"
+    )
+
+
+@pytest.mark.parametrize(
+    ("written", "text"),
+    [
+        ("DCU-A", "'DCU-A' is not a list of devices with a colon behind each"),
+        ("DCU-A,1:", "'DCU-A,1' is not id,count,memory,cores,type,numa,health[,index,mode]"),
+        ("DCU-A,1,x,100,Z,0,true:", "'x' is not a whole number, 0 to 2147483647, as devmem"),
+        ("DCU-A,1,-5,100,Z,0,true:", "'-5' is not a whole number, 0 to 2147483647, as devmem"),
+        ("DCU-A,1,5,100,Z,0,yes:", "'yes' is not true or false, as health"),
+        (",1,5,100,Z,0,true:", "'' is not an id of 1 to 128 characters"),
+        (
+            "A,1,5,100,Z,0,true:A,1,5,1,Z,0,true:",
+            "'A' is not an id of its own: two devices have it",
+        ),
+    ],
+)
+def test_a_register_that_cannot_be_read_is_refused_by_name(written: str, text: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        devices_of(a_kind("hygon"), a_node({"hami.io/node-dcu-register": written}))
+    assert str(caught.value) == f"metadata.annotations[hami.io/node-dcu-register]: {text}"
+
+
+def test_a_capacity_that_is_no_number_is_refused_by_name() -> None:
+    with pytest.raises(BadInput) as caught:
+        devices_of(a_kind("cambricon"), a_node(cambricon_com__mlu_smlu_vcore="1500m"))
+    assert str(caught.value) == (
+        "status.capacity[cambricon.com/mlu.smlu.vcore]: '1500m' is not a whole number"
+    )
+
+
+@pytest.mark.parametrize(
+    ("register", "text"),
+    [
+        ({"form": "json"}, "annotation is given with every form but capacity"),
+        (
+            {"form": "capacity", "annotation": "hami.io/x"},
+            "capacity is given with the form capacity, and with no other",
+        ),
+    ],
+)
+def test_a_form_without_its_source_is_refused(register: dict[str, str], text: str) -> None:
+    kind = {
+        "name": "acme",
+        "word": "ACME",
+        "count": "acme.com/gpu",
+        "register": register,
+        "records": {"allocated": "hami.io/acme-devices-allocated"},
+    }
+    with pytest.raises(BadInput, match=text):
+        read_table({"title": "Acme", "kinds": [kind]}, source="acme")
