@@ -30,15 +30,25 @@ from vgpu_operator.vendors import devices_of
 
 FOLDER = Path(os.environ.get("VENDOR_VECTORS", Path(__file__).parent / "vectors" / "vendors"))
 CONFIG = ClusterConfig()
-TIMED = (names.HAMI_TIME, names.HAMI_BIND_TIME, names.HAMI_BIND_PHASE)
+TIMED = {names.HAMI_TIME, names.HAMI_BIND_TIME, names.HAMI_BIND_PHASE} | {
+    key
+    for kind in kinds()
+    for key, made in kind.records.more.items()
+    if made.rule in ("seconds", "nanoseconds")
+}
 """Written at Bind in HAMi, or of the moment: not in its answers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One pod on one node that others are on, and HAMi's answer."""
+    """One pod on one node that others are on, and HAMi's answer.
+
+    `groups` says of devices that go together what they share, where HAMi decides between groups of
+    one size at random.
+    """
 
     name: str
+    groups: dict[str, str]
     pod: Pod
     ledger: Ledger
     answer: dict[str, Any]
@@ -59,11 +69,21 @@ def questions(path: Path) -> Iterator[Question]:
         ledger.apply_node(_ready(node))
         for device in devices_on(node):
             ledger.apply_device(device)
+        groups = _groups(node)
         for number, (raw, answer) in enumerate(zip(case["pods"], case["answers"], strict=True)):
             pod = Pod.model_validate(raw)
-            yield Question(f"{case['name']} {pod.metadata.name}", pod, ledger, answer)
+            yield Question(f"{case['name']} {pod.metadata.name}", groups, pod, ledger, answer)
             if "devices" in answer:
                 ledger.apply_claim(_claim_of(pod, answer, node.metadata.name, number))
+
+
+def _groups(node: Node) -> dict[str, str]:
+    registered = [(kind, device) for kind in kinds() for device in devices_of(kind, node)]
+    return {
+        device.id: str(device.index // 2) if kind.choice == "pairs" else device.group
+        for kind, device in registered
+        if kind.choice == "pairs" or device.group
+    }
 
 
 def _ready(node: Node) -> Node:
@@ -74,17 +94,20 @@ def _ready(node: Node) -> Node:
 
 def devices_on(node: Node) -> list[GPUDevice]:
     """The objects of the devices that a node registers."""
-    return [
-        GPUDevice.model_validate(
-            {
-                "metadata": {"name": names.device_object_name(device.id), "resourceVersion": "1"},
+    found: list[GPUDevice] = []
+    for kind in kinds():
+        registered = devices_of(kind, node)
+        for device in registered:
+            peers = [each.id for each in registered if each.group == device.group != ""]
+            status = status_of(kind, device, peers, reason=REGISTERED, why="", unix=0.0)
+            name = names.device_object_name(device.id)
+            wire = {
+                "metadata": {"name": name, "resourceVersion": "1"},
                 "spec": {"nodeName": node.metadata.name},
-                "status": status_of(kind, device, reason=REGISTERED, why="", unix=0.0),
+                "status": status,
             }
-        )
-        for kind in kinds()
-        for device in devices_of(kind, node)
-    ]
+            found.append(GPUDevice.model_validate(wire))
+    return found
 
 
 def spec_of(pod: Pod) -> VGPUClaimSpec | str:

@@ -12,6 +12,8 @@ from vgpu_api.config import ClusterConfig
 from vgpu_api.v1alpha1 import DeviceSelector, VGPUClaimSpec, VGPURequest
 from vgpu_api.v1alpha1.gpudevice import CorePolicy
 from vgpu_api.v1alpha1.vgpuclaim import DevicePolicy, NodePolicy, NumaPolicy, Phase, RequestMode
+from vgpu_api.vendors import kind_of
+from vgpu_api.vendors.model import ChoiceRule
 
 ALL_CORES = 100
 """A request for this many percent of compute wants the card alone."""
@@ -26,7 +28,8 @@ class RequestAsk:
     Exactly one of `memory_mib` (MiB per card) and `memory_percent` (1..100 of each card's memory)
     is given. `cores` is percent of a card's compute: 0 reserves nothing, 100 wants the card alone.
     Models are in lower case. `cpu_milli` is the milli-CPU that the whole pod asks of its node where
-    that makes a difference (Fragmentation), else 0.
+    that makes a difference (Fragmentation), else 0. `choice` names what decides which of several
+    devices go together, where the vendor's table says so (`placement.choices`).
     """
 
     name: str
@@ -44,6 +47,7 @@ class RequestAsk:
     uuids: frozenset[str] = frozenset()
     exclude_uuids: frozenset[str] = frozenset()
     cpu_milli: int = 0
+    choice: ChoiceRule | None = None
     _hash: int = field(init=False, repr=False, compare=False, default=0)
 
     def __post_init__(self) -> None:
@@ -131,6 +135,7 @@ def _hash_of(value: RequestAsk | Ask) -> int:
 def _request(request: VGPURequest, config: ClusterConfig, cpu_milli: int) -> RequestAsk:
     memory_mib, memory_percent = _memory(request, config)
     selector = request.selector or DeviceSelector()
+    kind = kind_of(request.vendor.lower())
     return RequestAsk(
         name=request.name,
         phase=request.phase,
@@ -147,6 +152,7 @@ def _request(request: VGPURequest, config: ClusterConfig, cpu_milli: int) -> Req
         uuids=frozenset(selector.uuids),
         exclude_uuids=frozenset(selector.exclude_uuids),
         cpu_milli=cpu_milli,
+        choice=None if kind is None else kind.choice,
     )
 
 

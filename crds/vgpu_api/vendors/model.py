@@ -21,7 +21,7 @@ AnnotationKey = Annotated[
 KindName = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$", max_length=63)]
 Amount = Annotated[int, Field(ge=1, le=1 << 30)]
 
-RecordRule: TypeAlias = Literal["text", "first"]
+RecordRule: TypeAlias = Literal["text", "first", "seconds", "sizes"]
 """How an annotation that a plugin reads back is made; `vgpu_operator.vendors.records` has them."""
 
 
@@ -31,6 +31,41 @@ class _Part(BaseModel):
     )
 
 
+ChoiceRule: TypeAlias = Literal["largestGroups", "pairs"]
+"""Which of several devices that fit go together; `vgpu_operator.placement.choices` has them."""
+
+
+class Size(_Part):
+    """A size that a device is divided into, under the name that the vendor's driver knows."""
+
+    name: Annotated[str, Field(min_length=1, max_length=63)]
+    memory_mib: Amount
+    """Its memory."""
+
+
+class Sizes(_Part):
+    """Parts that devices are divided into: no other can be had, so what is asked is rounded up."""
+
+    parts: Annotated[tuple[Size, ...], Field(min_length=1, max_length=16)]
+    """From the smallest to the largest."""
+    whole_mib: Amount
+    """Memory of a device that is not divided, of which none or more than the largest part is asked;
+    several devices are never divided."""
+    most_mib: Amount
+    """More than this is refused."""
+
+    @model_validator(mode="after")
+    def _rising(self) -> Sizes:
+        steps = [part.memory_mib for part in self.parts]
+        if (
+            steps != sorted(set(steps))
+            or steps[-1] > self.whole_mib
+            or self.whole_mib > self.most_mib
+        ):
+            raise ValueError("parts rise in memory, up to wholeMib, and that is at most mostMib")
+        return self
+
+
 class Memory(_Part):
     """How memory is asked for."""
 
@@ -38,6 +73,8 @@ class Memory(_Part):
     """Of each device. Without it, or with 0, a request takes all the memory of a device."""
     unit_mib: Amount = 1
     """MiB that one unit stands for. A size with a binary suffix (`8Gi`) is bytes all the same."""
+    sizes: Sizes | None = None
+    """Where devices are divided into named sizes. Admission writes the size that was rounded to."""
 
 
 class Cores(_Part):
@@ -91,6 +128,9 @@ class Register(_Part):
     capacity: no annotation; what `capacity` makes of the node's."""
     capacity: Capacity | None = None
     """With that form."""
+    group: Annotated[str, Field(min_length=1, max_length=63)] | None = None
+    """With the form json: the number in an object's `custominfo` that says which devices belong
+    together. Without it on one of them, none do."""
     alive: ResourceName | None = None
     """What the kubelet offers as long as the plugin is connected; by default the count."""
 
@@ -135,6 +175,15 @@ class Records(_Part):
     """Others, and the rule that makes each."""
 
 
+class Unsupported(_Part):
+    """Words that act in HAMi and are not honoured here."""
+
+    resources: tuple[ResourceName, ...] = ()
+    """Refused unless 0 is asked of them."""
+    annotations: dict[AnnotationKey, tuple[str, ...]] = Field(default_factory=dict)
+    """Values of pod annotations that are refused."""
+
+
 class Kind(_Part):
     """Devices that serve the same words. A vendor has one kind, or one for each chip."""
 
@@ -148,6 +197,12 @@ class Kind(_Part):
     """None: each request takes all of a device's memory."""
     cores: Cores | None = None
     """None: compute is not asked for."""
+    whole_modules: bool = False
+    """Devices come two to a module: one is rounded up to two, other odd numbers are refused."""
+    choice: ChoiceRule | None = None
+    """Which of several devices that fit go together."""
+    unsupported: Unsupported = Unsupported()
+    """What HAMi reads and is refused here by name."""
     selection: Selection = Selection()
     """Pod annotations that choose among devices."""
     register_: Annotated[Register, Field(alias="register")]

@@ -15,6 +15,7 @@ from vgpu_api.core import Container, Pod
 from vgpu_api.errors import BadInput, QuantityError
 from vgpu_api.v1alpha1 import DeviceSelector, VGPURequest
 from vgpu_api.vendors import Kind, Memory, kinds
+from vgpu_api.vendors.model import Sizes
 from vgpu_operator.dialects import hami_annotations
 from vgpu_operator.dialects.containers import PodContainer, ResourceDialect
 
@@ -59,8 +60,9 @@ def _request(kind: Kind, pod: Pod, place: PodContainer, config: ClusterConfig) -
     Raises:
         BadInput: an amount or a selecting annotation cannot be read.
     """
-    memory_mib = None if kind.memory is None else _memory(kind.memory, place)
-    count = _whole(place, kind.count, 1, MAX_COUNT, COUNT_EXPECTED)
+    _refuse_unsupported(kind, pod, place)
+    count = _count(kind, place)
+    memory_mib = None if kind.memory is None else _memory(kind, kind.memory, place, count)
     return VGPURequest(
         name=place.name,
         phase=place.phase,
@@ -73,11 +75,37 @@ def _request(kind: Kind, pod: Pod, place: PodContainer, config: ClusterConfig) -
     )
 
 
-def _memory(memory: Memory, place: PodContainer) -> int | None:
-    """MiB of each device; None when not given, and 0 counts as not given."""
+def _memory(kind: Kind, memory: Memory, place: PodContainer, count: int) -> int | None:
+    """MiB of each device; None: all of it. 0 counts as not given, but among named sizes.
+
+    Several devices are never divided. One that was rounded up to a module's two may have been.
+    """
     given = place.container.asked(memory.resource)
+    sizes = memory.sizes
     if given is None:
-        return None
+        return None if sizes is None else sizes.whole_mib
+    asked_mib = _asked_mib(memory, place, given)
+    if sizes is None:
+        return asked_mib or None
+    rounded = _rounded(memory, sizes, place, asked_mib)
+    if count > 1 and rounded != sizes.whole_mib and not (kind.whole_modules and count == 2):
+        raise _bad(
+            place,
+            memory.resource,
+            "allowed with several devices, which are never divided: leave it out, or ask for one",
+        )
+    return rounded
+
+
+def _rounded(memory: Memory, sizes: Sizes, place: PodContainer, asked_mib: int) -> int:
+    """The smallest named size that holds it, or a whole device."""
+    if asked_mib > sizes.most_mib:
+        raise _bad(place, memory.resource, f"at most {sizes.most_mib} MiB, which a device has")
+    steps = (part.memory_mib for part in sizes.parts)
+    return next((step for step in steps if step >= asked_mib), sizes.whole_mib)
+
+
+def _asked_mib(memory: Memory, place: PodContainer, given: str | int) -> int:
     unit = "MiB" if memory.unit_mib == 1 else f"units of {memory.unit_mib} MiB"
     expected = f"a size per device: a whole number of {unit}, or with its unit such as 8Gi"
     number = _number(place, memory.resource, expected)
@@ -85,7 +113,7 @@ def _memory(memory: Memory, place: PodContainer) -> int | None:
         number /= quantity.MIB
     else:
         number *= memory.unit_mib
-    return _within(place, memory.resource, number, 0, MAX_MEMORY_MIB, expected) or None
+    return _within(place, memory.resource, number, 0, MAX_MEMORY_MIB, expected)
 
 
 def written(kind: Kind, place: PodContainer) -> dict[str, int]:
@@ -94,10 +122,39 @@ def written(kind: Kind, place: PodContainer) -> dict[str, int]:
     Raises:
         BadInput: its count cannot be read.
     """
-    count = _whole(place, kind.count, 1, MAX_COUNT, COUNT_EXPECTED)
+    count, amounts = _count(kind, place), {}
+    if kind.whole_modules:
+        amounts[kind.count] = count
     if kind.cores is not None and kind.cores.several is not None and count > 1:
-        return {kind.cores.resource: count * kind.cores.several}
-    return {}
+        amounts[kind.cores.resource] = count * kind.cores.several
+    if kind.memory is not None and kind.memory.sizes is not None:
+        amounts[kind.memory.resource] = _memory(kind, kind.memory, place, count) or 0
+    return amounts
+
+
+def _count(kind: Kind, place: PodContainer) -> int:
+    count = _whole(place, kind.count, 1, MAX_COUNT, COUNT_EXPECTED)
+    if not kind.whole_modules or count % 2 == 0:
+        return count
+    if count == 1:
+        return 2
+    raise _bad(place, kind.count, "an even number of devices, or 1: they come two to a module")
+
+
+def _refuse_unsupported(kind: Kind, pod: Pod, place: PodContainer) -> None:
+    """Words that HAMi honours and this project does not are never overlooked."""
+    for name in kind.unsupported.resources:
+        given = place.container.asked(name)
+        if given not in (None, 0, "0"):
+            raise _bad(place, name, "supported: leave it out")
+    for key, values in kind.unsupported.annotations.items():
+        written_there = pod.metadata.annotations.get(key, "")
+        if written_there in values:
+            raise BadInput(
+                field=hami_annotations.annotation_field(key),
+                value=written_there,
+                expected="supported: leave it out",
+            )
 
 
 def _cores(kind: Kind, place: PodContainer, count: int) -> int:

@@ -7,7 +7,7 @@ kubelet has lost, is not Ready. Decision 54.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from vgpu_api import conditions, names
@@ -28,6 +28,11 @@ NOT_REGISTERED = "NotRegistered"
 PLUGIN_SILENT = "PluginNotConnected"
 REGISTERED = "Registered"
 UNHEALTHY = "ReportedUnhealthy"
+LINKED = "Group"
+"""A link between devices that belong together."""
+_LINK = 10
+_UNDIVIDED = 100
+"""Compute of devices of which none is asked for."""
 
 
 def publish_registered(state: State) -> Iterator[Effect]:
@@ -58,7 +63,8 @@ def _publish_kind(
     named = {_name(device.id, node.metadata.name, state): device for device in registered}
     for name, device in named.items():
         reason, why = (PLUGIN_SILENT, silence) if silence else (REGISTERED, "")
-        status = status_of(kind, device, reason=reason, why=why, unix=state.unix)
+        peers = [each.id for each in registered if each.group == device.group != ""]
+        status = status_of(kind, device, peers, reason=reason, why=why, unix=state.unix)
         yield from _publish(name, node, status, known.get(name), state)
     for name, gone in known.items():
         if gone.status.vendor == kind.name and name not in named:
@@ -111,20 +117,27 @@ def _object(name: str, node: Node) -> dict[str, Any]:
 
 
 def status_of(
-    kind: Kind, device: RegisteredDevice, *, reason: str, why: str, unix: float
+    kind: Kind,
+    device: RegisteredDevice,
+    group: Sequence[str],
+    *,
+    reason: str,
+    why: str,
+    unix: float,
 ) -> dict[str, Any]:
     """What the object of a registered device says.
 
     Args:
         kind: Of the device.
         device: As its node registers it.
+        group: The devices that belong together with it, by id, itself perhaps included.
         reason: Why it is Ready, or is not.
         why: The same for people; empty where it is.
         unix: Now.
     """
     amount = {
         "memory": format_mib(device.memory_mib),
-        "cores": device.cores,
+        "cores": device.cores if kind.cores is not None else _UNDIVIDED,
         "slots": device.slots,
     }
     is_sound = device.healthy and device.slots > 0
@@ -142,6 +155,9 @@ def status_of(
         "model": device.type,
         "capacity": amount,
         "allocatable": amount,
+        "links": [
+            {"peer": peer, "type": LINKED, "score": _LINK} for peer in group if peer != device.id
+        ],
         "conditions": [_ready(reason, why, unix=unix), healthy.to_wire()],
     }
     return said if device.numa is None else {**said, "numaNode": device.numa}
@@ -164,7 +180,7 @@ def _ready(reason: str, why: str, *, unix: float) -> dict[str, Any]:
     ).to_wire()
 
 
-_FIELDS = ("vendor", "index", "uuid", "model", "numaNode", "capacity", "allocatable")
+_FIELDS = ("vendor", "index", "uuid", "model", "numaNode", "capacity", "allocatable", "links")
 _TYPES = (conditions.READY, conditions.HEALTHY)
 
 

@@ -3,10 +3,10 @@
 `columns` is the state of all devices, `device` numbers those that are alike, `arrays` holds what
 a look at every device needs. `checks` and `geometry` (of devices in MIG mode) say what a device
 has room for and what a request takes of it, `bounds` what a pod's nodes, its quota and what is kept
-for others leave. `score`, `order`, `topology` and `fragmentation` rank what fits; `planning` puts a
-claim on one node, and `walk` says why it does not fit there; `rankings` remembers which nodes may
-serve a class of claims, `explaining` says why others do not and `amounts` how far from it they are.
-Read `decide.place` first.
+for others leave. `score`, `order`, `topology`, `choices` and `fragmentation` rank what fits;
+`planning` puts a claim on one node, and `walk` says why it does not fit there; `rankings` remembers
+which nodes may serve a class of claims, `explaining` says why others do not and `amounts` how far
+from it they are. Read `decide.place` first.
 """
 
 from vgpu_operator.placement.amounts import amounts, impossible

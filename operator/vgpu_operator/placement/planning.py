@@ -27,6 +27,7 @@ from vgpu_operator.placement.checks import (
     take,
     take_place,
 )
+from vgpu_operator.placement.choices import CHOICES
 from vgpu_operator.placement.columns import Columns
 from vgpu_operator.placement.fragmentation import best_keys, fragmentation, score_of_rise
 from vgpu_operator.placement.order import Weights, in_order, keys_of, preferred
@@ -190,10 +191,15 @@ def _take(
     columns: Columns, fitting: Sequence[int], request: RequestAsk, preferences: Preferences
 ) -> tuple[int, ...]:
     """The best of cards that all fit; where NUMA nodes matter, they are all of one."""
-    if len(fitting) == 1:
-        return tuple(fitting)
     keys = keys_of(preferences.policies, one_numa_node=False)
     weights = preferences.weights
+    if request.choice is not None and request.count > 1:
+        ranked = preferred(
+            columns, fitting, len(fitting), request=request, keys=keys, weights=weights
+        )
+        return CHOICES[request.choice](columns, ranked, request.count)
+    if len(fitting) == 1:
+        return tuple(fitting)
     if "Topology" in preferences.policies and len(fitting) > request.count:
         ranked = preferred(
             columns, fitting, len(fitting), request=request, keys=keys, weights=weights

@@ -7,6 +7,7 @@ first container that still has something there.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -114,5 +115,31 @@ def _first(decision: Decision, record: Record) -> str:
     return f"{first.index}_{first.cores}_{first.memory_mib // unit_mib}"
 
 
-RULES: Mapping[str, Rule] = MappingProxyType({"text": _text, "first": _first})
+def _seconds(decision: Decision, record: Record) -> str:
+    """The second in which the devices were given."""
+    return str(decision.unix_time)
+
+
+def _sizes(decision: Decision, record: Record) -> str:
+    """All devices as JSON: `UUID`, `temp` (the name of the size, if it is a part), `memory`."""
+    memory = decision.kind.memory
+    sizes = None if memory is None else memory.sizes
+    name_of = {} if sizes is None else {part.memory_mib: part.name for part in sizes.parts}
+    return json.dumps(
+        [
+            {
+                "UUID": one.id,
+                **({"temp": name_of[one.memory_mib]} if one.memory_mib in name_of else {}),
+                "memory": one.memory_mib,
+            }
+            for container in decision.given
+            for one in container
+        ],
+        separators=(",", ":"),
+    )
+
+
+RULES: Mapping[str, Rule] = MappingProxyType(
+    {"text": _text, "first": _first, "seconds": _seconds, "sizes": _sizes}
+)
 """Each makes one annotation from the decision and what its table says of it."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -39,6 +39,7 @@ class RegisteredDevice:
         slots: Requests that it serves at most.
         numa: Its NUMA node; None where the register says nothing.
         healthy: It may be given away.
+        group: What it shares with the other devices that it belongs with; empty: none.
     """
 
     id: str
@@ -49,6 +50,7 @@ class RegisteredDevice:
     slots: int
     numa: int | None
     healthy: bool
+    group: str = ""
 
 
 def field_of(kind: Kind) -> str:
@@ -180,9 +182,21 @@ def _json(kind: Kind, written: str) -> tuple[RegisteredDevice, ...]:
                 slots=_number(kind, said, "count"),
                 numa=_numa(kind, said),
                 healthy=_switch(kind, said, "health"),
+                group=_group(kind, said),
             )
         )
+    if not all(each.group for each in found):
+        return tuple(replace(each, group="") for each in found)
     return tuple(found)
+
+
+def _group(kind: Kind, said: Mapping[str, Any]) -> str:
+    """The number that devices which belong together share; empty where it says none."""
+    custom = said.get("custominfo")
+    if kind.register_.group is None or not isinstance(custom, dict):
+        return ""
+    number = custom.get(kind.register_.group)
+    return str(number) if type(number) is int else ""
 
 
 _FORMS: Mapping[str, Callable[[Kind, str], tuple[RegisteredDevice, ...]]] = MappingProxyType(

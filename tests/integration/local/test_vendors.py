@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -20,7 +21,20 @@ DCUS = {
     "mixed": "DCU-M0,4,16384,100,DCU-K100_AI,0,true,0,hami-core:",
     "dcus": "".join(f"DCU-D{n},4,32768,100,DCU-Z100,0,true,{n},hami-core:" for n in range(2)),
 }
-OFFERED = {"hygon.com/dcunum": 8}
+NPUS = [
+    {
+        "id": f"NPU-{n}",
+        "index": n,
+        "count": 4,
+        "devmem": 65_536,
+        "devcore": 20,
+        "type": "Ascend910B3",
+        "health": True,
+        "custominfo": {"NetworkID": n // 2},
+    }
+    for n in range(4)
+]
+OFFERED = {"hygon.com/dcunum": 8, "huawei.com/Ascend910B3": 16}
 
 pytestmark = [pytest.mark.xdist_group("local-cluster"), pytest.mark.timeout(180)]
 
@@ -31,7 +45,8 @@ def module_cluster(whole_cluster: Callable[..., LocalCluster]) -> Iterator[Local
     with whole_cluster([gpu_node(shape.name, [T4], shape=shape) for shape in shapes]) as cluster:
         for name, written in DCUS.items():
             register(cluster, name, {"hami.io/node-dcu-register": written})
-        for uuid in ("DCU-M0", "DCU-D0", "DCU-D1"):
+        register(cluster, "mixed", {"hami.io/node-register-Ascend910B3": json.dumps(NPUS)})
+        for uuid in ("DCU-M0", "DCU-D0", "DCU-D1", *(npu["id"] for npu in NPUS)):
             cluster.wait_for(GPU_DEVICES, device_object_name(uuid), is_ready)
         yield cluster
 
@@ -72,6 +87,22 @@ def test_pods_in_hygons_words_get_dcus_and_their_plugin_reads_which(cluster: Loc
     cluster.wait_for(GPU_DEVICES, name, lambda device: is_given(device, "2000Mi"))
     delete_pod(cluster, "dcu-part")
     cluster.wait_for(GPU_DEVICES, name, lambda device: is_given(device, "0"))
+
+
+def test_pods_in_ascends_words_get_a_named_size_or_whole_devices_of_one_network(
+    cluster: LocalCluster,
+) -> None:
+    for pod in cluster.apply(EXAMPLES / "ascend.yaml"):
+        served(cluster, pod["metadata"]["name"])
+    annotations = running(cluster, "npu-part")["metadata"]["annotations"]
+    ((_, memory, cores),) = record(annotations["hami.io/Ascend910B3-devices-allocated"])
+    assert (memory, cores) == (16_384, 0)
+    (part,) = json.loads(annotations["huawei.com/Ascend910B3"])
+    assert (part["temp"], part["memory"]) == ("vir05_1c_16g", 16_384)
+    annotations = running(cluster, "npu-whole")["metadata"]["annotations"]
+    whole = json.loads(annotations["huawei.com/Ascend910B3"])
+    assert [npu["memory"] for npu in whole] == [65_536, 65_536]
+    assert len({int(npu["UUID"][-1]) // 2 for npu in whole}) == 1
 
 
 def test_a_pod_has_devices_of_two_vendors(cluster: LocalCluster) -> None:

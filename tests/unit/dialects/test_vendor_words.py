@@ -138,3 +138,76 @@ def test_admission_writes_what_a_plugin_expects_beside_the_words() -> None:
     assert ask is not None
     assert ask.spec is not None
     assert (ask.spec.requests[0].count, ask.spec.requests[0].cores) == (2, 100)
+
+
+NPU = "huawei.com/Ascend910B3"
+
+
+@pytest.mark.parametrize(
+    ("asked", "given"),
+    [(0, "16Gi"), (2000, "16Gi"), (16_384, "16Gi"), (16_385, "32Gi"), (40_000, "64Gi")],
+)
+def test_memory_of_an_npu_is_rounded_up_to_a_named_size(asked: int, given: str) -> None:
+    assert request_of({NPU: 1, f"{NPU}-memory": asked}).memory == given
+
+
+def test_an_npu_without_memory_is_a_whole_one() -> None:
+    assert request_of({NPU: 2}).memory == "64Gi"
+
+
+def test_admission_writes_the_rounded_memory() -> None:
+    pod = a_pod(containers=[a_container(limits={NPU: 1, f"{NPU}-memory": 2000})])
+    written = {op["path"]: op["value"] for op in mutate_pod(pod.to_wire(), CONFIG, lambda _: None)}
+    path = "/spec/containers/0/resources/limits/huawei.com~1Ascend910B3-memory"
+    assert written[path] == "16384"
+
+
+@pytest.mark.parametrize(
+    ("limits", "annotations", "text"),
+    [
+        (
+            {NPU: 1, f"{NPU}-memory": 70_000},
+            {},
+            f"spec.containers[0].resources.limits[{NPU}-memory]: 70000 is not at most 65536 MiB, "
+            "which a device has",
+        ),
+        (
+            {NPU: 2, f"{NPU}-memory": 2000},
+            {},
+            f"spec.containers[0].resources.limits[{NPU}-memory]: 2000 is not allowed with several "
+            "devices, which are never divided: leave it out, or ask for one",
+        ),
+        (
+            {NPU: 1, f"{NPU}-core": 30},
+            {},
+            f"spec.containers[0].resources.limits[{NPU}-core]: 30 is not supported: leave it out",
+        ),
+        (
+            {NPU: 1},
+            {"huawei.com/vnpu-mode": "hami-core"},
+            "metadata.annotations[huawei.com/vnpu-mode]: 'hami-core' is not supported: leave it "
+            "out",
+        ),
+        (
+            {"huawei.com/Ascend910C": 3},
+            {},
+            "spec.containers[0].resources.limits[huawei.com/Ascend910C]: 3 is not an even number "
+            "of devices, or 1: they come two to a module",
+        ),
+    ],
+)
+def test_what_an_npu_cannot_give_is_refused_by_name(
+    limits: dict[str, str | int], annotations: dict[str, str], text: str
+) -> None:
+    pod = a_pod(containers=[a_container(limits=limits)], annotations=annotations)
+    with pytest.raises(BadInput) as caught:
+        read(pod, CONFIG)
+    assert str(caught.value) == text
+
+
+def test_one_of_a_module_is_rounded_up_to_both_with_its_part_of_memory() -> None:
+    """And what admission has written is read as it was meant."""
+    limits = {"huawei.com/Ascend910C": 1, "huawei.com/Ascend910C-memory": 16_384}
+    asked = request_of(limits)
+    assert (asked.count, asked.memory) == (2, "16Gi")
+    assert request_of({**limits, "huawei.com/Ascend910C": 2}) == asked

@@ -28,6 +28,8 @@ CASES_A_KIND = 25
 """Kept here; CASES=1000 in the environment asks more."""
 SIZES = (16_384, 32_768, 65_536)
 TYPES = {"hygon": ("DCU-K100_AI", "DCU-Z100", "DCU-Z100L")}
+TIMED = ("seconds", "nanoseconds")
+"""Rules of annotations that say the time."""
 _POLICIES = ("", "", "binpack", "spread", "mutex", "numa", "binpack,numa")
 
 
@@ -40,6 +42,25 @@ def device_config() -> dict[str, Any]:
         "iluvatars": [
             {**_three(kind), "commonWord": kind.word, "chipName": kind.word} for kind in chips
         ],
+        "vnpus": {"configs": [_ascend(kind) for kind in kinds() if kind.word.startswith("Ascend")]},
+    }
+
+
+def _ascend(kind: Kind) -> dict[str, Any]:
+    assert kind.memory is not None
+    sizes = kind.memory.sizes
+    assert sizes is not None
+    parts = [{"name": part.name, "memory": part.memory_mib} for part in sizes.parts]
+    return {
+        "commonWord": kind.word,
+        "chipName": kind.word,
+        "resourceName": kind.count,
+        "resourceMemoryName": kind.memory.resource,
+        "resourceCoreName": kind.unsupported.resources[0],
+        "memoryAllocatable": sizes.whole_mib,
+        "memoryCapacity": sizes.most_mib,
+        "templates": parts,
+        "superPod": kind.whole_modules,
     }
 
 
@@ -92,6 +113,12 @@ def _node(kind: Kind, name: str, chance: random.Random, *, is_mixed: bool) -> di
         }
         for index in range(count)
     ]
+    if kind.memory is not None and kind.memory.sizes is not None:
+        for device in devices:
+            device["devmem"] = kind.memory.sizes.whole_mib
+    if kind.register_.group is not None and chance.random() < 0.7:
+        for device in devices:
+            device["custominfo"] = {kind.register_.group: chance.choice((0, 0, 0, 1, 1))}
     return {
         "metadata": {"name": name, "annotations": REGISTERS[kind.register_.form](kind, devices)},
         "status": {"allocatable": {kind.count: str(count * 10)}},
@@ -159,6 +186,9 @@ def _container(kind: Kind, name: str, chance: random.Random) -> dict[str, Any]:
     limits: dict[str, str] = {kind.count: str(chance.choice((1, 1, 1, 2, 3)))}
     if kind.memory is not None and chance.random() < 0.8:
         mib = chance.choice((0, 1000, 2000, 4096, 8000, 16_384, 20_000, 40_000, 70_000))
+        if kind.memory.sizes is not None and limits[kind.count] != "1":
+            whole = kind.memory.sizes.whole_mib
+            mib = chance.choice((whole if kind.whole_modules else 8000, 70_000, *[whole] * 4))
         limits[kind.memory.resource] = str(mib // kind.memory.unit_mib)
     if kind.cores is not None and chance.random() < 0.7:
         limits[kind.cores.resource] = str(chance.choice((0, 10, 30, 50, 60, 100, 120)))
@@ -178,12 +208,23 @@ def join(folder: Path) -> None:
     answer_of = {each["name"]: each["pods"] for each in answers}
     by_kind: dict[str, list[str]] = {}
     for case in json.loads((folder / "cases.json").read_text()):
-        joined = {**case, "answers": answer_of[case["name"]]}
+        joined = {**case, "answers": [_timeless(each) for each in answer_of[case["name"]]]}
         line = json.dumps(joined, separators=(",", ":"), sort_keys=True)
         by_kind.setdefault(case["name"].rsplit("-", 1)[0], []).append(line)
     into = folder if "CASES" in os.environ else Path(__file__).parent
     for name, lines in by_kind.items():
         (into / f"{name}.json").write_text("[\n" + ",\n".join(lines) + "\n]\n")
+
+
+def _timeless(answer: dict[str, Any]) -> dict[str, Any]:
+    """Without annotations that say the time of the recording."""
+    if "annotations" not in answer:
+        return answer
+    timed = {
+        key for kind in kinds() for key, made in kind.records.more.items() if made.rule in TIMED
+    }
+    kept = {key: value for key, value in answer["annotations"].items() if key not in timed}
+    return {**answer, "annotations": kept}
 
 
 if __name__ == "__main__":
