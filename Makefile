@@ -22,7 +22,7 @@ JOBS ?= 1
 
 SETUP := $(VENV)/.ready
 
-.PHONY: help setup demo test chaos chaos-agent cluster cluster-down e2e bench bench-cluster bench-placement bench-waiting bench-admission bench-libvgpu gpu-check userland bench-openb bench-agent check-metrics lint shape fmt crds proto lock mutate native control-plane ci clean
+.PHONY: help setup demo test chaos chaos-agent cluster cluster-down e2e bench bench-cluster bench-placement bench-waiting bench-admission bench-libvgpu gpu-check userland bench-openb bench-agent check-metrics lint shape fmt reference docs crds proto lock mutate native control-plane ci clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -126,6 +126,7 @@ lint: $(SETUP)  ## format, lint, types, import contracts, generated files fresh
 	@$(BIN)/lint-imports --no-cache
 	@$(BIN)/python tests/packaging/plant_imports.py
 	@$(BIN)/python -m vgpu_api --check
+	@PYTHONPATH=tests $(BIN)/python -m manual.generate --check
 	@bash tests/packaging/proto.sh --check
 
 shape: $(SETUP)  ## measure how the engine is built; fails beyond the bounds
@@ -134,6 +135,12 @@ shape: $(SETUP)  ## measure how the engine is built; fails beyond the bounds
 fmt: $(SETUP)  ## format the Python code
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
+
+reference: $(SETUP)  ## write the pages of docs/ that follow from the code
+	@PYTHONPATH=tests $(BIN)/python -m manual.generate
+
+docs: $(SETUP)  ## build the manual -> build/docs/index.html
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --site-dir build/docs
 
 crds: $(SETUP)  ## write the CRDs from the models
 	@$(BIN)/python -m vgpu_api

@@ -59,7 +59,11 @@ def _one_for_none(value: Any) -> Any:
 
 class _Section(BaseModel):
     model_config = ConfigDict(
-        alias_generator=to_camel, populate_by_name=True, extra="forbid", frozen=True
+        alias_generator=to_camel,
+        populate_by_name=True,
+        extra="forbid",
+        frozen=True,
+        use_attribute_docstrings=True,
     )
 
 
@@ -83,7 +87,9 @@ class NvidiaConfig(_Section):
     device_split_count: Annotated[int, Field(ge=1, le=1000)] = 10
     """Requests that one card serves at most, unless the device's spec says otherwise."""
     device_memory_scaling: Annotated[float, Field(gt=0, le=100)] = 1.0
+    """Factor between a device's memory and what may be given away, unless its spec has one."""
     device_core_scaling: Annotated[float, Field(gt=0, le=100)] = 1.0
+    """The same for compute."""
     default_memory: Annotated[int, Field(ge=0)] = Field(
         default=0,
         validation_alias=AliasChoices("defaultMem", "defaultMemory", "default_memory"),
@@ -207,7 +213,9 @@ class SchedulingConfig(_Section):
     """What holds where a claim, pod or node says nothing."""
 
     node_policy: Annotated[NodePolicy, BeforeValidator(_node_word)] = "Binpack"
+    """How to choose among nodes."""
     device_policy: Annotated[DevicePolicy, BeforeValidator(_device_word)] = "Spread"
+    """How to choose among the devices of a node."""
     max_claim_priority: int = 1000
     """The highest `schedulingPriority` of a claim: it is compared with the priorities of pods."""
     starvation_after_seconds: Annotated[int, Field(ge=0)] = 60

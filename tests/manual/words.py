@@ -1,0 +1,407 @@
+"""Every word that the system can say or read, taken from the code by import or from its syntax.
+
+A word is returned with the place where the code has it, so that a missing row of the manual can be
+traced. Nothing is listed here a second time: a new reason, metric or annotation appears by itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeAlias
+from unittest.mock import patch
+
+import prometheus_client
+import yaml
+from prometheus_client import CollectorRegistry
+from prometheus_client.metrics import MetricWrapperBase
+
+import vgpu_operator.config
+import vgpu_operator.metrics
+from vgpu_api import conditions, names
+from vgpu_api.config import ClusterConfig
+from vgpu_api.reasons import Reason
+from vgpu_nodeagent import __main__ as agent_main
+from vgpu_nodeagent import audit_command, exposition
+from vgpu_nodeagent.enforcement.watchdog import Violation
+from vgpu_nodeagent.errors import Why
+from vgpu_nodeagent.metrics import Metrics
+from vgpu_nodeagent.violations import WatchMetrics
+from vgpu_operator.cli import __main__ as cli_main
+
+ROOT = Path(__file__).parents[2]
+PRODUCT = ("crds", "operator", "nodeagent")
+REPORTING = (
+    "crds/vgpu_api/*.py",
+    "operator/vgpu_operator/engine",
+    "nodeagent/vgpu_nodeagent",
+)
+"""Where reasons of conditions and events are written as plain strings."""
+
+Words: TypeAlias = dict[str, str]
+"""A word, and where the code has it."""
+
+_CAMEL = re.compile(r"[A-Z][A-Za-z0-9]*[a-z0-9][A-Z][A-Za-z0-9]*")
+_CAPITAL = re.compile(r"[A-Z][a-z][A-Za-z0-9]*")
+_METRIC_MAKERS = re.compile(r"_?(Counter|Gauge|Histogram|Summary|Info|Of[A-Z]\w+|\w*MetricFamily)")
+_CONDITION_MAKERS = frozenset({"_condition", "Condition"})
+_EVENT_MAKERS = frozenset({"RecordEvent", "node_event", "warning", "device_warning", "record"})
+_STATUSES = frozenset({"True", "False", "Unknown"})
+_QUALIFIED = re.compile(r"(?:[a-z0-9-]+\.)+[a-z]{2,}/[A-Za-z0-9][\w.-]*\w")
+_OURS = re.compile(r"(?<![\w./-])(?:vgpu\.dev|hami\.io)/[A-Za-z0-9][\w.-]*\w")
+_KUBERNETES = re.compile(r"(?:.*\.)?(?:k8s|kubernetes)\.io/.*")
+_NOT_NAMES = frozenset({names.API_VERSION})
+
+
+# Reasons of conditions and events.
+
+
+def reasons() -> Words:
+    """Why a claim or pod gets no device: the operator's reasons."""
+    return _members(Reason)
+
+
+def refusals() -> Words:
+    """Why a container is not started: the agent's reasons."""
+    return _members(Why)
+
+
+def findings() -> Words:
+    """What `kubectl vgpu audit` can find."""
+    found: Words = {}
+    for file, call in _calls("nodeagent/vgpu_nodeagent"):
+        if _name(call.func) == "Finding" and (word := _text(call.args[0] if call.args else None)):
+            found.setdefault(word, _at(file, call))
+    return found
+
+
+def condition_types() -> Words:
+    """The types of conditions of claims and devices."""
+    return _constants(conditions, lambda value: _CAPITAL.fullmatch(value) is not None)
+
+
+def event_reasons() -> Words:
+    """Reasons of events, beside those of `reasons` and `refusals`."""
+    found = _members(Violation)
+    for file, call in _calls(*REPORTING):
+        if _name(call.func) not in _EVENT_MAKERS:
+            continue
+        for argument in (*call.args, *(keyword.value for keyword in call.keywords)):
+            word = _resolved(argument, file)
+            if word is not None and _CAMEL.fullmatch(word):
+                found.setdefault(word, _at(file, call))
+    return found
+
+
+def condition_reasons() -> Words:
+    """Reasons of conditions, beside those of `reasons`, `refusals` and `event_reasons`.
+
+    Taken from the syntax: CamelCase strings in the rooms that report, but for what is compared
+    with, names of condition types, aliases of fields, exported names, keys, metrics and findings.
+    """
+    others = {**reasons(), **refusals(), **event_reasons(), **findings()}
+    found: Words = {}
+    for file in set(_files(*REPORTING)) - {Path(str(conditions.__file__))}:
+        tree = ast.parse(file.read_text())
+        left_out = set(_left_out(tree))
+        for node in ast.walk(tree):
+            word = _text(node)
+            if word is None or node in left_out:
+                continue
+            if _CAMEL.fullmatch(word):
+                found.setdefault(word, _at(file, node))
+        for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+            if _name(call.func) in _CONDITION_MAKERS:
+                for argument in (*call.args, *(keyword.value for keyword in call.keywords)):
+                    word = _text(argument)
+                    if word and _CAPITAL.fullmatch(word) and word not in _STATUSES:
+                        found.setdefault(word, _at(file, call))
+    return {word: at for word, at in found.items() if word not in others}
+
+
+def _left_out(tree: ast.AST) -> Iterator[ast.AST]:
+    """Strings that are no reasons, by where they stand."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Compare():
+                yield from node.comparators
+                yield node.left
+            case ast.keyword(arg="alias"):
+                yield node.value
+            case ast.Assign(targets=[ast.Name(id="__all__")], value=ast.List(elts=exported)):
+                yield from exported
+            case ast.Dict():
+                for key, value in zip(node.keys, node.values, strict=True):
+                    yield from () if key is None else (key,)
+                    yield from (value,) if _text(key) == "kind" else ()
+            case ast.Call(func=made) if _METRIC_MAKERS.fullmatch(_name(made)):
+                yield from node.args
+            case ast.Call(func=ast.Name(id="Resource")):
+                yield from node.args
+            case ast.MatchValue():
+                yield node.value
+
+
+# Metrics.
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """A metric as Prometheus scrapes it.
+
+    Attributes:
+        kind: counter, gauge, histogram, summary or info.
+        labels: In the order of the code.
+        help: Its help text.
+    """
+
+    kind: str
+    labels: tuple[str, ...]
+    help: str
+
+
+def metrics() -> dict[str, Series]:
+    """Every metric of operator, webhooks and agent, by its name on the wire."""
+    found: dict[str, Series] = {}
+    operator = [m for m in vars(vgpu_operator.metrics).values() if isinstance(m, MetricWrapperBase)]
+    agent = Metrics()
+    WatchMetrics(agent.registry)
+    for metric in (*operator, *_registered(agent.registry)):
+        (family,) = metric.describe()
+        found[_wire(family.name, family.type)] = Series(
+            family.type, tuple(metric._labelnames), family.documentation
+        )
+    usage = exposition.UsageCollector("", dict, hami=True)
+    for shown in usage.collect():
+        labels = tuple(getattr(shown, "_labelnames", ()))
+        found[_wire(shown.name, shown.type)] = Series(shown.type, labels, shown.documentation)
+    return found
+
+
+def metric_names_in_source() -> Words:
+    """The first argument of every call that makes a metric: nothing may escape `metrics`."""
+    found: Words = {}
+    for file, call in _calls(*PRODUCT):
+        if not _METRIC_MAKERS.fullmatch(_name(call.func)):
+            continue
+        word = _text(call.args[0] if call.args else None)
+        if word is not None:
+            found.setdefault(word.removesuffix("_total"), _at(file, call))
+    return found
+
+
+def _registered(registry: CollectorRegistry) -> list[MetricWrapperBase]:
+    known = registry._collector_to_names
+    return [metric for metric in known if isinstance(metric, MetricWrapperBase)]
+
+
+def _wire(name: str, kind: str) -> str:
+    return f"{name}_total" if kind == "counter" else name
+
+
+# Names of Kubernetes: annotations, labels, finalizers.
+
+
+def kubernetes_names() -> Words:
+    """Annotations, labels, taints and finalizers that the project reads or writes."""
+    found = _constants(names, lambda value: bool(_QUALIFIED.fullmatch(value)), prefix="")
+    found |= _constants(names, lambda value: value.startswith("ack."), prefix="ACK_")
+    for file in _files(*PRODUCT):
+        for node in ast.walk(ast.parse(file.read_text())):
+            word = _text(node)
+            if word and _QUALIFIED.fullmatch(word) and not _KUBERNETES.fullmatch(word):
+                found.setdefault(word, _at(file, node))
+    for path in sorted((ROOT / "manifests").rglob("*.yaml")):
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            for word in _OURS.findall(line.partition("#")[0]):
+                found.setdefault(word, f"{path.relative_to(ROOT)}:{number}")
+    resources = ClusterConfig().managed_resources()
+    return {
+        word: at
+        for word, at in found.items()
+        if word not in _NOT_NAMES and not any(name.startswith(word) for name in resources)
+    }
+
+
+# Ports and files.
+
+
+def ports() -> Words:
+    """`workload:port` of every container of the installation."""
+    found: Words = {}
+    for workload, container, at in _containers():
+        for port in container.get("ports", ()):
+            found.setdefault(f"{workload}:{port['containerPort']}", at)
+    return found
+
+
+def files() -> Words:
+    """Folders of the host that the agent mounts, and paths inside a container."""
+    found = {
+        value: f"vgpu_api.names.{name}"
+        for name, value in vars(names).items()
+        if name.startswith("CONTAINER_")
+    }
+    for document, at in _manifests():
+        spec = document.get("spec", {}).get("template", {}).get("spec", {})
+        for volume in spec.get("volumes", ()):
+            if "hostPath" in volume:
+                found.setdefault(volume["hostPath"]["path"], at)
+    return found
+
+
+def _containers() -> Iterator[tuple[str, dict[str, Any], str]]:
+    for document, at in _manifests():
+        spec = document.get("spec", {}).get("template", {}).get("spec", {})
+        for container in spec.get("containers", ()):
+            yield document["metadata"]["name"], container, at
+
+
+def _manifests() -> Iterator[tuple[dict[str, Any], str]]:
+    for path in sorted((ROOT / "manifests" / "base").rglob("*.yaml")):
+        for document in yaml.safe_load_all(path.read_text()):
+            if isinstance(document, dict) and "spec" in document:
+                yield document, str(path.relative_to(ROOT))
+
+
+# Command lines.
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A command line: how it is called, and its parser."""
+
+    called: str
+    parser: argparse.ArgumentParser
+    environment: bool = False
+    """Each argument may be given as `VGPU_NAME` instead."""
+
+
+def services() -> list[Program]:
+    """The processes of the installation."""
+    return [
+        Program("vgpu-operator", _parser_of(lambda: vgpu_operator.config.parse([], {})), True),
+        Program(
+            "vgpu-webhook", _parser_of(lambda: vgpu_operator.config.parse_webhook([], {})), True
+        ),
+        Program("vgpu-nodeagent", _parser_of(lambda: agent_main.parse([]))),
+    ]
+
+
+def commands() -> list[Program]:
+    """What people call: every verb of `kubectl vgpu`, and what agents answer."""
+    top = _parser_of(lambda: cli_main.main([]))
+    found = [Program(f"kubectl vgpu {verb}", parser) for verb, parser in sorted(verbs(top).items())]
+    found.append(Program("kubectl vgpu audit", _parser_of(lambda: audit_command.main([]))))
+    found.append(
+        Program("vgpu-nodeagent audit", _parser_of(lambda: audit_command.of_this_node([])))
+    )
+    return sorted(found, key=lambda program: program.called)
+
+
+def verbs(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    """The parsers below a parser, by their verbs."""
+    found: dict[str, argparse.ArgumentParser] = {}
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            found |= action.choices
+    return found
+
+
+class _Captured(Exception):
+    """Carries a parser out of the function that makes it."""
+
+    def __init__(self, parser: argparse.ArgumentParser) -> None:
+        super().__init__(parser.prog)
+        self.parser = parser
+
+
+def _parser_of(start: Callable[[], object]) -> argparse.ArgumentParser:
+    """The parser that a program makes, caught when it begins to parse."""
+
+    def capture(self: argparse.ArgumentParser, *args: object, **kwargs: object) -> None:
+        raise _Captured(self)
+
+    with (
+        patch.object(argparse.ArgumentParser, "parse_args", capture),
+        patch.dict(os.environ, clear=True),
+    ):
+        try:
+            start()
+        except _Captured as captured:
+            return captured.parser
+    raise AssertionError("the program parses no arguments")
+
+
+# The syntax of the product.
+
+
+def _members(enum: type[StrEnum]) -> Words:
+    return {
+        str(member.value): f"{enum.__module__}.{enum.__name__}.{member.name}" for member in enum
+    }
+
+
+def _constants(module: ModuleType, fits: Callable[[str], bool], *, prefix: str = "") -> Words:
+    return {
+        value: f"{module.__name__}.{name}"
+        for name, value in vars(module).items()
+        if name.isupper() and name.startswith(prefix) and isinstance(value, str) and fits(value)
+    }
+
+
+def _files(*places: str) -> list[Path]:
+    found: list[Path] = []
+    for place in places:
+        paths = (ROOT / place).rglob("*.py") if (ROOT / place).is_dir() else ROOT.glob(place)
+        found += [path for path in paths if "kubelet_api" not in path.parts]
+    return sorted(found)
+
+
+def _calls(*places: str) -> Iterator[tuple[Path, ast.Call]]:
+    for file in _files(*places):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Call):
+                yield file, node
+
+
+def _name(function: ast.AST) -> str:
+    match function:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name
+    return ""
+
+
+def _text(node: ast.AST | None) -> str | None:
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    return None
+
+
+def _resolved(node: ast.AST, file: Path) -> str | None:
+    """A string, or a constant of the same module."""
+    if isinstance(node, ast.Name):
+        for statement in ast.parse(file.read_text()).body:
+            match statement:
+                case ast.Assign(targets=[ast.Name(id=name)], value=value) if name == node.id:
+                    return _text(value)
+        return None
+    return _text(node)
+
+
+def _at(file: Path, node: ast.AST) -> str:
+    return f"{file.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}"
+
+
+def exposed_by_libraries() -> Sequence[str]:
+    """Prefixes of the metrics that prometheus-client adds to the operator's by itself."""
+    known = prometheus_client.REGISTRY._collector_to_names.values()
+    found = {name.partition("_")[0] for group in known for name in group}
+    return sorted(found - {"vgpu"})
