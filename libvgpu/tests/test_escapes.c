@@ -1,4 +1,4 @@
-/* test_escapes.c - ways round what was preloaded, each tried for real; docs/limits.md has the list.
+/* test_escapes.c - ways round what was preloaded, each tried for real; docs/limits-evidence.md has the list.
  *
  * Here the driver's name leads to the shadow (src/shadow.c), as in a container. Every way runs in a process of its own.
  */

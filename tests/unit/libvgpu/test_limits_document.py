@@ -1,4 +1,4 @@
-"""docs/limits.md names what shows each promise: all of that exists."""
+"""docs/limits-evidence.md names what shows each promise: all of that exists."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
-TEXT = (ROOT / "docs" / "limits.md").read_text()
+TEXT = (ROOT / "docs" / "limits-evidence.md").read_text()
 NAMED = re.findall(r"`([^`]+)`", TEXT)
 SERIES = {name for name in NAMED if re.fullmatch(r"vgpu_claim_\w+", name)}
 """The agent's metrics; the tests of its exposition know them."""
