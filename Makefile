@@ -119,7 +119,7 @@ $(VENV)/.mutate-ready: $(SETUP) tests/mutation/requirements.lock
 	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r tests/mutation/requirements.lock
 	@touch $@
 
-lint: $(SETUP)  ## format, lint, types, import contracts, generated files fresh
+lint: $(SETUP)  ## format, lint, types, import contracts, generated files fresh, spelling, prose
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
@@ -128,6 +128,8 @@ lint: $(SETUP)  ## format, lint, types, import contracts, generated files fresh
 	@$(BIN)/python -m vgpu_api --check
 	@PYTHONPATH=tests $(BIN)/python -m manual.generate --check
 	@bash tests/packaging/proto.sh --check
+	@$(BIN)/codespell
+	@$(BIN)/python tests/packaging/prose.py
 
 shape: $(SETUP)  ## measure how the engine is built; fails beyond the bounds
 	@PYTHONPATH=tests $(BIN)/python tests/packaging/shape.py

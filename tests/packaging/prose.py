@@ -1,0 +1,92 @@
+"""Refuses, in the manual, the words and constructions that tests/packaging/prose.toml lists.
+
+Code (blocks, spans), links' targets and comments are left out. Prints `file:line: found: write …`.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import tomllib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+RULES = Path(__file__).parent / "prose.toml"
+ROOT_PAGES = ("CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
+
+
+@dataclass(frozen=True, slots=True)
+class Banned:
+    """What must not be written, and what to write in its place."""
+
+    pattern: re.Pattern[str]
+    write: str
+
+
+def banned(rules: Path = RULES) -> list[Banned]:
+    """The list, as patterns of whole words.
+
+    Raises:
+        re.error: A pattern is no regular expression.
+    """
+    return [
+        Banned(
+            re.compile(rf"(?<![\w-])(?:{entry['pattern']})(?![\w-])", re.IGNORECASE), entry["write"]
+        )
+        for entry in tomllib.loads(rules.read_text())["banned"]
+    ]
+
+
+def pages(root: Path = ROOT, rules: Path = RULES) -> list[Path]:
+    """The pages that are written by hand."""
+    document = tomllib.loads(rules.read_text())
+    left_out = (*document["generated"], *document["records"])
+    docs = root / "docs"
+    found = [
+        path
+        for path in sorted(docs.rglob("*.md"))
+        if not any(fnmatch(str(path.relative_to(docs)), pattern) for pattern in left_out)
+    ]
+    return [*found, *(root / name for name in ROOT_PAGES)]
+
+
+def prose(text: str) -> list[str]:
+    """The lines of a page with everything blank that is not prose."""
+
+    def blank(found: re.Match[str]) -> str:
+        return re.sub(r"[^\n]", " ", found[0])
+
+    for pattern in (
+        re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE),
+        re.compile(r"<!--.*?-->", re.DOTALL),
+        re.compile(r"``[^`]+``|`[^`]+`"),
+        re.compile(r"(?<=\])\([^)]*\)"),
+        re.compile(r"^(?: {4}|\t).*$", re.MULTILINE),
+    ):
+        text = pattern.sub(blank, text)
+    return text.splitlines()
+
+
+def faults(page: Path, rules: Sequence[Banned]) -> Iterator[tuple[int, str, str]]:
+    """Line, what was found, and what to write in its place."""
+    for number, line in enumerate(prose(page.read_text()), 1):
+        for rule in rules:
+            for found in rule.pattern.finditer(line):
+                yield number, found[0], rule.write
+
+
+def main() -> int:
+    """Print every fault; the exit status is 1 if there is one."""
+    rules, count = banned(), 0
+    for page in pages():
+        for number, found, write in faults(page, rules):
+            print(f"{page.relative_to(ROOT)}:{number}: {found!r}: write {write}")
+            count += 1
+    return int(count > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
