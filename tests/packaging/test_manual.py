@@ -94,6 +94,23 @@ def test_every_block_names_its_language_and_can_be_read(page: Path) -> None:
                 model.model_validate(document)
 
 
+STATEMENTS = {
+    "flowchart": r"\w+(\[.*\])?( -->(\|[^|]+\|)? \w+(\[.*\])?)?",
+    "sequenceDiagram": r"participant \w+ as [\w -]+|\w+-?->>\w+: .+",
+    "stateDiagram-v2": r'state ".+" as \w+|(\w+|\[\*\]) --> (\w+|\[\*\]): [^:;]+',
+}
+"""What the drawings consist of, by kind: Mermaid's own grammar has much more."""
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_drawing_consists_of_statements_of_its_kind(page: Path) -> None:
+    for block in shell.blocks(page.read_text(), "mermaid"):
+        kind, *lines = block.splitlines()
+        statement = STATEMENTS[kind.split()[0]]
+        assert lines
+        assert [line for line in lines if not re.fullmatch(statement, line.strip())] == []
+
+
 def test_there_is_something_to_check() -> None:
     found = [command for page in PAGES for command in shell.commands(page.read_text())]
     programs = {command[0] for command in found}
