@@ -184,8 +184,9 @@ def commands() -> str:
         # Commands
 
         `kubectl vgpu VERB` runs the program `kubectl-vgpu` or `kubectl-vgpu-VERB` on the PATH.
-        Exit status 0: an answer, which may be a refusal; 2: input that cannot be used, with one
-        line that names it.
+        Exit status 0: an answer, which may be a refusal, or done; 1: something was found, or is
+        left to do, and is named; 2: input that cannot be used, or a part of the cluster that
+        cannot be asked, with a line that names it.
         """
     lines = [_BANNER, textwrap.dedent(intro)]
     for program in words.commands():
