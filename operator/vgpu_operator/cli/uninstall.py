@@ -104,7 +104,8 @@ class Plan:
         clean = (
             f"clean every node that DaemonSet {', '.join(names)} serves: CDI specs, mounts, state"
             if self.agents
-            else "hosts are not cleaned: no DaemonSet of agents says which (docs/operations/uninstall.md)"
+            else "hosts are not cleaned: no DaemonSet of agents says which "
+            "(docs/operations/uninstall.md)"
         )
         kinds = {resource.kind for resource in (*_WEBHOOKS, DEPLOYMENTS, DAEMON_SETS)}
         rest = [
@@ -271,7 +272,8 @@ class Uninstall:
             await self._pods_end([cleaner])
         if not plan.agents:
             self._left.append(
-                "hosts are not clean: no DaemonSet of agents was there (docs/operations/uninstall.md)"
+                "hosts are not clean: no DaemonSet of agents was there "
+                "(docs/operations/uninstall.md)"
             )
 
     async def _clear_nodes(self, _: Plan) -> None:

@@ -246,7 +246,9 @@ async def test_it_may_be_run_again_and_after_a_plain_delete() -> None:
     cluster = installed()
     await carried_out(cluster)
     left = await carried_out(cluster)
-    assert left == ["hosts are not clean: no DaemonSet of agents was there (docs/operations/uninstall.md)"]
+    assert left == [
+        "hosts are not clean: no DaemonSet of agents was there (docs/operations/uninstall.md)"
+    ]
 
 
 def test_the_cleaner_goes_where_the_agents_went_and_may_remove_the_state_folder() -> None:
