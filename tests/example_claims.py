@@ -10,6 +10,7 @@ import yaml
 
 from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Pod
+from vgpu_api.errors import BadInput
 from vgpu_api.names import API_VERSION
 from vgpu_api.reasons import Reason
 from vgpu_api.v1alpha1 import AllocatedDevice, Allocation, VGPUClaim
@@ -28,7 +29,10 @@ def example_claims() -> Iterator[VGPUClaim]:
                 yield _stored(document)
             elif document["kind"] == "Pod":
                 pod = Pod.model_validate(document)
-                ask = read(pod, ClusterConfig())
+                try:
+                    ask = read(pod, ClusterConfig())
+                except BadInput:
+                    continue  # admission refuses it, so it never gets a claim
                 if ask is not None and ask.spec is not None:
                     yield _stored(claim_for_pod(pod, ask.spec))
 

@@ -28,7 +28,7 @@ async def test_the_next_right_configuration_is_returned_and_wrong_ones_are_logge
     monkeypatch.setattr(asyncio, "sleep", next_content)
     assert (await changed(source, "WARNING", every_s=3.0)).nvidia.device_split_count == 8
     assert slept == [3.0, 3.0, 3.0]
-    (line,) = caplog.messages
+    (line,) = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
     assert line.startswith(f"configuration: {file}: ")
     assert line.endswith("the one before stays in force")
 
