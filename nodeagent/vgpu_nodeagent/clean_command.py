@@ -1,8 +1,8 @@
 """`vgpu-nodeagent clean`: takes off the host what agents wrote there, when the project leaves.
 
-Run by a DaemonSet after the agents have ended (docs/uninstall.md). Usage regions are unmounted, CDI
-specs, the plugin's socket and the state folder go. It may be repeated, and it refuses to begin
-while an agent serves the node: that one would write everything anew.
+Run by a DaemonSet after the agents have ended (docs/operations/uninstall.md). Usage regions are
+unmounted, CDI specs, the plugin's socket and the state folder go. It may be repeated, and it
+refuses to begin while an agent serves the node: that one would write everything anew.
 """
 
 from __future__ import annotations

@@ -135,7 +135,8 @@ def _hash_of(value: RequestAsk | Ask) -> int:
 def _request(request: VGPURequest, config: ClusterConfig, cpu_milli: int) -> RequestAsk:
     memory_mib, memory_percent = _memory(request, config)
     selector = request.selector or DeviceSelector()
-    kind = kind_of(request.vendor.lower())
+    vendor = request.vendor.lower()
+    kind = None if vendor == "nvidia" else kind_of(vendor)
     return RequestAsk(
         name=request.name,
         phase=request.phase,
@@ -143,7 +144,7 @@ def _request(request: VGPURequest, config: ClusterConfig, cpu_milli: int) -> Req
         memory_mib=memory_mib,
         memory_percent=memory_percent,
         cores=_cores(request, whole=memory_percent == WHOLE_MEMORY, config=config),
-        vendor=request.vendor.lower(),
+        vendor=vendor,
         mode=request.mode,
         core_policy=request.core_policy,
         priority=request.compute_priority,

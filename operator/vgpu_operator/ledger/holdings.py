@@ -11,7 +11,7 @@ was seen.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 from vgpu_api.effective import Use, effective_use
 from vgpu_api.v1alpha1 import Allocation, VGPUClaimSpec
 from vgpu_operator.ask import ALL_CORES
-from vgpu_operator.placement.bounds import DeviceCount
 from vgpu_operator.placement.geometry import slices_of
 
 
@@ -70,7 +69,8 @@ class Hold:
 class Holding:
     """What is held of each card (by UUID), and nodes of which everything is held.
 
-    `devices` is how many devices it counts for in a quota (`placement.bounds.DeviceCount`).
+    `devices` is how many devices it counts for in a quota, as `placement.bounds.DeviceCount` counts
+    those of a plan.
     """
 
     cards: Mapping[str, Hold] = field(default_factory=dict)
@@ -95,10 +95,6 @@ def holding_of(spec: VGPUClaimSpec, allocation: Allocation | None) -> Holding:
             place = slices_of(device.mig.start, device.mig.size)
             slices[device.uuid] = slices.get(device.uuid, 0) | place
     uses = effective_use(spec, allocation.devices)
-    init = {request.name for request in spec.requests if request.phase == "Init"}
-    count = DeviceCount()
-    for device in allocation.devices:
-        count.add(device.request, "Init" if device.request in init else "App")
     return Holding(
         cards={
             uuid: Hold(use, uuid in alone, False, slices.get(uuid, 0), uuid in uncut)
@@ -106,8 +102,15 @@ def holding_of(spec: VGPUClaimSpec, allocation: Allocation | None) -> Holding:
             if uuid
         },
         full_nodes=frozenset({allocation.node_name}) if "" in uses else frozenset(),
-        devices=count.total,
+        devices=_counted(spec, allocation),
     )
+
+
+def _counted(spec: VGPUClaimSpec, allocation: Allocation) -> int:
+    """Devices in a quota's sense: those of app containers, or of the largest init container."""
+    devices = Counter(device.request for device in allocation.devices)
+    init = [devices.pop(each.name, 0) for each in spec.requests if each.phase == "Init"]
+    return max(devices.total(), *init, 0)
 
 
 def holding_of_ruin(raw: Mapping[str, Any], *, known: Holding) -> Holding:

@@ -191,6 +191,8 @@ def _take(
     columns: Columns, fitting: Sequence[int], request: RequestAsk, preferences: Preferences
 ) -> tuple[int, ...]:
     """The best of cards that all fit; where NUMA nodes matter, they are all of one."""
+    if len(fitting) == 1:
+        return tuple(fitting)
     keys = keys_of(preferences.policies, one_numa_node=False)
     weights = preferences.weights
     if request.choice is not None and request.count > 1:
@@ -198,8 +200,6 @@ def _take(
             columns, fitting, len(fitting), request=request, keys=keys, weights=weights
         )
         return CHOICES[request.choice](columns, ranked, request.count)
-    if len(fitting) == 1:
-        return tuple(fitting)
     if "Topology" in preferences.policies and len(fitting) > request.count:
         ranked = preferred(
             columns, fitting, len(fitting), request=request, keys=keys, weights=weights
