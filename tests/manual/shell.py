@@ -29,6 +29,8 @@ _PLACEHOLDER = re.compile(r"(?:[A-Z]+[./-]?)+")
 _WORKLOAD = re.compile(r"(deployment|daemonset)/([\w-]+)")
 _ENDS = frozenset({";", "|", "||", "&&", "&", "(", ")", ">", ">>", "<"})
 _BEFORE = frozenset({"do", "then", "else", "while", "if"})
+_INSTALLED = ("manifests/base", "manifests/uninstall")
+"""Folders of the objects that a command may name: what is installed, and what uninstalls it."""
 _MAKEFILES = {".": ROOT / "Makefile", "libvgpu": ROOT / "libvgpu" / "Makefile"}
 
 
@@ -154,7 +156,7 @@ def _of_kubectl(arguments: Sequence[str]) -> list[str]:
             found += [] if value in _namespaces() else [f"no namespace {value} in manifests/base"]
     for word in rest:
         if (workload := _WORKLOAD.fullmatch(word)) and workload.groups() not in _workloads():
-            found.append(f"no {word} in manifests/base")
+            found.append(f"no {word} in {' or '.join(_INSTALLED)}")
     verb = _verb(rest)
     known = _kubectl_flags(verb)
     if known is None:
@@ -164,13 +166,15 @@ def _of_kubectl(arguments: Sequence[str]) -> list[str]:
 
 
 def _verb(arguments: Sequence[str]) -> tuple[str, ...]:
-    """The command: its first word, and the second of `rollout`."""
+    """The command: its first word, and the second of a command that has commands of its own."""
     plain = [
         word
         for before, word in zip(["", *arguments], arguments, strict=False)
         if not word.startswith("-") and before not in ("-n", "--namespace")
     ]
-    return tuple(plain[: 2 if plain[:1] in (["rollout"], ["config"], ["auth"]) else 1])
+    # `kubectl create -f FILE` has none; `kubectl create clusterrolebinding` has flags of its own.
+    creates = plain[:1] == ["create"] and not {"-f", "-k", "--filename"} & {*arguments}
+    return tuple(plain[: 2 if creates or plain[:1] in (["rollout"], ["config"], ["auth"]) else 1])
 
 
 @cache
@@ -201,7 +205,7 @@ def _is_placeholder(word: str) -> bool:
 @cache
 def _objects() -> tuple[tuple[str, str, str], ...]:
     found = []
-    for path in sorted((ROOT / "manifests" / "base").rglob("*.yaml")):
+    for path in sorted(path for folder in _INSTALLED for path in (ROOT / folder).rglob("*.yaml")):
         for document in yaml.safe_load_all(path.read_text()):
             if isinstance(document, dict) and "metadata" in document:
                 metadata = document["metadata"]

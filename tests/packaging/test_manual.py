@@ -125,11 +125,16 @@ def test_there_is_something_to_check() -> None:
         ("make -C libvgpu tset", "no target tset"),
         ("kubectl gett pods", "kubectl has no command gett"),
         ("kubectl get pods --widee", "kubectl get has no flag --widee"),
+        (
+            "kubectl create clusterrolebinding NAME --clusterole=view",
+            "kubectl create clusterrolebinding has no flag --clusterole",
+        ),
+        ("kubectl create -f pod.yaml --widee", "kubectl create has no flag --widee"),
         ("kubectl apply -k manifests/overlays/none", "no file manifests/overlays/none"),
         ("kubectl -n vgpu-sistem get pods", "no namespace vgpu-sistem in manifests/base"),
         (
             "kubectl rollout status deployment/vgpu-operater",
-            "no deployment/vgpu-operater in manifests/base",
+            "no deployment/vgpu-operater in manifests/base or manifests/uninstall",
         ),
         ("kubectl vgpu simulate --stat state.json --nope", "unrecognized arguments: --nope"),
         ("kubectl vgpu audit --nodes NODE", "unrecognized arguments: --nodes NODE"),
@@ -149,6 +154,8 @@ def test_a_wrong_command_is_named_with_what_is_wrong(command: str, fault: str) -
         "kubectl patch gpudevice NAME --type=merge",
         "kubectl vgpu audit --node NODE -o json",
         "kubectl-vgpu simulate --state state.json -f pod.yaml",
+        "kubectl create clusterrolebinding NAME --clusterrole=view --group=GROUP",
+        "kubectl rollout status daemonset/vgpu-cleaner -n vgpu-node",
         "docker build -t x .",
     ],
 )
