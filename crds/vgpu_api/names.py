@@ -129,8 +129,13 @@ def device_object_name(uuid: str) -> str:
 
 
 def device_object_name_on_node(uuid: str, node_name: str) -> str:
-    """The name used when the card's object already exists under another live node."""
-    return f"{device_object_name(uuid)}.{hashlib.sha256(node_name.encode()).hexdigest()[:8]}"
+    """The name used when the card's object already exists under another live node.
+
+    It ends with the node's name, which no other node's agent may use (policy `vgpu-devices`): so an
+    agent that takes names of others' cards takes no card's last name. Beside a node name of more
+    than 200 letters the card's part is cut.
+    """
+    return f"{device_object_name(uuid)[: 252 - len(node_name)].rstrip('-.')}.{node_name}"
 
 
 def pod_claim_name(pod_name: str, pod_uid: str) -> str:

@@ -131,7 +131,7 @@ def parse(arguments: Sequence[str]) -> AgentConfig:
         choices=list(OnViolation),
         default=OnViolation.REPORT,
         help="what to do to a claim that takes more memory or compute than it may, besides "
-        "reporting it: nothing more, end its processes, or evict its pod",
+        "reporting it: nothing more, or end its processes (evictions are the operator's)",
     )
     parser.add_argument(
         "--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"]

@@ -127,7 +127,7 @@ class Agent:
         )
         self._metrics.registry.register(self._exposed)
         self._reports = Reports(api, self._view)
-        violations = Violations(api, config.node_name, self._view, self._reports, self._metrics)
+        violations = Violations(config.node_name, self._view, self._reports, self._metrics)
         self._watchdog = Watchdog(
             driver,
             lambda: self._node.checkpoint.state,

@@ -47,7 +47,6 @@ class OnViolation(StrEnum):
 
     REPORT = "Report"
     SIGNAL = "Signal"
-    EVICT = "Evict"
 
 
 @dataclass(frozen=True, slots=True)

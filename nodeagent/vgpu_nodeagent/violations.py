@@ -1,6 +1,6 @@
 """What follows when a claim violates a limit, or a process has no claim: it is reported.
 
-Conditions and events for people, metrics for programs; eviction where that is wanted.
+Conditions and events for people, metrics for programs. The operator evicts where that is wanted.
 """
 
 from __future__ import annotations
@@ -12,9 +12,6 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from vgpu_api import names
 from vgpu_api.conditions import VIOLATED, is_true
-from vgpu_api.resources import PODS
-from vgpu_client.api import Api
-from vgpu_client.errors import ClientError
 from vgpu_nodeagent.enforcement.watchdog import Account, Stranger, Violation
 from vgpu_nodeagent.metrics import Metrics
 from vgpu_nodeagent.node_view import NodeView
@@ -68,17 +65,13 @@ class Violations:
     """Reports, wherever it may be read.
 
     Args:
-        api: For evictions.
         node: The node's name.
         view: The newest known claims, pods and devices.
         reports: Delivers conditions and events.
         metrics: Counts.
     """
 
-    def __init__(
-        self, api: Api, node: str, view: NodeView, reports: Reports, metrics: Metrics
-    ) -> None:
-        self._api = api
+    def __init__(self, node: str, view: NodeView, reports: Reports, metrics: Metrics) -> None:
         self._node = node
         self._view = view
         self._reports = reports
@@ -163,17 +156,3 @@ class Violations:
             if device := self._view.devices.objects.get(("", name)):
                 self._reports.device_warning(device, UNCLAIMED, sentence)
                 return
-
-    async def evict(self, holding: Holding, reason: str) -> None:
-        """Evict its pod. One that a disruption budget protects stays, and is asked for no more."""
-        logger.warning("evicting pod %s/%s: it %s", holding.namespace, holding.pod_name, reason)
-        eviction = {
-            "apiVersion": "policy/v1",
-            "kind": "Eviction",
-            "metadata": {"namespace": holding.namespace, "name": holding.pod_name},
-            "deleteOptions": {"preconditions": {"uid": holding.pod_uid}},
-        }
-        try:
-            await self._api.create(PODS, eviction, subresource="eviction")
-        except ClientError as error:
-            logger.error("pod %s/%s: %s", holding.namespace, holding.pod_name, error)

@@ -79,7 +79,7 @@ class Operator:
         )
         cluster = config.cluster.config
         state = State(cluster, Ledger(config=cluster), lambda: str(uuid4()))
-        state.agent_gone_s = config.agent_gone_s
+        state.agent_gone_s, state.evicts = config.agent_gone_s, config.evicts
         self.engine = Engine(state, self._effector, clock, self.leads)
         self._informers = informers(api, self._observe)
         self._binder = Binder(api, self._writer, self.engine, unix=clock.unix)

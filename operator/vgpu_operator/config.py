@@ -83,6 +83,7 @@ class OperatorConfig:
         service: the Service through which kube-scheduler finds the extender; None: by other means.
         advertise: the address under which this replica is reached, for that Service.
         issuing: None where certificates come from files, or the extender goes without.
+        evicts: Whether pods are evicted whose claims violate limits.
         agent_gone_s: How long an agent is absent before claims of ended pods do without its word.
         linger_s: How long a leader that ends goes on refusing calls after it gave the Lease up:
             by then its successor has taken the Service over.
@@ -100,6 +101,7 @@ class OperatorConfig:
     service: str | None
     advertise: str | None
     issuing: Issuing | None
+    evicts: bool
     agent_gone_s: float
     linger_s: float
     metrics: Address | None
@@ -278,6 +280,12 @@ def parse(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> 
         default=f"{AGENT_GONE_S:.0f}s",
         help="an agent silent for so long is not waited for: claims of ended pods are released",
     )
+    option(
+        "--on-violation",
+        default="Report",
+        choices=("Report", "Evict"),
+        help="what is done about a claim that takes more memory or compute than it may",
+    )
     option("--linger", type=_seconds, default="0s", help="a leader's extender, after its Lease")
     option(
         "--certificates",
@@ -313,6 +321,7 @@ def parse(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> 
         service=given.service_name,
         advertise=given.advertise_address,
         issuing=_issuing(parser, given) if given.certificates == "secrets" else None,
+        evicts=given.on_violation == "Evict",
         agent_gone_s=given.agent_gone_after,
         linger_s=given.linger,
         metrics=given.metrics,

@@ -87,3 +87,25 @@ def test_with_cert_manager_no_process_of_ours_reads_secrets_or_writes_webhooks(
     assert "pods" in resources
     assert not resources & {"secrets", "mutatingwebhookconfigurations"}
     assert not [found for found in objects if found["kind"] == "Secret"]
+
+
+@pytest.mark.parametrize("components", [[], COMPONENTS], ids=["default", "all components"])
+def test_no_agent_may_evict_a_pod_or_delete_one(components: list[str], tmp_path: Path) -> None:
+    objects = with_components(tmp_path, *components)
+    bound = {
+        found["roleRef"]["name"]
+        for found in objects
+        if found["kind"] in ("ClusterRoleBinding", "RoleBinding")
+        and any(s["name"] == "vgpu-nodeagent" for s in found["subjects"])
+    }
+    rules = [
+        rule
+        for found in objects
+        if found["kind"] in ("ClusterRole", "Role") and found["metadata"]["name"] in bound
+        for rule in found["rules"]
+    ]
+    assert "vgpu-nodeagent" in bound
+    assert not [rule for rule in rules if "pods/eviction" in rule.get("resources", ())]
+    assert not [
+        rule for rule in rules if "pods" in rule.get("resources", ()) and "delete" in rule["verbs"]
+    ]

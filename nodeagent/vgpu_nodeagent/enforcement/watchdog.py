@@ -256,9 +256,6 @@ class Consequences(Protocol):
     def strangers(self, found: Mapping[str, tuple[Stranger, ...]]) -> None:
         """The processes of no claim on each device; called when they are others than before."""
 
-    async def evict(self, holding: Holding, reason: str) -> None:
-        """Its pod shall go."""
-
 
 @dataclass(slots=True)
 class _Watched:
@@ -346,7 +343,7 @@ class Watchdog:
             self._add(self._watched[uid], devices, peaks, now)
         self._consequences.accounts(dict(self._accounts(state)))
         for uid, devices in claims.items():
-            await self._judge(state.holdings[uid], self._watched[uid], devices, now)
+            self._judge(state.holdings[uid], self._watched[uid], devices, now)
         self._find_strangers(processes, homes)
 
     def _homes_of(
@@ -399,7 +396,7 @@ class Watchdog:
                     ),
                 )
 
-    async def _judge(
+    def _judge(
         self, holding: Holding, watched: _Watched, devices: Collection[Taken], now: float
     ) -> None:
         violating = {
@@ -413,7 +410,7 @@ class Watchdog:
         }
         before, watched.reported = watched.reported, set(violating)
         if watched.reported != before:
-            await self._report(holding, watched, violating, before)
+            self._report(holding, watched, violating, before)
         if not violating:
             watched.told = set()
             if not watched.is_confirmed and now - watched.since > QUIET_S:
@@ -424,7 +421,7 @@ class Watchdog:
             pids = {pid for taken in devices if taken.uuid in uuids for pid in taken.pids}
             self._signal(holding, watched, pids)
 
-    async def _report(
+    def _report(
         self,
         holding: Holding,
         watched: _Watched,
@@ -452,8 +449,6 @@ class Watchdog:
                 limits,
             )
             self._consequences.obeys(holding, remaining)
-        if self._on_violation is OnViolation.EVICT and violating and not before:
-            await self._consequences.evict(holding, "; ".join(sorted(sentences.values())))
 
     def _signal(self, holding: Holding, watched: _Watched, pids: Collection[int]) -> None:
         """Ask each process to end; one that is still there at the next look is killed.

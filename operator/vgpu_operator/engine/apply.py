@@ -243,6 +243,7 @@ def _(event: events.ClaimDeleted, state: State) -> None:
         work.expired,
         work.unusable,
         work.orphaned,
+        work.evicted,
         work.init_refused,
         work.not_before,
         work.backoffs,

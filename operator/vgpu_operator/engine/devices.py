@@ -91,12 +91,12 @@ def view_of(device: GPUDevice, holders: tuple[Holder, ...]) -> dict[str, Any]:
 
 
 def _duplicate(device: GPUDevice, *, unix: float) -> dict[str, Any]:
-    """The condition of a device whose UUID another object claims too: nothing is placed on it."""
+    """The condition of a device whose UUID another object had first: nothing is placed on it."""
     return Condition(
         type=conditions.DUPLICATE_UUID,
         status="True",
         reason="DuplicateUUID",
-        message=f"another GPUDevice has UUID {device.status.uuid} too; nothing is placed on either",
+        message=f"an older GPUDevice has UUID {device.status.uuid}; nothing is placed on this one",
         last_transition_time=rfc3339(unix),
     ).to_wire()
 

@@ -27,7 +27,7 @@ from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_client.api import Api
 from vgpu_client.background import Background
 from vgpu_client.backoff import Backoff
-from vgpu_client.errors import ClientError, NotFound
+from vgpu_client.errors import ClientError, Conflict, NotFound
 from vgpu_client.object_writer import (
     Apply,
     Conflicted,
@@ -113,14 +113,10 @@ class Effector:
                     self._background.start(self._read_pod(effect))
                 case effects.Requeue():
                     self._background.start(self._requeue(effect))
+                case effects.EvictPod():
+                    self._background.start(self._evict_pod(effect))
                 case effects.RecordEvent():
-                    self._recorder.record(
-                        effect.regarding,
-                        type=effect.type,
-                        reason=effect.reason,
-                        action=effect.action,
-                        note=effect.note,
-                    )
+                    self._record(effect)
 
     async def drain(self) -> None:
         """Wait until every effect that was taken on has ended."""
@@ -237,6 +233,39 @@ class Effector:
             self._observe(events.PodRead(effect, "gone"))
             return
         self._observe(events.PodRead(effect, "there", Pod.model_validate(raw)))
+
+    async def _evict_pod(self, effect: effects.EvictPod) -> None:
+        """Once; whether it is tried again the engine decides, as long as the claim violates."""
+        pod = effect.regarding
+        eviction = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"namespace": pod.namespace, "name": pod.name},
+            "deleteOptions": {"preconditions": {"uid": pod.uid}},
+        }
+        try:
+            await self._api.create(PODS, eviction, subresource="eviction")
+        except (NotFound, Conflict):
+            return  # it has gone
+        except ClientError as error:
+            logger.warning("pod %s/%s not evicted: %s", pod.namespace, pod.name, error)
+            note = f"should be evicted because its claim {effect.why}: {error}"
+            self._record(effects.RecordEvent(pod, "Warning", "NotEvicted", "Evicting", note))
+            return
+        name = f"{pod.namespace}/{pod.name}"
+        fields = {"pod": name, "decision": "evicted"}
+        logger.info("pod %s evicted: its claim %s", name, effect.why, extra=fields)
+        note = f"evicted because its claim {effect.why}"
+        self._record(effects.RecordEvent(pod, "Warning", "Evicted", "Evicting", note))
+
+    def _record(self, effect: effects.RecordEvent) -> None:
+        self._recorder.record(
+            effect.regarding,
+            type=effect.type,
+            reason=effect.reason,
+            action=effect.action,
+            note=effect.note,
+        )
 
     async def _requeue(self, effect: effects.Requeue) -> None:
         """One request: a pod's status may carry annotations with it."""

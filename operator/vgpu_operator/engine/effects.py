@@ -131,6 +131,19 @@ class Requeue:
 
 
 @dataclass(frozen=True, slots=True)
+class EvictPod:
+    """Evict a pod; a disruption budget may refuse that.
+
+    Attributes:
+        regarding: The pod.
+        why: What its claim violates, a sentence.
+    """
+
+    regarding: Regarding
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class RecordEvent:
     """Tell people about an object.
 
@@ -157,5 +170,6 @@ Effect: TypeAlias = (
     | MarkDevice
     | ReadPod
     | Requeue
+    | EvictPod
     | RecordEvent
 )

@@ -169,6 +169,7 @@ class ClaimWork:
         unusable: Idle Immediate claims whose devices serve no pod: which allocation, since when.
         orphaned: Claims whose pods have ended and whose agents are silent: which allocation, since
             when.
+        evicted: When the pods of claims that violate limits may be evicted again.
         init_refused: Why there is no room for init containers that must run again.
         told: Refusals that people are, or will be, told of.
         turns: Whose turn it is to have one of them written.
@@ -183,6 +184,7 @@ class ClaimWork:
     expired: dict[ClaimKey, str] = field(default_factory=dict)
     unusable: dict[ClaimKey, tuple[str, float]] = field(default_factory=dict)
     orphaned: dict[ClaimKey, tuple[str, float]] = field(default_factory=dict)
+    evicted: dict[ClaimKey, float] = field(default_factory=dict)
     init_refused: dict[ClaimKey, Plan] = field(default_factory=dict)
     told: dict[ClaimKey, Told] = field(default_factory=dict)
     turns: Turns = field(default_factory=Turns)
@@ -273,6 +275,8 @@ class State:
         links: Nodes whose devices' links are to be compared.
         links_told: By node: the disagreements of links that were told last.
         agents: Signs of life of the nodes' agents that have ever given one.
+        evicts: Whether pods are evicted whose claims violate limits.
+        evictions_from: When the next one may be.
         agent_gone_s: After so many seconds without an agent, claims of ended pods need none.
         outbox: Effects that taking an event in has had at once.
     """
@@ -297,5 +301,7 @@ class State:
     links: dict[str, None] = field(default_factory=dict)
     links_told: dict[str, list[str]] = field(default_factory=dict)
     agents: dict[str, AgentSeen] = field(default_factory=dict)
+    evicts: bool = False
+    evictions_from: float = 0.0
     agent_gone_s: float = AGENT_GONE_S
     outbox: deque[Effect] = field(default_factory=deque)

@@ -16,7 +16,7 @@ from typing import TypeVar
 from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Node
 from vgpu_api.v1alpha1 import GPUDevice, Metadata
-from vgpu_operator.ledger.cards import card_of, cordoned_uuids, state_of
+from vgpu_operator.ledger.cards import card_of, cordoned_uuids, is_gone, state_of
 from vgpu_operator.ledger.holdings import ClaimKey, Hold, Holding
 from vgpu_operator.placement.columns import Card, Columns, NodeState
 
@@ -200,8 +200,22 @@ class Board:
         return None if device is None else device.spec.node_name
 
     def duplicates(self) -> frozenset[str]:
-        """Device objects whose UUID another object claims too."""
-        return frozenset(name for uuid in self._shared for name in self._twins[uuid])
+        """Device objects whose UUID another object had first."""
+        return frozenset(
+            name for uuid in self._shared for name in self._twins[uuid] if name != self._owner(uuid)
+        )
+
+    def _owner(self, uuid: str) -> str:
+        """The device object that stands for a card of which there are several.
+
+        The oldest: an agent that repeats another's UUID makes its own object later. An object whose
+        agent reports the card as gone stands back, or a card that moves would serve nowhere.
+        """
+        found = [self._devices[name] for name in self._twins[uuid]]
+        there = [device for device in found if not is_gone(device)] or found
+        oldest = min(there, key=lambda device: (device.metadata.creation_timestamp or "",
+                                                device.metadata.name))  # fmt: skip
+        return oldest.metadata.name
 
     # The columns.
 
@@ -236,7 +250,8 @@ class Board:
         card = card_of(
             device,
             cordoned_on_node=cordoned_uuids(self._nodes.get(device.spec.node_name)),
-            duplicate=len(self._twins[device.status.uuid]) > 1,
+            duplicate=device.status.uuid in self._shared
+            and self._owner(device.status.uuid) != name,
             config=self._config,
         )
         known = self._cards.get(name)

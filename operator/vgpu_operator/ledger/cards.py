@@ -26,7 +26,7 @@ def card_of(
     Args:
         device: The object.
         cordoned_on_node: UUIDs that the node's annotation cordons.
-        duplicate: Another object claims the same UUID: nobody knows which node has the card.
+        duplicate: Another object had the UUID first.
         config: Slots where the device says nothing.
     """
     spec, status = device.spec, device.status
@@ -80,6 +80,12 @@ def _profiles(mig: MigStatus) -> tuple[Profile, ...]:
         )
         for profile in mig.profiles
     )
+
+
+def is_gone(device: GPUDevice) -> bool:
+    """Whether the device's own agent reports that the driver does not show it."""
+    ready = conditions.find(device.status.conditions, conditions.READY)
+    return ready is not None and ready.status == "False"
 
 
 def is_healthy(device: GPUDevice) -> bool:

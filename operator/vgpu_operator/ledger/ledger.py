@@ -215,7 +215,7 @@ class Ledger:
         return self._board.node_of(device)
 
     def duplicates(self) -> frozenset[str]:
-        """Device objects whose UUID another object claims too. Nothing is placed on them."""
+        """Device objects whose UUID another object had first. Nothing is placed on them."""
         return self._board.duplicates()
 
     def touch(self, node: str) -> None:

@@ -291,7 +291,7 @@ async def make_device(api: Api, name: str, node: str) -> Object:
 
 async def test_an_agent_makes_and_describes_the_cards_of_its_own_node(callers: Callers) -> None:
     await make_device(callers.agent, "gpu-here", HERE)
-    await change(callers.agent, GPU_DEVICES, "gpu-here", {"status": {"uuid": "GPU-1"}}, "status")
+    await change(callers.agent, GPU_DEVICES, "gpu-here", {"status": {"uuid": "GPU-HERE"}}, "status")
     with pytest.raises(Invalid, match="writes devices of that node only"):
         await make_device(callers.agent, "gpu-there", ELSEWHERE)
     with pytest.raises(Invalid, match="writes devices of that node only"):
@@ -301,6 +301,23 @@ async def test_an_agent_makes_and_describes_the_cards_of_its_own_node(callers: C
         await change(
             callers.agent, GPU_DEVICES, "gpu-there", {"status": {"uuid": "GPU-1"}}, "status"
         )
+
+
+async def test_an_agent_takes_no_name_that_another_node_must_have(callers: Callers) -> None:
+    """The plain name is whoever's comes first; the one with its node's is left to each agent."""
+    await make_device(callers.admin, "gpu-taken", ELSEWHERE)
+    await make_device(callers.agent, f"gpu-taken.{HERE}", HERE)
+    for name in (f"gpu-taken.{ELSEWHERE}", f"gpu-other.x.{HERE}", "gpu-other.1234abcd"):
+        with pytest.raises(Invalid, match="makes devices named by a UUID"):
+            await make_device(callers.agent, name, HERE)
+
+
+async def test_an_agent_repeats_no_uuid_that_its_object_is_not_named_by(callers: Callers) -> None:
+    for name in ("gpu-mine", f"gpu-mine.{HERE}"):
+        await make_device(callers.agent, name, HERE)
+        with pytest.raises(Invalid, match="is named by another UUID"):
+            await change(callers.agent, GPU_DEVICES, name, {"status": {"uuid": "GPU-X"}}, "status")
+        await change(callers.agent, GPU_DEVICES, name, {"status": {"uuid": "GPU-Mine"}}, "status")
 
 
 async def test_what_of_a_card_is_given_away_is_the_operators_to_say(callers: Callers) -> None:

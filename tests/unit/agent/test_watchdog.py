@@ -86,9 +86,6 @@ class World:
     def strangers(self, found: Mapping[str, tuple[Stranger, ...]]) -> None:
         self.unclaimed.append(dict(found))
 
-    async def evict(self, holding: Holding, reason: str) -> None:
-        self.seen.append(("evict", holding.pod_name))
-
     def kill(self, pid: int, number: int) -> None:
         self.signals.append((pid, number))
         if pid == 404:
@@ -319,13 +316,6 @@ async def test_no_process_is_signalled_that_took_the_pid_of_one_that_ended(world
     await watchdog.look()
     assert world.seen == [("MemoryLimitViolated", "one")]
     assert world.signals == []
-
-
-async def test_an_eviction_is_asked_for_once(world: World) -> None:
-    world.add(100, CGROUP)
-    world.hold({100: 5000})
-    await world.looks(4, world.watchdog(OnViolation.EVICT))
-    assert world.seen == [("MemoryLimitViolated", "one"), ("evict", "pod-of-one")]
 
 
 async def test_a_driver_that_does_not_say_accuses_nobody(world: World) -> None:

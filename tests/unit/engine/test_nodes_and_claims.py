@@ -7,6 +7,7 @@ from typing import Any
 from builders import a_container, a_node, a_pod
 from vgpu_api.core import Node
 from vgpu_api.v1alpha1 import VGPUClaim
+from vgpu_operator.engine.scheduling.refusal import Refusal
 
 GPU = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 8192}
 
@@ -97,16 +98,14 @@ async def test_no_two_allocations_have_the_same_name_even_if_the_clock_stands_st
     assert len(set(names)) == 5
 
 
-async def test_nothing_is_placed_on_cards_that_two_nodes_claim_until_one_lets_go(
+async def test_a_card_that_two_nodes_claim_is_placed_on_the_first_until_that_lets_go(
     replica: Any,
 ) -> None:
     replica.card(name="gpu-0", node="node-1")
-    replica.card(name="gpu-0.1234abcd", node="node-2")
-    pod = replica.offered()
-    await replica.told()
-    assert replica.claim_of(pod).status.allocation is None
+    replica.card(name="gpu-0.node-2", node="node-2")
+    assert isinstance(replica.offer(replica.pod(), "node-2"), Refusal)
     replica.news.device_gone("gpu-0")
-    replica.offer(pod)
+    pod = replica.offered("pod-2")
     await replica.settle()
     assert replica.claim_of(pod).status.allocation.node_name == "node-2"
 

@@ -144,15 +144,44 @@ def test_a_node_may_come_after_its_cards_and_come_back():
     assert not a_plan(ledger).refused
 
 
-def test_a_uuid_under_two_nodes_is_given_to_nobody_until_one_is_gone():
+def a_copy(*, name: str = "gpu-0.node-2", created: str = "2026-01-02T00:00:00Z", **fields):
+    """Another object of the same UUID, on node-2."""
+    device = a_device(node="node-2", name=name, **fields)
+    metadata = device.metadata.model_copy(update={"creation_timestamp": created})
+    return device.model_copy(update={"metadata": metadata})
+
+
+def test_an_object_that_repeats_anothers_uuid_takes_nothing_out_of_service_but_itself():
     ledger = a_ledger()
     ledger.apply_node(a_node("node-2"))
-    ledger.apply_device(a_device(node="node-2", name="gpu-0.other"))
-    assert a_plan(ledger).text == "2/2 CardUuidDuplicate"
-    assert ledger.duplicates() == {"gpu-0", "gpu-0.other"}
-    ledger.remove_device("gpu-0.other")
+    ledger.apply_device(a_copy())
     assert a_plan(ledger).node == "node-1"
+    assert ledger.duplicates() == {"gpu-0.node-2"}
+    ledger.apply_node(a_node("node-1", ready=False, resource_version=9))
+    assert "CardUuidDuplicate" in a_plan(ledger).text
+    ledger.remove_device("gpu-0")
+    assert a_plan(ledger).node == "node-2"
     assert ledger.duplicates() == frozenset()
+
+
+def test_the_older_object_serves_in_whatever_order_they_are_observed():
+    ledger = Ledger(config=ClusterConfig())
+    for node in ("node-1", "node-2"):
+        ledger.apply_node(a_node(node))
+    ledger.apply_device(a_copy(name="gpu-0.node-2", created="2026-01-02T00:00:00Z"))
+    ledger.apply_device(a_copy(name="gpu-0", created="2026-01-01T00:00:00Z"))
+    assert ledger.duplicates() == {"gpu-0.node-2"}
+
+
+def test_a_card_that_moved_serves_where_its_agent_shows_it():
+    ledger = a_ledger()
+    ledger.apply_node(a_node("node-2"))
+    ledger.apply_device(a_copy())
+    ledger.apply_device(a_device(ready=False, resource_version=2))
+    assert a_plan(ledger).node == "node-2"
+    assert ledger.duplicates() == {"gpu-0"}
+    ledger.apply_device(a_device(resource_version=3))  # it is back
+    assert a_plan(ledger).node == "node-1"
 
 
 def test_a_card_whose_uuid_changes_takes_its_uses_from_the_new_one():

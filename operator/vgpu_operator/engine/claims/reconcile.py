@@ -40,6 +40,7 @@ from vgpu_operator.engine.scheduling.places import adopt, give_up
 from vgpu_operator.engine.scheduling.requeue import withdraw
 from vgpu_operator.engine.scheduling.reservation import Reservation
 from vgpu_operator.engine.state import InFlight, State
+from vgpu_operator.engine.violators import evict_violator
 from vgpu_operator.ledger import ClaimKey
 from vgpu_operator.placement import Plan
 from vgpu_operator.placement.checks import give_back, lay
@@ -345,6 +346,7 @@ CLAIM_STEPS: tuple[Step, ...] = (
     resize,
     track_reservation,
     delete_unused,
+    evict_violator,
     describe,
     observe_generation,
     outrun_unsettled,

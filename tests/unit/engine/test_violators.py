@@ -1,0 +1,147 @@
+"""Pods whose claims violate their limits are evicted by the operator, within bounds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from builders import a_container, a_pod
+from vgpu_api.resources import PODS, VGPU_CLAIMS
+from vgpu_api.v1alpha1 import VGPUClaim
+from vgpu_client.errors import TooManyRequests
+from vgpu_operator.engine.violators import AGAIN_S, EVERY_S
+
+SENTENCE = "held up to 9000 MiB of device GPU-0"
+
+
+class Users:
+    """Pods that run with a claim each; a test has their agents report violations."""
+
+    def __init__(self, replica: Any) -> None:
+        self.replica = replica
+        replica.state.evicts = True
+
+    async def start(self, *names: str) -> None:
+        replica = self.replica
+        limits = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1024}
+        for name in names:
+            replica.offered(name, limits=limits)
+            await replica.settle()
+            containers = [a_container(limits=limits)]
+            running = a_pod(
+                name, node="node-1", phase="Running", resource_version=500, containers=containers
+            )
+            replica.api.put(PODS, running.to_wire())
+            replica.news.pod_changed(running)
+        await replica.settle()
+
+    def report(self, name: str, status: str = "True") -> None:
+        """The agent writes the claim's condition."""
+        key = self.replica.cache.pod(f"uid-of-{name}").claim
+        raw = self.replica.api.claim(key.name)
+        kept = [c for c in raw["status"]["conditions"] if c["type"] != "Violated"]
+        violated = {
+            "type": "Violated",
+            "status": status,
+            "reason": "MemoryLimitViolated",
+            "message": SENTENCE,
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }
+        raw["status"]["conditions"] = [*kept, violated]
+        self.replica.news.claim_changed(VGPUClaim.read(self.replica.api.put(VGPU_CLAIMS, raw)))
+
+    async def evicted(self, seconds: float = 0.0) -> list[str]:
+        """Who is evicted within some seconds, in order."""
+        before = len(self.replica.api.log)
+        end = self.replica.time + seconds
+        await self.replica.settle()
+        while self.replica.time < end:
+            self.replica.time += 1
+            await self.replica.settle()
+        return [name for verb, name in self.replica.api.log[before:] if verb == "create pods"]
+
+
+@pytest.fixture
+async def users(replica: Any, monkeypatch: pytest.MonkeyPatch) -> Users:
+    replica.card()
+    real = replica.api.create
+
+    async def create(
+        resource: Any, obj: Any, *, subresource: str | None = None, **more: Any
+    ) -> Any:
+        if subresource != "eviction":
+            return await real(resource, obj, subresource=subresource, **more)
+        name = obj["metadata"]["name"]
+        assert obj["deleteOptions"]["preconditions"]["uid"] == f"uid-of-{name}"
+        async with replica.api._write("create pods", name):
+            return {}
+
+    monkeypatch.setattr(replica.api, "create", create)
+    return Users(replica)
+
+
+async def test_a_violator_is_evicted_and_nobody_else(users: Users) -> None:
+    await users.start("obeys", "takes")
+    users.report("takes")
+    assert await users.evicted() == ["takes"]
+
+
+async def test_by_default_it_is_only_reported(users: Users) -> None:
+    users.replica.state.evicts = False
+    await users.start("takes")
+    users.report("takes")
+    assert await users.evicted(2 * AGAIN_S) == []
+
+
+async def test_it_is_not_asked_for_again_before_a_minute_and_not_after_it_obeys(
+    users: Users,
+) -> None:
+    await users.start("takes")
+    users.report("takes")
+    assert await users.evicted(AGAIN_S - 5) == ["takes"]
+    assert await users.evicted(10) == ["takes"]  # a disruption budget may have protected it
+    users.report("takes", "False")
+    assert await users.evicted(3 * AGAIN_S) == []
+
+
+async def test_so_many_are_evicted_a_minute_and_no_more(users: Users) -> None:
+    names = [f"p-{n}" for n in range(8)]
+    await users.start(*names)
+    for name in names:
+        users.report(name)
+    evicted = await users.evicted(EVERY_S * 3 - 1)
+    assert len(evicted) == 3
+    more = await users.evicted(EVERY_S * 5)
+    assert sorted(evicted + more) == names
+
+
+async def test_what_a_disruption_budget_refuses_is_said_in_an_event(
+    users: Users, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[tuple[str, str]] = []
+    monkeypatch.setattr(
+        users.replica.recorder,
+        "record",
+        lambda regarding, *, reason, note, **_: said.append((reason, note)),
+    )
+    await users.start("takes")
+    budget = TooManyRequests("Cannot evict pod: it would violate its budget", status=429)
+    users.replica.api.before = lambda verb, _: budget if verb == "create pods" else None
+    users.report("takes")
+    assert await users.evicted() == []
+    ((_, note),) = [event for event in said if event[0] == "NotEvicted"]
+    assert SENTENCE in note
+    assert "budget" in note
+    users.replica.api.before = lambda verb, name: None
+    assert await users.evicted(AGAIN_S + 1) == ["takes"]
+    assert [reason for reason, _ in said if reason == "Evicted"] == ["Evicted"]
+
+
+async def test_a_pod_that_ends_already_is_left_alone(users: Users) -> None:
+    await users.start("takes")
+    ending = a_pod("takes", node="node-1", phase="Succeeded", resource_version=900,
+                   containers=[a_container(limits={"nvidia.com/gpu": 1})])  # fmt: skip
+    users.replica.news.pod_changed(ending)
+    users.report("takes")
+    assert await users.evicted(AGAIN_S) == []
