@@ -61,6 +61,7 @@ REMOVED = (
 )  # fmt: skip
 """Every kind of which objects with our label are removed."""
 
+_DOCUMENT = "docs/operations/uninstall.md"
 _POLL_S = 0.5
 _NODES_POLL_S = 5.0
 _RELEASE_S = 60.0
@@ -104,8 +105,7 @@ class Plan:
         clean = (
             f"clean every node that DaemonSet {', '.join(names)} serves: CDI specs, mounts, state"
             if self.agents
-            else "hosts are not cleaned: no DaemonSet of agents says which "
-            "(docs/operations/uninstall.md)"
+            else f"hosts are not cleaned: no DaemonSet of agents says which ({_DOCUMENT})"
         )
         kinds = {resource.kind for resource in (*_WEBHOOKS, DEPLOYMENTS, DAEMON_SETS)}
         rest = [
@@ -272,8 +272,7 @@ class Uninstall:
             await self._pods_end([cleaner])
         if not plan.agents:
             self._left.append(
-                "hosts are not clean: no DaemonSet of agents was there "
-                "(docs/operations/uninstall.md)"
+                f"hosts are not clean: no DaemonSet of agents was there ({_DOCUMENT})"
             )
 
     async def _clear_nodes(self, _: Plan) -> None:
