@@ -18,6 +18,7 @@ RESIZED = "Resized"
 HEALTHY = "Healthy"
 UNCLAIMED_PROCESSES = "UnclaimedProcesses"
 CONFIGURED = "Configured"
+ISOLATED = "Isolated"
 DUPLICATE_UUID = "DuplicateUUID"
 
 

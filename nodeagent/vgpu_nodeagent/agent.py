@@ -42,6 +42,7 @@ from vgpu_nodeagent.enforcement.driver_files import driver_source
 from vgpu_nodeagent.enforcement.library import stage_library
 from vgpu_nodeagent.enforcement.page import PageContent
 from vgpu_nodeagent.enforcement.precedence import Precedence
+from vgpu_nodeagent.enforcement.toolkit import Exposure, exposure
 from vgpu_nodeagent.enforcement.usage_folders import folders_on
 from vgpu_nodeagent.enforcement.watchdog import Watchdog
 from vgpu_nodeagent.errors import CheckpointDamaged, PageDamaged
@@ -176,6 +177,7 @@ class Agent:
             else None,
             unclaimed=violations.unclaimed,
             config_fault=config.config_fault,
+            open_=_exposure(config),
         )
         violations.on_strangers(self._publisher.wake)
         self._inventory.on_change(self._cards_changed)
@@ -379,3 +381,11 @@ class Agent:
             logger.debug("pod %s/%s: %s", namespace, name, error)
             return True
         return bool(pod["metadata"]["uid"] == uid)
+
+
+def _exposure(config: AgentConfig) -> Exposure | None:
+    """What NVIDIA's container toolkit leaves open on this host; said in the log as well."""
+    found = exposure(config.host_root)
+    if found is not None:
+        logger.warning("%s: %s", found.reason, found.message)
+    return found

@@ -21,6 +21,7 @@ from vgpu_api.v1alpha1 import (
 )
 from vgpu_api.v1alpha1.gpudevice import MigPlacement, MigProfile
 from vgpu_nodeagent.drivers.base import Card
+from vgpu_nodeagent.enforcement.toolkit import Exposure
 from vgpu_nodeagent.health import Ailment
 from vgpu_nodeagent.inventory import Terms
 
@@ -29,6 +30,7 @@ _OWN_TYPES = (
     conditions.HEALTHY,
     conditions.UNCLAIMED_PROCESSES,
     conditions.CONFIGURED,
+    conditions.ISOLATED,
 )
 _OPERATORS = ("allocated", "claims")
 _MESSAGE_KEPT = 1024
@@ -120,6 +122,24 @@ def configured(device: GPUDevice, fault: str) -> list[Condition]:
     if conditions.find(device.status.conditions, type_) is None:
         return []
     return [_condition(type_, "True", "ConfigurationInForce", "the configuration is in force")]
+
+
+def isolated(device: GPUDevice, open_: Exposure | None) -> list[Condition]:
+    """Whether NVIDIA's runtime keeps containers of no claim out; none while it always has.
+
+    Args:
+        device: The object as it stands.
+        open_: What was found open when the agent started; None: nothing.
+    """
+    type_ = conditions.ISOLATED
+    if open_ is not None:
+        status = "False" if open_.is_certain else "Unknown"
+        return [_condition(type_, status, open_.reason, open_.message[:_MESSAGE_KEPT])]
+    if conditions.find(device.status.conditions, type_) is None:
+        return []
+    return [
+        _condition(type_, "True", "EnvVarRefused", "no container gets a device without a claim")
+    ]
 
 
 def change(

@@ -23,12 +23,14 @@ from vgpu_nodeagent.device_status import (
     absent,
     change,
     configured,
+    isolated,
     present,
     said_by,
     said_of,
     unclaimed,
 )
 from vgpu_nodeagent.drivers.base import Card
+from vgpu_nodeagent.enforcement.toolkit import Exposure
 from vgpu_nodeagent.hami_register import Entry, HamiRegister
 from vgpu_nodeagent.health import Health
 from vgpu_nodeagent.inventory import Inventory, Terms
@@ -53,6 +55,7 @@ class Publisher:
         register: The same in HAMi's words, on the Node; None to leave that out.
         unclaimed: The processes of no claim on a card, by its UUID, as a sentence.
         config_fault: What is wrong with the configuration that the agent was given.
+        open_: What lets containers of no claim get at devices; None: nothing.
         now: The clock.
         sleep: Waits before another attempt; swapped in tests.
     """
@@ -68,6 +71,7 @@ class Publisher:
         register: HamiRegister | None = None,
         unclaimed: Callable[[str], str] = lambda _: "",
         config_fault: str = "",
+        open_: Exposure | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
@@ -79,6 +83,7 @@ class Publisher:
         self._register = register
         self._unclaimed = unclaimed
         self._config_fault = config_fault
+        self._open = open_
         self._now = now
         self._sleep = sleep
         self._wanted = asyncio.Event()
@@ -124,6 +129,7 @@ class Publisher:
                     *self._conditions(uuid),
                     *unclaimed(device, self._unclaimed(uuid)),
                     *configured(device, self._config_fault),
+                    *isolated(device, self._open),
                 ]
                 await self._write(device, self._said(card, terms[uuid]), wanted)
                 healthy = self._inventory.is_present(uuid) and self._health.ailment(uuid) is None

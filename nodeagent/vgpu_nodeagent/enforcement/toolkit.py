@@ -1,0 +1,147 @@
+"""Whether NVIDIA's container runtime hands devices to containers that no claim stands for.
+
+It gives an unprivileged container what its variable `NVIDIA_VISIBLE_DEVICES` names, unless
+`accept-nvidia-visible-devices-envvar-when-unprivileged` is false. Where it is the node's default
+runtime that is every container, without any request, and every `nvidia/cuda` image sets the
+variable to `all`. Admission cannot see an image's variables, so the toolkit has to refuse them.
+
+Source: NVIDIA Container Toolkit, `config.toml` (the key's default is true); containerd,
+`docs/cri/config.md` (`default_runtime_name`, `imports`); CRI-O, `crio.conf(5)`.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+KEY = "accept-nvidia-visible-devices-envvar-when-unprivileged"
+TOOLKIT_CONFIGS = (
+    "etc/nvidia-container-runtime/config.toml",
+    "usr/local/nvidia/toolkit/.config/nvidia-container-runtime/config.toml",
+)
+"""Of a package, and of the GPU Operator's toolkit container."""
+_CONTAINERD = (
+    "etc/containerd/config.toml",
+    "var/lib/rancher/k3s/agent/etc/containerd/config.toml",
+    "var/lib/rancher/rke2/agent/etc/containerd/config.toml",
+)
+_CRIO = ("etc/crio/crio.conf", "etc/crio/crio.conf.d/*")
+_PROGRAM = "nvidia-container-runtime"
+
+
+@dataclass(frozen=True, slots=True)
+class Exposure:
+    """Why devices are open to containers of no claim, or may be.
+
+    Attributes:
+        reason: One CamelCase word: `EnvVarAcceptedByDefault`, `EnvVarAccepted` or `Unreadable`.
+        message: What is wrong, and what would be right.
+    """
+
+    reason: str
+    message: str
+
+    @property
+    def is_certain(self) -> bool:
+        """False where a configuration could not be read."""
+        return self.reason != "Unreadable"
+
+
+@dataclass(slots=True)
+class _Runtimes:
+    """What the configurations of container runtimes say."""
+
+    default: str = ""
+    programs: dict[str, str] = field(default_factory=dict)
+
+    def default_is_nvidias(self) -> bool:
+        """Whether containers that choose no runtime get NVIDIA's."""
+        return _PROGRAM in self.programs.get(self.default, "") or self.default == "nvidia"
+
+
+def exposure(host: Path) -> Exposure | None:
+    """What is open on this host; None where the toolkit refuses the variable, or is not there.
+
+    Args:
+        host: Where the host's root is.
+    """
+    accepting = []
+    try:
+        for name in TOOLKIT_CONFIGS:
+            config = _read(host / name)
+            if config is not None and config.get(KEY, True) is not False:
+                accepting.append(f"/{name}")
+        if not accepting:
+            return None
+        by_default = _runtimes(host).default_is_nvidias()
+    except (OSError, ValueError) as error:  # of TOML, and of its characters, too
+        return Exposure("Unreadable", f"whether NVIDIA's container toolkit refuses "
+                        f"NVIDIA_VISIBLE_DEVICES is not known: {error}")  # fmt: skip
+    cure = f"set {KEY} = false in {', '.join(accepting)} and restart the container runtime"
+    if by_default:
+        return Exposure(
+            "EnvVarAcceptedByDefault",
+            "NVIDIA's runtime is the node's default and gives every container the devices that "
+            f"its variable NVIDIA_VISIBLE_DEVICES names, without a claim: {cure}",
+        )
+    return Exposure(
+        "EnvVarAccepted",
+        "a pod whose runtimeClassName leads to NVIDIA's runtime gets the devices that its "
+        f"variable NVIDIA_VISIBLE_DEVICES names, without a claim: {cure}",
+    )
+
+
+def _runtimes(host: Path) -> _Runtimes:
+    found = _Runtimes()
+    for name in _CONTAINERD:
+        for config in _with_imports(host, host / name):
+            for plugin in (config.get("plugins") or {}).values():
+                _add_containerd(plugin, found)
+    for pattern in _CRIO:
+        for path in sorted(host.glob(pattern)):
+            runtime = ((_read(path) or {}).get("crio") or {}).get("runtime") or {}
+            found.default = runtime.get("default_runtime", found.default)
+            for name, entry in (runtime.get("runtimes") or {}).items():
+                found.programs[name] = str(entry.get("runtime_path", ""))
+    return found
+
+
+def _add_containerd(plugin: object, found: _Runtimes) -> None:
+    """The CRI plugin has another name in each version of the configuration, and one table."""
+    table = plugin.get("containerd") if isinstance(plugin, dict) else None
+    if not isinstance(table, dict):
+        return
+    found.default = table.get("default_runtime_name", found.default)
+    for name, entry in (table.get("runtimes") or {}).items():
+        found.programs[name] = str((entry.get("options") or {}).get("BinaryName", ""))
+
+
+def _with_imports(host: Path, path: Path) -> Iterator[Mapping[str, Any]]:
+    """A configuration, then those that it imports: the later one wins."""
+    config = _read(path)
+    if config is None:
+        return
+    yield config
+    for pattern in config.get("imports") or ():
+        inside = str(PurePosixPath(path.relative_to(host).parent) / pattern).lstrip("/")
+        for imported in sorted(host.glob(inside)):
+            if imported != path and (more := _read(imported)) is not None:
+                yield more
+
+
+def _read(path: Path) -> Mapping[str, Any] | None:
+    """A TOML file; None where there is none.
+
+    Raises:
+        OSError: It cannot be read.
+        ValueError: It is no TOML.
+    """
+    try:
+        return tomllib.loads(path.read_text())
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{path}: {error}") from error
