@@ -22,7 +22,7 @@ JOBS ?= 1
 
 SETUP := $(VENV)/.ready
 
-.PHONY: help setup demo test chaos chaos-agent cluster cluster-down e2e bench bench-cluster bench-placement bench-waiting bench-admission bench-libvgpu gpu-check userland bench-openb bench-agent check-metrics lint shape fmt reference docs crds proto lock mutate native control-plane ci clean
+.PHONY: help setup demo test chaos chaos-agent cluster cluster-down e2e e2e-rollouts e2e-uninstall bench bench-cluster bench-placement bench-waiting bench-admission bench-libvgpu gpu-check userland bench-openb bench-agent check-metrics lint shape fmt reference docs crds proto lock mutate native control-plane ci clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -69,6 +69,14 @@ cluster-down:  ## end what make cluster started; nothing is left of it
 e2e: $(SETUP)  ## everything on a real Kubernetes node (root; KEEP=1 leaves it up)
 	@bash tests/cluster/cluster.sh build
 	@VGPU_TEST_CLUSTER=node $(if $(KEEP),KEEP=1) $(BIN)/pytest tests/e2e -o timeout_func_only=true $(PYTEST_ARGS)
+
+e2e-rollouts: $(SETUP)  ## 100 pods through five rollouts of each program, on a real node (root; 15 min) -> build/e2e/rollouts-*.json
+	@bash tests/cluster/cluster.sh build
+	@VGPU_TEST_CLUSTER=node-alone $(BIN)/pytest tests/e2e/test_alone_rollouts.py -o timeout_func_only=true $(PYTEST_ARGS)
+
+e2e-uninstall: $(SETUP)  ## install and uninstall a real node, also half removed before (root; 25 min)
+	@bash tests/cluster/cluster.sh build
+	@VGPU_TEST_CLUSTER=node-alone $(BIN)/pytest tests/e2e/test_alone_uninstall.py -o timeout_func_only=true $(PYTEST_ARGS)
 
 bench: bench-placement bench-waiting bench-libvgpu  ## performance benches
 

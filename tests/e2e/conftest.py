@@ -1,7 +1,8 @@
 """One real node for the whole run, with the project installed as its manifests do it.
 
-Not collected without VGPU_TEST_CLUSTER=node: it needs root and takes minutes. With VGPU_NODE set to
-the folder of a node that runs, that one is used and left as it is.
+Not collected without VGPU_TEST_CLUSTER=node: it needs root and takes minutes. What takes many, and
+a node to itself, is only collected with VGPU_TEST_CLUSTER=node-alone. With VGPU_NODE set to the
+folder of a node that runs, that one is used and left as it is.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import pytest
 
 from real_node import AGENTS, SYSTEM, RealNode
 
-collect_ignore_glob = [] if os.environ.get("VGPU_TEST_CLUSTER") == "node" else ["test_*"]
+_RUN = os.environ.get("VGPU_TEST_CLUSTER")
+collect_ignore_glob = {"node": ["test_alone_*"], "node-alone": []}.get(_RUN or "", ["test_*"])
 
 BUILD = Path(__file__).parents[2] / "build" / "e2e"
 _node: RealNode | None = None
