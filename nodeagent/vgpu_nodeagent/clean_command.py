@@ -38,7 +38,9 @@ def main(arguments: Sequence[str]) -> int:
         arguments
     )  # a DaemonSet passes on what its agents were given
     if given.stay:
-        signal.sigwait({signal.SIGTERM, signal.SIGINT})
+        ends = {signal.SIGTERM, signal.SIGINT}
+        signal.pthread_sigmask(signal.SIG_BLOCK, ends)  # process 1 would never see them otherwise
+        signal.sigwait(ends)
         return 0
     if len(given.state_dir.absolute().parts) < 3:
         parser.error(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -113,3 +115,12 @@ async def _can_serve(state: Path) -> bool:
         await turn.wait()
     turn.end()
     return True
+
+
+def test_the_cleaners_container_stays_until_it_is_asked_to_end() -> None:
+    command = [sys.executable, "-m", "vgpu_nodeagent", "clean", "--stay"]
+    with subprocess.Popen(command) as staying:
+        with pytest.raises(subprocess.TimeoutExpired):
+            staying.wait(timeout=3)
+        staying.terminate()
+        assert staying.wait(timeout=10) == 0

@@ -146,7 +146,7 @@ def said() -> Said:
 def violations(metrics: Metrics, said: Said) -> Violations:
     view = NodeView("n1")
     view.devices.added(a_device())
-    return Violations(None, "n1", view, said, metrics)  # type: ignore[arg-type]
+    return Violations("n1", view, said, metrics)  # type: ignore[arg-type]
 
 
 def a_device(*conditions: dict[str, str]) -> GPUDevice:
@@ -194,7 +194,7 @@ def test_what_an_earlier_agent_said_of_a_claim_that_obeys_is_withdrawn(
         ]
     view = NodeView("n1")
     view.claims.added(a_claim("one", uid="c1", status=VGPUClaimStatus(conditions=conditions)))
-    violations = Violations(None, "n1", view, said, metrics)  # type: ignore[arg-type]
+    violations = Violations("n1", view, said, metrics)  # type: ignore[arg-type]
     violations.confirmed(Holding("c1", "default", "one", "a1", "p1", "pod", {}))
     violations.confirmed(Holding("gone", "default", "two", "a2", "p2", "pod", {}))
     assert said.obedient == withdrawn
