@@ -17,6 +17,7 @@ from vgpu_client.backoff import Backoff
 from vgpu_operator.ask import Ask
 from vgpu_operator.engine import events
 from vgpu_operator.engine.cache import key_of, version_of
+from vgpu_operator.engine.claims.announce import announce
 from vgpu_operator.engine.claims.status import RELEASED
 from vgpu_operator.engine.gpu_pod import GPUPod, gpu_pod_of
 from vgpu_operator.engine.scheduling.places import (
@@ -245,6 +246,7 @@ def _(event: events.ClaimDeleted, state: State) -> None:
         work.orphaned,
         work.evicted,
         work.init_refused,
+        work.violated,
         work.not_before,
         work.backoffs,
     ):
@@ -348,6 +350,7 @@ def _(event: events.DeviceDeleted, state: State) -> None:
     state.device_writes.pop(event.name, None)
     if state.register_writes.pop(event.name, None) is not None and node is not None:
         state.registers[node] = None
+    state.out_of_service.pop(event.name, None)
     if node is not None:
         _look_at_claims_on(state, node, idle_only=True)
 
@@ -419,6 +422,9 @@ def _(event: events.ClaimWritten, state: State) -> None:
     in_flight = state.claims.writing.pop(key, None)
     if event.claim is not None:
         observe_claim(state, event.claim)
+        news = announce(event.claim) if effect.is_news and event.outcome == "done" else None
+        if news is not None:
+            state.outbox.append(news)
     standing = state.cache.claim(key)
     if event.tested and in_flight is not None and standing is not None:
         tested = version_of(event.tested)

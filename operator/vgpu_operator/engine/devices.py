@@ -13,14 +13,18 @@ from vgpu_api import conditions
 from vgpu_api.effective import Use
 from vgpu_api.quantity import format_mib
 from vgpu_api.v1alpha1 import Condition, GPUDevice
+from vgpu_client.recorder import Regarding
 from vgpu_operator.engine.cache import version_of
 from vgpu_operator.engine.claims.describe import node_event
 from vgpu_operator.engine.clock import rfc3339
 from vgpu_operator.engine.effects import Effect, RecordEvent, WriteDevice
 from vgpu_operator.engine.state import DeviceWrite, State
 from vgpu_operator.ledger import Holder
+from vgpu_operator.ledger.cards import is_healthy
 
 LINKS_DISAGREE = "AsymmetricLinks"
+OUT_OF_SERVICE = "OutOfService"
+BACK_IN_SERVICE = "BackInService"
 REWRITTEN_AFTER_S = 5.0
 """A device that fills is written so often, whatever number of pods it gets meanwhile."""
 _PAIRS_NAMED = 3
@@ -53,6 +57,39 @@ def describe_devices(state: State) -> Iterator[Effect]:
                 continue
             state.device_writes[name] = DeviceWrite(status, state.now)
             yield WriteDevice(name, node, status)
+
+
+def describe_service(state: State) -> Iterator[RecordEvent]:
+    """Events on devices that go out of service or come back, of the nodes that changed.
+
+    How a device was first seen is nobody's news: a new leader would tell it of every one.
+    """
+    duplicates = state.ledger.duplicates()
+    for node in state.devices:
+        for device in state.ledger.devices(node):
+            name = device.metadata.name
+            now = _why_out(device, is_duplicate=name in duplicates)
+            before = state.out_of_service.get(name)
+            state.out_of_service[name] = now
+            if before is None or bool(before) == bool(now):
+                continue
+            regarding = Regarding(device.api_version, device.kind, None, name, device.metadata.uid)
+            if now:
+                yield RecordEvent(regarding, "Warning", OUT_OF_SERVICE, "Observing", now)
+            else:
+                note = f"claims are placed on it again; before: {before}"
+                yield RecordEvent(regarding, "Normal", BACK_IN_SERVICE, "Observing", note)
+
+
+def _why_out(device: GPUDevice, *, is_duplicate: bool) -> str:
+    """Why nothing is placed on a device whatever is asked for; empty where something is."""
+    if is_duplicate:
+        return f"another GPUDevice has UUID {device.status.uuid} too"
+    for type_ in (conditions.HEALTHY, conditions.READY):
+        found = conditions.find(device.status.conditions, type_)
+        if found is not None and found.status != "True":
+            return f"{type_} is {found.status}: {found.message or found.reason}"
+    return "" if is_healthy(device) else "its agent has not said yet what it has"
 
 
 def describe_links(state: State) -> Iterator[RecordEvent]:

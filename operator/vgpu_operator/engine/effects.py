@@ -27,6 +27,8 @@ class WriteClaim:
         hold: Put our finalizer on before the status is written.
         let_go: Take it off after.
         allocation_id: The allocation that the status has; empty if it has none.
+        is_news: Its condition Allocated gets another reason, or is about another allocation: the
+            claim gets an event once that is written.
     """
 
     key: ClaimKey
@@ -37,6 +39,7 @@ class WriteClaim:
     hold: bool = False
     let_go: bool = False
     allocation_id: str = ""
+    is_news: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -172,6 +172,7 @@ class ClaimWork:
         evicted: When the pods of claims that violate limits may be evicted again.
         init_refused: Why there is no room for init containers that must run again.
         told: Refusals that people are, or will be, told of.
+        violated: Violations that were announced last, by the time since when they hold.
         turns: Whose turn it is to have one of them written.
         timers: Claims to be looked at later.
     """
@@ -187,6 +188,7 @@ class ClaimWork:
     evicted: dict[ClaimKey, float] = field(default_factory=dict)
     init_refused: dict[ClaimKey, Plan] = field(default_factory=dict)
     told: dict[ClaimKey, Told] = field(default_factory=dict)
+    violated: dict[ClaimKey, str] = field(default_factory=dict)
     turns: Turns = field(default_factory=Turns)
     timers: Timers = field(default_factory=Timers)
 
@@ -274,6 +276,8 @@ class State:
         registers_told: By node and kind: what was told last of a register that cannot be read.
         links: Nodes whose devices' links are to be compared.
         links_told: By node: the disagreements of links that were told last.
+        out_of_service: By device: why nothing is placed on it, as it was told last; empty: it is
+            in service.
         agents: Signs of life of the nodes' agents that have ever given one.
         evicts: Whether pods are evicted whose claims violate limits.
         evictions_from: When the next one may be.
@@ -300,6 +304,7 @@ class State:
     registers_told: dict[tuple[str, str], str] = field(default_factory=dict)
     links: dict[str, None] = field(default_factory=dict)
     links_told: dict[str, list[str]] = field(default_factory=dict)
+    out_of_service: dict[str, str] = field(default_factory=dict)
     agents: dict[str, AgentSeen] = field(default_factory=dict)
     evicts: bool = False
     evictions_from: float = 0.0

@@ -14,6 +14,7 @@ from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_client.recorder import Regarding
 from vgpu_operator.ask import Ask
 from vgpu_operator.engine.cache import key_of
+from vgpu_operator.engine.claims.announce import is_news
 from vgpu_operator.engine.claims.status import (
     DesiredStatus,
     claim_for_pod,
@@ -207,6 +208,7 @@ def _write(claim: VGPUClaim, state: State, desired: DesiredStatus) -> WriteClaim
         version=claim.metadata.resource_version,
         status=status_with(claim, claim.spec, desired, unix=state.unix),
         finalizers=tuple(claim.metadata.finalizers),
+        is_news=is_news(claim, desired),
     )
 
 

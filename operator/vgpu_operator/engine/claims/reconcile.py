@@ -23,6 +23,7 @@ from vgpu_operator.ask import Ask
 from vgpu_operator.engine.agents import absent_agent
 from vgpu_operator.engine.cache import key_of
 from vgpu_operator.engine.claims import lifecycle
+from vgpu_operator.engine.claims.announce import announce_violation, is_news
 from vgpu_operator.engine.claims.describe import describe, describe_missing
 from vgpu_operator.engine.claims.resizing import fits, resized
 from vgpu_operator.engine.claims.status import (
@@ -65,6 +66,7 @@ def reconcile(key: ClaimKey, state: State) -> Effect | None:
     if claim is None:
         effect = _make(key, state) or describe_missing(key, state)
     else:
+        announce_violation(claim, state)
         wanted = (step(claim, state) for step in CLAIM_STEPS)
         effect = next((each for each in wanted if each is not None), None)
     if isinstance(effect, (WriteClaim, DeleteClaim)) and key not in state.claims.writing:
@@ -422,11 +424,16 @@ def _say(
     let_go: bool = False,
 ) -> WriteClaim:
     status = status_with(claim, claim.spec, desired, unix=state.unix)
-    return _write(claim, status, hold=hold, let_go=let_go)
+    return _write(claim, status, hold=hold, let_go=let_go, is_news=is_news(claim, desired))
 
 
 def _write(
-    claim: VGPUClaim, status: VGPUClaimStatus, *, hold: bool = False, let_go: bool = False
+    claim: VGPUClaim,
+    status: VGPUClaimStatus,
+    *,
+    hold: bool = False,
+    let_go: bool = False,
+    is_news: bool = False,
 ) -> WriteClaim:
     return WriteClaim(
         key=key_of(claim),
@@ -436,6 +443,7 @@ def _write(
         hold=hold,
         let_go=let_go and FINALIZER_IN_USE in claim.metadata.finalizers,
         allocation_id="" if status.allocation is None else status.allocation.id,
+        is_news=is_news,
     )
 
 

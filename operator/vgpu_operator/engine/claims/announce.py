@@ -1,0 +1,62 @@
+"""Events on claims: given devices, refused, released, violated.
+
+A claim that a user wrote gets one for each change that its condition shows. One that was made for a
+pod gets none of these: its pod has them, and would cost as many requests again (decision 51).
+"""
+
+from __future__ import annotations
+
+from vgpu_api.conditions import ALLOCATED, VIOLATED, find
+from vgpu_api.reasons import Reason
+from vgpu_api.v1alpha1 import VGPUClaim
+from vgpu_client.recorder import Regarding
+from vgpu_operator.engine.cache import key_of
+from vgpu_operator.engine.claims.status import RELEASED, DesiredStatus
+from vgpu_operator.engine.effects import RecordEvent
+from vgpu_operator.engine.state import State
+
+_QUIET = frozenset({Reason.WAITING_FOR_POD.value, Reason.TEMPLATE.value})
+"""Nothing has happened yet."""
+
+
+def is_news(claim: VGPUClaim, desired: DesiredStatus) -> bool:
+    """Whether a status that replaces the claim's is worth an event."""
+    if desired.reason in _QUIET or any(o.kind == "Pod" for o in claim.metadata.owner_references):
+        return False
+    shown, allocation = find(claim.status.conditions, ALLOCATED), claim.status.allocation
+    before = "" if allocation is None else allocation.id
+    after = "" if desired.allocation is None else desired.allocation.id
+    return shown is None or shown.reason != desired.reason or before != after
+
+
+def announce(claim: VGPUClaim) -> RecordEvent | None:
+    """The event about what a claim's status has just come to say."""
+    shown = find(claim.status.conditions, ALLOCATED)
+    if shown is None:
+        return None
+    is_good = shown.status == "True" or shown.reason == RELEASED
+    return RecordEvent(
+        _regarding(claim),
+        "Normal" if is_good else "Warning",
+        shown.reason,
+        "Allocating",
+        shown.message,
+    )
+
+
+def announce_violation(claim: VGPUClaim, state: State) -> None:
+    """Record an event when an agent reports that a claim's limits were passed, once each time."""
+    key, violated = key_of(claim), find(claim.status.conditions, VIOLATED)
+    if violated is None or violated.status != "True":
+        state.claims.violated.pop(key, None)
+        return
+    if state.claims.violated.get(key) == violated.last_transition_time:
+        return
+    state.claims.violated[key] = violated.last_transition_time
+    note = violated.message or violated.reason
+    state.outbox.append(RecordEvent(_regarding(claim), "Warning", VIOLATED, "Watching", note))
+
+
+def _regarding(claim: VGPUClaim) -> Regarding:
+    metadata = claim.metadata
+    return Regarding(claim.api_version, claim.kind, metadata.namespace, metadata.name, metadata.uid)
