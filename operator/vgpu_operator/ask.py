@@ -57,7 +57,13 @@ class RequestAsk:
         return self._hash
 
     def memory_on(self, total_mib: int) -> int:
-        """MiB that this request means on a card with `total_mib` of memory."""
+        """MiB that this request means on a card with `total_mib` of memory.
+
+        Who asks for a card of mode Exclusive is given it without limits: all of it is charged,
+        and the memory that was asked for is the least that it must have.
+        """
+        if self.mode == "Exclusive":
+            return max(total_mib, self.memory_mib or 0)
         if self.memory_mib is not None:
             return self.memory_mib
         return total_mib * (self.memory_percent or WHOLE_MEMORY) // 100
@@ -171,6 +177,8 @@ def _memory(request: VGPURequest, config: ClusterConfig) -> tuple[int | None, in
 
 def _cores(request: VGPURequest, *, whole: bool, config: ClusterConfig) -> int:
     """Who takes all the memory of a card and names no cores, takes the card alone."""
+    if request.mode == "Exclusive":
+        return ALL_CORES
     if request.cores is not None:
         return min(request.cores, ALL_CORES)
     return ALL_CORES if whole else config.nvidia.default_cores

@@ -17,7 +17,7 @@ from vgpu_api import quantity
 from vgpu_api.config import ClusterConfig
 from vgpu_api.core import ResourceQuota
 from vgpu_api.errors import QuantityError
-from vgpu_operator.ask import Ask
+from vgpu_operator.ask import Ask, RequestAsk
 from vgpu_operator.ledger.holdings import Holding
 from vgpu_operator.placement.bounds import UNLIMITED, Budget, devices_asked
 
@@ -114,13 +114,13 @@ class Quotas:
     def exceeded(self, namespace: str, ask: Ask) -> list[str]:
         """The limits that a claim that is refused by quota exceeds, each in Kubernetes' words.
 
-        What a percentage of a device is depends on the device: such a request may exceed any limit
-        of memory, and how much it asks for is not known.
+        What a percentage of a device is depends on the device, and so does a device as a whole:
+        such a request may exceed any limit of memory, and how much it asks for is not known.
         """
         held, found = self._held.get(namespace, _Held()), []
         asked = {
             "devices": devices_asked(ask),
-            "memory_mib": _sum_of(ask, [request.memory_mib for request in ask.requests]),
+            "memory_mib": _sum_of(ask, [_memory_of(request) for request in ask.requests]),
             "cores": _sum_of(ask, [request.cores for request in ask.requests]),
         }
         for name, limits in sorted(self._limits.get(namespace, {}).items()):
@@ -169,6 +169,11 @@ class Quotas:
         if quantity.has_binary_suffix(written):
             return Fraction(1, quantity.MIB)
         return Fraction(self._nvidia.memory_factor)
+
+
+def _memory_of(request: RequestAsk) -> int | None:
+    """MiB of each device, where that is the same on every one."""
+    return None if request.mode == "Exclusive" else request.memory_mib
 
 
 def _sum_of(ask: Ask, amounts: list[int | None]) -> int | None:

@@ -68,3 +68,23 @@ def test_a_node_that_is_better_but_too_dear_gives_way_to_another():
     assert plan.node == "b"
     (why,) = refusals_on(columns, an_ask(HALF), ["a", "b"], budget=Budget(4_000)).items()
     assert (why[0], str(why[1])) == ("a", "1/1 ResourceQuotaNotFit")
+
+
+@pytest.mark.parametrize(("budget", "refused"), [(Budget(16_384, 100), False),
+                                                 (Budget(16_383), True), (Budget(None, 99), True)])  # fmt: skip
+@pytest.mark.parametrize("asked", [{"memory": "1Gi", "cores": 1}, {"memory_percent": 10}, {}])
+def test_who_asks_for_a_card_of_mode_exclusive_is_charged_all_of_it(budget, refused, asked):
+    columns = some_columns(a_card(mode="Exclusive", memory_mib=16_384, slots=1))
+    plan = place(columns, an_ask(a_request(mode="Exclusive", **asked)), budget=budget)
+    assert plan.refused == refused
+    if not refused:
+        assert [(grant.memory_mib, grant.cores) for grant in plan.grants] == [(16_384, 100)]
+
+
+@pytest.mark.parametrize(("memory", "refused"), [("16Gi", False), ("17Gi", True)])
+def test_the_memory_that_is_asked_of_an_exclusive_card_is_the_least_that_it_must_have(
+    memory, refused
+):
+    columns = some_columns(a_card(mode="Exclusive", memory_mib=16_384, slots=1))
+    request = a_request(mode="Exclusive", memory=memory)
+    assert place(columns, an_ask(request)).refused == refused
