@@ -1,8 +1,9 @@
 """One real node for the whole run, with the project installed as its manifests do it.
 
 Not collected without VGPU_TEST_CLUSTER=node: it needs root and takes minutes. What takes many, and
-a node to itself, is only collected with VGPU_TEST_CLUSTER=node-alone. With VGPU_NODE set to the
-folder of a node that runs, that one is used and left as it is.
+a node to itself, is only collected with VGPU_TEST_CLUSTER=node-alone; what needs a control plane
+only is collected with VGPU_TEST_CLUSTER=real, too. With VGPU_NODE set to the folder of a node that
+runs, that one is used and left as it is.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ import pytest
 from real_node import AGENTS, SYSTEM, RealNode
 
 _RUN = os.environ.get("VGPU_TEST_CLUSTER")
-collect_ignore_glob = {"node": ["test_alone_*"], "node-alone": []}.get(_RUN or "", ["test_*"])
+_IGNORED = {"node": ["test_alone_*"], "node-alone": [], "real": ["test_node_*", "test_alone_*"]}
+collect_ignore_glob = _IGNORED.get(_RUN or "", ["test_*"])
 
 BUILD = Path(__file__).parents[2] / "build" / "e2e"
 _node: RealNode | None = None

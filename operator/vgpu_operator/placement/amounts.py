@@ -71,7 +71,7 @@ def _lacking(columns: Columns, request: RequestAsk, reasons: str, best: Best) ->
     """The amounts of which no device has enough; where each is there, but apart, all of them."""
     if best.memory is None or best.cores is None:
         return []
-    found: list[tuple[str, bool]] = []
+    found: list[tuple[str, bool]] = []  # and whether no device has so much
     if Reason.CARD_INSUFFICIENT_MEMORY in reasons:
         total = columns.memory[best.memory]
         free = total - columns.memory_used[best.memory]
@@ -91,8 +91,10 @@ def _lacking(columns: Columns, request: RequestAsk, reasons: str, best: Best) ->
     if request.count > 1 and any(reason in reasons for reason in _OF_COUNT):
         where = "" if best.node is None else f" ({columns.node_name[best.node]})"
         text = f"asked {request.count} devices on one node; most that fit on one {best.serving}"
-        found.append((f"{text}{where}", best.serving < request.count))
-    return [text for text, lacks in found if lacks] or [text for text, _ in found]
+        if best.serving < request.count:
+            found.append((f"{text}{where}", True))
+    lacking = [text for text, lacks in found if lacks]
+    return lacking or ([text for text, _ in found] if len(found) > 1 else [])
 
 
 def _of(request: RequestAsk, ask: Ask) -> str:

@@ -92,6 +92,14 @@ def test_of_several_requests_each_is_told_by_its_container():
     ]
 
 
+def test_of_amounts_that_are_there_nothing_is_told():
+    """Something else is in the way: a quota, or what is kept for others."""
+    columns, ask = two_nodes(), an_ask(a_request(memory="1Gi", count=2))
+    columns.set_used(columns.number_of("gpu-0"), slots=0, cores=0, memory=0)
+    reasons = "1/2 CardInsufficientMemory, 1/2 AllocatedCardsInsufficientRequest"
+    assert amounts(columns, ask, reasons, within=ALL) == []
+
+
 def test_where_no_device_is_of_the_right_kind_no_amount_is_told():
     columns = two_nodes()
     ask = an_ask(a_request(memory="1Gi", selector={"models": ["H100"]}))

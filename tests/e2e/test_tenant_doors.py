@@ -1,0 +1,429 @@
+"""The doors that a tenant or a node's agent in an attacker's hands may try: each is shut.
+
+On a real control plane with everything that manifests/ installs: roles, policies, webhooks,
+operator, scheduler and agents. The kubelets are the stand-in's, the devices simulated. The
+attackers speak with the tokens of their own accounts: a tenant's, who has the role `edit` in one
+namespace, and that of the agent of node ONE. docs/security.md has a row for each door.
+
+    VGPU_TEST_CLUSTER=real .venv/bin/pytest tests/e2e/test_tenant_doors.py -n0
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import sys
+import textwrap
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from vgpu_api.resources import (
+    GPU_DEVICES,
+    NAMESPACES,
+    PODS,
+    RESOURCE_QUOTAS,
+    VGPU_CLAIMS,
+    Resource,
+)
+from vgpu_client.api import Api
+from vgpu_client.errors import AlreadyExists, ApiError, Forbidden, Invalid
+from vgpu_client.transport import Object
+from vgpu_local.accounts import AGENT, SERVICE_ACCOUNTS, kubeconfig_with, token
+from vgpu_local.control_plane import ControlPlane, Options
+from vgpu_local.installed import InstalledCluster
+from vgpu_local.nodes import t4_node
+from vgpu_local.steps import a_claim, a_container, a_pod
+
+ROLE_BINDINGS = Resource("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding", True)
+EVICTIONS = "eviction"
+ONE, TWO = "one", "two"
+TENANT = "tenant"
+LIMIT_S = 60.0
+
+pytestmark = [pytest.mark.xdist_group("real-cluster"), pytest.mark.timeout(300)]
+
+
+@dataclass(frozen=True, slots=True)
+class Doors:
+    """The cluster, and a client for each who tries.
+
+    Attributes:
+        cluster: Everything that is installed.
+        admin: An administrator.
+        tenant: May edit what is in the namespace TENANT.
+        agent: The agent of node ONE.
+    """
+
+    cluster: InstalledCluster
+    admin: Api
+    tenant: Api
+    agent: Api
+
+
+@pytest.fixture(scope="module")
+def plane() -> Iterator[ControlPlane]:
+    with ControlPlane(Options(controllers=True)) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def cluster(plane: ControlPlane) -> Iterator[InstalledCluster]:
+    nodes = [t4_node(ONE, 4), t4_node(TWO, 1)]
+    with InstalledCluster(nodes, operators=1, webhooks=1, plane=plane) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+async def doors(
+    plane: ControlPlane, cluster: InstalledCluster, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Doors]:
+    folder = tmp_path_factory.mktemp("accounts")
+    async with contextlib.AsyncExitStack() as stack:
+        admin = await stack.enter_async_context(Api.connect(str(plane.kubeconfig)))
+        await admin.create(NAMESPACES, {"metadata": {"name": TENANT}})
+        await admin.create(SERVICE_ACCOUNTS, {"metadata": {"namespace": TENANT, "name": "tenant"}})
+        role = {"apiGroup": ROLE_BINDINGS.group, "kind": "ClusterRole", "name": "edit"}
+        subject = {"kind": "ServiceAccount", "namespace": TENANT, "name": "tenant"}
+        await admin.create(
+            ROLE_BINDINGS,
+            {
+                "metadata": {"namespace": TENANT, "name": "tenant"},
+                "roleRef": role,
+                "subjects": [subject],
+            },
+        )
+
+        async def connect(name: str, account: tuple[str, str], node: str | None = None) -> Api:
+            bearer = await token(admin, account, node=node)
+            path = kubeconfig_with(plane.kubeconfig, folder / name, bearer)
+            return await stack.enter_async_context(Api.connect(str(path)))
+
+        tenant = await connect("tenant", (TENANT, "tenant"))
+        yield Doors(cluster, admin, tenant, await connect("agent", AGENT, ONE))
+
+
+@pytest.fixture(autouse=True)
+async def emptied(doors: Doors) -> AsyncIterator[None]:
+    """Each test leaves the tenant's namespace without pods, claims and quotas."""
+    yield
+    for resource in (PODS, VGPU_CLAIMS, RESOURCE_QUOTAS):
+        for found in (await doors.admin.list(resource, namespace=TENANT)).items:
+            with contextlib.suppress(ApiError):
+                name = found["metadata"]["name"]
+                await doors.admin.delete(resource, name, namespace=TENANT, grace_s=0)
+    await until(doors, VGPU_CLAIMS, lambda claims: not claims)
+
+
+def of_tenant(obj: Object) -> Object:
+    """The object, in the tenant's namespace."""
+    return {**obj, "metadata": {**obj["metadata"], "namespace": TENANT}}
+
+
+async def until(
+    doors: Doors,
+    resource: Resource,
+    holds: Callable[[list[Object]], Any],
+    *,
+    namespace: str | None = TENANT,
+) -> Any:
+    """Wait for something about all objects of a kind; returns what `holds` gives."""
+    deadline = time.monotonic() + LIMIT_S
+    while True:
+        space = namespace if resource.namespaced else None
+        objects = list((await doors.admin.list(resource, namespace=space)).items)
+        found = holds(objects)
+        if found:
+            return found
+        shown = [(each["metadata"]["name"], each.get("status")) for each in objects]
+        assert time.monotonic() < deadline, json.dumps(shown)[-4000:]
+        await asyncio.sleep(0.1)
+
+
+def said(objects: list[Object], type_: str, name: str = "") -> dict[str, Any]:
+    """A condition of the only object, or of that name; empty where it is not there."""
+    for each in objects:
+        if name in ("", each["metadata"]["name"]):
+            for condition in each.get("status", {}).get("conditions", ()):
+                if condition["type"] == type_:
+                    return dict(condition)
+    return {}
+
+
+def a_gpu_pod(name: str, **fields: Any) -> Object:
+    limits = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1024}
+    return of_tenant(a_pod(name, a_container(limits=limits, **fields)))
+
+
+# Door 7: devices without a request.
+
+
+async def test_door_7_no_container_beside_a_gpu_container_may_ask_for_every_device(
+    doors: Doors,
+) -> None:
+    every = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
+    pod = a_gpu_pod("seven")
+    pod["spec"]["containers"].append(a_container("beside", env=every))
+    with pytest.raises(ApiError, match="NVIDIA_VISIBLE_DEVICES"):
+        await doors.tenant.create(PODS, pod)
+
+
+STRANGER = """
+    import ctypes, time
+    driver = ctypes.CDLL("libcuda.so.1")
+    context, address = ctypes.c_void_p(), ctypes.c_uint64()
+    assert driver.cuInit(0) == 0
+    assert driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+    assert driver.cuCtxSetCurrent(context) == 0
+    assert driver.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(8000 << 20)) == 0
+    time.sleep(600)
+"""
+
+
+async def test_door_7_a_process_that_reached_a_device_without_a_claim_is_reported(
+    doors: Doors,
+) -> None:
+    """As with a container runtime that shows devices to whoever sets a variable."""
+    command = [sys.executable, "-c", textwrap.dedent(STRANGER)]
+    stranger = a_pod("stranger", a_container(command=command), nodeName=ONE)
+    await doors.tenant.create(PODS, of_tenant(stranger))
+
+    def reported(devices: list[Object]) -> bool:
+        names = [device["metadata"]["name"] for device in devices]
+        found = [said(devices, "UnclaimedProcesses", name) for name in names]
+        return any(each.get("status") == "True" for each in found)
+
+    await until(doors, GPU_DEVICES, reported)
+
+
+# Door 8: more than the quota, and devices without a pod.
+
+
+async def test_door_8_a_claim_for_four_devices_gets_none_under_a_quota_of_one(
+    doors: Doors,
+) -> None:
+    await doors.admin.create(
+        RESOURCE_QUOTAS,
+        {
+            "metadata": {"namespace": TENANT, "name": "gpus"},
+            "spec": {"hard": {"requests.nvidia.com/gpu": 1}},
+        },
+    )
+    await until(doors, RESOURCE_QUOTAS, lambda quotas: "hard" in quotas[0].get("status", {}))
+    await doors.tenant.create(VGPU_CLAIMS, of_tenant(a_claim("four", {"count": 4})))
+    annotations = {"vgpu.dev/claim": "four"}
+    await doors.tenant.create(
+        PODS, of_tenant(a_pod("eight", a_container(), annotations=annotations))
+    )
+    condition = await until(
+        doors,
+        VGPU_CLAIMS,
+        lambda claims: (
+            found if (found := said(claims, "Allocated")).get("reason") != "WaitingForPod" else {}
+        ),
+    )
+    assert condition["reason"] == "ResourceQuotaNotFit"
+    assert condition["message"].endswith(
+        "exceeded quota: gpus, requested: requests.nvidia.com/gpu=4, "
+        "used: requests.nvidia.com/gpu=0, limited: requests.nvidia.com/gpu=1"
+    )
+
+
+async def test_door_8_a_tenant_cannot_have_devices_without_a_pod(doors: Doors) -> None:
+    claim = of_tenant(a_claim("now", {"count": 4}, bindingMode="Immediate"))
+    with pytest.raises(Forbidden, match="may not allocate devices immediately"):
+        await doors.tenant.create(VGPU_CLAIMS, claim)
+    await doors.tenant.create(VGPU_CLAIMS, of_tenant(a_claim("later", {"count": 4})))
+    change = {"spec": {"bindingMode": "Immediate"}}
+    with pytest.raises(Forbidden, match="may not allocate devices immediately"):
+        await doors.tenant.merge_patch(VGPU_CLAIMS, "later", change, namespace=TENANT)
+
+
+# Door 9: past admission with a label, and then without it.
+
+
+async def test_door_9_a_pod_that_admission_did_not_read_never_gets_a_device(doors: Doors) -> None:
+    pod = a_gpu_pod("nine", securityContext={"privileged": True})
+    with pytest.raises(ApiError, match="privileged"):
+        await doors.tenant.create(PODS, pod)
+    pod["metadata"]["labels"] = {"hami.io/webhook": "ignore"}
+    pod["spec"]["schedulerName"] = "vgpu-scheduler"
+    pod["spec"]["containers"][0]["env"] = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]
+    made = await doors.tenant.create(PODS, pod)
+    for label in (None, "no"):
+        change = {"metadata": {"labels": {"hami.io/webhook": label}}}
+        with pytest.raises(Invalid, match=r"labels\[hami\.io/webhook\]: Forbidden"):
+            await doors.tenant.merge_patch(PODS, "nine", change, namespace=TENANT)
+    own = {"metadata": {"name": f"nine-{made['metadata']['uid'][:8]}"}}
+    forged = of_tenant(a_claim("forged", {"memory": "1Gi"}))
+    forged["metadata"] |= own["metadata"]
+    await doors.tenant.create(VGPU_CLAIMS, forged)  # by its name the pod's own
+    await doors.tenant.create(PODS, a_gpu_pod("reads-on"))
+    await until(doors, PODS, lambda pods: runs(pods, "reads-on"))
+    claims = (await doors.admin.list(VGPU_CLAIMS, namespace=TENANT)).items
+    given = [c["metadata"]["name"] for c in claims if c["status"].get("allocation")]
+    assert [name for name in given if name.startswith("nine-")] == []
+    assert not runs(list((await doors.admin.list(PODS, namespace=TENANT)).items), "nine")
+
+
+def runs(pods: list[Object], name: str) -> bool:
+    return any(
+        pod["metadata"]["name"] == name and pod["status"].get("phase") == "Running" for pod in pods
+    )
+
+
+# Door 10: against the administrator.
+
+
+async def test_door_10_a_tenant_does_not_switch_off_an_enforcement_that_is_forced(
+    doors: Doors,
+) -> None:
+    async with changed(doors, TWO, {"corePolicy": "Force"}):
+        disable = [{"name": "GPU_CORE_UTILIZATION_POLICY", "value": "disable"}]
+        pod = a_gpu_pod("ten", env=disable)
+        pod["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpucores"] = 10
+        pod["spec"]["nodeSelector"] = {"kubernetes.io/hostname": TWO}
+        await doors.tenant.create(PODS, pod)
+        await until(doors, PODS, lambda pods: runs(pods, "ten"))
+        (spec,) = (doors.cluster.folder / TWO).glob("cdi/*.json")
+        assert "GPU_CORE_UTILIZATION_POLICY=force" in spec.read_text()
+
+
+async def test_door_10_who_gets_a_whole_device_is_charged_a_whole_device(doors: Doors) -> None:
+    async with changed(doors, TWO, {"mode": "Exclusive"}):
+        request = {"mode": "Exclusive", "memory": "1Gi", "cores": 1}
+        await doors.tenant.create(VGPU_CLAIMS, of_tenant(a_claim("alone", request)))
+        annotations = {"vgpu.dev/claim": "alone"}
+        await doors.tenant.create(
+            PODS, of_tenant(a_pod("ten", a_container(), annotations=annotations))
+        )
+        await until(doors, PODS, lambda pods: runs(pods, "ten"))
+        (claim,) = (await doors.admin.list(VGPU_CLAIMS, namespace=TENANT)).items
+        (device,) = claim["status"]["allocation"]["devices"]
+        assert (device["memory"], device["cores"]) == ("16Gi", 100)
+
+
+@contextlib.asynccontextmanager
+async def changed(doors: Doors, node: str, spec: Object) -> AsyncIterator[None]:
+    """What an administrator wants of the device of a node, and its defaults again afterwards."""
+    (device,) = await devices_of(doors, node)
+    name, before = device["metadata"]["name"], device["spec"]
+    await doors.admin.merge_patch(GPU_DEVICES, name, {"spec": spec})
+    yield
+    after = {field: before.get(field) for field in spec}
+    await doors.admin.merge_patch(GPU_DEVICES, name, {"spec": after})
+
+
+async def devices_of(doors: Doors, node: str) -> list[Object]:
+    devices = (await doors.admin.list(GPU_DEVICES)).items
+    return [device for device in devices if device["spec"]["nodeName"] == node]
+
+
+# Door 11: an agent in an attacker's hands.
+
+
+async def test_door_11_an_agent_makes_no_device_of_another_node(doors: Doors) -> None:
+    for name, node in (("gpu-made-up", TWO), ("gpu-made-up", "")):
+        with pytest.raises(ApiError):
+            await make_device(doors.agent, name, node)
+    (theirs,) = await devices_of(doors, TWO)
+    with pytest.raises(AlreadyExists):
+        await make_device(doors.agent, theirs["metadata"]["name"], ONE)
+    with pytest.raises(Invalid, match="writes devices of that node only"):
+        await describe(doors.agent, theirs["metadata"]["name"], "GPU-mine")
+
+
+async def test_door_11_an_agent_that_repeats_foreign_uuids_puts_no_device_out_of_service(
+    doors: Doors,
+) -> None:
+    (theirs,) = await devices_of(doors, TWO)
+    name, uuid = theirs["metadata"]["name"], theirs["status"]["uuid"]
+    mine = (await devices_of(doors, ONE))[0]["metadata"]["name"]
+    with pytest.raises(Invalid, match="its name is made from its UUID"):
+        await describe(doors.agent, mine, uuid)
+    repeated = f"{name}.deadbeef"
+    await make_device(doors.agent, repeated, ONE)
+    await describe(doors.agent, repeated, uuid)
+
+    def is_seen(devices: list[Object]) -> bool:
+        return bool(said(devices, "DuplicateUUID", repeated))
+
+    await until(doors, GPU_DEVICES, is_seen)
+    devices = list((await doors.admin.list(GPU_DEVICES)).items)
+    assert not said(devices, "DuplicateUUID", name)
+    pod = a_gpu_pod("eleven")
+    pod["spec"]["nodeSelector"] = {"kubernetes.io/hostname": TWO}
+    await doors.tenant.create(PODS, pod)
+    await until(doors, PODS, lambda pods: runs(pods, "eleven"))
+    await doors.admin.delete(GPU_DEVICES, repeated)
+
+
+async def test_door_11_an_agent_neither_evicts_nor_deletes_nor_rewrites_pods(doors: Doors) -> None:
+    await doors.tenant.create(PODS, a_gpu_pod("victim"))
+    await until(doors, PODS, lambda pods: runs(pods, "victim"))
+    eviction = {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"namespace": TENANT, "name": "victim"},
+    }
+    with pytest.raises(Forbidden):
+        await doors.agent.create(PODS, eviction, subresource=EVICTIONS)
+    with pytest.raises(Forbidden):
+        await doors.agent.delete(PODS, "victim", namespace=TENANT)
+    label = {"metadata": {"labels": {"mine": "yes"}}}
+    with pytest.raises(ApiError, match=r"only the annotation vgpu\.dev/poke|of that node only"):
+        await doors.agent.merge_patch(PODS, "victim", label, namespace=TENANT)
+
+
+async def test_door_11_an_agent_makes_no_claims_and_allocates_none(doors: Doors) -> None:
+    await doors.tenant.create(VGPU_CLAIMS, of_tenant(a_claim("theirs", {"memory": "1Gi"})))
+    with pytest.raises(Forbidden):
+        await doors.agent.create(VGPU_CLAIMS, of_tenant(a_claim("mine", {"memory": "1Gi"})))
+    forged = {"status": {"allocation": {"nodeName": ONE}}}
+    for attacker in (doors.agent, doors.tenant):
+        with pytest.raises(ApiError):
+            await attacker.merge_patch(
+                VGPU_CLAIMS, "theirs", forged, namespace=TENANT, subresource="status"
+            )
+
+
+async def make_device(api: Api, name: str, node: str) -> Object:
+    return await api.create(
+        GPU_DEVICES,
+        {
+            "apiVersion": GPU_DEVICES.api_version,
+            "kind": GPU_DEVICES.kind,
+            "metadata": {"name": name},
+            "spec": {"nodeName": node},
+        },
+    )
+
+
+async def describe(api: Api, name: str, uuid: str) -> Object:
+    return await api.merge_patch(
+        GPU_DEVICES, name, {"status": {"uuid": uuid}}, subresource="status"
+    )
+
+
+# Door 12: giants.
+
+
+async def test_door_12_a_giant_claim_is_refused_by_its_size_and_by_its_lists(doors: Doors) -> None:
+    pattern = "x" * 128
+    full = {"selector": {"uuids": [pattern] * 64, "excludeUUIDs": [pattern] * 64}}
+    giant = of_tenant(a_claim("giant", *({"name": f"c{n}", **full} for n in range(16))))
+    assert len(json.dumps(giant)) > 250_000
+    with pytest.raises(ApiError, match="Too long"):
+        await doors.tenant.create(VGPU_CLAIMS, giant)
+    many = of_tenant(a_claim("many", *({"name": f"c{n}"} for n in range(17))))
+    with pytest.raises(Invalid, match="must have at most 16 items"):
+        await doors.tenant.create(VGPU_CLAIMS, many)
+    noted = of_tenant(a_claim("noted", {"memory": "1Gi"}))
+    noted["metadata"]["annotations"] = {"example.dev/note": "x" * 200_000}
+    with pytest.raises(ApiError, match="Too long"):
+        await doors.tenant.create(VGPU_CLAIMS, noted)
+    assert not (await doors.admin.list(VGPU_CLAIMS, namespace=TENANT)).items
