@@ -7,6 +7,7 @@ that their controllers make, for the stand-in has no controllers of its own.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -52,6 +53,17 @@ pytestmark = [pytest.mark.xdist_group("local-cluster"), pytest.mark.timeout(240)
 def module_cluster(whole_cluster: Callable[..., LocalCluster]) -> Iterator[LocalCluster]:
     nodes = [a100_server("server"), gpu_node("mig", [A100_CUT] * 2), gpu_node("t4", [T4])]
     with whole_cluster(nodes) as cluster:
+        if os.environ.get("VGPU_TEST_CLUSTER") == "real":  # the stand-in knows no such kind
+            runtime = {
+                "apiVersion": "node.k8s.io/v1",
+                "kind": "RuntimeClass",
+                "metadata": {"name": "nvidia"},
+                "handler": "nvidia",
+            }
+            done = Kubectl.find(cluster.kubeconfig).run(
+                "apply", "-f", "-", stdin=json.dumps(runtime)
+            )
+            assert done.returncode == 0, done.stderr
         yield cluster
 
 
