@@ -234,6 +234,8 @@ class ViewsConfig(_Section):
     """Each agent lists its node's cards in the Node's annotation `hami.io/node-nvidia-register`."""
     hami_metrics: bool = True
     """Each agent shows use under HAMi's metric names beside ours."""
+    hami_events: bool = False
+    """HAMi's events (`FilteringFailed` …) beside ours: a write for each refusal, two a binding."""
 
 
 class LoggingConfig(_Section):

@@ -15,7 +15,7 @@ from vgpu_api.v1alpha1 import Metadata, VGPUClaim, VGPUClaimSpec
 from vgpu_api.vendors import kind_of, kinds
 from vgpu_client.backoff import Backoff
 from vgpu_operator.ask import Ask
-from vgpu_operator.engine import events
+from vgpu_operator.engine import events, hami_events
 from vgpu_operator.engine.cache import key_of, version_of
 from vgpu_operator.engine.claims.announce import announce
 from vgpu_operator.engine.claims.status import RELEASED
@@ -538,6 +538,8 @@ def _(event: events.RequeueEnded, state: State) -> None:
 
 @apply.register
 def _(event: events.BindingEnded, state: State) -> None:
+    if event.outcome == "bound" and state.config.views.hami_events:
+        _tell_of_binding(event, state)
     held = state.reservations.of_pod(event.pod_uid)
     if held is None or held.allocation_id != event.allocation_id:
         return
@@ -552,6 +554,15 @@ def _(event: events.BindingEnded, state: State) -> None:
             lapse(state, held)
     if held.until is not None:
         state.claims.timers.set(held.key, held.until)
+
+
+def _tell_of_binding(event: events.BindingEnded, state: State) -> None:
+    """The reservation may be gone by now: the watch can show the bound pod first."""
+    pod = state.cache.pod(event.pod_uid)
+    claim = None if pod is None else state.cache.claim(pod.claim)
+    allocation = None if claim is None else claim.status.allocation
+    if pod is not None and allocation is not None and allocation.id == event.allocation_id:
+        state.outbox.extend(hami_events.bound(pod, allocation.node_name))
 
 
 def judge_pod(state: State, uid: str) -> None:

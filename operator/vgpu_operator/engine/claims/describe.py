@@ -13,6 +13,7 @@ from vgpu_api.reasons import Reason
 from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_client.recorder import Regarding
 from vgpu_operator.ask import Ask
+from vgpu_operator.engine import hami_events
 from vgpu_operator.engine.cache import key_of
 from vgpu_operator.engine.claims.announce import is_news
 from vgpu_operator.engine.claims.status import (
@@ -122,6 +123,9 @@ def _tell(
     for pod, refusal in found:
         if pod is not None:
             state.outbox.append(_pod_event(pod, refusal))
+            if state.config.views.hami_events:
+                nodes = sum(1 for _ in state.ledger.columns.nodes_with_cards())
+                state.outbox.append(hami_events.filtering_failed(pod, nodes))
     refusal = found[0][1]
     changed = told.reason != refusal.reason
     told.interval_s = RETELL_S if changed else min(2 * told.interval_s, RETELL_AT_MOST_S)

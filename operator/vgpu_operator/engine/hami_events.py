@@ -1,0 +1,40 @@
+"""HAMi's events of a pod, for tools and tests that wait for their reasons; off by default.
+
+They come beside the pod's own event, which has the reason of the refusal, and cost a write each.
+Source: HAMi v2.10, pkg/scheduler/event.go.
+"""
+
+from __future__ import annotations
+
+from vgpu_client.recorder import Regarding
+from vgpu_operator.engine.effects import RecordEvent
+from vgpu_operator.engine.gpu_pod import GPUPod
+
+_ACTION = "Scheduling"
+
+
+def filtering_failed(pod: GPUPod, nodes: int) -> RecordEvent:
+    """No node serves the pod; `nodes` is how many have devices."""
+    note = f"no available node, {nodes} nodes do not meet"
+    return RecordEvent(_regarding(pod), "Warning", "FilteringFailed", _ACTION, note)
+
+
+def bound(pod: GPUPod, node: str) -> tuple[RecordEvent, RecordEvent]:
+    """A node was found for the pod, and its Binding was written."""
+    regarding, metadata = _regarding(pod), pod.pod.metadata
+    whose = f"{metadata.namespace}/{metadata.name}"
+    return (
+        RecordEvent(regarding, "Normal", "FilteringSucceed", _ACTION, f"find fit node({node})"),
+        RecordEvent(
+            regarding,
+            "Normal",
+            "BindingSucceed",
+            _ACTION,
+            f"Successfully binding node [{node}] to {whose}",
+        ),
+    )
+
+
+def _regarding(pod: GPUPod) -> Regarding:
+    metadata = pod.pod.metadata
+    return Regarding("v1", "Pod", metadata.namespace, metadata.name, metadata.uid)
