@@ -216,6 +216,8 @@ class SchedulingConfig(_Section):
     """How to choose among nodes."""
     device_policy: Annotated[DevicePolicy, BeforeValidator(_device_word)] = "Spread"
     """How to choose among the devices of a node."""
+    quota_at: Literal["Scheduling", "Admission"] = "Scheduling"
+    """When a pod above its namespace's quota is refused: it waits for room, or is not created."""
     max_claim_priority: int = 1000
     """The highest `schedulingPriority` of a claim: it is compared with the priorities of pods."""
     starvation_after_seconds: Annotated[int, Field(ge=0)] = 60

@@ -29,6 +29,7 @@ from vgpu_operator.admission import (
     without_effect,
 )
 from vgpu_operator.admission.jsonpatch import applied
+from vgpu_operator.handlers.quotas import refuse_over_quota
 from vgpu_operator.metrics import WEBHOOK_REQUESTS
 
 logger = logging.getLogger(__name__)
@@ -80,6 +81,8 @@ def register(registry: kopf.OperatorRegistry, *, api: Api, source: ConfigFile) -
         pod, config = dict(body), source.config
         with _answering("pod", pod, namespace):
             validate_pod(pod, config)
+            if config.scheduling.quota_at == "Admission":
+                await refuse_over_quota(pod, namespace or "", api=api, config=config)
             warnings += [*unasked(pod, config), *without_effect(pod, config)]
 
     @kopf.on.validate("", "v1", "pods", id="warn-pods", operation="CREATE", registry=registry)

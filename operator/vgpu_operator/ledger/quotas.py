@@ -117,7 +117,15 @@ class Quotas:
         What a percentage of a device is depends on the device, and so does a device as a whole:
         such a request may exceed any limit of memory, and how much it asks for is not known.
         """
-        held, found = self._held.get(namespace, _Held()), []
+        return [line for line, _ in self._exceeded(namespace, ask)]
+
+    def surely_exceeded(self, namespace: str, ask: Ask) -> list[str]:
+        """Those of `exceeded` that the claim exceeds on any device, whatever its memory."""
+        return [line for line, is_sure in self._exceeded(namespace, ask) if is_sure]
+
+    def _exceeded(self, namespace: str, ask: Ask) -> Iterator[tuple[str, bool]]:
+        """Each limit in words, and whether it is exceeded on any device."""
+        held = self._held.get(namespace, _Held())
         asked = {
             "devices": devices_asked(ask),
             "memory_mib": _sum_of(ask, [_memory_of(request) for request in ask.requests]),
@@ -128,11 +136,11 @@ class Quotas:
                 used, more = getattr(held, limit.amount), asked[limit.amount]
                 if more is None or used + more > limit.hard:
                     wanted = "" if more is None else f"requested: {limit.resource}={more}, "
-                    found.append(
+                    line = (
                         f"exceeded quota: {name}, {wanted}used: {limit.resource}={used}, "
                         f"limited: {limit.resource}={limit.hard}"
                     )
-        return found
+                    yield line, more is not None
 
     def may_take_more(self, namespace: str) -> None:
         """Something that the namespace held has become free."""

@@ -1,0 +1,74 @@
+"""Quotas at admission, where the configuration asks for them: as HAMi refuses a pod at creation.
+
+Advisory: of two pods that come at once both may pass, and the operator, which decides one after the
+other, lets the second wait. A percentage of a device's memory has no size yet and passes too.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import ValidationError
+
+from vgpu_api.config import ClusterConfig
+from vgpu_api.core import ResourceQuota
+from vgpu_api.resources import RESOURCE_QUOTAS, VGPU_CLAIMS
+from vgpu_api.v1alpha1 import VGPUClaim, VGPUClaimSpec
+from vgpu_client.api import Api
+from vgpu_operator.admission import Denied
+from vgpu_operator.admission.denial import denying
+from vgpu_operator.admission.rawpod import read_pod
+from vgpu_operator.ask import Ask
+from vgpu_operator.dialects import PodAsk, read
+from vgpu_operator.ledger.holdings import NOTHING, holding_of
+from vgpu_operator.ledger.quotas import Quotas
+
+
+class OverQuota(Denied):
+    """The namespace would hold more than it may; Kubernetes answers that with 403."""
+
+    code = 403
+
+
+async def refuse_over_quota(
+    raw_pod: dict[str, Any], namespace: str, *, api: Api, config: ClusterConfig
+) -> None:
+    """Refuse a pod that asks for more than its namespace may still take.
+
+    Raises:
+        OverQuota: with HAMi's words, then each limit with its numbers in Kubernetes' words.
+        ClientError: quotas or claims cannot be read.
+    """
+    with denying():
+        ask = read(read_pod(raw_pod), config)
+    if ask is None:
+        return
+    quotas = Quotas(config=config)
+    for item in (await api.list(RESOURCE_QUOTAS, namespace=namespace)).items:
+        quotas.apply(ResourceQuota.model_validate(item))
+    if not quotas.left(namespace).is_limited:
+        return
+    claims: dict[str, VGPUClaim] = {}
+    for item in (await api.list(VGPU_CLAIMS, namespace=namespace)).items:
+        try:
+            claim = VGPUClaim.read(item)
+        except ValidationError:
+            continue  # the operator counts it, to the full
+        claims[claim.metadata.name] = claim
+        quotas.move(
+            namespace, before=NOTHING, after=holding_of(claim.spec, claim.status.allocation)
+        )
+    spec = _wanted(ask, claims)
+    over = [] if spec is None else quotas.surely_exceeded(namespace, Ask.of(spec, config))
+    if over:
+        raise OverQuota(f"exceeding resource quota: {'; '.join(over)}")
+
+
+def _wanted(ask: PodAsk, claims: dict[str, VGPUClaim]) -> VGPUClaimSpec | None:
+    """What the pod would take beside what is held; None for a claim that holds it already."""
+    if ask.native is None:
+        return ask.spec
+    claim = claims.get(ask.native.name)
+    if claim is None or (claim.status.allocation is not None and not ask.native.is_template):
+        return None
+    return claim.spec
