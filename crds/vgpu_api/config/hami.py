@@ -218,8 +218,8 @@ def _take(
             Notice(
                 field,
                 "…" if isinstance(value, dict | list) else value,
-                "of vendors only NVIDIA's section is read; docs/compatibility.md has what is "
-                "served of the others",
+                "of vendors only NVIDIA's section is read; docs/vendors.md has the words of the "
+                "others, which are not renamed",
             )
         )
     elif key == "scheduler" and isinstance(value, dict):

@@ -112,7 +112,7 @@ def test_another_vendors_section_is_accepted_and_named(section: str) -> None:
     assert config == ClusterConfig()
     assert notices == [
         f'{section}: "…" has no effect: of vendors only NVIDIA\'s section is read; '
-        "docs/compatibility.md has what is served of the others"
+        "docs/vendors.md has the words of the others, which are not renamed"
     ]
 
 

@@ -61,6 +61,11 @@ SERVED: dict[str, list[str]] = {
         "NVIDIA-GeForce-RTX-5090; device ['Binpack']",
         "gpu-pod-blacklist: 1 × 8000Mi, 0 %, excludeModels NVIDIA-H20 NVIDIA-H200",
     ],
+    "hami-configuration/6.1-other-vendors.yaml": [
+        "ascend-test: 1 × 16Gi, 0 %",
+        "mlu-test: 1 × 2000Gi, 50 %",
+        "dcu-test: 1 × 16000Mi, 80 %",
+    ],
     "hami-configuration/6.5-variables.yaml": [
         "gpu-pod: 1 × 8000Mi, 50 %, Force",
     ],
@@ -147,7 +152,8 @@ REFUSED = {
 GANG = "dialects/volcano-job.yaml"
 """Only Volcano starts its pods together."""
 
-OTHER_VENDORS = ("hami-guide/8.2-other-vendors.yaml", "hami-configuration/6.1-other-vendors.yaml")
+OTHER_VENDORS = ("hami-guide/8.2-other-vendors.yaml",)
+"""Words of those vendors' own plugins, not of HAMi's."""
 
 
 def documents(file: str) -> list[dict[str, Any]]:
