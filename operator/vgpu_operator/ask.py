@@ -29,7 +29,8 @@ class RequestAsk:
     is given. `cores` is percent of a card's compute: 0 reserves nothing, 100 wants the card alone.
     Models are in lower case. `cpu_milli` is the milli-CPU that the whole pod asks of its node where
     that makes a difference (Fragmentation), else 0. `choice` names what decides which of several
-    devices go together, where the vendor's table says so (`placement.choices`).
+    devices go together, where the vendor's table says so (`placement.choices`); `one_device`: all
+    containers of a pod that ask for such devices get the same one.
     """
 
     name: str
@@ -48,6 +49,7 @@ class RequestAsk:
     exclude_uuids: frozenset[str] = frozenset()
     cpu_milli: int = 0
     choice: ChoiceRule | None = None
+    one_device: bool = False
     _hash: int = field(init=False, repr=False, compare=False, default=0)
 
     def __post_init__(self) -> None:
@@ -160,6 +162,7 @@ def _request(request: VGPURequest, config: ClusterConfig, cpu_milli: int) -> Req
         exclude_uuids=frozenset(selector.exclude_uuids),
         cpu_milli=cpu_milli,
         choice=None if kind is None else kind.choice,
+        one_device=kind is not None and kind.one_device,
     )
 
 

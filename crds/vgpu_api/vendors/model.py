@@ -21,7 +21,9 @@ AnnotationKey = Annotated[
 KindName = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$", max_length=63)]
 Amount = Annotated[int, Field(ge=1, le=1 << 30)]
 
-RecordRule: TypeAlias = Literal["text", "first", "seconds", "sizes"]
+RecordRule: TypeAlias = Literal[
+    "text", "first", "seconds", "nanoseconds", "sizes", "indexes", "node"
+]
 """How an annotation that a plugin reads back is made; `vgpu_operator.vendors.records` has them."""
 
 
@@ -75,6 +77,8 @@ class Memory(_Part):
     """MiB that one unit stands for. A size with a binary suffix (`8Gi`) is bytes all the same."""
     sizes: Sizes | None = None
     """Where devices are divided into named sizes. Admission writes the size that was rounded to."""
+    amounts: tuple[Amount, ...] = ()
+    """The only units that may be asked for; none: any."""
 
 
 class Cores(_Part):
@@ -175,6 +179,15 @@ class Records(_Part):
     """Others, and the rule that makes each."""
 
 
+class Whole(_Part):
+    """What a whole device is, in the units in which memory and compute are asked for."""
+
+    memory: Amount
+    """Units of memory."""
+    cores: Annotated[int, Field(ge=1, le=100)]
+    """Units of compute."""
+
+
 class Unsupported(_Part):
     """Words that act in HAMi and are not honoured here."""
 
@@ -201,6 +214,14 @@ class Kind(_Part):
     """Devices come two to a module: one is rounded up to two, other odd numbers are refused."""
     choice: ChoiceRule | None = None
     """Which of several devices that fit go together."""
+    one_device: bool = False
+    """All containers of a pod that ask for such devices share one."""
+    whole: Whole | None = None
+    """Devices are whole ones where several are asked for or no memory is, whatever else is said;
+    admission writes the amounts of all of them together, which the vendor's plugin counts."""
+    counted_in: AnnotationKey | None = None
+    """A pod annotation in which admission writes how many devices a container asks for, if it asks
+    for several."""
     unsupported: Unsupported = Unsupported()
     """What HAMi reads and is refused here by name."""
     selection: Selection = Selection()
@@ -224,7 +245,8 @@ class Kind(_Part):
     def annotations(self) -> frozenset[str]:
         """Every annotation of a pod that it knows: chosen by users, or read back by the plugin."""
         chosen = self.selection.model_dump().values()
-        written = (self.records.allocated, self.records.to_allocate, *self.records.more)
+        records = self.records
+        written = (records.allocated, records.to_allocate, *records.more, self.counted_in)
         return frozenset(key for key in (*chosen, *written) if key is not None)
 
 

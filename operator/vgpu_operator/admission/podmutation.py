@@ -115,6 +115,9 @@ def _complete_others(place: PodContainer, kind: Kind, patch: JsonPatch) -> None:
             or quantity.parse(place.container.asked(name) or 0) != amount
         ):
             _give(place, name, str(amount), patch)
+    counted = vendors.counted(kind, place)
+    if counted is not None:
+        patch.set("metadata", "annotations", counted[0], value=str(counted[1]))
     variable = kind.named_in
     if variable is not None and place.container.env_value(variable) is None:
         steps = ("spec", place.section, place.index, "env")

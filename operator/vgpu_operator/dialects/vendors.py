@@ -82,6 +82,8 @@ def _memory(kind: Kind, memory: Memory, place: PodContainer, count: int) -> int 
     """
     given = place.container.asked(memory.resource)
     sizes = memory.sizes
+    if kind.whole is not None and _is_whole(kind, place, count):
+        return kind.whole.memory * memory.unit_mib
     if given is None:
         return None if sizes is None else sizes.whole_mib
     asked_mib = _asked_mib(memory, place, given)
@@ -113,6 +115,8 @@ def _asked_mib(memory: Memory, place: PodContainer, given: str | int) -> int:
         number /= quantity.MIB
     else:
         number *= memory.unit_mib
+    if memory.amounts and number / memory.unit_mib not in memory.amounts:
+        raise _bad(place, memory.resource, f"one of {', '.join(map(str, memory.amounts))} ({unit})")
     return _within(place, memory.resource, number, 0, MAX_MEMORY_MIB, expected)
 
 
@@ -129,7 +133,23 @@ def written(kind: Kind, place: PodContainer) -> dict[str, int]:
         amounts[kind.cores.resource] = count * kind.cores.several
     if kind.memory is not None and kind.memory.sizes is not None:
         amounts[kind.memory.resource] = _memory(kind, kind.memory, place, count) or 0
+    if kind.whole is not None and _is_whole(kind, place, count):
+        if kind.memory is not None:
+            amounts[kind.memory.resource] = count * kind.whole.memory
+        if kind.cores is not None:
+            amounts[kind.cores.resource] = count * kind.whole.cores
     return amounts
+
+
+def counted(kind: Kind, place: PodContainer) -> tuple[str, int] | None:
+    """The annotation that says how many devices a container asks for, if it must."""
+    count = _count(kind, place)
+    return (kind.counted_in, count) if kind.counted_in is not None and count > 1 else None
+
+
+def _is_whole(kind: Kind, place: PodContainer, count: int) -> bool:
+    """Whether the devices are whole ones, although amounts are asked of such devices."""
+    return count > 1 or kind.memory is None or place.container.asked(kind.memory.resource) is None
 
 
 def _count(kind: Kind, place: PodContainer) -> int:
@@ -161,6 +181,8 @@ def _cores(kind: Kind, place: PodContainer, count: int) -> int:
     """Percent of the compute of each device, at most 100."""
     if kind.cores is None:
         return 0
+    if kind.whole is not None and _is_whole(kind, place, count):
+        return kind.whole.cores
     if kind.cores.several is not None and count > 1:
         return kind.cores.several
     name, expected = kind.cores.resource, "a whole percentage, 0 to 100"

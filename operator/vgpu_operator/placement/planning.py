@@ -9,7 +9,7 @@ so that its requests see each other, and given back before anything else looks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
@@ -154,8 +154,12 @@ def refusal(
     request: RequestAsk,
     preferences: Preferences,
     charge: Charge | None = None,
+    only: Set[int] | None = None,
 ) -> Tally:
-    """Why the node's cards do not serve the request, counted as HAMi does."""
+    """Why the node's cards do not serve the request, counted as HAMi does.
+
+    With `only`, each card must be the one that an earlier container of the pod has.
+    """
     if too_few(columns, node, request):
         return Tally.of_node(Reason.NODE_INSUFFICIENT_DEVICE)
     cards, required = columns.node_cards[node], preferences.numa == "Require"
@@ -169,9 +173,31 @@ def refusal(
         one_numa_node=required,
         count=None,
     )
+    if only is not None:
+        fitting = len(gathered)
+        gathered = [card for card in gathered if only == {card}]
+        if fitting > len(gathered):
+            reasons[Reason.CARD_NOT_FOUND_CUSTOM_FILTER_RULE] = fitting - len(gathered)
     if gathered:
         reasons[Reason.ALLOCATED_CARDS_INSUFFICIENT_REQUEST] = len(gathered)
     return Tally(reasons, len(cards))
+
+
+def _tied_to(
+    columns: Columns,
+    node: int,
+    request: RequestAsk,
+    preferences: Preferences,
+    charge: Charge | None,
+    only: Set[int],
+) -> tuple[int, ...]:
+    """The card that earlier containers of the pod have, if the request fits there, too.
+
+    Where they have several there is none: a vendor's plugin that serves one device for a whole pod
+    reads one of them. Source: HAMi v2.10.0, Moore Threads.
+    """
+    fitting = passing(columns, columns.node_cards[node], request, preferences.policies, charge)
+    return tuple(card for card in fitting if only == {card}) if request.count == 1 else ()
 
 
 def _ordered(
@@ -413,12 +439,18 @@ def _plan(
     taken: list[Taken] = []
     turns = _in_turn(ask)
     alone = len(ask.requests) == 1 and not stay and not columns.node_cut[node]
+    tied: dict[tuple[str, str], set[int]] = {}
     for request in turns:
+        only = tied.get((request.vendor, request.phase)) if request.one_device else None
         cards = choose(columns, node, request, preferences, charge)
+        if cards and only is not None:
+            cards = _tied_to(columns, node, request, preferences, charge, only)
         if not cards:
-            why = refusal(columns, node, request, preferences, charge) if explain else _UNSAID
+            why = refusal(columns, node, request, preferences, charge, only) if explain else _UNSAID
             give_back(columns, taken)
             return why
+        if request.one_device:
+            tied.setdefault((request.vendor, request.phase), set()).update(cards)
         if alone:
             return tuple([_grant(columns, card, request) for card in cards]), taken
         given = grants[request.name] = []

@@ -139,7 +139,31 @@ def _sizes(decision: Decision, record: Record) -> str:
     )
 
 
+def _nanoseconds(decision: Decision, record: Record) -> str:
+    """The second in which the devices were given, in nanoseconds."""
+    return f"{decision.unix_time}000000000"
+
+
+def _indexes(decision: Decision, record: Record) -> str:
+    """The numbers of the devices of the last container that has any."""
+    given = [container for container in decision.given if container]
+    return ",".join(str(one.index) for one in given[-1])
+
+
+def _node(decision: Decision, record: Record) -> str:
+    """The node."""
+    return decision.node
+
+
 RULES: Mapping[str, Rule] = MappingProxyType(
-    {"text": _text, "first": _first, "seconds": _seconds, "sizes": _sizes}
+    {
+        "text": _text,
+        "first": _first,
+        "seconds": _seconds,
+        "nanoseconds": _nanoseconds,
+        "sizes": _sizes,
+        "indexes": _indexes,
+        "node": _node,
+    }
 )
 """Each makes one annotation from the decision and what its table says of it."""

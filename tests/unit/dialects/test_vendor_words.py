@@ -211,3 +211,38 @@ def test_one_of_a_module_is_rounded_up_to_both_with_its_part_of_memory() -> None
     asked = request_of(limits)
     assert (asked.count, asked.memory) == (2, "16Gi")
     assert request_of({**limits, "huawei.com/Ascend910C": 2}) == asked
+
+
+MTT = "mthreads.com/vgpu"
+UNITS, PARTS = "mthreads.com/sgpu-memory", "mthreads.com/sgpu-core"
+
+
+def test_a_part_of_a_moore_threads_device_is_counted_in_its_own_units() -> None:
+    asked = request_of({MTT: 1, UNITS: 32, PARTS: 8})
+    assert (asked.memory, asked.cores) == ("16Gi", 8)
+
+
+@pytest.mark.parametrize("limits", [{MTT: 1}, {MTT: 2, UNITS: 4, PARTS: 1}])
+def test_without_memory_or_of_several_they_are_whole_ones(limits: dict[str, str | int]) -> None:
+    asked = request_of(limits)
+    assert (asked.memory, asked.cores) == ("48Gi", 16)
+
+
+def test_admission_writes_whole_devices_for_the_kubelet_to_count() -> None:
+    pod = a_pod(containers=[a_container(limits={MTT: 2})])
+    patch = {op["path"]: op["value"] for op in mutate_pod(pod.to_wire(), CONFIG, lambda _: None)}
+    limits = "/spec/containers/0/resources/limits/mthreads.com~1"
+    assert (patch[f"{limits}sgpu-memory"], patch[f"{limits}sgpu-core"]) == ("192", "32")
+    said = patch.get("/metadata/annotations") or {
+        "mthreads.com/request-gpu-num": patch["/metadata/annotations/mthreads.com~1request-gpu-num"]
+    }
+    assert said == {"mthreads.com/request-gpu-num": "2"}
+
+
+def test_a_size_that_the_plugin_does_not_know_is_refused_by_name() -> None:
+    with pytest.raises(BadInput) as caught:
+        request_of({MTT: 1, UNITS: 5})
+    assert str(caught.value) == (
+        f"spec.containers[0].resources.limits[{UNITS}]: 5 is not one of 2, 4, 8, 16, 32, 64, 96 "
+        "(units of 512 MiB)"
+    )

@@ -42,6 +42,7 @@ def device_config() -> dict[str, Any]:
         "iluvatars": [
             {**_three(kind), "commonWord": kind.word, "chipName": kind.word} for kind in chips
         ],
+        "mthreads": _three(kind_named("moore-threads")),
         "vnpus": {"configs": [_ascend(kind) for kind in kinds() if kind.word.startswith("Ascend")]},
     }
 
@@ -189,9 +190,14 @@ def _container(kind: Kind, name: str, chance: random.Random) -> dict[str, Any]:
         if kind.memory.sizes is not None and limits[kind.count] != "1":
             whole = kind.memory.sizes.whole_mib
             mib = chance.choice((whole if kind.whole_modules else 8000, 70_000, *[whole] * 4))
-        limits[kind.memory.resource] = str(mib // kind.memory.unit_mib)
+        units = mib // kind.memory.unit_mib
+        if kind.memory.amounts:
+            units = chance.choice((*kind.memory.amounts, 5))
+        limits[kind.memory.resource] = str(units)
     if kind.cores is not None and chance.random() < 0.7:
-        limits[kind.cores.resource] = str(chance.choice((0, 10, 30, 50, 60, 100, 120)))
+        most = 100 if kind.whole is None else kind.whole.cores
+        percent = chance.choice((0, 10, 30, 50, 60, 100, 120))
+        limits[kind.cores.resource] = str(percent * most // 100)
     return {"name": name, "resources": {"limits": limits}}
 
 
