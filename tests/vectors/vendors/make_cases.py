@@ -26,6 +26,7 @@ from vgpu_api.vendors import Capacity, Kind, kinds
 SEED = 20_541
 CASES_A_KIND = 25
 """Kept here; CASES=1000 in the environment asks more."""
+EXAMPLES = Path(__file__).parents[3] / "examples" / "vendors"
 SIZES = (16_384, 32_768, 65_536)
 TYPES = {"hygon": ("DCU-K100_AI", "DCU-Z100", "DCU-Z100L")}
 TIMED = ("seconds", "nanoseconds")
@@ -88,6 +89,45 @@ def cases() -> Iterator[dict[str, Any]]:
             node = _node(kind, f"node-{number}", chance, is_mixed=number % 2 == 0)
             pods = [_pod(kind, at, chance) for at in range(chance.randint(2, 7))]
             yield {"name": f"{kind.name}-{number}", "node": node, "pods": pods}
+    yield from examples()
+
+
+def examples() -> Iterator[dict[str, Any]]:
+    """The pods of `examples/vendors`, each on a node of its own with four devices of its kind."""
+    for path in sorted(EXAMPLES.glob("*.yaml")):
+        for pod in yaml.safe_load_all(path.read_text()):
+            pod["metadata"] |= {"namespace": "default", "uid": "uid-of-example"}
+            asked = pod["spec"]["containers"][0]["resources"]["limits"]
+            kind = next(kind for kind in kinds() if kind.count in asked)
+            name = pod["metadata"]["name"].replace("-", "_")
+            yield {"name": f"{kind.name}-{name}", "node": _plain_node(kind), "pods": [pod]}
+
+
+def _plain_node(kind: Kind) -> dict[str, Any]:
+    if kind.register_.capacity is not None:
+        chance = random.Random(0)
+        return _capacity(kind, kind.register_.capacity, "node", 4, chance)
+    size = SIZES[1]
+    if kind.memory is not None and kind.memory.sizes is not None:
+        size = kind.memory.sizes.whole_mib
+    types = TYPES.get(kind.name, (kind.word,))
+    devices = [
+        {
+            "id": f"{kind.word}-node-{index}",
+            "index": index,
+            "count": 4,
+            "devmem": size,
+            "devcore": 100,
+            "type": types[index % len(types)],
+            "health": True,
+            "numa": 0,
+        }
+        for index in range(4)
+    ]
+    return {
+        "metadata": {"name": "node", "annotations": REGISTERS[kind.register_.form](kind, devices)},
+        "status": {"allocatable": {kind.count: "16"}},
+    }
 
 
 def _node(kind: Kind, name: str, chance: random.Random, *, is_mixed: bool) -> dict[str, Any]:

@@ -9,7 +9,6 @@ import (
 	"encoding/json"
 	"flag"
 	"os"
-	"sort"
 	"strings"
 	"testing"
 
@@ -97,16 +96,6 @@ func decide(t *testing.T, s *Scheduler, node *corev1.Node, pod *corev1.Pod) reco
 	usage, _, failed, err := s.getNodesUsage(&names, pod)
 	if err != nil {
 		t.Fatal(err)
-	}
-	// The devices of a node come out of a map of vendors: put them into an order that is fixed.
-	for _, found := range *usage {
-		lists := found.Devices.DeviceLists
-		sort.SliceStable(lists, func(i, j int) bool {
-			if lists[i].Device.Type != lists[j].Device.Type {
-				return lists[i].Device.Type < lists[j].Device.Type
-			}
-			return lists[i].Device.Index < lists[j].Device.Index
-		})
 	}
 	scores, err := s.calcScoreWithOptions(usage, requests, pod, failed, false, false)
 	if err != nil {
