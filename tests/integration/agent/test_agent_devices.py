@@ -103,6 +103,25 @@ async def test_the_node_lists_its_cards_in_hamis_words_too(api: Api, node: Agent
     )
 
 
+async def test_an_object_that_the_operator_publishes_is_left_alone(
+    api: Api, node: AgentNode
+) -> None:
+    """Another vendor's plugin registers the device; no driver of ours will ever show it."""
+    made = {
+        "apiVersion": "vgpu.dev/v1alpha1",
+        "kind": "GPUDevice",
+        "metadata": {"name": "dcu-0"},
+        "spec": {"nodeName": "n1"},
+    }
+    said = {"vendor": "hygon", "uuid": "DCU-0", "conditions": []}
+    await api.create(GPU_DEVICES, made)
+    obj = {"metadata": {"name": "dcu-0"}, "status": said}
+    await api.apply(GPU_DEVICES, obj, field_manager="test", force=True, subresource="status")
+    await api.delete(GPU_DEVICES, NAME_0)
+    await until(api, GPU_DEVICES, NAME_0, is_ready)  # the agent has looked at all of them
+    assert (await api.get(GPU_DEVICES, "dcu-0"))["status"].get("conditions", []) == []
+
+
 async def test_an_object_in_which_nothing_changed_is_not_written(
     server: Server, api: Api, node: AgentNode
 ) -> None:

@@ -188,6 +188,18 @@ def a_pod_runs(cluster: InstalledCluster) -> None:
     cluster.wait_for(PODS, "plain", runs)
 
 
+def another_vendors_plugin_registers_a_device(cluster: InstalledCluster) -> None:
+    written = {"hami.io/node-dcu-register": "DCU-0,4,16384,100,DCU-Z100,0,true,0,hami-core:"}
+    cluster.run(cluster.api.merge_patch(NODES, "one", {"metadata": {"annotations": written}}))
+    cluster.until(
+        lambda: any(
+            device.get("status", {}).get("vendor") == "hygon"
+            for device in cluster.objects(GPU_DEVICES)
+        ),
+        lambda: cluster.objects(GPU_DEVICES),
+    )
+
+
 def a_claim_of_a_users_is_deleted_after_its_pod(cluster: InstalledCluster) -> None:
     create(cluster, a_claim("mine", {"memory": "1Gi"}, ttlSecondsAfterUnused=1))
     create(cluster, a_pod("user", a_container(), annotations={"vgpu.dev/claim": "mine"}))
@@ -309,6 +321,7 @@ def everything_goes(cluster: InstalledCluster) -> None:
 
 STEPS = (
     a_pod_runs,
+    another_vendors_plugin_registers_a_device,
     a_claim_of_a_users_is_deleted_after_its_pod,
     a_pod_that_was_set_aside_is_told_why_and_requeued,
     of_many_nodes_one_is_nominated,
