@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import argparse
 import ast
+import importlib
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeAlias
@@ -52,7 +54,14 @@ _CAMEL = re.compile(r"[A-Z][A-Za-z0-9]*[a-z0-9][A-Z][A-Za-z0-9]*")
 _CAPITAL = re.compile(r"[A-Z][a-z][A-Za-z0-9]*")
 _METRIC_MAKERS = re.compile(r"_?(Counter|Gauge|Histogram|Summary|Info|Of[A-Z]\w+|\w*MetricFamily)")
 _CONDITION_MAKERS = frozenset({"_condition", "Condition"})
-_EVENT_MAKERS = frozenset({"RecordEvent", "node_event", "warning", "device_warning", "record"})
+_EVENT_MAKERS: dict[str, int | None] = {
+    "RecordEvent": 2,
+    "node_event": 1,
+    "warning": 1,
+    "device_warning": 1,
+    "record": None,
+}
+"""What makes events, and which argument is the reason where that is not given by its name."""
 _STATUSES = frozenset({"True", "False", "Unknown"})
 _QUALIFIED = re.compile(r"(?:[a-z0-9-]+\.)+[a-z]{2,}/[A-Za-z0-9][\w.-]*\w")
 _OURS = re.compile(r"(?<![\w./-])(?:vgpu\.dev|hami\.io)/[A-Za-z0-9][\w.-]*\w")
@@ -90,12 +99,17 @@ def condition_types() -> Words:
 def event_reasons() -> Words:
     """Reasons of events, beside those of `reasons` and `refusals`."""
     found = _members(Violation)
+    others = {**reasons(), **refusals()}
     for file, call in _calls(*REPORTING):
-        if _name(call.func) not in _EVENT_MAKERS:
+        if _name(call.func) not in _EVENT_MAKERS or _is_logging(call.func):
             continue
-        for argument in (*call.args, *(keyword.value for keyword in call.keywords)):
+        given = [keyword.value for keyword in call.keywords if keyword.arg == "reason"]
+        place = _EVENT_MAKERS[_name(call.func)]
+        if place is not None:
+            given += call.args[place : place + 1]
+        for argument in given:
             word = _resolved(argument, file)
-            if word is not None and _CAMEL.fullmatch(word):
+            if word is not None and _CAPITAL.fullmatch(word) and word not in others:
                 found.setdefault(word, _at(file, call))
     return found
 
@@ -109,7 +123,7 @@ def condition_reasons() -> Words:
     others = {**reasons(), **refusals(), **event_reasons(), **findings()}
     found: Words = {}
     for file in set(_files(*REPORTING)) - {Path(str(conditions.__file__))}:
-        tree = ast.parse(file.read_text())
+        tree = _tree(file)
         left_out = set(_left_out(tree))
         for node in ast.walk(tree):
             word = _text(node)
@@ -214,7 +228,7 @@ def kubernetes_names() -> Words:
     found = _constants(names, lambda value: bool(_QUALIFIED.fullmatch(value)), prefix="")
     found |= _constants(names, lambda value: value.startswith("ack."), prefix="ACK_")
     for file in _files(*PRODUCT):
-        for node in ast.walk(ast.parse(file.read_text())):
+        for node in ast.walk(_tree(file)):
             word = _text(node)
             if word and _QUALIFIED.fullmatch(word) and not _KUBERNETES.fullmatch(word):
                 found.setdefault(word, _at(file, node))
@@ -365,9 +379,14 @@ def _files(*places: str) -> list[Path]:
     return sorted(found)
 
 
+@cache
+def _tree(file: Path) -> ast.Module:
+    return ast.parse(file.read_text())
+
+
 def _calls(*places: str) -> Iterator[tuple[Path, ast.Call]]:
     for file in _files(*places):
-        for node in ast.walk(ast.parse(file.read_text())):
+        for node in ast.walk(_tree(file)):
             if isinstance(node, ast.Call):
                 yield file, node
 
@@ -386,14 +405,23 @@ def _text(node: ast.AST | None) -> str | None:
 
 
 def _resolved(node: ast.AST, file: Path) -> str | None:
-    """A string, or a constant of the same module."""
-    if isinstance(node, ast.Name):
-        for statement in ast.parse(file.read_text()).body:
-            match statement:
-                case ast.Assign(targets=[ast.Name(id=name)], value=value) if name == node.id:
-                    return _text(value)
-        return None
-    return _text(node)
+    """A string, or a constant of the same module, or one that it imports."""
+    if not isinstance(node, ast.Name):
+        return _text(node)
+    for statement in _tree(file).body:
+        match statement:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value) if name == node.id:
+                return _text(value)
+            case ast.ImportFrom(module=str(module), names=imported):
+                for alias in imported:
+                    if (alias.asname or alias.name) == node.id:
+                        found = getattr(importlib.import_module(module), alias.name, None)
+                        return found if isinstance(found, str) else None
+    return None
+
+
+def _is_logging(function: ast.AST) -> bool:
+    return isinstance(function, ast.Attribute) and _name(function.value) in ("logger", "logging")
 
 
 def _at(file: Path, node: ast.AST) -> str:

@@ -72,12 +72,25 @@ def test_a_word_that_is_no_reason_is_left_alone(tree: Path, line: str) -> None:
         'RecordEvent(regarding, "Warning", "ShinyEvent", "Observing", note)',
         'recorder.record(pod, type="Warning", reason="ShinyEvent", action="x", note="x")',
         'SHINY = "ShinyEvent"\nnode_event(node, SHINY, "text")',
+        'reports.warning(pod, "ShinyEvent", "text")',
     ],
 )
 def test_a_reason_of_an_event_is_found_also_behind_a_constant(tree: Path, line: str) -> None:
     written(tree, ENGINE, f"{line}\n")
     assert "ShinyEvent" in words.event_reasons()
     assert "ShinyEvent" not in words.condition_reasons()
+
+
+def test_of_an_event_the_reason_alone_counts_also_where_it_is_one_word(tree: Path) -> None:
+    lines = (
+        "from vgpu_api.conditions import VIOLATED",
+        'RecordEvent(pod, "Warning", "Shiny", "Evicting", note)',
+        'RecordEvent(pod, "Warning", VIOLATED, "Watching", note)',
+        'logger.warning("%s", "Dull")',
+    )
+    written(tree, ENGINE, "\n".join(lines))
+    assert {"Shiny", "Violated"} <= set(words.event_reasons())
+    assert not {"Warning", "Evicting", "Watching", "Dull"} & set(words.event_reasons())
 
 
 def test_a_finding_of_the_audit_is_found(tree: Path) -> None:
