@@ -121,12 +121,17 @@ def configuration() -> str:
 
         ## The cluster configuration
 
-        One document, `manifests/base/config.yaml`, that operator, webhooks and agents read.
-        Every key has a default, so the empty document is valid; an unknown key or a wrong value
-        is refused with its path. kustomize gives the ConfigMap a name with a hash, so an edit
-        rolls all three out. The operator and the webhooks do not start with a document that
-        they cannot use, and a rollout stops there. An agent keeps the last good document in
-        force and says so in the condition `Configured` of its devices.
+        One document, `manifests/base/config.yaml`, that operator, webhooks and agents read;
+        HAMi's own documents are read in its place ([install](../install.md#configure)). Every
+        key has a default, so the empty document is valid; an unknown key or a wrong value is
+        refused with its path.
+
+        A changed document takes effect within a minute: the kubelet mounts it, and every
+        process reads it again ([decision
+        53](../decisions/0053-how-a-configuration-is-reloaded.md)). One that cannot be used
+        changes nothing and is logged. A process that starts with such a document does not
+        start, and a rollout stops there; an agent starts with the last good one and says so in
+        the condition `Configured` of its devices.
         """
     lines = [_BANNER, textwrap.dedent(intro)]
     lines += _table(("Key", "Type", "Default", "Meaning"), [*_keys(ClusterConfig, "")])
