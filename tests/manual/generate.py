@@ -129,9 +129,9 @@ def configuration() -> str:
         A changed document takes effect within a minute: the kubelet mounts it, and every
         process reads it again ([decision
         53](../decisions/0053-how-a-configuration-is-reloaded.md)). One that cannot be used
-        changes nothing and is logged. A process that starts with such a document does not
-        start, and a rollout stops there; an agent starts with the last good one and says so in
-        the condition `Configured` of its devices.
+        changes nothing and is logged. The operator and the webhooks do not start with such a
+        document, so a rollout stops there; an agent starts with the last good one and says so
+        in the condition `Configured` of its devices.
         """
     lines = [_BANNER, textwrap.dedent(intro)]
     lines += _table(("Key", "Type", "Default", "Meaning"), [*_keys(ClusterConfig, "")])
