@@ -53,7 +53,7 @@ Words: TypeAlias = dict[str, str]
 _CAMEL = re.compile(r"[A-Z][A-Za-z0-9]*[a-z0-9][A-Z][A-Za-z0-9]*")
 _CAPITAL = re.compile(r"[A-Z][a-z][A-Za-z0-9]*")
 _METRIC_MAKERS = re.compile(r"_?(Counter|Gauge|Histogram|Summary|Info|Of[A-Z]\w+|\w*MetricFamily)")
-_CONDITION_MAKERS = frozenset({"_condition", "Condition"})
+_CONDITION_MAKERS = frozenset({"_condition", "Condition", "Exposure"})
 _EVENT_MAKERS: dict[str, int | None] = {
     "RecordEvent": 2,
     "node_event": 1,
@@ -159,6 +159,8 @@ def _left_out(tree: ast.AST) -> Iterator[ast.AST]:
                 yield from node.args
             case ast.Call(func=ast.Name(id="Resource")):
                 yield from node.args
+            case ast.Call(func=ast.Attribute(attr="get"), args=[key, *_]):
+                yield key
             case ast.MatchValue():
                 yield node.value
 

@@ -70,8 +70,10 @@ def test_a_node_that_is_better_but_too_dear_gives_way_to_another():
     assert (why[0], str(why[1])) == ("a", "1/1 ResourceQuotaNotFit")
 
 
-@pytest.mark.parametrize(("budget", "refused"), [(Budget(16_384, 100), False),
-                                                 (Budget(16_383), True), (Budget(None, 99), True)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("budget", "refused"),
+    [(Budget(16_384, 100), False), (Budget(16_383), True), (Budget(None, 99), True)],
+)
 @pytest.mark.parametrize("asked", [{"memory": "1Gi", "cores": 1}, {"memory_percent": 10}, {}])
 def test_who_asks_for_a_card_of_mode_exclusive_is_charged_all_of_it(budget, refused, asked):
     columns = some_columns(a_card(mode="Exclusive", memory_mib=16_384, slots=1))
