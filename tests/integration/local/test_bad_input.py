@@ -127,8 +127,8 @@ def test_a_priority_above_what_the_administrator_allows_is_refused_by_its_bound(
             "resource: did you mean nvidia.com/gpumem?",
         ),
         (
-            pod({"nvidia.com/gpu": 1}, scheduler="volcano"),
-            "spec.schedulerName: volcano: the pod gets a GPU only if this scheduler calls the "
+            pod({"nvidia.com/gpu": 1}, scheduler="yunikorn"),
+            "spec.schedulerName: yunikorn: the pod gets a GPU only if this scheduler calls the "
             "extender of vgpu",
         ),
     ],
