@@ -229,6 +229,8 @@ async def run(config: OperatorConfig) -> None:
         @kopf.on.cleanup(registry=registry)
         async def end(**_: Any) -> None:
             await operator.stop()
+            for task in tasks:  # kopf would wait 5 s for each that goes on
+                task.cancel()
             stop.set()  # kopf would wait 5 s for its own task that waits for this flag
 
         @kopf.on.probe(id="leading", registry=registry)

@@ -66,6 +66,8 @@ async def run(config: WebhookConfig) -> None:
 
         @kopf.on.cleanup(registry=registry)
         async def end(**_: Any) -> None:
+            for task in tasks:  # kopf would wait 5 s for each that goes on
+                task.cancel()
             stop.set()  # kopf would wait 5 s for its own task that waits for this flag
 
         await frame.run(registry, config, stop=stop)
