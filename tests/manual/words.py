@@ -11,7 +11,7 @@ import ast
 import importlib
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
@@ -53,7 +53,7 @@ Words: TypeAlias = dict[str, str]
 _CAMEL = re.compile(r"[A-Z][A-Za-z0-9]*[a-z0-9][A-Z][A-Za-z0-9]*")
 _CAPITAL = re.compile(r"[A-Z][a-z][A-Za-z0-9]*")
 _METRIC_MAKERS = re.compile(r"_?(Counter|Gauge|Histogram|Summary|Info|Of[A-Z]\w+|\w*MetricFamily)")
-_CONDITION_MAKERS = frozenset({"_condition", "Condition", "Exposure"})
+_CONDITION_MAKERS = frozenset({"_condition", "Condition"})
 _EVENT_MAKERS: dict[str, int | None] = {
     "RecordEvent": 2,
     "node_event": 1,
@@ -121,6 +121,7 @@ def condition_reasons() -> Words:
     with, names of condition types, aliases of fields, exported names, keys, metrics and findings.
     """
     others = {**reasons(), **refusals(), **event_reasons(), **findings()}
+    fields = _reason_fields()
     found: Words = {}
     for file in set(_files(*REPORTING)) - {Path(str(conditions.__file__))}:
         tree = _tree(file)
@@ -132,12 +133,39 @@ def condition_reasons() -> Words:
             if _CAMEL.fullmatch(word):
                 found.setdefault(word, _at(file, node))
         for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
-            if _name(call.func) in _CONDITION_MAKERS:
-                for argument in (*call.args, *(keyword.value for keyword in call.keywords)):
-                    word = _text(argument)
-                    if word and _CAPITAL.fullmatch(word) and word not in _STATUSES:
-                        found.setdefault(word, _at(file, call))
+            for argument in _reasons_given(call, fields):
+                word = _text(argument)
+                if word and _CAPITAL.fullmatch(word) and word not in _STATUSES:
+                    found.setdefault(word, _at(file, call))
     return {word: at for word, at in found.items() if word not in others}
+
+
+def _reasons_given(call: ast.Call, fields: Mapping[str, int]) -> list[ast.expr]:
+    """What may be a reason of one word: every argument of a condition, or a field `reason`."""
+    name = _name(call.func)
+    if name in _CONDITION_MAKERS:
+        return [*call.args, *(keyword.value for keyword in call.keywords)]
+    place = fields.get(name)
+    if place is None:
+        return []
+    named = [keyword.value for keyword in call.keywords if keyword.arg == "reason"]
+    return [*call.args[place : place + 1], *named]
+
+
+def _reason_fields() -> dict[str, int]:
+    """The classes of values that have a field `reason`, and which of their fields it is."""
+    found: dict[str, int] = {}
+    for file in _files(*REPORTING):
+        for node in ast.walk(_tree(file)):
+            if isinstance(node, ast.ClassDef):
+                fields = [
+                    each.target.id
+                    for each in node.body
+                    if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
+                ]
+                if "reason" in fields:
+                    found[node.name] = fields.index("reason")
+    return found
 
 
 def _left_out(tree: ast.AST) -> Iterator[ast.AST]:

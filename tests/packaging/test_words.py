@@ -48,6 +48,18 @@ def test_a_reason_of_one_word_is_found_where_a_condition_is_made(tree: Path) -> 
     assert set(words.condition_reasons()) == {"Shiny"}
 
 
+def test_a_reason_of_one_word_is_found_in_a_value_with_a_field_of_that_name(tree: Path) -> None:
+    lines = (
+        "class Illness:",
+        "    since: float",
+        "    reason: str",
+        'Illness(1.0, "Shiny", "Dull")',
+        'Illness(since=1.0, reason="Bright")',
+    )
+    written(tree, AGENT, "\n".join(lines))
+    assert set(words.condition_reasons()) == {"Shiny", "Bright"}
+
+
 @pytest.mark.parametrize(
     "line",
     [
@@ -59,6 +71,7 @@ def test_a_reason_of_one_word_is_found_where_a_condition_is_made(tree: Path) -> 
         '__all__ = ["NamedClaim"]',
         'text = "A Sentence with CamelCase in it"',
         'Finding("PageMissing", name, "text")',
+        'options.get("BinaryName", "")',
     ],
 )
 def test_a_word_that_is_no_reason_is_left_alone(tree: Path, line: str) -> None:
