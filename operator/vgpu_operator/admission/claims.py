@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from vgpu_api.names import FINALIZER_IN_USE
 from vgpu_api.v1alpha1 import VGPUClaim, VGPUClaimSpec, VGPURequest
 from vgpu_api.v1alpha1.vgpuclaim import MAX_CLAIM_BYTES
+from vgpu_api.vendors import kind_of
 from vgpu_operator.admission.denial import Denied
 from vgpu_operator.admission.jsonpatch import JsonPatch, Operation
 from vgpu_operator.admission.rawpod import without_nulls
@@ -50,6 +51,8 @@ def validate_claim(
         return
     spec = _read(raw_claim, raw_spec)
     _refuse_what_the_schema_cannot_say(spec)
+    if not _is_made_for_a_pod(raw_claim):
+        _refuse_other_vendors(spec)
     _refuse_priority_above(max_priority, spec, _spec_of(old))
     if old is not None and _is_allocated(old):
         _refuse_change_in_use(spec, old)
@@ -115,6 +118,25 @@ def _refuse_what_the_schema_cannot_say(spec: VGPUClaimSpec) -> None:
     weights = spec.placement.weights if spec.placement is not None else None
     if weights is not None and not (weights.slots or weights.cores or weights.memory):
         raise Denied("spec.placement.weights: all 0 is not right: give one of them 1 or more")
+
+
+def _is_made_for_a_pod(raw: Any) -> bool:
+    metadata = raw.get("metadata") if isinstance(raw, dict) else None
+    owners = metadata.get("ownerReferences") if isinstance(metadata, dict) else None
+    found = owners if isinstance(owners, list) else []
+    return any(isinstance(owner, dict) and owner.get("kind") == "Pod" for owner in found)
+
+
+def _refuse_other_vendors(spec: VGPUClaimSpec) -> None:
+    """Admission gives the containers of a claim that a pod names slots of our own plugin."""
+    for index, request in enumerate(spec.requests):
+        kind = kind_of(request.vendor.lower())
+        if kind is not None:
+            raise Denied(
+                f"spec.requests[{index}].vendor: Unsupported value: {shown(request.vendor)}: the "
+                f"vendor's device plugin serves pods that ask by {kind.count}, and no claim that a "
+                "pod names"
+            )
 
 
 def _refuse_priority_above(most: int | None, spec: VGPUClaimSpec, raw_old: Any) -> None:

@@ -28,6 +28,7 @@ NOT_REGISTERED = "NotRegistered"
 PLUGIN_SILENT = "PluginNotConnected"
 REGISTERED = "Registered"
 UNHEALTHY = "ReportedUnhealthy"
+NO_EFFECT = "NoEffect"
 LINKED = "Group"
 """A link between devices that belong together."""
 _LINK = 10
@@ -65,6 +66,7 @@ def _publish_kind(
         reason, why = (PLUGIN_SILENT, silence) if silence else (REGISTERED, "")
         peers = [each.id for each in registered if each.group == device.group != ""]
         status = status_of(kind, device, peers, reason=reason, why=why, unix=state.unix)
+        status["conditions"] += _configured(known.get(name), unix=state.unix)
         yield from _publish(name, node, status, known.get(name), state)
     for name, gone in known.items():
         if gone.status.vendor == kind.name and name not in named:
@@ -180,8 +182,31 @@ def _ready(reason: str, why: str, *, unix: float) -> dict[str, Any]:
     ).to_wire()
 
 
+def _configured(device: GPUDevice | None, *, unix: float) -> list[dict[str, Any]]:
+    """That wishes for the device have no effect which its vendor's plugin would have to grant."""
+    spec = None if device is None else device.spec
+    wishes = {} if spec is None else {
+        "memoryScaling": spec.memory_scaling not in (None, "1"),
+        "coreScaling": spec.core_scaling not in (None, "1"),
+        "corePolicy": spec.core_policy != "Default",
+        "mode": spec.mode == "MIG",
+    }  # fmt: skip
+    found = [name for name, is_wished in wishes.items() if is_wished]
+    if not found:
+        return []
+    condition = Condition(
+        type=conditions.CONFIGURED,
+        status="False",
+        reason=NO_EFFECT,
+        message=f"{', '.join(found)} of spec: no effect on a device that its vendor's plugin "
+        "serves",
+        last_transition_time=rfc3339(unix),
+    )
+    return [condition.to_wire()]
+
+
 _FIELDS = ("vendor", "index", "uuid", "model", "numaNode", "capacity", "allocatable", "links")
-_TYPES = (conditions.READY, conditions.HEALTHY)
+_TYPES = (conditions.READY, conditions.HEALTHY, conditions.CONFIGURED)
 
 
 def _said_by(status: GPUDeviceStatus) -> dict[str, Any]:

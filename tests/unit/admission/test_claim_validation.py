@@ -246,3 +246,19 @@ def test_a_claim_that_waits_for_a_pod_can_be_deleted_without_the_operator(
     spec: dict[str, Any],
 ) -> None:
     assert held(a_claim(**spec)) == []
+
+
+def test_devices_of_other_vendors_are_asked_for_by_pods_alone() -> None:
+    claim = {"spec": {"requests": [{"vendor": "hygon"}]}}
+    with pytest.raises(Denied) as refusal:
+        validate_claim(claim)
+    assert refusal.value.message == (
+        'spec.requests[0].vendor: Unsupported value: "hygon": the vendor\'s device plugin serves '
+        "pods that ask by hygon.com/dcunum, and no claim that a pod names"
+    )
+
+
+def test_the_claim_that_is_made_for_such_a_pod_passes() -> None:
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": "pod-1", "uid": "u"}
+    spec = {"requests": [{"name": "main", "vendor": "hygon"}]}
+    validate_claim({"metadata": {"ownerReferences": [owner]}, "spec": spec})

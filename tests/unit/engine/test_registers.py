@@ -231,3 +231,22 @@ async def see_bound(replica: Replica, pod: Pod, *, phase: str) -> None:
     raw["metadata"]["annotations"]["hami.io/bind-phase"] = phase
     replica.news.pod_changed(Pod.model_validate(replica.api.put(PODS, raw)))
     await replica.settle()
+
+
+async def test_wishes_that_only_the_vendors_plugin_could_grant_are_reported(
+    replica: Replica,
+) -> None:
+    replica.news.node_changed(a_registering_node())
+    device = (await published(replica))[device_object_name("DCU-A")]
+    spec = device.spec.model_copy(update={"memory_scaling": "1.5", "slots": 2})
+    metadata = device.metadata.model_copy(update={"resource_version": "5000"})
+    wished = device.model_copy(update={"spec": spec, "metadata": metadata})
+    replica.news.device_changed(wished)
+    replica.time += 1.0
+    await replica.settle()
+    last = replica.api.applied[-1]["status"]
+    (found,) = [each for each in last["conditions"] if each["type"] == "Configured"]
+    assert (found["status"], found["reason"]) == ("False", "NoEffect")
+    assert found["message"] == (
+        "memoryScaling of spec: no effect on a device that its vendor's plugin serves"
+    )
