@@ -20,7 +20,9 @@ from vgpu_local.steps import (
     memory_seen,
     record,
     running,
+    until,
 )
+from vgpu_operator.cli.inspect_cgpu import main
 
 EXAMPLES = ROOT / "examples" / "dialects"
 
@@ -74,3 +76,16 @@ def test_a_pod_in_volcanos_words_gets_its_slice(cluster: LocalCluster) -> None:
     ((_, mib, cores),) = record(annotations[HAMI_DEVICES_ALLOCATED])
     assert (mib, cores) == (4096, 30)
     assert memory_seen(cluster, "volcano-slice") == [4096]
+
+
+def test_kubectl_inspect_cgpu_shows_what_is_given_away(
+    cluster: LocalCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    create(cluster, a_pod("three", a_container(limits={"aliyun.com/gpu-mem": 3})))
+    running(cluster, "three")
+
+    def is_shown() -> bool:
+        assert main(["--kubeconfig", str(cluster.kubeconfig)]) == 0
+        return capsys.readouterr().out.endswith("\n3/48 (6%)\n")
+
+    until(cluster, is_shown)

@@ -1,0 +1,101 @@
+"""`kubectl inspect cgpu`: Alibaba's table of what is given away of the devices of each node.
+
+The plugin's executable is `kubectl-inspect-cgpu`. Sizes are whole GiB: what a device has is rounded
+down, and what is given away up, so that nothing looks free that is not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from vgpu_api.resources import GPU_DEVICES, NODES
+from vgpu_api.v1alpha1 import GPUDevice
+from vgpu_client.api import Api
+from vgpu_client.errors import ClientError
+
+_GIB_IN_MIB = 1024
+_RULE = "-" * 72
+_NO_ADDRESS = "N/A"
+
+
+def table(nodes: Iterable[Mapping[str, Any]], devices: Iterable[GPUDevice]) -> str:
+    """The text that Alibaba's plugin prints: a row for each node with devices, and the sum.
+
+    Args:
+        nodes: As the API server has them, in any order.
+        devices: All of them; those without a size yet are left out.
+    """
+    by_node: dict[str, list[GPUDevice]] = {}
+    for device in devices:
+        if device.status.allocatable is not None:
+            by_node.setdefault(device.spec.node_name, []).append(device)
+    most = max((len(found) for found in by_node.values()), default=0)
+    rows: list[list[str]] = []
+    allocated = total = 0
+    for node in sorted(nodes, key=lambda node: str(node["metadata"]["name"])):
+        name = node["metadata"]["name"]
+        if name not in by_node:
+            continue
+        ordered = sorted(by_node[name], key=lambda device: device.status.index or 0)
+        sizes = [_gib(device) for device in ordered]
+        used, has = (sum(size[part] for size in sizes) for part in (0, 1))
+        allocated, total = allocated + used, total + has
+        shown = [f"{one}/{all_}" for one, all_ in sizes] + ["0/0"] * (most - len(sizes))
+        rows.append([name, _address(node), *shown, f"{used}/{has}"])
+    header = ["NAME", "IPADDRESS", *(f"GPU{at}(Allocated/Total)" for at in range(most))]
+    lines = _aligned([[*header, "GPU Memory(GiB)"], *rows])
+    percent = 100 * allocated // total if total else 0
+    sums = ["Allocated/Total GPU Memory In Cluster:", f"{allocated}/{total} ({percent}%)"]
+    return "\n".join([*lines, _RULE, *sums]) + "\n"
+
+
+def _gib(device: GPUDevice) -> tuple[int, int]:
+    """GiB given away, and GiB that may be."""
+    status = device.status
+    assert status.allocatable is not None
+    has = status.allocatable.memory_mib or 0
+    used = 0 if status.allocated is None else status.allocated.memory_mib or 0
+    return min(-(-used // _GIB_IN_MIB), has // _GIB_IN_MIB), has // _GIB_IN_MIB
+
+
+def _address(node: Mapping[str, Any]) -> str:
+    addresses = (node.get("status") or {}).get("addresses") or []
+    found = (each["address"] for each in addresses if each.get("type") == "InternalIP")
+    return next(found, _NO_ADDRESS)
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Columns as wide as their widest cell and two spaces; nothing behind the last."""
+    widths = [max(len(cell) for cell in column) + 2 for column in zip(*rows, strict=True)]
+    return [
+        "".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+
+
+async def _print(options: argparse.Namespace) -> None:
+    async with Api.connect(options.kubeconfig, options.context) as api:
+        nodes = (await api.list(NODES)).items
+        devices = [GPUDevice.model_validate(item) for item in (await api.list(GPU_DEVICES)).items]
+    print(table(nodes, devices), end="")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the table; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="kubectl-inspect-cgpu", description=__doc__)
+    parser.add_argument("--kubeconfig")
+    parser.add_argument("--context", help="of the kubeconfig")
+    try:
+        asyncio.run(_print(parser.parse_args(arguments)))
+    except ClientError as error:
+        print(f"kubectl-inspect-cgpu: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
