@@ -257,6 +257,7 @@ class ClusterConfig(_Section):
     views: ViewsConfig = Field(default_factory=ViewsConfig)
     logging: LoggingConfig = Field(default_factory=LoggingConfig)
     nodes: tuple[NodeConfig, ...] = ()
+    """What single nodes have of their own, by name or by labels; HAMi's `nodeconfig`."""
 
     def on_node(self, name: str, labels: Mapping[str, str]) -> NodeTerms:
         """What holds on one node; of several entries for it a later one wins, key by key."""
