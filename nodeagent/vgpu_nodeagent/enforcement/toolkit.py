@@ -116,7 +116,9 @@ def _add_containerd(plugin: object, found: _Runtimes) -> None:
         return
     found.default = table.get("default_runtime_name", found.default)
     for name, entry in (table.get("runtimes") or {}).items():
-        found.programs[name] = str((entry.get("options") or {}).get("BinaryName", ""))
+        options = entry.get("options") or {}
+        binary = [str(value) for key, value in options.items() if key == "BinaryName"]
+        found.programs[name] = "".join(binary)
 
 
 def _with_imports(host: Path, path: Path) -> Iterator[Mapping[str, Any]]:
