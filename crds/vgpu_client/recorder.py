@@ -29,6 +29,7 @@ AGAIN_S = 60.0
 RATE = 20.0
 """Events written in a second, once the burst is over."""
 BURST = 100
+_LOOK_S = 1.0
 _QUEUED = 1_000
 _REMEMBERED = 10_000
 _NOTE_KEPT = 1_024  # all that the server takes
@@ -143,7 +144,8 @@ class Recorder:
             wait_s = await self._write_due()
             if self._queue:
                 self._wanted.set()
-                await self._sleep(wait_s)
+                # Not longer: another object's first event does not wait for this one's next.
+                await self._sleep(min(wait_s, _LOOK_S))
 
     async def _write_due(self) -> float:
         """Write what may be written now; returns the seconds until more may be."""

@@ -286,6 +286,7 @@ class LocalCluster(Started):
                 lease_s=self._options.lease_s,
                 linger_s=self._options.linger_s,
                 agent_gone_s=self._options.agent_gone_s,
+                on_violation=self._options.on_violation,
                 log_level=self._options.log_level,
             )
             return self._daemons.start(

@@ -25,6 +25,7 @@ class ClusterOptions:
         drain_s: how long a process of the webhooks serves on after SIGTERM.
         linger_s: how long a leader that ends refuses calls after it gave its lease up.
         agent_gone_s: how long an agent is silent before claims of ended pods do without its word.
+        on_violation: what the operator does about claims that violate limits: Report or Evict.
         lease_s: how long the lease of a silent leader lasts.
         unused_lease_s: how long an agent keeps slots that its kubelet has no record of.
         log_level: of operator and agents.
@@ -40,6 +41,7 @@ class ClusterOptions:
     drain_s: int = 0
     linger_s: int = 0
     agent_gone_s: int = 300
+    on_violation: str = "Report"
     lease_s: int = 15
     unused_lease_s: float = 30.0
     log_level: str = "INFO"

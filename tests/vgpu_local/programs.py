@@ -113,6 +113,7 @@ def operator_command(
     lease_s: int,
     linger_s: int = 0,
     agent_gone_s: int = 300,
+    on_violation: str = "Report",
     log_level: str,
 ) -> list[str]:
     """Compose the operator's command line; writes its certificate into `folder`.
@@ -129,6 +130,7 @@ def operator_command(
         "extender-client-ca": trust,
         "linger": f"{linger_s}s",
         "agent-gone-after": f"{agent_gone_s}s",
+        "on-violation": on_violation,
         "log-level": log_level,
     }
     return _module("vgpu_operator", arguments)

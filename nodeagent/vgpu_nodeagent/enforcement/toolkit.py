@@ -37,7 +37,7 @@ class Exposure:
     """Why devices are open to containers of no claim, or may be.
 
     Attributes:
-        reason: One CamelCase word: `EnvVarAcceptedByDefault`, `EnvVarAccepted` or `Unreadable`.
+        reason: `EnvVarAcceptedByDefault`, `EnvVarAccepted` or `ToolkitUnreadable`.
         message: What is wrong, and what would be right.
     """
 
@@ -47,7 +47,7 @@ class Exposure:
     @property
     def is_certain(self) -> bool:
         """False where a configuration could not be read."""
-        return self.reason != "Unreadable"
+        return self.reason != "ToolkitUnreadable"
 
 
 @dataclass(slots=True)
@@ -78,7 +78,7 @@ def exposure(host: Path) -> Exposure | None:
             return None
         by_default = _runtimes(host).default_is_nvidias()
     except (OSError, ValueError) as error:  # of TOML, and of its characters, too
-        return Exposure("Unreadable", f"whether NVIDIA's container toolkit refuses "
+        return Exposure("ToolkitUnreadable", f"whether NVIDIA's container toolkit refuses "
                         f"NVIDIA_VISIBLE_DEVICES is not known: {error}")  # fmt: skip
     cure = f"set {KEY} = false in {', '.join(accepting)} and restart the container runtime"
     if by_default:

@@ -14,7 +14,8 @@ import pytest
 from vgpu_api.resources import GPU_DEVICES, VGPU_CLAIMS
 from vgpu_local.cluster import LocalCluster
 from vgpu_local.nodes import t4_node
-from vgpu_local.steps import a_container, a_pod, claim_name, create, delete_pod
+from vgpu_local.options import ClusterOptions
+from vgpu_local.steps import a_container, a_pod, claim_name, create, delete_pod, running, until
 
 pytestmark = pytest.mark.xdist_group("local-cluster")
 
@@ -77,6 +78,32 @@ def test_a_claim_above_its_limit_is_violated_until_it_obeys_again(
         cluster.wait_for(VGPU_CLAIMS, name, is_violated("False"), limit=60)
         events = [e for e in cluster.objects("events") if e["reason"] == "MemoryLimitViolated"]
         assert [event["involvedObject"]["name"] for event in events] == ["escapee"]
+
+
+def test_the_operator_evicts_a_violator_where_that_is_wanted_and_no_other_pod(
+    whole_cluster: Callable[..., LocalCluster],
+) -> None:
+    limits = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 4000}
+    escape = [sys.executable, "-c", textwrap.dedent(ESCAPE)]
+    with whole_cluster([t4_node("n1")], ClusterOptions(on_violation="Evict")) as cluster:
+        create(cluster, a_pod("obeys", a_container(limits=limits)))
+        running(cluster, "obeys")
+        create(cluster, a_pod("escapee", a_container(limits=limits, command=escape)))
+        until(
+            cluster,
+            lambda: "escapee" not in {p["metadata"]["name"] for p in cluster.objects("pods")},
+            limit=60,
+        )
+        running(cluster, "obeys")
+        until(cluster, lambda: evictions(cluster))
+        (event,) = evictions(cluster)
+        assert event["involvedObject"]["name"] == "escapee"
+        assert "held up to 8000 MiB" in event["message"]
+
+
+def evictions(cluster: LocalCluster) -> list[dict[str, Any]]:
+    """The events about them."""
+    return [event for event in cluster.objects("events") if event["reason"] == "Evicted"]
 
 
 # A little through the library, which says whose process it is where pods have no cgroups; then a

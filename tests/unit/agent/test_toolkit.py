@@ -106,7 +106,7 @@ def test_one_that_refuses_does_not_excuse_one_that_accepts(host: Host) -> None:
 def test_what_cannot_be_read_is_no_all_clear(host: Host, text: str) -> None:
     found = exposure(host.has(TOOLKIT_CONFIGS[0], text).root)
     assert found is not None
-    assert (found.reason, found.is_certain) == ("Unreadable", False)
+    assert (found.reason, found.is_certain) == ("ToolkitUnreadable", False)
     assert TOOLKIT_CONFIGS[0] in found.message
 
 
@@ -115,7 +115,7 @@ def test_the_condition_says_what_is_open_and_that_it_is_closed_again() -> None:
     assert isolated(device, None) == []  # nothing to say of a node that was never open
     (said,) = isolated(device, Exposure("EnvVarAccepted", "set it"))
     assert (said.type, said.status, said.reason) == ("Isolated", "False", "EnvVarAccepted")
-    (doubt,) = isolated(device, Exposure("Unreadable", "not TOML"))
+    (doubt,) = isolated(device, Exposure("ToolkitUnreadable", "not TOML"))
     assert doubt.status == "Unknown"
     status = device.status.model_copy(update={"conditions": [said]})
     (closed,) = isolated(device.model_copy(update={"status": status}), None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any
 
@@ -170,3 +171,30 @@ async def test_words_that_were_dropped_are_written_when_they_are_said_again(worl
         await world.write()
     named = {event["involvedObject"]["name"] for event in world.server.events.values()}
     assert "pod-0" in named
+
+
+async def test_an_event_does_not_wait_for_anothers_next_turn(world: World) -> None:
+    """A series that repeats waits a minute; the first event of another pod comes meanwhile."""
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        world.now += seconds
+        if len(slept) == 1:
+            world.record("pod-2", "evicted", reason="Evicted")
+        await asyncio.sleep(0)
+
+    recorder = world.recorder
+    recorder._sleep = sleep
+    world.record("pod-1", "first words")
+    running = asyncio.ensure_future(recorder.run())
+    await asyncio.sleep(0)
+    world.record("pod-1", "second words")
+    began = world.now
+    for _ in range(20):
+        await asyncio.sleep(0)
+        if len(world.server.events) == 2:
+            break
+    running.cancel()
+    assert len(world.server.events) == 2
+    assert world.now - began < 5
