@@ -343,9 +343,11 @@ async def test_door_11_an_agent_that_repeats_foreign_uuids_puts_no_device_out_of
     (theirs,) = await devices_of(doors, TWO)
     name, uuid = theirs["metadata"]["name"], theirs["status"]["uuid"]
     mine = (await devices_of(doors, ONE))[0]["metadata"]["name"]
-    with pytest.raises(Invalid, match="its name is made from its UUID"):
+    with pytest.raises(Invalid, match="is named by another UUID"):
         await describe(doors.agent, mine, uuid)
-    repeated = f"{name}.deadbeef"
+    with pytest.raises(Invalid, match="makes devices named by a UUID"):
+        await make_device(doors.agent, f"{name}.{TWO}", ONE)
+    repeated = f"{name}.{ONE}"
     await make_device(doors.agent, repeated, ONE)
     await describe(doors.agent, repeated, uuid)
 
