@@ -174,7 +174,7 @@ def _limit(request: VGPURequest, device: AllocatedDevice, terms: Terms) -> Devic
             Why.MIG_PLACE_MISSING,
             f"card {device.uuid} is in MIG mode, and no instance of it was given",
         )
-    policy = request.core_policy if request.core_policy != "Default" else terms.core_policy
+    policy = _stricter(request.core_policy, terms.core_policy)
     has, gives = terms.capacity.memory_mib, terms.allocatable.memory_mib
     return DeviceLimit(
         uuid=device.uuid,
@@ -185,6 +185,13 @@ def _limit(request: VGPURequest, device: AllocatedDevice, terms: Terms) -> Devic
         # More is given away than there is: of everything, its part of what there is.
         physical_bytes=device.memory_mib * MIB * has // gives if gives > has else 0,
     )
+
+
+def _stricter(of_request: str, of_device: str) -> str:
+    """What holds: an administrator's Force, else what the tenant says, else the device's."""
+    if "Force" in (of_request, of_device):
+        return "Force"
+    return of_request if of_request != "Default" else of_device
 
 
 def _place(claim: VGPUClaim) -> str:

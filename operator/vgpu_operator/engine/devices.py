@@ -84,7 +84,7 @@ def describe_service(state: State) -> Iterator[RecordEvent]:
 def _why_out(device: GPUDevice, *, is_duplicate: bool) -> str:
     """Why nothing is placed on a device whatever is asked for; empty where something is."""
     if is_duplicate:
-        return f"another GPUDevice has UUID {device.status.uuid} too"
+        return f"an older GPUDevice has UUID {device.status.uuid}"
     for type_ in (conditions.HEALTHY, conditions.READY):
         found = conditions.find(device.status.conditions, type_)
         if found is not None and found.status != "True":

@@ -118,12 +118,17 @@ def test_no_cores_means_no_sm_limit() -> None:
     assert "CUDA_DEVICE_SM_LIMIT" not in grant().env()
 
 
+@pytest.mark.parametrize("of_request", ["Default", "Disable", "Force"])
+def test_no_request_overrides_an_administrators_force(of_request: Any) -> None:
+    made = grant(request={"core_policy": of_request}, cards=terms(core_policy="Force"))
+    assert made.limits[0].policy is CorePolicy.FORCE
+
+
 def test_the_core_policy_is_the_requests_before_the_cards() -> None:
-    forced = terms(core_policy="Force")
-    assert grant(cards=forced).limits[0].policy is CorePolicy.FORCE
-    made = grant(request={"core_policy": "Disable"}, cards=forced)
+    made = grant(request={"core_policy": "Disable"}, cards=terms(core_policy="Default"))
     assert made.limits[0].policy is CorePolicy.DISABLE
     assert made.env()["GPU_CORE_UTILIZATION_POLICY"] == "disable"
+    assert grant(cards=terms(core_policy="Disable")).limits[0].policy is CorePolicy.DISABLE
 
 
 @pytest.mark.parametrize(

@@ -148,15 +148,15 @@ async def test_a_device_is_told_when_it_goes_out_of_service_and_when_it_is_back(
     assert told.of("GPUDevice")[1][:2] == ("Normal", "BackInService")
 
 
-async def test_both_devices_of_one_uuid_are_told_that_they_are_out_of_service(
+async def test_a_device_that_is_found_to_have_anothers_uuid_is_told_so(
     replica: Any, told: Told
 ) -> None:
-    replica.card()
-    await look(replica)
     replica.card(name="gpu-0.other", node="node-2")
     await look(replica)
+    replica.card()
+    await look(replica)
     assert told.of("GPUDevice") == [
-        ("Warning", "OutOfService", "another GPUDevice has UUID GPU-0 too")
+        ("Warning", "OutOfService", "an older GPUDevice has UUID GPU-0")
     ]
 
 
