@@ -199,7 +199,8 @@ def test_what_is_applied_again_on_the_server_changes_nothing(
     seen = []
     for _ in range(3):
         kubectl("apply", "--server-side", "-f", "-", stdin=manifest)
-        seen.append(json.loads(kubectl("get", "-f", "-", "-o", "json", stdin=manifest)))
+        found = json.loads(kubectl("get", "-f", "-", "-o", "json", stdin=manifest))
+        seen.append(found["items"][0])
     assert seen[1] == seen[2]
     for each in seen:
         del each["metadata"]["resourceVersion"]
