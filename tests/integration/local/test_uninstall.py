@@ -9,8 +9,10 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
+import yaml
 
 from vgpu_api.names import HAMI_NODE_REGISTER
 from vgpu_api.resources import (
@@ -22,12 +24,14 @@ from vgpu_api.resources import (
 )
 from vgpu_client.errors import AlreadyExists
 from vgpu_local.cluster import LocalCluster
+from vgpu_local.kubectl import Kubectl
 from vgpu_local.nodes import t4_node
 from vgpu_local.options import ClusterOptions
 from vgpu_local.steps import a_container, a_pod, claim_name, create, delete_pod, running
 
 pytestmark = [pytest.mark.xdist_group("local-cluster"), pytest.mark.timeout(240)]
 
+RIGHTS = Path(__file__).parents[3] / "manifests" / "base" / "operator" / "rights.yaml"
 LIMITS = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1000}
 
 
@@ -54,6 +58,20 @@ def label_what_is_installed(cluster: LocalCluster) -> None:
 def a_user(cluster: LocalCluster) -> str:
     create(cluster, a_pod("user", a_container(limits=LIMITS)))
     return claim_name(running(cluster, "user"))
+
+
+def grant_the_operators_account(cluster: LocalCluster) -> None:
+    """What its role lets it write; the operator of these tests runs as somebody else.
+
+    The stand-in asks for no rights, and has no roles.
+    """
+    if os.environ.get("VGPU_TEST_CLUSTER") != "real":
+        return
+    rights = [r for r in yaml.safe_load_all(RIGHTS.read_text()) if r["kind"].startswith("Cluster")]
+    done = Kubectl.find(cluster.kubeconfig).run(
+        *("apply", "-f", "-"), stdin=yaml.safe_dump_all(rights)
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_nothing_of_ours_is_left(whole_cluster: Callable[..., LocalCluster]) -> None:
@@ -99,6 +117,7 @@ def test_a_lost_nodes_claim_is_released_when_an_administrator_says_so(
     whole_cluster: Callable[..., LocalCluster],
 ) -> None:
     with whole_cluster([t4_node("n1")]) as cluster:
+        grant_the_operators_account(cluster)
         name = a_user(cluster)
         os.kill(cluster.agents["n1"].pid, signal.SIGSTOP)
         refused = kubectl_vgpu(cluster, "release", "--node", "n1", "--yes")
