@@ -46,7 +46,7 @@ from replica import Replica
 from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Pod
 from vgpu_api.resources import PODS, VGPU_CLAIMS
-from vgpu_api.v1alpha1 import VGPUClaim
+from vgpu_api.v1alpha1 import VGPUClaim, VGPUClaimStatus
 from vgpu_client.lease import Elector, LeaseLost
 from vgpu_local.pki import Authority
 from vgpu_local.ports import free_ports
@@ -169,7 +169,11 @@ class Scene:
             name,
             uid=f"uid-of-{name}-{self._came_back[name]}",
             requests=[a_request(name="main", memory=f"{mib}Mi")],
-            allocation=allocated(device, node=f"node-{node:05d}"),
+            status=VGPUClaimStatus(
+                allocation=allocated(device, node=f"node-{node:05d}"),
+                conditions=[],
+                observed_generation=1,  # the operator has nothing to write to it
+            ),
         )
 
     async def measure(self, changes: int) -> dict[str, Any]:
