@@ -439,7 +439,8 @@ def _(event: events.ClaimWritten, state: State) -> None:
         _note_immediate(state, key)
         if held.pod_uid:
             state.pods.due[held.pod_uid] = None
-    if event.outcome in ("done", "conflict"):
+    is_gone = event.outcome == "conflict" and event.claim is None  # and its deletion not observed
+    if event.outcome in ("done", "conflict") and not is_gone:
         state.claims.backoffs.pop(key, None)
         state.claims.not_before.pop(key, None)
     else:

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from builders import a_container, a_node, a_pod
+from builders import (
+    a_claim,
+    a_container,
+    a_node,
+    a_pod,
+    a_request,
+    an_allocated_device,
+    an_allocation,
+)
 from vgpu_api.core import Node
 from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_operator.engine.scheduling.refusal import Refusal
@@ -145,3 +153,18 @@ async def test_a_pod_that_is_looked_at_while_its_cards_are_released_is_decided_a
     replica.news.node_changed(anew())
     await replica.settle()
     assert replica.claim_of(pod).status.allocation.node_uid == "another-node-1"
+
+
+async def test_a_claim_that_is_gone_before_the_watch_says_so_is_not_written_again_and_again(
+    replica: Any,
+) -> None:
+    """A watch may hang for minutes while writes are answered: each of them with a 404."""
+    replica.card()
+    device = an_allocated_device(uuid="GPU-1", request="main", memory_mib=1024)
+    ghost = a_claim("ghost", requests=[a_request(name="main", memory="1Gi")],
+                    allocation=an_allocation(device, node="node-1"))  # fmt: skip
+    replica.news.claim_changed(ghost)
+    for _ in range(20):
+        await replica.settle()
+    tried = [entry for entry in replica.api.log if "ghost" in entry[1]]
+    assert 1 <= len(tried) <= 3
