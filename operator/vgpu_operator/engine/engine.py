@@ -20,7 +20,7 @@ from vgpu_operator.engine.cache import key_of
 from vgpu_operator.engine.claims.reconcile import reconcile
 from vgpu_operator.engine.claims.status import refused_reason
 from vgpu_operator.engine.clock import Clock
-from vgpu_operator.engine.devices import describe_devices, describe_links, describe_service
+from vgpu_operator.engine.devices import describe_due, describe_links
 from vgpu_operator.engine.effects import Effect
 from vgpu_operator.engine.events import BindingEnded, Event
 from vgpu_operator.engine.gpu_pod import GPUPod, Standing
@@ -142,8 +142,7 @@ class Engine:
             self._devices_at = state.now + _DEVICES_EVERY_S
             self._cursor, nodes = state.ledger.changed_since(self._cursor)
             state.devices.update(dict.fromkeys(nodes))
-            yield describe_service(state)
-            yield describe_devices(state)
+            yield from describe_due(state)
             yield publish_registered(state)
 
     # Filter and Bind.
