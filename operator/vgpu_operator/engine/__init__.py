@@ -15,7 +15,6 @@ Everything goes one way, and what goes between two modules is a value:
 * `registers` and `plugin_turns`: devices that other vendors' plugins register on Nodes, and whose
   turn it is with such a plugin
 * `agents`: which nodes' agents are silent
-* `hami_events`: HAMi's events of a pod, where the configuration asks for them
 * `violators`: whose pods are evicted
 * `hami_events`: HAMi's events of a pod, where the configuration asks for them
 * `decision_log`: a line for each decision that was carried out

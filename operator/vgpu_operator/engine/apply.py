@@ -19,6 +19,7 @@ from vgpu_operator.engine import events, hami_events
 from vgpu_operator.engine.cache import key_of, version_of
 from vgpu_operator.engine.claims.announce import announce
 from vgpu_operator.engine.claims.status import RELEASED
+from vgpu_operator.engine.effects import PublishDevice
 from vgpu_operator.engine.gpu_pod import GPUPod, gpu_pod_of
 from vgpu_operator.engine.scheduling.places import (
     confirm,
@@ -467,24 +468,17 @@ def _(event: events.ClaimDeletionEnded, state: State) -> None:
 
 @apply.register
 def _(event: events.DeviceWritten, state: State) -> None:
-    """It may have changed meanwhile."""
-    name = event.effect.name
-    if event.why:
-        state.device_writes.pop(name, None)
-    elif name in state.device_writes:
-        state.device_writes[name].version = version_of(event.version)
-    state.devices[event.effect.node] = None
-
-
-@apply.register
-def _(event: events.DevicePublished, state: State) -> None:
     """One that failed is decided anew; what it was decided from may have changed, too."""
     name = event.effect.name
+    if isinstance(event.effect, PublishDevice):
+        writes, due = state.register_writes, state.registers
+    else:
+        writes, due = state.device_writes, state.devices
     if event.why:
-        state.register_writes.pop(name, None)
-    elif name in state.register_writes:
-        state.register_writes[name].version = version_of(event.version)
-    state.registers[event.effect.node] = None
+        writes.pop(name, None)
+    elif name in writes:
+        writes[name].version = version_of(event.version)
+    due[event.effect.node] = None
 
 
 @apply.register

@@ -75,7 +75,7 @@ def _statuses(state: State, nodes: Sequence[str]) -> Iterator[Effect]:
 def _service(state: State, nodes: Sequence[str]) -> Iterator[RecordEvent]:
     """Events on devices that go out of service or come back.
 
-    How a device was first seen is nobody's news: a new leader would tell it of every one.
+    How a device was seen first is no event: a new leader would record one for every device.
     """
     duplicates = state.ledger.duplicates()
     for node in nodes:

@@ -35,6 +35,7 @@ from vgpu_client.object_writer import (
     Delete,
     Merge,
     ObjectWriter,
+    Outcome,
     Patch,
     Rejected,
     Request,
@@ -181,12 +182,9 @@ class Effector:
         outcome = await self._writer.submit(
             Write(Target(GPU_DEVICES, None, effect.name), (apply_,))
         )
-        if isinstance(outcome, Written):
-            version = outcome.obj["metadata"]["resourceVersion"]
-            self._observe(events.DeviceWritten(effect, version=version))
-            return
-        logger.info("device %s not written: %s", effect.name, outcome)
-        self._observe(events.DeviceWritten(effect, str(outcome)))
+        if not isinstance(outcome, Written):
+            logger.info("device %s not written: %s", effect.name, outcome)
+        self._observe(_device_written(effect, outcome))
 
     async def _publish_device(self, effect: effects.PublishDevice) -> None:
         """Under a manager of its own: who holds the device is written by another."""
@@ -197,12 +195,9 @@ class Effector:
             outcome = await self._writer.submit(
                 Write(Target(GPU_DEVICES, None, effect.name), tuple(requests))
             )
-        if isinstance(outcome, Written):
-            version = outcome.obj["metadata"]["resourceVersion"]
-            self._observe(events.DevicePublished(effect, version=version))
-            return
-        logger.warning("device %s not published: %s", effect.name, outcome)
-        self._observe(events.DevicePublished(effect, str(outcome)))
+        if not isinstance(outcome, Written):
+            logger.warning("device %s not published: %s", effect.name, outcome)
+        self._observe(_device_written(effect, outcome))
 
     async def _mark_device(self, effect: effects.MarkDevice) -> None:
         """Under a manager of its own: what the operator says of the device otherwise stays."""
@@ -313,6 +308,14 @@ def _requests(effect: effects.WriteClaim) -> list[Request]:
         at = finalizers.index(FINALIZER_IN_USE)
         requests.append(Patch([{"op": "remove", "path": f"/metadata/finalizers/{at}"}]))
     return requests
+
+
+def _device_written(
+    effect: effects.WriteDevice | effects.PublishDevice, outcome: Outcome
+) -> events.DeviceWritten:
+    if isinstance(outcome, Written):
+        return events.DeviceWritten(effect, version=outcome.obj["metadata"]["resourceVersion"])
+    return events.DeviceWritten(effect, str(outcome))
 
 
 def _decoded(raw: dict[str, Any]) -> VGPUClaim | None:

@@ -151,7 +151,7 @@ class ClaimDeletionEnded:
 
 @dataclass(frozen=True, slots=True)
 class DeviceWritten:
-    """The end of a `WriteDevice`.
+    """The end of a `WriteDevice` or a `PublishDevice`.
 
     Attributes:
         effect: The write.
@@ -159,22 +159,7 @@ class DeviceWritten:
         version: The device's resourceVersion since.
     """
 
-    effect: WriteDevice
-    why: str = ""
-    version: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class DevicePublished:
-    """The end of a `PublishDevice`.
-
-    Attributes:
-        effect: The write.
-        why: Why it was not done; empty if it was.
-        version: The device's resourceVersion since.
-    """
-
-    effect: PublishDevice
+    effect: WriteDevice | PublishDevice
     why: str = ""
     version: str = ""
 
@@ -263,7 +248,6 @@ Event: TypeAlias = (
     | ClaimWritten
     | ClaimDeletionEnded
     | DeviceWritten
-    | DevicePublished
     | PodRead
     | RequeueEnded
     | BindingEnded

@@ -186,15 +186,16 @@ def _explain(waiter: Waiter, request: Ask, state: State) -> Refusal | None:
             return None
         # Found out while the claim's own holding is lifted; the reasons of 5,000 nodes are not
         # kept for each class that waits.
-        reason, texts = plan.reason, [plan.text]
-        if Reason.RESOURCE_QUOTA_NOT_FIT in plan.text:
+        reason, text = plan.reason, plan.text
+        texts = [text]
+        if Reason.RESOURCE_QUOTA_NOT_FIT in text:
             texts += state.ledger.exceeded_quotas(kind.namespace, request)
         never = impossible(columns, request)
         if never is not None:
             return Refusal(Reason.IMPOSSIBLE, "; ".join((*texts, never)))
         node = columns.node_id(kind.node) if kind.node else None
         texts += amounts(
-            columns, request, plan.text, within=nodes.allowed if node is None else only(node)
+            columns, request, text, within=nodes.allowed if node is None else only(node)
         )
     if len(state.earmarks):
         texts += explain(columns, state.earmarks, waiter.key, request).values()
