@@ -90,9 +90,13 @@ class ConfigFile:
         if text == self._seen:
             return None
         self._seen = text
-        config = read_cluster_config(parsed(text, str(self._path)))
+        notices: list[Notice] = []
+        config = read_cluster_config(parsed(text, str(self._path)), notices.append)
         if config == self.config and not self._stands_in:
             return None
         self._stands_in = False
-        self.config = read_cluster_config(parsed(text, str(self._path)), self._report)
-        return self.config
+        self.config = config
+        if self._report is not None:
+            for notice in notices:
+                self._report(notice)
+        return config

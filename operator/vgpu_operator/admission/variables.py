@@ -33,7 +33,7 @@ WITHOUT_EFFECT: Mapping[str, str] = {
 }
 """By variable: what to use instead."""
 
-CHOOSING = (
+CHOOSING_IN_HAMIS_WORDS = (
     names.NVIDIA_USE_TYPE,
     names.NVIDIA_NOUSE_TYPE,
     names.NVIDIA_USE_UUID,
@@ -43,8 +43,8 @@ CHOOSING = (
     names.HAMI_NODE_POLICY,
     names.HAMI_DEVICE_POLICY,
     names.HAMI_DEVICE_WEIGHTS,
-    names.ACK_NUMA_SPEC,
 )
+CHOOSING = (*CHOOSING_IN_HAMIS_WORDS, names.ACK_NUMA_SPEC)
 """Annotations that choose devices for pods that ask by resources."""
 
 

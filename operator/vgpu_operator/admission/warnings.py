@@ -17,6 +17,7 @@ from vgpu_api.core import Pod
 from vgpu_api.vendors import kinds
 from vgpu_operator.admission.denial import denying
 from vgpu_operator.admission.rawpod import read_pod
+from vgpu_operator.admission.variables import CHOOSING_IN_HAMIS_WORDS
 from vgpu_operator.dialects import native, read
 from vgpu_operator.dialects.containers import each_container
 from vgpu_operator.dialects.hami_annotations import annotation_field
@@ -25,15 +26,7 @@ from vgpu_operator.dialects.reading import is_left_alone
 WRITTEN_BY_USERS = (
     names.ANNOTATION_CLAIM,
     names.ANNOTATION_CLAIM_TEMPLATE,
-    names.NVIDIA_USE_TYPE,
-    names.NVIDIA_NOUSE_TYPE,
-    names.NVIDIA_USE_UUID,
-    names.NVIDIA_NOUSE_UUID,
-    names.NVIDIA_NUMA_BIND,
-    names.NVIDIA_MODE,
-    names.HAMI_NODE_POLICY,
-    names.HAMI_DEVICE_POLICY,
-    names.HAMI_DEVICE_WEIGHTS,
+    *CHOOSING_IN_HAMIS_WORDS,
 )
 """The annotations of a pod that act."""
 WRITTEN_BY_PROGRAMS = (
