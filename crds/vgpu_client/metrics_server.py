@@ -26,6 +26,13 @@ class MetricsAccess(StrEnum):
     """Over HTTP, whoever reaches the port. They name tenants' namespaces and claims."""
 
 
+ACCESS_HELP = (
+    "reviewed: over HTTPS, to those whom the API server lets get /metrics; open: over HTTP, to "
+    "whoever reaches the port"
+)
+"""Of the option `--metrics-access` of each process."""
+
+
 class MetricsServer:
     """Serves until closed; `async with` starts and closes it.
 

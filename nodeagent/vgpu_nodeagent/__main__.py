@@ -18,7 +18,7 @@ from vgpu_api.config import ConfigFile
 from vgpu_api.errors import VgpuError
 from vgpu_client.api import Api
 from vgpu_client.logs import LogFormat, configure
-from vgpu_client.metrics_server import MetricsAccess
+from vgpu_client.metrics_server import ACCESS_HELP, MetricsAccess
 from vgpu_client.reload import changed
 from vgpu_nodeagent import clean_command
 from vgpu_nodeagent.agent import Agent
@@ -115,8 +115,7 @@ def parse(arguments: Sequence[str]) -> AgentConfig:
         type=MetricsAccess,
         choices=list(MetricsAccess),
         default=MetricsAccess.REVIEWED,
-        help="reviewed: over HTTPS, to those whom the API server lets get /metrics; open: over "
-        "HTTP, to whoever reaches the port",
+        help=ACCESS_HELP,
     )
     parser.add_argument("--health-port", type=int, default=HEALTH_PORT, help="0: off")
     parser.add_argument(

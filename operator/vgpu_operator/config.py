@@ -21,7 +21,7 @@ from pathlib import Path
 from vgpu_api.config import ConfigFile, Notice, load_cluster_config
 from vgpu_api.names import AGENT_GONE_S
 from vgpu_client.logs import LogFormat
-from vgpu_client.metrics_server import MetricsAccess
+from vgpu_client.metrics_server import ACCESS_HELP, MetricsAccess
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,8 +194,7 @@ class _Options:
             type=MetricsAccess,
             choices=list(MetricsAccess),
             default="reviewed",
-            help="reviewed: over HTTPS, to those whom the API server lets get /metrics; open: over "
-            "HTTP, to whoever reaches the port",
+            help=ACCESS_HELP,
         )
         option("--liveness", type=Address.parse, help="host:port of the liveness probe")
         option("--log-level", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
