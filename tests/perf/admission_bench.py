@@ -22,7 +22,6 @@ import asyncio
 import copy
 import json
 import os
-import platform
 import ssl
 import statistics
 import tempfile
@@ -40,6 +39,7 @@ import aiohttp
 import jsonpatch
 import yaml
 
+from perf.bench_report import report
 from vgpu_api.resources import CUSTOM_RESOURCE_DEFINITIONS, VGPU_CLAIMS
 from vgpu_client.api import Api
 from vgpu_local.apiserver import ApiServer
@@ -270,18 +270,8 @@ def main() -> int:
     """Measure, write, and fail where a figure is above its bar."""
     with tempfile.TemporaryDirectory(prefix="vgpu-bench-") as folder:
         figures = measure(Path(folder), warm_s=WARM_S, measured_s=MEASURED_S)
-    shown = {name: round(value, 2) for name, value in figures.items()}
-    above = [name for name, bar in BARS.items() if figures[name] > bar]
     shape = {"pods_a_second": PODS_A_SECOND, "seconds": MEASURED_S, "native_one_in": NATIVE_IN}
-    machine = {"cpus": os.cpu_count(), "python": platform.python_version()}
-    report = {"figures": shown, "bars": BARS, "above": above, "shape": shape, "machine": machine}
-    OUT.parent.mkdir(parents=True, exist_ok=True)
-    OUT.write_text(json.dumps(report, indent=2) + "\n")
-    for name, value in shown.items():
-        bar = f"  (bar {BARS[name]:g})" if name in BARS else ""
-        print(f"{name:20} {value:10.2f}{bar}")
-    print(f"written to {OUT}")
-    return 1 if above else 0
+    return report(figures, bars=BARS, shape=shape, out=OUT)
 
 
 if __name__ == "__main__":

@@ -19,9 +19,7 @@ Written to build/bench/agent.json with the bars beside the figures.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
-import platform
 import statistics
 import sys
 import tempfile
@@ -34,6 +32,7 @@ import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
 from agent_stage import Stage, a_stage, until
+from perf.bench_report import report
 from vgpu_api.resources import VGPU_CLAIMS
 from vgpu_nodeagent.enforcement.page import read_page
 
@@ -187,18 +186,8 @@ def main() -> int:
     """Measure, write, and fail where a figure is above its bar."""
     with tempfile.TemporaryDirectory(prefix="vgpu-bench-") as folder:
         figures = asyncio.run(run(Path(folder)))
-    shown = {name: round(value, 2) for name, value in figures.items()}
-    above = [name for name, bar in BARS.items() if figures[name] > bar]
-    machine = {"cpus": os.cpu_count(), "python": platform.python_version()}
     shape = {"cards": CARDS, "slots": CARDS * 10, "pods": PODS_STARTED}
-    report = {"figures": shown, "bars": BARS, "above": above, "shape": shape, "machine": machine}
-    OUT.parent.mkdir(parents=True, exist_ok=True)
-    OUT.write_text(json.dumps(report, indent=2) + "\n")
-    for name, value in shown.items():
-        bar = f"  (bar {BARS[name]:g})" if name in BARS else ""
-        print(f"{name:20} {value:10.2f}{bar}")
-    print(f"written to {OUT}")
-    return 1 if above else 0
+    return report(figures, bars=BARS, shape=shape, out=OUT)
 
 
 if __name__ == "__main__":
