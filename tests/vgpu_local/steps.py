@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from vgpu_api.names import pod_claim_name
 from vgpu_api.quantity import MIB
 from vgpu_api.resources import PODS, VGPU_CLAIMS
+from vgpu_client.errors import NotFound
 from vgpu_client.transport import Object
 from vgpu_local.cluster import LocalCluster
 from vgpu_local.programs import PROBE
@@ -129,7 +131,8 @@ def empty(cluster: LocalCluster, *, limit: float = 30.0) -> None:
         for found in cluster.server.objects(plural, "default"):
             name = found["metadata"]["name"]
             if resource is PODS or not found["metadata"].get("ownerReferences"):
-                cluster.run(cluster.api.delete(resource, name, namespace="default", grace_s=1))
+                with suppress(NotFound):  # it ended by itself since it was listed
+                    cluster.run(cluster.api.delete(resource, name, namespace="default", grace_s=1))
     for plural in ("pods", "vgpuclaims.vgpu.dev"):
         until(cluster, partial(_is_empty, cluster, plural), limit)
 
