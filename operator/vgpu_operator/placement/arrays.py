@@ -84,6 +84,7 @@ class Arrays:
         self._devices = np.zeros((8, 0), dtype=np.int64)
         self._score = np.zeros(0, dtype=np.float64)
         self._willing = np.zeros(0, dtype=np.bool_)
+        self._has_devices = np.zeros(0, dtype=np.bool_)
         self._cut = np.zeros(0, dtype=np.bool_)
         self._chooses = np.zeros(0, dtype=np.bool_)
         self._rank = np.zeros(0, dtype=np.int64)
@@ -100,6 +101,19 @@ class Arrays:
         self._names_are_stale = self._names_are_stale or renamed
 
     # Finding nodes.
+
+    def split(self, columns: Columns, *, within: int) -> tuple[list[int], list[int]]:
+        """The nodes with devices that take a pod, and those with devices that do not.
+
+        Args:
+            columns: The state of all devices.
+            within: Bits of the nodes that the pod may use.
+        """
+        self._refresh(columns)
+        count = len(columns.node_name)
+        there = self._has_devices[:count]
+        take = there & self._willing[:count] & _flags(within, count)[:count]
+        return np.flatnonzero(take).tolist(), np.flatnonzero(there & ~take).tolist()
 
     def may_serve(self, columns: Columns, ask: Ask) -> Numbers:
         """The nodes where each request alone finds enough devices that pass the checks.
@@ -158,7 +172,9 @@ class Arrays:
             fits &= slots_used == 0
         return np.flatnonzero(fits)
 
-    def closest(self, columns: Columns, ask: Ask, count: int, *, within: int) -> list[int]:
+    def closest(
+        self, columns: Columns, ask: Ask, count: int, *, within: int
+    ) -> list[tuple[int, float]]:
         """The nodes where the least must become free for the claim's first request, in order.
 
         Args:
@@ -166,6 +182,9 @@ class Arrays:
             ask: What is asked for.
             count: How many nodes at most.
             within: Bits of the nodes to choose from.
+
+        Returns:
+            Each node, and what must become free there, in devices.
         """
         self._refresh(columns)
         if not columns.conditions.facts:
@@ -195,7 +214,8 @@ class Arrays:
         chosen &= _flags(within, len(self._score))[numbers]
         numbers, first = numbers[chosen], first[chosen]
         missing = total_lack[first + request.count] - total_lack[first]
-        return [int(numbers[at]) for at in self.best(numbers, missing, count)]
+        chosen_at = self.best(numbers, missing, count)
+        return [(int(numbers[at]), float(missing[at])) for at in chosen_at]
 
     # Amounts.
 
@@ -303,6 +323,7 @@ class Arrays:
         if nodes > len(self._score):
             self._score = _grown(self._score, nodes)
             self._willing = _grown(self._willing, nodes)
+            self._has_devices = _grown(self._has_devices, nodes)
             self._cut = _grown(self._cut, nodes)
             self._chooses = _grown(self._chooses, nodes)
             self._rank = _grown(self._rank, nodes)
@@ -318,6 +339,7 @@ class Arrays:
             self._willing[stale] = [
                 columns.node_ready[node] and columns.node_schedulable[node] for node in stale
             ]
+            self._has_devices[stale] = [bool(columns.node_cards[node]) for node in stale]
             self._cut[stale] = [columns.node_cut[node] > 0 for node in stale]
             self._chooses[stale] = [columns.node_policy[node] is not None for node in stale]
         if self._names_are_stale:

@@ -164,37 +164,35 @@ class _Space:
 
     def split(self) -> tuple[list[int], dict[str, Tally]]:
         """The candidates that take the pod, and why the others do not."""
-        columns, nodes = self.columns, self.nodes
+        columns, names = self.columns, self.columns.node_name
         refused: dict[str, Tally] = {}
         if self.candidates is None:
-            numbers = [node for node, cards in enumerate(columns.node_cards) if cards]
+            willing, others = columns.arrays.split(columns, within=self.nodes.allowed)
         else:
             missing = Tally.of_node(Reason.NODE_INSUFFICIENT_DEVICE)
-            numbers = []
-            for name, number in zip(
-                self.candidates, columns.node_ids(self.candidates), strict=True
-            ):
-                if number is None:
+            ready, schedulable = columns.node_ready, columns.node_schedulable
+            everything = self.nodes.allowed == ALL
+            willing, others = [], []
+            for name, node in zip(self.candidates, columns.node_ids(self.candidates), strict=True):
+                if node is None:
                     refused[name] = missing
+                elif ready[node] and schedulable[node] and (everything or node in self.nodes):
+                    willing.append(node)
                 else:
-                    numbers.append(number)
-        ready, schedulable = columns.node_ready, columns.node_schedulable
-        everything = nodes.allowed == ALL
-        willing = [node for node in numbers if ready[node] and schedulable[node]]
-        if everything and len(willing) == len(numbers):
-            return willing, refused
-        willing = []
-        for node in numbers:
-            name = columns.node_name[node]
-            if not (everything or node in nodes):
-                refused[name] = Tally.of_node(nodes.refusal(node))
-            elif not ready[node]:
-                refused[name] = Tally.of_node(Reason.NODE_NOT_READY)
-            elif not schedulable[node]:
-                refused[name] = Tally.of_node(Reason.NODE_UNSCHEDULABLE)
-            else:
-                willing.append(node)
+                    others.append(node)
+        for node in others:
+            why = self.why_unwilling(node)
+            assert why is not None
+            refused[names[node]] = Tally.of_node(why)
         return willing, refused
+
+    def why_unwilling(self, node: int) -> Reason | None:
+        """Why a node does not take the pod, whatever its devices; None if it does."""
+        if node not in self.nodes:
+            return self.nodes.refusal(node)
+        if not self.columns.node_ready[node]:
+            return Reason.NODE_NOT_READY
+        return None if self.columns.node_schedulable[node] else Reason.NODE_UNSCHEDULABLE
 
     def grants(self, node: int, numa: NumaPolicy) -> tuple[Grant, ...] | None:
         """What the claim gets on a node; None if it does not serve."""
@@ -247,18 +245,13 @@ class _Space:
         """Why no candidate serves."""
         columns, kept = self.columns, frozenset(self.kept.nodes)
         willing, refused = self.split()
-        together = willing
-        if self.budget.is_limited:
-            together = []
-        elif kept:
-            together = [node for node in willing if node not in kept]
-        names = columns.node_name
-        if len(together) < len(willing):
-            known = set(together)
-            refused.update((names[node], self.tally(node)) for node in willing if node not in known)
+        apart = frozenset(willing) if self.budget.is_limited else kept.intersection(willing)
+        together = [node for node in willing if node not in apart] if apart else willing
+        name_of = columns.node_name.__getitem__
+        refused.update((name_of(node), self.tally(node)) for node in sorted(apart))
         found = alike(refused)
         for tally, nodes in why_none_serve(columns, self.ask, together):
-            found.append((tally, [names[node] for node in nodes]))
+            found.append((tally, list(map(name_of, nodes))))
         return found
 
     def is_kept(self, node: int) -> bool:

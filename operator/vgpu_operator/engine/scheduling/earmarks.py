@@ -150,7 +150,9 @@ def choose(
         earmarks: Devices that are kept already are kept for one claim only.
     """
     best: tuple[float, str, tuple[str, ...]] | None = None
-    for node in columns.arrays.closest(columns, ask, NODES_WEIGHED, within=nodes.allowed):
+    for node, least in columns.arrays.closest(columns, ask, NODES_WEIGHED, within=nodes.allowed):
+        if best is not None and least >= best[0] and len(ask.requests) == 1:
+            break  # no less must become free on the nodes that follow
         taken = {name for other in earmarks.by_node.get(node, ()) for name in other.devices}
         target = _on_node(columns, node, ask, taken)
         if target is not None and (best is None or target < best):
