@@ -27,6 +27,8 @@ Scores: TypeAlias = npt.NDArray[np.float64]
 Flags: TypeAlias = npt.NDArray[np.bool_]
 
 _NOWHERE = -1
+_IN_USE = 5
+"""The first row of a device's amounts in use; those before say what it is."""
 _QUESTIONS_KEPT = 1_024
 
 REASONS: tuple[Reason | None, ...] = (
@@ -89,6 +91,7 @@ class Arrays:
         self._chooses = np.zeros(0, dtype=np.bool_)
         self._rank = np.zeros(0, dtype=np.int64)
         self._refusals: dict[RequestAsk, npt.NDArray[np.int8]] = {}  # by number of facts
+        self._largest: dict[RequestAsk, Best] = {}  # until a device comes, goes or changes
 
     def changed(self, node: int, device: int | None = None, *, renamed: bool = False) -> None:
         """Note that something of a node changed, and of one of its devices where one is given.
@@ -248,7 +251,15 @@ class Arrays:
         self._refresh(columns)
         if not columns.conditions.facts:
             return Best(None, None, None, 0)
-        node, facts, slots, cores, memory = self._devices[:5]
+        known = self._largest.get(request)
+        if known is None:
+            known = self._largest[request] = self._find_largest(columns, request)
+            if len(self._largest) > _QUESTIONS_KEPT:
+                del self._largest[next(iter(self._largest))]
+        return known
+
+    def _find_largest(self, columns: Columns, request: RequestAsk) -> Best:
+        node, facts, slots, cores, memory = self._devices[:_IN_USE]
         of_kind = [
             refusal_of_facts(each._replace(duplicate=False, healthy=True, cordoned=False), request)
             is None
@@ -330,8 +341,11 @@ class Arrays:
         if self._stale_devices:
             stale = list(self._stale_devices)
             self._stale_devices.clear()
+            there = self._devices[:_IN_USE, stale]
             for row, values in enumerate(_rows(columns, stale)):
                 self._devices[row, stale] = values
+            if not np.array_equal(there, self._devices[:_IN_USE, stale]):
+                self._largest.clear()
         if self._stale_nodes:
             stale = list(self._stale_nodes)
             self._stale_nodes.clear()

@@ -147,6 +147,17 @@ def test_a_device_that_is_not_served_now_could_serve_later(state):
     assert impossible(columns, an_ask(a_request(memory="17Gi"))) is not None
 
 
+def test_what_is_possible_follows_the_devices_that_come_change_and_go():
+    columns, ask = two_nodes(), an_ask(a_request(memory="900Gi"))
+    assert impossible(columns, ask) is not None
+    columns.put_card(a_card("GPU-3", node="c", memory_mib=1_000_000))
+    assert impossible(columns, ask) is None
+    columns.put_card(a_card("GPU-3", node="c", memory_mib=100_000))
+    assert "the largest device has 100,000 MiB (gpu-3 on c)" in (impossible(columns, ask) or "")
+    columns.remove_card("gpu-3")
+    assert "the largest device has 81,920 MiB (gpu-0 on a)" in (impossible(columns, ask) or "")
+
+
 def test_in_a_cluster_without_devices_nothing_is_impossible():
     """They may come."""
     assert impossible(Columns(), an_ask(a_request(memory="900Gi"))) is None
