@@ -3,8 +3,8 @@
 What has been listed and decided stays for long, and hardly any of it is in cycles. A full pass over
 the objects of 5,000 nodes takes a second and more, one over what a busy hour has added 100 ms, in
 which neither Filter nor the Lease is answered. So what has survived a full pass is not looked at
-again, and a full pass comes after some 7,000 new objects: it takes a few milliseconds. The price is that
-a cycle which dies after it has survived a pass stays in memory.
+again, and a full pass comes after some 7,000 new objects: it takes a few milliseconds. The price is
+that a cycle which dies after it has survived a pass stays in memory.
 """
 
 from __future__ import annotations

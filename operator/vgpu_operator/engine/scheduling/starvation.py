@@ -28,11 +28,10 @@ def review_earmarks(state: State) -> None:
 def earmark_due(state: State) -> Iterator[None]:
     """Give earmarks to those that starve, one at a time; anything may happen between two."""
     after_s = state.config.scheduling.starvation_after_seconds
-    starving = [
-        waiter
-        for key in state.starving.pop(state.now, at_most=_WEIGHED_AT_ONCE)
-        if (waiter := state.queue.get(key)) is not None
-    ]
+    starving: list[Waiter] = []
+    while len(starving) < _WEIGHED_AT_ONCE and (keys := state.starving.pop(state.now, at_most=1)):
+        waiting = map(state.queue.get, keys)
+        starving += (waiter for waiter in waiting if waiter is not None)
     for waiter in sorted(starving, key=lambda waiter: waiter.rank):
         # Where none is found now, one may be then.
         state.starving.set(waiter.key, state.now + after_s)

@@ -1,0 +1,67 @@
+"""Pods of one tenant that are all different: what they leave behind is bounded, others go on."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from builders import a_container, a_node, a_pod
+from vgpu_api.core import Pod
+from vgpu_operator.engine.engine import Engine
+
+NODES = 16
+FULL = 4_500
+"""So many distinct requests or rules fill every cache."""
+A_UID = 8
+"""Blocks of memory, more than a deleted pod's UID takes: deletions are remembered for long."""
+
+
+def shaped(number: int) -> Pod:
+    """A request of its own: no node has so much memory."""
+    limits = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 40_000 + number}
+    return a_pod(f"p{number}", containers=[a_container(limits=limits)])
+
+
+def selecting(number: int) -> Pod:
+    """Rules of its own: a selector of 10 kB that no node meets."""
+    selector = {f"key-{number}-{key}": "x" * 60 for key in range(140)}
+    limits = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 100}
+    return a_pod(f"p{number}", containers=[a_container(limits=limits)], node_selector=selector)
+
+
+def come_and_go(replica: Any, make: Callable[[int], Pod], numbers: range) -> None:
+    nodes = frozenset(replica.cache.nodes)
+    engine: Engine = replica.engine
+    for number in numbers:
+        pod = make(number)
+        engine.filter(pod, nodes)
+        engine.filter_without_effect(pod, nodes)
+        replica.news.pod_gone(pod.metadata.uid)
+        if number % 100 == 0:
+            replica.time += 10.0
+            list(engine.round())
+
+
+@pytest.mark.parametrize(("make", "many"), [(shaped, 10_000), (selecting, FULL + 500)])
+async def test_shapes_beyond_those_that_are_remembered_leave_nothing_behind(
+    replica: Any, make: Callable[[int], Pod], many: int
+) -> None:
+    """And a pod of another tenant still gets a device."""
+    for number in range(NODES):
+        name = f"node-{number}"
+        replica.news.node_changed(a_node(name))
+        replica.card(uuid=f"GPU-{number}", node=name, memory_mib=16_384)
+    come_and_go(replica, make, range(FULL))
+    gc.collect()
+    full = sys.getallocatedblocks()
+    come_and_go(replica, make, range(FULL, many))
+    gc.collect()
+    assert sys.getallocatedblocks() - full < A_UID * (many - FULL)
+    limits = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 16_384}
+    other = replica.pod("other", namespace="b", containers=[a_container(limits=limits)])
+    outcome = replica.engine.filter(other, frozenset(replica.cache.nodes))
+    assert outcome.node in replica.cache.nodes
