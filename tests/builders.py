@@ -48,9 +48,10 @@ from vgpu_api.v1alpha1 import (
 )
 from vgpu_api.v1alpha1.base import OwnerReference
 from vgpu_api.v1alpha1.gpudevice import DeviceMode, Link, MigStatus
-from vgpu_operator.ask import Ask
+from vgpu_operator.ask import Ask, RequestAsk
 from vgpu_operator.placement.columns import Card, Columns, NodeState
 from vgpu_operator.placement.geometry import Offer, Profile, geometry
+from vgpu_operator.placement.mix import Mix, type_of
 
 NODE = "node-1"
 T4_MIB = 16_384
@@ -232,7 +233,6 @@ def a_container(
     """A container with resource limits (and requests, if they differ)."""
     return Container(
         name=name,
-        image="image",
         resources=ResourceRequirements(
             limits=dict(limits or {}),
             requests=dict(limits or {}) if requests is None else dict(requests),
@@ -355,6 +355,13 @@ def a_geometry(*offers: tuple[str, int, int, int, Iterable[int]]) -> tuple[Profi
 def bits(slices: Iterable[int]) -> int:
     """Slices as columns keep them."""
     return sum(1 << number for number in set(slices))
+
+
+def give_mix(
+    mix: Mix, types: Iterable[tuple[float, RequestAsk]], *, without_cards: float = 0.0
+) -> None:
+    """Make these the typical requests, by frequency, instead of what was observed."""
+    mix.set_types(tuple((weight, type_of(request)) for weight, request in types), without_cards)
 
 
 def some_columns(

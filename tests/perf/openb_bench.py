@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from builders import a_card, a_request, an_ask
+from builders import a_card, a_request, an_ask, give_mix
 from vgpu_operator.ask import Ask
 from vgpu_operator.placement import Columns, place
 from vgpu_operator.placement.device import NodeState
@@ -171,7 +171,7 @@ class Replay:
                 mix.append((count / len(pods), self._ask(*shape).requests[0]))
             else:
                 without_cards += count / len(pods)
-        self.columns.mix.give(mix, without_cards=without_cards)
+        give_mix(self.columns.mix, mix, without_cards=without_cards)
 
     def add(self, pod: TracePod) -> bool:
         """Place a pod if it fits anywhere."""

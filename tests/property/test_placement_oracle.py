@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import plain_placement as plain
-from builders import a_card, a_geometry, a_request, an_ask, bits, some_columns
+from builders import a_card, a_geometry, a_request, an_ask, bits, give_mix, some_columns
 from vgpu_api.effective import Use
 from vgpu_operator.ask import Ask
 from vgpu_operator.placement import (
@@ -177,7 +177,7 @@ def columns_of(fleet: plain.Fleet) -> Columns:
     for node, state in states.items():
         number = columns.put_node(node, state)
         columns.set_cpu_free(number, fleet.cpu.get(node, CPU_UNKNOWN))
-    columns.mix.give(fleet.mix)
+    give_mix(columns.mix, fleet.mix)
     return columns
 
 

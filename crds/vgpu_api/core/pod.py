@@ -40,9 +40,7 @@ class Container(ApiModel):
     """A container or init container."""
 
     name: str = ""
-    image: str = ""
     command: list[str] = Field(default_factory=list)
-    args: list[str] = Field(default_factory=list)
     env: list[EnvVar] = Field(default_factory=list)
     resources: ResourceRequirements = Field(default_factory=ResourceRequirements)
     restart_policy: str | None = None
@@ -135,7 +133,6 @@ class ContainerStatus(ApiModel):
     name: str = ""
     container_id: str = Field(default="", alias="containerID")
     ready: bool = False
-    restart_count: int = 0
     state: dict[str, Any] = Field(default_factory=dict)
 
 
@@ -144,7 +141,6 @@ class PodStatus(ApiModel):
 
     phase: str = ""
     conditions: list[Condition] = Field(default_factory=list)
-    nominated_node_name: str = ""
     container_statuses: list[ContainerStatus] = Field(default_factory=list)
     init_container_statuses: list[ContainerStatus] = Field(default_factory=list)
 

@@ -48,13 +48,11 @@ def fragmentation(columns: Columns, node: int, *, cpu_milli: int = 0) -> float:
     return _at_level(columns, node, _level(columns, node, cpu_milli))
 
 
-def rise_on(columns: Columns, card: int, request: RequestAsk) -> float:
-    """How much F rises with one more request on a card; infinitely if it does not fit there."""
-    return rises_on(columns, (card,), request)[0]
-
-
 def rises_on(columns: Columns, cards: Sequence[int], request: RequestAsk) -> list[float]:
-    """The `rise_on` each card of a node."""
+    """How much F rises with one more request on each card; infinitely where it does not fit.
+
+    The cards are of one node.
+    """
     if columns.mix.knows_cpu and cards:
         node = columns.node_of[cards[0]]
         level = _level(columns, node, request.cpu_milli)

@@ -7,7 +7,7 @@ the mix. It changes in steps, since every step makes all nodes' fragmentation ne
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable
 from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
@@ -65,7 +65,6 @@ class Mix:
         self.rises: Findings[CardState, float] = Findings(
             questions=_REQUESTS_KEPT, answers=_STATES_KEPT
         )
-        self._given = False
         self._offered = 0
         self._counts: dict[RequestAsk | None, float] = {}
         self._seen = 0.0
@@ -96,28 +95,14 @@ class Mix:
         """How many of the amounts of CPU that types ask for are free, the least first."""
         return bisect_right(self._steps, free_milli) if self._steps else 0
 
-    def give(
-        self, types: Iterable[tuple[float, RequestAsk]], *, without_cards: float = 0.0
-    ) -> None:
-        """Set the mix; nothing is learned from then on.
-
-        Args:
-            types: Frequencies and requests.
-            without_cards: The frequency of pods that ask for no card: nothing idle serves them.
-        """
-        self._given = True
-        self._set(tuple((weight, type_of(request)) for weight, request in types), without_cards)
-
     def wants_next(self) -> bool:
         """Whether the next claim that is seen for the first time should be told to `observe`."""
         self._offered += 1
         early = self._offered <= _ALL_UNTIL
-        return not self._given and (early or self._offered % _ONE_IN == 0)
+        return early or self._offered % _ONE_IN == 0
 
     def observe(self, ask: Ask | None) -> None:
         """A claim, or a pod that asks for no card (None), was seen for the first time."""
-        if self._given:
-            return
         for kind in [None] if ask is None else [type_of(request) for request in ask.requests]:
             self._counts[kind] = self._counts.get(kind, 0.0) + 1.0
             self._seen += 1.0
@@ -127,7 +112,7 @@ class Mix:
             self._counts = {k: half for k, v in self._counts.items() if (half := v / 2) >= 1.0}
         if self._until_step <= 0:
             self._until_step = min(_STEP, int(self._seen))  # quick at first, then in steps
-            self._set(*self._most_frequent())
+            self.set_types(*self._most_frequent())
 
     def _most_frequent(self) -> tuple[tuple[tuple[float, RequestAsk], ...], float]:
         """The types with their frequencies, and the frequency of no card at all."""
@@ -145,7 +130,13 @@ class Mix:
                 chosen.append((count / total, kind))
         return tuple(chosen), without_cards
 
-    def _set(self, types: tuple[tuple[float, RequestAsk], ...], without_cards: float) -> None:
+    def set_types(self, types: tuple[tuple[float, RequestAsk], ...], without_cards: float) -> None:
+        """Replace the mix; types that are the same leave what is remembered of them.
+
+        Args:
+            types: Frequencies and requests as `type_of` makes them, in falling frequency.
+            without_cards: The frequency of pods that ask for no card: nothing idle serves them.
+        """
         total = sum(frequency for frequency, _ in types) + without_cards
         if (types, total) != (self.types, self.total):
             self.types = types

@@ -10,7 +10,6 @@ so that its requests see each other, and given back before anything else looks.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence, Set
-from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from vgpu_api.reasons import Reason, Tally
@@ -44,36 +43,6 @@ class Preferences(NamedTuple):
     weights: Weights
 
 
-@dataclass(frozen=True, slots=True)
-class Fitted:
-    """Cards for a request, or none and the reasons (counts out of the node's cards)."""
-
-    cards: tuple[int, ...]
-    refusal: Tally | None = None
-
-
-def fit(
-    columns: Columns,
-    node: int,
-    request: RequestAsk,
-    preferences: Preferences,
-    charge: Charge | None = None,
-) -> Fitted:
-    """Choose `request.count` distinct cards of the node as they are now.
-
-    Args:
-        columns: The state of all cards.
-        node: Whose cards.
-        request: What is asked of each card.
-        preferences: Which of those that fit.
-        charge: The namespace's quota, if it has one.
-    """
-    cards = choose(columns, node, request, preferences, charge)
-    if cards:
-        return Fitted(cards)
-    return Fitted((), refusal(columns, node, request, preferences, charge))
-
-
 def choose(
     columns: Columns,
     node: int,
@@ -81,7 +50,17 @@ def choose(
     preferences: Preferences,
     charge: Charge | None,
 ) -> tuple[int, ...]:
-    """As `fit`; none if too few fit, and no reasons: they cost more than the choice."""
+    """Choose `request.count` distinct devices of the node as they are now; none if too few fit.
+
+    `refusal` has the reasons; it is apart because they cost more than the choice.
+
+    Args:
+        columns: The state of all devices.
+        node: The number of the node.
+        request: What the claim asks of each device.
+        preferences: The order among devices that fit.
+        charge: The namespace's quota, if it has one.
+    """
     if columns.node_cut[node]:
         return _choose_parts(columns, node, request, preferences, charge)
     cards, policies = columns.node_cards[node], preferences.policies

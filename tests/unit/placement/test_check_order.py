@@ -11,7 +11,7 @@ from builders import a_card, a_request, an_ask, some_columns
 from vgpu_api.effective import Use
 from vgpu_operator.placement import Budget
 from vgpu_operator.placement.bounds import UNLIMITED, Charge
-from vgpu_operator.placement.planning import Preferences, fit
+from vgpu_operator.placement.planning import Preferences, choose, refusal
 
 CHECKS: list[tuple[str, dict[str, Any]]] = [
     ("CardNotHealth", {"card": {"healthy": False}}),
@@ -51,15 +51,11 @@ def reason(wrong: dict[str, Any]) -> str:
     ask = an_ask(
         a_request(memory="1Gi", cores=wrong.get("cores", 0), selector=wrong["selector"] or None)
     )
-    fitted = fit(
-        columns,
-        0,
-        ask.requests[0],
-        Preferences(wrong.get("policies", ("Spread",)), "None", (1, 1, 1)),
-        Charge(wrong.get("budget", UNLIMITED)),
-    )
-    assert not fitted.cards
-    return str(fitted.refusal).removeprefix("1/1 ")
+    (request,) = ask.requests
+    preferences = Preferences(wrong.get("policies", ("Spread",)), "None", (1, 1, 1))
+    charge = Charge(wrong.get("budget", UNLIMITED))
+    assert not choose(columns, 0, request, preferences, charge)
+    return str(refusal(columns, 0, request, preferences, charge)).removeprefix("1/1 ")
 
 
 @pytest.mark.parametrize("at", range(len(CHECKS)))

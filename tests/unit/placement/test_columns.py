@@ -7,7 +7,7 @@ from unittest import mock
 
 import pytest
 
-from builders import a_card, a_request, an_ask, some_columns
+from builders import a_card, a_request, an_ask, give_mix, some_columns
 from vgpu_operator.placement import device
 from vgpu_operator.placement.columns import CPU_UNKNOWN, Columns, NodeState
 from vgpu_operator.placement.device import Findings
@@ -211,7 +211,7 @@ def test_every_change_of_a_node_gives_it_a_new_version_and_a_loan_does_not():
     assert changes(lambda: columns.set_used(number, slots=1, cores=0, memory=0))
     assert not changes(lambda: columns.set_cpu_free(0, 1000))  # no typical request asks for CPU
     asking = an_ask(a_request(memory="1Gi"), cpu_milli=500, node="Fragmentation").requests[0]
-    columns.mix.give([(1.0, asking)])
+    give_mix(columns.mix, [(1.0, asking)])
     assert changes(lambda: columns.set_cpu_free(0, 2000))
     assert not changes(lambda: columns.set_cpu_free(0, 2000))
     assert not changes(lambda: columns.lend(number, 2, 0, 0))
@@ -258,7 +258,7 @@ def test_cards_of_one_kind_with_equal_amounts_in_use_are_in_one_condition():
 
 def test_conditions_of_long_ago_are_forgotten_and_those_of_now_are_not_mixed_up():
     columns = some_columns(a_card("GPU-0"), a_card("GPU-1", index=1))
-    columns.mix.give([(1.0, an_ask(a_request(memory="1Gi")).requests[0])])
+    give_mix(columns.mix, [(1.0, an_ask(a_request(memory="1Gi")).requests[0])])
     columns.mix.views[columns.condition[0]] = View(0.0, 0.0, ())
     columns.conditions.fitting.of("request")[columns.condition[0]] = True
     columns.conditions.scores.of("request")[columns.condition[0]] = 1.0

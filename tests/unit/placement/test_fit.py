@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from builders import a_card, a_request, an_ask, some_columns
 from vgpu_api.effective import Use
+from vgpu_api.reasons import Tally
 from vgpu_operator.placement import Card
-from vgpu_operator.placement.planning import Fitted, Preferences, fit
+from vgpu_operator.placement.planning import Preferences, choose, refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """The devices that a request gets, by number, or the reasons why it gets none."""
+
+    cards: tuple[int, ...]
+    refusal: Tally | None = None
 
 
 def fitted(
@@ -23,7 +33,9 @@ def fitted(
     node = columns.node_id(cards[0].node)
     assert node is not None
     preferences = Preferences(policies, numa, (1, 1, 1))
-    return fit(columns, node, an_ask(a_request(**request)).requests[0], preferences)
+    asked = an_ask(a_request(**request)).requests[0]
+    cards = choose(columns, node, asked, preferences, None)
+    return Fitted(cards, None if cards else refusal(columns, node, asked, preferences))
 
 
 def words(result: Fitted) -> str:

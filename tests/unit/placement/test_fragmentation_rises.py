@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from builders import a_card, a_request, an_ask, some_columns
+from builders import a_card, a_request, an_ask, give_mix, some_columns
 from vgpu_api.effective import Use
 from vgpu_operator.ask import Ask, RequestAsk
 from vgpu_operator.placement import Columns, place
 from vgpu_operator.placement.device import NodeState
-from vgpu_operator.placement.fragmentation import fragmentation, rise_on, score_of_rise
+from vgpu_operator.placement.fragmentation import fragmentation, rises_on, score_of_rise
 
 MIB = 1000
 BOTH = {"node": "Fragmentation", "device": ["Fragmentation"]}
@@ -54,7 +54,7 @@ def a_fleet(mix: Iterable[tuple[float, RequestAsk]], seed: int) -> Columns:
     columns = some_columns(*cards, used=used, states=states)
     for number in range(8):
         columns.set_cpu_free(number, chance.choice((1000, 3000, 7000, 10_000)))
-    columns.mix.give(list(mix))
+    give_mix(columns.mix, list(mix))
     return columns
 
 
@@ -100,11 +100,11 @@ def test_a_rise_is_what_counting_before_and_after_says(mix):
             request = ask.requests[0]
             for card in range(len(columns.uuid)):
                 if not has_room(columns, card, request):
-                    assert rise_on(columns, card, request) == float("inf")
+                    assert rises_on(columns, (card,), request) == [float("inf")]
                     continue
                 looked_at += 1
                 for _ in range(2):  # the second time as remembered
-                    assert rise_on(columns, card, request) == pytest.approx(
+                    assert rises_on(columns, (card,), request)[0] == pytest.approx(
                         counted_rise(columns, card, request), abs=1e-6
                     )
     assert looked_at > 150
@@ -149,6 +149,6 @@ def would_give(columns: Columns, ask: Ask, node: str) -> int | None:
 
 def test_of_cards_where_f_rises_equally_the_first_is_given():
     columns = some_columns(*(a_card(f"x-{index}", index=index) for index in range(3)))
-    columns.mix.give(list(ONE_CARD))
+    give_mix(columns.mix, list(ONE_CARD))
     (grant,) = place(columns, asks()[0]).grants
     assert grant.uuid == "x-0"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from builders import a_card, a_geometry, a_request, an_ask, some_columns
+from builders import a_card, a_geometry, a_request, an_ask, give_mix, some_columns
 from vgpu_api.effective import Use
 from vgpu_operator.ask import Ask
 from vgpu_operator.placement import Budget, Card, Columns, Plan, place
@@ -210,7 +210,7 @@ def test_a_plan_leaves_the_slices_as_it_found_them():
 @pytest.mark.parametrize("policy", ["Binpack", "Fragmentation"])
 def test_what_is_remembered_of_a_node_is_void_when_an_instance_comes_or_goes(policy):
     columns = some_columns(a_cut_card())
-    columns.mix.give([(0.5, asking(memory="15Gi").requests[0])])
+    give_mix(columns.mix, [(0.5, asking(memory="15Gi").requests[0])])
     ask = an_ask(a_request(memory="15Gi"), node=policy, device=[policy])
     for _ in range(2):
         columns.set_used(0, slots=1, cores=14, memory=4864, slices=1 << 1 | 1 << 4)
