@@ -50,7 +50,6 @@ class Reason(StrEnum):
     REQUEST_MISMATCH = "RequestMismatch"
     POD_UNREADABLE = "PodUnreadable"
     RESERVED_ELSEWHERE = "ReservedElsewhere"
-    NOT_LEADING = "NotLeading"
     WAITING_FOR_POD = "WaitingForPod"
 
 

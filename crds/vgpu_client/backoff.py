@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Backoff:
-    """Doubles with every failure in a row.
+    """Doubles with every failure; a success makes a new one.
 
     Attributes:
         first_s: Seconds after the first failure.
         last_s: Seconds at most.
-        failures: Failures in a row so far.
+        failures: Failures so far.
     """
 
     first_s: float
@@ -23,7 +23,3 @@ class Backoff:
         """Count a failure; returns the seconds to wait before the next attempt."""
         self.failures += 1
         return min(self.first_s * 2.0 ** min(self.failures - 1, 16), self.last_s)
-
-    def succeeded(self) -> None:
-        """Begin anew."""
-        self.failures = 0

@@ -163,8 +163,6 @@ HAMI_CARD: Sequence[tuple[tuple[str, ...], _OfCard]] = (
     ),
 )
 
-HAMI_NAMES = frozenset(row.name for _, row in HAMI_CONTAINER) | {row.name for _, row in HAMI_CARD}
-
 
 class UsageCollector(Collector):
     """Renders the last reading.

@@ -25,7 +25,9 @@ from vgpu_api.resources import PODS
 from vgpu_client.api import Api
 from vgpu_client.metrics_server import MetricsAccess
 from vgpu_local.ports import free_ports
-from vgpu_nodeagent.exposition import HAMI_NAMES
+from vgpu_nodeagent.exposition import HAMI_CARD, HAMI_CONTAINER
+
+HAMI_NAMES = {row.name for _, row in HAMI_CONTAINER} | {row.name for _, row in HAMI_CARD}
 
 SOON_S = 5.0
 PAUSE_S = 0.1

@@ -19,9 +19,11 @@ from vgpu_nodeagent.enforcement.abi import UNLIMITED, PageState
 from vgpu_nodeagent.enforcement.page import DeviceLimit, PageContent
 from vgpu_nodeagent.enforcement.region import DeviceUse
 from vgpu_nodeagent.errors import PageDamaged
-from vgpu_nodeagent.exposition import HAMI_NAMES, UsageCollector
+from vgpu_nodeagent.exposition import HAMI_CARD, HAMI_CONTAINER, UsageCollector
 from vgpu_nodeagent.state.slots import Holding, Lease, SlotState, close
 from vgpu_nodeagent.usage import ContainerUse, Usage, UsageReader
+
+HAMI_NAMES = {row.name for _, row in HAMI_CONTAINER} | {row.name for _, row in HAMI_CARD}
 
 POD, OTHER = (f"{n}0000000-1111-2222-3333-444444444444" for n in (1, 2))
 LIMITS = {
