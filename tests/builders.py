@@ -49,6 +49,7 @@ from vgpu_api.v1alpha1 import (
 from vgpu_api.v1alpha1.base import OwnerReference
 from vgpu_api.v1alpha1.gpudevice import DeviceMode, Link, MigStatus
 from vgpu_operator.ask import Ask, RequestAsk
+from vgpu_operator.ledger import Ledger
 from vgpu_operator.placement.columns import Card, Columns, NodeState
 from vgpu_operator.placement.geometry import Offer, Profile, geometry
 from vgpu_operator.placement.mix import Mix, type_of
@@ -385,3 +386,8 @@ def some_columns(
     for node in dict.fromkeys(card.node for card in cards):
         columns.put_node(node, (states or {}).get(node, NodeState(ready=True)))
     return columns
+
+
+def use_of(ledger: Ledger, uuid: str) -> Use:
+    """The part of a device that claims hold, assumptions included."""
+    return sum((holder.use for holder in ledger.holders(uuid)), Use())

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from builders import a_claim, a_container, a_pod, a_request
+from builders import a_claim, a_container, a_pod, a_request, use_of
 from engine_world import World
 from vgpu_api.effective import effective_use
 from vgpu_api.names import (
@@ -353,7 +353,7 @@ class EngineStates(RuleBasedStateMachine):
                 self.world.turn(50)
             assert self.api.all(VGPU_CLAIMS) == []
             ledger = self.world.operator.ledger
-            assert {uuid: ledger.use_of(uuid).memory_mib for uuid in CARDS} == dict.fromkeys(
+            assert {uuid: use_of(ledger, uuid).memory_mib for uuid in CARDS} == dict.fromkeys(
                 CARDS, 0
             )
             assert list(self.world.operator.state.reservations) == []

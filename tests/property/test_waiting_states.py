@@ -7,7 +7,7 @@ import asyncio
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from builders import a_container
+from builders import a_container, use_of
 from replica import Replica
 from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Pod
@@ -84,7 +84,7 @@ class Cluster:
         """No card is over its capacity, and no card is earmarked twice."""
         self.had_cards |= {pod.metadata.uid for pod in self.pods if self.has_cards(pod)}
         for uuid in CARDS:
-            assert self.replica.ledger.use_of(uuid).memory_mib <= MIB
+            assert use_of(self.replica.ledger, uuid).memory_mib <= MIB
         kept = [card for earmark in self.replica.state.earmarks for card in earmark.devices]
         assert len(kept) == len(set(kept))
         assert len(self.replica.state.earmarks) <= MOST_OF_A_NAMESPACE
@@ -108,7 +108,7 @@ class Cluster:
         assert self.pods == []
         await self.replica.scheduled()
         assert len(self.replica.state.earmarks) == 0
-        assert [self.replica.ledger.use_of(uuid).memory_mib for uuid in CARDS] == [0, 0, 0]
+        assert [use_of(self.replica.ledger, uuid).memory_mib for uuid in CARDS] == [0, 0, 0]
 
 
 @settings(max_examples=60, deadline=None)

@@ -193,10 +193,6 @@ class Ledger:
         """The limits that a claim that is refused by quota exceeds, each in words."""
         return self._quotas.exceeded(namespace, ask)
 
-    def use_of(self, uuid: str) -> Use:
-        """What claims hold of a card, assumptions included. Unreadable claims are not in it."""
-        return sum((hold.use for hold in self._board.holders(uuid).values()), Use())
-
     def holders(self, uuid: str) -> tuple[Holder, ...]:
         """The claims that hold a card, by place."""
         holds = self._board.holders(uuid)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from builders import a_claim, a_container, a_node, a_pod, a_request, an_allocation
+from builders import a_claim, a_container, a_node, a_pod, a_request, an_allocation, use_of
 from vgpu_api.conditions import ALLOCATED, find
 from vgpu_api.names import ANNOTATION_CLAIM, ANNOTATION_SLOTS_ADDED, FINALIZER_IN_USE
 from vgpu_api.reasons import Reason
@@ -54,7 +54,7 @@ async def test_a_write_whose_answer_was_lost_is_found_done_and_not_done_twice(
     await replica.settle()
     assert replica.claim_of(pod).status.allocation is not None
     assert [verb for verb, _ in replica.api.log].count("patch status") == 1
-    assert replica.ledger.use_of("GPU-0").memory_mib == 8192
+    assert use_of(replica.ledger, "GPU-0").memory_mib == 8192
 
 
 async def test_a_write_that_was_lost_before_it_was_done_is_done_again(replica: Any) -> None:
@@ -77,7 +77,7 @@ async def test_a_claim_that_changed_since_it_was_read_is_not_written_over(replic
     await replica.settle()
     assert not replica.state.reservations.is_current(reservation)
     assert replica.api.claim("mine")["status"]["allocation"] == theirs
-    assert replica.ledger.use_of("GPU-0").memory_mib == 1024
+    assert use_of(replica.ledger, "GPU-0").memory_mib == 1024
 
 
 async def test_what_the_server_refuses_is_forgotten_and_the_card_is_free_again(
@@ -90,7 +90,7 @@ async def test_what_the_server_refuses_is_forgotten_and_the_card_is_free_again(
     pod = replica.pod()
     assert isinstance(replica.offer(pod), Reservation)
     await replica.settle()
-    assert replica.ledger.use_of("GPU-0").memory_mib == 0
+    assert use_of(replica.ledger, "GPU-0").memory_mib == 0
     assert replica.reservation(pod) is None
 
 
@@ -226,7 +226,7 @@ async def test_a_replica_that_does_not_lead_takes_notes_only(replica: Any) -> No
         replica.offer(pod)
     await replica.settle()
     assert replica.api.log == []
-    assert replica.ledger.use_of("GPU-0").memory_mib == 0
+    assert use_of(replica.ledger, "GPU-0").memory_mib == 0
 
 
 def a_pod_asking(name: str, mib: int) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from builders import a_claim, a_container, a_node, a_pod, a_request
+from builders import a_claim, a_container, a_node, a_pod, a_request, use_of
 from vgpu_api.names import ANNOTATION_CLAIM, ANNOTATION_SLOTS_ADDED, FINALIZER_IN_USE
 from vgpu_api.resources import PODS
 from vgpu_api.v1alpha1 import VGPUClaim
@@ -206,7 +206,7 @@ async def test_a_pod_bound_elsewhere_meanwhile_gets_its_cards_there(replica: Any
     replica.news.pod_changed(bound)
     await replica.settle()
     assert replica.claim_of(pod).status.allocation.node_name == "node-2"
-    assert replica.ledger.use_of("GPU-0").memory_mib == 0
+    assert use_of(replica.ledger, "GPU-0").memory_mib == 0
 
 
 async def test_a_pod_found_bound_without_an_allocation_is_decided_for_its_node(
@@ -302,7 +302,7 @@ async def test_a_deleted_immediate_claim_without_a_pod_gives_its_cards_back(
     replica.news.node_changed(a_node("node-1", resource_version=9))
     await replica.settle()
     assert "allocation" not in replica.api.claim("now")["status"]
-    assert replica.ledger.use_of("GPU-0").memory_mib == 0
+    assert use_of(replica.ledger, "GPU-0").memory_mib == 0
 
 
 async def test_an_allocation_that_a_former_leader_left_expires_though_its_pod_was_edited(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from builders import a_claim, a_container, a_pod, a_request
+from builders import a_claim, a_container, a_pod, a_request, use_of
 from vgpu_api.errors import BadInput
 from vgpu_api.names import ANNOTATION_CLAIM, ANNOTATION_SLOTS_ADDED, pod_claim_name
 from vgpu_api.resources import PODS
@@ -48,8 +48,8 @@ async def test_a_reservation_moves_when_its_node_is_no_candidate(replica: Any) -
     assert answer.node_names == ["node-2"]
     await replica.settle()
     assert replica.claim_of(pod).status.allocation.node_name == "node-2"
-    assert replica.ledger.use_of("GPU-0").memory_mib == 0
-    assert replica.ledger.use_of("GPU-1").memory_mib == 8192
+    assert use_of(replica.ledger, "GPU-0").memory_mib == 0
+    assert use_of(replica.ledger, "GPU-1").memory_mib == 8192
 
 
 async def test_a_reservation_moves_while_its_first_write_is_still_under_way(
@@ -64,7 +64,7 @@ async def test_a_reservation_moves_while_its_first_write_is_still_under_way(
     replica.api.gate.set()
     await replica.settle()
     assert replica.claim_of(pod).status.allocation.node_name == "node-2"
-    assert replica.ledger.use_of("GPU-0").memory_mib == 0
+    assert use_of(replica.ledger, "GPU-0").memory_mib == 0
 
 
 async def test_filter_gives_each_node_its_reason_when_nothing_fits(replica: Any) -> None:

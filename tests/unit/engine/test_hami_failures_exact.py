@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from builders import a_container, a_pod
+from builders import a_container, a_pod, use_of
 from vgpu_api.core import ResourceQuota
 from vgpu_api.resources import PODS, VGPU_CLAIMS
 from vgpu_api.v1alpha1 import VGPUClaim
@@ -32,7 +32,7 @@ async def test_row_1_a_node_is_not_locked_between_bind_and_allocate(replica: Any
     pods = [replica.pod(f"pod-{number}", limits=QUARTER) for number in range(4)]
     for pod in pods:
         assert await replica.binder.bind(binding(pod)) == ""
-    assert replica.ledger.use_of("GPU-0").memory_mib == 4 * 4096
+    assert use_of(replica.ledger, "GPU-0").memory_mib == 4 * 4096
 
 
 async def test_row_1_a_failed_bind_leaves_its_node_free_for_others(replica: Any) -> None:
@@ -56,7 +56,7 @@ async def test_row_5_a_bind_that_failed_leaves_no_ghost(replica: Any) -> None:
     assert await replica.binder.bind(binding(pod)) != ""
     replica.time += PINNED_S
     await replica.settle()
-    assert replica.ledger.use_of("GPU-0").memory_mib == 0
+    assert use_of(replica.ledger, "GPU-0").memory_mib == 0
     next_one = replica.offered("next", limits=WHOLE)
     await replica.settle()
     assert replica.claim_of(next_one).status.allocation is not None

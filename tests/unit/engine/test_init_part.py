@@ -15,6 +15,7 @@ from builders import (
     allocation_id,
     an_allocated_device,
     an_allocation,
+    use_of,
 )
 from vgpu_api.conditions import PREPARED, is_true
 from vgpu_api.core import Pod
@@ -87,7 +88,7 @@ def requests_of(replica: Any, pod: Pod) -> list[str]:
 
 async def test_what_ended_init_containers_had_is_free_for_the_next_pod(replica: Any) -> None:
     pod = await a_running_pod(replica)
-    assert replica.ledger.use_of("GPU-0") == Use(12_000, 0, 1)
+    assert use_of(replica.ledger, "GPU-0") == Use(12_000, 0, 1)
     waiting = replica.offered("pod-2", limits={"nvidia.com/gpu": 1, "nvidia.com/gpumem": 10_000})
     await replica.told()
     assert replica.claim_of(waiting).status.allocation is None
@@ -102,7 +103,7 @@ async def test_what_ended_init_containers_had_is_free_for_the_next_pod(replica: 
     replica.offer(waiting)
     await replica.settle()
     assert replica.claim_of(waiting).status.allocation is not None
-    assert replica.ledger.use_of("GPU-0") == Use(14_000, 0, 2)
+    assert use_of(replica.ledger, "GPU-0") == Use(14_000, 0, 2)
 
 
 async def test_a_word_about_another_round_frees_nothing(replica: Any) -> None:
@@ -161,7 +162,7 @@ async def test_init_containers_that_run_again_are_fitted_again_in_the_same_alloc
     assert requests_of(replica, pod) == ["prepare", "main"]
     assert after.id == before.id
     assert after.init_round == before.init_round + 1
-    assert replica.ledger.use_of("GPU-0") == Use(12_000, 0, 1)
+    assert use_of(replica.ledger, "GPU-0") == Use(12_000, 0, 1)
 
 
 async def test_init_containers_that_run_again_get_cards_on_a_node_that_takes_no_new_pods(
@@ -192,7 +193,7 @@ async def test_init_containers_that_run_again_wait_for_room_and_take_it(
     replica.time += REFIT_S
     await replica.settle()
     assert requests_of(replica, pod) == ["prepare", "main"]
-    assert replica.ledger.use_of("GPU-0") == Use(12_000, 0, 1)
+    assert use_of(replica.ledger, "GPU-0") == Use(12_000, 0, 1)
 
 
 async def test_what_is_not_given_back_yet_only_gets_a_new_round(replica: Any) -> None:
@@ -212,7 +213,7 @@ async def test_a_claim_whose_init_containers_ended_is_released_as_any_other(repl
     report(replica, pod, released={"allocationID": name})
     await replica.settle()
     assert replica.claim_of(pod).status.allocation is None
-    assert replica.ledger.use_of("GPU-0") == Use()
+    assert use_of(replica.ledger, "GPU-0") == Use()
 
 
 async def test_a_new_leader_takes_the_cards_of_ended_init_containers_out_too(
@@ -228,7 +229,7 @@ async def test_a_new_leader_takes_the_cards_of_ended_init_containers_out_too(
     successor.engine.lead()
     await successor.settle()
     assert requests_of(replica, pod) == ["main"]
-    assert successor.ledger.use_of("GPU-0") == Use(4_000, 0, 1)
+    assert use_of(successor.ledger, "GPU-0") == Use(4_000, 0, 1)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from builders import (
     a_request,
     an_allocated_device,
     an_allocation,
+    use_of,
 )
 from vgpu_api.core import Node
 from vgpu_api.v1alpha1 import VGPUClaim
@@ -54,7 +55,7 @@ async def test_a_node_registered_anew_under_its_name_frees_what_was_given_on_the
     replica.news.node_changed(anew())
     await replica.settle()
     assert "allocation" not in replica.api.claim(name)["status"]
-    assert replica.ledger.use_of("GPU-0").memory_mib == 0
+    assert use_of(replica.ledger, "GPU-0").memory_mib == 0
 
 
 async def test_what_is_given_on_the_new_node_stays(replica: Any) -> None:

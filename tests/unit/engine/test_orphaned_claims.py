@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from builders import a_container, a_node, a_pod
+from builders import a_container, a_node, a_pod, use_of
 from vgpu_api import names
 from vgpu_api.resources import PODS, VGPU_CLAIMS
 from vgpu_api.v1alpha1 import VGPUClaim
@@ -97,7 +97,7 @@ async def test_a_deleted_claim_whose_agent_is_gone_ends_by_itself(orphan: Orphan
     assert "allocation" not in raw["status"]
     assert raw["metadata"]["finalizers"] == []
     assert "its pod has ended, and the agent of node node-1 has not renewed" in orphan.words
-    assert orphan.replica.ledger.use_of("GPU-0").memory_mib == 0
+    assert use_of(orphan.replica.ledger, "GPU-0").memory_mib == 0
 
 
 async def test_a_claim_of_a_pod_that_ended_and_is_still_there_is_released_too(

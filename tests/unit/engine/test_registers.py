@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from builders import a_claim, a_container, a_node, a_request, an_allocation
+from builders import a_claim, a_container, a_node, a_request, an_allocation, use_of
 from replica import Replica
 from vgpu_api.core import Node, Pod
 from vgpu_api.names import device_object_name
@@ -122,11 +122,11 @@ async def test_a_pod_gets_a_part_of_a_registered_device_and_gives_it_back(
     pod = await a_bound_pod(replica, "pod-1")
     (given,) = claim_status(replica, pod)["allocation"]["devices"]
     assert (given["uuid"], given["memory"], given["cores"]) == ("DCU-A", "4000Mi", 30)
-    assert replica.ledger.use_of("DCU-A").memory_mib == 4000
+    assert use_of(replica.ledger, "DCU-A").memory_mib == 4000
     replica.news.pod_gone(pod.metadata.uid)
     await replica.settle()
     assert "allocation" not in claim_status(replica, pod)
-    assert replica.ledger.use_of("DCU-A").memory_mib == 0
+    assert use_of(replica.ledger, "DCU-A").memory_mib == 0
 
 
 async def test_a_pod_that_ended_frees_its_devices(replica: Replica) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from builders import a_claim, a_container, a_node, a_pod, a_request, allocation_id
+from builders import a_claim, a_container, a_node, a_pod, a_request, allocation_id, use_of
 from vgpu_api.names import pod_claim_name
 from vgpu_api.resources import PODS, VGPU_CLAIMS
 from vgpu_api.v1alpha1 import VGPUClaim
@@ -26,7 +26,7 @@ async def test_a_pod_that_went_before_it_had_a_node_frees_its_cards_at_once(
     claim = replica.api.claim(pod_claim_name("pod-1", pod.metadata.uid))
     assert "allocation" not in claim["status"]
     assert claim["metadata"]["finalizers"] == []
-    assert replica.ledger.use_of("GPU-0").memory_mib == 0
+    assert use_of(replica.ledger, "GPU-0").memory_mib == 0
 
 
 async def test_a_bound_pod_that_is_gone_keeps_its_cards_until_the_agent_says_so(
@@ -38,7 +38,7 @@ async def test_a_bound_pod_that_is_gone_keeps_its_cards_until_the_agent_says_so(
     say_released(replica, name, replica.api.claim(name)["status"]["allocation"]["id"])
     await replica.settle()
     assert "allocation" not in replica.api.claim(name)["status"]
-    assert replica.ledger.use_of("GPU-0").memory_mib == 0
+    assert use_of(replica.ledger, "GPU-0").memory_mib == 0
 
 
 async def test_the_agents_word_about_an_earlier_allocation_frees_nothing(replica: Any) -> None:
@@ -63,7 +63,7 @@ async def test_a_pod_that_no_filter_asks_about_holds_nothing(replica: Any) -> No
     pod = replica.pod()
     await replica.told()
     assert replica.reservation(pod) is None
-    assert replica.ledger.use_of("GPU-0").memory_mib == 0
+    assert use_of(replica.ledger, "GPU-0").memory_mib == 0
     assert replica.api.log == []
 
 
@@ -77,7 +77,7 @@ async def test_a_reservation_that_was_offered_and_not_bound_lapses(replica: Any)
     replica.time += 1
     await replica.settle()
     assert replica.claim_of(pod).status.allocation is None
-    assert replica.ledger.use_of("GPU-0").memory_mib == 0
+    assert use_of(replica.ledger, "GPU-0").memory_mib == 0
     # It is decided anew when a Bind comes, not before.
     replica.offer(pod)
     await replica.settle()
@@ -98,7 +98,7 @@ async def test_filters_alone_keep_no_devices(replica: Any) -> None:
         replica.offer(pod)
     await replica.settle()
     assert replica.claim_of(pod).status.allocation is None
-    assert replica.ledger.use_of("GPU-0").memory_mib == 0
+    assert use_of(replica.ledger, "GPU-0").memory_mib == 0
 
 
 async def test_a_pod_whose_volumes_may_take_minutes_holds_nothing_until_its_bind(
@@ -174,7 +174,7 @@ async def test_a_claim_written_after_its_deletion_was_seen_holds_nothing(replica
     claim = replica.claim_of(pod)
     replica.news.claim_gone(("default", claim.metadata.name), claim.metadata.uid)
     replica.news.claim_changed(claim)
-    assert replica.ledger.use_of("GPU-0").memory_mib == 0
+    assert use_of(replica.ledger, "GPU-0").memory_mib == 0
 
 
 async def a_bound_pod_that_goes(replica: Any) -> str:

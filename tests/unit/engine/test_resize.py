@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from builders import a_container, a_pod
+from builders import a_container, a_pod, use_of
 from vgpu_api.core import Pod, ResourceQuota
 from vgpu_api.effective import Use
 from vgpu_api.resources import PODS, VGPU_CLAIMS
@@ -83,7 +83,7 @@ async def test_more_is_in_the_ledger_and_in_the_allocation_where_there_is_room(
     before = replica.claim_of(pod).status
     await change(replica, pod, memory="8000Mi", cores=50)
     assert device_of(replica, pod) == (8000, 50)
-    assert replica.ledger.use_of("GPU-0") == Use(8000, 50, 1)
+    assert use_of(replica.ledger, "GPU-0") == Use(8000, 50, 1)
     after = replica.claim_of(pod).status
     assert after.allocation.id == before.allocation.id
     assert (after.state, after.reserved_for) == (before.state, before.reserved_for)
@@ -131,11 +131,11 @@ async def test_less_is_free_for_others_only_when_the_agent_has_it_in_place(
     assert device_of(replica, pod) == (4000, 30)
     report(replica, pod, "Resized", "False")
     await replica.settle()
-    assert replica.ledger.use_of("GPU-0") == Use(4000, 30, 1)
+    assert use_of(replica.ledger, "GPU-0") == Use(4000, 30, 1)
     report(replica, pod, "Resized", "True")
     await replica.settle()
     assert device_of(replica, pod) == (1000, 10)
-    assert replica.ledger.use_of("GPU-0") == Use(1000, 10, 1)
+    assert use_of(replica.ledger, "GPU-0") == Use(1000, 10, 1)
 
 
 async def test_a_report_about_an_earlier_version_frees_nothing(replica: Any, pod: Pod) -> None:

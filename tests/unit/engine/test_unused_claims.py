@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from builders import a_claim, a_device, a_node, a_pod, a_request
+from builders import a_claim, a_device, a_node, a_pod, a_request, use_of
 from vgpu_api.names import ANNOTATION_CLAIM, ANNOTATION_SLOTS_ADDED
 from vgpu_api.resources import PODS, VGPU_CLAIMS
 from vgpu_api.v1alpha1 import VGPUClaim
@@ -59,7 +59,7 @@ async def test_without_a_ttl_a_used_claim_is_kept_released_and_holds_nothing(
     await replica.settle()
     assert status(replica)["state"] == "Released"
     assert "allocation" not in status(replica)
-    assert replica.ledger.use_of("GPU-0").memory_mib == 0
+    assert use_of(replica.ledger, "GPU-0").memory_mib == 0
 
 
 async def test_a_released_claim_is_ready_because_nothing_is_left_to_do(replica: Any) -> None:
@@ -182,7 +182,7 @@ async def test_an_immediate_claim_whose_card_is_gone_is_decided_anew_after_five_
     replica.news.device_gone("gpu-0")
     await for_five_minutes(replica)
     assert status(replica)["allocation"]["nodeName"] == "node-2"
-    assert replica.ledger.use_of("GPU-0").memory_mib == 0
+    assert use_of(replica.ledger, "GPU-0").memory_mib == 0
 
 
 async def test_an_immediate_claim_whose_card_is_sick_is_decided_anew_after_five_minutes(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from builders import a_container, a_pod
+from builders import a_container, a_pod, use_of
 from vgpu_api.core import Pod
 from vgpu_api.resources import VGPU_CLAIMS
 from vgpu_operator.engine.cache import key_of
@@ -34,7 +34,7 @@ async def test_a_pod_that_a_whole_list_does_not_have_is_gone_and_decided_no_more
     pod = a_told_pod(version=50)
     assert ask(replica, pod, "node-1", "node-2") == ["node-1"]
     await replica.settle()
-    assert replica.ledger.use_of("GPU-0").memory_mib == 8192
+    assert use_of(replica.ledger, "GPU-0").memory_mib == 8192
     claim = replica.claim_of(pod)
     replica.news.pods_listed(60, set())
     await replica.settle()
@@ -42,7 +42,7 @@ async def test_a_pod_that_a_whole_list_does_not_have_is_gone_and_decided_no_more
     replica.api.vanish(VGPU_CLAIMS, claim.metadata.name)
     replica.news.claim_gone(key_of(claim), claim.metadata.uid)
     await replica.settle()
-    assert replica.ledger.use_of("GPU-0").memory_mib == 0
+    assert use_of(replica.ledger, "GPU-0").memory_mib == 0
     assert not [place for place in replica.api.objects if place[0] == VGPU_CLAIMS.plural]
 
 
@@ -55,7 +55,7 @@ async def test_a_pod_that_is_newer_than_the_list_or_in_it_stays(
     replica.news.pods_listed(listed, set(uids))
     await replica.settle()
     assert replica.cache.pod("uid-of-pod-1") is not None
-    assert replica.ledger.use_of("GPU-0").memory_mib == 8192
+    assert use_of(replica.ledger, "GPU-0").memory_mib == 8192
 
 
 async def test_a_filter_that_asks_late_about_a_pod_of_the_past_reserves_nothing(
@@ -66,5 +66,5 @@ async def test_a_filter_that_asks_late_about_a_pod_of_the_past_reserves_nothing(
     ask(replica, a_told_pod(version=60), "node-1")
     await replica.settle()
     assert replica.cache.pod("uid-of-pod-1") is None
-    assert replica.ledger.use_of("GPU-0").memory_mib == 0
+    assert use_of(replica.ledger, "GPU-0").memory_mib == 0
     assert ask(replica, a_told_pod("later", version=61), "node-1", "node-2") == ["node-1"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from builders import a_claim, a_container, a_device, a_node, a_request
+from builders import a_claim, a_container, a_device, a_node, a_request, use_of
 from vgpu_api.conditions import ALLOCATED, find
 from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Pod, ResourceQuota
@@ -170,7 +170,7 @@ async def test_an_earmark_is_given_up_when_its_pod_goes(replica: Any) -> None:
     replica.news.pod_gone(large.metadata.uid)
     await replica.scheduled()
     assert has_cards(replica, late)
-    assert replica.ledger.use_of("GPU-0").memory_mib == 16384
+    assert use_of(replica.ledger, "GPU-0").memory_mib == 16384
 
 
 async def test_an_earmark_is_given_up_when_its_pod_finds_room_elsewhere(replica: Any) -> None:
@@ -183,7 +183,7 @@ async def test_an_earmark_is_given_up_when_its_pod_finds_room_elsewhere(replica:
     await replica.scheduled()
     assert len(replica.state.earmarks) == 0
     assert replica.claim_of(large).status.allocation.node_name == "node-2"
-    assert replica.ledger.use_of("GPU-0").memory_mib == 3 * 4096
+    assert use_of(replica.ledger, "GPU-0").memory_mib == 3 * 4096
 
 
 async def test_an_earmark_moves_when_its_card_goes_out_of_order(replica: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from builders import a_claim, a_container, a_node, a_pod, a_request
+from builders import a_claim, a_container, a_node, a_pod, a_request, use_of
 from vgpu_api.conditions import ALLOCATED, find
 from vgpu_api.names import (
     ANNOTATION_CLAIM,
@@ -234,7 +234,7 @@ async def test_a_new_leader_finds_the_claim_of_a_pod_that_was_edited(replica: An
         successor.engine.lead()
         await successor.settle()
         assert "allocation" not in replica.api.claim("second")["status"]
-        assert successor.ledger.use_of("GPU-0").memory_mib == 4096
+        assert use_of(successor.ledger, "GPU-0").memory_mib == 4096
 
 
 async def test_a_pod_whose_annotation_was_taken_off_is_still_known(replica: Any) -> None:

@@ -11,6 +11,7 @@ from builders import (
     an_allocated_device,
     an_allocation,
     an_ask,
+    use_of,
 )
 from vgpu_api.config import ClusterConfig
 from vgpu_api.effective import Use
@@ -44,7 +45,7 @@ def used_mib(ledger: Ledger, uuid: str = "GPU-0") -> int:
 def test_an_allocation_is_held_from_the_moment_it_is_seen():
     ledger = a_ledger()
     ledger.apply_claim(a_claim(allocation=held()))
-    assert ledger.use_of("GPU-0") == Use(1024, 0, 1)
+    assert use_of(ledger, "GPU-0") == Use(1024, 0, 1)
     assert used_mib(ledger) == 1024
 
 
@@ -54,7 +55,7 @@ def test_a_claim_counts_before_its_card_is_known_and_after_it_went():
     ledger.apply_device(a_device())
     assert used_mib(ledger) == 1024
     ledger.remove_device("gpu-0")
-    assert ledger.use_of("GPU-0") == Use(1024, 0, 1)
+    assert use_of(ledger, "GPU-0") == Use(1024, 0, 1)
     ledger.apply_device(a_device(resource_version=2))
     assert used_mib(ledger) == 1024
 
@@ -72,7 +73,7 @@ def test_init_and_app_containers_count_by_their_worst_moment():
         an_allocated_device(request="b", memory_mib=2048),
     ]
     ledger.apply_claim(a_claim(requests=requests, allocation=an_allocation(*devices)))
-    assert ledger.use_of("GPU-0") == Use(5120, 0, 2)
+    assert use_of(ledger, "GPU-0") == Use(5120, 0, 2)
 
 
 def test_a_released_allocation_is_free():
@@ -93,7 +94,7 @@ def test_a_claim_seen_twice_counts_once():
     ledger = a_ledger()
     for version in (1, 1, 2):
         ledger.apply_claim(a_claim(resource_version=version, allocation=held()))
-    assert ledger.use_of("GPU-0") == Use(1024, 0, 1)
+    assert use_of(ledger, "GPU-0") == Use(1024, 0, 1)
 
 
 def test_a_removed_claim_stays_removed_when_an_old_answer_comes_late():
@@ -109,9 +110,9 @@ def test_another_claim_of_the_same_name_is_another_claim():
     ledger = a_ledger()
     ledger.apply_claim(a_claim(uid="first", allocation=held()))
     ledger.apply_claim(a_claim(uid="second", resource_version=2, allocation=held(2048)))
-    assert ledger.use_of("GPU-0") == Use(2048, 0, 1)
+    assert use_of(ledger, "GPU-0") == Use(2048, 0, 1)
     ledger.remove_claim("first")
-    assert ledger.use_of("GPU-0") == Use(2048, 0, 1)
+    assert use_of(ledger, "GPU-0") == Use(2048, 0, 1)
 
 
 def test_the_next_decision_sees_an_assumption():
@@ -135,9 +136,9 @@ def test_an_allocation_that_is_seen_and_assumed_counts_once():
     ledger = a_ledger()
     assumption = ledger.assume(KEY, SPEC, a_plan(ledger).allocation())
     ledger.apply_claim(a_claim(resource_version=6, allocation=held()))
-    assert ledger.use_of("GPU-0") == Use(1024, 0, 1)
+    assert use_of(ledger, "GPU-0") == Use(1024, 0, 1)
     ledger.confirm(assumption, a_claim(resource_version=6, allocation=held()))
-    assert ledger.use_of("GPU-0") == Use(1024, 0, 1)
+    assert use_of(ledger, "GPU-0") == Use(1024, 0, 1)
 
 
 def test_a_write_that_is_tried_again_after_a_release_is_still_assumed():
@@ -163,7 +164,7 @@ def test_what_a_confirmation_shows_is_the_truth_also_when_it_is_not_the_plan():
     ledger = a_ledger()
     assumption = ledger.assume(KEY, SPEC, a_plan(ledger).allocation())
     ledger.confirm(assumption, a_claim(resource_version=7, allocation=held(2048)))
-    assert ledger.use_of("GPU-0") == Use(2048, 0, 1)
+    assert use_of(ledger, "GPU-0") == Use(2048, 0, 1)
 
 
 def test_a_moving_reservation_holds_both_places_until_the_write_is_known():
@@ -223,7 +224,7 @@ def test_a_claim_for_a_card_alone_reserves_all_cores_however_they_are_scaled():
     ledger.apply_claim(a_claim(allocation=alone))
     refused = a_plan(ledger, a_request(memory="1Gi", cores=50))
     assert refused.text == "1/1 CardInsufficientCore"
-    assert ledger.use_of("GPU-0").cores == 100
+    assert use_of(ledger, "GPU-0").cores == 100
 
 
 def unreadable(devices: object, node: object = "node-1", resource_version: int = 2) -> dict:

@@ -11,6 +11,7 @@ from builders import (
     an_allocated_device,
     an_allocation,
     an_ask,
+    use_of,
 )
 from vgpu_api.config import ClusterConfig
 from vgpu_api.v1alpha1 import OwnerReference
@@ -37,7 +38,7 @@ def held(memory_mib: int, uuid: str = "GPU-0"):
 
 
 def used_mib(ledger: Ledger, uuid: str = "GPU-0") -> int:
-    return ledger.use_of(uuid).memory_mib
+    return use_of(ledger, uuid).memory_mib
 
 
 # Cards and nodes.
