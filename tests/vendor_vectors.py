@@ -149,9 +149,7 @@ def given_here(pod: Pod, plan: Plan) -> list[list[tuple[str, int, int]]]:
 def limits_here(pod: Pod) -> list[dict[str, str | int]]:
     """By container: its limits of devices after admission."""
     raw = pod.to_wire()
-    admitted = Pod.model_validate(
-        jsonpatch.apply_patch(raw, mutate_pod(raw, CONFIG, lambda _: None))
-    )
+    admitted = Pod.model_validate(jsonpatch.apply_patch(raw, mutate_pod(raw, CONFIG, None)))
     return [place.container.resources.limits for place in each_container(admitted)]
 
 

@@ -370,13 +370,13 @@ def test_a_mutated_pod_needs_no_second_mutation_passes_validation_and_reads_the_
     raw: dict[str, Any], config: ClusterConfig, requests: list[dict[str, Any]] | None
 ) -> None:
     """Invariant: mutate is idempotent, and what it lets through validate lets through."""
-    operations = answer(lambda: mutate_pod(raw, config, lambda name: claim_of(requests)))
+    operations = answer(lambda: mutate_pod(raw, config, claim_of(requests)))
     if isinstance(operations, Denied):
         assert operations.code == 422
         assert ": " in operations.message
         return
     patched = jsonpatch.apply_patch(raw, operations)
-    assert mutate_pod(patched, config, lambda name: claim_of(requests)) == []
+    assert mutate_pod(patched, config, claim_of(requests)) == []
     validate_pod(patched, config)
 
     before, after = (read(_pod(document), config) for document in (raw, patched))
@@ -398,7 +398,7 @@ def test_mutation_changes_nothing_but_what_it_owns(
     """Invariant: containers keep everything but our resources and the one variable."""
     snapshot = json.dumps(raw, sort_keys=True)
     try:
-        operations = mutate_pod(raw, config, lambda name: claim_of(requests))
+        operations = mutate_pod(raw, config, claim_of(requests))
     except Denied:
         return
     assert json.dumps(raw, sort_keys=True) == snapshot
@@ -412,9 +412,9 @@ def test_no_json_makes_admission_fail_in_any_other_way_than_a_denial(raw: Any) -
     """Invariant: webhooks answer everything; an unexpected exception would be a 500."""
     config = ClusterConfig()
     for question in (
-        lambda: mutate_pod(raw, config, lambda name: None),
-        lambda: mutate_pod({"spec": raw, "metadata": raw}, config, lambda name: None),
-        lambda: mutate_pod({"spec": {"containers": raw}}, config, lambda name: None),
+        lambda: mutate_pod(raw, config, None),
+        lambda: mutate_pod({"spec": raw, "metadata": raw}, config, None),
+        lambda: mutate_pod({"spec": {"containers": raw}}, config, None),
         lambda: validate_pod(raw, config),
         lambda: misspelt(raw, config),
         lambda: misspelt({"spec": raw, "metadata": raw}, config),

@@ -11,7 +11,7 @@ A pod that wears HAMi's label `hami.io/webhook: ignore` is left alone but for th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from vgpu_api import names, quantity
@@ -36,14 +36,11 @@ from vgpu_operator.dialects.containers import PodContainer, each_container
 from vgpu_operator.dialects.hami import resource_names
 from vgpu_operator.dialects.reading import dialects, is_left_alone
 
-LookupClaim = Callable[[str], VGPUClaim | None]
-"""The claim of that name in the pod's own namespace, read live; `None` where there is none."""
-
 DEFAULT_SCHEDULER = "default-scheduler"
 
 
 def claim_named_by(raw_pod: dict[str, Any]) -> NamedClaim | None:
-    """The claim or template that `mutate_pod` will look up, for a caller that must fetch it first.
+    """The claim or template that `mutate_pod` needs; the caller fetches it.
 
     Raises:
         Denied: the pod is unreadable, or its annotations name no claim of its own namespace.
@@ -54,11 +51,16 @@ def claim_named_by(raw_pod: dict[str, Any]) -> NamedClaim | None:
 
 
 def mutate_pod(
-    raw_pod: dict[str, Any], config: ClusterConfig, lookup_claim: LookupClaim
+    raw_pod: dict[str, Any], config: ClusterConfig, claim: VGPUClaim | None
 ) -> list[Operation]:
     """The JSON patch for a pod that is being created; empty when there is nothing to do.
 
     Applied to its own result it yields nothing (the API server may call again).
+
+    Args:
+        raw_pod: The pod as the API server sent it.
+        config: The resources and switches in force.
+        claim: The object that `claim_named_by` names, if it exists.
 
     Raises:
         Denied: the pod asks in a way that cannot be understood or is not allowed.
@@ -67,7 +69,7 @@ def mutate_pod(
         pod = read_pod(raw_pod)
         patch = JsonPatch(raw_pod)
         ask = None if is_left_alone(pod) else read(pod, config)
-        given = () if ask is None else _asking_containers(pod, ask, lookup_claim)
+        given = () if ask is None else _asking_containers(pod, ask, claim)
         if ask is not None:
             refuse_what_is_wrong(pod, given, config)
             slotless = given if ask.native is not None else _slotless(ask, given)
@@ -91,11 +93,9 @@ def mutate_pod(
         return patch.operations
 
 
-def _asking_containers(
-    pod: Pod, ask: PodAsk, lookup_claim: LookupClaim
-) -> tuple[PodContainer, ...]:
+def _asking_containers(pod: Pod, ask: PodAsk, claim: VGPUClaim | None) -> tuple[PodContainer, ...]:
     """The containers that will hold cards; those of a named claim are found in the claim."""
-    wanted = ask.containers if ask.native is None else _of_claim(pod, ask.native, lookup_claim)
+    wanted = ask.containers if ask.native is None else _of_claim(pod, ask.native, claim)
     return tuple(place for place in each_container(pod) if place.name in wanted)
 
 
@@ -130,8 +130,7 @@ def _slotless(ask: PodAsk, given: tuple[PodContainer, ...]) -> tuple[PodContaine
     return tuple(place for place in given if place.name in ask.slotless)
 
 
-def _of_claim(pod: Pod, named: NamedClaim, lookup_claim: LookupClaim) -> tuple[str, ...]:
-    claim = lookup_claim(named.name)
+def _of_claim(pod: Pod, named: NamedClaim, claim: VGPUClaim | None) -> tuple[str, ...]:
     if claim is None:
         return _before_its_claim(pod, named)
     if named.is_template and claim.spec.binding_mode != "WaitForFirstConsumer":

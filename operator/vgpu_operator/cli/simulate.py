@@ -13,7 +13,7 @@ from vgpu_api.core import Pod
 from vgpu_api.errors import BadInput
 from vgpu_api.reasons import Tally
 from vgpu_api.v1alpha1 import Allocation, VGPUClaim, VGPUClaimSpec
-from vgpu_operator.admission import Denied, mutate_pod, validate_claim, validate_pod
+from vgpu_operator.admission import Denied, claim_named_by, mutate_pod, validate_claim, validate_pod
 from vgpu_operator.admission.jsonpatch import applied
 from vgpu_operator.admission.rawpod import read_pod
 from vgpu_operator.admission.wording import describe
@@ -65,8 +65,9 @@ def question_of(document: Mapping[str, Any], cluster: Cluster, *, admit: bool) -
     pod = read_pod(raw)
     namespace = pod.metadata.namespace or "default"
     if admit:
-        patch = mutate_pod(raw, cluster.config, lambda name: cluster.claim(namespace, name))
-        raw = applied(raw, patch)
+        named = claim_named_by(raw)
+        claim = None if named is None else cluster.claim(namespace, named.name)
+        raw = applied(raw, mutate_pod(raw, cluster.config, claim))
         validate_pod(raw, cluster.config)
         pod = read_pod(raw)
     ask = read(pod, cluster.config)

@@ -55,7 +55,7 @@ def register(registry: kopf.OperatorRegistry, *, api: Api, source: ConfigFile) -
         with _answering("pod", pod, namespace):
             named = claim_named_by(pod)
             claim = None if named is None else await _read_claim(api, namespace or "", named.name)
-            operations = mutate_pod(pod, config, lambda _: claim)
+            operations = mutate_pod(pod, config, claim)
             if named is not None and claim is None:
                 warnings += waits_for_claim(applied(pod, operations))
         _patch(patch, operations)

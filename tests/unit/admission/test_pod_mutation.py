@@ -24,10 +24,6 @@ def a_container(limits: dict[str, Any] | None = None, **fields: Any) -> dict[str
     return {"name": "main", "resources": {"limits": given}, **fields}
 
 
-def no_claim(name: str) -> VGPUClaim | None:
-    return None
-
-
 def claim_with(*requests: dict[str, Any], **spec: Any) -> VGPUClaim:
     return VGPUClaim.read({"spec": {"requests": list(requests), **spec}})
 
@@ -37,7 +33,7 @@ def mutated(
     claim: VGPUClaim | None = None,
     config: ClusterConfig | None = None,
 ) -> Any:
-    operations = mutate_pod(pod, config or ClusterConfig(), lambda name: claim)
+    operations = mutate_pod(pod, config or ClusterConfig(), claim)
     return jsonpatch.apply_patch(pod, operations)
 
 
@@ -47,7 +43,7 @@ def first(pod: Any) -> Any:
 
 def test_a_pod_that_asks_for_no_gpu_is_not_touched() -> None:
     pod = a_pod({"name": "web", "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]})
-    assert mutate_pod(pod, ClusterConfig(), no_claim) == []
+    assert mutate_pod(pod, ClusterConfig(), None) == []
 
 
 def test_the_count_is_added_where_only_memory_is_given_in_limits_and_requests() -> None:
@@ -161,7 +157,7 @@ def test_the_variable_is_replaced_wherever_it_stands(written: list[dict[str, Any
 @pytest.mark.parametrize("amount", [0, 1])
 def test_an_opted_out_pod_gets_its_cards_hidden_and_nothing_else(amount: int) -> None:
     pod = a_pod(a_container({"gpu": amount}), labels={"hami.io/webhook": "ignore"})
-    operations = mutate_pod(pod, ClusterConfig(), no_claim)
+    operations = mutate_pod(pod, ClusterConfig(), None)
     assert [(op["path"], op["value"]) for op in operations] == [("/spec/containers/0/env", HIDDEN)]
 
 
@@ -189,7 +185,7 @@ def test_a_second_call_after_a_sidecar_was_injected_in_front_changes_nothing() -
     claim = claim_with({"memory": "1Gi"})
     once = mutated(a_pod({"name": "app"}, annotations={"vgpu.dev/claim": "c"}), claim)
     once["spec"]["containers"].insert(0, {"name": "mesh"})
-    assert mutate_pod(once, ClusterConfig(), lambda name: claim) == []
+    assert mutate_pod(once, ClusterConfig(), claim) == []
 
 
 @pytest.mark.parametrize("key", ["vgpu.dev/claim", "vgpu.dev/claim-template"])
@@ -205,7 +201,7 @@ def test_a_pod_that_comes_before_its_claim_waits_with_a_slot_for_its_first_conta
     assert first(admitted)["env"] == HIDDEN
     assert admitted["spec"]["containers"][1] == web
     assert admitted["spec"]["schedulerName"] == "vgpu-scheduler"
-    assert mutate_pod(admitted, ClusterConfig(), no_claim) == []
+    assert mutate_pod(admitted, ClusterConfig(), None) == []
     assert waits_for_claim(admitted) == [
         f"metadata.annotations[{key}]: small does not exist yet: the pod waits for it, and it must "
         "be for this container: app"
@@ -215,7 +211,7 @@ def test_a_pod_that_comes_before_its_claim_waits_with_a_slot_for_its_first_conta
 def test_a_sidecar_that_is_added_in_front_does_not_get_the_slot_of_an_awaited_claim() -> None:
     admitted = mutated(a_pod({"name": "app"}, annotations={"vgpu.dev/claim": "small"}))
     admitted["spec"]["containers"].insert(0, {"name": "proxy"})
-    assert mutate_pod(admitted, ClusterConfig(), no_claim) == []
+    assert mutate_pod(admitted, ClusterConfig(), None) == []
 
 
 CONTROLLER = [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "controller": True}]
@@ -243,16 +239,8 @@ def test_before_its_claim_a_pod_with_a_record_of_no_container_of_its_own_is_refu
         mutated(a_pod({"name": "app"}, annotations=annotations))
 
 
-def test_the_claim_is_looked_up_by_the_name_that_the_pod_gives() -> None:
-    asked = []
-
-    def lookup(name: str) -> VGPUClaim | None:
-        asked.append(name)
-        return claim_with({})
-
+def test_the_claim_that_a_pod_names_is_returned() -> None:
     pod = a_pod({"name": "app"}, annotations={"vgpu.dev/claim": "small"})
-    mutate_pod(pod, ClusterConfig(), lookup)
-    assert asked == ["small"]
     assert claim_named_by(pod) == NamedClaim(name="small", is_template=False)
 
 
@@ -282,7 +270,7 @@ def test_a_record_of_containers_that_the_claim_does_not_serve_is_refused() -> No
 
 def test_an_unreadable_pod_is_refused_with_the_field() -> None:
     with pytest.raises(Denied, match=r"spec.containers\[0\].resources.limits"):
-        mutate_pod(a_pod({"name": "a", "resources": {"limits": 5}}), ClusterConfig(), no_claim)
+        mutate_pod(a_pod({"name": "a", "resources": {"limits": 5}}), ClusterConfig(), None)
 
 
 def test_null_is_absent() -> None:
@@ -312,7 +300,7 @@ def test_the_configured_runtime_class_is_set_where_the_pod_chose_none() -> None:
 
 def test_a_pod_that_asks_for_no_gpu_gets_no_runtime_class() -> None:
     config = configured(runtimeClassName="nvidia", overwriteEnv=True)
-    assert mutate_pod(a_pod(a_container()), config, no_claim) == []
+    assert mutate_pod(a_pod(a_container()), config, None) == []
 
 
 def test_devices_are_hidden_from_the_other_containers_where_that_is_configured() -> None:

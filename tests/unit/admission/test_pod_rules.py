@@ -30,7 +30,7 @@ def a_native_pod() -> dict[str, Any]:
 
 def admit(pod: dict[str, Any]) -> None:
     """Both webhooks, as the API server calls them."""
-    operations = mutate_pod(pod, ClusterConfig(), lambda name: CLAIM)
+    operations = mutate_pod(pod, ClusterConfig(), CLAIM)
     validate_pod(jsonpatch.apply_patch(pod, operations), ClusterConfig())
 
 
@@ -257,7 +257,7 @@ def test_a_pod_that_missed_mutation_is_refused() -> None:
 
 def test_a_value_that_another_webhook_put_back_is_refused() -> None:
     pod = a_pod()
-    operations = mutate_pod(pod, ClusterConfig(), lambda name: None)
+    operations = mutate_pod(pod, ClusterConfig(), None)
     changed = copy.deepcopy(jsonpatch.apply_patch(pod, operations))
     changed["spec"]["containers"][0]["env"].append({"name": "NVIDIA_VISIBLE_DEVICES"})
     with pytest.raises(Denied, match="which the mutating webhook sets"):

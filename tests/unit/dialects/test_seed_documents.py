@@ -166,7 +166,7 @@ def pods(file: str) -> list[dict[str, Any]]:
 
 def admitted(pod: dict[str, Any]) -> dict[str, Any]:
     config = ClusterConfig()
-    once = applied(pod, mutate_pod(pod, config, lambda name: None))
+    once = applied(pod, mutate_pod(pod, config, None))
     validate_pod(once, config)
     return once
 

@@ -42,7 +42,7 @@ def test_each_example_of_the_seed_asks_for_what_the_seed_says(
 ) -> None:
     asked = []
     for document in yaml.safe_load_all((EXAMPLES / "seeds" / f"{file}.yaml").read_text()):
-        assert mutate_pod(document, ClusterConfig(), lambda name: None)
+        assert mutate_pod(document, ClusterConfig(), None)
         ask = read(Pod.model_validate(document), ClusterConfig())
         assert ask is not None
         assert ask.spec is not None

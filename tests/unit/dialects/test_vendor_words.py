@@ -114,7 +114,7 @@ def test_a_pod_has_devices_of_several_vendors_in_containers_of_their_own() -> No
 def test_admission_gives_such_a_container_our_scheduler_and_no_slot() -> None:
     """The vendor's own plugin counts its devices; NVIDIA's are hidden from the container."""
     pod = a_pod(containers=[a_container(limits=DCU)], scheduler="")
-    written = {op["path"]: op["value"] for op in mutate_pod(pod.to_wire(), CONFIG, lambda _: None)}
+    written = {op["path"]: op["value"] for op in mutate_pod(pod.to_wire(), CONFIG, None)}
     assert written == {
         "/spec/schedulerName": "vgpu-scheduler",
         "/spec/containers/0/env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}],
@@ -125,7 +125,7 @@ def test_admission_writes_what_a_plugin_expects_beside_the_words() -> None:
     """Several Iluvatar devices are whole ones, and the container finds its name."""
     limits = {"iluvatar.ai/BI-V150-vgpu": 2, "iluvatar.ai/BI-V150.vCore": 50}
     pod = a_pod(containers=[a_container(limits=limits)])
-    written = {op["path"]: op["value"] for op in mutate_pod(pod.to_wire(), CONFIG, lambda _: None)}
+    written = {op["path"]: op["value"] for op in mutate_pod(pod.to_wire(), CONFIG, None)}
     assert written == {
         "/spec/containers/0/resources/limits/iluvatar.ai~1BI-V150.vCore": "200",
         "/spec/containers/0/resources/requests/iluvatar.ai~1BI-V150.vCore": "200",
@@ -157,7 +157,7 @@ def test_an_npu_without_memory_is_a_whole_one() -> None:
 
 def test_admission_writes_the_rounded_memory() -> None:
     pod = a_pod(containers=[a_container(limits={NPU: 1, f"{NPU}-memory": 2000})])
-    written = {op["path"]: op["value"] for op in mutate_pod(pod.to_wire(), CONFIG, lambda _: None)}
+    written = {op["path"]: op["value"] for op in mutate_pod(pod.to_wire(), CONFIG, None)}
     path = "/spec/containers/0/resources/limits/huawei.com~1Ascend910B3-memory"
     assert written[path] == "16384"
 
@@ -230,7 +230,7 @@ def test_without_memory_or_of_several_they_are_whole_ones(limits: dict[str, str 
 
 def test_admission_writes_whole_devices_for_the_kubelet_to_count() -> None:
     pod = a_pod(containers=[a_container(limits={MTT: 2})])
-    patch = {op["path"]: op["value"] for op in mutate_pod(pod.to_wire(), CONFIG, lambda _: None)}
+    patch = {op["path"]: op["value"] for op in mutate_pod(pod.to_wire(), CONFIG, None)}
     limits = "/spec/containers/0/resources/limits/mthreads.com~1"
     assert (patch[f"{limits}sgpu-memory"], patch[f"{limits}sgpu-core"]) == ("192", "32")
     said = patch.get("/metadata/annotations") or {
