@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import Any
+
 _MAX_VALUE = 160
 
 
@@ -9,19 +14,85 @@ class VgpuError(Exception):
     """Anything that this project raises on purpose."""
 
 
-class BadInput(VgpuError):
-    """Something a person wrote is wrong; says which field, which value, what would be right."""
+class Fault(StrEnum):
+    """The kinds of field errors, in the words that Kubernetes' own validation prints.
 
-    def __init__(self, *, field: str, value: object, expected: str) -> None:
-        """`field` is a path such as `spec.requests[0].memory`."""
+    Source: `ErrorType.String` of k8s.io/apimachinery/pkg/util/validation/field.
+    """
+
+    INVALID = "Invalid value"
+    UNSUPPORTED = "Unsupported value"
+    DUPLICATE = "Duplicate value"
+    NOT_FOUND = "Not found"
+    TOO_MANY = "Too many"
+    REQUIRED = "Required value"
+    FORBIDDEN = "Forbidden"
+    TOO_LONG = "Too long"
+
+
+_WITHOUT_VALUE = frozenset({Fault.REQUIRED, Fault.FORBIDDEN, Fault.TOO_LONG})
+
+
+class BadInput(VgpuError):
+    """A field error: `path: Invalid value: 150: must be a whole percentage, 0 to 100`.
+
+    Webhook, extender, engine, agent and command line print it as it is, so a person reads the same
+    grammar as in the refusals of Kubernetes itself.
+
+    Attributes:
+        field: The path, such as `spec.requests[0].memory`; empty where the caller adds it.
+        fault: The kind of error.
+        value: The value that was read; `Required value`, `Forbidden` and `Too long` do not show it.
+        detail: The rest of the sentence: the rule, or what to write instead.
+    """
+
+    def __init__(
+        self,
+        *,
+        field: str,
+        value: object = None,
+        expected: str = "",
+        detail: str = "",
+        fault: Fault = Fault.INVALID,
+    ) -> None:
+        """`expected` is short for a `detail` that begins with `must be`."""
         self.field = field
+        self.fault = fault
         self.value = value
-        self.expected = expected
-        shown = repr(value)
-        if len(shown) > _MAX_VALUE:
-            shown = f"{shown[:_MAX_VALUE]}…"
-        super().__init__(
-            f"{field}: {shown} is not {expected}" if field else f"{shown} is not {expected}"
+        self.detail = f"must be {expected}" if expected else detail
+        given = () if fault in _WITHOUT_VALUE else (shown(value),)
+        parts = (field, fault.value, *given, self.detail)
+        super().__init__(": ".join(part for part in parts if part))
+
+    @staticmethod
+    def forbidden(field: str, detail: str) -> BadInput:
+        """The field may not be set here, whatever its value; `detail` has the reason."""
+        return BadInput(field=field, fault=Fault.FORBIDDEN, detail=detail)
+
+    @staticmethod
+    def required(field: str, detail: str = "") -> BadInput:
+        """The field is absent or empty."""
+        return BadInput(field=field, fault=Fault.REQUIRED, detail=detail)
+
+    @staticmethod
+    def unsupported(field: str, value: object, supported: Iterable[str]) -> BadInput:
+        """The value is none of a list."""
+        values = ", ".join(shown(each) for each in supported)
+        return BadInput(
+            field=field,
+            value=value,
+            fault=Fault.UNSUPPORTED,
+            detail=f"supported values: {values}",
+        )
+
+    @staticmethod
+    def too_many(field: str, count: int, most: int, items: str = "items") -> BadInput:
+        """A list is too long."""
+        return BadInput(
+            field=field,
+            value=count,
+            fault=Fault.TOO_MANY,
+            detail=f"must have at most {most} {items}",
         )
 
 
@@ -30,3 +101,10 @@ class QuantityError(BadInput, ValueError):
 
     def __init__(self, value: object, expected: str) -> None:
         super().__init__(field="", value=value, expected=expected)
+
+
+def shown(value: Any) -> str:
+    """A value as JSON, cut where it would drown the message."""
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    text = text.encode(errors="backslashreplace").decode()  # halves of characters print nowhere
+    return text if len(text) <= _MAX_VALUE else f"{text[:_MAX_VALUE]}…"

@@ -14,6 +14,10 @@ from functools import lru_cache
 from vgpu_api.errors import QuantityError
 
 MIB = 1 << 20
+SIZE_PATTERN = r"^[0-9]+(\.[0-9]+)?([KMGTPE]i|[kMGTPE])?$"
+"""The sizes that the API takes: no sign, no exponent, no fraction of a byte by suffix."""
+MIB_EXPECTED = "a whole number of MiB, 1Mi or more (for example 8Gi or 8192Mi)"
+"""What the CRD's rules and admission print of a size that is no whole number of MiB."""
 
 _DECIMAL = {
     "n": Fraction(1, 10**9),
@@ -84,7 +88,7 @@ def mib(text: str | int) -> int:
     """
     value = parse(text) / MIB
     if value < 1 or value.denominator != 1:
-        raise QuantityError(text, "a whole number of MiB, 1Mi or more (for example 8Gi or 8192Mi)")
+        raise QuantityError(text, MIB_EXPECTED)
     return value.numerator
 
 

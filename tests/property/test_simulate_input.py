@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from vgpu_operator.admission.wording import path as named
+from vgpu_api.field_errors import path as named
 from vgpu_operator.cli.__main__ import main
 
 CLAIM: dict[str, Any] = {

@@ -24,6 +24,7 @@ from pydantic.alias_generators import to_camel
 
 from vgpu_api.config import hami
 from vgpu_api.errors import BadInput
+from vgpu_api.field_errors import field_errors, path
 from vgpu_api.v1alpha1.gpudevice import CorePolicy
 from vgpu_api.v1alpha1.vgpuclaim import DevicePolicy, NodePolicy
 from vgpu_api.vendors import kinds
@@ -319,11 +320,9 @@ def read_cluster_config(
 
 def _bad_input(error: ValidationError) -> BadInput:
     first = error.errors(include_url=False)[0]
-    path = ".".join(str(part) for part in first["loc"]) or "document"
-    expected = f"right: {first['msg']}"
     if first["type"] == "extra_forbidden":
-        expected = "expected: there is no such key" + _meant(first["loc"])
-    return BadInput(field=path, value=first["input"], expected=expected)
+        return BadInput.forbidden(path(first["loc"]), "unknown key" + _meant(first["loc"]))
+    return field_errors(error)[0]
 
 
 def _meant(location: tuple[int | str, ...]) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from vgpu_api.errors import BadInput
+from vgpu_api.errors import BadInput, Fault
 
 NVIDIA = "nvidia"
 VENDOR_SECTIONS = (
@@ -127,7 +127,7 @@ def parsed(text: str, field: str) -> Any:
         BadInput: it is none, or longer than an object of the API server can be.
     """
     if len(text) > _MOST_TEXT:
-        raise BadInput(field=field, value=f"{len(text)} characters", expected="at most 1 MiB")
+        raise BadInput(field=field, fault=Fault.TOO_LONG, detail="may not be more than 1 MiB")
     try:
         document = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
@@ -153,8 +153,8 @@ def _refuse_endless(document: Any, field: str) -> None:
             waiting.extend((item, level + 1) for item in inner)
     raise BadInput(
         field=field,
-        value="…",
-        expected=f"bearable: at most {_MOST_LEVELS} levels and {_MOST_VALUES} values",
+        fault=Fault.TOO_LONG,
+        detail=f"may not have more than {_MOST_LEVELS} levels and {_MOST_VALUES} values",
     )
 
 
@@ -176,7 +176,7 @@ def _documents(given: Any, path: str) -> Iterator[tuple[str, dict[Any, Any]]]:
     elif kind in ("List", "ConfigMapList"):
         yield from _documents(given.get("items"), f"{path}items")
     elif kind is not None:
-        raise BadInput(field=f"{path}kind", value=kind, expected="ConfigMap, or left out")
+        raise BadInput.unsupported(f"{path}kind", kind, ("ConfigMap",))
     else:
         yield path, given
 

@@ -12,6 +12,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
+from vgpu_api.quantity import SIZE_PATTERN
+
 ListMap = "x-kubernetes-list-map-keys"
 
 
@@ -79,7 +81,7 @@ class Metadata(ApiModel):
 Name = Annotated[str, Field(max_length=253)]
 Size = Annotated[
     str,
-    Field(max_length=32, pattern=r"^[0-9]+(\.[0-9]+)?([KMGTPE]i|[kMGTPE])?$"),
+    Field(max_length=32, pattern=SIZE_PATTERN),
 ]
 """A Kubernetes quantity of bytes, such as 8Gi or 8192Mi."""
 Percent = Annotated[int, Field(ge=0, le=100)]

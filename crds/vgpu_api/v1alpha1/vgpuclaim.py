@@ -48,11 +48,11 @@ MAX_CLAIM_BYTES = 32 << 10
 MEMORY_RULES: list[dict[str, str]] = [
     {
         "rule": "quantity(self).compareTo(quantity('1Mi')) >= 0",
-        "message": "memory is bytes: write 8Gi or 8192Mi; less than 1Mi is refused",
+        "message": f"must be {quantity.MIB_EXPECTED}",
     },
     {
         "rule": "quantity(self).isInteger() && quantity(self).asInteger() % 1048576 == 0",
-        "message": "memory must be a whole number of MiB",
+        "message": f"must be {quantity.MIB_EXPECTED}",
     },
 ]
 

@@ -9,7 +9,8 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from vgpu_api.errors import BadInput
+from vgpu_api.errors import BadInput, Fault
+from vgpu_api.field_errors import field_errors
 from vgpu_api.vendors.model import Kind, Vendor
 
 _DATA = Path(__file__).parent / "data"
@@ -28,11 +29,7 @@ def read_table(document: Any, *, source: str) -> Vendor:
     try:
         return Vendor.model_validate(document)
     except ValidationError as error:
-        first = error.errors()[0]
-        path = ".".join((source, *(str(part) for part in first["loc"])))
-        raise BadInput(
-            field=path, value=first["input"], expected=f"right: {first['msg']}"
-        ) from error
+        raise field_errors(error, within=(source,))[0] from error
 
 
 @lru_cache(maxsize=1)
@@ -64,7 +61,8 @@ def refuse_shared_words(vendors: tuple[Vendor, ...]) -> None:
                 raise BadInput(
                     field=f"{kind.name}.{what[0]}",
                     value=what[1],
-                    expected=f"a {what[0]} of its own: kind {taken[what]} has it too",
+                    fault=Fault.DUPLICATE,
+                    detail=f"kind {taken[what]} has it too",
                 )
 
 

@@ -12,14 +12,15 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from vgpu_api.errors import BadInput, Fault, shown
+from vgpu_api.field_errors import describe
 from vgpu_api.names import FINALIZER_IN_USE
 from vgpu_api.v1alpha1 import VGPUClaim, VGPUClaimSpec, VGPURequest
 from vgpu_api.v1alpha1.vgpuclaim import MAX_CLAIM_BYTES
 from vgpu_api.vendors import kind_of
-from vgpu_operator.admission.denial import Denied
+from vgpu_operator.admission.denial import Denied, denying
 from vgpu_operator.admission.jsonpatch import JsonPatch, Operation
 from vgpu_operator.admission.rawpod import without_nulls
-from vgpu_operator.admission.wording import describe, shown
 
 _CONTAINER_NAME = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 _RESIZABLE = frozenset({"memory", "cores"})
@@ -45,17 +46,18 @@ def validate_claim(
     Raises:
         Denied: code 422; the message names each field, its value and what would be right.
     """
-    _refuse_large(raw_claim, old)
-    raw_spec = _spec_of(raw_claim)
-    if old is not None and _spec_of(old) == raw_spec:
-        return
-    spec = _read(raw_claim, raw_spec)
-    _refuse_what_the_schema_cannot_say(spec)
-    if not _is_made_for_a_pod(raw_claim):
-        _refuse_other_vendors(spec)
-    _refuse_priority_above(max_priority, spec, _spec_of(old))
-    if old is not None and _is_allocated(old):
-        _refuse_change_in_use(spec, old)
+    with denying():
+        _refuse_large(raw_claim, old)
+        raw_spec = _spec_of(raw_claim)
+        if old is not None and _spec_of(old) == raw_spec:
+            return
+        spec = _read(raw_claim, raw_spec)
+        _refuse_what_the_schema_cannot_say(spec)
+        if not _is_made_for_a_pod(raw_claim):
+            _refuse_other_vendors(spec)
+        _refuse_priority_above(max_priority, spec, _spec_of(old))
+        if old is not None and _is_allocated(old):
+            _refuse_change_in_use(spec, old)
 
 
 def mutate_claim(raw_claim: dict[str, Any]) -> list[Operation]:
@@ -80,7 +82,7 @@ def _spec_of(raw: Any) -> Any:
 
 def _read(raw: Any, raw_spec: Any) -> VGPUClaimSpec:
     if not isinstance(raw, dict):
-        raise Denied(f"object: {shown(raw)} is not a VGPUClaim")
+        raise BadInput(field="object", value=raw, expected="a VGPUClaim")
     try:
         document = {} if raw_spec is None else {"spec": raw_spec}
         return VGPUClaim.model_validate(document, strict=True).spec
@@ -92,9 +94,11 @@ def _refuse_large(raw: Any, raw_old: Any) -> None:
     """One that was stored while it was allowed may be written again, and become smaller."""
     size = _size_of(raw)
     if size > MAX_CLAIM_BYTES and size > _size_of(raw_old):
-        raise Denied(
-            f"object: Too long: {size} bytes of metadata and spec, may not be more than "
-            f"{MAX_CLAIM_BYTES} bytes"
+        raise BadInput(
+            field="object",
+            fault=Fault.TOO_LONG,
+            detail=f"{size} bytes of metadata and spec, may not be more than {MAX_CLAIM_BYTES} "
+            "bytes",
         )
 
 
@@ -112,12 +116,18 @@ def _size_of(raw: Any) -> int:
 def _refuse_what_the_schema_cannot_say(spec: VGPUClaimSpec) -> None:
     for index, request in enumerate(spec.requests):
         if request.name and not _CONTAINER_NAME.fullmatch(request.name):
-            raise Denied(
-                f"spec.requests[{index}].name: {shown(request.name)} is not a container's name"
+            raise BadInput(
+                field=f"spec.requests[{index}].name",
+                value=request.name,
+                expected="a container's name: lower-case letters, digits and hyphens",
             )
     weights = spec.placement.weights if spec.placement is not None else None
     if weights is not None and not (weights.slots or weights.cores or weights.memory):
-        raise Denied("spec.placement.weights: all 0 is not right: give one of them 1 or more")
+        raise BadInput(
+            field="spec.placement.weights",
+            value=weights.to_wire(),
+            detail="must have one weight of 1 or more",
+        )
 
 
 def _is_made_for_a_pod(raw: Any) -> bool:
@@ -132,10 +142,12 @@ def _refuse_other_vendors(spec: VGPUClaimSpec) -> None:
     for index, request in enumerate(spec.requests):
         kind = kind_of(request.vendor.lower())
         if kind is not None:
-            raise Denied(
-                f"spec.requests[{index}].vendor: Unsupported value: {shown(request.vendor)}: the "
-                f"vendor's device plugin serves pods that ask by {kind.count}, and no claim that a "
-                "pod names"
+            raise BadInput(
+                field=f"spec.requests[{index}].vendor",
+                value=request.vendor,
+                fault=Fault.UNSUPPORTED,
+                detail=f"the vendor's device plugin serves pods that ask by {kind.count}, and no "
+                "claim that a pod names",
             )
 
 
@@ -144,9 +156,10 @@ def _refuse_priority_above(most: int | None, spec: VGPUClaimSpec, raw_old: Any) 
     priority = spec.scheduling_priority
     before = raw_old.get("schedulingPriority") if isinstance(raw_old, dict) else None
     if most is not None and priority > most and priority != before:
-        raise Denied(
-            f"spec.schedulingPriority: Invalid value: {priority}: must be no more than {most}, "
-            "the scheduling.maxClaimPriority of this cluster"
+        raise BadInput(
+            field="spec.schedulingPriority",
+            value=priority,
+            expected=f"no more than {most}, the scheduling.maxClaimPriority of this cluster",
         )
 
 
@@ -160,9 +173,10 @@ def _refuse_change_in_use(new: VGPUClaimSpec, raw_old: dict[str, Any]) -> None:
     try:
         old = VGPUClaim.model_validate({"spec": _spec_of(raw_old)}).spec
     except ValidationError as error:
-        raise Denied(
-            "spec: cannot change while the claim holds cards and its old spec is unreadable: "
-            "delete the claim"
+        raise BadInput.forbidden(
+            "spec",
+            "may not change while the claim has an allocation, and the old spec is unreadable: "
+            "delete the claim",
         ) from error
     for field in type(new).model_fields:
         if field not in _CHANGEABLE and getattr(new, field) != getattr(old, field):
@@ -170,9 +184,10 @@ def _refuse_change_in_use(new: VGPUClaimSpec, raw_old: dict[str, Any]) -> None:
     old_requests = {request.name: request for request in old.requests}
     if {request.name for request in new.requests} != set(old_requests):
         names = sorted(request.name for request in new.requests)
-        raise Denied(
-            f"spec.requests: {shown(names)} cannot replace {shown(sorted(old_requests))} "
-            "while the claim holds cards"
+        raise BadInput(
+            field="spec.requests",
+            value=names,
+            detail=f"must stay {shown(sorted(old_requests))} while the claim has an allocation",
         )
     for index, request in enumerate(new.requests):
         before = old_requests[request.name]
@@ -188,9 +203,11 @@ def _wire_name(model: type[VGPUClaimSpec] | type[VGPURequest], field: str) -> st
 
 def _frozen(
     path: str, new: VGPUClaimSpec | VGPURequest, old: VGPUClaimSpec | VGPURequest, field: str
-) -> Denied:
+) -> BadInput:
     alias = _wire_name(type(new), field)
     now, before = (item.to_wire().get(alias) for item in (new, old))
-    return Denied(
-        f"{path}: {shown(now)} cannot replace {shown(before)} while the claim holds cards"
+    return BadInput(
+        field=path,
+        value=now,
+        detail=f"must stay {shown(before)} while the claim has an allocation",
     )

@@ -17,7 +17,7 @@ from typing import Any
 from vgpu_api import names, quantity
 from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Pod
-from vgpu_api.errors import BadInput
+from vgpu_api.errors import BadInput, Fault
 from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_api.vendors import Kind, kind_of
 from vgpu_operator.admission.denial import denying
@@ -137,8 +137,8 @@ def _of_claim(pod: Pod, named: NamedClaim, claim: VGPUClaim | None) -> tuple[str
         raise BadInput(
             field=native.claim_field(named),
             value=named.name,
-            expected=f"a template: its bindingMode is {claim.spec.binding_mode}, "
-            "and a template's must be WaitForFirstConsumer",
+            detail=f"bindingMode is {claim.spec.binding_mode}: a template's must be "
+            "WaitForFirstConsumer",
         )
     wanted = containers_of_claim(pod, claim.spec)
     foreign = [name for name in native.slots_added(pod) if name not in wanted]
@@ -146,7 +146,7 @@ def _of_claim(pod: Pod, named: NamedClaim, claim: VGPUClaim | None) -> tuple[str
         raise BadInput(
             field=native.SLOTS_ADDED_FIELD,
             value=",".join(foreign),
-            expected="what the claim says: leave this annotation out, admission writes it",
+            detail="the claim has no such request; leave it out, admission writes it",
         )
     return wanted
 
@@ -168,8 +168,9 @@ def _before_its_claim(pod: Pod, named: NamedClaim) -> tuple[str, ...]:
         raise BadInput(
             field=native.claim_field(named),
             value=named.name,
-            expected="in the pod's namespace: which of the pod's containers it is for is not "
-            "known; create the claim first",
+            fault=Fault.NOT_FOUND,
+            detail="create the claim first: without it admission cannot tell for which of the "
+            "pod's containers it is",
         )
     return (first.name,)
 

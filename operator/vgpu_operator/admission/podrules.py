@@ -14,7 +14,7 @@ from typing import Any
 from vgpu_api import names, quantity
 from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Pod
-from vgpu_api.errors import BadInput, QuantityError
+from vgpu_api.errors import BadInput, Fault, QuantityError
 from vgpu_operator.admission.denial import denying
 from vgpu_operator.admission.rawpod import read_pod
 from vgpu_operator.dialects import hami, native, read
@@ -50,16 +50,15 @@ HOST_FOLDERS = (
 UNKEPT: Mapping[str, tuple[Callable[[str], bool], str]] = {
     names.HAMI_VULKAN: (
         is_true,
-        "supported: the library limits CUDA, and Vulkan could allocate past the limit; leave it "
+        "the library limits CUDA, and Vulkan could allocate past the limit; leave it "
         "out, or ask for a whole GPU, which needs no limit",
     ),
     names.VOLCANO_PODGROUP_POLICY: (
         lambda written: True,
-        "supported: pods of a group may share a GPU; leave it out, and ask for whole GPUs where "
-        "they must not",
+        "pods of a group may share a GPU; leave it out, and ask for whole GPUs where they must not",
     ),
 }
-"""By annotation: which values promise something, and what is right instead."""
+"""By annotation: the values that promise something, and what to write instead."""
 
 
 def validate_pod(raw_pod: dict[str, Any], config: ClusterConfig) -> None:
@@ -98,26 +97,27 @@ def refuse_what_is_wrong(pod: Pod, asking: Sequence[PodContainer], config: Clust
 def _promises_are_kept(pod: Pod, asking: Sequence[PodContainer], config: ClusterConfig) -> None:
     """Annotations that other systems keep and this one cannot: refused, not overlooked."""
     annotations = pod.metadata.annotations
-    for key, (promise, expected) in UNKEPT.items():
+    for key, (promise, instead) in UNKEPT.items():
         written = annotations.get(key, "").strip()
         if written and promise(written):
-            raise BadInput(field=annotation_field(key), value=written, expected=expected)
+            raise BadInput(
+                field=annotation_field(key), value=written, fault=Fault.UNSUPPORTED, detail=instead
+            )
     spec = numa_spec(pod)
     if spec is not None and spec.exclusive == "Required":
         raise BadInput(
             field=annotation_field(names.ACK_NUMA_SPEC),
             value="singleNUMANodeExclusive: Required",
-            expected="supported: no NUMA node is kept for one pod; write Preferred, or ask for "
+            fault=Fault.UNSUPPORTED,
+            detail="no NUMA node is kept for one pod; write Preferred, or ask for "
             "all GPUs of a NUMA node",
         )
 
 
 def _node_is_not_chosen(pod: Pod, asking: Sequence[PodContainer], config: ClusterConfig) -> None:
     if pod.spec.node_name:
-        raise BadInput(
-            field="spec.nodeName",
-            value=pod.spec.node_name,
-            expected="allowed: a pod that asks for a GPU goes through the scheduler",
+        raise BadInput.forbidden(
+            "spec.nodeName", "the scheduler chooses the node of a pod that asks for a GPU"
         )
 
 
@@ -158,10 +158,9 @@ def _slots_stand_alone(pod: Pod, asking: Sequence[PodContainer], config: Cluster
             continue
         for name in amounts:
             if place.container.asked(name) is not None:
-                raise BadInput(
-                    field=place.resource_path(name),
-                    value=place.container.asked(name),
-                    expected=f"allowed with {names.ANNOTATION_CLAIM}: write it in the claim",
+                raise BadInput.forbidden(
+                    place.resource_path(name),
+                    f"the pod has {names.ANNOTATION_CLAIM}: write it in the claim",
                 )
         if place.container.asked(count) not in (None, 1, "1"):
             raise BadInput(
@@ -184,11 +183,9 @@ def _words_of_one_dialect(pod: Pod, asking: Sequence[PodContainer], config: Clus
                 is_slot = other.in_slots and number == 0 and given in (1, "1")
                 if other is spoken or given is None or is_slot:
                     continue
-                raise BadInput(
-                    field=place.resource_path(name),
-                    value=given,
-                    expected=f"left out: the container asks by {spoken.resource_names(config)[0]} "
-                    "and the like",
+                raise BadInput.forbidden(
+                    place.resource_path(name),
+                    f"the container asks by {spoken.resource_names(config)[0]} and the like",
                 )
 
 
@@ -196,10 +193,9 @@ def _unprivileged(pod: Pod, asking: Sequence[PodContainer], config: ClusterConfi
     for place in asking:
         context = place.container.security_context
         if context is not None and context.privileged:
-            raise BadInput(
-                field=f"{place.path}.securityContext.privileged",
-                value=True,
-                expected="allowed with a GPU: a privileged container sees every card of its node",
+            raise BadInput.forbidden(
+                f"{place.path}.securityContext.privileged",
+                "a privileged container can open every GPU of its node",
             )
 
 
@@ -207,22 +203,20 @@ def _environment_is_free(pod: Pod, asking: Sequence[PodContainer], config: Clust
     """Variables that say what we decide, in any container of the pod."""
     for place in each_container(pod):
         for variable in place.container.env:
-            expected = _why_reserved(variable.name, variable.value or "")
-            if expected is not None:
-                raise BadInput(
-                    field=place.env_path(variable.name), value=variable.value, expected=expected
-                )
+            reason = _why_reserved(variable.name, variable.value or "")
+            if reason is not None:
+                raise BadInput.forbidden(place.env_path(variable.name), reason)
 
 
 def _why_reserved(name: str, value: str) -> str | None:
     if name.startswith(RESERVED_PREFIXES) or name in RESERVED_NAMES:
-        return "allowed: leave it out, the limits come from the claim"
+        return "leave it out, the limits come from the claim"
     if name == names.ENV_VISIBLE_DEVICES and value not in HARMLESS:
-        return "allowed: leave it out, the claim decides which cards are visible"
+        return "leave it out, the claim decides which GPUs are visible"
     if name == "LD_PRELOAD" and ("libvgpu" in value or names.CONTAINER_FOLDER in value):
-        return "allowed: leave it out, the node loads the library"
+        return "leave it out, the node loads the library"
     if name == names.ENV_DISABLE_CONTROL and is_true(value):
-        return "allowed: limits cannot be switched off in this namespace"
+        return "limits cannot be switched off in this namespace"
     return None
 
 
@@ -233,7 +227,7 @@ def _nothing_is_covered(pod: Pod, asking: Sequence[PodContainer], config: Cluste
                 raise BadInput(
                     field=f"{place.path}.volumeMounts[{index}].mountPath",
                     value=mount.mount_path,
-                    expected=f"allowed with a GPU: it covers {' or '.join(COVERED_PATHS)}",
+                    detail=f"must not cover {' or '.join(COVERED_PATHS)} in a container with a GPU",
                 )
 
 
@@ -247,7 +241,7 @@ def _node_folders_are_closed(
             raise BadInput(
                 field=f"spec.volumes[{index}].hostPath.path",
                 value=path,
-                expected="allowed with a GPU: it opens folders in which the node keeps its limits",
+                detail="a pod with a GPU must not mount folders in which the node keeps limits",
             )
 
 

@@ -7,8 +7,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from vgpu_api.core import Pod
+from vgpu_api.field_errors import describe
 from vgpu_operator.admission.denial import Denied
-from vgpu_operator.admission.wording import describe
 
 
 def read_pod(raw: Any) -> Pod:

@@ -11,7 +11,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
-from vgpu_api.errors import BadInput, VgpuError
+from vgpu_api.errors import BadInput, Fault, VgpuError
 from vgpu_operator.cli.cluster import Cluster
 from vgpu_operator.cli.documents import (
     BadDocument,
@@ -185,7 +185,7 @@ def _pods(documents: Sequence[Mapping[str, Any]], cluster: Cluster) -> list[Mapp
     pods = list(itertools.islice(found, MOST_PODS + 1))
     if len(pods) > MOST_PODS:
         raise BadInput(
-            field="", value=f"more than {MOST_PODS} pods", expected=f"at most {MOST_PODS}"
+            field="pods", fault=Fault.TOO_LONG, detail=f"may not be more than {MOST_PODS} pods"
         )
     return pods
 

@@ -16,9 +16,9 @@ from vgpu_api.core import Node, Pod, ResourceQuota
 from vgpu_api.core.node import NodeStatus
 from vgpu_api.core.quota import ResourceQuotaSpec
 from vgpu_api.errors import BadInput, QuantityError
+from vgpu_api.field_errors import describe
 from vgpu_api.reasons import Reason, Tally
 from vgpu_api.v1alpha1 import Allocation, Condition, Metadata, VGPUClaim, VGPUClaimSpec
-from vgpu_operator.admission.wording import describe
 from vgpu_operator.ask import Ask
 from vgpu_operator.cli.documents import BadDocument, DeviceState, NodeEntry, QuotaEntry, State
 from vgpu_operator.dialects import follows_labels

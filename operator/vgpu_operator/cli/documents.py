@@ -13,8 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
 from vgpu_api.errors import BadInput, VgpuError
+from vgpu_api.field_errors import describe
 from vgpu_api.v1alpha1.gpudevice import DeviceMode
-from vgpu_operator.admission.wording import describe
 from vgpu_operator.cli.plainness import refuse_what_is_not_plain
 from vgpu_operator.cli.workloads import holds_pods
 

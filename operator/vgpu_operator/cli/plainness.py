@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from vgpu_api.errors import BadInput
-from vgpu_operator.admission.wording import path
+from vgpu_api.errors import BadInput, Fault
+from vgpu_api.field_errors import path
 
 MOST_LEVELS = 64
 MOST_VALUES = 50_000_000
@@ -38,7 +38,10 @@ def refuse_what_is_not_plain(document: Any, *, most_values: int = MOST_VALUES) -
         value, level, place = waiting.pop()
         seen += 1
         if seen > most_values:
-            raise BadInput(field="", value=f"more than {most_values} values", expected="bearable")
+            raise BadInput(
+                field="document", fault=Fault.TOO_LONG,
+                detail=f"may not have more than {most_values} values",
+            )  # fmt: skip
         if isinstance(value, dict) and level < MOST_LEVELS:
             for key, item in value.items():
                 if not isinstance(key, str) or not _is_text(key):
@@ -55,14 +58,16 @@ def refuse_what_is_not_plain(document: Any, *, most_values: int = MOST_VALUES) -
 def _wanted_instead_of(value: Any) -> str | None:
     """What would be right in the place of a single value; None if it is."""
     if isinstance(value, dict | list):
-        return f"to be found: it lies more than {MOST_LEVELS} levels deep"
+        return f"at most {MOST_LEVELS} levels deep"
     if isinstance(value, str):
-        return None if _is_text(value) else "text: half of a character stands in it"
+        return None if _is_text(value) else "text without half a character"
     if isinstance(value, float):
         return None if math.isfinite(value) else "a number that JSON can say"
     if value is None or (isinstance(value, int) and value.bit_length() <= _MOST_BITS):
         return None
-    return "a number that can be meant" if isinstance(value, int) else "text, a number or the like"
+    if isinstance(value, int):
+        return f"a number of at most {_MOST_BITS} bits"
+    return "text, a number, true or false"
 
 
 def _is_text(text: str) -> bool:

@@ -10,13 +10,13 @@ from typing import Any
 from pydantic import ValidationError
 
 from vgpu_api.core import Pod
-from vgpu_api.errors import BadInput
+from vgpu_api.errors import BadInput, Fault
+from vgpu_api.field_errors import describe
 from vgpu_api.reasons import Tally
 from vgpu_api.v1alpha1 import Allocation, VGPUClaim, VGPUClaimSpec
 from vgpu_operator.admission import Denied, claim_named_by, mutate_pod, validate_claim, validate_pod
 from vgpu_operator.admission.jsonpatch import applied
 from vgpu_operator.admission.rawpod import read_pod
-from vgpu_operator.admission.wording import describe
 from vgpu_operator.ask import Ask, RequestAsk
 from vgpu_operator.cli.cluster import Cluster
 from vgpu_operator.dialects import containers_of_claim, read
@@ -61,7 +61,7 @@ def question_of(document: Mapping[str, Any], cluster: Cluster, *, admit: bool) -
     if kind == "VGPUClaim":
         return _of_claim(raw)
     if kind not in (None, "Pod"):
-        raise BadInput(field="kind", value=kind, expected="Pod or VGPUClaim")
+        raise BadInput.unsupported("kind", kind, ("Pod", "VGPUClaim"))
     pod = read_pod(raw)
     namespace = pod.metadata.namespace or "default"
     if admit:
@@ -78,7 +78,12 @@ def question_of(document: Mapping[str, Any], cluster: Cluster, *, admit: bool) -
     assert ask.native is not None
     claim = cluster.claim(namespace, ask.native.name)
     if claim is None:
-        raise BadInput(field="claim", value=ask.native.name, expected="among the state's claims")
+        raise BadInput(
+            field="claim",
+            value=ask.native.name,
+            fault=Fault.NOT_FOUND,
+            detail="the state has no such claim",
+        )
     requests = (request.name for request in claim.spec.requests)
     containers = dict(zip(requests, containers_of_claim(pod, claim.spec), strict=True))
     return Question(claim.spec, namespace, pod, containers, _standing(claim, pod))
@@ -93,7 +98,7 @@ def _standing(claim: VGPUClaim, pod: Pod) -> Allocation | None:
     reserved = claim.status.reserved_for
     if reserved is not None and reserved.pod_name != pod.metadata.name:
         name = claim.metadata.name
-        raise BadInput(field="claim", value=name, expected=f"free: it serves {reserved.pod_name}")
+        raise BadInput(field="claim", value=name, detail=f"it serves pod {reserved.pod_name}")
     return claim.status.allocation
 
 

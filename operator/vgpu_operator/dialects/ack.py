@@ -60,23 +60,29 @@ def request(pod: Pod, place: PodContainer, config: ClusterConfig) -> VGPURequest
     labelled = None if gib is None else _labelled_count(pod)
     cards = labelled or 1
     if gib is None or config.aliyun.gpu_count_means == "cards":
-        number = f"a number of cards, 1 to {hami.MAX_COUNT}"
+        number = f"a number of GPUs, 1 to {hami.MAX_COUNT}"
         written = _amount(place, count_name, number, hami.MAX_COUNT)
         if labelled is not None and written not in (None, labelled):
-            raise _unwanted(
-                place, count_name, f"{labelled}, as the label {names.ACK_GPU_COUNT_LABEL} says"
+            raise _bad(
+                place, count_name, f"{labelled}, the value of the label {names.ACK_GPU_COUNT_LABEL}"
             )
         cards = written or cards
     else:
-        percent = _amount(place, count_name, "a percentage of a card, 1 to 100", ALL_CORES)
+        percent = _amount(place, count_name, "a percentage of a GPU, 1 to 100", ALL_CORES)
         if percent is not None and cores is not None:
-            raise _unwanted(place, count_name, f"left out: {core_name} says the same")
+            raise BadInput.forbidden(
+                place.resource_path(count_name), f"{core_name} has the same meaning"
+            )
         cores = percent if cores is None else cores
     if gib is None and cores is not None:
-        raise _unwanted(place, core_name, f"given beside {memory_name}")
+        raise BadInput(
+            field=place.resource_path(core_name),
+            value=place.container.asked(core_name),
+            detail=f"requires {memory_name}",
+        )
     memory_mib = None if gib is None else gib * GIB_IN_MIB // cards
     if cores is not None and cores < cards:
-        raise _unwanted(place, core_name, f"at least 1 % for each of {cards} cards")
+        raise _bad(place, core_name, f"at least 1 % for each of {cards} GPUs")
     return VGPURequest(
         name=place.name,
         phase=place.phase,
@@ -137,7 +143,7 @@ def _labelled_count(pod: Pod) -> int | None:
         raise BadInput(
             field=f"metadata.labels[{names.ACK_GPU_COUNT_LABEL}]",
             value=written,
-            expected=f"a number of devices, 1 to {hami.MAX_COUNT}",
+            expected=f"a number of GPUs, 1 to {hami.MAX_COUNT}",
         )
     return int(written)
 
@@ -173,7 +179,7 @@ def _amount(place: PodContainer, name: str, expected: str, most: int) -> int | N
     return number.numerator or None
 
 
-def _unwanted(place: PodContainer, name: str, expected: str) -> BadInput:
+def _bad(place: PodContainer, name: str, expected: str) -> BadInput:
     return BadInput(
         field=place.resource_path(name), value=place.container.asked(name), expected=expected
     )

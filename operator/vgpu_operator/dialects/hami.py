@@ -105,10 +105,10 @@ def _is_exclusive(place: PodContainer, config: ClusterConfig) -> bool:
 def count(place: PodContainer, config: ClusterConfig) -> int:
     """The number of distinct cards; the configured one where only memory or cores are given."""
     name = config.nvidia.resource_count_name
-    given = _number(place, name, f"a number of cards, 1 to {MAX_COUNT}")
+    given = _number(place, name, f"a number of GPUs, 1 to {MAX_COUNT}")
     if given is None:
         return config.nvidia.default_gpu_num
-    return _within(place, name, given, 1, MAX_COUNT, f"a number of cards, 1 to {MAX_COUNT}")
+    return _within(place, name, given, 1, MAX_COUNT, f"a number of GPUs, 1 to {MAX_COUNT}")
 
 
 def memory(place: PodContainer, config: ClusterConfig) -> int | None:
@@ -160,10 +160,8 @@ def core_policy(place: PodContainer, config: ClusterConfig) -> CorePolicy:
         return config.nvidia.core_policy
     policy = CORE_POLICIES.get(written.strip().lower())
     if policy is None:
-        raise BadInput(
-            field=place.env_path(names.ENV_CORE_POLICY),
-            value=written,
-            expected="one of default, force, disable",
+        raise BadInput.unsupported(
+            place.env_path(names.ENV_CORE_POLICY), written, ("default", "force", "disable")
         )
     return policy
 

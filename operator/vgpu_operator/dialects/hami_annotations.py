@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from vgpu_api import names
 from vgpu_api.core import Pod
-from vgpu_api.errors import BadInput
+from vgpu_api.errors import BadInput, Fault
 from vgpu_api.v1alpha1 import DeviceSelector, Placement, Weights
 from vgpu_api.v1alpha1.vgpuclaim import DevicePolicy, NodePolicy, NumaPolicy, RequestMode
 
@@ -78,7 +78,8 @@ def mode_of(pod: Pod, key: str) -> RequestMode | None:
         raise BadInput(
             field=annotation_field(key),
             value=written,
-            expected="supported: no MPS daemon runs here; write shared, whose limits of memory and "
+            fault=Fault.UNSUPPORTED,
+            detail="no MPS daemon runs here; write shared, whose limits of memory and "
             "compute need none, or mig",
         )
     return modes.pop() if len(modes) == 1 else "Any"
@@ -146,9 +147,7 @@ def _weights(written: str | None) -> Weights | None:
 def _word(key: str, written: str, table: Mapping[str, _T]) -> _T:
     value = table.get(written.lower())
     if value is None:
-        raise BadInput(
-            field=annotation_field(key), value=written, expected=f"one of {', '.join(table)}"
-        )
+        raise BadInput.unsupported(annotation_field(key), written, table)
     return value
 
 
@@ -170,6 +169,6 @@ def comma_list(pod: Pod, key: str, most: int) -> list[str]:
         raise BadInput(
             field=annotation_field(key),
             value=written if len(written) <= MAX_PATTERN else f"{written[:MAX_PATTERN]}…",
-            expected=f"at most {most} items of at most {MAX_PATTERN} characters",
+            detail=f"must have at most {most} items of at most {MAX_PATTERN} characters",
         )
     return items

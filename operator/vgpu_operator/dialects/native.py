@@ -40,10 +40,9 @@ def named_claim(pod: Pod) -> NamedClaim | None:
     if claim is None and template is None:
         return None
     if claim is not None and template is not None:
-        raise BadInput(
-            field=f"metadata.annotations[{names.ANNOTATION_CLAIM_TEMPLATE}]",
-            value=template,
-            expected=f"allowed beside {names.ANNOTATION_CLAIM}: name a claim or a template",
+        raise BadInput.forbidden(
+            f"metadata.annotations[{names.ANNOTATION_CLAIM_TEMPLATE}]",
+            f"the pod has {names.ANNOTATION_CLAIM}: name a claim or a template",
         )
     name = claim if claim is not None else template or ""
     named = NamedClaim(name=name, is_template=claim is None)
@@ -86,13 +85,13 @@ def _container_of(pod: Pod, by_name: dict[str, PodContainer], request: VGPUReque
         raise BadInput(
             field="spec.containers",
             value=sorted(by_name),
-            expected=f"what the claim needs: it has a request for container {request.name!r}",
+            detail=f"must have container {request.name}: the claim has a request for it",
         )
     if place.phase != request.phase:
         raise BadInput(
             field=place.path,
             value=request.name,
-            expected=f"a container of phase {request.phase}, which the claim's request is for",
+            expected=f"a container of phase {request.phase}, as the claim's request is",
         )
     return place.name
 
@@ -109,7 +108,6 @@ def _unnamed(pod: Pod, by_name: dict[str, PodContainer], request: VGPURequest) -
         raise BadInput(
             field=f"spec.{section}",
             value=[],
-            expected=f"what the claim needs: its request is for a container of phase "
-            f"{request.phase}",
+            detail=f"must have a container: the claim's request is of phase {request.phase}",
         )
     return first.name

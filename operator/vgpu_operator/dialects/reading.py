@@ -11,7 +11,7 @@ from functools import lru_cache
 from vgpu_api import names
 from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Pod
-from vgpu_api.errors import BadInput
+from vgpu_api.errors import BadInput, Fault
 from vgpu_api.v1alpha1 import Placement, VGPUClaimSpec
 from vgpu_api.v1alpha1.vgpuclaim import MAX_CLAIM_BYTES, MAX_REQUESTS
 from vgpu_operator.dialects import ack, hami, native, vendors, volcano
@@ -56,19 +56,15 @@ def read(pod: Pod, config: ClusterConfig) -> PodAsk | None:
     ]
     if named is not None:
         if asking:
-            raise BadInput(
-                field=f"{asking[0][0].path}.resources",
-                value=asking[0][0].name,
-                expected="a container that may ask by resources: the pod names a claim, "
-                "whose requests say what each container gets",
+            raise BadInput.forbidden(
+                f"{asking[0][0].path}.resources",
+                "the pod names a claim, and the claim's requests are what each container gets",
             )
         return PodAsk(native=named, containers=recorded)
     slotless = {place.name for place, dialect in asking if not dialect.in_slots}
     if any(name not in slotless for name in recorded):
-        raise BadInput(
-            field=native.SLOTS_ADDED_FIELD,
-            value=",".join(recorded),
-            expected="allowed on a pod that names no claim: admission alone writes it",
+        raise BadInput.forbidden(
+            native.SLOTS_ADDED_FIELD, "admission alone writes it, on a pod that names a claim"
         )
     return _made_for(pod, asking, config) if asking else None
 
@@ -123,8 +119,9 @@ def _refuse_long_selectors(spec: VGPUClaimSpec) -> None:
     if size > _MAX_SELECTORS:
         raise BadInput(
             field="metadata.annotations",
-            value=f"{size} bytes of models and UUIDs in {len(spec.requests)} requests",
-            expected=f"at most {_MAX_SELECTORS} bytes in all: shorten the lists",
+            fault=Fault.TOO_LONG,
+            detail=f"{size} bytes of models and UUIDs in {len(spec.requests)} requests, may not be "
+            f"more than {_MAX_SELECTORS} bytes",
         )
 
 
@@ -142,21 +139,18 @@ def _refuse_two_vendors(
     for other in dialects():
         if other.vendor != dialect.vendor and other.asks(place.container, config):
             count = other.resource_names(config)[0]
-            raise BadInput(
-                field=place.resource_path(count),
-                value=place.container.asked(count),
-                expected=f"allowed beside {dialect.resource_names(config)[0]}: a container has "
-                "devices of one kind; ask for the others in another container of the pod",
+            raise BadInput.forbidden(
+                place.resource_path(count),
+                f"the container asks for {dialect.resource_names(config)[0]}, and has devices of "
+                "one kind; ask for the others in another container of the pod",
             )
 
 
 def _refuse_bad_names(places: list[PodContainer], pod: Pod) -> None:
     """Requests are told apart by their containers' names, so no other container may have one."""
     if len(places) > MAX_REQUESTS:
-        raise BadInput(
-            field="spec.containers",
-            value=len(places),
-            expected=f"at most {MAX_REQUESTS} containers that ask for a GPU",
+        raise BadInput.too_many(
+            "spec.containers", len(places), MAX_REQUESTS, "containers that ask for a GPU"
         )
     named: dict[str, list[PodContainer]] = {}
     for place in each_container(pod):
@@ -166,5 +160,5 @@ def _refuse_bad_names(places: list[PodContainer], pod: Pod) -> None:
             raise BadInput(
                 field=f"{named[place.name][-1].path}.name",
                 value=place.name,
-                expected="a container name of its own, 1 to 63 characters",
+                expected="1 to 63 characters and the name of one container only",
             )

@@ -12,7 +12,7 @@ from functools import partial
 from vgpu_api import quantity
 from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Container, Pod
-from vgpu_api.errors import BadInput, QuantityError
+from vgpu_api.errors import BadInput, Fault, QuantityError
 from vgpu_api.v1alpha1 import DeviceSelector, VGPURequest
 from vgpu_api.vendors import Kind, Memory, kinds
 from vgpu_api.vendors.model import Sizes
@@ -94,7 +94,7 @@ def _memory(kind: Kind, memory: Memory, place: PodContainer, count: int) -> int 
         raise _bad(
             place,
             memory.resource,
-            "allowed with several devices, which are never divided: leave it out, or ask for one",
+            "left out with several devices, which are never divided, or ask for one",
         )
     return rounded
 
@@ -116,7 +116,12 @@ def _asked_mib(memory: Memory, place: PodContainer, given: str | int) -> int:
     else:
         number *= memory.unit_mib
     if memory.amounts and number / memory.unit_mib not in memory.amounts:
-        raise _bad(place, memory.resource, f"one of {', '.join(map(str, memory.amounts))} ({unit})")
+        raise BadInput(
+            field=place.resource_path(memory.resource),
+            value=given,
+            fault=Fault.UNSUPPORTED,
+            detail=f"supported values: {', '.join(map(str, memory.amounts))} ({unit})",
+        )
     return _within(place, memory.resource, number, 0, MAX_MEMORY_MIB, expected)
 
 
@@ -166,14 +171,15 @@ def _refuse_unsupported(kind: Kind, pod: Pod, place: PodContainer) -> None:
     for name in kind.unsupported.resources:
         given = place.container.asked(name)
         if given not in (None, 0, "0"):
-            raise _bad(place, name, "supported: leave it out")
+            raise BadInput.forbidden(place.resource_path(name), "not supported, leave it out")
     for key, values in kind.unsupported.annotations.items():
         written_there = pod.metadata.annotations.get(key, "")
         if written_there in values:
             raise BadInput(
                 field=hami_annotations.annotation_field(key),
                 value=written_there,
-                expected="supported: leave it out",
+                fault=Fault.UNSUPPORTED,
+                detail="leave it out",
             )
 
 

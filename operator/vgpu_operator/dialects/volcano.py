@@ -53,8 +53,8 @@ def _mode(pod: Pod) -> RequestMode:
         raise BadInput(
             field=hami_annotations.annotation_field(names.VOLCANO_MODE),
             value=pod.metadata.annotations[names.VOLCANO_MODE],
-            expected=f"what {names.NVIDIA_MODE} says: "
-            f"{pod.metadata.annotations[names.NVIDIA_MODE]}; write one of the two",
+            detail=f"{names.NVIDIA_MODE} is {pod.metadata.annotations[names.NVIDIA_MODE]}; "
+            "write one of the two",
         )
     return own or hamis or "Any"
 

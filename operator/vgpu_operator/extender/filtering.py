@@ -9,7 +9,7 @@ from __future__ import annotations
 from pydantic import ValidationError
 
 from vgpu_api.core import Pod
-from vgpu_api.errors import BadInput
+from vgpu_api.field_errors import field_errors
 from vgpu_operator.engine.engine import Engine
 from vgpu_operator.engine.scheduling.refusal import Refusal
 from vgpu_operator.extender.wire import FilterAnswer, FilterRequest
@@ -24,9 +24,7 @@ def read_pod(raw: dict[str, object]) -> Pod:
     try:
         return Pod.model_validate(raw)
     except ValidationError as error:
-        first = error.errors()[0]
-        path = ".".join(("Pod", *(str(part) for part in first["loc"])))
-        raise BadInput(field=path, value=first["input"], expected=first["msg"]) from error
+        raise field_errors(error, within=("Pod",))[0] from error
 
 
 def filter_nodes(engine: Engine, request: FilterRequest) -> FilterAnswer:

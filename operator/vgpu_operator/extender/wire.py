@@ -43,7 +43,7 @@ class FilterRequest:
             return cls(pod, names, None)
         nodes = (fields.get("nodes") or {}).get("items")
         if not isinstance(nodes, list):
-            raise BadInput(field="NodeNames", value=None, expected="given, or Nodes in its stead")
+            raise BadInput.required("NodeNames", "or Nodes in its stead")
         return cls(pod, [node["metadata"]["name"] for node in nodes], nodes)
 
 
@@ -103,7 +103,7 @@ class BindRequest:
         def text(name: str) -> str:
             value = fields.get(name.lower())
             if not isinstance(value, str) or not value:
-                raise BadInput(field=name, value=value, expected="given")
+                raise BadInput.required(name)
             return value
 
         return cls(text("PodNamespace"), text("PodName"), text("PodUID"), text("Node"))

@@ -247,11 +247,7 @@ def _term(number: int, term: NodeSelectorTerm) -> tuple[Requirement, ...]:
 def _requirement(path: str, given: NodeSelectorRequirement, *, of_name: bool) -> Requirement:
     operators = ("In", "NotIn") if of_name else tuple(_VALUES)
     if given.operator not in operators:
-        raise BadInput(
-            field=f"{path}.operator",
-            value=given.operator,
-            expected=f"one of {', '.join(operators)}",
-        )
+        raise BadInput.unsupported(f"{path}.operator", given.operator, operators)
     if of_name and given.key != "metadata.name":
         raise BadInput(field=f"{path}.key", value=given.key, expected="metadata.name")
     least, most = (1, 1) if of_name else _VALUES[given.operator]
@@ -259,7 +255,7 @@ def _requirement(path: str, given: NodeSelectorRequirement, *, of_name: bool) ->
         how_many = "exactly one value" if most == 1 else "no value" if not most else "a value"
         raise BadInput(
             field=f"{path}.values", value=given.values,
-            expected=f"{how_many} for {given.operator}",
+            detail=f"must have {how_many} for {given.operator}",
         )  # fmt: skip
     if given.operator in ("Gt", "Lt") and not _INTEGER.fullmatch(given.values[0]):
         raise BadInput(field=f"{path}.values[0]", value=given.values[0], expected="an integer")

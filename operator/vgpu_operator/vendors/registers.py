@@ -79,9 +79,9 @@ def devices_of(kind: Kind, node: Node) -> tuple[RegisteredDevice, ...]:
         if not 0 < len(device.id) <= _MAX_ID:
             raise _bad(kind, device.id, f"an id of 1 to {_MAX_ID} characters")
         if ids.count(device.id) > 1:
-            raise _bad(kind, device.id, "an id of its own: two devices have it")
+            raise _bad(kind, device.id, "an id of one device: two have it")
     if len(found) > MAX_DEVICES:
-        raise _bad(kind, f"{len(found)} devices", f"a list of at most {MAX_DEVICES}")
+        raise BadInput.too_many(field_of(kind), len(found), MAX_DEVICES, "devices")
     return found
 
 

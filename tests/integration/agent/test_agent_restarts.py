@@ -141,7 +141,7 @@ async def test_a_successor_that_ends_first_leaves_the_node_as_it_is(
 async def test_a_successor_with_a_bad_configuration_never_says_that_it_is_ready(
     api: Api, node: AgentNode
 ) -> None:
-    config = replace(node.config, config_fault="nvidia.deviceSplitCount: 0 is not right")
+    config = replace(node.config, config_fault="nvidia.deviceSplitCount: Invalid value: 0")
     successor = Agent(config, api, node.driver)
     assert "deviceSplitCount" in successor.unready()
 

@@ -159,7 +159,7 @@ def test_mps_is_refused_with_what_to_use_instead(refused: Any) -> None:
     assert "spec.requests[0].mode" in said
     assert "Shared" in said
     said = refused(pod({"nvidia.com/gpu": 1}, {"nvidia.com/vgpu-mode": "mps"}))
-    assert "metadata.annotations[nvidia.com/vgpu-mode]: 'mps' is not supported" in said
+    assert 'metadata.annotations[nvidia.com/vgpu-mode]: Unsupported value: "mps"' in said
     assert "write shared" in said
 
 

@@ -32,7 +32,7 @@ def test_a_document_of_hamis_takes_effect_without_a_hand_and_a_wrong_one_has_non
     daemons = [*cluster.operators, *cluster.agents.values()]
 
     file.write_text("nvidia: {deviceSplitCount: 3, defaultCores: 101}")
-    fault = "nvidia.defaultCores: 101 is not right"
+    fault = "nvidia.defaultCores: Invalid value: 101"
     until(cluster, lambda: all(fault in daemon.said() for daemon in [webhook, *daemons]))
 
     for daemon in daemons:

@@ -42,8 +42,9 @@ WAIT = {
 }
 """By file: why each of its pods waits in a cluster without such devices; None: it runs."""
 REFUSED = {
-    "hami-guide/6.5-mode-mps": "metadata.annotations[nvidia.com/vgpu-mode]: 'mps' is not supported",
-    "hami-configuration/6.5-disable-control": "env[CUDA_DISABLE_CONTROL]: 'true' is not allowed",
+    "hami-guide/6.5-mode-mps": "metadata.annotations[nvidia.com/vgpu-mode]: Unsupported "
+    'value: "mps"',
+    "hami-configuration/6.5-disable-control": "env[CUDA_DISABLE_CONTROL]: Forbidden",
 }
 
 pytestmark = [pytest.mark.xdist_group("local-cluster"), pytest.mark.timeout(240)]

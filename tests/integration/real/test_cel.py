@@ -38,7 +38,7 @@ async def an_allocated_claim(api: Api, namespace: str, *requests: dict[str, Any]
     ("requests", "message"),
     [
         ([{"memory": "1Gi", "memoryPercent": 5}], "give memory or memoryPercent, not both"),
-        ([{"memory": "4000"}], "less than 1Mi is refused"),
+        ([{"memory": "4000"}], "1Mi or more"),
         ([{"memory": "1048577"}], "whole number of MiB"),
         ([{"name": "a"}, {"count": 1}], "a request without a name must be the only one"),
         ([{"name": "a"}, {"name": "a"}], "two requests have the same name"),

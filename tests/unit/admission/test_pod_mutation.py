@@ -228,8 +228,8 @@ def test_a_controllers_pod_waits_for_its_claim_where_only_one_container_can_be_m
         mutated(several)  # its controller tries again
     assert denial.value.code == 422
     assert denial.value.message == (
-        "metadata.annotations[vgpu.dev/claim-template]: 'small' is not in the pod's namespace: "
-        "which of the pod's containers it is for is not known; create the claim first"
+        'metadata.annotations[vgpu.dev/claim-template]: Not found: "small": create the '
+        "claim first: without it admission cannot tell for which of the pod's containers it is"
     )
 
 
@@ -257,7 +257,7 @@ def test_an_immediate_claim_can_be_used_by_its_name() -> None:
 
 def test_a_claim_for_other_containers_than_the_pods_is_refused() -> None:
     pod = a_pod({"name": "app"}, annotations={"vgpu.dev/claim": "c"})
-    with pytest.raises(Denied, match="a request for container 'trainer'"):
+    with pytest.raises(Denied, match="must have container trainer"):
         mutated(pod, claim_with({"name": "trainer"}))
 
 

@@ -199,7 +199,7 @@ def test_arguments_become_the_configuration(tmp_path: Path) -> None:
         (
             ["--node-name=n1", "--library=/proc/self/exe", "--config=CONFIG"],
             1,
-            "nvidia.deviceSplitCount: 0 is not right",
+            "nvidia.deviceSplitCount: Invalid value: 0",
         ),
         (
             ["--node-name=n1", "--library=/proc/self/exe", "--kubeconfig=/none"],

@@ -120,7 +120,7 @@ def test_a_mistake_leaves_the_last_good_configuration_in_force(tmp_path: Path) -
     given.write_text(BAD)
     config, fault = usable_config(given, state)
     assert config.nvidia.device_split_count == 7
-    assert "nvidia.deviceSplitCount: 0 is not right" in fault
+    assert "nvidia.deviceSplitCount: Invalid value: 0" in fault
     given.unlink()
     config, fault = usable_config(given, state)
     assert (config.nvidia.device_split_count, "config.yaml" in fault) == (7, True)
@@ -162,6 +162,6 @@ def test_a_copy_is_whole_or_not_there_and_a_full_disk_ends_no_agent(
 def test_devices_say_that_their_agent_does_not_use_what_it_was_given() -> None:
     device = a_device()
     assert configured(device, "") == []
-    (found,) = configured(device, "nvidia.deviceSplitCount: 0 is not right")
+    (found,) = configured(device, "nvidia.deviceSplitCount: Invalid value: 0")
     assert (found.status, found.reason) == ("False", "ConfigurationInvalid")
     assert "the last good configuration is in force: nvidia.deviceSplitCount" in found.message

@@ -37,7 +37,7 @@ def test_a_new_configuration_is_returned_once_and_is_in_force(file: Path) -> Non
 def test_a_wrong_one_leaves_the_old_one_in_force_and_is_reported_once(file: Path) -> None:
     source = ConfigFile(file, load_cluster_config(file))
     file.write_text(BAD)
-    with pytest.raises(BadInput, match=r"nvidia.defaultCores: 101"):
+    with pytest.raises(BadInput, match=r"nvidia.defaultCores: Invalid value: 101"):
         source.look()
     assert source.look() is None
     assert source.config.nvidia.device_split_count == 7

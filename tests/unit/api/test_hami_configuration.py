@@ -240,20 +240,26 @@ def test_several_config_maps_make_one_configuration() -> None:
     [
         (
             {"nvidia": {"deviceSplitCont": 5}},
-            "nvidia.deviceSplitCont: 5 is not expected: there is no such key; did you mean "
-            "deviceSplitCount?",
+            "nvidia.deviceSplitCont: Forbidden: unknown key; did you mean deviceSplitCount?",
         ),
-        ({"nvidea": {}}, "nvidea: {} is not expected: there is no such key; did you mean nvidia?"),
-        ({"kind": "Secret"}, "kind: 'Secret' is not ConfigMap, or left out"),
-        ({"nvidia": 3}, "nvidia: 3 is not an object"),
-        ({"nodeconfig": {}}, "nodeconfig: {} is not a list of nodes"),
-        ({"nodeconfig": [1]}, "nodeconfig[0]: 1 is not an object"),
+        (
+            {"nvidea": {}},
+            "nvidea: Forbidden: unknown key; did you mean nvidia?",
+        ),
+        ({"kind": "Secret"}, 'kind: Unsupported value: "Secret": supported values: "ConfigMap"'),
+        ({"nvidia": 3}, "nvidia: Invalid value: 3: must be an object"),
+        ({"nodeconfig": {}}, "nodeconfig: Invalid value: {}: must be a list of nodes"),
+        ({"nodeconfig": [1]}, "nodeconfig[0]: Invalid value: 1: must be an object"),
         (
             {"kind": "ConfigMap", "data": {"device-config.yaml": "nvidia: ["}},
-            "data[device-config.yaml]: 'while parsing a flow node' is not a YAML document",
+            'data[device-config.yaml]: Invalid value: "while parsing a flow node": must be a '
+            "YAML document",
         ),
-        ({"kind": "ConfigMap", "data": {"config.json": 3}}, "data[config.json]: 3 is not text"),
-        ({"nvidia.defaultCores": "200"}, "nvidia.defaultCores: '200' is not right: "),
+        (
+            {"kind": "ConfigMap", "data": {"config.json": 3}},
+            "data[config.json]: Invalid value: 3: must be text",
+        ),
+        ({"nvidia.defaultCores": "200"}, 'nvidia.defaultCores: Invalid value: "200": '),
     ],
 )
 def test_what_cannot_be_meant_is_refused_by_its_path(document: Any, said: str) -> None:

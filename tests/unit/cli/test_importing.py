@@ -101,11 +101,11 @@ def test_objects_that_are_no_configuration_are_named_and_left_out(imported) -> N
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("nvidia: {defaultCores: 101}", "0.yaml: nvidia.defaultCores: 101 is not right"),
-        ("nvidia: {defaultCoars: 1}", "there is no such key; did you mean defaultCores?"),
+        ("nvidia: {defaultCores: 101}", "0.yaml: nvidia.defaultCores: Invalid value: 101"),
+        ("nvidia: {defaultCoars: 1}", "unknown key; did you mean defaultCores?"),
         ("nvidia: [", "0.yaml: while parsing"),
         ("&a [*a]", "levels deep"),
-        ("3", "0.yaml: document: 3 is not a document with sections"),
+        ("3", "0.yaml: document: Invalid value: 3: must be a document with sections"),
     ],
 )
 def test_what_cannot_be_meant_ends_with_status_2_and_one_line(

@@ -244,13 +244,13 @@ def wrong(change) -> dict[str, Any]:
             lambda s: s.update(
                 quotas=[{"namespace": "x", "hard": {"limits.nvidia.com/gpumem": "many"}}]
             ),
-            "quotas[0].hard[limits.nvidia.com/gpumem]: 'many'",
+            "quotas[0].hard[limits.nvidia.com/gpumem]: Invalid value: \"many\"",
         ),
         (
             lambda s: s.update(
                 quotas=[{"namespace": "x", "hard": {"limits.nvidia.com/gpucores": -1}}]
             ),
-            "quotas[0].hard[limits.nvidia.com/gpucores]: -1",
+            "quotas[0].hard[limits.nvidia.com/gpucores]: Invalid value: -1",
         ),
         (
             lambda s: s.update(claims=[{"metadata": {"name": "c"}, "spec": A_SPEC}] * 2),
@@ -329,7 +329,7 @@ def test_a_line_of_cases_that_cannot_be_read_is_refused_by_itself(run, tmp_path)
     ]
     said = [found["refused"] for found in refused]
     assert said[0] == f"{file}:1: give a pod or a claim, one of them"
-    assert "nodes[0].pairScores[0].score: -1 is not 0 or more" in said[1]
+    assert "nodes[0].pairScores[0].score: Invalid value: -1: must be 0 or more" in said[1]
     assert all(found["devices"] == [] and found["node"] is None for found in refused)
 
 

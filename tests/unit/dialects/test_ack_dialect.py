@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -83,9 +84,9 @@ def test_where_the_count_means_cards_they_share_memory_and_compute_evenly() -> N
         (words(mem="1000Mi"), "a whole number of GiB"),
         (words(mem=-1), "a whole number of GiB"),
         (words(mem=8, core=101), "a whole percentage"),
-        (words(mem=8, count=101), "a percentage of a card"),
-        (words(mem=8, count=30, core=30), "left out"),
-        (words(core=30), "beside aliyun.com/gpu-mem"),
+        (words(mem=8, count=101), "a percentage of a GPU"),
+        (words(mem=8, count=30, core=30), "same meaning"),
+        (words(core=30), "requires aliyun.com/gpu-mem"),
         (words(count=65), "1 to 64"),
     ],
 )
@@ -94,7 +95,7 @@ def test_what_cannot_be_meant_is_refused_by_its_field(
 ) -> None:
     with pytest.raises(BadInput, match=r"spec.containers\[0\].resources.limits\[aliyun") as refusal:
         request_of(limits)
-    assert expected in refusal.value.expected
+    assert expected in refusal.value.detail
 
 
 def labelled(
@@ -125,12 +126,14 @@ def test_a_label_that_is_no_number_of_devices_is_refused(count: str) -> None:
     with pytest.raises(BadInput) as refusal:
         labelled(count, words(mem=8))
     assert str(refusal.value) == (
-        f"metadata.labels[aliyun.com/gpu-count]: {count!r} is not a number of devices, 1 to 64"
+        f'metadata.labels[aliyun.com/gpu-count]: Invalid value: "{count}": must be a number '
+        "of GPUs, "
+        "1 to 64"
     )
 
 
 def test_a_label_and_a_count_of_devices_that_differ_are_refused() -> None:
-    with pytest.raises(BadInput, match=r"is not 3, as the label aliyun.com/gpu-count says"):
+    with pytest.raises(BadInput, match=r"must be 3, the value of the label aliyun.com/gpu-count"):
         labelled("3", words(mem=8, count=2), CARDS)
 
 
@@ -257,29 +260,33 @@ def test_whether_a_count_is_a_share_of_compute_is_the_configurations_to_say() ->
         (
             words(mem=1, core=10, count=20),
             ClusterConfig(),
-            "gpu-count]: 20 is not left out: aliyun.com/gpu-core.percentage says the same",
+            "gpu-count]: Forbidden: aliyun.com/gpu-core.percentage has the same meaning",
         ),
         (
             words(core=10),
             ClusterConfig(),
-            "gpu-core.percentage]: 10 is not given beside aliyun.com/gpu-mem",
+            "gpu-core.percentage]: Invalid value: 10: requires aliyun.com/gpu-mem",
         ),
         (
             words(mem=4, core=1, count=2),
             CARDS,
-            "gpu-core.percentage]: 1 is not at least 1 % for each of 2 cards",
+            "gpu-core.percentage]: Invalid value: 1: must be at least 1 % for each of 2 GPUs",
         ),
-        (words(mem="x"), CARDS, "gpu-mem]: 'x' is not a whole number of GiB"),
+        (words(mem="x"), CARDS, 'gpu-mem]: Invalid value: "x": must be a whole number of GiB'),
         (
             words(mem=1, core=101),
             CARDS,
-            "gpu-core.percentage]: 101 is not a whole percentage, 1 to 100",
+            "gpu-core.percentage]: Invalid value: 101: must be a whole percentage, 1 to 100",
         ),
-        (words(mem=1, count=65), CARDS, "gpu-count]: 65 is not a number of cards, 1 to 64"),
+        (
+            words(mem=1, count=65),
+            CARDS,
+            "gpu-count]: Invalid value: 65: must be a number of GPUs, 1 to 64",
+        ),
         (
             words(mem=1, count=101),
             ClusterConfig(),
-            "gpu-count]: 101 is not a percentage of a card, 1 to 100",
+            "gpu-count]: Invalid value: 101: must be a percentage of a GPU, 1 to 100",
         ),
     ],
 )
@@ -372,7 +379,9 @@ def test_a_numa_annotation_is_refused_in_these_words(written: str) -> None:
     with pytest.raises(BadInput) as refusal:
         numa_of(written)
     assert str(refusal.value) == (
-        f"metadata.annotations[{NUMA}]: {written!r} is not a JSON object with numaTopologyPolicy: "
+        f"metadata.annotations[{NUMA}]: Invalid value: {json.dumps(written)}: must be a "
+        "JSON object "
+        "with numaTopologyPolicy: "
         "one of SingleNUMANode, Restricted, BestEffort; "
         "and singleNUMANodeExclusive: Preferred or Required"
     )

@@ -57,7 +57,7 @@ def test_memory_that_is_no_size_is_refused_with_its_field_and_value(written: str
         request_of(a_pod({"gpu": 1, "gpumem": written}))
     assert refusal.value.field == "spec.containers[0].resources.limits[nvidia.com/gpumem]"
     assert refusal.value.value == written
-    assert "MiB" in refusal.value.expected
+    assert "MiB" in refusal.value.detail
 
 
 def test_memory_wins_over_percentage() -> None:
@@ -186,7 +186,7 @@ def test_an_unknown_core_policy_is_refused_with_the_variable() -> None:
         request_of(a_pod({"gpu": 1}, env=env))
     assert str(refusal.value) == (
         "spec.containers[0].env[GPU_CORE_UTILIZATION_POLICY]: "
-        "'always' is not one of default, force, disable"
+        'Unsupported value: "always": supported values: "default", "force", "disable"'
     )
 
 

@@ -50,7 +50,7 @@ def test_a_claim_of_another_namespace_is_refused_in_those_words() -> None:
 
 @pytest.mark.parametrize("name", ["", "Small", "-small", "a..b", "small\n", "x" * 254, "a b"])
 def test_what_cannot_be_a_claims_name_is_refused(name: str) -> None:
-    with pytest.raises(BadInput, match="is not the name of a claim"):
+    with pytest.raises(BadInput, match="must be the name of a claim"):
         read(a_pod({"vgpu.dev/claim": name}), ClusterConfig())
 
 
@@ -106,7 +106,7 @@ def test_an_init_request_without_a_name_means_the_first_ordinary_init_container(
 
 
 def test_a_request_for_a_container_that_is_not_there_is_refused() -> None:
-    with pytest.raises(BadInput, match="it has a request for container 'trainer'"):
+    with pytest.raises(BadInput, match="must have container trainer"):
         containers_of_claim(a_pod({}), a_spec({"name": "trainer"}))
 
 

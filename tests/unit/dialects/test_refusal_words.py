@@ -54,30 +54,41 @@ def words(pod: Pod) -> str:
 @pytest.mark.parametrize(
     ("limits", "said"),
     [
-        ({"gpu": "half"}, "gpu]: 'half' is not a number of cards, 1 to 64"),
-        ({"gpu": 65}, "gpu]: 65 is not a number of cards, 1 to 64"),
+        ({"gpu": "half"}, 'gpu]: Invalid value: "half": must be a number of GPUs, 1 to 64'),
+        ({"gpu": 65}, "gpu]: Invalid value: 65: must be a number of GPUs, 1 to 64"),
         (
             {"gpumem": "much"},
-            "gpumem]: 'much' is not a size per card: a whole number of MiB such as 8192, "
+            'gpumem]: Invalid value: "much": must be a size per card: a whole number of MiB '
+            "such as 8192, "
             "or with its unit such as 8Gi",
         ),
         (
             {"gpumem": "1Ei"},
-            "gpumem]: '1Ei' is not a size per card: a whole number of MiB such as 8192, "
+            'gpumem]: Invalid value: "1Ei": must be a size per card: a whole number of MiB '
+            "such as 8192, "
             "or with its unit such as 8Gi",
         ),
         (
             {"gpumem-percentage": "half"},
-            "gpumem-percentage]: 'half' is not a whole percentage, 0 to 100",
+            'gpumem-percentage]: Invalid value: "half": must be a whole percentage, 0 to 100',
         ),
         (
             {"gpumem-percentage": "0.5"},
-            "gpumem-percentage]: '0.5' is not a whole percentage, 0 to 100",
+            'gpumem-percentage]: Invalid value: "0.5": must be a whole percentage, 0 to 100',
         ),
-        ({"gpucores": "half"}, "gpucores]: 'half' is not a whole percentage, 0 to 100"),
-        ({"gpucores": -1}, "gpucores]: -1 is not a whole percentage, 0 to 100"),
-        ({"gpu": 1, "priority": "top"}, "priority]: 'top' is not a priority, 0 (highest) to 10"),
-        ({"gpu": 1, "priority": 11}, "priority]: 11 is not a priority, 0 (highest) to 10"),
+        (
+            {"gpucores": "half"},
+            'gpucores]: Invalid value: "half": must be a whole percentage, 0 to 100',
+        ),
+        ({"gpucores": -1}, "gpucores]: Invalid value: -1: must be a whole percentage, 0 to 100"),
+        (
+            {"gpu": 1, "priority": "top"},
+            'priority]: Invalid value: "top": must be a priority, 0 (highest) to 10',
+        ),
+        (
+            {"gpu": 1, "priority": 11},
+            "priority]: Invalid value: 11: must be a priority, 0 (highest) to 10",
+        ),
     ],
 )
 def test_an_amount_is_refused_in_these_words(limits, said):
@@ -87,62 +98,68 @@ def test_an_amount_is_refused_in_these_words(limits, said):
 @pytest.mark.parametrize(
     ("key", "written", "said"),
     [
-        ("nvidia.com/vgpu-mode", "whole", "'whole' is not one of shared, hami-core, mig"),
+        (
+            "nvidia.com/vgpu-mode",
+            "whole",
+            'Unsupported value: "whole": supported values: "shared", "hami-core", "mig"',
+        ),
         (
             "nvidia.com/vgpu-mode",
             "MPS",
-            "'MPS' is not supported: no MPS daemon runs here; write shared, whose limits of "
+            'Unsupported value: "MPS": no MPS daemon runs here; write shared, whose limits of '
             "memory and compute need none, or mig",
         ),
         (
             "hami.io/node-scheduler-policy",
             "packed",
-            "'packed' is not one of binpack, spread, numa-first",
+            'Unsupported value: "packed": supported values: "binpack", "spread", "numa-first"',
         ),
         (
             "hami.io/gpu-scheduler-policy",
             "binpack,packed",
-            "'packed' is not one of binpack, spread, numa, numa-first, best-fit, idle-first, "
-            "mutex, topology, topology-aware",
+            'Unsupported value: "packed": supported values: "binpack", "spread", '
+            '"numa", "numa-first", "best-fit", "idle-first", "mutex", "topology", '
+            '"topology-aware"',
         ),
         (
             "hami.io/device-scoring-weights",
             "slot=1",
-            "'slot=1' is not three whole numbers such as slot=1,core=1,memory=3, "
+            'Invalid value: "slot=1": must be three whole numbers such as slot=1,core=1,memory=3, '
             "each 0 to 1000 and not all 0",
         ),
         (
             "nvidia.com/use-gputype",
             ",".join("x" * 33),
-            f"'{','.join('x' * 33)}' is not at most 32 items of at most 128 characters",
+            f'Invalid value: "{",".join("x" * 33)}": must have at most 32 items of at most '
+            "128 characters",
         ),
         (
             "nvidia.com/nouse-gputype",
             "y" * 129,
-            f"'{'y' * 128}…' is not at most 32 items of at most 128 characters",
+            f'Invalid value: "{"y" * 128}…": must have at most 32 items of at most 128 characters',
         ),
         (
             "nvidia.com/use-gpuuuid",
             ",".join("x" * 65),
-            f"'{'x,' * 64}…' is not at most 64 items of at most 128 characters",
+            f'Invalid value: "{"x," * 64}…": must have at most 64 items of at most 128 characters',
         ),
         (
             "nvidia.com/nouse-gpuuuid",
             ",".join("x" * 65),
-            f"'{'x,' * 64}…' is not at most 64 items of at most 128 characters",
+            f'Invalid value: "{"x," * 64}…": must have at most 64 items of at most 128 characters',
         ),
         (
             "vgpu.dev/claim",
             "a/b",
-            "'a/b' is not the name of a claim in the pod's own namespace; "
+            'Invalid value: "a/b": must be the name of a claim in the pod\'s own namespace; '
             "a claim of another namespace cannot be used",
         ),
-        ("vgpu.dev/claim", "A", "'A' is not the name of a claim"),
-        ("vgpu.dev/claim-template", "A", "'A' is not the name of a claim"),
+        ("vgpu.dev/claim", "A", 'Invalid value: "A": must be the name of a claim'),
+        ("vgpu.dev/claim-template", "A", 'Invalid value: "A": must be the name of a claim'),
         (
             "vgpu.dev/slots-added",
             "x, y",
-            "'x,y' is not allowed on a pod that names no claim: admission alone writes it",
+            "Forbidden: admission alone writes it, on a pod that names a claim",
         ),
     ],
 )
@@ -153,12 +170,12 @@ def test_an_annotation_is_refused_in_these_words(key, written, said):
 def test_what_does_not_go_together_is_refused_in_these_words():
     both = {"vgpu.dev/claim": "a", "vgpu.dev/claim-template": "b"}
     assert words(a_pod({}, both)) == (
-        "metadata.annotations[vgpu.dev/claim-template]: 'b' is not allowed beside vgpu.dev/claim: "
+        "metadata.annotations[vgpu.dev/claim-template]: Forbidden: the pod has vgpu.dev/claim: "
         "name a claim or a template"
     )
     assert words(a_pod(ONE, {"vgpu.dev/claim": "a"})) == (
-        "spec.containers[0].resources: 'main' is not a container that may ask by resources: "
-        "the pod names a claim, whose requests say what each container gets"
+        "spec.containers[0].resources: Forbidden: the pod names a claim, "
+        "and the claim's requests are what each container gets"
     )
 
 
@@ -169,20 +186,20 @@ def test_a_claim_that_means_no_container_of_the_pod_is_refused_in_these_words():
         return str(refusal.value)
 
     assert said(a_pod(), {"name": "train"}) == (
-        "spec.containers: ['main'] is not what the claim needs: "
-        "it has a request for container 'train'"
+        'spec.containers: Invalid value: ["main"]: must have container train: '
+        "the claim has a request for it"
     )
     assert said(a_pod(initContainers=[{"name": "i"}]), {"name": "i"}) == (
-        "spec.initContainers[0]: 'i' is not a container of phase App, "
-        "which the claim's request is for"
+        'spec.initContainers[0]: Invalid value: "i": must be a container of phase App, '
+        "as the claim's request is"
     )
     assert said(a_pod(), {"phase": "Init"}) == (
-        "spec.initContainers: [] is not what the claim needs: "
-        "its request is for a container of phase Init"
+        "spec.initContainers: Invalid value: []: must have a container: "
+        "the claim's request is of phase Init"
     )
     assert said(a_pod(containers=[]), {}) == (
-        "spec.containers: [] is not what the claim needs: "
-        "its request is for a container of phase App"
+        "spec.containers: Invalid value: []: must have a container: "
+        "the claim's request is of phase App"
     )
 
 
@@ -190,11 +207,12 @@ def test_containers_that_cannot_be_requests_are_refused_in_these_words():
     gpu = {"limits": {"nvidia.com/gpu": 1}}
     many = [{"name": f"c{number}", "resources": gpu} for number in range(17)]
     assert words(a_pod(containers=many)) == (
-        "spec.containers: 17 is not at most 16 containers that ask for a GPU"
+        "spec.containers: Too many: 17: must have at most 16 containers that ask for a GPU"
     )
     twins = [{"name": "a", "resources": gpu}] * 2
     assert words(a_pod(containers=twins)) == (
-        "spec.containers[1].name: 'a' is not a container name of its own, 1 to 63 characters"
+        'spec.containers[1].name: Invalid value: "a": must be 1 to 63 characters and the '
+        "name of one container only"
     )
 
 
@@ -244,8 +262,8 @@ def test_lists_that_would_make_a_large_claim_are_refused_in_these_words():
     others = {"nvidia.com/nouse-gpuuuid": "z"}
     assert read(a_pod(containers=containers, annotations={**models, **uuids}), ClusterConfig())
     assert words(a_pod(containers=containers, annotations={**models, **uuids, **others})) == (
-        "metadata.annotations: '24578 bytes of models and UUIDs in 2 requests' is not at most "
-        "24576 bytes in all: shorten the lists"
+        "metadata.annotations: Too long: 24578 bytes of models and UUIDs in 2 requests, "
+        "may not be more than 24576 bytes"
     )
 
 
@@ -261,4 +279,4 @@ def test_as_many_containers_as_a_claim_can_hold_may_ask():
     "limits", [{"gpu": "?"}, {"gpumem": "?"}, {"gpumem-percentage": "?"}, {"gpucores": "?"}]
 )
 def test_whoever_asks_in_a_way_that_cannot_be_read_is_refused_and_not_overlooked(limits):
-    assert "'?' is not" in words(a_pod(limits))
+    assert 'Invalid value: "?": must be' in words(a_pod(limits))

@@ -140,11 +140,11 @@ SERVED: dict[str, list[str]] = {
 
 REFUSED = {
     "hami-guide/6.5-mode-mps.yaml": (
-        "metadata.annotations[nvidia.com/vgpu-mode]: 'mps' is not supported: no MPS daemon runs "
+        'metadata.annotations[nvidia.com/vgpu-mode]: Unsupported value: "mps": no MPS daemon runs '
         "here; write shared, whose limits of memory and compute need none, or mig"
     ),
     "hami-configuration/6.5-disable-control.yaml": (
-        "spec.containers[0].env[CUDA_DISABLE_CONTROL]: 'true' is not allowed: limits cannot be "
+        "spec.containers[0].env[CUDA_DISABLE_CONTROL]: Forbidden: limits cannot be "
         "switched off in this namespace"
     ),
 }

@@ -51,23 +51,26 @@ def test_annotations_choose_among_devices() -> None:
     [
         (
             {"hygon.com/dcunum": 65},
-            "spec.containers[0].resources.limits[hygon.com/dcunum]: 65 is not a number of "
+            "spec.containers[0].resources.limits[hygon.com/dcunum]: Invalid value: 65: must "
+            "be a number of "
             "devices, 1 to 64",
         ),
         (
             {**DCU, "hygon.com/dcumem": "1500m"},
-            "spec.containers[0].resources.limits[hygon.com/dcumem]: '1500m' is not a size per "
+            'spec.containers[0].resources.limits[hygon.com/dcumem]: Invalid value: "1500m": '
+            "must be a size per "
             "device: a whole number of MiB, or with its unit such as 8Gi",
         ),
         (
             {**DCU, "hygon.com/dcucores": -1},
-            "spec.containers[0].resources.limits[hygon.com/dcucores]: -1 is not a whole "
+            "spec.containers[0].resources.limits[hygon.com/dcucores]: Invalid value: -1: "
+            "must be a whole "
             "percentage, 0 to 100",
         ),
         (
             {**DCU, "nvidia.com/gpu": 1},
-            "spec.containers[0].resources.limits[hygon.com/dcunum]: 1 is not allowed beside "
-            "nvidia.com/gpu: a container has devices of one kind; ask for the others in another "
+            "spec.containers[0].resources.limits[hygon.com/dcunum]: Forbidden: the container asks "
+            "for nvidia.com/gpu, and has devices of one kind; ask for the others in another "
             "container of the pod",
         ),
     ],
@@ -168,30 +171,34 @@ def test_admission_writes_the_rounded_memory() -> None:
         (
             {NPU: 1, f"{NPU}-memory": 70_000},
             {},
-            f"spec.containers[0].resources.limits[{NPU}-memory]: 70000 is not at most 65536 MiB, "
+            f"spec.containers[0].resources.limits[{NPU}-memory]: Invalid value: 70000: must "
+            "be at most 65536 MiB, "
             "which a device has",
         ),
         (
             {NPU: 2, f"{NPU}-memory": 2000},
             {},
-            f"spec.containers[0].resources.limits[{NPU}-memory]: 2000 is not allowed with several "
-            "devices, which are never divided: leave it out, or ask for one",
+            f"spec.containers[0].resources.limits[{NPU}-memory]: Invalid value: 2000: must be "
+            "left out "
+            "with several devices, which are never divided, or ask for one",
         ),
         (
             {NPU: 1, f"{NPU}-core": 30},
             {},
-            f"spec.containers[0].resources.limits[{NPU}-core]: 30 is not supported: leave it out",
+            f"spec.containers[0].resources.limits[{NPU}-core]: Forbidden: not supported, "
+            "leave it out",
         ),
         (
             {NPU: 1},
             {"huawei.com/vnpu-mode": "hami-core"},
-            "metadata.annotations[huawei.com/vnpu-mode]: 'hami-core' is not supported: leave it "
+            'metadata.annotations[huawei.com/vnpu-mode]: Unsupported value: "hami-core": leave it '
             "out",
         ),
         (
             {"huawei.com/Ascend910C": 3},
             {},
-            "spec.containers[0].resources.limits[huawei.com/Ascend910C]: 3 is not an even number "
+            "spec.containers[0].resources.limits[huawei.com/Ascend910C]: Invalid value: 3: "
+            "must be an even number "
             "of devices, or 1: they come two to a module",
         ),
     ],
@@ -243,6 +250,7 @@ def test_a_size_that_the_plugin_does_not_know_is_refused_by_name() -> None:
     with pytest.raises(BadInput) as caught:
         request_of({MTT: 1, UNITS: 5})
     assert str(caught.value) == (
-        f"spec.containers[0].resources.limits[{UNITS}]: 5 is not one of 2, 4, 8, 16, 32, 64, 96 "
+        f"spec.containers[0].resources.limits[{UNITS}]: Unsupported value: 5: supported "
+        "values: 2, 4, 8, 16, 32, 64, 96 "
         "(units of 512 MiB)"
     )

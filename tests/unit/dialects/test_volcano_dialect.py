@@ -117,11 +117,11 @@ def test_it_means_nothing_to_a_container_in_hamis_words() -> None:
 @pytest.mark.parametrize(
     ("annotations", "said"),
     [
-        ({"volcano_sh": "timeslice"}, "one of shared, hami-core, mig"),
+        ({"volcano_sh": "timeslice"}, 'supported values: "shared", "hami-core", "mig"'),
         ({"volcano_sh": "mps"}, "no MPS daemon runs here"),
         (
             {"volcano_sh": "mig", "nvidia_com": "shared"},
-            "is not what nvidia.com/vgpu-mode says: shared; write one of the two",
+            "nvidia.com/vgpu-mode is shared; write one of the two",
         ),
     ],
 )

@@ -109,7 +109,7 @@ async def test_of_a_register_that_cannot_be_read_nothing_is_given_and_the_node_s
     (event,) = [event for event in events if event["reason"] == "RegisterUnreadable"]
     assert event["note"] == (
         "nothing is given of its devices: metadata.annotations[hami.io/node-dcu-register]: "
-        "'DCU-A,4,much' is not id,count,memory,cores,type,numa,health[,index,mode]"
+        'Invalid value: "DCU-A,4,much": must be id,count,memory,cores,type,numa,health[,index,mode]'
     )
 
 

@@ -55,15 +55,24 @@ def test_a_node_without_a_register_has_none() -> None:
 @pytest.mark.parametrize(
     ("written", "text"),
     [
-        ("DCU-A", "'DCU-A' is not a list of devices with a colon behind each"),
-        ("DCU-A,1:", "'DCU-A,1' is not id,count,memory,cores,type,numa,health[,index,mode]"),
-        ("DCU-A,1,x,100,Z,0,true:", "'x' is not a whole number, 0 to 2147483647, as devmem"),
-        ("DCU-A,1,-5,100,Z,0,true:", "'-5' is not a whole number, 0 to 2147483647, as devmem"),
-        ("DCU-A,1,5,100,Z,0,yes:", "'yes' is not true or false, as health"),
-        (",1,5,100,Z,0,true:", "'' is not an id of 1 to 128 characters"),
+        ("DCU-A", 'Invalid value: "DCU-A": must be a list of devices with a colon behind each'),
+        (
+            "DCU-A,1:",
+            'Invalid value: "DCU-A,1": must be id,count,memory,cores,type,numa,health[,index,mode]',
+        ),
+        (
+            "DCU-A,1,x,100,Z,0,true:",
+            'Invalid value: "x": must be a whole number, 0 to 2147483647, as devmem',
+        ),
+        (
+            "DCU-A,1,-5,100,Z,0,true:",
+            'Invalid value: "-5": must be a whole number, 0 to 2147483647, as devmem',
+        ),
+        ("DCU-A,1,5,100,Z,0,yes:", 'Invalid value: "yes": must be true or false, as health'),
+        (",1,5,100,Z,0,true:", 'Invalid value: "": must be an id of 1 to 128 characters'),
         (
             "A,1,5,100,Z,0,true:A,1,5,1,Z,0,true:",
-            "'A' is not an id of its own: two devices have it",
+            'Invalid value: "A": must be an id of one device: two have it',
         ),
     ],
 )
@@ -77,7 +86,8 @@ def test_a_capacity_that_is_no_number_is_refused_by_name() -> None:
     with pytest.raises(BadInput) as caught:
         devices_of(a_kind("cambricon"), a_node(cambricon_com__mlu_smlu_vcore="1500m"))
     assert str(caught.value) == (
-        "status.capacity[cambricon.com/mlu.smlu.vcore]: '1500m' is not a whole number"
+        'status.capacity[cambricon.com/mlu.smlu.vcore]: Invalid value: "1500m": must be a '
+        "whole number"
     )
 
 

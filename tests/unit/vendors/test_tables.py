@@ -52,13 +52,17 @@ def test_a_table_says_units_and_defaults() -> None:
 @pytest.mark.parametrize(
     ("path", "value", "text"),
     [
-        (("title",), None, "acme.title: None is not right: Input should be a valid string"),
-        (("kinds", 0, "count"), "gpu", "acme.kinds.0.count: 'gpu' is not right: String should"),
-        (("kinds", 0, "memory", "unitMib"), 0, "acme.kinds.0.memory.unitMib: 0 is not right"),
-        (("kinds", 0, "register", "form"), "xml", "acme.kinds.0.register.form: 'xml' is not right"),
-        (("kinds", 0, "gpus"), 1, "acme.kinds.0.gpus: 1 is not right: Extra inputs"),
-        (("kinds", 0, "name"), "Acme!", "acme.kinds.0.name: 'Acme!' is not right"),
-        (("kinds",), [], "acme.kinds: [] is not right"),
+        (("title",), None, "acme.title: Invalid value: null: must be text"),
+        (("kinds", 0, "count"), "gpu", 'acme.kinds[0].count: Invalid value: "gpu": must match'),
+        (("kinds", 0, "memory", "unitMib"), 0, "acme.kinds[0].memory.unitMib: Invalid value: 0"),
+        (
+            ("kinds", 0, "register", "form"),
+            "xml",
+            'acme.kinds[0].register.form: Unsupported value: "xml"',
+        ),
+        (("kinds", 0, "gpus"), 1, "acme.kinds[0].gpus: Forbidden: unknown field"),
+        (("kinds", 0, "name"), "Acme!", 'acme.kinds[0].name: Invalid value: "Acme!": must match'),
+        (("kinds",), [], "acme.kinds: Required value: must have"),
     ],
 )
 def test_an_error_names_the_field_and_the_value(
@@ -88,5 +92,5 @@ def test_no_two_tables_claim_a_resource() -> None:
     with pytest.raises(BadInput) as caught:
         refuse_shared_words(tables)
     assert str(caught.value) == (
-        "other.resource: 'acme.com/mem' is not a resource of its own: kind acme has it too"
+        'other.resource: Duplicate value: "acme.com/mem": kind acme has it too'
     )

@@ -1,8 +1,7 @@
-"""Pydantic's errors in the words that users get: field, value, what would be right."""
+"""Pydantic's errors as field errors in Kubernetes' grammar."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,10 +10,12 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from vgpu_api.errors import BadInput
+from vgpu_api.quantity import SIZE_PATTERN
 
-_MAX_VALUE = 160
+_MAX_PART = 160
 _MAX_ERRORS = 5
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,62}")
+_QUOTED = re.compile(r"'([^']*)'")
 _TEXT_OR_NUMBER = {"string_type": "str", "int_type": "int"}
 """Complaints about a value that may be either, and the name of the choice that each ends its path
 with."""
@@ -32,30 +33,32 @@ _EXPECTED: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "int_from_float": lambda context: "a whole number",
     "greater_than_equal": lambda context: f"{context['ge']} or more",
     "less_than_equal": lambda context: f"{context['le']} or less",
-    "literal_error": lambda context: f"one of {context['expected']}",
-    "too_long": lambda context: f"a list of at most {context['max_length']} items",
-    "too_short": lambda context: f"a list of at least {context['min_length']} items",
     "list_type": lambda context: "a list",
     "dict_type": lambda context: "an object",
     "model_type": lambda context: "an object",
     "model_attributes_type": lambda context: "an object",
     "bool_type": lambda context: "true or false",
-    "extra_forbidden": lambda context: "expected: there is no such field",
     "string_unicode": lambda context: "text",
 }
 
 
-def describe(error: ValidationError, *, within: tuple[int | str, ...] = ()) -> str:
-    """All that is wrong, first things first, each as `field: value is not …`.
+def field_errors(error: ValidationError, *, within: tuple[int | str, ...] = ()) -> list[BadInput]:
+    """Every error that pydantic found, in its order, as field errors.
 
     Args:
-        error: What was found.
-        within: The path of what was read, if it is a part of something.
+        error: The failed validation.
+        within: The path of the document that was read, if it is a part of another.
     """
     details = _joined(error.errors(include_url=False))
-    lines = [_describe_one(detail, within) for detail in details[:_MAX_ERRORS]]
-    if len(details) > _MAX_ERRORS:
-        lines.append(f"and {len(details) - _MAX_ERRORS} more")
+    return [_field_error(detail, within) for detail in details]
+
+
+def describe(error: ValidationError, *, within: tuple[int | str, ...] = ()) -> str:
+    """The first five field errors in one line; `within` as for `field_errors`."""
+    found = field_errors(error, within=within)
+    lines = [str(each) for each in found[:_MAX_ERRORS]]
+    if len(found) > _MAX_ERRORS:
+        lines.append(f"and {len(found) - _MAX_ERRORS} more")
     return "; ".join(dict.fromkeys(lines))
 
 
@@ -64,16 +67,10 @@ def path(location: tuple[int | str, ...]) -> str:
     text = ""
     for part in location:
         if isinstance(part, int) or not _WORD.fullmatch(part):
-            text += f"[{part if isinstance(part, int) else part[:_MAX_VALUE]}]"
+            text += f"[{part if isinstance(part, int) else part[:_MAX_PART]}]"
         else:
             text += f".{part}" if text else part
     return text or "object"
-
-
-def shown(value: Any) -> str:
-    """A value as JSON, cut where it would drown the message."""
-    text = json.dumps(value, ensure_ascii=False, default=str)
-    return text if len(text) <= _MAX_VALUE else f"{text[:_MAX_VALUE]}…"
 
 
 def _joined(details: list[ErrorDetails]) -> list[ErrorDetails]:
@@ -89,16 +86,27 @@ def _joined(details: list[ErrorDetails]) -> list[ErrorDetails]:
     return joined
 
 
-def _describe_one(detail: ErrorDetails, within: tuple[int | str, ...]) -> str:
-    field = path((*within, *detail["loc"]))
+def _field_error(detail: ErrorDetails, within: tuple[int | str, ...]) -> BadInput:
+    field, value, kind = path((*within, *detail["loc"])), detail["input"], detail["type"]
     context = detail.get("ctx", {})
-    if detail["type"] == "missing":
-        return f"{field}: must be given"
     cause = context.get("error")
     if isinstance(cause, BadInput):
-        return f"{field}: {shown(detail['input'])} is not {cause.expected}"
+        return BadInput(field=field, value=value, fault=cause.fault, detail=cause.detail)
     if cause is not None:
-        return f"{field}: {shown(detail['input'])} is not right: {cause}"
-    wording = _EXPECTED.get(detail["type"])
-    expected = wording(context) if wording is not None else f"right: {detail['msg']}"
-    return f"{field}: {shown(detail['input'])} is not {expected}"
+        return BadInput(field=field, value=value, detail=str(cause))
+    if kind == "missing":
+        return BadInput.required(field)
+    if kind == "extra_forbidden":
+        return BadInput.forbidden(field, "unknown field")
+    if kind == "literal_error":
+        return BadInput.unsupported(field, value, _QUOTED.findall(context["expected"]))
+    if kind == "too_long":
+        return BadInput.too_many(field, context["actual_length"], context["max_length"])
+    if kind == "too_short":
+        return BadInput.required(field, f"must have at least {context['min_length']} items")
+    if kind == "string_pattern_mismatch" and context["pattern"] != SIZE_PATTERN:
+        return BadInput(field=field, value=value, detail=f"must match {context['pattern']}")
+    wording = _EXPECTED.get(kind)
+    if wording is None:
+        return BadInput(field=field, value=value, detail=detail["msg"])
+    return BadInput(field=field, value=value, expected=wording(context))
