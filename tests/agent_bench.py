@@ -17,12 +17,12 @@ from vgpu_api.core.pod import Pod
 from vgpu_api.init_part import InitRound
 from vgpu_api.v1alpha1 import ReservedFor, VGPUClaim, VGPUClaimStatus
 from vgpu_nodeagent.deviceplugin.kubelet_checkpoint import KubeletEntry
-from vgpu_nodeagent.deviceplugin.node import Node
+from vgpu_nodeagent.deviceplugin.node import LocalNode
 from vgpu_nodeagent.deviceplugin.pod_resources import ContainerSlots, PodListing, PodResources
 from vgpu_nodeagent.deviceplugin.prestart import PreStart
 from vgpu_nodeagent.deviceplugin.releases import Releases
 from vgpu_nodeagent.deviceplugin.waiting import WaitingPods
-from vgpu_nodeagent.drivers.base import Card
+from vgpu_nodeagent.drivers.base import PhysicalDevice
 from vgpu_nodeagent.enforcement import cdi
 from vgpu_nodeagent.enforcement.abi import PageState
 from vgpu_nodeagent.enforcement.allocations import Allocations
@@ -131,7 +131,7 @@ class Said:
 class Bench:
     """PreStart with everything around it in a folder."""
 
-    node: Node
+    node: LocalNode
     kubelet: Kubelet
     view: SyncedView
     prestart: PreStart
@@ -155,7 +155,7 @@ class Bench:
 
 
 async def a_bench(
-    folder: Path, *, proc: Path = Path("/proc"), cards: Sequence[Card] | None = None
+    folder: Path, *, proc: Path = Path("/proc"), cards: Sequence[PhysicalDevice] | None = None
 ) -> Bench:
     """A node with one 16 GiB card, or these, and nothing granted."""
     view = SyncedView("n1")
@@ -165,7 +165,7 @@ async def a_bench(
     await inventory.refresh()
     kubelet = Kubelet(folder / "kubelet_internal_checkpoint")
     instances = Instances(driver, checkpoint)
-    node = Node(
+    node = LocalNode(
         name="n1",
         resource=SLOT,
         view=view,

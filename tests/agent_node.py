@@ -28,7 +28,7 @@ from vgpu_local.kubelet.node import NodeShape
 from vgpu_local.kubelet.pace import Pace
 from vgpu_nodeagent.agent import Agent
 from vgpu_nodeagent.config import AgentConfig
-from vgpu_nodeagent.drivers.base import Card, CardEvent, CardUsage, MigInstance
+from vgpu_nodeagent.drivers.base import CardEvent, CardUsage, MigInstance, PhysicalDevice
 from vgpu_nodeagent.errors import (
     DriverUnavailable,
     InstanceInUse,
@@ -54,7 +54,7 @@ class ObedientDriver:
 
     vendor = "nvidia"
 
-    def __init__(self, cards: Sequence[Card]) -> None:
+    def __init__(self, cards: Sequence[PhysicalDevice]) -> None:
         self.present = tuple(cards)
         self.error: str | None = None
         self.events: asyncio.Queue[CardEvent] = asyncio.Queue()
@@ -67,7 +67,7 @@ class ObedientDriver:
         self.fault: Callable[[str], None] = lambda step: None
         self._made = 0
 
-    async def cards(self) -> tuple[Card, ...]:
+    async def cards(self) -> tuple[PhysicalDevice, ...]:
         if self.error is not None:
             raise DriverUnavailable(self.error)
         return self.present
@@ -98,7 +98,7 @@ class ObedientDriver:
             raise LimitsUnsupported("driver 570.86 limits no memory by cgroup")
         self.memory_limits[cgroup] = dict(limits)
 
-    def _card(self, uuid: str) -> Card:
+    def _card(self, uuid: str) -> PhysicalDevice:
         return next(card for card in self.present if card.uuid == uuid)
 
     def cut(self, uuid: str, instances: Sequence[MigInstance]) -> None:
@@ -170,8 +170,10 @@ class ObedientDriver:
         pass
 
 
-def a_driver_card(uuid: str = GPU_0, index: int = 0, memory_mib: int = T4_MIB) -> Card:
-    return Card(index=index, uuid=uuid, model="Tesla T4", memory_mib=memory_mib, minor=index)
+def a_driver_card(uuid: str = GPU_0, index: int = 0, memory_mib: int = T4_MIB) -> PhysicalDevice:
+    return PhysicalDevice(
+        index=index, uuid=uuid, model="Tesla T4", memory_mib=memory_mib, minor=index
+    )
 
 
 @dataclass(slots=True)
@@ -222,7 +224,7 @@ class AgentNode:
 
 @asynccontextmanager
 async def an_agent_node(
-    api: Api, folder: Path, *, name: str = "n1", cards: Sequence[Card] | None = None
+    api: Api, folder: Path, *, name: str = "n1", cards: Sequence[PhysicalDevice] | None = None
 ) -> AsyncIterator[AgentNode]:
     """A node with running kubelet and agent."""
     folders = make_folders(folder / name)

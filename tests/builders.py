@@ -50,7 +50,7 @@ from vgpu_api.v1alpha1.base import OwnerReference
 from vgpu_api.v1alpha1.gpudevice import DeviceMode, Link, MigStatus
 from vgpu_operator.ask import Ask, RequestAsk
 from vgpu_operator.ledger import Ledger
-from vgpu_operator.placement.columns import Card, Columns, NodeState
+from vgpu_operator.placement.columns import Columns, DeviceFacts, NodeState
 from vgpu_operator.placement.geometry import Offer, Profile, geometry
 from vgpu_operator.placement.mix import Mix, type_of
 
@@ -323,9 +323,9 @@ def a_card(
     duplicate: bool = False,
     links: Mapping[str, int] | None = None,
     profiles: tuple[Profile, ...] = (),
-) -> Card:
+) -> DeviceFacts:
     """A card as placement sees it."""
-    return Card(
+    return DeviceFacts(
         name=device_object_name(uuid),
         node=node,
         uuid=uuid,
@@ -366,7 +366,7 @@ def give_mix(
 
 
 def some_columns(
-    *cards: Card,
+    *cards: DeviceFacts,
     used: Mapping[str, Use] | None = None,
     states: Mapping[str, NodeState] | None = None,
     slices: Mapping[str, Iterable[int]] | None = None,

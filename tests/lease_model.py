@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from vgpu_client.errors import Conflict, NotFound, Unknown, Unreachable
-from vgpu_client.lease import Elector, LeaseLost, Terms
+from vgpu_client.lease import Elector, LeaseLost, LeaseTimes
 
-TERMS = Terms(duration_s=15, renew_s=4, retry_s=1, write_s=5)
+TERMS = LeaseTimes(duration_s=15, renew_s=4, retry_s=1, write_s=5)
 CLIENT_PATIENCE_S = 7.0
 
 

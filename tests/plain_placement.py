@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations
 
 from vgpu_operator.ask import Ask, RequestAsk
-from vgpu_operator.placement import Card
+from vgpu_operator.placement import DeviceFacts
 
 Grants = tuple[tuple[str, str, int, int, str], ...]
 """(request, UUID, MiB, cores, what of a card in MIG mode, as `profile@first slice`)."""
@@ -34,7 +34,7 @@ class Used:
 class Fleet:
     """Everything that a decision looks at."""
 
-    cards: Mapping[str, Sequence[Card]]  # by node, each by (index, UUID, name)
+    cards: Mapping[str, Sequence[DeviceFacts]]  # by node, each by (index, UUID, name)
     used: Mapping[str, Used]  # by UUID
     policies: Mapping[str, tuple[str, ...]]  # of a node that says something
     unwilling: Mapping[str, str]  # node → why it takes no pods
@@ -43,8 +43,8 @@ class Fleet:
     cpu: Mapping[str, int] = field(default_factory=dict)  # free milli-CPU by node; else no end
 
     @classmethod
-    def of(cls, cards: Iterable[Card], used: Mapping[str, Used], **more) -> Fleet:
-        by_node: dict[str, list[Card]] = {}
+    def of(cls, cards: Iterable[DeviceFacts], used: Mapping[str, Used], **more) -> Fleet:
+        by_node: dict[str, list[DeviceFacts]] = {}
         for card in sorted(cards, key=lambda c: (c.index, c.uuid, c.name)):
             by_node.setdefault(card.node, []).append(card)
         more = {"policies": {}, "unwilling": {}, "places": {}, **more}
@@ -150,7 +150,9 @@ def on_node(fleet: Fleet, name: str, ask: Ask, left: Left) -> Grants | str:
     return tuple(grant for request in ask.requests for grant in grants[request.name])
 
 
-def amounts(card: Card, used: Used, request: RequestAsk) -> tuple[int, int, str, frozenset[int]]:
+def amounts(
+    card: DeviceFacts, used: Used, request: RequestAsk
+) -> tuple[int, int, str, frozenset[int]]:
     """MiB and cores that the card is charged, the instance by name, and its slices."""
     cut = instance(card, used, request)
     if cut is None:
@@ -160,7 +162,7 @@ def amounts(card: Card, used: Used, request: RequestAsk) -> tuple[int, int, str,
     return profile.memory_mib, profile.cores, f"{profile.name}@{start}", slices
 
 
-def instance(card: Card, used: Used, request: RequestAsk):
+def instance(card: DeviceFacts, used: Used, request: RequestAsk):
     """The profile and the place that a card in MIG mode has for the request, if any."""
     if card.mode != "MIG":
         return None
@@ -174,7 +176,7 @@ def instance(card: Card, used: Used, request: RequestAsk):
     return None
 
 
-def take(used: Used, card: Card, request: RequestAsk) -> None:
+def take(used: Used, card: DeviceFacts, request: RequestAsk) -> None:
     memory, cores, _, slices = amounts(card, used, request)
     used.slots += 1
     used.memory += memory
@@ -184,7 +186,7 @@ def take(used: Used, card: Card, request: RequestAsk) -> None:
         used.cores = max(used.cores, card.cores)
 
 
-def taking(used, ask: Ask, grants: Grants, cards: Mapping[str, Card]) -> dict[str, Used]:
+def taking(used, ask: Ask, grants: Grants, cards: Mapping[str, DeviceFacts]) -> dict[str, Used]:
     after = {uuid: replace(used[uuid]) for uuid in cards}
     for request in sorted(ask.requests, key=lambda r: r.phase == "App"):
         for name, uuid, *_ in grants:
@@ -195,7 +197,9 @@ def taking(used, ask: Ask, grants: Grants, cards: Mapping[str, Card]) -> dict[st
     return after
 
 
-def fit(fleet, cards, used, request: RequestAsk, policies, ask: Ask, quota) -> list[Card] | str:
+def fit(
+    fleet, cards, used, request: RequestAsk, policies, ask: Ask, quota
+) -> list[DeviceFacts] | str:
     """The cards for one request, or the reasons."""
     mine = [card for card in cards if card.vendor == request.vendor]
     parts = request.phase == "App" and request.mode in ("Any", "MIG")
@@ -217,10 +221,10 @@ def fit(fleet, cards, used, request: RequestAsk, policies, ask: Ask, quota) -> l
     return gather(ordered, cards, used, request, policies, ask, quota)
 
 
-def gather(ordered, cards, used, request, policies, ask, quota) -> list[Card] | str:
+def gather(ordered, cards, used, request, policies, ask, quota) -> list[DeviceFacts] | str:
     """From the end of the list until there are enough; all that fit for Topology."""
     reasons: Counter[str] = Counter()
-    gathered: list[Card] = []
+    gathered: list[DeviceFacts] = []
     topology = "Topology" in policies
     used = {uuid: replace(use) for uuid, use in used.items()}
     line = list(ordered)
@@ -250,7 +254,7 @@ def gather(ordered, cards, used, request, policies, ask, quota) -> list[Card] | 
     return ", ".join(sorted(f"{n}/{len(cards)} {reason}" for reason, n in reasons.items()))
 
 
-def best_linked(gathered: list[Card], count: int) -> list[Card]:
+def best_linked(gathered: list[DeviceFacts], count: int) -> list[DeviceFacts]:
     if len(gathered) == count:
         return gathered
     if count == 1:
@@ -263,12 +267,12 @@ def best_linked(gathered: list[Card], count: int) -> list[Card]:
     )
 
 
-def pair(one: Card, other: Card) -> int:
+def pair(one: DeviceFacts, other: DeviceFacts) -> int:
     there, back = dict(one.links).get(other.uuid, 0), dict(other.links).get(one.uuid, 0)
     return there if there == back else 0
 
 
-def kind_reason(card: Card, request: RequestAsk) -> str:
+def kind_reason(card: DeviceFacts, request: RequestAsk) -> str:
     if card.duplicate:
         return "CardUuidDuplicate"
     if not card.healthy:
@@ -283,7 +287,7 @@ def kind_reason(card: Card, request: RequestAsk) -> str:
     return ""
 
 
-def room_reason(card: Card, used: Used, request: RequestAsk, policies, quota) -> str:
+def room_reason(card: DeviceFacts, used: Used, request: RequestAsk, policies, quota) -> str:
     listed = not request.uuids or card.uuid in request.uuids
     if not listed or card.uuid in request.exclude_uuids:
         return "CardUuidMismatch"
@@ -306,7 +310,9 @@ def room_reason(card: Card, used: Used, request: RequestAsk, policies, quota) ->
     return "" if cut else "CardMigTopologyInfeasible"
 
 
-def over_quota(card: Card, request: RequestAsk, much: tuple[int, int], left: Left, charged) -> bool:
+def over_quota(
+    card: DeviceFacts, request: RequestAsk, much: tuple[int, int], left: Left, charged
+) -> bool:
     """Whether `count` cards like this one are more than the namespace may take."""
     mine = (request.phase, card.uuid, *much)
     before, after = charge(charged), charge([*charged, mine])
@@ -328,10 +334,10 @@ def charge(charged) -> tuple[int, int]:
     return total[0], total[1]
 
 
-def in_order(fleet, cards, used, request, policies, ask: Ask) -> list[Card]:
+def in_order(fleet, cards, used, request, policies, ask: Ask) -> list[DeviceFacts]:
     """From the least wanted to the most wanted."""
 
-    def score(card: Card) -> float:
+    def score(card: DeviceFacts) -> float:
         now, (slots, cores, memory) = used[card.uuid], ask.weights
         return 10.0 * (
             slots * share(1 + now.slots, card.slots)
@@ -339,7 +345,7 @@ def in_order(fleet, cards, used, request, policies, ask: Ask) -> list[Card]:
             + memory * share(request.memory_on(card.memory_mib) + now.memory, card.memory_mib)
         )
 
-    def fgd(card: Card) -> int:
+    def fgd(card: DeviceFacts) -> int:
         now = used[card.uuid]
         after = {**used, card.uuid: replace(now)}
         if refuses(card, now, replace(request, uuids=frozenset(), exclude_uuids=frozenset())):
@@ -347,12 +353,12 @@ def in_order(fleet, cards, used, request, policies, ask: Ask) -> list[Card]:
         take(after[card.uuid], card, request)
         return fgd_score(fleet, cards, used, after, request)
 
-    def left(card: Card) -> tuple[int, int, int]:
+    def left(card: DeviceFacts) -> tuple[int, int, int]:
         now = used[card.uuid]
         memory = card.memory_mib - now.memory - request.memory_on(card.memory_mib)
         return -memory, -(card.cores - now.cores - request.cores), -card.index
 
-    def numa(card: Card) -> int:
+    def numa(card: DeviceFacts) -> int:
         return card.numa
 
     keys = {
@@ -401,11 +407,11 @@ def fragmentation(cards, used, mix: Mix, cpu: float) -> float:
     return total
 
 
-def refuses(card: Card, used: Used, request: RequestAsk) -> str:
+def refuses(card: DeviceFacts, used: Used, request: RequestAsk) -> str:
     return kind_reason(card, request) or room_reason(card, used, request, (), (Left(), []))
 
 
-def idle(card: Card, used: Used) -> float:
+def idle(card: DeviceFacts, used: Used) -> float:
     if not card.healthy or card.cordoned or used.slots >= card.slots:
         return 0.0
     shares = [

@@ -46,7 +46,7 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class CustomResource:
     """All that makes a CRD of a model."""
 
     model: type[ApiModel]
@@ -161,7 +161,7 @@ CLAIM_RULES = (
 )
 
 KINDS = (
-    Kind(
+    CustomResource(
         model=GPUDevice,
         plural="gpudevices",
         singular="gpudevice",
@@ -185,7 +185,7 @@ KINDS = (
         ),
         selectable=(".spec.nodeName",),
     ),
-    Kind(
+    CustomResource(
         model=VGPUClaim,
         plural="vgpuclaims",
         singular="vgpuclaim",

@@ -34,7 +34,7 @@ class LeaseLost(ClientError):
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class LeaseTimes:
     """The times of an election, in seconds. All candidates of one lease must agree on them."""
 
     duration_s: int = 15
@@ -74,7 +74,7 @@ class Elector:
         namespace: str,
         name: str,
         identity: str,
-        terms: Terms = Terms(),
+        terms: LeaseTimes = LeaseTimes(),
         clock: Callable[[], float] = boot_clock,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         wall: Callable[[], datetime] = lambda: datetime.now(UTC),

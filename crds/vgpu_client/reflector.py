@@ -39,7 +39,7 @@ TIn = TypeVar("TIn", contravariant=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class ObjectIdentity:
     """Which object: its place and the uid that tells it from others of its name.
 
     Of one that is gone, `was_seen` says that the stream told of it, so nothing of it was missed;
@@ -52,7 +52,7 @@ class Identity:
     was_seen: bool = field(default=True, compare=False)
 
 
-class Sink(Protocol[TIn]):
+class EventHandler(Protocol[TIn]):
     """Who is told. The calls are synchronous and in order; what they raise ends the reflector."""
 
     def added(self, obj: TIn) -> None:
@@ -61,10 +61,10 @@ class Sink(Protocol[TIn]):
     def modified(self, obj: TIn) -> None:
         """A newer version of a known object (perhaps unreadable until now)."""
 
-    def deleted(self, identity: Identity) -> None:
+    def deleted(self, identity: ObjectIdentity) -> None:
         """It is gone, or no longer matches the selectors."""
 
-    def unreadable(self, identity: Identity, raw: Object, error: Exception) -> None:
+    def unreadable(self, identity: ObjectIdentity, raw: Object, error: Exception) -> None:
         """An object, new or newer, that the decoder refused. Its deletion will be told too."""
 
 
@@ -96,7 +96,7 @@ class Scope:
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class ReflectorTimes:
     """Times of a reflector, in seconds."""
 
     watch_s: float = 300.0
@@ -130,11 +130,11 @@ class Reflector(Generic[T]):
         self,
         api: Api,
         resource: Resource,
-        sink: Sink[T],
+        sink: EventHandler[T],
         *,
         decode: Callable[[Object], T],
         scope: Scope = Scope(),
-        pace: Pace = Pace(),
+        pace: ReflectorTimes = ReflectorTimes(),
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         jitter: Callable[[], float] = random.random,
         on_restart: Callable[[str], None] = lambda reason: None,
@@ -319,7 +319,7 @@ class Reflector(Generic[T]):
             known = None
         self._known[place] = version
         if item.error is not None:
-            self._sink.unreadable(Identity(*place, version[0]), item.raw or {}, item.error)
+            self._sink.unreadable(ObjectIdentity(*place, version[0]), item.raw or {}, item.error)
         elif known is None:
             self._sink.added(cast(T, item.obj))
         else:
@@ -327,7 +327,7 @@ class Reflector(Generic[T]):
 
     def _tell_deleted(self, place: _Place, *, was_seen: bool = False) -> None:
         uid, _ = self._known.pop(place)
-        self._sink.deleted(Identity(*place, uid, was_seen=was_seen))
+        self._sink.deleted(ObjectIdentity(*place, uid, was_seen=was_seen))
 
 
 def _place(raw: Object) -> _Place:

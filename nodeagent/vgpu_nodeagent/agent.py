@@ -24,7 +24,7 @@ from vgpu_client.scrapers import Scrapers
 from vgpu_nodeagent.audit_socket import SOCKET, AuditSocket
 from vgpu_nodeagent.config import AgentConfig
 from vgpu_nodeagent.deviceplugin.kubelet_checkpoint import read_kubelet_checkpoint
-from vgpu_nodeagent.deviceplugin.node import Node
+from vgpu_nodeagent.deviceplugin.node import LocalNode
 from vgpu_nodeagent.deviceplugin.pod_resources import PodResources
 from vgpu_nodeagent.deviceplugin.prestart import PreStart
 from vgpu_nodeagent.deviceplugin.rebuild import rebuild, recovered
@@ -99,7 +99,7 @@ class Agent:
         usage_folders = folders_on(config.usage_regions)
         usage_folders.verify(config.state_dir)
         instances = Instances(driver, checkpoint, changed=self._inventory.look_soon)
-        self._node = Node(
+        self._node = LocalNode(
             name=config.node_name,
             resource=config.resource,
             view=self._view,

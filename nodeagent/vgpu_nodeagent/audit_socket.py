@@ -19,7 +19,7 @@ from typing import Any
 import orjson
 
 from vgpu_nodeagent.deviceplugin.audit import Finding, findings, gather
-from vgpu_nodeagent.deviceplugin.node import Node
+from vgpu_nodeagent.deviceplugin.node import LocalNode
 from vgpu_nodeagent.errors import KubeletUnavailable
 
 logger = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ class AuditSocket:
         between_s: Between the two looks.
     """
 
-    def __init__(self, node: Node, path: Path, *, between_s: float = _TWICE_S) -> None:
+    def __init__(self, node: LocalNode, path: Path, *, between_s: float = _TWICE_S) -> None:
         self._node = node
         self._path = path
         self._between_s = between_s

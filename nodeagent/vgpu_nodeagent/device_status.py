@@ -20,10 +20,10 @@ from vgpu_api.v1alpha1 import (
     MigStatus,
 )
 from vgpu_api.v1alpha1.gpudevice import MigPlacement, MigProfile
-from vgpu_nodeagent.drivers.base import Card
+from vgpu_nodeagent.drivers.base import PhysicalDevice
 from vgpu_nodeagent.enforcement.toolkit import Exposure
-from vgpu_nodeagent.health import Ailment
-from vgpu_nodeagent.inventory import Terms
+from vgpu_nodeagent.health import HealthProblem
+from vgpu_nodeagent.inventory import DeviceCapacity
 
 _OWN_TYPES = (
     conditions.READY,
@@ -36,7 +36,7 @@ _OPERATORS = ("allocated", "claims")
 _MESSAGE_KEPT = 1024
 
 
-def said_of(card: Card, terms: Terms, *, vendor: str) -> dict[str, Any]:
+def said_of(card: PhysicalDevice, terms: DeviceCapacity, *, vendor: str) -> dict[str, Any]:
     """The agent's fields of a card's status on the wire, but the conditions.
 
     Args:
@@ -69,7 +69,7 @@ def said_by(device: GPUDevice) -> dict[str, Any]:
     return _own_part(device.status.to_wire())
 
 
-def present(ailment: Ailment | None) -> list[Condition]:
+def present(ailment: HealthProblem | None) -> list[Condition]:
     """The conditions of a card that the driver shows."""
     if ailment is not None:
         return [
@@ -167,7 +167,7 @@ def change(
     }
 
 
-def _mig(card: Card) -> MigStatus:
+def _mig(card: PhysicalDevice) -> MigStatus:
     return MigStatus(
         enabled=card.mig_enabled,
         profiles=[

@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 
 from vgpu_api.names import published_model
 from vgpu_api.quantity import MIB
-from vgpu_nodeagent.drivers.base import Card, CardUsage
+from vgpu_nodeagent.drivers.base import CardUsage, PhysicalDevice
 from vgpu_nodeagent.usage import ContainerUse, Usage
 
 _CONTAINER = ("node", "device_uuid", "namespace", "claim", "pod", "container")
@@ -41,7 +41,7 @@ class _OfCard:
 
     name: str
     help: str
-    value: Callable[[Card, CardUsage, float], float]
+    value: Callable[[PhysicalDevice, CardUsage, float], float]
     """Of the card, its use, and the cores that containers were given, 0 to 1."""
 
 
@@ -130,11 +130,11 @@ HAMI_CONTAINER: Sequence[tuple[tuple[str, ...], _OfContainer]] = (
 )
 
 
-def _card_used(card: Card, use: CardUsage, given: float) -> float:
+def _card_used(card: PhysicalDevice, use: CardUsage, given: float) -> float:
     return float(use.memory_mib * MIB)
 
 
-def _card_busy(card: Card, use: CardUsage, given: float) -> float:
+def _card_busy(card: PhysicalDevice, use: CardUsage, given: float) -> float:
     return float(use.cores)
 
 
@@ -175,7 +175,9 @@ class UsageCollector(Collector):
         hami: Whether HAMi's names are shown too.
     """
 
-    def __init__(self, node: str, cards: Callable[[], Mapping[str, Card]], *, hami: bool) -> None:
+    def __init__(
+        self, node: str, cards: Callable[[], Mapping[str, PhysicalDevice]], *, hami: bool
+    ) -> None:
         self._node = node
         self._cards = cards
         self._hami = hami

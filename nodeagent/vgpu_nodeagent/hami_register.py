@@ -21,8 +21,8 @@ from vgpu_api.resources import NODES
 from vgpu_api.v1alpha1.gpudevice import DeviceMode
 from vgpu_client.api import Api
 from vgpu_client.errors import Forbidden, NotFound
-from vgpu_nodeagent.drivers.base import Card, MigProfile
-from vgpu_nodeagent.inventory import Terms
+from vgpu_nodeagent.drivers.base import InstanceProfile, PhysicalDevice
+from vgpu_nodeagent.inventory import DeviceCapacity
 
 logger = logging.getLogger(__name__)
 
@@ -37,8 +37,8 @@ _MODES: Mapping[DeviceMode, str] = {
 class Entry:
     """One card: what it is, on which terms it is given away, how, and whether it is well."""
 
-    card: Card
-    terms: Terms
+    card: PhysicalDevice
+    terms: DeviceCapacity
     mode: DeviceMode
     healthy: bool
 
@@ -71,7 +71,7 @@ def _words(entry: Entry) -> dict[str, object]:
     }
 
 
-def _profile(profile: MigProfile) -> dict[str, object]:
+def _profile(profile: InstanceProfile) -> dict[str, object]:
     return {
         "name": profile.name,
         "memoryMB": profile.memory_mib,

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from vgpu_nodeagent.drivers.base import Card, CardEvent, Repair, Severity
+from vgpu_nodeagent.drivers.base import CardEvent, PhysicalDevice, Repair, Severity
 
 PROBATION_S = 300.0
 """How long a card must be quiet after a fatal event before it is trusted again."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ailment:
+class HealthProblem:
     """Why a card is not healthy, and since when (seconds, monotonic)."""
 
     reason: str
@@ -37,7 +37,7 @@ class Health:
 
     def __init__(self, *, probation_s: float = PROBATION_S) -> None:
         self._probation_s = probation_s
-        self._events: dict[str, Ailment] = {}
+        self._events: dict[str, HealthProblem] = {}
         self._repairs: dict[str, Repair] = {}
 
     def note(self, event: CardEvent, *, cards: Iterable[str], now: float) -> bool:
@@ -53,10 +53,10 @@ class Health:
         changed = False
         for uuid in (event.uuid,) if event.uuid else cards:
             changed |= uuid not in self._events
-            self._events[uuid] = Ailment(event.reason, event.message, now)
+            self._events[uuid] = HealthProblem(event.reason, event.message, now)
         return changed
 
-    def review(self, cards: Mapping[str, Card], *, now: float) -> bool:
+    def review(self, cards: Mapping[str, PhysicalDevice], *, now: float) -> bool:
         """Take in what the driver says of its cards; whether any card's health changed.
 
         Args:
@@ -75,7 +75,7 @@ class Health:
                 del self._events[uuid]
         return before != {uuid: self._reason(uuid) for uuid in cards}
 
-    def ailment(self, uuid: str) -> Ailment | None:
+    def ailment(self, uuid: str) -> HealthProblem | None:
         """Why a card is not healthy; None for one that is."""
         event = self._events.get(uuid)
         repair = self._repairs.get(uuid)
@@ -83,7 +83,7 @@ class Health:
             return event
         after = f", after {event.message}" if event is not None else ""
         seen = event.last_seen if event is not None else 0.0
-        return Ailment(repair.reason, f"{repair.message}{after}", seen)
+        return HealthProblem(repair.reason, f"{repair.message}{after}", seen)
 
     def _reason(self, uuid: str) -> tuple[str, str] | None:
         found = self.ailment(uuid)

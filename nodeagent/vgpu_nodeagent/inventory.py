@@ -15,7 +15,7 @@ from fractions import Fraction
 from vgpu_api.config import NodeTerms, NvidiaConfig
 from vgpu_api.effective import Use
 from vgpu_api.v1alpha1 import GPUDeviceSpec
-from vgpu_nodeagent.drivers.base import Card, Driver
+from vgpu_nodeagent.drivers.base import Driver, PhysicalDevice
 from vgpu_nodeagent.errors import DriverUnavailable
 
 logger = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ _MEMORY_MOST_MIB = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class DeviceCapacity:
     """What of a card is given away, and how.
 
     Attributes:
@@ -44,14 +44,16 @@ class Terms:
     is_cut: bool = False
 
 
-def terms_of(card: Card, spec: GPUDeviceSpec | None, config: NvidiaConfig) -> Terms:
+def terms_of(
+    card: PhysicalDevice, spec: GPUDeviceSpec | None, config: NvidiaConfig
+) -> DeviceCapacity:
     """The administrator's wishes for this card, or the configuration where there are none."""
     slots = spec.slots if spec is not None and spec.slots is not None else config.device_split_count
     memory = spec.memory_scaling if spec is not None else None
     cores = spec.core_scaling if spec is not None else None
     memory_factor = Fraction(memory or str(config.device_memory_scaling))
     core_factor = Fraction(cores or str(config.device_core_scaling))
-    return Terms(
+    return DeviceCapacity(
         capacity=Use(card.memory_mib, CARD_CORES, slots),
         allocatable=Use(int(card.memory_mib * memory_factor), int(CARD_CORES * core_factor), slots),
         core_policy=spec.core_policy if spec is not None else "Default",
@@ -80,7 +82,7 @@ class Inventory:
         self._look_wanted = asyncio.Event()
         self._driver = driver
         self._config = NodeTerms(config)
-        self._known: dict[str, Card] = {}
+        self._known: dict[str, PhysicalDevice] = {}
         self._reported: set[str] = set()
         self._present: frozenset[str] = frozenset()
         self._wishes: dict[str, GPUDeviceSpec] = {}
@@ -93,7 +95,7 @@ class Inventory:
         return self._driver.vendor
 
     @property
-    def cards(self) -> Mapping[str, Card]:
+    def cards(self) -> Mapping[str, PhysicalDevice]:
         """Every card ever seen, by UUID."""
         return self._known
 
@@ -102,11 +104,11 @@ class Inventory:
         return self.driver_error is None and uuid in self._present
 
     @property
-    def present(self) -> Mapping[str, Card]:
+    def present(self) -> Mapping[str, PhysicalDevice]:
         """The cards that the driver shows now, by UUID."""
         return {uuid: card for uuid, card in self._known.items() if self.is_present(uuid)}
 
-    def terms(self) -> Mapping[str, Terms]:
+    def terms(self) -> Mapping[str, DeviceCapacity]:
         """On which terms each known card is given away."""
         return {
             uuid: terms_of(card, self._wishes.get(uuid), self._config.nvidia)
@@ -169,9 +171,9 @@ class Inventory:
             )
             self._tell()
 
-    def _believable(self, cards: Iterable[Card]) -> tuple[Card, ...]:
+    def _believable(self, cards: Iterable[PhysicalDevice]) -> tuple[PhysicalDevice, ...]:
         """The driver's cards, but for nonsense: such a card stays as it was known, or unknown."""
-        found: dict[str, Card] = {}
+        found: dict[str, PhysicalDevice] = {}
         for card in cards:
             if self._config.leaves_out(card.uuid, card.index):
                 self._say_once(f"card {card.index} ({card.uuid}) is left out: filterDevices")
@@ -194,7 +196,7 @@ class Inventory:
             self._reported.add(sentence)
             logger.log(level, "%s", sentence)
 
-    def _with_usable_profiles(self, card: Card) -> Card:
+    def _with_usable_profiles(self, card: PhysicalDevice) -> PhysicalDevice:
         """A card with the MIG profiles that the configuration allows."""
         usable = self._config.nvidia.usable_profiles(
             card.model, (profile.name for profile in card.mig_profiles)
@@ -207,7 +209,7 @@ class Inventory:
             callback()
 
 
-def _nonsense(card: Card) -> str:
+def _nonsense(card: PhysicalDevice) -> str:
     """What of a card cannot be; empty if all of it can."""
     if not 0 < len(card.uuid) <= _UUID_MOST or not card.uuid.isprintable():
         return "its UUID cannot be one"
@@ -218,7 +220,7 @@ def _nonsense(card: Card) -> str:
     return ""
 
 
-def _with_free_places(card: Card, own: frozenset[tuple[str, int]]) -> Card:
+def _with_free_places(card: PhysicalDevice, own: frozenset[tuple[str, int]]) -> PhysicalDevice:
     """A card whose profiles have no places where an instance lies that is not ours."""
     others = [i for i in card.mig_instances if (card.uuid, i.start) not in own]
     if not others:

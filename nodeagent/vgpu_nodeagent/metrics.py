@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from vgpu_api.quantity import MIB
-from vgpu_nodeagent.drivers.base import Card, CardUsage
-from vgpu_nodeagent.inventory import Terms
+from vgpu_nodeagent.drivers.base import CardUsage, PhysicalDevice
+from vgpu_nodeagent.inventory import DeviceCapacity
 
 _CARD = ["node", "device_uuid"]
 _CLAIM = [*_CARD, "namespace", "claim"]
@@ -74,7 +74,9 @@ class Metrics:
             registry=r,
         )
 
-    def card(self, node: str, card: Card, terms: Terms, *, healthy: bool) -> None:
+    def card(
+        self, node: str, card: PhysicalDevice, terms: DeviceCapacity, *, healthy: bool
+    ) -> None:
         """Set what is known of a card."""
         self.memory_capacity.labels(node, card.uuid).set(terms.capacity.memory_mib * MIB)
         self.memory_allocatable.labels(node, card.uuid).set(terms.allocatable.memory_mib * MIB)

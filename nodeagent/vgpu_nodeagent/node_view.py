@@ -15,7 +15,7 @@ from vgpu_api.resources import GPU_DEVICES, PODS, VGPU_CLAIMS
 from vgpu_api.v1alpha1 import GPUDevice, Metadata, VGPUClaim
 from vgpu_api.vendors import kind_of
 from vgpu_client.api import Api
-from vgpu_client.reflector import Identity, Reflector, Scope
+from vgpu_client.reflector import ObjectIdentity, Reflector, Scope
 from vgpu_client.transport import Object
 
 logger = logging.getLogger(__name__)
@@ -51,13 +51,13 @@ class Store(Generic[T]):
         """Take in a newer version."""
         self._put(obj)
 
-    def deleted(self, identity: Identity) -> None:
+    def deleted(self, identity: ObjectIdentity) -> None:
         """Drop an object: it is gone, or no longer this node's."""
         old = self._objects.pop((identity.namespace, identity.name), None)
         if old is not None:
             self._on_change(old, None)
 
-    def unreadable(self, identity: Identity, raw: Object, error: Exception) -> None:
+    def unreadable(self, identity: ObjectIdentity, raw: Object, error: Exception) -> None:
         """Drop an object that can no longer be read: what cannot be read grants nothing."""
         logger.warning("%s %s/%s: %s", self._kind, identity.namespace, identity.name, error)
         self.deleted(identity)

@@ -29,11 +29,11 @@ from vgpu_nodeagent.device_status import (
     said_of,
     unclaimed,
 )
-from vgpu_nodeagent.drivers.base import Card
+from vgpu_nodeagent.drivers.base import PhysicalDevice
 from vgpu_nodeagent.enforcement.toolkit import Exposure
 from vgpu_nodeagent.hami_register import Entry, HamiRegister
 from vgpu_nodeagent.health import Health
-from vgpu_nodeagent.inventory import Inventory, Terms
+from vgpu_nodeagent.inventory import DeviceCapacity, Inventory
 from vgpu_nodeagent.node_view import NodeView
 
 logger = logging.getLogger(__name__)
@@ -150,7 +150,7 @@ class Publisher:
                     self._inventory.wish(uuid, new.spec)
         self.wake()
 
-    def _names(self, card: Card) -> tuple[str, str]:
+    def _names(self, card: PhysicalDevice) -> tuple[str, str]:
         return (
             names.device_object_name(card.uuid),
             names.device_object_name_on_node(card.uuid, self._node),
@@ -165,7 +165,7 @@ class Publisher:
                 return device
         return None
 
-    async def _create(self, card: Card) -> GPUDevice | None:
+    async def _create(self, card: PhysicalDevice) -> GPUDevice | None:
         """Make the card's object; under another name where another live node has one for it."""
         node = await self._api.get(NODES, self._node)
         plain, on_node = self._names(card)
@@ -238,7 +238,7 @@ class Publisher:
         except (NotFound, Conflict) as error:
             logger.info("device %s was deleted or made anew: %s", device.metadata.name, error)
 
-    def _said(self, card: Card, terms: Terms) -> dict[str, Any]:
+    def _said(self, card: PhysicalDevice, terms: DeviceCapacity) -> dict[str, Any]:
         return said_of(card, terms, vendor=self._inventory.vendor)
 
     def _conditions(self, uuid: str) -> list[Condition]:

@@ -21,7 +21,7 @@ from vgpu_nodeagent.enforcement.page import DeviceLimit
 from vgpu_nodeagent.enforcement.processes import index_of, mapped_by, pods_of_process, start_time
 from vgpu_nodeagent.enforcement.region import DeviceUse
 from vgpu_nodeagent.errors import DriverUnavailable, PageDamaged
-from vgpu_nodeagent.state.slots import Holding, Lease, SlotState
+from vgpu_nodeagent.state.slots import ClaimAllocation, SlotAllocation, SlotState
 
 logger = logging.getLogger(__name__)
 
@@ -130,8 +130,8 @@ class UsageReader:
 
     def _of_lease(
         self,
-        lease: Lease,
-        holding: Holding,
+        lease: SlotAllocation,
+        holding: ClaimAllocation,
         held: Mapping[_Key, float],
         busy: Mapping[_Key, float],
         sampled: frozenset[str],
@@ -196,8 +196,8 @@ def _by_lease(
 
 
 def _use(
-    lease: Lease,
-    holding: Holding,
+    lease: SlotAllocation,
+    holding: ClaimAllocation,
     number: int,
     limit: DeviceLimit,
     ledger: Mapping[str, DeviceUse],

@@ -16,7 +16,7 @@ from vgpu_nodeagent.enforcement.watchdog import Account, Stranger, Violation
 from vgpu_nodeagent.metrics import Metrics
 from vgpu_nodeagent.node_view import NodeView
 from vgpu_nodeagent.reports import Reports
-from vgpu_nodeagent.state.slots import Holding
+from vgpu_nodeagent.state.slots import ClaimAllocation
 
 logger = logging.getLogger(__name__)
 
@@ -88,7 +88,9 @@ class Violations:
         """The processes of no claim on a device, as a sentence; empty without any."""
         return "; ".join(map(str, self._strangers.get(uuid, ())))
 
-    def violated(self, holding: Holding, violation: Violation, uuid: str, sentence: str) -> None:
+    def violated(
+        self, holding: ClaimAllocation, violation: Violation, uuid: str, sentence: str
+    ) -> None:
         """A claim violates a limit."""
         labels = (self._node, uuid, holding.namespace, holding.claim_name, violation.value)
         self._metrics.violations.labels(*labels).inc()
@@ -97,7 +99,7 @@ class Violations:
         if pod := self._view.pod_with_uid(holding.pod_uid):
             self._reports.warning(pod, violation.value, f"claim {holding.claim_name} {sentence}")
 
-    def obeys(self, holding: Holding, remaining: Mapping[Violation, str]) -> None:
+    def obeys(self, holding: ClaimAllocation, remaining: Mapping[Violation, str]) -> None:
         """It violates one limit less."""
         claim = self._view.claim_with_uid(holding.claim_uid)
         if claim is None:
@@ -108,7 +110,7 @@ class Violations:
         else:
             self._reports.obeys(claim)
 
-    def confirmed(self, holding: Holding) -> None:
+    def confirmed(self, holding: ClaimAllocation) -> None:
         """It violates nothing: what an agent before this one said of it is over."""
         claim = self._view.claim_with_uid(holding.claim_uid)
         if claim is not None and is_true(claim.status.conditions, VIOLATED):

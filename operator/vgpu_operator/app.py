@@ -23,7 +23,7 @@ import kopf
 from vgpu_api.config import ConfigFile
 from vgpu_api.names import FIELD_MANAGER_OPERATOR
 from vgpu_client.api import Api
-from vgpu_client.lease import Elector, Terms
+from vgpu_client.lease import Elector, LeaseTimes
 from vgpu_client.object_writer import ObjectWriter
 from vgpu_client.recorder import Recorder
 from vgpu_client.reload import changed
@@ -59,7 +59,7 @@ class Operator:
             namespace=config.namespace,
             name=config.lease_name,
             identity=config.identity,
-            terms=Terms(
+            terms=LeaseTimes(
                 duration_s=config.lease_duration_s,
                 renew_s=config.lease_duration_s / 8,
                 retry_s=config.lease_duration_s / 15,

@@ -10,7 +10,7 @@ import pytest
 
 from vgpu_api.resources import LEASES, VGPU_CLAIMS
 from vgpu_client.api import Api
-from vgpu_client.lease import Elector, LeaseLost, Terms
+from vgpu_client.lease import Elector, LeaseLost, LeaseTimes
 from vgpu_client.object_writer import (
     Conflicted,
     ObjectWriter,
@@ -21,9 +21,9 @@ from vgpu_client.object_writer import (
     Write,
     Written,
 )
-from vgpu_client.reflector import Identity, Reflector, Scope
+from vgpu_client.reflector import ObjectIdentity, Reflector, Scope
 
-SHORT = Terms(duration_s=2, renew_s=0.2, retry_s=0.1, write_s=1.0)
+SHORT = LeaseTimes(duration_s=2, renew_s=0.2, retry_s=0.1, write_s=1.0)
 
 
 class View:
@@ -42,11 +42,11 @@ class View:
         assert obj["metadata"]["name"] in self.objects
         self._keep(obj)
 
-    def deleted(self, identity: Identity) -> None:
+    def deleted(self, identity: ObjectIdentity) -> None:
         assert self.objects.pop(identity.name)["metadata"]["uid"] == identity.uid
         self._wake()
 
-    def unreadable(self, identity: Identity, raw: dict[str, Any], error: Exception) -> None:
+    def unreadable(self, identity: ObjectIdentity, raw: dict[str, Any], error: Exception) -> None:
         raise AssertionError(error)
 
     def _keep(self, obj: dict[str, Any]) -> None:

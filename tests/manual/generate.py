@@ -19,7 +19,7 @@ from pydantic.fields import FieldInfo
 from manual import words
 from manual.pages import DOCS
 from vgpu_api.config import ClusterConfig
-from vgpu_api.crd import KINDS, Kind
+from vgpu_api.crd import KINDS, CustomResource
 from vgpu_api.names import API_VERSION
 from vgpu_api.schema import structural_schema
 
@@ -56,7 +56,7 @@ def api() -> str:
     return "\n".join((_BANNER, textwrap.dedent(intro), *(_kind(kind) for kind in KINDS)))
 
 
-def _kind(kind: Kind) -> str:
+def _kind(kind: CustomResource) -> str:
     schema = structural_schema(kind.model)
     scope = "Namespaced" if kind.namespaced else "Cluster-scoped"
     names = ", ".join(f"`{name}`" for name in (kind.plural, *kind.short_names))

@@ -31,7 +31,7 @@ from vgpu_api.config import ClusterConfig
 from vgpu_api.v1alpha1.base import ApiModel
 from vgpu_operator.ask import Ask
 from vgpu_operator.ledger import Ledger
-from vgpu_operator.placement import Card, Plan, place
+from vgpu_operator.placement import DeviceFacts, Plan, place
 
 Received = TypeVar("Received", bound=ApiModel)
 
@@ -173,7 +173,7 @@ class Fleet:
         for node in range(nodes):
             ledger.apply_node(a_node(f"node-{node:05d}"))
         self.columns = ledger.columns
-        self.cards: list[Card] = []
+        self.cards: list[DeviceFacts] = []
         for number in range(nodes * CARDS_PER_NODE):
             self.cards.append(a_linked_card(number))
             self.columns.put_card(self.cards[-1])
@@ -248,7 +248,7 @@ class Fleet:
         )
 
 
-def a_linked_card(number: int) -> Card:
+def a_linked_card(number: int) -> DeviceFacts:
     """A card of a node of eight, in two groups of four with NVLinks inside."""
     node, index = divmod(number, CARDS_PER_NODE)
     links = {

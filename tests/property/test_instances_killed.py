@@ -19,7 +19,7 @@ from vgpu_api.v1alpha1.vgpuclaim import MigAllocation
 from vgpu_nodeagent.drivers.base import MigInstance
 from vgpu_nodeagent.errors import Refused
 from vgpu_nodeagent.state.checkpoint import Checkpoint, decode, encode
-from vgpu_nodeagent.state.cuts import Cut, spots
+from vgpu_nodeagent.state.cuts import ClaimInstance, spots
 from vgpu_nodeagent.state.instances import Instances
 from vgpu_nodeagent.state.slots import SlotState
 
@@ -142,7 +142,7 @@ class Cuts(RuleBasedStateMachine):
         self.fate.left = kill
         self.run(self.instances.remove_all(self.is_over))
 
-    def is_over(self, cut: Cut) -> bool:
+    def is_over(self, cut: ClaimInstance) -> bool:
         _, allocation = self.live.get(cut.claim_uid, (None, None))
         return allocation is None or allocation.id != cut.allocation_id
 

@@ -14,8 +14,8 @@ from vgpu_api.effective import Use
 from vgpu_operator.ask import Ask
 from vgpu_operator.placement import (
     Budget,
-    Card,
     Columns,
+    DeviceFacts,
     Plan,
     decide,
     device,
@@ -89,7 +89,7 @@ def links(draw: st.DrawFn, uuids: list[str]) -> dict[str, dict[str, int]]:
 
 
 @st.composite
-def cards_of(draw: st.DrawFn, node: str, most: int = 5) -> list[Card]:
+def cards_of(draw: st.DrawFn, node: str, most: int = 5) -> list[DeviceFacts]:
     """Of few kinds, as in a real node: only among equal cards is a tie to be decided."""
     kinds = draw(st.lists(facts, min_size=1, max_size=2))
     numas = draw(st.lists(st.sampled_from((-1, 0, 0, 1)), max_size=most))

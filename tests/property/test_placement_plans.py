@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from builders import a_card, a_geometry, a_request, an_ask, bits, some_columns
 from vgpu_api.effective import Use
 from vgpu_operator.ask import Ask, RequestAsk
-from vgpu_operator.placement import Card, Grant, Plan, place
+from vgpu_operator.placement import DeviceFacts, Grant, Plan, place
 
 MIB = (0, 1000, 8000, 16_000)
 CORES = (0, 30, 50, 100)
@@ -40,9 +40,9 @@ cards_of_a_node = st.lists(
 
 
 @st.composite
-def fleets(draw: st.DrawFn) -> tuple[list[Card], dict[str, Use]]:
+def fleets(draw: st.DrawFn) -> tuple[list[DeviceFacts], dict[str, Use]]:
     """Cards of up to four nodes and what is used of them."""
-    cards: list[Card] = []
+    cards: list[DeviceFacts] = []
     used: dict[str, Use] = {}
     for number, facts in enumerate(draw(st.lists(cards_of_a_node, max_size=4))):
         for index, fact in enumerate(facts):
@@ -125,7 +125,7 @@ def test_a_grant_keeps_every_card_within_its_capacity(fleet, ask):
         assert not card.cordoned
 
 
-def check_shape(plan: Plan, ask: Ask, by_uuid: dict[str, Card]) -> None:
+def check_shape(plan: Plan, ask: Ask, by_uuid: dict[str, DeviceFacts]) -> None:
     """Each request has its count of distinct cards, all on the plan's node."""
     for request in ask.requests:
         uuids = [grant.uuid for grant in plan.grants if grant.request == request.name]
@@ -216,12 +216,12 @@ def test_one_request_is_refused_only_where_too_few_cards_could_take_it(fleet, as
     assert plan.refused == (not somewhere(cards, used, ask.requests[0]))
 
 
-def somewhere(cards: Sequence[Card], used: dict[str, Use], request: RequestAsk) -> bool:
+def somewhere(cards: Sequence[DeviceFacts], used: dict[str, Use], request: RequestAsk) -> bool:
     able = Counter(card.node for card in cards if takes(card, used[card.uuid], request))
     return any(count >= request.count for count in able.values())
 
 
-def takes(card: Card, use: Use, request: RequestAsk) -> bool:
+def takes(card: DeviceFacts, use: Use, request: RequestAsk) -> bool:
     memory = request.memory_mib
     if memory is None:
         memory = card.memory_mib * (request.memory_percent or 0) // 100

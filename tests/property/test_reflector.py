@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from vgpu_api.resources import VGPU_CLAIMS
 from vgpu_client.errors import ApiError, Gone, ServerError, StreamBroken, Unreachable
 from vgpu_client.reads import Each, Listing
-from vgpu_client.reflector import Identity, Reflector, Scope
+from vgpu_client.reflector import ObjectIdentity, Reflector, Scope
 
 NAMES = "abc"
 LAST = "last"
@@ -176,11 +176,11 @@ class View:
         assert int(obj["metadata"]["resourceVersion"]) > self.versions[obj["metadata"]["name"]]
         self._keep(obj, "readable")
 
-    def deleted(self, identity: Identity) -> None:
+    def deleted(self, identity: ObjectIdentity) -> None:
         assert self.objects.pop(identity.name).startswith(f"{identity.uid}/")
         self.ends.append(identity.was_seen)
 
-    def unreadable(self, identity: Identity, raw: dict[str, Any], error: Exception) -> None:
+    def unreadable(self, identity: ObjectIdentity, raw: dict[str, Any], error: Exception) -> None:
         assert isinstance(error, ValueError)
         assert identity.uid == raw["metadata"]["uid"]
         self._keep(raw, "unreadable")

@@ -14,7 +14,7 @@ from vgpu_nodeagent.deviceplugin.slot_offer import offer
 from vgpu_nodeagent.errors import Refused
 from vgpu_nodeagent.state import slots
 from vgpu_nodeagent.state.checkpoint import decode, encode
-from vgpu_nodeagent.state.slots import Binding, Holding, Lease, SlotState
+from vgpu_nodeagent.state.slots import Binding, ClaimAllocation, SlotAllocation, SlotState
 
 CARDS = {"GPU-0": Use(100, 100, 3), "GPU-1": Use(60, 100, 3)}
 SLOTS = [f"slot-{number}" for number in range(4)]
@@ -54,7 +54,7 @@ class Slots(RuleBasedStateMachine):
     @rule(data=st.data(), pod=st.sampled_from(PODS), use=USES, time=st.integers(0, 1))
     def grant(self, data: st.DataObject, pod: str, use: dict[str, Use], time: int) -> None:
         lease = data.draw(st.sampled_from(sorted(self.state.leases)))
-        holding = Holding(f"claim-of-{pod}", "ns", "c", str(time), pod, pod, use)
+        holding = ClaimAllocation(f"claim-of-{pod}", "ns", "c", str(time), pod, pod, use)
         before = self.state
         try:
             state = slots.grant(
@@ -159,4 +159,4 @@ class TestSlots(Slots.TestCase):  # type: ignore[misc,name-defined]
 
 def test_the_names_of_leases_carry_their_first_slot_by_number() -> None:
     _, lease = slots.allocate(SlotState(), slot_ids=["slot-10", "slot-9"], nonce="x", now=1.0)
-    assert lease == Lease("slot-9-x", ("slot-9", "slot-10"), 1.0)
+    assert lease == SlotAllocation("slot-9-x", ("slot-9", "slot-10"), 1.0)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from vgpu_api.resources import ENDPOINT_SLICES
 from vgpu_client.api import Api
-from vgpu_client.reflector import Identity, Reflector, Scope
+from vgpu_client.reflector import ObjectIdentity, Reflector, Scope
 from vgpu_client.transport import Object
 
 _CONNECT_S = 1.0
@@ -110,7 +110,7 @@ class Slices:
                 API server takes no loopback addresses into slices.
         """
         self._hosts = hosts
-        self._slices: dict[Identity, Object] = {}
+        self._slices: dict[ObjectIdentity, Object] = {}
         self._reflector = Reflector(
             api,
             ENDPOINT_SLICES,
@@ -140,18 +140,18 @@ class Slices:
     def added(self, obj: Object) -> None:
         """Take a slice."""
         metadata = obj["metadata"]
-        identity = Identity(metadata["namespace"], metadata["name"], metadata["uid"])
+        identity = ObjectIdentity(metadata["namespace"], metadata["name"], metadata["uid"])
         self._slices[identity] = obj
 
     def modified(self, obj: Object) -> None:
         """Take a newer version."""
         self.added(obj)
 
-    def deleted(self, identity: Identity) -> None:
+    def deleted(self, identity: ObjectIdentity) -> None:
         """Forget a slice."""
         self._slices.pop(identity, None)
 
-    def unreadable(self, identity: Identity, raw: Object, error: Exception) -> None:
+    def unreadable(self, identity: ObjectIdentity, raw: Object, error: Exception) -> None:
         """Cannot be: nothing is decoded."""
         raise error
 

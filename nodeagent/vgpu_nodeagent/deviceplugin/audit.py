@@ -15,11 +15,11 @@ from vgpu_api.quantity import MIB
 from vgpu_api.resize import was_changed
 from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_nodeagent.deviceplugin.kubelet_checkpoint import KubeletEntry, read_kubelet_checkpoint
-from vgpu_nodeagent.deviceplugin.node import Node
+from vgpu_nodeagent.deviceplugin.node import LocalNode
 from vgpu_nodeagent.enforcement.abi import UNLIMITED, PageState
 from vgpu_nodeagent.enforcement.page import PageContent
 from vgpu_nodeagent.errors import PageDamaged
-from vgpu_nodeagent.state.slots import Holding, Lease, SlotState
+from vgpu_nodeagent.state.slots import ClaimAllocation, SlotAllocation, SlotState
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Evidence:
     instances: frozenset[str]
 
 
-def gather(node: Node) -> Evidence:
+def gather(node: LocalNode) -> Evidence:
     """Read all records; nothing is awaited, so that none changes in between.
 
     Raises:
@@ -84,7 +84,7 @@ def gather(node: Node) -> Evidence:
     )
 
 
-def _page(node: Node, lease: str) -> PageContent | None:
+def _page(node: LocalNode, lease: str) -> PageContent | None:
     try:
         return node.allocations.content(lease)
     except PageDamaged:
@@ -148,7 +148,7 @@ def _of_kubelet(evidence: Evidence) -> Iterator[Finding]:
             yield Finding("LeaseStale", name, "the kubelet has no record of it")
 
 
-def _is_open(evidence: Evidence, lease: Lease) -> bool:
+def _is_open(evidence: Evidence, lease: SlotAllocation) -> bool:
     holding = evidence.state.holdings.get(lease.claim_uid)
     return holding is not None and not holding.closed
 
@@ -175,7 +175,7 @@ def _of_holdings(evidence: Evidence) -> Iterator[Finding]:
         yield from _of_pages(evidence, holding, name)
 
 
-def _of_pages(evidence: Evidence, holding: Holding, name: str) -> Iterator[Finding]:
+def _of_pages(evidence: Evidence, holding: ClaimAllocation, name: str) -> Iterator[Finding]:
     """No page of a claim grants more of a card than the claim is counted for."""
     for lease in evidence.state.of_claim(holding.claim_uid):
         page = evidence.pages.get(lease.name)

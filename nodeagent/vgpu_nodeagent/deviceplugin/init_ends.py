@@ -17,11 +17,11 @@ from vgpu_api.core.pod import Pod
 from vgpu_api.effective import effective_use
 from vgpu_api.init_part import InitRound
 from vgpu_api.v1alpha1 import Allocation, VGPUClaim
-from vgpu_nodeagent.deviceplugin.node import Node
+from vgpu_nodeagent.deviceplugin.node import LocalNode
 from vgpu_nodeagent.errors import PageDamaged
 from vgpu_nodeagent.reports import Reports
 from vgpu_nodeagent.state import slots
-from vgpu_nodeagent.state.slots import Holding
+from vgpu_nodeagent.state.slots import ClaimAllocation
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 class _Open:
     """An open holding with its pod and claim as they are now."""
 
-    holding: Holding
+    holding: ClaimAllocation
     pod: Pod
     claim: VGPUClaim
     allocation: Allocation
@@ -63,7 +63,7 @@ class InitEnds:
         reports: Who tells the API server.
     """
 
-    def __init__(self, node: Node, *, reports: Reports) -> None:
+    def __init__(self, node: LocalNode, *, reports: Reports) -> None:
         self._node = node
         self._reports = reports
 

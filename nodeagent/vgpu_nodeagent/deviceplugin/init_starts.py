@@ -15,7 +15,7 @@ from vgpu_api.v1alpha1 import Allocation, VGPUClaim
 from vgpu_nodeagent.deviceplugin.identity import Consumer
 from vgpu_nodeagent.errors import Refused, Why
 from vgpu_nodeagent.reports import Reports
-from vgpu_nodeagent.state.slots import Binding, Holding
+from vgpu_nodeagent.state.slots import Binding, ClaimAllocation
 
 _REMEMBERED = 4096
 """Leases whose last PreStart is remembered; one that was forgotten takes one PreStart more."""
@@ -38,7 +38,7 @@ class InitStarts:
         consumer: Consumer,
         claim: VGPUClaim,
         allocation: Allocation,
-        holding: Holding | None,
+        holding: ClaimAllocation | None,
     ) -> tuple[tuple[Binding, ...], Allocation]:
         """The leases to fill, and the part of the allocation that may fill them.
 
@@ -86,7 +86,7 @@ class InitStarts:
         return repeated
 
 
-def _has_ended(claim: VGPUClaim, allocation: Allocation, holding: Holding | None) -> bool:
+def _has_ended(claim: VGPUClaim, allocation: Allocation, holding: ClaimAllocation | None) -> bool:
     """Whether init containers have given back what this allocation gave them, if anything."""
     return (
         (holding is not None and holding.init_ended == init_part.init_round(allocation))

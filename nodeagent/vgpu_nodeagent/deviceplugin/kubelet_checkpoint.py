@@ -56,7 +56,7 @@ class _Data(BaseModel):
     entries: list[_Entry] | None = Field(alias="PodDeviceEntries")
 
 
-class _Document(BaseModel):
+class _CheckpointDocument(BaseModel):
     data: _Data = Field(alias="Data")
 
 
@@ -73,7 +73,7 @@ def read_kubelet_checkpoint(path: Path, *, resource: str) -> tuple[KubeletEntry,
     except OSError as error:
         raise KubeletUnavailable(f"kubelet checkpoint {path}: {error.strerror}") from error
     try:
-        document = _Document.model_validate(json.loads(content))
+        document = _CheckpointDocument.model_validate(json.loads(content))
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"])

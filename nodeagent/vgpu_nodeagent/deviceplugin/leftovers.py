@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from vgpu_nodeagent.deviceplugin.node import Node
+from vgpu_nodeagent.deviceplugin.node import LocalNode
 from vgpu_nodeagent.reports import Reports
-from vgpu_nodeagent.state.slots import Holding
+from vgpu_nodeagent.state.slots import ClaimAllocation
 
 logger = logging.getLogger(__name__)
 
@@ -22,12 +22,12 @@ class Leftovers:
         reports: Who tells the API server of processes that cannot be looked into.
     """
 
-    def __init__(self, node: Node, *, reports: Reports) -> None:
+    def __init__(self, node: LocalNode, *, reports: Reports) -> None:
         self._node = node
         self._reports = reports
         self._told: dict[str, frozenset[int]] = {}  # claim UID → processes told of
 
-    async def are_there(self, holding: Holding) -> bool:
+    async def are_there(self, holding: ClaimAllocation) -> bool:
         """Whether anything of the pod runs, or may run, with what it was granted."""
         allocations = self._node.allocations
         is_known = holding.pod_uid != holding.claim_uid  # else an account made from a page alone
@@ -45,7 +45,7 @@ class Leftovers:
         self._told.pop(holding.claim_uid, None)
         return False
 
-    def _tell(self, holding: Holding, pids: frozenset[int]) -> None:
+    def _tell(self, holding: ClaimAllocation, pids: frozenset[int]) -> None:
         """Say what keeps the cards, once for the same processes."""
         if self._told.get(holding.claim_uid) == pids:
             return

@@ -19,7 +19,7 @@ from vgpu_nodeagent.state.instances import Instances
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class LocalNode:
     """What is worked on.
 
     Attributes:

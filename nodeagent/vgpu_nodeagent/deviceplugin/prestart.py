@@ -20,7 +20,7 @@ from vgpu_api.v1alpha1 import Allocation, VGPUClaim
 from vgpu_nodeagent.deviceplugin.identity import Consumer, identify
 from vgpu_nodeagent.deviceplugin.init_starts import InitStarts
 from vgpu_nodeagent.deviceplugin.kubelet_checkpoint import read_kubelet_checkpoint
-from vgpu_nodeagent.deviceplugin.node import Node
+from vgpu_nodeagent.deviceplugin.node import LocalNode
 from vgpu_nodeagent.deviceplugin.reserved_claim import claim_reserved_for
 from vgpu_nodeagent.deviceplugin.resizing import may_start_with
 from vgpu_nodeagent.deviceplugin.waiting import WaitingPods
@@ -39,7 +39,7 @@ from vgpu_nodeagent.mount import Mount
 from vgpu_nodeagent.node_view import Place
 from vgpu_nodeagent.reports import Reports
 from vgpu_nodeagent.state import slots
-from vgpu_nodeagent.state.slots import Holding
+from vgpu_nodeagent.state.slots import ClaimAllocation
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ class PreStart:
 
     def __init__(
         self,
-        node: Node,
+        node: LocalNode,
         *,
         reports: Reports,
         waiting: WaitingPods,
@@ -284,12 +284,12 @@ class PreStart:
 
 
 def _holding(
-    consumer: Consumer, claim: VGPUClaim, allocation: Allocation, former: Holding | None
-) -> Holding:
+    consumer: Consumer, claim: VGPUClaim, allocation: Allocation, former: ClaimAllocation | None
+) -> ClaimAllocation:
     pod = consumer.pod.metadata
     has_init = bool(init_part.init_requests(claim.spec))
     ended = has_init and not init_part.has_init_part(claim.spec, allocation)
-    return Holding(
+    return ClaimAllocation(
         claim_uid=claim.metadata.uid,
         namespace=claim.metadata.namespace or "",
         claim_name=claim.metadata.name,

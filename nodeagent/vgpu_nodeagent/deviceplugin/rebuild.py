@@ -16,13 +16,13 @@ from vgpu_api.init_part import init_requests, init_round, without_init_part
 from vgpu_api.quantity import MIB
 from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_nodeagent.deviceplugin.kubelet_checkpoint import KubeletEntry
-from vgpu_nodeagent.drivers.base import Card
+from vgpu_nodeagent.drivers.base import PhysicalDevice
 from vgpu_nodeagent.enforcement.abi import UNLIMITED, PageState
 from vgpu_nodeagent.enforcement.page import PageContent
-from vgpu_nodeagent.inventory import Terms
+from vgpu_nodeagent.inventory import DeviceCapacity
 from vgpu_nodeagent.state import cuts
-from vgpu_nodeagent.state.cuts import Cut, Cuts
-from vgpu_nodeagent.state.slots import Holding, Lease, SlotState, slot_order
+from vgpu_nodeagent.state.cuts import ClaimInstance, ClaimInstances
+from vgpu_nodeagent.state.slots import ClaimAllocation, SlotAllocation, SlotState, slot_order
 
 
 def rebuild(
@@ -30,7 +30,7 @@ def rebuild(
     entries: Iterable[KubeletEntry],
     claims: Iterable[VGPUClaim],
     pages: Mapping[str, PageContent | None],
-    terms: Mapping[str, Terms],
+    terms: Mapping[str, DeviceCapacity],
     now: float,
 ) -> SlotState:
     """Make the state anew.
@@ -47,14 +47,14 @@ def rebuild(
         for claim in claims
         if claim.status.reserved_for is not None and claim.status.allocation is not None
     }
-    leases: dict[str, Lease] = {}
-    holdings: dict[str, Holding] = {}
+    leases: dict[str, SlotAllocation] = {}
+    holdings: dict[str, ClaimAllocation] = {}
     ended: set[str] = set()  # claims whose init containers' pages are closed
     for entry in entries:
         if not entry.lease:
             continue
         slot_ids = tuple(sorted(entry.slot_ids, key=slot_order))
-        lease = Lease(entry.lease, slot_ids, now)
+        lease = SlotAllocation(entry.lease, slot_ids, now)
         page = pages.get(entry.lease)
         claim = by_pod.get(entry.pod_uid)
         has_ended = _is_ended_init(entry, claim, page)
@@ -65,7 +65,7 @@ def rebuild(
                     holding = _without_init(holding, claim)
                     ended.add(holding.claim_uid)
                 holdings[holding.claim_uid] = holding
-                lease = Lease(
+                lease = SlotAllocation(
                     entry.lease, slot_ids, now, entry.pod_uid, entry.container, holding.claim_uid
                 )
         leases[lease.name] = lease
@@ -75,7 +75,7 @@ def rebuild(
         # The kubelet has forgotten it, but its processes may still be ending.
         account = f"page:{name}"
         slot = name.rpartition("-")[0]
-        leases[name] = Lease(name, (slot,), now, account, "", account)
+        leases[name] = SlotAllocation(name, (slot,), now, account, "", account)
         holdings[account] = _of_page(account, account, page, terms)
     return SlotState(leases, holdings)
 
@@ -85,11 +85,11 @@ def _holding(
     claim: VGPUClaim | None,
     lease: str,
     page: PageContent | None,
-    terms: Mapping[str, Terms],
-) -> Holding | None:
+    terms: Mapping[str, DeviceCapacity],
+) -> ClaimAllocation | None:
     if claim is not None and claim.status.allocation is not None:
         reserved = claim.status.reserved_for
-        return Holding(
+        return ClaimAllocation(
             claim_uid=claim.metadata.uid,
             namespace=claim.metadata.namespace or "",
             claim_name=claim.metadata.name,
@@ -109,7 +109,7 @@ def _is_ended_init(entry: KubeletEntry, claim: VGPUClaim | None, page: PageConte
     return entry.container in init or init == {""}
 
 
-def _without_init(holding: Holding, claim: VGPUClaim | None) -> Holding:
+def _without_init(holding: ClaimAllocation, claim: VGPUClaim | None) -> ClaimAllocation:
     if claim is None or claim.status.allocation is None:
         return holding
     allocation = claim.status.allocation
@@ -118,18 +118,20 @@ def _without_init(holding: Holding, claim: VGPUClaim | None) -> Holding:
     return replace(holding, use=use, init_ended=init_round(allocation))
 
 
-def _of_page(account: str, pod_uid: str, page: PageContent, terms: Mapping[str, Terms]) -> Holding:
+def _of_page(
+    account: str, pod_uid: str, page: PageContent, terms: Mapping[str, DeviceCapacity]
+) -> ClaimAllocation:
     use: dict[str, Use] = {}
     for limit in page.devices:
         known = terms.get(limit.uuid)
         whole = known.capacity.memory_mib if known is not None else 0
         mib = whole if limit.memory_bytes == UNLIMITED else limit.memory_bytes // MIB
         use[limit.uuid] = use.get(limit.uuid, Use()) + Use(mib, limit.cores, 1)
-    return Holding(account, "", "", "", pod_uid, "", use)
+    return ClaimAllocation(account, "", "", "", pod_uid, "", use)
 
 
 def recovered(
-    state: SlotState, pages: Mapping[str, PageContent | None], cards: Mapping[str, Card]
+    state: SlotState, pages: Mapping[str, PageContent | None], cards: Mapping[str, PhysicalDevice]
 ) -> SlotState:
     """With the instances that our own pages name, when the record of them was lost.
 
@@ -140,7 +142,7 @@ def recovered(
         pages: By lease: what every page on disk says.
         cards: As the driver shows them now, by UUID.
     """
-    found: Cuts = {}
+    found: ClaimInstances = {}
     named = {
         limit.uuid: lease
         for lease, page in pages.items()
@@ -154,5 +156,7 @@ def recovered(
                 claim_uid = lease.claim_uid if lease is not None else ""
                 holding = state.holdings.get(claim_uid)
                 allocation_id = holding.allocation_id if holding is not None else ""
-                found = cuts.with_cut(found, Cut(uuid, instance, claim_uid, allocation_id))
+                found = cuts.with_cut(
+                    found, ClaimInstance(uuid, instance, claim_uid, allocation_id)
+                )
     return replace(state, cuts=found)

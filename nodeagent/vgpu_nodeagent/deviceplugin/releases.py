@@ -22,13 +22,13 @@ from vgpu_nodeagent.config import UNUSED_LEASE_S
 from vgpu_nodeagent.deviceplugin.init_ends import InitEnds
 from vgpu_nodeagent.deviceplugin.kubelet_checkpoint import KubeletEntry, read_kubelet_checkpoint
 from vgpu_nodeagent.deviceplugin.leftovers import Leftovers
-from vgpu_nodeagent.deviceplugin.node import Node
+from vgpu_nodeagent.deviceplugin.node import LocalNode
 from vgpu_nodeagent.deviceplugin.pod_resources import PodListing
 from vgpu_nodeagent.errors import KubeletUnavailable
 from vgpu_nodeagent.reports import Reports
 from vgpu_nodeagent.state import cuts, slots
-from vgpu_nodeagent.state.cuts import Cut
-from vgpu_nodeagent.state.slots import Holding
+from vgpu_nodeagent.state.cuts import ClaimInstance
+from vgpu_nodeagent.state.slots import ClaimAllocation
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ class Releases:
 
     def __init__(
         self,
-        node: Node,
+        node: LocalNode,
         *,
         reports: Reports,
         exists: Callable[[str, str, str], Awaitable[bool]],
@@ -159,7 +159,7 @@ class Releases:
         return pod is None or pod.is_terminal
 
     async def _close_unless_used(
-        self, holding: Holding, listing: PodListing, entries: Sequence[KubeletEntry]
+        self, holding: ClaimAllocation, listing: PodListing, entries: Sequence[KubeletEntry]
     ) -> bool:
         node = self._node
         leases = node.checkpoint.state.of_claim(holding.claim_uid)
@@ -233,7 +233,7 @@ class Releases:
         self._gone &= {reserved.pod_uid for _, reserved in _reserved(node)}
         return settled
 
-    def _is_over(self, cut: Cut) -> bool:
+    def _is_over(self, cut: ClaimInstance) -> bool:
         """Whether an instance is needed no more; of one that was granted, its holding decides."""
         holding = self._node.checkpoint.state.holdings.get(cut.claim_uid)
         if holding is not None and holding.allocation_id == cut.allocation_id:
@@ -291,7 +291,7 @@ def _init_moved(old: Pod | None, new: Pod) -> bool:
     )
 
 
-def _reserved(node: Node) -> list[tuple[VGPUClaim, ReservedFor]]:
+def _reserved(node: LocalNode) -> list[tuple[VGPUClaim, ReservedFor]]:
     return [
         (claim, claim.status.reserved_for)
         for claim in node.view.claims.objects.values()

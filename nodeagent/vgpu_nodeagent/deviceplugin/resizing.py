@@ -17,13 +17,13 @@ from vgpu_api.init_part import init_round, without_init_part
 from vgpu_api.quantity import MIB, format_mib
 from vgpu_api.resize import allowed, target, was_changed
 from vgpu_api.v1alpha1 import AllocatedDevice, Allocation, VGPUClaim
-from vgpu_nodeagent.deviceplugin.node import Node
+from vgpu_nodeagent.deviceplugin.node import LocalNode
 from vgpu_nodeagent.enforcement.abi import UNLIMITED, PageState
 from vgpu_nodeagent.enforcement.page import DeviceLimit
 from vgpu_nodeagent.errors import PageDamaged, Refused
 from vgpu_nodeagent.reports import Reports
 from vgpu_nodeagent.state import slots
-from vgpu_nodeagent.state.slots import Holding, Lease
+from vgpu_nodeagent.state.slots import ClaimAllocation, SlotAllocation
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class Resizing:
         reports: Says how it went.
     """
 
-    def __init__(self, node: Node, *, reports: Reports) -> None:
+    def __init__(self, node: LocalNode, *, reports: Reports) -> None:
         self._node = node
         self._reports = reports
         self._due: dict[str, None] = {}  # claims by UID, in order
@@ -151,7 +151,7 @@ class Resizing:
 
     def _limit(
         self,
-        lease: Lease,
+        lease: SlotAllocation,
         old: DeviceLimit,
         wanted: AllocatedDevice | None,
         used: int,
@@ -196,7 +196,7 @@ class Resizing:
         return replace(old, memory_bytes=memory, cores=wanted.cores, physical_bytes=physical)
 
     def _apply(
-        self, claim: VGPUClaim, allocation: Allocation, holding: Holding, outcome: _Outcome
+        self, claim: VGPUClaim, allocation: Allocation, holding: ClaimAllocation, outcome: _Outcome
     ) -> None:
         """Record the larger amounts, change the pages, record what they say.
 
@@ -288,7 +288,7 @@ def _as_shown(devices: Sequence[AllocatedDevice], outcome: _Outcome) -> list[All
     return found
 
 
-def _request_of(claim: VGPUClaim, lease: Lease) -> str:
+def _request_of(claim: VGPUClaim, lease: SlotAllocation) -> str:
     """The request that a lease's container has: of its name, or the sole one without a name."""
     names = {request.name for request in claim.spec.requests}
     return lease.container if lease.container in names else ""

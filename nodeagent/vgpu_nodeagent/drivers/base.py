@@ -19,7 +19,7 @@ class CardLink:
 
 
 @dataclass(frozen=True, slots=True)
-class MigProfile:
+class InstanceProfile:
     """What a card in MIG mode can be cut into.
 
     Attributes:
@@ -78,7 +78,7 @@ class Repair:
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
+class PhysicalDevice:
     """One physical card as the driver describes it.
 
     Attributes:
@@ -104,7 +104,7 @@ class Card:
     numa_node: int | None = None
     repair: Repair | None = None
     mig_enabled: bool = False
-    mig_profiles: tuple[MigProfile, ...] = ()
+    mig_profiles: tuple[InstanceProfile, ...] = ()
     mig_instances: tuple[MigInstance, ...] = ()
     links: tuple[CardLink, ...] = ()
 
@@ -143,7 +143,7 @@ class Driver(Protocol):
     def vendor(self) -> str:
         """The vendor's name, as in a request's `vendor`."""
 
-    async def cards(self) -> tuple[Card, ...]:
+    async def cards(self) -> tuple[PhysicalDevice, ...]:
         """The cards of this machine, by index."""
 
     async def usage(self) -> Mapping[str, CardUsage]:

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import pynvml
 
 from vgpu_nodeagent.drivers import nvidia_mig
-from vgpu_nodeagent.drivers.base import Card, CardEvent, CardUsage, MigInstance, Severity
+from vgpu_nodeagent.drivers.base import CardEvent, CardUsage, MigInstance, PhysicalDevice, Severity
 from vgpu_nodeagent.drivers.calls import CallThread
 from vgpu_nodeagent.drivers.device_nodes import may_cut
 from vgpu_nodeagent.drivers.numa import SYSFS, HostNuma
@@ -79,7 +79,7 @@ class NvidiaDriver:
         """As in a request's `vendor`."""
         return "nvidia"
 
-    async def cards(self) -> tuple[Card, ...]:
+    async def cards(self) -> tuple[PhysicalDevice, ...]:
         """The cards, by index.
 
         Raises:
@@ -263,7 +263,7 @@ def _register_events() -> Any:
     return event_set
 
 
-def _read_cards(may_cut_them: bool, host: HostNuma) -> tuple[Card, ...]:
+def _read_cards(may_cut_them: bool, host: HostNuma) -> tuple[PhysicalDevice, ...]:
     driver = text(pynvml.nvmlSystemGetDriverVersion())
     version = optional(pynvml.nvmlSystemGetCudaDriverVersion_v2, 0)
     runtime = f"{version // 1000}.{version % 1000 // 10}" if version else ""
@@ -296,13 +296,15 @@ def _answering() -> Iterator[tuple[int, Any, str]]:
             continue
 
 
-def _card(index: int, handle: Any, uuid: str, *, may_cut_it: bool, host: HostNuma) -> Card:
+def _card(
+    index: int, handle: Any, uuid: str, *, may_cut_it: bool, host: HostNuma
+) -> PhysicalDevice:
     """A card, apart from its links and the driver's version."""
     major, minor = optional(lambda: pynvml.nvmlDeviceGetCudaComputeCapability(handle), (0, 0))
     architecture = optional(lambda: pynvml.nvmlDeviceGetArchitecture(handle), 0)
     bus = bus_id(handle)
     is_cut = optional(lambda: pynvml.nvmlDeviceGetMigMode(handle)[0] == 1, False)
-    return Card(
+    return PhysicalDevice(
         index=index,
         uuid=uuid,
         model=text(pynvml.nvmlDeviceGetName(handle)),

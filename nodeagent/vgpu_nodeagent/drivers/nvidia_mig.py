@@ -13,7 +13,7 @@ from typing import Any
 
 import pynvml
 
-from vgpu_nodeagent.drivers.base import MigInstance, MigProfile
+from vgpu_nodeagent.drivers.base import InstanceProfile, MigInstance
 from vgpu_nodeagent.drivers.nvml import optional, text
 from vgpu_nodeagent.errors import InstanceInUse, InstanceLost, PlaceTaken
 
@@ -23,12 +23,12 @@ _EXTRAS = "+-"
 few of those, which places do not tell, so they are left to administrators."""
 
 
-def profiles_of(card: Any) -> tuple[MigProfile, ...]:
+def profiles_of(card: Any) -> tuple[InstanceProfile, ...]:
     """What a card in MIG mode can be cut into."""
     infos = {_name(info): info for info in reversed(list(_infos(card)))}
     most = max((info.sliceCount for info in infos.values()), default=1)
     return tuple(
-        MigProfile(
+        InstanceProfile(
             name=name,
             memory_mib=int(info.memorySizeMB),
             cores=_ALL_CORES * info.sliceCount // most,

@@ -21,11 +21,11 @@ from vgpu_nodeagent.drivers.device_nodes import DeviceNode
 from vgpu_nodeagent.enforcement import page, reclaim, region
 from vgpu_nodeagent.enforcement.abi import PageState
 from vgpu_nodeagent.enforcement.cdi import Edits, SpecFolder
-from vgpu_nodeagent.enforcement.driver_files import DriverSource, ToldDriver
+from vgpu_nodeagent.enforcement.driver_files import ConfiguredDriver, DriverSource
 from vgpu_nodeagent.enforcement.grants import ContainerGrant
 from vgpu_nodeagent.enforcement.host_nodes import numbered
 from vgpu_nodeagent.enforcement.library import Library
-from vgpu_nodeagent.enforcement.processes import Users, processes_mapping, processes_of_pod
+from vgpu_nodeagent.enforcement.processes import ProcessTable, processes_mapping, processes_of_pod
 from vgpu_nodeagent.enforcement.usage_folders import PlainFolders, UsageFolders
 from vgpu_nodeagent.errors import PageDamaged
 from vgpu_nodeagent.mount import Mount
@@ -60,7 +60,7 @@ class Allocations:
         specs: SpecFolder,
         *,
         library: Library,
-        driver: DriverSource = ToldDriver(),  # noqa: B008 - a value, and frozen
+        driver: DriverSource = ConfiguredDriver(),  # noqa: B008 - a value, and frozen
         usage: UsageFolders = PlainFolders(),  # noqa: B008 - has no state
         dev: Path = Path("/dev"),
         proc: Path = Path("/proc"),
@@ -188,7 +188,7 @@ class Allocations:
         page.close(self._root / lease / "limits", name=lease)
         self._specs.remove(lease)
 
-    def users(self, lease: str, pod_uid: str) -> Users:
+    def users(self, lease: str, pod_uid: str) -> ProcessTable:
         """Processes of the pod that still use the allocation, or may.
 
         Told by the page as well: its container cannot take that away, as it can the region.

@@ -99,7 +99,7 @@ class DriverSource(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class ToldDriver:
+class ConfiguredDriver:
     """The files that the command line names; none of them: something else brings the driver."""
 
     mounts: tuple[Mount, ...] = ()
@@ -113,7 +113,7 @@ def driver_source(
     roots: Sequence[PurePosixPath], host: Path, told: Sequence[Mount]
 ) -> DriverSource:
     """The driver below one of the roots, with what is told beside it; without roots, that alone."""
-    return InstalledDriver(roots, host=host, also=told) if roots else ToldDriver(tuple(told))
+    return InstalledDriver(roots, host=host, also=told) if roots else ConfiguredDriver(tuple(told))
 
 
 class InstalledDriver:

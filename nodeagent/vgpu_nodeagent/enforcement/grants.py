@@ -17,8 +17,8 @@ from vgpu_api.v1alpha1 import AllocatedDevice, Allocation, VGPUClaim, VGPUReques
 from vgpu_nodeagent.enforcement.abi import CorePolicy
 from vgpu_nodeagent.enforcement.page import DeviceLimit
 from vgpu_nodeagent.errors import Refused, Why
-from vgpu_nodeagent.inventory import CARD_CORES, Terms
-from vgpu_nodeagent.state.cuts import Cut
+from vgpu_nodeagent.inventory import CARD_CORES, DeviceCapacity
+from vgpu_nodeagent.state.cuts import ClaimInstance
 
 _POLICIES = {
     "Default": CorePolicy.DEFAULT,
@@ -67,8 +67,8 @@ def container_grant(
     pod: Pod,
     container: str,
     slot_resource: str,
-    terms: Mapping[str, Terms],
-    instances: Mapping[tuple[str, int], Cut] = MappingProxyType({}),
+    terms: Mapping[str, DeviceCapacity],
+    instances: Mapping[tuple[str, int], ClaimInstance] = MappingProxyType({}),
 ) -> ContainerGrant:
     """What a container of the claim's pod gets.
 
@@ -113,7 +113,7 @@ def container_grant(
     return ContainerGrant(limits, interposed=not whole)
 
 
-def _all_memory(terms: Terms) -> int:
+def _all_memory(terms: DeviceCapacity) -> int:
     """MiB that make a whole card: of an oversubscribed one, what it has may be another's too."""
     return max(terms.capacity.memory_mib, terms.allocatable.memory_mib)
 
@@ -154,7 +154,7 @@ def _first_asking(pod: Pod, slot_resource: str) -> str | None:
 
 
 def _instance_limit(
-    claim: VGPUClaim, device: AllocatedDevice, instances: Mapping[tuple[str, int], Cut]
+    claim: VGPUClaim, device: AllocatedDevice, instances: Mapping[tuple[str, int], ClaimInstance]
 ) -> DeviceLimit:
     """All of an instance, under the instance's own name."""
     start = device.mig.start if device.mig is not None else 0
@@ -168,7 +168,7 @@ def _instance_limit(
     return DeviceLimit(uuid=cut.instance.uuid, memory_bytes=device.memory_mib * MIB, cores=0)
 
 
-def _limit(request: VGPURequest, device: AllocatedDevice, terms: Terms) -> DeviceLimit:
+def _limit(request: VGPURequest, device: AllocatedDevice, terms: DeviceCapacity) -> DeviceLimit:
     if terms.is_cut:
         raise Refused(
             Why.MIG_PLACE_MISSING,

@@ -21,7 +21,7 @@ _FIRST = "1"  # of the machine; no container runtime started it
 
 
 @dataclass(frozen=True, slots=True)
-class Users:
+class ProcessTable:
     """Processes by host PID.
 
     Attributes:
@@ -56,7 +56,7 @@ FileIndex: TypeAlias = Mapping[str, Sequence[MappedFile]]
 
 def processes_mapping(
     paths: Collection[Path], *, pod_uid: str = "", proc: Path = Path("/proc")
-) -> Users:
+) -> ProcessTable:
     """The processes that have one of these files mapped, or may have.
 
     Args:
@@ -73,7 +73,7 @@ def processes_mapping(
                 unknown.add(folder)
         elif _mapped(maps, files):
             certain.add(folder)
-    return Users(_pids(certain), _pids(_of_pod(unknown, pod_uid, proc)))
+    return ProcessTable(_pids(certain), _pids(_of_pod(unknown, pod_uid, proc)))
 
 
 def processes_of_pod(pod_uid: str, *, proc: Path = Path("/proc")) -> frozenset[int]:

@@ -34,7 +34,7 @@ from vgpu_nodeagent.enforcement.host_pids import tell_host_pids
 from vgpu_nodeagent.enforcement.page import ALL_CORES, DeviceLimit
 from vgpu_nodeagent.enforcement.processes import index_of, mapped_by, name_of, pods_of_process
 from vgpu_nodeagent.errors import DriverUnavailable, PageDamaged
-from vgpu_nodeagent.state.slots import Holding, SlotState
+from vgpu_nodeagent.state.slots import ClaimAllocation, SlotState
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class Residence:
         pods: UIDs of the pods in whose cgroup it is.
     """
 
-    holding: Holding | None
+    holding: ClaimAllocation | None
     leases: frozenset[str]
     pods: frozenset[str] = frozenset()
 
@@ -197,12 +197,14 @@ def taken_by_claims(
     return found
 
 
-def _is_of(home: Residence | None, holding: Holding) -> bool:
+def _is_of(home: Residence | None, holding: ClaimAllocation) -> bool:
     of = home.holding if home is not None else None
     return of is not None and of.claim_uid == holding.claim_uid
 
 
-def _ledger(state: SlotState, allocations: Allocations, holding: Holding) -> Mapping[str, int]:
+def _ledger(
+    state: SlotState, allocations: Allocations, holding: ClaimAllocation
+) -> Mapping[str, int]:
     """Bytes that a claim's processes have written down, by device: 2 MiB to read for each lease."""
     total: dict[str, int] = {}
     for lease in state.of_claim(holding.claim_uid):
@@ -215,7 +217,7 @@ def _ledger(state: SlotState, allocations: Allocations, holding: Holding) -> Map
 
 
 def _shares(
-    state: SlotState, allocations: Allocations, holding: Holding
+    state: SlotState, allocations: Allocations, holding: ClaimAllocation
 ) -> Mapping[str, tuple[int | None, bool]]:
     """What all containers of a claim may use of the compute of each device, by their pages.
 
@@ -241,13 +243,15 @@ def _shares(
 class Consequences(Protocol):
     """What follows from what the watchdog sees."""
 
-    def violated(self, holding: Holding, violation: Violation, uuid: str, sentence: str) -> None:
+    def violated(
+        self, holding: ClaimAllocation, violation: Violation, uuid: str, sentence: str
+    ) -> None:
         """A claim violates a limit; called once until it obeys again."""
 
-    def obeys(self, holding: Holding, remaining: Mapping[Violation, str]) -> None:
+    def obeys(self, holding: ClaimAllocation, remaining: Mapping[Violation, str]) -> None:
         """It violates one limit less; those that remain, each with its sentence."""
 
-    def confirmed(self, holding: Holding) -> None:
+    def confirmed(self, holding: ClaimAllocation) -> None:
         """It has violated nothing since it was first looked at, `QUIET_S` ago; called once."""
 
     def accounts(self, found: Mapping[tuple[str, str, str], Account]) -> None:
@@ -397,7 +401,7 @@ class Watchdog:
                 )
 
     def _judge(
-        self, holding: Holding, watched: _Watched, devices: Collection[Taken], now: float
+        self, holding: ClaimAllocation, watched: _Watched, devices: Collection[Taken], now: float
     ) -> None:
         violating = {
             (violation, taken.uuid): taken
@@ -423,7 +427,7 @@ class Watchdog:
 
     def _report(
         self,
-        holding: Holding,
+        holding: ClaimAllocation,
         watched: _Watched,
         violating: Mapping[tuple[Violation, str], Taken],
         before: Collection[tuple[Violation, str]],
@@ -450,7 +454,7 @@ class Watchdog:
             )
             self._consequences.obeys(holding, remaining)
 
-    def _signal(self, holding: Holding, watched: _Watched, pids: Collection[int]) -> None:
+    def _signal(self, holding: ClaimAllocation, watched: _Watched, pids: Collection[int]) -> None:
         """Ask each process to end; one that is still there at the next look is killed.
 
         Where they live is read anew: a PID may be another process's by now.

@@ -13,12 +13,12 @@ from typing import TypeAlias
 
 from vgpu_nodeagent.drivers.base import MigInstance
 
-Spot: TypeAlias = tuple[str, int]
+InstancePlace: TypeAlias = tuple[str, int]
 """A card's UUID, and the first memory slice."""
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class ClaimInstance:
     """An instance that is made for a claim, or about to be.
 
     Attributes:
@@ -34,7 +34,7 @@ class Cut:
     allocation_id: str
 
     @property
-    def spot(self) -> Spot:
+    def spot(self) -> InstancePlace:
         """Where it lies."""
         return self.card, self.instance.start
 
@@ -44,24 +44,24 @@ class Cut:
         return f"{self.card}/{self.instance.start}"
 
 
-Cuts: TypeAlias = Mapping[str, Cut]
+ClaimInstances: TypeAlias = Mapping[str, ClaimInstance]
 
 
-def spots(cuts: Cuts) -> frozenset[Spot]:
+def spots(cuts: ClaimInstances) -> frozenset[InstancePlace]:
     """Where instances of ours may lie."""
     return frozenset(cut.spot for cut in cuts.values())
 
 
-def of_claim(cuts: Cuts, claim_uid: str) -> list[Cut]:
+def of_claim(cuts: ClaimInstances, claim_uid: str) -> list[ClaimInstance]:
     """What is cut for a claim."""
     return [cut for cut in cuts.values() if cut.claim_uid == claim_uid]
 
 
-def with_cut(cuts: Cuts, cut: Cut) -> Cuts:
+def with_cut(cuts: ClaimInstances, cut: ClaimInstance) -> ClaimInstances:
     """With one more, or another in its place."""
     return {**cuts, cut.key: cut}
 
 
-def without(cuts: Cuts, key: str) -> Cuts:
+def without(cuts: ClaimInstances, key: str) -> ClaimInstances:
     """With one less."""
     return {other: cut for other, cut in cuts.items() if other != key}

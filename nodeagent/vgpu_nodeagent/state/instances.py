@@ -25,7 +25,7 @@ from vgpu_nodeagent.errors import (
 )
 from vgpu_nodeagent.state import cuts
 from vgpu_nodeagent.state.checkpoint import Checkpoint
-from vgpu_nodeagent.state.cuts import Cut, Cuts, Spot
+from vgpu_nodeagent.state.cuts import ClaimInstance, ClaimInstances, InstancePlace
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class Instances:
         self._one_at_a_time = asyncio.Lock()
 
     @property
-    def made(self) -> Mapping[Spot, Cut]:
+    def made(self) -> Mapping[InstancePlace, ClaimInstance]:
         """What programs can use by now."""
         return {cut.spot: cut for cut in self._cuts.values() if cut.instance.uuid}
 
@@ -72,16 +72,16 @@ class Instances:
                     gone &= await self._remove(cut)
         return gone
 
-    async def remove_all(self, is_over: Callable[[Cut], bool]) -> bool:
+    async def remove_all(self, is_over: Callable[[ClaimInstance], bool]) -> bool:
         """Remove those that nobody needs any more; whether one is left of them."""
         over = {(c.claim_uid, c.allocation_id) for c in self._cuts.values() if is_over(c)}
         return not all([await self.remove(*allocation) for allocation in sorted(over)])
 
     @property
-    def _cuts(self) -> Cuts:
+    def _cuts(self) -> ClaimInstances:
         return self._checkpoint.state.cuts
 
-    def _commit(self, changed: Cuts) -> None:
+    def _commit(self, changed: ClaimInstances) -> None:
         self._checkpoint.commit(replace(self._checkpoint.state, cuts=changed))
 
     async def _make(
@@ -89,7 +89,7 @@ class Instances:
     ) -> None:
         assert device.mig is not None
         wanted = MigInstance(device.mig.profile, device.mig.start, device.mig.size)
-        cut = Cut(device.uuid, wanted, claim.metadata.uid, allocation.id)
+        cut = ClaimInstance(device.uuid, wanted, claim.metadata.uid, allocation.id)
         before = self._cuts.get(cut.key)
         self._refuse_if_taken(cut)
         try:
@@ -109,7 +109,7 @@ class Instances:
             logger.info("claim %s: made %s on card %s", claim.metadata.name, there, cut.card)
             self._changed()
 
-    async def _there(self, cut: Cut, before: Cut | None) -> MigInstance:
+    async def _there(self, cut: ClaimInstance, before: ClaimInstance | None) -> MigInstance:
         """The instance, made now unless it was before."""
         known = before.instance.uuid if before is not None else None
         try:
@@ -119,7 +119,7 @@ class Instances:
             self._write(cuts.with_cut(self._cuts, cut))
             return await self._driver.make_instance(cut.card, cut.instance, known="")
 
-    def _refuse_if_taken(self, cut: Cut) -> None:
+    def _refuse_if_taken(self, cut: ClaimInstance) -> None:
         """Another claim's instance that is not removed yet, or this one's of another shape."""
         mine = cut.instance
         for other in self._cuts.values():
@@ -132,7 +132,7 @@ class Instances:
                     f"{other.claim_uid}; its release is under way",
                 )
 
-    async def _remove(self, cut: Cut) -> bool:
+    async def _remove(self, cut: ClaimInstance) -> bool:
         try:
             await self._driver.remove_instance(cut.card, cut.instance)
         except (InstanceInUse, DriverUnavailable) as error:
@@ -147,14 +147,14 @@ class Instances:
         self._changed()
         return True
 
-    def _write(self, changed: Cuts) -> None:
+    def _write(self, changed: ClaimInstances) -> None:
         try:
             self._commit(changed)
         except OSError as error:
             raise Refused(Why.STORAGE_FAILED, f"cannot record an instance: {error}") from error
 
 
-def _is_alike(one: Cut, other: Cut) -> bool:
+def _is_alike(one: ClaimInstance, other: ClaimInstance) -> bool:
     """The same part for the same allocation."""
     return (one.key, one.claim_uid, one.allocation_id) == (
         other.key,

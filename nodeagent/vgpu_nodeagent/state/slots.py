@@ -16,11 +16,11 @@ from dataclasses import dataclass, field, replace
 from vgpu_api.effective import Use
 from vgpu_api.init_part import InitRound
 from vgpu_nodeagent.errors import Refused, Why
-from vgpu_nodeagent.state.cuts import Cut
+from vgpu_nodeagent.state.cuts import ClaimInstance
 
 
 @dataclass(frozen=True, slots=True)
-class Lease:
+class SlotAllocation:
     """One container's share of an Allocate answer.
 
     Attributes:
@@ -49,7 +49,7 @@ class Lease:
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
+class ClaimAllocation:
     """What a claim, once granted here, holds of this node's cards.
 
     Attributes:
@@ -91,17 +91,17 @@ class Binding:
 class SlotState:
     """All leases by name, all holdings by claim UID, and what cards in MIG mode are cut into."""
 
-    leases: Mapping[str, Lease] = field(default_factory=dict)
-    holdings: Mapping[str, Holding] = field(default_factory=dict)
-    cuts: Mapping[str, Cut] = field(default_factory=dict)
+    leases: Mapping[str, SlotAllocation] = field(default_factory=dict)
+    holdings: Mapping[str, ClaimAllocation] = field(default_factory=dict)
+    cuts: Mapping[str, ClaimInstance] = field(default_factory=dict)
 
-    def on(self, slot_ids: Collection[str]) -> list[Lease]:
+    def on(self, slot_ids: Collection[str]) -> list[SlotAllocation]:
         """The leases on any of these slots, oldest first."""
         wanted = set(slot_ids)
         found = [lease for lease in self.leases.values() if wanted.intersection(lease.slot_ids)]
         return sorted(found, key=lambda lease: (lease.allocated_at, lease.name))
 
-    def of_claim(self, claim_uid: str) -> list[Lease]:
+    def of_claim(self, claim_uid: str) -> list[SlotAllocation]:
         """The leases that a claim granted."""
         return [lease for lease in self.leases.values() if lease.claim_uid == claim_uid]
 
@@ -127,7 +127,7 @@ def slot_order(slot_id: str) -> tuple[int, str]:
 
 def allocate(
     state: SlotState, *, slot_ids: Iterable[str], nonce: str, now: float
-) -> tuple[SlotState, Lease]:
+) -> tuple[SlotState, SlotAllocation]:
     """Answer an Allocate with a lease of a new name.
 
     Leases already on these slots stay: an ordinary init container's slot goes on to a later
@@ -139,7 +139,7 @@ def allocate(
     ids = tuple(sorted(set(slot_ids), key=slot_order))
     if not ids:
         raise Refused(Why.UNKNOWN_SLOT, "the kubelet allocated no slot")
-    lease = Lease(f"{ids[0]}-{nonce}", ids, now)
+    lease = SlotAllocation(f"{ids[0]}-{nonce}", ids, now)
     if lease.name in state.leases:
         raise Refused(Why.SLOT_TAKEN, f"allocation {lease.name} exists already")
     return replace(state, leases={**state.leases, lease.name: lease}), lease
@@ -148,7 +148,7 @@ def allocate(
 def grant(
     state: SlotState,
     *,
-    holding: Holding,
+    holding: ClaimAllocation,
     bindings: Collection[Binding],
     allocatable: Mapping[str, Use],
 ) -> SlotState:
@@ -247,7 +247,7 @@ def drop(state: SlotState, lease_name: str) -> SlotState:
     return replace(state, leases=leases)
 
 
-def _check_account(state: SlotState, holding: Holding) -> None:
+def _check_account(state: SlotState, holding: ClaimAllocation) -> None:
     old = state.holdings.get(holding.claim_uid)
     if old is None:
         return
@@ -262,7 +262,7 @@ def _check_account(state: SlotState, holding: Holding) -> None:
         )
 
 
-def _bound(state: SlotState, holding: Holding, binding: Binding) -> Lease:
+def _bound(state: SlotState, holding: ClaimAllocation, binding: Binding) -> SlotAllocation:
     lease = state.leases.get(binding.lease)
     if lease is None:
         raise Refused(
@@ -291,7 +291,7 @@ def _bound(state: SlotState, holding: Holding, binding: Binding) -> Lease:
     )
 
 
-def _check_sums(state: SlotState, holding: Holding, allocatable: Mapping[str, Use]) -> None:
+def _check_sums(state: SlotState, holding: ClaimAllocation, allocatable: Mapping[str, Use]) -> None:
     used = state.used(but=holding.claim_uid)
     for uuid, use in holding.use.items():
         has = allocatable.get(uuid)

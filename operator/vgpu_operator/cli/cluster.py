@@ -20,15 +20,21 @@ from vgpu_api.field_errors import describe
 from vgpu_api.reasons import Reason, Tally
 from vgpu_api.v1alpha1 import Allocation, Condition, Metadata, VGPUClaim, VGPUClaimSpec
 from vgpu_operator.ask import Ask
-from vgpu_operator.cli.documents import BadDocument, DeviceState, NodeEntry, QuotaEntry, State
+from vgpu_operator.cli.documents import (
+    BadDocument,
+    ClusterState,
+    DeviceState,
+    NodeEntry,
+    QuotaEntry,
+)
 from vgpu_operator.dialects import follows_labels
 from vgpu_operator.dialects.ack import node_kinds
 from vgpu_operator.dialects.hami_annotations import DEVICE_POLICIES, NODE_POLICIES
 from vgpu_operator.ledger import NodeFilters, NodeRules
 from vgpu_operator.ledger.cards import cordoned_uuids, numa_of, state_of, type_of
-from vgpu_operator.ledger.holdings import NOTHING, Holding, holding_of
+from vgpu_operator.ledger.holdings import NOTHING, ClaimShares, holding_of
 from vgpu_operator.ledger.quotas import Quotas
-from vgpu_operator.placement import EVERY_NODE, Budget, Card, Columns, Grant, Plan, place
+from vgpu_operator.placement import EVERY_NODE, Budget, Columns, DeviceFacts, Grant, Plan, place
 from vgpu_operator.placement.geometry import Instance, Offer, geometry
 
 _POLICY_WORDS: Mapping[str, Collection[str]] = {
@@ -48,7 +54,7 @@ class Cluster:
         BadDocument: the configuration, a claim or a node's policy cannot be read.
     """
 
-    def __init__(self, state: State, *, source: str) -> None:
+    def __init__(self, state: ClusterState, *, source: str) -> None:
         try:
             self.config: ClusterConfig = read_cluster_config(state.config)
         except BadInput as error:
@@ -179,11 +185,11 @@ class Cluster:
         device: DeviceState,
         links: dict[str, int],
         cordoned: frozenset[str],
-    ) -> Card:
+    ) -> DeviceFacts:
         slots = self.config.nvidia.device_split_count if device.slots is None else device.slots
         is_cut = device.mig is not None and device.mig.enabled
         index = at if device.index is None else device.index
-        return Card(
+        return DeviceFacts(
             name=device.uuid,
             node=node,
             uuid=device.uuid,
@@ -218,7 +224,7 @@ class Cluster:
         self.claims[namespace, name] = claim
         self._hold(namespace, holding)
 
-    def _hold(self, namespace: str, holding: Holding) -> None:
+    def _hold(self, namespace: str, holding: ClaimShares) -> None:
         columns = self.columns
         for uuid, hold in holding.cards.items():
             number = self._numbers.get(uuid)

@@ -114,7 +114,7 @@ class QuotaEntry(_Document):
     hard: dict[str, str | int]
 
 
-class State(_Document):
+class ClusterState(_Document):
     """All that a decision looks at."""
 
     config: dict[str, Any] = Field(default_factory=dict)
@@ -132,14 +132,14 @@ class Case(_Document):
     claim: dict[str, Any] | None = None
 
 
-def read_state(document: Any, *, source: str) -> State:
+def read_state(document: Any, *, source: str) -> ClusterState:
     """A state, checked.
 
     Raises:
         BadDocument: names the place.
     """
     try:
-        state = State.model_validate(document)
+        state = ClusterState.model_validate(document)
     except ValidationError as error:
         raise BadDocument(f"{source}: {describe(error)}") from error
     _refuse_twins(((f"nodes[{at}].name", n.name) for at, n in enumerate(state.nodes)), source)

@@ -79,7 +79,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(slots=True)
-class Plan:
+class Removal:
     """What there is to remove.
 
     Attributes:
@@ -155,13 +155,13 @@ class Uninstall:
         self._sleep = sleep
         self._left: list[str] = []
 
-    async def plan(self) -> Plan:
+    async def plan(self) -> Removal:
         """Read what there is.
 
         Raises:
             ClientError: It cannot be read.
         """
-        plan = Plan()
+        plan = Removal()
         for kind in REMOVED:
             found = await self._ours(kind)
             if found:
@@ -175,13 +175,13 @@ class Uninstall:
         plan.nodes = [_name(node) for node in await self._list(NODES) if self._is_marked(node)]
         return plan
 
-    def obstacles(self, plan: Plan) -> list[str]:
+    def obstacles(self, plan: Removal) -> list[str]:
         """What is in the way of carrying the plan out."""
         if not plan.users or self._delete_pods:
             return []
         return [f"pod {user} uses a GPU" for user in plan.users.names()]
 
-    async def carry_out(self, plan: Plan) -> list[str]:
+    async def carry_out(self, plan: Removal) -> list[str]:
         """Remove everything; returns what is left, as sentences.
 
         Raises:
@@ -204,17 +204,17 @@ class Uninstall:
 
     # Steps.
 
-    async def _remove_webhooks(self, _: Plan) -> None:
+    async def _remove_webhooks(self, _: Removal) -> None:
         for kind in _WEBHOOKS:
             await self._delete(kind, await self._ours(kind))
 
-    async def _remove_pods(self, plan: Plan) -> None:
+    async def _remove_pods(self, plan: Removal) -> None:
         if plan.users:
             self._left += await delete_pods(
                 self._api, plan.users, limit_s=_END_S, sleep=self._sleep
             )
 
-    async def _remove_claims(self, _: Plan) -> None:
+    async def _remove_claims(self, _: Removal) -> None:
         claims = await self._list(VGPU_CLAIMS)
         await self._delete(VGPU_CLAIMS, claims)
         operators = await self._ours(DEPLOYMENTS)
@@ -222,12 +222,12 @@ class Uninstall:
         if claims and answers:
             await self._until_gone(lambda: self._list(VGPU_CLAIMS), _RELEASE_S)
 
-    async def _end_operator(self, _: Plan) -> None:
+    async def _end_operator(self, _: Removal) -> None:
         found = await self._ours(DEPLOYMENTS)
         await self._delete(DEPLOYMENTS, found)
         await self._pods_end(found)
 
-    async def _remove_finalizers(self, _: Plan) -> None:
+    async def _remove_finalizers(self, _: Removal) -> None:
         await self._delete(BINDINGS, await self._ours(BINDINGS))
 
         async def held() -> list[Object]:
@@ -254,13 +254,13 @@ class Uninstall:
             await self._sleep(_POLL_S)
             waited += _POLL_S
 
-    async def _end_agents(self, plan: Plan) -> None:
+    async def _end_agents(self, plan: Removal) -> None:
         found = await self._ours(DAEMON_SETS)
         plan.agents = [obj for obj in found if _is_agent(obj)] or plan.agents
         await self._delete(DAEMON_SETS, found)
         await self._pods_end(found)
 
-    async def _clean_hosts(self, plan: Plan) -> None:
+    async def _clean_hosts(self, plan: Removal) -> None:
         """One pod a node, like the agents' but that it cleans; ready when it has."""
         for cleaner in map(cleaner_of, plan.agents):
             await self._delete(DAEMON_SETS, [cleaner])
@@ -275,7 +275,7 @@ class Uninstall:
                 f"hosts are not clean: no DaemonSet of agents was there ({_DOCUMENT})"
             )
 
-    async def _clear_nodes(self, _: Plan) -> None:
+    async def _clear_nodes(self, _: Removal) -> None:
         """A kubelet writes the capacity of a plugin anew for five minutes, and 0 at the end."""
         await self._delete(GPU_DEVICES, await self._list(GPU_DEVICES))
         steady = waited = 0.0
@@ -293,7 +293,7 @@ class Uninstall:
             await self._sleep(_NODES_POLL_S)
             waited += _NODES_POLL_S
 
-    async def _remove_rest(self, _: Plan) -> None:
+    async def _remove_rest(self, _: Removal) -> None:
         for kind in (CUSTOM_RESOURCE_DEFINITIONS, *OTHERS, NAMESPACES):
             await self._delete(kind, await self._ours(kind))
         for kind in (CUSTOM_RESOURCE_DEFINITIONS, NAMESPACES):

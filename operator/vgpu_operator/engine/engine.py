@@ -52,7 +52,7 @@ _AGENTS_EVERY_S = 1.0
 _DEVICES_EVERY_S = 1.0
 
 
-class Effector(Protocol):
+class EffectWriter(Protocol):
     """Carries effects out."""
 
     def submit(self, effects: Iterable[Effect]) -> None:
@@ -70,7 +70,7 @@ class Engine:
     """
 
     def __init__(
-        self, state: State, effector: Effector, clock: Clock, leads: Callable[[], bool]
+        self, state: State, effector: EffectWriter, clock: Clock, leads: Callable[[], bool]
     ) -> None:
         self.state = state
         self._effector = effector

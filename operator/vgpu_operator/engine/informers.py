@@ -24,7 +24,7 @@ from vgpu_api.resources import (
 )
 from vgpu_api.v1alpha1 import GPUDevice, VGPUClaim
 from vgpu_client.api import Api
-from vgpu_client.reflector import Identity, Reflector, Scope
+from vgpu_client.reflector import ObjectIdentity, Reflector, Scope
 from vgpu_client.transport import Object
 from vgpu_operator.engine import events
 from vgpu_operator.engine.events import Event
@@ -54,8 +54,8 @@ class _Kind(Generic[T]):
     resource: Resource
     decode: Callable[[Object], T]
     observed: Callable[[T], Event]
-    deleted: Callable[[Identity], Event]
-    unreadable: Callable[[Identity, Object], Event] | None = None
+    deleted: Callable[[ObjectIdentity], Event]
+    unreadable: Callable[[ObjectIdentity, Object], Event] | None = None
     namespace: str | None = None
 
 
@@ -154,10 +154,10 @@ class _Sink(Generic[T]):
     def modified(self, obj: T) -> None:
         self.observe(self.kind.observed(obj))
 
-    def deleted(self, identity: Identity) -> None:
+    def deleted(self, identity: ObjectIdentity) -> None:
         self.observe(self.kind.deleted(identity))
 
-    def unreadable(self, identity: Identity, raw: Object, error: Exception) -> None:
+    def unreadable(self, identity: ObjectIdentity, raw: Object, error: Exception) -> None:
         logger.error("%s %s cannot be read: %s", self.kind.resource.kind, identity.name, error)
         if self.kind.unreadable is not None:
             self.observe(self.kind.unreadable(identity, raw))

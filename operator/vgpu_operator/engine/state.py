@@ -32,7 +32,7 @@ _TELLS_AT_ONCE = 8.0
 """In one round: to explain a refusal takes a look at all devices, milliseconds at 5,000 nodes."""
 
 
-class Turns:
+class RefusalLimiter:
     """Turns to write down a refusal: so many a second.
 
     Namespaces take turns, and within one who came first: ten thousand refusals of one tenant keep
@@ -139,7 +139,7 @@ class Unsettled:
 
 
 @dataclass(slots=True)
-class Told:
+class ReportedRefusal:
     """What people were told of a refusal.
 
     Attributes:
@@ -187,9 +187,9 @@ class ClaimWork:
     orphaned: dict[ClaimKey, tuple[str, float]] = field(default_factory=dict)
     evicted: dict[ClaimKey, float] = field(default_factory=dict)
     init_refused: dict[ClaimKey, Plan] = field(default_factory=dict)
-    told: dict[ClaimKey, Told] = field(default_factory=dict)
+    told: dict[ClaimKey, ReportedRefusal] = field(default_factory=dict)
     violated: dict[ClaimKey, str] = field(default_factory=dict)
-    turns: Turns = field(default_factory=Turns)
+    turns: RefusalLimiter = field(default_factory=RefusalLimiter)
     timers: Timers = field(default_factory=Timers)
 
     def look_at(self, key: ClaimKey) -> None:

@@ -17,8 +17,8 @@ from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Node
 from vgpu_api.v1alpha1 import GPUDevice, Metadata
 from vgpu_operator.ledger.cards import card_of, cordoned_uuids, is_gone, state_of
-from vgpu_operator.ledger.holdings import ClaimKey, Hold, Holding
-from vgpu_operator.placement.columns import Card, Columns, NodeState
+from vgpu_operator.ledger.holdings import ClaimKey, ClaimShares, DeviceShare
+from vgpu_operator.placement.columns import Columns, DeviceFacts, NodeState
 
 
 class ChangeLog:
@@ -72,7 +72,7 @@ class ChangeLog:
 T = TypeVar("T")
 
 
-class Board:
+class DeviceTable:
     """Cards, nodes, and the claims that hold them.
 
     Args:
@@ -90,13 +90,13 @@ class Board:
         self.freed = ChangeLog()
         self._config = config
         self._devices: dict[str, GPUDevice] = {}
-        self._cards: dict[str, Card] = {}  # device object → what the columns know of it
+        self._cards: dict[str, DeviceFacts] = {}  # device object → what the columns know of it
         self._twins: dict[str, set[str]] = {}  # card UUID → device objects, one if all is well
         self._shared: set[str] = set()  # UUIDs of several device objects
         self._nodes: dict[str, Node] = {}
         self._states: dict[str, NodeState] = {}
         self._devices_on: dict[str, set[str]] = {}  # node → device objects
-        self._holders: dict[str, dict[ClaimKey, Hold]] = {}  # card UUID → claims
+        self._holders: dict[str, dict[ClaimKey, DeviceShare]] = {}  # card UUID → claims
         self._fillers: dict[str, set[ClaimKey]] = {}  # node → claims that fill it
 
     # What is observed.
@@ -158,7 +158,7 @@ class Board:
         with self.changes.muted(), self.freed.muted():
             yield
 
-    def hold(self, key: ClaimKey, *, before: Holding, after: Holding) -> None:
+    def hold(self, key: ClaimKey, *, before: ClaimShares, after: ClaimShares) -> None:
         """Let a claim hold `after` where it held `before`."""
         for uuid in before.cards.keys() | after.cards.keys():
             hold = after.cards.get(uuid)
@@ -181,7 +181,7 @@ class Board:
 
     # Views.
 
-    def holders(self, uuid: str) -> Mapping[ClaimKey, Hold]:
+    def holders(self, uuid: str) -> Mapping[ClaimKey, DeviceShare]:
         """The claims that hold a card, and what of it."""
         return self._holders.get(uuid, {})
 
@@ -269,7 +269,7 @@ class Board:
             self.columns.remove_node(node)
         self.touch(node)
 
-    def _write_use(self, card: Card) -> None:
+    def _write_use(self, card: DeviceFacts) -> None:
         """Sum up what claims hold of a card, and note where that is less or more than before."""
         slots = cores = memory = slices = 0
         alone, full = False, card.node in self._fillers

@@ -14,13 +14,13 @@ from vgpu_api.v1alpha1 import Amount, GPUDevice
 from vgpu_api.v1alpha1.gpudevice import MigStatus
 from vgpu_api.v1alpha1.vgpuclaim import DevicePolicy
 from vgpu_operator.dialects.hami_annotations import DEVICE_POLICIES, NODE_POLICIES
-from vgpu_operator.placement.columns import NUMA_UNKNOWN_FROM, Card, NodeState
+from vgpu_operator.placement.columns import NUMA_UNKNOWN_FROM, DeviceFacts, NodeState
 from vgpu_operator.placement.geometry import Offer, Profile, geometry
 
 
 def card_of(
     device: GPUDevice, *, cordoned_on_node: frozenset[str], duplicate: bool, config: ClusterConfig
-) -> Card:
+) -> DeviceFacts:
     """The card behind a device object whose UUID is known.
 
     Args:
@@ -34,7 +34,7 @@ def card_of(
     is_cut = status.mig is not None and status.mig.enabled
     index = status.index if status.index is not None else 0
     slots = spec.slots or given.slots or config.nvidia.device_split_count
-    return Card(
+    return DeviceFacts(
         name=device.metadata.name,
         node=spec.node_name,
         uuid=status.uuid,

@@ -3,7 +3,7 @@
 A claim has several possible truths at once: what was observed, and each write whose outcome is not
 known yet. It holds the greatest of them on each device, so whichever comes true fits.
 
-`Records` keeps which version of which claim is known. A claim is replaced by newer versions of
+`ClaimRecords` keeps which version of which claim is known. A claim is replaced by newer versions of
 itself only (by resourceVersion), an object of the same name is another claim, and one that is gone
 stays gone whatever still comes of it: the answer to a write may arrive after the claim's removal
 was seen.
@@ -30,7 +30,7 @@ class ClaimKey(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class DeviceShare:
     """What is held of one card.
 
     Attributes:
@@ -47,9 +47,9 @@ class Hold:
     slices: int = 0
     uncut: bool = True
 
-    def peak(self, other: Hold) -> Hold:
+    def peak(self, other: DeviceShare) -> DeviceShare:
         """The greater of each."""
-        return Hold(
+        return DeviceShare(
             self.use.peak(other.use),
             self.alone or other.alone,
             self.full or other.full,
@@ -66,22 +66,22 @@ class Hold:
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
+class ClaimShares:
     """What is held of each card (by UUID), and nodes of which everything is held.
 
     `devices` is how many devices it counts for in a quota, as `placement.bounds.DeviceCount` counts
     those of a plan.
     """
 
-    cards: Mapping[str, Hold] = field(default_factory=dict)
+    cards: Mapping[str, DeviceShare] = field(default_factory=dict)
     full_nodes: frozenset[str] = frozenset()
     devices: int = 0
 
 
-NOTHING = Holding()
+NOTHING = ClaimShares()
 
 
-def holding_of(spec: VGPUClaimSpec, allocation: Allocation | None) -> Holding:
+def holding_of(spec: VGPUClaimSpec, allocation: Allocation | None) -> ClaimShares:
     """What an allocation made for `spec` holds. A device without a UUID fills its node."""
     if allocation is None:
         return NOTHING
@@ -95,9 +95,9 @@ def holding_of(spec: VGPUClaimSpec, allocation: Allocation | None) -> Holding:
             place = slices_of(device.mig.start, device.mig.size)
             slices[device.uuid] = slices.get(device.uuid, 0) | place
     uses = effective_use(spec, allocation.devices)
-    return Holding(
+    return ClaimShares(
         cards={
-            uuid: Hold(use, uuid in alone, False, slices.get(uuid, 0), uuid in uncut)
+            uuid: DeviceShare(use, uuid in alone, False, slices.get(uuid, 0), uuid in uncut)
             for uuid, use in uses.items()
             if uuid
         },
@@ -113,7 +113,7 @@ def _counted(spec: VGPUClaimSpec, allocation: Allocation) -> int:
     return max(devices.total(), *init, 0)
 
 
-def holding_of_ruin(raw: Mapping[str, Any], *, known: Holding) -> Holding:
+def holding_of_ruin(raw: Mapping[str, Any], *, known: ClaimShares) -> ClaimShares:
     """What a claim holds that cannot be read: every card it names, to the full.
 
     Where a card's name is lost too, all cards of its node, and what was `known` of it before.
@@ -126,17 +126,17 @@ def holding_of_ruin(raw: Mapping[str, Any], *, known: Holding) -> Holding:
         return _filled(known)
     devices = allocation.get("devices")
     uuids = [_uuid(device) for device in devices] if isinstance(devices, list) else [None]
-    named = Holding({uuid: Hold(full=True) for uuid in uuids if uuid})
+    named = ClaimShares({uuid: DeviceShare(full=True) for uuid in uuids if uuid})
     if None not in uuids:
         return named
     node = allocation.get("nodeName")
     nodes = frozenset({node}) if isinstance(node, str) and node else frozenset[str]()
-    return peak_of((named, _filled(known), Holding(full_nodes=nodes)))
+    return peak_of((named, _filled(known), ClaimShares(full_nodes=nodes)))
 
 
-def peak_of(holdings: Iterable[Holding]) -> Holding:
+def peak_of(holdings: Iterable[ClaimShares]) -> ClaimShares:
     """The greatest of several possible truths, card by card."""
-    cards: dict[str, Hold] = {}
+    cards: dict[str, DeviceShare] = {}
     nodes: frozenset[str] = frozenset()
     devices = 0
     for holding in holdings:
@@ -144,11 +144,11 @@ def peak_of(holdings: Iterable[Holding]) -> Holding:
         devices = max(devices, holding.devices)
         for uuid, hold in holding.cards.items():
             cards[uuid] = cards[uuid].peak(hold) if uuid in cards else hold
-    return Holding(cards, nodes, devices)
+    return ClaimShares(cards, nodes, devices)
 
 
-def _filled(known: Holding) -> Holding:
-    return Holding(
+def _filled(known: ClaimShares) -> ClaimShares:
+    return ClaimShares(
         {uuid: replace(hold, full=True) for uuid, hold in known.cards.items()},
         known.full_nodes,
         known.devices,
@@ -164,7 +164,7 @@ _GRAVES_KEPT = 10_000
 
 
 @dataclass(slots=True)
-class Record:
+class ClaimRecord:
     """One claim: what was observed of it, what is assumed, and what it therefore holds.
 
     Attributes:
@@ -177,26 +177,26 @@ class Record:
 
     uid: str = ""
     version: int = -1
-    observed: Holding = NOTHING
-    assumed: dict[int, Holding] = field(default_factory=dict)
-    held: Holding = NOTHING
+    observed: ClaimShares = NOTHING
+    assumed: dict[int, ClaimShares] = field(default_factory=dict)
+    held: ClaimShares = NOTHING
 
 
-class Records:
+class ClaimRecords:
     """All claims, by place."""
 
     def __init__(self) -> None:
-        self._records: dict[ClaimKey, Record] = {}
+        self._records: dict[ClaimKey, ClaimRecord] = {}
         self._keys: dict[str, ClaimKey] = {}  # claim UID → place
         self._graves: OrderedDict[str, None] = OrderedDict()  # UIDs of removed claims
 
-    def get(self, key: ClaimKey) -> Record | None:
+    def get(self, key: ClaimKey) -> ClaimRecord | None:
         """The claim's record, if there is one."""
         return self._records.get(key)
 
-    def at(self, key: ClaimKey) -> Record:
+    def at(self, key: ClaimKey) -> ClaimRecord:
         """The claim's record, made where there is none."""
-        return self._records.setdefault(key, Record())
+        return self._records.setdefault(key, ClaimRecord())
 
     def drop(self, key: ClaimKey) -> None:
         """Forget a claim that is gone and for which nothing is assumed."""
@@ -206,7 +206,7 @@ class Records:
         """Whether this object was observed and is not gone."""
         return uid in self._keys
 
-    def newer(self, key: ClaimKey, uid: str, version: int) -> Record | None:
+    def newer(self, key: ClaimKey, uid: str, version: int) -> ClaimRecord | None:
         """The claim's record, made for this version; None if the version is no news."""
         if uid in self._graves:
             return None

@@ -19,13 +19,13 @@ from vgpu_api.core import Node, ResourceQuota
 from vgpu_api.effective import Use
 from vgpu_api.v1alpha1 import Allocation, GPUDevice, VGPUClaim, VGPUClaimSpec
 from vgpu_operator.ask import Ask
-from vgpu_operator.ledger.board import Board
+from vgpu_operator.ledger.board import DeviceTable
 from vgpu_operator.ledger.holdings import (
     NOTHING,
     ClaimKey,
-    Holding,
-    Record,
-    Records,
+    ClaimRecord,
+    ClaimRecords,
+    ClaimShares,
     holding_of,
     holding_of_ruin,
     peak_of,
@@ -64,13 +64,13 @@ class Ledger:
     """
 
     def __init__(self, *, config: ClusterConfig) -> None:
-        self._board = Board(config=config)
+        self._board = DeviceTable(config=config)
         self._quotas = Quotas(config=config)
         self.columns = self._board.columns
         self.hosts = Hosts(self.columns)
         self.node_filters = NodeFilters()
         self._config = config
-        self._records = Records()
+        self._records = ClaimRecords()
         self._numbers = 0
 
     # Devices and nodes, as observed.
@@ -269,7 +269,7 @@ class Ledger:
         if not (record.assumed or record.uid):
             self._records.drop(key)
 
-    def _hold(self, key: ClaimKey, record: Record, held: Holding) -> None:
+    def _hold(self, key: ClaimKey, record: ClaimRecord, held: ClaimShares) -> None:
         if held != record.held:
             self._board.hold(key, before=record.held, after=held)
             self._quotas.move(key.namespace, before=record.held, after=held)

@@ -18,14 +18,14 @@ from vgpu_api.config import ClusterConfig
 from vgpu_api.core import ResourceQuota
 from vgpu_api.errors import QuantityError
 from vgpu_operator.ask import Ask, RequestAsk
-from vgpu_operator.ledger.holdings import Holding
+from vgpu_operator.ledger.holdings import ClaimShares
 from vgpu_operator.placement.bounds import UNLIMITED, Budget, devices_asked
 
 _PREFIXES = ("requests", "limits")
 
 
 @dataclass(slots=True)
-class _Held:
+class _QuotaUse:
     memory_mib: int = 0
     cores: int = 0
     devices: int = 0
@@ -37,7 +37,7 @@ class _Limit:
 
     Attributes:
         resource: As the quota spells it.
-        amount: What of: a field of `_Held`.
+        amount: What of: a field of `_QuotaUse`.
         hard: In MiB, percent of compute, or devices.
     """
 
@@ -58,7 +58,7 @@ class Quotas:
         self._limits: dict[str, dict[str, tuple[_Limit, ...]]] = {}  # namespace → quota → limits
         self._least: dict[str, Budget] = {}  # of all the quotas of a namespace
         self._versions: dict[tuple[str, str], int] = {}
-        self._held: dict[str, _Held] = {}
+        self._held: dict[str, _QuotaUse] = {}
         self._grown: dict[str, int] = {}  # namespace → how often it could take more
 
     def apply(self, quota: ResourceQuota) -> None:
@@ -88,9 +88,9 @@ class Quotas:
         """Grows whenever the namespace may take more than before; its limits may have changed."""
         return self._grown.get(namespace, 0)
 
-    def move(self, namespace: str, *, before: Holding, after: Holding) -> None:
+    def move(self, namespace: str, *, before: ClaimShares, after: ClaimShares) -> None:
         """A claim of the namespace holds `after` where it held `before`."""
-        held = self._held.setdefault(namespace, _Held())
+        held = self._held.setdefault(namespace, _QuotaUse())
         held.devices += after.devices - before.devices
         for hold in before.cards.values():
             held.memory_mib -= hold.use.memory_mib
@@ -104,7 +104,7 @@ class Quotas:
         least = self._least.get(namespace, UNLIMITED)
         if not least.is_limited:
             return UNLIMITED
-        held = self._held.get(namespace, _Held())
+        held = self._held.get(namespace, _QuotaUse())
         return Budget(
             None if least.memory_mib is None else least.memory_mib - held.memory_mib,
             None if least.cores is None else least.cores - held.cores,
@@ -125,7 +125,7 @@ class Quotas:
 
     def _exceeded(self, namespace: str, ask: Ask) -> Iterator[tuple[str, bool]]:
         """Each limit in words, and whether it is exceeded on any device."""
-        held = self._held.get(namespace, _Held())
+        held = self._held.get(namespace, _QuotaUse())
         asked = {
             "devices": devices_asked(ask),
             "memory_mib": _sum_of(ask, [_memory_of(request) for request in ask.requests]),

@@ -11,7 +11,7 @@ from it they are. Read `decide.place` first.
 
 from vgpu_operator.placement.amounts import amounts, impossible
 from vgpu_operator.placement.bounds import EVERY_NODE, NOTHING_KEPT, Budget, Kept, NodeFilter, Share
-from vgpu_operator.placement.columns import Card, Columns
+from vgpu_operator.placement.columns import Columns, DeviceFacts
 from vgpu_operator.placement.decide import best_of, place, refusals_on
 from vgpu_operator.placement.plan import Grant, Plan, in_words
 
@@ -19,8 +19,8 @@ __all__ = [
     "EVERY_NODE",
     "NOTHING_KEPT",
     "Budget",
-    "Card",
     "Columns",
+    "DeviceFacts",
     "Grant",
     "Kept",
     "NodeFilter",

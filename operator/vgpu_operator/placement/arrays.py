@@ -43,11 +43,11 @@ REASONS: tuple[Reason | None, ...] = (
     Reason.CARD_INSUFFICIENT_CORE,
     Reason.CARD_COMPUTE_UNITS_EXHAUSTED,
 )
-"""Why a device does not serve, by the number that `Refused.counts` has for it; 0: it would."""
+"""Why a device does not serve, by the number that `NodeRefusals.counts` has for it; 0: it would."""
 _NUMBER_OF = {reason: number for number, reason in enumerate(REASONS)}
 
 
-class Refused(NamedTuple):
+class NodeRefusals(NamedTuple):
     """How often each reason applies, by node.
 
     Attributes:
@@ -272,7 +272,7 @@ class Arrays:
 
     # Reasons.
 
-    def refused(self, columns: Columns, request: RequestAsk, *, mutex: bool) -> Refused:
+    def refused(self, columns: Columns, request: RequestAsk, *, mutex: bool) -> NodeRefusals:
         """Why each device does not serve a request, counted by node.
 
         For a request without UUIDs and quota, on devices that are not in MIG mode.
@@ -311,7 +311,7 @@ class Arrays:
             [each.vendor == request.vendor for each in columns.conditions.facts], dtype=np.bool_
         )
         of_vendor = np.bincount(node[vendors[facts]], minlength=nodes)
-        return Refused(counts.reshape(nodes, width), of_vendor)
+        return NodeRefusals(counts.reshape(nodes, width), of_vendor)
 
     def _refusal_of_facts(self, columns: Columns, request: RequestAsk) -> npt.NDArray[np.int8]:
         """By the number of facts: the number of the reason why such a device does not serve."""

@@ -120,7 +120,7 @@ class DeviceCount:
 
 
 @dataclass(slots=True)
-class _Held:
+class _ClaimUse:
     """(MiB, percent of compute) that a claim holds of one card."""
 
     app: tuple[int, int] = (0, 0)
@@ -129,12 +129,12 @@ class _Held:
     def peak(self) -> tuple[int, int]:
         return max(self.app[0], self.init[0]), max(self.app[1], self.init[1])
 
-    def plus(self, request: RequestAsk, memory_mib: int, cores: int | None) -> _Held:
+    def plus(self, request: RequestAsk, memory_mib: int, cores: int | None) -> _ClaimUse:
         """With one more grant; init containers run one after the other."""
         cores = request.cores if cores is None else cores
         if request.phase == "Init":
-            return _Held(self.app, (max(self.init[0], memory_mib), max(self.init[1], cores)))
-        return _Held((self.app[0] + memory_mib, self.app[1] + cores), self.init)
+            return _ClaimUse(self.app, (max(self.init[0], memory_mib), max(self.init[1], cores)))
+        return _ClaimUse((self.app[0] + memory_mib, self.app[1] + cores), self.init)
 
 
 class Charge:
@@ -142,7 +142,7 @@ class Charge:
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
-        self._held: dict[int, _Held] = {}
+        self._held: dict[int, _ClaimUse] = {}
         self._memory_mib = 0
         self._cores = 0
         self._devices = DeviceCount()
@@ -173,13 +173,13 @@ class Charge:
         memory, share = self._rise(card, request, memory_mib, cores)
         self._memory_mib += memory
         self._cores += share
-        self._held[card] = self._held.get(card, _Held()).plus(request, memory_mib, cores)
+        self._held[card] = self._held.get(card, _ClaimUse()).plus(request, memory_mib, cores)
         self._devices.add(request.name, request.phase)
 
     def _rise(
         self, card: int, request: RequestAsk, memory_mib: int, cores: int | None
     ) -> tuple[int, int]:
-        held = self._held.get(card, _Held())
+        held = self._held.get(card, _ClaimUse())
         before, after = held.peak(), held.plus(request, memory_mib, cores).peak()
         return after[0] - before[0], after[1] - before[1]
 

@@ -12,12 +12,12 @@ from collections.abc import Iterable, Iterator
 from vgpu_api.v1alpha1.gpudevice import DeviceMode
 from vgpu_api.v1alpha1.vgpuclaim import DevicePolicy, NodePolicy
 from vgpu_operator.placement.arrays import Arrays
-from vgpu_operator.placement.device import NUMA_UNKNOWN_FROM, Card, Conditions, NodeState
+from vgpu_operator.placement.device import NUMA_UNKNOWN_FROM, Conditions, DeviceFacts, NodeState
 from vgpu_operator.placement.geometry import Profile
 from vgpu_operator.placement.mix import Mix
 from vgpu_operator.placement.rankings import Rankings
 
-__all__ = ["NUMA_UNKNOWN_FROM", "Card", "Columns", "NodeState"]
+__all__ = ["NUMA_UNKNOWN_FROM", "Columns", "DeviceFacts", "NodeState"]
 
 CPU_UNKNOWN = 1 << 62
 """Free milli-CPU of a node of which nobody has said anything: enough for every request."""
@@ -129,7 +129,7 @@ class Columns:
 
     # Writing.
 
-    def put_card(self, card: Card) -> int:
+    def put_card(self, card: DeviceFacts) -> int:
         """Add a card, or replace what is known of it (it may have changed its node)."""
         number = self._card_ids.get(card.name)
         if number is not None and self.node_name[self.node_of[number]] != card.node:
@@ -225,7 +225,7 @@ class Columns:
             self._set_kind(card)
         self.condition[card] = self.conditions.condition(self.kind[card], slots, cores, memory)
 
-    def _new_card(self, card: Card) -> int:
+    def _new_card(self, card: DeviceFacts) -> int:
         node = self._node(card.node)
         if self._free_cards:
             number = self._free_cards.pop()

@@ -36,7 +36,7 @@ class Facts(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
+class DeviceFacts:
     """What is known of a card apart from its use.
 
     Attributes:

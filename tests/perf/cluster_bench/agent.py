@@ -20,7 +20,7 @@ from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_client.api import Api
 from vgpu_client.background import Background
 from vgpu_client.connection import Connection, login
-from vgpu_client.reflector import Identity, Reflector, Scope
+from vgpu_client.reflector import ObjectIdentity, Reflector, Scope
 from vgpu_client.session import open_session
 from vgpu_client.transport import Object, Transport
 from vgpu_local.accounts import AGENT, token
@@ -124,10 +124,10 @@ class _Told:
         """Pass it on."""
         self._take(obj)
 
-    def deleted(self, identity: Identity) -> None:
+    def deleted(self, identity: ObjectIdentity) -> None:
         """None is deleted while it is measured."""
 
-    def unreadable(self, identity: Identity, raw: Object, error: Exception) -> None:
+    def unreadable(self, identity: ObjectIdentity, raw: Object, error: Exception) -> None:
         """Cannot be: nothing is decoded."""
         raise error
 

@@ -18,7 +18,7 @@ from vgpu_api.resources import PODS
 from vgpu_client.api import Api
 from vgpu_client.background import Background
 from vgpu_client.errors import ClientError
-from vgpu_client.reflector import Identity, Reflector, Scope
+from vgpu_client.reflector import ObjectIdentity, Reflector, Scope
 from vgpu_client.transport import Object
 
 LABEL = "bench"
@@ -144,10 +144,10 @@ class Load:
         """Note when a pod has a node."""
         self.added(obj)
 
-    def deleted(self, identity: Identity) -> None:
+    def deleted(self, identity: ObjectIdentity) -> None:
         """None is deleted while it is measured."""
 
-    def unreadable(self, identity: Identity, raw: Object, error: Exception) -> None:
+    def unreadable(self, identity: ObjectIdentity, raw: Object, error: Exception) -> None:
         """Cannot be: nothing is decoded."""
         raise error
 

@@ -28,8 +28,8 @@ from vgpu_client.errors import ClientError
 from vgpu_client.transport import Object
 from vgpu_local.nodes import card_uuid
 from vgpu_nodeagent.device_status import present, said_of
-from vgpu_nodeagent.drivers.base import Card, CardLink
-from vgpu_nodeagent.inventory import Terms
+from vgpu_nodeagent.drivers.base import CardLink, PhysicalDevice
+from vgpu_nodeagent.inventory import DeviceCapacity
 
 DEVICES_PER_NODE = 8
 SLOTS = 10
@@ -108,7 +108,7 @@ def device_status(node: str, index: int) -> Object:
         for other in range(DEVICES_PER_NODE)
         if other != index
     )
-    card = Card(
+    card = PhysicalDevice(
         index=index,
         uuid=card_uuid(node, index),
         model="NVIDIA A100-SXM4-80GB",
@@ -127,7 +127,7 @@ def device_status(node: str, index: int) -> Object:
         condition.model_copy(update={"last_transition_time": _SINCE}).to_wire()
         for condition in present(None)
     ]
-    said = said_of(card, Terms(all_of_it, all_of_it), vendor="nvidia")
+    said = said_of(card, DeviceCapacity(all_of_it, all_of_it), vendor="nvidia")
     return {**said, "observedTime": _SINCE, "conditions": conditions}
 
 

@@ -12,14 +12,16 @@ from vgpu_api.effective import Use
 from vgpu_nodeagent.errors import CheckpointDamaged
 from vgpu_nodeagent.state import slots
 from vgpu_nodeagent.state.checkpoint import Checkpoint, decode, encode
-from vgpu_nodeagent.state.slots import Binding, Holding, SlotState
+from vgpu_nodeagent.state.slots import Binding, ClaimAllocation, SlotState
 
 PATH = Path("slots.json")
 
 
 def a_state() -> SlotState:
     state, lease = slots.allocate(SlotState(), slot_ids=["slot-1"], nonce="abc", now=12.5)
-    holding = Holding("claim-uid", "ns", "claim", "t0", "pod-uid", "pod", {"GPU-0": Use(8, 30, 1)})
+    holding = ClaimAllocation(
+        "claim-uid", "ns", "claim", "t0", "pod-uid", "pod", {"GPU-0": Use(8, 30, 1)}
+    )
     return slots.grant(
         state,
         holding=holding,

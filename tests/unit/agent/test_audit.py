@@ -18,13 +18,13 @@ from agent_bench import Bench, a_bench, a_bound_pod, a_claim_for
 from agent_node import GPU_0
 from vgpu_api.effective import Use
 from vgpu_api.quantity import MIB
-from vgpu_client.reflector import Identity
+from vgpu_client.reflector import ObjectIdentity
 from vgpu_nodeagent.audit_command import main
 from vgpu_nodeagent.audit_socket import AuditSocket, ask
 from vgpu_nodeagent.deviceplugin.audit import findings, gather
 from vgpu_nodeagent.drivers.base import MigInstance
 from vgpu_nodeagent.enforcement.page import DeviceLimit
-from vgpu_nodeagent.state.cuts import Cut
+from vgpu_nodeagent.state.cuts import ClaimInstance
 from vgpu_nodeagent.state.slots import SlotState
 
 
@@ -79,7 +79,7 @@ def dispute(bench: Bench) -> None:
 
 
 def lose_claim(bench: Bench) -> None:
-    bench.view.claims.deleted(Identity("default", "c", "uid-of-c"))
+    bench.view.claims.deleted(ObjectIdentity("default", "c", "uid-of-c"))
 
 
 def decide_anew(bench: Bench) -> None:
@@ -95,7 +95,7 @@ def give_too_much(bench: Bench) -> None:
 
 
 def lose_instance(bench: Bench) -> None:
-    cut = Cut(GPU_0, MigInstance("1g.5gb", 0, 1, uuid="MIG-gone"), "uid-of-c", "a")
+    cut = ClaimInstance(GPU_0, MigInstance("1g.5gb", 0, 1, uuid="MIG-gone"), "uid-of-c", "a")
     commit(bench, cuts={cut.key: cut})
 
 

@@ -8,7 +8,7 @@ import pynvml
 import pytest
 
 from agent_node import a_driver_card
-from vgpu_nodeagent.drivers.base import Card, CardEvent, Repair, Severity
+from vgpu_nodeagent.drivers.base import CardEvent, PhysicalDevice, Repair, Severity
 from vgpu_nodeagent.drivers.calls import CallThread
 from vgpu_nodeagent.drivers.nvidia import classify
 from vgpu_nodeagent.errors import DriverUnavailable
@@ -60,7 +60,7 @@ def test_an_application_event_changes_nothing() -> None:
     assert sick(health) == []
 
 
-def shown(*uuids: str, repair: Repair | None = None) -> dict[str, Card]:
+def shown(*uuids: str, repair: Repair | None = None) -> dict[str, PhysicalDevice]:
     return {uuid: replace(a_driver_card(uuid), repair=repair) for uuid in uuids}
 
 

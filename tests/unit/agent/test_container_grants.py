@@ -13,20 +13,20 @@ from vgpu_api.names import ANNOTATION_SLOTS_ADDED
 from vgpu_api.quantity import MIB
 from vgpu_api.v1alpha1 import GPUDeviceSpec
 from vgpu_api.v1alpha1.vgpuclaim import MigAllocation
-from vgpu_nodeagent.drivers.base import Card, MigInstance
+from vgpu_nodeagent.drivers.base import MigInstance, PhysicalDevice
 from vgpu_nodeagent.enforcement.abi import CorePolicy
 from vgpu_nodeagent.enforcement.grants import ContainerGrant, container_grant
 from vgpu_nodeagent.errors import Refused, Why
-from vgpu_nodeagent.inventory import Terms, terms_of
-from vgpu_nodeagent.state.cuts import Cut
+from vgpu_nodeagent.inventory import DeviceCapacity, terms_of
+from vgpu_nodeagent.state.cuts import ClaimInstance
 
 SLOT = "nvidia.com/gpu"
 FULL_MIB = 16384
 
 
-def terms(**changes: Any) -> Mapping[str, Terms]:
+def terms(**changes: Any) -> Mapping[str, DeviceCapacity]:
     use = Use(FULL_MIB, 100, 10)
-    return {uuid: Terms(use, use, **changes) for uuid in ("GPU-0", "GPU-1")}
+    return {uuid: DeviceCapacity(use, use, **changes) for uuid in ("GPU-0", "GPU-1")}
 
 
 def grant(
@@ -36,7 +36,7 @@ def grant(
     cores: int = 0,
     container: str = "main",
     pod: Pod | None = None,
-    cards: Mapping[str, Terms] | None = None,
+    cards: Mapping[str, DeviceCapacity] | None = None,
 ) -> ContainerGrant:
     wanted = a_request(**{"name": "main", **(request or {})})
     device = an_allocated_device(request=wanted.name, memory_mib=memory_mib, cores=cores)
@@ -78,7 +78,7 @@ def an_instance_grant(*, made_for: str) -> ContainerGrant:
     )
     claim = a_claim(requests=[a_request(name="main")], allocation=an_allocation(device))
     uid = claim.metadata.uid if made_for == "this" else made_for
-    cut = Cut("GPU-0", MigInstance("1g.5gb", 6, 1, "MIG-6"), uid, "")
+    cut = ClaimInstance("GPU-0", MigInstance("1g.5gb", 6, 1, "MIG-6"), uid, "")
     return container_grant(
         claim,
         an_allocation(device),
@@ -149,7 +149,7 @@ def test_only_a_whole_card_runs_without_the_library(
 
 
 def test_a_slice_of_an_oversubscribed_card_has_its_part_of_what_there_is() -> None:
-    card = Terms(Use(FULL_MIB, 100, 10), Use(2 * FULL_MIB, 100, 10))
+    card = DeviceCapacity(Use(FULL_MIB, 100, 10), Use(2 * FULL_MIB, 100, 10))
     made = grant(memory_mib=FULL_MIB, cores=100, cards={"GPU-0": card})
     assert made.interposed, "another claim may have the other half"
     assert made.limits[0].memory_bytes == FULL_MIB * MIB
@@ -216,7 +216,7 @@ def test_a_request_without_a_card_is_refused() -> None:
 
 
 def test_scaling_is_the_administrators_before_the_configurations() -> None:
-    card = Card(index=0, uuid="GPU-0", model="m", memory_mib=1000, minor=0)
+    card = PhysicalDevice(index=0, uuid="GPU-0", model="m", memory_mib=1000, minor=0)
     config = NvidiaConfig(device_memory_scaling=2.0, device_split_count=5)
     assert terms_of(card, None, config).allocatable == Use(2000, 100, 5)
     spec = GPUDeviceSpec(node_name="n", memory_scaling="1.5", core_scaling="0.5", slots=3)

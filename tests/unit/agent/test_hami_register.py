@@ -11,14 +11,14 @@ import pytest
 
 from vgpu_api.config import NvidiaConfig
 from vgpu_client.errors import Forbidden, NotFound
-from vgpu_nodeagent.drivers.base import Card, CardLink, MigProfile
+from vgpu_nodeagent.drivers.base import CardLink, InstanceProfile, PhysicalDevice
 from vgpu_nodeagent.hami_register import Entry, HamiRegister, register_text, score_text
 from vgpu_nodeagent.inventory import terms_of
 
-CARD = Card(index=0, uuid="GPU-0", model="Tesla T4", memory_mib=16384, minor=0)
+CARD = PhysicalDevice(index=0, uuid="GPU-0", model="Tesla T4", memory_mib=16384, minor=0)
 
 
-def an_entry(card: Card = CARD, **fields: Any) -> Entry:
+def an_entry(card: PhysicalDevice = CARD, **fields: Any) -> Entry:
     terms = terms_of(card, None, fields.pop("config", NvidiaConfig()))
     return Entry(card, terms, **{"mode": "Shared", "healthy": True, **fields})
 
@@ -107,7 +107,7 @@ async def test_a_node_that_is_gone_is_no_failure() -> None:
     assert len(server.patches) == 2
 
 
-PROFILE = MigProfile("1g.5gb", 4864, 14, 1, ((0, 1), (4, 1)))
+PROFILE = InstanceProfile("1g.5gb", 4864, 14, 1, ((0, 1), (4, 1)))
 
 
 def test_a_card_in_mig_mode_lists_what_it_can_be_divided_into_and_counts_its_instances() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from agent_node import GPU_0, GPU_1, T4_MIB, ObedientDriver, a_driver_card
 from vgpu_api.config import NodeTerms, NvidiaConfig
-from vgpu_nodeagent.drivers.base import MigProfile
+from vgpu_nodeagent.drivers.base import InstanceProfile
 from vgpu_nodeagent.inventory import Inventory
 
 BUILD = Path(__file__).parents[3] / "libvgpu" / "build"
@@ -125,7 +125,7 @@ async def test_a_device_that_the_configuration_leaves_out_is_not_known(
 
 async def test_mig_profiles_outside_the_configured_list_are_not_shown() -> None:
     profiles = tuple(
-        MigProfile(name=name, memory_mib=1, cores=14, slices=1, places=((0, 1),))
+        InstanceProfile(name=name, memory_mib=1, cores=14, slices=1, places=((0, 1),))
         for name in ("1g.5gb", "1g.10gb", "2g.10gb")
     )
     card = replace(a_driver_card(), model="NVIDIA A100-PCIE-40GB", mig_profiles=profiles)

@@ -16,17 +16,17 @@ from vgpu_api.config import NvidiaConfig
 from vgpu_api.core.pod import Pod
 from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_api.v1alpha1.vgpuclaim import MigAllocation
-from vgpu_client.reflector import Identity
+from vgpu_client.reflector import ObjectIdentity
 from vgpu_nodeagent.device_status import said_of
 from vgpu_nodeagent.deviceplugin.rebuild import recovered
-from vgpu_nodeagent.drivers.base import Card, MigInstance, MigProfile
+from vgpu_nodeagent.drivers.base import InstanceProfile, MigInstance, PhysicalDevice
 from vgpu_nodeagent.errors import Refused, Why
 from vgpu_nodeagent.inventory import Inventory
 
 NAME = allocation_id()
 SLOT_0, SLOT_1 = "slot-0", "slot-1"
-HALF = MigProfile("3g.20gb", 8000, 42, 3, ((0, 4), (4, 4)))
-SMALL = MigProfile("1g.5gb", 2000, 14, 1, tuple((start, 1) for start in range(7)))
+HALF = InstanceProfile("3g.20gb", 8000, 42, 3, ((0, 4), (4, 4)))
+SMALL = InstanceProfile("1g.5gb", 2000, 14, 1, tuple((start, 1) for start in range(7)))
 FOREIGN = MigInstance("3g.20gb", 0, 4, "MIG-foreign", 1)
 
 
@@ -84,7 +84,7 @@ async def a_start_that_came_too_late(bench: Bench) -> Why:
 
 
 def end(bench: Bench, pod: Pod) -> None:
-    bench.view.pods.deleted(Identity("default", pod.metadata.name, pod.metadata.uid))
+    bench.view.pods.deleted(ObjectIdentity("default", pod.metadata.name, pod.metadata.uid))
     bench.kubelet.forgets(SLOT_0)
 
 
@@ -129,7 +129,7 @@ async def test_an_administrators_instance_is_neither_used_nor_removed(
         await a_started_pod(bench, start=0)
     assert refused.value.reason is Why.MIG_PLACE_TAKEN
     assert bench.nothing_is_granted()
-    bench.view.pods.deleted(Identity("default", "pod-1", a_bound_pod().metadata.uid))
+    bench.view.pods.deleted(ObjectIdentity("default", "pod-1", a_bound_pod().metadata.uid))
     await bench.releases.sweep()
     assert list(there(bench)) == [foreign]
     assert bench.said.released_claims == [("c", NAME)]
@@ -228,7 +228,7 @@ async def test_an_instance_of_a_pod_that_never_started_goes_with_its_claim(bench
 
 async def test_an_instance_of_a_claim_that_is_gone_is_removed(bench: Bench) -> None:
     await a_start_that_came_too_late(bench)
-    bench.view.claims.deleted(Identity("default", "c", "uid-of-c"))
+    bench.view.claims.deleted(ObjectIdentity("default", "c", "uid-of-c"))
     await bench.releases.sweep()
     assert there(bench) == ()
     assert bench.node.checkpoint.state.cuts == {}
@@ -269,7 +269,7 @@ async def test_an_instance_made_or_removed_while_the_driver_is_asked_is_ours(
     bench = await a_cut_bench(tmp_path, ours)
 
     class Meanwhile(ObedientDriver):
-        async def cards(self) -> tuple[Card, ...]:
+        async def cards(self) -> tuple[PhysicalDevice, ...]:
             answer = await super().cards()
             spots.symmetric_difference_update({(GPU_0, 4)})
             return answer
@@ -309,7 +309,7 @@ async def test_what_was_made_for_an_earlier_allocation_goes_and_a_later_ones_sta
 async def test_a_claim_that_goes_while_its_instance_is_made_is_not_granted(bench: Bench) -> None:
     def gone(step: str) -> None:
         if step == "halfway":
-            bench.view.claims.deleted(Identity("default", "c", "uid-of-c"))
+            bench.view.claims.deleted(ObjectIdentity("default", "c", "uid-of-c"))
 
     bench.driver.fault = gone
     with pytest.raises(Refused) as refused:

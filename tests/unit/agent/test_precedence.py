@@ -16,7 +16,7 @@ from vgpu_nodeagent.enforcement.cdi import SpecFolder
 from vgpu_nodeagent.enforcement.library import Library
 from vgpu_nodeagent.enforcement.page import DeviceLimit
 from vgpu_nodeagent.enforcement.precedence import HOLD_S, LEAST_PERCENT, Precedence, ceilings
-from vgpu_nodeagent.state.slots import Holding, Lease, SlotState, close
+from vgpu_nodeagent.state.slots import ClaimAllocation, SlotAllocation, SlotState, close
 
 URGENT, PATIENT = (f"{n}0000000-1111-2222-3333-444444444444" for n in (1, 2))
 PIDS = {URGENT: 100, PATIENT: 200}
@@ -85,7 +85,7 @@ class World:
             self.root, SpecFolder(root / "cdi"), library=Library("build", ())
         )
         self.state = SlotState(
-            {pod: Lease(pod, (pod,), 0.0, pod, "main", f"claim-{pod}") for pod in PIDS},
+            {pod: SlotAllocation(pod, (pod,), 0.0, pod, "main", f"claim-{pod}") for pod in PIDS},
             {f"claim-{pod}": a_holding(pod) for pod in PIDS},
         )
         for priority, (pod, pid) in enumerate(PIDS.items()):
@@ -118,8 +118,8 @@ class World:
         return self.allocations.content(lease).devices[0].ceiling
 
 
-def a_holding(pod: str) -> Holding:
-    return Holding(f"claim-{pod}", "ns", "claim", "then", pod, "pod", {GPU_0: Use(1, 0, 1)})
+def a_holding(pod: str) -> ClaimAllocation:
+    return ClaimAllocation(f"claim-{pod}", "ns", "claim", "then", pod, "pod", {GPU_0: Use(1, 0, 1)})
 
 
 @pytest.fixture

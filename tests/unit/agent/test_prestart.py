@@ -10,7 +10,7 @@ from agent_bench import Bench, a_bench, a_bound_pod, a_claim_for
 from agent_node import T4_MIB
 from builders import a_pod
 from vgpu_api.core.pod import Pod
-from vgpu_client.reflector import Identity
+from vgpu_client.reflector import ObjectIdentity
 from vgpu_nodeagent.enforcement.abi import PageState
 from vgpu_nodeagent.errors import Refused, Why
 
@@ -82,8 +82,8 @@ async def test_what_still_runs_counts_though_its_claim_was_freed_with_its_node(
     bench.view.pods.added(first)
     bench.view.claims.added(a_claim_for(first, memory_mib=T4_MIB // 2 + 1, name="c-1"))
     await bench.start(first, "slot-0")
-    bench.view.claims.deleted(Identity("default", "c-1", "uid-of-c-1"))
-    bench.view.pods.deleted(Identity("default", "pod-1", first.metadata.uid))
+    bench.view.claims.deleted(ObjectIdentity("default", "c-1", "uid-of-c-1"))
+    bench.view.pods.deleted(ObjectIdentity("default", "pod-1", first.metadata.uid))
     await bench.releases.sweep()  # the kubelet still has its container
     bench.view.pods.added(second)
     bench.view.claims.added(a_claim_for(second, memory_mib=T4_MIB // 2 + 1, name="c-2"))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from vgpu_nodeagent.enforcement.processes import Users, processes_mapping, processes_of_pod
+from vgpu_nodeagent.enforcement.processes import ProcessTable, processes_mapping, processes_of_pod
 from vgpu_nodeagent.enforcement.region import create_region
 
 POD = "0f5a3c1e-1111-4222-8333-444455556666"
@@ -51,7 +51,7 @@ def line(inode: int, name: str = "region") -> str:
     return f"7f0-7f1 rw-s 00000000 fe:01 {inode}   /usr/local/vgpu/usage/{name}\n"
 
 
-def users(proc: Proc, *paths: Path, pod_uid: str = POD) -> Users:
+def users(proc: Proc, *paths: Path, pod_uid: str = POD) -> ProcessTable:
     return processes_mapping(paths, pod_uid=pod_uid, proc=proc.root)
 
 
@@ -61,7 +61,7 @@ def test_processes_that_map_a_region_are_found_by_its_inode(proc: Proc, region: 
     proc.add(11, maps=line(inode + 1))
     proc.add(12, maps="7f0-7f1 rw-p 00000000 00:00 0\n")
     (proc.root / "13").mkdir()  # it has just ended
-    assert users(proc, region) == Users(certain=frozenset({10}))
+    assert users(proc, region) == ProcessTable(certain=frozenset({10}))
 
 
 def test_any_of_the_files_tells(proc: Proc, region: Path, tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_a_process_of_the_pod_that_cannot_be_looked_into_may_be_using_it(
 ) -> None:
     proc.add(10, cgroup=OURS, maps=None)
     found = users(proc, region)
-    assert found == Users(unknown=frozenset({10}))
+    assert found == ProcessTable(unknown=frozenset({10}))
     assert found
 
 

@@ -14,11 +14,11 @@ from vgpu_nodeagent.deviceplugin.kubelet_checkpoint import KubeletEntry
 from vgpu_nodeagent.deviceplugin.rebuild import rebuild
 from vgpu_nodeagent.enforcement.abi import UNLIMITED, PageState
 from vgpu_nodeagent.enforcement.page import DeviceLimit, PageContent
-from vgpu_nodeagent.inventory import Terms
-from vgpu_nodeagent.state.slots import Holding, Lease, SlotState
+from vgpu_nodeagent.inventory import DeviceCapacity
+from vgpu_nodeagent.state.slots import ClaimAllocation, SlotAllocation, SlotState
 
 MIB = 1024 * 1024
-TERMS = {"GPU-0": Terms(Use(16_384, 100, 10), Use(32_768, 200, 10))}
+TERMS = {"GPU-0": DeviceCapacity(Use(16_384, 100, 10), Use(32_768, 200, 10))}
 
 
 def an_entry(
@@ -60,7 +60,7 @@ def rebuilt(
     return rebuild(entries=entries, claims=claims, pages=pages or {}, terms=TERMS, now=7.0)
 
 
-HELD = Holding(
+HELD = ClaimAllocation(
     "uid-of-claim-1",
     "default",
     "claim-1",
@@ -74,7 +74,7 @@ HELD = Holding(
 @pytest.mark.parametrize("pages", [{"slot-1-x": a_page()}, {"slot-1-x": None}, {}])
 def test_what_kubelet_and_claim_agree_on_is_bound_again(pages):
     state = rebuilt(an_entry(), claims=(its_claim(),), pages=pages)
-    lease = Lease("slot-1-x", ("slot-1",), 7.0, "uid-of-pod-1", "main", "uid-of-claim-1")
+    lease = SlotAllocation("slot-1-x", ("slot-1",), 7.0, "uid-of-pod-1", "main", "uid-of-claim-1")
     assert state == SlotState({"slot-1-x": lease}, {"uid-of-claim-1": HELD})
 
 
@@ -90,7 +90,7 @@ def test_an_answer_of_another_plugin_is_no_lease():
 @pytest.mark.parametrize("state", [PageState.DENY, PageState.CLOSED])
 def test_what_was_not_granted_yet_or_has_ended_stays_unbound(state):
     found = rebuilt(an_entry(), claims=(its_claim(),), pages={"slot-1-x": a_page(state)})
-    assert found == SlotState({"slot-1-x": Lease("slot-1-x", ("slot-1",), 7.0)})
+    assert found == SlotState({"slot-1-x": SlotAllocation("slot-1-x", ("slot-1",), 7.0)})
 
 
 @pytest.mark.parametrize(
@@ -101,9 +101,11 @@ def test_without_a_claim_for_the_pod_its_open_page_is_what_counts(claims):
     state = rebuilt(an_entry(), claims=claims, pages={"slot-1-x": a_page()})
     account = "page:slot-1-x"
     assert state.holdings == {
-        account: Holding(account, "", "", "", "uid-of-pod-1", "", {"GPU-0": Use(1024, 30, 1)})
+        account: ClaimAllocation(
+            account, "", "", "", "uid-of-pod-1", "", {"GPU-0": Use(1024, 30, 1)}
+        )
     }
-    assert state.leases["slot-1-x"] == Lease(
+    assert state.leases["slot-1-x"] == SlotAllocation(
         "slot-1-x", ("slot-1",), 7.0, "uid-of-pod-1", "main", account
     )
 
@@ -111,7 +113,7 @@ def test_without_a_claim_for_the_pod_its_open_page_is_what_counts(claims):
 @pytest.mark.parametrize("pages", [{}, {"slot-1-x": None}])
 def test_without_claim_and_page_a_lease_waits_for_its_pod(pages):
     state = rebuilt(an_entry(), pages=pages)
-    assert state == SlotState({"slot-1-x": Lease("slot-1-x", ("slot-1",), 7.0)})
+    assert state == SlotState({"slot-1-x": SlotAllocation("slot-1-x", ("slot-1",), 7.0)})
 
 
 def test_another_pods_claim_is_not_taken_for_this_ones():
@@ -124,11 +126,11 @@ def test_a_page_that_the_kubelet_has_forgotten_still_counts_while_it_grants():
     state = rebuilt(an_entry(), pages=pages)
     account = "page:slot-10-3-z"
     assert state.leases == {
-        "slot-1-x": Lease("slot-1-x", ("slot-1",), 7.0),
-        "slot-10-3-z": Lease("slot-10-3-z", ("slot-10-3",), 7.0, account, "", account),
+        "slot-1-x": SlotAllocation("slot-1-x", ("slot-1",), 7.0),
+        "slot-10-3-z": SlotAllocation("slot-10-3-z", ("slot-10-3",), 7.0, account, "", account),
     }
     assert state.holdings == {
-        account: Holding(account, "", "", "", account, "", {"GPU-0": Use(1024, 30, 1)})
+        account: ClaimAllocation(account, "", "", "", account, "", {"GPU-0": Use(1024, 30, 1)})
     }
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_client.errors import Invalid
-from vgpu_client.reflector import Identity
+from vgpu_client.reflector import ObjectIdentity
 from vgpu_nodeagent.node_view import NodeView
 from vgpu_nodeagent.reports import Reports
 
@@ -43,7 +43,7 @@ async def levels(caplog: pytest.LogCaptureFixture, *, goes: bool) -> list[int]:
 
     async def sleep(_: float) -> None:
         if goes:
-            view.claims.deleted(Identity("default", "one", "u-1"))
+            view.claims.deleted(ObjectIdentity("default", "one", "u-1"))
         asleep.set()
 
     reports = Reports(api, view, sleep=sleep)

@@ -11,7 +11,7 @@ import pytest
 from agent_bench import Bench, Kubelet, a_bench, a_bound_pod, a_claim_for
 from builders import a_pod, allocation_id
 from vgpu_api.core.pod import Pod
-from vgpu_client.reflector import Identity
+from vgpu_client.reflector import ObjectIdentity
 from vgpu_nodeagent.config import UNUSED_LEASE_S
 from vgpu_nodeagent.deviceplugin.pod_resources import PodListing
 
@@ -33,7 +33,7 @@ async def a_granted_pod(bench: Bench, name: str = "pod-1") -> Pod:
 
 
 def delete(bench: Bench, pod: Pod) -> None:
-    bench.view.pods.deleted(Identity("default", pod.metadata.name, pod.metadata.uid))
+    bench.view.pods.deleted(ObjectIdentity("default", pod.metadata.name, pod.metadata.uid))
 
 
 def is_in_use(bench: Bench) -> bool:
@@ -163,7 +163,7 @@ async def test_a_released_holding_is_forgotten_once_its_allocation_is_gone(bench
     bench.kubelet.forgets(SLOT_0)
     await sweep(bench)
     assert bench.node.checkpoint.state.holdings["uid-of-c"].closed
-    bench.view.claims.deleted(Identity("default", "c", "uid-of-c"))
+    bench.view.claims.deleted(ObjectIdentity("default", "c", "uid-of-c"))
     await sweep(bench)
     assert bench.node.checkpoint.state.holdings == {}
 
@@ -174,7 +174,7 @@ async def test_an_end_that_cannot_be_recorded_is_recorded_later_and_holds_up_no_
     delete(bench, await a_granted_pod(bench))
     bench.kubelet.forgets(SLOT_0)
     await sweep(bench)
-    bench.view.claims.deleted(Identity("default", "c", "uid-of-c"))
+    bench.view.claims.deleted(ObjectIdentity("default", "c", "uid-of-c"))
     other = a_bound_pod("pod-2")
     bench.view.pods.added(other)
     bench.view.claims.added(a_claim_for(other, name="d"))

@@ -11,7 +11,7 @@ from vgpu_api.init_part import InitRound
 from vgpu_nodeagent.deviceplugin.slot_offer import offer
 from vgpu_nodeagent.errors import Refused, Why
 from vgpu_nodeagent.state import slots
-from vgpu_nodeagent.state.slots import Binding, Holding, Lease, SlotState
+from vgpu_nodeagent.state.slots import Binding, ClaimAllocation, SlotAllocation, SlotState
 
 SMALL = Use(10, 10, 1)
 ROUND = InitRound("first", 0)
@@ -20,8 +20,8 @@ ALLOCATABLE = {"GPU-0": Use(100, 200, 3), "GPU-1": Use(100, 100, 3)}
 
 def a_holding(
     pod: str = "a", use: Use = SMALL, *, allocation: str = "first", card: str = "GPU-0"
-) -> Holding:
-    return Holding(
+) -> ClaimAllocation:
+    return ClaimAllocation(
         f"claim-{pod}", "ns", f"c-{pod}", allocation, f"uid-{pod}", f"pod-{pod}", {card: use}
     )
 
@@ -32,7 +32,7 @@ def allocated(*slot_ids: str, state: SlotState | None = None, now: float = 1.0) 
 
 
 def granted(
-    state: SlotState, lease: str, holding: Holding | None = None, container: str = "main"
+    state: SlotState, lease: str, holding: ClaimAllocation | None = None, container: str = "main"
 ) -> SlotState:
     return slots.grant(
         state,
@@ -52,7 +52,7 @@ def test_an_allocation_is_one_lease_on_all_its_slots_each_of_them_once():
     state, lease = slots.allocate(
         SlotState(), slot_ids=["slot-2", "slot-1", "slot-2"], nonce="n", now=3.0
     )
-    assert lease == Lease("slot-1-n", ("slot-1", "slot-2"), 3.0)
+    assert lease == SlotAllocation("slot-1-n", ("slot-1", "slot-2"), 3.0)
     assert state == SlotState({"slot-1-n": lease})
     assert not lease.is_bound
 
@@ -88,7 +88,7 @@ def test_leases_on_slots_are_found_oldest_first():
 
 def test_a_grant_binds_the_leases_to_the_pod_and_counts_the_claim():
     state = granted(allocated("slot-1"), "slot-1-n", a_holding("a"), "main")
-    assert state.leases["slot-1-n"] == Lease(
+    assert state.leases["slot-1-n"] == SlotAllocation(
         "slot-1-n", ("slot-1",), 1.0, "uid-a", "main", "claim-a"
     )
     assert state.leases["slot-1-n"].is_bound

@@ -20,7 +20,7 @@ from vgpu_nodeagent.enforcement.page import DeviceLimit, PageContent
 from vgpu_nodeagent.enforcement.region import DeviceUse
 from vgpu_nodeagent.errors import PageDamaged
 from vgpu_nodeagent.exposition import HAMI_CARD, HAMI_CONTAINER, UsageCollector
-from vgpu_nodeagent.state.slots import Holding, Lease, SlotState, close
+from vgpu_nodeagent.state.slots import ClaimAllocation, SlotAllocation, SlotState, close
 from vgpu_nodeagent.usage import ContainerUse, Usage, UsageReader
 
 HAMI_NAMES = {row.name for _, row in HAMI_CONTAINER} | {row.name for _, row in HAMI_CARD}
@@ -33,15 +33,17 @@ LIMITS = {
 }
 
 
-def a_holding(claim: str, pod: str) -> Holding:
-    return Holding(f"uid-{claim}", "ns", claim, "a", pod, f"pod-{claim}", {GPU_0: Use(1, 0, 1)})
+def a_holding(claim: str, pod: str) -> ClaimAllocation:
+    return ClaimAllocation(
+        f"uid-{claim}", "ns", claim, "a", pod, f"pod-{claim}", {GPU_0: Use(1, 0, 1)}
+    )
 
 
 STATE = SlotState(
     leases={
-        "slot-1": Lease("slot-1", ("1",), 0.0, POD, "main", "uid-one"),
-        "slot-2": Lease("slot-2", ("2",), 0.0, POD, "side", "uid-one"),
-        "slot-3": Lease("slot-3", ("3",), 0.0, OTHER, "main", "uid-two"),
+        "slot-1": SlotAllocation("slot-1", ("1",), 0.0, POD, "main", "uid-one"),
+        "slot-2": SlotAllocation("slot-2", ("2",), 0.0, POD, "side", "uid-one"),
+        "slot-3": SlotAllocation("slot-3", ("3",), 0.0, OTHER, "main", "uid-two"),
     },
     holdings={"uid-one": a_holding("one", POD), "uid-two": a_holding("two", OTHER)},
 )

@@ -7,7 +7,7 @@ import pytest
 from builders import a_claim, a_pod, an_allocation
 from vgpu_api.core.pod import Pod
 from vgpu_api.v1alpha1 import Condition, ReservedFor, VGPUClaim, VGPUClaimStatus
-from vgpu_client.reflector import Identity
+from vgpu_client.reflector import ObjectIdentity
 from vgpu_nodeagent.deviceplugin.waiting import WaitingPods
 from vgpu_nodeagent.errors import Why
 from vgpu_nodeagent.node_view import NodeView
@@ -68,7 +68,7 @@ def test_a_successor_of_a_refused_pod_is_not_woken_in_its_stead() -> None:
     view, waiting, touched = a_view_with_a_refused_pod()
     view.pods.modified(a_pod(resource_version=2))
     waiting.add(("default", "pod-1"), Why.OVER_CAPACITY)
-    view.pods.deleted(Identity("default", "pod-1", "uid-of-pod-1"))
+    view.pods.deleted(ObjectIdentity("default", "pod-1", "uid-of-pod-1"))
     view.pods.added(a_pod(uid="uid-of-its-successor"))
     waiting.room_was_made()
     assert touched == []
@@ -94,7 +94,7 @@ def test_a_pod_that_is_not_seen_here_is_woken_once_it_is() -> None:
 def test_a_claim_that_goes_or_names_no_pod_wakes_nobody() -> None:
     view, _, touched = a_view_with_a_refused_pod()
     view.claims.added(a_claim(allocation=an_allocation()))
-    view.claims.deleted(Identity("default", "claim-1", "uid-of-claim-1"))
+    view.claims.deleted(ObjectIdentity("default", "claim-1", "uid-of-claim-1"))
     assert touched == []
 
 

@@ -21,7 +21,7 @@ from vgpu_nodeagent.enforcement.watchdog import Account, Stranger, Violation
 from vgpu_nodeagent.exposition import UsageCollector
 from vgpu_nodeagent.metrics import Metrics
 from vgpu_nodeagent.node_view import NodeView
-from vgpu_nodeagent.state.slots import Holding
+from vgpu_nodeagent.state.slots import ClaimAllocation
 from vgpu_nodeagent.violations import Violations
 
 NOT_AVAILABLE = (1 << 64) - 1
@@ -167,7 +167,7 @@ def shown(metrics: Metrics, name: str) -> list[str]:
 def test_each_violation_is_counted_under_its_reason(
     metrics: Metrics, violations: Violations
 ) -> None:
-    holding = Holding("c1", "ns", "one", "a1", "p1", "pod", {GPU_0: Use(1, 0, 1)})
+    holding = ClaimAllocation("c1", "ns", "one", "a1", "p1", "pod", {GPU_0: Use(1, 0, 1)})
     for violation in Violation:
         violations.violated(holding, violation, GPU_0, "held too much")
     labels = f'claim="one",device_uuid="{GPU_0}",namespace="ns",node="n1"'
@@ -195,8 +195,8 @@ def test_what_an_earlier_agent_said_of_a_claim_that_obeys_is_withdrawn(
     view = NodeView("n1")
     view.claims.added(a_claim("one", uid="c1", status=VGPUClaimStatus(conditions=conditions)))
     violations = Violations("n1", view, said, metrics)  # type: ignore[arg-type]
-    violations.confirmed(Holding("c1", "default", "one", "a1", "p1", "pod", {}))
-    violations.confirmed(Holding("gone", "default", "two", "a2", "p2", "pod", {}))
+    violations.confirmed(ClaimAllocation("c1", "default", "one", "a1", "p1", "pod", {}))
+    violations.confirmed(ClaimAllocation("gone", "default", "two", "a2", "p2", "pod", {}))
     assert said.obedient == withdrawn
 
 

@@ -23,7 +23,7 @@ from vgpu_nodeagent.enforcement.library import Library
 from vgpu_nodeagent.enforcement.page import DeviceLimit, grant
 from vgpu_nodeagent.enforcement.watchdog import Account, Stranger, Violation, Watchdog
 from vgpu_nodeagent.errors import DriverUnavailable
-from vgpu_nodeagent.state.slots import Holding, Lease, SlotState
+from vgpu_nodeagent.state.slots import ClaimAllocation, SlotAllocation, SlotState
 
 POD, OTHER_POD = (f"{n}0000000-1111-2222-3333-444444444444" for n in (1, 2))
 CLAIM, OTHER_CLAIM = "claim-uid-1", "claim-uid-2"
@@ -31,14 +31,16 @@ SPACE, START = 4026532001, 123456
 LIMIT_MIB = 4000
 
 
-def a_holding(claim: str, pod: str, name: str) -> Holding:
-    return Holding(claim, "ns", name, "then", pod, f"pod-of-{name}", {GPU_0: Use(LIMIT_MIB, 0, 1)})
+def a_holding(claim: str, pod: str, name: str) -> ClaimAllocation:
+    return ClaimAllocation(
+        claim, "ns", name, "then", pod, f"pod-of-{name}", {GPU_0: Use(LIMIT_MIB, 0, 1)}
+    )
 
 
 STATE = SlotState(
     leases={
-        "slot-1": Lease("slot-1", ("1",), 0.0, POD, "main", CLAIM),
-        "slot-2": Lease("slot-2", ("2",), 0.0, OTHER_POD, "main", OTHER_CLAIM),
+        "slot-1": SlotAllocation("slot-1", ("1",), 0.0, POD, "main", CLAIM),
+        "slot-2": SlotAllocation("slot-2", ("2",), 0.0, OTHER_POD, "main", OTHER_CLAIM),
     },
     holdings={
         CLAIM: a_holding(CLAIM, POD, "one"),
@@ -69,15 +71,17 @@ class World:
         self.signals: list[tuple[int, int]] = []
         self.add("self", "", pid=1)
 
-    def violated(self, holding: Holding, violation: Violation, uuid: str, sentence: str) -> None:
+    def violated(
+        self, holding: ClaimAllocation, violation: Violation, uuid: str, sentence: str
+    ) -> None:
         self.seen.append((violation.value, holding.claim_name))
         self.sentences.append(sentence)
 
-    def obeys(self, holding: Holding, remaining: Mapping[Violation, str]) -> None:
+    def obeys(self, holding: ClaimAllocation, remaining: Mapping[Violation, str]) -> None:
         still = [f"{violation.value} remains" for violation in remaining]
         self.seen.append((*(still or ["obeys"]), holding.claim_name))
 
-    def confirmed(self, holding: Holding) -> None:
+    def confirmed(self, holding: ClaimAllocation) -> None:
         self.cleared.append((holding.claim_name, self.now))
 
     def accounts(self, found: Mapping[tuple[str, str, str], Account]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import yaml
 
 from vgpu_operator.cli.__main__ import main
-from vgpu_operator.cli.documents import DeviceState, State, read_state
+from vgpu_operator.cli.documents import ClusterState, DeviceState, read_state
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "simulate.md"
 BLOCKS = re.findall(r"```(json|yaml)\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
@@ -27,7 +27,7 @@ def test_the_state_pod_and_result_of_the_document_belong_together(tmp_path, caps
 
 def test_the_document_shows_every_field_of_a_state_and_its_default():
     raw = json.loads(BLOCKS[0][1])
-    assert {*raw} == {*State.model_fields}
+    assert {*raw} == {*ClusterState.model_fields}
     shown = raw["nodes"][0]["devices"][0]
     aliases = {field.alias or name for name, field in DeviceState.model_fields.items()}
     assert {*shown} == aliases

@@ -12,9 +12,9 @@ import pytest
 from vgpu_api.resources import VGPU_CLAIMS
 from vgpu_client.errors import DataRestored, Gone, ServerError
 from vgpu_client.reads import Listing
-from vgpu_client.reflector import Identity, Pace, Reflector, Scope
+from vgpu_client.reflector import ObjectIdentity, Reflector, ReflectorTimes, Scope
 
-PACE = Pace(watch_s=100.0, inactivity_s=7.0, first_retry_s=1.0, last_retry_s=6.0)
+PACE = ReflectorTimes(watch_s=100.0, inactivity_s=7.0, first_retry_s=1.0, last_retry_s=6.0)
 
 
 class Script:
@@ -61,11 +61,11 @@ class Told:
     def modified(self, obj: Any) -> None:
         self.lines.append(f"modified {obj}")
 
-    def deleted(self, identity: Identity) -> None:
+    def deleted(self, identity: ObjectIdentity) -> None:
         how = "seen" if identity.was_seen else "missed"
         self.lines.append(f"deleted {identity.namespace}/{identity.name} {identity.uid} {how}")
 
-    def unreadable(self, identity: Identity, raw: Any, error: Exception) -> None:
+    def unreadable(self, identity: ObjectIdentity, raw: Any, error: Exception) -> None:
         place = f"{identity.namespace}/{identity.name}"
         self.lines.append(f"unreadable {place} {identity.uid}: {error} ({raw['spec']})")
 

@@ -9,7 +9,7 @@ from vgpu_api.config import ClusterConfig
 from vgpu_operator.ask import Ask
 from vgpu_operator.engine.scheduling.earmarks import Earmark, Earmarks, choose
 from vgpu_operator.ledger import ClaimKey
-from vgpu_operator.placement import Card, Columns
+from vgpu_operator.placement import Columns, DeviceFacts
 from vgpu_operator.placement.bounds import EVERY_NODE
 from vgpu_operator.placement.columns import NodeState
 
@@ -34,7 +34,7 @@ def columns_of(*cards: tuple[str, str, int], **more: Any) -> Columns:
             "healthy": True,
             "cordoned": False,
         }
-        number = columns.put_card(Card(**{**fields, **more.get(name, {})}))
+        number = columns.put_card(DeviceFacts(**{**fields, **more.get(name, {})}))
         columns.set_used(number, slots=1 if used else 0, cores=0, memory=used)
     return columns
 

@@ -11,7 +11,7 @@ from vgpu_api.names import ANNOTATION_CLAIM, ANNOTATION_SLOTS_ADDED, FINALIZER_I
 from vgpu_api.resources import PODS
 from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_client.errors import ServerError, TooManyRequests, Unknown
-from vgpu_client.reflector import Identity
+from vgpu_client.reflector import ObjectIdentity
 from vgpu_operator.engine.scheduling.reservation import OFFERED_S, PINNED_S
 from vgpu_operator.extender.filtering import filter_nodes
 from vgpu_operator.extender.wire import BindRequest, FilterRequest
@@ -236,7 +236,7 @@ async def test_a_pod_that_went_unseen_keeps_its_cards_until_the_agent_says_so(
 
 
 def test_two_identities_of_one_object_are_equal_however_they_were_found() -> None:
-    assert Identity("a", "b", "c", was_seen=False) == Identity("a", "b", "c")
+    assert ObjectIdentity("a", "b", "c", was_seen=False) == ObjectIdentity("a", "b", "c")
 
 
 async def an_immediate_claim_and_its_pod(replica: Any) -> Any:

@@ -8,24 +8,24 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from builders import a_request, an_ask
 from vgpu_operator.engine.gpu_pod import Standing, rank_of
-from vgpu_operator.engine.scheduling.queue import Kind, Waiter, WaitQueue
+from vgpu_operator.engine.scheduling.queue import EquivalenceClass, Waiter, WaitQueue
 from vgpu_operator.ledger import ClaimKey, NodeRules
 
 KINDS = [
-    Kind(an_ask(a_request(memory=f"{gib}Gi")), NodeRules(), namespace)
+    EquivalenceClass(an_ask(a_request(memory=f"{gib}Gi")), NodeRules(), namespace)
     for gib in (1, 2)
     for namespace in ("n1", "n2")
 ]
 
 
-def a_waiter(name: str, kind: Kind = KINDS[0], *, standing: Standing = Standing.WAITS,
+def a_waiter(name: str, kind: EquivalenceClass = KINDS[0], *, standing: Standing = Standing.WAITS,
              priority: int = 0, second: int = 0, since: float = 0.0) -> Waiter:  # fmt: skip
     key = ClaimKey(kind.namespace, name)
     created = f"2026-01-01T00:00:{second:02}Z"
     return Waiter(key, f"uid-of-{name}", kind, rank_of(standing, priority, created, key), since)
 
 
-def names_in_turn(queue: WaitQueue, kind: Kind) -> list[str]:
+def names_in_turn(queue: WaitQueue, kind: EquivalenceClass) -> list[str]:
     names = []
     while (of_kind := queue.class_of(kind)) is not None:
         head = of_kind.head()

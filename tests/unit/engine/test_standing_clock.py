@@ -15,9 +15,9 @@ from vgpu_api.core import Pod
 from vgpu_api.effective import Use, effective_use
 from vgpu_api.quantity import MIB
 from vgpu_api.v1alpha1 import VGPUClaim
-from vgpu_client.lease import Elector, Terms
+from vgpu_client.lease import Elector, LeaseTimes
 from vgpu_nodeagent.errors import Refused, Why
-from vgpu_nodeagent.state.slots import Binding, Holding, SlotState, allocate, grant
+from vgpu_nodeagent.state.slots import Binding, ClaimAllocation, SlotState, allocate, grant
 
 CARD_MIB = 16384
 
@@ -41,7 +41,7 @@ def an_elector(replica: Any, name: str, clock: Clock) -> Elector:
         namespace="vgpu-system",
         name="vgpu-operator",
         identity=name,
-        terms=Terms(),
+        terms=LeaseTimes(),
         clock=lambda: clock.now,
         sleep=clock.sleep,
         jitter=lambda: 0.5,
@@ -63,11 +63,11 @@ async def decide(replica: Any, name: str, *, mib: int = 10_000) -> VGPUClaim:
     return claim
 
 
-def holding_of(claim: VGPUClaim) -> Holding:
+def holding_of(claim: VGPUClaim) -> ClaimAllocation:
     allocation, reserved = claim.status.allocation, claim.status.reserved_for
     assert allocation is not None
     assert reserved is not None
-    return Holding(
+    return ClaimAllocation(
         claim_uid=claim.metadata.uid,
         namespace=claim.metadata.namespace or "",
         claim_name=claim.metadata.name,

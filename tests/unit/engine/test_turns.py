@@ -9,14 +9,14 @@ import pytest
 from builders import a_container
 from replica import Replica
 from vgpu_operator.engine import engine as engine_module
-from vgpu_operator.engine.state import Turns
+from vgpu_operator.engine.state import RefusalLimiter
 from vgpu_operator.ledger import ClaimKey
 
 KEYS = [ClaimKey("default", f"claim-{number:03}") for number in range(200)]
 
 
 def test_turns_come_in_order_and_at_their_rate() -> None:
-    turns = Turns()
+    turns = RefusalLimiter()
     taken = [key for key in KEYS if turns.take(key)]
     assert taken == KEYS[:8]
     told, now = list(taken), 1.0
@@ -29,7 +29,7 @@ def test_turns_come_in_order_and_at_their_rate() -> None:
 
 
 def test_a_turn_that_is_not_taken_keeps_nobody_waiting() -> None:
-    turns = Turns()
+    turns = RefusalLimiter()
     for key in KEYS:
         turns.take(key)
     (first, *_) = turns.next(10.0)
@@ -41,7 +41,7 @@ def test_a_turn_that_is_not_taken_keeps_nobody_waiting() -> None:
 
 
 def test_one_namespace_with_many_keeps_no_other_waiting() -> None:
-    turns = Turns()
+    turns = RefusalLimiter()
     for key in KEYS:
         turns.take(key)
     late = ClaimKey("another", "claim")
@@ -50,7 +50,7 @@ def test_one_namespace_with_many_keeps_no_other_waiting() -> None:
 
 
 def test_who_leaves_takes_nobodys_turn() -> None:
-    turns = Turns()
+    turns = RefusalLimiter()
     for key in KEYS[:20]:
         turns.take(key)
     for key in KEYS[8:19]:

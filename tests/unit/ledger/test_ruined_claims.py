@@ -7,13 +7,19 @@ from typing import Any
 import pytest
 
 from vgpu_api.effective import Use
-from vgpu_operator.ledger.holdings import NOTHING, Hold, Holding, holding_of_ruin, peak_of
-
-KNOWN = Holding({"GPU-7": Hold(Use(1024, 100, 1), alone=True)}, frozenset({"node-7"}))
-KNOWN_IN_FULL = Holding(
-    {"GPU-7": Hold(Use(1024, 100, 1), alone=True, full=True)}, frozenset({"node-7"})
+from vgpu_operator.ledger.holdings import (
+    NOTHING,
+    ClaimShares,
+    DeviceShare,
+    holding_of_ruin,
+    peak_of,
 )
-FULL = Hold(full=True)
+
+KNOWN = ClaimShares({"GPU-7": DeviceShare(Use(1024, 100, 1), alone=True)}, frozenset({"node-7"}))
+KNOWN_IN_FULL = ClaimShares(
+    {"GPU-7": DeviceShare(Use(1024, 100, 1), alone=True, full=True)}, frozenset({"node-7"})
+)
+FULL = DeviceShare(full=True)
 
 
 def ruin(**allocation: Any) -> dict[str, Any]:
@@ -36,7 +42,7 @@ def test_of_a_status_that_is_none_at_all_only_what_was_known_is_held_in_full(raw
 
 def test_cards_that_are_named_are_held_in_full_and_no_others():
     raw = ruin(devices=[{"uuid": "GPU-0"}, {"uuid": "GPU-1", "memory": "?"}])
-    assert holding_of_ruin(raw, known=KNOWN) == Holding({"GPU-0": FULL, "GPU-1": FULL})
+    assert holding_of_ruin(raw, known=KNOWN) == ClaimShares({"GPU-0": FULL, "GPU-1": FULL})
 
 
 @pytest.mark.parametrize(
@@ -52,7 +58,7 @@ def test_beside_a_card_without_a_name_the_node_and_what_was_known_are_held_too(n
 @pytest.mark.parametrize("devices", [None, "GPU-0", {"uuid": "GPU-0"}, 7])
 def test_a_list_of_cards_that_is_none_names_no_card(devices):
     held = holding_of_ruin(ruin(devices=devices), known=NOTHING)
-    assert held == Holding({}, frozenset({"node-1"}))
+    assert held == ClaimShares({}, frozenset({"node-1"}))
 
 
 @pytest.mark.parametrize("node", [None, "", 7, ["node-1"]])
@@ -62,9 +68,14 @@ def test_without_a_nodes_name_what_was_known_must_do(node):
 
 
 def test_of_several_possible_truths_each_card_keeps_the_greatest_of_each_amount():
-    small = Holding({"GPU-0": Hold(Use(1, 9, 1)), "GPU-1": Hold(alone=True)}, frozenset("a"))
-    large = Holding({"GPU-0": Hold(Use(5, 2, 1), full=True), "GPU-1": Hold()}, frozenset("b"))
-    greatest = Holding(
-        {"GPU-0": Hold(Use(5, 9, 1), full=True), "GPU-1": Hold(alone=True)}, frozenset("ab")
+    small = ClaimShares(
+        {"GPU-0": DeviceShare(Use(1, 9, 1)), "GPU-1": DeviceShare(alone=True)}, frozenset("a")
+    )
+    large = ClaimShares(
+        {"GPU-0": DeviceShare(Use(5, 2, 1), full=True), "GPU-1": DeviceShare()}, frozenset("b")
+    )
+    greatest = ClaimShares(
+        {"GPU-0": DeviceShare(Use(5, 9, 1), full=True), "GPU-1": DeviceShare(alone=True)},
+        frozenset("ab"),
     )
     assert peak_of((small, large)) == peak_of((large, small)) == greatest

@@ -10,7 +10,7 @@ import pytest
 from builders import a_card, a_request, an_ask, some_columns
 from vgpu_api.effective import Use
 from vgpu_api.reasons import Tally
-from vgpu_operator.placement import Card
+from vgpu_operator.placement import DeviceFacts
 from vgpu_operator.placement.planning import Preferences, choose, refusal
 
 
@@ -23,7 +23,7 @@ class Fitted:
 
 
 def fitted(
-    *cards: Card,
+    *cards: DeviceFacts,
     used: dict[str, Use] | None = None,
     policies: tuple[Any, ...] = ("Spread",),
     numa: Any = "None",

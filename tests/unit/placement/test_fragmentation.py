@@ -9,7 +9,7 @@ from vgpu_api.config import ClusterConfig
 from vgpu_api.effective import Use
 from vgpu_operator.ask import RequestAsk
 from vgpu_operator.ledger import Ledger
-from vgpu_operator.placement import Card, Columns, place
+from vgpu_operator.placement import Columns, DeviceFacts, place
 from vgpu_operator.placement.fragmentation import fragmentation, rises_on, score_of_rise
 from vgpu_operator.placement.mix import Mix
 
@@ -20,7 +20,7 @@ def a_type(*, cpu_milli: int = 0, **fields) -> RequestAsk:
     return an_ask(a_request(**fields), cpu_milli=cpu_milli, node="Fragmentation").requests[0]
 
 
-def columns_with(mix, *cards: Card, used: dict[str, Use] | None = None) -> Columns:
+def columns_with(mix, *cards: DeviceFacts, used: dict[str, Use] | None = None) -> Columns:
     columns = some_columns(*cards, used=used)
     give_mix(columns.mix, mix)
     return columns

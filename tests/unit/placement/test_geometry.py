@@ -9,7 +9,7 @@ import pytest
 from builders import a_card, a_geometry, a_request, an_ask, give_mix, some_columns
 from vgpu_api.effective import Use
 from vgpu_operator.ask import Ask
-from vgpu_operator.placement import Budget, Card, Columns, Plan, place
+from vgpu_operator.placement import Budget, Columns, DeviceFacts, Plan, place
 from vgpu_operator.placement.geometry import Offer, geometry, slices_of, smallest
 
 A100 = a_geometry(
@@ -21,7 +21,7 @@ A100 = a_geometry(
 GIB = 1024
 
 
-def a_cut_card(uuid: str = "GPU-0", **fields: Any) -> Card:
+def a_cut_card(uuid: str = "GPU-0", **fields: Any) -> DeviceFacts:
     return a_card(uuid, **{"mode": "MIG", "memory_mib": 40_960, "profiles": A100, **fields})
 
 

@@ -8,13 +8,13 @@ import pytest
 
 from builders import a_card, a_request, an_ask, some_columns
 from vgpu_api.effective import Use
-from vgpu_operator.placement import Card
+from vgpu_operator.placement import DeviceFacts
 from vgpu_operator.placement.order import in_order
 
 
 def best_first(
     policies: tuple[Any, ...],
-    cards: list[Card],
+    cards: list[DeviceFacts],
     used: dict[str, Use],
     *,
     one_numa_node: bool = False,

@@ -6,13 +6,13 @@ import pytest
 
 from builders import a_card, a_geometry, a_request, an_ask, some_columns
 from vgpu_api.effective import Use
-from vgpu_operator.placement import Card, Columns, place
+from vgpu_operator.placement import Columns, DeviceFacts, place
 
 HALVES = a_geometry(("3g.20gb", 20_000, 50, 4, (0, 4)))
 GIB = 1024
 
 
-def a_cut_card(uuid: str, *, index: int, numa: int = 0, **fields) -> Card:
+def a_cut_card(uuid: str, *, index: int, numa: int = 0, **fields) -> DeviceFacts:
     return a_card(
         uuid, index=index, numa=numa, mode="MIG", memory_mib=40 * GIB, profiles=HALVES, **fields
     )
@@ -27,7 +27,7 @@ def given(columns: Columns, *, count: int, **placement) -> list[str]:
 TOGETHER = [{"numa": "Prefer", "device": ["Binpack"]}, {"device": ["NUMAFirst", "Binpack"]}]
 
 
-def half_and_whole(*more: Card) -> Columns:
+def half_and_whole(*more: DeviceFacts) -> Columns:
     """On NUMA node 0 a card with one half left, on 1 a card with both."""
     return some_columns(
         a_cut_card("half", index=0),
@@ -57,7 +57,7 @@ def test_of_numa_nodes_with_enough_parts_the_one_left_with_the_fewest_free_cards
     assert given(half_and_whole(spare), count=1, **placement) == ["half"]
 
 
-def pair(uuid: str, index: int, *, linked_to: str, score: int, **fields) -> Card:
+def pair(uuid: str, index: int, *, linked_to: str, score: int, **fields) -> DeviceFacts:
     return a_cut_card(uuid, index=index, links={linked_to: score}, **fields)
 
 

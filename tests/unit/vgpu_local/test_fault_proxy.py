@@ -26,7 +26,7 @@ from vgpu_client.errors import (
     StreamBroken,
     Unknown,
 )
-from vgpu_client.reflector import Identity, Reflector
+from vgpu_client.reflector import ObjectIdentity, Reflector
 from vgpu_local.apiserver import ApiServer, Fault
 from vgpu_local.fault_proxy import FaultProxy
 from vgpu_local.pki import Authority
@@ -282,9 +282,9 @@ class View:
     def modified(self, obj: Any) -> None:
         self.added(obj)
 
-    def deleted(self, identity: Identity) -> None:
+    def deleted(self, identity: ObjectIdentity) -> None:
         self.names.discard(identity.name)
         self.changed.set()
 
-    def unreadable(self, identity: Identity, raw: Any, error: Exception) -> None:
+    def unreadable(self, identity: ObjectIdentity, raw: Any, error: Exception) -> None:
         raise AssertionError(identity) from error

@@ -14,7 +14,7 @@ import grpc
 from vgpu_api.resources import PODS
 from vgpu_client.api import Api
 from vgpu_client.errors import ClientError
-from vgpu_client.reflector import Identity, Reflector, Scope
+from vgpu_client.reflector import ObjectIdentity, Reflector, Scope
 from vgpu_client.transport import Object
 from vgpu_local.kubelet.admission import Admission
 from vgpu_local.kubelet.folders import NodeFolders
@@ -290,10 +290,10 @@ class _PodSink:
     def modified(self, obj: Object) -> None:
         self._kubelet.take(obj)
 
-    def deleted(self, identity: Identity) -> None:
+    def deleted(self, identity: ObjectIdentity) -> None:
         self._kubelet.drop(identity.uid)
 
-    def unreadable(self, identity: Identity, raw: Object, error: Exception) -> None:
+    def unreadable(self, identity: ObjectIdentity, raw: Object, error: Exception) -> None:
         raise AssertionError("objects are taken as they are") from error
 
 

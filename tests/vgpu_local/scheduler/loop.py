@@ -13,7 +13,7 @@ import aiohttp
 from vgpu_api.resources import NODES, PODS
 from vgpu_client.api import Api
 from vgpu_client.errors import ClientError
-from vgpu_client.reflector import Identity, Reflector
+from vgpu_client.reflector import ObjectIdentity, Reflector
 from vgpu_client.transport import Object
 from vgpu_local.podwriter import PodWriter, merge_conditions, timestamp
 from vgpu_local.scheduler.extender import Extender, ExtenderConfig, ExtenderError
@@ -253,10 +253,10 @@ class _NodeSink:
     def modified(self, obj: NodeView) -> None:
         self._scheduler.see_node(obj)
 
-    def deleted(self, identity: Identity) -> None:
+    def deleted(self, identity: ObjectIdentity) -> None:
         self._scheduler.lose_node(identity.name)
 
-    def unreadable(self, identity: Identity, raw: Object, error: Exception) -> None:
+    def unreadable(self, identity: ObjectIdentity, raw: Object, error: Exception) -> None:
         raise error
 
 
@@ -270,8 +270,8 @@ class _PodSink:
     def modified(self, obj: Object) -> None:
         self._scheduler.see_pod(obj)
 
-    def deleted(self, identity: Identity) -> None:
+    def deleted(self, identity: ObjectIdentity) -> None:
         self._scheduler.lose_pod(identity.uid)
 
-    def unreadable(self, identity: Identity, raw: Object, error: Exception) -> None:
+    def unreadable(self, identity: ObjectIdentity, raw: Object, error: Exception) -> None:
         raise error

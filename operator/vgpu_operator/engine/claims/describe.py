@@ -27,7 +27,7 @@ from vgpu_operator.engine.gpu_pod import GPUPod, is_owned_by
 from vgpu_operator.engine.scheduling.earmarks import KeptFrom, Yielding, explain
 from vgpu_operator.engine.scheduling.queue import Waiter
 from vgpu_operator.engine.scheduling.refusal import Refusal
-from vgpu_operator.engine.state import State, Told
+from vgpu_operator.engine.state import ReportedRefusal, State
 from vgpu_operator.ledger import ClaimKey
 from vgpu_operator.placement import amounts, impossible, place
 from vgpu_operator.placement.bounds import only
@@ -109,7 +109,7 @@ def _tell(
     key: ClaimKey, pods: list[GPUPod], claim: VGPUClaim | None, state: State
 ) -> DesiredStatus | None:
     """What the claim is to say, if it is time; the pods' events are recorded at once."""
-    told = state.claims.told.setdefault(key, Told(state.now))
+    told = state.claims.told.setdefault(key, ReportedRefusal(state.now))
     due = max(told.since + TELL_AFTER_S, told.next)
     if state.now < due:
         state.claims.timers.set(key, due)

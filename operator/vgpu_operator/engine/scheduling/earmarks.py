@@ -19,7 +19,7 @@ from enum import Enum
 from typing import Any, Final
 
 from vgpu_operator.ask import ALL_CORES, Ask, RequestAsk
-from vgpu_operator.engine.scheduling.queue import Kind
+from vgpu_operator.engine.scheduling.queue import EquivalenceClass
 from vgpu_operator.engine.scheduling.reservation import Reservation, Reservations
 from vgpu_operator.ledger import ClaimKey
 from vgpu_operator.placement import Columns, NodeFilter, Share
@@ -310,7 +310,7 @@ class KeptFrom:
     """
 
     key: ClaimKey
-    kind: Kind | None
+    kind: EquivalenceClass | None
     priority: int
     yielding: Yielding
     columns: Final[Columns]

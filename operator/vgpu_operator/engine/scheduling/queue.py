@@ -25,7 +25,7 @@ UNKNOWN = -1
 _MOST_AT_ONCE = 64
 
 
-class Kind(NamedTuple):
+class EquivalenceClass(NamedTuple):
     """What makes two that wait alike: the same nodes and devices serve both.
 
     Attributes:
@@ -58,7 +58,7 @@ class Waiter:
 
     key: ClaimKey
     pod_uid: str
-    kind: Kind
+    kind: EquivalenceClass
     rank: Rank
     since: float
 
@@ -79,7 +79,7 @@ class WaitClass:
         heap: In turn; some of those in it wait no more.
     """
 
-    kind: Kind
+    kind: EquivalenceClass
     cursor: int = UNKNOWN
     budget: int = 0
     misses: dict[int, int] = field(default_factory=dict)
@@ -131,7 +131,7 @@ class WaitQueue:
     """All that wait, by claim and by class."""
 
     def __init__(self) -> None:
-        self._classes: dict[Kind, WaitClass] = {}
+        self._classes: dict[EquivalenceClass, WaitClass] = {}
         self._waiters: dict[ClaimKey, Waiter] = {}
         self._since: dict[ClaimKey, float] = {}
 
@@ -145,7 +145,7 @@ class WaitQueue:
         """The waiter of a claim."""
         return self._waiters.get(key)
 
-    def class_of(self, kind: Kind) -> WaitClass | None:
+    def class_of(self, kind: EquivalenceClass) -> WaitClass | None:
         """The class of a kind, while anybody waits in it."""
         return self._classes.get(kind)
 

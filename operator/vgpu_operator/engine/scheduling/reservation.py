@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from vgpu_api.v1alpha1 import Allocation, ReservedFor, VGPUClaimSpec
-from vgpu_operator.engine.scheduling.queue import Kind
+from vgpu_operator.engine.scheduling.queue import EquivalenceClass
 from vgpu_operator.ledger import Assumption, ClaimKey
 from vgpu_operator.placement import Share
 
@@ -76,7 +76,7 @@ class Reservation:
     until: float | None
     priority: int = 0
     shares: tuple[Share, ...] = ()
-    kind: Kind | None = None
+    kind: EquivalenceClass | None = None
     is_awaited: bool = False
     spec: VGPUClaimSpec | None = None
     allocation: Allocation | None = None

@@ -22,7 +22,7 @@ from vgpu_operator.engine.gpu_pod import (
 )
 from vgpu_operator.engine.scheduling.earmarks import KeptFrom, Yielding, explain
 from vgpu_operator.engine.scheduling.places import adopt, give_up, reserve, take_softly
-from vgpu_operator.engine.scheduling.queue import Kind, Waiter
+from vgpu_operator.engine.scheduling.queue import EquivalenceClass, Waiter
 from vgpu_operator.engine.scheduling.refusal import Refusal
 from vgpu_operator.engine.scheduling.reservation import Reservation
 from vgpu_operator.engine.state import State
@@ -201,10 +201,10 @@ def put_in_queue(
     """
     request, namespace = pod.request(spec, state.config), pod.claim.namespace
     if pod.is_running:
-        kind = Kind(request, _ANY_NODE, namespace, node=pod.pod.spec.node_name)
+        kind = EquivalenceClass(request, _ANY_NODE, namespace, node=pod.pod.spec.node_name)
         standing = Standing.BOUND
     else:
-        kind = Kind(request, pod.rules, namespace, ruled_out=ruled_out)
+        kind = EquivalenceClass(request, pod.rules, namespace, ruled_out=ruled_out)
     waiter = Waiter(pod.claim, pod.uid, kind, pod.rank(standing), state.now)
     return _put_in_queue(state, waiter)
 
@@ -214,7 +214,7 @@ def put_immediate_in_queue(state: State, claim: VGPUClaim) -> Waiter:
     key = key_of(claim)
     on = {pod.pod.spec.node_name for pod in state.cache.pods_of(key) if pod.is_running}
     request = Ask.of(claim.spec, state.config)
-    kind = Kind(request, _ANY_NODE, key.namespace, node=min(on, default=""))
+    kind = EquivalenceClass(request, _ANY_NODE, key.namespace, node=min(on, default=""))
     standing = Standing.BOUND if on else Standing.WAITS
     created = claim.metadata.creation_timestamp
     rank = rank_of(standing, claim_priority(state, claim), created, key)
@@ -230,7 +230,7 @@ def _put_in_queue(state: State, waiter: Waiter) -> Waiter:
     return queued
 
 
-def nodes_for(kind: Kind, state: State) -> NodeFilter:
+def nodes_for(kind: EquivalenceClass, state: State) -> NodeFilter:
     """The nodes that those of a kind could run on, as far as anybody knows."""
     nodes = state.ledger.node_filters.of(kind.rules)
     if not kind.ruled_out:

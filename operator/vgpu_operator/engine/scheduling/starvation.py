@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from vgpu_operator.engine.claims.describe import explain_waiter
 from vgpu_operator.engine.gpu_pod import Standing
 from vgpu_operator.engine.scheduling.earmarks import Earmark, choose, is_sound
-from vgpu_operator.engine.scheduling.queue import Kind, Waiter
+from vgpu_operator.engine.scheduling.queue import EquivalenceClass, Waiter
 from vgpu_operator.engine.scheduling.schedule_one import nodes_for
 from vgpu_operator.engine.state import State
 from vgpu_operator.ledger import ClaimKey
@@ -59,7 +59,7 @@ def _may_have_one(waiter: Waiter, state: State) -> bool:
     return refusal is not None and refusal.is_of_room
 
 
-def _kind_of(key: ClaimKey, state: State) -> Kind | None:
+def _kind_of(key: ClaimKey, state: State) -> EquivalenceClass | None:
     """Of a claim that waits, or whose pod is asked to come; None of any other."""
     waiter, held = state.queue.get(key), state.reservations.of_claim(key)
     if waiter is not None:
@@ -67,5 +67,5 @@ def _kind_of(key: ClaimKey, state: State) -> Kind | None:
     return held.kind if held is not None and held.is_awaited else None
 
 
-def _can_use(kind: Kind, earmark: Earmark, state: State) -> bool:
+def _can_use(kind: EquivalenceClass, earmark: Earmark, state: State) -> bool:
     return is_sound(state.ledger.columns, earmark) and earmark.number in nodes_for(kind, state)
