@@ -30,9 +30,9 @@ struct figure {
 };
 
 enum { MEAN_ERROR, RIPPLE, THROUGHPUT, JAIN, GRAPH_ERROR, RESIZE, FIGURES };
-static struct figure figures[FIGURES] = {{"mean_error_points", 0, 0, 0, 0},  {"ripple_points", 0, 0, 0, 0},
+static struct figure figures[FIGURES] = {{"mean_error_points", 0, 0, 0, 0},   {"ripple_points", 0, 0, 0, 0},
                                          {"throughput_of_share", 1, 0, 0, 0}, {"jain", 1, 0, 0, 0},
-                                         {"graph_error_points", 0, 0, 0, 0}, {"resize_response_ms", 0, 0, 0, 0}};
+                                         {"graph_error_points", 0, 0, 0, 0},  {"resize_response_ms", 0, 0, 0, 0}};
 static unsigned far_off, too_little; /* scenes */
 static uint64_t (*used)[MAX_CONTAINERS];
 
@@ -89,7 +89,11 @@ static void judge(const struct scene *scene, int verbose, unsigned index)
     struct simulation s = run(scene, 3 * window, -1);
     for (unsigned t = 0; t < scene->count; t++) {
         unsigned span = (unsigned)(window_of(&scene->tenants[t]) / s.step_ns), fifth = span / 5, n = 0;
-        if (verbose > 2) { for (unsigned f = 0; f + span/5 < s.steps; f += span/5) fprintf(stderr, " %.0f", use(&s,t,f,f+span/5)); fprintf(stderr,"\n"); }
+        if (verbose > 2) {
+            for (unsigned f = 0; f + span / 5 < s.steps; f += span / 5)
+                fprintf(stderr, " %.0f", use(&s, t, f, f + span / 5));
+            fprintf(stderr, "\n");
+        }
         double error = 0, mean = use(&s, t, 0, s.steps - 1), variance = 0;
         for (unsigned from = 0; from + span < s.steps; from += fifth / 2 ? fifth / 2 : 1) {
             double off = fabs(use(&s, t, from, from + span) - due[t]);
@@ -101,8 +105,8 @@ static void judge(const struct scene *scene, int verbose, unsigned index)
         }
         double ripple = sqrt(variance / n);
         if (verbose > 1) {
-            fprintf(stderr, "    %-12s share %2u due %5.1f got %5.1f error %4.1f ripple %4.1f\n", scene->tenants[t].workload->name,
-                    scene->tenants[t].cores, due[t], mean, error, ripple);
+            fprintf(stderr, "    %-12s share %2u due %5.1f got %5.1f error %4.1f ripple %4.1f\n",
+                    scene->tenants[t].workload->name, scene->tenants[t].cores, due[t], mean, error, ripple);
         }
         worst_error = error > worst_error ? error : worst_error;
         worst_ripple = ripple > worst_ripple ? ripple : worst_ripple;
@@ -123,8 +127,8 @@ static void judge(const struct scene *scene, int verbose, unsigned index)
         add(JAIN, sum * sum / (scene->count * squares));
     }
     if (verbose) {
-        fprintf(stderr, "%3u %-6s %-12s @%2u n=%2u sms=%3u lag=%4u  error %5.2f ripple %5.2f throughput %.3f launches %llu\n", index,
-                scene->family, scene->tenants[0].workload->name, scene->tenants[0].cores, scene->count, scene->sms,
+        fprintf(stderr, "%3u %-6s %-12s @%2u n=%2u sms=%3u lag=%4u  error %5.2f ripple %5.2f throughput %.3f launches %llu\n",
+                index, scene->family, scene->tenants[0].workload->name, scene->tenants[0].cores, scene->count, scene->sms,
                 (unsigned)(scene->lag_ns / MS), worst_error, worst_ripple, least, (unsigned long long)s.launches);
     }
 }

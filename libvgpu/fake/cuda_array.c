@@ -125,12 +125,12 @@ CUDA_API CUresult cuMipmappedArrayDestroy(CUmipmappedArray array)
 
 /* What is not simulated, but judges its arguments first, as a driver does: descriptions of 32 bits, memory mapped into
  * sparse arrays, logical endpoints. */
-#define ELSEWHERE(symbol)                                                                                    \
-    CUDA_API CUresult symbol(const void *what, size_t count, const void *more)                               \
-    {                                                                                                        \
-        (void)more;                                                                                          \
-        return cuda_session() ? what && count ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE          \
-                              : CUDA_ERROR_NOT_INITIALIZED;                                                  \
+#define ELSEWHERE(symbol)                                                                           \
+    CUDA_API CUresult symbol(const void *what, size_t count, const void *more)                      \
+    {                                                                                               \
+        (void)more;                                                                                 \
+        return cuda_session() ? what && count ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE \
+                              : CUDA_ERROR_NOT_INITIALIZED;                                         \
     }
 
 ELSEWHERE(cuArrayCreate)

@@ -92,14 +92,14 @@ static CUresult any_copy(CUdeviceptr to, CUdeviceptr from, size_t bytes)
 }
 
 /* Each of them exists once for the legacy and once for the per-thread default stream. */
-#define BOTH(name, parameters, call)            \
-    CUDA_API CUresult name parameters           \
-    {                                           \
-        return call;                            \
-    }                                           \
-    CUDA_API CUresult name##_ptds parameters    \
-    {                                           \
-        return call;                            \
+#define BOTH(name, parameters, call)         \
+    CUDA_API CUresult name parameters        \
+    {                                        \
+        return call;                         \
+    }                                        \
+    CUDA_API CUresult name##_ptds parameters \
+    {                                        \
+        return call;                         \
     }
 
 BOTH(cuMemcpyHtoD_v2, (CUdeviceptr to, const void *from, size_t bytes), to_device(to, from, bytes))

@@ -14,15 +14,15 @@ CUresult cuda_check_device(CUdevice device)
 }
 
 /* Opens a query: checks the device and the out pointers and leaves the card's description in `c`. */
-#define QUERY(device, out_ok)                                     \
-    CUresult device_result = cuda_check_device(device);           \
-    if (device_result != CUDA_SUCCESS) {                          \
-        return device_result;                                     \
-    }                                                             \
-    if (!(out_ok)) {                                              \
-        return CUDA_ERROR_INVALID_VALUE;                          \
-    }                                                             \
-    const struct cuda_session *s = cuda_session();                \
+#define QUERY(device, out_ok)                           \
+    CUresult device_result = cuda_check_device(device); \
+    if (device_result != CUDA_SUCCESS) {                \
+        return device_result;                           \
+    }                                                   \
+    if (!(out_ok)) {                                    \
+        return CUDA_ERROR_INVALID_VALUE;                \
+    }                                                   \
+    const struct cuda_session *s = cuda_session();      \
     const struct machine_card *c = &s->machine->cards[s->visible[device]]
 
 CUDA_API CUresult cuDeviceGetCount(int *count)

@@ -114,11 +114,11 @@ static CUresult record(CUevent event, CUstream handle, int thread)
             taken = 1; /* nothing here ever took time */
         } else {
             event->slot = event->slot ? event->slot : take_slot(stream->context->card);
-            taken = event->slot ? engine_submit(e, mine, stream->queue,
-                                                (struct engine_op){.kind = ENGINE_RECORD,
-                                                                   .event = event->slot,
-                                                                   .priority = stream->priority})
-                                : -1;
+            taken =
+                event->slot
+                    ? engine_submit(e, mine, stream->queue,
+                                    (struct engine_op){.kind = ENGINE_RECORD, .event = event->slot, .priority = stream->priority})
+                    : -1;
             event->turn = taken > 0 ? e->contexts[mine].events[event->slot].asked : 0;
         }
         if (e) {

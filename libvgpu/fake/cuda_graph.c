@@ -111,8 +111,7 @@ CUDA_API CUresult cuGraphAddMemFreeNode(CUgraphNode *out, CUgraph graph, const C
 }
 
 /* The child is taken as it is; who changes or destroys it afterwards is on their own here. */
-CUDA_API CUresult cuGraphAddChildGraphNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *after, size_t count,
-                                           CUgraph child)
+CUDA_API CUresult cuGraphAddChildGraphNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *after, size_t count, CUgraph child)
 {
     (void)after, (void)count;
     if (!out || !graph || !child) {
@@ -125,7 +124,8 @@ CUDA_API CUresult cuGraphAddChildGraphNode(CUgraphNode *out, CUgraph graph, cons
     return *out ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-CUDA_API CUresult cuGraphAddNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *after, size_t count, CUgraphNodeParams *params)
+CUDA_API CUresult cuGraphAddNode(CUgraphNode *out, CUgraph graph, const CUgraphNode *after, size_t count,
+                                 CUgraphNodeParams *params)
 {
     if (!params) {
         return CUDA_ERROR_INVALID_VALUE;

@@ -128,9 +128,9 @@ static CUresult launch(CUgraphExec graph_exec, CUstream handle, int thread)
     if (result != CUDA_SUCCESS || !graph_exec->shape.ns) {
         return result;
     }
-    return cuda_work_submit(stream, (struct engine_op){.kind = ENGINE_KERNEL,
-                                                       .left_ns = graph_exec->shape.ns,
-                                                       .fraction = graph_exec->shape.fraction});
+    return cuda_work_submit(
+        stream,
+        (struct engine_op){.kind = ENGINE_KERNEL, .left_ns = graph_exec->shape.ns, .fraction = graph_exec->shape.fraction});
 }
 
 CUDA_API CUresult cuGraphLaunch(CUgraphExec graph_exec, CUstream stream)

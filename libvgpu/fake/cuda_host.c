@@ -24,8 +24,7 @@ static CUresult note(void *address, size_t bytes, int is_registered, struct CUct
         return result;
     }
     pthread_mutex_lock(&lock);
-    *it = (struct locked){
-        .next = all, .address = address, .bytes = bytes, .is_registered = is_registered, .context = context};
+    *it = (struct locked){.next = all, .address = address, .bytes = bytes, .is_registered = is_registered, .context = context};
     all = it;
     pthread_mutex_unlock(&lock);
     return CUDA_SUCCESS;

@@ -37,8 +37,7 @@ static CUresult launch(CUfunction function, const unsigned *grid, const unsigned
             return CUDA_SUCCESS; /* nothing before it took time either */
         }
     }
-    return cuda_work_submit(stream,
-                            (struct engine_op){.kind = ENGINE_KERNEL, .left_ns = shape.ns, .fraction = shape.fraction});
+    return cuda_work_submit(stream, (struct engine_op){.kind = ENGINE_KERNEL, .left_ns = shape.ns, .fraction = shape.fraction});
 }
 
 CUDA_API CUresult cuLaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
@@ -48,24 +47,22 @@ CUDA_API CUresult cuLaunchKernel(CUfunction function, unsigned gx, unsigned gy, 
     return launch(function, (unsigned[]){gx, gy, gz}, (unsigned[]){bx, by, bz}, stream, 0, parameters);
 }
 
-CUDA_API CUresult cuLaunchKernel_ptsz(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
-                                      unsigned by, unsigned bz, unsigned shared, CUstream stream, void **parameters,
-                                      void **extra)
+CUDA_API CUresult cuLaunchKernel_ptsz(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+                                      unsigned bz, unsigned shared, CUstream stream, void **parameters, void **extra)
 {
     (void)shared, (void)extra;
     return launch(function, (unsigned[]){gx, gy, gz}, (unsigned[]){bx, by, bz}, stream, 1, parameters);
 }
 
-CUDA_API CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
-                                            unsigned by, unsigned bz, unsigned shared, CUstream stream, void **parameters)
+CUDA_API CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+                                            unsigned bz, unsigned shared, CUstream stream, void **parameters)
 {
     (void)shared;
     return launch(function, (unsigned[]){gx, gy, gz}, (unsigned[]){bx, by, bz}, stream, 0, parameters);
 }
 
 CUDA_API CUresult cuLaunchCooperativeKernel_ptsz(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
-                                                 unsigned by, unsigned bz, unsigned shared, CUstream stream,
-                                                 void **parameters)
+                                                 unsigned by, unsigned bz, unsigned shared, CUstream stream, void **parameters)
 {
     (void)shared;
     return launch(function, (unsigned[]){gx, gy, gz}, (unsigned[]){bx, by, bz}, stream, 1, parameters);

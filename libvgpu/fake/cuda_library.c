@@ -19,17 +19,17 @@ static int is_kernel(const void *kernel)
 }
 
 /* CUDA_SUCCESS after cuInit with a living handle and somewhere to put the answer. */
-#define NEED(living, out)                             \
-    do {                                              \
-        if (!cuda_session()) {                        \
-            return CUDA_ERROR_NOT_INITIALIZED;        \
-        }                                             \
-        if (!(out)) {                                 \
-            return CUDA_ERROR_INVALID_VALUE;          \
-        }                                             \
-        if (!(living)) {                              \
-            return CUDA_ERROR_INVALID_HANDLE;         \
-        }                                             \
+#define NEED(living, out)                      \
+    do {                                       \
+        if (!cuda_session()) {                 \
+            return CUDA_ERROR_NOT_INITIALIZED; \
+        }                                      \
+        if (!(out)) {                          \
+            return CUDA_ERROR_INVALID_VALUE;   \
+        }                                      \
+        if (!(living)) {                       \
+            return CUDA_ERROR_INVALID_HANDLE;  \
+        }                                      \
     } while (0)
 
 CUDA_API CUresult cuLibraryUnload(void *library)
@@ -88,11 +88,11 @@ static CUresult attribute(int *out, int which, CUfunction kernel)
     }
     const struct machine_card *card = &cuda_session()->machine->cards[kernel->handle.context->card];
     int capability = card->cc_major * 10 + card->cc_minor;
-    *out = which == MAX_THREADS                                   ? 1024
-           : which == REGISTERS                                   ? 32
-           : which == PTX_VERSION || which == BINARY_VERSION      ? capability
-           : which == MAX_DYNAMIC_SHARED                          ? 49152
-                                                                  : 0;
+    *out = which == MAX_THREADS                              ? 1024
+           : which == REGISTERS                              ? 32
+           : which == PTX_VERSION || which == BINARY_VERSION ? capability
+           : which == MAX_DYNAMIC_SHARED                     ? 49152
+                                                             : 0;
     return CUDA_SUCCESS;
 }
 
@@ -149,8 +149,8 @@ CUDA_API CUresult cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *out,
     return cuOccupancyMaxActiveBlocksPerMultiprocessor(out, function, threads, shared);
 }
 
-CUDA_API CUresult cuOccupancyMaxPotentialBlockSize(int *grid, int *block, CUfunction function, size_t (*shared_of)(int), size_t shared,
-                                                   int most)
+CUDA_API CUresult cuOccupancyMaxPotentialBlockSize(int *grid, int *block, CUfunction function, size_t (*shared_of)(int),
+                                                   size_t shared, int most)
 {
     (void)shared_of, (void)shared;
     NEED(is_kernel(function), grid && block);
@@ -228,7 +228,17 @@ CUDA_API CUresult cuCtxGetFlags(unsigned *out)
 /* What is known of an address: whose it is and where it begins. */
 CUDA_API CUresult cuPointerGetAttribute(void *out, int which, CUdeviceptr address)
 {
-    enum { CONTEXT = 1, MEMORY_TYPE = 2, DEVICE_POINTER = 3, HOST_POINTER = 4, IS_MANAGED = 8, ORDINAL = 9, START = 11, SIZE = 12, MAPPED = 13 };
+    enum {
+        CONTEXT = 1,
+        MEMORY_TYPE = 2,
+        DEVICE_POINTER = 3,
+        HOST_POINTER = 4,
+        IS_MANAGED = 8,
+        ORDINAL = 9,
+        START = 11,
+        SIZE = 12,
+        MAPPED = 13
+    };
     CUresult result = CUDA_SUCCESS;
     struct CUctx_st *context = cuda_current(&result);
     CUdeviceptr base = 0;

@@ -130,7 +130,10 @@ CUDA_API CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *o
         free(p);
         return share < 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_OUT_OF_MEMORY;
     }
-    *p = (struct physical){.card = state_open(s->machine)->shares[share].card, .fd = copy, .share = share, .handles = 1,
+    *p = (struct physical){.card = state_open(s->machine)->shares[share].card,
+                           .fd = copy,
+                           .share = share,
+                           .handles = 1,
                            .bytes = (size_t)is.st_size};
     *out = (uintptr_t)p;
     return CUDA_SUCCESS;
@@ -173,8 +176,7 @@ CUDA_API CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUm
                            unsigned long long flags)
 {
     struct physical *p = (struct physical *)(uintptr_t)handle;
-    if (!p || !address || address % GRAIN || !bytes || bytes % GRAIN || flags || offset > p->bytes ||
-        bytes > p->bytes - offset) {
+    if (!p || !address || address % GRAIN || !bytes || bytes % GRAIN || flags || offset > p->bytes || bytes > p->bytes - offset) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     struct mapping *m = calloc(1, sizeof *m);
@@ -283,8 +285,8 @@ CUDA_API CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle multicast, si
     return result;
 }
 
-CUDA_API CUresult cuMulticastBindAddr_v2(CUmemGenericAllocationHandle multicast, CUdevice device, size_t at,
-                                         CUdeviceptr address, size_t bytes, unsigned long long flags)
+CUDA_API CUresult cuMulticastBindAddr_v2(CUmemGenericAllocationHandle multicast, CUdevice device, size_t at, CUdeviceptr address,
+                                         size_t bytes, unsigned long long flags)
 {
     (void)device;
     return cuMulticastBindAddr(multicast, at, address, bytes, flags);

@@ -97,8 +97,7 @@ static CUresult place(struct CUctx_st *context, struct CUmemPoolHandle_st *pool,
 {
     const struct machine *m = cuda_session()->machine;
     size_t rounded = rounded_up(m, bytes);
-    void *start = mmap(NULL, mapping_of(rounded), PROT_READ | PROT_WRITE,
-                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *start = mmap(NULL, mapping_of(rounded), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     struct allocation a = {
         .start = (uintptr_t)start, .bytes = bytes, .rounded = rounded, .charged = charged, .pool = pool, .context = context};
     if (start == MAP_FAILED) {

@@ -149,8 +149,8 @@ CUDA_API CUresult cuFuncGetName(const char **out, CUfunction function)
     return CUDA_SUCCESS;
 }
 
-struct shape cuda_kernel_shape(const struct CUctx_st *context, CUfunction function, const unsigned *grid,
-                               const unsigned *block, void **parameters)
+struct shape cuda_kernel_shape(const struct CUctx_st *context, CUfunction function, const unsigned *grid, const unsigned *block,
+                               void **parameters)
 {
     struct shape shape = {0};
     uint64_t ns = function->block_ns, rounds;

@@ -44,9 +44,8 @@ static struct CUstream_st *named(struct CUctx_st *context, int per_thread)
     if (count == THREAD_STREAMS) {
         count = 0;
     }
-    own[count] = (struct CUstream_st){.context = context,
-                                      .queue = 1 + (int)(__atomic_fetch_add(&streams_made, 1, __ATOMIC_RELAXED) %
-                                                         (ENGINE_FIRST_FREE - 1))};
+    own[count] = (struct CUstream_st){
+        .context = context, .queue = 1 + (int)(__atomic_fetch_add(&streams_made, 1, __ATOMIC_RELAXED) % (ENGINE_FIRST_FREE - 1))};
     legacy[count] = (struct CUstream_st){.context = context, .queue = 0};
     count++;
     return per_thread ? &own[count - 1] : &legacy[count - 1];

@@ -9,7 +9,7 @@
     int symbol(void)                                               \
     {                                                              \
         missing(#symbol);                                          \
-        return 801; /* CUDA_ERROR_NOT_SUPPORTED */                   \
+        return 801; /* CUDA_ERROR_NOT_SUPPORTED */                 \
     }
 
 #define STUB_cuda(symbol) STUB(symbol)

@@ -35,8 +35,8 @@ struct shape {
     uint32_t fraction;
 };
 
-struct shape cuda_kernel_shape(const struct CUctx_st *context, CUfunction function, const unsigned *grid,
-                               const unsigned *block, void **parameters);
+struct shape cuda_kernel_shape(const struct CUctx_st *context, CUfunction function, const unsigned *grid, const unsigned *block,
+                               void **parameters);
 
 /* The stream behind a handle, with the null stream and its aliases as streams of the current context. `thread` says
  * that the null stream means the thread's own. NULL and why not. */

@@ -50,11 +50,10 @@ static int level_named(const char *name)
         const char *name;
         int level;
     } levels[] = {
-        {"INTERNAL", NVML_TOPOLOGY_INTERNAL}, {"SINGLE", NVML_TOPOLOGY_SINGLE},
-        {"PIX", NVML_TOPOLOGY_SINGLE},        {"MULTIPLE", NVML_TOPOLOGY_MULTIPLE},
-        {"PXB", NVML_TOPOLOGY_MULTIPLE},      {"HOSTBRIDGE", NVML_TOPOLOGY_HOSTBRIDGE},
-        {"PHB", NVML_TOPOLOGY_HOSTBRIDGE},    {"NODE", NVML_TOPOLOGY_NODE},
-        {"SYSTEM", NVML_TOPOLOGY_SYSTEM},     {"SYS", NVML_TOPOLOGY_SYSTEM},
+        {"INTERNAL", NVML_TOPOLOGY_INTERNAL}, {"SINGLE", NVML_TOPOLOGY_SINGLE}, {"PIX", NVML_TOPOLOGY_SINGLE},
+        {"MULTIPLE", NVML_TOPOLOGY_MULTIPLE}, {"PXB", NVML_TOPOLOGY_MULTIPLE},  {"HOSTBRIDGE", NVML_TOPOLOGY_HOSTBRIDGE},
+        {"PHB", NVML_TOPOLOGY_HOSTBRIDGE},    {"NODE", NVML_TOPOLOGY_NODE},     {"SYSTEM", NVML_TOPOLOGY_SYSTEM},
+        {"SYS", NVML_TOPOLOGY_SYSTEM},
     };
     for (size_t i = 0; i < sizeof levels / sizeof levels[0]; i++) {
         if (!strcmp(name, levels[i].name)) {

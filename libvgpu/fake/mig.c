@@ -120,8 +120,8 @@ enum mig_result mig_make(const struct machine *m, int card, const struct mig_pro
     }
     *room = may_lie(profile, (unsigned)at, used) ? free_room(m, s, card) : -1;
     if (*room >= 0) {
-        s->instances[*room] = (struct state_instance){
-            .gpu_made = 1, .profile = profile->id, .start = (uint32_t)at, .size = profile->size};
+        s->instances[*room] =
+            (struct state_instance){.gpu_made = 1, .profile = profile->id, .start = (uint32_t)at, .size = profile->size};
         __atomic_add_fetch(&s->instance_turn, 1, __ATOMIC_RELEASE);
         result = MIG_OK;
     }

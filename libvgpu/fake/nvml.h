@@ -33,19 +33,19 @@ nvmlDevice_t nvml_handle(int card);
 nvmlReturn_t nvml_card(nvmlDevice_t device, int *card);
 
 /* Opens a query: checks the handle and the out pointers, and leaves `c` (description) and `now` (state). */
-#define QUERY(device, out_ok)                                          \
-    int card = -1;                                                     \
-    nvmlReturn_t handle_result = nvml_card(device, &card);             \
-    if (handle_result != NVML_SUCCESS) {                               \
-        return handle_result;                                          \
-    }                                                                  \
-    if (!(out_ok)) {                                                   \
-        return NVML_ERROR_INVALID_ARGUMENT;                            \
-    }                                                                  \
-    const struct nvml_session *s = nvml_session();                     \
-    const struct machine_card *c = &s->machine->cards[card];           \
-    const struct state_card *now = &s->state->cards[card];             \
-    (void)c;                                                           \
+#define QUERY(device, out_ok)                                \
+    int card = -1;                                           \
+    nvmlReturn_t handle_result = nvml_card(device, &card);   \
+    if (handle_result != NVML_SUCCESS) {                     \
+        return handle_result;                                \
+    }                                                        \
+    if (!(out_ok)) {                                         \
+        return NVML_ERROR_INVALID_ARGUMENT;                  \
+    }                                                        \
+    const struct nvml_session *s = nvml_session();           \
+    const struct machine_card *c = &s->machine->cards[card]; \
+    const struct state_card *now = &s->state->cards[card];   \
+    (void)c;                                                 \
     (void)now
 
 #endif

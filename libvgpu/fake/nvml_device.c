@@ -108,8 +108,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t
     QUERY(device, out);
     *out = (nvmlPciInfo_t){
         .domain = c->domain, .bus = c->bus, .device = c->device, .pciDeviceId = 0x20b010de, .pciSubSystemId = 0x134f10de};
-    snprintf(out->busIdLegacy, sizeof out->busIdLegacy, "%04X:%02X:%02X.0", c->domain & 0xffff, c->bus & 0xff,
-             c->device & 0x1f);
+    snprintf(out->busIdLegacy, sizeof out->busIdLegacy, "%04X:%02X:%02X.0", c->domain & 0xffff, c->bus & 0xff, c->device & 0x1f);
     snprintf(out->busId, sizeof out->busId, "%08X:%02X:%02X.0", c->domain, c->bus, c->device);
     return NVML_SUCCESS;
 }

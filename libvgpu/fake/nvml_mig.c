@@ -23,27 +23,27 @@ static nvmlReturn_t answer(enum mig_result result)
 }
 
 /* Opens a call about a card: it must be one that can be cut now. */
-#define CUT(device, out_ok)                                         \
-    QUERY(device, out_ok);                                          \
-    if (!c->mig_enabled || c->parent >= 0) {                        \
-        return NVML_ERROR_NOT_SUPPORTED;                            \
+#define CUT(device, out_ok)                  \
+    QUERY(device, out_ok);                   \
+    if (!c->mig_enabled || c->parent >= 0) { \
+        return NVML_ERROR_NOT_SUPPORTED;     \
     }
 
 /* Opens a call about an instance: leaves its `room`, what it `is`, its `card` and its `profile`. */
-#define INSTANCE(handle, handles, made, out_ok)                                                              \
-    const struct nvml_session *s = nvml_session();                                                           \
-    if (!s) {                                                                                                \
-        return NVML_ERROR_UNINITIALIZED;                                                                     \
-    }                                                                                                        \
-    uintptr_t room = (uintptr_t)(handle) - (uintptr_t)(handles);                                             \
+#define INSTANCE(handle, handles, made, out_ok)                                                                    \
+    const struct nvml_session *s = nvml_session();                                                                 \
+    if (!s) {                                                                                                      \
+        return NVML_ERROR_UNINITIALIZED;                                                                           \
+    }                                                                                                              \
+    uintptr_t room = (uintptr_t)(handle) - (uintptr_t)(handles);                                                   \
     if (!(handle) || room >= (uintptr_t)s->machine->card_count || !s->machine->cards[room].is_room || !(out_ok)) { \
-        return NVML_ERROR_INVALID_ARGUMENT;                                                                  \
-    }                                                                                                        \
-    const struct state_instance is = mig_instance(s->machine, (int)room);                                    \
-    const int card = s->machine->cards[room].parent;                                                         \
-    const struct mig_profile *profile = mig_profile_by_id(&s->machine->cards[card], is.profile);             \
-    if (!is.made || !profile) {                                                                              \
-        return NVML_ERROR_INVALID_ARGUMENT;                                                                  \
+        return NVML_ERROR_INVALID_ARGUMENT;                                                                        \
+    }                                                                                                              \
+    const struct state_instance is = mig_instance(s->machine, (int)room);                                          \
+    const int card = s->machine->cards[room].parent;                                                               \
+    const struct mig_profile *profile = mig_profile_by_id(&s->machine->cards[card], is.profile);                   \
+    if (!is.made || !profile) {                                                                                    \
+        return NVML_ERROR_INVALID_ARGUMENT;                                                                        \
     }
 
 static nvmlGpuInstance_t gpu_handle(int room)
@@ -80,8 +80,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetGpuInstanceProfileInfoV(nvmlDevice_t device, 
     return p ? describe(p, out) : NVML_ERROR_NOT_SUPPORTED;
 }
 
-NVML_API nvmlReturn_t nvmlDeviceGetGpuInstanceProfileInfo(nvmlDevice_t device, unsigned kind,
-                                                          nvmlGpuInstanceProfileInfo_t *out)
+NVML_API nvmlReturn_t nvmlDeviceGetGpuInstanceProfileInfo(nvmlDevice_t device, unsigned kind, nvmlGpuInstanceProfileInfo_t *out)
 {
     nvmlGpuInstanceProfileInfo_v2_t more = {.version = NVML_GPU_INSTANCE_PROFILE_INFO_V2};
     nvmlReturn_t result = nvmlDeviceGetGpuInstanceProfileInfoV(device, kind, out ? &more : NULL);
@@ -205,8 +204,7 @@ NVML_API nvmlReturn_t nvmlGpuInstanceGetInfo(nvmlGpuInstance_t instance, nvmlGpu
     return NVML_SUCCESS;
 }
 
-NVML_API nvmlReturn_t nvmlGpuInstanceGetComputeInstanceProfileInfoV(nvmlGpuInstance_t instance, unsigned kind,
-                                                                    unsigned engines,
+NVML_API nvmlReturn_t nvmlGpuInstanceGetComputeInstanceProfileInfoV(nvmlGpuInstance_t instance, unsigned kind, unsigned engines,
                                                                     nvmlComputeInstanceProfileInfo_v2_t *out)
 {
     INSTANCE(instance, gpu_handles, gpu_made, out && kind < NVML_COMPUTE_INSTANCE_PROFILE_COUNT && !engines)
@@ -226,8 +224,8 @@ NVML_API nvmlReturn_t nvmlGpuInstanceGetComputeInstanceProfileInfoV(nvmlGpuInsta
     return NVML_SUCCESS;
 }
 
-NVML_API nvmlReturn_t nvmlGpuInstanceGetComputeInstanceProfileInfo(nvmlGpuInstance_t instance, unsigned kind,
-                                                                   unsigned engines, nvmlComputeInstanceProfileInfo_t *out)
+NVML_API nvmlReturn_t nvmlGpuInstanceGetComputeInstanceProfileInfo(nvmlGpuInstance_t instance, unsigned kind, unsigned engines,
+                                                                   nvmlComputeInstanceProfileInfo_t *out)
 {
     nvmlComputeInstanceProfileInfo_v2_t more = {.version = NVML_COMPUTE_INSTANCE_PROFILE_INFO_V2};
     nvmlReturn_t result = nvmlGpuInstanceGetComputeInstanceProfileInfoV(instance, kind, engines, out ? &more : NULL);

@@ -137,8 +137,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t device, u
     static const struct machine_card a_switch = {.domain = 0xfffe, .bus = 0xff, .device = 0x1f};
     const struct machine_card *c = peer == SWITCH ? &a_switch : &nvml_session()->machine->cards[peer];
     *out = (nvmlPciInfo_t){.domain = c->domain, .bus = c->bus, .device = c->device, .pciDeviceId = 0x20b010de};
-    snprintf(out->busIdLegacy, sizeof out->busIdLegacy, "%04X:%02X:%02X.0", c->domain & 0xffff, c->bus & 0xff,
-             c->device & 0x1f);
+    snprintf(out->busIdLegacy, sizeof out->busIdLegacy, "%04X:%02X:%02X.0", c->domain & 0xffff, c->bus & 0xff, c->device & 0x1f);
     snprintf(out->busId, sizeof out->busId, "%08X:%02X:%02X.0", c->domain, c->bus, c->device);
     return NVML_SUCCESS;
 }
@@ -185,14 +184,14 @@ NVML_API nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t devic
 }
 
 /* The older forms of a list, by its newest. */
-#define OLDER(symbol)                                                                                          \
-    NVML_API nvmlReturn_t symbol##_v2(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_t *out)            \
-    {                                                                                                          \
-        return symbol##_v3(device, count, out);                                                                \
-    }                                                                                                          \
-    NVML_API nvmlReturn_t symbol(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_v1_t *out)              \
-    {                                                                                                          \
-        return first_form(symbol##_v3, device, count, out);                                                    \
+#define OLDER(symbol)                                                                               \
+    NVML_API nvmlReturn_t symbol##_v2(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_t *out) \
+    {                                                                                               \
+        return symbol##_v3(device, count, out);                                                     \
+    }                                                                                               \
+    NVML_API nvmlReturn_t symbol(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_v1_t *out)   \
+    {                                                                                               \
+        return first_form(symbol##_v3, device, count, out);                                         \
     }
 
 static nvmlReturn_t first_form(nvmlReturn_t (*newest)(nvmlDevice_t, unsigned *, nvmlProcessInfo_t *), nvmlDevice_t device,
@@ -232,8 +231,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t devi
     return list_if(device, 0, count, out);
 }
 
-NVML_API nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t device, unsigned *count,
-                                                                 nvmlProcessInfo_t *out)
+NVML_API nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t device, unsigned *count, nvmlProcessInfo_t *out)
 {
     return list_if(device, 1, count, out);
 }
@@ -247,8 +245,8 @@ NVML_API nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device,
     nvmlProcessInfo_t wide[64];
     unsigned room = list->procArray ? list->numProcArrayEntries : 0, found = 64;
     nvmlReturn_t result = list->mode == NVML_PROCESS_MODE_GRAPHICS ? list_if(device, 0, &found, wide)
-                          : list->mode == NVML_PROCESS_MODE_MPS    ? list_if(device, 1, &found, wide)
-                                                                   : nvmlDeviceGetComputeRunningProcesses_v3(device, &found, wide);
+                          : list->mode == NVML_PROCESS_MODE_MPS ? list_if(device, 1, &found, wide)
+                                                                : nvmlDeviceGetComputeRunningProcesses_v3(device, &found, wide);
     for (unsigned i = 0; result == NVML_SUCCESS && i < found && i < room; i++) {
         list->procArray[i] = (nvmlProcessDetail_t){.pid = wide[i].pid,
                                                    .usedGpuMemory = wide[i].usedGpuMemory,

@@ -29,8 +29,7 @@ NVML_API nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory
         return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
     }
     uint64_t used = used_of(s->machine, card);
-    *out = (nvmlMemory_v2_t){
-        .version = NVML_MEMORY_V2, .total = c->memory_bytes, .used = used, .free = c->memory_bytes - used};
+    *out = (nvmlMemory_v2_t){.version = NVML_MEMORY_V2, .total = c->memory_bytes, .used = used, .free = c->memory_bytes - used};
     return NVML_SUCCESS;
 }
 
@@ -46,8 +45,8 @@ NVML_API nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUti
         seen = engine_utilisation(e, -1, s->machine->lag_ns, &end);
         compute_leave(card);
     }
-    *out = (nvmlUtilization_t){.gpu = seen > now->gpu_utilisation ? seen : now->gpu_utilisation,
-                               .memory = now->memory_utilisation};
+    *out =
+        (nvmlUtilization_t){.gpu = seen > now->gpu_utilisation ? seen : now->gpu_utilisation, .memory = now->memory_utilisation};
     return NVML_SUCCESS;
 }
 
@@ -80,8 +79,8 @@ static unsigned take_samples(const struct nvml_session *s, int card, uint64_t si
     return found;
 }
 
-NVML_API nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t *out,
-                                                      unsigned *count, unsigned long long since)
+NVML_API nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProcessUtilizationSample_t *out, unsigned *count,
+                                                      unsigned long long since)
 {
     QUERY(device, count);
     struct sample samples[ENGINE_CONTEXTS];
@@ -104,8 +103,8 @@ NVML_API nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device,
     unsigned room = list->procUtilArray ? list->processSamplesCount : 0;
     unsigned found = take_samples(s, card, list->lastSeenTimeStamp, ENGINE_CONTEXTS, samples);
     for (unsigned i = 0; i < found && i < room; i++) {
-        list->procUtilArray[i] = (nvmlProcessUtilizationInfo_t){
-            .pid = samples[i].pid, .timeStamp = samples[i].stamp_us, .smUtil = samples[i].percent};
+        list->procUtilArray[i] =
+            (nvmlProcessUtilizationInfo_t){.pid = samples[i].pid, .timeStamp = samples[i].stamp_us, .smUtil = samples[i].percent};
     }
     list->processSamplesCount = found;
     return !found ? NVML_ERROR_NOT_FOUND : found > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;

@@ -50,8 +50,7 @@ static uint64_t living_since(pid_t pid)
     char state = 0;
     long threads = 0;
     unsigned long long start = 0;
-    if (!after_name || sscanf(after_name + 1,
-                              " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %ld %*d %llu",
+    if (!after_name || sscanf(after_name + 1, " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %ld %*d %llu",
                               &state, &threads, &start) != 3) {
         return 0;
     }

@@ -139,13 +139,13 @@ struct vgpu_region_slot {
     uint64_t host_used;       /* bytes of page-locked memory of the host */
     uint32_t imports;         /* memory of other processes that this one has open */
     uint32_t reserved_word;
-    uint64_t layout;          /* where the kernel put the program, as a hash; 0: not known. Others can look: an exec changes it */
-    uint64_t layout_owner;    /* `owner` at the time it was written */
+    uint64_t layout; /* where the kernel put the program, as a hash; 0: not known. Others can look: an exec changes it */
+    uint64_t layout_owner; /* `owner` at the time it was written */
     uint8_t reserved_header[48];
-    uint64_t used[VGPU_MAX_DEVICES];     /* bytes charged, by column */
-    uint64_t peak[VGPU_MAX_DEVICES];     /* highest value of used */
+    uint64_t used[VGPU_MAX_DEVICES]; /* bytes charged, by column */
+    uint64_t peak[VGPU_MAX_DEVICES]; /* highest value of used */
     uint64_t overhead[VGPU_MAX_DEVICES]; /* of used: contexts, modules and the like */
-    uint32_t managed[VGPU_MAX_DEVICES];  /* beside used: managed memory of an oversubscribed card, in units of 64 KiB */
+    uint32_t managed[VGPU_MAX_DEVICES]; /* beside used: managed memory of an oversubscribed card, in units of 64 KiB */
     uint16_t exported[VGPU_MAX_DEVICES]; /* of used: what others may have open, in units of 4 MiB, or of 1 GiB where
                                           * the highest bit is set. Its process being dead, it is charged for as long as anybody has anything open. */
 };
@@ -156,13 +156,13 @@ enum vgpu_region_state {
 };
 
 struct vgpu_region {
-    uint64_t magic;        /* VGPU_REGION_MAGIC */
-    uint32_t abi_version;  /* VGPU_ABI_VERSION */
-    uint32_t size;         /* VGPU_REGION_BYTES */
-    uint32_t slot_count;   /* VGPU_REGION_SLOTS */
+    uint64_t magic; /* VGPU_REGION_MAGIC */
+    uint32_t abi_version; /* VGPU_ABI_VERSION */
+    uint32_t size; /* VGPU_REGION_BYTES */
+    uint32_t slot_count; /* VGPU_REGION_SLOTS */
     uint32_t device_count; /* VGPU_MAX_DEVICES */
-    uint32_t state;        /* enum vgpu_region_state */
-    uint32_t slot_high;    /* slots at or above this index were never used */
+    uint32_t state; /* enum vgpu_region_state */
+    uint32_t slot_high; /* slots at or above this index were never used */
     uint64_t host_denied_count; /* page-locked memory refused because of the limit */
     uint8_t reserved_header[216];
     struct vgpu_region_column columns[VGPU_MAX_DEVICES];
@@ -172,8 +172,7 @@ struct vgpu_region {
 
 /* ------------------------------------------------------- the layout is a promise */
 
-#define VGPU_AT(type, field, offset) \
-    _Static_assert(offsetof(struct type, field) == (offset), #type "." #field)
+#define VGPU_AT(type, field, offset) _Static_assert(offsetof(struct type, field) == (offset), #type "." #field)
 #define VGPU_SIZE(type, bytes) _Static_assert(sizeof(struct type) == (bytes), "size of " #type)
 
 VGPU_AT(vgpu_page_device, uuid, 0);

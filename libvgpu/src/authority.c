@@ -97,8 +97,7 @@ void vgpu_authority_open(struct vgpu_process *p)
         return;
     }
     p->authority = VGPU_ENV;
-    p->region = region ? vgpu_world->map(region, VGPU_REGION_BYTES, VGPU_MAP_CREATE)
-                       : vgpu_world->map_private(VGPU_REGION_BYTES);
+    p->region = region ? vgpu_world->map(region, VGPU_REGION_BYTES, VGPU_MAP_CREATE) : vgpu_world->map_private(VGPU_REGION_BYTES);
 }
 
 static struct vgpu_terms terms_of(struct vgpu_process *p, const char *uuid, int ordinal)

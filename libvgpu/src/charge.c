@@ -116,8 +116,8 @@ CUresult vgpu_charge_managed(struct vgpu_process *p, const struct vgpu_cuda *cud
     if (result == CUDA_SUCCESS) {
         CUcontext context = NULL;
         cuda->cuCtxGetCurrent(&context);
-        struct vgpu_object object = {.handle = *out, .bytes = charged, .context = context, .column = card->column,
-                                     .kind = VGPU_KIND_MANAGED};
+        struct vgpu_object object = {
+            .handle = *out, .bytes = charged, .context = context, .column = card->column, .kind = VGPU_KIND_MANAGED};
         if (vgpu_charge_remember(p, cuda, object) == 0) {
             return CUDA_SUCCESS;
         }
@@ -185,11 +185,8 @@ CUresult vgpu_charge_keep(struct vgpu_charge *charge, CUresult result, enum vgpu
     if (result == CUDA_SUCCESS) {
         CUcontext context = NULL;
         charge->cuda->cuCtxGetCurrent(&context);
-        struct vgpu_object object = {.handle = handle,
-                                     .bytes = charge->bytes,
-                                     .context = context,
-                                     .column = charge->column,
-                                     .kind = kind};
+        struct vgpu_object object = {
+            .handle = handle, .bytes = charge->bytes, .context = context, .column = charge->column, .kind = kind};
         if (vgpu_charge_remember(charge->process, charge->cuda, object) == 0) {
             return CUDA_SUCCESS;
         }

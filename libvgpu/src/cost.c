@@ -58,8 +58,8 @@ static uint64_t guess(struct vgpu_costs *costs, const struct vgpu_geometry *what
     return count > most / ns ? (ns > most ? ns : most) : count * ns;
 }
 
-uint64_t vgpu_cost_ns(struct vgpu_costs *costs, const struct vgpu_cost *cost, const struct vgpu_geometry *what,
-                      uint64_t now_ns, int *learned)
+uint64_t vgpu_cost_ns(struct vgpu_costs *costs, const struct vgpu_cost *cost, const struct vgpu_geometry *what, uint64_t now_ns,
+                      int *learned)
 {
     uint64_t ns;
     *learned = cost && atomic_load_explicit(&cost->samples, memory_order_acquire) != 0;

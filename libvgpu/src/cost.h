@@ -46,8 +46,8 @@ struct vgpu_cost *vgpu_cost_of(struct vgpu_costs *costs, const struct vgpu_geome
 
 /* What it costs. `learned` is 0 for a mere guess. `cost` may be NULL. Something that has been running for far
  * longer than was learned costs at least so much already. */
-uint64_t vgpu_cost_ns(struct vgpu_costs *costs, const struct vgpu_cost *cost, const struct vgpu_geometry *what,
-                      uint64_t now_ns, int *learned);
+uint64_t vgpu_cost_ns(struct vgpu_costs *costs, const struct vgpu_cost *cost, const struct vgpu_geometry *what, uint64_t now_ns,
+                      int *learned);
 
 /* What a measurement tells. In company the turns of others are in it, unless somebody watched: then the lower figures
  * are nearer to the truth. So they are with kernels that wait for each other. */

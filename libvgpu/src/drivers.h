@@ -13,8 +13,7 @@ typedef void (*vgpu_function)(void);
 struct vgpu_cuda {
 #define VGPU_MEMBER_cuda(symbol, ret, parameters) ret(*symbol) parameters;
 #define VGPU_MEMBER_nvml(symbol, ret, parameters)
-#define VGPU_HOOK(class, library, symbol, base, since, per_thread, ret, parameters) \
-    VGPU_MEMBER_##library(symbol, ret, parameters)
+#define VGPU_HOOK(class, library, symbol, base, since, per_thread, ret, parameters) VGPU_MEMBER_##library(symbol, ret, parameters)
 #define VGPU_GATE(class, library, symbol, base, since, per_thread) VGPU_MEMBER_##library(symbol, void, (void))
 #define VGPU_USED(library, symbol, ret, parameters) VGPU_MEMBER_##library(symbol, ret, parameters)
 #include "symbols.def"
@@ -25,8 +24,7 @@ struct vgpu_cuda {
 struct vgpu_nvml {
 #define VGPU_MEMBER_cuda(symbol, ret, parameters)
 #define VGPU_MEMBER_nvml(symbol, ret, parameters) ret(*symbol) parameters;
-#define VGPU_HOOK(class, library, symbol, base, since, per_thread, ret, parameters) \
-    VGPU_MEMBER_##library(symbol, ret, parameters)
+#define VGPU_HOOK(class, library, symbol, base, since, per_thread, ret, parameters) VGPU_MEMBER_##library(symbol, ret, parameters)
 #define VGPU_USED(library, symbol, ret, parameters) VGPU_MEMBER_##library(symbol, ret, parameters)
 #include "symbols.def"
 #undef VGPU_MEMBER_cuda

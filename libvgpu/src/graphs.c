@@ -130,8 +130,8 @@ static CUresult paid(struct vgpu_process *p, const struct vgpu_cuda *cuda, struc
     return result;
 }
 
-CUresult vgpu_graph_instantiate(const struct vgpu_cuda *cuda, CUgraph graph, const CUgraphExec *out,
-                                CUresult (*call)(void *), void *argument)
+CUresult vgpu_graph_instantiate(const struct vgpu_cuda *cuda, CUgraph graph, const CUgraphExec *out, CUresult (*call)(void *),
+                                void *argument)
 {
     struct vgpu_process *p = vgpu_process();
     if (!p || !graph || !out || !can_look(cuda)) {
@@ -174,8 +174,7 @@ static CUresult run(void *argument)
     return it->call(it->exec, it->stream);
 }
 
-CUresult vgpu_graph_run(const struct vgpu_cuda *cuda, CUgraphExec exec, CUstream stream,
-                        CUresult (*call)(CUgraphExec, CUstream))
+CUresult vgpu_graph_run(const struct vgpu_cuda *cuda, CUgraphExec exec, CUstream stream, CUresult (*call)(CUgraphExec, CUstream))
 {
     struct vgpu_process *p = vgpu_process();
     struct run it = {.exec = exec, .stream = stream, .call = call};

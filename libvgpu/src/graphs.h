@@ -17,8 +17,7 @@ CUresult vgpu_graph_instantiate(const struct vgpu_cuda *cuda, CUgraph graph, con
                                 CUresult (*call)(void *argument), void *argument);
 
 /* Run a launch or an upload of `exec` into `stream`. */
-CUresult vgpu_graph_run(const struct vgpu_cuda *cuda, CUgraphExec exec, CUstream stream,
-                        CUresult (*call)(CUgraphExec, CUstream));
+CUresult vgpu_graph_run(const struct vgpu_cuda *cuda, CUgraphExec exec, CUstream stream, CUresult (*call)(CUgraphExec, CUstream));
 
 /* Forget an instantiated graph before the driver destroys it. */
 void vgpu_graph_forget(CUgraphExec exec);

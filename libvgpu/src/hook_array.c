@@ -128,8 +128,7 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray *out, const CUDA_ARRAY3D_DESCRI
         return result;
     }
     result = cuda->cuMipmappedArrayCreate(out, what, levels);
-    return vgpu_charge_keep(&charge, result, VGPU_KIND_MIPMAP, result == CUDA_SUCCESS ? (uintptr_t)*out : 0,
-                            destroy_mipmap);
+    return vgpu_charge_keep(&charge, result, VGPU_KIND_MIPMAP, result == CUDA_SUCCESS ? (uintptr_t)*out : 0, destroy_mipmap);
 }
 
 CUresult cuArrayDestroy(CUarray array)

@@ -18,27 +18,26 @@ static void release_one(void *argument, const struct vgpu_object *object)
 /* Remember on which device a context lives, and what for: when it is destroyed nobody says. */
 static void remember(struct vgpu_process *p, CUcontext context, CUdevice device, uint64_t charged)
 {
-    struct vgpu_object object = {
-        .handle = (uintptr_t)context, .bytes = charged, .column = device, .kind = VGPU_KIND_CONTEXT};
+    struct vgpu_object object = {.handle = (uintptr_t)context, .bytes = charged, .column = device, .kind = VGPU_KIND_CONTEXT};
     if (vgpu_objects_add(&p->objects, object)) {
         vgpu_world->log("vgpu: no memory to remember a context: what it costs stays charged\n");
     }
 }
 
 /* Make a context by `call`, which ends like that and has set `out`. */
-#define CREATE(symbol, parameters, arguments)                                              \
-    CUresult symbol parameters                                                             \
-    {                                                                                      \
-        const struct vgpu_cuda *cuda = vgpu_world->cuda();                                 \
-        struct vgpu_new_context it;                                                        \
-        if (!cuda || !cuda->symbol) {                                                      \
-            return CUDA_ERROR_NOT_INITIALIZED;                                             \
-        }                                                                                  \
-        CUresult result = vgpu_context_begin(&it, cuda, device);                           \
-        if (result != CUDA_SUCCESS) {                                                      \
-            return result;                                                                 \
-        }                                                                                  \
-        return created(&it, cuda, cuda->symbol arguments, out, device);                    \
+#define CREATE(symbol, parameters, arguments)                           \
+    CUresult symbol parameters                                          \
+    {                                                                   \
+        const struct vgpu_cuda *cuda = vgpu_world->cuda();              \
+        struct vgpu_new_context it;                                     \
+        if (!cuda || !cuda->symbol) {                                   \
+            return CUDA_ERROR_NOT_INITIALIZED;                          \
+        }                                                               \
+        CUresult result = vgpu_context_begin(&it, cuda, device);        \
+        if (result != CUDA_SUCCESS) {                                   \
+            return result;                                              \
+        }                                                               \
+        return created(&it, cuda, cuda->symbol arguments, out, device); \
     }
 
 static CUresult created(struct vgpu_new_context *it, const struct vgpu_cuda *cuda, CUresult result, CUcontext *out,
@@ -59,8 +58,7 @@ CREATE(cuCtxCreate, (CUcontext *out, unsigned flags, CUdevice device), (out, fla
 CREATE(cuCtxCreate_v2, (CUcontext *out, unsigned flags, CUdevice device), (out, flags, device))
 CREATE(cuCtxCreate_v3, (CUcontext *out, void *affinity, int affinities, unsigned flags, CUdevice device),
        (out, affinity, affinities, flags, device))
-CREATE(cuCtxCreate_v4, (CUcontext *out, void *parameters, unsigned flags, CUdevice device),
-       (out, parameters, flags, device))
+CREATE(cuCtxCreate_v4, (CUcontext *out, void *parameters, unsigned flags, CUdevice device), (out, parameters, flags, device))
 
 static CUresult destroy(CUresult (*real)(CUcontext), CUcontext context)
 {
@@ -123,8 +121,8 @@ static int is_active(const struct vgpu_cuda *cuda, CUdevice device)
 {
     unsigned flags;
     int active = 0;
-    return cuda->cuDevicePrimaryCtxGetState &&
-           cuda->cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS && active;
+    return cuda->cuDevicePrimaryCtxGetState && cuda->cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS &&
+           active;
 }
 
 static _Atomic uint32_t *uses_of(struct vgpu_process *p, CUdevice device)
@@ -161,8 +159,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device)
     result = cuda->cuDevicePrimaryCtxRetain(out, device);
     CUresult made = was_active ? result : vgpu_context_made(&it, cuda, result);
     if (made != CUDA_SUCCESS && result == CUDA_SUCCESS) {
-        cuda->cuDevicePrimaryCtxRelease_v2 ? cuda->cuDevicePrimaryCtxRelease_v2(device)
-                                           : cuda->cuDevicePrimaryCtxRelease(device);
+        cuda->cuDevicePrimaryCtxRelease_v2 ? cuda->cuDevicePrimaryCtxRelease_v2(device) : cuda->cuDevicePrimaryCtxRelease(device);
     }
     vgpu_context_end(&it, was_active ? CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE : made);
     if (!was_active && made == CUDA_SUCCESS && it.process) {
@@ -172,20 +169,20 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device)
 }
 
 /* What modules and limits of a context take is the driver's to decide: compare with NVML when convenient. */
-#define GROWS(symbol, parameters, arguments)                       \
-    CUresult symbol parameters                                     \
-    {                                                              \
-        const struct vgpu_cuda *cuda = vgpu_world->cuda();         \
-        struct vgpu_process *p = vgpu_process();                   \
-        if (!cuda || !cuda->symbol) {                              \
-            return CUDA_ERROR_NOT_INITIALIZED;                     \
-        }                                                          \
-        CUresult result = cuda->symbol arguments;                  \
+#define GROWS(symbol, parameters, arguments)                          \
+    CUresult symbol parameters                                        \
+    {                                                                 \
+        const struct vgpu_cuda *cuda = vgpu_world->cuda();            \
+        struct vgpu_process *p = vgpu_process();                      \
+        if (!cuda || !cuda->symbol) {                                 \
+            return CUDA_ERROR_NOT_INITIALIZED;                        \
+        }                                                             \
+        CUresult result = cuda->symbol arguments;                     \
         if (p && result == CUDA_SUCCESS && !vgpu_limits_nothing(p)) { \
-            vgpu_overhead_grew(p);                                 \
-            vgpu_overhead_look(p, cuda);                           \
-        }                                                          \
-        return result;                                             \
+            vgpu_overhead_grew(p);                                    \
+            vgpu_overhead_look(p, cuda);                              \
+        }                                                             \
+        return result;                                                \
     }
 
 GROWS(cuModuleLoad, (CUmodule *out, const char *name), (out, name))
@@ -193,10 +190,12 @@ GROWS(cuModuleLoadData, (CUmodule *out, const void *image), (out, image))
 GROWS(cuModuleLoadDataEx, (CUmodule *out, const void *image, unsigned count, int *options, void **values),
       (out, image, count, options, values))
 GROWS(cuModuleLoadFatBinary, (CUmodule *out, const void *binary), (out, binary))
-GROWS(cuLibraryLoadData, (void **out, const void *code, int *jit, void **jit_values, unsigned jits, int *options,
-                          void **values, unsigned count), (out, code, jit, jit_values, jits, options, values, count))
-GROWS(cuLibraryLoadFromFile, (void **out, const char *name, int *jit, void **jit_values, unsigned jits, int *options,
-                              void **values, unsigned count), (out, name, jit, jit_values, jits, options, values, count))
+GROWS(cuLibraryLoadData,
+      (void **out, const void *code, int *jit, void **jit_values, unsigned jits, int *options, void **values, unsigned count),
+      (out, code, jit, jit_values, jits, options, values, count))
+GROWS(cuLibraryLoadFromFile,
+      (void **out, const char *name, int *jit, void **jit_values, unsigned jits, int *options, void **values, unsigned count),
+      (out, name, jit, jit_values, jits, options, values, count))
 GROWS(cuGreenCtxCreate, (void **out, void *resources, CUdevice device, unsigned flags), (out, resources, device, flags))
 GROWS(cuCtxSetLimit, (int which, size_t value), (which, value))
 
@@ -240,11 +239,11 @@ static CUresult end_primary(const struct vgpu_cuda *cuda, CUresult (*real)(CUdev
     return result;
 }
 
-#define END_PRIMARY(symbol, all)                                                                                     \
-    CUresult symbol(CUdevice device)                                                                            \
-    {                                                                                                           \
-        const struct vgpu_cuda *cuda = vgpu_world->cuda();                                                      \
-        return cuda && cuda->symbol ? end_primary(cuda, cuda->symbol, device, all) : CUDA_ERROR_NOT_INITIALIZED;     \
+#define END_PRIMARY(symbol, all)                                                                                 \
+    CUresult symbol(CUdevice device)                                                                             \
+    {                                                                                                            \
+        const struct vgpu_cuda *cuda = vgpu_world->cuda();                                                       \
+        return cuda && cuda->symbol ? end_primary(cuda, cuda->symbol, device, all) : CUDA_ERROR_NOT_INITIALIZED; \
     }
 
 END_PRIMARY(cuDevicePrimaryCtxRelease, 0)

@@ -14,17 +14,17 @@ struct instantiation {
     void *params;
 };
 
-#define INSTANTIATE(symbol, parameters, arguments, ...)                                                       \
-    static CUresult call_##symbol(void *argument)                                                             \
-    {                                                                                                         \
-        const struct instantiation *it = argument;                                                            \
-        return it->cuda->symbol arguments;                                                                    \
-    }                                                                                                         \
-    CUresult symbol parameters                                                                                \
-    {                                                                                                         \
-        struct instantiation it = {.cuda = vgpu_world->cuda(), .out = out, .graph = graph, __VA_ARGS__};      \
-        return it.cuda && it.cuda->symbol ? vgpu_graph_instantiate(it.cuda, graph, out, call_##symbol, &it)   \
-                                          : CUDA_ERROR_NOT_INITIALIZED;                                       \
+#define INSTANTIATE(symbol, parameters, arguments, ...)                                                     \
+    static CUresult call_##symbol(void *argument)                                                           \
+    {                                                                                                       \
+        const struct instantiation *it = argument;                                                          \
+        return it->cuda->symbol arguments;                                                                  \
+    }                                                                                                       \
+    CUresult symbol parameters                                                                              \
+    {                                                                                                       \
+        struct instantiation it = {.cuda = vgpu_world->cuda(), .out = out, .graph = graph, __VA_ARGS__};    \
+        return it.cuda && it.cuda->symbol ? vgpu_graph_instantiate(it.cuda, graph, out, call_##symbol, &it) \
+                                          : CUDA_ERROR_NOT_INITIALIZED;                                     \
     }
 
 INSTANTIATE(cuGraphInstantiate, (CUgraphExec *out, CUgraph graph, CUgraphNode *bad, char *log, size_t size),
@@ -33,31 +33,30 @@ INSTANTIATE(cuGraphInstantiate_v2, (CUgraphExec *out, CUgraph graph, CUgraphNode
             (it->out, it->graph, it->bad, it->log, it->size), .bad = bad, .log = log, .size = size)
 INSTANTIATE(cuGraphInstantiateWithFlags, (CUgraphExec *out, CUgraph graph, unsigned long long flags),
             (it->out, it->graph, it->flags), .flags = flags)
-INSTANTIATE(cuGraphInstantiateWithParams, (CUgraphExec *out, CUgraph graph, void *params),
-            (it->out, it->graph, it->params), .params = params)
-INSTANTIATE(cuGraphInstantiateWithParams_ptsz, (CUgraphExec *out, CUgraph graph, void *params),
-            (it->out, it->graph, it->params), .params = params)
+INSTANTIATE(cuGraphInstantiateWithParams, (CUgraphExec *out, CUgraph graph, void *params), (it->out, it->graph, it->params),
+            .params = params)
+INSTANTIATE(cuGraphInstantiateWithParams_ptsz, (CUgraphExec *out, CUgraph graph, void *params), (it->out, it->graph, it->params),
+            .params = params)
 
-#define RUN(symbol)                                                                        \
-    CUresult symbol(CUgraphExec exec, CUstream stream)                                     \
-    {                                                                                      \
-        const struct vgpu_cuda *cuda = vgpu_world->cuda();                                 \
-        return cuda && cuda->symbol ? vgpu_graph_run(cuda, exec, stream, cuda->symbol)     \
-                                    : CUDA_ERROR_NOT_INITIALIZED;                          \
+#define RUN(symbol)                                                                                                  \
+    CUresult symbol(CUgraphExec exec, CUstream stream)                                                               \
+    {                                                                                                                \
+        const struct vgpu_cuda *cuda = vgpu_world->cuda();                                                           \
+        return cuda && cuda->symbol ? vgpu_graph_run(cuda, exec, stream, cuda->symbol) : CUDA_ERROR_NOT_INITIALIZED; \
     }
 
 RUN(cuGraphUpload)
 RUN(cuGraphUpload_ptsz)
 
-#define LAUNCH(symbol, per_thread)                                                  \
-    CUresult symbol(CUgraphExec exec, CUstream stream)                              \
-    {                                                                               \
-        const struct vgpu_cuda *cuda = vgpu_world->cuda();                          \
-        struct vgpu_pass pass;                                                      \
-        if (!cuda || !cuda->symbol) {                                               \
-            return CUDA_ERROR_NOT_INITIALIZED;                                      \
-        }                                                                           \
-        vgpu_pass_graph(&pass, cuda, exec, vgpu_stream_named(stream, per_thread));  \
+#define LAUNCH(symbol, per_thread)                                                     \
+    CUresult symbol(CUgraphExec exec, CUstream stream)                                 \
+    {                                                                                  \
+        const struct vgpu_cuda *cuda = vgpu_world->cuda();                             \
+        struct vgpu_pass pass;                                                         \
+        if (!cuda || !cuda->symbol) {                                                  \
+            return CUDA_ERROR_NOT_INITIALIZED;                                         \
+        }                                                                              \
+        vgpu_pass_graph(&pass, cuda, exec, vgpu_stream_named(stream, per_thread));     \
         return vgpu_pass_end(&pass, vgpu_graph_run(cuda, exec, stream, cuda->symbol)); \
     }
 

@@ -12,24 +12,23 @@ static void unlock_registered(const struct vgpu_cuda *cuda, uint64_t address)
     cuda->cuMemHostUnregister((void *)(uintptr_t)address);
 }
 
-#define MAKE(symbol, parameters, arguments)                                                                         \
-    CUresult symbol parameters                                                                                      \
-    {                                                                                                               \
-        const struct vgpu_cuda *cuda = vgpu_world->cuda();                                                          \
-        struct vgpu_charge charge;                                                                                  \
-        if (!cuda || !cuda->symbol) {                                                                               \
-            return CUDA_ERROR_NOT_INITIALIZED;                                                                      \
-        }                                                                                                           \
-        if (!out || !bytes) {                                                                                       \
-            return cuda->symbol arguments;                                                                          \
-        }                                                                                                           \
-        CUresult result = vgpu_charge_host(&charge, cuda, bytes);                                                   \
-        if (result != CUDA_SUCCESS) {                                                                               \
-            return result;                                                                                          \
-        }                                                                                                           \
-        result = cuda->symbol arguments;                                                                            \
-        return vgpu_charge_keep(&charge, result, VGPU_KIND_HOST, result == CUDA_SUCCESS ? (uintptr_t)*out : 0,      \
-                                unlock_made);                                                                       \
+#define MAKE(symbol, parameters, arguments)                                                                                  \
+    CUresult symbol parameters                                                                                               \
+    {                                                                                                                        \
+        const struct vgpu_cuda *cuda = vgpu_world->cuda();                                                                   \
+        struct vgpu_charge charge;                                                                                           \
+        if (!cuda || !cuda->symbol) {                                                                                        \
+            return CUDA_ERROR_NOT_INITIALIZED;                                                                               \
+        }                                                                                                                    \
+        if (!out || !bytes) {                                                                                                \
+            return cuda->symbol arguments;                                                                                   \
+        }                                                                                                                    \
+        CUresult result = vgpu_charge_host(&charge, cuda, bytes);                                                            \
+        if (result != CUDA_SUCCESS) {                                                                                        \
+            return result;                                                                                                   \
+        }                                                                                                                    \
+        result = cuda->symbol arguments;                                                                                     \
+        return vgpu_charge_keep(&charge, result, VGPU_KIND_HOST, result == CUDA_SUCCESS ? (uintptr_t)*out : 0, unlock_made); \
     }
 
 MAKE(cuMemAllocHost, (void **out, unsigned bytes), (out, bytes))

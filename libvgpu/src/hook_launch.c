@@ -3,35 +3,33 @@
 #include "launch.h"
 
 /* What is paid for goes on to the driver by a jump, its arguments where they lie. */
-#define KERNEL(symbol, per_thread, parameters, arguments)                                                          \
-    static __attribute__((noinline)) CUresult held_##symbol parameters                                             \
-    {                                                                                                              \
-        const struct vgpu_cuda *cuda = vgpu_world->cuda();                                                         \
-        struct vgpu_pass pass;                                                                                     \
-        vgpu_pass_kernel(&pass, cuda, function, (uint64_t)gx * gy * gz, bx * by * bz,                              \
-                         vgpu_stream_named(stream, per_thread));                                                   \
-        return vgpu_pass_end(&pass, cuda->symbol arguments);                                                       \
-    }                                                                                                              \
-    static __attribute__((noinline)) CUresult limited_##symbol parameters                                          \
-    {                                                                                                              \
-        const struct vgpu_cuda *cuda = vgpu_world->cuda();                                                         \
-        if (!cuda || !cuda->symbol) {                                                                              \
-            return CUDA_ERROR_NOT_INITIALIZED;                                                                     \
-        }                                                                                                          \
-        uint64_t blocks = (uint64_t)gx * gy * gz;                                                                  \
-        if (vgpu_pass_at_once(cuda, (uint64_t)(uintptr_t)function, blocks ? blocks : 1, bx * by * bz)) {           \
-            return cuda->symbol arguments;                                                                         \
-        }                                                                                                          \
-        return held_##symbol arguments;                                                                            \
-    }                                                                                                              \
-    CUresult symbol parameters                                                                                     \
-    {                                                                                                              \
-        const struct vgpu_hand *hand = &vgpu_hand;                                                                 \
-        return vgpu_hand_is_free(hand) && hand->cuda->symbol ? hand->cuda->symbol arguments                        \
-                                                             : limited_##symbol arguments;                         \
+#define KERNEL(symbol, per_thread, parameters, arguments)                                                                     \
+    static __attribute__((noinline)) CUresult held_##symbol parameters                                                        \
+    {                                                                                                                         \
+        const struct vgpu_cuda *cuda = vgpu_world->cuda();                                                                    \
+        struct vgpu_pass pass;                                                                                                \
+        vgpu_pass_kernel(&pass, cuda, function, (uint64_t)gx * gy * gz, bx * by * bz, vgpu_stream_named(stream, per_thread)); \
+        return vgpu_pass_end(&pass, cuda->symbol arguments);                                                                  \
+    }                                                                                                                         \
+    static __attribute__((noinline)) CUresult limited_##symbol parameters                                                     \
+    {                                                                                                                         \
+        const struct vgpu_cuda *cuda = vgpu_world->cuda();                                                                    \
+        if (!cuda || !cuda->symbol) {                                                                                         \
+            return CUDA_ERROR_NOT_INITIALIZED;                                                                                \
+        }                                                                                                                     \
+        uint64_t blocks = (uint64_t)gx * gy * gz;                                                                             \
+        if (vgpu_pass_at_once(cuda, (uint64_t)(uintptr_t)function, blocks ? blocks : 1, bx * by * bz)) {                      \
+            return cuda->symbol arguments;                                                                                    \
+        }                                                                                                                     \
+        return held_##symbol arguments;                                                                                       \
+    }                                                                                                                         \
+    CUresult symbol parameters                                                                                                \
+    {                                                                                                                         \
+        const struct vgpu_hand *hand = &vgpu_hand;                                                                            \
+        return vgpu_hand_is_free(hand) && hand->cuda->symbol ? hand->cuda->symbol arguments : limited_##symbol arguments;     \
     }
 
-#define PARAMETERS                                                                                                    \
+#define PARAMETERS                                                                                                      \
     CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, \
         CUstream stream, void **parameters
 
@@ -47,8 +45,7 @@ static CUresult launch_ex(CUresult (*real)(const CUlaunchConfig *, CUfunction, v
     struct vgpu_pass pass = {0};
     if (config) {
         vgpu_pass_kernel(&pass, cuda, function, (uint64_t)config->grid[0] * config->grid[1] * config->grid[2],
-                         config->block[0] * config->block[1] * config->block[2],
-                         vgpu_stream_named(config->stream, per_thread));
+                         config->block[0] * config->block[1] * config->block[2], vgpu_stream_named(config->stream, per_thread));
     }
     return vgpu_pass_end(&pass, real(config, function, parameters, extra));
 }
@@ -63,9 +60,8 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, voi
 CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction function, void **parameters, void **extra)
 {
     const struct vgpu_cuda *cuda = vgpu_world->cuda();
-    return cuda && cuda->cuLaunchKernelEx_ptsz
-               ? launch_ex(cuda->cuLaunchKernelEx_ptsz, 1, config, function, parameters, extra)
-               : CUDA_ERROR_NOT_INITIALIZED;
+    return cuda && cuda->cuLaunchKernelEx_ptsz ? launch_ex(cuda->cuLaunchKernelEx_ptsz, 1, config, function, parameters, extra)
+                                               : CUDA_ERROR_NOT_INITIALIZED;
 }
 
 /* All cards pay before any of them starts: kernels that wait for each other must not be held up half-way. */
@@ -82,8 +78,8 @@ CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, unsigned
         CUdevice ordinal;
         if (vgpu_stream_ordinal(cuda, one->stream, &ordinal) == CUDA_SUCCESS) {
             vgpu_pass_slowly(&pass, p, cuda, (uint64_t)(uintptr_t)one->function,
-                             (uint64_t)one->grid[0] * one->grid[1] * one->grid[2],
-                             one->block[0] * one->block[1] * one->block[2], one->stream, ordinal);
+                             (uint64_t)one->grid[0] * one->grid[1] * one->grid[2], one->block[0] * one->block[1] * one->block[2],
+                             one->stream, ordinal);
             vgpu_pass_end(&pass, CUDA_ERROR_NOT_READY); /* not measured: its events would lie before all of the launches */
         }
     }

@@ -27,7 +27,8 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t bytes, const CUme
     struct vgpu_backing *backing = malloc(sizeof *backing);
     result = result != CUDA_SUCCESS ? result : backing ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
     if (result == CUDA_SUCCESS) {
-        result = ordinal == VGPU_NOWHERE ? vgpu_charge_host(&charge, cuda, bytes) : vgpu_charge_begin(&charge, cuda, ordinal, bytes);
+        result =
+            ordinal == VGPU_NOWHERE ? vgpu_charge_host(&charge, cuda, bytes) : vgpu_charge_begin(&charge, cuda, ordinal, bytes);
     }
     if (result != CUDA_SUCCESS || !charge.process) {
         free(backing);
@@ -92,7 +93,8 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *out, void 
     CUresult result = cuda->cuMemImportFromShareableHandle(out, what, type);
     if (result == CUDA_SUCCESS) {
         /* Our own memory may come back under its old handle. */
-        struct vgpu_backing *its = vgpu_objects_find(&p->objects, VGPU_KIND_HANDLE, *out, &known) ? vgpu_backing_of(&known) : backing;
+        struct vgpu_backing *its =
+            vgpu_objects_find(&p->objects, VGPU_KIND_HANDLE, *out, &known) ? vgpu_backing_of(&known) : backing;
         if (vgpu_backing_add_handle(p, *out, its)) {
             cuda->cuMemRelease(*out);
             result = CUDA_ERROR_OUT_OF_MEMORY;
@@ -140,8 +142,7 @@ CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemGeneric
     vgpu_calm_take(&p->mappings);
     CUresult result = cuda->cuMemMap(address, bytes, offset, handle, flags);
     if (result == CUDA_SUCCESS && vgpu_objects_find(&p->objects, VGPU_KIND_HANDLE, handle, &object)) {
-        struct vgpu_object mapping = {
-            .handle = address, .bytes = bytes, .context = object.context, .kind = VGPU_KIND_MAPPING};
+        struct vgpu_object mapping = {.handle = address, .bytes = bytes, .context = object.context, .kind = VGPU_KIND_MAPPING};
         vgpu_backing_of(&object)->references++;
         int known = vgpu_objects_replace(&p->objects, mapping, &past);
         if (known > 0) {

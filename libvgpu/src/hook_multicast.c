@@ -32,29 +32,29 @@ static CUresult kept(struct vgpu_process *p, struct vgpu_backing *backing, CUres
     return result;
 }
 
-#define BIND(symbol, kind, handle, arguments)                                              \
-    {                                                                                      \
-        const struct vgpu_cuda *cuda = vgpu_world->cuda();                                 \
-        struct vgpu_process *p = vgpu_process();                                           \
-        if (!cuda || !cuda->symbol) {                                                      \
-            return CUDA_ERROR_NOT_INITIALIZED;                                             \
-        }                                                                                  \
-        struct vgpu_backing *backing = keep(p, cuda, kind, handle);                        \
-        return kept(p, backing, cuda->symbol arguments);                                   \
+#define BIND(symbol, kind, handle, arguments)                       \
+    {                                                               \
+        const struct vgpu_cuda *cuda = vgpu_world->cuda();          \
+        struct vgpu_process *p = vgpu_process();                    \
+        if (!cuda || !cuda->symbol) {                               \
+            return CUDA_ERROR_NOT_INITIALIZED;                      \
+        }                                                           \
+        struct vgpu_backing *backing = keep(p, cuda, kind, handle); \
+        return kept(p, backing, cuda->symbol arguments);            \
     }
 
-CUresult cuMulticastBindMem(CUmemGenericAllocationHandle multicast, size_t at, CUmemGenericAllocationHandle handle,
-                            size_t offset, size_t bytes, uint64_t flags)
-BIND(cuMulticastBindMem, VGPU_KIND_HANDLE, handle, (multicast, at, handle, offset, bytes, flags))
+CUresult cuMulticastBindMem(CUmemGenericAllocationHandle multicast, size_t at, CUmemGenericAllocationHandle handle, size_t offset,
+                            size_t bytes, uint64_t flags)
+    BIND(cuMulticastBindMem, VGPU_KIND_HANDLE, handle, (multicast, at, handle, offset, bytes, flags))
 
-CUresult cuMulticastBindMem_v2(CUmemGenericAllocationHandle multicast, CUdevice device, size_t at,
-                               CUmemGenericAllocationHandle handle, size_t offset, size_t bytes, uint64_t flags)
-BIND(cuMulticastBindMem_v2, VGPU_KIND_HANDLE, handle, (multicast, device, at, handle, offset, bytes, flags))
+        CUresult cuMulticastBindMem_v2(CUmemGenericAllocationHandle multicast, CUdevice device, size_t at,
+                                       CUmemGenericAllocationHandle handle, size_t offset, size_t bytes, uint64_t flags)
+            BIND(cuMulticastBindMem_v2, VGPU_KIND_HANDLE, handle, (multicast, device, at, handle, offset, bytes, flags))
 
-CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle multicast, size_t at, CUdeviceptr address, size_t bytes,
-                             uint64_t flags)
-BIND(cuMulticastBindAddr, VGPU_KIND_MAPPING, address, (multicast, at, address, bytes, flags))
+                CUresult
+    cuMulticastBindAddr(CUmemGenericAllocationHandle multicast, size_t at, CUdeviceptr address, size_t bytes, uint64_t flags)
+        BIND(cuMulticastBindAddr, VGPU_KIND_MAPPING, address, (multicast, at, address, bytes, flags))
 
-CUresult cuMulticastBindAddr_v2(CUmemGenericAllocationHandle multicast, CUdevice device, size_t at, CUdeviceptr address,
-                                size_t bytes, uint64_t flags)
-BIND(cuMulticastBindAddr_v2, VGPU_KIND_MAPPING, address, (multicast, device, at, address, bytes, flags))
+            CUresult cuMulticastBindAddr_v2(CUmemGenericAllocationHandle multicast, CUdevice device, size_t at,
+                                            CUdeviceptr address, size_t bytes, uint64_t flags)
+                BIND(cuMulticastBindAddr_v2, VGPU_KIND_MAPPING, address, (multicast, device, at, address, bytes, flags))

@@ -80,19 +80,19 @@ static void put_first(void *out, unsigned at, unsigned pid, uint64_t used)
 
 static void put_later(void *out, unsigned at, unsigned pid, uint64_t used)
 {
-    ((nvmlProcessInfo_t *)out)[at] = (nvmlProcessInfo_t){
-        .pid = pid, .usedGpuMemory = used, .gpuInstanceId = UINT_MAX, .computeInstanceId = UINT_MAX};
+    ((nvmlProcessInfo_t *)out)[at] =
+        (nvmlProcessInfo_t){.pid = pid, .usedGpuMemory = used, .gpuInstanceId = UINT_MAX, .computeInstanceId = UINT_MAX};
 }
 
-#define PROCESSES(symbol, type, put)                                                                      \
-    nvmlReturn_t symbol(nvmlDevice_t device, unsigned *count, type *out)                                  \
-    {                                                                                                     \
-        const struct vgpu_nvml *nvml = vgpu_world->nvml();                                                \
-        struct vgpu_process *p = vgpu_process();                                                          \
-        if (!nvml || !nvml->symbol) {                                                                     \
-            return nvml ? NVML_ERROR_FUNCTION_NOT_FOUND : NVML_ERROR_UNINITIALIZED;                       \
-        }                                                                                                 \
-        return p ? own_processes(p, nvml, device, count, out, put) : nvml->symbol(device, count, out);    \
+#define PROCESSES(symbol, type, put)                                                                   \
+    nvmlReturn_t symbol(nvmlDevice_t device, unsigned *count, type *out)                               \
+    {                                                                                                  \
+        const struct vgpu_nvml *nvml = vgpu_world->nvml();                                             \
+        struct vgpu_process *p = vgpu_process();                                                       \
+        if (!nvml || !nvml->symbol) {                                                                  \
+            return nvml ? NVML_ERROR_FUNCTION_NOT_FOUND : NVML_ERROR_UNINITIALIZED;                    \
+        }                                                                                              \
+        return p ? own_processes(p, nvml, device, count, out, put) : nvml->symbol(device, count, out); \
     }
 
 PROCESSES(nvmlDeviceGetComputeRunningProcesses, nvmlProcessInfo_v1_t, put_first)

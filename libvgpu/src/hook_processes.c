@@ -88,16 +88,16 @@ static nvmlReturn_t own_of(const struct vgpu_process *p, processes ask, nvmlDevi
 }
 
 /* A driver that has but the first form of a list does not say enough: nobody is shown. */
-#define LIST(symbol, kind, type, put)                                                                        \
-    nvmlReturn_t symbol(nvmlDevice_t device, unsigned *count, type *out)                                     \
-    {                                                                                                        \
-        const struct vgpu_nvml *nvml = vgpu_world->nvml();                                                   \
-        struct vgpu_process *p = vgpu_process();                                                             \
-        if (!nvml || !nvml->symbol) {                                                                        \
-            return nvml ? NVML_ERROR_FUNCTION_NOT_FOUND : NVML_ERROR_UNINITIALIZED;                          \
-        }                                                                                                    \
-        processes ask = nvml->kind##_v3 ? nvml->kind##_v3 : nvml->kind##_v2;                                 \
-        return p ? own_of(p, ask, device, count, out, put) : nvml->symbol(device, count, out);               \
+#define LIST(symbol, kind, type, put)                                                          \
+    nvmlReturn_t symbol(nvmlDevice_t device, unsigned *count, type *out)                       \
+    {                                                                                          \
+        const struct vgpu_nvml *nvml = vgpu_world->nvml();                                     \
+        struct vgpu_process *p = vgpu_process();                                               \
+        if (!nvml || !nvml->symbol) {                                                          \
+            return nvml ? NVML_ERROR_FUNCTION_NOT_FOUND : NVML_ERROR_UNINITIALIZED;            \
+        }                                                                                      \
+        processes ask = nvml->kind##_v3 ? nvml->kind##_v3 : nvml->kind##_v2;                   \
+        return p ? own_of(p, ask, device, count, out, put) : nvml->symbol(device, count, out); \
     }
 
 LIST(nvmlDeviceGetGraphicsRunningProcesses, nvmlDeviceGetGraphicsRunningProcesses, nvmlProcessInfo_v1_t, put_first)

@@ -100,8 +100,7 @@ CUresult cuMemPoolImportPointer(CUdeviceptr *out, CUmemoryPool pool, CUmemPoolPt
 CUresult cuIpcOpenMemHandle(CUdeviceptr *out, CUipcMemHandle handle, unsigned flags)
 {
     const struct vgpu_cuda *cuda = vgpu_world->cuda();
-    return cuda && cuda->cuIpcOpenMemHandle ? open_it(cuda->cuIpcOpenMemHandle, out, handle, flags)
-                                            : CUDA_ERROR_NOT_INITIALIZED;
+    return cuda && cuda->cuIpcOpenMemHandle ? open_it(cuda->cuIpcOpenMemHandle, out, handle, flags) : CUDA_ERROR_NOT_INITIALIZED;
 }
 
 CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *out, CUipcMemHandle handle, unsigned flags)

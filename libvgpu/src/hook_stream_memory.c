@@ -20,8 +20,7 @@ struct free_call {
 static int is_recorded(const struct vgpu_cuda *cuda, CUstream stream)
 {
     int status = 0;
-    return cuda->cuStreamIsCapturing && cuda->cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
-           status != 0;
+    return cuda->cuStreamIsCapturing && cuda->cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS && status != 0;
 }
 
 /* A call to the driver, to be made when it is paid for. */
@@ -100,9 +99,8 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr *out, size_t bytes, CUmemoryPool po
 CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *out, size_t bytes, CUmemoryPool pool, CUstream stream)
 {
     const struct vgpu_cuda *cuda = vgpu_world->cuda();
-    return cuda && cuda->cuMemAllocFromPoolAsync_ptsz
-               ? from_pool(cuda->cuMemAllocFromPoolAsync_ptsz, out, bytes, pool, stream)
-               : CUDA_ERROR_NOT_INITIALIZED;
+    return cuda && cuda->cuMemAllocFromPoolAsync_ptsz ? from_pool(cuda->cuMemAllocFromPoolAsync_ptsz, out, bytes, pool, stream)
+                                                      : CUDA_ERROR_NOT_INITIALIZED;
 }
 
 static CUresult make_free(void *argument, CUdeviceptr address)
@@ -129,8 +127,7 @@ CUresult cuMemFreeAsync(CUdeviceptr address, CUstream stream)
 CUresult cuMemFreeAsync_ptsz(CUdeviceptr address, CUstream stream)
 {
     const struct vgpu_cuda *cuda = vgpu_world->cuda();
-    return cuda && cuda->cuMemFreeAsync_ptsz ? give_back(cuda->cuMemFreeAsync_ptsz, address, stream)
-                                             : CUDA_ERROR_NOT_INITIALIZED;
+    return cuda && cuda->cuMemFreeAsync_ptsz ? give_back(cuda->cuMemFreeAsync_ptsz, address, stream) : CUDA_ERROR_NOT_INITIALIZED;
 }
 
 /* After everything that may make a pool shrink. */

@@ -96,8 +96,7 @@ CUresult cuDeviceTotalMem(unsigned *bytes, CUdevice device)
         return CUDA_ERROR_NOT_INITIALIZED;
     }
     CUresult result = cuda->cuDeviceTotalMem(bytes, device);
-    if (result == CUDA_SUCCESS && p && cuda->cuDeviceTotalMem_v2 &&
-        cuda->cuDeviceTotalMem_v2(&wide, device) == CUDA_SUCCESS) {
+    if (result == CUDA_SUCCESS && p && cuda->cuDeviceTotalMem_v2 && cuda->cuDeviceTotalMem_v2(&wide, device) == CUDA_SUCCESS) {
         *bytes = narrow(slice_total(p, cuda, device, wide));
     }
     return result;

@@ -17,8 +17,7 @@ enum { MOST_AUXV = 64 }; /* entries; a kernel gives about twenty */
 
 uint64_t vgpu_owner_word(const struct vgpu_identity *who)
 {
-    return (who->pid & LOW(VGPU_OWNER_PID_BITS)) |
-           (who->pid_namespace & LOW(VGPU_OWNER_NS_BITS)) << VGPU_OWNER_PID_BITS |
+    return (who->pid & LOW(VGPU_OWNER_PID_BITS)) | (who->pid_namespace & LOW(VGPU_OWNER_NS_BITS)) << VGPU_OWNER_PID_BITS |
            (who->start_time & LOW(VGPU_OWNER_START_BITS)) << (VGPU_OWNER_PID_BITS + VGPU_OWNER_NS_BITS);
 }
 

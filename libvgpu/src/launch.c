@@ -183,8 +183,8 @@ void vgpu_pass_slowly(struct vgpu_pass *pass, struct vgpu_process *p, const stru
     pass->pace = pass->ticket.probe ? pace : NULL;
 }
 
-void vgpu_pass_begin(struct vgpu_pass *pass, const struct vgpu_cuda *cuda, uint64_t function, uint64_t blocks,
-                     uint32_t threads, CUstream stream)
+void vgpu_pass_begin(struct vgpu_pass *pass, const struct vgpu_cuda *cuda, uint64_t function, uint64_t blocks, uint32_t threads,
+                     CUstream stream)
 {
     struct vgpu_process *p = vgpu_process();
     int ordinal = 0;

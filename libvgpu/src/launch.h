@@ -65,11 +65,11 @@ static inline int vgpu_pass_at_once(const struct vgpu_cuda *cuda, uint64_t funct
 }
 
 /* All the rest. */
-void vgpu_pass_begin(struct vgpu_pass *pass, const struct vgpu_cuda *cuda, uint64_t function, uint64_t blocks,
-                     uint32_t threads, CUstream stream);
+void vgpu_pass_begin(struct vgpu_pass *pass, const struct vgpu_cuda *cuda, uint64_t function, uint64_t blocks, uint32_t threads,
+                     CUstream stream);
 
-static inline void vgpu_pass_kernel(struct vgpu_pass *pass, const struct vgpu_cuda *cuda, CUfunction function,
-                                    uint64_t blocks, uint32_t threads, CUstream stream)
+static inline void vgpu_pass_kernel(struct vgpu_pass *pass, const struct vgpu_cuda *cuda, CUfunction function, uint64_t blocks,
+                                    uint32_t threads, CUstream stream)
 {
     vgpu_pass_begin(pass, cuda, (uint64_t)(uintptr_t)function, blocks ? blocks : 1, threads, stream);
 }

@@ -225,8 +225,8 @@ static int try_managed(struct vgpu_region *region, struct vgpu_region_slot *mine
 
 typedef int (*attempt)(struct vgpu_region *, struct vgpu_region_slot *, unsigned, uint64_t, struct vgpu_budget);
 
-static int persist(attempt try_once, struct vgpu_region *region, struct vgpu_region_slot *mine,
-                   const struct vgpu_identity *self, unsigned column, uint64_t bytes, struct vgpu_budget budget)
+static int persist(attempt try_once, struct vgpu_region *region, struct vgpu_region_slot *mine, const struct vgpu_identity *self,
+                   unsigned column, uint64_t bytes, struct vgpu_budget budget)
 {
     if (try_once(region, mine, column, bytes, budget)) {
         return 1;
@@ -242,8 +242,7 @@ int vgpu_ledger_reserve(struct vgpu_region *region, struct vgpu_region_slot *min
                         unsigned column, uint64_t bytes, struct vgpu_budget budget)
 {
     /* A single word must never wrap: what exceeds the limit, or half the address space, is not even tried. */
-    return bytes <= budget.device && bytes <= UINT64_MAX / 2 &&
-           persist(try_charge, region, mine, self, column, bytes, budget);
+    return bytes <= budget.device && bytes <= UINT64_MAX / 2 && persist(try_charge, region, mine, self, column, bytes, budget);
 }
 
 int vgpu_ledger_reserve_managed(struct vgpu_region *region, struct vgpu_region_slot *mine, const struct vgpu_identity *self,
@@ -259,8 +258,8 @@ void vgpu_ledger_release_managed(struct vgpu_region_slot *mine, unsigned column,
     atomic_fetch_sub((halfword *)&mine->managed[column], (uint32_t)(bytes / VGPU_MANAGED_UNIT));
 }
 
-int vgpu_ledger_try(struct vgpu_region *region, struct vgpu_region_slot *mine, const struct vgpu_identity *self,
-                    unsigned column, uint64_t bytes, uint64_t limit)
+int vgpu_ledger_try(struct vgpu_region *region, struct vgpu_region_slot *mine, const struct vgpu_identity *self, unsigned column,
+                    uint64_t bytes, uint64_t limit)
 {
     struct vgpu_budget budget = {.device = limit, .total = VGPU_UNLIMITED};
     return vgpu_ledger_reserve(region, mine, self, column, bytes, budget);

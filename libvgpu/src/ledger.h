@@ -26,8 +26,8 @@ struct vgpu_region_slot *vgpu_ledger_join(struct vgpu_region *region, const stru
 
 /* Charge `bytes` of a column: 1, or 0 when that would exceed `limit`. VGPU_UNLIMITED never refuses. A refusal is
  * counted in the region; by vgpu_ledger_try it is not: there the caller has something else to try. */
-int vgpu_ledger_try(struct vgpu_region *region, struct vgpu_region_slot *mine, const struct vgpu_identity *self,
-                    unsigned column, uint64_t bytes, uint64_t limit);
+int vgpu_ledger_try(struct vgpu_region *region, struct vgpu_region_slot *mine, const struct vgpu_identity *self, unsigned column,
+                    uint64_t bytes, uint64_t limit);
 int vgpu_ledger_charge(struct vgpu_region *region, struct vgpu_region_slot *mine, const struct vgpu_identity *self,
                        unsigned column, uint64_t bytes, uint64_t limit);
 

@@ -29,9 +29,9 @@ static uint64_t in_units(uint64_t bytes, uint64_t unit)
 void vgpu_ledger_exported(struct vgpu_region_slot *mine, unsigned column, uint64_t bytes)
 {
     uint64_t small = in_units(bytes, VGPU_EXPORTED_UNIT), large = in_units(bytes, VGPU_EXPORTED_LARGE_UNIT);
-    uint64_t word = small < VGPU_EXPORTED_LARGE                      ? small
+    uint64_t word = small < VGPU_EXPORTED_LARGE                     ? small
                     : large < UINT16_MAX - VGPU_EXPORTED_LARGE + 1u ? VGPU_EXPORTED_LARGE | large
-                                                                     : UINT16_MAX;
+                                                                    : UINT16_MAX;
     atomic_store((quarterword *)&mine->exported[column], (uint16_t)word);
 }
 

@@ -24,7 +24,7 @@ static uint32_t gnu_hash(const char *name)
     return h;
 }
 
-static void *look_in(ElfW(Addr) base, const ElfW(Dyn) *dynamic, const char *name)
+static void *look_in(ElfW(Addr) base, const ElfW(Dyn) * dynamic, const char *name)
 {
     const ElfW(Sym) *symbols = NULL;
     const char *strings = NULL;
@@ -72,8 +72,8 @@ static int look_in_libc(struct dl_phdr_info *object, size_t size, void *argument
     }
     for (int i = 0; i < object->dlpi_phnum && !search->found; i++) {
         if (object->dlpi_phdr[i].p_type == PT_DYNAMIC) {
-            search->found = look_in(object->dlpi_addr,
-                                    (const ElfW(Dyn) *)(object->dlpi_addr + object->dlpi_phdr[i].p_vaddr), search->name);
+            search->found =
+                look_in(object->dlpi_addr, (const ElfW(Dyn) *)(object->dlpi_addr + object->dlpi_phdr[i].p_vaddr), search->name);
         }
     }
     return search->found != NULL;

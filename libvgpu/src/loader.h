@@ -25,4 +25,3 @@ int vgpu_loader_is_behind_us(const void *caller);
 int vgpu_loader_is_one_object(const void *one, const void *other);
 
 #endif
-

@@ -76,4 +76,3 @@ static inline void vgpu_calm_drop(struct vgpu_calm_lock *calm)
 }
 
 #endif
-

@@ -107,8 +107,7 @@ static int raise_to(struct vgpu_process *p, const struct vgpu_cuda *cuda, int or
     struct vgpu_budget budget = vgpu_budget(p, card->uuid, ordinal);
     uint64_t more = bytes > over->charged ? bytes - over->charged : 0;
     if (more && !vgpu_ledger_reserve(p->region, slot, &p->self, (unsigned)card->column, more, budget) &&
-        !(vgpu_pools_squeeze(p, cuda) &&
-          vgpu_ledger_reserve(p->region, slot, &p->self, (unsigned)card->column, more, budget))) {
+        !(vgpu_pools_squeeze(p, cuda) && vgpu_ledger_reserve(p->region, slot, &p->self, (unsigned)card->column, more, budget))) {
         vgpu_ledger_denied(p->region, (unsigned)card->column);
         return 0;
     }
@@ -262,7 +261,8 @@ void vgpu_overhead_look(struct vgpu_process *p, const struct vgpu_cuda *cuda)
 {
     (void)cuda;
     /* Kernels are loaded when they are first launched, which nobody sees: now and then there is reason to look anyway. */
-    if (!atomic_load_explicit(&p->overhead_due, memory_order_relaxed) && vgpu_objects_now(&p->objects) % LOOK_ANYWAY != LOOK_ANYWAY - 1) {
+    if (!atomic_load_explicit(&p->overhead_due, memory_order_relaxed) &&
+        vgpu_objects_now(&p->objects) % LOOK_ANYWAY != LOOK_ANYWAY - 1) {
         return;
     }
     uint64_t next = atomic_load_explicit(&p->overhead_ns, memory_order_relaxed);

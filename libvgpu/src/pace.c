@@ -82,8 +82,8 @@ static void compare(struct vgpu_pace *pace, struct vgpu_pace_card *card, int ord
 }
 
 /* Book-keeping between two looks at the budget; whoever finds the lock held leaves it to who holds it. */
-static void tend(struct vgpu_pace *pace, struct vgpu_pace_card *card, const struct vgpu_launch *l, uint32_t percent,
-                 uint64_t now, int eager)
+static void tend(struct vgpu_pace *pace, struct vgpu_pace_card *card, const struct vgpu_launch *l, uint32_t percent, uint64_t now,
+                 int eager)
 {
     uint64_t since_ns;
     if (!vgpu_calm_try(&pace->lock)) {
@@ -199,7 +199,8 @@ void vgpu_pace_begin(struct vgpu_pace *pace, struct vgpu_hand *hand, const struc
     uint64_t never = 0;
     atomic_compare_exchange_strong_explicit(&card->first_ns, &never, began | 1, memory_order_relaxed, memory_order_relaxed);
     struct vgpu_cost *cost = vgpu_cost_of(&pace->costs, &what);
-    for (; vgpu_share_is_limited(&share) && now - began < PATIENCE_NS; now = vgpu_world->now_ns(), share = pace->share(pace->who, l->ordinal)) {
+    for (; vgpu_share_is_limited(&share) && now - began < PATIENCE_NS;
+         now = vgpu_world->now_ns(), share = pace->share(pace->who, l->ordinal)) {
         int learned, held = share.always || vgpu_bucket_has_company(card->bucket, now);
         tend(pace, card, l, held ? share.percent : 0, now, nap > NAP_NS);
         held = share.always || vgpu_bucket_has_company(card->bucket, now);

@@ -20,11 +20,9 @@ static int ask(const struct vgpu_cuda *cuda, const struct vgpu_pool *pool, int a
     if (pool->of_graphs) {
         return cuda->cuDeviceGetGraphMemAttribute &&
                cuda->cuDeviceGetGraphMemAttribute(
-                   pool->ordinal, attribute == USED_CURRENT ? GRAPHS_USED_CURRENT : GRAPHS_RESERVED_CURRENT, out) ==
-                   CUDA_SUCCESS;
+                   pool->ordinal, attribute == USED_CURRENT ? GRAPHS_USED_CURRENT : GRAPHS_RESERVED_CURRENT, out) == CUDA_SUCCESS;
     }
-    return cuda->cuMemPoolGetAttribute &&
-           cuda->cuMemPoolGetAttribute(pool->handle, attribute, out) == CUDA_SUCCESS;
+    return cuda->cuMemPoolGetAttribute && cuda->cuMemPoolGetAttribute(pool->handle, attribute, out) == CUDA_SUCCESS;
 }
 
 /* Under the pool's lock. */
@@ -270,8 +268,8 @@ CUresult vgpu_pool_destroy(struct vgpu_process *p, const struct vgpu_cuda *cuda,
 static void let_go(struct vgpu_process *p, const struct vgpu_cuda *cuda, struct vgpu_pool *pool)
 {
     /* Another thread may be capturing in a mode that forbids all others such calls, and would have its capture broken. */
-    int mode = CU_STREAM_CAPTURE_MODE_RELAXED, is_relaxed = cuda->cuThreadExchangeStreamCaptureMode &&
-                                                            cuda->cuThreadExchangeStreamCaptureMode(&mode) == CUDA_SUCCESS;
+    int mode = CU_STREAM_CAPTURE_MODE_RELAXED,
+        is_relaxed = cuda->cuThreadExchangeStreamCaptureMode && cuda->cuThreadExchangeStreamCaptureMode(&mode) == CUDA_SUCCESS;
     if (pool->of_graphs && cuda->cuDeviceGraphMemTrim) {
         atomic_fetch_add(&p->graph_trims, 1);
         cuda->cuDeviceGraphMemTrim(pool->ordinal);

@@ -17,8 +17,7 @@
 
 int vgpu_probe_can(const struct vgpu_cuda *cuda)
 {
-    return cuda->cuEventCreate && cuda->cuEventRecord && cuda->cuEventQuery && cuda->cuEventElapsedTime &&
-           cuda->cuCtxGetCurrent;
+    return cuda->cuEventCreate && cuda->cuEventRecord && cuda->cuEventQuery && cuda->cuEventElapsedTime && cuda->cuCtxGetCurrent;
 }
 
 /* Under the lock: a pair of events of the current context. */
@@ -161,7 +160,10 @@ static int is_worth_watching(const struct vgpu_pace_card *card, const struct vgp
 uint64_t vgpu_probe_believed(const struct vgpu_pace_card *card, const struct vgpu_cost *cost, uint64_t ns)
 {
     uint64_t part = ns / 8 > FIRST_COST_NS ? ns / 8 : FIRST_COST_NS;
-    return card->crowded && cost && !is_watched(cost) && atomic_load_explicit(&cost->samples, memory_order_relaxed) < 3 && ns > part ? part : ns;
+    return card->crowded && cost && !is_watched(cost) && atomic_load_explicit(&cost->samples, memory_order_relaxed) < 3 &&
+                   ns > part
+               ? part
+               : ns;
 }
 
 /* What to multiply an estimate with. Beside neighbours, and before NVML has been heard, what is longer than a turn is
@@ -317,7 +319,8 @@ void vgpu_pace_end(struct vgpu_pace *pace, const struct vgpu_launch *l, struct v
         return;
     }
     int mode = vgpu_capture_relax(l->cuda);
-    int recorded = result == CUDA_SUCCESS && !is_lost(pace, probe) && l->cuda->cuEventRecord(probe->end, l->stream) == CUDA_SUCCESS;
+    int recorded =
+        result == CUDA_SUCCESS && !is_lost(pace, probe) && l->cuda->cuEventRecord(probe->end, l->stream) == CUDA_SUCCESS;
     vgpu_capture_restore(l->cuda, mode);
     if (!recorded) {
         if (probe->alone) {

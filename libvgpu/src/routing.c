@@ -8,8 +8,14 @@
 #include "process.h"
 
 const struct vgpu_symbol vgpu_symbols[] = {
-#define VGPU_ROW(class, library, symbol, base, since, per_thread)                                            \
-    {#symbol, #base, since, per_thread, VGPU_CLASS_##class, VGPU_LIBRARY_##library, (vgpu_function)symbol, \
+#define VGPU_ROW(class, library, symbol, base, since, per_thread) \
+    {#symbol,                                                     \
+     #base,                                                       \
+     since,                                                       \
+     per_thread,                                                  \
+     VGPU_CLASS_##class,                                          \
+     VGPU_LIBRARY_##library,                                      \
+     (vgpu_function)symbol,                                       \
      offsetof(struct vgpu_##library, symbol)},
 #define VGPU_HOOK(class, library, symbol, base, since, per_thread, ret, parameters) \
     VGPU_ROW(class, library, symbol, base, since, per_thread)
@@ -73,8 +79,7 @@ void *vgpu_route_pointer(const struct vgpu_cuda *cuda, const char *base, void *a
     }
     for (unsigned i = 0; i < vgpu_symbol_count; i++) {
         const struct vgpu_symbol *s = &vgpu_symbols[i];
-        if (s->library == VGPU_LIBRARY_cuda && !strcmp(s->base, base) && s->since <= version &&
-            s->per_thread <= per_thread &&
+        if (s->library == VGPU_LIBRARY_cuda && !strcmp(s->base, base) && s->since <= version && s->per_thread <= per_thread &&
             (!best || s->per_thread > best->per_thread || (s->per_thread == best->per_thread && s->since > best->since))) {
             best = s;
         }
@@ -103,9 +108,8 @@ static struct vgpu_route decide(const struct vgpu_symbol *symbol, void *handle, 
     void *real = original(symbol);
     if (handle == RTLD_NEXT) {
         /* From before us the search arrives at us by itself. From behind, it would go past. */
-        return real && vgpu_loader_is_behind_us(caller)
-                   ? (struct vgpu_route){.answer = (void *)symbol->hook, .decided = 1}
-                   : not_ours;
+        return real && vgpu_loader_is_behind_us(caller) ? (struct vgpu_route){.answer = (void *)symbol->hook, .decided = 1}
+                                                        : not_ours;
     }
     if (natural && natural == real) {
         return (struct vgpu_route){.answer = (void *)symbol->hook, .decided = 1};

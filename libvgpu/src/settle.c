@@ -115,7 +115,8 @@ void vgpu_settle_pay(struct vgpu_settle *s, struct vgpu_region_bucket *bucket, u
         write_word(&bucket->debt_ns, 0);
         return;
     }
-    double part = (double)since_ns / (PAY_NS + (double)s->lump_ns * 100 / percent), debt = (double)(int64_t)read_word(&bucket->debt_ns);
+    double part = (double)since_ns / (PAY_NS + (double)s->lump_ns * 100 / percent),
+           debt = (double)(int64_t)read_word(&bucket->debt_ns);
     int64_t now = (int64_t)(debt * (part > 0.5 ? 0.5 : part));
     owe(bucket, -(double)now);
     vgpu_bucket_correct(bucket, now_ns, percent, now);
@@ -173,7 +174,8 @@ static double compare(struct vgpu_settle *s, struct vgpu_region_bucket *bucket, 
     if (s->raw > 0) {
         /* Few or large charges prove little against what events said: one. In company events are wrong anyway. */
         double doubt = seen->neighbours ? DOUBT_NS / 2 + 2 * (double)s->lump_ns : DOUBT_NS + 8 * (double)s->lump_ns;
-        double factor = (s->measured + doubt) / (s->raw + doubt), is = (double)vgpu_bucket_factor(bucket) / (double)VGPU_FACTOR_ONE;
+        double factor = (s->measured + doubt) / (s->raw + doubt),
+               is = (double)vgpu_bucket_factor(bucket) / (double)VGPU_FACTOR_ONE;
         double points = (factor / is - 1) * (percent ? percent : 100);
         if (points > 1 || points < -1) {
             factor = factor > 20 ? 20 : factor < 0.1 ? 0.1 : factor;
@@ -226,7 +228,9 @@ static uint64_t length_of_samples(const struct vgpu_settle *s)
         best = s->misfit[i] < s->misfit[best] ? i : best;
     }
     int may_hide = s->lump_ns > s->period_ns / 8 && s->lump_ns < s->period_ns;
-    return may_hide && s->misfit[0] > FAR_OFF * s->fitted && s->misfit[best] * FAR_BETTER < s->misfit[0] ? s->period_ns / (best + 1) : s->period_ns;
+    return may_hide && s->misfit[0] > FAR_OFF * s->fitted && s->misfit[best] * FAR_BETTER < s->misfit[0]
+               ? s->period_ns / (best + 1)
+               : s->period_ns;
 }
 
 /* Samples come at equal steps, but none is shown of a time in which the container was idle: a step shows how long they are
@@ -258,8 +262,8 @@ static void take_sample(struct vgpu_settle *s, struct vgpu_region_bucket *bucket
     }
 }
 
-void vgpu_settle(struct vgpu_settle *s, struct vgpu_region_bucket *bucket, uint64_t now_ns, uint32_t percent,
-                 uint64_t known_ns, const struct vgpu_measurement *seen)
+void vgpu_settle(struct vgpu_settle *s, struct vgpu_region_bucket *bucket, uint64_t now_ns, uint32_t percent, uint64_t known_ns,
+                 const struct vgpu_measurement *seen)
 {
     if (seen) {
         take_sample(s, bucket, seen);

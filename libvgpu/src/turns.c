@@ -10,8 +10,8 @@
 
 int vgpu_turns_can(const struct vgpu_cuda *cuda)
 {
-    return cuda->cuStreamCreate && cuda->cuEventCreate && cuda->cuEventRecord && cuda->cuEventQuery &&
-           cuda->cuEventElapsedTime && cuda->cuCtxGetCurrent;
+    return cuda->cuStreamCreate && cuda->cuEventCreate && cuda->cuEventRecord && cuda->cuEventQuery && cuda->cuEventElapsedTime &&
+           cuda->cuCtxGetCurrent;
 }
 
 /* Another context's stream and marks are left where they are: at most MOST_MADE of a process. */
@@ -31,8 +31,7 @@ static void take_in(struct vgpu_turns *t, const struct vgpu_cuda *cuda)
 {
     uint64_t before = t->marked_ns[!t->newest], since = t->marked_ns[t->newest] - before;
     float ms = 0;
-    if (!before || since > STALE_NS ||
-        cuda->cuEventElapsedTime(&ms, t->marks[!t->newest], t->marks[t->newest]) != CUDA_SUCCESS) {
+    if (!before || since > STALE_NS || cuda->cuEventElapsedTime(&ms, t->marks[!t->newest], t->marks[t->newest]) != CUDA_SUCCESS) {
         t->late_ns = 0;
         return;
     }

@@ -48,8 +48,7 @@ struct vgpu_view vgpu_view_of_handle(struct vgpu_process *p, const struct vgpu_n
     }
     uuid[VGPU_UUID_BYTES - 1] = '\0';
     /* Stand-alone settings count devices: here NVML's index stands for the CUDA ordinal. */
-    int ordinal = p->authority == VGPU_ENV && nvml->nvmlDeviceGetIndex &&
-                          nvml->nvmlDeviceGetIndex(device, &index) == NVML_SUCCESS
+    int ordinal = p->authority == VGPU_ENV && nvml->nvmlDeviceGetIndex && nvml->nvmlDeviceGetIndex(device, &index) == NVML_SUCCESS
                       ? (int)index
                       : -1;
     return vgpu_view_of(p, uuid, ordinal, total, free);

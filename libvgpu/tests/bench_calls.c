@@ -249,8 +249,7 @@ static int exists(const char *path)
 static void *map(const char *path, size_t bytes, enum vgpu_map how)
 {
     (void)path;
-    return how == VGPU_MAP_READ ? (void *)&page
-                                : mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    return how == VGPU_MAP_READ ? (void *)&page : mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 }
 
 static void *map_private(size_t bytes)
@@ -399,8 +398,8 @@ static struct paced one_by_one(launch_function launch)
     for (int i = 0; i < PACED - PACED / 1000; i++) { /* not the time slices that others had */
         sum += each[i];
     }
-    return (struct paced){.mean = sum / (PACED - PACED / 1000), .p99 = each[PACED - PACED / 100],
-                          .calls = (double)(calls - before) / PACED};
+    return (struct paced){
+        .mean = sum / (PACED - PACED / 1000), .p99 = each[PACED - PACED / 100], .calls = (double)(calls - before) / PACED};
 }
 
 /* What a held launch takes more than a direct one, for kernels of some length at half of the card. */

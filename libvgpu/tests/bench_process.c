@@ -201,7 +201,7 @@ int main(int argc, char **argv)
     printf("\"init_ms\": {\"direct\": %.3f, \"shim\": %.3f, \"parallel_64_direct\": %.3f, \"parallel_64\": %.3f}, ",
            median(direct, STARTS), median(with, STARTS), alone, median(together, TOGETHER));
     double middle = median(kills, KILLS);
-    printf("\"kill_to_free_ms\": %.3f, \"kill_to_free_median_ms\": %.3f, \"overshoot_bytes\": %llu}\n", kills[KILLS - 1],
-           middle, (unsigned long long)over);
+    printf("\"kill_to_free_ms\": %.3f, \"kill_to_free_median_ms\": %.3f, \"overshoot_bytes\": %llu}\n", kills[KILLS - 1], middle,
+           (unsigned long long)over);
     return 0;
 }

@@ -95,8 +95,21 @@ static void need(int ok, const char *what, uint64_t seed)
 /* Values that stand at the edge of something are likelier to matter than others. */
 static uint64_t any_value(void)
 {
-    static const uint64_t edges[] = {0, 1, 2, 64, 65, 1024, 1025, 0x7fffffff, 0xffffffff, VGPU_PAGE_BYTES,
-                                     VGPU_REGION_BYTES, VGPU_PAGE_MAGIC, VGPU_REGION_MAGIC, UINT64_MAX / 2, UINT64_MAX - 1,
+    static const uint64_t edges[] = {0,
+                                     1,
+                                     2,
+                                     64,
+                                     65,
+                                     1024,
+                                     1025,
+                                     0x7fffffff,
+                                     0xffffffff,
+                                     VGPU_PAGE_BYTES,
+                                     VGPU_REGION_BYTES,
+                                     VGPU_PAGE_MAGIC,
+                                     VGPU_REGION_MAGIC,
+                                     UINT64_MAX / 2,
+                                     UINT64_MAX - 1,
                                      UINT64_MAX};
     return below(3) ? edges[below(sizeof edges / sizeof edges[0])] : next();
 }
@@ -156,10 +169,8 @@ static uint64_t true_sum(unsigned column)
 
 static void one_region(uint64_t seed)
 {
-    struct vgpu_identity self = {.pid = 1 + (uint32_t)below(1 << 22),
-                                 .start_time = next(),
-                                 .pid_namespace = next(),
-                                 .image = next()};
+    struct vgpu_identity self = {
+        .pid = 1 + (uint32_t)below(1 << 22), .start_time = next(), .pid_namespace = next(), .image = next()};
     memset(region, 0, sizeof region->columns + offsetof(struct vgpu_region, columns));
     memset(region->slots, 0, sizeof region->slots[0] * 16);
     region->slot_high = (uint32_t)below(16);

@@ -99,7 +99,9 @@ static CUresult event_query(CUevent event)
 
 static CUresult event_elapsed(float *out, CUevent start, CUevent end)
 {
-    *out = (float)((double)(event_of((unsigned)end->card, end->slot)->at_ns - event_of((unsigned)start->card, start->slot)->at_ns) / 1e6);
+    *out =
+        (float)((double)(event_of((unsigned)end->card, end->slot)->at_ns - event_of((unsigned)start->card, start->slot)->at_ns) /
+                1e6);
     return CUDA_SUCCESS;
 }
 
@@ -246,9 +248,14 @@ void many_cards_begin(const struct many_cards *s)
     worker_count = s->threads || s->processes ? s->cards : 1;
     for (unsigned i = 0; i < worker_count; i++) {
         struct vgpu_pace *pace = &paces[s->processes ? i : 0];
-        *pace = (struct vgpu_pace){
-            .who = pace, .share = share_of, .peer = peer_of, .bucket = bucket_of, .sms = sms_of, .measure = s->blind ? NULL : measure};
-        workers[i] = (struct worker){.pace = pace, .first = worker_count == 1 ? 0 : i, .end = worker_count == 1 ? s->cards : i + 1};
+        *pace = (struct vgpu_pace){.who = pace,
+                                   .share = share_of,
+                                   .peer = peer_of,
+                                   .bucket = bucket_of,
+                                   .sms = sms_of,
+                                   .measure = s->blind ? NULL : measure};
+        workers[i] =
+            (struct worker){.pace = pace, .first = worker_count == 1 ? 0 : i, .end = worker_count == 1 ? s->cards : i + 1};
         workers[i].wake_ns = now + i * 100 * US;
         getcontext(&workers[i].at);
         workers[i].at.uc_stack.ss_sp = stacks[i];

@@ -21,14 +21,14 @@ static struct t_test *t_first, **t_last = &t_first;
 static jmp_buf t_out;
 static int t_failed;
 
-#define TEST(title)                                                                     \
-    static void title(void);                                                            \
-    static struct t_test t_##title = {#title, title, NULL};                             \
-    __attribute__((constructor)) static void t_register_##title(void)                   \
-    {                                                                                   \
-        *t_last = &t_##title;                                                           \
-        t_last = &t_##title.next;                                                       \
-    }                                                                                   \
+#define TEST(title)                                                   \
+    static void title(void);                                          \
+    static struct t_test t_##title = {#title, title, NULL};           \
+    __attribute__((constructor)) static void t_register_##title(void) \
+    {                                                                 \
+        *t_last = &t_##title;                                         \
+        t_last = &t_##title.next;                                     \
+    }                                                                 \
     static void title(void)
 
 #define CHECK(condition)                                                                \
@@ -40,13 +40,13 @@ static int t_failed;
     } while (0)
 
 /* The same for two numbers, which it shows. */
-#define CHECK_EQ(got, wanted)                                                                               \
-    do {                                                                                                    \
-        unsigned long long t_got = (unsigned long long)(got), t_wanted = (unsigned long long)(wanted);      \
-        if (t_got != t_wanted) {                                                                            \
+#define CHECK_EQ(got, wanted)                                                                                   \
+    do {                                                                                                        \
+        unsigned long long t_got = (unsigned long long)(got), t_wanted = (unsigned long long)(wanted);          \
+        if (t_got != t_wanted) {                                                                                \
             fprintf(stderr, "    %s:%d: %s is %llu, wanted %llu\n", __FILE__, __LINE__, #got, t_got, t_wanted); \
-            longjmp(t_out, 1);                                                                              \
-        }                                                                                                   \
+            longjmp(t_out, 1);                                                                                  \
+        }                                                                                                       \
     } while (0)
 
 /* 1 when the function ran to its end. */

@@ -149,9 +149,11 @@ static void *lives(void *argument)
     current = &context;
     for (int life = 0; life < CONTEXTS; life++) {
         for (unsigned i = 0; i < LAUNCHES; i++) {
-            struct vgpu_launch l = {.cuda = &driver, .page = 2, .process = 1, .function = 1 + i % 3, .blocks = 800, .threads = 256};
+            struct vgpu_launch l = {
+                .cuda = &driver, .page = 2, .process = 1, .function = 1 + i % 3, .blocks = 800, .threads = 256};
             struct vgpu_ticket ticket = {0};
-            if (hand.process != 1 || hand.page != 2 || !vgpu_pace_fast(&hand, 0, vgpu_cost_key(l.function, l.blocks, l.threads))) {
+            if (hand.process != 1 || hand.page != 2 ||
+                !vgpu_pace_fast(&hand, 0, vgpu_cost_key(l.function, l.blocks, l.threads))) {
                 vgpu_pace_begin(&pace, &hand, &l, &ticket);
             }
             vgpu_pace_end(&pace, &l, &ticket, CUDA_SUCCESS);

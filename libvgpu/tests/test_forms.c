@@ -186,7 +186,7 @@ TEST(what_takes_memory_that_is_not_accounted_is_refused_under_a_limit_by_every_n
                                           cuLogicalEndpointBindMem,
                                           cuLogicalEndpointBindAddr};
     for (size_t i = 0; i < sizeof doors / sizeof doors[0]; i++) {
-        CUresult (*door)(void *, size_t, size_t) = (CUresult(*)(void *, size_t, size_t))doors[i];
+        CUresult (*door)(void *, size_t, size_t) = (CUresult (*)(void *, size_t, size_t))doors[i];
         start_under(LIMIT);
         CHECK_EQ(door(NULL, 0, 0), CUDA_ERROR_NOT_SUPPORTED);
         start_under(VGPU_UNLIMITED); /* the first two no driver of 64 bits has */

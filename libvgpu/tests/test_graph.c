@@ -94,8 +94,8 @@ static void by_child(size_t bytes, CUgraph *graph, CUdeviceptr *out)
 
 TEST(every_way_to_allocate_in_a_graph_is_charged_at_launch_and_refused_beyond_the_limit)
 {
-    static void (*const ways[])(size_t, CUgraph *, CUdeviceptr *) = {by_node, by_any_node, by_any_node_with_edges, by_capture,
-                                                                     by_capture_from_a_pool, by_child};
+    static void (*const ways[])(size_t, CUgraph *, CUdeviceptr *) = {
+        by_node, by_any_node, by_any_node_with_edges, by_capture, by_capture_from_a_pool, by_child};
     for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
         CUgraph fits, does_not;
         CUgraphExec exec, refused = NULL;

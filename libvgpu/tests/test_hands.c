@@ -91,7 +91,8 @@ static void *launches(void *argument)
     uint64_t function = 1 + (uintptr_t)argument % 2;
     virtual_join(place);
     while (virtual_now_ns() < end_ns) {
-        struct vgpu_launch l = {.cuda = &driver, .ordinal = 0, .page = 2, .process = 1, .function = function, .blocks = 800, .threads = 256};
+        struct vgpu_launch l = {
+            .cuda = &driver, .ordinal = 0, .page = 2, .process = 1, .function = function, .blocks = 800, .threads = 256};
         struct vgpu_ticket ticket = {0};
         if (hand.process != 1 || hand.page != 2 || !vgpu_pace_fast(&hand, 0, vgpu_cost_key(l.function, l.blocks, l.threads))) {
             vgpu_pace_begin(&pace, &hand, &l, &ticket);

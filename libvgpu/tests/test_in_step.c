@@ -23,8 +23,10 @@ static int at_least(double least, const struct many_cards *s)
     double got = speed(s);
     if (got < least) {
         fprintf(stderr, "    %.1f %%, wanted %.1f: %u cards, %s, %u kernels of %llu us, NVML %s\n", got, least, s->cards,
-                s->processes ? "processes" : s->threads ? "threads" : "one thread", s->kernels,
-                (unsigned long long)(s->kernel_ns / US), s->blind ? "knows nothing" : "late");
+                s->processes ? "processes"
+                : s->threads ? "threads"
+                             : "one thread",
+                s->kernels, (unsigned long long)(s->kernel_ns / US), s->blind ? "knows nothing" : "late");
     }
     return got >= least;
 }
@@ -33,8 +35,8 @@ static int at_least(double least, const struct many_cards *s)
 static struct many_cards steps(unsigned kind, int who, int blind)
 {
     static const struct many_cards kinds[] = {{.kernels = 5, .kernel_ns = 200 * US, .together_ns = 100 * US},
-                                         {.kernels = 2, .kernel_ns = 2 * MS, .together_ns = 500 * US},
-                                         {.kernels = 1, .kernel_ns = 20 * MS, .together_ns = 2 * MS}};
+                                              {.kernels = 2, .kernel_ns = 2 * MS, .together_ns = 500 * US},
+                                              {.kernels = 1, .kernel_ns = 20 * MS, .together_ns = 2 * MS}};
     struct many_cards s = kinds[kind];
     s.threads = who == 1;
     s.processes = who == 2;
@@ -46,7 +48,8 @@ static struct many_cards steps(unsigned kind, int who, int blind)
 TEST(a_thread_that_turns_from_card_to_card_keeps_what_it_has_paid_for)
 {
     for (int blind = 0; blind < 2; blind++) {
-        struct many_cards s = {.cards = 2, .percent = {50, 50}, .kernels = 10, .kernel_ns = 20 * US, .lag_ns = 200 * MS, .blind = blind};
+        struct many_cards s = {
+            .cards = 2, .percent = {50, 50}, .kernels = 10, .kernel_ns = 20 * US, .lag_ns = 200 * MS, .blind = blind};
         CHECK(at_least(48, &s));
     }
 }

@@ -126,8 +126,14 @@ TEST(a_slot_whose_layout_is_another_process_s_is_left_alone)
 
 TEST(exported_bytes_are_written_rounded_up_to_thirty_two_tebibytes)
 {
-    static const uint64_t bytes[] = {0, 1, UINT64_C(100) << 22, (UINT64_C(100) << 22) + 1, UINT64_C(127) << 30, UINT64_C(300) << 30,
-                                     (UINT64_C(300) << 30) + 1, UINT64_C(31) << 40};
+    static const uint64_t bytes[] = {0,
+                                     1,
+                                     UINT64_C(100) << 22,
+                                     (UINT64_C(100) << 22) + 1,
+                                     UINT64_C(127) << 30,
+                                     UINT64_C(300) << 30,
+                                     (UINT64_C(300) << 30) + 1,
+                                     UINT64_C(31) << 40};
     struct vgpu_region *region = fresh();
     struct vgpu_region_slot *a = vgpu_ledger_join(region, &ann);
     for (size_t i = 0; i < sizeof bytes / sizeof bytes[0]; i++) {
@@ -242,8 +248,8 @@ static void *spend(void *argument)
         int64_t bytes = 1 + rand_r(&seed) % 400;
         if (vgpu_ledger_charge(party->region, slot, &party->who, 0, (uint64_t)bytes, 1000)) {
             int64_t now = *party->admitted += bytes, seen = *party->worst;
-            while (now > seen && !__atomic_compare_exchange_n((int64_t *)party->worst, &seen, now, 0, __ATOMIC_SEQ_CST,
-                                                              __ATOMIC_SEQ_CST)) {
+            while (now > seen &&
+                   !__atomic_compare_exchange_n((int64_t *)party->worst, &seen, now, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
             }
             *party->admitted -= bytes;
             vgpu_ledger_release(slot, 0, (uint64_t)bytes);

@@ -265,7 +265,7 @@ TEST(a_card_that_is_not_on_the_page_is_denied)
 TEST(what_is_not_accounted_is_refused_under_a_limit_and_passes_without_one)
 {
     enum { STUB_LIBRARY = 34 };
-    CUresult (*map)(void *, unsigned, CUstream) = (CUresult(*)(void *, unsigned, CUstream))cuMemMapArrayAsync;
+    CUresult (*map)(void *, unsigned, CUstream) = (CUresult (*)(void *, unsigned, CUstream))cuMemMapArrayAsync;
     start_under(LIMIT);
     CHECK_EQ(map(NULL, 0, NULL), CUDA_ERROR_NOT_SUPPORTED);
     start_under(VGPU_UNLIMITED);

@@ -39,8 +39,8 @@ typedef nvmlReturn_t (*first_list)(nvmlDevice_t, unsigned *, nvmlProcessInfo_v1_
 typedef nvmlReturn_t (*later_list)(nvmlDevice_t, unsigned *, nvmlProcessInfo_t *);
 
 static const first_list first_lists[] = {nvmlDeviceGetGraphicsRunningProcesses, nvmlDeviceGetMPSComputeRunningProcesses};
-static const later_list later_lists[] = {nvmlDeviceGetComputeRunningProcesses_v3,    nvmlDeviceGetGraphicsRunningProcesses_v2,
-                                         nvmlDeviceGetGraphicsRunningProcesses_v3,   nvmlDeviceGetMPSComputeRunningProcesses_v2,
+static const later_list later_lists[] = {nvmlDeviceGetComputeRunningProcesses_v3, nvmlDeviceGetGraphicsRunningProcesses_v2,
+                                         nvmlDeviceGetGraphicsRunningProcesses_v3, nvmlDeviceGetMPSComputeRunningProcesses_v2,
                                          nvmlDeviceGetMPSComputeRunningProcesses_v3};
 enum { FIRST_LISTS = 2, LATER_LISTS = 5, MOST = 8 };
 
@@ -90,7 +90,8 @@ static int sees_both(unsigned other)
     nvmlProcessesUtilizationInfo_t list = {NVML_PROCESSES_UTILIZATION_V1, MOST, 0, uses};
     both = both && nvmlDeviceGetProcessesUtilizationInfo(device, &list) == NVML_SUCCESS && list.processSamplesCount == 2;
     count = MOST;
-    both = both && nvmlDeviceGetAccountingPids(device, &count, pids) == NVML_SUCCESS && count == 2 && holds(pids, sizeof pids, other);
+    both = both && nvmlDeviceGetAccountingPids(device, &count, pids) == NVML_SUCCESS && count == 2 &&
+           holds(pids, sizeof pids, other);
     nvmlAccountingStats_t stats;
     nvmlBAR1Memory_t window;
     return both && nvmlDeviceGetAccountingStats(device, other, &stats) == NVML_SUCCESS &&

@@ -158,8 +158,8 @@ static void *churn(void *argument)
     uint64_t own = (uint64_t)(uintptr_t)&out; /* differs between threads: every stack is its own */
     for (uint64_t i = 0; i < 20000; i++) {
         uint64_t handle = own + i % 50;
-        if (vgpu_objects_add(objects, memory(handle, NULL)) != 0 ||
-            !vgpu_objects_take(objects, VGPU_KIND_MEMORY, handle, &out) || out.handle != handle) {
+        if (vgpu_objects_add(objects, memory(handle, NULL)) != 0 || !vgpu_objects_take(objects, VGPU_KIND_MEMORY, handle, &out) ||
+            out.handle != handle) {
             return objects;
         }
     }

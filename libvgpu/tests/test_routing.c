@@ -48,16 +48,16 @@ static int lies_in(const void *address, const char *library)
     return address && dladdr(address, &info) && strstr(info.dli_fname, library) != NULL;
 }
 
-#define CHECK_OURS(address, name)                                                                       \
-    do {                                                                                                \
-        void *t_address = (void *)(address);                                                            \
-        Dl_info t_info = {0};                                                                           \
-        if (!lies_in(t_address, "libvgpu.so") ||                                                        \
-            !(dladdr(t_address, &t_info) && t_info.dli_sname && !strcmp(t_info.dli_sname, name))) {     \
-            fprintf(stderr, "    %s:%d: %s is %s of %s\n", __FILE__, __LINE__, name,                    \
+#define CHECK_OURS(address, name)                                                                                      \
+    do {                                                                                                               \
+        void *t_address = (void *)(address);                                                                           \
+        Dl_info t_info = {0};                                                                                          \
+        if (!lies_in(t_address, "libvgpu.so") ||                                                                       \
+            !(dladdr(t_address, &t_info) && t_info.dli_sname && !strcmp(t_info.dli_sname, name))) {                    \
+            fprintf(stderr, "    %s:%d: %s is %s of %s\n", __FILE__, __LINE__, name,                                   \
                     t_info.dli_sname ? t_info.dli_sname : "nothing", t_info.dli_fname ? t_info.dli_fname : "nowhere"); \
-            longjmp(t_out, 1);                                                                          \
-        }                                                                                               \
+            longjmp(t_out, 1);                                                                                         \
+        }                                                                                                              \
     } while (0)
 
 static void *handle_of(int cuda)

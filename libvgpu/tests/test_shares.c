@@ -53,7 +53,8 @@ static int near(double is, double wanted, double points)
 
 TEST(alone_every_kind_of_program_gets_its_share_from_the_first_second_on)
 {
-    static const char *const names[] = {"5us", "500us", "5ms", "20us_sync", "burst_long", "graph_small", "graph_large", "waves", "small_grids"};
+    static const char *const names[] = {"5us",         "500us",       "5ms",   "20us_sync",  "burst_long",
+                                        "graph_small", "graph_large", "waves", "small_grids"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         for (unsigned lag = 0; lag < 2; lag++) {
             struct simulation s = scene(10, lag ? 1000 * MS : 100 * MS);

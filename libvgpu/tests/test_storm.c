@@ -65,8 +65,7 @@ static CUresult take(struct thing *thing, unsigned *seed)
 {
     static const CUmemAllocationProp on_card = {.type = 1, .location_type = CU_MEM_LOCATION_TYPE_DEVICE};
     size_t bytes = 1 + (size_t)rand_r(seed) % (LIMIT / 20);
-    CUDA_ARRAY_DESCRIPTOR what = {
-        .width = bytes / 1024 + 1, .height = 256, .format = CU_AD_FORMAT_UNSIGNED_INT32, .channels = 1};
+    CUDA_ARRAY_DESCRIPTOR what = {.width = bytes / 1024 + 1, .height = 256, .format = CU_AD_FORMAT_UNSIGNED_INT32, .channels = 1};
     CUdeviceptr address = 0;
     CUarray array = NULL;
     CUresult result = CUDA_ERROR_UNKNOWN;
@@ -273,8 +272,7 @@ static void storm(pid_t (*start)(unsigned seed), int count, uint64_t least)
     for (int i = 0; i < count; i++) {
         children[i] = start(seed += 100);
     }
-    while (seconds() < began + SECONDS ||
-           ((kills < KILLS || stage_card_peak() <= least) && seconds() < began + PATIENCE)) {
+    while (seconds() < began + SECONDS || ((kills < KILLS || stage_card_peak() <= least) && seconds() < began + PATIENCE)) {
         int victim = rand() % count, status = 0;
         struct timespec pause = {.tv_nsec = 1000000 + rand() % 20000000};
         nanosleep(&pause, NULL);

@@ -27,7 +27,16 @@
 #define LIMIT (64 * MIB)
 #define GRAIN (2 * MIB)
 #define UUID "GPU-00000000-0000-4000-8000-00000000000%u"
-enum { SHARING = 6, RESETTING = 2, THREADS = SHARING + RESETTING, CARDS = 1 + RESETTING, HELD = 8, SECONDS = 2, PATIENCE = 60, ENOUGH = 1000 };
+enum {
+    SHARING = 6,
+    RESETTING = 2,
+    THREADS = SHARING + RESETTING,
+    CARDS = 1 + RESETTING,
+    HELD = 8,
+    SECONDS = 2,
+    PATIENCE = 60,
+    ENOUGH = 1000
+};
 
 /* ------------------------------------------------------------------ the library's world: the simulated driver */
 
@@ -94,8 +103,8 @@ static int exists(const char *path)
 static void *map(const char *path, size_t bytes, enum vgpu_map how)
 {
     (void)path;
-    void *at = how == VGPU_MAP_READ ? (void *)&page
-                                    : mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    void *at =
+        how == VGPU_MAP_READ ? (void *)&page : mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     region = how == VGPU_MAP_READ ? region : at;
     return at;
 }
@@ -146,13 +155,12 @@ static void find_functions(void)
     static const struct {
         const char *name;
         void *at;
-    } wanted[] = {{"cuCtxSetCurrent", &set_current},         {"cuCtxPopCurrent_v2", &pop_current},
-                  {"cuModuleGetFunction", &get_function},    {"cuModuleUnload", &unload},
-                  {"cuMemAddressReserve", &reserve},         {"cuMemAddressFree", &unreserve},
-                  {"cuStreamCreate", &make_stream},          {"cuStreamDestroy_v2", &end_stream},
-                  {"cuGraphCreate", &make_graph},            {"cuGraphDestroy", &end_graph},
-                  {"cuGraphAddKernelNode", &add_kernel},     {"cuGraphAddMemAllocNode", &add_alloc},
-                  {"cuGraphAddMemFreeNode", &add_free}};
+    } wanted[] = {
+        {"cuCtxSetCurrent", &set_current},   {"cuCtxPopCurrent_v2", &pop_current},  {"cuModuleGetFunction", &get_function},
+        {"cuModuleUnload", &unload},         {"cuMemAddressReserve", &reserve},     {"cuMemAddressFree", &unreserve},
+        {"cuStreamCreate", &make_stream},    {"cuStreamDestroy_v2", &end_stream},   {"cuGraphCreate", &make_graph},
+        {"cuGraphDestroy", &end_graph},      {"cuGraphAddKernelNode", &add_kernel}, {"cuGraphAddMemAllocNode", &add_alloc},
+        {"cuGraphAddMemFreeNode", &add_free}};
     for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++) {
         *(void **)wanted[i].at = function(cuda_library, wanted[i].name);
     }
@@ -271,7 +279,8 @@ static void exports(struct life *l)
 static void launches(struct life *l)
 {
     for (unsigned i = 0; i < 8; i++) {
-        NOTE(cuLaunchKernel(l->kernels[any(l, 3)], 1 + any(l, 200), 1, 1, 256, 1, 1, 0, any(l, 2) ? l->stream : NULL, NULL, NULL));
+        NOTE(
+            cuLaunchKernel(l->kernels[any(l, 3)], 1 + any(l, 200), 1, 1, 256, 1, 1, 0, any(l, 2) ? l->stream : NULL, NULL, NULL));
     }
     NOTE(any(l, 4) ? CUDA_SUCCESS : cuStreamSynchronize(l->stream));
 }
@@ -385,9 +394,8 @@ static void reset(struct life *l)
 
 static void *live(void *argument)
 {
-    static void (*const deeds[])(struct life *) = {plain_memory,           pooled_memory, own_pool, physical_memory,
-                                                   arrays_and_host_memory, exports,       launches, graphs,
-                                                   another_context,        views};
+    static void (*const deeds[])(struct life *) = {plain_memory, pooled_memory, own_pool, physical_memory, arrays_and_host_memory,
+                                                   exports,      launches,      graphs,   another_context, views};
     struct life *l = argument;
     begin(l);
     while (!over) {
@@ -403,7 +411,7 @@ static void *live(void *argument)
 /* ------------------------------------------------------------------ races for certain */
 
 static void (*meanwhile)(struct life *); /* what happens once, when the driver has answered the call below */
-static struct life *other;               /* and to whom */
+static struct life *other; /* and to whom */
 static CUdevice asked_device;
 
 static void let_it_happen(void)

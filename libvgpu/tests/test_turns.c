@@ -80,7 +80,8 @@ static double watch(struct vgpu_turns *turns, uint64_t for_ns)
 {
     uint32_t looks = turns->looks, ours = turns->ours;
     unsigned state = 7;
-    for (uint64_t until = now_ns + for_ns; now_ns < until; now_ns += 300 * US + (state = state * 1103515245 + 12345) / 65536 % 200 * US) {
+    for (uint64_t until = now_ns + for_ns; now_ns < until;
+         now_ns += 300 * US + (state = state * 1103515245 + 12345) / 65536 % 200 * US) {
         vgpu_turns_look(turns, &driver, now_ns);
     }
     return vgpu_turns_part(turns, looks, ours);

@@ -13,7 +13,8 @@
 #define MIB (UINT64_C(1) << 20)
 
 static const char *const drivers[] = {"cuda=11.4", "cuda=12.2", "cuda=12.8", "cuda=13.0"};
-static const int versions[] = {2000, 3020, 4000, 6000, 7000, 10000, 10020, 11000, 11020, 11040, 12000, 12020, 12030, 13000, 13050};
+static const int versions[] = {2000,  3020,  4000,  6000,  7000,  10000, 10020, 11000,
+                               11020, 11040, 12000, 12020, 12030, 13000, 13050};
 
 static const struct {
     const char *name, *base;
@@ -38,7 +39,7 @@ static void *driver(void)
 static int driver_version(void)
 {
     int version = 0;
-    CUresult (*ask)(int *) = (CUresult(*)(int *))dlsym(driver(), "cuDriverGetVersion");
+    CUresult (*ask)(int *) = (CUresult (*)(int *))dlsym(driver(), "cuDriverGetVersion");
     ask(&version);
     return version;
 }

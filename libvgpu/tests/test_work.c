@@ -33,7 +33,8 @@ TEST(events_measure_what_a_kernel_takes)
     work_begin();
     CHECK_EQ(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
     work_launch(work_kernel("busy_1us"), 1, stream);
-    float one = elapsed_ms(stream, work_kernel("busy_5ms"), 108 * 8), two = elapsed_ms(stream, work_kernel("busy_5ms"), 108 * 8 + 1);
+    float one = elapsed_ms(stream, work_kernel("busy_5ms"), 108 * 8),
+          two = elapsed_ms(stream, work_kernel("busy_5ms"), 108 * 8 + 1);
     CHECK(one >= 5 && one < 6);
     CHECK(two >= 10 && two < 11); /* a second wave */
 }

@@ -31,9 +31,9 @@ int driver_load(void)
     if (!get) {
         return driver_failed("no driver: libcuda.so.1 with cuGetProcAddress_v2", CUDA_ERROR_NOT_FOUND);
     }
-#define LOOK_UP(name, version, parameters)                                             \
+#define LOOK_UP(name, version, parameters)                                                  \
     if (get(#name, (void **)&cu.name, version, 0, &(int){0}) != CUDA_SUCCESS || !cu.name) { \
-        return driver_failed("missing " #name, CUDA_ERROR_NOT_FOUND);                  \
+        return driver_failed("missing " #name, CUDA_ERROR_NOT_FOUND);                       \
     }
     DRIVER_FUNCTIONS(LOOK_UP)
 #undef LOOK_UP

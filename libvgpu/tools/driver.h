@@ -9,46 +9,46 @@
 #include "vgpu_cuda.h"
 #include "vgpu_nvml.h"
 
-#define DRIVER_FUNCTIONS(X)                                                   \
-    X(cuInit, 2000, (unsigned))                                               \
-    X(cuDriverGetVersion, 2020, (int *))                                      \
-    X(cuDeviceGetCount, 2000, (int *))                                        \
-    X(cuDeviceGet, 2000, (CUdevice *, int))                                   \
-    X(cuDeviceGetName, 2000, (char *, int, CUdevice))                         \
-    X(cuDeviceGetUuid, 11040, (CUuuid *, CUdevice))                           \
-    X(cuDeviceGetAttribute, 2000, (int *, int, CUdevice))                     \
-    X(cuDeviceTotalMem, 3020, (size_t *, CUdevice))                           \
-    X(cuDevicePrimaryCtxRetain, 7000, (CUcontext *, CUdevice))                \
-    X(cuDevicePrimaryCtxReset, 11000, (CUdevice))                             \
-    X(cuDevicePrimaryCtxRelease, 11000, (CUdevice))                           \
-    X(cuCtxSetCurrent, 4000, (CUcontext))                                     \
-    X(cuCtxSynchronize, 2000, (void))                                         \
-    X(cuMemGetInfo, 3020, (size_t *, size_t *))                               \
-    X(cuMemAlloc, 3020, (CUdeviceptr *, size_t))                              \
-    X(cuMemAllocManaged, 6000, (CUdeviceptr *, size_t, unsigned))             \
-    X(cuMemAllocPitch, 3020, (CUdeviceptr *, size_t *, size_t, size_t, unsigned)) \
-    X(cuMemAllocAsync, 11020, (CUdeviceptr *, size_t, CUstream))              \
-    X(cuMemAllocFromPoolAsync, 11020, (CUdeviceptr *, size_t, CUmemoryPool, CUstream)) \
-    X(cuMemPoolCreate, 11020, (CUmemoryPool *, const CUmemPoolProps *))       \
-    X(cuMemFree, 3020, (CUdeviceptr))                                         \
+#define DRIVER_FUNCTIONS(X)                                                                                          \
+    X(cuInit, 2000, (unsigned))                                                                                      \
+    X(cuDriverGetVersion, 2020, (int *))                                                                             \
+    X(cuDeviceGetCount, 2000, (int *))                                                                               \
+    X(cuDeviceGet, 2000, (CUdevice *, int))                                                                          \
+    X(cuDeviceGetName, 2000, (char *, int, CUdevice))                                                                \
+    X(cuDeviceGetUuid, 11040, (CUuuid *, CUdevice))                                                                  \
+    X(cuDeviceGetAttribute, 2000, (int *, int, CUdevice))                                                            \
+    X(cuDeviceTotalMem, 3020, (size_t *, CUdevice))                                                                  \
+    X(cuDevicePrimaryCtxRetain, 7000, (CUcontext *, CUdevice))                                                       \
+    X(cuDevicePrimaryCtxReset, 11000, (CUdevice))                                                                    \
+    X(cuDevicePrimaryCtxRelease, 11000, (CUdevice))                                                                  \
+    X(cuCtxSetCurrent, 4000, (CUcontext))                                                                            \
+    X(cuCtxSynchronize, 2000, (void))                                                                                \
+    X(cuMemGetInfo, 3020, (size_t *, size_t *))                                                                      \
+    X(cuMemAlloc, 3020, (CUdeviceptr *, size_t))                                                                     \
+    X(cuMemAllocManaged, 6000, (CUdeviceptr *, size_t, unsigned))                                                    \
+    X(cuMemAllocPitch, 3020, (CUdeviceptr *, size_t *, size_t, size_t, unsigned))                                    \
+    X(cuMemAllocAsync, 11020, (CUdeviceptr *, size_t, CUstream))                                                     \
+    X(cuMemAllocFromPoolAsync, 11020, (CUdeviceptr *, size_t, CUmemoryPool, CUstream))                               \
+    X(cuMemPoolCreate, 11020, (CUmemoryPool *, const CUmemPoolProps *))                                              \
+    X(cuMemFree, 3020, (CUdeviceptr))                                                                                \
     X(cuMemCreate, 10020, (CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *, unsigned long long)) \
-    X(cuMemRelease, 10020, (CUmemGenericAllocationHandle))                    \
-    X(cuArray3DCreate, 3020, (CUarray *, const CUDA_ARRAY3D_DESCRIPTOR *))    \
-    X(cuArrayDestroy, 2000, (CUarray))                                        \
-    X(cuStreamCreate, 2000, (CUstream *, unsigned))                           \
-    X(cuStreamBeginCapture, 10010, (CUstream, int))                           \
-    X(cuStreamEndCapture, 10000, (CUstream, CUgraph *))                       \
-    X(cuEventCreate, 2000, (CUevent *, unsigned))                             \
-    X(cuEventRecord, 2000, (CUevent, CUstream))                               \
-    X(cuEventQuery, 2000, (CUevent))                                          \
-    X(cuEventSynchronize, 2000, (CUevent))                                    \
-    X(cuEventElapsedTime, 2000, (float *, CUevent, CUevent))                  \
-    X(cuGraphInstantiateWithFlags, 11040, (CUgraphExec *, CUgraph, unsigned long long)) \
-    X(cuGraphLaunch, 10000, (CUgraphExec, CUstream))                          \
-    X(cuModuleLoadData, 2000, (CUmodule *, const void *))                     \
-    X(cuModuleGetFunction, 2000, (CUfunction *, CUmodule, const char *))      \
-    X(cuLaunchKernel, 4000, (CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, \
-                             void **, void **))
+    X(cuMemRelease, 10020, (CUmemGenericAllocationHandle))                                                           \
+    X(cuArray3DCreate, 3020, (CUarray *, const CUDA_ARRAY3D_DESCRIPTOR *))                                           \
+    X(cuArrayDestroy, 2000, (CUarray))                                                                               \
+    X(cuStreamCreate, 2000, (CUstream *, unsigned))                                                                  \
+    X(cuStreamBeginCapture, 10010, (CUstream, int))                                                                  \
+    X(cuStreamEndCapture, 10000, (CUstream, CUgraph *))                                                              \
+    X(cuEventCreate, 2000, (CUevent *, unsigned))                                                                    \
+    X(cuEventRecord, 2000, (CUevent, CUstream))                                                                      \
+    X(cuEventQuery, 2000, (CUevent))                                                                                 \
+    X(cuEventSynchronize, 2000, (CUevent))                                                                           \
+    X(cuEventElapsedTime, 2000, (float *, CUevent, CUevent))                                                         \
+    X(cuGraphInstantiateWithFlags, 11040, (CUgraphExec *, CUgraph, unsigned long long))                              \
+    X(cuGraphLaunch, 10000, (CUgraphExec, CUstream))                                                                 \
+    X(cuModuleLoadData, 2000, (CUmodule *, const void *))                                                            \
+    X(cuModuleGetFunction, 2000, (CUfunction *, CUmodule, const char *))                                             \
+    X(cuLaunchKernel, 4000,                                                                                          \
+      (CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **, void **))
 
 struct driver {
 #define MEMBER(name, version, parameters) CUresult(*name) parameters;

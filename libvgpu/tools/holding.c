@@ -17,8 +17,8 @@ static size_t held_count;
 
 int holding_kind_named(const char *word, enum holding_kind *out)
 {
-    static const char *const names[] = {[HOLDING_MANAGED] = "--managed", [HOLDING_ASYNC] = "--async",
-                                        [HOLDING_PITCH] = "--pitch",     [HOLDING_POOL] = "--pool",
+    static const char *const names[] = {[HOLDING_MANAGED] = "--managed",   [HOLDING_ASYNC] = "--async",
+                                        [HOLDING_PITCH] = "--pitch",       [HOLDING_POOL] = "--pool",
                                         [HOLDING_PHYSICAL] = "--physical", [HOLDING_ARRAY] = "--array"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         if (names[i] && !strcmp(word, names[i])) {
@@ -97,7 +97,7 @@ static CUresult give_back(size_t at)
     }
     return held[at].kind == HOLDING_PHYSICAL ? cu.cuMemRelease(held[at].what.physical)
            : held[at].kind == HOLDING_ARRAY  ? cu.cuArrayDestroy(held[at].what.array)
-                                     : cu.cuMemFree(held[at].what.address);
+                                             : cu.cuMemFree(held[at].what.address);
 }
 
 size_t holding_count(void)

@@ -69,8 +69,7 @@ static int info(void)
         printf("%s{\"index\": %d, \"uuid\": \"%s\", \"name\": \"%s\", \"cuda_result\": %d, \"cuda_total\": %zu, "
                "\"cuda_free\": %zu, \"device_total\": %zu, \"nvml_result\": %d, \"nvml_total\": %llu, "
                "\"nvml_used\": %llu, \"nvml_free\": %llu}",
-               i ? ", " : "", i, uuid, name, result, total, free_bytes, device_total, seen, view.total, view.used,
-               view.free);
+               i ? ", " : "", i, uuid, name, result, total, free_bytes, device_total, seen, view.total, view.used, view.free);
     }
     printf("]}\n");
     return 0;

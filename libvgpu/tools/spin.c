@@ -64,12 +64,12 @@ static struct {
     unsigned blocks;
 } spin;
 
-#define TRY(call)                                  \
-    do {                                           \
-        CUresult result_ = (call);                 \
-        if (result_ != CUDA_SUCCESS) {             \
-            return driver_failed(#call, result_);  \
-        }                                          \
+#define TRY(call)                                 \
+    do {                                          \
+        CUresult result_ = (call);                \
+        if (result_ != CUDA_SUCCESS) {            \
+            return driver_failed(#call, result_); \
+        }                                         \
     } while (0)
 
 static CUresult kernel(void)
@@ -333,8 +333,10 @@ static int lag(void)
         }
     }
     printf("{\"samples\": %d, \"clock\": \"%s\", \"step_ms\": %.1f, \"lag_ms\": %.1f, \"shown_after_the_end_ms\": %.1f}\n", seen,
-           !seen ? "none" : wall ? "wall" : "monotonic", (double)step / 1000, (double)late_us / 1000,
-           latest_us > stopped_us ? (double)(latest_us - stopped_us) / 1000 : 0);
+           !seen  ? "none"
+           : wall ? "wall"
+                  : "monotonic",
+           (double)step / 1000, (double)late_us / 1000, latest_us > stopped_us ? (double)(latest_us - stopped_us) / 1000 : 0);
     return 0;
 }
 
