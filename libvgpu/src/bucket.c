@@ -7,12 +7,18 @@
 
 typedef _Atomic uint64_t word;
 
-static uint64_t bounded(uint64_t paid_until, uint64_t now)
+uint64_t vgpu_bucket_burst_ns(uint32_t percent)
+{
+    uint64_t ns = VGPU_BURST_GPU_NS * 100 / (percent ? percent : 1);
+    return ns < VGPU_BURST_NS ? VGPU_BURST_NS : ns > VGPU_BURST_MOST_NS ? VGPU_BURST_MOST_NS : ns;
+}
+
+static uint64_t bounded(uint64_t paid_until, uint64_t now, uint32_t percent)
 {
     if (paid_until > now + VGPU_DEBT_NS) {
         return now;
     }
-    uint64_t least = now > VGPU_BURST_NS ? now - VGPU_BURST_NS : 0;
+    uint64_t burst = vgpu_bucket_burst_ns(percent), least = now > burst ? now - burst : 0;
     return paid_until < least ? least : paid_until;
 }
 
@@ -33,7 +39,7 @@ uint64_t vgpu_bucket_take(struct vgpu_region_bucket *bucket, uint64_t now_ns, ui
     word *at = (word *)&bucket->paid_until_ns;
     uint64_t seen = atomic_load_explicit(at, memory_order_relaxed);
     for (;;) {
-        uint64_t paid = bounded(seen, now_ns);
+        uint64_t paid = bounded(seen, now_ns, percent);
         if (paid > now_ns) {
             return paid;
         }
@@ -55,8 +61,8 @@ void vgpu_bucket_correct(struct vgpu_region_bucket *bucket, uint64_t now_ns, uin
     uint64_t by = price(gpu_ns < 0 ? -(uint64_t)gpu_ns : (uint64_t)gpu_ns, percent);
     uint64_t seen = atomic_load_explicit(at, memory_order_relaxed), paid, next;
     do {
-        paid = bounded(seen, now_ns);
-        next = gpu_ns > 0 ? later(paid, by, now_ns) : bounded(paid > by ? paid - by : 0, now_ns);
+        paid = bounded(seen, now_ns, percent);
+        next = gpu_ns > 0 ? later(paid, by, now_ns) : bounded(paid > by ? paid - by : 0, now_ns, percent);
     } while (!atomic_compare_exchange_weak(at, &seen, next));
 }
 

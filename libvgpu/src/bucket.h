@@ -5,10 +5,13 @@
  * compare-and-swap are the whole truth: nothing is refilled, nothing is owed by a process that died, and the moment to
  * wait for is known. A share that changes holds for what is taken from then on.
  *
- * What the word may say is bounded: unused time is kept for 200 ms (a burst), a debt reaches at most 60 s ahead, and a
- * moment beyond that is no debt of ours: it counts as now. A region of any content thus gives at most one burst for
- * nothing at each writing of it, and holds nobody up for longer than 60 s. Who may write the region (every process of
- * the container) can write itself new bursts for ever; docs/limits.md says so.
+ * What the word may say is bounded: unused time is kept for a burst, a debt reaches at most 60 s ahead, and a moment
+ * beyond that is no debt of ours: it counts as now. A region of any content thus gives at most one burst for nothing at
+ * each writing of it, and holds nobody up for longer than 60 s. Who may write the region (every process of the
+ * container) can write itself new bursts for ever; docs/limits.md says so.
+ *
+ * A burst is 200 ms of the share, or 50 ms of the card where that is more: a point of 5 s. A small share between busy
+ * neighbours gets the card seldom, and has to use it then (decision 69).
  */
 #ifndef VGPU_BUCKET_H
 #define VGPU_BUCKET_H
@@ -16,9 +19,14 @@
 #include "vgpu_abi.h"
 
 #define VGPU_BURST_NS UINT64_C(200000000)
+#define VGPU_BURST_GPU_NS UINT64_C(50000000)
+#define VGPU_BURST_MOST_NS UINT64_C(1000000000)
 #define VGPU_DEBT_NS UINT64_C(60000000000)
 /* Estimates are multiplied with a factor in parts of this. */
 #define VGPU_FACTOR_ONE UINT64_C(65536)
+
+/* For how long a share keeps what it does not use. */
+uint64_t vgpu_bucket_burst_ns(uint32_t percent);
 
 /* Take `gpu_ns` of the card at a share of `percent` (1-99). 0: taken; else when to ask again. */
 uint64_t vgpu_bucket_take(struct vgpu_region_bucket *bucket, uint64_t now_ns, uint32_t percent, uint64_t gpu_ns);

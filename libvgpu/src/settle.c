@@ -147,12 +147,12 @@ static void learn_period(struct vgpu_settle *s, uint64_t gap)
     s->gaps += s->gaps < SURE;
 }
 
-static uint64_t length_of_samples(const struct vgpu_settle *s);
+static uint64_t length_of_samples(const struct vgpu_settle *s, uint32_t percent);
 
 /* What a sample says that was used; it is no longer than the period, however long nothing was shown before it. */
-static double used_in(const struct vgpu_settle *s, uint64_t window, const struct vgpu_measurement *seen)
+static double used_in(const struct vgpu_settle *s, uint32_t percent, uint64_t window, const struct vgpu_measurement *seen)
 {
-    uint64_t length = length_of_samples(s);
+    uint64_t length = length_of_samples(s, percent);
     return (double)(window < length ? window : length) * seen->percent / 100;
 }
 
@@ -161,7 +161,7 @@ static double used_in(const struct vgpu_settle *s, uint64_t window, const struct
 static double compare(struct vgpu_settle *s, struct vgpu_region_bucket *bucket, uint64_t now_ns, uint32_t percent,
                       uint64_t window, const struct vgpu_measurement *seen)
 {
-    double measured = used_in(s, window, seen), raw_from, raw_to, from, to;
+    double measured = used_in(s, percent, window, seen), raw_from, raw_to, from, to;
     if (seen->end_ns > now_ns || seen->end_ns < window || !totals_at(s, seen->end_ns - window, &raw_from, &from) ||
         !totals_at(s, seen->end_ns, &raw_to, &to)) {
         return 0;
@@ -220,14 +220,16 @@ static void fit(struct vgpu_settle *s, uint64_t window, const struct vgpu_measur
     }
 }
 
-/* The period by which samples are taken for as long: the shortest step, or the part of it that fits far better. */
-static uint64_t length_of_samples(const struct vgpu_settle *s)
+/* The period by which samples are taken for as long: the shortest step, or the part of it that fits far better. A program
+ * hides samples when one kernel of it pays for about a step; held to a tenth of a device, that kernel is a tenth of it. */
+static uint64_t length_of_samples(const struct vgpu_settle *s, uint32_t percent)
 {
+    uint64_t paid_ns = s->lump_ns * 100 / (percent ? percent : 100);
     unsigned best = 0;
-    for (unsigned i = 1; i < VGPU_PARTS; i++) {
+    for (unsigned i = 1; i < VGPU_PARTS && s->period_ns / (i + 1) > SHORTEST_NS - SHORTEST_NS / 8; i++) {
         best = s->misfit[i] < s->misfit[best] ? i : best;
     }
-    int may_hide = s->lump_ns > s->period_ns / 8 && s->lump_ns < s->period_ns;
+    int may_hide = paid_ns > s->period_ns / 2 && s->lump_ns < s->period_ns;
     return may_hide && s->misfit[0] > FAR_OFF * s->fitted && s->misfit[best] * FAR_BETTER < s->misfit[0]
                ? s->period_ns / (best + 1)
                : s->period_ns;
@@ -246,7 +248,8 @@ static void study(struct vgpu_settle *s, uint64_t window, const struct vgpu_meas
     }
 }
 
-static void take_sample(struct vgpu_settle *s, struct vgpu_region_bucket *bucket, const struct vgpu_measurement *seen)
+static void take_sample(struct vgpu_settle *s, struct vgpu_region_bucket *bucket, uint32_t percent,
+                        const struct vgpu_measurement *seen)
 {
     uint64_t last_us = read_word(&bucket->settled_us);
     uint64_t window = seen->stamp_us > last_us ? (seen->stamp_us - last_us) * 1000 : 0;
@@ -256,7 +259,7 @@ static void take_sample(struct vgpu_settle *s, struct vgpu_region_bucket *bucket
     write_word(&bucket->settled_us, seen->stamp_us);
     atomic_store_explicit((halfword *)&bucket->used_percent, seen->percent, memory_order_relaxed);
     uint32_t blind = atomic_exchange_explicit((halfword *)&bucket->blind, 0, memory_order_relaxed);
-    atomic_fetch_add_explicit((word *)&bucket->measured_ns, (uint64_t)used_in(s, window, seen), memory_order_relaxed);
+    atomic_fetch_add_explicit((word *)&bucket->measured_ns, (uint64_t)used_in(s, percent, window, seen), memory_order_relaxed);
     if (!blind) { /* else samples were missed */
         hold(s, window, seen);
     }
@@ -266,7 +269,7 @@ void vgpu_settle(struct vgpu_settle *s, struct vgpu_region_bucket *bucket, uint6
                  const struct vgpu_measurement *seen)
 {
     if (seen) {
-        take_sample(s, bucket, seen);
+        take_sample(s, bucket, percent, seen);
     }
     for (; s->studied < s->held_count; s->studied++) {
         uint32_t at = (s->held_from + s->studied) % VGPU_HELD;

@@ -12,7 +12,7 @@
 
 /* Samples are 100 ms apart or more, and each is gone when the next one is there. */
 #define VGPU_TICK_NS UINT64_C(50000000)
-enum { VGPU_HISTORY = 1024, VGPU_HELD = 64, VGPU_PARTS = 4 };
+enum { VGPU_HISTORY = 1024, VGPU_HELD = 64, VGPU_PARTS = 12 };
 
 /* Newest word of NVML about a card. */
 struct vgpu_measurement {

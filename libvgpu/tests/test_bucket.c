@@ -33,6 +33,24 @@ TEST(time_that_was_not_used_is_kept_for_a_burst_and_no_longer)
     CHECK_EQ(taken, 101 * MS); /* half of 200 ms, and the one that began at the edge */
 }
 
+TEST(a_small_share_keeps_50_ms_of_the_card_and_what_it_did_not_use_for_a_second_at_most)
+{
+    static const struct {
+        uint32_t percent;
+        uint64_t kept, taken;
+    } shares[] = {
+        {99, 200 * MS, 199 * MS}, {25, 200 * MS, 51 * MS}, {10, 500 * MS, 51 * MS}, {5, 1 * S, 51 * MS}, {1, 1 * S, 11 * MS}};
+    for (size_t i = 0; i < sizeof shares / sizeof shares[0]; i++) {
+        struct vgpu_region_bucket b = {.paid_until_ns = 90 * S};
+        uint64_t taken = 0;
+        CHECK_EQ(vgpu_bucket_burst_ns(shares[i].percent), shares[i].kept);
+        while (!vgpu_bucket_take(&b, 100 * S, shares[i].percent, MS)) {
+            taken += MS;
+        }
+        CHECK_EQ(taken, shares[i].taken);
+    }
+}
+
 TEST(any_word_in_the_region_gives_one_burst_at_most_and_holds_up_for_a_minute_at_most)
 {
     static const uint64_t words[] = {0, 1, 99 * S, 100 * S, 101 * S, 160 * S, 161 * S, UINT64_MAX / 2, UINT64_MAX};
@@ -211,6 +229,29 @@ TEST(a_kernel_counts_where_it_ran_not_where_it_was_charged)
     int64_t debt = (int64_t)b.debt_ns;
     CHECK(debt > -(int64_t)MS && debt < (int64_t)MS);
     CHECK_EQ(settle.held_count, 0);
+}
+
+/* One kernel of 50 ms each half second, in every fifth sample of 100 ms alone; that it has run is noticed late. */
+TEST(samples_that_a_program_hides_between_its_kernels_are_not_taken_for_longer_ones)
+{
+    static struct vgpu_settle settle;
+    struct vgpu_region_bucket b = {.settled_us = (99 * S + 600 * MS) / 1000};
+    memset(&settle, 0, sizeof settle);
+    for (uint64_t at = 100 * S; at < 110 * S; at += 10 * MS) {
+        vgpu_settle_note(&settle, &b, at);
+        if (at / MS % 500 == 110) {
+            uint64_t end = at - 10 * MS;
+            struct vgpu_measurement seen = {.stamp_us = end / 1000, .end_ns = end, .percent = 50, .others_known = 1};
+            vgpu_bucket_count(&b, 50 * MS, 50 * MS);
+            vgpu_settle_ran(&settle, at - 55 * MS, at - 5 * MS, 50 * MS, 50 * MS);
+            vgpu_settle_lump(&settle, 50 * MS);
+            vgpu_settle(&settle, &b, at, 10, at, &seen);
+        }
+    }
+    CHECK(settle.gaps > 0 && settle.period_ns > 450 * MS && settle.held_count == 0);
+    int64_t debt = (int64_t)b.debt_ns;
+    CHECK(debt > -(int64_t)(50 * MS) && debt < (int64_t)(50 * MS));
+    CHECK(vgpu_bucket_factor(&b) < VGPU_FACTOR_ONE * 11 / 10);
 }
 
 TEST(a_full_table_still_gives_an_answer)

@@ -65,6 +65,41 @@ TEST(alone_every_kind_of_program_gets_its_share_from_the_first_second_on)
     }
 }
 
+TEST(kernels_as_rare_as_every_fifth_sample_get_their_share_whatever_the_seed)
+{
+    for (uint64_t seed = 1000; seed < 1100; seed++) {
+        struct simulation s = scene(50, 500 * MS);
+        uint64_t state = seed;
+        s.scene.seed = chance(&state);
+        add(&s, "50ms", 10);
+        simulate(&s);
+        CHECK(near(use(&s, 0, 0, 17), 10, 1.5) && near(use(&s, 0, 17, 34), 10, 1.5) && near(use(&s, 0, 33, 50), 10, 1.5));
+    }
+}
+
+/* It gets the device seldom, between the turns of the others: then it has to be let. */
+TEST(a_small_share_that_waits_for_each_kernel_gets_what_it_could_use_between_busy_neighbours)
+{
+    double could = 0;
+    for (int limited = 0; limited < 2; limited++) {
+        struct simulation s = scene(30, 500 * MS);
+        s.unlimited = limited ? -1 : 5;
+        add(&s, "5ms", 60);
+        add(&s, "processes", 12);
+        add(&s, "5ms", 11);
+        add(&s, "burst_short", 7);
+        add(&s, "50ms", 5);
+        add(&s, "20us_sync", 5);
+        simulate(&s);
+        double got = use(&s, 5, 0, 30);
+        if (!limited) {
+            could = got < 5 ? got : 5;
+        } else {
+            CHECK(got > 0.95 * could && got < 6);
+        }
+    }
+}
+
 TEST(processes_and_threads_of_a_container_have_one_share_together)
 {
     struct simulation s = scene(10, 100 * MS);
@@ -144,7 +179,7 @@ TEST(what_was_launched_before_a_limit_came_is_not_owed)
     static const struct {
         const char *name;
         unsigned to;
-        double from_s; /* what was launched ahead has run, and what went by until the kernels were known is paid */
+        unsigned from_s; /* what was launched ahead has run, and what went by until the kernels were known is paid */
     } scenes[] = {{"500us", 5, 7}, {"5ms", 5, 8}, {"5ms", 40, 8}, {"graph_large", 40, 12}, {"20us_sync", 5, 7}};
     for (size_t i = 0; i < sizeof scenes / sizeof scenes[0]; i++) {
         for (unsigned lag = 0; lag < 2; lag++) {
@@ -154,7 +189,7 @@ TEST(what_was_launched_before_a_limit_came_is_not_owed)
             add(&s, scenes[i].name, 0);
             simulate(&s);
             CHECK(use(&s, 0, 3, 5) > 75);
-            for (double at = scenes[i].from_s; at <= 25; at++) {
+            for (unsigned at = scenes[i].from_s; at <= 25; at++) {
                 CHECK(near(use(&s, 0, at, at + 5), scenes[i].to, scenes[i].to > 10 ? 3 : 0.5));
             }
         }
