@@ -6,7 +6,7 @@
 #include <ucontext.h>
 
 #include "engine.h"
-#include "pace.h"
+#include "throttle.h"
 
 #define US UINT64_C(1000)
 #define MS UINT64_C(1000000)
@@ -23,7 +23,7 @@ struct member {
     unsigned tenant;
     int context;
     uint32_t events;
-    struct vgpu_pace pace;
+    struct vgpu_throttle throttle;
 };
 
 struct worker {
@@ -139,9 +139,9 @@ const struct vgpu_world *vgpu_world = &world;
 
 /* ------------------------------------------------------------------ what a process is told */
 
-static struct vgpu_share share_of(void *who, int ordinal)
+static struct vgpu_share share_of(void *owner, int ordinal)
 {
-    const struct member *m = who;
+    const struct member *m = owner;
     const struct simulation *s = sim.s;
     unsigned percent = s->scene.tenants[m->tenant].cores;
     (void)ordinal;
@@ -153,21 +153,21 @@ static struct vgpu_share share_of(void *who, int ordinal)
     return (struct vgpu_share){.percent = percent, .always = !s->by_default};
 }
 
-static struct vgpu_region_bucket *bucket_of(void *who, int ordinal)
+static struct vgpu_region_bucket *bucket_of(void *owner, int ordinal)
 {
     (void)ordinal;
-    return &sim.buckets[((const struct member *)who)->tenant];
+    return &sim.buckets[((const struct member *)owner)->tenant];
 }
 
-static uint32_t sms_of(void *who, int ordinal)
+static uint32_t sms_of(void *owner, int ordinal)
 {
-    (void)who, (void)ordinal;
+    (void)owner, (void)ordinal;
     return sim.s->scene.sms;
 }
 
-static int measure(void *who, int ordinal, uint64_t since_us, struct vgpu_measurement *out)
+static int measure(void *owner, int ordinal, uint64_t since_us, struct vgpu_measurement *out)
 {
-    unsigned tenant = ((const struct member *)who)->tenant;
+    unsigned tenant = ((const struct member *)owner)->tenant;
     (void)ordinal;
     out->others_known = 1;
     for (unsigned i = 0; i < sim.member_count; i++) {
@@ -203,11 +203,11 @@ static void launch(struct worker *w, uint64_t function, uint64_t blocks, uint64_
     struct vgpu_ticket ticket = {0};
     sim.s->launches++;
     if (w->hand.process != 1 || w->hand.page != l.page ||
-        !vgpu_pace_fast(&w->hand, 0, vgpu_cost_key(l.function, l.blocks, l.threads))) {
-        vgpu_pace_begin(&w->process->pace, &w->hand, &l, &ticket);
+        !vgpu_throttle_fast(&w->hand, 0, vgpu_cost_key(l.function, l.blocks, l.threads))) {
+        vgpu_throttle_begin(&w->process->throttle, &w->hand, &l, &ticket);
     }
     submit(w, w->queue, (struct engine_op){.kind = ENGINE_KERNEL, .left_ns = ns, .fraction = fraction});
-    vgpu_pace_end(&w->process->pace, &l, &ticket, CUDA_SUCCESS);
+    vgpu_throttle_end(&w->process->throttle, &l, &ticket, CUDA_SUCCESS);
 }
 
 static void synchronize(struct worker *w)
@@ -297,7 +297,8 @@ static void cast(void)
             struct member *m = calloc(1, sizeof *m);
             m->tenant = t;
             m->context = engine_join(sim.engine, (int32_t)(sim.member_count + 1));
-            m->pace = (struct vgpu_pace){.who = m, .share = share_of, .bucket = bucket_of, .sms = sms_of, .measure = measure};
+            m->throttle =
+                (struct vgpu_throttle){.owner = m, .share = share_of, .bucket = bucket_of, .sms = sms_of, .measure = measure};
             sim.members[sim.member_count++] = m;
             for (unsigned n = 0; n < k->threads; n++) {
                 hire(m, n);
@@ -313,8 +314,8 @@ static void strike(void)
     }
     for (unsigned i = 0; i < sim.member_count; i++) {
         for (unsigned n = 0; n < VGPU_PROBES; n++) {
-            free(sim.members[i]->pace.probes[n].start);
-            free(sim.members[i]->pace.probes[n].end);
+            free(sim.members[i]->throttle.probes[n].start);
+            free(sim.members[i]->throttle.probes[n].end);
         }
         free(sim.members[i]);
     }

@@ -94,7 +94,7 @@ struct vgpu_region_bucket {
     uint64_t raw_ns;        /* GPU time charged by estimates, ever */
     uint64_t charged_ns;    /* the same, multiplied with the factor of its time */
     uint64_t measured_ns;   /* GPU time that NVML saw, as far as it was compared */
-    uint64_t settled_us;    /* time stamp of the last sample of NVML that was compared */
+    uint64_t calibrated_us;    /* time stamp of the last sample of NVML that was compared */
     uint64_t factor;        /* what estimates are multiplied with, in parts of 65536; 0: not known */
     uint64_t debt_ns;       /* measured and not yet charged; signed */
     uint64_t tick_ns;       /* when the next comparison is due; who moves it makes it */
@@ -206,7 +206,7 @@ VGPU_AT(vgpu_region_bucket, paid_until_ns, 0);
 VGPU_AT(vgpu_region_bucket, raw_ns, 8);
 VGPU_AT(vgpu_region_bucket, charged_ns, 16);
 VGPU_AT(vgpu_region_bucket, measured_ns, 24);
-VGPU_AT(vgpu_region_bucket, settled_us, 32);
+VGPU_AT(vgpu_region_bucket, calibrated_us, 32);
 VGPU_AT(vgpu_region_bucket, factor, 40);
 VGPU_AT(vgpu_region_bucket, debt_ns, 48);
 VGPU_AT(vgpu_region_bucket, tick_ns, 56);

@@ -100,12 +100,12 @@ void vgpu_authority_open(struct vgpu_process *p)
     p->region = region ? vgpu_world->map(region, VGPU_REGION_BYTES, VGPU_MAP_CREATE) : vgpu_world->map_private(VGPU_REGION_BYTES);
 }
 
-static struct vgpu_terms terms_of(struct vgpu_process *p, const char *uuid, int ordinal)
+static struct vgpu_limits limits_of(struct vgpu_process *p, const char *uuid, int ordinal)
 {
     if (ordinal >= 0 && ordinal < (int)VGPU_MAX_DEVICES && uuid == p->cards[ordinal].uuid) {
-        return vgpu_page_terms_kept(p->page, uuid, &p->terms[ordinal]);
+        return vgpu_page_limits_kept(p->page, uuid, &p->limits[ordinal]);
     }
-    return vgpu_page_terms(p->page, uuid);
+    return vgpu_page_limits(p->page, uuid);
 }
 
 uint64_t vgpu_limit(struct vgpu_process *p, const char *uuid, int ordinal)
@@ -114,7 +114,7 @@ uint64_t vgpu_limit(struct vgpu_process *p, const char *uuid, int ordinal)
         return 0;
     }
     if (p->authority == VGPU_PAGE) {
-        return p->page ? terms_of(p, uuid, ordinal).limit : 0;
+        return p->page ? limits_of(p, uuid, ordinal).limit : 0;
     }
     return ordinal >= 0 && ordinal < (int)VGPU_MAX_DEVICES ? p->env_limit[ordinal] : VGPU_UNLIMITED;
 }
@@ -122,18 +122,18 @@ uint64_t vgpu_limit(struct vgpu_process *p, const char *uuid, int ordinal)
 struct vgpu_budget vgpu_budget(struct vgpu_process *p, const char *uuid, int ordinal)
 {
     if (p->authority == VGPU_PAGE && p->region && p->page) {
-        struct vgpu_terms terms = terms_of(p, uuid, ordinal);
-        if (terms.physical && terms.physical < terms.limit) {
-            return (struct vgpu_budget){.device = terms.physical, .total = terms.limit};
+        struct vgpu_limits limits = limits_of(p, uuid, ordinal);
+        if (limits.physical && limits.physical < limits.limit) {
+            return (struct vgpu_budget){.device = limits.physical, .total = limits.limit};
         }
-        return (struct vgpu_budget){.device = terms.limit, .total = VGPU_UNLIMITED};
+        return (struct vgpu_budget){.device = limits.limit, .total = VGPU_UNLIMITED};
     }
     return (struct vgpu_budget){.device = vgpu_limit(p, uuid, ordinal), .total = VGPU_UNLIMITED};
 }
 
 uint64_t vgpu_context_hint(struct vgpu_process *p, const char *uuid, int ordinal)
 {
-    return p->authority == VGPU_PAGE && p->page ? terms_of(p, uuid, ordinal).context : 0;
+    return p->authority == VGPU_PAGE && p->page ? limits_of(p, uuid, ordinal).context : 0;
 }
 
 uint64_t vgpu_host_limit(const struct vgpu_process *p)
@@ -147,15 +147,15 @@ uint64_t vgpu_host_limit(const struct vgpu_process *p)
     return p->env_host_limit;
 }
 
-int vgpu_terms_of_compute(struct vgpu_process *p, const char *uuid, int ordinal, struct vgpu_terms *out)
+int vgpu_limits_of_compute(struct vgpu_process *p, const char *uuid, int ordinal, struct vgpu_limits *out)
 {
     if (p->authority == VGPU_PAGE) {
-        *out = p->page ? terms_of(p, uuid, ordinal) : (struct vgpu_terms){0};
+        *out = p->page ? limits_of(p, uuid, ordinal) : (struct vgpu_limits){0};
         return out->limit != 0;
     }
-    *out = (struct vgpu_terms){.limit = VGPU_UNLIMITED,
-                               .cores = ordinal >= 0 && ordinal < (int)VGPU_MAX_DEVICES ? p->env_cores[ordinal] : 0,
-                               .policy = p->env_policy};
+    *out = (struct vgpu_limits){.limit = VGPU_UNLIMITED,
+                                .cores = ordinal >= 0 && ordinal < (int)VGPU_MAX_DEVICES ? p->env_cores[ordinal] : 0,
+                                .policy = p->env_policy};
     return 1;
 }
 

@@ -36,7 +36,7 @@ uint64_t vgpu_context_hint(struct vgpu_process *p, const char *uuid, int ordinal
 uint64_t vgpu_host_limit(const struct vgpu_process *p);
 
 /* What is said of a card's compute: cores, policy, ceiling. 0: nothing is granted. */
-int vgpu_terms_of_compute(struct vgpu_process *p, const char *uuid, int ordinal, struct vgpu_terms *out);
+int vgpu_limits_of_compute(struct vgpu_process *p, const char *uuid, int ordinal, struct vgpu_limits *out);
 
 /* 1 when no card at all has a memory limit. */
 int vgpu_limits_nothing(const struct vgpu_process *p);

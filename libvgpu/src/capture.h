@@ -1,4 +1,4 @@
-/* capture.h - recordings of graphs, which must never notice us. The inside of pace.h.
+/* capture.h - recordings of graphs, which must never notice us. The inside of throttle.h.
  *
  * Nothing that is being recorded runs, so it costs nothing and must not be held up. Our own calls are made in the
  * relaxed mode, and no event of ours is put into a stream that is being recorded, nor into the legacy stream while
@@ -7,7 +7,7 @@
 #ifndef VGPU_CAPTURE_H
 #define VGPU_CAPTURE_H
 
-#include "pace.h"
+#include "throttle_state.h"
 
 enum vgpu_recording { VGPU_NOT_RECORDED, VGPU_RECORDED, VGPU_PERHAPS_RECORDED };
 

@@ -7,11 +7,6 @@
 #include "overhead.h"
 #include "pools.h"
 
-uint64_t vgpu_charge_rounded(uint64_t bytes)
-{
-    return bytes > UINT64_MAX - (VGPU_GRAIN - 1) ? UINT64_MAX : (bytes + VGPU_GRAIN - 1) & ~(uint64_t)(VGPU_GRAIN - 1);
-}
-
 static int take(struct vgpu_charge *charge, uint64_t bytes, const char *uuid)
 {
     struct vgpu_process *p = charge->process;
@@ -36,7 +31,7 @@ CUresult vgpu_charge_begin(struct vgpu_charge *charge, const struct vgpu_cuda *c
     charge->process = p;
     charge->ordinal = ordinal;
     charge->column = card->column;
-    charge->bytes = vgpu_charge_rounded(bytes);
+    charge->bytes = vgpu_ledger_rounded(bytes);
     if (!take(charge, charge->bytes, card->uuid) &&
         !((vgpu_exports_settle(p) | vgpu_pools_squeeze(p, cuda)) && take(charge, charge->bytes, card->uuid))) {
         if (vgpu_budget(p, card->uuid, ordinal).total == VGPU_UNLIMITED) {
@@ -60,7 +55,7 @@ CUresult vgpu_charge_host(struct vgpu_charge *charge, const struct vgpu_cuda *cu
     if (!charge->slot) {
         return limit == VGPU_UNLIMITED ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
     }
-    charge->bytes = vgpu_charge_rounded(bytes);
+    charge->bytes = vgpu_ledger_rounded(bytes);
     if (!vgpu_ledger_charge(p->region, charge->slot, &p->self, VGPU_HOST, charge->bytes, limit)) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -77,7 +72,7 @@ CUresult vgpu_charge_current(struct vgpu_charge *charge, const struct vgpu_cuda 
 
 CUresult vgpu_charge_correct(struct vgpu_charge *charge, uint64_t bytes)
 {
-    uint64_t real = vgpu_charge_rounded(bytes);
+    uint64_t real = vgpu_ledger_rounded(bytes);
     if (!charge->process || real == charge->bytes) {
         return CUDA_SUCCESS;
     }

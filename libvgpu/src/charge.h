@@ -13,9 +13,6 @@
 
 #include "process.h"
 
-/* The driver hands out linear memory in grains of this size. */
-#define VGPU_GRAIN 512u
-
 struct vgpu_charge {
     struct vgpu_process *process; /* NULL: nothing is counted */
     const struct vgpu_cuda *cuda;
@@ -23,9 +20,6 @@ struct vgpu_charge {
     int ordinal, column;
     uint64_t bytes;
 };
-
-/* Rounded up to grains; UINT64_MAX when that would wrap. */
-uint64_t vgpu_charge_rounded(uint64_t bytes);
 
 /* Reserve `bytes` (rounded here) of a device. CUDA_ERROR_OUT_OF_MEMORY when the limit says no. */
 CUresult vgpu_charge_begin(struct vgpu_charge *charge, const struct vgpu_cuda *cuda, CUdevice ordinal, uint64_t bytes);

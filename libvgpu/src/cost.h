@@ -18,7 +18,7 @@ struct vgpu_cost {
     _Atomic uint32_t watched;    /* of them those of which the turns of others are known, and taken out */
     _Atomic uint32_t pending;    /* measurements on their way */
     _Atomic uint64_t running_ns; /* when one of them was first seen to run; 0: none was */
-    _Atomic uint64_t least_ns;   /* about the least that was measured of late (step.h) */
+    _Atomic uint64_t least_ns;   /* about the least that was measured of late (lockstep.h) */
 };
 
 /* A table is all zero at first. */

@@ -2,6 +2,7 @@
  * becomes managed memory, and the program need not know. */
 #include "cards.h"
 #include "charge.h"
+#include "ledger.h"
 
 /* What to do about memory that the card's own had no room for: `refused`, or managed memory. */
 static CUresult beside(const struct vgpu_cuda *cuda, CUdeviceptr *out, uint64_t bytes, CUresult refused)
@@ -43,7 +44,7 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *out, size_t *pitch, size_t width, size_
         return cuda->cuMemAllocPitch_v2(out, pitch, width, height, element);
     }
     /* Rows are padded to the driver's pitch, which it tells only afterwards: guess, then correct. */
-    uint64_t row = vgpu_charge_rounded(width);
+    uint64_t row = vgpu_ledger_rounded(width);
     uint64_t guess = row > UINT64_MAX / height ? UINT64_MAX : row * height;
     CUresult result = vgpu_charge_current(&charge, cuda, guess);
     if (result != CUDA_SUCCESS) {

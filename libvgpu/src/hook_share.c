@@ -1,5 +1,6 @@
 /* hook_share.c - memory that one process of a container opens of another's. Physical memory: hook_mapping.c. */
 #include "charge.h"
+#include "ledger.h"
 #include "exports.h"
 #include "pools.h"
 
@@ -20,7 +21,7 @@ static CUresult exported(struct vgpu_process *p, const struct vgpu_cuda *cuda, e
         known.kind = VGPU_KIND_EXPORT;
         if (kind == VGPU_KIND_POOLED) { /* of which only the pool is charged */
             known.column = p->cards[((struct vgpu_pool *)(uintptr_t)memory.context)->ordinal].column;
-            known.bytes = vgpu_charge_rounded(bytes);
+            known.bytes = vgpu_ledger_rounded(bytes);
         }
         if (vgpu_objects_add(&p->objects, known) == 0) {
             atomic_store(&p->exports_known, 1);

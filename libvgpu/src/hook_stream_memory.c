@@ -44,7 +44,15 @@ static CUresult allocate(struct vgpu_process *p, const struct vgpu_cuda *cuda, s
                          CUdeviceptr *out)
 {
     struct vgpu_pool *pool = vgpu_pool_of(p, call->pool, ordinal);
-    return pool ? vgpu_pool_allocate(p, cuda, pool, call->bytes, out, make_call, call) : CUDA_ERROR_OUT_OF_MEMORY;
+    struct vgpu_pool_request request = {.bytes = call->bytes, .allocate = make_call, .argument = call};
+    if (!pool) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    CUresult result = vgpu_pool_allocate(p, cuda, pool, &request, out);
+    if (request.displaced) {
+        vgpu_charge_displaced(p, cuda, &request.old);
+    }
+    return result;
 }
 
 static CUresult async(allocate_async real, CUdeviceptr *out, size_t bytes, CUstream stream)

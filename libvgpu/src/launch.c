@@ -10,36 +10,36 @@ _Thread_local struct vgpu_hand vgpu_hand;
 
 static struct vgpu_share share_by(struct vgpu_process *p, const char *uuid, int ordinal, struct vgpu_share otherwise)
 {
-    struct vgpu_terms terms;
-    if (!vgpu_terms_of_compute(p, uuid, ordinal, &terms)) {
+    struct vgpu_limits limits;
+    if (!vgpu_limits_of_compute(p, uuid, ordinal, &limits)) {
         return otherwise;
     }
-    if (terms.policy == VGPU_CORES_DISABLE || !terms.cores || terms.cores >= 100) {
-        terms.cores = 0;
+    if (limits.policy == VGPU_CORES_DISABLE || !limits.cores || limits.cores >= 100) {
+        limits.cores = 0;
     }
-    if (terms.ceiling && terms.ceiling < 100 && (!terms.cores || terms.ceiling < terms.cores)) {
-        return (struct vgpu_share){.percent = terms.ceiling, .always = 1};
+    if (limits.ceiling && limits.ceiling < 100 && (!limits.cores || limits.ceiling < limits.cores)) {
+        return (struct vgpu_share){.percent = limits.ceiling, .always = 1};
     }
-    return (struct vgpu_share){.percent = terms.cores, .always = terms.policy == VGPU_CORES_FORCE};
+    return (struct vgpu_share){.percent = limits.cores, .always = limits.policy == VGPU_CORES_FORCE};
 }
 
 struct vgpu_share vgpu_share_of(struct vgpu_process *p, int ordinal)
 {
     /* A page that grants nothing (any more) does not free the card: what ran goes on as before, what is new crawls. */
     struct vgpu_share otherwise = {.percent = 1, .always = 1};
-    struct vgpu_pace *pace = atomic_load_explicit(&p->pace, memory_order_acquire);
+    struct vgpu_throttle *throttle = atomic_load_explicit(&p->throttle, memory_order_acquire);
     if (ordinal < 0 || ordinal >= (int)VGPU_MAX_DEVICES) {
         return otherwise;
     }
-    uint64_t last = pace ? atomic_load_explicit(&pace->cards[ordinal].last, memory_order_relaxed) : 0;
+    uint64_t last = throttle ? atomic_load_explicit(&throttle->cards[ordinal].last, memory_order_relaxed) : 0;
     if (last) {
         otherwise = (struct vgpu_share){.percent = (uint32_t)last & 0xff, .always = last >> 8 & 1};
     }
     const struct vgpu_card *card = vgpu_card_of_ordinal(p, vgpu_world->cuda(), ordinal);
     struct vgpu_share share = card ? share_by(p, card->uuid, ordinal, otherwise) : otherwise;
-    if (pace) {
+    if (throttle) {
         uint64_t now = UINT64_C(1) << 9 | (uint64_t)(share.always != 0) << 8 | (share.percent & 0xff);
-        atomic_store_explicit(&pace->cards[ordinal].last, now, memory_order_relaxed);
+        atomic_store_explicit(&throttle->cards[ordinal].last, now, memory_order_relaxed);
     }
     return share;
 }
@@ -64,40 +64,40 @@ unsigned vgpu_percent_of_slice(struct vgpu_process *p, const struct vgpu_nvml *n
     return percent > 100 ? 100 : percent;
 }
 
-static struct vgpu_share share_of(void *who, int ordinal)
+static struct vgpu_share share_of(void *owner, int ordinal)
 {
-    return vgpu_share_of(who, ordinal);
+    return vgpu_share_of(owner, ordinal);
 }
 
 /* The bucket of a card lies in the region; where there is none, this process has one of its own. */
-static struct vgpu_region_bucket *bucket_of(void *who, int ordinal)
+static struct vgpu_region_bucket *bucket_of(void *owner, int ordinal)
 {
-    struct vgpu_process *p = who;
+    struct vgpu_process *p = owner;
     const struct vgpu_card *card = vgpu_card_of_ordinal(p, vgpu_world->cuda(), ordinal);
     if (card && card->column >= 0) {
         return &p->region->columns[card->column].bucket;
     }
-    return &atomic_load_explicit(&p->pace, memory_order_acquire)->own[ordinal];
+    return &atomic_load_explicit(&p->throttle, memory_order_acquire)->own[ordinal];
 }
 
 /* Whichever processes use them: the ranks of a job have a card each. */
-static struct vgpu_region_bucket *peer_of(void *who, int ordinal, unsigned n)
+static struct vgpu_region_bucket *peer_of(void *owner, int ordinal, unsigned n)
 {
-    struct vgpu_process *p = who;
+    struct vgpu_process *p = owner;
     const struct vgpu_card *card = vgpu_card_of_ordinal(p, vgpu_world->cuda(), ordinal);
     int listed = card && card->column >= 0;
     unsigned at = n + (n >= (unsigned)(listed ? card->column : ordinal));
     if (at >= VGPU_MAX_DEVICES) {
         return NULL;
     }
-    return listed ? &p->region->columns[at].bucket : &atomic_load_explicit(&p->pace, memory_order_acquire)->own[at];
+    return listed ? &p->region->columns[at].bucket : &atomic_load_explicit(&p->throttle, memory_order_acquire)->own[at];
 }
 
-static uint32_t sms_of(void *who, int ordinal)
+static uint32_t sms_of(void *owner, int ordinal)
 {
     const struct vgpu_cuda *cuda = vgpu_world->cuda();
     int sms = 0;
-    (void)who;
+    (void)owner;
     if (!cuda->cuDeviceGetAttribute ||
         cuda->cuDeviceGetAttribute(&sms, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, ordinal) != CUDA_SUCCESS || sms <= 0) {
         return 64;
@@ -105,28 +105,28 @@ static uint32_t sms_of(void *who, int ordinal)
     return (uint32_t)sms;
 }
 
-static struct vgpu_pace *pace_of(struct vgpu_process *p)
+static struct vgpu_throttle *pace_of(struct vgpu_process *p)
 {
-    struct vgpu_pace *pace = atomic_load_explicit(&p->pace, memory_order_acquire), *seen = NULL;
-    if (pace) {
-        return pace;
+    struct vgpu_throttle *throttle = atomic_load_explicit(&p->throttle, memory_order_acquire), *seen = NULL;
+    if (throttle) {
+        return throttle;
     }
-    void *fresh = mmap(NULL, sizeof *pace, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void *fresh = mmap(NULL, sizeof *throttle, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (fresh == MAP_FAILED) {
         return NULL;
     }
-    pace = fresh;
-    pace->who = p;
-    pace->share = share_of;
-    pace->bucket = bucket_of;
-    pace->sms = sms_of;
-    pace->peer = peer_of;
-    pace->measure = vgpu_usage_measure;
-    if (!atomic_compare_exchange_strong(&p->pace, &seen, pace)) {
-        munmap(fresh, sizeof *pace);
+    throttle = fresh;
+    throttle->owner = p;
+    throttle->share = share_of;
+    throttle->bucket = bucket_of;
+    throttle->sms = sms_of;
+    throttle->peer = peer_of;
+    throttle->measure = vgpu_usage_measure;
+    if (!atomic_compare_exchange_strong(&p->throttle, &seen, throttle)) {
+        munmap(fresh, sizeof *throttle);
         return seen;
     }
-    return pace;
+    return throttle;
 }
 
 /* Is there a device of this process with a share to keep? */
@@ -166,8 +166,8 @@ void vgpu_pass_slowly(struct vgpu_pass *pass, struct vgpu_process *p, const stru
             return;
         }
     }
-    struct vgpu_pace *pace = pace_of(p);
-    if (!pace) {
+    struct vgpu_throttle *throttle = pace_of(p);
+    if (!throttle) {
         return;
     }
     pass->launch = (struct vgpu_launch){.cuda = cuda,
@@ -179,8 +179,8 @@ void vgpu_pass_slowly(struct vgpu_pass *pass, struct vgpu_process *p, const stru
                                         .blocks = blocks,
                                         .threads = threads};
     pass->ticket = (struct vgpu_ticket){0};
-    vgpu_pace_begin(pace, &vgpu_hand, &pass->launch, &pass->ticket);
-    pass->pace = pass->ticket.probe ? pace : NULL;
+    vgpu_throttle_begin(throttle, &vgpu_hand, &pass->launch, &pass->ticket);
+    pass->throttle = pass->ticket.probe ? throttle : NULL;
 }
 
 void vgpu_pass_begin(struct vgpu_pass *pass, const struct vgpu_cuda *cuda, uint64_t function, uint64_t blocks, uint32_t threads,
@@ -188,7 +188,7 @@ void vgpu_pass_begin(struct vgpu_pass *pass, const struct vgpu_cuda *cuda, uint6
 {
     struct vgpu_process *p = vgpu_process();
     int ordinal = 0;
-    pass->pace = NULL;
+    pass->throttle = NULL;
     if (p && !vgpu_pass_at_once(cuda, function, blocks, threads) &&
         (atomic_load_explicit(&p->device_count, memory_order_relaxed) == 1 ||
          (cuda->cuCtxGetDevice && cuda->cuCtxGetDevice(&ordinal) == CUDA_SUCCESS))) {
@@ -198,17 +198,17 @@ void vgpu_pass_begin(struct vgpu_pass *pass, const struct vgpu_cuda *cuda, uint6
 
 void vgpu_launch_end_context(struct vgpu_process *p, const struct vgpu_cuda *cuda, CUcontext context)
 {
-    struct vgpu_pace *pace = p ? atomic_load_explicit(&p->pace, memory_order_acquire) : NULL;
-    if (pace && context) {
-        vgpu_pace_end_context(pace, cuda, context);
+    struct vgpu_throttle *throttle = p ? atomic_load_explicit(&p->throttle, memory_order_acquire) : NULL;
+    if (throttle && context) {
+        vgpu_throttle_end_context(throttle, cuda, context);
     }
 }
 
 void vgpu_launch_forget(CUgraphExec graph)
 {
     struct vgpu_process *p = vgpu_process();
-    struct vgpu_pace *pace = p ? atomic_load_explicit(&p->pace, memory_order_acquire) : NULL;
-    if (pace) {
-        vgpu_pace_forget(pace, (uint64_t)(uintptr_t)graph);
+    struct vgpu_throttle *throttle = p ? atomic_load_explicit(&p->throttle, memory_order_acquire) : NULL;
+    if (throttle) {
+        vgpu_throttle_forget(throttle, (uint64_t)(uintptr_t)graph);
     }
 }

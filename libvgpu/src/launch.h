@@ -1,4 +1,4 @@
-/* launch.h - what every hook that launches does around its call: pace.h for this process and this thread.
+/* launch.h - what every hook that launches does around its call: throttle.h for this process and this thread.
  *
  *     if (vgpu_pass_at_once(cuda, function, blocks, threads)) return cuda->cuLaunchKernel(...);
  *     struct vgpu_pass pass;
@@ -10,11 +10,11 @@
 #ifndef VGPU_LAUNCH_H
 #define VGPU_LAUNCH_H
 
-#include "pace.h"
+#include "throttle.h"
 #include "process.h"
 
 struct vgpu_pass {
-    struct vgpu_pace *pace; /* NULL: nothing to do afterwards */
+    struct vgpu_throttle *throttle; /* NULL: nothing to do afterwards */
     struct vgpu_launch launch;
     struct vgpu_ticket ticket;
 };
@@ -61,7 +61,7 @@ static inline int vgpu_pass_at_once(const struct vgpu_cuda *cuda, uint64_t funct
     }
     return (atomic_load_explicit(&p->device_count, memory_order_relaxed) == 1 ||
             (cuda->cuCtxGetDevice && cuda->cuCtxGetDevice(&ordinal) == CUDA_SUCCESS)) &&
-           vgpu_pace_fast(hand, ordinal, vgpu_cost_key(function, blocks, threads));
+           vgpu_throttle_fast(hand, ordinal, vgpu_cost_key(function, blocks, threads));
 }
 
 /* All the rest. */
@@ -81,8 +81,8 @@ static inline void vgpu_pass_graph(struct vgpu_pass *pass, const struct vgpu_cud
 
 static inline CUresult vgpu_pass_end(struct vgpu_pass *pass, CUresult result)
 {
-    if (pass->pace) {
-        vgpu_pace_end(pass->pace, &pass->launch, &pass->ticket, result);
+    if (pass->throttle) {
+        vgpu_throttle_end(pass->throttle, &pass->launch, &pass->ticket, result);
     }
     return result;
 }

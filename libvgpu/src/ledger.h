@@ -21,6 +21,15 @@ uint32_t vgpu_ledger_high(const struct vgpu_region *region);
 /* In place of a column: page-locked memory of the host. */
 #define VGPU_HOST VGPU_MAX_DEVICES
 
+/* The driver hands out linear memory in grains of this size. */
+#define VGPU_GRAIN 512u
+
+/* Bytes rounded up to grains; UINT64_MAX when that would wrap. */
+static inline uint64_t vgpu_ledger_rounded(uint64_t bytes)
+{
+    return bytes > UINT64_MAX - (VGPU_GRAIN - 1) ? UINT64_MAX : (bytes + VGPU_GRAIN - 1) & ~(uint64_t)(VGPU_GRAIN - 1);
+}
+
 /* Claim a slot for this process, first emptying one it left behind before an exec. NULL when all are taken. */
 struct vgpu_region_slot *vgpu_ledger_join(struct vgpu_region *region, const struct vgpu_identity *self);
 

@@ -21,7 +21,7 @@ int vgpu_uuid_same(const char *a, const char *b)
 
 /* What one stable read of the page says. */
 struct reading {
-    struct vgpu_terms terms; /* of the card asked for */
+    struct vgpu_limits limits; /* of the card asked for */
     uint64_t host_limit;
     int unlimited;
 };
@@ -63,12 +63,12 @@ static struct reading read_once(const struct vgpu_page *page, const char *uuid)
         read_uuid(&page->devices[i], name);
         reading.unlimited = reading.unlimited && limit == VGPU_UNLIMITED;
         if (uuid && name[0] && vgpu_uuid_same(name, uuid)) {
-            reading.terms.limit = limit;
-            reading.terms.physical = read64(&page->devices[i].physical_bytes);
-            reading.terms.context = read64(&page->devices[i].context_bytes);
-            reading.terms.cores = read32(&page->devices[i].cores_percent);
-            reading.terms.policy = read32(&page->devices[i].core_policy);
-            reading.terms.ceiling = read32(&page->devices[i].cores_ceiling);
+            reading.limits.limit = limit;
+            reading.limits.physical = read64(&page->devices[i].physical_bytes);
+            reading.limits.context = read64(&page->devices[i].context_bytes);
+            reading.limits.cores = read32(&page->devices[i].cores_percent);
+            reading.limits.policy = read32(&page->devices[i].core_policy);
+            reading.limits.ceiling = read32(&page->devices[i].cores_ceiling);
         }
     }
     return reading;
@@ -103,53 +103,53 @@ static struct reading read_stable(const struct vgpu_page *page, const char *uuid
     }
 }
 
-struct vgpu_terms vgpu_page_terms(const struct vgpu_page *page, const char *uuid)
+struct vgpu_limits vgpu_page_limits(const struct vgpu_page *page, const char *uuid)
 {
-    return read_stable(page, uuid, NULL).terms;
+    return read_stable(page, uuid, NULL).limits;
 }
 
 /* Stores that release and loads that acquire instead of fences, which thread sanitizers do not know. */
-static void keep(struct vgpu_kept_terms *kept, const struct vgpu_terms *terms, uint32_t seq)
+static void keep(struct vgpu_kept_limits *kept, const struct vgpu_limits *limits, uint32_t seq)
 {
     uint32_t version = atomic_load_explicit(&kept->version, memory_order_relaxed);
     if (version % 2 || !atomic_compare_exchange_strong(&kept->version, &version, version + 1)) {
         return; /* another thread is at it */
     }
     atomic_store_explicit(&kept->page_seq, seq, memory_order_release);
-    atomic_store_explicit(&kept->limit, terms->limit, memory_order_release);
-    atomic_store_explicit(&kept->physical, terms->physical, memory_order_release);
-    atomic_store_explicit(&kept->context, terms->context, memory_order_release);
-    atomic_store_explicit(&kept->cores, terms->cores, memory_order_release);
-    atomic_store_explicit(&kept->policy, terms->policy, memory_order_release);
-    atomic_store_explicit(&kept->ceiling, terms->ceiling, memory_order_release);
+    atomic_store_explicit(&kept->limit, limits->limit, memory_order_release);
+    atomic_store_explicit(&kept->physical, limits->physical, memory_order_release);
+    atomic_store_explicit(&kept->context, limits->context, memory_order_release);
+    atomic_store_explicit(&kept->cores, limits->cores, memory_order_release);
+    atomic_store_explicit(&kept->policy, limits->policy, memory_order_release);
+    atomic_store_explicit(&kept->ceiling, limits->ceiling, memory_order_release);
     atomic_store_explicit(&kept->version, version + 2, memory_order_release);
 }
 
-struct vgpu_terms vgpu_page_terms_kept(const struct vgpu_page *page, const char *uuid, struct vgpu_kept_terms *kept)
+struct vgpu_limits vgpu_page_limits_kept(const struct vgpu_page *page, const char *uuid, struct vgpu_kept_limits *kept)
 {
     uint32_t seq = atomic_load_explicit((const _Atomic uint32_t *)&page->seq, memory_order_acquire);
     uint32_t version = atomic_load_explicit(&kept->version, memory_order_acquire);
-    struct vgpu_terms terms = {.limit = atomic_load_explicit(&kept->limit, memory_order_acquire),
-                               .physical = atomic_load_explicit(&kept->physical, memory_order_acquire),
-                               .context = atomic_load_explicit(&kept->context, memory_order_acquire),
-                               .cores = (uint32_t)atomic_load_explicit(&kept->cores, memory_order_acquire),
-                               .policy = (uint32_t)atomic_load_explicit(&kept->policy, memory_order_acquire),
-                               .ceiling = (uint32_t)atomic_load_explicit(&kept->ceiling, memory_order_acquire)};
+    struct vgpu_limits limits = {.limit = atomic_load_explicit(&kept->limit, memory_order_acquire),
+                                 .physical = atomic_load_explicit(&kept->physical, memory_order_acquire),
+                                 .context = atomic_load_explicit(&kept->context, memory_order_acquire),
+                                 .cores = (uint32_t)atomic_load_explicit(&kept->cores, memory_order_acquire),
+                                 .policy = (uint32_t)atomic_load_explicit(&kept->policy, memory_order_acquire),
+                                 .ceiling = (uint32_t)atomic_load_explicit(&kept->ceiling, memory_order_acquire)};
     uint32_t of = atomic_load_explicit(&kept->page_seq, memory_order_acquire);
     if (seq && seq % 2 == 0 && of == seq && version % 2 == 0 &&
         atomic_load_explicit(&kept->version, memory_order_acquire) == version) {
-        return terms;
+        return limits;
     }
-    terms = read_stable(page, uuid, &seq).terms;
+    limits = read_stable(page, uuid, &seq).limits;
     if (seq) {
-        keep(kept, &terms, seq);
+        keep(kept, &limits, seq);
     }
-    return terms;
+    return limits;
 }
 
 uint64_t vgpu_page_limit(const struct vgpu_page *page, const char *uuid)
 {
-    return read_stable(page, uuid, NULL).terms.limit;
+    return read_stable(page, uuid, NULL).limits.limit;
 }
 
 uint64_t vgpu_page_host_limit(const struct vgpu_page *page)

@@ -1,7 +1,7 @@
 /* page.h - reads the limit page.
  *
  * A look-up reads the live page under its seqlock. What it says of a card may be kept for as long as the page's sequence is
- * the same (struct vgpu_kept_terms), so a change holds from the next call on and a page of many cards costs no scan a call.
+ * the same (struct vgpu_kept_limits), so a change holds from the next call on and a page of many cards costs no scan a call.
  */
 #ifndef VGPU_PAGE_H
 #define VGPU_PAGE_H
@@ -17,23 +17,23 @@ const char *vgpu_uuid_tail(const char *uuid);
 int vgpu_uuid_same(const char *a, const char *b);
 
 /* What the page says of one card; all zero for a card or page that grants nothing. */
-struct vgpu_terms {
+struct vgpu_limits {
     uint64_t limit;
     uint64_t physical; /* of it in the card's own memory; 0: all */
     uint64_t context;  /* what a context is known to cost; 0: not known */
     uint32_t cores, policy, ceiling; /* as on the page */
 };
-struct vgpu_terms vgpu_page_terms(const struct vgpu_page *page, const char *uuid);
+struct vgpu_limits vgpu_page_limits(const struct vgpu_page *page, const char *uuid);
 
 /* What was read last of one card, by many threads. All zero at first. */
-struct vgpu_kept_terms {
+struct vgpu_kept_limits {
     _Atomic uint32_t version; /* even: stable */
     _Atomic uint32_t page_seq; /* that it was read at; 0: nothing was */
     _Atomic uint64_t limit, physical, context, cores, policy, ceiling;
 };
 
-/* vgpu_page_terms, read anew only where the page has changed since. */
-struct vgpu_terms vgpu_page_terms_kept(const struct vgpu_page *page, const char *uuid, struct vgpu_kept_terms *kept);
+/* vgpu_page_limits, read anew only where the page has changed since. */
+struct vgpu_limits vgpu_page_limits_kept(const struct vgpu_page *page, const char *uuid, struct vgpu_kept_limits *kept);
 
 /* Bytes of page-locked host memory: VGPU_UNLIMITED, or 0 for a page that grants nothing. */
 uint64_t vgpu_page_host_limit(const struct vgpu_page *page);

@@ -4,7 +4,6 @@
 
 #include "authority.h"
 #include "cards.h"
-#include "charge.h"
 #include "ledger.h"
 
 /* The guess before anything is known. */
@@ -132,7 +131,7 @@ static uint64_t in_chunks(uint64_t bytes, uint64_t chunk)
  * Not for graphs: what has been launched cannot be taken back. */
 static int charge_growth(struct vgpu_process *p, const struct vgpu_cuda *cuda, struct vgpu_pool *pool, uint64_t bytes)
 {
-    uint64_t used = 0, least = vgpu_charge_rounded(bytes);
+    uint64_t used = 0, least = vgpu_ledger_rounded(bytes);
     uint64_t seen = atomic_load_explicit(&p->pool_chunk, memory_order_relaxed);
     if (least > UINT64_MAX / 4 || pool->charged > UINT64_MAX / 4) {
         return 0;
@@ -196,21 +195,22 @@ void vgpu_pool_leave(struct vgpu_process *p, const struct vgpu_cuda *cuda, struc
     }
 }
 
-static CUresult try_allocate(struct vgpu_process *p, const struct vgpu_cuda *cuda, struct vgpu_pool *pool, uint64_t bytes,
-                             CUdeviceptr *out, CUresult (*allocate)(void *, CUdeviceptr *), void *argument)
+static CUresult try_allocate(struct vgpu_process *p, const struct vgpu_cuda *cuda, struct vgpu_pool *pool,
+                             struct vgpu_pool_request *request, CUdeviceptr *out)
 {
-    struct vgpu_object old;
-    int displaced = 0;
     vgpu_calm_take(&pool->lock);
-    CUresult result = charge_growth(p, cuda, pool, bytes) ? allocate(argument, out) : CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result =
+        charge_growth(p, cuda, pool, request->bytes) ? request->allocate(request->argument, out) : CUDA_ERROR_OUT_OF_MEMORY;
     if (result == CUDA_SUCCESS) {
         struct vgpu_object object = {.handle = *out, .context = pool, .kind = VGPU_KIND_POOLED};
-        if (!is_covered(p, cuda, pool) || (displaced = vgpu_objects_replace(&p->objects, object, &old)) < 0) {
+        int displaced = is_covered(p, cuda, pool) ? vgpu_objects_replace(&p->objects, object, &request->old) : -1;
+        if (displaced < 0) {
             cuda->cuMemFree_v2(*out); /* waits for the stream, so the trim finds it unused */
             cuda->cuMemPoolTrimTo(pool->handle, 0);
             *out = 0; /* or who looks at it and not at the error frees what another has by now */
             result = CUDA_ERROR_OUT_OF_MEMORY;
         } else {
+            request->displaced = displaced;
             pool->live++;
         }
     }
@@ -218,21 +218,19 @@ static CUresult try_allocate(struct vgpu_process *p, const struct vgpu_cuda *cud
         settle(p, cuda, pool);
     }
     vgpu_pool_leave(p, cuda, pool);
-    if (displaced > 0) {
-        vgpu_charge_displaced(p, cuda, &old);
-    }
     return result;
 }
 
-CUresult vgpu_pool_allocate(struct vgpu_process *p, const struct vgpu_cuda *cuda, struct vgpu_pool *pool, uint64_t bytes,
-                            CUdeviceptr *out, CUresult (*allocate)(void *, CUdeviceptr *), void *argument)
+CUresult vgpu_pool_allocate(struct vgpu_process *p, const struct vgpu_cuda *cuda, struct vgpu_pool *pool,
+                            struct vgpu_pool_request *request, CUdeviceptr *out)
 {
+    request->displaced = 0;
     if (pool->ordinal == VGPU_NOWHERE) {
-        return allocate(argument, out);
+        return request->allocate(request->argument, out);
     }
-    CUresult result = try_allocate(p, cuda, pool, bytes, out, allocate, argument);
+    CUresult result = try_allocate(p, cuda, pool, request, out);
     if (result == CUDA_ERROR_OUT_OF_MEMORY && vgpu_pools_squeeze(p, cuda)) {
-        result = try_allocate(p, cuda, pool, bytes, out, allocate, argument);
+        result = try_allocate(p, cuda, pool, request, out);
     }
     const struct vgpu_card *card = vgpu_card_of_ordinal(p, cuda, pool->ordinal);
     if (result == CUDA_ERROR_OUT_OF_MEMORY && p->region && card && card->column >= 0) {

@@ -27,9 +27,19 @@ struct vgpu_pool {
 /* The pool behind a handle, remembered from now on as lying on `ordinal`; NULL when there is no memory for that. */
 struct vgpu_pool *vgpu_pool_of(struct vgpu_process *p, CUmemoryPool handle, int ordinal);
 
-/* Charge for an allocation of `bytes`, run `allocate(argument, out)`, settle. */
-CUresult vgpu_pool_allocate(struct vgpu_process *p, const struct vgpu_cuda *cuda, struct vgpu_pool *pool, uint64_t bytes,
-                            CUdeviceptr *out, CUresult (*allocate)(void *argument, CUdeviceptr *out), void *argument);
+/* An allocation from a pool. */
+struct vgpu_pool_request {
+    uint64_t bytes;
+    CUresult (*allocate)(void *argument, CUdeviceptr *out); /* makes the driver do it */
+    void *argument;
+    /* Out: 1 when the address stood for something else before, and what that was: the caller's to give back. */
+    int displaced;
+    struct vgpu_object old;
+};
+
+/* Charge for an allocation, make it, settle. */
+CUresult vgpu_pool_allocate(struct vgpu_process *p, const struct vgpu_cuda *cuda, struct vgpu_pool *pool,
+                            struct vgpu_pool_request *request, CUdeviceptr *out);
 
 /* An allocation of the pool was freed; by how much the charge shrank. */
 uint64_t vgpu_pool_freed(struct vgpu_process *p, const struct vgpu_cuda *cuda, struct vgpu_pool *pool);

@@ -1,7 +1,7 @@
 #include "probe.h"
 
 #include "capture.h"
-#include "step.h"
+#include "lockstep.h"
 
 #define PROBE_EVERY_NS UINT64_C(1000000)
 #define FIRST_COST_NS UINT64_C(20000000)
@@ -21,7 +21,7 @@ int vgpu_probe_can(const struct vgpu_cuda *cuda)
 }
 
 /* Under the lock: a pair of events of the current context. */
-static struct vgpu_probe *free_probe(struct vgpu_pace *pace, const struct vgpu_cuda *cuda)
+static struct vgpu_probe *free_probe(struct vgpu_throttle *throttle, const struct vgpu_cuda *cuda)
 {
     CUcontext context = NULL;
     struct vgpu_probe *unused = NULL;
@@ -29,11 +29,11 @@ static struct vgpu_probe *free_probe(struct vgpu_pace *pace, const struct vgpu_c
         return NULL;
     }
     for (unsigned i = 0; i < VGPU_PROBES; i++) {
-        struct vgpu_probe *probe = &pace->probes[i];
-        if (!probe->busy && probe->context == context) {
+        struct vgpu_probe *probe = &throttle->probes[i];
+        if (probe->state == VGPU_PROBE_FREE && probe->context == context) {
             return probe;
         }
-        unused = !unused && !probe->busy && !probe->context ? probe : unused;
+        unused = !unused && probe->state == VGPU_PROBE_FREE && !probe->context ? probe : unused;
     }
     if (unused && cuda->cuEventCreate(&unused->start, 0) == CUDA_SUCCESS) {
         if (cuda->cuEventCreate(&unused->end, 0) == CUDA_SUCCESS) {
@@ -46,37 +46,37 @@ static struct vgpu_probe *free_probe(struct vgpu_pace *pace, const struct vgpu_c
 }
 
 /* A pair of events for this launch; NULL: it does not get measured. */
-static struct vgpu_probe *claim(struct vgpu_pace *pace, const struct vgpu_cuda *cuda, uint64_t now, int learned)
+static struct vgpu_probe *claim(struct vgpu_throttle *throttle, const struct vgpu_cuda *cuda, uint64_t now, int learned)
 {
-    uint64_t last = atomic_load_explicit(&pace->probed_ns, memory_order_relaxed);
+    uint64_t last = atomic_load_explicit(&throttle->probed_ns, memory_order_relaxed);
     uint64_t pause = PROBE_EVERY_NS + last / 64 * 40503 % (PROBE_EVERY_NS / 2); /* out of step with the program */
     struct vgpu_probe *probe = NULL;
-    if (!vgpu_probe_can(cuda) || (learned && now - last < pause) || !vgpu_calm_try(&pace->lock)) {
+    if (!vgpu_probe_can(cuda) || (learned && now - last < pause) || !vgpu_calm_try(&throttle->lock)) {
         return NULL;
     }
-    if (atomic_compare_exchange_strong(&pace->probed_ns, &last, now)) {
+    if (atomic_compare_exchange_strong(&throttle->probed_ns, &last, now)) {
         int mode = vgpu_capture_relax(cuda);
-        probe = free_probe(pace, cuda);
+        probe = free_probe(throttle, cuda);
         vgpu_capture_restore(cuda, mode);
     }
     if (probe) {
-        probe->busy = 1;
+        probe->state = VGPU_PROBE_CLAIMED;
     }
-    vgpu_calm_drop(&pace->lock);
+    vgpu_calm_drop(&throttle->lock);
     return probe;
 }
 
-static void release(struct vgpu_pace *pace, struct vgpu_probe *probe)
+static void release(struct vgpu_throttle *throttle, struct vgpu_probe *probe)
 {
-    vgpu_calm_take(&pace->lock);
-    probe->busy = 0;
-    vgpu_calm_drop(&pace->lock);
+    vgpu_calm_take(&throttle->lock);
+    probe->state = VGPU_PROBE_FREE;
+    vgpu_calm_drop(&throttle->lock);
 }
 
-void vgpu_probe_start(struct vgpu_pace *pace, const struct vgpu_launch *l, const struct vgpu_geometry *what,
+void vgpu_probe_start(struct vgpu_throttle *throttle, const struct vgpu_launch *l, const struct vgpu_geometry *what,
                       struct vgpu_cost *cost, uint64_t now, const struct vgpu_charge *charge, struct vgpu_ticket *ticket)
 {
-    struct vgpu_probe *probe = cost ? claim(pace, l->cuda, now, charge->learned) : NULL;
+    struct vgpu_probe *probe = cost ? claim(throttle, l->cuda, now, charge->learned) : NULL;
     if (probe) {
         int mode = vgpu_capture_relax(l->cuda);
         CUresult result = l->cuda->cuEventRecord(probe->start, l->stream); /* not under the lock: a full stream blocks */
@@ -91,20 +91,20 @@ void vgpu_probe_start(struct vgpu_pace *pace, const struct vgpu_launch *l, const
             probe->charged_ns = charge->charged_ns;
             ticket->probe = probe;
         } else {
-            release(pace, probe);
+            release(throttle, probe);
         }
     }
     if (!ticket->probe || !charge->alone) {
-        vgpu_bucket_count(pace->cards[l->ordinal].bucket, charge->raw_ns, charge->charged_ns);
+        vgpu_bucket_count(throttle->cards[l->ordinal].bucket, charge->raw_ns, charge->charged_ns);
     }
 }
 
-uint64_t vgpu_probe_known_ns(const struct vgpu_pace *pace, int ordinal, uint64_t now)
+uint64_t vgpu_probe_known_ns(const struct vgpu_throttle *throttle, int ordinal, uint64_t now)
 {
     for (unsigned i = 0; i < VGPU_PROBES; i++) {
-        const struct vgpu_probe *probe = &pace->probes[i];
+        const struct vgpu_probe *probe = &throttle->probes[i];
         uint64_t since = probe->runs_ns > VGPU_TICK_NS ? probe->runs_ns - VGPU_TICK_NS : 0;
-        if (probe->busy == 2 && probe->alone && probe->runs_ns && probe->ordinal == ordinal && since < now) {
+        if (probe->state == VGPU_PROBE_ON_ITS_WAY && probe->alone && probe->runs_ns && probe->ordinal == ordinal && since < now) {
             now = since;
         }
     }
@@ -112,28 +112,28 @@ uint64_t vgpu_probe_known_ns(const struct vgpu_pace *pace, int ordinal, uint64_t
 }
 
 /* Under the lock: a launch of that moment has run. */
-static void caught_up(struct vgpu_pace_card *card, uint64_t launched_ns)
+static void caught_up(struct vgpu_throttle_card *card, uint64_t launched_ns)
 {
     uint64_t freed = atomic_load_explicit(&card->freed_ns, memory_order_relaxed);
     if (freed && launched_ns >= freed) {
         atomic_store_explicit(&card->freed_ns, 0, memory_order_relaxed);
-        card->settle.count = card->settle.held_count = card->settle.studied = 0;
+        card->calibration.count = card->calibration.held_count = card->calibration.studied = 0;
     }
 }
 
 static void drop(struct vgpu_probe *probe)
 {
-    probe->busy = 0;
+    probe->state = VGPU_PROBE_FREE;
     probe->runs_ns = 0;
     atomic_store(&probe->cost->running_ns, 0);
     atomic_fetch_sub(&probe->cost->pending, 1);
 }
 
 /* Under the lock: no measurement will come. */
-static void lose(struct vgpu_pace *pace, struct vgpu_probe *probe)
+static void lose(struct vgpu_throttle *throttle, struct vgpu_probe *probe)
 {
     if (probe->alone) {
-        vgpu_bucket_count(pace->cards[probe->ordinal].bucket, probe->raw_ns, probe->charged_ns);
+        vgpu_bucket_count(throttle->cards[probe->ordinal].bucket, probe->raw_ns, probe->charged_ns);
     }
     drop(probe);
 }
@@ -145,7 +145,7 @@ static int is_watched(const struct vgpu_cost *cost)
 
 /* Is it to be watched which part of a kernel's time is its own? The first ones of a kind that is longer than a turn may
  * be, and some later on. */
-static int is_worth_watching(const struct vgpu_pace_card *card, const struct vgpu_cost *cost)
+static int is_worth_watching(const struct vgpu_throttle_card *card, const struct vgpu_cost *cost)
 {
     uint32_t samples = atomic_load_explicit(&cost->samples, memory_order_relaxed);
     uint32_t watched = atomic_load_explicit(&cost->watched, memory_order_relaxed);
@@ -157,7 +157,7 @@ static int is_worth_watching(const struct vgpu_pace_card *card, const struct vgp
 
 /* Beside neighbours the first measurements of a kind may hold any number of their turns: believe a part, and leave the
  * rest to the comparison with NVML. */
-uint64_t vgpu_probe_believed(const struct vgpu_pace_card *card, const struct vgpu_cost *cost, uint64_t ns)
+uint64_t vgpu_probe_believed(const struct vgpu_throttle_card *card, const struct vgpu_cost *cost, uint64_t ns)
 {
     uint64_t part = ns / 8 > FIRST_COST_NS ? ns / 8 : FIRST_COST_NS;
     return card->crowded && cost && !is_watched(cost) && atomic_load_explicit(&cost->samples, memory_order_relaxed) < 3 &&
@@ -168,66 +168,66 @@ uint64_t vgpu_probe_believed(const struct vgpu_pace_card *card, const struct vgp
 
 /* What to multiply an estimate with. Beside neighbours, and before NVML has been heard, what is longer than a turn is
  * taken for others' in part: who is charged too little pays later, but time that was not used is lost. */
-double vgpu_pace_factor(const struct vgpu_pace_card *card, const struct vgpu_cost *cost, uint64_t ns, uint64_t now)
+double vgpu_probe_factor(const struct vgpu_throttle_card *card, const struct vgpu_cost *cost, uint64_t ns, uint64_t now)
 {
     double factor = (double)vgpu_bucket_factor(card->bucket) / (double)VGPU_FACTOR_ONE;
     uint64_t first = atomic_load_explicit(&card->first_ns, memory_order_relaxed);
     return factor > PRIOR && card->crowded && !is_watched(cost) && now - first < BLIND_NS && ns > TURN_NS ? PRIOR : factor;
 }
 
-static void settle_probe(struct vgpu_pace *pace, struct vgpu_probe *probe, uint64_t ns, uint64_t now)
+static void settle_probe(struct vgpu_throttle *throttle, struct vgpu_probe *probe, uint64_t ns, uint64_t now)
 {
-    struct vgpu_pace_card *card = &pace->cards[probe->ordinal];
+    struct vgpu_throttle_card *card = &throttle->cards[probe->ordinal];
     uint64_t took = ns;
-    double part = probe->runs_ns ? vgpu_turns_part(&card->turns, probe->looks, probe->ours) : 0;
+    double part = probe->runs_ns ? vgpu_timeslice_part(&card->timeslice, probe->looks, probe->ours) : 0;
     enum vgpu_telling telling = !card->crowded ? VGPU_ITS_OWN : part > 0 ? VGPU_WATCHED : VGPU_WITH_OTHERS;
     ns = telling == VGPU_WATCHED ? (uint64_t)((double)ns * part) : ns;
     caught_up(card, probe->launched_ns);
-    if (vgpu_step_ran(pace, probe, took, now)) {
+    if (vgpu_lockstep_ran(throttle, probe, took, now)) {
         telling = VGPU_WITH_WAITS;
         ns = took;
     }
-    vgpu_cost_learn(&pace->costs, probe->cost, &probe->what, ns, telling);
+    vgpu_cost_learn(&throttle->costs, probe->cost, &probe->what, ns, telling);
     if (telling == VGPU_WITH_OTHERS || telling == VGPU_WITH_WAITS) {
         uint64_t usual = atomic_load(&probe->cost->ns);
         ns = ns > usual ? usual : ns; /* the rest was others' */
     }
     ns = vgpu_probe_believed(card, probe->cost, ns);
     if (probe->alone) {
-        double factor = vgpu_pace_factor(card, probe->cost, ns, now);
+        double factor = vgpu_probe_factor(card, probe->cost, ns, now);
         int beside = telling == VGPU_WATCHED || telling == VGPU_WITH_OTHERS; /* then what it was charged was a prior's */
         int64_t charged = beside ? (int64_t)((double)ns * factor)
                                  : probe->charged_ns + (int64_t)(((double)ns - (double)probe->raw_ns) * factor);
-        struct vgpu_share share = pace->share(pace->who, probe->ordinal);
+        struct vgpu_share share = throttle->share(throttle->owner, probe->ordinal);
         vgpu_bucket_count(card->bucket, (int64_t)ns, charged);
-        vgpu_settle_ran(&card->settle, now - (took < now ? took : now), now, (int64_t)ns, charged);
+        vgpu_calibrate_ran(&card->calibration, now - (took < now ? took : now), now, (int64_t)ns, charged);
         if (vgpu_share_is_limited(&share) && (share.always || vgpu_bucket_has_company(card->bucket, now))) {
             vgpu_bucket_correct(card->bucket, now, share.percent, charged - probe->charged_ns);
         }
     }
     if (ns > (uint64_t)VGPU_CHUNK_NS * 50) {
-        vgpu_settle_lump(&card->settle, (uint64_t)((double)ns * vgpu_pace_factor(card, probe->cost, ns, now)));
+        vgpu_calibrate_lump(&card->calibration, (uint64_t)((double)ns * vgpu_probe_factor(card, probe->cost, ns, now)));
     }
 }
 
-static void note_start(struct vgpu_pace_card *card, const struct vgpu_cuda *cuda, struct vgpu_probe *probe, uint64_t now)
+static void note_start(struct vgpu_throttle_card *card, const struct vgpu_cuda *cuda, struct vgpu_probe *probe, uint64_t now)
 {
     uint64_t never = 0;
     if (!probe->runs_ns && cuda->cuEventQuery(probe->start) == CUDA_SUCCESS) {
         probe->runs_ns = now;
-        probe->looks = card->turns.looks;
-        probe->ours = card->turns.ours;
+        probe->looks = card->timeslice.looks;
+        probe->ours = card->timeslice.ours;
         atomic_compare_exchange_strong(&probe->cost->running_ns, &never, now);
     }
 }
 
 /* The oldest that was launched after `after`, by launch and place. */
-static struct vgpu_probe *next_probe(struct vgpu_pace *pace, const struct vgpu_probe *after)
+static struct vgpu_probe *next_probe(struct vgpu_throttle *throttle, const struct vgpu_probe *after)
 {
     struct vgpu_probe *next = NULL;
     for (unsigned i = 0; i < VGPU_PROBES; i++) {
-        struct vgpu_probe *probe = &pace->probes[i];
-        if (probe->busy == 2 && probe != after &&
+        struct vgpu_probe *probe = &throttle->probes[i];
+        if (probe->state == VGPU_PROBE_ON_ITS_WAY && probe != after &&
             (!after || probe->launched_ns > after->launched_ns || (probe->launched_ns == after->launched_ns && probe > after)) &&
             (!next || probe->launched_ns < next->launched_ns)) {
             next = probe;
@@ -237,9 +237,9 @@ static struct vgpu_probe *next_probe(struct vgpu_pace *pace, const struct vgpu_p
 }
 
 /* 1: it has come, or never will. */
-static int harvest_one(struct vgpu_pace *pace, const struct vgpu_cuda *cuda, struct vgpu_probe *probe, uint64_t now)
+static int harvest_one(struct vgpu_throttle *throttle, const struct vgpu_cuda *cuda, struct vgpu_probe *probe, uint64_t now)
 {
-    struct vgpu_pace_card *card = &pace->cards[probe->ordinal];
+    struct vgpu_throttle_card *card = &throttle->cards[probe->ordinal];
     float ms = 0;
     CUresult result = cuda->cuEventQuery(probe->end);
     if (result == CUDA_ERROR_NOT_READY && now - probe->launched_ns <= LOST_NS) {
@@ -248,50 +248,50 @@ static int harvest_one(struct vgpu_pace *pace, const struct vgpu_cuda *cuda, str
     }
     int told = result == CUDA_SUCCESS && cuda->cuEventElapsedTime(&ms, probe->start, probe->end) == CUDA_SUCCESS && ms >= 0;
     if (told) {
-        settle_probe(pace, probe, (uint64_t)((double)ms * 1e6), now);
+        settle_probe(throttle, probe, (uint64_t)((double)ms * 1e6), now);
         drop(probe);
     } else {
         probe->context = NULL; /* gone with its context: the events are not ours to touch any more */
-        lose(pace, probe);
+        lose(throttle, probe);
     }
     return 1;
 }
 
-void vgpu_probe_harvest(struct vgpu_pace *pace, const struct vgpu_launch *l, uint64_t now)
+void vgpu_probe_harvest(struct vgpu_throttle *throttle, const struct vgpu_launch *l, uint64_t now)
 {
     const struct vgpu_cuda *cuda = l->cuda;
-    struct vgpu_pace_card *card = &pace->cards[l->ordinal];
-    struct vgpu_probe *probe = next_probe(pace, NULL);
+    struct vgpu_throttle_card *card = &throttle->cards[l->ordinal];
+    struct vgpu_probe *probe = next_probe(throttle, NULL);
     int mode = vgpu_capture_relax(cuda), missing = 0, watched = 0;
-    for (; probe && missing < MOST_ASKED; probe = next_probe(pace, probe)) {
-        if (!harvest_one(pace, cuda, probe, now)) {
+    for (; probe && missing < MOST_ASKED; probe = next_probe(throttle, probe)) {
+        if (!harvest_one(throttle, cuda, probe, now)) {
             missing++;
             watched |= probe->ordinal == l->ordinal && is_worth_watching(card, probe->cost);
         }
     }
-    watched = watched && vgpu_turns_can(cuda);
+    watched = watched && vgpu_timeslice_can(cuda);
     atomic_store_explicit(&card->watched, watched, memory_order_relaxed);
-    if (watched && now - card->turns.looked_ns >= LOOK_NS) {
-        vgpu_turns_look(&card->turns, cuda, now);
+    if (watched && now - card->timeslice.looked_ns >= LOOK_NS) {
+        vgpu_timeslice_look(&card->timeslice, cuda, now);
     }
     vgpu_capture_restore(cuda, mode);
 }
 
-/* A probe that a launch on its way has claimed loses its context, and with it its events: vgpu_pace_end sees that. */
-void vgpu_probe_end_context(struct vgpu_pace *pace, const struct vgpu_cuda *cuda, CUcontext context)
+/* A probe that a launch on its way has claimed loses its context, and with it its events: vgpu_throttle_end sees that. */
+void vgpu_probe_end_context(struct vgpu_throttle *throttle, const struct vgpu_cuda *cuda, CUcontext context)
 {
-    vgpu_calm_take(&pace->lock);
+    vgpu_calm_take(&throttle->lock);
     for (unsigned i = 0; i < VGPU_PROBES; i++) {
-        struct vgpu_probe *probe = &pace->probes[i];
+        struct vgpu_probe *probe = &throttle->probes[i];
         if (probe->context != context) {
             continue;
         }
         probe->context = NULL;
-        if (probe->busy == 1) {
+        if (probe->state == VGPU_PROBE_CLAIMED) {
             continue;
         }
-        if (probe->busy) {
-            lose(pace, probe);
+        if (probe->state == VGPU_PROBE_ON_ITS_WAY) {
+            lose(throttle, probe);
         }
         if (cuda->cuEventDestroy_v2) {
             cuda->cuEventDestroy_v2(probe->start);
@@ -299,41 +299,37 @@ void vgpu_probe_end_context(struct vgpu_pace *pace, const struct vgpu_cuda *cuda
         }
     }
     for (unsigned i = 0; i < VGPU_MAX_DEVICES; i++) {
-        vgpu_turns_end_context(&pace->cards[i].turns, cuda, context);
+        vgpu_timeslice_end_context(&throttle->cards[i].timeslice, cuda, context);
     }
-    vgpu_calm_drop(&pace->lock);
+    vgpu_calm_drop(&throttle->lock);
 }
 
-static int is_lost(struct vgpu_pace *pace, const struct vgpu_probe *probe)
+static int is_lost(struct vgpu_throttle *throttle, const struct vgpu_probe *probe)
 {
-    vgpu_calm_take(&pace->lock);
+    vgpu_calm_take(&throttle->lock);
     int lost = !probe->context;
-    vgpu_calm_drop(&pace->lock);
+    vgpu_calm_drop(&throttle->lock);
     return lost;
 }
 
-void vgpu_pace_end(struct vgpu_pace *pace, const struct vgpu_launch *l, struct vgpu_ticket *ticket, CUresult result)
+void vgpu_probe_end(struct vgpu_throttle *throttle, const struct vgpu_launch *l, struct vgpu_probe *probe, CUresult result)
 {
-    struct vgpu_probe *probe = ticket->probe;
-    if (!probe) {
-        return;
-    }
     int mode = vgpu_capture_relax(l->cuda);
     int recorded =
-        result == CUDA_SUCCESS && !is_lost(pace, probe) && l->cuda->cuEventRecord(probe->end, l->stream) == CUDA_SUCCESS;
+        result == CUDA_SUCCESS && !is_lost(throttle, probe) && l->cuda->cuEventRecord(probe->end, l->stream) == CUDA_SUCCESS;
     vgpu_capture_restore(l->cuda, mode);
     if (!recorded) {
         if (probe->alone) {
-            vgpu_bucket_count(pace->cards[probe->ordinal].bucket, probe->raw_ns, probe->charged_ns);
+            vgpu_bucket_count(throttle->cards[probe->ordinal].bucket, probe->raw_ns, probe->charged_ns);
         }
-        release(pace, probe);
+        release(throttle, probe);
         return;
     }
-    vgpu_calm_take(&pace->lock);
+    vgpu_calm_take(&throttle->lock);
     atomic_fetch_add(&probe->cost->pending, 1);
-    probe->busy = 2;
+    probe->state = VGPU_PROBE_ON_ITS_WAY;
     if (!probe->context) {
-        lose(pace, probe); /* the context went meanwhile */
+        lose(throttle, probe); /* the context went meanwhile */
     }
-    vgpu_calm_drop(&pace->lock);
+    vgpu_calm_drop(&throttle->lock);
 }

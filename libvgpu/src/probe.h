@@ -1,11 +1,11 @@
-/* probe.h - what kernels take: pairs of events around some launches, asked after without waiting. The inside of pace.h.
+/* probe.h - what kernels take: pairs of events around some launches, asked after without waiting. The inside of throttle.h.
  *
  * Also what is made of it: beside neighbours, events tell of their turns, too.
  */
 #ifndef VGPU_PROBE_H
 #define VGPU_PROBE_H
 
-#include "pace.h"
+#include "throttle_state.h"
 
 /* Has the driver what it takes? */
 int vgpu_probe_can(const struct vgpu_cuda *cuda);
@@ -17,23 +17,26 @@ struct vgpu_charge {
     int learned;
 };
 
-/* Before a launch: does it get measured? vgpu_pace_end ends it. What it was charged alone is in the totals then when it
+/* Before a launch: does it get measured? vgpu_probe_end ends it. What it was charged alone is in the totals then when it
  * has run, else at once. */
-void vgpu_probe_start(struct vgpu_pace *pace, const struct vgpu_launch *launch, const struct vgpu_geometry *what,
+void vgpu_probe_start(struct vgpu_throttle *throttle, const struct vgpu_launch *launch, const struct vgpu_geometry *what,
                       struct vgpu_cost *cost, uint64_t now, const struct vgpu_charge *charge, struct vgpu_ticket *ticket);
 
+/* After the launch that `probe` was claimed for, with its result. */
+void vgpu_probe_end(struct vgpu_throttle *throttle, const struct vgpu_launch *launch, struct vgpu_probe *probe, CUresult result);
+
 /* Under the lock: whatever of this card's kernels ran before then is in the totals. */
-uint64_t vgpu_probe_known_ns(const struct vgpu_pace *pace, int ordinal, uint64_t now);
+uint64_t vgpu_probe_known_ns(const struct vgpu_throttle *throttle, int ordinal, uint64_t now);
 
 /* Under the lock, by who is about to launch: take in what has come, and look whose turn it is where that matters. */
-void vgpu_probe_harvest(struct vgpu_pace *pace, const struct vgpu_launch *launch, uint64_t now);
+void vgpu_probe_harvest(struct vgpu_throttle *throttle, const struct vgpu_launch *launch, uint64_t now);
 
 /* Before the driver ends a context: nothing that was made in it is touched again. What was launched in it is charged as
  * it was estimated. */
-void vgpu_probe_end_context(struct vgpu_pace *pace, const struct vgpu_cuda *cuda, CUcontext context);
+void vgpu_probe_end_context(struct vgpu_throttle *throttle, const struct vgpu_cuda *cuda, CUcontext context);
 
 /* How much of a cost of `ns` is believed; with what an estimate is multiplied. */
-uint64_t vgpu_probe_believed(const struct vgpu_pace_card *card, const struct vgpu_cost *cost, uint64_t ns);
-double vgpu_pace_factor(const struct vgpu_pace_card *card, const struct vgpu_cost *cost, uint64_t ns, uint64_t now);
+uint64_t vgpu_probe_believed(const struct vgpu_throttle_card *card, const struct vgpu_cost *cost, uint64_t ns);
+double vgpu_probe_factor(const struct vgpu_throttle_card *card, const struct vgpu_cost *cost, uint64_t ns, uint64_t now);
 
 #endif

@@ -114,9 +114,9 @@ static uint64_t by_our_clock(uint64_t stamp_us)
     return 0;
 }
 
-int vgpu_usage_measure(void *who, int ordinal, uint64_t since_us, struct vgpu_measurement *out)
+int vgpu_usage_measure(void *owner, int ordinal, uint64_t since_us, struct vgpu_measurement *out)
 {
-    struct vgpu_process *p = who;
+    struct vgpu_process *p = owner;
     const struct vgpu_card *card = vgpu_card_of_ordinal(p, vgpu_world->cuda(), ordinal);
     const struct vgpu_nvml *nvml;
     nvmlProcessUtilizationSample_t samples[SAMPLES];

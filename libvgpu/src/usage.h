@@ -7,10 +7,10 @@
 #define VGPU_USAGE_H
 
 #include "process.h"
-#include "settle.h"
+#include "calibrate.h"
 
-/* For pace.h; `who` is the process. */
-int vgpu_usage_measure(void *who, int ordinal, uint64_t since_us, struct vgpu_measurement *out);
+/* For throttle.h; `owner` is the process. */
+int vgpu_usage_measure(void *owner, int ordinal, uint64_t since_us, struct vgpu_measurement *out);
 
 /* Slot of the container's process with this PID on the host, -1 when it is not of this container. */
 int vgpu_usage_slot(const struct vgpu_process *p, uint32_t host_pid);

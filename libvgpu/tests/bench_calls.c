@@ -382,7 +382,7 @@ struct paced {
     double mean, p99, calls;
 };
 
-enum { PACED = 200000 };
+enum { PACED = 200000, PACED_KEPT = PACED - PACED / 1000 };
 
 static struct paced one_by_one(launch_function launch)
 {
@@ -395,11 +395,10 @@ static struct paced one_by_one(launch_function launch)
         each[i] = (double)(now_ns() - start);
     }
     qsort(each, PACED, sizeof *each, by_value);
-    for (int i = 0; i < PACED - PACED / 1000; i++) { /* not the time slices that others had */
+    for (int i = 0; i < PACED_KEPT; i++) { /* not the time slices that others had */
         sum += each[i];
     }
-    return (struct paced){
-        .mean = sum / (PACED - PACED / 1000), .p99 = each[PACED - PACED / 100], .calls = (double)(calls - before) / PACED};
+    return (struct paced){.mean = sum / PACED_KEPT, .p99 = each[PACED - PACED / 100], .calls = (double)(calls - before) / PACED};
 }
 
 /* What a held launch takes more than a direct one, for kernels of some length at half of the card. */

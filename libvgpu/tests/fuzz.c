@@ -148,8 +148,8 @@ static void one_page(uint64_t seed)
     int unlimited = vgpu_page_is_unlimited(&page);
     int whole = page.magic == VGPU_PAGE_MAGIC && page.abi_version == VGPU_ABI_VERSION && page.size == VGPU_PAGE_BYTES &&
                 page.seq % 2 == 0 && page.state == VGPU_PAGE_GRANT && page.device_count <= VGPU_MAX_DEVICES;
-    struct vgpu_terms terms = vgpu_page_terms(&page, UUID);
-    need(whole || (!terms.limit && !terms.physical && !terms.context && !vgpu_page_host_limit(&page)),
+    struct vgpu_limits limits = vgpu_page_limits(&page, UUID);
+    need(whole || (!limits.limit && !limits.physical && !limits.context && !vgpu_page_host_limit(&page)),
          "a page that is none said something", seed);
     need(limit <= most, "a page granted more than it says", seed);
     need(whole || (!limit && !unlimited), "a page that is none granted something", seed);

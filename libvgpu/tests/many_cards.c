@@ -4,7 +4,7 @@
 
 #include "engine.h"
 #include "many_cards.h"
-#include "pace.h"
+#include "throttle.h"
 
 #define US UINT64_C(1000)
 #define MS UINT64_C(1000000)
@@ -25,7 +25,7 @@ static struct card {
 } cards[MANY_CARDS];
 
 static struct worker {
-    struct vgpu_pace *pace;
+    struct vgpu_throttle *throttle;
     struct vgpu_hand hand;
     unsigned first, end; /* the cards it drives */
     unsigned current;
@@ -120,34 +120,34 @@ static const struct vgpu_cuda driver = {.cuEventCreate = event_create,
 static const struct vgpu_world world = {.now_ns = now_ns, .sleep_ns = sleep_ns};
 const struct vgpu_world *vgpu_world = &world;
 
-static struct vgpu_share share_of(void *who, int ordinal)
+static struct vgpu_share share_of(void *owner, int ordinal)
 {
-    (void)who;
+    (void)owner;
     return (struct vgpu_share){.percent = scene->percent[ordinal], .always = 1};
 }
 
-static struct vgpu_region_bucket *bucket_of(void *who, int ordinal)
+static struct vgpu_region_bucket *bucket_of(void *owner, int ordinal)
 {
-    (void)who;
+    (void)owner;
     return &cards[ordinal].bucket;
 }
 
-static struct vgpu_region_bucket *peer_of(void *who, int ordinal, unsigned n)
+static struct vgpu_region_bucket *peer_of(void *owner, int ordinal, unsigned n)
 {
     unsigned at = n + (n >= (unsigned)ordinal);
-    (void)who;
+    (void)owner;
     return at < scene->cards ? &cards[at].bucket : NULL;
 }
 
-static uint32_t sms_of(void *who, int ordinal)
+static uint32_t sms_of(void *owner, int ordinal)
 {
-    (void)who, (void)ordinal;
+    (void)owner, (void)ordinal;
     return 108;
 }
 
-static int measure(void *who, int ordinal, uint64_t since_us, struct vgpu_measurement *out)
+static int measure(void *owner, int ordinal, uint64_t since_us, struct vgpu_measurement *out)
 {
-    (void)who;
+    (void)owner;
     out->others_known = 1;
     out->percent = engine_utilisation(cards[ordinal].engine, cards[ordinal].context, scene->lag_ns, &out->end_ns);
     out->stamp_us = out->end_ns / 1000;
@@ -168,14 +168,14 @@ static void launch(unsigned card, uint64_t ns, uint32_t together)
     struct vgpu_ticket ticket = {0};
     running->current = card;
     if (running->hand.process != 1 ||
-        !vgpu_pace_fast(&running->hand, (int)card, vgpu_cost_key(l.function, l.blocks, l.threads))) {
-        vgpu_pace_begin(running->pace, &running->hand, &l, &ticket);
+        !vgpu_throttle_fast(&running->hand, (int)card, vgpu_cost_key(l.function, l.blocks, l.threads))) {
+        vgpu_throttle_begin(running->throttle, &running->hand, &l, &ticket);
     }
     submit(card, (struct engine_op){.kind = ENGINE_KERNEL,
                                     .left_ns = together ? UNTIL_ALL_ARE_THERE : ns,
                                     .fraction = ENGINE_WHOLE,
                                     .event = together});
-    vgpu_pace_end(running->pace, &l, &ticket, CUDA_SUCCESS);
+    vgpu_throttle_end(running->throttle, &l, &ticket, CUDA_SUCCESS);
 }
 
 static uint32_t step_slot(uint64_t step)
@@ -236,7 +236,7 @@ static void meet(void)
 void many_cards_begin(const struct many_cards *s)
 {
     static char stacks[MANY_CARDS][STACK_BYTES];
-    static struct vgpu_pace paces[MANY_CARDS];
+    static struct vgpu_throttle paces[MANY_CARDS];
     scene = s;
     now = 1;
     memset(paces, 0, sizeof paces);
@@ -247,15 +247,15 @@ void many_cards_begin(const struct many_cards *s)
     }
     worker_count = s->threads || s->processes ? s->cards : 1;
     for (unsigned i = 0; i < worker_count; i++) {
-        struct vgpu_pace *pace = &paces[s->processes ? i : 0];
-        *pace = (struct vgpu_pace){.who = pace,
-                                   .share = share_of,
-                                   .peer = peer_of,
-                                   .bucket = bucket_of,
-                                   .sms = sms_of,
-                                   .measure = s->blind ? NULL : measure};
-        workers[i] =
-            (struct worker){.pace = pace, .first = worker_count == 1 ? 0 : i, .end = worker_count == 1 ? s->cards : i + 1};
+        struct vgpu_throttle *throttle = &paces[s->processes ? i : 0];
+        *throttle = (struct vgpu_throttle){.owner = throttle,
+                                           .share = share_of,
+                                           .peer = peer_of,
+                                           .bucket = bucket_of,
+                                           .sms = sms_of,
+                                           .measure = s->blind ? NULL : measure};
+        workers[i] = (struct worker){
+            .throttle = throttle, .first = worker_count == 1 ? 0 : i, .end = worker_count == 1 ? s->cards : i + 1};
         workers[i].wake_ns = now + i * 100 * US;
         getcontext(&workers[i].at);
         workers[i].at.uc_stack.ss_sp = stacks[i];

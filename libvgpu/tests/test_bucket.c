@@ -9,7 +9,7 @@
 
 #include "bucket.h"
 #include "cost.h"
-#include "settle.h"
+#include "calibrate.h"
 #include "t.h"
 
 #define MS UINT64_C(1000000)
@@ -183,17 +183,17 @@ TEST(what_has_been_running_for_very_long_costs_that_much_already)
 /* Half of the card for two seconds, told late in samples of 100 ms; `before` was charged ahead of all that. */
 static int64_t debt_after_exact_samples(int64_t before)
 {
-    static struct vgpu_settle settle;
-    struct vgpu_region_bucket b = {.settled_us = 100 * S / 1000};
-    memset(&settle, 0, sizeof settle);
+    static struct vgpu_calibration calibration;
+    struct vgpu_region_bucket b = {.calibrated_us = 100 * S / 1000};
+    memset(&calibration, 0, sizeof calibration);
     vgpu_bucket_count(&b, before, before);
     for (uint64_t at = 100 * S; at < 102 * S; at += 10 * MS) {
-        vgpu_settle_note(&settle, &b, at);
+        vgpu_calibrate_note(&calibration, &b, at);
         vgpu_bucket_count(&b, 5 * MS, 5 * MS);
         if (at % (100 * MS) == 0 && at > 100 * S + 200 * MS) {
             uint64_t end = at - 200 * MS;
             struct vgpu_measurement seen = {.stamp_us = end / 1000, .end_ns = end, .percent = 50, .others_known = 1};
-            vgpu_settle(&settle, &b, at, 50, at, &seen);
+            vgpu_calibrate(&calibration, &b, at, 50, at, &seen);
         }
     }
     return (int64_t)b.debt_ns;
@@ -213,42 +213,42 @@ TEST(nor_is_it_when_the_totals_begin_below_nothing)
 
 TEST(a_kernel_counts_where_it_ran_not_where_it_was_charged)
 {
-    static struct vgpu_settle settle;
-    struct vgpu_region_bucket b = {.settled_us = 100 * S / 1000};
-    memset(&settle, 0, sizeof settle);
+    static struct vgpu_calibration calibration;
+    struct vgpu_region_bucket b = {.calibrated_us = 100 * S / 1000};
+    memset(&calibration, 0, sizeof calibration);
     for (uint64_t at = 100 * S; at <= 102 * S; at += 10 * MS) {
-        vgpu_settle_note(&settle, &b, at);
+        vgpu_calibrate_note(&calibration, &b, at);
     }
     vgpu_bucket_count(&b, 1 * S, 1 * S);
-    vgpu_settle_ran(&settle, 100 * S, 101 * S, 1 * S, 1 * S);
-    vgpu_settle_note(&settle, &b, 102 * S + 10 * MS);
+    vgpu_calibrate_ran(&calibration, 100 * S, 101 * S, 1 * S, 1 * S);
+    vgpu_calibrate_note(&calibration, &b, 102 * S + 10 * MS);
     for (uint64_t end = 100 * S + 100 * MS; end <= 101 * S; end += 100 * MS) {
         struct vgpu_measurement seen = {.stamp_us = end / 1000, .end_ns = end, .percent = 100, .others_known = 1};
-        vgpu_settle(&settle, &b, 102 * S, 50, 102 * S, &seen);
+        vgpu_calibrate(&calibration, &b, 102 * S, 50, 102 * S, &seen);
     }
     int64_t debt = (int64_t)b.debt_ns;
     CHECK(debt > -(int64_t)MS && debt < (int64_t)MS);
-    CHECK_EQ(settle.held_count, 0);
+    CHECK_EQ(calibration.held_count, 0);
 }
 
 /* One kernel of 50 ms each half second, in every fifth sample of 100 ms alone; that it has run is noticed late. */
 TEST(samples_that_a_program_hides_between_its_kernels_are_not_taken_for_longer_ones)
 {
-    static struct vgpu_settle settle;
-    struct vgpu_region_bucket b = {.settled_us = (99 * S + 600 * MS) / 1000};
-    memset(&settle, 0, sizeof settle);
+    static struct vgpu_calibration calibration;
+    struct vgpu_region_bucket b = {.calibrated_us = (99 * S + 600 * MS) / 1000};
+    memset(&calibration, 0, sizeof calibration);
     for (uint64_t at = 100 * S; at < 110 * S; at += 10 * MS) {
-        vgpu_settle_note(&settle, &b, at);
+        vgpu_calibrate_note(&calibration, &b, at);
         if (at / MS % 500 == 110) {
             uint64_t end = at - 10 * MS;
             struct vgpu_measurement seen = {.stamp_us = end / 1000, .end_ns = end, .percent = 50, .others_known = 1};
             vgpu_bucket_count(&b, 50 * MS, 50 * MS);
-            vgpu_settle_ran(&settle, at - 55 * MS, at - 5 * MS, 50 * MS, 50 * MS);
-            vgpu_settle_lump(&settle, 50 * MS);
-            vgpu_settle(&settle, &b, at, 10, at, &seen);
+            vgpu_calibrate_ran(&calibration, at - 55 * MS, at - 5 * MS, 50 * MS, 50 * MS);
+            vgpu_calibrate_lump(&calibration, 50 * MS);
+            vgpu_calibrate(&calibration, &b, at, 10, at, &seen);
         }
     }
-    CHECK(settle.gaps > 0 && settle.period_ns > 450 * MS && settle.held_count == 0);
+    CHECK(calibration.gaps > 0 && calibration.period_ns > 450 * MS && calibration.held_count == 0);
     int64_t debt = (int64_t)b.debt_ns;
     CHECK(debt > -(int64_t)(50 * MS) && debt < (int64_t)(50 * MS));
     CHECK(vgpu_bucket_factor(&b) < VGPU_FACTOR_ONE * 11 / 10);

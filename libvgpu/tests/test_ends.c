@@ -3,7 +3,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-#include "pace.h"
+#include "throttle.h"
 #include "t.h"
 #include "virtual_time.h"
 
@@ -23,7 +23,7 @@ struct CUctx_st {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of the driver */
 static _Thread_local struct CUctx_st *current;
-static struct vgpu_pace pace;
+static struct vgpu_throttle throttle;
 static struct vgpu_region_bucket bucket;
 static _Atomic unsigned events_made;
 
@@ -107,7 +107,7 @@ static const struct vgpu_cuda driver = {.cuEventCreate = make_event,
 
 static void end_context(struct CUctx_st *context)
 {
-    vgpu_pace_end_context(&pace, &driver, context);
+    vgpu_throttle_end_context(&throttle, &driver, context);
     pthread_mutex_lock(&lock);
     while (context->events) {
         end_event(context->events);
@@ -115,27 +115,27 @@ static void end_context(struct CUctx_st *context)
     pthread_mutex_unlock(&lock);
 }
 
-static struct vgpu_share share_of(void *who, int ordinal)
+static struct vgpu_share share_of(void *owner, int ordinal)
 {
-    (void)who, (void)ordinal;
+    (void)owner, (void)ordinal;
     return (struct vgpu_share){.percent = 90, .always = 1};
 }
 
-static struct vgpu_region_bucket *bucket_of(void *who, int ordinal)
+static struct vgpu_region_bucket *bucket_of(void *owner, int ordinal)
 {
-    (void)who, (void)ordinal;
+    (void)owner, (void)ordinal;
     return &bucket;
 }
 
-static uint32_t sms_of(void *who, int ordinal)
+static uint32_t sms_of(void *owner, int ordinal)
 {
-    (void)who, (void)ordinal;
+    (void)owner, (void)ordinal;
     return 100;
 }
 
-static int nothing_measured(void *who, int ordinal, uint64_t since_us, struct vgpu_measurement *out)
+static int nothing_measured(void *owner, int ordinal, uint64_t since_us, struct vgpu_measurement *out)
 {
-    (void)who, (void)ordinal, (void)since_us;
+    (void)owner, (void)ordinal, (void)since_us;
     *out = (struct vgpu_measurement){.others_known = 1};
     return 0;
 }
@@ -153,10 +153,10 @@ static void *lives(void *argument)
                 .cuda = &driver, .page = 2, .process = 1, .function = 1 + i % 3, .blocks = 800, .threads = 256};
             struct vgpu_ticket ticket = {0};
             if (hand.process != 1 || hand.page != 2 ||
-                !vgpu_pace_fast(&hand, 0, vgpu_cost_key(l.function, l.blocks, l.threads))) {
-                vgpu_pace_begin(&pace, &hand, &l, &ticket);
+                !vgpu_throttle_fast(&hand, 0, vgpu_cost_key(l.function, l.blocks, l.threads))) {
+                vgpu_throttle_begin(&throttle, &hand, &l, &ticket);
             }
-            vgpu_pace_end(&pace, &l, &ticket, CUDA_SUCCESS);
+            vgpu_throttle_end(&throttle, &l, &ticket, CUDA_SUCCESS);
             virtual_sleep_ns(MS / 4); /* or nothing is due to be measured again */
         }
         end_context(&context);
@@ -183,7 +183,7 @@ static void live(int threads)
 static int are_all_free(void)
 {
     for (unsigned i = 0; i < VGPU_PROBES; i++) {
-        if (pace.probes[i].busy || pace.probes[i].context) {
+        if (throttle.probes[i].state != VGPU_PROBE_FREE || throttle.probes[i].context) {
             return 0;
         }
     }
@@ -192,12 +192,12 @@ static int are_all_free(void)
 
 TEST(a_context_that_ends_takes_every_event_and_every_pending_measurement_with_it)
 {
-    pace = (struct vgpu_pace){.share = share_of, .bucket = bucket_of, .sms = sms_of, .measure = nothing_measured};
+    throttle = (struct vgpu_throttle){.share = share_of, .bucket = bucket_of, .sms = sms_of, .measure = nothing_measured};
     live(1);
     CHECK(events_made >= 2 * CONTEXTS);
     CHECK(are_all_free());
     for (unsigned i = 0; i < VGPU_COSTS; i++) {
-        CHECK_EQ(pace.costs.entries[i].pending, 0);
+        CHECK_EQ(throttle.costs.entries[i].pending, 0);
     }
 }
 

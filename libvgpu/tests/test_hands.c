@@ -2,7 +2,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-#include "pace.h"
+#include "throttle.h"
 #include "t.h"
 #include "virtual_time.h"
 
@@ -10,7 +10,7 @@
 
 enum { THREADS = 4 };
 
-static struct vgpu_pace pace;
+static struct vgpu_throttle throttle;
 static struct vgpu_region_bucket bucket;
 static _Atomic uint64_t work_ns;
 static _Atomic uint32_t percent = 50;
@@ -57,27 +57,27 @@ static const struct vgpu_cuda driver = {.cuEventCreate = make_event,
                                         .cuEventElapsedTime = elapsed,
                                         .cuCtxGetCurrent = current};
 
-static struct vgpu_share share_of(void *who, int ordinal)
+static struct vgpu_share share_of(void *owner, int ordinal)
 {
-    (void)who, (void)ordinal;
+    (void)owner, (void)ordinal;
     return (struct vgpu_share){.percent = atomic_load(&percent), .always = 1};
 }
 
-static struct vgpu_region_bucket *bucket_of(void *who, int ordinal)
+static struct vgpu_region_bucket *bucket_of(void *owner, int ordinal)
 {
-    (void)who, (void)ordinal;
+    (void)owner, (void)ordinal;
     return &bucket;
 }
 
-static uint32_t sms_of(void *who, int ordinal)
+static uint32_t sms_of(void *owner, int ordinal)
 {
-    (void)who, (void)ordinal;
+    (void)owner, (void)ordinal;
     return 100;
 }
 
-static int nothing_measured(void *who, int ordinal, uint64_t since_us, struct vgpu_measurement *out)
+static int nothing_measured(void *owner, int ordinal, uint64_t since_us, struct vgpu_measurement *out)
 {
-    (void)who, (void)ordinal, (void)since_us;
+    (void)owner, (void)ordinal, (void)since_us;
     *out = (struct vgpu_measurement){.others_known = 1};
     return 0;
 }
@@ -94,11 +94,12 @@ static void *launches(void *argument)
         struct vgpu_launch l = {
             .cuda = &driver, .ordinal = 0, .page = 2, .process = 1, .function = function, .blocks = 800, .threads = 256};
         struct vgpu_ticket ticket = {0};
-        if (hand.process != 1 || hand.page != 2 || !vgpu_pace_fast(&hand, 0, vgpu_cost_key(l.function, l.blocks, l.threads))) {
-            vgpu_pace_begin(&pace, &hand, &l, &ticket);
+        if (hand.process != 1 || hand.page != 2 ||
+            !vgpu_throttle_fast(&hand, 0, vgpu_cost_key(l.function, l.blocks, l.threads))) {
+            vgpu_throttle_begin(&throttle, &hand, &l, &ticket);
         }
         atomic_fetch_add(&work_ns, 100000);
-        vgpu_pace_end(&pace, &l, &ticket, CUDA_SUCCESS);
+        vgpu_throttle_end(&throttle, &l, &ticket, CUDA_SUCCESS);
     }
     virtual_leave(place);
     return NULL;
@@ -126,7 +127,7 @@ static double share_of_all(unsigned ms)
 
 TEST(threads_that_launch_at_once_get_one_share_together)
 {
-    pace = (struct vgpu_pace){.share = share_of, .bucket = bucket_of, .sms = sms_of, .measure = nothing_measured};
+    throttle = (struct vgpu_throttle){.share = share_of, .bucket = bucket_of, .sms = sms_of, .measure = nothing_measured};
     share_of_all(1000); /* costs are learned, the burst of the start is spent */
     double got = share_of_all(3000);
     CHECK(got > 48 && got < 52);

@@ -171,36 +171,36 @@ TEST(a_reader_never_sees_half_a_change)
 
 TEST(kept_terms_are_those_of_the_page_from_the_first_call_after_a_change_on)
 {
-    struct vgpu_kept_terms kept = {0};
+    struct vgpu_kept_limits kept = {0};
     struct vgpu_page *page = granting(1000);
     page->devices[0].cores_percent = 30;
     for (int i = 0; i < 3; i++) {
-        CHECK_EQ(vgpu_page_terms_kept(page, CARD, &kept).limit, 1000);
-        CHECK_EQ(vgpu_page_terms_kept(page, CARD, &kept).cores, 30);
+        CHECK_EQ(vgpu_page_limits_kept(page, CARD, &kept).limit, 1000);
+        CHECK_EQ(vgpu_page_limits_kept(page, CARD, &kept).cores, 30);
     }
     page->devices[0].memory_limit_bytes = 2000; /* nobody writes so: the sequence says that nothing changed */
-    CHECK_EQ(vgpu_page_terms_kept(page, CARD, &kept).limit, 1000);
+    CHECK_EQ(vgpu_page_limits_kept(page, CARD, &kept).limit, 1000);
     page->seq += 2;
-    CHECK_EQ(vgpu_page_terms_kept(page, CARD, &kept).limit, 2000);
+    CHECK_EQ(vgpu_page_limits_kept(page, CARD, &kept).limit, 2000);
     page->state = VGPU_PAGE_CLOSED;
     page->seq += 2;
-    CHECK_EQ(vgpu_page_terms_kept(page, CARD, &kept).limit, 0);
+    CHECK_EQ(vgpu_page_limits_kept(page, CARD, &kept).limit, 0);
     page->state = VGPU_PAGE_GRANT;
     page->seq += 1; /* its writer died half-way: denied, and not kept */
     clock_ns = 0;
-    CHECK_EQ(vgpu_page_terms_kept(page, CARD, &kept).limit, 0);
+    CHECK_EQ(vgpu_page_limits_kept(page, CARD, &kept).limit, 0);
     page->seq += 1;
-    CHECK_EQ(vgpu_page_terms_kept(page, CARD, &kept).limit, 2000);
+    CHECK_EQ(vgpu_page_limits_kept(page, CARD, &kept).limit, 2000);
 }
 
-static struct vgpu_kept_terms shared;
+static struct vgpu_kept_limits shared;
 static _Atomic int mixed_up;
 
 static void *read_kept(void *argument)
 {
     for (int i = 0; i < 20000 && !mixed_up; i++) {
-        struct vgpu_terms terms = vgpu_page_terms_kept(live, CARD, &shared);
-        mixed_up = terms.limit && terms.limit != 1000 && terms.limit != 2000;
+        struct vgpu_limits limits = vgpu_page_limits_kept(live, CARD, &shared);
+        mixed_up = limits.limit && limits.limit != 1000 && limits.limit != 2000;
     }
     return argument;
 }

@@ -26,7 +26,7 @@
 enum { BATCH_US = 5000, THREADS = 256, BLOCKS_PER_SM = 4, WARM_UP_MS = 300, WATCH_EVERY_MS = 100, LIVES_MS = 1000 };
 
 #define MARK_EVERY_US 500
-#define LATE_MS 0.05 /* as turns.c sees it */
+#define LATE_MS 0.05 /* as timeslice.c sees it */
 
 /* PTX of an old generation: a driver translates it for any card since. The simulated driver goes by
  * the name: a round is 4 ns. */
@@ -340,7 +340,7 @@ static int lag(void)
     return 0;
 }
 
-/* The marks of turns.h, from outside: the time between two by the card's clock beside the host's. */
+/* The marks of timeslice.h, from outside: the time between two by the card's clock beside the host's. */
 static int turns(void)
 {
     CUevent marks[2];
@@ -390,7 +390,8 @@ int main(int argc, char **argv)
     for (int i = 3; i < argc; i += 2) {
         if (i + 1 == argc) {
             return usage(argv[i]);
-        } else if (!strcmp(argv[i], "--device")) {
+        }
+        if (!strcmp(argv[i], "--device")) {
             spin.device = atoi(argv[i + 1]);
         } else if (!strcmp(argv[i], "--graph")) {
             spin.graph = atoi(argv[i + 1]);

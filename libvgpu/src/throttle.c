@@ -1,8 +1,8 @@
-#include "pace.h"
+#include "throttle.h"
 
 #include "capture.h"
 #include "probe.h"
-#include "step.h"
+#include "lockstep.h"
 
 #define SLICE_NS VGPU_TICK_NS             /* of a wait; the page is read again after each */
 #define NAP_NS UINT64_C(50000)            /* shortest sleep worth the name */
@@ -14,50 +14,50 @@
 #define BACKLOG_NS UINT64_C(10000000000)  /* longer than what a program has launched ahead takes */
 #define PATIENCE_NS (2 * VGPU_DEBT_NS)
 
-static struct vgpu_pace_card *card_of(struct vgpu_pace *pace, int ordinal)
+static struct vgpu_throttle_card *card_of(struct vgpu_throttle *throttle, int ordinal)
 {
     if (ordinal < 0 || ordinal >= (int)VGPU_MAX_DEVICES) {
         return NULL;
     }
-    struct vgpu_pace_card *card = &pace->cards[ordinal];
+    struct vgpu_throttle_card *card = &throttle->cards[ordinal];
     if (!atomic_load_explicit(&card->known, memory_order_acquire)) {
-        vgpu_calm_take(&pace->lock);
+        vgpu_calm_take(&throttle->lock);
         if (!atomic_load_explicit(&card->known, memory_order_relaxed)) {
-            card->bucket = pace->bucket(pace->who, ordinal);
-            card->sms = pace->sms(pace->who, ordinal);
+            card->bucket = throttle->bucket(throttle->owner, ordinal);
+            card->sms = throttle->sms(throttle->owner, ordinal);
             atomic_store_explicit(&card->known, card->bucket ? 1 : 0, memory_order_release);
         }
-        vgpu_calm_drop(&pace->lock);
+        vgpu_calm_drop(&throttle->lock);
     }
     return card->bucket ? card : NULL;
 }
 
 /* What was launched unheld is not owed: until the first launch after it has run, NVML's figures say nothing of what
  * was charged. */
-static int is_catching_up(struct vgpu_pace_card *card, uint64_t now)
+static int is_catching_up(struct vgpu_throttle_card *card, uint64_t now)
 {
     uint64_t freed = atomic_load_explicit(&card->freed_ns, memory_order_relaxed);
     return freed && now - freed < BACKLOG_NS;
 }
 
 /* Not under the lock: NVML may take seconds to answer. Then it is asked the more seldom. */
-static void compare(struct vgpu_pace *pace, struct vgpu_pace_card *card, int ordinal, uint32_t percent, uint64_t now,
+static void compare(struct vgpu_throttle *throttle, struct vgpu_throttle_card *card, int ordinal, uint32_t percent, uint64_t now,
                     uint64_t since_ns)
 {
     struct vgpu_measurement seen = {0};
-    uint64_t since = atomic_load_explicit((_Atomic uint64_t *)&card->bucket->settled_us, memory_order_relaxed);
-    int known = pace->measure && pace->measure(pace->who, ordinal, since, &seen);
+    uint64_t since = atomic_load_explicit((_Atomic uint64_t *)&card->bucket->calibrated_us, memory_order_relaxed);
+    int known = throttle->measure && throttle->measure(throttle->owner, ordinal, since, &seen);
     if (known && seen.stamp_us < since) { /* the clock of NVML was set back: begin anew */
-        atomic_store_explicit((_Atomic uint64_t *)&card->bucket->settled_us, seen.stamp_us, memory_order_relaxed);
-        vgpu_settle_miss(card->bucket);
+        atomic_store_explicit((_Atomic uint64_t *)&card->bucket->calibrated_us, seen.stamp_us, memory_order_relaxed);
+        vgpu_calibrate_miss(card->bucket);
         known = 0;
     }
     uint64_t end = vgpu_world->now_ns(), pause = end - now > SLOW_NS ? (end - now) * SLOW_TIMES : 0;
     pause = pause > VGPU_OTHERS_AHEAD_NS ? VGPU_OTHERS_AHEAD_NS : pause;
     if (pause) {
-        vgpu_settle_pause(card->bucket, end + pause);
+        vgpu_calibrate_pause(card->bucket, end + pause);
     }
-    if (!pace->measure) {
+    if (!throttle->measure) {
         seen.others = seen.neighbours = seen.others_known = 1; /* whoever cannot see neighbours must reckon with them */
     }
     if (seen.others_known) {
@@ -66,46 +66,47 @@ static void compare(struct vgpu_pace *pace, struct vgpu_pace_card *card, int ord
             atomic_store_explicit((_Atomic uint64_t *)&card->bucket->others_ns, end + pause, memory_order_relaxed);
         }
     }
-    vgpu_calm_take(&pace->lock);
-    vgpu_settle_asked(&card->settle, card->bucket, since_ns);
-    if (vgpu_step_waits(pace, end)) {
-        vgpu_step_unsettle(&card->settle, card->bucket, end);
-        vgpu_calm_drop(&pace->lock);
+    vgpu_calm_take(&throttle->lock);
+    vgpu_calibrate_asked(&card->calibration, card->bucket, since_ns);
+    if (vgpu_lockstep_waits(throttle, end)) {
+        vgpu_lockstep_unsettle(&card->calibration, card->bucket, end);
+        vgpu_calm_drop(&throttle->lock);
         return;
     }
     if (is_catching_up(card, end)) {
-        vgpu_settle_miss(card->bucket);
+        vgpu_calibrate_miss(card->bucket);
     }
-    vgpu_settle_pay(&card->settle, card->bucket, end, percent, since_ns > 1000000000 ? VGPU_TICK_NS : since_ns);
-    vgpu_settle(&card->settle, card->bucket, end, percent, vgpu_probe_known_ns(pace, ordinal, end), known ? &seen : NULL);
-    vgpu_calm_drop(&pace->lock);
+    vgpu_calibrate_pay(&card->calibration, card->bucket, end, percent, since_ns > 1000000000 ? VGPU_TICK_NS : since_ns);
+    vgpu_calibrate(&card->calibration, card->bucket, end, percent, vgpu_probe_known_ns(throttle, ordinal, end),
+                   known ? &seen : NULL);
+    vgpu_calm_drop(&throttle->lock);
 }
 
 /* Book-keeping between two looks at the budget; whoever finds the lock held leaves it to who holds it. */
-static void tend(struct vgpu_pace *pace, struct vgpu_pace_card *card, const struct vgpu_launch *l, uint32_t percent, uint64_t now,
-                 int eager)
+static void tend(struct vgpu_throttle *throttle, struct vgpu_throttle_card *card, const struct vgpu_launch *l, uint32_t percent,
+                 uint64_t now, int eager)
 {
     uint64_t since_ns;
-    if (!vgpu_calm_try(&pace->lock)) {
+    if (!vgpu_calm_try(&throttle->lock)) {
         return;
     }
-    vgpu_settle_note(&card->settle, card->bucket, now);
-    uint64_t last = atomic_load_explicit(&pace->harvested_ns, memory_order_relaxed);
+    vgpu_calibrate_note(&card->calibration, card->bucket, now);
+    uint64_t last = atomic_load_explicit(&throttle->harvested_ns, memory_order_relaxed);
     eager = eager || atomic_load_explicit(&card->watched, memory_order_relaxed);
     if ((eager || now - last >= HARVEST_EVERY_NS) && vgpu_probe_can(l->cuda)) {
-        atomic_store_explicit(&pace->harvested_ns, now, memory_order_relaxed);
-        vgpu_probe_harvest(pace, l, now);
+        atomic_store_explicit(&throttle->harvested_ns, now, memory_order_relaxed);
+        vgpu_probe_harvest(throttle, l, now);
     }
-    vgpu_calm_drop(&pace->lock);
-    if (!atomic_exchange(&pace->comparing, 1)) {
-        if (vgpu_settle_due(card->bucket, now, &since_ns)) {
-            compare(pace, card, l->ordinal, percent, now, since_ns);
+    vgpu_calm_drop(&throttle->lock);
+    if (!atomic_exchange(&throttle->comparing, 1)) {
+        if (vgpu_calibrate_due(card->bucket, now, &since_ns)) {
+            compare(throttle, card, l->ordinal, percent, now, since_ns);
         }
-        atomic_store(&pace->comparing, 0);
+        atomic_store(&throttle->comparing, 0);
     }
 }
 
-static void wait_until(struct vgpu_pace_card *card, uint64_t now, uint64_t until)
+static void wait_until(struct vgpu_throttle_card *card, uint64_t now, uint64_t until)
 {
     uint64_t ns = until > now ? until - now : 0, most = SLICE_NS;
     if (atomic_load_explicit(&card->watched, memory_order_relaxed)) {
@@ -146,16 +147,16 @@ static void empty(struct vgpu_hand *hand, const struct vgpu_launch *l, int unlim
 }
 
 /* What is known to the process and only new to this hand, since its last chunk, is paid out of the hand. */
-static int renew(struct vgpu_pace *pace, const struct vgpu_pace_card *card, struct vgpu_hand *hand, const struct vgpu_launch *l,
-                 const struct vgpu_geometry *what, uint64_t now)
+static int renew(struct vgpu_throttle *throttle, const struct vgpu_throttle_card *card, struct vgpu_hand *hand,
+                 const struct vgpu_launch *l, const struct vgpu_geometry *what, uint64_t now)
 {
     int learned;
-    struct vgpu_cost *cost = hand->left_ns > 0 ? vgpu_cost_of(&pace->costs, what) : NULL;
+    struct vgpu_cost *cost = hand->left_ns > 0 ? vgpu_cost_of(&throttle->costs, what) : NULL;
     if (!cost) {
         return 0;
     }
-    uint64_t raw = vgpu_probe_believed(card, cost, vgpu_cost_ns(&pace->costs, cost, what, now, &learned));
-    int64_t price = (int64_t)((double)raw * vgpu_pace_factor(card, cost, raw, now)) + 1;
+    uint64_t raw = vgpu_probe_believed(card, cost, vgpu_cost_ns(&throttle->costs, cost, what, now, &learned));
+    int64_t price = (int64_t)((double)raw * vgpu_probe_factor(card, cost, raw, now)) + 1;
     if (!learned || price > hand->left_ns) {
         return 0;
     }
@@ -163,11 +164,12 @@ static int renew(struct vgpu_pace *pace, const struct vgpu_pace_card *card, stru
     return 1;
 }
 
-void vgpu_pace_begin(struct vgpu_pace *pace, struct vgpu_hand *hand, const struct vgpu_launch *l, struct vgpu_ticket *ticket)
+void vgpu_throttle_begin(struct vgpu_throttle *throttle, struct vgpu_hand *hand, const struct vgpu_launch *l,
+                         struct vgpu_ticket *ticket)
 {
-    struct vgpu_pace_card *card = card_of(pace, l->ordinal);
+    struct vgpu_throttle_card *card = card_of(throttle, l->ordinal);
     struct vgpu_geometry what = {.function = l->function, .blocks = l->blocks, .threads = l->threads};
-    struct vgpu_share share = pace->share(pace->who, l->ordinal);
+    struct vgpu_share share = throttle->share(throttle->owner, l->ordinal);
     uint64_t began = vgpu_world->now_ns(), now = began, nap = NAP_NS;
     int taken = 0, probing = 0;
     if (!card || !vgpu_share_is_limited(&share)) {
@@ -178,13 +180,13 @@ void vgpu_pace_begin(struct vgpu_pace *pace, struct vgpu_hand *hand, const struc
         atomic_store_explicit(&card->ran_free, 1, memory_order_relaxed);
     }
     if (hand->process == l->process && hand->page == l->page && hand->ordinal != l->ordinal) {
-        vgpu_step_return(pace, hand, now);
+        vgpu_lockstep_return(throttle, hand, now);
     }
     if (hand->process != l->process || hand->page != l->page || hand->ordinal != l->ordinal) {
         empty(hand, l, 0); /* a chunk of another card, share or life */
     }
     what.sms = card->sms;
-    if (renew(pace, card, hand, l, &what, began)) {
+    if (renew(throttle, card, hand, l, &what, began)) {
         return;
     }
     switch (vgpu_capture_of(l)) {
@@ -198,24 +200,24 @@ void vgpu_pace_begin(struct vgpu_pace *pace, struct vgpu_hand *hand, const struc
     }
     uint64_t never = 0;
     atomic_compare_exchange_strong_explicit(&card->first_ns, &never, began | 1, memory_order_relaxed, memory_order_relaxed);
-    struct vgpu_cost *cost = vgpu_cost_of(&pace->costs, &what);
+    struct vgpu_cost *cost = vgpu_cost_of(&throttle->costs, &what);
     for (; vgpu_share_is_limited(&share) && now - began < PATIENCE_NS;
-         now = vgpu_world->now_ns(), share = pace->share(pace->who, l->ordinal)) {
+         now = vgpu_world->now_ns(), share = throttle->share(throttle->owner, l->ordinal)) {
         int learned, held = share.always || vgpu_bucket_has_company(card->bucket, now);
-        tend(pace, card, l, held ? share.percent : 0, now, nap > NAP_NS);
+        tend(throttle, card, l, held ? share.percent : 0, now, nap > NAP_NS);
         held = share.always || vgpu_bucket_has_company(card->bucket, now);
         if (held && atomic_exchange_explicit(&card->ran_free, 0, memory_order_relaxed)) {
             atomic_store_explicit(&card->freed_ns, now, memory_order_relaxed);
         } else if (!held) {
             atomic_store_explicit(&card->ran_free, 1, memory_order_relaxed);
         }
-        uint64_t raw = vgpu_probe_believed(card, cost, vgpu_cost_ns(&pace->costs, cost, &what, now, &learned));
+        uint64_t raw = vgpu_probe_believed(card, cost, vgpu_cost_ns(&throttle->costs, cost, &what, now, &learned));
         if (held && !learned && cost && atomic_load(&cost->pending) && now - began < FIRST_NS) {
             wait_until(card, now, now + nap); /* the first of its kind is still on its way */
             nap = nap < 8 * NAP_NS ? nap * 2 : nap;
             continue;
         }
-        double factor = vgpu_pace_factor(card, cost, raw, now);
+        double factor = vgpu_probe_factor(card, cost, raw, now);
         int64_t price = (int64_t)((double)raw * factor) + 1;
         if (learned && price <= hand->left_ns) {
             fill(hand, l, 0, price); /* known to the process, new to this hand */
@@ -237,7 +239,7 @@ void vgpu_pace_begin(struct vgpu_pace *pace, struct vgpu_hand *hand, const struc
         if (!alone) {
             fill(hand, l, chunk, price);
         }
-        vgpu_probe_start(pace, l, &what, probing ? cost : NULL, now, &charge, ticket);
+        vgpu_probe_start(throttle, l, &what, probing ? cost : NULL, now, &charge, ticket);
         taken = 1;
         break;
     }
@@ -246,13 +248,20 @@ void vgpu_pace_begin(struct vgpu_pace *pace, struct vgpu_hand *hand, const struc
     }
 }
 
-void vgpu_pace_end_context(struct vgpu_pace *pace, const struct vgpu_cuda *cuda, CUcontext context)
+void vgpu_throttle_end(struct vgpu_throttle *throttle, const struct vgpu_launch *l, struct vgpu_ticket *ticket, CUresult result)
 {
-    vgpu_probe_end_context(pace, cuda, context);
+    if (ticket->probe) {
+        vgpu_probe_end(throttle, l, ticket->probe, result);
+    }
 }
 
-void vgpu_pace_forget(struct vgpu_pace *pace, uint64_t function)
+void vgpu_throttle_end_context(struct vgpu_throttle *throttle, const struct vgpu_cuda *cuda, CUcontext context)
+{
+    vgpu_probe_end_context(throttle, cuda, context);
+}
+
+void vgpu_throttle_forget(struct vgpu_throttle *throttle, uint64_t function)
 {
     struct vgpu_geometry what = {.function = function};
-    vgpu_cost_forget(&pace->costs, &what);
+    vgpu_cost_forget(&throttle->costs, &what);
 }

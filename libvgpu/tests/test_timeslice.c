@@ -1,5 +1,5 @@
 /* Whose turn it is, by marks on a simulated card: its clock drifts from ours, and turns come round as we say. */
-#include "turns.h"
+#include "timeslice.h"
 
 #include <stdlib.h>
 
@@ -76,21 +76,21 @@ static void stage(uint64_t turn, uint64_t round, double clocks)
 }
 
 /* Looks for so long, every 300 to 500 us; the part that was ours. */
-static double watch(struct vgpu_turns *turns, uint64_t for_ns)
+static double watch(struct vgpu_timeslice *timeslice, uint64_t for_ns)
 {
-    uint32_t looks = turns->looks, ours = turns->ours;
+    uint32_t looks = timeslice->looks, ours = timeslice->ours;
     unsigned state = 7;
     for (uint64_t until = now_ns + for_ns; now_ns < until;
          now_ns += 300 * US + (state = state * 1103515245 + 12345) / 65536 % 200 * US) {
-        vgpu_turns_look(turns, &driver, now_ns);
+        vgpu_timeslice_look(timeslice, &driver, now_ns);
     }
-    return vgpu_turns_part(turns, looks, ours);
+    return vgpu_timeslice_part(timeslice, looks, ours);
 }
 
-static void end(struct vgpu_turns *turns)
+static void end(struct vgpu_timeslice *timeslice)
 {
-    free(turns->marks[0]);
-    free(turns->marks[1]);
+    free(timeslice->marks[0]);
+    free(timeslice->marks[1]);
 }
 
 TEST(marks_tell_which_part_of_the_time_was_ours)
@@ -100,65 +100,65 @@ TEST(marks_tell_which_part_of_the_time_was_ours)
     } cases[] = {{2 * MS, 4 * MS}, {2 * MS, 8 * MS}, {2 * MS, 32 * MS}, {5 * MS, 6 * MS}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         for (int d = -1; d <= 1; d++) {
-            struct vgpu_turns turns = {0};
+            struct vgpu_timeslice timeslice = {0};
             stage(cases[i].turn, cases[i].round, d * 5e-5);
-            double part = watch(&turns, 1000 * MS), is = (double)cases[i].turn / (double)cases[i].round;
+            double part = watch(&timeslice, 1000 * MS), is = (double)cases[i].turn / (double)cases[i].round;
             CHECK(part > is * 0.9 && part < is * 1.15);
-            end(&turns);
+            end(&timeslice);
         }
     }
 }
 
 TEST(who_has_the_card_alone_has_all_turns)
 {
-    struct vgpu_turns turns = {0};
+    struct vgpu_timeslice timeslice = {0};
     stage(8 * MS, 8 * MS, 5e-5);
-    CHECK(watch(&turns, 500 * MS) > 0.99);
-    end(&turns);
+    CHECK(watch(&timeslice, 500 * MS) > 0.99);
+    end(&timeslice);
 }
 
 TEST(a_few_looks_prove_nothing_nor_do_marks_that_never_come)
 {
-    struct vgpu_turns turns = {0};
+    struct vgpu_timeslice timeslice = {0};
     stage(2 * MS, 8 * MS, 0);
-    CHECK(watch(&turns, MS) == 0);
+    CHECK(watch(&timeslice, MS) == 0);
     round_ns = 1000000 * MS;
     now_ns = 10 * MS;
-    CHECK(watch(&turns, 100 * MS) == 0);
-    end(&turns);
+    CHECK(watch(&timeslice, 100 * MS) == 0);
+    end(&timeslice);
 }
 
 TEST(after_a_long_pause_the_clocks_are_set_against_each_other_anew)
 {
-    struct vgpu_turns turns = {0};
+    struct vgpu_timeslice timeslice = {0};
     stage(8 * MS, 8 * MS, 5e-4);
-    watch(&turns, 10 * MS);
+    watch(&timeslice, 10 * MS);
     now_ns += 60000 * MS;
-    CHECK(watch(&turns, 5 * MS) > 0.9);
-    end(&turns);
+    CHECK(watch(&timeslice, 5 * MS) > 0.9);
+    end(&timeslice);
 }
 
 TEST(a_stream_that_was_lost_with_its_context_is_left_alone_and_made_anew_only_so_often)
 {
-    struct vgpu_turns turns = {0};
+    struct vgpu_timeslice timeslice = {0};
     stage(8 * MS, 8 * MS, 0);
-    watch(&turns, 10 * MS);
+    watch(&timeslice, 10 * MS);
     CHECK_EQ(streams, 1);
-    CUevent marks[2] = {turns.marks[0], turns.marks[1]};
+    CUevent marks[2] = {timeslice.marks[0], timeslice.marks[1]};
     lost = 1;
-    vgpu_turns_look(&turns, &driver, now_ns);
-    CHECK(turns.context == NULL);
+    vgpu_timeslice_look(&timeslice, &driver, now_ns);
+    CHECK(timeslice.context == NULL);
     free(marks[0]);
     free(marks[1]);
     lost = 0;
-    CHECK(watch(&turns, 10 * MS) > 0.9);
+    CHECK(watch(&timeslice, 10 * MS) > 0.9);
     CHECK_EQ(streams, 2);
-    end(&turns);
+    end(&timeslice);
     for (uintptr_t i = 1; i < 50; i++) {
         context = (CUcontext)(i * 64);
-        vgpu_turns_look(&turns, &driver, now_ns);
-        if (turns.context) {
-            end(&turns);
+        vgpu_timeslice_look(&timeslice, &driver, now_ns);
+        if (timeslice.context) {
+            end(&timeslice);
         }
     }
     CHECK(streams < 10);

@@ -1,4 +1,4 @@
-#include "turns.h"
+#include "timeslice.h"
 
 #include <stddef.h>
 
@@ -8,16 +8,16 @@
 #define ENOUGH 6                           /* looks that say something */
 #define MOST_MADE 8                        /* of a process that changes its contexts */
 
-int vgpu_turns_can(const struct vgpu_cuda *cuda)
+int vgpu_timeslice_can(const struct vgpu_cuda *cuda)
 {
     return cuda->cuStreamCreate && cuda->cuEventCreate && cuda->cuEventRecord && cuda->cuEventQuery && cuda->cuEventElapsedTime &&
            cuda->cuCtxGetCurrent;
 }
 
 /* Another context's stream and marks are left where they are: at most MOST_MADE of a process. */
-static int make(struct vgpu_turns *t, const struct vgpu_cuda *cuda, CUcontext context)
+static int make(struct vgpu_timeslice *t, const struct vgpu_cuda *cuda, CUcontext context)
 {
-    *t = (struct vgpu_turns){.looks = t->looks, .ours = t->ours, .made = t->made + 1, .looked_ns = t->looked_ns};
+    *t = (struct vgpu_timeslice){.looks = t->looks, .ours = t->ours, .made = t->made + 1, .looked_ns = t->looked_ns};
     if (t->made > MOST_MADE || cuda->cuStreamCreate(&t->stream, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS ||
         cuda->cuEventCreate(&t->marks[0], 0) != CUDA_SUCCESS || cuda->cuEventCreate(&t->marks[1], 0) != CUDA_SUCCESS) {
         return 0;
@@ -27,7 +27,7 @@ static int make(struct vgpu_turns *t, const struct vgpu_cuda *cuda, CUcontext co
 }
 
 /* How late the newest mark was follows from the one before it and both clocks; the quickest sets the measure. */
-static void take_in(struct vgpu_turns *t, const struct vgpu_cuda *cuda)
+static void take_in(struct vgpu_timeslice *t, const struct vgpu_cuda *cuda)
 {
     uint64_t before = t->marked_ns[!t->newest], since = t->marked_ns[t->newest] - before;
     float ms = 0;
@@ -41,7 +41,7 @@ static void take_in(struct vgpu_turns *t, const struct vgpu_cuda *cuda)
     t->ours += t->late_ns < NEAR_NS;
 }
 
-void vgpu_turns_look(struct vgpu_turns *t, const struct vgpu_cuda *cuda, uint64_t now_ns)
+void vgpu_timeslice_look(struct vgpu_timeslice *t, const struct vgpu_cuda *cuda, uint64_t now_ns)
 {
     CUcontext context = NULL;
     t->looked_ns = now_ns;
@@ -64,7 +64,7 @@ void vgpu_turns_look(struct vgpu_turns *t, const struct vgpu_cuda *cuda, uint64_
     }
 }
 
-void vgpu_turns_end_context(struct vgpu_turns *t, const struct vgpu_cuda *cuda, CUcontext context)
+void vgpu_timeslice_end_context(struct vgpu_timeslice *t, const struct vgpu_cuda *cuda, CUcontext context)
 {
     if (!t->context || t->context != context) {
         return;
@@ -74,10 +74,10 @@ void vgpu_turns_end_context(struct vgpu_turns *t, const struct vgpu_cuda *cuda, 
         cuda->cuEventDestroy_v2(t->marks[1]);
         cuda->cuStreamDestroy_v2(t->stream);
     }
-    *t = (struct vgpu_turns){.looks = t->looks, .ours = t->ours, .made = t->made - 1, .looked_ns = t->looked_ns};
+    *t = (struct vgpu_timeslice){.looks = t->looks, .ours = t->ours, .made = t->made - 1, .looked_ns = t->looked_ns};
 }
 
-double vgpu_turns_part(const struct vgpu_turns *t, uint32_t looks, uint32_t ours)
+double vgpu_timeslice_part(const struct vgpu_timeslice *t, uint32_t looks, uint32_t ours)
 {
     looks = t->looks - looks;
     ours = t->ours - ours;

@@ -1,27 +1,12 @@
-/* pace.h - holds launches up until the container's share of the card pays for them.
- *
- *     struct vgpu_ticket ticket = {0};
- *     vgpu_pace_begin(pace, &mine, &launch, &ticket);     // waits here
- *     CUresult result = cuda->cuLaunchKernel(...);
- *     vgpu_pace_end(pace, &launch, &ticket, result);
- *
- * Threads take 200 us of the budget (bucket.h) at a time, so most launches only subtract what their kernel costs
- * (cost.h) from what the thread has in hand; vgpu_pace_fast is that subtraction. Costs come from pairs of events around
- * some launches, at most one a millisecond, asked after without waiting. A kernel of its own right (more than 200 us) is
- * charged before it is launched and corrected when its events have come. Every 100 ms one process of the container
- * compares what was charged with what NVML measured over the same time (settle.h).
- *
- * Pure but for vgpu_world and the driver's event functions, so that a simulator can run many processes of many
- * containers at once: a struct vgpu_pace is a process, a struct vgpu_hand one of its threads.
- */
-#ifndef VGPU_PACE_H
-#define VGPU_PACE_H
+/* throttle_state.h - what a process and a thread keep for the throttle (throttle.h), and what a launch is to it. */
+#ifndef VGPU_THROTTLE_STATE_H
+#define VGPU_THROTTLE_STATE_H
 
 #include "bucket.h"
+#include "calibrate.h"
 #include "cost.h"
 #include "lock.h"
-#include "settle.h"
-#include "turns.h"
+#include "timeslice.h"
 #include "world.h"
 
 /* A thread takes so much at a time: enough for some launches of a kind, so that few of them have to see to more than a
@@ -42,11 +27,15 @@ static inline int vgpu_share_is_limited(const struct vgpu_share *share)
     return share->percent && share->percent < 100;
 }
 
-/* One of a pair of events on its way. */
+/* A probe is free, then claimed by a launch that is about to be made, then on its way until its second event has come. Under
+ * the lock. */
+enum vgpu_probe_state { VGPU_PROBE_FREE, VGPU_PROBE_CLAIMED, VGPU_PROBE_ON_ITS_WAY };
+
+/* A pair of events around a launch. */
 struct vgpu_probe {
     CUcontext context; /* of the events; NULL: not made yet */
     CUevent start, end;
-    int busy;
+    enum vgpu_probe_state state;
     int alone; /* the launch was charged by itself, not out of a chunk */
     int ordinal;
     struct vgpu_cost *cost;
@@ -54,11 +43,11 @@ struct vgpu_probe {
     uint64_t launched_ns;
     int64_t raw_ns, charged_ns; /* what it was charged, alone */
     uint64_t runs_ns;     /* when it was first seen to run; 0: not yet */
-    uint32_t looks, ours; /* of turns.h, then */
+    uint32_t looks, ours; /* of timeslice.h, then */
 };
 
 /* A card as this process sees it. */
-struct vgpu_pace_card {
+struct vgpu_throttle_card {
     _Atomic uint32_t known;
     uint32_t sms;
     struct vgpu_region_bucket *bucket;
@@ -67,20 +56,20 @@ struct vgpu_pace_card {
     _Atomic int crowded; /* somebody else has a context there, or nobody can tell */
     _Atomic int ran_free; /* launches went by unheld, of which the card may still have many to run */
     _Atomic uint64_t freed_ns; /* they did until then, and nothing launched since is known to have run; 0: it is */
-    struct vgpu_settle settle;
-    struct vgpu_turns turns;
+    struct vgpu_calibration calibration;
+    struct vgpu_timeslice timeslice;
     _Atomic int watched; /* something runs of which it is to be known how much of its time is its own */
 };
 
-struct vgpu_pace {
-    /* Where shares, buckets and measurements come from; `who` is theirs. */
-    void *who;
-    struct vgpu_share (*share)(void *who, int ordinal);
-    struct vgpu_region_bucket *(*bucket)(void *who, int ordinal);
-    uint32_t (*sms)(void *who, int ordinal);
+struct vgpu_throttle {
+    /* Where shares, buckets and measurements come from; `owner` is theirs. */
+    void *owner;
+    struct vgpu_share (*share)(void *owner, int ordinal);
+    struct vgpu_region_bucket *(*bucket)(void *owner, int ordinal);
+    uint32_t (*sms)(void *owner, int ordinal);
     vgpu_measure measure; /* NULL: there is nothing to compare with */
-    struct vgpu_region_bucket *(*peer)(void *who, int ordinal, unsigned n); /* of the container's other cards; NULL: no more */
-    struct vgpu_pace_card cards[VGPU_MAX_DEVICES];
+    struct vgpu_region_bucket *(*peer)(void *owner, int ordinal, unsigned n); /* of the container's other cards; NULL: no more */
+    struct vgpu_throttle_card cards[VGPU_MAX_DEVICES];
     struct vgpu_region_bucket own[VGPU_MAX_DEVICES]; /* for `bucket`, where there is no region */
     struct vgpu_calm_lock lock; /* of probes and comparisons */
     _Atomic uint64_t probed_ns, harvested_ns;
@@ -97,7 +86,7 @@ struct vgpu_hand {
     const uint64_t *process_now;
     const _Atomic uint32_t *page_now;
     uint64_t process; /* of which process: a forked child owns nothing */
-    uint32_t page;    /* sequence of the page that it holds for */
+    uint32_t page; /* sequence of the page that it holds for */
     int32_t ordinal;
     uint32_t generation;
     int unlimited; /* this card has no share to keep */
@@ -113,7 +102,7 @@ struct vgpu_launch {
     const struct vgpu_cuda *cuda;
     CUstream stream; /* as the driver's plain functions understand it */
     int ordinal;
-    uint32_t page;  /* sequence of the page at the time of the call */
+    uint32_t page; /* sequence of the page at the time of the call */
     uint64_t process;
     uint64_t function, blocks;
     uint32_t threads;
@@ -122,33 +111,5 @@ struct vgpu_launch {
 struct vgpu_ticket {
     struct vgpu_probe *probe;
 };
-
-/* 1: in hand, launch. The hand must be of this process and page. */
-static inline int vgpu_pace_fast(struct vgpu_hand *hand, int ordinal, uint64_t key)
-{
-    if (hand->ordinal != ordinal) {
-        return 0;
-    }
-    if (hand->unlimited) {
-        return 1;
-    }
-    unsigned at = key >> 40 & (VGPU_HAND_COSTS - 1);
-    if (hand->costs[at].tag != key + hand->generation || hand->costs[at].ns > hand->left_ns) {
-        return 0;
-    }
-    hand->left_ns -= hand->costs[at].ns;
-    return 1;
-}
-
-void vgpu_pace_begin(struct vgpu_pace *pace, struct vgpu_hand *hand, const struct vgpu_launch *launch,
-                     struct vgpu_ticket *ticket);
-void vgpu_pace_end(struct vgpu_pace *pace, const struct vgpu_launch *launch, struct vgpu_ticket *ticket, CUresult result);
-
-/* Before the driver ends a context, by destruction, reset or the last release: the events and the stream that were made in
- * it are given back and forgotten. A context that comes back at the same address finds none. */
-void vgpu_pace_end_context(struct vgpu_pace *pace, const struct vgpu_cuda *cuda, CUcontext context);
-
-/* A graph that was destroyed, or a function that was unloaded. */
-void vgpu_pace_forget(struct vgpu_pace *pace, uint64_t function);
 
 #endif

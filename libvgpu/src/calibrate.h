@@ -1,12 +1,12 @@
-/* settle.h - charged against measured: the comparison that makes a share exact whatever the estimates.
+/* calibrate.h - charged against measured: the comparison that makes a share exact whatever the estimates.
  *
  * NVML says what a container used of a card over some time that has passed. What was charged for the same time is known
  * from a history of the totals. Their difference is a debt (or credit) of the container, paid off over about a second,
  * and the ratio of both over a longer time is the factor that estimates are multiplied with from then on. Comparing like
  * with like, late figures do no harm: how late they are does not enter the loop.
  */
-#ifndef VGPU_SETTLE_H
-#define VGPU_SETTLE_H
+#ifndef VGPU_CALIBRATE_H
+#define VGPU_CALIBRATE_H
 
 #include "bucket.h"
 
@@ -25,10 +25,10 @@ struct vgpu_measurement {
 };
 
 /* 1 when there is a figure for the container. */
-typedef int (*vgpu_measure)(void *who, int ordinal, uint64_t since_us, struct vgpu_measurement *out);
+typedef int (*vgpu_measure)(void *owner, int ordinal, uint64_t since_us, struct vgpu_measurement *out);
 
 /* What one process remembers. Zero at first; under its lock. */
-struct vgpu_settle {
+struct vgpu_calibration {
     uint32_t next, count;
     struct {
         uint64_t at_ns, raw_ns, charged_ns;
@@ -48,34 +48,35 @@ struct vgpu_settle {
 };
 
 /* Note the totals, when the last note is a while ago. */
-void vgpu_settle_note(struct vgpu_settle *settle, const struct vgpu_region_bucket *bucket, uint64_t now_ns);
+void vgpu_calibrate_note(struct vgpu_calibration *calibration, const struct vgpu_region_bucket *bucket, uint64_t now_ns);
 
 /* What was just added to the totals ran from then to then: a kernel is charged when it is launched, but in the totals it
  * belongs where it was used. */
-void vgpu_settle_ran(struct vgpu_settle *settle, uint64_t from_ns, uint64_t to_ns, int64_t raw_ns, int64_t charged_ns);
+void vgpu_calibrate_ran(struct vgpu_calibration *calibration, uint64_t from_ns, uint64_t to_ns, int64_t raw_ns,
+                        int64_t charged_ns);
 
 /* A single charge so large that it takes a while to run. */
-void vgpu_settle_lump(struct vgpu_settle *settle, uint64_t raw_ns);
+void vgpu_calibrate_lump(struct vgpu_calibration *calibration, uint64_t raw_ns);
 
 /* Is a comparison due, and is it ours to make? `since_ns`: how long ago the last one was. */
-int vgpu_settle_due(struct vgpu_region_bucket *bucket, uint64_t now_ns, uint64_t *since_ns);
+int vgpu_calibrate_due(struct vgpu_region_bucket *bucket, uint64_t now_ns, uint64_t *since_ns);
 
 /* No comparison before then, by anybody; what NVML shows meanwhile is missed. */
-void vgpu_settle_pause(struct vgpu_region_bucket *bucket, uint64_t until_ns);
+void vgpu_calibrate_pause(struct vgpu_region_bucket *bucket, uint64_t until_ns);
 
 /* What NVML shows next is not to be compared. */
-void vgpu_settle_miss(struct vgpu_region_bucket *bucket);
+void vgpu_calibrate_miss(struct vgpu_region_bucket *bucket);
 
 /* NVML was asked `since_ns` after the last time: samples may have come and gone unseen. */
-void vgpu_settle_asked(const struct vgpu_settle *settle, struct vgpu_region_bucket *bucket, uint64_t since_ns);
+void vgpu_calibrate_asked(const struct vgpu_calibration *calibration, struct vgpu_region_bucket *bucket, uint64_t since_ns);
 
 /* Pay off what `since_ns` of a second or so of the debt is, at a share of `percent`; 0: nothing is limited now. */
-void vgpu_settle_pay(struct vgpu_settle *settle, struct vgpu_region_bucket *bucket, uint64_t now_ns, uint32_t percent,
-                     uint64_t since_ns);
+void vgpu_calibrate_pay(struct vgpu_calibration *calibration, struct vgpu_region_bucket *bucket, uint64_t now_ns,
+                        uint32_t percent, uint64_t since_ns);
 
 /* Make it: debt and factor. `percent` is the share. A sample is held until it is known how long one is, and until all
  * that ran in it is in the totals, which holds before `known_ns`. `seen` may be NULL: nothing new. */
-void vgpu_settle(struct vgpu_settle *settle, struct vgpu_region_bucket *bucket, uint64_t now_ns, uint32_t percent,
-                 uint64_t known_ns, const struct vgpu_measurement *seen);
+void vgpu_calibrate(struct vgpu_calibration *calibration, struct vgpu_region_bucket *bucket, uint64_t now_ns, uint32_t percent,
+                    uint64_t known_ns, const struct vgpu_measurement *seen);
 
 #endif

@@ -32,14 +32,14 @@ static int at_least(double least, const struct many_cards *s)
 }
 
 /* The kernels of a step, and the one together: short ones out of one chunk, and long ones. */
-static struct many_cards steps(unsigned kind, int who, int blind)
+static struct many_cards steps(unsigned kind, int owner, int blind)
 {
     static const struct many_cards kinds[] = {{.kernels = 5, .kernel_ns = 200 * US, .together_ns = 100 * US},
                                               {.kernels = 2, .kernel_ns = 2 * MS, .together_ns = 500 * US},
                                               {.kernels = 1, .kernel_ns = 20 * MS, .together_ns = 2 * MS}};
     struct many_cards s = kinds[kind];
-    s.threads = who == 1;
-    s.processes = who == 2;
+    s.threads = owner == 1;
+    s.processes = owner == 2;
     s.blind = blind;
     s.lag_ns = 200 * MS;
     return s;
@@ -57,9 +57,9 @@ TEST(a_thread_that_turns_from_card_to_card_keeps_what_it_has_paid_for)
 TEST(cards_that_wait_for_each_other_keep_their_share_whoever_launches)
 {
     for (unsigned kind = 0; kind < 3; kind++) {
-        for (int who = 0; who < 3; who++) {
+        for (int owner = 0; owner < 3; owner++) {
             for (int blind = 0; blind < 2; blind++) {
-                struct many_cards s = steps(kind, who, blind);
+                struct many_cards s = steps(kind, owner, blind);
                 s.cards = 2;
                 s.percent[0] = s.percent[1] = 50;
                 CHECK(at_least(47, &s));
@@ -74,8 +74,8 @@ TEST(cards_that_wait_for_each_other_keep_their_share_whoever_launches)
 TEST(of_different_shares_the_least_is_kept)
 {
     for (unsigned kind = 0; kind < 3; kind++) {
-        for (int who = 0; who < 3; who++) {
-            struct many_cards s = steps(kind, who, 0);
+        for (int owner = 0; owner < 3; owner++) {
+            struct many_cards s = steps(kind, owner, 0);
             s.cards = 2;
             s.percent[0] = 60;
             s.percent[1] = 30;

@@ -1,4 +1,4 @@
-#include "settle.h"
+#include "calibrate.h"
 
 #include <stdatomic.h>
 
@@ -29,7 +29,7 @@ static void write_word(uint64_t *at, uint64_t value)
     atomic_store_explicit((word *)at, value, memory_order_relaxed);
 }
 
-void vgpu_settle_note(struct vgpu_settle *s, const struct vgpu_region_bucket *bucket, uint64_t now_ns)
+void vgpu_calibrate_note(struct vgpu_calibration *s, const struct vgpu_region_bucket *bucket, uint64_t now_ns)
 {
     uint32_t last = (s->next + VGPU_HISTORY - 1) % VGPU_HISTORY;
     if (s->count && now_ns < s->history[last].at_ns + NOTE_NS) {
@@ -42,7 +42,7 @@ void vgpu_settle_note(struct vgpu_settle *s, const struct vgpu_region_bucket *bu
     s->count += s->count < VGPU_HISTORY;
 }
 
-void vgpu_settle_ran(struct vgpu_settle *s, uint64_t from_ns, uint64_t to_ns, int64_t raw_ns, int64_t charged_ns)
+void vgpu_calibrate_ran(struct vgpu_calibration *s, uint64_t from_ns, uint64_t to_ns, int64_t raw_ns, int64_t charged_ns)
 {
     for (uint32_t back = 1; back <= s->count; back++) {
         uint32_t i = (s->next + VGPU_HISTORY - back) % VGPU_HISTORY;
@@ -56,12 +56,12 @@ void vgpu_settle_ran(struct vgpu_settle *s, uint64_t from_ns, uint64_t to_ns, in
     }
 }
 
-void vgpu_settle_lump(struct vgpu_settle *s, uint64_t raw_ns)
+void vgpu_calibrate_lump(struct vgpu_calibration *s, uint64_t raw_ns)
 {
     s->lump_ns = raw_ns > s->lump_ns ? raw_ns : s->lump_ns;
 }
 
-int vgpu_settle_due(struct vgpu_region_bucket *bucket, uint64_t now_ns, uint64_t *since_ns)
+int vgpu_calibrate_due(struct vgpu_region_bucket *bucket, uint64_t now_ns, uint64_t *since_ns)
 {
     uint64_t due = read_word(&bucket->tick_ns);
     if (due > now_ns && due <= now_ns + LONGEST_NS) {
@@ -71,19 +71,19 @@ int vgpu_settle_due(struct vgpu_region_bucket *bucket, uint64_t now_ns, uint64_t
     return atomic_compare_exchange_strong((word *)&bucket->tick_ns, &due, now_ns + VGPU_TICK_NS);
 }
 
-void vgpu_settle_miss(struct vgpu_region_bucket *bucket)
+void vgpu_calibrate_miss(struct vgpu_region_bucket *bucket)
 {
     atomic_store_explicit((halfword *)&bucket->blind, 1, memory_order_relaxed);
 }
 
-void vgpu_settle_pause(struct vgpu_region_bucket *bucket, uint64_t until_ns)
+void vgpu_calibrate_pause(struct vgpu_region_bucket *bucket, uint64_t until_ns)
 {
     write_word(&bucket->tick_ns, until_ns);
-    vgpu_settle_miss(bucket);
+    vgpu_calibrate_miss(bucket);
 }
 
 /* Totals at a moment of the past, between two notes in proportion. 0 when the notes do not reach there. */
-static int totals_at(const struct vgpu_settle *s, uint64_t at_ns, double *raw, double *charged)
+static int totals_at(const struct vgpu_calibration *s, uint64_t at_ns, double *raw, double *charged)
 {
     for (uint32_t back = 1; back < s->count; back++) {
         uint32_t i = (s->next + 2 * VGPU_HISTORY - 1 - back) % VGPU_HISTORY, j = (i + 1) % VGPU_HISTORY;
@@ -107,8 +107,8 @@ static void owe(struct vgpu_region_bucket *bucket, double more)
     write_word(&bucket->debt_ns, (uint64_t)(int64_t)(debt > most ? most : debt < -most ? -most : debt));
 }
 
-void vgpu_settle_pay(struct vgpu_settle *s, struct vgpu_region_bucket *bucket, uint64_t now_ns, uint32_t percent,
-                     uint64_t since_ns)
+void vgpu_calibrate_pay(struct vgpu_calibration *s, struct vgpu_region_bucket *bucket, uint64_t now_ns, uint32_t percent,
+                        uint64_t since_ns)
 {
     s->lump_ns -= s->lump_ns / 64;
     if (!percent) {
@@ -122,14 +122,14 @@ void vgpu_settle_pay(struct vgpu_settle *s, struct vgpu_region_bucket *bucket, u
     vgpu_bucket_correct(bucket, now_ns, percent, now);
 }
 
-void vgpu_settle_asked(const struct vgpu_settle *s, struct vgpu_region_bucket *bucket, uint64_t since_ns)
+void vgpu_calibrate_asked(const struct vgpu_calibration *s, struct vgpu_region_bucket *bucket, uint64_t since_ns)
 {
     if (since_ns > (s->period_ns ? s->period_ns : 2 * VGPU_TICK_NS)) {
-        vgpu_settle_miss(bucket);
+        vgpu_calibrate_miss(bucket);
     }
 }
 
-static void learn_period(struct vgpu_settle *s, uint64_t gap)
+static void learn_period(struct vgpu_calibration *s, uint64_t gap)
 {
     uint64_t step = gap > s->gap_ns ? gap - s->gap_ns : s->gap_ns - gap;
     uint64_t least = s->gap_ns && step > STEP_NS && step < gap ? step : gap;
@@ -147,10 +147,10 @@ static void learn_period(struct vgpu_settle *s, uint64_t gap)
     s->gaps += s->gaps < SURE;
 }
 
-static uint64_t length_of_samples(const struct vgpu_settle *s, uint32_t percent);
+static uint64_t length_of_samples(const struct vgpu_calibration *s, uint32_t percent);
 
 /* What a sample says that was used; it is no longer than the period, however long nothing was shown before it. */
-static double used_in(const struct vgpu_settle *s, uint32_t percent, uint64_t window, const struct vgpu_measurement *seen)
+static double used_in(const struct vgpu_calibration *s, uint32_t percent, uint64_t window, const struct vgpu_measurement *seen)
 {
     uint64_t length = length_of_samples(s, percent);
     return (double)(window < length ? window : length) * seen->percent / 100;
@@ -158,7 +158,7 @@ static double used_in(const struct vgpu_settle *s, uint32_t percent, uint64_t wi
 
 /* One sample against what was charged for its time: the factor, and (returned) what is owed; 0 where the notes do not
  * reach there. */
-static double compare(struct vgpu_settle *s, struct vgpu_region_bucket *bucket, uint64_t now_ns, uint32_t percent,
+static double compare(struct vgpu_calibration *s, struct vgpu_region_bucket *bucket, uint64_t now_ns, uint32_t percent,
                       uint64_t window, const struct vgpu_measurement *seen)
 {
     double measured = used_in(s, percent, window, seen), raw_from, raw_to, from, to;
@@ -185,7 +185,7 @@ static double compare(struct vgpu_settle *s, struct vgpu_region_bucket *bucket, 
     return measured - (to - from);
 }
 
-static void hold(struct vgpu_settle *s, uint64_t window, const struct vgpu_measurement *seen)
+static void hold(struct vgpu_calibration *s, uint64_t window, const struct vgpu_measurement *seen)
 {
     uint32_t at = (s->held_from + s->held_count) % VGPU_HELD;
     s->held[at].window_ns = window;
@@ -193,7 +193,7 @@ static void hold(struct vgpu_settle *s, uint64_t window, const struct vgpu_measu
     s->held_count++;
 }
 
-static void let_go(struct vgpu_settle *s)
+static void let_go(struct vgpu_calibration *s)
 {
     s->held_from = (s->held_from + 1) % VGPU_HELD;
     s->held_count--;
@@ -203,7 +203,7 @@ static void let_go(struct vgpu_settle *s)
 /* Programs whose period is a multiple of that of samples show themselves in each second or third sample only, and a step
  * looks like the length of one. A sample that is half of a step says twice as much in percent as the step would. Such
  * programs have kernels nearly as long; with others, what was charged may be any multiple of what was used. */
-static void fit(struct vgpu_settle *s, uint64_t window, const struct vgpu_measurement *seen)
+static void fit(struct vgpu_calibration *s, uint64_t window, const struct vgpu_measurement *seen)
 {
     double raw_from, raw_to, from, to;
     uint64_t step = s->period_ns && s->period_ns < window ? s->period_ns : window;
@@ -222,7 +222,7 @@ static void fit(struct vgpu_settle *s, uint64_t window, const struct vgpu_measur
 
 /* The period by which samples are taken for as long: the shortest step, or the part of it that fits far better. A program
  * hides samples when one kernel of it pays for about a step; held to a tenth of a device, that kernel is a tenth of it. */
-static uint64_t length_of_samples(const struct vgpu_settle *s, uint32_t percent)
+static uint64_t length_of_samples(const struct vgpu_calibration *s, uint32_t percent)
 {
     uint64_t paid_ns = s->lump_ns * 100 / (percent ? percent : 100);
     unsigned best = 0;
@@ -237,7 +237,7 @@ static uint64_t length_of_samples(const struct vgpu_settle *s, uint32_t percent)
 
 /* Samples come at equal steps, but none is shown of a time in which the container was idle: a step shows how long they are
  * if something ran at its beginning. */
-static void study(struct vgpu_settle *s, uint64_t window, const struct vgpu_measurement *seen)
+static void study(struct vgpu_calibration *s, uint64_t window, const struct vgpu_measurement *seen)
 {
     double raw_from, raw_to, from, to;
     uint64_t end_ns = seen->end_ns;
@@ -248,15 +248,15 @@ static void study(struct vgpu_settle *s, uint64_t window, const struct vgpu_meas
     }
 }
 
-static void take_sample(struct vgpu_settle *s, struct vgpu_region_bucket *bucket, uint32_t percent,
+static void take_sample(struct vgpu_calibration *s, struct vgpu_region_bucket *bucket, uint32_t percent,
                         const struct vgpu_measurement *seen)
 {
-    uint64_t last_us = read_word(&bucket->settled_us);
+    uint64_t last_us = read_word(&bucket->calibrated_us);
     uint64_t window = seen->stamp_us > last_us ? (seen->stamp_us - last_us) * 1000 : 0;
     if (!window) {
         return;
     }
-    write_word(&bucket->settled_us, seen->stamp_us);
+    write_word(&bucket->calibrated_us, seen->stamp_us);
     atomic_store_explicit((halfword *)&bucket->used_percent, seen->percent, memory_order_relaxed);
     uint32_t blind = atomic_exchange_explicit((halfword *)&bucket->blind, 0, memory_order_relaxed);
     atomic_fetch_add_explicit((word *)&bucket->measured_ns, (uint64_t)used_in(s, percent, window, seen), memory_order_relaxed);
@@ -265,8 +265,8 @@ static void take_sample(struct vgpu_settle *s, struct vgpu_region_bucket *bucket
     }
 }
 
-void vgpu_settle(struct vgpu_settle *s, struct vgpu_region_bucket *bucket, uint64_t now_ns, uint32_t percent, uint64_t known_ns,
-                 const struct vgpu_measurement *seen)
+void vgpu_calibrate(struct vgpu_calibration *s, struct vgpu_region_bucket *bucket, uint64_t now_ns, uint32_t percent,
+                    uint64_t known_ns, const struct vgpu_measurement *seen)
 {
     if (seen) {
         take_sample(s, bucket, percent, seen);

@@ -1,21 +1,21 @@
-/* turns.h - whose turn it is on a shared card: seen by marks in a stream of our own, known at once and without NVML.
+/* timeslice.h - whose turn it is on a shared card: seen by marks in a stream of our own, known at once and without NVML.
  *
  * Contexts take turns on a card, and what two events have between them holds the turns of others. An event in a stream
  * that has nothing else to do gets its time as soon as its context has a turn; so the time between putting such a mark
  * there and its own says whether the turn was ours at that moment. Looks at many moments while a kernel runs tell which
  * part of its time was its own.
  *
- * Only who waits looks, and only while something runs that is worth it. Under the lock of struct vgpu_pace.
+ * Only who waits looks, and only while something runs that is worth it. Under the lock of struct vgpu_throttle.
  */
-#ifndef VGPU_TURNS_H
-#define VGPU_TURNS_H
+#ifndef VGPU_TIMESLICE_H
+#define VGPU_TIMESLICE_H
 
 #include <stdint.h>
 
 #include "drivers.h"
 
 /* Of a card. All zero at first. */
-struct vgpu_turns {
+struct vgpu_timeslice {
     CUcontext context; /* of the stream and the marks; NULL: not made, or lost */
     CUstream stream;
     CUevent marks[2];
@@ -28,15 +28,15 @@ struct vgpu_turns {
 };
 
 /* Is it possible? */
-int vgpu_turns_can(const struct vgpu_cuda *cuda);
+int vgpu_timeslice_can(const struct vgpu_cuda *cuda);
 
 /* Whose turn is it? In the current context, in the relaxed mode of captures. */
-void vgpu_turns_look(struct vgpu_turns *turns, const struct vgpu_cuda *cuda, uint64_t now_ns);
+void vgpu_timeslice_look(struct vgpu_timeslice *timeslice, const struct vgpu_cuda *cuda, uint64_t now_ns);
 
 /* Before the driver ends a context: its stream and marks are given back. */
-void vgpu_turns_end_context(struct vgpu_turns *turns, const struct vgpu_cuda *cuda, CUcontext context);
+void vgpu_timeslice_end_context(struct vgpu_timeslice *timeslice, const struct vgpu_cuda *cuda, CUcontext context);
 
 /* Of what lay between two events, how much was ours, by the looks since the counts were these; 0: too few. */
-double vgpu_turns_part(const struct vgpu_turns *turns, uint32_t looks, uint32_t ours);
+double vgpu_timeslice_part(const struct vgpu_timeslice *timeslice, uint32_t looks, uint32_t ours);
 
 #endif
