@@ -9,6 +9,7 @@
 #define TOO_LONG_NS UINT64_C(5000000000) /* and nothing explains one beyond */
 #define ODD 32                           /* times the usual */
 #define HALF_TURN_NS UINT64_C(1000000)   /* whoever is interrupted takes so much longer at least */
+#define FEW 8                            /* measurements, of which any may be mostly others' turns */
 #define MOST 2                           /* times what was learned it is taken for then */
 
 static struct vgpu_cost *entry(struct vgpu_costs *costs, uint64_t key)
@@ -94,6 +95,8 @@ static void blend(struct vgpu_cost *cost, uint64_t ns, enum vgpu_telling telling
         } else if (samples && ns > before + HALF_TURN_NS) {
             ns = ns > before * MOST ? before * MOST : ns; /* others' turns, and perhaps more */
             weight = 64;
+        } else if (samples < FEW && ns < before / 2) {
+            weight = 1; /* the rest of the first ones was others' */
         } else if (ns < before / 2 || (ns < before && before > HALF_TURN_NS)) {
             weight = 4;
         }

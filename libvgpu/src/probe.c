@@ -45,9 +45,22 @@ static struct vgpu_probe *free_probe(struct vgpu_throttle *throttle, const struc
     return NULL;
 }
 
-/* A pair of events for this launch; NULL: it does not get measured. */
-static struct vgpu_probe *claim(struct vgpu_throttle *throttle, const struct vgpu_cuda *cuda, uint64_t now, int learned)
+/* Under the lock: is anything measured on its way to the card? */
+static int is_busy(const struct vgpu_throttle *throttle, int ordinal)
 {
+    for (unsigned i = 0; i < VGPU_PROBES; i++) {
+        const struct vgpu_probe *probe = &throttle->probes[i];
+        if (probe->state == VGPU_PROBE_CLAIMED || (probe->state == VGPU_PROBE_ON_ITS_WAY && probe->ordinal == ordinal)) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* A pair of events for this launch; NULL: it does not get measured. */
+static struct vgpu_probe *claim(struct vgpu_throttle *throttle, const struct vgpu_launch *l, uint64_t now, int learned)
+{
+    const struct vgpu_cuda *cuda = l->cuda;
     uint64_t last = atomic_load_explicit(&throttle->probed_ns, memory_order_relaxed);
     uint64_t pause = PROBE_EVERY_NS + last / 64 * 40503 % (PROBE_EVERY_NS / 2); /* out of step with the program */
     struct vgpu_probe *probe = NULL;
@@ -60,6 +73,7 @@ static struct vgpu_probe *claim(struct vgpu_throttle *throttle, const struct vgp
         vgpu_capture_restore(cuda, mode);
     }
     if (probe) {
+        probe->is_first = !is_busy(throttle, l->ordinal);
         probe->state = VGPU_PROBE_CLAIMED;
     }
     vgpu_calm_drop(&throttle->lock);
@@ -76,7 +90,7 @@ static void release(struct vgpu_throttle *throttle, struct vgpu_probe *probe)
 void vgpu_probe_start(struct vgpu_throttle *throttle, const struct vgpu_launch *l, const struct vgpu_geometry *what,
                       struct vgpu_cost *cost, uint64_t now, const struct vgpu_charge *charge, struct vgpu_ticket *ticket)
 {
-    struct vgpu_probe *probe = cost ? claim(throttle, l->cuda, now, charge->learned) : NULL;
+    struct vgpu_probe *probe = cost ? claim(throttle, l, now, charge->learned) : NULL;
     if (probe) {
         int mode = vgpu_capture_relax(l->cuda);
         CUresult result = l->cuda->cuEventRecord(probe->start, l->stream); /* not under the lock: a full stream blocks */
@@ -103,8 +117,9 @@ uint64_t vgpu_probe_known_ns(const struct vgpu_throttle *throttle, int ordinal, 
 {
     for (unsigned i = 0; i < VGPU_PROBES; i++) {
         const struct vgpu_probe *probe = &throttle->probes[i];
-        uint64_t since = probe->runs_ns > VGPU_TICK_NS ? probe->runs_ns - VGPU_TICK_NS : 0;
-        if (probe->state == VGPU_PROBE_ON_ITS_WAY && probe->alone && probe->runs_ns && probe->ordinal == ordinal && since < now) {
+        uint64_t since = probe->is_first ? probe->launched_ns : probe->runs_ns > VGPU_TICK_NS ? probe->runs_ns - VGPU_TICK_NS : 0;
+        if (probe->state == VGPU_PROBE_ON_ITS_WAY && probe->alone && (probe->runs_ns || probe->is_first) &&
+            probe->ordinal == ordinal && since < now) {
             now = since;
         }
     }
@@ -200,7 +215,9 @@ static void settle_probe(struct vgpu_throttle *throttle, struct vgpu_probe *prob
                                  : probe->charged_ns + (int64_t)(((double)ns - (double)probe->raw_ns) * factor);
         struct vgpu_share share = throttle->share(throttle->owner, probe->ordinal);
         vgpu_bucket_count(card->bucket, (int64_t)ns, charged);
-        vgpu_calibrate_ran(&card->calibration, now - (took < now ? took : now), now, (int64_t)ns, charged);
+        uint64_t from = now - (took < now ? took : now); /* at the latest */
+        from = probe->is_first && probe->launched_ns < from ? probe->launched_ns : from;
+        vgpu_calibrate_ran(&card->calibration, from, from + took, (int64_t)ns, charged);
         if (vgpu_share_is_limited(&share) && (share.always || vgpu_bucket_has_company(card->bucket, now))) {
             vgpu_bucket_correct(card->bucket, now, share.percent, charged - probe->charged_ns);
         }

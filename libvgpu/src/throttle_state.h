@@ -41,6 +41,7 @@ struct vgpu_probe {
     struct vgpu_cost *cost;
     struct vgpu_geometry what;
     uint64_t launched_ns;
+    int is_first; /* nothing else was on its way to the card then: it began to run when it was launched */
     int64_t raw_ns, charged_ns; /* what it was charged, alone */
     uint64_t runs_ns;     /* when it was first seen to run; 0: not yet */
     uint32_t looks, ours; /* of timeslice.h, then */

@@ -167,6 +167,22 @@ TEST(measurements_are_averaged_and_in_company_low_ones_weigh_more)
     CHECK(vgpu_cost_ns(&costs, cost, &what, 0, &learned) < 150000);
 }
 
+TEST(of_the_first_measurements_in_company_the_low_one_counts)
+{
+    struct vgpu_geometry what = grid(4, 800);
+    int learned;
+    memset(&costs, 0, sizeof costs);
+    struct vgpu_cost *cost = vgpu_cost_of(&costs, &what);
+    vgpu_cost_learn(&costs, cost, &what, 32 * MS, VGPU_WITH_OTHERS); /* fifteen others' turns, and its own */
+    vgpu_cost_learn(&costs, cost, &what, 2 * MS, VGPU_WITH_OTHERS);
+    CHECK_EQ(vgpu_cost_ns(&costs, cost, &what, 0, &learned), 2 * MS);
+    for (int i = 0; i < 10; i++) {
+        vgpu_cost_learn(&costs, cost, &what, 2 * MS, VGPU_WITH_OTHERS);
+    }
+    vgpu_cost_learn(&costs, cost, &what, MS / 2, VGPU_WITH_OTHERS); /* later, a short one is one of many */
+    CHECK(vgpu_cost_ns(&costs, cost, &what, 0, &learned) > MS);
+}
+
 TEST(what_has_been_running_for_very_long_costs_that_much_already)
 {
     struct vgpu_geometry what = grid(3, 800);

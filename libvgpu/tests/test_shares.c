@@ -65,15 +65,39 @@ TEST(alone_every_kind_of_program_gets_its_share_from_the_first_second_on)
     }
 }
 
-TEST(kernels_as_rare_as_every_fifth_sample_get_their_share_whatever_the_seed)
+TEST(kernels_as_rare_as_every_second_or_fifth_sample_get_their_share_whatever_the_seed)
 {
-    for (uint64_t seed = 1000; seed < 1100; seed++) {
-        struct simulation s = scene(50, 500 * MS);
-        uint64_t state = seed;
-        s.scene.seed = chance(&state);
-        add(&s, "50ms", 10);
+    static const struct {
+        uint64_t first_seed;
+        unsigned cores, window_s;
+    } kinds[] = {{1000, 10, 17}, {2000, 25, 6}};
+    for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
+        for (uint64_t seed = kinds[k].first_seed; seed < kinds[k].first_seed + 100; seed++) {
+            struct simulation s = scene(3 * kinds[k].window_s, 500 * MS);
+            uint64_t state = seed;
+            s.scene.seed = chance(&state);
+            add(&s, "50ms", kinds[k].cores);
+            simulate(&s);
+            for (unsigned window = 0; window < 3; window++) {
+                unsigned from = window * kinds[k].window_s;
+                CHECK(near(use(&s, 0, from, from + kinds[k].window_s), kinds[k].cores, 1.5));
+            }
+        }
+    }
+}
+
+TEST(of_many_neighbours_who_wait_for_each_kernel_none_starts_far_behind)
+{
+    for (uint64_t seed = 1; seed <= 6; seed++) {
+        struct simulation s = scene(15, 1000 * MS);
+        s.scene.seed = seed;
+        for (unsigned t = 0; t < 16; t++) {
+            add(&s, "2ms_sync", 6);
+        }
         simulate(&s);
-        CHECK(near(use(&s, 0, 0, 17), 10, 1.5) && near(use(&s, 0, 17, 34), 10, 1.5) && near(use(&s, 0, 33, 50), 10, 1.5));
+        for (unsigned t = 0; t < 16; t++) {
+            CHECK(use(&s, t, 0, 15) > 0.97 * 6);
+        }
     }
 }
 
