@@ -79,7 +79,9 @@ CUDA_API CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total)
     }
     const struct machine *m = cuda_session()->machine;
     if (free_bytes) {
-        *free_bytes = m->cards[context->card].memory_bytes - state_used(m, context->card);
+        uint64_t unused = m->cards[context->card].memory_bytes - state_used(m, context->card),
+                 room = state_room(m, context->card);
+        *free_bytes = room < unused ? room : unused;
     }
     if (total) {
         *total = m->cards[context->card].memory_bytes;

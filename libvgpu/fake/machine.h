@@ -52,6 +52,7 @@ struct machine {
     int managed_lazy;       /* 1: managed memory takes none of a card until it is used there, and so here: never */
     int mps;                /* 1: the lists of MPS show who computes */
     int draws;              /* 1: the lists of graphics do */
+    int memory_limits;      /* 1: limits the memory of cgroups, as from r615 on */
     int fork_works;         /* 1: a forked child may go on using the driver (a real one cannot) */
     char device_nodes[256]; /* folder of device nodes that decide which cards are visible; "": the environment does */
     int card_count;

@@ -112,6 +112,7 @@ static const struct {
     {"managed_lazy", offsetof(struct machine, managed_lazy)},
     {"mps", offsetof(struct machine, mps)},
     {"draws", offsetof(struct machine, draws)},
+    {"memory_limits", offsetof(struct machine, memory_limits)},
     {"fork_works", offsetof(struct machine, fork_works)},
 };
 

@@ -3,6 +3,7 @@
 #include "nvml.h"
 
 #include <stdlib.h>
+#include <unistd.h>
 
 /* Of a card in MIG mode: what its instances use, too. */
 static uint64_t used_of(const struct machine *m, int card)
@@ -14,11 +15,18 @@ static uint64_t used_of(const struct machine *m, int card)
     return used;
 }
 
+/* What the calling process could still take: the limit of its cgroup counts. */
+static uint64_t free_of(const struct machine *m, int card, uint64_t used)
+{
+    uint64_t free_bytes = m->cards[card].memory_bytes - used, room = state_room(m, card);
+    return room < free_bytes ? room : free_bytes;
+}
+
 NVML_API nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *out)
 {
     QUERY(device, out);
     uint64_t used = used_of(s->machine, card);
-    *out = (nvmlMemory_t){.total = c->memory_bytes, .used = used, .free = c->memory_bytes - used};
+    *out = (nvmlMemory_t){.total = c->memory_bytes, .used = used, .free = free_of(s->machine, card, used)};
     return NVML_SUCCESS;
 }
 
@@ -29,7 +37,42 @@ NVML_API nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory
         return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
     }
     uint64_t used = used_of(s->machine, card);
-    *out = (nvmlMemory_v2_t){.version = NVML_MEMORY_V2, .total = c->memory_bytes, .used = used, .free = c->memory_bytes - used};
+    *out = (nvmlMemory_v2_t){
+        .version = NVML_MEMORY_V2, .total = c->memory_bytes, .used = used, .free = free_of(s->machine, card, used)};
+    return NVML_SUCCESS;
+}
+
+/* Source: NVML's reference: for Linux, by root, of devices and not of MIG instances. */
+NVML_API nvmlReturn_t nvmlDeviceSetMemoryLimits_v1(nvmlDevice_t device, const nvmlSetMemoryLimits_v1_t *limits)
+{
+    QUERY(device, limits && limits->nameSpace);
+    if (!s->machine->memory_limits || c->parent >= 0) {
+        return NVML_ERROR_NOT_SUPPORTED;
+    }
+    if (geteuid() != 0) {
+        return NVML_ERROR_NO_PERMISSION;
+    }
+    if (limits->softLimit > limits->hardLimit ||
+        state_limit_set(s->machine, card, limits->nameSpace, limits->softLimit, limits->hardLimit)) {
+        return NVML_ERROR_INVALID_ARGUMENT;
+    }
+    return NVML_SUCCESS;
+}
+
+NVML_API nvmlReturn_t nvmlDeviceGetMemoryLimits_v1(nvmlDevice_t device, nvmlGetMemoryLimits_v1_t *limits)
+{
+    QUERY(device, limits && limits->nameSpace);
+    struct state_limit found;
+    uint64_t used = 0;
+    if (!s->machine->memory_limits || c->parent >= 0) {
+        return NVML_ERROR_NOT_SUPPORTED;
+    }
+    if (state_limit_get(s->machine, card, limits->nameSpace, &found, &used)) {
+        return NVML_ERROR_INVALID_ARGUMENT;
+    }
+    limits->softLimit = found.soft;
+    limits->hardLimit = found.hard;
+    limits->currentUsed = used;
     return NVML_SUCCESS;
 }
 

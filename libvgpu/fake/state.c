@@ -73,6 +73,15 @@ void state_share_close(const struct machine *m, int number)
     }
 }
 
+static int fails_on_demand(struct state_card *c)
+{
+    if (!c->fail_after) {
+        return 0;
+    }
+    c->fail_after--;
+    return c->fail_after == 0;
+}
+
 enum state_result state_take(const struct machine *m, int card, uint64_t bytes, int contexts)
 {
     struct state *s = state_enter(m);
@@ -86,9 +95,7 @@ enum state_result state_take(const struct machine *m, int card, uint64_t bytes, 
         result = STATE_BROKEN;
     } else if (c->lost) {
         result = STATE_LOST;
-    } else if (c->fail_after && --c->fail_after == 0) {
-        result = STATE_NO_MEMORY;
-    } else if (bytes > m->cards[card].memory_bytes) {
+    } else if (fails_on_demand(c) || bytes > m->cards[card].memory_bytes) {
         result = STATE_NO_MEMORY;
     } else {
         uint64_t total = sum(s, card);
@@ -96,7 +103,7 @@ enum state_result state_take(const struct machine *m, int card, uint64_t bytes, 
             state_bury(s);
             total = sum(s, card);
         }
-        if (total + bytes > m->cards[card].memory_bytes) {
+        if (total + bytes > m->cards[card].memory_bytes || bytes > state_limit_left(s, card)) {
             result = STATE_NO_MEMORY;
         } else {
             mine->used[card] += bytes;
@@ -152,6 +159,16 @@ void state_unlock_host(const struct machine *m, uint64_t bytes)
     if (s) {
         state_leave();
     }
+}
+
+uint64_t state_room(const struct machine *m, int card)
+{
+    struct state *s = state_enter(m);
+    uint64_t room = s ? state_limit_left(s, card) : UINT64_MAX;
+    if (s) {
+        state_leave();
+    }
+    return room;
 }
 
 uint64_t state_used(const struct machine *m, int card)

@@ -17,6 +17,8 @@
 #define STATE_MAX_PROCESSES 4096
 #define STATE_MAX_EVENTS 256
 #define STATE_MAX_SHARES 256
+#define STATE_MAX_LIMITS 256
+#define STATE_GROUP_BYTES 512
 
 /* Memory that several processes have open: held by whoever refers to it, not by one of them. */
 struct state_share {
@@ -24,6 +26,13 @@ struct state_share {
     uint64_t inode; /* of the file it is known by; 0: by its number */
     int32_t card;
     uint32_t turn; /* tells it from its predecessors in this record */
+};
+
+/* What the driver lets the processes of a cgroup hold of a card. */
+struct state_limit {
+    char group[STATE_GROUP_BYTES]; /* its folder; "": a free record */
+    int32_t card;
+    uint64_t soft, hard; /* UINT64_MAX: none */
 };
 
 struct state_card {
@@ -75,6 +84,8 @@ struct state {
     uint32_t instance_turn; /* moves with every change of an instance */
     struct state_instance instances[MACHINE_MAX_CARDS];
     struct state_share shares[STATE_MAX_SHARES];
+    uint32_t limit_high; /* records of limits at or above were never used */
+    struct state_limit limits[STATE_MAX_LIMITS];
     struct state_process processes[STATE_MAX_PROCESSES];
 };
 
@@ -99,6 +110,14 @@ void state_share_close(const struct machine *m, int number);
 /* Page-lock host memory for the calling process, or let it go. */
 enum state_result state_lock_host(const struct machine *m, uint64_t bytes);
 void state_unlock_host(const struct machine *m, uint64_t bytes);
+
+/* Limit what the processes of a cgroup may hold of a card (soft 0 and hard UINT64_MAX: no longer), or read that and what they hold. 0,
+ * or -1 when there is no such group. */
+int state_limit_set(const struct machine *m, int card, const char *group, uint64_t soft, uint64_t hard);
+int state_limit_get(const struct machine *m, int card, const char *group, struct state_limit *out, uint64_t *used);
+
+/* Bytes that the limits of its cgroups leave the calling process of a card; UINT64_MAX when it has none. */
+uint64_t state_room(const struct machine *m, int card);
 
 /* Bytes all living processes hold on a card. */
 uint64_t state_used(const struct machine *m, int card);

@@ -158,6 +158,11 @@ typedef struct {
 } nvmlGetMemoryLimits_v1_t;
 
 typedef struct {
+    const char *nameSpace;
+    unsigned long long softLimit, hardLimit; /* bytes; 0 and UINT64_MAX: no limit any more */
+} nvmlSetMemoryLimits_v1_t;
+
+typedef struct {
     nvmlDevice_t device;
     unsigned long long eventType;
     unsigned long long eventData; /* the XID */
