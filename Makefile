@@ -172,7 +172,7 @@ lock: $(SETUP)  ## refresh requirements.lock from pyproject.toml
 ci: PYTEST_ARGS = --hypothesis-profile=ci
 ci: lint  ## what CI runs: lint, tests, sanitizers, the real control plane, a real node, fault campaigns
 	@$(MAKE) test PYTEST_ARGS="$(PYTEST_ARGS)"
-	@$(MAKE) -C libvgpu coverage asan ubsan tsan fuzz
+	@$(MAKE) -C libvgpu coverage lookups asan ubsan tsan fuzz
 	@$(MAKE) test CLUSTER=real PYTEST_ARGS="$(PYTEST_ARGS)"
 	@$(MAKE) e2e
 	@$(MAKE) chaos SEED=1 RUNS=6 JOBS=2

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "machine.h"
+#include "missing.h"
 #include "vgpu_cuda.h"
 
 #define FAKE(base, since, symbol) extern void symbol(void);
@@ -33,6 +34,7 @@ static CUresult look_up(const char *name, void **out, int version, uint64_t flag
     if (!name || !out || flags > CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) {
         return CUDA_ERROR_INVALID_VALUE;
     }
+    looked_up(name, version, flags);
     for (int i = 0; i < (int)(sizeof symbols / sizeof symbols[0]); i++) {
         if (strcmp(symbols[i].base, name) != 0 || symbols[i].per_thread > want_per_thread || symbols[i].since > driver) {
             continue;

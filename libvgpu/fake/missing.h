@@ -1,8 +1,11 @@
-/* missing.h - a note of what a program asked for that is not simulated. */
+/* missing.h - notes of what a program asked for, in files that the environment names. */
 #ifndef FAKE_MISSING_H
 #define FAKE_MISSING_H
 
-/* Append a line with the function's name to the file that VGPU_FAKE_MISSING names; without it, nothing. */
+/* Append a line with a function's name that is not simulated to the file that VGPU_FAKE_MISSING names; without it, nothing. */
 void missing(const char *function);
+
+/* Append "name version flags" of a call of cuGetProcAddress to the file that VGPU_FAKE_LOOKUPS names. */
+void looked_up(const char *name, int version, unsigned long long flags);
 
 #endif

@@ -199,7 +199,7 @@ def fetch(cache: Path) -> None:
     """
     cache.mkdir(parents=True, exist_ok=True)
     for package in PACKAGES:
-        if not _wheels(cache, package):
+        if not wheels(cache, package):
             command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
             command += ["--disable-pip-version-check", "--only-binary", ":all:"]
             command += ["--platform", PLATFORM, "--dest", str(cache), package]
@@ -210,7 +210,7 @@ def headers(cache: Path) -> dict[str, str]:
     """The text of each header in the downloaded packages, by package and file name."""
     texts = {}
     for package in PACKAGES:
-        for wheel in _wheels(cache, package):
+        for wheel in wheels(cache, package):
             with zipfile.ZipFile(wheel) as archive:
                 for member in archive.namelist():
                     name = Path(member).name
@@ -220,19 +220,29 @@ def headers(cache: Path) -> dict[str, str]:
     return texts
 
 
-def _wheels(cache: Path, package: str) -> list[Path]:
+def wheels(cache: Path, package: str) -> list[Path]:
+    """The downloaded files of a pinned package."""
     name, _, version = package.partition("==")
     return sorted(cache.glob(f"{name.replace('-', '_')}-{version}-*.whl"))
+
+
+def default_cache() -> Path:
+    """Where the packages are kept between runs."""
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vgpu"
+    return Path(os.environ.get("VGPU_CACHE") or home) / "headers"
+
+
+def rows() -> tuple[Row, ...]:
+    """The table of the library."""
+    root = Path(__file__).resolve().parents[1]
+    return table(*(path.read_text() for path in sorted((root / "src").glob("symbols*.def"))))
 
 
 def main() -> int:
     """Run the gate; 0 when every declared function has its row."""
     root = Path(__file__).resolve().parents[1]
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vgpu"
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument(
-        "--cache", type=Path, default=Path(os.environ.get("VGPU_CACHE") or home) / "headers"
-    )
+    parser.add_argument("--cache", type=Path, default=default_cache())
     parser.add_argument("--entry-points", action="store_true", help="write the simulated table")
     options = parser.parse_args()
     cache = options.cache
@@ -243,10 +253,10 @@ def main() -> int:
         return 2
     texts = headers(cache)
     names = {key: declared(text) for key, text in texts.items() if not key.endswith(TYPEDEFS)}
-    rows = table(*(path.read_text() for path in sorted((root / "src").glob("symbols*.def"))))
+    listed = rows()
     known = versions(text for key, text in texts.items() if key.endswith(TYPEDEFS))
-    wrong = complaints(rows, names, known)
-    exported = frozenset(row.symbol for row in rows if row.library == "cuda")
+    wrong = complaints(listed, names, known)
+    exported = frozenset(row.symbol for row in listed if row.library == "cuda")
     simulated = root / "fake" / "cuda_symbols.def"
     points = entry_points(exported, known)
     if options.entry_points:
@@ -256,7 +266,7 @@ def main() -> int:
     for key, wanted in names.items():
         print(f"{key:45} {len(wanted):4} functions")
     for library in ("cuda", "nvml"):
-        mine = [row for row in rows if row.library == library]
+        mine = [row for row in listed if row.library == library]
         counts = Counter(row.symbol_class for row in mine)
         interposed = sum(row.kind != "PLAIN" for row in mine)
         print(f"{library}: {len(mine)} rows, {interposed} interposed:", end="")

@@ -18,6 +18,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parent))
+
+import coverage
+import lookups
+
 BUILD = Path(__file__).resolve().parents[1] / "build"
 CASE = BUILD.parent / "userland" / "case.py"
 SECONDS = 120
@@ -50,11 +55,14 @@ WANTED: dict[str, dict[str, Any]] = {
     "nvitop": {"total_mib": 1024, "used_mib": 0, "processes": 0, "screen": True},
     "libcudart": {"loads": True},
 }
+_NO_RUNTIME = (
+    "stands on libcudart, whose first call fails (error 500): cuGetExportTable gives it no private "
+    "table, by which it checks that the driver is NVIDIA's; what it looks up before is replayed "
+)
 #: What cannot be run here, and what runs it instead.
 ELSEWHERE = {
-    "PyTorch": "stands on libcudart, which ends where private tables are not NVIDIA's; "
-    "make gpu-check runs it on a real driver",
-    "CuPy": "the same",
+    "PyTorch": f"{_NO_RUNTIME}below; make gpu-check runs it on a real driver",
+    "CuPy": f"{_NO_RUNTIME}below",
     "nvidia-smi": "comes with NVIDIA's driver alone; test_nvidia_smi.py makes its queries of NVML",
     "DCGM": "its library comes from NVIDIA's own repositories alone",
 }
@@ -122,11 +130,18 @@ def differences(saw: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
     ]
 
 
+def replayed(found: dict[str, Any]) -> dict[str, Any]:
+    """The row of a runtime library whose look-ups were replayed (lookups.py)."""
+    saw = {key: found[key] for key in ("answer", "looked_up", "classes", "not_found")}
+    return {"program": found["program"], "ran": True, "saw": saw, "wrong": found["wrong"]}
+
+
 def main() -> int:
     """Run all, print and write the rows; 1 when one of them is wrong."""
     out, python = Path(sys.argv[1]), sys.argv[2]
     rows = [run(name, python) for name in WANTED]
     rows += [{"program": name, "ran": False, "why": why} for name, why in ELSEWHERE.items()]
+    rows += [replayed(found) for found in lookups.report(coverage.default_cache())]
     text = json.dumps({"rows": rows}, indent=1)
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(text + "\n")

@@ -158,6 +158,12 @@ def userland() -> ModuleType:
 
 
 @pytest.fixture(scope="session")
+def replay() -> ModuleType:
+    """What replays the look-ups of runtime libraries."""
+    return tool("lookups")
+
+
+@pytest.fixture(scope="session")
 def native() -> Path:
     """The built libraries; several test processes build them once."""
     BUILD.mkdir(exist_ok=True)
