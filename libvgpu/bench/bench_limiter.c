@@ -1,6 +1,7 @@
 /* bench_limiter.c - how well shares are kept, over the whole matrix of workloads.h. Prints one JSON object.
  *
- *     bench_limiter [SEED [FIRST [COUNT]]]     with -v before all: one line a scene on stderr
+ *     bench_limiter [SEED [FIRST [COUNT]]]     with -v before all: one line a scene on stderr, with another one a tenant, with a third
+ *                                              its use in each fifth of a window
  *
  * A tenant's due is its share, or what its program can use when nobody limits it and its neighbours keep theirs, if that
  * is less. Measured against it, in points of the card:
@@ -89,11 +90,6 @@ static void judge(const struct scene *scene, int verbose, unsigned index)
     struct simulation s = run(scene, 3 * window, -1);
     for (unsigned t = 0; t < scene->count; t++) {
         unsigned span = (unsigned)(window_of(&scene->tenants[t]) / s.step_ns), fifth = span / 5, n = 0;
-        if (verbose > 2) {
-            for (unsigned f = 0; f + span / 5 < s.steps; f += span / 5)
-                fprintf(stderr, " %.0f", use(&s, t, f, f + span / 5));
-            fprintf(stderr, "\n");
-        }
         double error = 0, mean = use(&s, t, 0, s.steps - 1), variance = 0;
         for (unsigned from = 0; from + span < s.steps; from += fifth / 2 ? fifth / 2 : 1) {
             double off = fabs(use(&s, t, from, from + span) - due[t]);
@@ -104,6 +100,9 @@ static void judge(const struct scene *scene, int verbose, unsigned index)
             variance += off * off;
         }
         double ripple = sqrt(variance / n);
+        for (unsigned from = 0; verbose > 2 && from + fifth < s.steps; from += fifth) {
+            fprintf(stderr, "    %.1f%s", use(&s, t, from, from + fifth), from + 2 * fifth < s.steps ? "" : "\n");
+        }
         if (verbose > 1) {
             fprintf(stderr, "    %-12s share %2u due %5.1f got %5.1f error %4.1f ripple %4.1f\n",
                     scene->tenants[t].workload->name, scene->tenants[t].cores, due[t], mean, error, ripple);

@@ -1,0 +1,49 @@
+"""Modules of libvgpu that include each other's headers in a circle cannot be read one by one."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+LIBVGPU = Path(__file__).parents[2] / "libvgpu"
+#: Circles that stay: a table of functions beside one of them, a process beside what sets it up, a
+#: module in several files with a header for those alone.
+KNOWN = {
+    "src": {frozenset({"world", "identity"}), frozenset({"process", "authority"})},
+    "fake": {frozenset({"state", "state_inside"})},
+}
+
+
+def includes(room: Path) -> dict[str, set[str]]:
+    """By module (a header and the sources of its name) those whose headers it includes."""
+    found: dict[str, set[str]] = {}
+    for file in [*room.glob("*.c"), *room.glob("*.h")]:
+        names = re.findall(r'^#include "(\w+)\.h"', file.read_text(), re.MULTILINE)
+        own = {name for name in names if (room / f"{name}.h").exists()} - {file.stem}
+        found.setdefault(file.stem, set()).update(own)
+    return found
+
+
+def circles(graph: dict[str, set[str]]) -> set[frozenset[str]]:
+    """The sets of modules of which each is reached from each other."""
+    reached = {name: set(graph[name]) for name in graph}
+    for _ in graph:
+        for name in graph:
+            reached[name] |= {far for near in reached[name] for far in reached.get(near, ())}
+    found = {
+        frozenset({one, *(other for other in reached[one] if one in reached.get(other, ()))})
+        for one in graph
+    }
+    return {circle for circle in found if len(circle) > 1}
+
+
+def test_a_circle_is_found_through_modules_between() -> None:
+    graph = {"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}
+    assert circles(graph) == {frozenset({"a", "b", "c"})}
+
+
+@pytest.mark.parametrize("room", ["src", "fake"])
+def test_no_modules_include_each_other_but_those_that_are_known(room: str) -> None:
+    assert circles(includes(LIBVGPU / room)) == KNOWN[room]
