@@ -209,9 +209,19 @@ async def run(config: OperatorConfig) -> None:
     async def end_with(source: ConfigFile) -> None:
         """A new configuration changes what pods and claims mean: all of them are read again.
 
-        So this process ends, as at SIGTERM, and is started again; another replica leads meanwhile.
+        So this process ends, as at SIGTERM, and is started again. Standbys end at once. A leader
+        goes on by the former one until they have read the cluster again: ended together, none of
+        them would be there to follow. The kubelets mount a change within a minute and a half of
+        each other.
         """
         await changed(source, config.log_level)
+        if operator.leads():
+            logger.info(
+                "configuration: a new one is mounted; standbys begin anew with it first, this "
+                "leader in %.0f s",
+                config.standbys_first_s,
+            )
+            await asyncio.sleep(config.standbys_first_s)
         logger.info("configuration: a new one is mounted; ending, to begin anew with it")
         stop.set()
 

@@ -87,6 +87,7 @@ class OperatorConfig:
         agent_gone_s: How long an agent is absent before claims of ended pods do without its word.
         linger_s: How long a leader that ends goes on refusing calls after it gave the Lease up:
             by then its successor has taken the Service over.
+        standbys_first_s: With a new configuration, how much later than standbys a leader ends.
     """
 
     cluster: ConfigFile
@@ -104,6 +105,7 @@ class OperatorConfig:
     evicts: bool
     agent_gone_s: float
     linger_s: float
+    standbys_first_s: float
     metrics: Address | None
     metrics_access: MetricsAccess
     liveness: Address | None
@@ -287,6 +289,12 @@ def parse(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> 
     )
     option("--linger", type=_seconds, default="0s", help="a leader's extender, after its Lease")
     option(
+        "--standbys-first",
+        type=_seconds,
+        default="0s",
+        help="with a new configuration the leader begins anew so long after its standbys",
+    )
+    option(
         "--certificates",
         default="files",
         choices=("files", "secrets"),
@@ -323,6 +331,7 @@ def parse(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> 
         evicts=given.on_violation == "Evict",
         agent_gone_s=given.agent_gone_after,
         linger_s=given.linger,
+        standbys_first_s=given.standbys_first,
         metrics=given.metrics,
         metrics_access=given.metrics_access,
         liveness=given.liveness,

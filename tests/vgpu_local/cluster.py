@@ -285,6 +285,7 @@ class LocalCluster(Started):
                 folder=self.folder,
                 lease_s=self._options.lease_s,
                 linger_s=self._options.linger_s,
+                standbys_first_s=self._options.standbys_first_s,
                 agent_gone_s=self._options.agent_gone_s,
                 on_violation=self._options.on_violation,
                 log_level=self._options.log_level,

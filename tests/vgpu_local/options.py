@@ -24,6 +24,7 @@ class ClusterOptions:
         webhooks: how many processes serve the admission webhooks; 0: nothing is admitted by us.
         drain_s: how long a process of the webhooks serves on after SIGTERM.
         linger_s: how long a leader that ends refuses calls after it gave its lease up.
+        standbys_first_s: with a new configuration, how much later than standbys a leader ends.
         agent_gone_s: how long an agent is silent before claims of ended pods do without its word.
         on_violation: what the operator does about claims that violate limits: Report or Evict.
         lease_s: how long the lease of a silent leader lasts.
@@ -40,6 +41,7 @@ class ClusterOptions:
     webhooks: int = 1
     drain_s: int = 0
     linger_s: int = 0
+    standbys_first_s: int = 0
     agent_gone_s: int = 300
     on_violation: str = "Report"
     lease_s: int = 15

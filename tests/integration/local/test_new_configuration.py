@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from vgpu_api.resources import NODES
-from vgpu_local.cluster import LocalCluster
+from vgpu_local.cluster import LocalCluster, NotReady
+from vgpu_local.daemon import Daemon
 from vgpu_local.nodes import t4_node
 from vgpu_local.options import ClusterOptions
 from vgpu_local.steps import a_container, a_pod, create, delete_pod, running, until
@@ -19,6 +21,47 @@ pytestmark = [pytest.mark.xdist_group("local-cluster"), pytest.mark.timeout(180)
 def cluster(whole_cluster: Callable[..., LocalCluster]) -> Iterator[LocalCluster]:
     with whole_cluster([t4_node("one")], ClusterOptions(lease_s=4)) as cluster:
         yield cluster
+
+
+STANDBYS_FIRST_S = 20
+
+
+@pytest.fixture
+def two(whole_cluster: Callable[..., LocalCluster]) -> Iterator[LocalCluster]:
+    options = ClusterOptions(lease_s=4, operators=2, linger_s=1, standbys_first_s=STANDBYS_FIRST_S)
+    with whole_cluster([t4_node("one")], options) as cluster:
+        yield cluster
+
+
+def leads(cluster: LocalCluster, daemon: Daemon) -> bool:
+    with contextlib.suppress(NotReady):
+        return cluster.leader() is daemon
+    return False
+
+
+def test_a_standby_begins_anew_first_and_follows_the_leader_at_once(two: LocalCluster) -> None:
+    """Ended together, neither would be there to lead while the other lists the cluster."""
+    leader = two.leader()
+    (standby,) = [daemon for daemon in two.operators if daemon is not leader]
+    for daemon in (standby, leader, *two.agents.values()):
+        daemon.may_end()
+    (two.folder / "config.yaml").write_text("nvidia: {defaultCores: 20}\n")
+    assert standby.wait(30) == 0
+    standby.start()
+    until(two, lambda: "everything seen; waiting for the lease" in standby.said())
+    with pytest.raises(TimeoutError):
+        leader.wait(0.5)  # it goes on by the former configuration
+    assert not leads(two, standby)
+    assert leader.wait(40) == 0
+    until(two, lambda: leads(two, standby), limit=10)
+    for daemon in (leader, *two.agents.values()):
+        daemon.wait(30)
+        daemon.start()
+    two.wait_ready()
+    create(two, a_pod("after", a_container(limits={"nvidia.com/gpumem": 1024})))
+    allocated = running(two, "after")["metadata"]["annotations"]
+    assert allocated["hami.io/vgpu-devices-allocated"].endswith(",NVIDIA,1024,20:;")
+    delete_pod(two, "after")
 
 
 def test_a_document_of_hamis_takes_effect_without_a_hand_and_a_wrong_one_has_none(
