@@ -113,8 +113,6 @@ class NvidiaConfig(_Section):
     """Compute shares are counted and not enforced, whatever `gpuCorePolicy` says."""
     runtime_class_name: Annotated[str, Field(max_length=253)] = ""
     """Set on pods that ask for a GPU and name no runtime class. Empty: leave them alone."""
-    overwrite_env: bool = False
-    """Hide devices from the other containers of a pod that asks for one, too."""
     mig_profile_allowlist: tuple[MigProfiles, ...] = ()
     """MIG profiles that are used, by model; a model that no row names has all of its profiles."""
 

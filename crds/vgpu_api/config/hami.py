@@ -53,6 +53,11 @@ WITHOUT_EFFECT: Mapping[str, tuple[tuple[Any, ...], str]] = {
         ("hami-core", ""),
         "whether a device is in MIG mode is read from its driver, and no MPS daemon runs here",
     ),
+    "overwriteEnv": (
+        (True,),
+        "NVIDIA_VISIBLE_DEVICES is void in every container of a pod that asks for a GPU, or one "
+        "beside would see all of them",
+    ),
     "enableGetPreferredAllocation": (
         (False,),
         "the agent knows which pod a container belongs to; no preference is needed",
@@ -298,7 +303,7 @@ def _helm(
             if given in (False, "false"):
                 scheduling["schedulerName"] = ""
         elif key == "overwriteEnv":
-            sections[NVIDIA] = {**_section(sections, NVIDIA), "overwriteEnv": given}
+            _does_nothing(f"{field}.{key}", key, given, notices)
         else:
             shown = "…" if isinstance(given, dict | list) else given
             instead = "it is of HAMi's chart; see manifests/ for what can be set here"

@@ -70,6 +70,8 @@ class _Found:
 
     consumer: Consumer | None = None
     claim: VGPUClaim | None = None
+    has_cards: bool = False
+    """Whether the container gets any."""
 
 
 class PreStart:
@@ -145,7 +147,8 @@ class PreStart:
             raise
         if found.consumer is not None and found.claim is not None:
             self._waiting.done(_place(found.consumer))
-            self._reports.prepared(found.claim, _summary(found.claim))
+            if found.has_cards:
+                self._reports.prepared(found.claim, _summary(found.claim))
         await asyncio.sleep(SETTLE_S)
 
     async def _try(
@@ -180,7 +183,7 @@ class PreStart:
         # From here on: no await, until everything is written.
         assert found.consumer is not None
         assert found.claim is not None
-        self._grant(found.consumer, found.claim, allocation, still_wanted)
+        found.has_cards = self._grant(found.consumer, found.claim, allocation, still_wanted)
 
     async def _limit(self, found: _Found, allocation: Allocation) -> bool:
         """Have what is outside the page put in force; whether that took any waiting.
@@ -220,7 +223,8 @@ class PreStart:
         claim: VGPUClaim,
         allocation: Allocation,
         still_wanted: Callable[[], bool],
-    ) -> None:
+    ) -> bool:
+        """Record and open the grants of all bindings; whether there is a card in any."""
         node = self._node
         terms = node.inventory.terms()
         former = node.checkpoint.state.holdings.get(claim.metadata.uid)
@@ -258,6 +262,7 @@ class PreStart:
             raise Refused(Why.PAGE_DAMAGED, f"{error}; it was made anew, denying") from error
         except OSError as error:
             raise Refused(Why.STORAGE_FAILED, f"cannot write the grant: {error}") from error
+        return any(grant.limits for grant in grants.values())
 
     def _open(self, grants: dict[str, ContainerGrant]) -> None:
         cards = self._node.inventory.cards

@@ -138,6 +138,9 @@ class Allocations:
         """
         driver = self._driver.files()
         page.grant(self._root / lease / "limits", grant.limits, name=lease)
+        if not grant.limits:
+            self._specs.write(lease, Edits(env=grant.env(), mounts=(), device_nodes=()))
+            return
         mounts = self._library.before(driver.mounts) if grant.interposed else driver.mounts
         env = grant.env()
         if driver.complete:

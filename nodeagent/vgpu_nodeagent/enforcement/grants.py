@@ -6,7 +6,7 @@ Pure: the same claim on the same cards gives the same grant. Sources of the vari
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -33,7 +33,8 @@ class ContainerGrant:
     """What one container may use.
 
     Attributes:
-        limits: One per card, in the order of the allocation.
+        limits: One per card, in the order of the allocation. None for a container that got a slot
+            before its pod's claim was there, and for which that has no request: it sees no card.
         interposed: Whether the library enforces them; not for whole cards, where there is nothing
             to enforce and so nothing to slow down or break.
     """
@@ -43,6 +44,8 @@ class ContainerGrant:
 
     def env(self) -> dict[str, str]:
         """The variables that the container sees."""
+        if not self.limits:
+            return {names.ENV_VISIBLE_DEVICES: "void"}
         env = {
             names.ENV_VISIBLE_DEVICES: ",".join(limit.uuid for limit in self.limits),
             names.ENV_LIMIT_PAGE: names.CONTAINER_LIMITS,
@@ -86,6 +89,8 @@ def container_grant(
             part of a card in MIG mode is not made.
     """
     request = _request_for(claim, pod, container, slot_resource)
+    if request is None:
+        return ContainerGrant((), interposed=False)
     devices = [device for device in allocation.devices if device.request == request.name]
     if not devices:
         raise Refused(
@@ -118,13 +123,23 @@ def _all_memory(terms: DeviceCapacity) -> int:
     return max(terms.capacity.memory_mib, terms.allocatable.memory_mib)
 
 
-def _request_for(claim: VGPUClaim, pod: Pod, container: str, slot_resource: str) -> VGPURequest:
-    """The request that is this container's, checked against what kind of container it is."""
+def _request_for(
+    claim: VGPUClaim, pod: Pod, container: str, slot_resource: str
+) -> VGPURequest | None:
+    """The request that is this container's, checked against what kind of container it is.
+
+    None for one of several containers that admission gave slots, and that the claim leaves out.
+    """
     init = {c.name for c in pod.spec.init_containers if not c.is_sidecar}
     by_name = {request.name: request for request in claim.spec.requests}
     request = by_name.get(container)
-    if request is None and "" in by_name and container == _first_asking(pod, slot_resource):
-        request = by_name[""]
+    if request is None and "" in by_name:
+        sole = by_name[""]
+        if container == _first_asking(pod, slot_resource, init, phase=sole.phase):
+            request = sole
+    recorded = _recorded(pod)
+    if request is None and len(recorded) > 1 and container in recorded:
+        return None
     if request is None:
         raise Refused(
             Why.REQUEST_MISMATCH,
@@ -140,16 +155,26 @@ def _request_for(claim: VGPUClaim, pod: Pod, container: str, slot_resource: str)
     return request
 
 
-def _first_asking(pod: Pod, slot_resource: str) -> str | None:
-    """The container that a request without a name means: the first that asks for a slot.
+def _recorded(pod: Pod) -> list[str]:
+    """The containers to which admission added a slot."""
+    text = pod.metadata.annotations.get(names.ANNOTATION_SLOTS_ADDED, "")
+    return [name for part in text.split(",") if (name := part.strip())]
+
+
+def _first_asking(pod: Pod, slot_resource: str, init: Collection[str], *, phase: str) -> str | None:
+    """The container that a request without a name means: the first of its phase with a slot.
 
     Admission records to which containers it added one; containers that run come before init
     containers.
     """
-    recorded = pod.metadata.annotations.get(names.ANNOTATION_SLOTS_ADDED, "")
-    if recorded:
-        return recorded.split(",")[0].strip()
+    recorded = _recorded(pod)
     containers: tuple[Container, ...] = (*pod.spec.containers, *pod.spec.init_containers)
+    if len(recorded) > 1:
+        is_init = phase == "Init"
+        fitting = (c.name for c in containers if (c.name in init) == is_init)
+        return next((name for name in fitting if name in recorded), None)
+    if recorded:
+        return recorded[0]
     return next((c.name for c in containers if c.asked(slot_resource) not in (None, 0, "0")), None)
 
 

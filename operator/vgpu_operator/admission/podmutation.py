@@ -3,8 +3,9 @@
 The count resource where only memory or cores are given; one slot, recorded in an annotation, in
 each container of a named claim or that asks in Alibaba's or Volcano's words; sizes turned into
 plain numbers; our scheduler's name; the runtime class, where one is configured; and
-`NVIDIA_VISIBLE_DEVICES=void` in every GPU container, which only the node's CDI spec overrides: so a
-node without our plugin hands out nothing (rule 4 of the architecture, fail closed).
+`NVIDIA_VISIBLE_DEVICES=void` in every container, which only the node's CDI spec overrides: so a
+node without our plugin hands out nothing (rule 4 of the architecture, fail closed), and a container
+beside gets nothing by `envFrom` or its image, which the pod's own variables override.
 
 A pod that wears HAMi's label `hami.io/webhook: ignore` is left alone but for that last one.
 """
@@ -84,11 +85,10 @@ def mutate_pod(
                     _complete_others(place, others[place.name], patch)
             _choose_scheduler(pod, config, patch)
             _choose_runtime(pod, config, patch)
-        hides_all = ask is not None and config.nvidia.overwrite_env
         resources = [name for dialect in dialects() for name in dialect.resource_names(config)]
         for place in each_container(pod):
             asks = any(place.container.asked(name) is not None for name in resources)
-            if hides_all or place in given or asks:
+            if ask is not None or asks:
                 _hide_cards(place, patch)
         return patch.operations
 
@@ -152,19 +152,19 @@ def _of_claim(pod: Pod, named: NamedClaim, claim: VGPUClaim | None) -> tuple[str
 
 
 def _before_its_claim(pod: Pod, named: NamedClaim) -> tuple[str, ...]:
-    """The container that a pod's claim is expected to be for: its first that is no init container.
+    """The containers that a pod's claim may be for: all of them.
 
     Helm creates pods before custom resources, so the pod waits for its claim. Slots cannot be added
-    to a pod that exists; where the claim turns out to be for other containers, the pod has to be
-    made anew, which controllers do of those only that were refused.
+    to a pod that exists, so each container gets one; those that the claim has no request for start
+    with it and see no device. A controller makes a refused pod anew, so its pods of several
+    containers are refused, and take no slot too many.
     """
     recorded = native.slots_added(pod)
     places = list(each_container(pod))
     if recorded and {place.name for place in places}.issuperset(recorded):
         return recorded
     controlled = any(owner.controller for owner in pod.metadata.owner_references)
-    first = next((place for place in places if place.section == "containers"), None)
-    if first is None or recorded or (controlled and len(places) > 1):
+    if not places or recorded or (controlled and len(places) > 1):
         raise BadInput(
             field=native.claim_field(named),
             value=named.name,
@@ -172,7 +172,7 @@ def _before_its_claim(pod: Pod, named: NamedClaim) -> tuple[str, ...]:
             detail="create the claim first: without it admission cannot tell for which of the "
             "pod's containers it is",
         )
-    return (first.name,)
+    return tuple(place.name for place in places)
 
 
 def _add_slots(places: Iterable[PodContainer], config: ClusterConfig, patch: JsonPatch) -> None:

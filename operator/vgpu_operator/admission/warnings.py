@@ -107,10 +107,11 @@ def waits_for_claim(raw_pod: dict[str, Any]) -> list[str]:
         named = native.named_claim(pod)
     if named is None:
         return []
-    containers = ", ".join(_cut(name) for name in native.slots_added(pod))
+    slots = native.slots_added(pod)
+    several = "; until then each of its containers has a slot" if len(slots) > 1 else ""
     return [
         f"{native.claim_field(named)}: {_cut(named.name)} does not exist yet: the pod waits for "
-        f"it, and it must be for this container: {containers}"
+        f"it{several}"
     ]
 
 

@@ -67,8 +67,8 @@ def slots_added(pod: Pod) -> tuple[str, ...]:
 def containers_of_claim(pod: Pod, spec: VGPUClaimSpec) -> tuple[str, ...]:
     """Which container each request of the claim means, in the order of the requests.
 
-    A sole request without a name means the recorded container, else the first of its phase: a
-    sidecar injected in front after admission does not take the claim's place.
+    A sole request without a name means the first recorded container of its phase, else the first
+    of its phase: a sidecar injected in front after admission does not take the claim's place.
 
     Raises:
         BadInput: a request means no container of the pod, or one that runs at another time.
@@ -98,12 +98,11 @@ def _container_of(pod: Pod, by_name: dict[str, PodContainer], request: VGPUReque
 
 def _unnamed(pod: Pod, by_name: dict[str, PodContainer], request: VGPURequest) -> str:
     """The container that a sole request without a name means."""
-    recorded = slots_added(pod)
     candidates = [place for place in by_name.values() if place.phase == request.phase]
-    if len(recorded) == 1 and any(place.name == recorded[0] for place in candidates):
-        return recorded[0]
+    recorded = [place for place in candidates if place.name in slots_added(pod)]
     section = "containers" if request.phase == "App" else "initContainers"
-    first = next((place for place in candidates if place.section == section), None)
+    usual = [place for place in recorded or candidates if place.section == section]
+    first = next(iter(usual or recorded), None)
     if first is None:
         raise BadInput(
             field=f"spec.{section}",

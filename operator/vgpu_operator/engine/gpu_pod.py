@@ -154,8 +154,9 @@ def gpu_pod_of(pod: Pod, config: ClusterConfig) -> GPUPod | None:
 def mismatch(pod: GPUPod, spec: VGPUClaimSpec) -> str:
     """What keeps this claim from serving the pod's containers; empty when they match.
 
-    The containers that admission recorded must be those the claim's requests name, each of the
-    kind its request's phase says.
+    The claim's requests must name containers that admission recorded, each of the kind its
+    request's phase says. Of a pod that came before its claim all are recorded; those without a
+    request start with a slot and no device.
     """
     if isinstance(pod.ask, BadInput):
         return ""
@@ -163,7 +164,7 @@ def mismatch(pod: GPUPod, spec: VGPUClaimSpec) -> str:
         wanted = containers_of_claim(pod.pod, spec)
     except BadInput as error:
         return str(error)
-    if set(wanted) != set(pod.ask.containers):
+    if not set(wanted).issubset(pod.ask.containers):
         recorded = ", ".join(pod.ask.containers) or "none"
         return f"the claim asks for {', '.join(wanted)}; the pod was admitted with {recorded}"
     return ""

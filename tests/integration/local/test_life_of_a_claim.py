@@ -109,6 +109,23 @@ def test_a_pod_that_comes_before_its_claim_waits_for_it_and_starts_when_it_comes
     assert memory_seen(cluster, "early") == [2048]
 
 
+@pytest.mark.parametrize("asked", ["worker", ""])
+def test_a_pod_of_several_containers_that_comes_first_starts_whichever_the_claim_is_for(
+    cluster: LocalCluster, asked: str
+) -> None:
+    """No slot can be added later, so each has one; those without a request see no device."""
+    containers = [a_container("web"), a_container("worker")]
+    pod = a_pod("early", *containers, annotations={ANNOTATION_CLAIM: "late"})
+    create(cluster, pod)
+    create(cluster, a_claim("late", {"memory": "2Gi", "name": asked}))
+    running(cluster, "early")
+    shown, other = ("worker", "web") if asked else ("web", "worker")
+    assert memory_seen(cluster, "early", container=shown) == [2048]
+    seen = cluster.exec("early", ["printenv", "NVIDIA_VISIBLE_DEVICES"], container=other)
+    assert seen.stdout.strip() == "void"
+    claim(cluster, "late", is_prepared)
+
+
 def test_a_claim_without_a_ttl_is_kept_released_and_serves_the_next_pod(
     cluster: LocalCluster,
 ) -> None:

@@ -134,10 +134,31 @@ def test_the_scheduler_is_left_alone_where_the_configuration_names_none() -> Non
 
 
 def test_every_gpu_container_sees_no_card_until_the_node_shows_it() -> None:
-    web = {"name": "web", "resources": {}}
-    pod = mutated(a_pod(a_container({"gpu": 1}), web))
-    assert first(pod)["env"] == HIDDEN
-    assert pod["spec"]["containers"][1] == web
+    assert first(mutated(a_pod(a_container({"gpu": 1}))))["env"] == HIDDEN
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        {},
+        {"image": "nvidia/cuda:13.0.0-base-ubuntu24.04"},
+        {"envFrom": [{"configMapRef": {"name": "of-the-tenant"}}]},
+        {"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": {"configMapKeyRef": {}}}]},
+        {"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "none"}]},
+    ],
+    ids=["nothing", "image", "envFrom", "valueFrom", "literal"],
+)
+def test_a_container_beside_a_gpu_container_sees_none_wherever_its_variable_comes_from(
+    written: dict[str, Any],
+) -> None:
+    """A variable of the pod wins over `envFrom`, and both win over the image's."""
+    pod = a_pod({"name": "beside", **written}, a_container({"gpu": 1}))
+    pod["spec"]["initContainers"] = [{"name": "before", **written}]
+    spec = mutated(pod)["spec"]
+    for container in (spec["containers"][0], spec["initContainers"][0]):
+        named = [v for v in container["env"] if v["name"] == "NVIDIA_VISIBLE_DEVICES"]
+        assert named == HIDDEN
+        assert container.get("envFrom") == written.get("envFrom")
 
 
 @pytest.mark.parametrize(
@@ -170,7 +191,7 @@ def test_each_container_of_a_claim_gets_one_slot_whatever_its_count_and_is_recor
     assert slots == [slot, None, slot]
     assert result["metadata"]["annotations"]["vgpu.dev/slots-added"] == "a,c"
     assert result["spec"]["schedulerName"] == "vgpu-scheduler"
-    assert [c.get("env") for c in result["spec"]["containers"]] == [HIDDEN, None, HIDDEN]
+    assert [c.get("env") for c in result["spec"]["containers"]] == [HIDDEN] * 3
 
 
 def test_an_init_container_of_a_claim_gets_its_slot_too() -> None:
@@ -181,37 +202,39 @@ def test_an_init_container_of_a_claim_gets_its_slot_too() -> None:
     assert result["spec"]["initContainers"][0]["resources"]["limits"] == {"nvidia.com/gpu": "1"}
 
 
-def test_a_second_call_after_a_sidecar_was_injected_in_front_changes_nothing() -> None:
+def test_a_second_call_after_a_sidecar_was_injected_in_front_only_hides_devices_from_it() -> None:
     claim = claim_with({"memory": "1Gi"})
     once = mutated(a_pod({"name": "app"}, annotations={"vgpu.dev/claim": "c"}), claim)
     once["spec"]["containers"].insert(0, {"name": "mesh"})
-    assert mutate_pod(once, ClusterConfig(), claim) == []
+    (operation,) = mutate_pod(once, ClusterConfig(), claim)
+    assert operation == {"op": "add", "path": "/spec/containers/0/env", "value": HIDDEN}
 
 
 @pytest.mark.parametrize("key", ["vgpu.dev/claim", "vgpu.dev/claim-template"])
-def test_a_pod_that_comes_before_its_claim_waits_with_a_slot_for_its_first_container(
-    key: str,
-) -> None:
-    web = {"name": "web", "resources": {}}
-    pod = a_pod({"name": "app"}, web, annotations={key: "small"})
+def test_a_pod_that_comes_before_its_claim_waits_with_a_slot_in_each_container(key: str) -> None:
+    """Slots cannot be added later, and which container the claim is for is not known yet."""
+    pod = a_pod({"name": "app"}, {"name": "web", "resources": {}}, annotations={key: "small"})
     pod["spec"]["initContainers"] = [{"name": "fetch"}]
     admitted = mutated(pod)
-    assert admitted["metadata"]["annotations"]["vgpu.dev/slots-added"] == "app"
-    assert first(admitted)["resources"]["limits"] == {"nvidia.com/gpu": "1"}
-    assert first(admitted)["env"] == HIDDEN
-    assert admitted["spec"]["containers"][1] == web
+    assert admitted["metadata"]["annotations"]["vgpu.dev/slots-added"] == "fetch,app,web"
+    for container in (*admitted["spec"]["initContainers"], *admitted["spec"]["containers"]):
+        assert container["resources"]["limits"] == {"nvidia.com/gpu": "1"}
+        assert container["env"] == HIDDEN
     assert admitted["spec"]["schedulerName"] == "vgpu-scheduler"
     assert mutate_pod(admitted, ClusterConfig(), None) == []
     assert waits_for_claim(admitted) == [
-        f"metadata.annotations[{key}]: small does not exist yet: the pod waits for it, and it must "
-        "be for this container: app"
+        f"metadata.annotations[{key}]: small does not exist yet: the pod waits for it; until then "
+        "each of its containers has a slot"
     ]
 
 
 def test_a_sidecar_that_is_added_in_front_does_not_get_the_slot_of_an_awaited_claim() -> None:
     admitted = mutated(a_pod({"name": "app"}, annotations={"vgpu.dev/claim": "small"}))
+    assert waits_for_claim(admitted)[0].endswith("does not exist yet: the pod waits for it")
     admitted["spec"]["containers"].insert(0, {"name": "proxy"})
-    assert mutate_pod(admitted, ClusterConfig(), None) == []
+    again = mutated(admitted)
+    assert "resources" not in again["spec"]["containers"][0]
+    assert again["metadata"]["annotations"]["vgpu.dev/slots-added"] == "app"
 
 
 CONTROLLER = [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "controller": True}]
@@ -299,12 +322,5 @@ def test_the_configured_runtime_class_is_set_where_the_pod_chose_none() -> None:
 
 
 def test_a_pod_that_asks_for_no_gpu_gets_no_runtime_class() -> None:
-    config = configured(runtimeClassName="nvidia", overwriteEnv=True)
+    config = configured(runtimeClassName="nvidia")
     assert mutate_pod(a_pod(a_container()), config, None) == []
-
-
-def test_devices_are_hidden_from_the_other_containers_where_that_is_configured() -> None:
-    pod = a_pod(a_container({"gpu": 1}), {"name": "side", "env": [{"name": "A", "value": "b"}]})
-    side = mutated(pod, config=configured(overwriteEnv=True))["spec"]["containers"][1]
-    assert side["env"] == [{"name": "A", "value": "b"}, *HIDDEN]
-    assert mutated(pod)["spec"]["containers"][1] == pod["spec"]["containers"][1]

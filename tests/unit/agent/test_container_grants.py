@@ -190,6 +190,43 @@ def test_the_containers_that_admission_recorded_come_before_those_that_are_seen(
         grant(request={"name": ""}, container="injected", pod=pod)
 
 
+def a_pod_that_came_before_its_claim() -> Pod:
+    """Each of its containers has a slot; admission could not know which one the claim is for."""
+    names = ("fetch", "app", "web")
+    asking = [a_container(name, limits={SLOT: "1"}) for name in names]
+    return a_pod(
+        annotations={ANNOTATION_SLOTS_ADDED: ",".join(names)},
+        init_containers=asking[:1],
+        containers=asking[1:],
+    )
+
+
+@pytest.mark.parametrize("asked", ["web", ""])
+def test_of_several_containers_with_a_slot_only_those_of_the_claim_see_a_card(asked: str) -> None:
+    pod, meant = a_pod_that_came_before_its_claim(), asked or "app"
+    for container in ("fetch", "app", "web"):
+        made = grant(request={"name": asked}, container=container, pod=pod)
+        assert bool(made.limits) == (container == meant)
+        if container != meant:
+            assert made.env() == {"NVIDIA_VISIBLE_DEVICES": "void"}
+            assert not made.interposed
+
+
+@pytest.mark.parametrize("asked", ["fetch", ""])
+def test_a_claim_that_came_later_may_be_for_an_init_container(asked: str) -> None:
+    pod = a_pod_that_came_before_its_claim()
+    request = {"name": asked, "phase": "Init"}
+    shown = [
+        c for c in ("fetch", "app", "web") if grant(request=request, container=c, pod=pod).limits
+    ]
+    assert shown == ["fetch"]
+
+
+def test_a_container_without_a_slot_of_ours_is_still_refused() -> None:
+    with pytest.raises(Refused, match="no request named 'mesh'"):
+        grant(request={"name": "app"}, container="mesh", pod=a_pod_that_came_before_its_claim())
+
+
 def test_a_sidecar_is_an_app_container() -> None:
     sidecar = a_container(limits={SLOT: "1"}, restart_policy="Always")
     assert grant(pod=a_pod(containers=[], init_containers=[sidecar])).limits

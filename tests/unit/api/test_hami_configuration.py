@@ -62,9 +62,11 @@ def of_example(file: str) -> tuple[ClusterConfig, list[str]]:
     return read(yaml.safe_load((EXAMPLES / file).read_text()))
 
 
-def test_the_charts_own_section_reads_unchanged_and_asks_for_what_holds_anyway() -> None:
+def test_the_charts_own_section_reads_unchanged_and_asks_for_what_holds_but_for_one_key() -> None:
     config, notices = read(yaml.safe_load(CHART))
-    assert notices == []
+    assert [notice.split(" has no effect")[0] for notice in notices] == [
+        "nvidia.overwriteEnv: false"  # devices are hidden from containers beside all the same
+    ]
     assert config.nvidia.model_copy(update={"mig_profile_allowlist": ()}) == NvidiaConfig()
     assert config.nvidia.mig_profile_allowlist[1].profiles[1] == "2g.10gb"
 
@@ -94,7 +96,6 @@ def test_the_flat_keys_of_the_guide_act() -> None:
         ("nvidia.gpuCorePolicy", "force", "core_policy", "Force"),
         ("nvidia.gpuCorePolicy", "", "core_policy", "Default"),
         ("nvidia.runtimeClassName", "nvidia", "runtime_class_name", "nvidia"),
-        ("nvidia.overwriteEnv", "true", "overwrite_env", True),
     ],
 )
 def test_each_flat_key_is_read_in_the_type_that_it_has(
@@ -129,6 +130,7 @@ def test_a_whole_document_of_several_vendors_keeps_its_nvidia_section() -> None:
     ("key", "value"),
     [
         ("preConfiguredDeviceMemory", 4096),
+        ("overwriteEnv", False),
         ("enableNumaTopology", True),
         ("libCudaLogLevel", 4),
         ("migStrategy", "mixed"),
@@ -215,14 +217,16 @@ def test_the_charts_values_of_its_scheduler_act_or_are_named() -> None:
             "scheduler": {
                 "defaultSchedulerPolicy": {"nodeSchedulerPolicy": "spread"},
                 "forceOverwriteDefaultScheduler": False,
-                "overwriteEnv": "true",
+                "overwriteEnv": "false",
                 "nodeLockExpire": "5m",
             }
         }
     )
     assert (config.scheduling.node_policy, config.scheduling.scheduler_name) == ("Spread", "")
-    assert config.nvidia.overwrite_env
-    assert [notice.split(":")[0] for notice in notices] == ["scheduler.nodeLockExpire"]
+    assert [notice.split(":")[0] for notice in notices] == [
+        "scheduler.overwriteEnv",
+        "scheduler.nodeLockExpire",
+    ]
 
 
 def test_several_config_maps_make_one_configuration() -> None:
