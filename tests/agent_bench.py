@@ -138,7 +138,7 @@ class Bench:
     said: Said
     kubelet_pods: Path
     driver: ObedientDriver
-    existing: set[str] = field(default_factory=set)
+    bound_unseen: set[str] = field(default_factory=set)
     now: float = 0.0
     releases: Releases = field(init=False)
 
@@ -197,14 +197,14 @@ async def a_bench(
     )
     bench = Bench(node, kubelet, view, prestart, said, folder / "pods", driver)
 
-    async def exists(namespace: str, name: str, uid: str) -> bool:
+    async def is_bound(namespace: str, name: str, uid: str) -> bool:
         await asyncio.sleep(0)
-        return uid in bench.existing
+        return uid in bench.bound_unseen
 
     bench.releases = Releases(
         node,
         reports=cast("Reports", said),
-        exists=exists,
+        is_bound=is_bound,
         kubelet_pods=bench.kubelet_pods,
         freed=lambda: None,
         now=lambda: bench.now,

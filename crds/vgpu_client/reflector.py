@@ -16,15 +16,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
 from vgpu_api.resources import Resource
-from vgpu_client.api import Api
 from vgpu_client.errors import ClientError, DataRestored, Gone, ServerError
-from vgpu_client.reads import Listing
+from vgpu_client.reads import Each, Listing
 from vgpu_client.transport import Object
 
 logger = logging.getLogger(__name__)
@@ -50,6 +49,35 @@ class ObjectIdentity:
     name: str
     uid: str
     was_seen: bool = field(default=True, compare=False)
+
+
+class Source(Protocol):
+    """What a reflector reads from: `Api`, or what reads on its behalf."""
+
+    async def list(
+        self,
+        resource: Resource,
+        *,
+        namespace: str | None = None,
+        label_selector: str | None = None,
+        field_selector: str | None = None,
+        not_older_than: str | None = None,
+        each: Each = lambda item: item,
+    ) -> Listing:
+        """As `Api.list`."""
+
+    def watch(
+        self,
+        resource: Resource,
+        *,
+        resource_version: str,
+        namespace: str | None = None,
+        label_selector: str | None = None,
+        field_selector: str | None = None,
+        timeout_s: float = 300.0,
+        inactivity_s: float = 90.0,
+    ) -> AsyncGenerator[Object, None]:
+        """As `Api.watch`."""
 
 
 class EventHandler(Protocol[TIn]):
@@ -128,7 +156,7 @@ class Reflector(Generic[T]):
 
     def __init__(
         self,
-        api: Api,
+        api: Source,
         resource: Resource,
         sink: EventHandler[T],
         *,

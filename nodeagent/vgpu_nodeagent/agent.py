@@ -14,9 +14,9 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from datetime import UTC, datetime
 
 from vgpu_api.config import NodeTerms
-from vgpu_api.resources import NODES, PODS
+from vgpu_api.resources import NODES
 from vgpu_client.api import Api
-from vgpu_client.errors import ClientError, NotFound
+from vgpu_client.errors import ClientError
 from vgpu_client.listen import listen
 from vgpu_client.metrics_server import MetricsAccess, MetricsServer
 from vgpu_client.own_certificate import own_certificate
@@ -54,6 +54,7 @@ from vgpu_nodeagent.inventory import Inventory
 from vgpu_nodeagent.liveness import Liveness, ProbeServer
 from vgpu_nodeagent.metrics import Metrics
 from vgpu_nodeagent.node_view import NodeView
+from vgpu_nodeagent.own_pods import OwnPods
 from vgpu_nodeagent.publisher import Publisher
 from vgpu_nodeagent.reports import Reports
 from vgpu_nodeagent.state.checkpoint import Checkpoint
@@ -91,6 +92,7 @@ class Agent:
         self._turn = Turn(config.state_dir)
         self._health = Health()
         self._view = NodeView(config.node_name)
+        self._pods = OwnPods(api, config.node_name)
         checkpoint = Checkpoint(config.state_dir / "slots.json")
         self._inventory = Inventory(
             driver, config.cluster.nvidia, own_spots=lambda: spots(checkpoint.state.cuts)
@@ -143,7 +145,7 @@ class Agent:
         self._releases = Releases(
             self._node,
             reports=self._reports,
-            exists=self._pod_exists,
+            is_bound=self._is_bound,
             kubelet_pods=config.kubelet_pods,
             freed=self._room_was_made,
             unused_lease_s=config.unused_lease_s,
@@ -195,7 +197,7 @@ class Agent:
         try:
             async with self._metrics_server(), asyncio.TaskGroup() as parts:
                 parts.create_task(self._liveness.run())
-                for reflector in self._view.reflectors(self._api):
+                for reflector in self._view.reflectors(self._api, self._pods):
                     parts.create_task(reflector.run())
                 self._inventory.configure(await self._terms_here())
                 await self._inventory.refresh()
@@ -371,16 +373,14 @@ class Agent:
                 self._metrics.usage(self._config.node_name, uuid, reading)
             await asyncio.sleep(PERIOD_S)
 
-    async def _pod_exists(self, namespace: str, name: str, uid: str) -> bool:
-        """Whether a pod exists, bound or not; a doubt counts as yes."""
+    async def _is_bound(self, namespace: str, name: str, uid: str) -> bool:
+        """Whether a pod is bound to this node; a doubt counts as yes."""
         try:
-            pod = await self._api.get(PODS, name, namespace=namespace)
-        except NotFound:
-            return False
+            found = await self._pods.bound(namespace, name)
         except ClientError as error:
             logger.debug("pod %s/%s: %s", namespace, name, error)
             return True
-        return bool(pod["metadata"]["uid"] == uid)
+        return any(pod["metadata"]["uid"] == uid for pod in found)
 
 
 def _exposure(config: AgentConfig) -> Exposure | None:

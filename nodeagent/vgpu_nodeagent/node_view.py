@@ -17,6 +17,7 @@ from vgpu_api.vendors import kind_of
 from vgpu_client.api import Api
 from vgpu_client.reflector import ObjectIdentity, Reflector, Scope
 from vgpu_client.transport import Object
+from vgpu_nodeagent.own_pods import OwnPods
 
 logger = logging.getLogger(__name__)
 
@@ -110,12 +111,12 @@ class NodeView:
         self._reflectors: list[Reflector[Pod] | Reflector[VGPUClaim] | Reflector[GPUDevice]] = []
 
     def reflectors(
-        self, api: Api
+        self, api: Api, pods: OwnPods
     ) -> list[Reflector[Pod] | Reflector[VGPUClaim] | Reflector[GPUDevice]]:
         """The reflectors that feed this view; the caller runs them."""
         self._reflectors = [
             Reflector(
-                api,
+                pods,
                 PODS,
                 self.pods,
                 decode=Pod.model_validate,

@@ -34,6 +34,12 @@ logger = logging.getLogger(__name__)
 
 _RETRY_S = 0.5
 _ROUND_S = 10.0
+LOST_AFTER_S = 120.0
+"""A claim whose pod is not bound here for so long, and was never seen, lost it unseen.
+
+The agent cannot read pods without a node, so a pod that waits for its Binding looks the same. That
+takes at most 60 s (a Binding without an answer); then the operator takes the allocation away.
+"""
 
 
 class Releases:
@@ -42,8 +48,8 @@ class Releases:
     Args:
         node: The node.
         reports: Who tells the API server.
-        exists: Whether a pod with this namespace, name and UID exists anywhere (a quorum read);
-            asked only about a claim whose pod was never seen here.
+        is_bound: Whether a pod with this namespace, name and UID is bound to this node (a quorum
+            read); asked only about a claim whose pod was never seen here.
         kubelet_pods: The kubelet's folder of pods, by UID.
         freed: Called when capacity was freed.
         unused_lease_s: How long a lease is kept that the kubelet has not put on record.
@@ -55,7 +61,7 @@ class Releases:
         node: LocalNode,
         *,
         reports: Reports,
-        exists: Callable[[str, str, str], Awaitable[bool]],
+        is_bound: Callable[[str, str, str], Awaitable[bool]],
         kubelet_pods: Path,
         freed: Callable[[], None],
         unused_lease_s: float = UNUSED_LEASE_S,
@@ -65,13 +71,15 @@ class Releases:
         self._reports = reports
         self._init_ends = InitEnds(node, reports=reports)
         self._leftovers = Leftovers(node, reports=reports)
-        self._exists = exists
+        self._is_bound = is_bound
         self._kubelet_pods = kubelet_pods
         self._freed = freed
         self._unused_lease_s = unused_lease_s
         self._now = now
         # UIDs of pods seen here and gone since, while claims name them.
         self._gone: set[str] = set()
+        # Since when claims name pods that were never seen here, by UID.
+        self._missing: dict[str, float] = {}
         self._wanted = asyncio.Event()
         self._sweeping: asyncio.Task[bool] | None = None
         node.view.on_pod(self._pod_changed)
@@ -262,18 +270,26 @@ class Releases:
     async def look_for_lost_pods(self) -> None:
         """Pods of claims that were never seen here: bound and deleted while the agent was away?
 
-        A pod that is merely not bound yet exists, and there is nothing to do for it.
+        A pod's own claim is deleted with it, by Kubernetes. Of a user's claim only time tells a pod
+        that is gone from one that is not bound yet.
         """
+        missing: dict[str, float] = {}
         for claim, reserved in _reserved(self._node):
+            uid = reserved.pod_uid
             if (
-                reserved.pod_uid in self._gone
+                uid in self._gone
                 or claim.metadata.uid in self._node.checkpoint.state.holdings
-                or self._node.view.pod_with_uid(reserved.pod_uid) is not None
+                or self._node.view.pod_with_uid(uid) is not None
             ):
                 continue
+            missing[uid] = self._missing.get(uid, self._now())
+            is_old = self._now() - missing[uid] >= LOST_AFTER_S
+            if claim.metadata.deletion_timestamp is None and not is_old:
+                continue
             namespace = claim.metadata.namespace or ""
-            if not await self._exists(namespace, reserved.pod_name, reserved.pod_uid):
-                self._gone.add(reserved.pod_uid)
+            if not await self._is_bound(namespace, reserved.pod_name, uid):
+                self._gone.add(uid)
+        self._missing = missing
 
     def _pod_changed(self, old: Pod | None, new: Pod | None) -> None:
         if old is not None and (new is None or new.metadata.uid != old.metadata.uid):

@@ -10,6 +10,7 @@ import pytest
 from vgpu_api.resources import Resource
 from vgpu_client.reads import Listing
 from vgpu_nodeagent.node_view import NodeView
+from vgpu_nodeagent.own_pods import OwnPods
 
 FIELDS = {
     "pods": "spec.nodeName",
@@ -24,6 +25,9 @@ class Lists:
     def __init__(self) -> None:
         self.asked: dict[str, dict[str, Any]] = {}
         self.all_watched = asyncio.Event()
+
+    def acting_as(self, user: str) -> Lists:
+        return self
 
     async def list(self, resource: Resource, **selection: Any) -> Listing:
         self.asked[resource.plural] = selection
@@ -42,7 +46,7 @@ async def test_lists_come_from_the_servers_cache_and_name_the_node(plural: str) 
     api, view = Lists(), NodeView("n1")
     running = [
         asyncio.ensure_future(reflector.run())
-        for reflector in view.reflectors(api)  # type: ignore[arg-type]
+        for reflector in view.reflectors(api, OwnPods(api, "n1"))  # type: ignore[arg-type]
     ]
     async with asyncio.timeout(5):
         await api.all_watched.wait()

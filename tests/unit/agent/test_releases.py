@@ -11,12 +11,16 @@ import pytest
 from agent_bench import Bench, Kubelet, a_bench, a_bound_pod, a_claim_for
 from builders import a_pod, allocation_id
 from vgpu_api.core.pod import Pod
+from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_client.reflector import ObjectIdentity
 from vgpu_nodeagent.config import UNUSED_LEASE_S
 from vgpu_nodeagent.deviceplugin.pod_resources import PodListing
+from vgpu_nodeagent.deviceplugin.releases import LOST_AFTER_S
 
 SLOT_0 = "slot-0"
 NAME = allocation_id()
+PINNED_S = 60.0
+"""For so long the operator keeps devices for a Binding without an answer."""
 
 
 @pytest.fixture
@@ -34,6 +38,11 @@ async def a_granted_pod(bench: Bench, name: str = "pod-1") -> Pod:
 
 def delete(bench: Bench, pod: Pod) -> None:
     bench.view.pods.deleted(ObjectIdentity("default", pod.metadata.name, pod.metadata.uid))
+
+
+def deleted(claim: VGPUClaim) -> VGPUClaim:
+    going = claim.metadata.model_copy(update={"deletion_timestamp": "2026-01-01T00:00:00Z"})
+    return claim.model_copy(update={"metadata": going})
 
 
 def is_in_use(bench: Bench) -> bool:
@@ -198,19 +207,45 @@ async def test_a_pod_that_failed_before_any_container_started_is_released(bench:
     assert bench.said.released_claims == [("c", NAME)]
 
 
-@pytest.mark.parametrize("exists", [True, False])
-async def test_a_pod_never_seen_here_is_released_only_if_it_exists_nowhere(
-    bench: Bench, exists: bool
+@pytest.mark.parametrize("is_bound", [True, False])
+async def test_a_claim_deleted_with_a_pod_never_seen_is_released_unless_that_is_bound_here(
+    bench: Bench, is_bound: bool
 ) -> None:
     pod = a_bound_pod()
-    bench.view.claims.added(a_claim_for(pod))
-    if exists:
-        bench.existing.add(pod.metadata.uid)
+    bench.view.claims.added(deleted(a_claim_for(pod)))
+    if is_bound:
+        bench.bound_unseen.add(pod.metadata.uid)
     await sweep(bench)
     assert bench.said.released_claims == []
     await bench.releases.look_for_lost_pods()
     await sweep(bench)
-    assert bench.said.released_claims == ([] if exists else [("c", NAME)])
+    assert bench.said.released_claims == ([] if is_bound else [("c", NAME)])
+
+
+async def test_a_users_claim_of_a_pod_never_seen_is_released_when_its_binding_can_not_be_late(
+    bench: Bench,
+) -> None:
+    """Until then the pod may be one without a node, which the agent cannot read."""
+    bench.view.claims.added(a_claim_for(a_bound_pod()))
+    for at in (0.0, PINNED_S, LOST_AFTER_S - 1):
+        bench.now = at
+        await bench.releases.look_for_lost_pods()
+        await sweep(bench)
+        assert bench.said.released_claims == []
+    bench.now = LOST_AFTER_S
+    await bench.releases.look_for_lost_pods()
+    await sweep(bench)
+    assert bench.said.released_claims == [("c", NAME)]
+
+
+async def test_the_time_of_a_pod_never_seen_begins_anew_with_another_pod(bench: Bench) -> None:
+    bench.view.claims.added(a_claim_for(a_bound_pod()))
+    await bench.releases.look_for_lost_pods()
+    bench.now = LOST_AFTER_S
+    bench.view.claims.modified(a_claim_for(a_bound_pod("pod-2", uid="another")))
+    await bench.releases.look_for_lost_pods()
+    await sweep(bench)
+    assert bench.said.released_claims == []
 
 
 async def test_a_lease_that_the_kubelet_never_recorded_is_dropped_after_a_while(
