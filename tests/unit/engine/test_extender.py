@@ -78,6 +78,28 @@ async def test_filter_gives_each_node_its_reason_when_nothing_fits(replica: Any)
     }
 
 
+async def test_nodes_alike_are_refused_in_equal_words_and_amounts_are_in_the_pods_own_event(
+    replica: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """kube-scheduler counts nodes by their text: `3 1/1 CardInsufficientMemory` (decision 60)."""
+    notes: list[str] = []
+    monkeypatch.setattr(replica.recorder, "record", lambda _, **event: notes.append(event["note"]))
+    nodes = [f"node-{number}" for number in range(3)]
+    for number, node in enumerate(nodes):
+        replica.card(uuid=f"GPU-{number}", node=node)
+        amount = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 9000 + number}
+        replica.offer(replica.pod(f"holder-{number}", limits=amount), node)
+    await replica.settle()
+    pod = replica.pod()
+    answer = filter_nodes(replica.engine, asking(pod, *nodes))
+    assert set(answer.refused.values()) == {"1/1 CardInsufficientMemory"}
+    await replica.told()
+    assert notes == [
+        "3/3 CardInsufficientMemory; asked 8,192 MiB; most free on one device 7,384 MiB "
+        "(gpu-0 on node-0)"
+    ]
+
+
 async def test_filter_lets_a_pod_without_a_gpu_go_anywhere(replica: Any) -> None:
     answer = filter_nodes(replica.engine, asking(a_pod(), "node-1", "node-2"))
     assert answer.node_names == ["node-1", "node-2"]
