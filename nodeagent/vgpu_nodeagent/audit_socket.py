@@ -43,16 +43,25 @@ class AuditSocket:
         self._node = node
         self._path = path
         self._between_s = between_s
+        self._answering: set[asyncio.StreamWriter] = set()
 
     async def run(self) -> None:
-        """Serve for ever. A socket that cannot be made is reported, and ends nothing else."""
+        """Serve for ever. A socket that cannot be made is reported, and ends nothing else.
+
+        From Python 3.12 on a server's end waits for its clients, and one that reads nothing would
+        keep the agent from ending, and its successor from the node: it is hung up on.
+        """
         try:
             server = await self.listen()
         except OSError as error:
             logger.warning("no audit: %s: %s", self._path, error)
             return
-        async with server:
-            await server.serve_forever()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            server.close()
+            for writer in self._answering:
+                writer.transport.abort()
 
     async def listen(self) -> asyncio.Server:
         """Make the socket; one that a killed agent has left gives way.
@@ -69,10 +78,14 @@ class AuditSocket:
             os.umask(former)
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(ConnectionError):
-            writer.write(orjson.dumps(await self.audit()))
-            await writer.drain()
-        writer.close()
+        self._answering.add(writer)
+        try:
+            with contextlib.suppress(ConnectionError):
+                writer.write(orjson.dumps(await self.audit()))
+                await writer.drain()
+        finally:
+            self._answering.discard(writer)
+            writer.close()
 
     async def audit(self) -> dict[str, Any]:
         """The node's name, how much was compared, and what is wrong."""

@@ -63,7 +63,13 @@ class PlainFolders:
         folder.chmod(0o755)
 
     def remove(self, folder: Path) -> None:
-        """Nothing beyond the folder was made."""
+        """Unmount what an agent with bounded folders mounted there; else there is nothing.
+
+        Raises:
+            OSError: There is, and unmounting is not allowed.
+        """
+        if folder.is_mount():
+            _unmount(folder)
 
 
 class BoundedFolders:
@@ -75,7 +81,6 @@ class BoundedFolders:
 
     def __init__(self, *, proc: Path = Path("/proc")) -> None:
         self._proc = proc
-        self._libc = ctypes.CDLL(None, use_errno=True)
 
     def verify(self, state: Path) -> None:
         """Mount and unmount one, where the host can see it.
@@ -108,25 +113,16 @@ class BoundedFolders:
             return
         flags = _MS_NOSUID | _MS_NODEV | _MS_NOEXEC
         options = f"size={abi.REGION_BYTES},nr_inodes={_INODES},mode=0755"
-        if self._libc.mount(b"vgpu", os.fsencode(folder), b"tmpfs", flags, options.encode()):
-            raise self._error("mount a tmpfs (this needs a privileged container)", folder)
+        if _libc().mount(b"vgpu", os.fsencode(folder), b"tmpfs", flags, options.encode()):
+            raise _error("mount a tmpfs (this needs a privileged container)", folder)
 
     def remove(self, folder: Path) -> None:
-        """Unmount it, however often it was mounted.
-
-        A container that still has it mounted keeps it until it ends.
+        """Unmount it.
 
         Raises:
             OSError: Unmounting is not allowed.
         """
-        while not self._libc.umount2(os.fsencode(folder), _MNT_DETACH | _UMOUNT_NOFOLLOW):
-            continue
-        if ctypes.get_errno() not in (errno.EINVAL, errno.ENOENT):
-            raise self._error("unmount", folder)
-
-    def _error(self, what: str, folder: Path) -> OSError:
-        number = ctypes.get_errno()
-        return OSError(number, f"cannot {what}: {os.strerror(number)}", str(folder))
+        _unmount(folder)
 
     def _is_seen_by_the_host(self, mounted: Path) -> bool:
         """Whether the mount has peers, as in `36 35 0:31 / /state rw shared:7 - tmpfs …`.
@@ -146,6 +142,30 @@ class BoundedFolders:
             return os.readlink(self._proc / process / "ns" / "mnt")
         except OSError:
             return process  # another user's: not ours, then
+
+
+def _unmount(folder: Path) -> None:
+    """Unmount a folder, however often it was mounted.
+
+    A container that still has it mounted keeps it until it ends.
+
+    Raises:
+        OSError: Unmounting is not allowed.
+    """
+    libc = _libc()
+    while not libc.umount2(os.fsencode(folder), _MNT_DETACH | _UMOUNT_NOFOLLOW):
+        continue
+    if ctypes.get_errno() not in (errno.EINVAL, errno.ENOENT):
+        raise _error("unmount", folder)
+
+
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _error(what: str, folder: Path) -> OSError:
+    number = ctypes.get_errno()
+    return OSError(number, f"cannot {what}: {os.strerror(number)}", str(folder))
 
 
 def folders_on(wanted: UsageRegions) -> UsageFolders:

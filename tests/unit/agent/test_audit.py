@@ -183,6 +183,25 @@ async def test_what_a_killed_agent_left_of_its_socket_is_in_nobodys_way(
         assert (await ask(tmp_path / "s"))["findings"] == []
 
 
+async def test_an_agent_that_ends_hangs_up_on_whoever_it_still_answers(
+    bench: Bench, tmp_path: Path
+) -> None:
+    """From Python 3.12 on the end of a server waits for its clients; the next agent waits, too."""
+    lose_spec(bench)  # a finding is looked at again, an hour later
+    socket = AuditSocket(bench.node, tmp_path / "s", between_s=3600.0)
+    serving = asyncio.create_task(socket.run())
+    await asyncio.sleep(0.05)
+    reader, writer = await asyncio.open_unix_connection(tmp_path / "s")
+    await asyncio.sleep(0.01)
+    serving.cancel()
+    async with asyncio.timeout(5):
+        await asyncio.gather(serving, return_exceptions=True)
+        assert await reader.read() == b""
+    writer.close()
+    with pytest.raises(OSError, match="refused"):
+        await ask(tmp_path / "s")
+
+
 async def test_what_is_under_way_between_two_looks_is_no_finding(
     bench: Bench, tmp_path: Path
 ) -> None:

@@ -34,7 +34,7 @@ SETTING = """
     from vgpu_nodeagent.enforcement.allocations import Allocations
     from vgpu_nodeagent.enforcement.cdi import SpecFolder
     from vgpu_nodeagent.enforcement.library import Library
-    from vgpu_nodeagent.enforcement.usage_folders import BoundedFolders
+    from vgpu_nodeagent.enforcement.usage_folders import BoundedFolders, PlainFolders
     from vgpu_nodeagent.errors import PageDamaged
 
     root = Path(sys.argv[1])
@@ -125,6 +125,21 @@ LEFTOVER = """
     print(json.dumps([mounts(), os.listdir(root / "slots")]))
 """
 
+ON_DISK_NOW = """
+    allocations().create("slot-1")
+    allocations().create("slot-2")
+    before = mounts()
+    on_disk = Allocations(
+        root / "slots", SpecFolder(root / "cdi"), library=Library("build", ()), usage=PlainFolders()
+    )
+    on_disk.check("slot-1")  # its container goes on with the region that it has mapped
+    kept = mounts()
+    on_disk.create("slot-3")
+    for lease in sorted(on_disk.on_disk()):
+        on_disk.close(lease)
+    print(json.dumps([before, kept, mounts(), os.listdir(root / "slots")]))
+"""
+
 DENIED = """
     made = allocations()
     made.create("slot-1")
@@ -199,6 +214,14 @@ def test_a_reboot_takes_the_mount_away_and_the_next_start_brings_it_back(tmp_pat
 
 def test_what_an_earlier_agent_left_mounted_is_unmounted_and_removed(tmp_path: Path) -> None:
     assert apart(LEFTOVER, tmp_path) == [[], []]
+
+
+def test_an_agent_that_is_told_to_use_the_disk_unmounts_what_the_one_before_it_mounted(
+    tmp_path: Path,
+) -> None:
+    """The folder of an ended allocation used to stay, busy, until the node's next reboot."""
+    both = [f"{tmp_path}/slots/slot-{number}/usage" for number in (1, 2)]
+    assert apart(ON_DISK_NOW, tmp_path) == [both, both, [], []]
 
 
 def test_regions_that_all_have_one_inode_are_told_apart(tmp_path: Path) -> None:
