@@ -61,7 +61,7 @@ def _statuses(state: State, nodes: Sequence[str]) -> Iterator[Effect]:
             shown = _shown(device, written)
             status = view_of(device, state.ledger.holders(device.status.uuid))
             if name in duplicates:
-                marked = shown.get("conditions") or [_duplicate(device, unix=state.unix)]
+                marked = shown.get("conditions") or [_duplicate(device, state)]
                 status["conditions"] = marked
             if status == shown or _is_unused(status, shown):
                 continue
@@ -81,7 +81,7 @@ def _service(state: State, nodes: Sequence[str]) -> Iterator[RecordEvent]:
     for node in nodes:
         for device in state.ledger.devices(node):
             name = device.metadata.name
-            now = _why_out(device, is_duplicate=name in duplicates)
+            now = _older(device, state) if name in duplicates else _why_out(device)
             before = state.out_of_service.get(name)
             state.out_of_service[name] = now
             if before is None or bool(before) == bool(now):
@@ -94,10 +94,8 @@ def _service(state: State, nodes: Sequence[str]) -> Iterator[RecordEvent]:
                 yield RecordEvent(regarding, "Normal", BACK_IN_SERVICE, "Observing", note)
 
 
-def _why_out(device: GPUDevice, *, is_duplicate: bool) -> str:
+def _why_out(device: GPUDevice) -> str:
     """Why nothing is placed on a device whatever is asked for; empty where something is."""
-    if is_duplicate:
-        return f"an older GPUDevice has UUID {device.status.uuid}"
     for type_ in (conditions.HEALTHY, conditions.READY):
         found = conditions.find(device.status.conditions, type_)
         if found is not None and found.status != "True":
@@ -140,14 +138,23 @@ def view_of(device: GPUDevice, holders: tuple[Holder, ...]) -> dict[str, Any]:
     }
 
 
-def _duplicate(device: GPUDevice, *, unix: float) -> dict[str, Any]:
+def _older(device: GPUDevice, state: State) -> str:
+    """Which object of the same UUID serves instead of a device."""
+    older = state.ledger.first_of(device.status.uuid)
+    return (
+        f"GPUDevice {older.metadata.name} of node {older.spec.node_name} is older and has UUID "
+        f"{device.status.uuid}, too"
+    )
+
+
+def _duplicate(device: GPUDevice, state: State) -> dict[str, Any]:
     """The condition of a device whose UUID another object had first: nothing is placed on it."""
     return Condition(
         type=conditions.DUPLICATE_UUID,
         status="True",
         reason="DuplicateUUID",
-        message=f"an older GPUDevice has UUID {device.status.uuid}; nothing is placed on this one",
-        last_transition_time=rfc3339(unix),
+        message=f"{_older(device, state)}; nothing is placed on this one",
+        last_transition_time=rfc3339(state.unix),
     ).to_wire()
 
 

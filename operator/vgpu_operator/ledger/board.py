@@ -205,8 +205,16 @@ class DeviceTable:
             name for uuid in self._shared for name in self._twins[uuid] if name != self._owner(uuid)
         )
 
+    def first_of(self, uuid: str) -> GPUDevice:
+        """The device object that stands for a card, of which there may be several.
+
+        Raises:
+            KeyError: There is none.
+        """
+        return self._devices[self._owner(uuid)]
+
     def _owner(self, uuid: str) -> str:
-        """The device object that stands for a card of which there are several.
+        """The name of the device object that stands for a card of which there are several.
 
         The oldest: an agent that repeats another's UUID makes its own object later. An object whose
         agent reports the card as gone stands back, or a card that moves would serve nowhere.

@@ -214,6 +214,14 @@ class Ledger:
         """Device objects whose UUID another object had first. Nothing is placed on them."""
         return self._board.duplicates()
 
+    def first_of(self, uuid: str) -> GPUDevice:
+        """The device object that stands for a card, of which there may be several.
+
+        Raises:
+            KeyError: There is none.
+        """
+        return self._board.first_of(uuid)
+
     def touch(self, node: str) -> None:
         """Note that there may be room on a node for reasons that the ledger does not know."""
         self._board.freed.touch(node)

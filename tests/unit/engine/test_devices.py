@@ -54,7 +54,14 @@ async def test_the_later_device_of_one_uuid_is_marked_and_unmarked_when_the_firs
     replica.news.device_changed(a_device(name="gpu-0.1234abcd", node="node-2"))
     marked = {name: status["conditions"][0] for name, status in await applied(replica)}
     assert set(marked) == {"gpu-0.1234abcd"}
-    assert {(c["type"], c["status"]) for c in marked.values()} == {("DuplicateUUID", "True")}
+    assert {(c["type"], c["status"], c["message"]) for c in marked.values()} == {
+        (
+            "DuplicateUUID",
+            "True",
+            "GPUDevice gpu-0 of node node-1 is older and has UUID GPU-0, too; nothing is placed on "
+            "this one",
+        )
+    }
     assert await applied(replica) == []  # said once
     replica.news.device_gone("gpu-0")
     assert [(name, "conditions" in status) for name, status in await applied(replica)] == [

@@ -156,7 +156,11 @@ async def test_a_device_that_is_found_to_have_anothers_uuid_is_told_so(
     replica.card()
     await look(replica)
     assert told.of("GPUDevice") == [
-        ("Warning", "OutOfService", "an older GPUDevice has UUID GPU-0")
+        (
+            "Warning",
+            "OutOfService",
+            "GPUDevice gpu-0 of node node-1 is older and has UUID GPU-0, too",
+        )
     ]
 
 
