@@ -115,3 +115,36 @@ def test_nobody_edits_the_status_of_a_claim(
     assert said in done.stderr
     filled = json.loads(node.shell(namespace, "one", "vgpu-probe", "fill"))["filled"]
     assert filled == 1000 * MIB
+
+
+@pytest.mark.parametrize("source", ["literal", "valueFrom", "envFrom", "image"])
+def test_a_pod_without_a_request_sees_no_device_whoever_names_all(
+    node: RealNode, namespace: str, source: str
+) -> None:
+    """As every image of `nvidia/cuda` does; only the claim's CDI device shows any."""
+    every = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}
+    by_field = {"fieldRef": {"fieldPath": "metadata.annotations['every']"}}
+    where: dict[str, Json] = {
+        "literal": {"env": [every]},
+        "valueFrom": {"env": [{"name": every["name"], "valueFrom": by_field}]},
+        "envFrom": {"envFrom": [{"configMapRef": {"name": "every"}}]},
+        "image": {},  # the workload's image sets it
+    }
+    node.apply(
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": "every", "namespace": namespace},
+            "data": {every["name"]: every["value"]},
+        }
+    )
+    pod = a_pod("stranger", namespace)
+    pod["metadata"]["annotations"] = {"every": "all"}
+    pod["spec"]["containers"][0] |= where[source]
+    node.apply(pod)
+    node.ready(namespace, "stranger")
+    assert node.shell(namespace, "stranger", "printenv", every["name"]).strip() == "all"
+    found = node.shell(namespace, "stranger", "sh", "-c", "ls -d /dev/nvidia* 2>/dev/null; true")
+    assert found == ""
+    place = ("-n", namespace, "exec", "stranger", "--", "vgpu-probe", "fill")
+    assert node.attempt("kubectl", *place).returncode != 0

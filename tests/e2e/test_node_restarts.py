@@ -45,7 +45,7 @@ def held(node: RealNode) -> Iterator[Held]:
     node.nothing_is_left()
 
 
-def _kill(node: RealNode, namespace: str, component: str) -> None:
+def _kill(node: RealNode, namespace: str, component: str, *, signal: str = "KILL") -> None:
     """Kill the processes of a component: its containers are started again."""
     label = f"app.kubernetes.io/component={component}"
     found = json.loads(node.kubectl("-n", namespace, "get", "pods", "-l", label, "-o", "json"))[
@@ -54,7 +54,7 @@ def _kill(node: RealNode, namespace: str, component: str) -> None:
     for pod in found:
         for status in pod["status"]["containerStatuses"]:
             container = status["containerID"].removeprefix("containerd://")
-            kill = ("ctr", "-n", "k8s.io", "tasks", "kill", "-s", "KILL", container)
+            kill = ("ctr", "-n", "k8s.io", "tasks", "kill", "-s", signal, container)
             node.attempt("env", "CONTAINERD_ADDRESS=/run/containerd/containerd.sock", *kill)
 
 
@@ -105,3 +105,32 @@ def test_during_an_update_of_the_agent_every_pod_that_comes_starts(held: Held) -
     held.is_limited()
     for comer in (*comers, last):
         node.kubectl("-n", namespace, "delete", "deployment", comer["metadata"]["name"])
+
+
+def test_an_agent_that_hangs_is_restarted_and_who_came_meanwhile_starts(held: Held) -> None:
+    """Stopped, it answers neither the kubelet nor its probe, and does not renew its Lease."""
+    node, namespace = held.node, held.namespace
+    before = _restarts_of_agent(node)
+    _kill(node, AGENTS, "nodeagent", signal="STOP")
+    comer = a_deployment("during-hang", namespace, limits=a_slice(1000))
+    node.apply(comer)
+    until(lambda: _restarts_of_agent(node) > before, "the agent to be restarted", limit_s=120)
+    until(lambda: _ready_devices(node) == {"True"}, "devices to be ready again", limit_s=60)
+    (pod,) = until(lambda: node.running(comer), "the pod to run", limit_s=180)
+    assert node.filled(namespace, pod) == 1000 * MIB
+    held.is_limited()
+    node.kubectl("-n", namespace, "delete", "deployment", "during-hang")
+
+
+def _restarts_of_agent(node: RealNode) -> int:
+    (pod,) = node.get("pods", namespace=AGENTS)["items"]
+    return int(pod["status"]["containerStatuses"][0]["restartCount"])
+
+
+def _ready_devices(node: RealNode) -> set[str]:
+    return {
+        condition["status"]
+        for device in node.get("gpudevices")["items"]
+        for condition in device["status"]["conditions"]
+        if condition["type"] == "Ready"
+    }

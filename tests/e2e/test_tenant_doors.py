@@ -20,18 +20,26 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import aiohttp
 import pytest
+from prometheus_client import CollectorRegistry, Gauge
 
 from vgpu_api.resources import (
     GPU_DEVICES,
     NAMESPACES,
+    NODES,
     PODS,
     RESOURCE_QUOTAS,
+    SECRETS,
     VGPU_CLAIMS,
     Resource,
 )
 from vgpu_client.api import Api
 from vgpu_client.errors import AlreadyExists, ApiError, Forbidden, Invalid
+from vgpu_client.listen import listen
+from vgpu_client.metrics_server import MetricsServer
+from vgpu_client.own_certificate import own_certificate
+from vgpu_client.scrapers import Scrapers
 from vgpu_client.transport import Object
 from vgpu_local.accounts import AGENT, SERVICE_ACCOUNTS, kubeconfig_with, token
 from vgpu_local.control_plane import ControlPlane, Options
@@ -40,6 +48,9 @@ from vgpu_local.nodes import t4_node
 from vgpu_local.steps import a_claim, a_container, a_pod
 
 ROLE_BINDINGS = Resource("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding", True)
+CLUSTER_ROLE_BINDINGS = Resource(
+    ROLE_BINDINGS.group, "v1", "clusterrolebindings", "ClusterRoleBinding", False
+)
 EVICTIONS = "eviction"
 ONE, TWO = "one", "two"
 TENANT = "tenant"
@@ -171,6 +182,27 @@ async def test_door_7_no_container_beside_a_gpu_container_may_ask_for_every_devi
     with pytest.raises(ApiError, match="NVIDIA_VISIBLE_DEVICES"):
         await doors.tenant.create(PODS, pod)
 
+
+@pytest.mark.parametrize("source", ["valueFrom", "envFrom", "image"])
+async def test_door_7_a_container_beside_sees_no_device_wherever_its_variable_comes_from(
+    doors: Doors, source: str
+) -> None:
+    """Of three sources a container's own value wins: what the pod says, `envFrom`, the image."""
+    where: dict[str, Object] = {
+        "valueFrom": {"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": EVERY_BY_FIELD}]},
+        "envFrom": {"envFrom": [{"configMapRef": {"name": "of-the-tenant"}}]},
+        "image": {"image": "nvidia/cuda:13.0.0-base-ubuntu24.04"},
+    }
+    pod = a_gpu_pod("seven")
+    pod["metadata"]["annotations"] = {"every": "all"}
+    pod["spec"]["containers"].insert(0, {**a_container("beside"), **where[source]})
+    made = await doors.tenant.create(PODS, pod)
+    beside = made["spec"]["containers"][0]
+    named = [each for each in beside["env"] if each["name"] == "NVIDIA_VISIBLE_DEVICES"]
+    assert named == [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]
+
+
+EVERY_BY_FIELD = {"fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.annotations['every']"}}
 
 STRANGER = """
     import ctypes, time
@@ -381,6 +413,43 @@ async def test_door_11_an_agent_neither_evicts_nor_deletes_nor_rewrites_pods(doo
         await doors.agent.merge_patch(PODS, "victim", label, namespace=TENANT)
 
 
+async def test_door_11_an_agent_reads_the_pods_of_its_own_node_and_no_others(doors: Doors) -> None:
+    for name, node in (("mine", ONE), ("theirs", TWO)):
+        pod = a_gpu_pod(name)
+        pod["spec"]["nodeSelector"] = {"kubernetes.io/hostname": node}
+        await doors.tenant.create(PODS, pod)
+    await until(doors, PODS, lambda pods: runs(pods, "mine") and runs(pods, "theirs"))
+    as_node = doors.agent.acting_as(f"system:node:{ONE}")
+    mine = (await as_node.list(PODS, field_selector=f"spec.nodeName={ONE}")).items
+    assert "mine" in {pod["metadata"]["name"] for pod in mine}
+    assert {pod["spec"]["nodeName"] for pod in mine} == {ONE}
+    for selector in (None, f"spec.nodeName={TWO}", f"spec.nodeName!={ONE}", "spec.nodeName="):
+        for reader in (doors.agent, as_node):
+            with pytest.raises(Forbidden):
+                await reader.list(PODS, field_selector=selector)
+    as_another = doors.agent.acting_as(f"system:node:{TWO}")
+    with pytest.raises(Forbidden):
+        await as_another.list(PODS, field_selector=f"spec.nodeName={TWO}")
+
+
+async def test_door_11_acting_as_its_node_gives_an_agent_no_other_right_of_a_kubelet(
+    doors: Doors,
+) -> None:
+    await doors.tenant.create(PODS, a_gpu_pod("victim"))
+    await until(doors, PODS, lambda pods: runs(pods, "victim"))
+    as_node = doors.agent.acting_as(f"system:node:{ONE}")
+    status = {"status": {"phase": "Failed"}}
+    for refused in (
+        as_node.get(NODES, ONE),
+        as_node.list(SECRETS, namespace=TENANT),
+        as_node.get(PODS, "victim", namespace=TENANT),
+        as_node.delete(PODS, "victim", namespace=TENANT),
+        as_node.merge_patch(PODS, "victim", status, namespace=TENANT, subresource="status"),
+    ):
+        with pytest.raises(Forbidden):
+            await refused
+
+
 async def test_door_11_an_agent_makes_no_claims_and_allocates_none(doors: Doors) -> None:
     await doors.tenant.create(VGPU_CLAIMS, of_tenant(a_claim("theirs", {"memory": "1Gi"})))
     with pytest.raises(Forbidden):
@@ -429,3 +498,64 @@ async def test_door_12_a_giant_claim_is_refused_by_its_size_and_by_its_lists(doo
     with pytest.raises(ApiError, match="Too long"):
         await doors.tenant.create(VGPU_CLAIMS, noted)
     assert not (await doors.admin.list(VGPU_CLAIMS, namespace=TENANT)).items
+
+
+async def test_door_12_metrics_are_not_shown_to_a_tenant(doors: Doors) -> None:
+    """They name the namespaces and claims of others. Served as an agent serves them."""
+    registry = CollectorRegistry()
+    Gauge("vgpu_claim_of_another", "Of another tenant.", registry=registry).set(1)
+    listening = listen("127.0.0.1", 0)
+    url = f"https://127.0.0.1:{listening.getsockname()[1]}/metrics"
+    certificate = own_certificate("vgpu-nodeagent.one")
+    server = MetricsServer(registry, listening, scrapers=Scrapers(doors.agent), tls=certificate)
+    tokens = {
+        None: 401,
+        "forged": 401,
+        await token(doors.admin, (TENANT, "tenant")): 403,
+        await token(doors.admin, AGENT, node=TWO): 403,
+    }
+    async with server, aiohttp.ClientSession() as session:
+        for bearer, status in tokens.items():
+            headers = {} if bearer is None else {"Authorization": f"Bearer {bearer}"}
+            async with session.get(url, headers=headers, ssl=False) as answer:
+                assert answer.status == status
+                assert "vgpu_claim_of_another" not in await answer.text()
+        await doors.admin.create(CLUSTER_ROLE_BINDINGS, SCRAPER)
+        bearer = await token(doors.admin, (TENANT, "default"))
+        async with session.get(
+            url, headers={"Authorization": f"Bearer {bearer}"}, ssl=False
+        ) as answer:
+            assert answer.status == 200
+            assert "vgpu_claim_of_another 1.0" in await answer.text()
+
+
+SCRAPER = {
+    "metadata": {"name": "scraper-of-doors"},
+    "roleRef": {
+        "apiGroup": "rbac.authorization.k8s.io",
+        "kind": "ClusterRole",
+        "name": "vgpu-metrics-reader",
+    },
+    "subjects": [{"kind": "ServiceAccount", "namespace": TENANT, "name": "default"}],
+}
+
+
+async def test_door_12_a_flood_of_giant_claims_leaves_nothing_and_others_start(
+    doors: Doors,
+) -> None:
+    """A thousand giants, twenty at a time: each is refused, and a pod beside them starts."""
+    giant = of_tenant(a_claim("giant", {"memory": "1Gi"}))
+    giant["metadata"]["annotations"] = {"example.dev/note": "x" * 200_000}
+
+    async def knock() -> None:
+        for _ in range(50):
+            with pytest.raises(ApiError, match="Too long"):
+                await doors.tenant.create(VGPU_CLAIMS, giant)
+
+    async with asyncio.TaskGroup() as tenants:
+        for _ in range(20):
+            tenants.create_task(knock())
+        await doors.tenant.create(PODS, a_gpu_pod("twelve"))
+        await until(doors, PODS, lambda pods: runs(pods, "twelve"))
+    claims = (await doors.admin.list(VGPU_CLAIMS, namespace=TENANT)).items
+    assert [c["metadata"]["name"] for c in claims if c["metadata"]["name"] == "giant"] == []
