@@ -99,7 +99,8 @@ def _container_of(pod: Pod, by_name: dict[str, PodContainer], request: VGPUReque
 def _unnamed(pod: Pod, by_name: dict[str, PodContainer], request: VGPURequest) -> str:
     """The container that a sole request without a name means."""
     candidates = [place for place in by_name.values() if place.phase == request.phase]
-    recorded = [place for place in candidates if place.name in slots_added(pod)]
+    names_recorded = slots_added(pod)
+    recorded = [place for place in candidates if place.name in names_recorded]
     section = "containers" if request.phase == "App" else "initContainers"
     usual = [place for place in recorded or candidates if place.section == section]
     first = next(iter(usual or recorded), None)
