@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
-from agent_bench import Bench, a_bench, a_bound_pod, a_claim_for
+from agent_bench import GPU_0, SLOT, Bench, a_bench, a_bound_pod, a_claim_for
 from agent_node import T4_MIB
-from builders import a_pod
+from builders import a_container, a_pod
 from vgpu_api.core.pod import Pod
-from vgpu_client.reflector import ObjectIdentity
+from vgpu_api.names import ANNOTATION_SLOTS_ADDED
+from vgpu_api.v1alpha1 import VGPUClaim
+from vgpu_client.reflector import Identity
 from vgpu_nodeagent.enforcement.abi import PageState
 from vgpu_nodeagent.errors import Refused, Why
 
@@ -33,6 +36,44 @@ async def test_a_claim_for_this_very_pod_opens_the_allocation(bench: Bench) -> N
     lease = await bench.start(pod, "slot-0")
     assert bench.node.allocations.content(lease).state is PageState.GRANT
     assert bench.node.checkpoint.state.leases[lease].pod_uid == pod.metadata.uid
+
+
+async def test_a_container_that_the_claim_leaves_out_starts_and_sees_no_device(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its pod came before the claim, so each container has a slot."""
+    prepared: list[str] = []
+
+    def report(claim: VGPUClaim, summary: str) -> None:
+        prepared.append(claim.metadata.name)
+
+    monkeypatch.setattr(bench.said, "prepared", report, raising=False)
+    both = [a_container(name, limits={SLOT: "1"}) for name in ("main", "web")]
+    recorded = {ANNOTATION_SLOTS_ADDED: "main,web"}
+    pod = a_pod(node="n1", containers=both, annotations=recorded)
+    bench.view.pods.added(pod)
+    bench.view.claims.added(a_claim_for(pod))
+    other, _ = bench.prestart.allocate(["slot-1"])
+    bench.kubelet.holds(pod, "slot-1", other, "web")
+    bench.kubelet.containers["slot-1"] = "web"
+    await bench.prestart.prepare(["slot-1"], still_wanted=lambda: True)
+    assert bench.node.allocations.content(other).devices == ()
+    spec = bench.kubelet.path.parent / "cdi" / f"vgpu.dev-slot_{other}.json"
+    (device,) = json.loads(spec.read_text())["devices"]
+    assert device["containerEdits"] == {
+        "env": ["NVIDIA_VISIBLE_DEVICES=void"],
+        "deviceNodes": [],
+        "mounts": [],
+    }
+    assert prepared == []
+    shown = await bench.start(pod, "slot-0")
+    assert [limit.uuid for limit in bench.node.allocations.content(shown).devices] == [GPU_0]
+    assert prepared == ["c"]
+    bench.view.pods.deleted(Identity("default", pod.metadata.name, pod.metadata.uid))
+    bench.kubelet.forgets("slot-0")
+    bench.kubelet.forgets("slot-1")
+    await bench.releases.sweep()
+    assert bench.node.allocations.on_disk() == frozenset()
 
 
 async def test_a_claim_for_another_uid_under_the_same_name_is_refused(bench: Bench) -> None:
