@@ -11,9 +11,9 @@ from typing import Any
 
 import jsonpatch
 
-from builders import allocation_id
+from builders import a_device, allocation_id
 from vgpu_api import names
-from vgpu_api.config import ClusterConfig
+from vgpu_api.config import ClusterConfig, VendorsConfig
 from vgpu_api.core import Node, Pod
 from vgpu_api.errors import BadInput
 from vgpu_api.quantity import format_mib
@@ -29,7 +29,9 @@ from vgpu_operator.placement import Plan, place
 from vgpu_operator.vendors import devices_of
 
 FOLDER = Path(os.environ.get("VENDOR_VECTORS", Path(__file__).parent / "vectors" / "vendors"))
-CONFIG = ClusterConfig()
+HAMI_EXAMPLES = FOLDER / "hami-examples.json"
+"""The pods of HAMi's own examples, NVIDIA's too."""
+CONFIG = ClusterConfig(vendors=VendorsConfig(leave_alone=()))
 TIMED = {names.HAMI_TIME, names.HAMI_BIND_TIME, names.HAMI_BIND_PHASE} | {
     key
     for kind in kinds()
@@ -50,13 +52,15 @@ class Question:
     name: str
     groups: dict[str, str]
     pod: Pod
+    node: Node
     ledger: Ledger
     answer: dict[str, Any]
 
 
 def files() -> list[Path]:
     """A file a kind of device."""
-    return sorted(path for path in FOLDER.glob("*.json") if path.stem not in ("cases", "answers"))
+    others = ("cases", "answers", HAMI_EXAMPLES.stem)
+    return sorted(path for path in FOLDER.glob("*.json") if path.stem not in others)
 
 
 def questions(path: Path) -> Iterator[Question]:
@@ -72,9 +76,10 @@ def questions(path: Path) -> Iterator[Question]:
         groups = _groups(node)
         for number, (raw, answer) in enumerate(zip(case["pods"], case["answers"], strict=True)):
             pod = Pod.model_validate(raw)
-            yield Question(f"{case['name']} {pod.metadata.name}", groups, pod, ledger, answer)
+            name = f"{case['name']} {pod.metadata.name}"
+            yield Question(name, groups, pod, node, ledger, answer)
             if "devices" in answer:
-                ledger.apply_claim(_claim_of(pod, answer, node.metadata.name, number))
+                ledger.apply_claim(_claim_of(pod, answer, node, number))
 
 
 def _groups(node: Node) -> dict[str, str]:
@@ -94,7 +99,19 @@ def _ready(node: Node) -> Node:
 
 def devices_on(node: Node) -> list[GPUDevice]:
     """The objects of the devices that a node registers."""
-    found: list[GPUDevice] = []
+    written = node.metadata.annotations.get(names.HAMI_NODE_REGISTER, "[]")
+    found = [
+        a_device(
+            uuid=each["id"],
+            node=node.metadata.name,
+            index=each["index"],
+            memory_mib=each["devmem"],
+            slots=each["count"],
+            model=each["type"].removeprefix("NVIDIA-"),
+            numa=each["numa"],
+        )
+        for each in json.loads(written)
+    ]
     for kind in kinds():
         registered = devices_of(kind, node)
         for device in registered:
@@ -124,14 +141,32 @@ def decided(question: Question, spec: VGPUClaimSpec) -> Plan:
     return place(question.ledger.columns, Ask.of(spec, CONFIG))
 
 
-def given_by_hami(answer: dict[str, Any]) -> list[list[tuple[str, int, int]]]:
-    """By container: device, MiB and compute, over all kinds."""
-    by_kind = list(answer["devices"].values())
-    length = max(map(len, by_kind))
+def given_by_hami(answer: dict[str, Any], node: Node) -> list[list[tuple[str, int, int]]]:
+    """By container: device, MiB and compute, over all kinds.
+
+    What stands for memory of which a request takes none is 0 here, and units of compute are percent
+    of those that the device has.
+    """
+    length = max(map(len, answer["devices"].values()))
+    kind_by_word = {kind.word: kind for kind in kinds()}
+    # HAMi v2.10.0 keeps containers without a device under the models that the node registers.
+    words = {*kind_by_word, "NVIDIA"}
+    given = {word: its for word, its in answer["devices"].items() if word in words}
+    units = {
+        device.id: device.cores
+        for word in given
+        if (kind := kind_by_word.get(word)) is not None
+        if kind.cores is not None and kind.cores.units
+        for device in devices_of(kind, node)
+    }
     return [
         [
-            (each["uuid"], each["memory"], each["cores"])
-            for containers in by_kind
+            (
+                each["uuid"],
+                0 if word in kind_by_word and kind_by_word[word].counted else each["memory"],
+                each["cores"] * 100 // units.get(each["uuid"], 100),
+            )
+            for word, containers in given.items()
             for each in (containers[at] if at < len(containers) else ())
         ]
         for at in range(length)
@@ -153,32 +188,33 @@ def limits_here(pod: Pod) -> list[dict[str, str | int]]:
     return [place.container.resources.limits for place in each_container(admitted)]
 
 
-def records(pod: Pod, spec: VGPUClaimSpec, allocation: Allocation) -> dict[str, str]:
+def records(pod: Pod, spec: VGPUClaimSpec, allocation: Allocation, node: Node) -> dict[str, str]:
     """What the Binding carries, but for what is of the moment."""
-    written = binding_annotations(pod, spec, allocation, unix_time=0)
+    written = binding_annotations(pod, spec, allocation, node=node, unix_time=0)
     return {key: value for key, value in written.items() if key not in TIMED}
 
 
-def allocation_of(pod: Pod, answer: dict[str, Any], node: str, number: int = 0) -> Allocation:
+def allocation_of(pod: Pod, answer: dict[str, Any], node: Node, number: int = 0) -> Allocation:
     """HAMi's decision as an allocation."""
+    index_of = {device.status.uuid: device.status.index for device in devices_on(node)}
     devices = [
         {
             "request": container.name,
             "name": names.device_object_name(uuid),
             "uuid": uuid,
-            "index": int(uuid.rpartition("-")[2]),
+            "index": index_of[uuid],
             "memory": format_mib(memory),
             "cores": min(cores, 100),
         }
-        for container, given in zip(each_container(pod), given_by_hami(answer), strict=False)
+        for container, given in zip(each_container(pod), given_by_hami(answer, node), strict=False)
         for uuid, memory, cores in given
     ]
     return Allocation.model_validate(
-        {"nodeName": node, "id": allocation_id(number), "devices": devices}
+        {"nodeName": node.metadata.name, "id": allocation_id(number), "devices": devices}
     )
 
 
-def _claim_of(pod: Pod, answer: dict[str, Any], node: str, number: int) -> VGPUClaim:
+def _claim_of(pod: Pod, answer: dict[str, Any], node: Node, number: int) -> VGPUClaim:
     spec = spec_of(pod)
     assert isinstance(spec, VGPUClaimSpec), spec
     return VGPUClaim.model_validate(

@@ -25,12 +25,14 @@ WHOLE_MEMORY = 100
 class RequestAsk:
     """What one container asks of each of `count` distinct cards.
 
-    Exactly one of `memory_mib` (MiB per card) and `memory_percent` (1..100 of each card's memory)
-    is given. `cores` is percent of a card's compute: 0 reserves nothing, 100 wants the card alone.
-    Models are in lower case. `cpu_milli` is the milli-CPU that the whole pod asks of its node where
-    that makes a difference (Fragmentation), else 0. `choice` names what decides which of several
-    devices go together, where the vendor's table says so (`placement.choices`); `one_device`: all
-    containers of a pod that ask for such devices get the same one.
+    Exactly one of `memory_mib` (MiB per card; 0: it takes a slot and no memory, as the vendor's
+    table says) and `memory_percent` (1..100 of each card's memory) is given. `cores` is percent of
+    a card's compute: 0 reserves nothing, 100 wants the card alone. Models are in lower case.
+    `cpu_milli` is the milli-CPU that the whole pod asks of its node where that makes a difference
+    (Fragmentation), else 0. `choice` names what decides which of several devices go together, where
+    the vendor's table says so (`placement.choices`); `group_mutex`: with the policy Mutex no device
+    that is linked to one in use; `one_device`: all containers of a pod that ask for such devices
+    get the same one.
     """
 
     name: str
@@ -49,6 +51,7 @@ class RequestAsk:
     exclude_uuids: frozenset[str] = frozenset()
     cpu_milli: int = 0
     choice: ChoiceRule | None = None
+    group_mutex: bool = False
     one_device: bool = False
     _hash: int = field(init=False, repr=False, compare=False, default=0)
 
@@ -57,6 +60,11 @@ class RequestAsk:
 
     def __hash__(self) -> int:
         return self._hash
+
+    @property
+    def least_mib(self) -> int:
+        """The least memory that a card must give: a share that rounds down to none is refused."""
+        return 0 if self.memory_mib == 0 else 1
 
     def memory_on(self, total_mib: int) -> int:
         """MiB that this request means on a card with `total_mib` of memory.
@@ -141,10 +149,11 @@ def _hash_of(value: RequestAsk | Ask) -> int:
 
 
 def _request(request: VGPURequest, config: ClusterConfig, cpu_milli: int) -> RequestAsk:
-    memory_mib, memory_percent = _memory(request, config)
     selector = request.selector or DeviceSelector()
     vendor = request.vendor.lower()
     kind = None if vendor == "nvidia" else kind_of(vendor)
+    is_counted = kind is not None and kind.counted
+    memory_mib, memory_percent = (0, None) if is_counted else _memory(request, config)
     return RequestAsk(
         name=request.name,
         phase=request.phase,
@@ -162,6 +171,7 @@ def _request(request: VGPURequest, config: ClusterConfig, cpu_milli: int) -> Req
         exclude_uuids=frozenset(selector.exclude_uuids),
         cpu_milli=cpu_milli,
         choice=None if kind is None else kind.choice,
+        group_mutex=kind is not None and kind.group_mutex,
         one_device=kind is not None and kind.one_device,
     )
 

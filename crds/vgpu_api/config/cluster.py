@@ -18,6 +18,7 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationError,
+    field_validator,
     model_validator,
 )
 from pydantic.alias_generators import to_camel
@@ -246,12 +247,30 @@ class LoggingConfig(_Section):
     """None: what each process was started with (`--log-level`)."""
 
 
+class VendorsConfig(_Section):
+    """Devices of other vendors."""
+
+    leave_alone: tuple[str, ...] = ("amd",)
+    """Kinds whose pods are neither changed nor placed. AMD's own device plugin, which registers no
+    devices, has the same word for a device as HAMi's: write `[]` where HAMi's serves them."""
+
+    @field_validator("leave_alone")
+    @classmethod
+    def _are_known(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        known = [kind.name for kind in kinds()]
+        for name in value:
+            if name not in known:
+                raise ValueError(f"{name} is no kind of device; these are: {', '.join(known)}")
+        return value
+
+
 class ClusterConfig(_Section):
     """The whole document."""
 
     nvidia: NvidiaConfig = Field(default_factory=NvidiaConfig)
     aliyun: AliyunConfig = Field(default_factory=AliyunConfig)
     volcano: VolcanoConfig = Field(default_factory=VolcanoConfig)
+    vendors: VendorsConfig = Field(default_factory=VendorsConfig)
     scheduling: SchedulingConfig = Field(default_factory=SchedulingConfig)
     views: ViewsConfig = Field(default_factory=ViewsConfig)
     logging: LoggingConfig = Field(default_factory=LoggingConfig)
@@ -288,7 +307,8 @@ class ClusterConfig(_Section):
             *(volcano.resource_count_name, volcano.resource_memory_name),
             *(volcano.resource_memory_percentage_name, volcano.resource_core_name),
         )
-        others = [name for kind in kinds() for name in kind.resources]
+        served = (kind for kind in kinds() if kind.name not in self.vendors.leave_alone)
+        others = [name for kind in served for name in kind.resources]
         return {nvidia.resource_count_name: False, **dict.fromkeys([*ignored, *others], True)}
 
 
@@ -338,6 +358,7 @@ _MODELS: Mapping[str, type[BaseModel]] = {
     "nvidia": NvidiaConfig,
     "aliyun": AliyunConfig,
     "volcano": VolcanoConfig,
+    "vendors": VendorsConfig,
     "scheduling": SchedulingConfig,
     "views": ViewsConfig,
     "nodes": NodeConfig,

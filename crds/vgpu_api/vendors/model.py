@@ -91,6 +91,10 @@ class Cores(_Part):
     several: Annotated[int, Field(ge=1, le=100)] | None = None
     """Of each device where a container asks for several of them, whatever else it says. Admission
     writes the amount of all of them together, which is what the vendor's plugin expects."""
+    units: bool = False
+    """The register says how many compute units a device has. A request is 1 to 100 percent of them
+    and is recorded as units, rounded down; devices of fewer than 100 units are not given, as a
+    percent would be less than one."""
 
 
 class Selection(_Part):
@@ -113,9 +117,10 @@ class Capacity(_Part):
     """Of which each device has `each`; so it says how many there are."""
     each: Amount
     """Units of it that one device has."""
-    memory: ResourceName
-    """Memory of all devices together, in the unit in which it is asked for."""
-    id: Annotated[str, Field(pattern=r"^\{node\}-[a-z0-9-]+-\{index\}$", max_length=63)]
+    memory: ResourceName | None = None
+    """Memory of all devices together, in the unit in which it is asked for. None: not known, and
+    so not given away in parts."""
+    id: Annotated[str, Field(pattern=r"^\{node\}-[A-Za-z0-9-]+-\{index\}$", max_length=63)]
     """What each is called, with the node's name and the device's number."""
     slots: Annotated[int, Field(ge=1, le=1000)]
     """Requests that each serves at most."""
@@ -133,8 +138,10 @@ class Register(_Part):
     capacity: Capacity | None = None
     """With that form."""
     group: Annotated[str, Field(min_length=1, max_length=63)] | None = None
-    """With the form json: the number in an object's `custominfo` that says which devices belong
-    together. Without it on one of them, none do."""
+    """With the form json: the number or text in an object's `custominfo` that says which devices
+    belong together. Without it on one of them, none do."""
+    group_when: dict[str, str] = Field(default_factory=dict)
+    """What an object's `custominfo` must say beside it, for the device to belong with others."""
     alive: ResourceName | None = None
     """What the kubelet offers as long as the plugin is connected; by default the count."""
 
@@ -177,6 +184,10 @@ class Records(_Part):
     to a node while another there has it. None: it finds its pod by other means."""
     more: dict[AnnotationKey, Record] = Field(default_factory=dict)
     """Others, and the rule that makes each."""
+    type: Literal["word", "model"] = "word"
+    """What stands for the type of a device: the kind's word, or the model that is registered."""
+    memory: Amount | None = None
+    """What stands for the memory of a device, where a request takes none of it."""
 
 
 class Whole(_Part):
@@ -207,13 +218,19 @@ class Kind(_Part):
     count: ResourceName
     """How many devices; a container that asks for none of it asks for no device."""
     memory: Memory | None = None
-    """None: each request takes all of a device's memory."""
+    """None: it is not asked for."""
     cores: Cores | None = None
     """None: compute is not asked for."""
+    counted: bool = False
+    """A request takes a slot of a device, and nothing of its memory."""
+    alone: bool = False
+    """A device serves one request at a time, with all its compute."""
     whole_modules: bool = False
     """Devices come two to a module: one is rounded up to two, other odd numbers are refused."""
     choice: ChoiceRule | None = None
     """Which of several devices that fit go together."""
+    group_mutex: bool = False
+    """With the policy `mutex` no device is given while one that belongs with it is in use."""
     one_device: bool = False
     """All containers of a pod that ask for such devices share one."""
     whole: Whole | None = None
@@ -234,6 +251,14 @@ class Kind(_Part):
         None
     )
     """An environment variable in which each asking container is to find its own name."""
+
+    @model_validator(mode="after")
+    def _amounts_go_together(self) -> Kind:
+        if self.counted and self.memory is not None:
+            raise ValueError("counted is without memory: nothing of it is taken")
+        if self.alone and self.cores is not None:
+            raise ValueError("alone is without cores: all of them are taken")
+        return self
 
     @property
     def resources(self) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 One module a dialect; `reading` holds the table of them. A new dialect is a module and a row.
 """
 
+from vgpu_operator.dialects.ack import bind_records as ack_bind_records
 from vgpu_operator.dialects.hami_phases import bind_records
 from vgpu_operator.dialects.hami_views import binding_annotations
 from vgpu_operator.dialects.native import containers_of_claim, slots_added
@@ -12,6 +13,7 @@ from vgpu_operator.dialects.reading import follows_labels, read
 __all__ = [
     "NamedClaim",
     "PodAsk",
+    "ack_bind_records",
     "bind_records",
     "binding_annotations",
     "containers_of_claim",

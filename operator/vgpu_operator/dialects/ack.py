@@ -13,7 +13,7 @@ from vgpu_api import names, quantity
 from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Container, Pod
 from vgpu_api.errors import BadInput, QuantityError
-from vgpu_api.v1alpha1 import Placement, VGPURequest
+from vgpu_api.v1alpha1 import Allocation, Placement, VGPURequest
 from vgpu_operator.dialects import hami, hami_annotations
 from vgpu_operator.dialects.containers import PodContainer, ResourceDialect, each_container
 
@@ -108,6 +108,39 @@ def placement(pod: Pod) -> Placement | None:
         numa=written.numa,
         weights=written.weights,
     )
+
+
+def bind_records(
+    pod: Pod, allocation: Allocation, config: ClusterConfig, *, device_mib: int, unix_time: int
+) -> dict[str, str]:
+    """ACK's records of a pod that asks for memory of one device; empty for any other pod.
+
+    Source: AliyunContainerService/gpushare-scheduler-extender, which knows no form for several
+    devices.
+
+    Args:
+        pod: As it is bound.
+        allocation: Its devices.
+        config: The names of resources.
+        device_mib: Memory that the allocation's first device has.
+        unix_time: The second in which the devices were given.
+    """
+    memory_name = config.aliyun.resource_memory_name
+    asked = [
+        _amount(place, memory_name, "a whole number of GiB", MAX_GIB) or 0
+        for place in each_container(pod)
+        if place.phase == "App" and asks(place.container, config)
+    ]
+    indexes = {device.index for device in allocation.devices}
+    if not sum(asked) or len(indexes) != 1:
+        return {}
+    return {
+        names.ACK_RECORD_INDEX: str(indexes.pop()),
+        names.ACK_RECORD_POD: str(sum(asked)),
+        names.ACK_RECORD_DEVICE: str(device_mib // GIB_IN_MIB),
+        names.ACK_RECORD_ASSIGNED: "true",
+        names.ACK_RECORD_TIME: f"{unix_time}000000000",
+    }
 
 
 def node_kinds(pod: Pod, config: ClusterConfig) -> frozenset[str] | None:

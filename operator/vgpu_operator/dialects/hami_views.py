@@ -9,27 +9,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vgpu_api import names
-from vgpu_api.core import Pod
+from vgpu_api.core import Node, Pod
 from vgpu_api.v1alpha1 import AllocatedDevice, Allocation, VGPUClaimSpec
 from vgpu_api.vendors import kind_of
 from vgpu_operator.dialects.containers import each_container
 from vgpu_operator.dialects.native import containers_of_claim
-from vgpu_operator.vendors import Given, records_of
+from vgpu_operator.vendors import given_of, records_of
 
 
 def binding_annotations(
-    pod: Pod, spec: VGPUClaimSpec, allocation: Allocation, *, unix_time: int
+    pod: Pod, spec: VGPUClaimSpec, allocation: Allocation, *, node: Node | None, unix_time: int
 ) -> dict[str, str]:
     """The annotations that the Binding carries onto the pod.
 
-    `spec` is the claim's, `unix_time` the second in which the cards were given.
+    `spec` is the claim's, `node` the allocation's if it is known, `unix_time` the second in which
+    the cards were given.
 
     Raises:
-        BadInput: the claim's requests do not match the pod's containers.
+        BadInput: the claim's requests do not match the pod's containers, or what a vendor's plugin
+            is to read of a device is not in its node's register any more.
     """
     vendor_of = {request.name: request.vendor for request in spec.requests}
     others = [d for d in allocation.devices if kind_of(vendor_of.get(d.request, "")) is not None]
-    written = _of_other_vendors(pod, spec, others, node=allocation.node_name, unix_time=unix_time)
+    written = _of_other_vendors(pod, spec, allocation, others, node=node, unix_time=unix_time)
     if others and len(others) == len(allocation.devices):
         return written
     container_of = dict(
@@ -59,9 +61,10 @@ def binding_annotations(
 def _of_other_vendors(
     pod: Pod,
     spec: VGPUClaimSpec,
+    allocation: Allocation,
     devices: Sequence[AllocatedDevice],
     *,
-    node: str,
+    node: Node | None,
     unix_time: int,
 ) -> dict[str, str]:
     """What other vendors' device plugins read back, of their devices."""
@@ -78,13 +81,20 @@ def _of_other_vendors(
     given = {
         name: [
             [
-                Given(device.uuid, device.index, device.memory_mib, device.cores)
+                given_of(
+                    kind,
+                    node,
+                    device.uuid,
+                    index=device.index,
+                    memory_mib=device.memory_mib,
+                    cores=device.cores,
+                )
                 for device in devices
                 if device.request == requests.get(place.name)
                 and kind_by_request[device.request].name == name
             ]
             for place in each_container(pod)
         ]
-        for name in kinds
+        for name, kind in kinds.items()
     }
-    return records_of(given, kinds, node=node, unix_time=unix_time)
+    return records_of(given, kinds, node=allocation.node_name, unix_time=unix_time)

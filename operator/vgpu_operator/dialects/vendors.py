@@ -21,6 +21,8 @@ from vgpu_operator.dialects.containers import PodContainer, ResourceDialect
 
 MAX_COUNT = 64
 MAX_MEMORY_MIB = 1 << 30
+_WHOLE = 100
+"""Percent of compute: the device alone."""
 COUNT_EXPECTED = f"a number of devices, 1 to {MAX_COUNT}"
 
 
@@ -40,13 +42,13 @@ def dialects() -> tuple[ResourceDialect, ...]:
 
 
 def _resource_names(kind: Kind, config: ClusterConfig) -> tuple[str, ...]:
-    return kind.resources
+    return () if kind.name in config.vendors.leave_alone else kind.resources
 
 
 def _asks(kind: Kind, container: Container, config: ClusterConfig) -> bool:
     """Whether it asks for a device: a count that is not 0, and be it one that cannot be read."""
     given = container.asked(kind.count)
-    if given is None:
+    if given is None or kind.name in config.vendors.leave_alone:
         return False
     try:
         return quantity.parse(given) != 0
@@ -69,7 +71,7 @@ def _request(kind: Kind, pod: Pod, place: PodContainer, config: ClusterConfig) -
         vendor=kind.name,
         count=count,
         memory=None if memory_mib is None else quantity.format_mib(memory_mib),
-        memory_percent=100 if memory_mib is None else None,
+        memory_percent=100 if memory_mib is None and not kind.counted else None,
         cores=_cores(kind, place, count),
         selector=_selector(kind, pod),
     )
@@ -186,7 +188,7 @@ def _refuse_unsupported(kind: Kind, pod: Pod, place: PodContainer) -> None:
 def _cores(kind: Kind, place: PodContainer, count: int) -> int:
     """Percent of the compute of each device, at most 100."""
     if kind.cores is None:
-        return 0
+        return _WHOLE if kind.alone else 0
     if kind.whole is not None and _is_whole(kind, place, count):
         return kind.whole.cores
     if kind.cores.several is not None and count > 1:
@@ -194,8 +196,10 @@ def _cores(kind: Kind, place: PodContainer, count: int) -> int:
     name, expected = kind.cores.resource, "a whole percentage, 0 to 100"
     if place.container.asked(name) is None:
         return kind.cores.default
-    number = min(_number(place, name, expected), Fraction(100))
-    return _within(place, name, number, 0, 100, expected)
+    if kind.cores.units:
+        return _whole(place, name, 1, _WHOLE, "a whole percentage, 1 to 100")
+    number = min(_number(place, name, expected), Fraction(_WHOLE))
+    return _within(place, name, number, 0, _WHOLE, expected)
 
 
 def _selector(kind: Kind, pod: Pod) -> DeviceSelector | None:

@@ -405,7 +405,7 @@ def _registers(node: Node) -> list[object]:
             capacity = node.status.capacity
             said += [
                 capacity.get(register.capacity.resource),
-                capacity.get(register.capacity.memory),
+                capacity.get(register.capacity.memory or ""),
             ]
     return said
 

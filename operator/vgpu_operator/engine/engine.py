@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Protocol
 
-from vgpu_api.core import Pod
+from vgpu_api.core import Node, Pod
 from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_operator.engine.agents import describe_silent
 from vgpu_operator.engine.apply import apply, judge_pod, observe_asked, observe_pod
@@ -207,6 +207,20 @@ class Engine:
             self.state.pods.slow.discard(pod.uid)
         self._act(pod)
         return outcome
+
+    def node(self, name: str) -> Node | None:
+        """The node, as it was last observed."""
+        self._drain()
+        return self.state.cache.nodes.get(name)
+
+    def memory_of(self, device: str) -> int:
+        """MiB that a device has, by its object's name; 0 where it is not known."""
+        self._drain()
+        node = self.state.ledger.node_of(device)
+        known = () if node is None else self.state.ledger.devices(node)
+        found = (each.status.capacity for each in known if each.metadata.name == device)
+        capacity = next(found, None)
+        return 0 if capacity is None else capacity.memory_mib
 
     def waits_for_plugin(self, pod: GPUPod, node: str) -> str:
         """The pod that a vendor's device plugin must serve before this one; empty: none."""

@@ -33,7 +33,7 @@ LINKED = "Group"
 """A link between devices that belong together."""
 _LINK = 10
 _UNDIVIDED = 100
-"""Compute of devices of which none is asked for."""
+"""Compute of devices of which none is asked for, or a percentage."""
 
 
 def publish_registered(state: State) -> Iterator[Effect]:
@@ -137,17 +137,18 @@ def status_of(
         why: The same for people; empty where it is.
         unix: Now.
     """
+    is_in_parts = kind.cores is not None and not kind.cores.units
     amount = {
         "memory": format_mib(device.memory_mib),
-        "cores": device.cores if kind.cores is not None else _UNDIVIDED,
+        "cores": device.cores if is_in_parts else _UNDIVIDED,
         "slots": device.slots,
     }
-    is_sound = device.healthy and device.slots > 0
+    unusable = _unusable(kind, device)
     healthy = Condition(
         type=conditions.HEALTHY,
-        status="True" if is_sound else "False",
-        reason=REGISTERED if is_sound else UNHEALTHY,
-        message="" if is_sound else f"the vendor's device plugin registers {device.id} as unusable",
+        status="False" if unusable else "True",
+        reason=UNHEALTHY if unusable else REGISTERED,
+        message=unusable,
         last_transition_time=rfc3339(unix),
     )
     said = {
@@ -163,6 +164,18 @@ def status_of(
         "conditions": [_ready(reason, why, unix=unix), healthy.to_wire()],
     }
     return said if device.numa is None else {**said, "numaNode": device.numa}
+
+
+def _unusable(kind: Kind, device: RegisteredDevice) -> str:
+    """Why nothing can be given of a device as it is registered; empty where it can."""
+    if not device.healthy or device.slots < 1:
+        return f"the vendor's device plugin registers {device.id} as unusable"
+    if kind.cores is not None and kind.cores.units and device.cores < _UNDIVIDED:
+        return (
+            f"{device.id} has {device.cores} compute units: {_UNDIVIDED} are needed, since "
+            "a percent of fewer is less than one"
+        )
+    return ""
 
 
 def _without(device: GPUDevice, ready: dict[str, Any]) -> dict[str, Any]:

@@ -170,7 +170,7 @@ class Arrays:
         fits = (self._refusal_of_facts(columns, request)[facts] == 0) & (node != _NOWHERE)
         fits &= slots_used < slots
         fits &= cores - cores_used >= (request.cores or 1)
-        fits &= (asked >= 1) & (asked <= memory - memory_used)
+        fits &= (asked >= request.least_mib) & (asked <= memory - memory_used)
         if request.cores >= ALL_CORES:
             fits &= slots_used == 0
         return np.flatnonzero(fits)
@@ -198,7 +198,7 @@ class Arrays:
         )
         asked = _memory_asked(request, memory)
         able = (self._refusal_of_facts(columns, request)[facts] == 0) & (slots > 0)
-        able &= (asked >= 1) & (asked <= memory)
+        able &= (asked >= request.least_mib) & (asked <= memory)
         alone = request.cores >= ALL_CORES
         zero = np.int64(0)
         lacks = np.zeros(len(node))
@@ -267,7 +267,7 @@ class Arrays:
         ]
         there = (node != _NOWHERE) & (slots > 0) & np.array(of_kind, dtype=np.bool_)[facts]
         asked = _memory_asked(request, memory)
-        able = there & (asked >= 1) & (asked <= memory) & (request.cores <= cores)
+        able = there & (asked >= request.least_mib) & (asked <= memory) & (request.cores <= cores)
         return _best(np.flatnonzero(there), memory, cores, node[able])
 
     # Reasons.
@@ -294,7 +294,7 @@ class Arrays:
             (slots_used >= slots, Reason.CARD_TIME_SLICING_EXHAUSTED),
             (used & mutex, Reason.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT),
             (
-                (asked < 1) | (asked > memory - memory_used),
+                (asked < request.least_mib) | (asked > memory - memory_used),
                 Reason.CARD_INSUFFICIENT_MEMORY,
             ),
             (request.cores > cores_free, Reason.CARD_INSUFFICIENT_CORE),

@@ -38,7 +38,7 @@ def refusal_of_room(
     used = columns.slots_used[card]
     if used >= columns.slots[card]:
         return Reason.CARD_TIME_SLICING_EXHAUSTED
-    if used and "Mutex" in policies:
+    if "Mutex" in policies and (used or (request.group_mutex and _group_is_used(columns, card))):
         return Reason.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT
     memory = request.memory_on(columns.memory[card])
     is_cut = columns.mode[card] == "MIG"
@@ -46,7 +46,7 @@ def refusal_of_room(
     if charge is not None and charge.exceeds(card, request, *charged(request, memory, instance)):
         return Reason.RESOURCE_QUOTA_NOT_FIT
     # A percentage of a tiny card may round down to nothing, and no memory is not a limit.
-    if memory < 1 or memory > columns.memory[card] - columns.memory_used[card]:
+    if memory < request.least_mib or memory > columns.memory[card] - columns.memory_used[card]:
         return Reason.CARD_INSUFFICIENT_MEMORY
     cores_free = columns.cores[card] - columns.cores_used[card]
     if request.cores > cores_free:
@@ -58,6 +58,12 @@ def refusal_of_room(
     if is_cut and instance is None:
         return Reason.CARD_MIG_TOPOLOGY_INFEASIBLE
     return None
+
+
+def _group_is_used(columns: Columns, card: int) -> bool:
+    """Whether a card that is linked to this one serves anything. Source: HAMi v2.10.0, Vastai."""
+    linked, of_node = columns.links[card], columns.node_cards[columns.node_of[card]]
+    return any(columns.slots_used[other] and columns.uuid[other] in linked for other in of_node)
 
 
 def with_room(columns: Columns, cards: Iterable[int], request: RequestAsk) -> list[int]:

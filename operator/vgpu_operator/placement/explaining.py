@@ -61,10 +61,11 @@ def _policies(columns: Columns, ask: Ask, nodes: Sequence[int]) -> set[tuple[Dev
 def _is_plain(ask: Ask) -> bool:
     """One request whose cards are judged each on its own.
 
-    Check 4 is about cards before, UUIDs are about one card, and later requests about earlier ones.
+    Check 4 is about cards before, UUIDs are about one card, a group's mutex is about its others,
+    and later requests are about earlier ones.
     """
     request = ask.requests[0]
-    named = request.uuids or request.exclude_uuids
+    named = request.uuids or request.exclude_uuids or request.group_mutex
     return len(ask.requests) == 1 and ask.numa != "Require" and not named
 
 

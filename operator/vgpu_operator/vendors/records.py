@@ -25,13 +25,15 @@ class Given:
         id: The device, as its plugin knows it.
         index: Its number on the node.
         memory_mib: Memory given.
-        cores: Compute given, in the unit in which it is asked for.
+        cores: Compute given, in the unit in which the plugin reads it.
+        type: What the record calls the device.
     """
 
     id: str
     index: int
     memory_mib: int
     cores: int
+    type: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +96,13 @@ def _of_kind(decision: Decision) -> dict[str, str]:
 
 
 def encode(decision: Decision) -> str:
-    """`id,word,MiB,cores:` for each device, `;` behind each container, also those without one."""
+    """`id,type,MiB,cores:` for each device, `;` behind each container, also those without one."""
+    instead = decision.kind.records.memory
     return "".join(
-        "".join(f"{one.id},{decision.kind.word},{one.memory_mib},{one.cores}:" for one in container)
+        "".join(
+            f"{one.id},{one.type},{one.memory_mib if instead is None else instead},{one.cores}:"
+            for one in container
+        )
         + ";"
         for container in decision.given
     )

@@ -16,11 +16,13 @@ from vgpu_api import quantity
 from vgpu_api.core import Node
 from vgpu_api.errors import BadInput, QuantityError
 from vgpu_api.vendors import Capacity, Kind
+from vgpu_operator.vendors.records import Given
 
 MAX_DEVICES = 64
 """Of one kind on a node."""
 _MAX_ID = 128
 _MAX_NUMBER = (1 << 31) - 1
+_PERCENT = 100
 _FIELDS = (7, 9)
 _TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
 _FALSE = frozenset({"0", "f", "F", "FALSE", "false", "False"})
@@ -85,6 +87,39 @@ def devices_of(kind: Kind, node: Node) -> tuple[RegisteredDevice, ...]:
     return found
 
 
+def given_of(
+    kind: Kind, node: Node | None, device_id: str, *, index: int, memory_mib: int, cores: int
+) -> Given:
+    """A part of a device as its plugin reads it.
+
+    Args:
+        kind: Of the device.
+        node: Where it is registered, if it is known.
+        device_id: The device, as its plugin knows it.
+        index: Its number on the node.
+        memory_mib: Memory given.
+        cores: Compute given, as it is asked for.
+
+    Raises:
+        BadInput: what the record says of the device has to be read from the register, which cannot
+            be read or does not name it.
+    """
+    in_units = kind.cores is not None and kind.cores.units
+    if not in_units and kind.records.type == "word":
+        return Given(device_id, index, memory_mib, cores, kind.word)
+    registered = () if node is None else devices_of(kind, node)
+    found = next((each for each in registered if each.id == device_id), None)
+    if found is None:
+        raise _bad(kind, device_id, "registered there any more")
+    return Given(
+        device_id,
+        index,
+        memory_mib,
+        max(1, found.cores * cores // _PERCENT) if in_units else cores,
+        found.type if kind.records.type == "model" else kind.word,
+    )
+
+
 def silence_of(kind: Kind, node: Node) -> str:
     """Why nothing may be given of what the node registers; empty where the plugin serves.
 
@@ -104,7 +139,7 @@ def silence_of(kind: Kind, node: Node) -> str:
 def _by_capacity(kind: Kind, by: Capacity, node: Node) -> tuple[RegisteredDevice, ...]:
     """As many devices as the capacity of the node makes; the last may be a part of one."""
     units = _capacity_of(kind, by.resource, node)
-    memory = _capacity_of(kind, by.memory, node)
+    memory = 0 if by.memory is None else _capacity_of(kind, by.memory, node)
     unit_mib = 1 if kind.memory is None else kind.memory.unit_mib
     count = -(-units // by.each)
     if count > MAX_DEVICES:
@@ -191,12 +226,15 @@ def _json(kind: Kind, written: str) -> tuple[RegisteredDevice, ...]:
 
 
 def _group(kind: Kind, said: Mapping[str, Any]) -> str:
-    """The number that devices which belong together share; empty where it says none."""
+    """What devices which belong together share; empty where it says nothing of the kind."""
     custom = said.get("custominfo")
-    if kind.register_.group is None or not isinstance(custom, dict):
+    register = kind.register_
+    if register.group is None or not isinstance(custom, dict):
         return ""
-    number = custom.get(kind.register_.group)
-    return str(number) if type(number) is int else ""
+    if any(custom.get(key) != value for key, value in register.group_when.items()):
+        return ""
+    shared = custom.get(register.group)
+    return str(shared) if type(shared) is int or isinstance(shared, str) else ""
 
 
 _FORMS: Mapping[str, Callable[[Kind, str], tuple[RegisteredDevice, ...]]] = MappingProxyType(

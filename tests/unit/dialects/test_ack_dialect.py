@@ -14,9 +14,9 @@ from vgpu_api import names
 from vgpu_api.config import AliyunConfig, ClusterConfig
 from vgpu_api.core import Node, Pod
 from vgpu_api.errors import BadInput
-from vgpu_api.v1alpha1 import Placement, VGPURequest
+from vgpu_api.v1alpha1 import Allocation, Placement, VGPURequest
 from vgpu_operator.dialects import read
-from vgpu_operator.dialects.ack import node_kinds
+from vgpu_operator.dialects.ack import bind_records, node_kinds
 from vgpu_operator.ledger.nodes import NodeFilters, NodeRules
 
 CARDS = ClusterConfig(aliyun=AliyunConfig(gpu_count_means="cards"))
@@ -408,3 +408,26 @@ def test_the_examples_ask_for_what_they_say() -> None:
     specs = [ask.spec for ask in asks if ask is not None and ask.spec is not None]
     assert [amounts(spec.requests[0]) for spec in specs] == [(1, "3Gi", 0), (1, "8Gi", 40)]
     assert specs[1].placement == Placement(device=["Binpack"], numa="Require")
+
+
+def records_of(limits: dict[str, Any], *indexes: int) -> dict[str, str]:
+    devices = [{"request": "main", "uuid": f"GPU-{n}", "index": n} for n in indexes]
+    allocation = Allocation.model_validate({"nodeName": "n", "devices": devices})
+    pod, config = a_pod(limits), ClusterConfig()
+    return bind_records(pod, allocation, config, device_mib=15_360, unix_time=1_700_000_000)
+
+
+def test_a_pod_with_memory_of_one_device_has_acks_records() -> None:
+    assert records_of(words(mem=3), 1) == {
+        "ALIYUN_COM_GPU_MEM_IDX": "1",
+        "ALIYUN_COM_GPU_MEM_POD": "3",
+        "ALIYUN_COM_GPU_MEM_DEV": "15",
+        "ALIYUN_COM_GPU_MEM_ASSIGNED": "true",
+        "ALIYUN_COM_GPU_MEM_ASSUME_TIME": "1700000000000000000",
+    }
+
+
+def test_whole_devices_and_several_devices_have_no_such_records() -> None:
+    """ACK has no form for them."""
+    assert records_of(words(count=1), 1) == {}
+    assert records_of(words(mem=8), 0, 1) == {}

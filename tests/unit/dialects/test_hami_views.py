@@ -27,6 +27,7 @@ def views(
         pod,
         VGPUClaimSpec.model_validate({"requests": requests}),
         Allocation.model_validate({"nodeName": "node-1", "devices": devices}),
+        node=None,
         unix_time=1_700_000_000,
     )
 

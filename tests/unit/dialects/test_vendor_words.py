@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from builders import a_container, a_pod
-from vgpu_api.config import ClusterConfig
+from vgpu_api.config import ClusterConfig, read_cluster_config
 from vgpu_api.errors import BadInput
-from vgpu_api.v1alpha1 import Allocation, VGPURequest
+from vgpu_api.v1alpha1 import Allocation, VGPUClaimSpec, VGPURequest
 from vgpu_operator.admission.podmutation import mutate_pod
+from vgpu_operator.ask import Ask
 from vgpu_operator.dialects import binding_annotations, read
 
 CONFIG = ClusterConfig()
@@ -103,7 +104,7 @@ def test_a_pod_has_devices_of_several_vendors_in_containers_of_their_own() -> No
         {"request": "dtk", "uuid": "DCU-1", "memory": "2000Mi", "cores": 60},
     ]
     allocation = Allocation.model_validate({"nodeName": "node-1", "devices": devices})
-    assert binding_annotations(pod, ask.spec, allocation, unix_time=1_700_000_000) == {
+    assert binding_annotations(pod, ask.spec, allocation, node=None, unix_time=1_700_000_000) == {
         "hami.io/vgpu-devices-allocated": "GPU-1,NVIDIA,1000,0:;;",
         "hami.io/dcu-devices-allocated": ";DCU-1,DCU,2000,60:;",
         "hami.io/dcu-devices-to-allocate": ";DCU-1,DCU,2000,60:;",
@@ -254,3 +255,48 @@ def test_a_size_that_the_plugin_does_not_know_is_refused_by_name() -> None:
         "values: 2, 4, 8, 16, 32, 64, 96 "
         "(units of 512 MiB)"
     )
+
+
+def test_a_count_of_devices_that_are_not_divided_takes_no_memory() -> None:
+    asked = request_of({"birentech.com/gpu": 2})
+    assert (asked.vendor, asked.count, asked.cores) == ("biren", 2, 0)
+    ask = Ask.of(VGPUClaimSpec(requests=[asked]), CONFIG)
+    assert (ask.requests[0].memory_mib, ask.requests[0].memory_percent) == (0, None)
+
+
+def test_a_device_that_serves_one_request_at_a_time_is_given_with_all_its_compute() -> None:
+    asked = request_of({"enflame.com/gcu": 1})
+    assert (asked.vendor, asked.cores) == ("enflame-gcu", 100)
+
+
+AMD = {"amd.com/gpu": 1, "amd.com/gpumem": 16_384, "amd.com/gpucores": 25}
+SERVED = ClusterConfig.model_validate({"vendors": {"leaveAlone": []}})
+
+
+def test_pods_for_a_kind_that_is_left_alone_ask_for_nothing() -> None:
+    """`amd.com/gpu` is also the word of AMD's own device plugin, which registers no devices."""
+    pod = a_pod(containers=[a_container(limits=AMD)], scheduler="")
+    assert read(pod, CONFIG) is None
+    assert mutate_pod(pod.to_wire(), CONFIG, lambda _: None) == []
+    assert "amd.com/gpu" not in CONFIG.managed_resources()
+    ask = read(pod, SERVED)
+    assert ask is not None
+    assert ask.spec is not None
+    assert (ask.spec.requests[0].memory, ask.spec.requests[0].cores) == ("16Gi", 25)
+    assert SERVED.managed_resources()["amd.com/gpu"] is True
+
+
+@pytest.mark.parametrize("percent", [0, 101])
+def test_a_percentage_of_compute_units_is_1_to_100(percent: int) -> None:
+    pod = a_pod(containers=[a_container(limits={**AMD, "amd.com/gpucores": percent})])
+    with pytest.raises(BadInput) as caught:
+        read(pod, SERVED)
+    assert str(caught.value) == (
+        f"spec.containers[0].resources.limits[amd.com/gpucores]: {percent} is not a whole "
+        "percentage, 1 to 100"
+    )
+
+
+def test_only_a_kind_of_device_that_there_is_can_be_left_alone() -> None:
+    with pytest.raises(BadInput, match=r"vendors\.leaveAlone: .* teco is no kind of device"):
+        read_cluster_config({"vendors": {"leaveAlone": ["teco"]}})

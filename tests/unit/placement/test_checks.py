@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -11,6 +12,7 @@ from vgpu_api.effective import Use
 from vgpu_api.reasons import Reason
 from vgpu_operator.ask import RequestAsk
 from vgpu_operator.placement import Budget, Columns
+from vgpu_operator.placement.arrays import REASONS
 from vgpu_operator.placement.bounds import Charge
 from vgpu_operator.placement.checks import passing, refusal_of_kind, refusal_of_room
 
@@ -100,3 +102,33 @@ def test_where_a_quota_is_left_each_card_is_asked_what_it_would_cost():
     assert [columns.uuid[card] for card in passing(columns, (0, 1), request, (), charge)] == [
         "small"
     ]
+
+
+@pytest.mark.parametrize("memory_mib", [0, CARD_MIB])
+def test_a_request_that_takes_no_memory_fits_while_a_slot_is_free(memory_mib: int) -> None:
+    """Also where nothing tells how much memory a card has, or all of it is in use."""
+    card = a_card("free", memory_mib=memory_mib, slots=SLOTS)
+    taken = a_card("taken", index=1, memory_mib=memory_mib, slots=SLOTS)
+    used = {"free": Use(memory_mib, 0, 1), "taken": Use(memory_mib, 0, SLOTS)}
+    columns = some_columns(card, taken, used=used)
+    request = replace(an_ask(a_request()).requests[0], memory_mib=0, memory_percent=None, cores=0)
+    assert passing(columns, (0, 1), request, ()) == [0]
+    assert refusal_of_room(columns, 0, request, ()) is None
+    assert refusal_of_room(columns, 1, request, ()) is Reason.CARD_TIME_SLICING_EXHAUSTED
+    counts = columns.arrays.refused(columns, request, mutex=False).counts[0]
+    assert counts[REASONS.index(Reason.CARD_TIME_SLICING_EXHAUSTED)] == 1
+    assert not counts[REASONS.index(Reason.CARD_INSUFFICIENT_MEMORY)]
+
+
+def test_mutex_of_a_group_keeps_off_cards_that_are_linked_to_one_in_use() -> None:
+    """Dies of one card: the policy is about the card. Source: HAMi v2.10.0, Vastai."""
+    links = {"a": {"b": 10}, "b": {"a": 10}, "c": {}}
+    cards = [a_card(uuid, index=at, links=peers) for at, (uuid, peers) in enumerate(links.items())]
+    columns = some_columns(*cards, used={"a": Use(0, 0, 1)})
+    request = an_ask(a_request(memory="1Mi", cores=0)).requests[0]
+    assert passing(columns, (0, 1, 2), request, ("Mutex",)) == [1, 2]
+    of_group = replace(request, group_mutex=True)
+    assert passing(columns, (0, 1, 2), of_group, ("Mutex",)) == [2]
+    assert passing(columns, (0, 1, 2), of_group, ()) == [0, 1, 2]
+    why = refusal_of_room(columns, 1, of_group, ("Mutex",))
+    assert why is Reason.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from vgpu_api.core import Node
 from vgpu_api.errors import BadInput
 from vgpu_api.vendors import Kind, kind_of, read_table
-from vgpu_operator.vendors import devices_of, silence_of
+from vgpu_operator.vendors import devices_of, given_of, silence_of
 
 
 def a_kind(name: str) -> Kind:
@@ -111,3 +112,50 @@ def test_a_form_without_its_source_is_refused(register: dict[str, str], text: st
     }
     with pytest.raises(BadInput, match=text):
         read_table({"title": "Acme", "kinds": [kind]}, source="acme")
+
+
+DIES = [
+    {"id": f"VA-{n}", "index": n, "count": 1, "health": True, "custominfo": info}
+    for n, info in enumerate(
+        (
+            {"AIC": "card-a", "DeviceStrategy": "die"},
+            {"AIC": "card-a", "DeviceStrategy": "die"},
+            {"AIC": "card-b", "DeviceStrategy": "die"},
+        )
+    )
+]
+
+
+def test_dies_belong_with_those_of_their_card_only_where_a_node_registers_dies() -> None:
+    written = json.dumps(DIES)
+    dies = devices_of(a_kind("vastai"), a_node({"hami.io/node-va-register": written}))
+    assert [die.group for die in dies] == ["card-a", "card-a", "card-b"]
+    written = written.replace('"die"', '"card"')
+    cards = devices_of(a_kind("vastai"), a_node({"hami.io/node-va-register": written}))
+    assert [card.group for card in cards] == ["", "", ""]
+
+
+def test_devices_whose_memory_nothing_tells_have_none() -> None:
+    first, second = devices_of(a_kind("enflame-gcu"), a_node(enflame_com__gcu="2"))
+    assert (first.id, second.id) == ("node-1-GCU-0", "node-1-GCU-1")
+    assert (first.memory_mib, first.slots) == (0, 1)
+
+
+GPUS = [
+    {"id": "GPU-A", "devmem": 196_608, "devcore": 304, "type": "MI300X", "count": 4, "health": True}
+]
+
+
+def test_a_percentage_of_compute_is_recorded_in_whole_units_of_the_device() -> None:
+    node = a_node({"hami.io/node-amd-register": json.dumps(GPUS)})
+    given = given_of(a_kind("amd"), node, "GPU-A", index=0, memory_mib=1000, cores=33)
+    assert (given.cores, given.type, given.memory_mib) == (100, "MI300X", 1000)
+
+
+@pytest.mark.parametrize("node", [None, a_node()])
+def test_nothing_is_recorded_of_a_device_that_is_registered_no_more(node: Node | None) -> None:
+    with pytest.raises(BadInput) as caught:
+        given_of(a_kind("amd"), node, "GPU-A", index=0, memory_mib=1000, cores=33)
+    assert str(caught.value) == (
+        "metadata.annotations[hami.io/node-amd-register]: 'GPU-A' is not registered there any more"
+    )

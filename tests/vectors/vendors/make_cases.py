@@ -1,12 +1,13 @@
 """Makes the questions that HAMi's own code answers, and vectors of questions and answers.
 
-    PYTHONPATH=tests python tests/vectors/vendors/make_cases.py ask FOLDER
+    PYTHONPATH=tests python tests/vectors/vendors/make_cases.py ask FOLDER HAMI
     PYTHONPATH=tests python tests/vectors/vendors/make_cases.py join FOLDER
 
 `ask` writes FOLDER/cases.json, nodes and pods that ask for their devices, and the configuration
 under which HAMi answers, FOLDER/device-config.yaml; both out of the shipped tables. The same seed
-gives the same cases. `join` puts FOLDER/answers.json beside them into a file for each kind of
-device: into this folder, or, where there are more cases than are kept here, into FOLDER.
+gives the same cases. HAMI is HAMi's source: of the pods of its examples names, annotations and
+resources are asked about, too. `join` puts FOLDER/answers.json beside them into a file for each
+kind of device: into this folder, or, where there are more cases than are kept here, into FOLDER.
 """
 
 from __future__ import annotations
@@ -24,11 +25,19 @@ import yaml
 from vgpu_api.vendors import Capacity, Kind, kinds
 
 SEED = 20_541
+SEEDS = {"biren": 20_543}
+"""Where HAMi, among devices of equal rank, keeps to the order that an earlier container left."""
 CASES_A_KIND = 25
 """Kept here; CASES=1000 in the environment asks more."""
+HAMI_EXAMPLES = "hami-examples"
 EXAMPLES = Path(__file__).parents[3] / "examples" / "vendors"
 SIZES = (16_384, 32_768, 65_536)
-TYPES = {"hygon": ("DCU-K100_AI", "DCU-Z100", "DCU-Z100L")}
+TYPES = {
+    "hygon": ("DCU-K100_AI", "DCU-Z100", "DCU-Z100L"),
+    "amd": ("AMD-Instinct-MI300X", "AMD-Instinct-MI308X"),
+}
+UNITS = 300
+"""Compute units of a device where they are counted: a percent of it is a whole number of them."""
 TIMED = ("seconds", "nanoseconds")
 """Rules of annotations that say the time."""
 _POLICIES = ("", "", "binpack", "spread", "mutex", "numa", "binpack,numa")
@@ -38,12 +47,25 @@ def device_config() -> dict[str, Any]:
     """HAMi's `device-config.yaml` with the names of the shipped tables."""
     chips = [kind for kind in kinds() if kind.name.startswith("iluvatar-")]
     return {
+        "nvidia": {
+            "resourceCountName": "nvidia.com/gpu",
+            "resourceMemoryName": "nvidia.com/gpumem",
+            "resourceMemoryPercentageName": "nvidia.com/gpumem-percentage",
+            "resourceCoreName": "nvidia.com/gpucores",
+            "resourcePriorityName": "nvidia.com/priority",
+            "defaultGPUNum": 1,
+        },
         "hygon": {**_three(kind_named("hygon")), "memoryFactor": 1},
         "cambricon": _three(kind_named("cambricon")),
         "iluvatars": [
             {**_three(kind), "commonWord": kind.word, "chipName": kind.word} for kind in chips
         ],
         "mthreads": _three(kind_named("moore-threads")),
+        "amd": _three(kind_named("amd")),
+        "metax": _one(kind_named("metax-gpu")),
+        "enflame": {"resourceNameGCU": kind_named("enflame-gcu").count},
+        "vastai": _one(kind_named("vastai")),
+        "biren": _one(kind_named("biren")),
         "vnpus": {"configs": [_ascend(kind) for kind in kinds() if kind.word.startswith("Ascend")]},
     }
 
@@ -71,6 +93,10 @@ def kind_named(name: str) -> Kind:
     return next(kind for kind in kinds() if kind.name == name)
 
 
+def _one(kind: Kind) -> dict[str, Any]:
+    return {"resourceCountName": kind.count}
+
+
 def _three(kind: Kind) -> dict[str, Any]:
     assert kind.memory is not None
     assert kind.cores is not None
@@ -84,7 +110,7 @@ def _three(kind: Kind) -> dict[str, Any]:
 def cases() -> Iterator[dict[str, Any]]:
     """For each kind: random nodes, each with random pods that come one after the other."""
     for kind in kinds():
-        chance = random.Random(f"{SEED} {kind.name}")
+        chance = random.Random(f"{SEEDS.get(kind.name, SEED)} {kind.name}")
         for number in range(int(os.environ.get("CASES", CASES_A_KIND))):
             node = _node(kind, f"node-{number}", chance, is_mixed=number % 2 == 0)
             pods = [_pod(kind, at, chance) for at in range(chance.randint(2, 7))]
@@ -103,10 +129,70 @@ def examples() -> Iterator[dict[str, Any]]:
             yield {"name": f"{kind.name}-{name}", "node": _plain_node(kind), "pods": [pod]}
 
 
+def examples_of_hami(source: Path) -> Iterator[dict[str, Any]]:
+    """The pods of HAMi's examples, each on a node of its own with four devices of what it asks."""
+    for path in sorted((source / "examples").rglob("*.yaml")):
+        documents = [each for each in yaml.safe_load_all(path.read_text()) if each is not None]
+        for number, document in enumerate(documents):
+            if document["kind"] == "PersistentVolumeClaim":
+                continue
+            pod = document if document["kind"] == "Pod" else document["spec"]["template"]
+            asked = set(pod["spec"]["containers"][0]["resources"]["limits"])
+            kind = next((kind for kind in kinds() if kind.count in asked), None)
+            yield {
+                "name": f"{HAMI_EXAMPLES} {path.relative_to(source / 'examples')} {number}",
+                "node": _nvidia_node() if kind is None else _plain_node(kind),
+                "pods": [_asking_part(pod, document["metadata"]["name"])],
+            }
+
+
+def _asking_part(pod: dict[str, Any], name: str) -> dict[str, Any]:
+    """What of a pod says what it asks for."""
+    metadata = {"name": name, "namespace": "default", "uid": "uid-of-example"}
+    metadata |= {"annotations": (pod.get("metadata") or {}).get("annotations", {})}
+    containers = [
+        {
+            "name": each["name"],
+            "resources": {
+                what: {key: str(amount) for key, amount in amounts.items() if "/" in key}
+                for what, amounts in each["resources"].items()
+            },
+        }
+        for each in pod["spec"]["containers"]
+    ]
+    return {"metadata": metadata, "spec": {"containers": containers}}
+
+
+NVIDIA_REGISTER = "hami.io/node-nvidia-register"
+_NVIDIA_IDS = ("67d", "67e", "680", "681")
+"""Ends of the UUIDs that HAMi's examples choose, and of two others."""
+
+
+def _nvidia_node() -> dict[str, Any]:
+    models = ("Tesla V100-PCIE-32GB", "Tesla V100-PCIE-32GB", "A100-PCIE-40GB", "A100-PCIE-40GB")
+    devices = [
+        {
+            "id": f"GPU-03f69c50-207a-2038-9b45-23cac89cb{end}",
+            "index": index,
+            "count": 10,
+            "devmem": SIZES[1],
+            "devcore": 100,
+            "type": f"NVIDIA-{model}",
+            "numa": index // 2,
+            "mode": "hami-core",
+            "health": True,
+        }
+        for index, (end, model) in enumerate(zip(_NVIDIA_IDS, models, strict=True))
+    ]
+    return {
+        "metadata": {"name": "node", "annotations": {NVIDIA_REGISTER: json.dumps(devices)}},
+        "status": {"allocatable": {"nvidia.com/gpu": "40"}},
+    }
+
+
 def _plain_node(kind: Kind) -> dict[str, Any]:
     if kind.register_.capacity is not None:
-        chance = random.Random(0)
-        return _capacity(kind, kind.register_.capacity, "node", 4, chance)
+        return _capacity(kind, kind.register_.capacity, "node", 4, SIZES[-1])
     size = SIZES[1]
     if kind.memory is not None and kind.memory.sizes is not None:
         size = kind.memory.sizes.whole_mib
@@ -117,7 +203,7 @@ def _plain_node(kind: Kind) -> dict[str, Any]:
             "index": index,
             "count": 4,
             "devmem": size,
-            "devcore": 100,
+            "devcore": _cores(kind),
             "type": types[index % len(types)],
             "health": True,
             "numa": 0,
@@ -138,7 +224,7 @@ def _node(kind: Kind, name: str, chance: random.Random, *, is_mixed: bool) -> di
     """
     count = chance.randint(1, 8)
     if kind.register_.capacity is not None:
-        return _capacity(kind, kind.register_.capacity, name, count, chance)
+        return _capacity(kind, kind.register_.capacity, name, count, chance.choice(SIZES))
     type_ = kind.word if is_mixed else chance.choice(TYPES.get(kind.name, (kind.word,)))
     size = chance.choice(SIZES)
     devices = [
@@ -147,7 +233,7 @@ def _node(kind: Kind, name: str, chance: random.Random, *, is_mixed: bool) -> di
             "index": index,
             "count": chance.choice((1, 2, 4, 10)) if is_mixed else 4,
             "devmem": chance.choice(SIZES) if is_mixed else size,
-            "devcore": 100,
+            "devcore": _cores(kind),
             "type": type_,
             "numa": chance.choice((0, 0, 1)),
             "health": chance.random() < 0.9,
@@ -159,21 +245,24 @@ def _node(kind: Kind, name: str, chance: random.Random, *, is_mixed: bool) -> di
             device["devmem"] = kind.memory.sizes.whole_mib
     if kind.register_.group is not None and chance.random() < 0.7:
         for device in devices:
-            device["custominfo"] = {kind.register_.group: chance.choice((0, 0, 0, 1, 1))}
+            number = chance.choice((0, 0, 0, 1, 1))
+            shared = f"AIC-{number}" if kind.register_.group_when else number
+            device["custominfo"] = {kind.register_.group: shared, **kind.register_.group_when}
     return {
         "metadata": {"name": name, "annotations": REGISTERS[kind.register_.form](kind, devices)},
         "status": {"allocatable": {kind.count: str(count * 10)}},
     }
 
 
-def _capacity(
-    kind: Kind, by: Capacity, name: str, count: int, chance: random.Random
-) -> dict[str, Any]:
+def _cores(kind: Kind) -> int:
+    return UNITS if kind.cores is not None and kind.cores.units else 100
+
+
+def _capacity(kind: Kind, by: Capacity, name: str, count: int, memory_mib: int) -> dict[str, Any]:
     unit_mib = 1 if kind.memory is None else kind.memory.unit_mib
-    amounts = {
-        by.resource: str(count * by.each),
-        by.memory: str(count * chance.choice(SIZES) // unit_mib),
-    }
+    amounts = {by.resource: str(count * by.each)}
+    if by.memory is not None:
+        amounts[by.memory] = str(count * memory_mib // unit_mib)
     return {"metadata": {"name": name}, "status": {"capacity": amounts, "allocatable": amounts}}
 
 
@@ -241,10 +330,11 @@ def _container(kind: Kind, name: str, chance: random.Random) -> dict[str, Any]:
     return {"name": name, "resources": {"limits": limits}}
 
 
-def ask(folder: Path) -> None:
+def ask(folder: Path, source: Path) -> None:
     """Write the questions, and the configuration that HAMi answers them under."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "cases.json").write_text(json.dumps(list(cases())))
+    asked = [*cases(), *examples_of_hami(source)]
+    (folder / "cases.json").write_text(json.dumps(asked))
     (folder / "device-config.yaml").write_text(yaml.safe_dump(device_config()))
 
 
@@ -256,10 +346,15 @@ def join(folder: Path) -> None:
     for case in json.loads((folder / "cases.json").read_text()):
         joined = {**case, "answers": [_timeless(each) for each in answer_of[case["name"]]]}
         line = json.dumps(joined, separators=(",", ":"), sort_keys=True)
-        by_kind.setdefault(case["name"].rsplit("-", 1)[0], []).append(line)
+        by_kind.setdefault(_file_of(case["name"]), []).append(line)
     into = folder if "CASES" in os.environ else Path(__file__).parent
     for name, lines in by_kind.items():
         (into / f"{name}.json").write_text("[\n" + ",\n".join(lines) + "\n]\n")
+
+
+def _file_of(case: str) -> str:
+    is_hamis = case.startswith(HAMI_EXAMPLES)
+    return HAMI_EXAMPLES if is_hamis else case.rsplit("-", 1)[0]
 
 
 def _timeless(answer: dict[str, Any]) -> dict[str, Any]:
@@ -274,4 +369,4 @@ def _timeless(answer: dict[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    {"ask": ask, "join": join}[sys.argv[1]](Path(sys.argv[2]))
+    {"ask": ask, "join": join}[sys.argv[1]](*map(Path, sys.argv[2:]))

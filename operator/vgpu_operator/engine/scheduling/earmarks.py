@@ -125,7 +125,9 @@ def explain(columns: Columns, earmarks: Earmarks, key: ClaimKey, ask: Ask) -> Ma
             continue
         kept = sum(
             any(
-                1 <= request.memory_on(columns.memory[number]) <= _free(columns, number)
+                request.least_mib
+                <= request.memory_on(columns.memory[number])
+                <= _free(columns, number)
                 for request in ask.requests
             )
             for number in _numbers(columns, earmark).values()

@@ -1,0 +1,53 @@
+"""The pods of HAMi's own examples go where HAMi's own code puts them, whatever they ask for.
+
+How the vectors were made is in tests/vectors/vendors/README.md.
+"""
+
+from __future__ import annotations
+
+from vendor_vectors import (
+    HAMI_EXAMPLES,
+    Question,
+    decided,
+    given_by_hami,
+    given_here,
+    questions,
+    spec_of,
+)
+from vgpu_operator.dialects.containers import each_container
+
+LEFT_ALONE = (
+    *("aws.amazon.com/neuron", "enflame.com/drs-gcu", "enflame.com/gcu-", "kunlunxin.com/vxpu"),
+    *("metax-tech.com/sgpu", "nvidia.com/mig-"),
+)
+"""Words that docs/vendors.md names as not served, and MIG resources of NVIDIA's own plugin."""
+
+
+def is_left_alone(question: Question) -> bool:
+    return any(
+        name.startswith(LEFT_ALONE)
+        for place in each_container(question.pod)
+        for name in place.container.resources.limits
+    )
+
+
+def test_each_pod_is_placed_or_refused_as_by_hami() -> None:
+    compared = 0
+    for question in questions(HAMI_EXAMPLES):
+        if is_left_alone(question):
+            continue
+        spec, answer = spec_of(question.pod), question.answer
+        assert not isinstance(spec, str), f"{question.name}: {spec}"
+        plan = decided(question, spec)
+        if "refused" in answer:
+            assert plan.text == answer["refused"], question.name
+        else:
+            given = given_by_hami(answer, question.node)
+            assert given_here(question.pod, plan) == given, question.name
+        compared += 1
+    assert compared == 49
+
+
+def test_a_pod_for_devices_that_are_not_served_asks_for_nothing_here() -> None:
+    left = [question for question in questions(HAMI_EXAMPLES) if is_left_alone(question)]
+    assert [spec_of(question.pod) for question in left] == [""] * 18
