@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from vgpu_api.names import (
     FIELD_MANAGER_AGENT,
+    HAMI_NODE_HANDSHAKE,
     HAMI_NODE_REGISTER,
     HAMI_NODE_SCORE,
     published_model,
@@ -97,11 +99,16 @@ def score_text(entries: Iterable[Entry]) -> str:
 
 
 class HamiRegister:
-    """Keeps the annotation as the cards are. Remembers what it wrote, so it costs no reads."""
+    """Keeps the annotations as the devices are. Remembers what it wrote, so it costs no reads.
 
-    def __init__(self, api: Api, *, node: str) -> None:
+    The handshake says when the register was written last, in the words in which device plugins
+    answered HAMi's scheduler before its v2.10: `Reported_2006-01-02 15:04:05`, UTC.
+    """
+
+    def __init__(self, api: Api, *, node: str, unix: Callable[[], float] = time.time) -> None:
         self._api = api
         self._node = node
+        self._unix = unix
         self._written: dict[str, str] | None = None
         self._complained = False
 
@@ -121,7 +128,9 @@ class HamiRegister:
             texts[HAMI_NODE_SCORE] = score
         if texts == self._written:
             return
-        changes = {"metadata": {"annotations": texts}}
+        moment = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(self._unix()))
+        annotations = {**texts, HAMI_NODE_HANDSHAKE: f"Reported_{moment}"}
+        changes = {"metadata": {"annotations": annotations}}
         try:
             await self._api.merge_patch(
                 NODES, self._node, changes, field_manager=FIELD_MANAGER_AGENT

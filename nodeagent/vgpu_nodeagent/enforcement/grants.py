@@ -6,8 +6,9 @@ Pure: the same claim on the same cards gives the same grant. Sources of the vari
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from vgpu_api import names
@@ -25,6 +26,8 @@ _POLICIES = {
     "Force": CorePolicy.FORCE,
     "Disable": CorePolicy.DISABLE,
 }
+_GIB_IN_MIB = 1024
+_NUMBER = re.compile(r"[0-9]{1,6}")
 _POLICY_WORDS = {CorePolicy.FORCE: "force", CorePolicy.DISABLE: "disable"}
 
 
@@ -36,11 +39,14 @@ class ContainerGrant:
         limits: One per card, in the order of the allocation. None for a container that got a slot
             before its pod's claim was there, and for which that has no request: it sees no card.
         interposed: Whether the library enforces them; not for whole cards, where there is nothing
-            to enforce and so nothing to slow down or break.
+            to enforce and so nothing to slow down or break, nor where the container is admitted
+            with CUDA_DISABLE_CONTROL, which only a labelled namespace allows.
     """
 
     limits: tuple[DeviceLimit, ...]
     interposed: bool
+    shown: Mapping[str, str] = field(default_factory=dict)
+    """More variables, for people and programs that read ACK's."""
 
     def env(self) -> dict[str, str]:
         """The variables that the container sees."""
@@ -60,7 +66,7 @@ class ContainerGrant:
             env[names.ENV_TASK_PRIORITY] = str(first.priority)
         if word := _POLICY_WORDS.get(first.policy):
             env[names.ENV_CORE_POLICY] = word
-        return env
+        return {**env, **self.shown}
 
 
 def container_grant(
@@ -115,7 +121,27 @@ def container_grant(
         )
         for device, limit in zip(devices, limits, strict=True)
     )
-    return ContainerGrant(limits, interposed=not whole)
+    interposed = not (whole or _control_is_off(pod, container))
+    return ContainerGrant(limits, interposed=interposed, shown=_in_acks_words(pod, devices))
+
+
+def _control_is_off(pod: Pod, container: str) -> bool:
+    found = (c for c in (*pod.spec.init_containers, *pod.spec.containers) if c.name == container)
+    return any(c.env_value(names.ENV_DISABLE_CONTROL) in names.TRUE for c in found)
+
+
+def _in_acks_words(pod: Pod, devices: Sequence[AllocatedDevice]) -> dict[str, str]:
+    """ACK's variables of a container whose pod has ACK's records; they limit nothing.
+
+    Source: AliyunContainerService/gpushare-device-plugin.
+    """
+    written = pod.metadata.annotations
+    keys = (names.ACK_RECORD_INDEX, names.ACK_RECORD_POD, names.ACK_RECORD_DEVICE)
+    shown = {key: number for key in keys if _NUMBER.fullmatch(number := written.get(key, ""))}
+    if len(shown) < len(keys):
+        return {}
+    gib = sum(device.memory_mib for device in devices) // _GIB_IN_MIB
+    return {**shown, names.ENV_ACK_CONTAINER: str(gib)}
 
 
 def _all_memory(terms: DeviceCapacity) -> int:

@@ -52,11 +52,16 @@ def claim_named_by(raw_pod: dict[str, Any]) -> NamedClaim | None:
 
 
 def mutate_pod(
-    raw_pod: dict[str, Any], config: ClusterConfig, claim: VGPUClaim | None
+    raw_pod: dict[str, Any],
+    config: ClusterConfig,
+    claim: VGPUClaim | None,
+    *,
+    may_disable_control: bool = False,
 ) -> list[Operation]:
     """The JSON patch for a pod that is being created; empty when there is nothing to do.
 
-    Applied to its own result it yields nothing (the API server may call again).
+    Applied to its own result it yields nothing (the API server may call again). With
+    `may_disable_control` the pod's namespace has the label that allows it.
 
     Args:
         raw_pod: The pod as the API server sent it.
@@ -72,7 +77,7 @@ def mutate_pod(
         ask = None if is_left_alone(pod) else read(pod, config)
         given = () if ask is None else _asking_containers(pod, ask, claim)
         if ask is not None:
-            refuse_what_is_wrong(pod, given, config)
+            refuse_what_is_wrong(pod, given, config, may_disable_control=may_disable_control)
             slotless = given if ask.native is not None else _slotless(ask, given)
             if slotless:
                 _add_slots(slotless, config, patch)

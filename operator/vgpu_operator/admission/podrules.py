@@ -61,8 +61,25 @@ UNKEPT: Mapping[str, tuple[Callable[[str], bool], str]] = {
 """By annotation: the values that promise something, and what to write instead."""
 
 
-def validate_pod(raw_pod: dict[str, Any], config: ClusterConfig) -> None:
+def disables_control(raw_pod: dict[str, Any]) -> bool:
+    """Whether the pod asks for no library; whether it may is for its namespace to decide.
+
+    Raises:
+        Denied: the pod is unreadable.
+    """
+    with denying():
+        return any(_control_is_off(place) for place in each_container(read_pod(raw_pod)))
+
+
+def validate_pod(
+    raw_pod: dict[str, Any], config: ClusterConfig, *, may_disable_control: bool = False
+) -> None:
     """Refuse a pod, as it stands after all mutation, that asks for a GPU and may not.
+
+    Args:
+        raw_pod: The pod.
+        config: Names and defaults.
+        may_disable_control: The pod's namespace has the label that allows it.
 
     Raises:
         Denied: code 422; the message names the field, the value and what would be right.
@@ -79,12 +96,18 @@ def validate_pod(raw_pod: dict[str, Any], config: ClusterConfig) -> None:
                 value=",".join(ask.containers),
                 expected="the containers of the claim, which the mutating webhook records",
             )
-        refuse_what_is_wrong(pod, asking, config)
+        refuse_what_is_wrong(pod, asking, config, may_disable_control=may_disable_control)
         for place in asking:
             _refuse_visible_cards(place)
 
 
-def refuse_what_is_wrong(pod: Pod, asking: Sequence[PodContainer], config: ClusterConfig) -> None:
+def refuse_what_is_wrong(
+    pod: Pod,
+    asking: Sequence[PodContainer],
+    config: ClusterConfig,
+    *,
+    may_disable_control: bool = False,
+) -> None:
     """Hold the rules, in their order, against what the pod's author wrote.
 
     Raises:
@@ -92,6 +115,8 @@ def refuse_what_is_wrong(pod: Pod, asking: Sequence[PodContainer], config: Clust
     """
     for rule in RULES:
         rule(pod, asking, config)
+    if not may_disable_control:
+        _control_stays_on(pod)
 
 
 def _promises_are_kept(pod: Pod, asking: Sequence[PodContainer], config: ClusterConfig) -> None:
@@ -215,9 +240,22 @@ def _why_reserved(name: str, value: str) -> str | None:
         return "leave it out, the claim decides which GPUs are visible"
     if name == "LD_PRELOAD" and ("libvgpu" in value or names.CONTAINER_FOLDER in value):
         return "leave it out, the node loads the library"
-    if name == names.ENV_DISABLE_CONTROL and is_true(value):
-        return "limits cannot be switched off in this namespace"
     return None
+
+
+def _control_stays_on(pod: Pod) -> None:
+    """Limits are switched off only where an administrator has labelled the namespace."""
+    for place in each_container(pod):
+        if _control_is_off(place):
+            raise BadInput.forbidden(
+                place.env_path(names.ENV_DISABLE_CONTROL),
+                "limits cannot be switched off in this namespace; its label "
+                f"{names.LABEL_DISABLE_CONTROL}: {names.DISABLE_CONTROL_ALLOWED} would allow it",
+            )
+
+
+def _control_is_off(place: PodContainer) -> bool:
+    return is_true(place.container.env_value(names.ENV_DISABLE_CONTROL) or "")
 
 
 def _nothing_is_covered(pod: Pod, asking: Sequence[PodContainer], config: ClusterConfig) -> None:

@@ -44,7 +44,6 @@ MAX_UUIDS = 64
 MAX_WEIGHT = 1000
 
 _T = TypeVar("_T")
-_TRUE = frozenset({"1", "t", "T", "true", "True", "TRUE"})
 _WEIGHT = re.compile(r"(slot|core|memory)\s*=\s*([0-9]{1,9})")
 
 
@@ -55,7 +54,7 @@ def annotation_field(key: str) -> str:
 
 def is_true(text: str) -> bool:
     """A switch as HAMi reads it (Go's words for true); what cannot be read is off."""
-    return text in _TRUE
+    return text in names.TRUE
 
 
 def mode(pod: Pod) -> RequestMode:

@@ -12,13 +12,15 @@ import jsonpatch
 import kopf
 
 from vgpu_api.config import ConfigFile
-from vgpu_api.resources import VGPU_CLAIMS
+from vgpu_api.names import DISABLE_CONTROL_ALLOWED, LABEL_DISABLE_CONTROL
+from vgpu_api.resources import NAMESPACES, VGPU_CLAIMS
 from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_client.api import Api
 from vgpu_client.errors import ClientError, NotFound
 from vgpu_operator.admission import (
     Denied,
     claim_named_by,
+    disables_control,
     misspelt,
     mutate_claim,
     mutate_pod,
@@ -55,7 +57,8 @@ def register(registry: kopf.OperatorRegistry, *, api: Api, source: ConfigFile) -
         with _answering("pod", pod, namespace):
             named = claim_named_by(pod)
             claim = None if named is None else await _read_claim(api, namespace or "", named.name)
-            operations = mutate_pod(pod, config, claim)
+            may = await _may_disable_control(pod, namespace or "", api)
+            operations = mutate_pod(pod, config, claim, may_disable_control=may)
             if named is not None and claim is None:
                 warnings += waits_for_claim(applied(pod, operations))
         _patch(patch, operations)
@@ -80,7 +83,8 @@ def register(registry: kopf.OperatorRegistry, *, api: Api, source: ConfigFile) -
     ) -> None:
         pod, config = dict(body), source.config
         with _answering("pod", pod, namespace):
-            validate_pod(pod, config)
+            may = await _may_disable_control(pod, namespace or "", api)
+            validate_pod(pod, config, may_disable_control=may)
             if config.scheduling.quota_at == "Admission":
                 await refuse_over_quota(pod, namespace or "", api=api, config=config)
             warnings += [*unasked(pod, config), *without_effect(pod, config)]
@@ -149,7 +153,7 @@ class _answering:  # noqa: N801 - reads as a statement
         if isinstance(error, ClientError):
             # Fail closed, and say that it is not the user's fault.
             WEBHOOK_REQUESTS.labels(code=_UNAVAILABLE).inc()
-            text = f"the claim cannot be read now, try again: {error}"
+            text = f"what decides about it cannot be read now, try again: {error}"
             logger.warning("%s %s refused: %s", self._kind, self._name, text)
             raise kopf.AdmissionError(text, code=_UNAVAILABLE) from error
         if error is None:
@@ -159,6 +163,18 @@ class _answering:  # noqa: N801 - reads as a statement
 def _is_no_refusal(record: logging.LogRecord) -> bool:
     """Kopf logs each refusal as an error of its handler; `_answering` has logged it already."""
     return "failed permanently" not in record.getMessage()
+
+
+async def _may_disable_control(pod: dict[str, Any], namespace: str, api: Api) -> bool:
+    """Whether the namespace allows it; only a pod that does it costs a read."""
+    if not disables_control(pod):
+        return False
+    try:
+        found = await api.get(NAMESPACES, namespace)
+    except NotFound:
+        return False
+    labels = found["metadata"].get("labels") or {}
+    return bool(labels.get(LABEL_DISABLE_CONTROL) == DISABLE_CONTROL_ALLOWED)
 
 
 async def _read_claim(api: Api, namespace: str, name: str) -> VGPUClaim | None:

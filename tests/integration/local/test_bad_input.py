@@ -185,6 +185,23 @@ def test_a_namespace_with_the_label_of_hamis_is_left_alone(cluster: LocalCluster
     assert "env" not in container
 
 
+@pytest.mark.parametrize(("label", "is_admitted"), [("allowed", True), ("true", False)])
+def test_limits_are_switched_off_only_where_the_namespace_is_labelled(
+    cluster: LocalCluster, label: str, is_admitted: bool
+) -> None:
+    name = f"control-{label}"
+    metadata = {"name": name, "labels": {"vgpu.dev/disable-control": label}}
+    cluster.apply_object({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
+    uncontrolled = pod({"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1000})
+    uncontrolled["metadata"]["namespace"] = name
+    (container,) = uncontrolled["spec"]["containers"]
+    container["env"] = [{"name": "CUDA_DISABLE_CONTROL", "value": "true"}]
+    command = ["apply", "--dry-run=server", "-f", "-"]
+    done = Kubectl.find(cluster.kubeconfig).run(*command, stdin=json.dumps(uncontrolled))
+    refusal = "limits cannot be switched off in this namespace" in done.stderr
+    assert (done.returncode == 0, refusal) == (is_admitted, not is_admitted)
+
+
 def test_a_users_mistake_is_one_line_at_info_in_the_log_of_the_webhooks(
     cluster: LocalCluster, refused: Any
 ) -> None:

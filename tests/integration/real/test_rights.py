@@ -24,7 +24,7 @@ from vgpu_api.resources import (
     VGPU_CLAIMS,
     Resource,
 )
-from vgpu_client.errors import NotFound
+from vgpu_client.errors import ClientError, NotFound
 from vgpu_client.transport import Object
 from vgpu_local.accounts import AGENT, OPERATOR, SCHEDULER, WEBHOOK, user
 from vgpu_local.installed import InstalledCluster
@@ -329,6 +329,13 @@ def a_pod_goes_while_it_is_bound(cluster: InstalledCluster) -> None:
     assert "is gone" in cluster.ask_extender("bind", gone)["Error"]
 
 
+def a_namespace_says_whether_limits_may_be_switched_off(cluster: InstalledCluster) -> None:
+    pod = gpu("uncontrolled")
+    pod["spec"]["containers"][0]["env"] = [{"name": "CUDA_DISABLE_CONTROL", "value": "true"}]
+    with pytest.raises(ClientError, match="limits cannot be switched off in this namespace"):
+        create(cluster, pod)
+
+
 def everything_goes(cluster: InstalledCluster) -> None:
     for name in ("plain", "patient", "sampled", "renewed", "after"):
         delete(cluster, name)
@@ -346,6 +353,7 @@ STEPS = (
     certificates_are_issued_anew_and_nothing_restarts,
     a_leader_goes_and_the_next_one_places_a_pod,
     a_pod_goes_while_it_is_bound,
+    a_namespace_says_whether_limits_may_be_switched_off,
     everything_goes,
 )
 

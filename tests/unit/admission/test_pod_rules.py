@@ -11,7 +11,7 @@ import pytest
 
 from vgpu_api.config import ClusterConfig
 from vgpu_api.v1alpha1 import VGPUClaim
-from vgpu_operator.admission import Denied, mutate_pod, validate_pod
+from vgpu_operator.admission import Denied, disables_control, mutate_pod, validate_pod
 
 CLAIM = VGPUClaim.read({"spec": {"requests": [{"name": "main"}]}})
 
@@ -326,3 +326,16 @@ def test_the_same_annotations_pass_where_they_promise_nothing(key: str, written:
     pod = a_pod()
     pod["metadata"]["annotations"] = {key: written}
     admit(pod)
+
+
+def test_limits_may_be_switched_off_where_the_namespace_allows_it() -> None:
+    pod = a_pod(env=[{"name": "CUDA_DISABLE_CONTROL", "value": "true"}])
+    assert disables_control(pod)
+    assert not disables_control(a_pod())
+    operations = mutate_pod(pod, ClusterConfig(), lambda _: None, may_disable_control=True)
+    admitted = jsonpatch.apply_patch(pod, operations)
+    validate_pod(admitted, ClusterConfig(), may_disable_control=True)
+    with pytest.raises(
+        Denied, match="its label vgpu\\.dev/disable-control: allowed would allow it"
+    ):
+        validate_pod(admitted, ClusterConfig())

@@ -259,3 +259,40 @@ def test_scaling_is_the_administrators_before_the_configurations() -> None:
     spec = GPUDeviceSpec(node_name="n", memory_scaling="1.5", core_scaling="0.5", slots=3)
     made = terms_of(card, spec, config)
     assert (made.capacity, made.allocatable) == (Use(1000, 100, 3), Use(1500, 50, 3))
+
+
+def in_acks_words(**changed: str) -> Pod:
+    records = {
+        "ALIYUN_COM_GPU_MEM_IDX": "0",
+        "ALIYUN_COM_GPU_MEM_POD": "6",
+        "ALIYUN_COM_GPU_MEM_DEV": "16",
+        **changed,
+    }
+    return a_pod(containers=[a_container(limits={SLOT: "1"})], annotations=records)
+
+
+def test_a_container_in_acks_words_sees_acks_variables() -> None:
+    env = grant(pod=in_acks_words()).env()
+    assert {name: value for name, value in env.items() if name.startswith("ALIYUN")} == {
+        "ALIYUN_COM_GPU_MEM_IDX": "0",
+        "ALIYUN_COM_GPU_MEM_POD": "6",
+        "ALIYUN_COM_GPU_MEM_DEV": "16",
+        "ALIYUN_COM_GPU_MEM_CONTAINER": "4",
+    }
+
+
+@pytest.mark.parametrize("written", ["", "6 GiB", "1\n2", "-1"])
+def test_records_that_are_no_numbers_are_not_shown(written: str) -> None:
+    env = grant(pod=in_acks_words(ALIYUN_COM_GPU_MEM_POD=written)).env()
+    assert not any(name.startswith("ALIYUN") for name in env)
+
+
+@pytest.mark.parametrize(("written", "interposed"), [("true", False), ("1", False), ("yes", True)])
+def test_a_container_that_was_admitted_without_control_is_not_interposed(
+    written: str, interposed: bool
+) -> None:
+    """Its limits stand in its environment, and what it asked for is charged."""
+    env = [{"name": "CUDA_DISABLE_CONTROL", "value": written}]
+    pod = a_pod(containers=[a_container(limits={SLOT: "1"}, env=env)])
+    assert grant(pod=pod).interposed is interposed
+    assert grant(pod=pod).env()["CUDA_DEVICE_MEMORY_LIMIT_0"] == "4096M"

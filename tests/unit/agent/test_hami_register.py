@@ -144,6 +144,15 @@ async def test_scores_are_written_beside_the_devices() -> None:
     await register.write([an_entry(linked)])
     keys = [set(patch["metadata"]["annotations"]) for patch in server.patches]
     assert keys == [
-        {"hami.io/node-nvidia-register"},
-        {"hami.io/node-nvidia-register", "hami.io/node-nvidia-score"},
+        {"hami.io/node-handshake", "hami.io/node-nvidia-register"},
+        {"hami.io/node-handshake", "hami.io/node-nvidia-register", "hami.io/node-nvidia-score"},
     ]
+
+
+async def test_the_handshake_says_when_the_register_was_written_last() -> None:
+    server, moments = Server(), iter((0.0, 1_700_000_000.0))
+    register = HamiRegister(server, node="n1", unix=lambda: next(moments))  # type: ignore[arg-type]
+    for healthy in (True, True, False):
+        await register.write([an_entry(healthy=healthy)])
+    said = [patch["metadata"]["annotations"]["hami.io/node-handshake"] for patch in server.patches]
+    assert said == ["Reported_1970-01-01 00:00:00", "Reported_2023-11-14 22:13:20"]

@@ -145,7 +145,7 @@ REFUSED = {
     ),
     "hami-configuration/6.5-disable-control.yaml": (
         "spec.containers[0].env[CUDA_DISABLE_CONTROL]: Forbidden: limits cannot be "
-        "switched off in this namespace"
+        "switched off in this namespace; its label vgpu.dev/disable-control: allowed would allow it"
     ),
 }
 

@@ -277,7 +277,7 @@ def test_pods_for_a_kind_that_is_left_alone_ask_for_nothing() -> None:
     """`amd.com/gpu` is also the word of AMD's own device plugin, which registers no devices."""
     pod = a_pod(containers=[a_container(limits=AMD)], scheduler="")
     assert read(pod, CONFIG) is None
-    assert mutate_pod(pod.to_wire(), CONFIG, lambda _: None) == []
+    assert mutate_pod(pod.to_wire(), CONFIG, None) == []
     assert "amd.com/gpu" not in CONFIG.managed_resources()
     ask = read(pod, SERVED)
     assert ask is not None
@@ -292,8 +292,8 @@ def test_a_percentage_of_compute_units_is_1_to_100(percent: int) -> None:
     with pytest.raises(BadInput) as caught:
         read(pod, SERVED)
     assert str(caught.value) == (
-        f"spec.containers[0].resources.limits[amd.com/gpucores]: {percent} is not a whole "
-        "percentage, 1 to 100"
+        f"spec.containers[0].resources.limits[amd.com/gpucores]: Invalid value: {percent}: "
+        "must be a whole percentage, 1 to 100"
     )
 
 
