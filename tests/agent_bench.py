@@ -164,7 +164,7 @@ async def a_bench(
     inventory = Inventory(driver, NvidiaConfig(), own_spots=lambda: spots(checkpoint.state.cuts))
     await inventory.refresh()
     kubelet = Kubelet(folder / "kubelet_internal_checkpoint")
-    instances = Instances(driver, checkpoint)
+    instances = Instances(driver, checkpoint, is_static=inventory.is_static)
     node = LocalNode(
         name="n1",
         resource=SLOT,

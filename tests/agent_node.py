@@ -61,7 +61,6 @@ class ObedientDriver:
         self.processes: dict[str, dict[int, int]] = {}
         self.memory_limits: dict[Path, dict[str, int]] | None = None
         self.peaks: dict[str, dict[int, int]] = {}
-        self.at_work: dict[str, set[int]] = {}
         self.compute: dict[str, dict[int, float]] = {}
         self.instances_in_use: set[str] = set()
         self.fault: Callable[[str], None] = lambda step: None
@@ -82,11 +81,6 @@ class ObedientDriver:
         if self.error is not None:
             raise DriverUnavailable(self.error)
         return self.compute
-
-    async def computing(self) -> Mapping[str, frozenset[int]]:
-        if self.error is not None:
-            raise DriverUnavailable(self.error)
-        return {uuid: frozenset(pids) for uuid, pids in self.at_work.items()}
 
     async def process_peaks(self) -> Mapping[str, Mapping[int, int]]:
         return self.peaks
@@ -109,6 +103,13 @@ class ObedientDriver:
             else card
             for card in self.present
         )
+
+    async def instance_at(self, card: str, wanted: MigInstance) -> MigInstance | None:
+        if self.error is not None:
+            raise DriverUnavailable(self.error)
+        place = (wanted.profile, wanted.start, wanted.size)
+        there = self._card(card).mig_instances
+        return next((i for i in there if (i.profile, i.start, i.size) == place), None)
 
     async def check_place(self, card: str, wanted: MigInstance) -> None:
         if self.error is not None:

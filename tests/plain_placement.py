@@ -169,7 +169,12 @@ def instance(card: DeviceFacts, used: Used, request: RequestAsk):
     wanted = request.memory_on(card.memory_mib)
     for profile in card.profiles:
         for start, size in profile.places:
-            if profile.memory_mib >= wanted and not used.slices & {*range(start, start + size)}:
+            named = request.mig_profile in ("", "any", profile.name)
+            if (
+                named
+                and profile.memory_mib >= wanted
+                and not used.slices & {*range(start, start + size)}
+            ):
                 memory, cores = used.memory + profile.memory_mib, used.cores + profile.cores
                 over = memory > card.memory_mib or cores > card.cores
                 return None if over else (profile, start, size)

@@ -53,6 +53,7 @@ NVIDIA_USE_UUID = "nvidia.com/use-gpuuuid"
 NVIDIA_NOUSE_UUID = "nvidia.com/nouse-gpuuuid"
 NVIDIA_NUMA_BIND = "nvidia.com/numa-bind"
 NVIDIA_MODE = "nvidia.com/vgpu-mode"
+NVIDIA_MIG_RESOURCE = "nvidia.com/mig-"
 
 # Alibaba ACK's.
 ACK_NODE_SCHEDULE = "ack.node.gpu.schedule"
@@ -123,6 +124,11 @@ _DNS_NAME = re.compile(rf"{_DNS_LABEL}(\.{_DNS_LABEL})*")
 _DEVICE_NAME_MAX = 244  # of 253, so that a dot and 8 digits for a second node still fit
 _POD_NAME_KEPT = 200
 _UID_KEPT = 8
+
+
+def mig_resource(profile: str) -> str:
+    """The resource that names a MIG profile, as NVIDIA's device plugin spells it."""
+    return NVIDIA_MIG_RESOURCE + profile.replace("+", ".")
 
 
 def published_model(model: str) -> str:

@@ -100,7 +100,12 @@ class Agent:
         config.state_dir.mkdir(parents=True, exist_ok=True)
         usage_folders = folders_on(config.usage_regions)
         usage_folders.verify(config.state_dir)
-        instances = Instances(driver, checkpoint, changed=self._inventory.look_soon)
+        instances = Instances(
+            driver,
+            checkpoint,
+            changed=self._inventory.look_soon,
+            is_static=self._inventory.is_static,
+        )
         self._node = LocalNode(
             name=config.node_name,
             resource=config.resource,
@@ -279,7 +284,9 @@ class Agent:
             terms=self._inventory.terms(),
             now=time.time(),
         )
-        self._node.checkpoint.commit(recovered(state, pages, self._inventory.cards))
+        cards = self._inventory.cards
+        static = frozenset(filter(self._inventory.is_static, cards))
+        self._node.checkpoint.commit(recovered(state, pages, cards, static=static))
         logger.warning(
             "rebuilt %d allocations of %d claims", len(state.leases), len(state.holdings)
         )

@@ -58,7 +58,7 @@ def said_of(card: PhysicalDevice, terms: DeviceCapacity, *, vendor: str) -> dict
         links=[Link(peer=x.peer, type=x.type, score=x.score) for x in card.links],
         capacity=_amount(terms.capacity),
         allocatable=_amount(terms.allocatable),
-        mig=_mig(card),
+        mig=_mig(card, terms),
         conditions=[],
     )
     return _own_part(status.to_wire())
@@ -108,17 +108,20 @@ def unclaimed(device: GPUDevice, processes: str) -> list[Condition]:
     return [_condition(type_, "False", "NoneFound", "every process belongs to a claim")]
 
 
-def configured(device: GPUDevice, fault: str) -> list[Condition]:
+def configured(device: GPUDevice, fault: str, of_card: str = "") -> list[Condition]:
     """Whether the agent uses the configuration that it was given; none while it always has.
 
     Args:
         device: The object as it stands.
         fault: What is wrong with the configuration; empty for a good one.
+        of_card: What of it cannot hold for this card's MIG instances.
     """
     type_ = conditions.CONFIGURED
     if fault:
         message = f"the last good configuration is in force: {fault}"[:_MESSAGE_KEPT]
         return [_condition(type_, "False", "ConfigurationInvalid", message)]
+    if of_card:
+        return [_condition(type_, "False", "MigInstancesDiffer", of_card[:_MESSAGE_KEPT])]
     if conditions.find(device.status.conditions, type_) is None:
         return []
     return [_condition(type_, "True", "ConfigurationInForce", "the configuration is in force")]
@@ -167,9 +170,10 @@ def change(
     }
 
 
-def _mig(card: PhysicalDevice) -> MigStatus:
+def _mig(card: PhysicalDevice, terms: DeviceCapacity) -> MigStatus:
     return MigStatus(
         enabled=card.mig_enabled,
+        static=terms.is_static,
         profiles=[
             MigProfile(
                 name=profile.name,

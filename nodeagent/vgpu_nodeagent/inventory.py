@@ -25,6 +25,9 @@ _LOOK_S = 15.0
 _UUID_MOST = 128
 _MEMORY_MOST_MIB = 64 << 20
 """64 TiB."""
+_SLICES_MOST = 64
+_WORDS_MOST = {"model": 128, "driver's version": 64, "CUDA version": 64, "bus id": 64}
+_SHOWN = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +39,22 @@ class DeviceCapacity:
         allocatable: What may be given away: capacity times the scaling factors.
         core_policy: When compute shares are enforced, where a request does not say.
         is_cut: The card is in MIG mode: it is given in instances only.
+        is_static: They are an administrator's: none is made or removed.
     """
 
     capacity: Use
     allocatable: Use
     core_policy: str = "Default"
     is_cut: bool = False
+    is_static: bool = False
+
+
+def is_static(card: PhysicalDevice, spec: GPUDeviceSpec | None, config: NvidiaConfig) -> bool:
+    """Whether a card's instances are given as an administrator made them."""
+    wanted = spec.mig_instances if spec is not None else None
+    return card.mig_enabled and (
+        wanted == "Static" if wanted is not None else config.mig_strategy != "none"
+    )
 
 
 def terms_of(
@@ -58,6 +71,7 @@ def terms_of(
         allocatable=Use(int(card.memory_mib * memory_factor), int(CARD_CORES * core_factor), slots),
         core_policy=spec.core_policy if spec is not None else "Default",
         is_cut=card.mig_enabled,
+        is_static=is_static(card, spec, config),
     )
 
 
@@ -84,6 +98,7 @@ class Inventory:
         self._config = NodeTerms(config)
         self._known: dict[str, PhysicalDevice] = {}
         self._reported: set[str] = set()
+        self._faults: dict[str, str] = {}
         self._present: frozenset[str] = frozenset()
         self._wishes: dict[str, GPUDeviceSpec] = {}
         self._on_change: list[Callable[[], None]] = []
@@ -125,8 +140,11 @@ class Inventory:
 
     def wish(self, uuid: str, spec: GPUDeviceSpec) -> None:
         """Take the administrator's wishes for a card; they outlive its API object."""
-        if self._wishes.get(uuid) != spec:
+        before = self._wishes.get(uuid)
+        if before != spec:
             self._wishes[uuid] = spec
+            if (before.mig_instances if before is not None else None) != spec.mig_instances:
+                self.look_soon()  # what can be given of the card is another now
             self._tell()
 
     def look_soon(self) -> None:
@@ -156,12 +174,8 @@ class Inventory:
             cards = self._believable(cards)
             self._present = frozenset(card.uuid for card in cards)
             own |= self._own_spots()  # made or removed while the driver was asked: ours
-            self._known.update(
-                {
-                    card.uuid: self._with_usable_profiles(_with_free_places(card, own))
-                    for card in cards
-                }
-            )
+            self._known.update({card.uuid: self._with_places(card, own) for card in cards})
+            self._offer_only_alike()
         if (self._known, self._present, self.driver_error) != before:
             logger.info(
                 "%d of %d cards present%s",
@@ -170,6 +184,41 @@ class Inventory:
                 f"; driver: {self.driver_error}" if self.driver_error else "",
             )
             self._tell()
+
+    def fault(self, uuid: str) -> str:
+        """Why nothing of a static card is offered that has instances; empty if it is."""
+        return self._faults.get(uuid, "")
+
+    def is_static(self, uuid: str) -> bool:
+        """Whether a card's instances are an administrator's."""
+        card = self._known.get(uuid)
+        return card is not None and is_static(card, self._wishes.get(uuid), self._config.nvidia)
+
+    def _with_places(self, card: PhysicalDevice, own: frozenset[tuple[str, int]]) -> PhysicalDevice:
+        """A card with the profiles that may be used, and for each the places where one may lie."""
+        if is_static(card, self._wishes.get(card.uuid), self._config.nvidia):
+            return self._with_usable_profiles(_as_it_is(card, own))
+        on_demand = tuple(profile for profile in card.mig_profiles if not profile.has_extras)
+        free = _with_free_places(replace(card, mig_profiles=on_demand), own)
+        return self._with_usable_profiles(free)
+
+    def _offer_only_alike(self) -> None:
+        """Under `single` a pod asks for any instance: they are of one size, or none is offered."""
+        self._faults = {}
+        if self._config.nvidia.mig_strategy != "single":
+            return
+        static = [card for uuid, card in self._known.items() if self.is_static(uuid)]
+        kinds = sorted({profile.name for card in static for profile in card.mig_profiles})
+        if len(kinds) < 2:
+            return
+        fault = (
+            f"migStrategy single needs MIG instances of one profile on the node, and there are "
+            f"{', '.join(kinds)}: none is offered"
+        )
+        for card in static:
+            self._faults[card.uuid] = fault
+            self._known[card.uuid] = replace(card, mig_profiles=())
+        self._say_once(fault, level=logging.ERROR)
 
     def _believable(self, cards: Iterable[PhysicalDevice]) -> tuple[PhysicalDevice, ...]:
         """The driver's cards, but for nonsense: such a card stays as it was known, or unknown."""
@@ -217,7 +266,50 @@ def _nonsense(card: PhysicalDevice) -> str:
         return f"its memory cannot be {card.memory_mib} MiB"
     if card.index < 0 or card.minor < 0:
         return f"its numbers cannot be {card.index} and {card.minor}"
+    for what, words in _words_of(card).items():
+        if len(words) > _WORDS_MOST[what] or not words.isprintable():
+            return f"its {what} cannot be {words[:_SHOWN]!r}"
+    return _nonsense_of_instances(card)
+
+
+def _words_of(card: PhysicalDevice) -> dict[str, str]:
+    """What the driver says of a card in words of its own; `_WORDS_MOST` long at most."""
+    return {
+        "model": card.model,
+        "driver's version": card.driver_version,
+        "CUDA version": card.runtime_version,
+        "bus id": card.pci_bus_id,
+    }
+
+
+def _nonsense_of_instances(card: PhysicalDevice) -> str:
+    """What of a card's MIG profiles and instances cannot be: slices are the bits of a number."""
+    placed = [(p.name, *place) for p in card.mig_profiles for place in p.places]
+    placed += [(i.profile, i.start, i.size) for i in card.mig_instances]
+    for name, start, size in placed:
+        if not 0 <= start < _SLICES_MOST or not 0 < size <= _SLICES_MOST:
+            return f"its MIG profile {name[:_SHOWN]!r} cannot lie at slice {start}, {size} long"
+    for profile in card.mig_profiles:
+        is_possible = 0 < profile.memory_mib <= _MEMORY_MOST_MIB
+        if not is_possible or not 0 <= profile.cores <= CARD_CORES:
+            return (
+                f"its MIG profile {profile.name[:_SHOWN]!r} cannot have {profile.memory_mib} MiB "
+                f"and {profile.cores} % of compute"
+            )
     return ""
+
+
+def _as_it_is(card: PhysicalDevice, own: frozenset[tuple[str, int]]) -> PhysicalDevice:
+    """A card whose profiles have the places where programs can use an administrator's instance."""
+    there = [i for i in card.mig_instances if i.uuid and (card.uuid, i.start) not in own]
+    profiles = (
+        replace(
+            profile,
+            places=tuple((i.start, i.size) for i in there if i.profile == profile.name),
+        )
+        for profile in card.mig_profiles
+    )
+    return replace(card, mig_profiles=tuple(profile for profile in profiles if profile.places))
 
 
 def _with_free_places(card: PhysicalDevice, own: frozenset[tuple[str, int]]) -> PhysicalDevice:

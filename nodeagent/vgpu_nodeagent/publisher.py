@@ -128,7 +128,7 @@ class Publisher:
                 wanted = [
                     *self._conditions(uuid),
                     *unclaimed(device, self._unclaimed(uuid)),
-                    *configured(device, self._config_fault),
+                    *configured(device, self._config_fault, self._inventory.fault(uuid)),
                     *isolated(device, self._open),
                 ]
                 await self._write(device, self._said(card, terms[uuid]), wanted)

@@ -19,6 +19,8 @@ ALL_CORES = 100
 """A request for this many percent of compute wants the card alone."""
 WHOLE_MEMORY = 100
 """Percent of memory that makes a request one for whole cards."""
+LEAST_MEMORY_MIB = 1
+"""What a request for a MIG profile asks of a card: every instance has it, and is charged itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,8 @@ class RequestAsk:
     (Fragmentation), else 0. `choice` names what decides which of several devices go together, where
     the vendor's table says so (`placement.choices`); `group_mutex`: with the policy Mutex no device
     that is linked to one in use; `one_device`: all containers of a pod that ask for such devices
-    get the same one.
+    get the same one. `mig_profile` is the name of the only MIG profile that serves, or `any`; the
+    least amounts then stand for whatever it has.
     """
 
     name: str
@@ -53,6 +56,7 @@ class RequestAsk:
     choice: ChoiceRule | None = None
     group_mutex: bool = False
     one_device: bool = False
+    mig_profile: str = ""
     _hash: int = field(init=False, repr=False, compare=False, default=0)
 
     def __post_init__(self) -> None:
@@ -173,11 +177,14 @@ def _request(request: VGPURequest, config: ClusterConfig, cpu_milli: int) -> Req
         choice=None if kind is None else kind.choice,
         group_mutex=kind is not None and kind.group_mutex,
         one_device=kind is not None and kind.one_device,
+        mig_profile=request.mig_profile or "",
     )
 
 
 def _memory(request: VGPURequest, config: ClusterConfig) -> tuple[int | None, int | None]:
     """(MiB, percent), one of them None: the size, else the percentage, else the default."""
+    if request.mig_profile is not None:
+        return LEAST_MEMORY_MIB, None
     memory_mib = request.memory_mib
     if memory_mib is not None:
         return memory_mib, None
@@ -192,6 +199,8 @@ def _cores(request: VGPURequest, *, whole: bool, config: ClusterConfig) -> int:
     """Who takes all the memory of a card and names no cores, takes the card alone."""
     if request.mode == "Exclusive":
         return ALL_CORES
+    if request.mig_profile is not None:
+        return 0
     if request.cores is not None:
         return min(request.cores, ALL_CORES)
     return ALL_CORES if whole else config.nvidia.default_cores

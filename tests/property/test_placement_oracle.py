@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 from unittest import mock
 
 from hypothesis import given, settings
@@ -103,6 +104,18 @@ def cards_of(draw: st.DrawFn, node: str, most: int = 5) -> list[DeviceFacts]:
 
 
 @st.composite
+def amounts(draw: st.DrawFn) -> dict[str, Any]:
+    """How much of which kind of device: memory and cores, or a MIG profile."""
+    mode = draw(st.sampled_from(("Any", "Any", "Any", "Shared", "MIG")))
+    named = (None, "any", "1g.5gb", "2g.10gb")
+    profile = draw(st.sampled_from(named)) if mode == "MIG" else None
+    if profile is not None:
+        return {"mode": mode, "mig_profile": profile}
+    cores = draw(st.sampled_from((None, 0, 30, 50, 100)))
+    return {"mode": mode, "cores": cores, **draw(sizes)}
+
+
+@st.composite
 def asks(draw: st.DrawFn) -> Ask:
     """Up to three requests and any placement."""
     requests = [
@@ -110,14 +123,12 @@ def asks(draw: st.DrawFn) -> Ask:
             name=f"c{number}",
             phase=draw(st.sampled_from(("App", "App", "Init"))),
             count=draw(st.sampled_from((1, 1, 2, 3))),
-            cores=draw(st.sampled_from((None, 0, 30, 50, 100))),
-            mode=draw(st.sampled_from(("Any", "Any", "Any", "Shared", "MIG"))),
             selector={
                 "models": draw(st.sampled_from(([], [], ["T4"]))),
                 "exclude_models": draw(st.sampled_from(([], [], ["A100"]))),
                 "exclude_uuids": draw(st.sampled_from(([], [], ["GPU-node-0-0"]))),
             },
-            **draw(sizes),
+            **draw(amounts()),
         )
         for number in range(draw(st.sampled_from((1, 1, 2, 3))))
     ]

@@ -23,6 +23,7 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_camel
 
+from vgpu_api import names
 from vgpu_api.config import hami
 from vgpu_api.errors import BadInput
 from vgpu_api.field_errors import field_errors, path
@@ -54,6 +55,13 @@ def _core_word(value: Any) -> Any:
     return "Default" if value == "" else _either_spelling(value, get_args(CorePolicy), {})
 
 
+def _mig_word(value: Any) -> Any:
+    return "none" if value == "" else value
+
+
+MigStrategy = Annotated[Literal["none", "single", "mixed"], BeforeValidator(_mig_word)]
+
+
 def _one_for_none(value: Any) -> Any:
     """HAMi reads 0 as not given."""
     return 1 if value in (0, "0") else value
@@ -67,6 +75,20 @@ class _Section(BaseModel):
         frozen=True,
         use_attribute_docstrings=True,
     )
+
+
+MigProfileName = Annotated[str, Field(pattern=r"^[0-9]+g\.[0-9]+gb(\+[a-z.]+)?$", max_length=32)]
+
+KNOWN_MIG_PROFILES = (
+    *("1g.5gb", "1g.5gb+me", "1g.6gb", "1g.6gb+me", "1g.10gb", "1g.10gb+me", "1g.12gb"),
+    *("1g.12gb+me", "1g.18gb", "1g.18gb+me", "1g.20gb", "1g.23gb", "1g.23gb+me", "1g.24gb"),
+    *("1g.24gb+me", "1g.35gb", "1g.45gb", "1g.47gb", "2g.10gb", "2g.12gb", "2g.12gb+me"),
+    *("2g.20gb", "2g.24gb", "2g.35gb", "2g.45gb", "2g.47gb", "2g.48gb", "3g.20gb", "3g.40gb"),
+    *("3g.47gb", "3g.48gb", "3g.71gb", "3g.90gb", "3g.93gb", "4g.20gb", "4g.24gb", "4g.40gb"),
+    *("4g.47gb", "4g.48gb", "4g.71gb", "4g.90gb", "4g.93gb", "4g.96gb", "7g.40gb", "7g.80gb"),
+    *("7g.94gb", "7g.96gb", "7g.141gb", "7g.180gb", "7g.186gb"),
+)
+"""Of A30 to GB200. Source: NVIDIA's MIG User Guide, Supported MIG Profiles."""
 
 
 class MigProfiles(_Section):
@@ -116,6 +138,18 @@ class NvidiaConfig(_Section):
     """Set on pods that ask for a GPU and name no runtime class. Empty: leave them alone."""
     mig_profile_allowlist: tuple[MigProfiles, ...] = ()
     """MIG profiles that are used, by model; a model that no row names has all of its profiles."""
+    mig_strategy: MigStrategy = "none"
+    """How devices in MIG mode are given. none: instances are made for claims. single, mixed: as an
+    administrator made them; pods ask by the count alone, or by `nvidia.com/mig-<profile>`."""
+    mig_profiles: tuple[MigProfileName, ...] = KNOWN_MIG_PROFILES
+    """Profiles that pods can name in a resource where `migStrategy` is mixed."""
+
+    @property
+    def mig_resources(self) -> Mapping[str, str]:
+        """Profiles by the resource that names them; none unless the strategy is mixed."""
+        if self.mig_strategy != "mixed":
+            return {}
+        return {names.mig_resource(profile): profile for profile in self.mig_profiles}
 
     @property
     def core_policy(self) -> CorePolicy:
@@ -158,6 +192,8 @@ class NodeConfig(_Section):
     device_split_count: Annotated[int, Field(ge=1, le=1000)] | None = None
     device_memory_scaling: Annotated[float, Field(gt=0, le=100)] | None = None
     device_core_scaling: Annotated[float, Field(gt=0, le=100)] | None = None
+    mig_strategy: MigStrategy | None = None
+    """For the node's devices; what pods write follows from the section's."""
     filter_devices: DeviceFilter = Field(default_factory=DeviceFilter)
     """Devices that are left out: they are not shown and not given away."""
 
@@ -284,7 +320,10 @@ class ClusterConfig(_Section):
         indices: frozenset[int] = frozenset()
         for entry in self.nodes:
             if entry.holds_for(name, labels):
-                keys = ("device_split_count", "device_memory_scaling", "device_core_scaling")
+                keys = (
+                    *("device_split_count", "device_memory_scaling", "device_core_scaling"),
+                    "mig_strategy",
+                )
                 given = {key: getattr(entry, key) for key in keys}
                 own |= {key: value for key, value in given.items() if value is not None}
                 if "filter_devices" in entry.model_fields_set:
@@ -306,6 +345,7 @@ class ClusterConfig(_Section):
             *(aliyun.resource_memory_name, aliyun.resource_core_name, aliyun.resource_count_name),
             *(volcano.resource_count_name, volcano.resource_memory_name),
             *(volcano.resource_memory_percentage_name, volcano.resource_core_name),
+            *nvidia.mig_resources,
         )
         served = (kind for kind in kinds() if kind.name not in self.vendors.leave_alone)
         others = [name for kind in served for name in kind.resources]

@@ -40,14 +40,10 @@ WITHOUT_EFFECT: Mapping[str, tuple[tuple[Any, ...], str]] = {
         (1,),
         "the variable VGPU_LOG_LEVEL of a container says how much the library logs",
     ),
-    "migStrategy": (
-        ("none", ""),
-        "MIG instances are made on demand for pods that ask for memory; the annotation "
-        "nvidia.com/vgpu-mode: mig asks for one",
-    ),
     "knownMigGeometries": (
         ([], None),
-        "the driver says how a device can be divided; migProfileAllowlist restricts it",
+        "the driver says how a device can be divided; migProfileAllowlist restricts it, and "
+        "migProfiles has the profiles that pods can name",
     ),
     "operatingMode": (
         ("hami-core", ""),
@@ -82,6 +78,10 @@ _NODE_KEYS = {
 }
 """HAMi matches the keys of JSON in any case; ours are in camel case."""
 
+_MADE_ON_DEMAND = (
+    "operatingmode mig makes instances on demand; leave it out to give those that an administrator "
+    "made"
+)
 _POLICIES = {"nodeSchedulerPolicy": "nodePolicy", "gpuSchedulerPolicy": "devicePolicy"}
 _MOST_TEXT = 1 << 20
 _MOST_LEVELS = 32
@@ -281,13 +281,25 @@ def _nodes(field: str, value: Any, notices: list[Notice]) -> list[Any]:
         if not isinstance(entry, dict):
             raise BadInput(field=path, value=entry, expected="an object")
         kept: dict[str, Any] = {}
+        made = _instances_are_made(entry)
         for key, given in entry.items():
             name = _NODE_KEYS.get(str(key).lower(), str(key))
+            if name == "migStrategy" and made and given not in ("none", "", None):
+                notices.append(Notice(f"{path}.{key}", given, _MADE_ON_DEMAND))
+                continue
             if given is None or _does_nothing(f"{path}.{key}", name, given, notices):
                 continue
             kept[name] = given
         found.append(kept)
     return found
+
+
+def _instances_are_made(entry: Mapping[Any, Any]) -> bool:
+    """Whether HAMi itself divides the node's devices, whatever `migstrategy` stands beside it."""
+    return any(
+        str(key).lower() == "operatingmode" and str(given).strip().lower() == "mig"
+        for key, given in entry.items()
+    )
 
 
 def _helm(

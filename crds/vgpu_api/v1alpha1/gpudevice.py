@@ -14,6 +14,7 @@ from vgpu_api import quantity
 from vgpu_api.v1alpha1.base import ApiModel, Conditions, ListMap, Metadata, Name, Percent, Size
 
 DeviceMode = Literal["Shared", "Exclusive", "MIG"]
+MigInstances = Literal["OnDemand", "Static"]
 CorePolicy = Literal["Default", "Force", "Disable"]
 Scaling = Annotated[str, Field(max_length=16, pattern=r"^[0-9]{1,3}(\.[0-9]{1,3})?$")]
 
@@ -48,6 +49,9 @@ class GPUDeviceSpec(ApiModel):
     """Factor between the card's compute and what is given away. Default 1."""
     core_policy: CorePolicy = "Default"
     """When compute shares are enforced: while others are active, always, or never."""
+    mig_instances: MigInstances | None = None
+    """In MIG mode: OnDemand makes instances for claims; Static gives those that an administrator
+    made, and never makes or removes one. Default: by the configuration's `migStrategy`."""
 
 
 class Amount(ApiModel):
@@ -111,6 +115,8 @@ class MigStatus(ApiModel):
 
     enabled: bool = False
     """Whether the card is in MIG mode."""
+    static: bool = False
+    """Whether instances are given as an administrator made them: placements are where those lie."""
     profiles: Annotated[list[MigProfile], Field(max_length=64)] = Field(default_factory=list)
     """What the card may be cut into; nothing is given of a card that lists none."""
     instances: Annotated[list[Annotated[str, Field(max_length=128)]], Field(max_length=64)] = Field(

@@ -15,6 +15,8 @@ from vgpu_api.v1alpha1.base import ApiModel, Conditions, Metadata, Name, Size, T
 from vgpu_api.v1alpha1.gpudevice import CorePolicy
 
 RequestMode = Literal["Any", "Shared", "Exclusive", "MIG"]
+ANY_PROFILE = "any"
+"""In place of a MIG profile: whichever instance there is, the smallest first."""
 Phase = Literal["App", "Init"]
 NodePolicy = Literal["Binpack", "Spread", "NUMAFirst", "Fragmentation"]
 DevicePolicy = Literal[
@@ -108,6 +110,8 @@ class VGPURequest(ApiModel):
     """Whose cards."""
     mode: RequestMode = "Any"
     """How the card must be divided."""
+    mig_profile: Annotated[str, Field(max_length=64, pattern=r"^([0-9]+g\..+|any)$")] | None = None
+    """The instance's profile, such as 1g.10gb, or `any`, in place of amounts. Only in mode MIG."""
     core_policy: CorePolicy = "Default"
     """When the compute share is enforced: while others are active, always, or never."""
     compute_priority: Annotated[int, Field(ge=0, le=10)] | None = None
@@ -126,6 +130,16 @@ class VGPURequest(ApiModel):
     def _one_memory_form(self) -> VGPURequest:
         if self.memory is not None and self.memory_percent is not None:
             raise ValueError("give memory or memoryPercent, not both")
+        return self
+
+    @model_validator(mode="after")
+    def _profile_stands_for_amounts(self) -> VGPURequest:
+        if self.mig_profile is None:
+            return self
+        if self.mode != "MIG":
+            raise ValueError("migProfile needs mode MIG")
+        if self.memory is not None or self.memory_percent is not None or self.cores is not None:
+            raise ValueError("migProfile says memory and cores: give no amount beside it")
         return self
 
     @property

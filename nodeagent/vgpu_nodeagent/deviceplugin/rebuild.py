@@ -131,7 +131,11 @@ def _of_page(
 
 
 def recovered(
-    state: SlotState, pages: Mapping[str, PageContent | None], cards: Mapping[str, PhysicalDevice]
+    state: SlotState,
+    pages: Mapping[str, PageContent | None],
+    cards: Mapping[str, PhysicalDevice],
+    *,
+    static: frozenset[str] = frozenset(),
 ) -> SlotState:
     """With the instances that our own pages name, when the record of them was lost.
 
@@ -141,6 +145,7 @@ def recovered(
         state: As it was rebuilt, without any.
         pages: By lease: what every page on disk says.
         cards: As the driver shows them now, by UUID.
+        static: Cards whose instances are an administrator's, and stay.
     """
     found: ClaimInstances = {}
     named = {
@@ -156,7 +161,8 @@ def recovered(
                 claim_uid = lease.claim_uid if lease is not None else ""
                 holding = state.holdings.get(claim_uid)
                 allocation_id = holding.allocation_id if holding is not None else ""
-                found = cuts.with_cut(
-                    found, ClaimInstance(uuid, instance, claim_uid, allocation_id)
+                cut = ClaimInstance(
+                    uuid, instance, claim_uid, allocation_id, adopted=uuid in static
                 )
+                found = cuts.with_cut(found, cut)
     return replace(state, cuts=found)

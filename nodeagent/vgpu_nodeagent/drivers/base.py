@@ -8,6 +8,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
+_EXTRAS = frozenset("+-")
+
 
 @dataclass(frozen=True, slots=True)
 class CardLink:
@@ -34,6 +36,14 @@ class InstanceProfile:
     cores: int
     slices: int
     places: tuple[tuple[int, int], ...]
+
+    @property
+    def has_extras(self) -> bool:
+        """Whether it has media engines or graphics, or lacks them.
+
+        A card has few of those, which places do not tell: such instances are an administrator's.
+        """
+        return bool(_EXTRAS & set(self.name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,9 +168,6 @@ class Driver(Protocol):
         By UUID of the card and PID on the host; cards that keep none are left out.
         """
 
-    async def computing(self) -> Mapping[str, frozenset[int]]:
-        """Who was seen computing since this was last asked: host PIDs, by UUID of the card."""
-
     async def compute_since(self, marks: dict[str, int]) -> Mapping[str, Mapping[int, float]]:
         """Percent of the compute that each process used, on average since the marks.
 
@@ -179,6 +186,9 @@ class Driver(Protocol):
         Raises:
             LimitsUnsupported: This driver has no such limits.
         """
+
+    async def instance_at(self, card: str, wanted: MigInstance) -> MigInstance | None:
+        """The instance of this profile at this place, whoever made it; None without one."""
 
     async def check_place(self, card: str, wanted: MigInstance) -> None:
         """Make sure that nothing lies where an instance shall be made.

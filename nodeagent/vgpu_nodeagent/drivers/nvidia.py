@@ -72,7 +72,6 @@ class NvidiaDriver:
         self._has_warned = False
         self._loaded = False
         self._event_set: Any = None
-        self._sampled: dict[str, int] = {}
 
     @property
     def vendor(self) -> str:
@@ -119,10 +118,6 @@ class NvidiaDriver:
         """
         return await self._calls.call(self._guarded(_read_peaks))
 
-    async def computing(self) -> Mapping[str, frozenset[int]]:
-        """Who was seen computing since this was last asked: host PIDs, by UUID of the card."""
-        return await self._calls.call(self._guarded(partial(_read_computing, self._sampled)))
-
     async def compute_since(self, marks: dict[str, int]) -> Mapping[str, Mapping[int, float]]:
         """Percent of the compute that each process used, on average since the marks.
 
@@ -147,6 +142,14 @@ class NvidiaDriver:
             DriverUnavailable: NVML is missing, fails or hangs, or says another limit afterwards.
         """
         await self._calls.call(self._guarded(partial(_limit_memory, cgroup, limits)))
+
+    async def instance_at(self, card: str, wanted: MigInstance) -> MigInstance | None:
+        """The instance of this profile at this place, whoever made it; None without one.
+
+        Raises:
+            DriverUnavailable: NVML is missing, fails or hangs.
+        """
+        return await self._calls.call(self._guarded(partial(nvidia_mig.instance_at, card, wanted)))
 
     async def check_place(self, card: str, wanted: MigInstance) -> None:
         """Make sure that nothing lies where an instance shall be made.
@@ -419,18 +422,4 @@ def _read_peaks() -> Mapping[str, Mapping[int, int]]:
                 continue  # it has ended, or its account was dropped for a newer one
             if int(stats.maxMemoryUsage) < 1 << 63:  # all bits set: not available
                 peaks[int(process.pid)] = int(stats.maxMemoryUsage)
-    return found
-
-
-def _read_computing(sampled: dict[str, int]) -> Mapping[str, frozenset[int]]:
-    """`sampled`: the time stamp of each card's last sample."""
-    found = {}
-    for _, handle, uuid in _answering():
-        since = sampled.get(uuid, 0)
-        try:
-            samples = pynvml.nvmlDeviceGetProcessUtilization(handle, since)
-        except pynvml.NVMLError:
-            continue  # nobody did anything, or the card cannot tell
-        sampled[uuid] = max([since, *(int(s.timeStamp) for s in samples)])
-        found[uuid] = frozenset(int(s.pid) for s in samples if s.smUtil)
     return found

@@ -18,9 +18,6 @@ from vgpu_nodeagent.drivers.nvml import optional, text
 from vgpu_nodeagent.errors import InstanceInUse, InstanceLost, PlaceTaken
 
 _ALL_CORES = 100
-_EXTRAS = "+-"
-"""A profile of a name with one of these has media engines or graphics, or lacks them: a card has
-few of those, which places do not tell, so they are left to administrators."""
 
 
 def profiles_of(card: Any) -> tuple[InstanceProfile, ...]:
@@ -36,7 +33,6 @@ def profiles_of(card: Any) -> tuple[InstanceProfile, ...]:
             places=_places(card, info.id),
         )
         for name, info in reversed(infos.items())
-        if not set(_EXTRAS) & set(name)
     )
 
 
@@ -44,6 +40,13 @@ def instances_of(card: Any) -> tuple[MigInstance, ...]:
     """The GPU instances that there are, whoever made them; without a UUID if nothing can use it."""
     named = _named(card)
     return tuple(_instance(handle, info, named) for handle, info in _gpu_instances(card))
+
+
+def instance_at(uuid: str, wanted: MigInstance) -> MigInstance | None:
+    """See `Driver.instance_at`."""
+    card = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+    handle = _at(card, wanted)
+    return None if handle is None else _seen(card, handle)
 
 
 def check_place(uuid: str, wanted: MigInstance) -> None:
@@ -133,7 +136,10 @@ def _gpu_instances(card: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _named(card: Any) -> dict[int, tuple[str, int]]:
-    """UUID and compute instance by the number of the GPU instance."""
+    """UUID and compute instance by the number of the GPU instance.
+
+    One with several compute instances has no UUID for all of it, and none here.
+    """
     found: dict[int, tuple[str, int]] = {}
     for index in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(card)):
         try:
@@ -142,7 +148,8 @@ def _named(card: Any) -> dict[int, tuple[str, int]]:
             continue
         number = pynvml.nvmlDeviceGetGpuInstanceId(device)
         compute = pynvml.nvmlDeviceGetComputeInstanceId(device)
-        found[number] = (text(pynvml.nvmlDeviceGetUUID(device)), compute)
+        is_whole = number not in found
+        found[number] = (text(pynvml.nvmlDeviceGetUUID(device)) if is_whole else "", compute)
     return found
 
 

@@ -95,8 +95,10 @@ class Precedence:
         self._allocations = allocations
         self._clock = clock
         self._proc = proc
+        self._marks: dict[str, int] = {}  # see `Driver.compute_since`
         self._seen: dict[tuple[str, str], float] = {}  # (card, lease): last seen computing
         self._held: dict[str, dict[str, int]] = {}  # by lease
+        self._calm: SlotState | None = None
 
     async def run(self) -> None:
         """Look for ever."""
@@ -105,16 +107,23 @@ class Precedence:
             await asyncio.sleep(PERIOD_S)
 
     async def look(self) -> None:
-        """See who is active, and hold back or let go whom that concerns."""
-        computing: Mapping[str, frozenset[int]] = {}
+        """See who is active, and hold back or let go whom that concerns.
+
+        Where all were of one priority and none was held back, pages are read again only when
+        something was granted or has ended since: 150 of them take 4.5 ms of CPU.
+        """
+        if self._calm is self._state():
+            return
+        computing: Mapping[str, Mapping[int, float]] = {}
         limits = self._limits()
         if self._is_contested(limits):
             try:
-                computing = await self._driver.computing()
+                computing = await self._driver.compute_since(self._marks)
             except DriverUnavailable as error:
                 logger.debug("nobody is held back: %s", error)
         elif not any(limit.ceiling for on in limits.values() for limit in on.values()):
             self._held = {}
+            self._calm = self._state()
             return
         # Nothing is awaited from here on: what is read of the pages holds until they are written.
         limits = self._limits()
@@ -148,12 +157,13 @@ class Precedence:
                     found.setdefault(limit.uuid, {})[lease.name] = limit
         return found
 
-    def _note(self, computing: Mapping[str, frozenset[int]], limits: _On) -> None:
+    def _note(self, computing: Mapping[str, Mapping[int, float]], limits: _On) -> None:
         """Remember who computes; a process of a pod that no lease claims is of all its leases."""
         now, state = self._clock(), self._state()
-        pids = frozenset().union(*computing.values())
+        busy = {uuid: {pid for pid, used in on.items() if used} for uuid, on in computing.items()}
+        pids = frozenset().union(*busy.values())
         homes = residences(pids, state, self._allocations, proc=self._proc)
-        for uuid, at_work in computing.items():
+        for uuid, at_work in busy.items():
             for home in (homes[pid] for pid in at_work):
                 if home.holding is None:
                     continue

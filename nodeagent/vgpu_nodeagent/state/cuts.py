@@ -2,7 +2,8 @@
 
 NVML says which instances there are, never whose. So the agent writes down that it is about to make
 one before it does, and strikes it off after it has removed it: whatever is recorded may be there,
-and whatever is not recorded is somebody else's.
+and whatever is not recorded is somebody else's. On a static device an administrator's instance is
+recorded while a claim has it, as adopted.
 """
 
 from __future__ import annotations
@@ -26,12 +27,14 @@ class ClaimInstance:
         instance: Profile and place; with its UUID once it was made.
         claim_uid: The claim.
         allocation_id: Which allocation of the claim.
+        adopted: An administrator made it: it stays when the claim ends.
     """
 
     card: str
     instance: MigInstance
     claim_uid: str
     allocation_id: str
+    adopted: bool = False
 
     @property
     def spot(self) -> InstancePlace:
@@ -48,8 +51,8 @@ ClaimInstances: TypeAlias = Mapping[str, ClaimInstance]
 
 
 def spots(cuts: ClaimInstances) -> frozenset[InstancePlace]:
-    """Where instances of ours may lie."""
-    return frozenset(cut.spot for cut in cuts.values())
+    """Where instances of ours may lie; those of administrators are not among them."""
+    return frozenset(cut.spot for cut in cuts.values() if not cut.adopted)
 
 
 def of_claim(cuts: ClaimInstances, claim_uid: str) -> list[ClaimInstance]:

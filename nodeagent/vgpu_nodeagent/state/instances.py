@@ -4,6 +4,9 @@ Where they lie is the operator's decision; here they are made at that very place
 recorded before or after it so that an agent that was killed at any moment finds what it had made:
 first that one is wanted, then its UUID, and when it is gone the record goes too. What is not in
 the record is an administrator's, and is never used or removed.
+
+Of a static device (decision 62) nothing is made or removed: the instance at the place is the
+claim's as it is, recorded as adopted, and only struck off the record at the end.
 """
 
 from __future__ import annotations
@@ -37,11 +40,18 @@ class Instances:
         driver: Who cuts the cards.
         checkpoint: Where it is recorded.
         changed: Called when something was made or removed.
+        is_static: Whether a card's instances are an administrator's, by UUID.
     """
 
     def __init__(
-        self, driver: Driver, checkpoint: Checkpoint, *, changed: Callable[[], None] = lambda: None
+        self,
+        driver: Driver,
+        checkpoint: Checkpoint,
+        *,
+        changed: Callable[[], None] = lambda: None,
+        is_static: Callable[[str], bool] = lambda _: False,
     ) -> None:
+        self._is_static = is_static
         self._driver = driver
         self._checkpoint = checkpoint
         self._changed = changed
@@ -92,6 +102,9 @@ class Instances:
         cut = ClaimInstance(device.uuid, wanted, claim.metadata.uid, allocation.id)
         before = self._cuts.get(cut.key)
         self._refuse_if_taken(cut)
+        if before.adopted if before is not None else self._is_static(cut.card):
+            await self._adopt(replace(cut, adopted=True), before)
+            return
         try:
             if before is None:
                 await self._driver.check_place(cut.card, wanted)
@@ -107,6 +120,28 @@ class Instances:
         if before is None or before.instance != there:
             self._write(cuts.with_cut(self._cuts, replace(cut, instance=there)))
             logger.info("claim %s: made %s on card %s", claim.metadata.name, there, cut.card)
+            self._changed()
+
+    async def _adopt(self, cut: ClaimInstance, before: ClaimInstance | None) -> None:
+        """Give a claim the administrator's instance at its place.
+
+        Raises:
+            Refused: There is none that programs can use, or the driver does not answer.
+        """
+        try:
+            there = await self._driver.instance_at(cut.card, cut.instance)
+        except DriverUnavailable as error:
+            raise Refused(Why.DRIVER_UNAVAILABLE, f"{cut.instance}: {error}") from error
+        if there is None or not there.uuid:
+            self._changed()
+            raise Refused(
+                Why.MIG_PLACE_MISSING,
+                f"{cut.instance} on card {cut.card} is not there, and the instances of this card "
+                "are made by its administrator",
+            )
+        if before is None or before.instance != there:
+            self._write(cuts.with_cut(self._cuts, replace(cut, instance=there)))
+            logger.info("%s of card %s is given as it is", there, cut.card)
             self._changed()
 
     async def _there(self, cut: ClaimInstance, before: ClaimInstance | None) -> MigInstance:
@@ -134,7 +169,8 @@ class Instances:
 
     async def _remove(self, cut: ClaimInstance) -> bool:
         try:
-            await self._driver.remove_instance(cut.card, cut.instance)
+            if not cut.adopted:
+                await self._driver.remove_instance(cut.card, cut.instance)
         except (InstanceInUse, DriverUnavailable) as error:
             logger.warning("%s on card %s is not removed yet: %s", cut.instance, cut.card, error)
             return False
@@ -143,7 +179,8 @@ class Instances:
         except OSError as error:
             logger.warning("the end of %s cannot be recorded: %s", cut.instance, error)
             return False
-        logger.info("removed %s of card %s", cut.instance, cut.card)
+        done = "gave back" if cut.adopted else "removed"
+        logger.info("%s %s of card %s", done, cut.instance, cut.card)
         self._changed()
         return True
 

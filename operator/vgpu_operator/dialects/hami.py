@@ -15,6 +15,7 @@ from vgpu_api.core import Container, Pod
 from vgpu_api.errors import BadInput, QuantityError
 from vgpu_api.v1alpha1 import VGPURequest
 from vgpu_api.v1alpha1.gpudevice import CorePolicy
+from vgpu_api.v1alpha1.vgpuclaim import ANY_PROFILE
 from vgpu_operator.dialects import hami_annotations
 from vgpu_operator.dialects.containers import PodContainer, ResourceDialect
 
@@ -68,6 +69,15 @@ def request(pod: Pod, place: PodContainer, config: ClusterConfig) -> VGPURequest
         BadInput: an amount, a variable or a selecting annotation cannot be read.
     """
     nvidia = config.nvidia
+    if _asks_for_any_instance(pod, place, config):
+        return VGPURequest(
+            name=place.name,
+            phase=place.phase,
+            count=count(place, config),
+            mode="MIG",
+            mig_profile=ANY_PROFILE,
+            selector=hami_annotations.selector(pod),
+        )
     memory_mib = memory(place, config)
     percent = None if memory_mib is not None else percentage(place, config)
     if memory_mib is None and percent is None and nvidia.default_memory > 0:
@@ -86,6 +96,20 @@ def request(pod: Pod, place: PodContainer, config: ClusterConfig) -> VGPURequest
         core_policy=core_policy(place, config),
         compute_priority=priority(place, config),
         selector=hami_annotations.selector(pod),
+    )
+
+
+def _asks_for_any_instance(pod: Pod, place: PodContainer, config: ClusterConfig) -> bool:
+    """Whether the count alone asks: under `migStrategy: single` for MIG instances as they are.
+
+    Whoever wants a GPU that is not divided asks for 100 % of its memory.
+    """
+    count, memory, percentage, cores, _ = resource_names(config)
+    return (
+        config.nvidia.mig_strategy == "single"
+        and place.container.asked(count) is not None
+        and all(place.container.asked(name) is None for name in (memory, percentage, cores))
+        and hami_annotations.mode(pod) in ("Any", "MIG")
     )
 
 

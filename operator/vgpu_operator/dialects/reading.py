@@ -14,12 +14,12 @@ from vgpu_api.core import Pod
 from vgpu_api.errors import BadInput, Fault
 from vgpu_api.v1alpha1 import Placement, VGPUClaimSpec
 from vgpu_api.v1alpha1.vgpuclaim import MAX_CLAIM_BYTES, MAX_REQUESTS
-from vgpu_operator.dialects import ack, hami, native, vendors, volcano
+from vgpu_operator.dialects import ack, hami, mig, native, vendors, volcano
 from vgpu_operator.dialects.containers import PodContainer, ResourceDialect, each_container
 from vgpu_operator.dialects.numa_spec import numa_spec
 from vgpu_operator.dialects.podask import PodAsk
 
-DIALECTS: tuple[ResourceDialect, ...] = (ack.DIALECT, volcano.DIALECT, hami.DIALECT)
+DIALECTS: tuple[ResourceDialect, ...] = (ack.DIALECT, volcano.DIALECT, mig.DIALECT, hami.DIALECT)
 """NVIDIA's, in the order in which a container is tried; the first that knows it reads it."""
 
 _MAX_NAME = 63

@@ -68,6 +68,7 @@ def in_hamis_place(config: ClusterConfig) -> ClusterConfig:
         "resource_memory_percentage_name": percentage,
         "resource_core_name": cores,
         "memory_factor": config.volcano.memory_factor,
+        "mig_strategy": "none",  # NVIDIA's strategies are about its own words
     }
     return config.model_copy(update={"nvidia": config.nvidia.model_copy(update=words)})
 

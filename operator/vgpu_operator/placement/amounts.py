@@ -103,6 +103,8 @@ def _of(request: RequestAsk, ask: Ask) -> str:
 
 
 def _memory(request: RequestAsk) -> str:
+    if request.mig_profile:
+        return f"a MIG instance ({request.mig_profile})"
     if request.memory_mib is None:
         return f"{request.memory_percent} % of a device's memory"
     return _mib(request.memory_mib)

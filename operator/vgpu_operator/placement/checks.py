@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 from vgpu_api.reasons import Reason
-from vgpu_api.v1alpha1.vgpuclaim import DevicePolicy
+from vgpu_api.v1alpha1.vgpuclaim import ANY_PROFILE, DevicePolicy
 from vgpu_operator.ask import ALL_CORES, RequestAsk
 from vgpu_operator.placement.bounds import Charge, Share
 from vgpu_operator.placement.columns import Columns
@@ -137,7 +137,9 @@ Taken: TypeAlias = tuple[int, int, int, int, int]
 def instance_on(columns: Columns, card: int, request: RequestAsk) -> Instance | None:
     """The instance that a card in MIG mode would be cut for a request; None if there is none."""
     total, (_, cores, memory, slices) = columns.memory[card], columns.in_use(card)
-    instance = smallest(columns.profiles[card], slices, request.memory_on(total))
+    named = "" if request.mig_profile == ANY_PROFILE else request.mig_profile
+    wanted = request.memory_on(total)
+    instance = smallest(columns.profiles[card], slices, wanted, named=named)
     if instance is None:
         return None
     # An instance has its own size, whatever the card's amounts are scaled to: never more than all.

@@ -76,16 +76,19 @@ def geometry(offers: Iterable[Offer]) -> tuple[Profile, ...]:
     )
 
 
-def smallest(profiles: Iterable[Profile], taken: int, memory_mib: int) -> Instance | None:
+def smallest(
+    profiles: Iterable[Profile], taken: int, memory_mib: int, *, named: str = ""
+) -> Instance | None:
     """The first profile with that much memory that has a place besides the slices `taken`.
 
     Args:
         profiles: From `geometry`.
         taken: Slices that instances lie on.
         memory_mib: What is asked for.
+        named: The only profile that serves; empty for all of them.
     """
     for profile in profiles:
-        if profile.memory_mib < memory_mib:
+        if profile.memory_mib < memory_mib or named not in ("", profile.name):
             continue
         for start, size in profile.places:
             if not taken & slices_of(start, size):

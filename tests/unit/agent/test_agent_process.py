@@ -58,20 +58,26 @@ WATCH = """
 import asyncio, json, subprocess, sys
 from vgpu_nodeagent.drivers.nvidia import NvidiaDriver
 
-async def until(driver, holds):
-    while not holds(seen := await driver.computing()):
+async def computing(driver, marks):
+    found = await driver.compute_since(marks)
+    busy = {uuid: sorted(pid for pid, used in on.items() if used) for uuid, on in found.items()}
+    return {uuid: pids for uuid, pids in busy.items() if pids}
+
+async def until(driver, marks, holds):
+    while not holds(seen := await computing(driver, marks)):
         await asyncio.sleep(0.05)
-    return {uuid: sorted(pids) for uuid, pids in seen.items()}
+    return seen
 
 async def main():
     driver = NvidiaDriver()
-    idle = await driver.computing()
+    marks = {}
+    idle = await computing(driver, marks)
     program = subprocess.Popen([sys.argv[1], "work", "60", "--device", "1"])
-    seen = await until(driver, lambda seen: any(seen.values()))
+    seen = await until(driver, marks, lambda seen: any(seen.values()))
     shares = await driver.compute_since({})
     program.kill()
     program.wait()
-    ended = await until(driver, lambda seen: not any(seen.values()))
+    ended = await until(driver, marks, lambda seen: not any(seen.values()))
     print(json.dumps({"idle": idle, "pid": program.pid, "seen": seen, "ended": ended,
                       "shares": shares}))
     driver.close()

@@ -14,7 +14,7 @@ import pytest
 
 from agent_node import GPU_0, GPU_1, T4_MIB, ObedientDriver, a_driver_card
 from vgpu_api.config import NodeTerms, NvidiaConfig
-from vgpu_nodeagent.drivers.base import InstanceProfile
+from vgpu_nodeagent.drivers.base import InstanceProfile, MigInstance
 from vgpu_nodeagent.inventory import Inventory
 
 BUILD = Path(__file__).parents[3] / "libvgpu" / "build"
@@ -31,7 +31,6 @@ async def main():
         "usage": sorted(await driver.usage()),
         "memory": sorted(await driver.process_memory()),
         "compute": sorted(await driver.compute_since({})),
-        "computing": sorted(await driver.computing()),
     }))
     driver.close()
 
@@ -59,7 +58,6 @@ def test_a_card_that_fell_off_the_bus_hides_no_other(tmp_path: Path) -> None:
     told = json.loads(done.stdout)
     assert told["cards"] == [[0, UUIDS[0], 1], [2, UUIDS[2], 1]]
     assert told["usage"] == told["memory"] == told["compute"] == [UUIDS[0], UUIDS[2]]
-    assert UUIDS[1] not in told["computing"]
 
 
 async def test_a_card_that_the_driver_no_longer_shows_is_known_and_absent() -> None:
@@ -77,6 +75,25 @@ async def test_a_card_that_the_driver_no_longer_shows_is_known_and_absent() -> N
         ({"memory_mib": 1 << 40}, f"its memory cannot be {1 << 40} MiB"),
         ({"memory_mib": -1}, "its memory cannot be -1 MiB"),
         ({"minor": -1}, "its numbers cannot be 0 and -1"),
+        ({"model": "T" * 129}, f"its model cannot be {'T' * 40!r}"),
+        ({"model": "Tesla\x00T4"}, "its model cannot be 'Tesla\\x00T4'"),
+        ({"driver_version": "\x1b[2J"}, "its driver's version cannot be '\\x1b[2J'"),
+        (
+            {"mig_profiles": (InstanceProfile("1g.5gb", 4864, 14, 1, ((200, 1),)),)},
+            "its MIG profile '1g.5gb' cannot lie at slice 200, 1 long",
+        ),
+        (
+            {"mig_instances": (MigInstance("1g.5gb", 0, 1 << 31),)},
+            f"its MIG profile '1g.5gb' cannot lie at slice 0, {1 << 31} long",
+        ),
+        (
+            {"mig_profiles": (InstanceProfile("1g.5gb", 1 << 40, 14, 1, ((0, 1),)),)},
+            f"its MIG profile '1g.5gb' cannot have {1 << 40} MiB and 14 % of compute",
+        ),
+        (
+            {"mig_profiles": (InstanceProfile("1g.5gb", 4864, 400, 1, ((0, 1),)),)},
+            "its MIG profile '1g.5gb' cannot have 4864 MiB and 400 % of compute",
+        ),
     ],
 )
 async def test_nonsense_of_a_card_is_reported_by_name_and_its_old_state_kept(

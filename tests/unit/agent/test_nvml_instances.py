@@ -83,7 +83,8 @@ async def main():
         "3g.20gb": (20096, 42, 3),
         "4g.20gb": (20096, 57, 4),
         "7g.40gb": (40320, 100, 7),
-    }  # and not the one with the media engine, of which a card has one
+        "1g.5gb+me": (4864, 14, 1),  # of which a card has one: given only if it is there already
+    }
     places = {p["name"]: p["places"] for p in cut["mig_profiles"]}
     assert places["3g.20gb"] == [[0, 4], [4, 4]]
     assert (whole["mig_enabled"], whole["mig_profiles"], whole["mig_instances"]) == (False, [], [])

@@ -110,7 +110,7 @@ class World:
         page.grant(self.root / lease / "limits", limits, name=lease, host_bytes=7 << 20)
 
     def at_work(self, *pods: str) -> None:
-        self.driver.at_work = {GPU_0: {PIDS[pod] for pod in pods}, GPU_1: set()}
+        self.driver.compute = {GPU_0: {PIDS[pod]: 40.0 for pod in pods}, GPU_1: {}}
 
     async def ceiling(self, lease: str = PATIENT) -> int:
         """After another look."""
@@ -205,9 +205,29 @@ async def test_cards_are_apart(world: World) -> None:
 async def test_where_all_are_of_one_priority_the_driver_is_not_asked(world: World) -> None:
     world.grant(PATIENT, DeviceLimit(GPU_0, UNLIMITED, 0, priority=0))
     asked = []
-    world.driver.computing = lambda: asked.append(1)  # type: ignore[method-assign, assignment]
+    world.driver.compute_since = lambda marks: asked.append(1)  # type: ignore[method-assign, assignment]
     assert await world.ceiling() == 0
     assert asked == []
+
+
+async def test_pages_of_one_priority_are_read_again_only_after_a_grant(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.grant(PATIENT, DeviceLimit(GPU_0, UNLIMITED, 0, priority=0))
+    world.at_work(URGENT)
+    await world.precedence.look()
+    read: list[str] = []
+    content = world.allocations.content
+    monkeypatch.setattr(
+        world.allocations, "content", lambda lease: read.append(lease) or content(lease)
+    )
+    await world.precedence.look()
+    assert read == []
+    world.grant(PATIENT, DeviceLimit(GPU_0, UNLIMITED, 0, priority=1))
+    world.state = replace(world.state)  # as each grant commits one
+    await world.precedence.look()
+    assert set(read) == {URGENT, PATIENT}
+    assert content(PATIENT).devices[0].ceiling == LEAST_PERCENT
 
 
 async def test_pages_that_grant_nothing_or_are_damaged_are_left_alone(world: World) -> None:
@@ -224,5 +244,5 @@ async def test_a_process_of_nobodys_makes_nobody_make_way(world: World) -> None:
     (world.proc / "300").mkdir()
     (world.proc / "300" / "cgroup").write_text("0::/system.slice/other\n")
     (world.proc / "300" / "maps").write_text("")
-    world.driver.at_work = {GPU_0: {300}}
+    world.driver.compute = {GPU_0: {300: 40.0}}
     assert await world.ceiling() == 0

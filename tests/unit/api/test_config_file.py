@@ -74,9 +74,9 @@ def test_without_a_file_nothing_ever_changes() -> None:
 def test_notices_of_a_new_configuration_are_reported(file: Path) -> None:
     notices: list[str] = []
     source = ConfigFile(file, load_cluster_config(file), lambda notice: notices.append(str(notice)))
-    file.write_text(f"{OTHER[:-1]}, migStrategy: mixed}}")
+    file.write_text(f"{OTHER[:-1]}, libCudaLogLevel: 4}}")
     assert source.look() is not None
-    assert [notice.split(":")[0] for notice in notices] == ["nvidia.migStrategy"]
+    assert [notice.split(":")[0] for notice in notices] == ["nvidia.libCudaLogLevel"]
 
 
 def test_a_folder_is_the_config_maps_that_are_mounted_in_it(tmp_path: Path) -> None:

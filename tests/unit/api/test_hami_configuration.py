@@ -133,7 +133,6 @@ def test_a_whole_document_of_several_vendors_keeps_its_nvidia_section() -> None:
         ("overwriteEnv", False),
         ("enableNumaTopology", True),
         ("libCudaLogLevel", 4),
-        ("migStrategy", "mixed"),
         ("knownMigGeometries", [{"models": ["A30"]}]),
     ],
 )
@@ -162,6 +161,37 @@ def test_node_configuration_holds_by_name_and_the_last_entry_wins() -> None:
     both = [{"name": "a", "devicesplitcount": 2}, {"name": "a", "devicecorescaling": 2}]
     twice = read({"nodeconfig": [*both, {"name": "a", "devicesplitcount": 3}]})[0].on_node("a", {})
     assert (twice.nvidia.device_split_count, twice.nvidia.device_core_scaling) == (3, 2)
+
+
+def test_a_nodes_own_strategy_holds_for_its_devices_unless_hami_divides_them() -> None:
+    static = {"name": "a", "migstrategy": "mixed"}
+    divided = {"name": "b", "OperatingMode": "mig", "migstrategy": "mixed"}
+    config, notices = read({"nodeconfig": [static, divided]})
+    found = [config.on_node(name, {}).nvidia.mig_strategy for name in ("a", "b", "c")]
+    assert found == ["mixed", "none", "none"]
+    assert [notice.split(":")[0] for notice in notices] == [
+        "nodeconfig[1].OperatingMode",
+        "nodeconfig[1].migstrategy",
+    ]
+
+
+def test_instances_can_be_named_in_resources_where_the_strategy_is_mixed() -> None:
+    assert read({"nvidia": {"migStrategy": "single"}})[0].nvidia.mig_resources == {}
+    profiles = ["1g.10gb", "1g.10gb+me"]
+    config, _ = read({"nvidia": {"migStrategy": "mixed", "migProfiles": profiles}})
+    assert config.nvidia.mig_resources == {
+        "nvidia.com/mig-1g.10gb": "1g.10gb",
+        "nvidia.com/mig-1g.10gb.me": "1g.10gb+me",
+    }
+    managed = config.managed_resources()
+    assert all(managed[name] is True for name in config.nvidia.mig_resources)
+    assert not any("mig-" in name for name in ClusterConfig().managed_resources())
+
+
+@pytest.mark.parametrize(("key", "value"), [("migStrategy", "static"), ("migProfiles", ["small"])])
+def test_a_strategy_or_profile_that_there_is_none_of_is_refused(key: str, value: Any) -> None:
+    with pytest.raises(BadInput, match=f"nvidia.{key}"):
+        read({"nvidia": {key: value}})
 
 
 def test_node_configuration_holds_by_labels() -> None:

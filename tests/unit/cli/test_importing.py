@@ -56,9 +56,8 @@ def test_node_configuration_and_what_is_not_carried_over(imported) -> None:
         "VGPU_LOG_LEVEL of a container says how much the library logs",
         f'# not carried over: {file}[2].operatingmode: "mig" has no effect: whether a device is in '
         "MIG mode is read from its driver, and no MPS daemon runs here",
-        f'# not carried over: {file}[2].migstrategy: "mixed" has no effect: MIG instances are made '
-        "on demand for pods that ask for memory; the annotation nvidia.com/vgpu-mode: mig asks for "
-        "one",
+        f'# not carried over: {file}[2].migstrategy: "mixed" has no effect: operatingmode mig '
+        "makes instances on demand; leave it out to give those that an administrator made",
     ]
     assert yaml.safe_load(out)["nodes"][1] == {
         "name": "node2",

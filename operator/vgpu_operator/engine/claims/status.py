@@ -36,7 +36,9 @@ def summary(spec: VGPUClaimSpec) -> str:
     """The request in short: `1 × 8Gi, 50 %`; several requests joined by ` + `."""
     parts = []
     for request in spec.requests:
-        if request.memory is not None:
+        if request.mig_profile is not None:
+            memory = f"MIG {request.mig_profile}"
+        elif request.memory is not None:
             memory = quantity.format_mib(quantity.mib(request.memory))
         else:
             memory = f"{request.memory_percent or 100} % of memory"
