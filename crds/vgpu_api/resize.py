@@ -31,11 +31,37 @@ def was_changed(claim: VGPUClaim) -> bool:
 def target(spec: VGPUClaimSpec, allocation: Allocation) -> list[AllocatedDevice]:
     """The allocation's devices with the amounts that the spec asks for now.
 
-    What the spec leaves to defaults stays as it was given, and so do MIG instances, whole cards
-    (`Exclusive`) and what init containers have: none of that can change while it is held.
+    What the spec leaves to defaults stays as it was given, and so do MIG instances and whole cards
+    (`Exclusive`), which cannot change while they are held: see `too_small`.
     """
     requests = {request.name: request for request in spec.requests}
     return [_wanted(device, requests.get(device.request)) for device in allocation.devices]
+
+
+def too_small(spec: VGPUClaimSpec, allocation: Allocation) -> list[tuple[str, str]]:
+    """Why devices that cannot change are not what the spec asks for now: reason and sentence.
+
+    A MIG instance or a whole card that has at least as much serves the request as it is.
+    """
+    requests = {request.name: request for request in spec.requests}
+    found = []
+    for device in allocation.devices:
+        request = requests.get(device.request)
+        if request is None or (device.mig is None and request.mode != "Exclusive"):
+            continue
+        memory = max(device.memory_mib, request.memory_mib or 0)
+        cores = device.cores
+        if device.mig is not None:
+            cores = max(cores, request.cores or 0)
+        if (memory, cores) == (device.memory_mib, device.cores):
+            continue
+        reason, what = "WholeDevice", "all of the card"
+        if device.mig is not None:
+            reason, what = "MigInstance", f"its MIG instance {device.mig.profile}"
+        asked = f"{format_mib(memory)} and {cores} % asked"
+        has = f"{what} has {format_mib(device.memory_mib)} and {device.cores} %"
+        found.append((reason, f"card {device.uuid}: {asked}, {has} and cannot change while held"))
+    return found
 
 
 def granted(
@@ -63,12 +89,7 @@ def is_settled(claim: VGPUClaim) -> bool:
 
 
 def _wanted(device: AllocatedDevice, request: VGPURequest | None) -> AllocatedDevice:
-    if (
-        request is None
-        or device.mig is not None
-        or request.mode == "Exclusive"
-        or request.phase == "Init"
-    ):
+    if request is None or device.mig is not None or request.mode == "Exclusive":
         return device
     memory = device.memory_mib if request.memory_mib is None else request.memory_mib
     cores = device.cores if request.cores is None else request.cores

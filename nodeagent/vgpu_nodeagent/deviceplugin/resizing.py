@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from vgpu_api.effective import Use, effective_use
-from vgpu_api.init_part import init_round, without_init_part
+from vgpu_api.init_part import init_requests, init_round, without_init_part
 from vgpu_api.quantity import MIB, format_mib
-from vgpu_api.resize import allowed, target, was_changed
+from vgpu_api.resize import allowed, target, too_small, was_changed
 from vgpu_api.v1alpha1 import AllocatedDevice, Allocation, VGPUClaim
 from vgpu_nodeagent.deviceplugin.node import LocalNode
 from vgpu_nodeagent.enforcement.abi import UNLIMITED, PageState
@@ -39,11 +39,13 @@ class _Outcome:
         limits: New limits by lease; only of pages that change.
         shown: (MiB, cores) that pages say, by request and card.
         blocked: Why something could not be done: reason and sentence.
+        ended: Requests of init containers that have ended: their pages say nothing any more.
     """
 
     limits: dict[str, list[DeviceLimit]] = field(default_factory=dict)
     shown: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
     blocked: list[tuple[str, str]] = field(default_factory=list)
+    ended: set[str] = field(default_factory=set)
 
 
 def may_start_with(claim: VGPUClaim, allocation: Allocation) -> Allocation:
@@ -117,21 +119,26 @@ class Resizing:
             outcome.blocked.append(("StorageFailed", str(error)))
         if not outcome.blocked and wanted != _least(wanted, allocation.devices):
             outcome.blocked.append(("WaitingForRoom", self._lack(wanted, allocation)))
-        if not outcome.blocked and self._starting(claim, wanted, allocation, outcome):
+        if not outcome.blocked and self._starting(wanted, allocation, outcome):
             return False
+        is_done = not outcome.blocked
+        outcome.blocked += too_small(claim.spec, allocation)  # until the claim changes again
         self._report(claim, wanted, outcome)
-        return not outcome.blocked
+        return is_done
 
     def _attempt(
         self, claim: VGPUClaim, allocation: Allocation, devices: Sequence[AllocatedDevice]
     ) -> _Outcome:
         """Work out the new limits; nothing is written."""
         outcome = _Outcome()
+        init = init_requests(claim.spec)
         for lease in self._node.checkpoint.state.of_claim(claim.metadata.uid):
             request = _request_of(claim, lease)
             mine = {d.uuid: d for d in devices if d.request == request and d.mig is None}
             try:
                 content = self._node.allocations.content(lease.name)
+                if content.state is PageState.CLOSED and request in init:
+                    outcome.ended.add(request)
                 if content.state is not PageState.GRANT or not mine:
                     continue
                 ledger = self._node.allocations.usage(lease.name)
@@ -188,7 +195,8 @@ class Resizing:
             outcome.blocked.append(
                 (
                     "InUse",
-                    f"card {old.uuid}: {-(-used // MIB)} MiB in use, {wanted.memory_mib} MiB asked",
+                    f"card {old.uuid}: container {lease.container} has {-(-used // MIB)} MiB "
+                    f"in use, {wanted.memory_mib} MiB asked",
                 )
             )
             memory = old.memory_bytes
@@ -219,15 +227,13 @@ class Resizing:
         checkpoint.commit(slots.resize(checkpoint.state, uid, use=now, allocatable=has))
 
     def _starting(
-        self,
-        claim: VGPUClaim,
-        wanted: Sequence[AllocatedDevice],
-        allocation: Allocation,
-        outcome: _Outcome,
+        self, wanted: Sequence[AllocatedDevice], allocation: Allocation, outcome: _Outcome
     ) -> bool:
         """Whether a container that changes has no page yet: it is looked at once it has."""
         return any(
-            device != old and (device.request, device.uuid) not in outcome.shown
+            device != old
+            and device.request not in outcome.ended
+            and (device.request, device.uuid) not in outcome.shown
             for device, old in zip(wanted, allocation.devices, strict=True)
         )
 

@@ -10,13 +10,15 @@ from typing import Any, cast
 import pytest
 
 from agent_bench import Bench, a_bench, a_bound_pod
-from agent_node import GPU_0, T4_MIB
+from agent_node import GPU_0, T4_MIB, a_driver_card
 from builders import a_claim, a_container, a_pod, a_request, an_allocated_device, an_allocation
 from vgpu_api.core.pod import Pod
 from vgpu_api.effective import Use, effective_use
 from vgpu_api.init_part import init_round, without_init_part
 from vgpu_api.quantity import MIB
+from vgpu_api.resize import too_small
 from vgpu_api.v1alpha1 import ReservedFor, VGPUClaim, VGPUClaimStatus
+from vgpu_api.v1alpha1.vgpuclaim import MigAllocation
 from vgpu_nodeagent.deviceplugin.resizing import Resizing
 from vgpu_nodeagent.enforcement import abi
 from vgpu_nodeagent.enforcement.backends import DriverBackend
@@ -171,7 +173,7 @@ async def test_less_than_is_used_is_refused_with_both_numbers_and_done_once_it_i
     change(bench, resizing, held=[(8192, 50)], asked=[{"memory": "2Gi", "cores": 20}])
     assert page(bench, lease) == (8192, 20)  # the compute may change
     assert counted(bench) == Use(8192, 20, 1)
-    message = f"card {GPU_0}: 3000 MiB in use, 2048 MiB asked"
+    message = f"card {GPU_0}: container main has 3000 MiB in use, 2048 MiB asked"
     assert spoken.lines[0] == ("False", "InUse", message)
     resizing.resize_due()
     assert len(spoken.lines) == 2  # once, and its event
@@ -326,6 +328,156 @@ async def test_each_container_of_a_claim_has_its_own_limits(
     assert page(bench, leases["two"]) == (1024, 0)
     assert counted(bench) == Use(2048, 0, 2)
     assert [line[0] for line in spoken.lines] == ["True"]
+
+
+async def test_what_is_in_the_way_names_the_container_and_the_others_change(
+    bench: Bench, resizing: Resizing, spoken: Spoken
+) -> None:
+    slot = {"nvidia.com/gpu": "1"}
+    containers = [a_container("one", limits=slot), a_container("two", limits=slot)]
+    pod = a_pod("pod-1", node="n1", containers=containers)
+    bench.view.pods.added(pod)
+    name, held = "c-of-pod-1", [(4096, 0), (2048, 0)]
+    bench.view.claims.added(claim_for(pod, held=held, asked=[{}, {}], generation=1, name=name))
+    leases = {}
+    for container, slot_id in (("one", "slot-0"), ("two", "slot-1")):
+        leases[container], _ = bench.prestart.allocate([slot_id])
+        bench.kubelet.holds(pod, slot_id, leases[container], container)
+    bench.kubelet.containers = {"slot-0": "one", "slot-1": "two"}
+    await bench.prestart.prepare(["slot-0"], still_wanted=lambda: True)
+    await bench.prestart.prepare(["slot-1"], still_wanted=lambda: True)
+    use_memory(bench, leases["one"], 3000)
+    change(bench, resizing, held=held, asked=[{"memory": "1Gi"}, {"memory": "1Gi"}])
+    assert page(bench, leases["one"]) == (4096, 0)
+    assert page(bench, leases["two"]) == (1024, 0)
+    assert counted(bench) == Use(4096 + 1024, 0, 2)
+    message = f"card {GPU_0}: container one has 3000 MiB in use, 1024 MiB asked"
+    assert spoken.lines[0] == ("False", "InUse", message)
+
+
+def a_pod_that_prepares() -> Pod:
+    slot = {"nvidia.com/gpu": "1"}
+    return a_pod(
+        "pod-1",
+        node="n1",
+        init_containers=[a_container("prepare", limits=slot)],
+        containers=[a_container("main", limits=slot)],
+    )
+
+
+def prepares(pod: Pod, held: int, *, asked: str | None = None, generation: int = 2) -> VGPUClaim:
+    """A claim whose init container holds so many MiB, and asks for so much now."""
+    wish = {} if asked is None else {"memory": asked}
+    devices = [
+        an_allocated_device(request="prepare", uuid=GPU_0, memory_mib=held),
+        an_allocated_device(request="main", uuid=GPU_0, memory_mib=2048),
+    ]
+    return a_claim(
+        "c-of-pod-1",
+        uid="uid-of-c-of-pod-1",
+        generation=generation,
+        requests=[a_request(name="prepare", phase="Init", **wish), a_request(name="main")],
+        status=VGPUClaimStatus(
+            allocation=an_allocation(*devices, node="n1"),
+            reserved_for=ReservedFor(pod_name=pod.metadata.name, pod_uid=pod.metadata.uid),
+            conditions=[],
+        ),
+    )
+
+
+async def test_an_init_container_that_runs_is_resized_as_any_other(
+    bench: Bench, resizing: Resizing, spoken: Spoken
+) -> None:
+    pod = a_pod_that_prepares()
+    bench.view.pods.added(pod)
+    bench.view.claims.added(prepares(pod, 4096, generation=1))
+    lease, _ = bench.prestart.allocate(["slot-0"])
+    bench.kubelet.holds(pod, "slot-0", lease, "prepare")
+    bench.kubelet.containers = {"slot-0": "prepare"}
+    await bench.prestart.prepare(["slot-0"], still_wanted=lambda: True)
+    assert counted(bench) == Use(4096, 0, 1)
+    bench.view.claims.modified(prepares(pod, 8192, asked="8Gi"))
+    resizing.resize_due()
+    assert page(bench, lease) == (8192, 0)
+    assert counted(bench) == Use(8192, 0, 1)
+    bench.view.claims.modified(prepares(pod, 8192, asked="1Gi", generation=3))
+    resizing.resize_due()
+    assert page(bench, lease) == (1024, 0)
+    assert counted(bench) == Use(2048, 0, 1)  # what the app container will have
+    assert [line[0] for line in spoken.lines] == ["True", "True"]
+
+
+async def test_a_change_for_an_init_container_that_has_ended_is_settled(
+    bench: Bench, resizing: Resizing, spoken: Spoken
+) -> None:
+    """Its part may stay in the allocation for long; it runs again with the new amount."""
+    pod = a_pod_that_prepares()
+    bench.view.pods.added(pod)
+    bench.view.claims.added(prepares(pod, 4096, generation=1))
+    lease, _ = bench.prestart.allocate(["slot-0"])
+    bench.kubelet.holds(pod, "slot-0", lease, "prepare")
+    bench.kubelet.containers = {"slot-0": "prepare"}
+    await bench.prestart.prepare(["slot-0"], still_wanted=lambda: True)
+    bench.node.allocations.shut(lease)
+    bench.view.claims.modified(prepares(pod, 4096, asked="1Gi"))
+    resizing.resize_due()
+    assert [line[0] for line in spoken.lines] == ["True"]
+
+
+@pytest.mark.parametrize(
+    ("mig", "mode", "asked", "reason", "numbers"),
+    [
+        (True, "MIG", {"memory": "9000Mi"}, "MigInstance", ("9000Mi and 14 %", "4864Mi and 14 %")),
+        (True, "MIG", {"cores": 50}, "MigInstance", ("4864Mi and 50 %", "4864Mi and 14 %")),
+        (False, "Exclusive", {"memory": "24Gi"}, "WholeDevice", ("24Gi and 14 %", "4864Mi and 14")),
+    ],
+)
+def test_what_cannot_change_is_refused_with_both_numbers(
+    mig: bool, mode: Any, asked: dict[str, Any], reason: str, numbers: tuple[str, str]
+) -> None:
+    device = an_allocated_device(request="main", uuid=GPU_0, memory_mib=4864, cores=14)
+    instance = MigAllocation(profile="1g.5gb", start=0, size=1) if mig else None
+    allocation = an_allocation(device.model_copy(update={"mig": instance}), node="n1")
+    spec = a_claim(requests=[a_request(name="main", mode=mode, **asked)]).spec
+    ((found, message),) = too_small(spec, allocation)
+    assert found == reason
+    assert all(number in message for number in numbers)
+    less = a_claim(requests=[a_request(name="main", mode=mode, memory="1Gi")]).spec
+    assert too_small(less, allocation) == []
+
+
+async def test_an_instance_that_is_too_small_is_told_once_and_not_tried_again(
+    tmp_path: Path, spoken: Spoken
+) -> None:
+    card = replace(a_driver_card(), mig_enabled=True)
+    bench = await a_bench(tmp_path, cards=[card])
+    resizing = Resizing(bench.node, reports=cast("Reports", spoken))
+    pod = a_bound_pod()
+    bench.view.pods.added(pod)
+
+    def claim(**changes: Any) -> VGPUClaim:
+        made = claim_for(pod, held=[(4864, 14)], **changes)
+        allocation = made.status.allocation
+        assert allocation is not None
+        mig = MigAllocation(profile="1g.5gb", start=0, size=1)
+        devices = [device.model_copy(update={"mig": mig}) for device in allocation.devices]
+        status = made.status.model_copy(
+            update={"allocation": allocation.model_copy(update={"devices": devices})}
+        )
+        return made.model_copy(update={"status": status})
+
+    bench.view.claims.added(claim(generation=1))
+    await bench.start(pod, "slot-0")
+    bench.view.claims.modified(claim(asked=[{"memory": "9000Mi"}]))
+    resizing.resize_due()
+    resizing.resize_due()
+    assert [line[:2] for line in spoken.lines] == [
+        ("False", "MigInstance"),
+        ("event", "ResizeNotDone"),
+    ]
+    bench.view.claims.modified(claim(asked=[{"memory": "4000Mi"}], generation=3))
+    resizing.resize_due()
+    assert spoken.lines[-1][0] == "True"
 
 
 async def test_what_ended_init_containers_had_is_not_counted_again_by_a_resize(

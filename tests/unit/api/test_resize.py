@@ -32,7 +32,7 @@ def wanted(device, **request):
         ({}, (8192, 30)),
         ({"memory_percent": 10}, (8192, 30)),
         ({"memory": "12Gi", "mode": "Exclusive"}, (8192, 30)),
-        ({"memory": "12Gi", "phase": "Init"}, (8192, 30)),
+        ({"memory": "12Gi", "phase": "Init"}, (12_288, 30)),
     ],
 )
 def test_what_a_request_says_replaces_what_was_given(request_, expected) -> None:
