@@ -53,7 +53,8 @@ class Releases:
         kubelet_pods: The kubelet's folder of pods, by UID.
         freed: Called when capacity was freed.
         unused_lease_s: How long a lease is kept that the kubelet has not put on record.
-        now: Seconds since the epoch.
+        now: Monotonic seconds. A lease's age counts from when this process first saw it: by the
+            clock on the wall, which may go back, one might stay for an hour.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class Releases:
         kubelet_pods: Path,
         freed: Callable[[], None],
         unused_lease_s: float = UNUSED_LEASE_S,
-        now: Callable[[], float] = time.time,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._node = node
         self._reports = reports
@@ -76,6 +77,7 @@ class Releases:
         self._freed = freed
         self._unused_lease_s = unused_lease_s
         self._now = now
+        self._first_seen: dict[str, float] = {}  # leases that are not bound
         # UIDs of pods seen here and gone since, while claims name them.
         self._gone: set[str] = set()
         # Since when claims name pods that were never seen here, by UID.
@@ -109,11 +111,8 @@ class Releases:
     def rest_s(self) -> float:
         """How long nothing needs to be looked at, unless something changes."""
         now = self._now()
-        waits = [
-            wait
-            for lease in self._node.checkpoint.state.leases.values()
-            if not lease.is_bound and (wait := lease.allocated_at + self._unused_lease_s - now) > 0
-        ]
+        ends = (seen + self._unused_lease_s for seen in self._unbound().values())
+        waits = [end - now for end in ends if end > now]
         return min((_ROUND_S, *(max(wait, _RETRY_S) for wait in waits)))
 
     async def _one_sweep(self) -> bool:
@@ -197,10 +196,14 @@ class Releases:
     def _unused_leases(self) -> list[str]:
         """Leases that were never bound and are old enough to judge."""
         oldest = self._now() - self._unused_lease_s
-        leases = self._node.checkpoint.state.leases.values()
-        return [
-            lease.name for lease in leases if not lease.is_bound and lease.allocated_at < oldest
-        ]
+        return [name for name, seen in self._unbound().items() if seen < oldest]
+
+    def _unbound(self) -> dict[str, float]:
+        """Leases that are not bound, and since when they are known here."""
+        now, leases = self._now(), self._node.checkpoint.state.leases.values()
+        unbound = (lease.name for lease in leases if not lease.is_bound)
+        self._first_seen = {name: self._first_seen.get(name, now) for name in unbound}
+        return self._first_seen
 
     def _drop(self, unused: Sequence[str], entries: Sequence[KubeletEntry]) -> None:
         # The kubelet strikes a pod that went before it started off its record only when it admits

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import mmap
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -252,6 +253,7 @@ async def test_a_lease_that_the_kubelet_never_recorded_is_dropped_after_a_while(
     bench: Bench,
 ) -> None:
     bench.prestart.allocate([SLOT_0])
+    await sweep(bench)
     bench.now = UNUSED_LEASE_S - 1
     await sweep(bench)
     assert len(bench.node.checkpoint.state.leases) == 1
@@ -261,9 +263,24 @@ async def test_a_lease_that_the_kubelet_never_recorded_is_dropped_after_a_while(
     assert bench.node.allocations.on_disk() == frozenset()
 
 
+async def test_a_lease_of_a_time_that_is_yet_to_come_is_dropped_as_soon_as_any_other(
+    bench: Bench,
+) -> None:
+    """The node's clock has gone back: the record says a moment an hour from now."""
+    bench.prestart.allocate([SLOT_0])
+    checkpoint = bench.node.checkpoint
+    ahead = {name: replace(x, allocated_at=3600.0) for name, x in checkpoint.state.leases.items()}
+    checkpoint.commit(replace(checkpoint.state, leases=ahead))
+    await sweep(bench)
+    bench.now = UNUSED_LEASE_S + 1
+    await sweep(bench)
+    assert checkpoint.state.leases == {}
+
+
 async def test_the_next_look_comes_as_soon_as_an_unused_lease_may_go(bench: Bench) -> None:
     nothing_due = bench.releases.rest_s()
     bench.prestart.allocate([SLOT_0])
+    assert bench.releases.rest_s() <= nothing_due  # and from here on it is known
     bench.now = UNUSED_LEASE_S - 3
     assert bench.releases.rest_s() == 3 < nothing_due
     bench.now = UNUSED_LEASE_S + 3  # looked at and kept: its pod waits for its image
@@ -275,6 +292,7 @@ async def test_a_lease_that_waits_for_its_image_is_kept_however_long(bench: Benc
     pod = a_bound_pod()
     bench.kubelet.holds(pod, SLOT_0, lease)
     (bench.kubelet_pods / pod.metadata.uid).mkdir(parents=True)
+    await sweep(bench)
     bench.now = 100 * UNUSED_LEASE_S
     await sweep(bench)
     assert list(bench.node.checkpoint.state.leases) == [lease]
@@ -285,6 +303,7 @@ async def test_a_lease_of_a_pod_that_went_before_it_started_is_dropped_though_re
 ) -> None:
     lease, _ = bench.prestart.allocate([SLOT_0])
     bench.kubelet.holds(a_bound_pod(), SLOT_0, lease)
+    await sweep(bench)
     bench.now = UNUSED_LEASE_S + 1
     await sweep(bench)
     assert bench.node.checkpoint.state.leases == {}
