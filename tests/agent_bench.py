@@ -23,6 +23,7 @@ from vgpu_nodeagent.deviceplugin.prestart import PreStart
 from vgpu_nodeagent.deviceplugin.releases import Releases
 from vgpu_nodeagent.deviceplugin.waiting import WaitingPods
 from vgpu_nodeagent.drivers.base import PhysicalDevice
+from vgpu_nodeagent.drivers.numa import HostNuma
 from vgpu_nodeagent.enforcement import cdi
 from vgpu_nodeagent.enforcement.abi import PageState
 from vgpu_nodeagent.enforcement.allocations import Allocations
@@ -59,6 +60,7 @@ class Kubelet:
     entries: list[KubeletEntry] = field(default_factory=list)
     pods: dict[str, str] = field(default_factory=dict)
     containers: dict[str, str] = field(default_factory=dict)
+    cpus: dict[str, frozenset[int]] = field(default_factory=dict)
     error: str = ""
 
     def forgets(self, slot: str) -> None:
@@ -91,7 +93,13 @@ class Kubelet:
         if self.error:
             raise KubeletUnavailable(self.error)
         containers = tuple(
-            ContainerSlots("default", pod, self.containers.get(slot, "main"), frozenset({slot}))
+            ContainerSlots(
+                "default",
+                pod,
+                self.containers.get(slot, "main"),
+                frozenset({slot}),
+                self.cpus.get(slot, frozenset()),
+            )
             for slot, pod in self.pods.items()
         )
         return PodListing(frozenset(("default", pod) for pod in self.pods.values()), containers)
@@ -155,7 +163,11 @@ class Bench:
 
 
 async def a_bench(
-    folder: Path, *, proc: Path = Path("/proc"), cards: Sequence[PhysicalDevice] | None = None
+    folder: Path,
+    *,
+    proc: Path = Path("/proc"),
+    cards: Sequence[PhysicalDevice] | None = None,
+    host: HostNuma | None = None,
 ) -> Bench:
     """A node with one 16 GiB card, or these, and nothing granted."""
     view = SyncedView("n1")
@@ -181,6 +193,7 @@ async def a_bench(
         ),
         pod_resources=cast("PodResources", kubelet),
         kubelet_checkpoint=kubelet.path,
+        host_numa=host or HostNuma(),
     )
 
     async def sweep() -> None:

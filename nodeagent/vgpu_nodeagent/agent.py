@@ -35,6 +35,7 @@ from vgpu_nodeagent.deviceplugin.server import DevicePlugin, PluginServer
 from vgpu_nodeagent.deviceplugin.slot_offer import offer
 from vgpu_nodeagent.deviceplugin.waiting import WaitingPods
 from vgpu_nodeagent.drivers.base import Driver
+from vgpu_nodeagent.drivers.numa import HostNuma
 from vgpu_nodeagent.enforcement.allocations import Allocations
 from vgpu_nodeagent.enforcement.backends import backends
 from vgpu_nodeagent.enforcement.cdi import SpecFolder
@@ -124,6 +125,7 @@ class Agent:
             ),
             pod_resources=PodResources(config.pod_resources_socket, resource=config.resource),
             kubelet_checkpoint=config.kubelet_checkpoint,
+            host_numa=HostNuma(config.sysfs_dir),
         )
         self._usage = UsageReader(
             driver, lambda: self._node.checkpoint.state, self._node.allocations

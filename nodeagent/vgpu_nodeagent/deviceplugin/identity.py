@@ -9,7 +9,7 @@ kubelet asks again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from vgpu_api.core.pod import Pod
 from vgpu_nodeagent.deviceplugin.kubelet_checkpoint import KubeletEntry
@@ -23,11 +23,13 @@ class Consumer:
     """The pod that holds the slots, and its leases on them.
 
     An ordinary init container and a later container of its pod may both have a lease on them, and
-    the kubelet does not say which of the two it is about to start: both are filled.
+    the kubelet does not say which of the two it is about to start: both are filled. `cpus`: by
+    container, those that the CPU manager gave to it alone.
     """
 
     pod: Pod
     bindings: tuple[Binding, ...]
+    cpus: Mapping[str, frozenset[int]] = field(default_factory=dict)
 
 
 def identify(
@@ -77,7 +79,8 @@ def identify(
                 Why.UNKNOWN_ALLOCATION,
                 f"container {entry.container} was allocated by another device plugin",
             )
-    return Consumer(pod, tuple(Binding(entry.lease, entry.container) for entry in mine))
+    cpus = {holder.container: holder.cpus for holder in listing.holders(wanted) if holder.cpus}
+    return Consumer(pod, tuple(Binding(entry.lease, entry.container) for entry in mine), cpus)
 
 
 def _pod(

@@ -6,10 +6,11 @@ containers, which read and write the same records and must never have different 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from vgpu_nodeagent.deviceplugin.pod_resources import PodResources
+from vgpu_nodeagent.drivers.numa import HostNuma
 from vgpu_nodeagent.enforcement.allocations import Allocations
 from vgpu_nodeagent.enforcement.backends import Backends
 from vgpu_nodeagent.inventory import Inventory
@@ -33,6 +34,7 @@ class LocalNode:
         instances: Parts of cards in MIG mode, in the driver.
         pod_resources: The kubelet's word on who holds slots now.
         kubelet_checkpoint: The kubelet's own record of who was given slots.
+        host_numa: The host's NUMA nodes.
     """
 
     name: str
@@ -45,3 +47,4 @@ class LocalNode:
     instances: Instances
     pod_resources: PodResources
     kubelet_checkpoint: Path
+    host_numa: HostNuma = field(default_factory=HostNuma)

@@ -29,12 +29,16 @@ _OPTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class ContainerSlots:
-    """The slots of our resource that the kubelet lists under one container."""
+    """The slots of our resource that the kubelet lists under one container.
+
+    `cpus` are those that the CPU manager gave to it alone: none but under its static policy.
+    """
 
     namespace: str
     pod: str
     container: str
     slot_ids: frozenset[str]
+    cpus: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +131,9 @@ def _listing(answer: pr.ListPodResourcesResponse, resource: str) -> PodListing:
                 for slot in devices.device_ids
             )
             if ids:
-                containers.append(ContainerSlots(pod.namespace, pod.name, container.name, ids))
+                cpus = frozenset(container.cpu_ids)
+                containers.append(
+                    ContainerSlots(pod.namespace, pod.name, container.name, ids, cpus)
+                )
     pods = frozenset((pod.namespace, pod.name) for pod in answer.pod_resources)
     return PodListing(pods, tuple(containers))

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from vgpu_api import init_part
 from vgpu_api.effective import effective_use
 from vgpu_api.v1alpha1 import Allocation, VGPUClaim
+from vgpu_nodeagent.deviceplugin.alignment import misaligned
 from vgpu_nodeagent.deviceplugin.identity import Consumer, identify
 from vgpu_nodeagent.deviceplugin.init_starts import InitStarts
 from vgpu_nodeagent.deviceplugin.kubelet_checkpoint import read_kubelet_checkpoint
@@ -149,6 +150,7 @@ class PreStart:
             self._waiting.done(_place(found.consumer))
             if found.has_cards:
                 self._reports.prepared(found.claim, _summary(found.claim))
+            self._compare_cpus(found.consumer, found.claim)
         await asyncio.sleep(SETTLE_S)
 
     async def _try(
@@ -263,6 +265,15 @@ class PreStart:
         except OSError as error:
             raise Refused(Why.STORAGE_FAILED, f"cannot write the grant: {error}") from error
         return any(grant.limits for grant in grants.values())
+
+    def _compare_cpus(self, consumer: Consumer, claim: VGPUClaim) -> None:
+        """Report CPUs that are not of the NUMA node that the claim requires."""
+        allocation = claim.status.allocation
+        if not consumer.cpus or allocation is None:
+            return
+        cards, host = self._node.inventory.cards, self._node.host_numa
+        if apart := misaligned(consumer, claim, allocation, cards=cards, host=host):
+            self._reports.warning(consumer.pod, "MisalignedCPUs", apart)
 
     def _open(self, grants: dict[str, ContainerGrant]) -> None:
         cards = self._node.inventory.cards

@@ -10,7 +10,7 @@ Source: Documentation/ABI/testing/sysfs-bus-pci and sysfs-devices-node of the ke
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,6 +20,8 @@ SYSFS = Path("/sys")
 _WORD_BITS = 64
 _MOST_NODES = 1023
 """The kernel's CONFIG_NODES_SHIFT is 10 at most."""
+_MOST_CPUS = 8191
+"""The kernel's CONFIG_NR_CPUS is 8192 at most."""
 
 
 @dataclass(slots=True)
@@ -69,6 +71,22 @@ class HostNuma:
                 self._report(f"{path}: {error}")
         return frozenset()
 
+    def nodes_of_cpus(self, cpus: Collection[int]) -> frozenset[int]:
+        """The nodes that have any of these CPUs; empty where no list of a node can be read."""
+        found = set()
+        for node in self.nodes():
+            path = self.sysfs / "devices" / "system" / "node" / f"node{node}" / "cpulist"
+            try:
+                listed = _numbers(path.read_text(), most=_MOST_CPUS)
+            except FileNotFoundError:
+                continue
+            except (OSError, ValueError) as error:
+                self._report(f"{path}: {error}")
+                continue
+            if not frozenset(cpus).isdisjoint(listed):
+                found.add(node)
+        return frozenset(found)
+
     def _of_device(self, bus_id: str) -> int | None:
         path = self.sysfs / "bus" / "pci" / "devices" / _address(bus_id) / "numa_node"
         try:
@@ -99,7 +117,7 @@ def _only_bit(words: Sequence[int]) -> int | None:
     return mask.bit_length() - 1 if mask.bit_count() == 1 else None
 
 
-def _numbers(text: str) -> list[int]:
+def _numbers(text: str, *, most: int = _MOST_NODES) -> list[int]:
     """A list as the kernel writes it, such as `0-1,4`.
 
     Raises:
@@ -109,7 +127,7 @@ def _numbers(text: str) -> list[int]:
     for part in filter(None, text.strip().split(",")):
         first, _, last = part.partition("-")
         low, high = int(first), int(last or first)
-        if not 0 <= low <= high <= _MOST_NODES:
-            raise ValueError(f"{part!r} is no range of NUMA nodes")
+        if not 0 <= low <= high <= most:
+            raise ValueError(f"{part!r} is no range of numbers up to {most}")
         found.extend(range(low, high + 1))
     return found
