@@ -173,7 +173,7 @@ def _request(request: RequestAsk, containers: Mapping[str, str]) -> Result:
         "cores": request.cores,
         "vendor": request.vendor,
         "mode": request.mode,
-        "migProfile": request.mig_profile,
+        **({"migProfile": request.mig_profile} if request.mig_profile else {}),
     }
 
 

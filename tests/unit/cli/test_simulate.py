@@ -372,6 +372,17 @@ def test_a_card_in_mig_mode_is_cut_and_the_answer_says_where(run):
     ]
 
 
+def test_a_profile_that_is_named_is_the_only_one_that_serves(run):
+    spec = {"requests": [{"mode": "MIG", "migProfile": "3g.20gb", "count": 2}]}
+    claim = {"kind": "VGPUClaim", "metadata": {"name": "c"}, "spec": spec}
+    answer = simulated(run, state=a_cut_state(), pod=claim)
+    assert [found["mig"]["start"] for found in answer["devices"]] == [4, 0]
+    assert answer["requests"][0]["migProfile"] == "3g.20gb"
+    taken = a_cut_state(instances=[{"profile": "1g.5gb", "start": 6}])
+    refused = simulated(run, state=taken, pod=claim)
+    assert "CardMigTopologyInfeasible" in str(refused["refused"])
+
+
 def test_instances_in_use_and_claims_keep_their_places(run):
     state = a_cut_state(instances=[{"profile": "1g.5gb", "start": 6}])
     answer = simulated(run, state=state, pod=a_raw_pod(gpu=1, gpumem=15000))
