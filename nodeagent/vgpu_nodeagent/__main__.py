@@ -22,7 +22,7 @@ from vgpu_client.metrics_server import ACCESS_HELP, MetricsAccess
 from vgpu_client.reload import changed
 from vgpu_nodeagent import clean_command
 from vgpu_nodeagent.agent import Agent
-from vgpu_nodeagent.audit_command import of_this_node
+from vgpu_nodeagent.audit_command import of_this_node, usage_of_this_node
 from vgpu_nodeagent.config import (
     CDI_DIR,
     HEALTH_PORT,
@@ -229,9 +229,11 @@ def _nvml(config: AgentConfig, source: DriverSource, memory: UnifiedMemory) -> P
 
 
 def main() -> None:
-    """Start the agent, or what the first argument names: `audit` or `clean`."""
+    """Start the agent, or what the first argument names: `audit`, `usage` or `clean`."""
     if sys.argv[1:2] == ["audit"]:
         sys.exit(of_this_node(sys.argv[2:]))
+    if sys.argv[1:2] == ["usage"]:
+        sys.exit(usage_of_this_node(sys.argv[2:]))
     if sys.argv[1:2] == ["clean"]:
         sys.exit(clean_command.main(sys.argv[2:]))
     faults: list[BaseException] = []

@@ -157,7 +157,9 @@ class Agent:
             freed=self._room_was_made,
             unused_lease_s=config.unused_lease_s,
         )
-        self._audit = AuditSocket(self._node, config.state_dir / SOCKET)
+        self._audit = AuditSocket(
+            self._node, config.state_dir / SOCKET, usage=lambda: self._exposed.usage
+        )
         self._resizing = Resizing(self._node, reports=self._reports)
         self._plugin = DevicePlugin(
             PreStart(

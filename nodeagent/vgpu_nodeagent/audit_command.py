@@ -11,20 +11,17 @@ import asyncio
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
-from vgpu_nodeagent.audit_socket import SOCKET, ask
+import vgpu_client.kubectl
+from vgpu_api.names import AGENT_NAMESPACE
+from vgpu_client.kubectl import Kubectl, agents, sentence
+from vgpu_nodeagent.audit_socket import SOCKET, USAGE, ask
 from vgpu_nodeagent.config import STATE_DIR
 
-NAMESPACE = "vgpu-node"
-SELECTOR = "app.kubernetes.io/name=vgpu,app.kubernetes.io/component=nodeagent"
 _DISAGREE, _UNREACHED = 1, 2
-_EXEC_S = 60.0
-
-Kubectl: TypeAlias = Callable[[Sequence[str]], str]
-"""Runs kubectl with arguments and returns what it prints; raises `subprocess.SubprocessError`."""
 
 
 def of_this_node(arguments: Sequence[str]) -> int:
@@ -41,6 +38,22 @@ def of_this_node(arguments: Sequence[str]) -> int:
     return _status([answer])
 
 
+def usage_of_this_node(arguments: Sequence[str]) -> int:
+    """`vgpu-nodeagent usage`, inside an agent's container: print what is in use as JSON."""
+    parser = argparse.ArgumentParser(
+        prog="vgpu-nodeagent usage",
+        description="What containers use of this node's devices, as `kubectl vgpu top` shows it.",
+    )
+    parser.add_argument("--state-dir", type=Path, default=STATE_DIR)
+    path = parser.parse_args(arguments).state_dir / SOCKET
+    try:
+        print(json.dumps(asyncio.run(ask(path, USAGE))))
+    except (OSError, ValueError) as error:
+        print(f"vgpu-nodeagent usage: {path}: {error}", file=sys.stderr)
+        return _UNREACHED
+    return 0
+
+
 def main(arguments: Sequence[str] | None = None, *, kubectl: Kubectl | None = None) -> int:
     """`kubectl vgpu audit`."""
     parser = argparse.ArgumentParser(prog="kubectl vgpu audit", description=__doc__)
@@ -49,11 +62,11 @@ def main(arguments: Sequence[str] | None = None, *, kubectl: Kubectl | None = No
     parser.add_argument("--context", help="of the kubeconfig")
     parser.add_argument("--kubeconfig")
     given = parser.parse_args(arguments)
-    run = kubectl or _kubectl(given.context, given.kubeconfig)
+    run = kubectl or vgpu_client.kubectl.kubectl(given.context, given.kubeconfig)
     try:
-        pods = _agents(run, given.node)
+        pods = agents(run, given.node)
     except (subprocess.SubprocessError, OSError, ValueError) as error:
-        print(f"kubectl vgpu audit: {_sentence(error)}", file=sys.stderr)
+        print(f"kubectl vgpu audit: {sentence(error)}", file=sys.stderr)
         return _UNREACHED
     if not pods:
         where = f" on node {given.node}" if given.node else ""
@@ -67,50 +80,13 @@ def main(arguments: Sequence[str] | None = None, *, kubectl: Kubectl | None = No
     return _status(answers)
 
 
-def _agents(run: Kubectl, node: str | None) -> Mapping[str, str]:
-    """The agents' pods by node."""
-    chosen = ["--field-selector", f"spec.nodeName={node}"] if node else []
-    text = run(["get", "pods", "-n", NAMESPACE, "-l", SELECTOR, *chosen, "-o", "json"])
-    return {
-        item["spec"]["nodeName"]: item["metadata"]["name"]
-        for item in json.loads(text)["items"]
-        if item["spec"].get("nodeName") and item["status"].get("phase") == "Running"
-    }
-
-
 def _answer(run: Kubectl, node: str, pod: str) -> dict[str, Any]:
     try:
-        text = run(["exec", "-n", NAMESPACE, pod, "--", "vgpu-nodeagent", "audit"])
+        text = run(["exec", "-n", AGENT_NAMESPACE, pod, "--", "vgpu-nodeagent", "audit"])
         answer: dict[str, Any] = json.loads(text)
     except (subprocess.SubprocessError, OSError, ValueError) as error:
-        return {"node": node, "error": _sentence(error)}
+        return {"node": node, "error": sentence(error)}
     return answer
-
-
-def _kubectl(context: str | None, kubeconfig: str | None) -> Kubectl:
-    common = [f"--context={context}"] if context else []
-    common += [f"--kubeconfig={kubeconfig}"] if kubeconfig else []
-
-    def run(arguments: Sequence[str]) -> str:
-        done = subprocess.run(
-            ["kubectl", *common, *arguments],
-            capture_output=True,
-            text=True,
-            timeout=_EXEC_S,
-            check=False,
-        )
-        if done.stdout.startswith("{"):  # an audit with findings ends with status 1
-            return done.stdout
-        done.check_returncode()
-        return done.stdout
-
-    return run
-
-
-def _sentence(error: Exception) -> str:
-    if isinstance(error, subprocess.CalledProcessError) and error.stderr:
-        return str(error.stderr).strip()
-    return str(error)
 
 
 def _status(answers: Sequence[Mapping[str, Any]]) -> int:

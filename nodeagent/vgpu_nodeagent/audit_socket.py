@@ -1,8 +1,8 @@
-"""Where an agent answers for its records: a socket that only root of its container can open.
+"""Where an agent answers for its records and its readings: a socket that only root there can open.
 
 Whoever may exec into the agent's pod may ask, so the API server authenticates and authorizes each
-audit, and no port of the node is open for it. An agent asks itself twice, a moment apart, and
-answers what it found both times.
+question, and no port of the node is open for it. The question is one line: `audit` or `usage`. For
+an audit an agent looks twice, a moment apart, and answers what it found both times.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -21,27 +21,40 @@ import orjson
 from vgpu_nodeagent.deviceplugin.audit import Finding, findings, gather
 from vgpu_nodeagent.deviceplugin.node import LocalNode
 from vgpu_nodeagent.errors import KubeletUnavailable
+from vgpu_nodeagent.usage import Usage
 
 logger = logging.getLogger(__name__)
 
 SOCKET = "audit.sock"
+AUDIT = "audit"
+USAGE = "usage"
 _TWICE_S = 2.0
 """A container that starts or a pod that ends is through by then."""
 _LIMIT = 16 << 20
+_QUESTION_S = 5.0
 
 
 class AuditSocket:
-    """Answers audits of one node.
+    """Answers audits of one node, and what is in use there.
 
     Args:
         node: Whose records.
         path: The socket's.
+        usage: The last reading of what is in use.
         between_s: Between the two looks.
     """
 
-    def __init__(self, node: LocalNode, path: Path, *, between_s: float = _TWICE_S) -> None:
+    def __init__(
+        self,
+        node: LocalNode,
+        path: Path,
+        *,
+        usage: Callable[[], Usage] = Usage,
+        between_s: float = _TWICE_S,
+    ) -> None:
         self._node = node
         self._path = path
+        self._usage = usage
         self._between_s = between_s
         self._answering: set[asyncio.StreamWriter] = set()
 
@@ -80,12 +93,24 @@ class AuditSocket:
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._answering.add(writer)
         try:
-            with contextlib.suppress(ConnectionError):
-                writer.write(orjson.dumps(await self.audit()))
+            with contextlib.suppress(ConnectionError, TimeoutError):
+                async with asyncio.timeout(_QUESTION_S):
+                    question = (await reader.readline()).decode(errors="replace").strip()
+                answer = self.usage() if question == USAGE else await self.audit()
+                writer.write(orjson.dumps(answer))
                 await writer.drain()
         finally:
             self._answering.discard(writer)
             writer.close()
+
+    def usage(self) -> dict[str, Any]:
+        """The node's name, and the last reading of its devices and containers."""
+        usage = self._usage()
+        return {
+            "node": self._node.name,
+            "devices": {uuid: asdict(used) for uuid, used in usage.cards.items()},
+            "containers": [asdict(used) for used in usage.containers],
+        }
 
     async def audit(self) -> dict[str, Any]:
         """The node's name, how much was compared, and what is wrong."""
@@ -105,14 +130,17 @@ class AuditSocket:
         }
 
 
-async def ask(path: Path) -> dict[str, Any]:
-    """An agent's answer.
+async def ask(path: Path, question: str = AUDIT) -> dict[str, Any]:
+    """An agent's answer to `AUDIT` or `USAGE`.
 
     Raises:
         OSError: No agent listens there.
+        ValueError: It answered nothing that can be read.
     """
     reader, writer = await asyncio.open_unix_connection(path, limit=_LIMIT)
     try:
+        writer.write(f"{question}\n".encode())
+        await writer.drain()
         answer: dict[str, Any] = orjson.loads(await reader.read())
     finally:
         writer.close()

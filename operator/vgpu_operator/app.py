@@ -19,6 +19,7 @@ from typing import Any
 from uuid import uuid4
 
 import kopf
+from prometheus_client import REGISTRY
 
 from vgpu_api.config import ConfigFile
 from vgpu_api.names import FIELD_MANAGER_OPERATOR
@@ -30,6 +31,7 @@ from vgpu_client.reload import changed
 from vgpu_operator.certificates.parts import certificates
 from vgpu_operator.collector import keep_passes_short
 from vgpu_operator.config import OperatorConfig
+from vgpu_operator.engine.claim_metrics import ClaimsCollector
 from vgpu_operator.engine.clock import Clock
 from vgpu_operator.engine.effector import Effector
 from vgpu_operator.engine.engine import Engine
@@ -81,6 +83,7 @@ class Operator:
         state = State(cluster, Ledger(config=cluster), lambda: str(uuid4()))
         state.agent_gone_s, state.evicts = config.agent_gone_s, config.evicts
         self.engine = Engine(state, self._effector, clock, self.leads)
+        self._claim_metrics = ClaimsCollector(self.engine)
         self._informers = informers(api, self._observe)
         self._binder = Binder(api, self._writer, self.engine, unix=clock.unix)
         self._certificates = certificates(api, config)
@@ -116,6 +119,7 @@ class Operator:
 
     async def start(self, failed: Callable[[BaseException], None]) -> None:
         """Start every task; `failed` is called with the error of each that fails."""
+        REGISTRY.register(self._claim_metrics)
         identity = self._certificates.extender
         work: list[Coroutine[Any, Any, Any]] = [
             *([] if identity is None else [identity.run()]),
@@ -139,6 +143,7 @@ class Operator:
         an address that is gone blocks its loop until `httpTimeout`.
         """
         led = self.leads()
+        REGISTRY.unregister(self._claim_metrics)
         self._leadership.resign()
         await self._binder.drain()  # the engine's loop passes it the outcomes of its writes
         for task in self._tasks:

@@ -15,6 +15,9 @@ EXTENDER_DURATION = Histogram(
     ["verb"],
     buckets=_FAST,
 )
+EXTENDER_ERRORS = Counter(
+    "vgpu_extender_errors_total", "Requests that got no decision.", ["verb", "reason"]
+)
 WATCH_RESTARTS = Counter(
     "vgpu_watch_restarts_total", "Streams that had to be made up for by a list.", ["kind", "reason"]
 )

@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeAlias
-from unittest.mock import patch
+from unittest.mock import Mock, patch
 
 import prometheus_client
 import yaml
@@ -37,6 +37,12 @@ from vgpu_nodeagent.errors import Why
 from vgpu_nodeagent.metrics import Metrics
 from vgpu_nodeagent.violations import WatchMetrics
 from vgpu_operator.cli import __main__ as cli_main
+from vgpu_operator.engine.claim_metrics import ClaimsCollector
+from vgpu_operator.engine.clock import Clock
+from vgpu_operator.engine.effector import Effector
+from vgpu_operator.engine.engine import Engine
+from vgpu_operator.engine.state import State
+from vgpu_operator.ledger import Ledger
 
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("crds", "operator", "nodeagent")
@@ -223,7 +229,10 @@ def metrics() -> dict[str, Series]:
             family.type, tuple(metric._labelnames), family.documentation
         )
     usage = exposition.UsageCollector("", dict, hami=True)
-    for shown in usage.collect():
+    config = ClusterConfig()
+    state = State(config, Ledger(config=config), lambda: "")
+    engine = Engine(state, Mock(spec=Effector), Clock(), lambda: True)
+    for shown in (*usage.collect(), *ClaimsCollector(engine).collect()):
         labels = tuple(getattr(shown, "_labelnames", ()))
         found[_wire(shown.name, shown.type)] = Series(shown.type, labels, shown.documentation)
     return found
@@ -346,6 +355,9 @@ def commands() -> list[Program]:
     found.append(Program("kubectl vgpu audit", _parser_of(lambda: audit_command.main([]))))
     found.append(
         Program("vgpu-nodeagent audit", _parser_of(lambda: audit_command.of_this_node([])))
+    )
+    found.append(
+        Program("vgpu-nodeagent usage", _parser_of(lambda: audit_command.usage_of_this_node([])))
     )
     return sorted(found, key=lambda program: program.called)
 

@@ -18,6 +18,7 @@ Everything goes one way, and what goes between two modules is a value:
 * `violators`: whose pods are evicted
 * `hami_events`: HAMi's events of a pod, where the configuration asks for them
 * `decision_log`: a line for each decision that was carried out
+* `claim_metrics`: claims as Prometheus series
 * `effects` and `effector`: what is to be written, and the one place that writes
 * `informers`, `leader`, `clock`: where objects come from, which replica decides, what time it is
 """

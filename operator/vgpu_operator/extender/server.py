@@ -22,7 +22,7 @@ from vgpu_operator.errors import NotLeading
 from vgpu_operator.extender.binding import Binder
 from vgpu_operator.extender.filtering import filter_nodes
 from vgpu_operator.extender.wire import BindRequest, FilterRequest
-from vgpu_operator.metrics import EXTENDER_DURATION
+from vgpu_operator.metrics import EXTENDER_DURATION, EXTENDER_ERRORS
 
 logger = logging.getLogger(__name__)
 
@@ -78,10 +78,13 @@ class ExtenderServer:
                 try:
                     answer = await handler(orjson.loads(await request.read()))
                 except orjson.JSONDecodeError as error:
+                    EXTENDER_ERRORS.labels(verb=verb, reason="BadRequest").inc()
                     answer = {"Error": f"the request is not JSON: {error}"}
                 except BadInput as error:
+                    EXTENDER_ERRORS.labels(verb=verb, reason="BadRequest").inc()
                     answer = {"Error": str(error)}
                 except NotLeading as error:
+                    EXTENDER_ERRORS.labels(verb=verb, reason="NotLeading").inc()
                     return _hung_up(web.Response(status=503, text=str(error)))
             return web.Response(body=orjson.dumps(answer), content_type="application/json")
 

@@ -20,12 +20,13 @@ from vgpu_api.effective import Use
 from vgpu_api.quantity import MIB
 from vgpu_client.reflector import ObjectIdentity
 from vgpu_nodeagent.audit_command import main
-from vgpu_nodeagent.audit_socket import AuditSocket, ask
+from vgpu_nodeagent.audit_socket import USAGE, AuditSocket, ask
 from vgpu_nodeagent.deviceplugin.audit import findings, gather
-from vgpu_nodeagent.drivers.base import MigInstance
+from vgpu_nodeagent.drivers.base import CardUsage, MigInstance
 from vgpu_nodeagent.enforcement.page import DeviceLimit
 from vgpu_nodeagent.state.cuts import ClaimInstance
 from vgpu_nodeagent.state.slots import SlotState
+from vgpu_nodeagent.usage import ContainerUse, Usage
 
 
 @pytest.fixture
@@ -173,6 +174,21 @@ async def test_an_agent_answers_on_a_socket_of_roots_alone(
     (found,) = answer["findings"]
     assert (found["reason"], found["subject"]) == ("SpecMissing", lease_of(bench))
     assert stat.S_IMODE((tmp_path / "s").stat().st_mode) == 0o600
+
+
+async def test_an_agent_answers_with_its_last_reading(bench: Bench, tmp_path: Path) -> None:
+    use = ContainerUse(
+        namespace="d", pod="p", container="c", claim="k", number=0, uuid="GPU-0",
+        memory_limit=2048, memory_used=1024, memory_peak=None, cores_limit=0.5, cores_used=None,
+        denied=3, throttled_s=1.5,
+    )  # fmt: skip
+    reading = Usage(cards={"GPU-0": CardUsage(memory_mib=7, cores=40)}, containers=(use,))
+    socket = AuditSocket(bench.node, tmp_path / "s", usage=lambda: reading)
+    async with await socket.listen():
+        answer = await ask(tmp_path / "s", USAGE)
+    assert answer["devices"] == {"GPU-0": {"memory_mib": 7, "cores": 40}}
+    (shown,) = answer["containers"]
+    assert (shown["claim"], shown["memory_used"], shown["cores_used"]) == ("k", 1024, None)
 
 
 async def test_what_a_killed_agent_left_of_its_socket_is_in_nobodys_way(

@@ -1,0 +1,115 @@
+"""Claims as Prometheus series: how many, what they hold, which are refused and for how long.
+
+Computed when they are scraped, in the scrape's own thread: the loop that decides pays nothing. What
+is read there are values that never change, from dictionaries that are copied at once. Series have a
+namespace, a reason, or a device, and no name of a claim: their number follows the devices.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from datetime import datetime
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from vgpu_api import conditions
+from vgpu_api.conditions import find
+from vgpu_api.effective import Use, effective_use
+from vgpu_api.quantity import MIB
+from vgpu_api.v1alpha1 import VGPUClaim
+from vgpu_operator.engine.claims.status import refused_reason
+from vgpu_operator.engine.engine import Engine
+from vgpu_operator.errors import NotLeading
+
+
+class ClaimsCollector(Collector):
+    """Renders claims, where this replica leads: else two replicas would count each twice.
+
+    Args:
+        engine: Has the claims, and leads or not.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def collect(self) -> Iterator[Metric]:
+        """The series as of the engine's last round."""
+        state = self._engine.state
+        try:
+            self._engine.must_lead()
+        except NotLeading:
+            claims = []
+        else:
+            claims = list(state.cache.claims())
+        yield _states(claims)
+        yield from _refusals(claims, state.unix)
+        yield from _holdings(claims)
+
+
+def _states(claims: list[VGPUClaim]) -> Metric:
+    family = GaugeMetricFamily("vgpu_claims", "Claims by state.", labels=("namespace", "state"))
+    counts: dict[tuple[str, str], int] = defaultdict(int)
+    for claim in claims:
+        counts[claim.metadata.namespace or "", claim.status.state or "Pending"] += 1
+    for labels, count in counts.items():
+        family.add_metric(labels, count)
+    return family
+
+
+def _refusals(claims: list[VGPUClaim], unix: float) -> Iterator[Metric]:
+    refused = GaugeMetricFamily(
+        "vgpu_claims_refused",
+        "Claims that wait because nothing fits, by reason.",
+        labels=("namespace", "reason"),
+    )
+    longest = GaugeMetricFamily(
+        "vgpu_claims_refused_seconds",
+        "How long the one has waited that has waited longest.",
+        labels=("namespace",),
+    )
+    counts: dict[tuple[str, str], int] = defaultdict(int)
+    waits: dict[str, float] = {}
+    for claim in claims:
+        reason = refused_reason(claim)
+        if reason is None:
+            continue
+        namespace = claim.metadata.namespace or ""
+        counts[namespace, reason] += 1
+        waits[namespace] = max(waits.get(namespace, 0.0), unix - _since(claim, unix))
+    for labels, count in counts.items():
+        refused.add_metric(labels, count)
+    for namespace, seconds in waits.items():
+        longest.add_metric((namespace,), seconds)
+    yield refused
+    yield longest
+
+
+def _since(claim: VGPUClaim, unix: float) -> float:
+    condition = find(claim.status.conditions, conditions.ALLOCATED)
+    if condition is None or not condition.last_transition_time:
+        return unix
+    return datetime.fromisoformat(condition.last_transition_time).timestamp()
+
+
+def _holdings(claims: list[VGPUClaim]) -> Iterator[Metric]:
+    labels = ("namespace", "node", "device_uuid")
+    memory = GaugeMetricFamily(
+        "vgpu_allocated_memory_bytes", "Memory that claims hold of a GPU.", labels=labels
+    )
+    cores = GaugeMetricFamily(
+        "vgpu_allocated_cores_ratio", "Compute that claims hold of a GPU.", labels=labels
+    )
+    held: dict[tuple[str, str, str], Use] = defaultdict(Use)
+    for claim in claims:
+        allocation = claim.status.allocation
+        if allocation is None:
+            continue
+        for uuid, use in effective_use(claim.spec, allocation.devices).items():
+            held[claim.metadata.namespace or "", allocation.node_name, uuid] += use
+    for key, use in held.items():
+        memory.add_metric(key, use.memory_mib * MIB)
+        cores.add_metric(key, use.cores / 100)
+    yield memory
+    yield cores
