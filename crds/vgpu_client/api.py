@@ -67,6 +67,10 @@ class Api:
         """
         return Api(self._transport.acting_as(user))
 
+    async def version(self) -> Object:
+        """What the server says of itself: `gitVersion`, `major`, `minor` and more."""
+        return await self._reads.document("/version", {})
+
     async def get(self, resource: Resource, name: str, *, namespace: str | None = None) -> Object:
         """Read one object, as new as any (a quorum read)."""
         return await self._reads.document(resource.path(namespace=namespace, name=name), {})

@@ -17,7 +17,11 @@ from pathlib import Path
 
 import yaml
 from kubernetes_asyncio.client import Configuration
-from kubernetes_asyncio.config import ConfigException, load_kube_config
+from kubernetes_asyncio.config import (
+    ConfigException,
+    list_kube_config_contexts,
+    load_kube_config,
+)
 from kubernetes_asyncio.config.incluster_config import (
     SERVICE_CERT_FILENAME,
     SERVICE_TOKEN_FILENAME,
@@ -26,6 +30,9 @@ from kubernetes_asyncio.config.incluster_config import (
 from kubernetes_asyncio.config.kube_config import KubeConfigLoader
 
 from vgpu_client.errors import LoginError
+
+_DEFAULT_NAMESPACE = "default"
+_SERVICE_NAMESPACE = Path(SERVICE_TOKEN_FILENAME).with_name("namespace")
 
 
 @dataclass(slots=True)
@@ -66,6 +73,39 @@ async def login(kubeconfig: str | None = None, context: str | None = None) -> Co
     if not files and os.environ.get("KUBERNETES_SERVICE_HOST"):
         return await _from_service_account()
     return await _from_kubeconfig(files or str(Path.home() / ".kube" / "config"), context)
+
+
+def namespace_of(kubeconfig: str | None = None, context: str | None = None) -> str:
+    """The namespace where none is given, as for kubectl: the context's, the pod's or `default`.
+
+    Args:
+        kubeconfig: Path of a kubeconfig; None as in `login`.
+        context: The context in it; None for its current one.
+
+    Raises:
+        LoginError: The kubeconfig cannot be read, or has no such context.
+    """
+    files = kubeconfig or os.environ.get("KUBECONFIG")
+    if not files and os.environ.get("KUBERNETES_SERVICE_HOST"):
+        try:
+            return _SERVICE_NAMESPACE.read_text().strip() or _DEFAULT_NAMESPACE
+        except OSError:
+            return _DEFAULT_NAMESPACE
+    files = files or str(Path.home() / ".kube" / "config")
+    if not _any_exists(files):
+        raise LoginError(f"kubeconfig {files} does not exist, and this is not a pod")
+    try:
+        contexts, current = list_kube_config_contexts(files)
+    except (ConfigException, OSError, yaml.YAMLError, TypeError, KeyError, ValueError) as error:
+        raise LoginError(f"kubeconfig {files}: {error}") from error
+    wanted = (
+        current
+        if context is None
+        else next((each for each in contexts if each["name"] == context), None)
+    )
+    if wanted is None:
+        raise LoginError(f"kubeconfig {files}: no context {context}")
+    return str((wanted.get("context") or {}).get("namespace") or _DEFAULT_NAMESPACE)
 
 
 async def _from_service_account() -> Connection:

@@ -191,8 +191,12 @@ def commands() -> str:
 
         `kubectl vgpu VERB` runs the program `kubectl-vgpu` or `kubectl-vgpu-VERB` on the PATH.
         Exit status 0: an answer, which may be a refusal, or done; 1: something was found, or is
-        left to do, and is named; 2: input that cannot be used, or a part of the cluster that
-        cannot be asked, with a line that names it.
+        left to do, and is named; 2: input that cannot be used, a name that does not exist, or a
+        cluster, or a part of one, that cannot be asked, with a line that names it; 130: ended by
+        Ctrl-C. `uninstall` and `release` end with 1, not 2, when the cluster cannot be asked.
+
+        What is printed into a pipe is plain text. In a terminal it has colours and bars, but for
+        `NO_COLOR` and `TERM=dumb`.
         """
     lines = [_BANNER, textwrap.dedent(intro)]
     for program in words.commands():

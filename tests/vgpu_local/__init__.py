@@ -10,6 +10,7 @@ differ, this one is wrong.
 * our programs: `programs`, `daemon`, `daemons`, `nursery`, `operators`, `nodes`, `simulated_nodes`
 * all of it at once: `cluster` on a `foundation`, with `options`, `assembly`, `webhooks` and
   `readiness`; or as manifests/ installs it: `installed`, `installation`, `accounts`
-* used by tests: `steps`, `waiting`, `checker` (what was broken at any moment), `kubectl`, `typed`
+* used by tests: `steps`, `waiting`, `checker` (what was broken at any moment), `kubectl`, `typed`,
+  `command` (kubectl-vgpu, piped or in a terminal)
 * `demo`, and `chaos`, the fault campaigns
 """

@@ -1,4 +1,4 @@
-"""The command line of kubectl-vgpu: `simulate`, `import hami`, `uninstall`, `release --node`."""
+"""The command line of kubectl-vgpu: questions to a cluster or about one on paper, and changes."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from vgpu_api.errors import BadInput, Fault, VgpuError
+from vgpu_operator.cli import arguments
 from vgpu_operator.cli.cluster import Cluster
 from vgpu_operator.cli.documents import (
     BadDocument,
@@ -29,14 +30,18 @@ from vgpu_operator.cli.workloads import MOST_PODS, holds_pods, pods_of
 BAD_INPUT = 2
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(given: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit status: 2 for input that cannot be used."""
     if isinstance(sys.stdout, TextIOWrapper):  # a name may have letters that it cannot show
         sys.stdout.reconfigure(errors="backslashreplace")
-    options = _parser().parse_args(arguments)
+    options = _parser().parse_args(given)
     if options.command in ("uninstall", "release"):
         # Kept from the others: the client's libraries take a second to load.
         from vgpu_operator.cli.live import run
+
+        return run(options)
+    if options.command in arguments.COMMANDS:
+        from vgpu_operator.cli.asking import run
 
         return run(options)
     try:
@@ -73,6 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     simulate.add_argument("--admit", action="store_true", help="put pods through admission first")
     simulate.add_argument("-o", "--output", choices=("text", "json"), default="text")
+    arguments.add_commands(commands)
     uninstall = commands.add_parser(
         "uninstall", help="take the project off a cluster, in whatever state it is"
     )
@@ -91,8 +97,7 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument(
             "--delete-pods", action="store_true", help="pods that use GPUs are deleted first"
         )
-        command.add_argument("--kubeconfig")
-        command.add_argument("--context", help="of the kubeconfig")
+        arguments.add_cluster(command)
     importing = commands.add_parser(
         "import", help="another system's configuration as ours, and what cannot be carried over"
     )

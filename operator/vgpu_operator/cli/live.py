@@ -7,15 +7,9 @@ import asyncio
 import sys
 from collections.abc import Sequence
 
-import yaml
-
-from vgpu_api.config import ClusterConfig
-from vgpu_api.config.cluster import read_cluster_config
-from vgpu_api.errors import BadInput
-from vgpu_api.names import PART_OF_LABEL
-from vgpu_api.resources import CONFIG_MAPS
 from vgpu_client.api import Api
 from vgpu_client.errors import ClientError
+from vgpu_operator.cli.installed import installed_config
 from vgpu_operator.cli.release_node import ReleaseNode
 from vgpu_operator.cli.uninstall import Uninstall
 
@@ -41,7 +35,7 @@ def run(options: argparse.Namespace) -> int:
 
 async def _uninstall(options: argparse.Namespace) -> int:
     async with Api.connect(options.kubeconfig, options.context) as api:
-        resource = await _count_resource(api)
+        resource = (await installed_config(api)).nvidia.resource_count_name
         work = Uninstall(
             api,
             print,
@@ -50,8 +44,8 @@ async def _uninstall(options: argparse.Namespace) -> int:
             wait_for_capacity=not options.no_wait_for_capacity,
         )
         plan = await work.plan()
-        status = _begin(options, plan.lines(resource), work.obstacles(plan))
-        return _end(await work.carry_out(plan)) if status is None else status
+        status = begin(options, plan.lines(resource), work.obstacles(plan))
+        return end(await work.carry_out(plan)) if status is None else status
 
 
 async def _release(options: argparse.Namespace) -> int:
@@ -60,13 +54,11 @@ async def _release(options: argparse.Namespace) -> int:
         plan = await work.plan()
         lines = plan.lines(options.node) or [f"nothing is allocated on node {options.node}"]
         obstacles = [] if options.dry_run else await work.obstacles(plan)
-        status = _begin(options, lines, obstacles)
-        return _end(await work.carry_out(plan)) if status is None else status
+        status = begin(options, lines, obstacles)
+        return end(await work.carry_out(plan)) if status is None else status
 
 
-def _begin(
-    options: argparse.Namespace, plan: Sequence[str], obstacles: Sequence[str]
-) -> int | None:
+def begin(options: argparse.Namespace, plan: Sequence[str], obstacles: Sequence[str]) -> int | None:
     """Print the plan; returns the exit status where nothing is to be done, None to go on."""
     for number, line in enumerate(plan, start=1):
         print(f"{number:3}. {line}")
@@ -85,22 +77,9 @@ def _begin(
     return None if input("Carry this out? [y/N] ").strip().lower() in ("y", "yes") else _NOT_BEGUN
 
 
-def _end(left: Sequence[str]) -> int:
+def end(left: Sequence[str]) -> int:
+    """Print what is left; returns the exit status."""
     for line in left:
         print(f"kubectl-vgpu: {line}", file=sys.stderr)
     print("done" if not left else f"{len(left)} things are left; it may be run again")
     return _LEFT if left else _DONE
-
-
-async def _count_resource(api: Api) -> str:
-    """The extended resource of the installed configuration, or the default."""
-    for found in (await api.list(CONFIG_MAPS, label_selector=PART_OF_LABEL)).items:
-        text = (found.get("data") or {}).get("config.yaml")
-        if text is None:
-            continue
-        try:
-            config = read_cluster_config(yaml.safe_load(text))
-        except (BadInput, yaml.YAMLError):
-            continue
-        return config.nvidia.resource_count_name
-    return ClusterConfig().nvidia.resource_count_name

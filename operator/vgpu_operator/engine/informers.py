@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from pydantic import ValidationError
+
 from vgpu_api import names
 from vgpu_api.core import Node, Pod, ResourceQuota
 from vgpu_api.resources import (
@@ -116,6 +118,25 @@ def informers(api: Api, observe: Observe) -> list[Reflector[Any]]:
         observe: Takes the events.
     """
     return [_informer(api, _Sink(kind, observe)) for kind in _KINDS]
+
+
+async def observe_once(api: Api, observe: Observe) -> None:
+    """Observe everything that there is now, and watch nothing: for a command that ends.
+
+    Raises:
+        ClientError: The API server is away, or refuses a kind.
+    """
+    for kind in _KINDS:
+        sink = _Sink(kind, observe)
+        for raw in (await api.list(kind.resource, namespace=kind.namespace)).items:
+            try:
+                sink.added(kind.decode(raw))
+            except ValidationError as error:
+                metadata = raw["metadata"]
+                identity = ObjectIdentity(
+                    metadata.get("namespace", ""), metadata["name"], metadata["uid"]
+                )
+                sink.unreadable(identity, raw, error)
 
 
 def _informer(api: Api, sink: _Sink[Any]) -> Reflector[Any]:

@@ -12,7 +12,6 @@ from vgpu_api.errors import BadInput
 from vgpu_api.reasons import Reason
 from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_client.recorder import Regarding
-from vgpu_operator.ask import Ask
 from vgpu_operator.engine import hami_events
 from vgpu_operator.engine.cache import key_of
 from vgpu_operator.engine.claims.announce import is_news
@@ -25,7 +24,7 @@ from vgpu_operator.engine.claims.status import (
 from vgpu_operator.engine.effects import Effect, RecordEvent, WriteClaim
 from vgpu_operator.engine.gpu_pod import GPUPod, is_owned_by
 from vgpu_operator.engine.scheduling.earmarks import KeptFrom, Yielding, explain
-from vgpu_operator.engine.scheduling.queue import Waiter
+from vgpu_operator.engine.scheduling.queue import EquivalenceClass, Waiter
 from vgpu_operator.engine.scheduling.refusal import Refusal
 from vgpu_operator.engine.state import ReportedRefusal, State
 from vgpu_operator.ledger import ClaimKey
@@ -162,18 +161,19 @@ def explain_waiter(waiter: Waiter, state: State) -> Refusal | None:
         # Its counts move with every change; who reads them does not.
         if cursors == state.ledger.cursors or state.now - at < RETELL_S:
             return known
-    refusal = _explain(waiter, kind.request, state)
+    refusal = refusal_of_kind(waiter.key, kind, state)
     if refusal is not None:
         of_kind.explained = state.now, state.ledger.cursors, refusal
     return refusal
 
 
-def _explain(waiter: Waiter, request: Ask, state: State) -> Refusal | None:
-    columns, kind = state.ledger.columns, waiter.kind
+def refusal_of_kind(key: ClaimKey, kind: EquivalenceClass, state: State) -> Refusal | None:
+    """Why no node serves a claim of this kind, in full; None if one does."""
+    columns, request = state.ledger.columns, kind.request
     nodes = state.ledger.node_filters.of(kind.rules)
-    kept = KeptFrom(waiter.key, kind, 0, Yielding.MORE_IMPORTANT,
+    kept = KeptFrom(key, kind, 0, Yielding.MORE_IMPORTANT,
                     columns, state.reservations, state.earmarks)  # fmt: skip
-    with state.ledger.without(waiter.key):
+    with state.ledger.without(key):
         plan = place(
             columns,
             request,
@@ -198,7 +198,7 @@ def _explain(waiter: Waiter, request: Ask, state: State) -> Refusal | None:
             columns, request, text, within=nodes.allowed if node is None else only(node)
         )
     if len(state.earmarks):
-        texts += explain(columns, state.earmarks, waiter.key, request).values()
+        texts += explain(columns, state.earmarks, key, request).values()
     return Refusal(reason, "; ".join(texts))
 
 

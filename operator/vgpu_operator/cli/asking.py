@@ -1,0 +1,163 @@
+"""Runs the commands that ask a cluster, and turns what goes wrong into one line."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from vgpu_api.errors import VgpuError
+from vgpu_api.resources import GPU_DEVICES
+from vgpu_client.api import Api
+from vgpu_client.connection import namespace_of
+from vgpu_client.kubectl import kubectl
+from vgpu_operator.cli import doctor, drain, explain, listing, support, top
+from vgpu_operator.cli.live import begin, end
+from vgpu_operator.cli.printing import Printer, Table, bar, printable
+
+DONE, FOUND, NO_ANSWER = 0, 1, 2
+_INTERRUPTED = 130
+_REFRESH_S = 3.0
+"""Agents read no more often."""
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run a command.
+
+    Returns:
+        0 for an answer, 1 when something was found or is left to do, 2 when there is no answer:
+        a name that does not exist, no cluster, no right.
+    """
+    try:
+        return asyncio.run(_COMMANDS[options.command](options))
+    except VgpuError as error:
+        print(f"kubectl-vgpu: {printable(str(error))}", file=sys.stderr)
+        return NO_ANSWER
+    except BrokenPipeError:
+        # What reads us has enough. Python would complain when it flushes at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return DONE
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+
+
+async def _get(options: argparse.Namespace) -> int:
+    namespace = None
+    if options.kind == "slices" and not options.all_namespaces:
+        namespace = options.namespace or namespace_of(options.kubeconfig, options.context)
+    query = listing.GetQuery(
+        kind=options.kind,
+        names=tuple(options.name),
+        namespace=namespace,
+        selector=options.selector,
+        output=options.output or "",
+        watch=options.watch,
+        kubectl=("kubectl", *cluster_flags(options)),
+    )
+    async with Api.connect(options.kubeconfig, options.context) as api:
+        await listing.get(query, api, Printer(), now=_now)
+    return DONE
+
+
+async def _explain(options: argparse.Namespace) -> int:
+    namespace = options.namespace or namespace_of(options.kubeconfig, options.context)
+    async with Api.connect(options.kubeconfig, options.context) as api:
+        said = await explain.explain(api, options.subject, namespace, now=_now())
+    explain.show(said, Printer(), as_json=options.output == "json")
+    return DONE
+
+
+async def _top(options: argparse.Namespace) -> int:
+    namespace = None
+    if options.kind == "slices" and not options.all_namespaces:
+        namespace = options.namespace or namespace_of(options.kubeconfig, options.context)
+    query = top.TopQuery(options.kind, namespace, options.node, options.sort_by)
+    async with Api.connect(options.kubeconfig, options.context) as api:
+        listed = (await listing.listed(api, GPU_DEVICES)).items
+    devices = {(each.get("status") or {}).get("uuid", ""): each for each in listed}
+    run = kubectl(options.context, options.kubeconfig)
+
+    def once() -> tuple[Table, list[str]]:
+        reading = top.read(run, node=options.node)
+        missing = [f"node {name}: not asked: {why}" for name, why in reading.unasked.items()]
+        return top.table(query, reading, devices), missing
+
+    top.show(once, Printer(), every_s=None if options.once else _REFRESH_S)
+    return DONE
+
+
+async def _drain(options: argparse.Namespace) -> int:
+    printer = Printer()
+    async with Api.connect(options.kubeconfig, options.context) as api:
+        work = drain.Drain(api, options.subject, printer.line)
+        if options.undo:
+            if not await work.uncordon():
+                printer.line("nothing is cordoned")
+            return DONE
+        plan = await work.plan()
+        status = begin(options, plan.lines(), ())
+        if status is not None:
+            return status
+        with bar(printer, "claims") as progress:
+            left = await work.carry_out(plan, limit_s=options.timeout, progress=progress)
+    return end(left)
+
+
+async def _doctor(options: argparse.Namespace) -> int:
+    async with Api.connect(options.kubeconfig, options.context) as api:
+        found = doctor.findings(await doctor.read(api, now=_now()))
+    printer = Printer()
+    shown = [each for each in found if options.all or each.level != "ok"]
+    if options.output == "json":
+        printer.out.write(json.dumps([asdict(each) for each in shown], indent=2) + "\n")
+    elif shown:
+        rows = [[each.level, each.check, each.message, each.remedy] for each in shown]
+        printer.table(Table(["LEVEL", "CHECK", "FOUND", "WHAT TO DO"], list(rows)))
+    else:
+        printer.line(f"{len(found)} checks, and nothing found")
+    return FOUND if any(each.level == "error" for each in found) else DONE
+
+
+async def _support_bundle(options: argparse.Namespace) -> int:
+    now, printer = _now(), Printer()
+    path = options.file or Path(f"vgpu-support-{now:%Y%m%d-%H%M%S}.tar.gz")
+    async with Api.connect(options.kubeconfig, options.context) as api:
+        files = await support.collect(
+            api,
+            support.kubectl_logs(("kubectl", *cluster_flags(options))),
+            now=now,
+            say=printer.line,
+        )
+    try:
+        support.write(path, files, now=now)
+    except OSError as error:
+        raise listing.CannotAnswer(f"{path}: {error.strerror or error}") from error
+    printer.line(f"wrote {path}: {len(files)} files")
+    return DONE
+
+
+def cluster_flags(options: argparse.Namespace) -> list[str]:
+    """Which cluster, as kubectl's arguments."""
+    flags = [f"--kubeconfig={options.kubeconfig}"] if options.kubeconfig else []
+    return flags + ([f"--context={options.context}"] if options.context else [])
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+_COMMANDS: Mapping[str, Callable[[argparse.Namespace], Coroutine[Any, Any, int]]] = {
+    "get": _get,
+    "explain": _explain,
+    "top": _top,
+    "drain": _drain,
+    "doctor": _doctor,
+    "support-bundle": _support_bundle,
+}

@@ -1,0 +1,572 @@
+"""`kubectl vgpu doctor`: is everything there that sharing GPUs needs, and what to do where not.
+
+The cluster is read once; each check is a function of what was read and yields findings. A check
+whose objects may not be read says so instead of guessing. What can be seen through the API alone is
+looked at; the records of agents on their nodes are `kubectl vgpu audit`'s.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from cryptography import x509
+
+from vgpu_api import names
+from vgpu_api.config import ClusterConfig
+from vgpu_api.names import AGENT_LEASE_S, AGENT_NAMESPACE
+from vgpu_api.resources import (
+    CUSTOM_RESOURCE_DEFINITIONS,
+    ENDPOINT_SLICES,
+    EVENTS,
+    GPU_DEVICES,
+    LEASES,
+    MUTATING_WEBHOOKS,
+    NODES,
+    PODS,
+    SECRETS,
+    VALIDATING_WEBHOOKS,
+    VGPU_CLAIMS,
+    Resource,
+)
+from vgpu_api.v1alpha1 import GPUDevice
+from vgpu_client.api import Api
+from vgpu_client.errors import ApiError, ClientError, Forbidden, NotFound
+from vgpu_client.transport import Object
+from vgpu_operator.certificates.names import (
+    CERTIFICATE,
+    EXTENDER_SECRET,
+    SCHEDULER_SECRET,
+    WEBHOOK_CONFIGURATIONS,
+    WEBHOOK_SECRET,
+)
+from vgpu_operator.cli.installed import installed_config
+from vgpu_operator.cli.listing import lasting, state_of
+from vgpu_operator.cli.uninstall import DAEMON_SETS, DEPLOYMENTS
+
+NAMESPACE = "vgpu-system"
+_READ = (
+    CUSTOM_RESOURCE_DEFINITIONS,
+    GPU_DEVICES,
+    VGPU_CLAIMS,
+    NODES,
+    PODS,
+    EVENTS,
+    DEPLOYMENTS,
+    DAEMON_SETS,
+    MUTATING_WEBHOOKS,
+    VALIDATING_WEBHOOKS,
+)
+_READ_THERE = ((LEASES, NAMESPACE), (LEASES, AGENT_NAMESPACE), (ENDPOINT_SLICES, NAMESPACE))
+_LEAST_SERVER = (1, 31)
+_LEAST_KUBELET = (1, 29)
+_LEAST_CONTAINERD = (1, 7)
+_EXPIRES = timedelta(days=7)
+_LEASE_SLACK_S = 60.0
+"""The Lease's times are its holder's clock's; ours may differ."""
+_LONG_S = 600.0
+_NVIDIA_PLUGIN = re.compile(r"(^|/)k8s-device-plugin[:@]")
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """What a check found.
+
+    Attributes:
+        level: `ok`, `warning`, `error`, or `unknown` where something could not be read.
+        check: What was looked at.
+        message: What was found.
+        remedy: What to do; empty where nothing is.
+    """
+
+    level: str
+    check: str
+    message: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What was read.
+
+    Attributes:
+        now: When.
+        version: The API server's, as it says; empty where it does not.
+        config: The installed configuration.
+        lists: Objects by kind, and by namespace where that is one of ours; why not, where refused.
+        secrets: Our certificates by the Secret's name; why not, where refused.
+    """
+
+    now: datetime
+    version: str
+    config: ClusterConfig
+    lists: Mapping[tuple[str, str], Sequence[Object] | ClientError]
+    secrets: Mapping[str, Object | ClientError]
+
+    def of(self, resource: Resource, namespace: str = "") -> Sequence[Object]:
+        """The objects of a kind.
+
+        Raises:
+            ClientError: They were refused.
+        """
+        found = self.lists.get((resource.plural, namespace), ())
+        if isinstance(found, ClientError):
+            raise found
+        return found
+
+
+Check = Callable[[Snapshot], Iterator[CheckResult]]
+
+
+def _ok(check: str, message: str) -> CheckResult:
+    return CheckResult("ok", check, message)
+
+
+def _warning(check: str, message: str, remedy: str) -> CheckResult:
+    return CheckResult("warning", check, message, remedy)
+
+
+def _error(check: str, message: str, remedy: str) -> CheckResult:
+    return CheckResult("error", check, message, remedy)
+
+
+def _unknown(check: str, message: str, remedy: str) -> CheckResult:
+    return CheckResult("unknown", check, message, remedy)
+
+
+async def read(api: Api, *, now: datetime) -> Snapshot:
+    """Read all that the checks look at.
+
+    Raises:
+        ClientError: The API server is away.
+    """
+    lists: dict[tuple[str, str], Sequence[Object] | ClientError] = {}
+    version = str((await api.version()).get("gitVersion", ""))
+    for resource, namespace in (*((kind, "") for kind in _READ), *_READ_THERE):
+        try:
+            found = await api.list(resource, namespace=namespace or None)
+            lists[resource.plural, namespace] = found.items
+        except NotFound:
+            lists[resource.plural, namespace] = ()
+        except ApiError as error:
+            lists[resource.plural, namespace] = error
+    secrets: dict[str, Object | ClientError] = {}
+    for name in (WEBHOOK_SECRET, EXTENDER_SECRET, SCHEDULER_SECRET):
+        try:
+            secrets[name] = await api.get(SECRETS, name, namespace=NAMESPACE)
+        except NotFound:
+            continue
+        except Forbidden as error:
+            secrets[name] = error
+    return Snapshot(now, version, await installed_config(api), lists, secrets)
+
+
+def findings(snapshot: Snapshot) -> list[CheckResult]:
+    """What all checks find."""
+    found: list[CheckResult] = []
+    for name, check in CHECKS:
+        try:
+            found += check(snapshot)
+        except ClientError as error:
+            found.append(_unknown(name, str(error), "ask with the rights of an administrator"))
+    return found
+
+
+# Kubernetes.
+
+
+def _server(seen: Snapshot) -> Iterator[CheckResult]:
+    number = _numbers(seen.version)
+    if number and number < _LEAST_SERVER:
+        yield _error(
+            "api server",
+            f"{seen.version}: selectable fields and CEL rules of our kinds need 1.31",
+            "upgrade the control plane",
+        )
+    else:
+        yield _ok("api server", seen.version or "its version is not known")
+
+
+def _kinds(seen: Snapshot) -> Iterator[CheckResult]:
+    ours = {
+        crd["metadata"]["name"]: crd
+        for crd in seen.of(CUSTOM_RESOURCE_DEFINITIONS)
+        if crd["spec"]["group"] == names.GROUP
+    }
+    for resource in (VGPU_CLAIMS, GPU_DEVICES):
+        name = f"{resource.plural}.{resource.group}"
+        crd = ours.get(name)
+        served = [v["name"] for v in (crd or {}).get("spec", {}).get("versions", ()) if v["served"]]
+        if crd is None:
+            yield _error("kinds", f"{name} is not there", "kubectl apply -k crds")
+        elif names.VERSION not in served:
+            text = f"{name} is served as {', '.join(served)}, and not as {names.VERSION}"
+            yield _error("kinds", text, "use the kubectl-vgpu of the installed version")
+        elif not _has(crd, "Established"):
+            yield CheckResult(
+                "error", "kinds", f"{name} is not established", f"kubectl describe crd {name}"
+            )
+        else:
+            yield _ok("kinds", f"{name} {names.VERSION}")
+
+
+def _nodes(seen: Snapshot) -> Iterator[CheckResult]:
+    for node in _gpu_nodes(seen):
+        name, info = node["metadata"]["name"], (node.get("status") or {}).get("nodeInfo") or {}
+        kubelet = _numbers(str(info.get("kubeletVersion", "")))
+        runtime = str(info.get("containerRuntimeVersion", ""))
+        if kubelet and kubelet < _LEAST_KUBELET:
+            text = (
+                f"node {name}: kubelet {info['kubeletVersion']}; CDI devices of plugins need 1.29"
+            )
+            yield _error("nodes", text, "upgrade the node")
+        if runtime.startswith("containerd://"):
+            number = _numbers(runtime)
+            if number < _LEAST_CONTAINERD:
+                text = f"node {name}: {runtime} knows no CDI"
+                yield _error("nodes", text, "use containerd 2, or 1.7 with enable_cdi")
+            elif number < (2, 0) and _says(seen, "unresolvable CDI devices", on=name):
+                text = f"node {name}: {runtime}, and CDI devices do not resolve"
+                yield _error("nodes", text, "set enable_cdi = true in its config.toml")
+        if not _is_ready(node):
+            yield CheckResult(
+                "error", "nodes", f"node {name} is not ready", f"kubectl describe node {name}"
+            )
+
+
+# The project.
+
+
+def _workloads(seen: Snapshot) -> Iterator[CheckResult]:
+    kinds = ((DEPLOYMENTS, "replicas", "availableReplicas"),
+             (DAEMON_SETS, "desiredNumberScheduled", "numberAvailable"))  # fmt: skip
+    found = False
+    for resource, wanted_key, there_key in kinds:
+        for obj in seen.of(resource):
+            if not _is_ours(obj):
+                continue
+            found = True
+            status = obj.get("status") or {}
+            wanted = (obj["spec"] if resource is DEPLOYMENTS else status).get(wanted_key, 0)
+            there = status.get(there_key, 0)
+            what = f"{resource.kind} {obj['metadata']['namespace']}/{obj['metadata']['name']}"
+            if there < wanted:
+                yield _error(
+                    "programs",
+                    f"{what}: {there} of {wanted} available",
+                    f"kubectl -n {obj['metadata']['namespace']} get pods -o wide",
+                )
+            else:
+                yield _ok("programs", f"{what}: {there} of {wanted} available")
+    if not found:
+        yield _warning(
+            "programs",
+            "no Deployment and no DaemonSet of the project: it does not run in this cluster's pods",
+            "kubectl apply -k manifests/overlays/default",
+        )
+
+
+def _leader(seen: Snapshot) -> Iterator[CheckResult]:
+    for lease in seen.of(LEASES, NAMESPACE):
+        spec = lease.get("spec") or {}
+        if lease["metadata"]["name"] != "vgpu-operator":
+            continue
+        silent = _since(spec.get("renewTime"), seen.now)
+        limit = float(spec.get("leaseDurationSeconds") or 15) + _LEASE_SLACK_S
+        if spec.get("holderIdentity") and silent < limit:
+            yield _ok("leader", f"{spec['holderIdentity']} leads")
+        else:
+            text = f"no operator has led for {lasting(silent)}: nothing is decided"
+            yield CheckResult(
+                "error", "leader", text, f"kubectl -n {NAMESPACE} logs deploy/vgpu-operator"
+            )
+        return
+    yield _error("leader", "no operator has ever led", f"kubectl -n {NAMESPACE} get pods")
+
+
+def _extender(seen: Snapshot) -> Iterator[CheckResult]:
+    slices = [s for s in seen.of(ENDPOINT_SLICES, NAMESPACE) if _service(s) == "vgpu-extender"]
+    ready = [each for s in slices for each in s.get("endpoints") or () if _answers(each)]
+    if not ready:
+        text = "the Service vgpu-extender leads to no operator"
+        yield CheckResult(
+            "error", "extender", text, f"kubectl -n {NAMESPACE} get endpointslices,leases"
+        )
+    else:
+        yield _ok("extender", f"the Service leads to {len(ready)} operator")
+    for event in seen.of(EVENTS):
+        if event.get("reason") != "FailedScheduling" or not _is_recent(event, seen.now):
+            continue
+        text = event.get("message") or ""
+        if "extender" in text and "Post " in text:
+            yield _error(
+                "extender",
+                f"kube-scheduler does not reach it: {text}",
+                "restart vgpu-scheduler if the authority of its certificates was replaced",
+            )
+            return
+
+
+def _webhooks(seen: Snapshot) -> Iterator[CheckResult]:
+    for resource in (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS):
+        mine = [
+            found
+            for found in seen.of(resource)
+            if found["metadata"]["name"] == WEBHOOK_CONFIGURATIONS or _is_ours(found)
+        ]
+        if not mine:
+            text = f"no {resource.kind} of the project: pods are not prepared"
+            yield _error("webhooks", text, "apply the manifests again")
+            continue
+        untrusted = [
+            hook["name"]
+            for found in mine
+            for hook in found.get("webhooks") or ()
+            if not (hook["clientConfig"].get("caBundle") or hook["clientConfig"].get("url"))
+        ]
+        if untrusted:
+            text = f"{', '.join(untrusted)}: no caBundle, so the API server trusts no answer"
+            yield _error("webhooks", text, "the operator writes it when it leads")
+        else:
+            yield _ok("webhooks", f"{resource.kind} {mine[0]['metadata']['name']}")
+    slices = [s for s in seen.of(ENDPOINT_SLICES, NAMESPACE) if _service(s) == "vgpu-webhook"]
+    if slices and not any(_answers(each) for s in slices for each in s.get("endpoints") or ()):
+        text = "the Service vgpu-webhook leads to no ready pod: pods that ask for GPUs are refused"
+        yield _error("webhooks", text, f"kubectl -n {NAMESPACE} get pods")
+
+
+def _certificates(seen: Snapshot) -> Iterator[CheckResult]:
+    for name, secret in seen.secrets.items():
+        if isinstance(secret, ClientError):
+            yield _unknown("certificates", str(secret), "ask with rights to read Secrets")
+            continue
+        ends = _end_of(secret)
+        if ends is None:
+            text = f"Secret {name}: no certificate in {CERTIFICATE}"
+            yield _error("certificates", text, "delete it: the operator makes another")
+        elif ends - seen.now < timedelta(0):
+            text = f"Secret {name}: expired {lasting((seen.now - ends).total_seconds())} ago"
+            yield CheckResult(
+                "error", "certificates", text, "is there a leading operator? It renews them"
+            )
+        elif ends - seen.now < _EXPIRES:
+            text = f"Secret {name}: expires in {lasting((ends - seen.now).total_seconds())}"
+            yield _warning("certificates", text, "renewal fails: read the operator's log")
+        else:
+            yield _ok("certificates", f"{name} until {ends:%Y-%m-%d}")
+
+
+def _agents(seen: Snapshot) -> Iterator[CheckResult]:
+    renewed = {
+        lease["metadata"]["name"]: (lease.get("spec") or {}).get("renewTime")
+        for lease in seen.of(LEASES, AGENT_NAMESPACE)
+    }
+    nodes = sorted({device["spec"]["nodeName"] for device in seen.of(GPU_DEVICES)})
+    logs = f"kubectl -n {AGENT_NAMESPACE} get pods -o wide"
+    for node in nodes:
+        silent = _since(renewed.get(node), seen.now)
+        if node not in renewed:
+            text = f"node {node}: no agent has reported"
+            yield _warning("agents", text, logs)
+        elif silent > AGENT_LEASE_S + _LEASE_SLACK_S:
+            yield _error("agents", f"node {node}: silent for {lasting(silent)}", logs)
+    alive = sum(
+        _since(when, seen.now) <= AGENT_LEASE_S + _LEASE_SLACK_S for when in renewed.values()
+    )
+    yield _ok("agents", f"{alive} of {len(nodes)} report")
+    resource = seen.config.nvidia.resource_count_name
+    for node in _gpu_nodes(seen):
+        given = ((node.get("status") or {}).get("allocatable") or {}).get(resource, "0")
+        if str(given) == "0":
+            text = f"node {node['metadata']['name']}: the kubelet offers no {resource}"
+            yield CheckResult(
+                "error", "agents", text, "is the agent's device plugin registered? " + logs
+            )
+
+
+def _devices(seen: Snapshot) -> Iterator[CheckResult]:
+    devices = [GPUDevice.model_validate(raw) for raw in seen.of(GPU_DEVICES)]
+    out = [device for device in devices if state_of(device) not in ("Ready", "Cordoned")]
+    for device in out:
+        said = next(
+            (
+                c
+                for c in device.status.conditions
+                if c.type in ("Ready", "Healthy") and c.status != "True"
+            ),
+            None,
+        )
+        why = f": {said.reason}: {said.message}" if said is not None else ""
+        text = f"{device.metadata.name} on {device.spec.node_name} is {state_of(device)}{why}"
+        yield CheckResult(
+            "error", "devices", text, f"kubectl describe gpudevice {device.metadata.name}"
+        )
+    if not devices:
+        text = "no GPUDevice: no agent has found a GPU"
+        yield _warning("devices", text, f"kubectl -n {AGENT_NAMESPACE} get pods -o wide")
+        return
+    drivers = sorted({device.status.driver_version for device in devices} - {""})
+    yield _ok(
+        "devices",
+        f"{len(devices) - len(out)} of {len(devices)} serve; driver {', '.join(drivers)}",
+    )
+
+
+def _claims(seen: Snapshot) -> Iterator[CheckResult]:
+    claims = seen.of(VGPU_CLAIMS)
+    violated = [c for c in claims if _has(c, "Violated")]
+    stuck = [
+        c
+        for c in claims
+        if c["metadata"].get("deletionTimestamp")
+        and _since(c["metadata"]["deletionTimestamp"], seen.now) > _LONG_S
+    ]
+    waiting = [c for c in claims if _waits_long(c, seen.now)]
+    for kind, found, what, remedy in (
+        ("error", violated, "violate their limits", "kubectl vgpu get slices -A -o wide"),
+        ("error", stuck, "are deleted and not released", "kubectl vgpu audit"),
+        ("warning", waiting, f"have waited for {lasting(_LONG_S)}", "kubectl vgpu explain CLAIM"),
+    ):
+        if found:
+            shown = ", ".join(_place(claim) for claim in found[:5])
+            more = f" and {len(found) - 5} more" if len(found) > 5 else ""
+            yield CheckResult(kind, "claims", f"{len(found)} {what}: {shown}{more}", remedy)
+    yield _ok("claims", f"{len(claims)} claims")
+
+
+# Others.
+
+
+def _neighbours(seen: Snapshot) -> Iterator[CheckResult]:
+    for daemon_set in seen.of(DAEMON_SETS):
+        if _is_ours(daemon_set):
+            continue
+        metadata, template = daemon_set["metadata"], daemon_set["spec"]["template"]["spec"]
+        images = [container.get("image", "") for container in template.get("containers") or ()]
+        if "nvidia-device-plugin" in metadata["name"] or any(map(_NVIDIA_PLUGIN.search, images)):
+            text = (
+                f"NVIDIA's device plugin {metadata['namespace']}/{metadata['name']} registers "
+                f"{seen.config.nvidia.resource_count_name}, too: the kubelet keeps one of the two"
+            )
+            yield _error("neighbours", text, "take our nodes out of its nodeSelector")
+        if "hami" in metadata["name"] and "device-plugin" in metadata["name"]:
+            text = f"HAMi's device plugin {metadata['namespace']}/{metadata['name']} is still there"
+            yield _error("neighbours", text, "see docs/compatibility.md: uninstall HAMi")
+    for hook in seen.of(MUTATING_WEBHOOKS):
+        if "hami" in hook["metadata"]["name"].lower():
+            text = f"HAMi's webhook {hook['metadata']['name']} still changes pods"
+            yield _error("neighbours", text, "see docs/compatibility.md: uninstall HAMi")
+
+
+CHECKS: tuple[tuple[str, Check], ...] = (
+    ("api server", _server),
+    ("kinds", _kinds),
+    ("nodes", _nodes),
+    ("programs", _workloads),
+    ("leader", _leader),
+    ("extender", _extender),
+    ("webhooks", _webhooks),
+    ("certificates", _certificates),
+    ("agents", _agents),
+    ("devices", _devices),
+    ("claims", _claims),
+    ("neighbours", _neighbours),
+)
+
+
+# Reading objects.
+
+
+def _gpu_nodes(seen: Snapshot) -> list[Object]:
+    """The nodes whose devices an agent of ours publishes."""
+    with_devices = {
+        device["spec"]["nodeName"]
+        for device in seen.of(GPU_DEVICES)
+        if (device.get("status") or {}).get("vendor", "nvidia").lower() == "nvidia"
+    }
+    return [node for node in seen.of(NODES) if node["metadata"]["name"] in with_devices]
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    found = re.search(r"(\d+)\.(\d+)", version)
+    return () if found is None else (int(found[1]), int(found[2]))
+
+
+def _is_ours(obj: Object) -> bool:
+    key, _, value = names.PART_OF_LABEL.partition("=")
+    labels: Mapping[str, str] = obj["metadata"].get("labels") or {}
+    return labels.get(key) == value
+
+
+def _conditions(obj: Object) -> Iterable[Mapping[str, str]]:
+    return (obj.get("status") or {}).get("conditions") or ()
+
+
+def _has(obj: Object, condition: str) -> bool:
+    return any(c["type"] == condition and c["status"] == "True" for c in _conditions(obj))
+
+
+def _is_ready(node: Object) -> bool:
+    return _has(node, "Ready")
+
+
+def _answers(endpoint: Mapping[str, object]) -> bool:
+    conditions = endpoint.get("conditions") or {}
+    return not isinstance(conditions, Mapping) or conditions.get("ready") is not False
+
+
+def _service(endpoint_slice: Object) -> str:
+    labels: Mapping[str, str] = endpoint_slice["metadata"].get("labels") or {}
+    return labels.get("kubernetes.io/service-name", "")
+
+
+def _since(when: object, now: datetime) -> float:
+    """Seconds; without end where it is not known."""
+    if not when:
+        return float("inf")
+    return (now - datetime.fromisoformat(str(when))).total_seconds()
+
+
+def _is_recent(event: Object, now: datetime) -> bool:
+    series = event.get("series") or {}
+    when = series.get("lastObservedTime") or event.get("lastTimestamp") or event.get("eventTime")
+    return bool(when) and _since(when, now) < _LONG_S
+
+
+def _says(seen: Snapshot, text: str, *, on: str) -> bool:
+    """Whether a recent event about a pod of a node has these words."""
+    here = {
+        pod["metadata"]["uid"]
+        for pod in seen.of(PODS)
+        if (pod.get("spec") or {}).get("nodeName") == on
+    }
+    return any(
+        text in (event.get("message") or "")
+        and (event.get("involvedObject") or {}).get("uid") in here
+        and _is_recent(event, seen.now)
+        for event in seen.of(EVENTS)
+    )
+
+
+def _waits_long(claim: Object, now: datetime) -> bool:
+    for condition in _conditions(claim):
+        if condition["type"] == "Allocated" and condition["status"] == "False":
+            is_news = condition.get("reason") in ("WaitingForPod", "Template", "Released")
+            return not is_news and _since(condition.get("lastTransitionTime"), now) > _LONG_S
+    return False
+
+
+def _end_of(secret: Object) -> datetime | None:
+    try:
+        text = base64.b64decode((secret.get("data") or {}).get(CERTIFICATE, ""))
+        return x509.load_pem_x509_certificate(text).not_valid_after_utc.astimezone(UTC)
+    except (ValueError, binascii.Error):
+        return None
+
+
+def _place(claim: Object) -> str:
+    return f"{claim['metadata']['namespace']}/{claim['metadata']['name']}"

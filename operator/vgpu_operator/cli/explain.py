@@ -1,0 +1,415 @@
+"""`kubectl vgpu explain POD|CLAIM`: why it waits, or why it is where it is.
+
+The operator's own words stand in the claim's condition. What they were made from is found out anew:
+the cluster is read once into the engine's state, and the functions that decide in earnest are asked
+what they make of each node. Nothing is written, and what only the operator remembers (reservations
+of pods that are being bound, earmarks) is not seen.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+
+from pydantic import ValidationError
+
+from vgpu_api import conditions
+from vgpu_api.conditions import find
+from vgpu_api.core import Pod
+from vgpu_api.names import ANNOTATION_CLAIM, pod_claim_name
+from vgpu_api.quantity import format_mib
+from vgpu_api.reasons import Tally
+from vgpu_api.resources import PODS, VGPU_CLAIMS
+from vgpu_api.v1alpha1 import VGPUClaim
+from vgpu_client.api import Api
+from vgpu_client.errors import Forbidden, NotFound
+from vgpu_operator.ask import Ask
+from vgpu_operator.cli.installed import installed_config
+from vgpu_operator.cli.listing import CannotAnswer, lasting
+from vgpu_operator.cli.printing import Cell, Portion, Printer, Table, words
+from vgpu_operator.engine.apply import apply
+from vgpu_operator.engine.claims.describe import refusal_of_kind
+from vgpu_operator.engine.claims.status import summary
+from vgpu_operator.engine.gpu_pod import GPUPod
+from vgpu_operator.engine.informers import observe_once
+from vgpu_operator.engine.scheduling.queue import EquivalenceClass
+from vgpu_operator.engine.scheduling.refusal import Refusal
+from vgpu_operator.engine.scheduling.schedule_one import refusal_of, spec_for
+from vgpu_operator.engine.state import State
+from vgpu_operator.ledger import ClaimKey, Ledger, NodeRules
+from vgpu_operator.placement import refusals_on
+from vgpu_operator.placement.score import card_score, node_score
+
+MOST_NODES = 20
+"""Shown of a fleet, the best first."""
+_PLACES = {"pod": PODS, "pods": PODS, "claim": VGPU_CLAIMS, "slice": VGPU_CLAIMS,
+           "vgpuclaim": VGPU_CLAIMS, "vgc": VGPU_CLAIMS}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceVerdict:
+    """A device of a node that was looked at.
+
+    Attributes:
+        score: What the device's policy compares; a device that serves best has the most or the
+            least of it, by policy.
+        free_memory_mib: What no claim holds, without what the claim itself holds.
+        held_by: The claims that hold it, with their amounts.
+    """
+
+    uuid: str
+    score: float
+    free_memory_mib: int
+    memory_mib: int
+    free_cores: int
+    cores: int
+    free_slots: int
+    slots: int
+    held_by: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeVerdict:
+    """A node that was looked at.
+
+    Attributes:
+        score: How full its devices are without the claim, 0 to 30; the node policy compares it.
+        verdict: `holds it`, `would serve`, or the reasons why it does not.
+        end_first: Where it does not: the claims whose end would let it serve; None where none of
+            them would.
+    """
+
+    name: str
+    score: float
+    verdict: str
+    serves: bool
+    end_first: list[str] | None
+    devices: list[DeviceVerdict]
+
+
+@dataclass(slots=True)
+class Explanation:
+    """All that is known of one request.
+
+    Attributes:
+        subject: `pod NAMESPACE/NAME` or `claim NAMESPACE/NAME`.
+        claim: NAMESPACE/NAME; the claim need not exist yet.
+        asks: The request in short.
+        state: As the claim says.
+        reason: The condition's.
+        message: The condition's: what the operator said last.
+        now: Why no node serves it as things are; empty where one does.
+        node: Which node it has; empty: none.
+        devices: What it has there.
+        nodes: Each node that was looked at.
+        nodes_hidden: So many more were not shown.
+        not_shown: Why nodes are not explained.
+    """
+
+    subject: str
+    claim: str
+    asks: str = ""
+    state: str = "Pending"
+    reason: str = ""
+    message: str = ""
+    since: str = ""
+    now: str = ""
+    node: str = ""
+    devices: list[str] = field(default_factory=list)
+    nodes: list[NodeVerdict] = field(default_factory=list)
+    nodes_hidden: int = 0
+    not_shown: str = ""
+
+
+async def explain(api: Api, subject: str, namespace: str, *, now: datetime) -> Explanation:
+    """Find out all of it.
+
+    Args:
+        api: Where.
+        subject: A name, or `pod/NAME` or `claim/NAME`; a bare name is a pod's before a claim's.
+        namespace: Of pod and claim.
+        now: For how long something has been so.
+
+    Raises:
+        CannotAnswer: There is no such pod or claim, or the pod asks for no GPU.
+        ClientError: The API server is away, or refuses the pod or the claim.
+    """
+    pod, claim = await _subject(api, subject, namespace)
+    key = ClaimKey(namespace, claim.metadata.name) if claim is not None else ClaimKey("", "")
+    shown = f"claim {key.namespace}/{key.name}" if pod is None else f"pod {namespace}/{pod.name}"
+    said = Explanation(shown, f"{key.namespace}/{key.name}" if claim is not None else "")
+    if claim is not None:
+        _repeat(claim, said, now)
+    config = await installed_config(api)
+    state = State(config, Ledger(config=config), lambda: str(uuid.uuid4()))
+    try:
+        await observe_once(api, lambda event: apply(event, state))
+    except Forbidden as error:
+        said.not_shown = f"what nodes have is not shown: {error.message}"
+        return said
+    found = None if pod is None else state.cache.pod(pod.uid)
+    if pod is not None and found is None and claim is None:
+        raise CannotAnswer(f"pod {namespace}/{pod.name} asks for no GPU")
+    _find_out(state, found, claim, said)
+    return said
+
+
+@dataclass(frozen=True, slots=True)
+class _PodName:
+    name: str
+    uid: str
+
+
+async def _subject(
+    api: Api, subject: str, namespace: str
+) -> tuple[_PodName | None, VGPUClaim | None]:
+    """The pod, if it is one, and its claim, if that exists."""
+    prefix, _, name = subject.rpartition("/")
+    if prefix and prefix.lower() not in _PLACES:
+        raise CannotAnswer(f"{subject}: give a name, pod/NAME or claim/NAME")
+    wanted = _PLACES.get(prefix.lower())
+    if wanted is not VGPU_CLAIMS:
+        try:
+            raw = await api.get(PODS, name, namespace=namespace)
+        except NotFound:
+            if wanted is PODS:
+                raise CannotAnswer(f"no pod {name} in namespace {namespace}") from None
+        else:
+            pod = Pod.model_validate(raw)
+            return _PodName(name, pod.metadata.uid), await _claim_of(api, pod)
+    claim = await _claim(api, name, namespace)
+    if claim is None:
+        what = "claim" if wanted is VGPU_CLAIMS else "pod and no claim"
+        raise CannotAnswer(f"no {what} {name} in namespace {namespace}")
+    return None, claim
+
+
+async def _claim(api: Api, name: str, namespace: str) -> VGPUClaim | None:
+    try:
+        return VGPUClaim.read(await api.get(VGPU_CLAIMS, name, namespace=namespace))
+    except NotFound:
+        return None
+    except ValidationError as error:
+        raise CannotAnswer(f"claim {namespace}/{name} cannot be read: {error}") from error
+
+
+async def _claim_of(api: Api, pod: Pod) -> VGPUClaim | None:
+    """The claim that serves a pod, or that it names."""
+    namespace = pod.metadata.namespace or ""
+    listed = (await api.list(VGPU_CLAIMS, namespace=namespace)).items
+    for raw in listed:
+        if ((raw.get("status") or {}).get("reservedFor") or {}).get("podUID") == pod.metadata.uid:
+            return VGPUClaim.read(raw)
+    own = pod_claim_name(pod.metadata.name, pod.metadata.uid)
+    named = pod.metadata.annotations.get(ANNOTATION_CLAIM, own)
+    return next((VGPUClaim.read(raw) for raw in listed if raw["metadata"]["name"] == named), None)
+
+
+def _repeat(claim: VGPUClaim, said: Explanation, now: datetime) -> None:
+    """What the claim's status says."""
+    status = claim.status
+    said.asks = status.summary or summary(claim.spec)
+    said.state = status.state or "Pending"
+    condition = find(status.conditions, conditions.ALLOCATED)
+    if condition is not None:
+        said.reason, said.message = condition.reason, condition.message
+        since = condition.last_transition_time
+        if since:
+            said.since = lasting((now - datetime.fromisoformat(since)).total_seconds())
+    if status.allocation is not None:
+        said.node = status.allocation.node_name
+        said.devices = [
+            f"{device.uuid}: {device.memory}"
+            + (f", {device.cores} %" if device.cores else "")
+            + (f" for {device.request}" if device.request else "")
+            for device in status.allocation.devices
+        ]
+
+
+def _find_out(state: State, pod: GPUPod | None, claim: VGPUClaim | None, said: Explanation) -> None:
+    """What the nodes make of it."""
+    spec = claim.spec if pod is None and claim is not None else None
+    if pod is not None:
+        found = spec_for(state, pod)
+        if isinstance(found, Refusal):
+            said.now = found.message
+            return
+        spec = found
+        said.claim = said.claim or f"{pod.claim.namespace}/{pod.claim.name}"
+    assert spec is not None
+    said.asks = said.asks or summary(spec)
+    key = pod.claim if pod is not None else _key(claim)
+    if pod is not None and claim is not None and not said.node:
+        refused = refusal_of(state, claim, pod)
+        if refused is not None:
+            said.now = refused.message
+            return
+    request = Ask.of(spec, state.config) if pod is None else pod.request(spec, state.config)
+    rules = NodeRules() if pod is None else pod.rules
+    kind = EquivalenceClass(request, rules, key.namespace)
+    refusal = None if said.node else refusal_of_kind(key, kind, state)
+    if refusal is not None:
+        said.now = refusal.message
+        said.reason = said.reason or str(refusal.reason)
+    _nodes(state, key, kind, said)
+
+
+def _key(claim: VGPUClaim | None) -> ClaimKey:
+    assert claim is not None
+    return ClaimKey(claim.metadata.namespace or "", claim.metadata.name)
+
+
+def _nodes(state: State, key: ClaimKey, kind: EquivalenceClass, said: Explanation) -> None:
+    names = state.ledger.nodes()
+    with state.ledger.without(key):
+        refusals = _refusals(state, names, kind)
+        views = [_view(state, name, kind, refusals.get(name), said.node) for name in names]
+        views.sort(key=lambda view: (view.name != said.node, not view.serves, view.name))
+        said.nodes_hidden = max(len(views) - MOST_NODES, 0)
+        said.nodes = [
+            view if view.serves else _with_ends(state, view, key, kind)
+            for view in views[:MOST_NODES]
+        ]
+
+
+def _refusals(state: State, names: Sequence[str], kind: EquivalenceClass) -> dict[str, Tally]:
+    return refusals_on(
+        state.ledger.columns,
+        kind.request,
+        names,
+        nodes=state.ledger.node_filters.of(kind.rules),
+        budget=state.ledger.budget(kind.namespace),
+    )
+
+
+def _view(
+    state: State, name: str, kind: EquivalenceClass, refused: Tally | None, chosen: str
+) -> NodeVerdict:
+    columns = state.ledger.columns
+    node = columns.node_id(name)
+    assert node is not None
+    request, devices = kind.request.requests[0], []
+    for card in columns.node_cards[node]:
+        slots, cores, memory, _ = columns.in_use(card)
+        score = card_score(columns, card, request, kind.request.weights)
+        devices.append(
+            DeviceVerdict(
+                uuid=columns.uuid[card],
+                score=round(score, 2),
+                free_memory_mib=columns.memory[card] - memory,
+                memory_mib=columns.memory[card],
+                free_cores=columns.cores[card] - cores,
+                cores=columns.cores[card],
+                free_slots=columns.slots[card] - slots,
+                slots=columns.slots[card],
+                held_by=list(_holders(state, columns.uuid[card])),
+            )
+        )
+    serves = refused is None
+    verdict = "holds it" if name == chosen else "would serve" if serves else str(refused)
+    return NodeVerdict(
+        name, round(node_score(columns, node), 2), verdict, serves or name == chosen, None, devices
+    )
+
+
+def _holders(state: State, device: str) -> Iterator[str]:
+    for holder in state.ledger.holders(device):
+        cores = f", {holder.use.cores} %" if holder.use.cores else ""
+        yield (
+            f"{holder.key.namespace}/{holder.key.name} ({format_mib(holder.use.memory_mib)}{cores})"
+        )
+
+
+def _with_ends(
+    state: State, view: NodeVerdict, key: ClaimKey, kind: EquivalenceClass
+) -> NodeVerdict:
+    """With the claims whose end would let the node serve: none of them could be left out.
+
+    As kube-scheduler finds the pods to preempt: were all of them gone, and then each is let stay,
+    the most important and oldest first, as long as there is room.
+    """
+    held = {holder.key for d in view.devices for holder in state.ledger.holders(d.uuid)} - {key}
+    if not held or not _serves_without(state, view.name, kind, held):
+        return view
+    ends = set(held)
+    for each in sorted(held, key=lambda other: _importance(state, other)):
+        if _serves_without(state, view.name, kind, ends - {each}):
+            ends.discard(each)
+    names = sorted(f"{each.namespace}/{each.name}" for each in ends)
+    return NodeVerdict(view.name, view.score, view.verdict, view.serves, names, view.devices)
+
+
+def _serves_without(state: State, node: str, kind: EquivalenceClass, gone: set[ClaimKey]) -> bool:
+    with ExitStack() as lifted:
+        for key in gone:
+            lifted.enter_context(state.ledger.without(key))
+        return not _refusals(state, (node,), kind)
+
+
+def _importance(state: State, key: ClaimKey) -> tuple[int, str, ClaimKey]:
+    """The most important first: by the priority of the claim's pods, then by age."""
+    priority = max((pod.priority for pod in state.cache.pods_of(key)), default=0)
+    claim = state.cache.claim(key)
+    created = "" if claim is None else claim.metadata.creation_timestamp or ""
+    return -priority, created, key
+
+
+# In words.
+
+
+def show(said: Explanation, printer: Printer, *, as_json: bool) -> None:
+    """Print it."""
+    if as_json:
+        printer.out.write(json.dumps(asdict(said), indent=2) + "\n")
+        return
+    kind, _, name = said.subject.partition(" ")
+    facts = [
+        (kind.capitalize(), name),
+        ("Claim", said.claim if kind == "pod" else ""),
+        ("Asks", said.asks),
+        ("State", said.state + (f" for {said.since}" if said.since else "")),
+        ("Why", ": ".join(filter(None, (said.reason, said.message)))),
+        ("Now", said.now if said.now != said.message else ""),
+        ("Node", said.node),
+        *(("Device", device) for device in said.devices),
+    ]
+    for label, text in facts:
+        if text:
+            printer.line(f"{label}: {text}")
+    if said.not_shown:
+        printer.line(said.not_shown)
+    if not said.nodes:
+        return
+    printer.line()
+    nodes, devices = Table(["NODE", "SCORE", "VERDICT", "WOULD SERVE AFTER THE END OF"]), _devices()
+    for node in said.nodes:
+        ends = "" if node.serves else words(node.end_first or ())
+        nodes.rows.append([node.name, f"{node.score:.2f}", node.verdict, ends])
+        devices.rows += [_row(node, device) for device in node.devices]
+    printer.table(nodes)
+    printer.line()
+    printer.table(devices)
+    if said.nodes_hidden:
+        printer.line(f"and {said.nodes_hidden} more nodes")
+
+
+def _devices() -> Table:
+    return Table(["DEVICE", "NODE", "SCORE", "FREE MEMORY", "FREE CORES", "FREE SLOTS", "HELD BY"])
+
+
+def _row(node: NodeVerdict, device: DeviceVerdict) -> list[Cell]:
+    memory = f"{format_mib(device.free_memory_mib)}/{format_mib(device.memory_mib)}"
+    cores = f"{device.free_cores}/{device.cores}%"
+    return [
+        device.uuid,
+        node.name,
+        f"{device.score:.2f}",
+        Portion(memory, 1 - device.free_memory_mib / max(device.memory_mib, 1)),
+        Portion(cores, 1 - device.free_cores / max(device.cores, 1)),
+        f"{device.free_slots}/{device.slots}",
+        words(device.held_by),
+    ]

@@ -1,0 +1,438 @@
+"""`kubectl vgpu get`: slices (claims), devices, and the nodes that have devices.
+
+The tables add what `kubectl get` cannot: what of each device and node is given away, summed and as
+a part. Machine formats are the objects as the API server has them; a JSONPath is left to kubectl.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from vgpu_api import conditions
+from vgpu_api.conditions import find
+from vgpu_api.errors import VgpuError
+from vgpu_api.quantity import format_mib
+from vgpu_api.resources import GPU_DEVICES, NODES, VGPU_CLAIMS, Resource
+from vgpu_api.v1alpha1 import Amount, GPUDevice, VGPUClaim
+from vgpu_client.api import Api
+from vgpu_client.errors import Gone, NotFound
+from vgpu_client.transport import Object
+from vgpu_operator.cli.printing import Cell, Portion, Printer, Table, words
+
+JSONPATH = "jsonpath="
+KINDS: Mapping[str, Resource] = {"slices": VGPU_CLAIMS, "devices": GPU_DEVICES, "nodes": NODES}
+_NOTHING = Amount()
+
+
+class CannotAnswer(VgpuError):
+    """What was asked for is not there, or cannot be had; the message is one sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class GetQuery:
+    """What to show, of what, and how.
+
+    Attributes:
+        kind: A key of `KINDS`.
+        names: These alone; empty: all.
+        namespace: Of slices; None: all.
+        selector: Of labels, as the API server takes it.
+        output: Empty for a table; `wide`, `json`, `yaml`, `name` or `jsonpath=TEMPLATE`.
+        watch: Go on with what changes.
+        kubectl: The command that JSONPaths are left to, with its options.
+    """
+
+    kind: str
+    names: Sequence[str] = ()
+    namespace: str | None = None
+    selector: str | None = None
+    output: str = ""
+    watch: bool = False
+    kubectl: Sequence[str] = ("kubectl",)
+
+
+@dataclass(slots=True)
+class Found:
+    """The objects, from which rows are made.
+
+    Attributes:
+        objects: Of the kind, by namespace and name.
+        devices: By name, where the kind is nodes: what their rows are made from.
+        version: Where a watch goes on; of the devices, where the kind is nodes.
+    """
+
+    objects: dict[tuple[str, str], Object] = field(default_factory=dict)
+    devices: dict[str, Object] = field(default_factory=dict)
+    version: str = ""
+
+
+async def get(query: GetQuery, api: Api, printer: Printer, *, now: Callable[[], datetime]) -> None:
+    """Print what is asked for; with `watch` until it is interrupted.
+
+    Raises:
+        CannotAnswer: A name is not there, or kubectl is not.
+        ClientError: The API server is away, or refuses it.
+    """
+    found = await _read(query, api)
+    if query.output.startswith(JSONPATH):
+        _by_kubectl(query, found)
+        return
+    _print(query, list(found.objects.values()), found, printer, now())
+    if query.watch:
+        await _watch(query, api, found, printer, now)
+
+
+async def _read(query: GetQuery, api: Api) -> Found:
+    resource, found = KINDS[query.kind], Found()
+    listing = await listed(api, resource, namespace=query.namespace, selector=query.selector)
+    found.version = listing.resource_version
+    found.objects = {_key(obj): obj for obj in listing.items}
+    if resource is NODES:
+        devices = await listed(api, GPU_DEVICES)
+        found.version = devices.resource_version
+        found.devices = {obj["metadata"]["name"]: obj for obj in devices.items}
+        with_devices = {obj["spec"]["nodeName"] for obj in devices.items}
+        found.objects = {
+            key: obj
+            for key, obj in found.objects.items()
+            if key[1] in with_devices or key[1] in query.names
+        }
+    if query.names:
+        found.objects = {k: obj for k, obj in found.objects.items() if k[1] in query.names}
+        missing = [name for name in query.names if name not in {k[1] for k in found.objects}]
+        if missing:
+            where = f" in namespace {query.namespace}" if resource is VGPU_CLAIMS else ""
+            raise CannotAnswer(f"no {query.kind[:-1]} {', '.join(missing)}{where}")
+    return found
+
+
+async def listed(
+    api: Api, resource: Resource, *, namespace: str | None = None, selector: str | None = None
+) -> Any:
+    """All objects of a kind.
+
+    Raises:
+        CannotAnswer: The cluster does not have the kind.
+        ClientError: The API server is away, or refuses it.
+    """
+    try:
+        return await api.list(resource, namespace=namespace, label_selector=selector)
+    except NotFound as error:
+        raise CannotAnswer(
+            f"this cluster serves no {resource.plural}.{resource.group}: the project is not "
+            "installed, or another version of it"
+        ) from error
+
+
+def _by_kubectl(query: GetQuery, found: Found) -> None:
+    if shutil.which(query.kubectl[0]) is None:
+        raise CannotAnswer("kubectl is not on the PATH, and JSONPaths are left to it")
+    resource = KINDS[query.kind]
+    which = [f"{resource.plural}.{resource.group}".rstrip(".")]
+    names = list(query.names)
+    if resource is NODES:  # only those with devices: kubectl knows them by their names alone
+        names = sorted(name for _, name in found.objects)
+        if not names:
+            return
+    which += names
+    if query.selector and not names:
+        which += ["-l", query.selector]
+    if resource.namespaced:
+        which += ["-A"] if query.namespace is None else ["-n", query.namespace]
+    which += ["-w"] if query.watch else []
+    done = subprocess.run([*query.kubectl, "get", *which, "-o", query.output], check=False)
+    if done.returncode:
+        raise CannotAnswer(f"kubectl get ended with status {done.returncode}")
+
+
+def _print(
+    query: GetQuery,
+    objects: Sequence[Object],
+    found: Found,
+    printer: Printer,
+    now: datetime,
+    *,
+    header: bool = True,
+) -> None:
+    resource = KINDS[query.kind]
+    if query.output == "name":
+        group = f".{resource.group}" if resource.group else ""
+        for obj in objects:
+            printer.line(f"{resource.kind.lower()}{group}/{obj['metadata']['name']}")
+    elif query.output in ("json", "yaml"):
+        printer.out.write(_as_document(query, [_shown(obj) for obj in objects]))
+        printer.out.flush()
+    elif not objects:
+        printer.line(_none_found(query))
+    else:
+        shown = table(query, objects, found.devices.values(), now)
+        printer.table(shown, header=header)
+
+
+def _none_found(query: GetQuery) -> str:
+    where = f" in namespace {query.namespace}" if query.namespace and query.kind == "slices" else ""
+    return f"no {query.kind} found{where}"
+
+
+def _as_document(query: GetQuery, objects: list[Object]) -> str:
+    alone = len(objects) == 1 and (len(query.names) == 1 or query.watch)
+    document = objects[0] if alone else {"apiVersion": "v1", "kind": "List", "items": objects}
+    if query.output == "json":
+        return json.dumps(document, indent=4, ensure_ascii=False) + "\n"
+    text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
+    return f"---\n{text}" if query.watch else text
+
+
+def _shown(obj: Object) -> Object:
+    """Without the fields that kubectl leaves out, too."""
+    metadata = {key: part for key, part in obj["metadata"].items() if key != "managedFields"}
+    return {**obj, "metadata": metadata}
+
+
+async def _watch(
+    query: GetQuery, api: Api, found: Found, printer: Printer, now: Callable[[], datetime]
+) -> None:
+    resource = GPU_DEVICES if query.kind == "nodes" else KINDS[query.kind]
+    while True:
+        try:
+            async with aclosing(
+                api.watch(
+                    resource,
+                    resource_version=found.version,
+                    namespace=query.namespace,
+                    label_selector=None if query.kind == "nodes" else query.selector,
+                )
+            ) as events:
+                async for event in events:
+                    found.version = event["object"]["metadata"]["resourceVersion"]
+                    changed = _changed(query, event, found)
+                    if changed:
+                        _print(query, changed, found, printer, now(), header=False)
+        except Gone:
+            found = await _read(query, api)
+            _print(query, list(found.objects.values()), found, printer, now(), header=False)
+
+
+def _changed(query: GetQuery, event: Mapping[str, Any], found: Found) -> list[Object]:
+    """The objects of the query that an event is about."""
+    obj = event["object"]
+    if event["type"] == "BOOKMARK":
+        return []
+    if query.kind != "nodes":
+        return [obj] if not query.names or obj["metadata"]["name"] in query.names else []
+    if event["type"] == "DELETED":
+        found.devices.pop(obj["metadata"]["name"], None)
+    else:
+        found.devices[obj["metadata"]["name"]] = obj
+    node = found.objects.get(("", obj["spec"]["nodeName"]))
+    return [] if node is None else [node]
+
+
+# Rows.
+
+
+def table(
+    query: GetQuery, objects: Iterable[Object], devices: Iterable[Object], now: datetime
+) -> Table:
+    """The table of a kind.
+
+    Args:
+        query: Which kind, whether of all namespaces, and whether wide.
+        objects: Its rows, in order.
+        devices: All devices, for the rows of nodes.
+        now: For ages.
+    """
+    wide = query.output == "wide"
+    if query.kind == "slices":
+        return _slices(objects, now, wide=wide, namespaces=query.namespace is None)
+    if query.kind == "devices":
+        return _devices([GPUDevice.model_validate(obj) for obj in objects], now, wide=wide)
+    of_node: dict[str, list[GPUDevice]] = {}
+    for raw in devices:
+        device = GPUDevice.model_validate(raw)
+        of_node.setdefault(device.spec.node_name, []).append(device)
+    return _nodes(objects, of_node, now, wide=wide)
+
+
+def _slices(objects: Iterable[Object], now: datetime, *, wide: bool, namespaces: bool) -> Table:
+    header = ["NAME", "STATE", "REQUEST", "NODE", "POD", "REASON", "AGE"]
+    table = Table(
+        [*(["NAMESPACE"] if namespaces else []), *header, *(["DEVICES", "MESSAGE"] if wide else [])]
+    )
+    for raw in objects:
+        metadata = raw["metadata"]
+        first = [metadata.get("namespace", "")] if namespaces else []
+        try:
+            claim = VGPUClaim.read(raw)
+        except ValidationError:
+            rest: list[Cell] = ["Unreadable", "", "", "", "", age(metadata, now)]
+            table.rows.append([*first, metadata["name"], *rest, *(["", ""] if wide else [])])
+            continue
+        status = claim.status
+        allocated = find(status.conditions, conditions.ALLOCATED)
+        violated = find(status.conditions, conditions.VIOLATED)
+        said = violated if violated is not None and violated.status == "True" else allocated
+        row: list[Cell] = [
+            *first,
+            claim.metadata.name,
+            status.state or "Pending",
+            status.summary,
+            status.allocation.node_name if status.allocation else "",
+            status.reserved_for.pod_name if status.reserved_for else "",
+            said.reason if said else "",
+            age(metadata, now),
+        ]
+        if wide:
+            row += [status.cards, said.message if said else ""]
+        table.rows.append(row)
+    return table
+
+
+def _devices(devices: Iterable[GPUDevice], now: datetime, *, wide: bool) -> Table:
+    header = ["NAME", "NODE", "INDEX", "MODEL", "MEMORY", "CORES", "SLOTS", "STATE", "AGE"]
+    table = Table([*header, *(["MODE", "NUMA", "DRIVER", "SLICES"] if wide else [])])
+    for device in sorted(devices, key=lambda d: (d.spec.node_name, d.status.index or 0)):
+        status = device.status
+        created = {"creationTimestamp": device.metadata.creation_timestamp}
+        row: list[Cell] = [
+            device.metadata.name,
+            device.spec.node_name,
+            "" if status.index is None else str(status.index),
+            status.model,
+            *shares(status.allocated or _NOTHING, status.allocatable or _NOTHING),
+            state_of(device),
+            age(created, now),
+        ]
+        if wide:
+            cut = status.mig is not None and status.mig.enabled
+            row += [
+                "MIG" if cut else device.spec.mode,
+                "" if status.numa_node is None else str(status.numa_node),
+                status.driver_version,
+                words(f"{claim.namespace}/{claim.name}" for claim in status.claims),
+            ]
+        table.rows.append(row)
+    return table
+
+
+def _nodes(
+    objects: Iterable[Object],
+    devices: Mapping[str, Sequence[GPUDevice]],
+    now: datetime,
+    *,
+    wide: bool,
+) -> Table:
+    header = ["NAME", "DEVICES", "MEMORY", "CORES", "SLOTS", "SLICES", "STATE", "AGE"]
+    table = Table([*header, *(["MODELS", "DRIVER"] if wide else [])])
+    for raw in sorted(objects, key=lambda obj: str(obj["metadata"]["name"])):
+        name = raw["metadata"]["name"]
+        mine = devices.get(name, ())
+        held = _sum(device.status.allocated for device in mine)
+        given = _sum(device.status.allocatable for device in mine)
+        claims = {(claim.namespace, claim.name) for d in mine for claim in d.status.claims}
+        row: list[Cell] = [
+            name,
+            str(len(mine)),
+            *shares(held, given),
+            str(len(claims)),
+            node_state(raw, mine),
+            age(raw["metadata"], now),
+        ]
+        if wide:
+            row += [
+                words(sorted({device.status.model for device in mine if device.status.model})),
+                words(sorted({d.status.driver_version for d in mine if d.status.driver_version})),
+            ]
+        table.rows.append(row)
+    return table
+
+
+def shares(held: Amount, given: Amount) -> list[Cell]:
+    """Memory, cores and slots that are given away, of those that may be."""
+    return [
+        Portion(
+            f"{held.memory}/{given.memory}",
+            _part(held.memory_mib, given.memory_mib),
+        ),
+        Portion(f"{held.cores}/{given.cores}%", _part(held.cores, given.cores)),
+        Portion(f"{held.slots}/{given.slots}", _part(held.slots, given.slots)),
+    ]
+
+
+def state_of(device: GPUDevice) -> str:
+    """One word for whether the device serves, the worst first."""
+    ready = find(device.status.conditions, conditions.READY)
+    healthy = find(device.status.conditions, conditions.HEALTHY)
+    if ready is None or ready.status == "Unknown":
+        return "Unknown"
+    if ready.status == "False":
+        return "NotReady"
+    if healthy is not None and healthy.status != "True":
+        return "Unhealthy"
+    return "Cordoned" if device.spec.cordoned else "Ready"
+
+
+def node_state(node: Object, devices: Sequence[GPUDevice]) -> str:
+    """One word for whether the node serves, the worst first."""
+    status, spec = node.get("status") or {}, node.get("spec") or {}
+    ready = any(
+        each["type"] == "Ready" and each["status"] == "True"
+        for each in status.get("conditions") or ()
+    )
+    if not ready:
+        return "NotReady"
+    if spec.get("unschedulable"):
+        return "Cordoned"
+    states = {state_of(device) for device in devices}
+    return next((word for word in ("Unknown", "NotReady", "Unhealthy") if word in states), "Ready")
+
+
+def age(metadata: Mapping[str, Any], now: datetime) -> str:
+    """How long ago an object was made, in two units at most, as kubectl prints it."""
+    created = metadata.get("creationTimestamp")
+    if not created:
+        return ""
+    return lasting((now - datetime.fromisoformat(str(created))).total_seconds())
+
+
+def lasting(seconds: float) -> str:
+    """A duration in two units at most: 90s, 4m30s, 2h10m, 3d."""
+    s = max(int(seconds), 0)
+    if s < 120:
+        return f"{s}s"
+    minutes, s = divmod(s, 60)
+    if minutes < 10:
+        return f"{minutes}m{s}s" if s else f"{minutes}m"
+    if minutes < 180:
+        return f"{minutes}m"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 8:
+        return f"{hours}h{minutes}m" if minutes else f"{hours}h"
+    return f"{hours}h" if hours < 48 else f"{hours // 24}d"
+
+
+def _sum(amounts: Iterable[Amount | None]) -> Amount:
+    known = [amount for amount in amounts if amount is not None]
+    return Amount(
+        memory=format_mib(sum(amount.memory_mib for amount in known)),
+        cores=sum(amount.cores for amount in known),
+        slots=sum(amount.slots for amount in known),
+    )
+
+
+def _part(held: int, given: int) -> float | None:
+    return held / given if given else None
+
+
+def _key(obj: Object) -> tuple[str, str]:
+    return obj["metadata"].get("namespace", ""), obj["metadata"]["name"]

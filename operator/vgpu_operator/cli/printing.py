@@ -1,0 +1,185 @@
+"""Tables for people: plain and aligned when piped, coloured and with bars in a terminal.
+
+What a command prints is the same text in both; colours and bars come on top of it, from `rich`,
+which is loaded in a terminal alone. `NO_COLOR` and `TERM=dumb` count as they do everywhere.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from rich.table import Table as RichTable
+
+COLOURS: Mapping[str, str] = {
+    "Allocated": "cyan",
+    "InUse": "green",
+    "Ready": "green",
+    "ok": "green",
+    "Pending": "yellow",
+    "Cordoned": "yellow",
+    "warning": "yellow",
+    "Released": "dim",
+    "Failed": "red",
+    "NotReady": "red",
+    "Unhealthy": "red",
+    "Unknown": "red",
+    "error": "red",
+}
+"""Of words that stand alone in a cell."""
+_BAR = 10
+_GAP = "   "
+
+
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """A cell that is a part of a whole.
+
+    Attributes:
+        text: As it is printed.
+        part: 0 to 1 and above; None where nothing is known.
+    """
+
+    text: str
+    part: float | None = None
+
+
+Cell = str | Portion
+
+
+@dataclass(slots=True)
+class Table:
+    """Rows under a header.
+
+    Attributes:
+        header: The names of the columns, in capitals.
+        rows: As many cells each.
+    """
+
+    header: Sequence[str]
+    rows: list[Sequence[Cell]] = field(default_factory=list)
+
+    def lines(self, *, header: bool = True) -> list[str]:
+        """The table as plain text."""
+        rows = [[_plain(cell) for cell in row] for row in self.rows]
+        return aligned([list(self.header), *rows] if header else rows)
+
+
+def aligned(rows: Sequence[Sequence[str]], *, gap: str = _GAP) -> list[str]:
+    """Columns as wide as their widest cell and a gap; nothing behind the last."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        gap.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+
+
+def printable(text: str) -> str:
+    """One line, of letters only that do nothing to a terminal: names come from other people."""
+    line = " ".join(text.split())
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in line)
+
+
+class Printer:
+    """Prints lines and tables.
+
+    Args:
+        out: Where to; colours and bars if it is a terminal that shows them.
+    """
+
+    def __init__(self, out: TextIO | None = None) -> None:
+        self.out = sys.stdout if out is None else out
+        self.is_terminal = self.out.isatty() and os.environ.get("TERM") != "dumb"
+        self.is_coloured = self.is_terminal and not os.environ.get("NO_COLOR")
+
+    def line(self, text: str = "") -> None:
+        """Print a line."""
+        print(printable(text) if text.strip() else "", file=self.out, flush=True)
+
+    def indented(self, text: str, *, by: int = 2) -> None:
+        """Print a line further to the right."""
+        print(" " * by + printable(text), file=self.out, flush=True)
+
+    def table(self, table: Table, *, header: bool = True, by: int = 0) -> None:
+        """Print a table; one without rows is its header alone."""
+        if not self.is_terminal:
+            for line in table.lines(header=header):
+                print(" " * by + line, file=self.out, flush=True)
+            return
+        from rich.console import Console
+        from rich.padding import Padding
+
+        console = Console(file=self.out, no_color=not self.is_coloured, highlight=False)
+        console.print(Padding(rendered(table, header=header), (0, 0, 0, by)), soft_wrap=False)
+
+
+def rendered(table: Table, *, header: bool = True) -> RichTable:
+    """The table as `rich` shows it."""
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    shown = RichTable(box=None, show_header=header, pad_edge=False, padding=(0, 3, 0, 0))
+    for number, name in enumerate(table.header):
+        # The first columns are names, by which people go on: they are never cut.
+        shown.add_column(name, no_wrap=number < 2, overflow="fold", header_style="bold")
+    for row in table.rows:
+        shown.add_row(*(Text(_with_bar(cell), style=_style(cell)) for cell in row))
+    return shown
+
+
+@contextmanager
+def bar(printer: Printer, what: str) -> Iterator[Callable[[int, int], None]]:
+    """Shows how many of how many have gone: a bar in a terminal, a line for each change elsewhere.
+
+    Args:
+        printer: Where to.
+        what: Of what, in the plural.
+    """
+    if printer.is_terminal:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+        console = Console(file=printer.out, no_color=not printer.is_coloured, highlight=False)
+        shown = Progress(TextColumn(what), BarColumn(), MofNCompleteColumn(), console=console)
+        with shown:
+            task = shown.add_task(what, total=None)
+            yield lambda gone, of: shown.update(task, completed=gone, total=of)
+        return
+    last: list[tuple[int, int]] = []
+
+    def line(gone: int, of: int) -> None:
+        if last[-1:] != [(gone, of)]:
+            last.append((gone, of))
+            printer.line(f"{gone} of {of} {what} have gone")
+
+    yield line
+
+
+def words(items: Iterable[str]) -> str:
+    """Items in one cell; `-` where there are none."""
+    return ",".join(items) or "-"
+
+
+def _plain(cell: Cell) -> str:
+    return printable(cell if isinstance(cell, str) else cell.text) or "-"
+
+
+def _with_bar(cell: Cell) -> str:
+    text = _plain(cell)
+    if isinstance(cell, str) or cell.part is None:
+        return text
+    full = min(max(round(cell.part * _BAR), 0), _BAR)
+    return "█" * full + "░" * (_BAR - full) + " " + text
+
+
+def _style(cell: Cell) -> str:
+    if isinstance(cell, str):
+        return COLOURS.get(cell, "")
+    if cell.part is None:
+        return "dim"
+    return "red" if cell.part >= 0.9 else "yellow" if cell.part >= 0.75 else "green"

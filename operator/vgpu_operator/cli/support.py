@@ -1,0 +1,207 @@
+"""`kubectl vgpu support-bundle`: one archive with what an answer to "why?" needs, and no secret.
+
+Secrets are never read. Of users' pods only what GPUs are about is kept: names, images, resources,
+status, and the names (never the values) of variables. What could not be had is named in the
+archive, so that its absence is no finding.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import tarfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from vgpu_api.names import AGENT_NAMESPACE, PART_OF_LABEL
+from vgpu_api.resources import (
+    CONFIG_MAPS,
+    CUSTOM_RESOURCE_DEFINITIONS,
+    ENDPOINT_SLICES,
+    EVENTS,
+    GPU_DEVICES,
+    LEASES,
+    MUTATING_WEBHOOKS,
+    NODES,
+    PODS,
+    RESOURCE_QUOTAS,
+    VALIDATING_WEBHOOKS,
+    VGPU_CLAIMS,
+    Resource,
+)
+from vgpu_client.api import Api
+from vgpu_client.errors import ApiError
+from vgpu_client.transport import Object
+from vgpu_operator.cli import doctor
+from vgpu_operator.cli.uninstall import DAEMON_SETS, DEPLOYMENTS
+
+_LOG_LINES = 5000
+_LOGS_S = 60.0
+_KINDS: tuple[tuple[Resource, str | None, str | None], ...] = (
+    (VGPU_CLAIMS, None, None),
+    (GPU_DEVICES, None, None),
+    (NODES, None, None),
+    (EVENTS, None, None),
+    (RESOURCE_QUOTAS, None, None),
+    (LEASES, doctor.NAMESPACE, None),
+    (LEASES, AGENT_NAMESPACE, None),
+    (ENDPOINT_SLICES, doctor.NAMESPACE, None),
+    (CONFIG_MAPS, None, PART_OF_LABEL),
+    (DEPLOYMENTS, None, PART_OF_LABEL),
+    (DAEMON_SETS, None, PART_OF_LABEL),
+    (CUSTOM_RESOURCE_DEFINITIONS, None, PART_OF_LABEL),
+    (MUTATING_WEBHOOKS, None, None),
+    (VALIDATING_WEBHOOKS, None, None),
+)
+_WORKLOADS = (
+    ("deployment/vgpu-operator", doctor.NAMESPACE),
+    ("deployment/vgpu-webhook", doctor.NAMESPACE),
+    ("deployment/vgpu-scheduler", doctor.NAMESPACE),
+    ("daemonset/vgpu-nodeagent", AGENT_NAMESPACE),
+)
+_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+
+Logs = Callable[[str, str], str]
+"""The logs of all pods of a workload, of its namespace; raises `OSError` or `SubprocessError`."""
+
+
+async def collect(
+    api: Api, logs: Logs, *, now: datetime, say: Callable[[str], None]
+) -> dict[str, str]:
+    """The files of the archive by name.
+
+    Args:
+        api: Where from.
+        logs: How logs are had.
+        now: When.
+        say: Takes lines for people.
+
+    Raises:
+        ClientError: The API server is away.
+    """
+    files: dict[str, str] = {}
+    left_out: list[str] = []
+    found = doctor.findings(await doctor.read(api, now=now))
+    files["doctor.json"] = _json([asdict(each) for each in found])
+    files["version.json"] = _json(await api.version())
+    uids: set[str] = set()
+    for resource, namespace, selector in _KINDS:
+        name = f"{resource.plural}{f'-{namespace}' if namespace else ''}.json"
+        try:
+            items = (await api.list(resource, namespace=namespace, label_selector=selector)).items
+        except ApiError as error:
+            left_out.append(f"{name}: {error}")
+            continue
+        if resource is VGPU_CLAIMS:
+            uids = {
+                ((claim.get("status") or {}).get("reservedFor") or {}).get("podUID", "")
+                for claim in items
+            }
+        files[name] = _json([_bare(item) for item in items])
+        say(f"{name}: {len(items)} objects")
+    try:
+        pods = (await api.list(PODS)).items
+    except ApiError as error:
+        left_out.append(f"pods.json: {error}")
+    else:
+        files["pods.json"] = _json([redacted(pod) for pod in pods if _concerns(pod, uids)])
+    for workload, namespace in _WORKLOADS:
+        name = f"logs/{workload.partition('/')[2]}.log"
+        try:
+            files[name] = logs(workload, namespace)
+        except (OSError, subprocess.SubprocessError) as error:
+            left_out.append(f"{name}: {error}")
+    files["left-out.txt"] = "".join(f"{line}\n" for line in left_out)
+    return files
+
+
+def kubectl_logs(kubectl: Sequence[str]) -> Logs:
+    """Logs by kubectl, which is given with its options."""
+
+    def logs(workload: str, namespace: str) -> str:
+        flags = ["--all-containers", "--prefix", "--timestamps", f"--tail={_LOG_LINES}"]
+        done = subprocess.run(
+            [*kubectl, "logs", "-n", namespace, workload, "--all-pods", *flags],
+            capture_output=True,
+            text=True,
+            timeout=_LOGS_S,
+            check=False,
+        )
+        if done.returncode:
+            raise subprocess.SubprocessError(" ".join(done.stderr.split()) or "kubectl logs failed")
+        return done.stdout
+
+    return logs
+
+
+def write(path: Path, files: Mapping[str, str], *, now: datetime) -> None:
+    """Write the archive, a gzipped tar.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    folder = path.name.removesuffix(".tar.gz")
+    with tarfile.open(path, "w:gz") as archive:
+        for name, text in sorted(files.items()):
+            content = text.encode()
+            entry = tarfile.TarInfo(f"{folder}/{name}")
+            entry.size, entry.mtime, entry.mode = len(content), int(now.timestamp()), 0o600
+            archive.addfile(entry, io.BytesIO(content))
+    path.chmod(0o600)
+
+
+def redacted(pod: Object) -> Object:
+    """A pod without what its owner may not want to show: values of variables, commands, mounts."""
+    spec = pod.get("spec") or {}
+    containers = {
+        key: [
+            {
+                "name": each.get("name"),
+                "image": each.get("image"),
+                "resources": each.get("resources") or {},
+                "env": [{"name": variable.get("name")} for variable in each.get("env") or ()],
+            }
+            for each in spec.get(key) or ()
+        ]
+        for key in ("containers", "initContainers")
+    }
+    kept = ("nodeName", "schedulerName", "priority", "priorityClassName", "nodeSelector",
+            "affinity", "tolerations", "schedulingGates", "runtimeClassName")  # fmt: skip
+    bare = _bare(pod)
+    bare["spec"] = {**{key: spec[key] for key in kept if key in spec}, **containers}
+    return bare
+
+
+def _bare(obj: Object) -> Object:
+    metadata = {key: part for key, part in obj["metadata"].items() if key != "managedFields"}
+    annotations = metadata.get("annotations") or {}
+    if _LAST_APPLIED in annotations:
+        metadata["annotations"] = {k: v for k, v in annotations.items() if k != _LAST_APPLIED}
+    return {**obj, "metadata": metadata}
+
+
+def _concerns(pod: Object, uids: set[str]) -> bool:
+    """Whether a pod is one of ours, has a claim, or waits for devices."""
+    metadata = pod["metadata"]
+    return (
+        metadata["namespace"] in (doctor.NAMESPACE, AGENT_NAMESPACE)
+        or metadata["uid"] in uids
+        or any(
+            amounts
+            for container in (pod.get("spec") or {}).get("containers") or ()
+            if (amounts := _devices_asked(container))
+        )
+    )
+
+
+def _devices_asked(container: Mapping[str, Any]) -> list[str]:
+    limits = (container.get("resources") or {}).get("limits") or {}
+    return [name for name in limits if "/" in name]
+
+
+def _json(document: object) -> str:
+    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"

@@ -1,0 +1,214 @@
+"""`kubectl vgpu top`: what slices and devices really use, live.
+
+Use stands in no object of the API, where it would keep every watcher busy. Each agent is asked in
+its own pod by `kubectl exec`, as an audit does: the rights to do so are those to exec there.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from vgpu_api.names import AGENT_NAMESPACE
+from vgpu_api.quantity import MIB, format_mib, read_mib
+from vgpu_client.kubectl import Kubectl, agents, sentence
+from vgpu_operator.cli.listing import CannotAnswer
+from vgpu_operator.cli.printing import Cell, Portion, Printer, Table, rendered
+
+SORTS = ("memory", "cores", "name")
+_AT_ONCE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class TopQuery:
+    """What to show.
+
+    Attributes:
+        kind: `slices` or `devices`.
+        namespace: Of slices; None: all.
+        node: This one alone; None: all.
+        sort_by: One of `SORTS`; amounts fall, names rise.
+    """
+
+    kind: str
+    namespace: str | None = None
+    node: str | None = None
+    sort_by: str = "memory"
+
+
+@dataclass(slots=True)
+class Reading:
+    """What the agents answered.
+
+    Attributes:
+        nodes: The answers, by node.
+        unasked: Why a node gave none, by node.
+    """
+
+    nodes: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    unasked: dict[str, str] = field(default_factory=dict)
+
+
+def read(run: Kubectl, *, node: str | None = None) -> Reading:
+    """Ask the agents, some at a time.
+
+    Raises:
+        CannotAnswer: They cannot be listed, or none runs.
+    """
+    try:
+        pods = agents(run, node)
+    except (subprocess.SubprocessError, OSError, ValueError) as error:
+        raise CannotAnswer(f"the agents' pods cannot be listed: {sentence(error)}") from error
+    if not pods:
+        raise CannotAnswer("no agent runs" + (f" on node {node}" if node else ""))
+    reading = Reading()
+    with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
+        answers = pool.map(lambda pod: _ask(run, pod), pods.values())
+        for name, answer in zip(pods, answers, strict=True):
+            if isinstance(answer, str):
+                reading.unasked[name] = answer
+            else:
+                reading.nodes[name] = answer
+    return reading
+
+
+def _ask(run: Kubectl, pod: str) -> Mapping[str, Any] | str:
+    try:
+        text = run(["exec", "-n", AGENT_NAMESPACE, pod, "--", "vgpu-nodeagent", "usage"])
+        answer: Mapping[str, Any] = json.loads(text)
+    except (subprocess.SubprocessError, OSError, ValueError) as error:
+        return sentence(error)
+    return answer
+
+
+def table(query: TopQuery, reading: Reading, devices: Mapping[str, Mapping[str, Any]]) -> Table:
+    """The rows, sorted.
+
+    Args:
+        query: Which.
+        reading: What the agents answered.
+        devices: GPUDevices by UUID, for sizes and models.
+    """
+    if query.kind == "devices":
+        return _devices(query, reading, devices)
+    return _slices(query, reading)
+
+
+def _slices(query: TopQuery, reading: Reading) -> Table:
+    header = [
+        "CLAIM",
+        "POD",
+        "CONTAINER",
+        "NODE",
+        "DEVICE",
+        "MEMORY",
+        "CORES",
+        "THROTTLED",
+        "REFUSED",
+    ]
+    table = Table(["NAMESPACE", *header] if query.namespace is None else header)
+    uses = [
+        (node, use)
+        for node, answer in reading.nodes.items()
+        for use in answer["containers"]
+        if query.namespace in (None, use["namespace"])
+    ]
+    for node, use in sorted(uses, key=lambda pair: _rank(query, *pair)):
+        limit = use["memory_limit"]
+        row: list[Cell] = [
+            use["claim"],
+            use["pod"],
+            use["container"],
+            node,
+            use["uuid"],
+            _memory(use["memory_used"], limit),
+            _cores(use["cores_used"], use["cores_limit"]),
+            f"{use['throttled_s']:.0f}s",
+            str(use["denied"]),
+        ]
+        table.rows.append([use["namespace"], *row] if query.namespace is None else row)
+    return table
+
+
+def _rank(query: TopQuery, node: str, use: Mapping[str, Any]) -> tuple[float, str, str, str]:
+    amounts = {"memory": use["memory_used"], "cores": use["cores_used"] or 0.0, "name": 0.0}
+    return -float(amounts[query.sort_by]), use["namespace"], use["claim"], use["uuid"] + node
+
+
+def _devices(query: TopQuery, reading: Reading, devices: Mapping[str, Mapping[str, Any]]) -> Table:
+    table = Table(["DEVICE", "NODE", "MODEL", "MEMORY", "CORES", "SLICES"])
+    rows: list[tuple[tuple[float, str], list[Cell]]] = []
+    for node, answer in reading.nodes.items():
+        for uuid, used in answer["devices"].items():
+            status = (devices.get(uuid) or {}).get("status") or {}
+            size = _capacity_mib(status)
+            slices = {c["claim"] for c in answer["containers"] if c["uuid"] == uuid}
+            rank = {"memory": used["memory_mib"], "cores": used["cores"], "name": 0.0}
+            row: list[Cell] = [
+                uuid,
+                node,
+                status.get("model", ""),
+                _memory(used["memory_mib"] * MIB, size * MIB if size else None),
+                _cores(used["cores"] / 100, None),
+                str(len(slices)),
+            ]
+            rows.append(((-float(rank[query.sort_by]), uuid), row))
+    table.rows = [row for _, row in sorted(rows, key=lambda pair: pair[0])]
+    return table
+
+
+def _capacity_mib(status: Mapping[str, Any]) -> int:
+    return read_mib((status.get("capacity") or {}).get("memory", "0"))
+
+
+def _memory(used: int, limit: int | None) -> Portion:
+    mib = -(-used // MIB)
+    if limit is None:
+        return Portion(f"{mib}Mi")
+    return Portion(f"{mib}Mi/{format_mib(limit // MIB)}", used / limit if limit else None)
+
+
+def _cores(used: float | None, limit: float | None) -> Portion:
+    text = "-" if used is None else f"{used * 100:.0f}"
+    if limit is None:
+        return Portion(f"{text}%", used)
+    return Portion(f"{text}/{limit * 100:.0f}%", None if used is None else used / limit)
+
+
+def show(
+    once: Callable[[], tuple[Table, Sequence[str]]],
+    printer: Printer,
+    *,
+    every_s: float | None,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Print the table; again and again in a terminal, in the same place, until interrupted.
+
+    Args:
+        once: The table as it is now, and lines about what is missing from it.
+        printer: Where to.
+        every_s: Between two looks; None: one look.
+        sleep: Waits.
+    """
+    if every_s is None or not printer.is_terminal:
+        shown, missing = once()
+        printer.table(shown)
+        for line in missing:
+            printer.line(line)
+        return
+    from rich.console import Console, Group
+    from rich.live import Live
+    from rich.text import Text
+
+    console = Console(file=printer.out, no_color=not printer.is_coloured, highlight=False)
+    with Live(console=console, auto_refresh=False, screen=False) as live:
+        while True:
+            shown, missing = once()
+            lines = [Text(line, style="yellow") for line in missing]
+            live.update(Group(rendered(shown), *lines), refresh=True)
+            sleep(every_s)

@@ -1,0 +1,296 @@
+"""Each check of the doctor: what it finds in a broken cluster, and nothing in a healthy one."""
+
+from __future__ import annotations
+
+import base64
+import copy
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from builders import a_device, a_node
+from vgpu_api.config import ClusterConfig
+from vgpu_api.names import AGENT_NAMESPACE
+from vgpu_api.resources import (
+    CUSTOM_RESOURCE_DEFINITIONS,
+    ENDPOINT_SLICES,
+    EVENTS,
+    GPU_DEVICES,
+    LEASES,
+    MUTATING_WEBHOOKS,
+    NODES,
+    PODS,
+    VALIDATING_WEBHOOKS,
+    VGPU_CLAIMS,
+)
+from vgpu_client.errors import Forbidden
+from vgpu_operator.certificates.issuing import Subject, issue, new_authority
+from vgpu_operator.cli.doctor import NAMESPACE, CheckResult, Snapshot, findings
+from vgpu_operator.cli.uninstall import DAEMON_SETS, DEPLOYMENTS
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+OURS = {"app.kubernetes.io/part-of": "vgpu"}
+Objects = dict[tuple[str, str], Any]
+
+
+def at(seconds_ago: float) -> str:
+    return (NOW - timedelta(seconds=seconds_ago)).isoformat().replace("+00:00", "Z")
+
+
+def a_crd(plural: str) -> dict[str, Any]:
+    return {
+        "metadata": {"name": f"{plural}.vgpu.dev", "labels": OURS},
+        "spec": {"group": "vgpu.dev", "versions": [{"name": "v1alpha1", "served": True}]},
+        "status": {"conditions": [{"type": "Established", "status": "True"}]},
+    }
+
+
+def a_slice(service: str) -> dict[str, Any]:
+    labels = {"kubernetes.io/service-name": service}
+    endpoint = {"addresses": ["10.0.0.1"], "conditions": {"ready": True}}
+    return {"metadata": {"name": service, "labels": labels}, "endpoints": [endpoint]}
+
+
+def a_lease(name: str, holder: str, seconds_ago: float = 1) -> dict[str, Any]:
+    spec = {"holderIdentity": holder, "leaseDurationSeconds": 15, "renewTime": at(seconds_ago)}
+    return {"metadata": {"name": name}, "spec": spec}
+
+
+def a_workload(name: str, namespace: str, spec: Any, status: Any) -> dict[str, Any]:
+    return {
+        "metadata": {"name": name, "namespace": namespace, "labels": OURS},
+        "spec": {**spec, "template": {"spec": {"containers": [{"image": "vgpu/x"}]}}},
+        "status": status,
+    }
+
+
+def a_secret(*, days: float) -> dict[str, Any]:
+    start = NOW - timedelta(days=90)
+    authority = new_authority(now=start, life=timedelta(days=4000))
+    life = timedelta(days=90 + days)
+    pair = issue(authority, Subject("a", ("a",)), now=start, life=life)
+    return {"data": {"tls.crt": base64.b64encode(pair.certificate).decode()}}
+
+
+def healthy() -> Objects:
+    node = a_node("n", allocatable={"nvidia.com/gpu": "10"}).to_wire()
+    node["status"]["nodeInfo"] = {
+        "kubeletVersion": "v1.34.0",
+        "containerRuntimeVersion": "containerd://2.2.9",
+    }
+    hook = {"name": "pods.vgpu.dev", "clientConfig": {"caBundle": "eA=="}}
+    configuration = {"metadata": {"name": "vgpu", "labels": OURS}, "webhooks": [hook]}
+    return {
+        (CUSTOM_RESOURCE_DEFINITIONS.plural, ""): [a_crd("vgpuclaims"), a_crd("gpudevices")],
+        (GPU_DEVICES.plural, ""): [a_device(node="n").to_wire()],
+        (VGPU_CLAIMS.plural, ""): [],
+        (NODES.plural, ""): [node],
+        (PODS.plural, ""): [{"metadata": {"uid": "u"}, "spec": {"nodeName": "n"}}],
+        (EVENTS.plural, ""): [],
+        (DEPLOYMENTS.plural, ""): [
+            a_workload("vgpu-operator", NAMESPACE, {"replicas": 2}, {"availableReplicas": 2})
+        ],
+        (DAEMON_SETS.plural, ""): [
+            a_workload(
+                "vgpu-nodeagent",
+                AGENT_NAMESPACE,
+                {},
+                {"desiredNumberScheduled": 1, "numberAvailable": 1},
+            )
+        ],
+        (MUTATING_WEBHOOKS.plural, ""): [configuration],
+        (VALIDATING_WEBHOOKS.plural, ""): [copy.deepcopy(configuration)],
+        (LEASES.plural, NAMESPACE): [a_lease("vgpu-operator", "one")],
+        (LEASES.plural, AGENT_NAMESPACE): [a_lease("n", "n")],
+        (ENDPOINT_SLICES.plural, NAMESPACE): [a_slice("vgpu-extender"), a_slice("vgpu-webhook")],
+    }
+
+
+def found(objects: Objects, *, version: str = "v1.34.0", secrets: Any = None) -> list[CheckResult]:
+    seen = Snapshot(NOW, version, ClusterConfig(), objects, secrets or {})
+    return [each for each in findings(seen) if each.level != "ok"]
+
+
+def test_nothing_is_found_in_a_healthy_cluster():
+    assert found(healthy(), secrets={"vgpu-webhook-tls": a_secret(days=30)}) == []
+
+
+def change(objects: Objects, resource: Any, namespace: str = "") -> Any:
+    return objects[resource.plural, namespace]
+
+
+def no_kind(o: Objects) -> None:
+    change(o, CUSTOM_RESOURCE_DEFINITIONS).pop()
+
+
+def another_version(o: Objects) -> None:
+    change(o, CUSTOM_RESOURCE_DEFINITIONS)[0]["spec"]["versions"] = [{"name": "v2", "served": True}]
+
+
+def old_kubelet(o: Objects) -> None:
+    change(o, NODES)[0]["status"]["nodeInfo"]["kubeletVersion"] = "v1.27.3"
+
+
+def old_containerd(o: Objects) -> None:
+    change(o, NODES)[0]["status"]["nodeInfo"]["containerRuntimeVersion"] = "containerd://1.6.20"
+
+
+def cdi_is_off(o: Objects) -> None:
+    change(o, NODES)[0]["status"]["nodeInfo"]["containerRuntimeVersion"] = "containerd://1.7.1"
+    message = "CDI device injection failed: unresolvable CDI devices vgpu.dev/slot=1"
+    event = {"message": message, "involvedObject": {"uid": "u"}, "lastTimestamp": at(5)}
+    change(o, EVENTS).append(event)
+
+
+def node_down(o: Objects) -> None:
+    change(o, NODES)[0]["status"]["conditions"][0]["status"] = "Unknown"
+
+
+def too_few(o: Objects) -> None:
+    change(o, DEPLOYMENTS)[0]["status"] = {"availableReplicas": 1}
+
+
+def nothing_runs(o: Objects) -> None:
+    change(o, DEPLOYMENTS).clear()
+    change(o, DAEMON_SETS).clear()
+
+
+def no_leader(o: Objects) -> None:
+    o[LEASES.plural, NAMESPACE] = [a_lease("vgpu-operator", "one", 600)]
+
+
+def never_a_leader(o: Objects) -> None:
+    o[LEASES.plural, NAMESPACE] = []
+
+
+def no_extender(o: Objects) -> None:
+    change(o, ENDPOINT_SLICES, NAMESPACE)[0]["endpoints"] = []
+
+
+def extender_not_reached(o: Objects) -> None:
+    message = 'Post "https://vgpu-extender.vgpu-system/filter": x509: unknown authority'
+    event = {"reason": "FailedScheduling", "message": message, "lastTimestamp": at(30)}
+    change(o, EVENTS).append(event)
+
+
+def no_webhooks(o: Objects) -> None:
+    change(o, MUTATING_WEBHOOKS).clear()
+
+
+def no_bundle(o: Objects) -> None:
+    change(o, VALIDATING_WEBHOOKS)[0]["webhooks"][0]["clientConfig"] = {}
+
+
+def webhook_away(o: Objects) -> None:
+    endpoints = change(o, ENDPOINT_SLICES, NAMESPACE)[1]["endpoints"]
+    endpoints[0]["conditions"] = {"ready": False}
+
+
+def silent_agent(o: Objects) -> None:
+    o[LEASES.plural, AGENT_NAMESPACE] = [a_lease("n", "n", 3600)]
+
+
+def no_plugin(o: Objects) -> None:
+    change(o, NODES)[0]["status"]["allocatable"] = {"nvidia.com/gpu": "0"}
+
+
+def sick_device(o: Objects) -> None:
+    o[GPU_DEVICES.plural, ""] = [a_device(node="n", healthy=False).to_wire()]
+
+
+def a_claim_object(**status: Any) -> dict[str, Any]:
+    return {"metadata": {"name": "c", "namespace": "d"}, "status": status}
+
+
+def violation(o: Objects) -> None:
+    change(o, VGPU_CLAIMS).append(
+        a_claim_object(conditions=[{"type": "Violated", "status": "True"}])
+    )
+
+
+def long_wait(o: Objects) -> None:
+    condition = {"type": "Allocated", "status": "False", "reason": "CardInsufficientMemory"}
+    condition["lastTransitionTime"] = at(601)
+    change(o, VGPU_CLAIMS).append(a_claim_object(conditions=[condition]))
+
+
+def not_released(o: Objects) -> None:
+    claim = a_claim_object()
+    claim["metadata"]["deletionTimestamp"] = at(700)
+    change(o, VGPU_CLAIMS).append(claim)
+
+
+def nvidias_plugin(o: Objects) -> None:
+    other = a_workload("gpu-plugin", "kube-system", {}, {})
+    other["metadata"]["labels"] = {}
+    image = "registry.example/nvidia/k8s-device-plugin:v0.17.0"
+    other["spec"]["template"]["spec"]["containers"][0]["image"] = image
+    change(o, DAEMON_SETS).append(other)
+
+
+def hami_is_there(o: Objects) -> None:
+    change(o, MUTATING_WEBHOOKS).append({"metadata": {"name": "hami-webhook"}, "webhooks": []})
+
+
+@pytest.mark.parametrize(
+    ("break_it", "check", "level", "says"),
+    [
+        (no_kind, "kinds", "error", "gpudevices.vgpu.dev is not there"),
+        (another_version, "kinds", "error", "served as v2, and not as v1alpha1"),
+        (old_kubelet, "nodes", "error", "kubelet v1.27.3"),
+        (old_containerd, "nodes", "error", "knows no CDI"),
+        (cdi_is_off, "nodes", "error", "do not resolve"),
+        (node_down, "nodes", "error", "not ready"),
+        (too_few, "programs", "error", "1 of 2 available"),
+        (nothing_runs, "programs", "warning", "does not run"),
+        (no_leader, "leader", "error", "has led for 10m"),
+        (never_a_leader, "leader", "error", "ever led"),
+        (no_extender, "extender", "error", "leads to no operator"),
+        (extender_not_reached, "extender", "error", "unknown authority"),
+        (no_webhooks, "webhooks", "error", "no MutatingWebhookConfiguration"),
+        (no_bundle, "webhooks", "error", "no caBundle"),
+        (webhook_away, "webhooks", "error", "no ready pod"),
+        (silent_agent, "agents", "error", "silent for 60m"),
+        (no_plugin, "agents", "error", "offers no nvidia.com/gpu"),
+        (sick_device, "devices", "error", "is Unhealthy"),
+        (violation, "claims", "error", "1 violate their limits: d/c"),
+        (long_wait, "claims", "warning", "have waited"),
+        (not_released, "claims", "error", "not released: d/c"),
+        (nvidias_plugin, "neighbours", "error", "registers nvidia.com/gpu, too"),
+        (hami_is_there, "neighbours", "error", "HAMi's webhook"),
+    ],
+)
+def test_a_fault_is_found_with_what_to_do(
+    break_it: Callable[[Objects], None], check: str, level: str, says: str
+):
+    objects = copy.deepcopy(healthy())
+    break_it(objects)
+    (only,) = found(objects)
+    assert (only.check, only.level) == (check, level)
+    assert says in only.message
+    assert only.remedy
+
+
+def test_an_old_api_server_is_named():
+    (only,) = found(healthy(), version="v1.30.2")
+    assert (only.check, only.level) == ("api server", "error")
+
+
+@pytest.mark.parametrize(
+    ("days", "level", "says"), [(3, "warning", "expires in 3d"), (-2, "error", "expired")]
+)
+def test_a_certificate_is_named_before_it_expires_and_after(days: float, level: str, says: str):
+    (only,) = found(healthy(), secrets={"vgpu-webhook-tls": a_secret(days=days)})
+    assert (only.check, only.level) == ("certificates", level)
+    assert says in only.message
+
+
+def test_what_may_not_be_read_is_unknown_and_no_verdict():
+    objects = healthy()
+    objects[LEASES.plural, NAMESPACE] = Forbidden("leases is forbidden", status=403)
+    secrets = {"vgpu-webhook-tls": Forbidden("secrets is forbidden", status=403)}
+    assert {(each.check, each.level) for each in found(objects, secrets=secrets)} == {
+        ("leader", "unknown"), ("certificates", "unknown")
+    }  # fmt: skip

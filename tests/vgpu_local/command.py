@@ -1,0 +1,100 @@
+"""`kubectl-vgpu` as a process: piped, and in a terminal of its own."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+_MODULE = [sys.executable, "-m", "vgpu_operator.cli"]
+_LIMIT_S = 120.0
+_CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+def piped(
+    kubeconfig: Path, *arguments: str, environment: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a command whose output goes into a pipe."""
+    return subprocess.run(
+        [*_MODULE, *arguments],
+        env={**os.environ, "KUBECONFIG": str(kubeconfig), **(environment or {})},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=_LIMIT_S,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+def in_terminal(
+    kubeconfig: Path,
+    *arguments: str,
+    columns: int = 200,
+    until: str = "",
+    environment: Mapping[str, str] | None = None,
+) -> tuple[int, str]:
+    """Run a command in a pseudo-terminal; returns the exit status and all that was written there.
+
+    Args:
+        kubeconfig: Whose cluster.
+        arguments: Of `kubectl-vgpu`.
+        columns: How wide the terminal is.
+        until: Ctrl-C is typed when this has been written; empty: the command ends by itself.
+        environment: Added to ours.
+
+    Raises:
+        TimeoutError: It has not ended.
+    """
+    ours, theirs = pty.openpty()
+    size = {"COLUMNS": str(columns), "LINES": "50", "TERM": "xterm-256color"}
+    without = {key: value for key, value in os.environ.items() if key != "NO_COLOR"}
+    command = subprocess.Popen(
+        [*_MODULE, *arguments],
+        env={**without, "KUBECONFIG": str(kubeconfig), **size, **(environment or {})},
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        preexec_fn=_of_a_terminal,
+    )
+    os.close(theirs)
+    written, deadline, typed = b"", time.monotonic() + _LIMIT_S, False
+    try:
+        while True:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{arguments}: not ended; wrote {written!r}")
+            ready, _, _ = select.select([ours], [], [], 0.1)
+            if not ready:
+                continue
+            try:
+                chunk = os.read(ours, 65536)
+            except OSError:  # Linux's word for the end of a terminal
+                break
+            if not chunk:
+                break
+            written += chunk
+            if until and not typed and until.encode() in written:
+                typed = True
+                command.send_signal(signal.SIGINT)
+        return command.wait(timeout=_LIMIT_S), written.decode().replace("\r\n", "\n")
+    finally:
+        command.kill()
+        command.wait()
+        os.close(ours)
+
+
+def _of_a_terminal() -> None:
+    """A shell in the background ignores Ctrl-C, and so would its children."""
+    os.setsid()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def without_codes(text: str) -> str:
+    """The text that a terminal shows, without colours and the like."""
+    return _CODES.sub("", text)
