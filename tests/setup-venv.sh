@@ -16,6 +16,7 @@ need_packages() {
 "$python" -c 'import ensurepip, venv' 2>/dev/null || need_packages python3-venv
 command -v gcc >/dev/null && command -v make >/dev/null || need_packages gcc make libc6-dev
 command -v kubectl >/dev/null || need_packages kubernetes-client  # the demo shows what users see
+command -v promtool >/dev/null || need_packages prometheus  # judges metrics, alerts and dashboards
 
 [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock

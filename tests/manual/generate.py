@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from manual import words
+from manual import dashboards, words
 from manual.pages import DOCS
 from vgpu_api.config import ClusterConfig
 from vgpu_api.crd import KINDS, CustomResource
@@ -41,6 +41,7 @@ def pages() -> dict[Path, str]:
         DOCS / "reference" / "configuration.md": configuration(),
         DOCS / "reference" / "cli.md": commands(),
         DOCS / "decisions.md": decisions(),
+        **dashboards.pages(),
     }
 
 
