@@ -22,7 +22,7 @@ JOBS ?= 1
 
 SETUP := $(VENV)/.ready
 
-.PHONY: help setup demo test chaos chaos-agent cluster cluster-down e2e e2e-rollouts e2e-uninstall bench bench-cluster bench-placement bench-waiting bench-admission bench-libvgpu gpu-check userland bench-openb bench-agent check-metrics lint shape fmt reference docs crds proto lock mutate native control-plane ci clean
+.PHONY: help setup demo test release chaos chaos-agent cluster cluster-down e2e e2e-rollouts e2e-uninstall bench bench-cluster bench-placement bench-waiting bench-admission bench-libvgpu gpu-check userland bench-openb bench-agent check-metrics lint shape fmt reference docs crds proto lock mutate native control-plane ci clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -115,6 +115,10 @@ $(VGPU_CACHE)/userland/.ready: libvgpu/userland/requirements.lock
 bench-openb: $(SETUP)  ## packing of a trace in OPENB=DIR -> build/bench/openb.json
 	@test -n "$(OPENB)" || { echo "make bench-openb OPENB=DIR: the folder of the trace" >&2; exit 2; }
 	@PYTHONPATH=tests $(BIN)/python tests/perf/openb_bench.py $(OPENB)
+
+release: $(SETUP)  ## manifests, Helm chart, wheel, bill of materials and digests: VERSION= IMAGES="NAME=REFERENCE ..." -> build/release
+	@test -n "$(VERSION)" || { echo "make release VERSION=MAJOR.MINOR.PATCH" >&2; exit 2; }
+	@PYTHONPATH=tests $(BIN)/python -m release build/release --version $(VERSION) $(foreach image,$(IMAGES),--image $(image))
 
 check-metrics: $(SETUP)  ## what a running agent exposes, judged by promtool (Debian: prometheus)
 	@bash tests/packaging/check_metrics.sh

@@ -1,0 +1,92 @@
+"""A release: the same bytes from the same tree, digests of all of it, and images by digest."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tarfile
+from pathlib import Path
+
+import pytest
+import yaml
+
+from release.__main__ import main
+from release.chart import COMPONENTS, chart, kustomized, value_of
+
+DIGEST = "registry.example/vgpu@sha256:" + "a" * 64
+ARGUMENTS = ("--version", "1.2.3", "--image", f"vgpu/operator={DIGEST}")
+
+
+@pytest.fixture(scope="module")
+def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("release") / "out"
+    assert main([str(folder), *ARGUMENTS]) == 0
+    return folder
+
+
+def test_every_file_has_its_digest(release: Path):
+    sums = dict(
+        reversed(line.split("  ", 1)) for line in (release / "SHA256SUMS").read_text().splitlines()
+    )
+    files = {p for p in release.rglob("*") if p.is_file() and p.name != "SHA256SUMS"}
+    assert {release / name for name in sums} == files
+    for name, digest in sums.items():
+        assert hashlib.sha256((release / name).read_bytes()).hexdigest() == digest
+    names = {path.name for path in files}
+    assert names >= {"crds.yaml", "default.yaml", "sbom.cdx.json", "vgpu-1.2.3.tgz"}
+    assert any(name.endswith(".whl") for name in names)
+
+
+def test_images_are_those_that_were_given_and_the_others_have_the_version(release: Path):
+    for path in sorted((release / "manifests").glob("*.yaml")):
+        text = path.read_text()
+        assert "operator:dev" not in text
+        assert "nodeagent:dev" not in text
+    default = (release / "manifests" / "default.yaml").read_text()
+    assert f"image: {DIGEST}" in default
+    assert "image: vgpu/nodeagent:1.2.3" in default
+    with tarfile.open(release / "vgpu-1.2.3.tgz") as archive:
+        values = archive.extractfile("vgpu/values.yaml")
+        assert values is not None
+        images = yaml.safe_load(values.read())["images"]
+    assert (images["operator"], images["nodeagent"]) == (DIGEST, "vgpu/nodeagent:1.2.3")
+
+
+def test_the_same_tree_makes_the_same_bytes(release: Path, tmp_path: Path):
+    assert main([str(tmp_path / "again"), *ARGUMENTS]) == 0
+    again = (tmp_path / "again" / "SHA256SUMS").read_text()
+    assert again == (release / "SHA256SUMS").read_text()
+
+
+def test_the_bill_of_materials_names_what_runs_and_no_test_tool(release: Path):
+    bill = json.loads((release / "sbom.cdx.json").read_text())
+    assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.5")
+    names = {each["name"] for each in bill["components"]}
+    assert names >= {"kopf", "aiohttp", "pydantic", "rich"}
+    assert not names & {"pytest", "mypy", "hypothesis"}
+    assert all(each["hashes"] for each in bill["components"])
+    assert all(each["purl"].startswith("pkg:pypi/") for each in bill["components"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--version", "one"), "MAJOR.MINOR.PATCH"),
+        (("--version", "1.0.0", "--image", "other=x"), "vgpu/operator=REFERENCE"),
+    ],
+)
+def test_a_wrong_argument_is_named(
+    arguments: tuple[str, ...], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    assert main([str(tmp_path / "out"), *arguments]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_the_chart_has_every_object_and_a_value_for_every_component():
+    files = chart("1.2.3")
+    values = yaml.safe_load(files["values.yaml"])
+    assert set(values["components"]) == {value_of(name) for name in COMPONENTS}
+    text = "".join(files.values())
+    for _, kind, _, name in kustomized(COMPONENTS):
+        assert f"kind: {kind}\n" in text
+        assert f"name: {name}\n" in text or name.startswith("vgpu-config-")

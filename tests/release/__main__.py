@@ -1,0 +1,180 @@
+"""Writes everything that a release consists of into one folder, with the digests of all of it.
+
+    make release VERSION=1.2.3 IMAGES="vgpu/operator=REPOSITORY@sha256:... vgpu/nodeagent=..."
+
+The folder has `manifests/` (the CRDs, the default overlay, and it with each component), the Helm
+chart, the wheel with the commands, a CycloneDX bill of materials of what the images install, and
+`SHA256SUMS`. Images are named by digest where `IMAGES` gives one. The same tree and arguments make
+the same bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import hashlib
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from manual.words import ROOT
+from release.chart import COMPONENTS, chart, kustomized
+
+_VERSION = re.compile(r"\d+\.\d+\.\d+(-[0-9A-Za-z.-]+)?")
+_PIN = re.compile(r"([A-Za-z0-9._-]+)==([^\s\\]+)")
+_HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
+_EPOCH = 315_532_800
+"""1980: the first year that a zip knows."""
+
+
+class BadArgument(Exception):
+    """An argument that cannot be used; the text says why."""
+
+
+def write(folder: Path, version: str, images: Mapping[str, str]) -> list[Path]:
+    """Write the release; returns its files.
+
+    Args:
+        folder: Made; must be empty.
+        version: Of everything in it.
+        images: References by the names that the manifests have them under.
+
+    Raises:
+        BadArgument: One of them cannot be used.
+    """
+    if not _VERSION.fullmatch(version):
+        raise BadArgument(f"VERSION: Invalid value: {version!r}: MAJOR.MINOR.PATCH")
+    if folder.exists() and any(folder.iterdir()):
+        raise BadArgument(f"{folder} is not empty")
+    files = {
+        f"manifests/{name}.yaml": _with_images(text, images, version)
+        for name, text in _manifests().items()
+    }
+    files["sbom.cdx.json"] = json.dumps(bill_of_materials(version), indent=1) + "\n"
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    chart_files = {
+        name: _with_images(text, images, version) for name, text in chart(version).items()
+    }
+    _archive(folder / f"vgpu-{version}.tgz", "vgpu", chart_files)
+    _wheel(folder)
+    written = sorted(path for path in folder.rglob("*") if path.is_file())
+    sums = [f"{_digest(path)}  {path.relative_to(folder)}\n" for path in written]
+    (folder / "SHA256SUMS").write_text("".join(sums))
+    return [*written, folder / "SHA256SUMS"]
+
+
+def _manifests() -> dict[str, str]:
+    default = kustomized(())
+    crds = [obj for key, obj in default.items() if key[1] == "CustomResourceDefinition"]
+    found = {"crds": crds, "default": list(default.values())}
+    for component in COMPONENTS:
+        found[f"with-{component}"] = list(kustomized((component,)).values())
+    return {name: yaml.safe_dump_all(objects, sort_keys=False) for name, objects in found.items()}
+
+
+def _with_images(text: str, images: Mapping[str, str], version: str) -> str:
+    """Images by the given references; ours that are not given by the version as their tag."""
+    for name in ("vgpu/operator", "vgpu/nodeagent"):
+        text = text.replace(f"{name}:dev", images.get(name, f"{name}:{version}"))
+    return text
+
+
+def bill_of_materials(version: str) -> dict[str, Any]:
+    """What the images install beside the project, as CycloneDX 1.5: packages, versions, hashes."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    command = [sys.executable, str(ROOT / "tests" / "packaging" / "locked.py"), "run"]
+    lock = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.5",
+        "version": 1,
+        "metadata": {
+            "component": {
+                "type": "application",
+                "name": "vgpu",
+                "version": version,
+                "purl": f"pkg:pypi/vgpu@{version}",
+                "licenses": [{"license": {"id": project["license"]}}],
+            }
+        },
+        "components": sorted(_components(lock), key=lambda each: str(each["name"])),
+    }
+
+
+def _components(lock: str) -> Iterator[dict[str, Any]]:
+    for block in re.split(r"\n(?=[a-z0-9])", lock):
+        pin = _PIN.match(block)
+        if pin is None:
+            continue
+        name, version = re.sub(r"[-_.]+", "-", pin[1]).lower(), pin[2]
+        yield {
+            "type": "library",
+            "name": name,
+            "version": version,
+            "purl": f"pkg:pypi/{name}@{version}",
+            "hashes": [{"alg": "SHA-256", "content": found} for found in _HASH.findall(block)],
+        }
+
+
+def _archive(path: Path, folder: str, files: Mapping[str, str]) -> None:
+    """A gzipped tar whose bytes follow from the files alone."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        for name, text in sorted(files.items()):
+            content = text.encode()
+            entry = tarfile.TarInfo(f"{folder}/{name}")
+            entry.size, entry.mtime, entry.mode = len(content), _EPOCH, 0o644
+            archive.addfile(entry, io.BytesIO(content))
+    path.write_bytes(gzip.compress(packed.getvalue(), mtime=0))
+
+
+def _wheel(folder: Path) -> None:
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps"]
+    command += ["--no-build-isolation", "--disable-pip-version-check", "-w", str(folder), str(ROOT)]
+    environment = {**os.environ, "SOURCE_DATE_EPOCH": str(_EPOCH)}
+    subprocess.run(command, check=True, env=environment)
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _image(word: str) -> tuple[str, str]:
+    name, separator, reference = word.partition("=")
+    if not separator or name not in ("vgpu/operator", "vgpu/nodeagent") or not reference:
+        raise BadArgument(f"IMAGES: {word!r}: vgpu/operator=REFERENCE or vgpu/nodeagent=REFERENCE")
+    return name, reference
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """`python -m release FOLDER`."""
+    parser = argparse.ArgumentParser(prog="python -m release", description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--version", required=True)
+    parser.add_argument("--image", action="append", default=[], metavar="NAME=REFERENCE")
+    given = parser.parse_args(arguments)
+    try:
+        files = write(given.folder, given.version, dict(map(_image, given.image)))
+    except BadArgument as error:
+        print(f"release: {error}", file=sys.stderr)
+        return 2
+    print(f"{given.folder}: {len(files)} files; SHA256SUMS has their digests")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,262 @@
+"""The Helm chart, generated from the kustomize manifests: the same objects under conditions.
+
+Each component of `manifests/components` is a value. kustomize builds the default overlay with and
+without each; an object that a component adds, changes or removes is written once for each
+combination of the components that touch it, in nested conditions. So the chart has no template that
+could say something else than the manifests, and a test compares both, object by object.
+
+`python -m release.chart FOLDER` writes it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import yaml
+
+from manual.words import ROOT
+
+MANIFESTS = ROOT / "manifests"
+COMPONENTS = tuple(sorted(folder.name for folder in (MANIFESTS / "components").iterdir()))
+CONFIG = MANIFESTS / "base" / "config.yaml"
+
+Key: TypeAlias = tuple[str, str, str, str]
+"""apiVersion, kind, namespace and name of an object."""
+Objects: TypeAlias = Mapping[Key, Mapping[str, Any]]
+
+_CRD = "CustomResourceDefinition"
+_IMAGES = {
+    "vgpu/operator": "operator",
+    "vgpu/nodeagent": "nodeagent",
+    "registry.k8s.io/kube-scheduler": "scheduler",
+}
+_HELPERS = """\
+{{- /* A changed configuration has another name, so that a change of it rolls its readers. */ -}}
+{{- define "vgpu.config" -}}
+{{- if .Values.config }}vgpu-config-{{ .Values.config | sha256sum | trunc 10 }}{{ else }}%s{{ end }}
+{{- end }}
+"""
+
+
+def chart(version: str) -> dict[str, str]:
+    """The files of the chart by their paths below its folder.
+
+    Args:
+        version: Of chart and application: `MAJOR.MINOR.PATCH`.
+    """
+    default = kustomized(())
+    name = _config_name(default)
+    files = {
+        "Chart.yaml": yaml.safe_dump(
+            {
+                "apiVersion": "v2",
+                "name": "vgpu",
+                "description": "Exact, explainable GPU sharing for Kubernetes",
+                "type": "application",
+                "version": version,
+                "appVersion": version,
+                "kubeVersion": ">=1.31.0-0",
+            },
+            sort_keys=False,
+        ),
+        "values.yaml": _values(default),
+        "files/config.yaml": CONFIG.read_text(),
+        "templates/_helpers.tpl": _HELPERS % name,
+    }
+    for key, variants in sorted(_variants(default).items()):
+        _, kind, namespace, obj_name = key
+        place = "-".join(
+            filter(None, (kind.lower(), namespace, obj_name.replace(name, "vgpu-config")))
+        )
+        if kind == _CRD:
+            files[f"crds/{obj_name}.yaml"] = yaml.safe_dump(dict(default[key]), sort_keys=False)
+        else:
+            files[f"templates/{place}.yaml"] = _template(key, variants, name)
+    return files
+
+
+@cache
+def kustomized(components: Sequence[str]) -> Objects:
+    """What kustomize makes of the default overlay with these components.
+
+    Raises:
+        subprocess.CalledProcessError: It does not build.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        document = {
+            "apiVersion": "kustomize.config.k8s.io/v1beta1",
+            "kind": "Kustomization",
+            "resources": [os.path.relpath(MANIFESTS / "overlays" / "default", folder)],
+            "components": [
+                os.path.relpath(MANIFESTS / "components" / c, folder) for c in components
+            ],
+        }
+        (Path(folder) / "kustomization.yaml").write_text(yaml.safe_dump(document))
+        built = subprocess.run(
+            ["kubectl", "kustomize", folder], capture_output=True, text=True, check=True
+        )
+    return by_key(yaml.safe_load_all(built.stdout))
+
+
+def by_key(objects: Iterable[Any]) -> Objects:
+    """Objects by what tells them from each other."""
+    return {
+        (
+            obj["apiVersion"],
+            obj["kind"],
+            obj["metadata"].get("namespace", ""),
+            obj["metadata"]["name"],
+        ): obj
+        for obj in objects
+        if obj
+    }
+
+
+def value_of(component: str) -> str:
+    """The name of a component's value: camelCase."""
+    first, *others = component.split("-")
+    return first + "".join(word.capitalize() for word in others)
+
+
+@cache
+def scheduler_objects() -> frozenset[Key]:
+    """What `scheduler.enabled` is about."""
+    folder = MANIFESTS / "base" / "scheduler"
+    built = subprocess.run(
+        ["kubectl", "kustomize", str(folder)], capture_output=True, text=True, check=True
+    )
+    return frozenset(by_key(yaml.safe_load_all(built.stdout)))
+
+
+def _config_name(objects: Objects) -> str:
+    (name,) = {
+        name
+        for _, kind, _, name in objects
+        if kind == "ConfigMap" and name.startswith("vgpu-config-")
+    }
+    return name
+
+
+def _values(default: Objects) -> str:
+    """The values with their defaults, each with a comment."""
+    images = {
+        container["image"]
+        for obj in default.values()
+        for container in (
+            obj.get("spec", {}).get("template", {}).get("spec", {}).get("containers", ())
+            if isinstance(obj.get("spec"), Mapping)
+            else ()
+        )
+    }
+    by_name = {_IMAGES[image.rpartition(":")[0]]: image for image in images}
+    lines = ["# Images, each with tag or digest.", "images:"]
+    lines += [f"  {name}: {by_name[name]}" for name in sorted(by_name)]
+    lines += [
+        "# A scheduler of its own for pods that ask for GPUs. false: the cluster's own asks the",
+        "# extender (manifests/examples/main-scheduler).",
+        "scheduler:",
+        "  enabled: true",
+        "# The cluster's configuration as one text (docs/reference/configuration.md);",
+        "# empty: files/config.yaml.",
+        'config: ""',
+        "# manifests/components; each folder has a word on what it does.",
+        "components:",
+    ]
+    lines += [f"  {value_of(component)}: false" for component in COMPONENTS]
+    return "\n".join(lines) + "\n"
+
+
+_Variants: TypeAlias = Mapping[tuple[str, ...], Mapping[str, Any] | None]
+"""An object for each set of those components that touch it; None where it is not there."""
+
+
+def _variants(default: Objects) -> dict[Key, _Variants]:
+    alone = {component: kustomized((component,)) for component in COMPONENTS}
+    keys = set(default).union(*alone.values())
+    found: dict[Key, _Variants] = {}
+    for key in keys:
+        touching = [c for c in COMPONENTS if alone[c].get(key) != default.get(key)]
+        subsets = itertools.chain.from_iterable(
+            itertools.combinations(touching, size) for size in range(len(touching) + 1)
+        )
+        found[key] = {subset: kustomized(subset).get(key) for subset in subsets}
+    return found
+
+
+def _template(key: Key, variants: _Variants, config: str) -> str:
+    touching = max(variants, key=len)
+    text = _conditional(touching, (), variants, config)
+    if key in scheduler_objects():
+        text = "{{- if .Values.scheduler.enabled }}\n" + text + "{{- end }}\n"
+    return text
+
+
+def _conditional(
+    open_: Sequence[str], chosen: tuple[str, ...], variants: _Variants, config: str
+) -> str:
+    """Nested conditions over the components that are open; the object where none is."""
+    if not open_:
+        obj = variants[tuple(sorted(chosen))]
+        return "" if obj is None else _escaped(obj, config)
+    component, *others = open_
+    with_it = _conditional(others, (*chosen, component), variants, config)
+    without = _conditional(others, chosen, variants, config)
+    condition = f".Values.components.{value_of(component)}"
+    if not without:
+        return f"{{{{- if {condition} }}}}\n{with_it}{{{{- end }}}}\n"
+    if not with_it:
+        return f"{{{{- if not {condition} }}}}\n{without}{{{{- end }}}}\n"
+    return f"{{{{- if {condition} }}}}\n{with_it}{{{{- else }}}}\n{without}{{{{- end }}}}\n"
+
+
+def _escaped(obj: Mapping[str, Any], config: str) -> str:
+    """The object as a template: braces of its own are data, and values are in their places."""
+    obj = dict(obj)
+    is_config = obj["kind"] == "ConfigMap" and obj["metadata"]["name"] == config
+    if is_config:
+        obj["data"] = {"config.yaml": "@config@"}
+    text = yaml.safe_dump(obj, sort_keys=False, width=10_000)
+    text = text.replace("{{", "\0").replace("}}", "\1")
+    text = text.replace("\0", '{{ "{{" }}').replace("\1", '{{ "}}" }}')
+    text = text.replace(config, '{{ include "vgpu.config" . }}')
+    if is_config:
+        given = '.Values.config | default (.Files.Get "files/config.yaml") | toJson'
+        text = text.replace("'@config@'", f"{{{{ {given} }}}}")
+    lines = []
+    for line in text.splitlines():
+        head, separator, image = line.partition("image: ")
+        name = _IMAGES.get(image.rpartition(":")[0])
+        if separator and not head.strip(" -") and name is not None:
+            line = f"{head}image: {{{{ .Values.images.{name} | quote }}}}"
+        lines.append(line)
+    return "---\n" + "\n".join(lines) + "\n"
+
+
+def write(folder: Path, version: str) -> None:
+    """Write the chart into a folder, which is made."""
+    for name, text in chart(version).items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """`python -m release.chart FOLDER`."""
+    parser = argparse.ArgumentParser(prog="python -m release.chart", description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--version", default="0.1.0")
+    given = parser.parse_args(arguments)
+    write(given.folder, given.version)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
