@@ -22,7 +22,7 @@ JOBS ?= 1
 
 SETUP := $(VENV)/.ready
 
-.PHONY: help setup demo test release chaos chaos-agent cluster cluster-down e2e e2e-rollouts e2e-uninstall bench bench-cluster bench-placement bench-waiting bench-admission bench-libvgpu gpu-check userland bench-openb bench-agent check-metrics lint shape fmt reference docs crds proto lock mutate native control-plane ci clean
+.PHONY: help setup demo test release chaos chaos-agent soak cluster cluster-down e2e e2e-rollouts e2e-uninstall bench bench-cluster bench-placement bench-waiting bench-admission bench-libvgpu gpu-check userland bench-openb bench-agent check-metrics lint shape fmt reference docs crds proto lock mutate native control-plane ci clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ chaos: setup $(if $(filter real,$(CLUSTER)),control-plane)  ## fault campaigns: 
 
 chaos-agent: setup  ## an agent killed KILLS= times while PODS= pods start and end -> build/chaos/agent.json
 	@PYTHONPATH=tests $(BIN)/python tests/agent_kills.py --seed $(SEED) --kills $(or $(KILLS),200) --pods $(or $(PODS),500)
+
+soak: setup  ## pods come and go for MINUTES= (120), at least PODS= (20,000), and nothing grows -> build/soak.json
+	@$(BIN)/python -m vgpu_local.soak --minutes $(or $(MINUTES),120) --pods $(or $(PODS),20000)
 
 control-plane: $(SETUP)  ## build a real Kubernetes control plane into the cache (once)
 	@bash tests/cluster/build.sh

@@ -12,5 +12,5 @@ differ, this one is wrong.
   `readiness`; or as manifests/ installs it: `installed`, `installation`, `accounts`
 * used by tests: `steps`, `waiting`, `checker` (what was broken at any moment), `kubectl`, `typed`,
   `command` (kubectl-vgpu, piped or in a terminal)
-* `demo`, and `chaos`, the fault campaigns
+* `demo`, `soak`, and `chaos`, the fault campaigns
 """
