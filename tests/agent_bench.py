@@ -132,7 +132,7 @@ class Said:
         self.init.append(("wanted", init_round))
 
     def __getattr__(self, name: str) -> Callable[..., None]:
-        return lambda *args: None
+        return lambda *args, **named: None
 
 
 @dataclass(slots=True)

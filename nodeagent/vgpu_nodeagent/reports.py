@@ -47,6 +47,8 @@ _Field: TypeAlias = Released | InitReleased | InitWanted
 _FIRST_RETRY_S = 0.5
 _LAST_RETRY_S = 15.0
 _MESSAGE_KEPT = 1024
+SLOW_S = 2.0
+"""A container that got its limits after a longer time than this is worth a word (decision 57)."""
 
 
 @dataclass(slots=True)
@@ -83,9 +85,22 @@ class Reports:
         self._once: set[asyncio.Task[None]] = set()
         self._said: dict[str, str] = {}
         self._init_wanted: dict[str, InitRound] = {}  # by claim UID
+        self._refused: set[str] = set()  # UIDs; a refusal may not have come back by watch yet
 
-    def prepared(self, claim: VGPUClaim, message: str) -> None:
-        """The claim's limits are in place; an earlier release was of an earlier allocation."""
+    def prepared(self, claim: VGPUClaim, message: str, *, took_s: float) -> None:
+        """The claim's limits are in place; an earlier release was of an earlier allocation.
+
+        Of a pod's own claim a running container says that already, so only what is no matter of
+        course is written: it took long, it was refused or reported on before (decision 57).
+
+        Args:
+            claim: The claim.
+            message: For people.
+            took_s: Seconds from the kubelet's call until the limits were in place.
+        """
+        if claim.is_pods_own and took_s <= SLOW_S and not self._was_reported_on(claim):
+            return
+        self._refused.discard(claim.metadata.uid)
         self._condition(claim, conditions.PREPARED, "True", "LimitsInPlace", message)
         if claim.status.released is not None:
             self._field(claim, "released", None)
@@ -94,6 +109,7 @@ class Reports:
 
     def not_prepared(self, claim: VGPUClaim, reason: str, message: str) -> None:
         """A container of the claim's pod was refused."""
+        self._refused.add(claim.metadata.uid)
         self._condition(claim, conditions.PREPARED, "False", reason, message)
 
     def released(self, claim: VGPUClaim, allocation_id: str) -> None:
@@ -104,6 +120,7 @@ class Reports:
                 claim, conditions.PREPARED, "False", "Released", "the pod's containers are gone"
             )
         self._init_wanted.pop(claim.metadata.uid, None)
+        self._refused.discard(claim.metadata.uid)
         self._condition(
             claim,
             conditions.RELEASED,
@@ -216,6 +233,15 @@ class Reports:
         for task in self._once:
             task.cancel()
         await asyncio.gather(*self._once, return_exceptions=True)
+
+    def _was_reported_on(self, claim: VGPUClaim) -> bool:
+        """Whether the claim says something that limits in place make untrue, or will."""
+        said = (conditions.PREPARED, conditions.RELEASED)
+        return (
+            claim.metadata.uid in self._refused
+            or claim.status.released is not None
+            or any(condition.type in said for condition in claim.status.conditions)
+        )
 
     def _condition(
         self, claim: VGPUClaim, type_: str, status: str, reason: str, message: str

@@ -101,8 +101,13 @@ def claim(cluster: LocalCluster, name: str, holds: Callable[[Object], object]) -
     return cluster.wait_for(VGPU_CLAIMS, name, lambda found: holds(found.get("status") or {}))
 
 
+def is_allocated(status: Object) -> bool:
+    """Whether the claim has devices."""
+    return bool(status.get("allocation"))
+
+
 def is_prepared(status: Object) -> bool:
-    """Whether the agent says that a container has the claim's limits."""
+    """Whether the agent says that a container has the limits; of a pod's own claim it may not."""
     return any(
         condition["type"] == "Prepared" and condition["status"] == "True"
         for condition in status.get("conditions", [])

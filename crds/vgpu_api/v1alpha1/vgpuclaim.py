@@ -309,7 +309,7 @@ class VGPUClaimStatus(ApiModel):
     init_wanted: InitWanted | None = None
     """Init containers must run again after this round; then they keep what they have (agent)."""
     state: ClaimState | None = None
-    """One word for the printed columns. Prepared alone says that a container has its limits."""
+    """One word for the printed columns. Of containers it says nothing: see Prepared."""
     summary: Annotated[str, Field(max_length=256)] = ""
     """The request in short, for the printed columns."""
     cards: Annotated[str, Field(max_length=1024)] = ""
@@ -337,6 +337,14 @@ class VGPUClaim(ApiModel):
         json_schema_extra={"default": {"observedGeneration": -1}},
     )
     """What came of it."""
+
+    @property
+    def is_pods_own(self) -> bool:
+        """Whether the pod that it is reserved for owns it: the operator made it for that pod."""
+        reserved = self.status.reserved_for
+        return reserved is not None and any(
+            owner.uid == reserved.pod_uid for owner in self.metadata.owner_references
+        )
 
     @classmethod
     def read(cls, raw: dict[str, Any]) -> VGPUClaim:

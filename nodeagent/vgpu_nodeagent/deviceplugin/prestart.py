@@ -38,7 +38,7 @@ from vgpu_nodeagent.errors import (
 )
 from vgpu_nodeagent.mount import Mount
 from vgpu_nodeagent.node_view import Place
-from vgpu_nodeagent.reports import Reports
+from vgpu_nodeagent.reports import SLOW_S, Reports
 from vgpu_nodeagent.state import slots
 from vgpu_nodeagent.state.slots import ClaimAllocation
 
@@ -141,6 +141,8 @@ class PreStart:
         """
         ids = tuple(slot_ids)
         found = _Found()
+        clock = asyncio.get_running_loop().time
+        began = clock()
         try:
             await self._try(ids, still_wanted, found)
         except Refused as refused:
@@ -149,7 +151,8 @@ class PreStart:
         if found.consumer is not None and found.claim is not None:
             self._waiting.done(_place(found.consumer))
             if found.has_cards:
-                self._reports.prepared(found.claim, _summary(found.claim))
+                took_s = clock() - began
+                self._reports.prepared(found.claim, _summary(found.claim, took_s), took_s=took_s)
             self._compare_cpus(found.consumer, found.claim)
         await asyncio.sleep(SETTLE_S)
 
@@ -322,6 +325,7 @@ def _place(consumer: Consumer) -> Place:
     return consumer.pod.metadata.namespace or "", consumer.pod.metadata.name
 
 
-def _summary(claim: VGPUClaim) -> str:
-    summary = claim.status.summary
-    return f"limits are in place: {summary}" if summary else "limits are in place"
+def _summary(claim: VGPUClaim, took_s: float) -> str:
+    after = f" after {took_s:.1f} s" if took_s > SLOW_S else ""
+    summary = f": {claim.status.summary}" if claim.status.summary else ""
+    return f"limits are in place{after}{summary}"

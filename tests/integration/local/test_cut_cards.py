@@ -20,7 +20,7 @@ from vgpu_local.steps import (
     claim_name,
     create,
     delete_pod,
-    is_prepared,
+    is_allocated,
     memory_seen,
     reason,
     running,
@@ -72,7 +72,7 @@ def test_pods_get_instances_of_their_own_that_are_gone_after_them(cluster: Local
         (part,) = parts_listed(cluster, name)
         assert part.startswith(f"  MIG {profile} ")
         seen.add(part.partition("UUID: ")[2].rstrip(")"))
-        held = claim(cluster, claim_name(pod), is_prepared)
+        held = claim(cluster, claim_name(pod), is_allocated)
         (device,) = held["status"]["allocation"]["devices"]
         assert device["mig"]["profile"] == profile
     assert len(seen) == 2

@@ -22,6 +22,7 @@ from vgpu_local.steps import (
     create,
     delete_claim,
     delete_pod,
+    is_allocated,
     is_prepared,
     memory_seen,
     reason,
@@ -65,7 +66,7 @@ def test_a_pod_made_anew_under_its_name_gets_a_claim_of_its_own_after_the_first_
     for _ in range(3):
         create(cluster, a_pod("db-0", a_container(limits=WHOLE)))
         pod = running(cluster, "db-0", limit=60)
-        found = claim(cluster, claim_name(pod), is_prepared)
+        found = claim(cluster, claim_name(pod), is_allocated)
         assert found["status"]["reservedFor"]["podUID"] == pod["metadata"]["uid"]
         seen.append(found["metadata"]["uid"])
         delete_pod(cluster, "db-0")
@@ -168,13 +169,28 @@ def test_a_claim_that_is_deleted_while_its_pod_runs_keeps_its_cards_and_goes_wit
     assert "going" not in names(cluster)
 
 
+def test_a_pods_own_claim_is_made_and_written_once_until_its_containers_run(
+    cluster: LocalCluster,
+) -> None:
+    """That the limits are in place says the running container, and nobody else (decision 57)."""
+    create(cluster, a_pod("once", a_container(limits=WHOLE)))
+    pod = running(cluster, "once")
+    assert memory_seen(cluster, "once") == [16384]
+    writes = [
+        (write.verb, write.object.get("status", {}).get("state"))
+        for write in cluster.server.history()
+        if write.resource == "vgpuclaims.vgpu.dev"
+        and write.object["metadata"]["name"] == claim_name(pod)
+    ]
+    assert [state for _, state in writes] == [None, "Allocated"], writes
+
+
 def test_a_pod_deleted_by_force_frees_its_card_only_when_its_container_is_gone(
     cluster: LocalCluster,
 ) -> None:
     create(cluster, a_pod("forced", a_container(limits=WHOLE)))
     pod = running(cluster, "forced")
     name = claim_name(pod)
-    claim(cluster, name, is_prepared)
     delete_pod(cluster, "forced", grace_s=0)
     until(cluster, lambda: name not in names(cluster))
     last = [
@@ -230,7 +246,7 @@ def test_what_an_init_container_had_is_given_on_while_its_pod_runs(cluster: Loca
     running(cluster, "second", limit=60)
     assert memory_seen(cluster, "first") == [2048]
     assert memory_seen(cluster, "second") == [12_288]
-    left = claim(cluster, claim_name(pod), is_prepared)
+    left = claim(cluster, claim_name(pod), is_allocated)
     assert [device["request"] for device in left["status"]["allocation"]["devices"]] == ["main"]
 
 

@@ -21,7 +21,7 @@ from vgpu_local.steps import (
     claim_name,
     create,
     delete_pod,
-    is_prepared,
+    is_allocated,
     memory_seen,
     reason,
     running,
@@ -85,7 +85,7 @@ def test_what_was_given_on_a_node_that_is_gone_is_free_and_its_successor_counts_
 ) -> None:
     create(cluster, a_pod_on(ONE, "runs"))
     pod = running(cluster, "runs")
-    before = claim(cluster, claim_name(pod), is_prepared)
+    before = claim(cluster, claim_name(pod), is_allocated)
     former = node_uid(cluster, ONE)
     assert allocation(before)["nodeUID"] == former
     delete_node(cluster, ONE)

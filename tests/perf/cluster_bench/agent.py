@@ -1,4 +1,4 @@
-"""Plays the agents of all nodes: reports `Prepared` for each pod that is bound; its own process.
+"""Plays the agents of all nodes: reports on each pod that is bound; its own process.
 
 What is written, and how, is the real agent's `Reports`, with a token that is bound to the pod's
 node. The pods' containers do not exist, so a pod counts as started as soon as it has a node.
@@ -79,7 +79,8 @@ class PlayedAgents:
         view, reports = await asyncio.shield(self._nodes[node])
         claim = VGPUClaim.read(self._claims[place])
         view.claims.modified(claim)
-        reports.prepared(claim, f"limits are in place: {claim.status.summary}")
+        message = f"limits are in place: {claim.status.summary}"
+        reports.prepared(claim, message, took_s=0.0)
 
     async def _agent(self, node: str) -> tuple[NodeView, Reports]:
         api = self._as_node.client(await token(self._api, AGENT, node=node))

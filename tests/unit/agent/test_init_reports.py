@@ -55,7 +55,8 @@ async def applied(claim: VGPUClaim, speak: Callable[[Reports], None]) -> dict[st
     into: Any = api
     reports = Reports(into, view, now=lambda: NOW)
     speak(reports)
-    reports.prepared(claim, "limits are in place")  # so that something is written in any case
+    # So that something is written in any case.
+    reports.prepared(claim, "limits are in place", took_s=0.1)
     task = asyncio.create_task(reports.run())
     await api.one.wait()
     task.cancel()

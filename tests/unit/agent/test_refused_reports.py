@@ -49,7 +49,7 @@ async def levels(caplog: pytest.LogCaptureFixture, *, goes: bool) -> list[int]:
     reports = Reports(api, view, sleep=sleep)
     with caplog.at_level(logging.INFO, logger="vgpu_nodeagent.reports"):
         task = asyncio.create_task(reports.run())
-        reports.prepared(CLAIM, "limits are in place")
+        reports.prepared(CLAIM, "limits are in place", took_s=0.1)
         await asleep.wait()  # nothing is awaited between that and what is said
         task.cancel()
         with suppress(asyncio.CancelledError):
