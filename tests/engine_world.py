@@ -26,6 +26,7 @@ from vgpu_api.init_part import (
 from vgpu_api.resources import PODS, VGPU_CLAIMS, Resource
 from vgpu_api.v1alpha1 import Allocation, VGPUClaim
 from vgpu_client.errors import Conflict, NotFound
+from vgpu_operator.engine.leader.fence import may_be_decided
 
 Place = tuple[str, str, str]
 
@@ -35,16 +36,38 @@ class LateApi(MemoryApi):
 
     def __init__(self) -> None:
         self.news: deque[tuple[str, dict[str, Any]]] = deque()
+        self.moved: list[str] = []
+        """Claims that got other devices while a new leader would not have touched them."""
         super().__init__()
 
     def put(self, resource: Resource, obj: Mapping[str, Any]) -> dict[str, Any]:
+        former = self.objects.get(
+            (resource.plural, obj["metadata"].get("namespace", ""), obj["metadata"]["name"])
+        )
         stored = super().put(resource, obj)
+        if resource is VGPU_CLAIMS and former is not None:
+            self._note_moved(VGPUClaim.read(former), VGPUClaim.read(stored))
         metadata = stored["metadata"]
         self.news.append(("PUT " + resource.plural, stored))
         going = metadata.get("deletionTimestamp") and not metadata.get("finalizers")
         if going and resource is VGPU_CLAIMS:
             self.vanish(resource, metadata["name"], namespace=metadata["namespace"])
         return stored
+
+    def _note_moved(self, before: VGPUClaim, after: VGPUClaim) -> None:
+        """A write lands: one that nothing would have kept from landing late."""
+        had, has = before.status.allocation, after.status.allocation
+        if had is None or has is None or may_be_decided(before, self._node_of_pod(before)):
+            return
+        if (had.id, had.node_name, had.devices) != (has.id, has.node_name, has.devices):
+            self.moved.append(before.metadata.name)
+
+    def _node_of_pod(self, claim: VGPUClaim) -> str:
+        reserved = claim.status.reserved_for
+        for pod in self.all(PODS):
+            if reserved is not None and pod["metadata"]["uid"] == reserved.pod_uid:
+                return pod["spec"].get("nodeName") or ""
+        return ""
 
     def vanish(self, resource: Resource, name: str, *, namespace: str = "default") -> None:
         gone = self.objects[(resource.plural, namespace, name)]
@@ -193,7 +216,7 @@ class World:
             self.running[reserved.pod_uid] = (claim.metadata.uid, allocation.id, use)
             if has_init_part(claim.spec, allocation):
                 self.init_rounds[reserved.pod_uid] = init_round(allocation)
-            self._report(claim, prepared=True, released=None)
+            self._report(claim, prepared=not claim.is_pods_own, released=None)
 
     def init_containers_end(self) -> None:
         """Their pages deny from now on, which the agent will say; the pods run with the rest."""

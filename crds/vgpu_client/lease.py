@@ -110,7 +110,15 @@ class Elector:
                     return
             except ClientError as error:
                 logger.warning("lease %s: looking again: %s", self._name, error)
-            await self._sleep(self._terms.renew_s * (0.75 + 0.5 * self._jitter()))
+            await self._sleep(self._until_next_look_s())
+
+    def _until_next_look_s(self) -> float:
+        """Until the next regular look, or until the record that was seen has run out."""
+        regular_s = self._terms.renew_s * (0.75 + 0.5 * self._jitter())
+        if not self._seen.get("holderIdentity"):
+            return regular_s
+        left_s = self._runs_out_at(self._seen) - self._clock()
+        return min(regular_s, left_s) if left_s > 0 else regular_s
 
     async def hold(self) -> NoReturn:
         """Renew the lease, for ever.
@@ -167,8 +175,12 @@ class Elector:
         return await self._write(taking_over=holder != self._identity)
 
     def _has_run_out(self, spec: Object) -> bool:
+        return self._clock() >= self._runs_out_at(spec)
+
+    def _runs_out_at(self, spec: Object) -> float:
+        """When a record that goes on unchanged binds nobody any more, by our clock."""
         duration_s = float(spec.get("leaseDurationSeconds") or self._terms.duration_s)
-        return self._clock() - self._seen_at > duration_s + self._terms.write_s
+        return self._seen_at + duration_s + self._terms.write_s
 
     async def _create(self) -> bool:
         began = self._clock()

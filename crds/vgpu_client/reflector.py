@@ -169,7 +169,7 @@ class Reflector(Generic[T]):
         on_list: Callable[[int, Iterable[str]], object] = lambda version, uids: None,
     ) -> None:
         self._api = api
-        self._resource = resource
+        self.resource = resource
         self._sink = sink
         self._decode = decode
         self._scope = scope
@@ -186,8 +186,11 @@ class Reflector(Generic[T]):
         self._lists_begun = 0
         self._lists_told = 0  # the number of the last list that was told completely
         self._list_told = asyncio.Condition()
+        self._awaited: list[tuple[int, asyncio.Future[None]]] = []  # by version
         self.synced = asyncio.Event()
         """Set once the first full list has been told."""
+        self.follows = asyncio.Event()
+        """Set while it goes on from what was told; clear while it has to list anew."""
 
     async def relist(self) -> None:
         """Return after a list begun later than this call has been told (a quorum read)."""
@@ -195,6 +198,17 @@ class Reflector(Generic[T]):
         self._list_wanted.set()
         async with self._list_told:
             await self._list_told.wait_for(lambda: self._lists_told >= wanted)
+
+    async def reach(self, version: int) -> None:
+        """Return when everything up to a version of this kind has been told.
+
+        Versions grow along a stream, so a write of one's own that comes back by it shows that no
+        earlier change of any object of the kind is missing.
+        """
+        if self._position < version:
+            told = asyncio.get_running_loop().create_future()
+            self._awaited.append((version, told))
+            await told
 
     async def run(self) -> None:
         """Keep the sink up to date, for ever.
@@ -219,8 +233,9 @@ class Reflector(Generic[T]):
 
     async def _start_over(self, reason: str, error: ClientError) -> None:
         self._failures += 1
+        self.follows.clear()
         wait_s = self._retry_s()
-        logger.warning("%s: listing again in %.1f s: %s", self._resource.plural, wait_s, error)
+        logger.warning("%s: listing again in %.1f s: %s", self.resource.plural, wait_s, error)
         self._on_restart(reason)
         await self._sleep(wait_s)
 
@@ -249,6 +264,8 @@ class Reflector(Generic[T]):
         self._on_list(self._position, (item.version[0] for item in items))
         self._lists_told = self._lists_begun
         self.synced.set()
+        self.follows.set()
+        self._note_reached()
         async with self._list_told:
             self._list_told.notify_all()
 
@@ -258,7 +275,7 @@ class Reflector(Generic[T]):
         if not_older_than is not None:
             try:
                 listing = await self._api.list(
-                    self._resource,
+                    self.resource,
                     namespace=scope.namespace,
                     label_selector=scope.label_selector,
                     field_selector=scope.field_selector,
@@ -266,12 +283,12 @@ class Reflector(Generic[T]):
                     each=self._item,
                 )
             except (Gone, ServerError) as error:  # 504: it has not come that far
-                logger.info("%s: the server's cache: %s", self._resource.plural, error)
+                logger.info("%s: the server's cache: %s", self.resource.plural, error)
             else:
                 if int(listing.resource_version) >= self._position:
                     return listing
         return await self._api.list(
-            self._resource,
+            self.resource,
             namespace=scope.namespace,
             label_selector=scope.label_selector,
             field_selector=scope.field_selector,
@@ -292,7 +309,7 @@ class Reflector(Generic[T]):
     def _must_not_go_back(self, version: int) -> None:
         if version < self._position:
             raise DataRestored(
-                f"{self._resource.plural}: the API server is at version {version}, and was at "
+                f"{self.resource.plural}: the API server is at version {version}, and was at "
                 f"{self._position}: a backup of its data was restored"
             )
 
@@ -310,7 +327,7 @@ class Reflector(Generic[T]):
 
     async def _stream(self) -> bool:
         events = self._api.watch(
-            self._resource,
+            self.resource,
             resource_version=str(self._position),
             namespace=self._scope.namespace,
             label_selector=self._scope.label_selector,
@@ -338,6 +355,17 @@ class Reflector(Generic[T]):
                 self._tell_deleted(_place(raw), was_seen=True)
         elif kind != "BOOKMARK":
             self._tell(self._item(raw))
+        self._note_reached()
+
+    def _note_reached(self) -> None:
+        if not self._awaited:
+            return
+        awaited, self._awaited = self._awaited, []
+        for version, told in awaited:
+            if version > self._position:
+                self._awaited.append((version, told))
+            elif not told.done():
+                told.set_result(None)
 
     def _tell(self, item: _Item) -> None:
         place, version = item.place, item.version

@@ -23,6 +23,7 @@ from prometheus_client import REGISTRY
 
 from vgpu_api.config import ConfigFile
 from vgpu_api.names import FIELD_MANAGER_OPERATOR
+from vgpu_api.resources import VGPU_CLAIMS
 from vgpu_client.api import Api
 from vgpu_client.lease import Elector, LeaseTimes
 from vgpu_client.object_writer import ObjectWriter
@@ -91,12 +92,16 @@ class Operator:
         tls = None if identity is None else identity.context
         self._extender = ExtenderServer(self.engine, self._binder, self.leads, config.extender, tls)
         self._answers = asyncio.Event()
+        claims = [each for each in self._informers if each.resource is VGPU_CLAIMS]
         self._fence = Fence(
             api=api,
             writer=self._writer,
             clock=clock,
             cache=state.cache,
+            claims=claims[0],
+            others=[each for each in self._informers if each not in claims],
             learned=lambda claim: self._observe(ClaimObserved(claim)),
+            observe=self.engine.observe_all,
             decider=config.identity,
         )
         self._leadership = Leadership(elector, self._informers, self)

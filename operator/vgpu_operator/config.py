@@ -268,7 +268,7 @@ def parse(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> 
     options.common()
     option, parser = options.option, options.parser
     option("--lease-name", default="vgpu-operator")
-    option("--lease-duration", type=int, default="15", help="seconds a silent leader keeps it")
+    option("--lease-duration", type=int, default="5", help="seconds a silent leader keeps it")
     option("--extender", type=Address.parse, default=":9443", help="[host]:port")
     option("--extender-cert", type=Path)
     option("--extender-key", type=Path)

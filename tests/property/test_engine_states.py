@@ -328,6 +328,11 @@ class EngineStates(RuleBasedStateMachine):
                 assert held[claim_uid][uuid].peak(use) == held[claim_uid][uuid]
 
     @invariant()
+    def only_claims_that_a_new_leader_touches_get_other_devices(self) -> None:
+        """So what lands late of a former leader is refused, or gives nothing away (decision 58)."""
+        assert self.api.moved == []
+
+    @invariant()
     def no_two_pods_run_on_one_claim(self) -> None:
         claims = [claim_uid for claim_uid, _, _ in self.world.running.values()]
         assert len(claims) == len(set(claims))
@@ -386,6 +391,7 @@ class EngineStates(RuleBasedStateMachine):
         self.nothing_is_freed_in_use()
         self.what_runs_is_held()
         self.no_two_pods_run_on_one_claim()
+        self.only_claims_that_a_new_leader_touches_get_other_devices()
 
 
 EngineStates.TestCase.settings = settings(

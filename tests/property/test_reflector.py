@@ -222,10 +222,26 @@ steps = st.lists(
         st.tuples(st.just("forget")),
         st.tuples(st.just("lag"), st.integers(0, 5)),
         st.tuples(st.just("relist")),
+        st.tuples(st.just("reach")),
         st.tuples(st.just("run"), st.integers(1, 30)),
     ),
     max_size=40,
 )
+
+
+async def reached(reflector: Reflector[Any], api: ModelApi, view: View) -> None:
+    """What was written before is known, once the reflector has reached the version of then."""
+    version = api.version
+    there = {name: int(obj["metadata"]["resourceVersion"]) for name, obj in api.truth.items()}
+    await reflector.reach(version)
+    deleted = {obj["metadata"]["name"] for at, kind, obj in api.history if at > version
+               and kind == "DELETED"}  # fmt: skip
+    for name in NAMES:
+        if name in there:
+            assert view.versions.get(name, 0) >= there[name] or name in deleted
+            assert name in view.objects or name in deleted
+        else:
+            assert name not in view.objects or view.versions[name] > version
 
 
 async def yield_to_others(seconds: float) -> None:
@@ -261,6 +277,8 @@ async def watched_through(
                 api.lag = behind
             case ("relist",):
                 relists.append(asyncio.ensure_future(reflector.relist()))
+            case ("reach",):
+                relists.append(asyncio.ensure_future(reached(reflector, api, view)))
             case ("run", turns):
                 for _ in range(turns):
                     await asyncio.sleep(0)

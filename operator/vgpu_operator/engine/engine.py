@@ -90,6 +90,10 @@ class Engine:
         self._inbox.append(event)
         self._wake.set()
 
+    def observe_all(self) -> None:
+        """Apply at once what was taken on."""
+        self._drain()
+
     def lead(self) -> None:
         """This replica begins to lead: look at all there is."""
         self._drain()

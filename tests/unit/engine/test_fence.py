@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Any
+
+import pytest
 
 from builders import a_claim, a_container, a_pod, a_request, an_allocation
-from vgpu_api.conditions import PREPARED
 from vgpu_api.core import Pod
 from vgpu_api.resources import VGPU_CLAIMS
-from vgpu_api.v1alpha1 import Condition, VGPUClaim, VGPUClaimStatus
+from vgpu_api.v1alpha1 import ReservedFor, VGPUClaim, VGPUClaimStatus
 from vgpu_client.errors import Unknown, Unreachable
 from vgpu_client.object_writer import ObjectWriter
+from vgpu_operator.engine.events import ClaimObserved
 from vgpu_operator.engine.leader.fence import Fence
 from vgpu_operator.engine.scheduling.refusal import Refusal
 from vgpu_operator.engine.scheduling.reservation import Reservation
@@ -35,7 +38,36 @@ class Line:
         return await self._api.json_patch(*args, **options)
 
 
-def a_fence(replica: Any) -> Fence:
+class Watch:
+    """An informer of claims: what it tells comes when the fence's first touch has come back.
+
+    Attributes:
+        is_behind: It tells of nothing until it lists.
+    """
+
+    def __init__(self) -> None:
+        self.is_behind = False
+        self.news: list[Callable[[], object]] = []
+        self.asked: list[int] = []
+        self.lists = 0
+
+    async def reach(self, version: int) -> None:
+        self.asked.append(version)
+        if self.is_behind:
+            await asyncio.Event().wait()
+        self._tell()
+
+    async def relist(self) -> None:
+        self.lists += 1
+        self._tell()
+
+    def _tell(self) -> None:
+        news, self.news = self.news, []
+        for each in news:
+            each()
+
+
+def a_fence(replica: Any, watch: Watch | None = None, other: Watch | None = None) -> Fence:
     async def no_sleep(_: float) -> None:
         await asyncio.sleep(0)
 
@@ -44,6 +76,9 @@ def a_fence(replica: Any) -> Fence:
         writer=ObjectWriter(replica.api, sleep=no_sleep),
         clock=replica.clock,
         cache=replica.cache,
+        claims=watch or Watch(),
+        others=[other or Watch()],
+        observe=replica.engine.observe_all,
         learned=replica.news.claim_changed,
         decider="operator-1_5eed",
     )
@@ -54,10 +89,14 @@ def a_pod_asking(name: str, mib: int) -> Pod:
     return a_pod(name, containers=[a_container(limits=limits)])
 
 
-def given(prepared: Literal["True", "False"]) -> VGPUClaimStatus:
-    """A status with an allocation, and whether a container has it."""
-    condition = Condition(type=PREPARED, status=prepared)
-    return VGPUClaimStatus(allocation=an_allocation(), state="Allocated", conditions=[condition])
+def given(pod: Pod | None = None) -> VGPUClaimStatus:
+    """A status with an allocation, for a pod if there is one."""
+    reserved = None
+    if pod is not None:
+        reserved = ReservedFor(pod_name=pod.metadata.name, pod_uid=pod.metadata.uid)
+    return VGPUClaimStatus(
+        allocation=an_allocation(), reserved_for=reserved, state="Allocated", conditions=[]
+    )
 
 
 def stands(replica: Any, name: str) -> VGPUClaim:
@@ -110,26 +149,86 @@ async def test_a_decision_that_landed_before_the_touch_is_counted(replica: Any) 
     assert allocated(replica) == ["early"]
 
 
-async def test_claims_whose_cards_may_still_move_are_touched_and_those_in_use_are_not(
-    replica: Any,
+@pytest.mark.parametrize(("node", "is_touched"), [("node-1", False), ("", True), ("node-2", True)])
+async def test_a_claim_is_touched_unless_its_pod_is_bound_where_its_cards_are(
+    replica: Any, node: str, is_touched: bool
 ) -> None:
-    moving = replica.claim(a_claim("moving", status=given("False")))
-    in_use = replica.claim(a_claim("in-use", status=given("True")))
-    empty = replica.claim(a_claim("empty"))
+    """What the agent says of it does not count: a Binding follows the claim's write."""
+    replica.claim(a_claim("empty"))
+    pod = replica.pod(node=node)
+    before = replica.claim(a_claim("its", status=given(pod)))
+    assert await a_fence(replica).close() == 1 + is_touched
+    now = stands(replica, "its")
+    changed = now.metadata.resource_version != before.metadata.resource_version
+    assert changed is is_touched
+    assert now.status.allocation == before.status.allocation
+
+
+async def test_a_claim_whose_pod_is_gone_is_touched(replica: Any) -> None:
+    replica.claim(a_claim("its", status=given(a_pod_asking("gone", 1))))
+    assert await a_fence(replica).close() == 1
+
+
+@pytest.mark.parametrize(("mode", "count"), [("Immediate", 0), ("WaitForFirstConsumer", 1)])
+async def test_an_immediate_claim_with_cards_is_not_touched(
+    replica: Any, mode: str, count: int
+) -> None:
+    """It is decided anew only once it is seen to have none."""
+    replica.claim(a_claim("empty"))
+    replica.claim(a_claim("its", binding_mode=mode, status=given()))
+    assert await a_fence(replica).close() == 1 + count
+
+
+async def test_a_claim_without_cards_is_touched(replica: Any) -> None:
+    replica.claim(a_claim("empty"))
+    replica.claim(a_claim("immediate", binding_mode="Immediate"))
     assert await a_fence(replica).close() == 2
-    for before, is_touched in ((moving, True), (in_use, False), (empty, True)):
-        now = stands(replica, before.metadata.name)
-        changed = now.metadata.resource_version != before.metadata.resource_version
-        assert changed is is_touched
-        assert now.status.allocation == before.status.allocation
 
 
 async def test_a_claim_in_use_that_may_be_growing_is_touched(replica: Any) -> None:
     """A larger amount that the former leader sent must not land after its room was given away."""
-    grows = a_claim("grows", requests=[a_request(memory="12Gi")], status=given("True"))
+    status = given(replica.pod(node="node-1"))
+    grows = a_claim("grows", requests=[a_request(memory="12Gi")], status=status)
     edited = grows.metadata.model_copy(update={"generation": 2})
+    replica.claim(a_claim("empty"))
     replica.claim(grows.model_copy(update={"metadata": edited}))
-    assert await a_fence(replica).close() == 1
+    assert await a_fence(replica).close() == 2
+
+
+async def test_what_the_former_leader_wrote_is_observed_before_the_first_decision(
+    replica: Any,
+) -> None:
+    """Its last decision has landed, and the watch tells of it after the fence's first touch."""
+    replica.card(memory_mib=16384)
+    replica.claim(a_claim("empty"))
+    watch, other = Watch(), Watch()
+    taken = a_claim("taken", status=given(a_pod_asking("early", 10_000)))
+    stored = VGPUClaim.read(replica.api.put(VGPU_CLAIMS, taken.to_wire()))
+    watch.news.append(lambda: replica.engine.observe(ClaimObserved(stored)))
+    assert await a_fence(replica, watch, other).close() == 2
+    assert watch.asked == [int(stands(replica, "empty").metadata.resource_version)]
+    assert (watch.lists, other.lists) == (0, 0)
+    assert replica.ledger.use_of("GPU-0").slots == 1
+    decided = stands(replica, "taken")
+    assert decided.status.decider == "operator-1_5eed"
+
+
+async def test_where_the_watch_is_behind_everything_is_listed_anew(replica: Any) -> None:
+    replica.card(memory_mib=16384)
+    replica.claim(a_claim("empty"))
+    watch, other = Watch(), Watch()
+    watch.is_behind = True
+    taken = VGPUClaim.read(replica.api.put(VGPU_CLAIMS, a_claim("taken", status=given()).to_wire()))
+    watch.news.append(lambda: replica.engine.observe(ClaimObserved(taken)))
+    assert await a_fence(replica, watch, other).close() == 2
+    assert (watch.lists, other.lists) == (1, 1)
+    assert replica.ledger.use_of("GPU-0").slots == 1
+
+
+async def test_where_no_claim_is_known_they_are_listed(replica: Any) -> None:
+    watch = Watch()
+    assert await a_fence(replica, watch).close() == 0
+    assert watch.lists == 1
 
 
 async def test_a_touch_is_repeated_until_it_is_certain(replica: Any) -> None:

@@ -96,6 +96,7 @@ class Injector:
             (1, 0.03, 1.0, self._stopped_operator),
             (1, 0.1, 0.25, self._stopped_leader),
             (1, 0.5, 0.65, self._leader_without_lease),
+            (1, 0.03, 1.0, self._busy_server),
             (2, 0.03, 1.0, self._killed_webhook),
             (1, 0.03, 1.0, self._ended_webhook),
             (4, 0.03, 1.0, self._killed_agent),
@@ -249,6 +250,20 @@ class Injector:
             self._in(for_s, lambda: self._disarm(fault))
 
         return Blow(at, what, lambda: self._to_leader(what, cut))
+
+    def _busy_server(self, chance: random.Random, at: float) -> Blow:
+        """429 to every verb, of users, operators and agents alike; watches that are open go on."""
+        for_s, share = chance.uniform(0.5, 2.0) * self._terms.lease_s, chance.choice((0.3, 0.6))
+        after_s = chance.choice((0.1, 1.0))
+        what = f"{share:.0%} of all requests get 429 for {for_s:.1f} s, Retry-After {after_s} s"
+
+        def strike() -> None:
+            fault = Fault(action="status", code=429, share=share, seconds=after_s, times=None)
+            self._hurt()
+            self._arm(fault)
+            self._in(for_s, lambda: self._disarm(fault))
+
+        return Blow(at, what, strike)
 
     def _disarm(self, fault: Fault) -> None:
         with self._lock:

@@ -2,20 +2,24 @@
 
 The former leader may have sent a decision that has not landed yet. Every decision tests the
 resourceVersion of its claim, so each claim that may still be given cards, or other cards, is
-touched: what landed before is seen in the answer, what lands afterwards is refused. Claims in use
-stay as they are: their cards are never moved.
+touched: what landed before is seen in the answer, what lands afterwards is refused. Claims whose
+pods have their nodes stay as they are: their cards are never moved (decision 58).
+
+Before that the cache must have all that the former leader wrote. The first touch shows it: a watch
+tells of the claims in the order in which they were written, so when it tells of the touch, nothing
+that landed before is missing. Where it does not in time, everything is listed anew.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from pydantic import ValidationError
 
-from vgpu_api.conditions import PREPARED, is_true
 from vgpu_api.init_part import init_part_wanted
 from vgpu_api.resize import target, was_changed
 from vgpu_api.resources import VGPU_CLAIMS
@@ -33,22 +37,43 @@ from vgpu_client.object_writer import (
     Write,
     Written,
 )
-from vgpu_operator.engine.cache import Cache
+from vgpu_operator.engine.cache import Cache, version_of
 from vgpu_operator.engine.clock import Clock
 
 logger = logging.getLogger(__name__)
 
 _FIRST_WAIT_S = 0.05
 _LAST_WAIT_S = 1.0
+_REACHED_S = 2.0
+"""A stream that is alive tells of a write within milliseconds."""
 
 
-def may_be_decided(claim: VGPUClaim) -> bool:
-    """Whether a decision about the claim's cards may be under way.
+class Informer(Protocol):
+    """What keeps one kind in the cache: a reflector."""
 
-    The devices of a prepared claim are never moved, but what it holds of them may be made larger.
+    async def reach(self, version: int) -> None:
+        """Return when everything up to a version of the kind has been told."""
+
+    async def relist(self) -> None:
+        """Return after a list begun later than this call has been told."""
+
+
+def may_be_decided(claim: VGPUClaim, node: str) -> bool:
+    """Whether a decision that gives the claim devices, or other ones, may be under way.
+
+    A Binding is posted only after the claim's write has landed, which every earlier write then
+    fails against; afterwards the devices are never moved. Nor are those of an Immediate claim,
+    which is decided anew only when its allocation is seen to be gone. What either holds of its
+    devices may be made larger, though.
+
+    Args:
+        claim: The claim.
+        node: The node that the pod in `status.reservedFor` is bound to; empty: none is known.
     """
     allocation = claim.status.allocation
-    if allocation is None or not is_true(claim.status.conditions, PREPARED):
+    if allocation is None:
+        return True
+    if claim.spec.binding_mode != "Immediate" and node != allocation.node_name:
         return True
     is_resized = was_changed(claim) and target(claim.spec, allocation) != allocation.devices
     return is_resized or init_part_wanted(claim)
@@ -62,8 +87,11 @@ class Fence:
         api: Where they are read.
         writer: Writes their status, many at a time, each within what is left of the lease.
         clock: Waits between attempts.
-        cache: All claims, as listed since the lease was taken.
+        cache: All claims and pods.
+        claims: Keeps the claims in the cache.
+        others: Keep all other kinds there.
         learned: Takes every version that this brings.
+        observe: Applies to the cache what the informers have told.
         decider: Who touches; differs from process to process, or nothing would change.
     """
 
@@ -71,19 +99,64 @@ class Fence:
     writer: ObjectWriter
     clock: Clock
     cache: Cache
+    claims: Informer
+    others: Sequence[Informer]
     learned: Callable[[VGPUClaim], None]
+    observe: Callable[[], None]
     decider: str
 
     async def close(self) -> int:
         """Return when no write of a predecessor can land any more; says how many were touched."""
-        open_claims = [claim for claim in self.cache.claims() if may_be_decided(claim)]
+        marker = await self._catch_up()
+        open_claims = [
+            claim
+            for claim in self.cache.claims()
+            if claim.metadata.uid != marker and self._is_open(claim)
+        ]
         await asyncio.gather(*(self._touch(claim) for claim in open_claims))
-        return len(open_claims)
+        return len(open_claims) + bool(marker)
+
+    async def _catch_up(self) -> str:
+        """Return when the cache has every version of a claim that was written until now.
+
+        Returns:
+            The UID of the claim that was touched for that; empty: none was.
+        """
+        known = list(self.cache.claims())
+        marker = next((claim for claim in known if self._is_open(claim)), next(iter(known), None))
+        if marker is not None:
+            outcome = await self.writer.submit(self._touching(marker))
+            if isinstance(outcome, Written):
+                touched = VGPUClaim.read(outcome.obj)
+                self.learned(touched)
+                if await self._reaches(version_of(touched.metadata.resource_version)):
+                    self.observe()
+                    return touched.metadata.uid
+            logger.warning("the watch of claims may be behind; everything is listed anew")
+        await asyncio.gather(*(each.relist() for each in (self.claims, *self.others)))
+        self.observe()
+        return ""
+
+    async def _reaches(self, version: int) -> bool:
+        reached = asyncio.ensure_future(self.claims.reach(version))
+        late = asyncio.ensure_future(self.clock.sleep(_REACHED_S))
+        try:
+            await asyncio.wait({reached, late}, return_when=asyncio.FIRST_COMPLETED)
+            return reached.done()
+        finally:
+            for each in (reached, late):
+                each.cancel()
+            await asyncio.gather(reached, late, return_exceptions=True)
+
+    def _is_open(self, claim: VGPUClaim) -> bool:
+        reserved = claim.status.reserved_for
+        pod = None if reserved is None else self.cache.pod(reserved.pod_uid)
+        return may_be_decided(claim, "" if pod is None else pod.pod.spec.node_name or "")
 
     async def _touch(self, seen: VGPUClaim) -> None:
         claim: VGPUClaim | None = seen
         wait_s = _FIRST_WAIT_S
-        while claim is not None and may_be_decided(claim):
+        while claim is not None and self._is_open(claim):
             match await self.writer.submit(self._touching(claim)):
                 case Written(obj):
                     self.learned(VGPUClaim.read(obj))

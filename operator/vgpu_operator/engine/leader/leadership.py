@@ -1,8 +1,8 @@
-"""From candidate to leader: the Lease, a look at everything, the fence, and only then decisions.
+"""From candidate to leader: the Lease, the fence, and only then decisions.
 
-A candidate keeps its cache warm, so that what a takeover costs is one list of each kind and one
-touch of each claim that may still be decided. Losing the Lease ends the process: it is the one
-way in which nothing of a leader goes on by mistake.
+A candidate keeps its cache warm, so that what a takeover costs is one touch of each claim that may
+still be decided; nothing is listed twice (decision 58). Losing the Lease ends the process: it is
+the one way in which nothing of a leader goes on by mistake.
 """
 
 from __future__ import annotations
@@ -26,16 +26,18 @@ class Informer(Protocol):
     """What keeps one kind in the cache: a reflector."""
 
     synced: asyncio.Event
-
-    async def relist(self) -> None:
-        """Return after a list begun later than this call has been told."""
+    follows: asyncio.Event
 
 
 class Replica(Protocol):
     """What leads, when it is elected."""
 
     async def close_fence(self) -> int:
-        """Make late writes of a predecessor fail; returns how many claims that took."""
+        """Observe what a predecessor wrote, and make late writes of its fail.
+
+        Returns:
+            How many claims were touched for that.
+        """
 
     def begin(self) -> None:
         """Decide from now on."""
@@ -49,7 +51,7 @@ class Leadership:
 
     Args:
         elector: Our candidacy.
-        informers: What must have been seen: before we stand, and once more when we are elected.
+        informers: What must have been seen before we stand, and must be watched when we decide.
         replica: What leads.
     """
 
@@ -98,8 +100,7 @@ class Leadership:
             await asyncio.gather(holding, leading, return_exceptions=True)
 
     async def _lead(self) -> NoReturn:
-        # What the predecessor wrote last may not have reached the watches yet.
-        await asyncio.gather(*(informer.relist() for informer in self._informers))
+        await asyncio.gather(*(informer.follows.wait() for informer in self._informers))
         touched = await self._replica.close_fence()
         logger.info("leading; %d undecided claims were touched first", touched)
         self._decides = True

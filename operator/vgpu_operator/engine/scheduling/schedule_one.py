@@ -306,8 +306,8 @@ def _standing(
         return refusal
     if allocation.node_name in candidates:
         return adopt(state, pod, claim)
-    if claim.spec.binding_mode != "Immediate":
-        return None
+    if claim.spec.binding_mode != "Immediate" and pod.pod.spec.node_name != allocation.node_name:
+        return None  # one whose pod is there stays: a successor relies on it (decision 58)
     text = f"claim {claim.metadata.name} has its cards on {allocation.node_name}"
     return Refusal(Reason.RESERVED_ELSEWHERE, text)
 
