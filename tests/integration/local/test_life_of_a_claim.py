@@ -177,12 +177,12 @@ def test_a_pods_own_claim_is_made_and_written_once_until_its_containers_run(
     pod = running(cluster, "once")
     assert memory_seen(cluster, "once") == [16384]
     writes = [
-        (write.verb, write.object.get("status", {}).get("state"))
+        (write.type, write.object.get("status", {}).get("state"))
         for write in cluster.server.history()
         if write.resource == "vgpuclaims.vgpu.dev"
         and write.object["metadata"]["name"] == claim_name(pod)
     ]
-    assert [state for _, state in writes] == [None, "Allocated"], writes
+    assert writes == [("ADDED", None), ("MODIFIED", "Allocated")]
 
 
 def test_a_pod_deleted_by_force_frees_its_card_only_when_its_container_is_gone(
