@@ -91,7 +91,7 @@ class Webhooks:
         async def serve(request: web.Request) -> web.Response:
             with WEBHOOK_DURATION.labels(webhook=path).time():
                 try:
-                    review = _without_uid(json.loads(await request.read()))
+                    review = _reduced(json.loads(await request.read()))
                 except (ValueError, RecursionError) as error:
                     return web.Response(status=400, text=f"not a review: {error}")
                 answer = web.json_response(await fn(review, webhook=path))
@@ -106,12 +106,13 @@ def _last(answer: web.Response) -> web.Response:
     return answer
 
 
-def _without_uid(review: Any) -> Any:
-    """The review without the UIDs of its objects.
+def _reduced(review: Any) -> Any:
+    """The review without what no handler reads of its objects: their UIDs and managed fields.
 
     Kopf keeps a memo for the UID of every updated object, for as long as the process runs; no
     handler uses one, and a process that watches nothing never forgets them. Without UIDs all share
-    one memo.
+    one memo. Managed fields are half of an object's keys, and kopf copies an object three times and
+    compares it to answer a review: a quarter of its CPU (decision 59).
 
     Raises:
         ValueError: It does not have the shape of a review.
@@ -122,5 +123,6 @@ def _without_uid(review: Any) -> Any:
     for key in ("object", "oldObject"):
         reviewed = request.get(key)
         if isinstance(reviewed, dict) and isinstance(reviewed.get("metadata"), dict):
-            reviewed["metadata"].pop("uid", None)
+            for unread in ("uid", "managedFields"):
+                reviewed["metadata"].pop(unread, None)
     return review

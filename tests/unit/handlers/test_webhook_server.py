@@ -98,10 +98,11 @@ async def test_a_review_is_passed_on_and_its_connection_is_kept(served: Served) 
     assert len(served.reviews) == 1
 
 
-async def test_reviews_lose_their_objects_uids_so_that_kopf_keeps_nothing_of_them(
+async def test_reviews_lose_what_kopf_would_keep_or_copy_of_their_objects_in_vain(
     served: Served,
 ) -> None:
-    update = {"object": {"metadata": {"uid": "u"}}, "oldObject": {"metadata": {"uid": "u"}}}
+    metadata = {"uid": "u", "managedFields": [{"manager": "kubectl"}]}
+    update = {"object": {"metadata": metadata}, "oldObject": {"metadata": metadata}}
     await served.post("one", json={"request": {"uid": "r", **update}})
     (review,) = served.reviews
     assert review == {
