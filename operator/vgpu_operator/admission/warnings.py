@@ -82,11 +82,11 @@ def unasked(raw_pod: dict[str, Any], config: ClusterConfig) -> list[str]:
     """
     with denying():
         pod = read_pod(raw_pod)
-        asks = not is_left_alone(pod) and read(pod, config) is not None
-    ours = config.scheduling.scheduler_name
-    chosen = pod.spec.scheduler_name
-    if not asks or not ours or not chosen or chosen in {ours, *names.SCHEDULER_ALIASES}:
-        return []
+        ours, chosen = config.scheduling.scheduler_name, pod.spec.scheduler_name
+        if not ours or not chosen or chosen in {ours, *names.SCHEDULER_ALIASES}:
+            return []  # first, since nearly every pod that asks names ours
+        if is_left_alone(pod) or read(pod, config) is None:
+            return []
     return [
         f"spec.schedulerName: {_cut(chosen)}: the pod gets a GPU only if this scheduler calls the "
         f"extender of vgpu, as {ours} does"

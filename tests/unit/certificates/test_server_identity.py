@@ -128,6 +128,27 @@ async def test_a_new_pair_is_shown_without_a_restart_and_new_clients_are_admitte
     assert ends == second.parsed().not_valid_after_utc.timestamp()
 
 
+async def test_a_client_gets_no_session_to_resume(tmp_path: Path) -> None:
+    """Each would cost a handshake a third more; and who resumes shows no certificate again."""
+    ca = authority()
+    tls = put(tmp_path, signed(ca), ca)
+    identity = Identity("test", InFiles(tls), admits_clients=True)
+    port = free_ports(1)[0]
+    async with running(identity):
+        await identity.ready.wait()
+        async with a_server(port, identity.context):
+            shows = client(ca, signed(ca, server=False), tmp_path)
+            reader, writer = await asyncio.open_connection(
+                "127.0.0.1", port, ssl=shows, server_hostname=HOST
+            )
+            writer.write(b"GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+            connection = writer.get_extra_info("ssl_object")
+            assert connection.version() == "TLSv1.3"
+            assert not connection.session.has_ticket
+            writer.close()
+
+
 async def test_a_pair_that_cannot_be_used_is_passed_over(tmp_path: Path) -> None:
     ca = authority()
     pair = signed(ca)
