@@ -130,10 +130,10 @@ def configuration() -> str:
         A changed document takes effect within a minute: the kubelet mounts it, and every
         process reads it again ([decision
         53](../decisions/0053-how-a-configuration-is-reloaded.md)). The operator that leads goes
-        on by the former one for two minutes more, until its standbys have begun anew. One that cannot be used
-        changes nothing and is logged. The operator and the webhooks do not start with such a
-        document, so a rollout stops there; an agent starts with the last good one and says so
-        in the condition `Configured` of its devices.
+        on by the former one for two minutes more, until its standbys have begun anew. One that
+        cannot be used changes nothing and is logged. The operator and the webhooks do not start
+        with such a document, so a rollout stops there; an agent starts with the last good one and
+        says so in the condition `Configured` of its devices.
         """
     lines = [_BANNER, textwrap.dedent(intro)]
     lines += _table(("Key", "Type", "Default", "Meaning"), [*_keys(ClusterConfig, "")])

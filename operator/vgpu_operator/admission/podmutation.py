@@ -60,13 +60,13 @@ def mutate_pod(
 ) -> list[Operation]:
     """The JSON patch for a pod that is being created; empty when there is nothing to do.
 
-    Applied to its own result it yields nothing (the API server may call again). With
-    `may_disable_control` the pod's namespace has the label that allows it.
+    Applied to its own result it yields nothing (the API server may call again).
 
     Args:
         raw_pod: The pod as the API server sent it.
         config: The resources and switches in force.
         claim: The object that `claim_named_by` names, if it exists.
+        may_disable_control: The pod's namespace has the label that allows it.
 
     Raises:
         Denied: the pod asks in a way that cannot be understood or is not allowed.

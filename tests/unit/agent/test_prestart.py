@@ -13,7 +13,7 @@ from builders import a_container, a_pod
 from vgpu_api.core.pod import Pod
 from vgpu_api.names import ANNOTATION_SLOTS_ADDED
 from vgpu_api.v1alpha1 import VGPUClaim
-from vgpu_client.reflector import Identity
+from vgpu_client.reflector import ObjectIdentity
 from vgpu_nodeagent.enforcement.abi import PageState
 from vgpu_nodeagent.errors import Refused, Why
 
@@ -69,7 +69,7 @@ async def test_a_container_that_the_claim_leaves_out_starts_and_sees_no_device(
     shown = await bench.start(pod, "slot-0")
     assert [limit.uuid for limit in bench.node.allocations.content(shown).devices] == [GPU_0]
     assert prepared == ["c"]
-    bench.view.pods.deleted(Identity("default", pod.metadata.name, pod.metadata.uid))
+    bench.view.pods.deleted(ObjectIdentity("default", pod.metadata.name, pod.metadata.uid))
     bench.kubelet.forgets("slot-0")
     bench.kubelet.forgets("slot-1")
     await bench.releases.sweep()
