@@ -40,7 +40,7 @@ class Material:
     trust: bytes
 
 
-class Source(Protocol):
+class PairSource(Protocol):
     """Where a pair is kept."""
 
     async def read(self) -> Material | None:
@@ -100,7 +100,7 @@ class Identity:
     def __init__(
         self,
         name: str,
-        source: Source,
+        source: PairSource,
         *,
         admits_clients: bool,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,

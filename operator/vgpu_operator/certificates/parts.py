@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from vgpu_client.api import Api
 from vgpu_operator.certificates import names
-from vgpu_operator.certificates.identity import Identity, InFiles, InSecret, Source
+from vgpu_operator.certificates.identity import Identity, InFiles, InSecret, PairSource
 from vgpu_operator.certificates.issuing import Subject
 from vgpu_operator.certificates.keeper import Keeper
 from vgpu_operator.certificates.rotation import Lives
@@ -61,7 +61,7 @@ def certificates(api: Api, config: OperatorConfig) -> Certificates:
 
 def webhook_identity(api: Api, config: WebhookConfig) -> Identity:
     """What the webhooks are served with: the pair in files, or in the Secret of the operator's."""
-    source: Source = (
+    source: PairSource = (
         InSecret(api, config.namespace, names.WEBHOOK_SECRET)
         if config.tls is None
         else InFiles(config.tls)
