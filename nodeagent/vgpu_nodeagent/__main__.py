@@ -63,10 +63,14 @@ def parse(arguments: Sequence[str]) -> AgentConfig:
         type=Path,
         help="the cluster's configuration: YAML, or a folder",
     )
-    parser.add_argument("--state-dir", type=Path, default=STATE_DIR)
-    parser.add_argument("--kubelet-dir", type=Path, default=KUBELET_DIR)
-    parser.add_argument("--cdi-dir", type=Path, default=CDI_DIR)
-    parser.add_argument("--sysfs-dir", type=Path, default=SYSFS)
+    parser.add_argument(
+        "--state-dir", type=Path, default=STATE_DIR, help="the agent's files on the host"
+    )
+    parser.add_argument(
+        "--kubelet-dir", type=Path, default=KUBELET_DIR, help="the kubelet's files on the host"
+    )
+    parser.add_argument("--cdi-dir", type=Path, default=CDI_DIR, help="the folder of CDI specs")
+    parser.add_argument("--sysfs-dir", type=Path, default=SYSFS, help="the host's sysfs")
     parser.add_argument("--library", type=Path, default=LIBRARY, help="libvgpu.so")
     parser.add_argument(
         "--driver-file",
@@ -133,10 +137,18 @@ def parse(arguments: Sequence[str]) -> AgentConfig:
         "reporting it: nothing more, or end its processes (evictions are the operator's)",
     )
     parser.add_argument(
-        "--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"]
+        "--log-level",
+        default="INFO",
+        choices=["DEBUG", "INFO", "WARNING", "ERROR"],
+        help="the least severe messages that are logged; logging.level of the configuration "
+        "overrides it",
     )
     parser.add_argument(
-        "--log-format", type=LogFormat, default=LogFormat.TEXT, choices=list(LogFormat)
+        "--log-format",
+        type=LogFormat,
+        default=LogFormat.TEXT,
+        choices=list(LogFormat),
+        help="lines of text, or one JSON object a line",
     )
     given = parser.parse_args(arguments)
     configure(given.log_format, given.log_level)

@@ -27,7 +27,9 @@ _DISAGREE, _UNREACHED = 1, 2
 def of_this_node(arguments: Sequence[str]) -> int:
     """`vgpu-nodeagent audit`, inside an agent's container: print its answer as JSON."""
     parser = argparse.ArgumentParser(prog="vgpu-nodeagent audit", description=__doc__)
-    parser.add_argument("--state-dir", type=Path, default=STATE_DIR)
+    parser.add_argument(
+        "--state-dir", type=Path, default=STATE_DIR, help="the agent's files on the host"
+    )
     path = parser.parse_args(arguments).state_dir / SOCKET
     try:
         answer = asyncio.run(ask(path))
@@ -44,7 +46,9 @@ def usage_of_this_node(arguments: Sequence[str]) -> int:
         prog="vgpu-nodeagent usage",
         description="What containers use of this node's devices, as `kubectl vgpu top` shows it.",
     )
-    parser.add_argument("--state-dir", type=Path, default=STATE_DIR)
+    parser.add_argument(
+        "--state-dir", type=Path, default=STATE_DIR, help="the agent's files on the host"
+    )
     path = parser.parse_args(arguments).state_dir / SOCKET
     try:
         print(json.dumps(asyncio.run(ask(path, USAGE))))
@@ -57,10 +61,12 @@ def usage_of_this_node(arguments: Sequence[str]) -> int:
 def main(arguments: Sequence[str] | None = None, *, kubectl: Kubectl | None = None) -> int:
     """`kubectl vgpu audit`."""
     parser = argparse.ArgumentParser(prog="kubectl vgpu audit", description=__doc__)
-    parser.add_argument("--node", help="this one alone")
-    parser.add_argument("-o", "--output", choices=("text", "json"), default="text")
+    parser.add_argument("--node", help="audit this node only")
+    parser.add_argument(
+        "-o", "--output", choices=("text", "json"), default="text", help="form of the result"
+    )
     parser.add_argument("--context", help="of the kubeconfig")
-    parser.add_argument("--kubeconfig")
+    parser.add_argument("--kubeconfig", help="default: kubectl's own")
     given = parser.parse_args(arguments)
     run = kubectl or vgpu_client.kubectl.kubectl(given.context, given.kubeconfig)
     try:

@@ -30,9 +30,13 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="vgpu-nodeagent clean", description=__doc__, allow_abbrev=False
     )
-    parser.add_argument("--state-dir", type=Path, default=STATE_DIR)
-    parser.add_argument("--cdi-dir", type=Path, default=CDI_DIR)
-    parser.add_argument("--kubelet-dir", type=Path, default=KUBELET_DIR)
+    parser.add_argument(
+        "--state-dir", type=Path, default=STATE_DIR, help="the agent's files on the host"
+    )
+    parser.add_argument("--cdi-dir", type=Path, default=CDI_DIR, help="the folder of CDI specs")
+    parser.add_argument(
+        "--kubelet-dir", type=Path, default=KUBELET_DIR, help="the kubelet's files on the host"
+    )
     parser.add_argument("--stay", action="store_true", help="wait for SIGTERM afterwards")
     given, _ = parser.parse_known_args(
         arguments

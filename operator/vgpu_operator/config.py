@@ -199,8 +199,20 @@ class _Options:
             help=ACCESS_HELP,
         )
         option("--liveness", type=Address.parse, help="host:port of the liveness probe")
-        option("--log-level", default="INFO", choices=("DEBUG", "INFO", "WARNING", "ERROR"))
-        option("--log-format", type=LogFormat, default="text", choices=list(LogFormat))
+        option(
+            "--log-level",
+            default="INFO",
+            choices=("DEBUG", "INFO", "WARNING", "ERROR"),
+            help="the least severe messages that are logged; logging.level of the configuration "
+            "overrides it",
+        )
+        option(
+            "--log-format",
+            type=LogFormat,
+            default="text",
+            choices=list(LogFormat),
+            help="lines of text, or one JSON object a line",
+        )
 
     def pair(self, name: str, certificate: Path | None, key: Path | None) -> Tls | None:
         """A certificate and its key, given together or not at all."""
@@ -228,8 +240,8 @@ def parse_webhook(
         choices=("files", "secrets"),
         help="secrets: the pair that the operator issues, from its Secret",
     )
-    option("--webhook-cert", type=Path)
-    option("--webhook-key", type=Path)
+    option("--webhook-cert", type=Path, help="PEM file of the certificate")
+    option("--webhook-key", type=Path, help="PEM file of its private key")
     option("--drain", type=_seconds, default="5s", help="serve for so long after SIGTERM")
     given = parser.parse_args(arguments)
     tls = options.pair("webhook", given.webhook_cert, given.webhook_key)
@@ -267,11 +279,11 @@ def parse(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> 
     options = _Options("vgpu-operator", "Shares GPUs among pods.", environ)
     options.common()
     option, parser = options.option, options.parser
-    option("--lease-name", default="vgpu-operator")
+    option("--lease-name", default="vgpu-operator", help="Lease by which replicas elect a leader")
     option("--lease-duration", type=int, default="5", help="seconds a silent leader keeps it")
     option("--extender", type=Address.parse, default=":9443", help="[host]:port")
-    option("--extender-cert", type=Path)
-    option("--extender-key", type=Path)
+    option("--extender-cert", type=Path, help="PEM file of the certificate")
+    option("--extender-key", type=Path, help="PEM file of its private key")
     option("--extender-client-ca", type=Path, help="only clients of this CA may ask")
     option("--service-name", help="Service without selector that leads to the leader's extender")
     option("--advertise-address", help="IP address of this replica in that Service")
@@ -301,7 +313,7 @@ def parse(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> 
         help="secrets: issued by the operator and kept in Secrets of its namespace",
     )
     option("--certificate-life", type=_duration, default="90d", help="such as 90d, 12h, 600s")
-    option("--authority-life", type=_duration, default="3650d")
+    option("--authority-life", type=_duration, default="3650d", help="of the issuing CA")
     option("--webhook-service-name", default="vgpu-webhook", help="Service of the webhooks")
     given = parser.parse_args(arguments)
     extender_tls = options.pair("extender", given.extender_cert, given.extender_key)

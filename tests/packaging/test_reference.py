@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import argparse
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -116,3 +117,28 @@ def test_a_page_without_the_section_is_named(tmp_path: Path) -> None:
     page.write_text("## A\n")
     with pytest.raises(AssertionError, match=r"p\.md: no section 'B'"):
         rows(page, "B")
+
+
+def without_help(name: str, parser: argparse.ArgumentParser) -> Iterator[str]:
+    """The arguments of a program and of its commands that say nothing about themselves."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for command, below in action.choices.items():
+                yield from without_help(f"{name} {command}", below)
+        elif not action.help:
+            yield f"{name}: {'/'.join(action.option_strings) or action.dest}"
+
+
+@pytest.mark.parametrize(
+    "program", [*words.services(), *words.commands()], ids=lambda program: str(program.called)
+)
+def test_every_argument_has_a_help_text(program: words.Program) -> None:
+    assert list(without_help(program.called, program.parser)) == []
+
+
+def test_an_argument_without_a_help_text_is_found_in_a_command_too() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--explained", help="why")
+    below = parser.add_subparsers(help="commands").add_parser("fly")
+    below.add_argument("-h2", "--high")
+    assert list(without_help("vgpu", parser)) == ["vgpu fly: -h2/--high"]

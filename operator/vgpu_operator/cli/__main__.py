@@ -77,7 +77,9 @@ def _parser() -> argparse.ArgumentParser:
         "--many", type=Path, help="a pod or claim a line; each one placed is held"
     )
     simulate.add_argument("--admit", action="store_true", help="put pods through admission first")
-    simulate.add_argument("-o", "--output", choices=("text", "json"), default="text")
+    simulate.add_argument(
+        "-o", "--output", choices=("text", "json"), default="text", help="form of the result"
+    )
     arguments.add_commands(commands)
     uninstall = commands.add_parser(
         "uninstall", help="take the project off a cluster, in whatever state it is"
@@ -90,7 +92,7 @@ def _parser() -> argparse.ArgumentParser:
     release = commands.add_parser(
         "release", help="free what is allocated on a node whose agent is lost"
     )
-    release.add_argument("--node", required=True)
+    release.add_argument("--node", required=True, help="name of the node")
     for command in (uninstall, release):
         command.add_argument("--dry-run", action="store_true", help="print the plan and end")
         command.add_argument("--yes", action="store_true", help="do not ask")

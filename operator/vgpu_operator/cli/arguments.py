@@ -37,7 +37,7 @@ def add_commands(commands: Commands) -> None:
 
 def add_cluster(command: argparse.ArgumentParser) -> None:
     """Which cluster."""
-    command.add_argument("--kubeconfig")
+    command.add_argument("--kubeconfig", help="default: in-cluster, or the usual kubeconfig")
     command.add_argument("--context", help="of the kubeconfig")
 
 
@@ -77,7 +77,9 @@ def _explain(commands: Commands) -> None:
     )
     command.add_argument("subject", help="a name, pod/NAME or claim/NAME")
     _namespace(command)
-    command.add_argument("-o", "--output", choices=("text", "json"), default="text")
+    command.add_argument(
+        "-o", "--output", choices=("text", "json"), default="text", help="form of the result"
+    )
     add_cluster(command)
 
 
@@ -91,12 +93,19 @@ def _top(commands: Commands) -> None:
         "Ctrl-C.",
     )
     command.add_argument(
-        "kind", nargs="?", type=kind_named, choices=("slices", "devices"), default="slices"
+        "kind",
+        nargs="?",
+        type=kind_named,
+        choices=("slices", "devices"),
+        default="slices",
+        help="a row for each slice, or for each device",
     )
     _namespace(command)
     command.add_argument("-A", "--all-namespaces", action="store_true", help="slices of all")
     command.add_argument("--node", help="this one alone")
-    command.add_argument("--sort-by", choices=("memory", "cores", "name"), default="memory")
+    command.add_argument(
+        "--sort-by", choices=("memory", "cores", "name"), default="memory", help="order of the rows"
+    )
     command.add_argument("--once", action="store_true", help="print it once in a terminal, too")
     add_cluster(command)
 
@@ -125,7 +134,9 @@ def _doctor(commands: Commands) -> None:
         "certificates, agents, devices, claims, and what else is installed beside the project. "
         "Exit status 1 when an error was found.",
     )
-    command.add_argument("-o", "--output", choices=("text", "json"), default="text")
+    command.add_argument(
+        "-o", "--output", choices=("text", "json"), default="text", help="form of the result"
+    )
     command.add_argument("--all", action="store_true", help="what is in order, too")
     add_cluster(command)
 

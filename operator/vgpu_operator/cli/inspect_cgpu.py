@@ -87,7 +87,7 @@ async def _print(options: argparse.Namespace) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table; returns the exit status."""
     parser = argparse.ArgumentParser(prog="kubectl-inspect-cgpu", description=__doc__)
-    parser.add_argument("--kubeconfig")
+    parser.add_argument("--kubeconfig", help="default: in-cluster, or the usual kubeconfig")
     parser.add_argument("--context", help="of the kubeconfig")
     try:
         asyncio.run(_print(parser.parse_args(arguments)))
