@@ -36,7 +36,7 @@ from vgpu_nodeagent.kubelet_api import deviceplugin_pb2 as dp
 from vgpu_nodeagent.node_view import NodeView
 from vgpu_nodeagent.reports import Reports
 from vgpu_nodeagent.state.checkpoint import Checkpoint
-from vgpu_nodeagent.state.cuts import spots
+from vgpu_nodeagent.state.cuts import places
 from vgpu_nodeagent.state.instances import Instances
 
 SLOT = "nvidia.com/gpu"
@@ -173,7 +173,7 @@ async def a_bench(
     view = SyncedView("n1")
     driver = ObedientDriver(cards or [a_driver_card()])
     checkpoint = Checkpoint(folder / "slots.json")
-    inventory = Inventory(driver, NvidiaConfig(), own_spots=lambda: spots(checkpoint.state.cuts))
+    inventory = Inventory(driver, NvidiaConfig(), own_places=lambda: places(checkpoint.state.cuts))
     await inventory.refresh()
     kubelet = Kubelet(folder / "kubelet_internal_checkpoint")
     instances = Instances(driver, checkpoint, is_static=inventory.is_static)

@@ -27,7 +27,7 @@ from vgpu_api.core.pod import (
     NodeSelectorTerm,
 )
 from vgpu_api.core.quota import ResourceQuotaSpec
-from vgpu_api.names import ANNOTATION_POKE
+from vgpu_api.names import ANNOTATION_REQUEUE
 from vgpu_api.resources import PODS, VGPU_CLAIMS, Resource
 from vgpu_api.v1alpha1 import Metadata, VGPUClaim
 from vgpu_operator.extender.filtering import filter_nodes
@@ -212,7 +212,7 @@ class VirtualCluster(World):
     def pod_is_seen(self, raw: dict[str, Any]) -> None:
         """Its queue is woken by the pod's own annotations and by nothing else."""
         wish = self.wishes[raw["metadata"]["name"]]
-        poke = raw["metadata"].get("annotations", {}).get(ANNOTATION_POKE, "")
+        poke = raw["metadata"].get("annotations", {}).get(ANNOTATION_REQUEUE, "")
         if poke != wish.poke:
             wish.poke = poke
             if wish.aside:

@@ -24,7 +24,7 @@ ANNOTATION_SLOTS_ADDED = "vgpu.dev/slots-added"
 LABEL_DISABLE_CONTROL = "vgpu.dev/disable-control"
 DISABLE_CONTROL_ALLOWED = "allowed"
 """Of a namespace: its pods may say CUDA_DISABLE_CONTROL, and run without the library."""
-ANNOTATION_POKE = "vgpu.dev/poke"
+ANNOTATION_REQUEUE = "vgpu.dev/poke"
 """Touched to make kube-scheduler or the kubelet look at a pod again."""
 
 # HAMi's records, written for people and tools that read them; never read back.

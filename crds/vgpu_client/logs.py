@@ -70,6 +70,6 @@ class _Json(OrjsonFormatter):
         message_dict: dict[str, Any],
     ) -> None:
         """Put the time in front, in UTC."""
-        moment = datetime.fromtimestamp(record.created, UTC)
-        log_data["time"] = moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        timestamp = datetime.fromtimestamp(record.created, UTC)
+        log_data["time"] = timestamp.isoformat(timespec="milliseconds").replace("+00:00", "Z")
         super().add_fields(log_data, record, message_dict)

@@ -141,10 +141,10 @@ class Reflector(Generic[T]):
     Args:
         api: Where from.
         resource: The kind.
-        sink: Who is told.
+        handler: Who is told.
         decode: Makes of a raw object what the sink wants; may raise anything on a bad object.
         scope: Namespace and selectors.
-        pace: Times.
+        times: Times.
         sleep: Waits before a retry; swapped in tests.
         jitter: Spreads those waits, 0 to 1.
         on_restart: Told why whenever the stream has to be made up for by a new list
@@ -158,11 +158,11 @@ class Reflector(Generic[T]):
         self,
         api: Source,
         resource: Resource,
-        sink: EventHandler[T],
+        handler: EventHandler[T],
         *,
         decode: Callable[[Object], T],
         scope: Scope = Scope(),
-        pace: ReflectorTimes = ReflectorTimes(),
+        times: ReflectorTimes = ReflectorTimes(),
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         jitter: Callable[[], float] = random.random,
         on_restart: Callable[[str], None] = lambda reason: None,
@@ -170,10 +170,10 @@ class Reflector(Generic[T]):
     ) -> None:
         self._api = api
         self.resource = resource
-        self._sink = sink
+        self._handler = handler
         self._decode = decode
         self._scope = scope
-        self._pace = pace
+        self._times = times
         self._sleep = sleep
         self._jitter = jitter
         self._on_restart = on_restart
@@ -240,8 +240,8 @@ class Reflector(Generic[T]):
         await self._sleep(wait_s)
 
     def _retry_s(self) -> float:
-        longest = self._pace.first_retry_s * 2.0 ** min(self._failures - 1, 16)
-        return min(longest, self._pace.last_retry_s) * (0.5 + 0.5 * self._jitter())
+        longest = self._times.first_retry_s * 2.0 ** min(self._failures - 1, 16)
+        return min(longest, self._times.last_retry_s) * (0.5 + 0.5 * self._jitter())
 
     async def _list(self) -> None:
         """Read everything and tell the difference to what was told before; deletions first."""
@@ -332,8 +332,8 @@ class Reflector(Generic[T]):
             namespace=self._scope.namespace,
             label_selector=self._scope.label_selector,
             field_selector=self._scope.field_selector,
-            timeout_s=self._pace.watch_s * (1 - 0.2 * self._jitter()),
-            inactivity_s=self._pace.inactivity_s,
+            timeout_s=self._times.watch_s * (1 - 0.2 * self._jitter()),
+            inactivity_s=self._times.inactivity_s,
         )
         said_anything, opened_at = False, self._position
         async with aclosing(events):
@@ -375,15 +375,15 @@ class Reflector(Generic[T]):
             known = None
         self._known[place] = version
         if item.error is not None:
-            self._sink.unreadable(ObjectIdentity(*place, version[0]), item.raw or {}, item.error)
+            self._handler.unreadable(ObjectIdentity(*place, version[0]), item.raw or {}, item.error)
         elif known is None:
-            self._sink.added(cast(T, item.obj))
+            self._handler.added(cast(T, item.obj))
         else:
-            self._sink.modified(cast(T, item.obj))
+            self._handler.modified(cast(T, item.obj))
 
     def _tell_deleted(self, place: _Place, *, was_seen: bool = False) -> None:
         uid, _ = self._known.pop(place)
-        self._sink.deleted(ObjectIdentity(*place, uid, was_seen=was_seen))
+        self._handler.deleted(ObjectIdentity(*place, uid, was_seen=was_seen))
 
 
 def _place(raw: Object) -> _Place:

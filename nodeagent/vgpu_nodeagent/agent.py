@@ -42,7 +42,7 @@ from vgpu_nodeagent.enforcement.cdi import SpecFolder
 from vgpu_nodeagent.enforcement.driver_files import driver_source
 from vgpu_nodeagent.enforcement.library import stage_library
 from vgpu_nodeagent.enforcement.page import PageContent
-from vgpu_nodeagent.enforcement.precedence import Precedence
+from vgpu_nodeagent.enforcement.priority_throttle import PriorityThrottle
 from vgpu_nodeagent.enforcement.toolkit import Exposure, exposure
 from vgpu_nodeagent.enforcement.usage_folders import folders_on
 from vgpu_nodeagent.enforcement.watchdog import Watchdog
@@ -59,7 +59,7 @@ from vgpu_nodeagent.own_pods import OwnPods
 from vgpu_nodeagent.publisher import Publisher
 from vgpu_nodeagent.reports import Reports
 from vgpu_nodeagent.state.checkpoint import Checkpoint
-from vgpu_nodeagent.state.cuts import spots
+from vgpu_nodeagent.state.cuts import places
 from vgpu_nodeagent.state.instances import Instances
 from vgpu_nodeagent.turn import Turn
 from vgpu_nodeagent.usage import PERIOD_S, UsageReader
@@ -96,7 +96,7 @@ class Agent:
         self._pods = OwnPods(api, config.node_name)
         checkpoint = Checkpoint(config.state_dir / "slots.json")
         self._inventory = Inventory(
-            driver, config.cluster.nvidia, own_spots=lambda: spots(checkpoint.state.cuts)
+            driver, config.cluster.nvidia, own_places=lambda: places(checkpoint.state.cuts)
         )
         config.state_dir.mkdir(parents=True, exist_ok=True)
         usage_folders = folders_on(config.usage_regions)
@@ -145,7 +145,7 @@ class Agent:
             violations,
             on_violation=config.on_violation,
         )
-        self._precedence = Precedence(
+        self._priority_throttle = PriorityThrottle(
             driver, lambda: self._node.checkpoint.state, self._node.allocations
         )
         self._waiting = WaitingPods(self._view, touch=self._reports.touch)
@@ -227,7 +227,7 @@ class Agent:
                 parts.create_task(self._hear_events())
                 parts.create_task(self._measure())
                 parts.create_task(self._watchdog.run())
-                parts.create_task(self._precedence.run())
+                parts.create_task(self._priority_throttle.run())
         finally:
             await self._releases.close()
             self._turn.end()  # nothing of ours changes the node's state any more
@@ -319,7 +319,7 @@ class Agent:
         return shown
 
     def _is_usable(self, uuid: str) -> bool:
-        return self._inventory.is_present(uuid) and self._health.ailment(uuid) is None
+        return self._inventory.is_present(uuid) and self._health.problem(uuid) is None
 
     def _cards_changed(self) -> None:
         for uuid, terms in self._inventory.terms().items():

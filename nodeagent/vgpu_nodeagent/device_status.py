@@ -69,12 +69,12 @@ def said_by(device: GPUDevice) -> dict[str, Any]:
     return _own_part(device.status.to_wire())
 
 
-def present(ailment: HealthProblem | None) -> list[Condition]:
+def present(problem: HealthProblem | None) -> list[Condition]:
     """The conditions of a card that the driver shows."""
-    if ailment is not None:
+    if problem is not None:
         return [
-            _condition(conditions.READY, "False", ailment.reason, ailment.message),
-            _condition(conditions.HEALTHY, "False", ailment.reason, ailment.message),
+            _condition(conditions.READY, "False", problem.reason, problem.message),
+            _condition(conditions.HEALTHY, "False", problem.reason, problem.message),
         ]
     return [
         _condition(conditions.READY, "True", "Present", "the driver shows the card"),
@@ -146,7 +146,7 @@ def isolated(device: GPUDevice, open_: Exposure | None) -> list[Condition]:
 
 
 def change(
-    device: GPUDevice, said: dict[str, Any], wanted: list[Condition], *, moment: str
+    device: GPUDevice, said: dict[str, Any], wanted: list[Condition], *, timestamp: str
 ) -> dict[str, Any] | None:
     """The status to apply; None if the object says all of it already.
 
@@ -154,18 +154,18 @@ def change(
         device: The object as it stands.
         said: What it should say of the card (`said_of`).
         wanted: The conditions it should have.
-        moment: Now, as it is written in objects.
+        timestamp: Now, as it is written in objects.
     """
     before = [c for c in device.status.conditions if c.type in _OWN_TYPES]
     after = before
     for condition in wanted:
-        timed = condition.model_copy(update={"last_transition_time": moment})
+        timed = condition.model_copy(update={"last_transition_time": timestamp})
         after = conditions.with_condition(after, timed)
     if _untimed(said) == _untimed(said_by(device)) and after == before:
         return None
     return {
         **said,
-        "observedTime": moment,
+        "observedTime": timestamp,
         "conditions": [condition.to_wire() for condition in after],
     }
 

@@ -128,8 +128,8 @@ class HamiRegister:
             texts[HAMI_NODE_SCORE] = score
         if texts == self._written:
             return
-        moment = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(self._unix()))
-        annotations = {**texts, HAMI_NODE_HANDSHAKE: f"Reported_{moment}"}
+        timestamp = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(self._unix()))
+        annotations = {**texts, HAMI_NODE_HANDSHAKE: f"Reported_{timestamp}"}
         changes = {"metadata": {"annotations": annotations}}
         try:
             await self._api.merge_patch(

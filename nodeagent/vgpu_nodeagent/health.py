@@ -75,7 +75,7 @@ class Health:
                 del self._events[uuid]
         return before != {uuid: self._reason(uuid) for uuid in cards}
 
-    def ailment(self, uuid: str) -> HealthProblem | None:
+    def problem(self, uuid: str) -> HealthProblem | None:
         """Why a card is not healthy; None for one that is."""
         event = self._events.get(uuid)
         repair = self._repairs.get(uuid)
@@ -86,5 +86,5 @@ class Health:
         return HealthProblem(repair.reason, f"{repair.message}{after}", seen)
 
     def _reason(self, uuid: str) -> tuple[str, str] | None:
-        found = self.ailment(uuid)
+        found = self.problem(uuid)
         return None if found is None else (found.reason, found.message)

@@ -81,7 +81,7 @@ class Inventory:
     Args:
         driver: Whose cards.
         config: What the administrator said of all of them.
-        own_spots: Where instances of ours may lie now: card and first memory slice. Where others
+        own_places: Where instances of ours may lie now: card and first memory slice. Where others
             lie, nothing can be made.
     """
 
@@ -90,9 +90,9 @@ class Inventory:
         driver: Driver,
         config: NvidiaConfig,
         *,
-        own_spots: Callable[[], frozenset[tuple[str, int]]] = frozenset,
+        own_places: Callable[[], frozenset[tuple[str, int]]] = frozenset,
     ) -> None:
-        self._own_spots = own_spots
+        self._own_places = own_places
         self._look_wanted = asyncio.Event()
         self._driver = driver
         self._config = NodeTerms(config)
@@ -100,7 +100,7 @@ class Inventory:
         self._reported: set[str] = set()
         self._faults: dict[str, str] = {}
         self._present: frozenset[str] = frozenset()
-        self._wishes: dict[str, GPUDeviceSpec] = {}
+        self._specs: dict[str, GPUDeviceSpec] = {}
         self._on_change: list[Callable[[], None]] = []
         self.driver_error: str | None = "the driver has not been asked yet"
 
@@ -126,7 +126,7 @@ class Inventory:
     def terms(self) -> Mapping[str, DeviceCapacity]:
         """On which terms each known card is given away."""
         return {
-            uuid: terms_of(card, self._wishes.get(uuid), self._config.nvidia)
+            uuid: terms_of(card, self._specs.get(uuid), self._config.nvidia)
             for uuid, card in self._known.items()
         }
 
@@ -138,11 +138,11 @@ class Inventory:
         """Call back whenever anything here has changed."""
         self._on_change.append(callback)
 
-    def wish(self, uuid: str, spec: GPUDeviceSpec) -> None:
+    def set_spec(self, uuid: str, spec: GPUDeviceSpec) -> None:
         """Take the administrator's wishes for a card; they outlive its API object."""
-        before = self._wishes.get(uuid)
+        before = self._specs.get(uuid)
         if before != spec:
-            self._wishes[uuid] = spec
+            self._specs[uuid] = spec
             if (before.mig_instances if before is not None else None) != spec.mig_instances:
                 self.look_soon()  # what can be given of the card is another now
             self._tell()
@@ -164,7 +164,7 @@ class Inventory:
     async def refresh(self) -> None:
         """Ask the driver for its cards. A driver that does not answer is a state, not an error."""
         before = (dict(self._known), self._present, self.driver_error)
-        own = self._own_spots()
+        own = self._own_places()
         try:
             cards = await self._driver.cards()
         except DriverUnavailable as error:
@@ -173,7 +173,7 @@ class Inventory:
             self.driver_error = None
             cards = self._believable(cards)
             self._present = frozenset(card.uuid for card in cards)
-            own |= self._own_spots()  # made or removed while the driver was asked: ours
+            own |= self._own_places()  # made or removed while the driver was asked: ours
             self._known.update({card.uuid: self._with_places(card, own) for card in cards})
             self._offer_only_alike()
         if (self._known, self._present, self.driver_error) != before:
@@ -192,11 +192,11 @@ class Inventory:
     def is_static(self, uuid: str) -> bool:
         """Whether a card's instances are an administrator's."""
         card = self._known.get(uuid)
-        return card is not None and is_static(card, self._wishes.get(uuid), self._config.nvidia)
+        return card is not None and is_static(card, self._specs.get(uuid), self._config.nvidia)
 
     def _with_places(self, card: PhysicalDevice, own: frozenset[tuple[str, int]]) -> PhysicalDevice:
         """A card with the profiles that may be used, and for each the places where one may lie."""
-        if is_static(card, self._wishes.get(card.uuid), self._config.nvidia):
+        if is_static(card, self._specs.get(card.uuid), self._config.nvidia):
             return self._with_usable_profiles(_as_it_is(card, own))
         on_demand = tuple(profile for profile in card.mig_profiles if not profile.has_extras)
         free = _with_free_places(replace(card, mig_profiles=on_demand), own)

@@ -132,7 +132,7 @@ class Publisher:
                     *isolated(device, self._open),
                 ]
                 await self._write(device, self._said(card, terms[uuid]), wanted)
-                healthy = self._inventory.is_present(uuid) and self._health.ailment(uuid) is None
+                healthy = self._inventory.is_present(uuid) and self._health.problem(uuid) is None
                 entries.append(Entry(card, terms[uuid], device.spec.mode, healthy))
         for device in list(self._view.devices.objects.values()):
             if kind_of(device.status.vendor) is not None:
@@ -147,7 +147,7 @@ class Publisher:
         if new is not None:
             for uuid, card in self._inventory.cards.items():
                 if new.metadata.name in self._names(card):
-                    self._inventory.wish(uuid, new.spec)
+                    self._inventory.set_spec(uuid, new.spec)
         self.wake()
 
     def _names(self, card: PhysicalDevice) -> tuple[str, str]:
@@ -161,7 +161,7 @@ class Publisher:
         for name in self._names(card):
             device = self._view.devices.objects.get(("", name))
             if device is not None and device.metadata.deletion_timestamp is None:
-                self._inventory.wish(uuid, device.spec)
+                self._inventory.set_spec(uuid, device.spec)
                 return device
         return None
 
@@ -221,7 +221,7 @@ class Publisher:
         self, device: GPUDevice, said: dict[str, Any], wanted: list[Condition]
     ) -> None:
         """Apply a status if it says anything that the object does not."""
-        body = change(device, said, wanted, moment=self._stamp())
+        body = change(device, said, wanted, timestamp=self._stamp())
         if body is None:
             return
         try:
@@ -244,7 +244,7 @@ class Publisher:
     def _conditions(self, uuid: str) -> list[Condition]:
         if not self._inventory.is_present(uuid):
             return absent(self._inventory.driver_error)
-        return present(self._health.ailment(uuid))
+        return present(self._health.problem(uuid))
 
     def _stamp(self) -> str:
         return self._now().astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -340,7 +340,7 @@ class Reports:
         change = {
             "metadata": {
                 "uid": pod.metadata.uid,
-                "annotations": {names.ANNOTATION_POKE: self._stamp()},
+                "annotations": {names.ANNOTATION_REQUEUE: self._stamp()},
             }
         }
         await self._api.merge_patch(

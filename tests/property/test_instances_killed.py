@@ -19,7 +19,7 @@ from vgpu_api.v1alpha1.vgpuclaim import MigAllocation
 from vgpu_nodeagent.drivers.base import MigInstance
 from vgpu_nodeagent.errors import Refused
 from vgpu_nodeagent.state.checkpoint import Checkpoint, decode, encode
-from vgpu_nodeagent.state.cuts import ClaimInstance, spots
+from vgpu_nodeagent.state.cuts import ClaimInstance, places
 from vgpu_nodeagent.state.instances import Instances
 from vgpu_nodeagent.state.slots import SlotState
 
@@ -164,7 +164,7 @@ class Cuts(RuleBasedStateMachine):
 
     @invariant()
     def every_instance_is_recorded_or_the_administrators(self) -> None:
-        own = spots(self.checkpoint.state.cuts)
+        own = places(self.checkpoint.state.cuts)
         ours = set(self.there()) - self.foreign
         assert {(GPU_0, instance.start) for instance in ours} <= own
 

@@ -44,7 +44,7 @@ from vgpu_nodeagent.state.slots import ClaimAllocation
 
 logger = logging.getLogger(__name__)
 
-SETTLE_S = 0.01
+RETRY_S = 0.01
 """How long a runtime gets to notice a new spec file."""
 
 _MAY_PASS = frozenset(
@@ -154,7 +154,7 @@ class PreStart:
                 took_s = clock() - began
                 self._reports.prepared(found.claim, _summary(found.claim, took_s), took_s=took_s)
             self._compare_cpus(found.consumer, found.claim)
-        await asyncio.sleep(SETTLE_S)
+        await asyncio.sleep(RETRY_S)
 
     async def _try(
         self, ids: tuple[str, ...], still_wanted: Callable[[], bool], found: _Found

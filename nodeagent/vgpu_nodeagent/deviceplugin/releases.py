@@ -21,8 +21,8 @@ from vgpu_api.v1alpha1 import ReservedFor, VGPUClaim
 from vgpu_nodeagent.config import UNUSED_LEASE_S
 from vgpu_nodeagent.deviceplugin.init_ends import InitEnds
 from vgpu_nodeagent.deviceplugin.kubelet_checkpoint import KubeletEntry, read_kubelet_checkpoint
-from vgpu_nodeagent.deviceplugin.leftovers import Leftovers
 from vgpu_nodeagent.deviceplugin.node import LocalNode
+from vgpu_nodeagent.deviceplugin.orphaned_processes import OrphanedProcesses
 from vgpu_nodeagent.deviceplugin.pod_resources import PodListing
 from vgpu_nodeagent.errors import KubeletUnavailable
 from vgpu_nodeagent.reports import Reports
@@ -71,7 +71,7 @@ class Releases:
         self._node = node
         self._reports = reports
         self._init_ends = InitEnds(node, reports=reports)
-        self._leftovers = Leftovers(node, reports=reports)
+        self._orphans = OrphanedProcesses(node, reports=reports)
         self._is_bound = is_bound
         self._kubelet_pods = kubelet_pods
         self._freed = freed
@@ -147,7 +147,7 @@ class Releases:
         for lease in node.checkpoint.state.leases.values():
             if lease.is_bound:
                 await asyncio.to_thread(node.allocations.reclaim, lease.name)
-        return not self._settle_claims() or left
+        return not self._release_ended_claims() or left
 
     async def _end_inits(self) -> bool:
         """Close what ended init containers had; whether some of it is left."""
@@ -181,7 +181,7 @@ class Releases:
         if node.view.pod_with_uid(holding.pod_uid) is None:
             if (self._kubelet_pods / holding.pod_uid).exists():
                 return False
-            if await self._leftovers.are_there(holding):
+            if await self._orphans.are_there(holding):
                 return False
         # Before its place is anybody else's. Nothing runs on it; the driver would refuse otherwise.
         if not await node.instances.remove(holding.claim_uid, holding.allocation_id):
@@ -221,7 +221,7 @@ class Releases:
         is_known = self._node.view.pod_with_uid(pod_uid) is not None
         return is_known or (self._kubelet_pods / pod_uid).exists()
 
-    def _settle_claims(self) -> bool:
+    def _release_ended_claims(self) -> bool:
         """Report what is released; forget holdings of which the API server knows.
 
         Returns:

@@ -71,12 +71,12 @@ class CallThread:
             except Exception as raised:  # handed to the caller, whatever it is
                 result, error = None, raised
             try:
-                loop.call_soon_threadsafe(_settle, future, result, error)
+                loop.call_soon_threadsafe(_resolve, future, result, error)
             except RuntimeError:
                 return  # the loop is closed: the process ends
 
 
-def _settle(future: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
+def _resolve(future: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
     if future.cancelled():
         return
     if error is not None:

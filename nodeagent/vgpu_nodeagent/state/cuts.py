@@ -37,7 +37,7 @@ class ClaimInstance:
     adopted: bool = False
 
     @property
-    def spot(self) -> InstancePlace:
+    def place(self) -> InstancePlace:
         """Where it lies."""
         return self.card, self.instance.start
 
@@ -50,9 +50,9 @@ class ClaimInstance:
 ClaimInstances: TypeAlias = Mapping[str, ClaimInstance]
 
 
-def spots(cuts: ClaimInstances) -> frozenset[InstancePlace]:
+def places(cuts: ClaimInstances) -> frozenset[InstancePlace]:
     """Where instances of ours may lie; those of administrators are not among them."""
-    return frozenset(cut.spot for cut in cuts.values() if not cut.adopted)
+    return frozenset(cut.place for cut in cuts.values() if not cut.adopted)
 
 
 def of_claim(cuts: ClaimInstances, claim_uid: str) -> list[ClaimInstance]:

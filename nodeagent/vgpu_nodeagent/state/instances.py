@@ -60,7 +60,7 @@ class Instances:
     @property
     def made(self) -> Mapping[InstancePlace, ClaimInstance]:
         """What programs can use by now."""
-        return {cut.spot: cut for cut in self._cuts.values() if cut.instance.uuid}
+        return {cut.place: cut for cut in self._cuts.values() if cut.instance.uuid}
 
     async def make(self, claim: VGPUClaim, allocation: Allocation) -> None:
         """Make all instances of an allocation that are not there yet.

@@ -31,7 +31,7 @@ WRITTEN_BY_USERS = (
 """The annotations of a pod that act."""
 WRITTEN_BY_PROGRAMS = (
     names.ANNOTATION_SLOTS_ADDED,
-    names.ANNOTATION_POKE,
+    names.ANNOTATION_REQUEUE,
     names.HAMI_DEVICES_ALLOCATED,
     names.HAMI_NODE,
     names.HAMI_TIME,

@@ -88,7 +88,7 @@ class Identity:
     Args:
         name: What it is called in metrics and messages.
         source: Where its pair is kept.
-        admits_clients: Whether only clients with a certificate of the trusted authorities may ask.
+        verifies_clients: Whether clients need a certificate of a trusted authority.
         sleep: Waits between looks.
 
     Attributes:
@@ -102,11 +102,11 @@ class Identity:
         name: str,
         source: PairSource,
         *,
-        admits_clients: bool,
+        verifies_clients: bool,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self.context, self.anonymous = _context(), _context()
-        if admits_clients:
+        if verifies_clients:
             self.context.verify_mode = ssl.CERT_REQUIRED
         self.ready = asyncio.Event()
         self._name = name

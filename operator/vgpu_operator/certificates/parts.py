@@ -43,7 +43,7 @@ def certificates(api: Api, config: OperatorConfig) -> Certificates:
             extender=Identity(
                 EXTENDER,
                 InSecret(api, config.namespace, names.EXTENDER_SECRET),
-                admits_clients=True,
+                verifies_clients=True,
             ),
             keeper=Keeper(
                 api,
@@ -55,8 +55,8 @@ def certificates(api: Api, config: OperatorConfig) -> Certificates:
     tls = config.extender_tls
     if tls is None:
         return Certificates(extender=None, keeper=None)
-    admits_clients = tls.client_ca is not None
-    return Certificates(Identity(EXTENDER, InFiles(tls), admits_clients=admits_clients), None)
+    verifies_clients = tls.client_ca is not None
+    return Certificates(Identity(EXTENDER, InFiles(tls), verifies_clients=verifies_clients), None)
 
 
 def webhook_identity(api: Api, config: WebhookConfig) -> Identity:
@@ -66,7 +66,7 @@ def webhook_identity(api: Api, config: WebhookConfig) -> Identity:
         if config.tls is None
         else InFiles(config.tls)
     )
-    return Identity(WEBHOOK, source, admits_clients=False)
+    return Identity(WEBHOOK, source, verifies_clients=False)
 
 
 def _subjects(issuing: Issuing, namespace: str) -> dict[str, Subject]:

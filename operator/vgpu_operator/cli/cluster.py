@@ -31,7 +31,7 @@ from vgpu_operator.dialects import follows_labels
 from vgpu_operator.dialects.ack import node_kinds
 from vgpu_operator.dialects.hami_annotations import DEVICE_POLICIES, NODE_POLICIES
 from vgpu_operator.ledger import NodeFilters, NodeRules
-from vgpu_operator.ledger.cards import cordoned_uuids, numa_of, state_of, type_of
+from vgpu_operator.ledger.device_facts import cordoned_uuids, numa_of, state_of, type_of
 from vgpu_operator.ledger.holdings import NOTHING, ClaimShares, holding_of
 from vgpu_operator.ledger.quotas import Quotas
 from vgpu_operator.placement import EVERY_NODE, Budget, Columns, DeviceFacts, Grant, Plan, place

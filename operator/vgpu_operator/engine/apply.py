@@ -26,7 +26,7 @@ from vgpu_operator.engine.scheduling.places import (
     give_up,
     lapse,
     leave_unsettled,
-    settle,
+    resolve,
 )
 from vgpu_operator.engine.scheduling.refusal import Refusal
 from vgpu_operator.engine.scheduling.requeue import requeue
@@ -206,7 +206,7 @@ def observe_claim(state: State, claim: VGPUClaim) -> None:
         return
     state.ledger.apply_claim(claim)
     key, allocation = key_of(claim), claim.status.allocation
-    settle(state, key, version_of(claim.metadata.resource_version))
+    resolve(state, key, version_of(claim.metadata.resource_version))
     held = state.reservations.of_claim(key)
     if held is not None and held.allocation is not None:
         if allocation is not None and allocation.id == held.allocation_id:
@@ -219,7 +219,7 @@ def observe_claim(state: State, claim: VGPUClaim) -> None:
         state.claims.expired.pop(key, None)
     state.claims.look_at(key)
     _note_immediate(state, key)
-    for pod in (*state.cache.pods_of(key), *state.cache.copies_of(key)):
+    for pod in (*state.cache.pods_of(key), *state.cache.pods_of_template(key)):
         state.pods.due[pod.uid] = None
 
 
@@ -235,7 +235,7 @@ def _(event: events.ClaimDeleted, state: State) -> None:
     state.ledger.remove_claim(event.uid)
     if state.cache.delete_claim(key, event.uid) is None:
         return
-    settle(state, key, _NEVER)
+    resolve(state, key, _NEVER)
     held = state.reservations.of_claim(key)
     if held is not None and held.is_written:
         give_up(state, held)

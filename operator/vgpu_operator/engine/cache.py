@@ -40,7 +40,7 @@ class Cache:
         self.nodes: dict[str, Node] = {}
         self._pods: dict[str, GPUPod] = {}
         self._of_claim: dict[ClaimKey, dict[str, GPUPod]] = {}
-        self._copies: dict[ClaimKey, set[str]] = {}  # template → UIDs of the pods that name it
+        self._by_template: dict[ClaimKey, set[str]] = {}  # template → UIDs of the pods that name it
         self._claims: dict[ClaimKey, VGPUClaim] = {}
         self._on_node: dict[str, dict[ClaimKey, None]] = {}
         self._unreadable: dict[ClaimKey, tuple[str, int]] = {}  # UID and version
@@ -81,11 +81,11 @@ class Cache:
 
     def is_template(self, claim: ClaimKey) -> bool:
         """Whether a pod names this claim as the template of its own."""
-        return claim in self._copies
+        return claim in self._by_template
 
-    def copies_of(self, template: ClaimKey) -> list[GPUPod]:
+    def pods_of_template(self, template: ClaimKey) -> list[GPUPod]:
         """The pods that want a copy of a template."""
-        return [self._pods[uid] for uid in sorted(self._copies.get(template, ()))]
+        return [self._pods[uid] for uid in sorted(self._by_template.get(template, ()))]
 
     def delete_pod(self, uid: str, *, was_seen: bool = True) -> GPUPod | None:
         """Forget a deleted pod; returns what was known of it.
@@ -123,15 +123,15 @@ class Cache:
             del self._of_claim[pod.claim]
         template = pod.template
         if template is not None:
-            self._copies[template].discard(pod.uid)
-            if not self._copies[template]:
-                del self._copies[template]
+            self._by_template[template].discard(pod.uid)
+            if not self._by_template[template]:
+                del self._by_template[template]
 
     def _add_pod(self, pod: GPUPod) -> None:
         self._pods[pod.uid] = pod
         self._of_claim.setdefault(pod.claim, {})[pod.uid] = pod
         if pod.template is not None:
-            self._copies.setdefault(pod.template, set()).add(pod.uid)
+            self._by_template.setdefault(pod.template, set()).add(pod.uid)
 
     def _served(self, pod: GPUPod) -> GPUPod:
         """The pod with the claim that serves it already, if one does."""

@@ -20,7 +20,7 @@ from vgpu_operator.engine.clock import rfc3339
 from vgpu_operator.engine.effects import Effect, RecordEvent, WriteDevice
 from vgpu_operator.engine.state import DeviceWrite, State
 from vgpu_operator.ledger import Holder
-from vgpu_operator.ledger.cards import is_healthy
+from vgpu_operator.ledger.device_facts import is_healthy
 
 LINKS_DISAGREE = "AsymmetricLinks"
 OUT_OF_SERVICE = "OutOfService"

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from vgpu_api.core import Pod
 from vgpu_api.names import (
-    ANNOTATION_POKE,
+    ANNOTATION_REQUEUE,
     FIELD_MANAGER_LIVENESS,
     FIELD_MANAGER_OPERATOR,
     FIELD_MANAGER_REGISTERS,
@@ -267,7 +267,7 @@ class Effector:
         changes: dict[str, Any] = {"metadata": {"uid": effect.uid}}  # a namesake refuses it
         if effect.wake:
             stamp = rfc3339(self._clock.unix())
-            changes["metadata"]["annotations"] = {ANNOTATION_POKE: stamp}
+            changes["metadata"]["annotations"] = {ANNOTATION_REQUEUE: stamp}
         subresource = None
         if effect.node != "":
             subresource = "status"

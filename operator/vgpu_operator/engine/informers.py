@@ -117,7 +117,7 @@ def informers(api: Api, observe: Observe) -> list[Reflector[Any]]:
         api: Where from.
         observe: Takes the events.
     """
-    return [_informer(api, _Sink(kind, observe)) for kind in _KINDS]
+    return [_informer(api, _Handler(kind, observe)) for kind in _KINDS]
 
 
 async def observe_once(api: Api, observe: Observe) -> None:
@@ -127,34 +127,34 @@ async def observe_once(api: Api, observe: Observe) -> None:
         ClientError: The API server is away, or refuses a kind.
     """
     for kind in _KINDS:
-        sink = _Sink(kind, observe)
+        handler = _Handler(kind, observe)
         for raw in (await api.list(kind.resource, namespace=kind.namespace)).items:
             try:
-                sink.added(kind.decode(raw))
+                handler.added(kind.decode(raw))
             except ValidationError as error:
                 metadata = raw["metadata"]
                 identity = ObjectIdentity(
                     metadata.get("namespace", ""), metadata["name"], metadata["uid"]
                 )
-                sink.unreadable(identity, raw, error)
+                handler.unreadable(identity, raw, error)
 
 
-def _informer(api: Api, sink: _Sink[Any]) -> Reflector[Any]:
-    kind, resource = sink.kind, sink.kind.resource
+def _informer(api: Api, handler: _Handler[Any]) -> Reflector[Any]:
+    kind, resource = handler.kind, handler.kind.resource
 
     def restarted(reason: str) -> None:
         WATCH_RESTARTS.labels(kind=resource.kind, reason=reason).inc()
 
     def listed(version: int, uids: Iterable[str]) -> None:
         if resource is PODS:
-            sink.observe(events.PodsListed(version, frozenset(uids)))
+            handler.observe(events.PodsListed(version, frozenset(uids)))
         elif resource is LEASES:
-            sink.observe(events.AgentsListed())
+            handler.observe(events.AgentsListed())
 
     return Reflector(
         api,
         resource,
-        sink,
+        handler,
         decode=kind.decode,
         scope=Scope(namespace=kind.namespace),
         on_restart=restarted,
@@ -163,7 +163,7 @@ def _informer(api: Api, sink: _Sink[Any]) -> Reflector[Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Sink(Generic[T]):
+class _Handler(Generic[T]):
     """What a reflector reports, as events."""
 
     kind: _Kind[T]

@@ -198,13 +198,13 @@ def _ready(reason: str, why: str, *, unix: float) -> dict[str, Any]:
 def _configured(device: GPUDevice | None, *, unix: float) -> list[dict[str, Any]]:
     """That wishes for the device have no effect which its vendor's plugin would have to grant."""
     spec = None if device is None else device.spec
-    wishes = {} if spec is None else {
+    set_there = {} if spec is None else {
         "memoryScaling": spec.memory_scaling not in (None, "1"),
         "coreScaling": spec.core_scaling not in (None, "1"),
         "corePolicy": spec.core_policy != "Default",
         "mode": spec.mode == "MIG",
     }  # fmt: skip
-    found = [name for name, is_wished in wishes.items() if is_wished]
+    found = [name for name, is_wished in set_there.items() if is_wished]
     if not found:
         return []
     condition = Condition(

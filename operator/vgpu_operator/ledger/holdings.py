@@ -113,7 +113,7 @@ def _counted(spec: VGPUClaimSpec, allocation: Allocation) -> int:
     return max(devices.total(), *init, 0)
 
 
-def holding_of_ruin(raw: Mapping[str, Any], *, known: ClaimShares) -> ClaimShares:
+def shares_of_unreadable(raw: Mapping[str, Any], *, known: ClaimShares) -> ClaimShares:
     """What a claim holds that cannot be read: every card it names, to the full.
 
     Where a card's name is lost too, all cards of its node, and what was `known` of it before.
@@ -160,7 +160,7 @@ def _uuid(device: Any) -> str | None:
     return uuid if isinstance(uuid, str) and uuid else None
 
 
-_GRAVES_KEPT = 10_000
+_TOMBSTONES_KEPT = 10_000
 
 
 @dataclass(slots=True)
@@ -188,7 +188,7 @@ class ClaimRecords:
     def __init__(self) -> None:
         self._records: dict[ClaimKey, ClaimRecord] = {}
         self._keys: dict[str, ClaimKey] = {}  # claim UID → place
-        self._graves: OrderedDict[str, None] = OrderedDict()  # UIDs of removed claims
+        self._tombstones: OrderedDict[str, None] = OrderedDict()  # UIDs of removed claims
 
     def get(self, key: ClaimKey) -> ClaimRecord | None:
         """The claim's record, if there is one."""
@@ -208,22 +208,22 @@ class ClaimRecords:
 
     def newer(self, key: ClaimKey, uid: str, version: int) -> ClaimRecord | None:
         """The claim's record, made for this version; None if the version is no news."""
-        if uid in self._graves:
+        if uid in self._tombstones:
             return None
         record = self.at(key)
         if version <= record.version:
             return None
         if record.uid and record.uid != uid:  # another object under the same name
-            self.bury(record.uid)
+            self.mark_deleted(record.uid)
         record.uid, record.version = uid, version
         self._keys[uid] = key
         return record
 
-    def bury(self, uid: str) -> ClaimKey | None:
+    def mark_deleted(self, uid: str) -> ClaimKey | None:
         """The object is gone; returns where it was, if it was known."""
-        self._graves[uid] = None
-        if len(self._graves) > _GRAVES_KEPT:
-            self._graves.popitem(last=False)
+        self._tombstones[uid] = None
+        if len(self._tombstones) > _TOMBSTONES_KEPT:
+            self._tombstones.popitem(last=False)
         key = self._keys.pop(uid, None)
         if key is not None:
             record = self._records[key]

@@ -19,7 +19,7 @@ from vgpu_api.core import Node, ResourceQuota
 from vgpu_api.effective import Use
 from vgpu_api.v1alpha1 import Allocation, GPUDevice, VGPUClaim, VGPUClaimSpec
 from vgpu_operator.ask import Ask
-from vgpu_operator.ledger.board import DeviceTable
+from vgpu_operator.ledger.device_table import DeviceTable
 from vgpu_operator.ledger.holdings import (
     NOTHING,
     ClaimKey,
@@ -27,8 +27,8 @@ from vgpu_operator.ledger.holdings import (
     ClaimRecords,
     ClaimShares,
     holding_of,
-    holding_of_ruin,
     peak_of,
+    shares_of_unreadable,
 )
 from vgpu_operator.ledger.nodes import Hosts, NodeFilters
 from vgpu_operator.ledger.quotas import Quotas
@@ -64,9 +64,9 @@ class Ledger:
     """
 
     def __init__(self, *, config: ClusterConfig) -> None:
-        self._board = DeviceTable(config=config)
+        self._table = DeviceTable(config=config)
         self._quotas = Quotas(config=config)
-        self.columns = self._board.columns
+        self.columns = self._table.columns
         self.hosts = Hosts(self.columns)
         self.node_filters = NodeFilters()
         self._config = config
@@ -77,28 +77,28 @@ class Ledger:
 
     def apply_device(self, device: GPUDevice) -> None:
         """A device was added or changed. Without a UUID in its status it is no card yet."""
-        self._board.apply_device(device)
+        self._table.apply_device(device)
 
     def remove_device(self, name: str) -> None:
         """A device is gone. What claims hold of its card counts again when it comes back."""
-        self._board.remove_device(name)
+        self._table.remove_device(name)
 
     def apply_node(self, node: Node) -> None:
         """A node was added or changed: readiness, cordons, policies."""
         name = node.metadata.name
-        if not self._board.apply_node(node):
+        if not self._table.apply_node(node):
             return
         self.hosts.apply_node(node)
         number = self.columns.node_id(name)
         if number is not None and self.node_filters.put(number, node):
-            self._board.touch(name)
+            self._table.touch(name)
 
     def remove_node(self, name: str) -> None:
         """A node is gone. Cards that still name it are given to nobody."""
         number = self.columns.node_id(name)
         if number is not None:
             self.node_filters.remove(number)
-        self._board.remove_node(name)
+        self._table.remove_node(name)
         self.hosts.remove_node(name)
 
     def apply_quota(self, quota: ResourceQuota) -> None:
@@ -117,9 +117,9 @@ class Ledger:
 
     def remove_claim(self, uid: str) -> None:
         """A claim is gone. What is assumed for it stays until it is confirmed or forgotten."""
-        key = self._records.bury(uid)
+        key = self._records.mark_deleted(uid)
         if key is not None:
-            self._settle(key)
+            self._recount(key)
 
     def mark_unreadable(self, uid: str, raw: Mapping[str, Any]) -> None:
         """A claim that cannot be read: its cards count as full until it can be, or is gone."""
@@ -127,8 +127,8 @@ class Ledger:
         key = ClaimKey(metadata.get("namespace") or "", metadata["name"])
         record = self._records.newer(key, uid, int(metadata["resourceVersion"]))
         if record is not None:
-            record.observed = holding_of_ruin(raw, known=record.observed)
-            self._settle(key)
+            record.observed = shares_of_unreadable(raw, known=record.observed)
+            self._recount(key)
 
     # Writes under way.
 
@@ -150,19 +150,19 @@ class Ledger:
         assumption = Assumption(self._numbers, place)
         record = self._records.at(place)
         record.assumed[assumption.number] = holding_of(spec, allocation)
-        self._settle(place)
+        self._recount(place)
         return assumption
 
     def confirm(self, assumption: Assumption, claim: VGPUClaim) -> None:
         """The write has an outcome, and `claim` shows it: what stands there is the truth now."""
         self._drop(assumption)
         self._observe(claim)
-        self._settle(assumption.key)
+        self._recount(assumption.key)
 
     def forget(self, assumption: Assumption) -> None:
         """The write was not done and will not be. Does nothing if the assumption has ended."""
         self._drop(assumption)
-        self._settle(assumption.key)
+        self._recount(assumption.key)
 
     @contextmanager
     def without(self, key: tuple[str, str]) -> Iterator[None]:
@@ -176,7 +176,7 @@ class Ledger:
             yield
             return
         held = record.held
-        with self._board.muted():
+        with self._table.muted():
             self._hold(place, record, NOTHING)
             try:
                 yield
@@ -195,24 +195,24 @@ class Ledger:
 
     def holders(self, uuid: str) -> tuple[Holder, ...]:
         """The claims that hold a card, by place."""
-        holds = self._board.holders(uuid)
+        holds = self._table.holders(uuid)
         return tuple(Holder(key, hold.use) for key, hold in sorted(holds.items()))
 
     def nodes(self) -> tuple[str, ...]:
         """The nodes with cards, by name."""
-        return tuple(sorted(self._board.nodes()))
+        return tuple(sorted(self._table.nodes()))
 
     def devices(self, node: str) -> tuple[GPUDevice, ...]:
         """The device objects of a node, by name; those that are no cards yet included."""
-        return self._board.devices(node)
+        return self._table.devices(node)
 
     def node_of(self, device: str) -> str | None:
         """The node of a device object, if it is known."""
-        return self._board.node_of(device)
+        return self._table.node_of(device)
 
     def duplicates(self) -> frozenset[str]:
         """Device objects whose UUID another object had first. Nothing is placed on them."""
-        return self._board.duplicates()
+        return self._table.duplicates()
 
     def first_of(self, uuid: str) -> GPUDevice:
         """The device object that stands for a card, of which there may be several.
@@ -220,11 +220,11 @@ class Ledger:
         Raises:
             KeyError: There is none.
         """
-        return self._board.first_of(uuid)
+        return self._table.first_of(uuid)
 
     def touch(self, node: str) -> None:
         """Note that there may be room on a node for reasons that the ledger does not know."""
-        self._board.freed.touch(node)
+        self._table.freed.touch(node)
 
     def budget_version(self, namespace: str) -> int:
         """Grows whenever the namespace may take more than before."""
@@ -233,15 +233,15 @@ class Ledger:
     @property
     def cursors(self) -> tuple[int, int]:
         """Where `changed_since` and `freed_since` have come to."""
-        return self._board.changes.cursor, self._board.freed.cursor
+        return self._table.changes.cursor, self._table.freed.cursor
 
     def changed_since(self, cursor: int) -> tuple[int, frozenset[str]]:
         """The new cursor and the nodes touched since the old one (0 at first)."""
-        return self._board.changes.since(cursor, self._board.nodes())
+        return self._table.changes.since(cursor, self._table.nodes())
 
     def freed_since(self, cursor: int) -> tuple[int, frozenset[str]]:
         """As `changed_since`, of the nodes that may serve who was not served before."""
-        return self._board.freed.since(cursor, self._board.nodes())
+        return self._table.freed.since(cursor, self._table.nodes())
 
     # Records.
 
@@ -256,14 +256,14 @@ class Ledger:
         if is_new and not owned and self.columns.mix.wants_next():  # else it counts with its pod
             self.columns.mix.observe(Ask.of(claim.spec, self._config))
         record.observed = holding_of(claim.spec, claim.status.allocation)
-        self._settle(key)
+        self._recount(key)
 
     def _drop(self, assumption: Assumption) -> None:
         record = self._records.get(assumption.key)
         if record is not None:
             record.assumed.pop(assumption.number, None)
 
-    def _settle(self, key: ClaimKey) -> None:
+    def _recount(self, key: ClaimKey) -> None:
         """Hold the most of what may be true of the claim."""
         record = self._records.get(key)
         if record is None:
@@ -279,6 +279,6 @@ class Ledger:
 
     def _hold(self, key: ClaimKey, record: ClaimRecord, held: ClaimShares) -> None:
         if held != record.held:
-            self._board.hold(key, before=record.held, after=held)
+            self._table.hold(key, before=record.held, after=held)
             self._quotas.move(key.namespace, before=record.held, after=held)
             record.held = held

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from vgpu_api.names import ANNOTATION_POKE, FIELD_MANAGER_OPERATOR, pod_claim_name
+from vgpu_api.names import ANNOTATION_REQUEUE, FIELD_MANAGER_OPERATOR, pod_claim_name
 from vgpu_api.resources import (
     EVENTS,
     GPU_DEVICES,
@@ -231,7 +231,7 @@ def a_pod_that_was_set_aside_is_told_why_and_requeued(cluster: InstalledCluster)
     )
     cordon(cluster, cordoned=False)
     patient = cluster.wait_for(PODS, "patient", runs)
-    assert ANNOTATION_POKE in patient["metadata"]["annotations"]
+    assert ANNOTATION_REQUEUE in patient["metadata"]["annotations"]
 
 
 def of_many_nodes_one_is_nominated(cluster: InstalledCluster) -> None:

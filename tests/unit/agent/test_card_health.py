@@ -22,7 +22,7 @@ def an_event(uuid: str = "GPU-0", severity: Severity = Severity.FATAL) -> CardEv
 
 
 def sick(health: Health) -> list[str]:
-    return [uuid for uuid in CARDS if health.ailment(uuid) is not None]
+    return [uuid for uuid in CARDS if health.problem(uuid) is not None]
 
 
 @pytest.mark.parametrize("xid", [13, 31, 43, 45, 68, 109])
@@ -82,10 +82,10 @@ def test_a_card_that_needs_a_reset_stays_out_however_quiet_it_is() -> None:
     health.note(an_event(), cards=CARDS, now=0.0)
     assert health.review(shown("GPU-0", repair=RESET), now=1.0)
     assert not health.review(shown("GPU-0", repair=RESET), now=1e6)
-    ailment = health.ailment("GPU-0")
-    assert ailment is not None
-    assert ailment.reason == "GPUResetRequired"
-    assert ailment.message == "it needs a GPU reset, after fell off the bus"
+    problem = health.problem("GPU-0")
+    assert problem is not None
+    assert problem.reason == "GPUResetRequired"
+    assert problem.message == "it needs a GPU reset, after fell off the bus"
     assert health.review(shown("GPU-0"), now=1e6 + 1)
     assert sick(health) == []
 
@@ -95,9 +95,9 @@ def test_a_card_that_was_reset_at_once_is_still_on_probation() -> None:
     health.note(an_event(), cards=CARDS, now=0.0)
     health.review(shown("GPU-0", repair=RESET), now=1.0)
     health.review(shown("GPU-0"), now=2.0)
-    ailment = health.ailment("GPU-0")
-    assert ailment is not None
-    assert ailment.reason == "XID79"
+    problem = health.problem("GPU-0")
+    assert problem is not None
+    assert problem.reason == "XID79"
 
 
 def test_a_card_that_needs_a_reset_when_the_agent_starts_is_out() -> None:

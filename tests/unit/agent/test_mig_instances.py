@@ -264,18 +264,18 @@ async def test_an_instance_made_or_removed_while_the_driver_is_asked_is_ours(
     tmp_path: Path, is_made: bool
 ) -> None:
     """Its answer is as old as the question, or as young as the answer."""
-    spots = {(GPU_0, 4)} if not is_made else set()
+    places = {(GPU_0, 4)} if not is_made else set()
     ours = MigInstance("3g.20gb", 4, 4, "MIG-1", 1)
     bench = await a_cut_bench(tmp_path, ours)
 
     class Meanwhile(ObedientDriver):
         async def cards(self) -> tuple[PhysicalDevice, ...]:
             answer = await super().cards()
-            spots.symmetric_difference_update({(GPU_0, 4)})
+            places.symmetric_difference_update({(GPU_0, 4)})
             return answer
 
     inventory = Inventory(
-        Meanwhile(bench.driver.present), NvidiaConfig(), own_spots=lambda: frozenset(spots)
+        Meanwhile(bench.driver.present), NvidiaConfig(), own_places=lambda: frozenset(places)
     )
     await inventory.refresh()
     assert inventory.cards[GPU_0].mig_profiles == (HALF, SMALL)

@@ -15,7 +15,12 @@ from vgpu_nodeagent.enforcement.allocations import Allocations
 from vgpu_nodeagent.enforcement.cdi import SpecFolder
 from vgpu_nodeagent.enforcement.library import Library
 from vgpu_nodeagent.enforcement.page import DeviceLimit
-from vgpu_nodeagent.enforcement.precedence import HOLD_S, LEAST_PERCENT, Precedence, ceilings
+from vgpu_nodeagent.enforcement.priority_throttle import (
+    HOLD_S,
+    LEAST_PERCENT,
+    PriorityThrottle,
+    ceilings,
+)
 from vgpu_nodeagent.state.slots import ClaimAllocation, SlotAllocation, SlotState, close
 
 URGENT, PATIENT = (f"{n}0000000-1111-2222-3333-444444444444" for n in (1, 2))
@@ -97,8 +102,8 @@ class World:
             (folder / "maps").write_text("")
         self.precedence = self.another()
 
-    def another(self) -> Precedence:
-        return Precedence(
+    def another(self) -> PriorityThrottle:
+        return PriorityThrottle(
             self.driver,
             lambda: self.state,
             self.allocations,

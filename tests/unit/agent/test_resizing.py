@@ -367,7 +367,7 @@ def a_pod_that_prepares() -> Pod:
 
 def prepares(pod: Pod, held: int, *, asked: str | None = None, generation: int = 2) -> VGPUClaim:
     """A claim whose init container holds so many MiB, and asks for so much now."""
-    wish = {} if asked is None else {"memory": asked}
+    set_spec = {} if asked is None else {"memory": asked}
     devices = [
         an_allocated_device(request="prepare", uuid=GPU_0, memory_mib=held),
         an_allocated_device(request="main", uuid=GPU_0, memory_mib=2048),
@@ -376,7 +376,7 @@ def prepares(pod: Pod, held: int, *, asked: str | None = None, generation: int =
         "c-of-pod-1",
         uid="uid-of-c-of-pod-1",
         generation=generation,
-        requests=[a_request(name="prepare", phase="Init", **wish), a_request(name="main")],
+        requests=[a_request(name="prepare", phase="Init", **set_spec), a_request(name="main")],
         status=VGPUClaimStatus(
             allocation=an_allocation(*devices, node="n1"),
             reserved_for=ReservedFor(pod_name=pod.metadata.name, pod_uid=pod.metadata.uid),
@@ -507,10 +507,10 @@ async def test_what_ended_init_containers_had_is_not_counted_again_by_a_resize(
             "c",
             uid="uid-of-c",
             generation=generation,
-            requests=[a_request(name="main", **wish), a_request(name="prepare", phase="Init")],
+            requests=[a_request(name="main", **set_spec), a_request(name="prepare", phase="Init")],
             status=status,
         )
-        for generation, wish in ((1, {}), (2, {"memory": "1Gi"}))
+        for generation, set_spec in ((1, {}), (2, {"memory": "1Gi"}))
     )
     bench.view.claims.added(claim)
     lease = await bench.start(pod, "slot-0")

@@ -45,7 +45,7 @@ def a_divided_card(*instances: MigInstance, uuid: str = GPU_0, index: int = 0) -
 async def a_static_bench(folder: Path, *instances: MigInstance) -> Bench:
     """A node whose one card is for static use, and was divided like this."""
     bench = await a_bench(folder, cards=[a_divided_card(*instances)])
-    bench.node.inventory.wish(GPU_0, STATIC)
+    bench.node.inventory.set_spec(GPU_0, STATIC)
     await bench.node.inventory.refresh()
     return bench
 
@@ -189,7 +189,7 @@ async def test_a_lost_record_leaves_an_administrators_instance_where_it_is(tmp_p
 async def test_a_claims_instance_outlives_the_change_to_on_demand(tmp_path: Path) -> None:
     bench = await a_static_bench(tmp_path, SMALL_5)
     pod = await a_started_pod(bench, SMALL_5)
-    bench.node.inventory.wish(GPU_0, GPUDeviceSpec(node_name="n1", mig_instances="OnDemand"))
+    bench.node.inventory.set_spec(GPU_0, GPUDeviceSpec(node_name="n1", mig_instances="OnDemand"))
     await bench.node.inventory.refresh()
     await end(bench, pod)
     assert list(there(bench)) == [SMALL_5]
@@ -200,7 +200,7 @@ async def test_an_instance_that_was_made_for_a_claim_is_not_offered_as_an_admini
 ) -> None:
     bench = await a_bench(tmp_path, cards=[a_divided_card(SMALL_5)])
     pod = await a_started_pod(bench, replace(HALF_0, uuid=""))
-    bench.node.inventory.wish(GPU_0, STATIC)
+    bench.node.inventory.set_spec(GPU_0, STATIC)
     await bench.node.inventory.refresh()
     assert offered(bench.node.inventory) == {"1g.5gb": [(5, 1)]}
     await end(bench, pod)
@@ -223,7 +223,7 @@ async def test_without_a_strategy_an_administrators_instance_is_in_the_way() -> 
 
 async def test_a_devices_own_word_goes_before_the_configurations() -> None:
     inventory = await an_inventory("mixed", a_divided_card(HALF_0))
-    inventory.wish(GPU_0, GPUDeviceSpec(node_name="n1", mig_instances="OnDemand"))
+    inventory.set_spec(GPU_0, GPUDeviceSpec(node_name="n1", mig_instances="OnDemand"))
     await inventory.refresh()
     assert offered(inventory)["3g.20gb"] == [(4, 4)]
 

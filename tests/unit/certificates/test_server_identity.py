@@ -108,7 +108,7 @@ async def test_a_new_pair_is_shown_without_a_restart_and_new_clients_are_admitte
     first, second = signed(old), signed(new)
     looks = Looks()
     tls = put(tmp_path, first, old)
-    identity = Identity("test-expiry", InFiles(tls), admits_clients=True, sleep=looks)
+    identity = Identity("test-expiry", InFiles(tls), verifies_clients=True, sleep=looks)
     port = free_ports(1)[0]
     server = a_server(port, identity.context)
     async with running(identity):
@@ -153,7 +153,9 @@ async def test_a_pair_that_cannot_be_used_is_passed_over(tmp_path: Path) -> None
     ca = authority()
     pair = signed(ca)
     looks = Looks()
-    identity = Identity("test", InFiles(put(tmp_path, pair, ca)), admits_clients=True, sleep=looks)
+    identity = Identity(
+        "test", InFiles(put(tmp_path, pair, ca)), verifies_clients=True, sleep=looks
+    )
     port = free_ports(1)[0]
     server = a_server(port, identity.context)
     async with running(identity):
@@ -168,7 +170,7 @@ async def test_a_pair_that_cannot_be_used_is_passed_over(tmp_path: Path) -> None
 async def test_a_first_pair_that_cannot_be_used_ends_the_process(tmp_path: Path) -> None:
     tls = put(tmp_path, Pair(b"no", b"pair"))
     with pytest.raises(ssl.SSLError):
-        await Identity("test", InFiles(tls), admits_clients=False).run()
+        await Identity("test", InFiles(tls), verifies_clients=False).run()
 
 
 async def test_a_secret_that_is_not_filled_yet_is_waited_for() -> None:

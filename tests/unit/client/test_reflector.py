@@ -14,7 +14,7 @@ from vgpu_client.errors import DataRestored, Gone, ServerError
 from vgpu_client.reads import Listing
 from vgpu_client.reflector import ObjectIdentity, Reflector, ReflectorTimes, Scope
 
-PACE = ReflectorTimes(watch_s=100.0, inactivity_s=7.0, first_retry_s=1.0, last_retry_s=6.0)
+TIMES = ReflectorTimes(watch_s=100.0, inactivity_s=7.0, first_retry_s=1.0, last_retry_s=6.0)
 
 
 class Script:
@@ -106,7 +106,7 @@ class Run:
             self.told,
             **{
                 "decode": decode,
-                "pace": PACE,
+                "times": TIMES,
                 "sleep": self._sleep,
                 "jitter": lambda: 1.0,
                 "on_restart": self.restarts.append,

@@ -7,7 +7,7 @@ from typing import Any
 from builders import a_claim, a_device, a_node, a_pod, a_request
 from vgpu_api.core import Pod, ResourceQuota
 from vgpu_api.core.pod import PodStatus
-from vgpu_api.names import ANNOTATION_POKE
+from vgpu_api.names import ANNOTATION_REQUEUE
 from vgpu_api.resources import PODS
 from vgpu_api.v1alpha1 import Condition
 from vgpu_client.errors import Unreachable
@@ -49,7 +49,7 @@ async def test_a_requeue_is_one_patch_that_a_namesake_refuses(replica: Any) -> N
     frees(replica)
     assert await requeued(replica) == ["a"]
     stored = replica.api.objects[(PODS.plural, "default", "a")]
-    assert ANNOTATION_POKE in stored["metadata"]["annotations"]
+    assert ANNOTATION_REQUEUE in stored["metadata"]["annotations"]
     assert not stored["status"].get("nominatedNodeName")
     replica.api.vanish(PODS, "a")
     namesake = replica.api.put(PODS, a_pod("a", uid="another").to_wire())
@@ -73,7 +73,7 @@ async def test_of_many_nodes_the_one_with_room_is_nominated_in_the_same_patch(
     assert await requeued(replica) == ["a"]
     stored = replica.api.objects[(PODS.plural, "default", "a")]
     assert stored["status"]["nominatedNodeName"] == "node-1"
-    assert ANNOTATION_POKE in stored["metadata"]["annotations"]
+    assert ANNOTATION_REQUEUE in stored["metadata"]["annotations"]
     replica.time += TENTATIVE_S  # nobody asked: it would keep CPU from other pods
     assert await requeued(replica) == ["a"]
     stored = replica.api.objects[(PODS.plural, "default", "a")]

@@ -63,7 +63,7 @@ async def identity(tmp_path: Path) -> AsyncIterator[Identity]:
     (tmp_path / "c").write_bytes(pair.certificate)
     (tmp_path / "k").write_bytes(pair.key)
     files = InFiles(Tls(tmp_path / "c", tmp_path / "k"))
-    found = Identity("test-webhook", files, admits_clients=False)
+    found = Identity("test-webhook", files, verifies_clients=False)
     task = asyncio.create_task(found.run())
     await found.ready.wait()
     yield found

@@ -17,8 +17,8 @@ from builders import (
 from vgpu_api.config import ClusterConfig
 from vgpu_api.names import published_model
 from vgpu_operator.ledger import Ledger
-from vgpu_operator.ledger.board import ChangeLog
-from vgpu_operator.ledger.cards import type_of
+from vgpu_operator.ledger.device_facts import type_of
+from vgpu_operator.ledger.device_table import ChangeLog
 from vgpu_operator.placement import Plan, place
 
 SPEC = a_spec([a_request(memory="1Gi")])

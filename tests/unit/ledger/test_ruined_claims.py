@@ -11,8 +11,8 @@ from vgpu_operator.ledger.holdings import (
     NOTHING,
     ClaimShares,
     DeviceShare,
-    holding_of_ruin,
     peak_of,
+    shares_of_unreadable,
 )
 
 KNOWN = ClaimShares({"GPU-7": DeviceShare(Use(1024, 100, 1), alone=True)}, frozenset({"node-7"}))
@@ -30,19 +30,19 @@ def ruin(**allocation: Any) -> dict[str, Any]:
     "raw", [{}, {"status": None}, {"status": {}}, {"status": {"allocation": None}}]
 )
 def test_without_an_allocation_nothing_is_held(raw):
-    assert holding_of_ruin(raw, known=KNOWN) == NOTHING
+    assert shares_of_unreadable(raw, known=KNOWN) == NOTHING
 
 
 @pytest.mark.parametrize(
     "raw", [{"status": "?"}, {"status": ["?"]}, {"status": {"allocation": "?"}}]
 )
 def test_of_a_status_that_is_none_at_all_only_what_was_known_is_held_in_full(raw):
-    assert holding_of_ruin(raw, known=KNOWN) == KNOWN_IN_FULL
+    assert shares_of_unreadable(raw, known=KNOWN) == KNOWN_IN_FULL
 
 
 def test_cards_that_are_named_are_held_in_full_and_no_others():
     raw = ruin(devices=[{"uuid": "GPU-0"}, {"uuid": "GPU-1", "memory": "?"}])
-    assert holding_of_ruin(raw, known=KNOWN) == ClaimShares({"GPU-0": FULL, "GPU-1": FULL})
+    assert shares_of_unreadable(raw, known=KNOWN) == ClaimShares({"GPU-0": FULL, "GPU-1": FULL})
 
 
 @pytest.mark.parametrize(
@@ -50,21 +50,21 @@ def test_cards_that_are_named_are_held_in_full_and_no_others():
 )
 def test_beside_a_card_without_a_name_the_node_and_what_was_known_are_held_too(nameless):
     raw = ruin(devices=[{"uuid": "GPU-0"}, nameless])
-    held = holding_of_ruin(raw, known=KNOWN)
+    held = shares_of_unreadable(raw, known=KNOWN)
     assert held.cards == {"GPU-0": FULL, **KNOWN_IN_FULL.cards}
     assert held.full_nodes == {"node-1", "node-7"}
 
 
 @pytest.mark.parametrize("devices", [None, "GPU-0", {"uuid": "GPU-0"}, 7])
 def test_a_list_of_cards_that_is_none_names_no_card(devices):
-    held = holding_of_ruin(ruin(devices=devices), known=NOTHING)
+    held = shares_of_unreadable(ruin(devices=devices), known=NOTHING)
     assert held == ClaimShares({}, frozenset({"node-1"}))
 
 
 @pytest.mark.parametrize("node", [None, "", 7, ["node-1"]])
 def test_without_a_nodes_name_what_was_known_must_do(node):
     raw = ruin(devices=[{}], nodeName=node)
-    assert holding_of_ruin(raw, known=KNOWN) == KNOWN_IN_FULL
+    assert shares_of_unreadable(raw, known=KNOWN) == KNOWN_IN_FULL
 
 
 def test_of_several_possible_truths_each_card_keeps_the_greatest_of_each_amount():

@@ -17,7 +17,7 @@ from vgpu_api.vendors import kind_of
 from vgpu_operator.engine.cache import Cache, key_of
 from vgpu_operator.engine.claims.status import RELEASED
 from vgpu_operator.ledger import Ledger
-from vgpu_operator.ledger.cards import is_healthy
+from vgpu_operator.ledger.device_facts import is_healthy
 
 UNUSABLE_S = 300.0
 """For so long an Immediate claim keeps devices that serve no pod."""

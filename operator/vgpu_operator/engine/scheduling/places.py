@@ -150,7 +150,7 @@ def confirm(state: State, reservation: Reservation, claim: VGPUClaim) -> None:
         reservation.assumption = None
 
 
-def settle(state: State, key: ClaimKey, version: int) -> None:
+def resolve(state: State, key: ClaimKey, version: int) -> None:
     """The claim was observed at a version: writes that were decided on earlier ones have failed."""
     waiting = state.claims.unsettled.get(key)
     if not waiting:

@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 _PIDS_TOLD = 8
 
 
-class Leftovers:
+class OrphanedProcesses:
     """Finds processes that still use what a pod was granted.
 
     Args:

@@ -16,7 +16,7 @@ from typing import TypeVar
 from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Node
 from vgpu_api.v1alpha1 import GPUDevice, Metadata
-from vgpu_operator.ledger.cards import card_of, cordoned_uuids, is_gone, state_of
+from vgpu_operator.ledger.device_facts import card_of, cordoned_uuids, is_gone, state_of
 from vgpu_operator.ledger.holdings import ClaimKey, ClaimShares, DeviceShare
 from vgpu_operator.placement.columns import Columns, DeviceFacts, NodeState
 

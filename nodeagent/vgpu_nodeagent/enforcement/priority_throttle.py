@@ -70,7 +70,7 @@ def _part(lease: str, rivals: Mapping[str, DeviceLimit], left: int) -> int:
     return max(0, left - promised) // sum(not share for share in shares.values())
 
 
-class Precedence:
+class PriorityThrottle:
     """Looks every second, where allocations of several priorities share a card.
 
     Args:
