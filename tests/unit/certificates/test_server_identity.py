@@ -132,7 +132,7 @@ async def test_a_client_gets_no_session_to_resume(tmp_path: Path) -> None:
     """Each would cost a handshake a third more; and who resumes shows no certificate again."""
     ca = authority()
     tls = put(tmp_path, signed(ca), ca)
-    identity = Identity("test", InFiles(tls), admits_clients=True)
+    identity = Identity("test", InFiles(tls), verifies_clients=True)
     port = free_ports(1)[0]
     async with running(identity):
         await identity.ready.wait()
