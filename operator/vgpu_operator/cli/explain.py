@@ -35,7 +35,7 @@ from vgpu_operator.engine.apply import apply
 from vgpu_operator.engine.claims.describe import refusal_of_kind
 from vgpu_operator.engine.claims.status import summary
 from vgpu_operator.engine.gpu_pod import GPUPod
-from vgpu_operator.engine.informers import observe_once
+from vgpu_operator.engine.informers import current_events
 from vgpu_operator.engine.scheduling.queue import EquivalenceClass
 from vgpu_operator.engine.scheduling.refusal import Refusal
 from vgpu_operator.engine.scheduling.schedule_one import refusal_of, spec_for
@@ -147,7 +147,8 @@ async def explain(api: Api, subject: str, namespace: str, *, now: datetime) -> E
     config = await installed_config(api)
     state = State(config, Ledger(config=config), lambda: str(uuid.uuid4()))
     try:
-        await observe_once(api, lambda event: apply(event, state))
+        for event in await current_events(api):
+            apply(event, state)
     except Forbidden as error:
         said.not_shown = f"what nodes have is not shown: {error.message}"
         return said

@@ -120,14 +120,15 @@ def informers(api: Api, observe: Observe) -> list[Reflector[Any]]:
     return [_informer(api, _Handler(kind, observe)) for kind in _KINDS]
 
 
-async def observe_once(api: Api, observe: Observe) -> None:
-    """Observe everything that there is now, and watch nothing: for a command that ends.
+async def current_events(api: Api) -> list[Event]:
+    """Everything that there is now, as events, and nothing is watched: for a command that ends.
 
     Raises:
         ClientError: The API server is away, or refuses a kind.
     """
+    found: list[Event] = []
     for kind in _KINDS:
-        handler = _Handler(kind, observe)
+        handler = _Handler(kind, found.append)
         for raw in (await api.list(kind.resource, namespace=kind.namespace)).items:
             try:
                 handler.added(kind.decode(raw))
@@ -137,6 +138,7 @@ async def observe_once(api: Api, observe: Observe) -> None:
                     metadata.get("namespace", ""), metadata["name"], metadata["uid"]
                 )
                 handler.unreadable(identity, raw, error)
+    return found
 
 
 def _informer(api: Api, handler: _Handler[Any]) -> Reflector[Any]:

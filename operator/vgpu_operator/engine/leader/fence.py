@@ -48,7 +48,7 @@ _REACHED_S = 2.0
 """A stream that is alive tells of a write within milliseconds."""
 
 
-class Informer(Protocol):
+class AwaitedInformer(Protocol):
     """What keeps one kind in the cache: a reflector."""
 
     async def reach(self, version: int) -> None:
@@ -99,8 +99,8 @@ class Fence:
     writer: ObjectWriter
     clock: Clock
     cache: Cache
-    claims: Informer
-    others: Sequence[Informer]
+    claims: AwaitedInformer
+    others: Sequence[AwaitedInformer]
     learned: Callable[[VGPUClaim], None]
     observe: Callable[[], None]
     decider: str
