@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from perf.cluster_bench.load import DEVICES, NAMESPACE
+from perf.cluster_bench.load import DEVICES
 from perf.cluster_bench.paper import MEMORY_MIB, SLOTS
+from perf.cluster_bench.timed import NAMESPACE
 from vgpu_api.names import pod_claim_name
 from vgpu_api.resources import PODS, VGPU_CLAIMS
 from vgpu_api.v1alpha1 import VGPUClaim

@@ -24,8 +24,9 @@ import yaml
 
 from perf.cluster_bench import measures
 from perf.cluster_bench.check import promises
-from perf.cluster_bench.load import LABEL, NAMESPACE
+from perf.cluster_bench.load import LABEL
 from perf.cluster_bench.paper import UNTAINTED, kinds_are_served, make_devices, make_nodes
+from perf.cluster_bench.timed import NAMESPACE
 from vgpu_api.resources import PODS
 from vgpu_client.api import Api
 from vgpu_local.background import BackgroundLoop
