@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -20,8 +20,7 @@ from vgpu_local.accounts import (
     kubeconfig_with,
     token,
 )
-from vgpu_local.control_plane import ControlPlane, Options
-from vgpu_local.installation import install
+from vgpu_local.control_plane import ControlPlane
 
 BINDINGS = Resource(
     "rbac.authorization.k8s.io", "v1", "clusterrolebindings", "ClusterRoleBinding", False
@@ -29,13 +28,6 @@ BINDINGS = Resource(
 PROMETHEUS, TENANT = ("default", "prometheus"), ("default", "tenant")
 
 pytestmark = [pytest.mark.xdist_group("real-cluster")]
-
-
-@pytest.fixture(scope="module")
-def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    with ControlPlane(Options(controllers=True)) as running:
-        install(running, tmp_path_factory.mktemp("install"), webhook_port=1)
-        yield running
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from vgpu_client.api import Api
 from vgpu_client.errors import ApiError, Forbidden, Invalid
 from vgpu_client.transport import Object
 from vgpu_local.accounts import AGENT, OPERATOR, SERVICE_ACCOUNTS, kubeconfig_with, token
-from vgpu_local.control_plane import ControlPlane, Options
+from vgpu_local.control_plane import ControlPlane
 from vgpu_local.installation import install
 from vgpu_local.steps import a_claim, a_container, a_pod
 
@@ -59,13 +59,6 @@ class Callers:
     operator: Api
     agent: Api
     stray: Api
-
-
-@pytest.fixture(scope="module")
-def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    with ControlPlane(Options(controllers=True)) as running:
-        install(running, tmp_path_factory.mktemp("install"), webhook_port=1)
-        yield running
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -13,22 +13,12 @@ from vgpu_client.api import Api
 from vgpu_client.errors import ApiError, Forbidden
 from vgpu_client.transport import Object
 from vgpu_local.accounts import OPERATOR, kubeconfig_with, token
-from vgpu_local.control_plane import ControlPlane, Options
-from vgpu_local.installation import install
+from vgpu_local.control_plane import ControlPlane
 from vgpu_local.steps import a_claim, a_container, a_pod
 
-NOBODY = 1
-"""A port on which nothing listens."""
 DOWN = r"failed calling webhook .*vgpu\.dev"
 
 pytestmark = [pytest.mark.xdist_group("real-cluster")]
-
-
-@pytest.fixture(scope="module")
-def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    with ControlPlane(Options(controllers=True)) as running:
-        install(running, tmp_path_factory.mktemp("install"), webhook_port=NOBODY)
-        yield running
 
 
 @pytest.fixture(scope="module")
