@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 _MARGIN_S = 0.5
 
 
-class Informer(Protocol):
+class FollowedInformer(Protocol):
     """What keeps one kind in the cache: a reflector."""
 
     synced: asyncio.Event
@@ -55,7 +55,9 @@ class Leadership:
         replica: What leads.
     """
 
-    def __init__(self, elector: Elector, informers: Sequence[Informer], replica: Replica) -> None:
+    def __init__(
+        self, elector: Elector, informers: Sequence[FollowedInformer], replica: Replica
+    ) -> None:
         self._elector = elector
         self._informers = informers
         self._replica = replica
