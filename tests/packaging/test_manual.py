@@ -28,10 +28,12 @@ def name(page: Path) -> str:
 
 
 def slugs(page: Path) -> set[str]:
-    """The anchors of a page's headings, as forges and MkDocs make them."""
-    titles = re.findall(r"^#+ +(.*)$", page.read_text(), re.MULTILINE)
+    """The anchors of a page: of its headings, as forges and MkDocs make them, and its own."""
+    text = page.read_text()
+    titles = re.findall(r"^#+ +(.*)$", text, re.MULTILINE)
     plain = (re.sub(r"[^\w\- ]", "", title.replace("`", "").lower()) for title in titles)
-    return {text.strip().replace(" ", "-") for text in plain}
+    own = re.findall(r'<a id="([\w-]+)"></a>', text)
+    return {*(title.strip().replace(" ", "-") for title in plain), *own}
 
 
 def links(page: Path) -> list[tuple[Path, str]]:
