@@ -25,6 +25,7 @@ from vgpu_nodeagent.agent import Agent
 from vgpu_nodeagent.audit_command import of_this_node, usage_of_this_node
 from vgpu_nodeagent.config import (
     CDI_DIR,
+    HANG_LIMIT_S,
     HEALTH_PORT,
     KUBELET_DIR,
     LIBRARY,
@@ -37,6 +38,7 @@ from vgpu_nodeagent.config import (
     OnViolation,
     UsageRegions,
 )
+from vgpu_nodeagent.dead_mans_switch import DeadMansSwitch
 from vgpu_nodeagent.drivers.nvidia import NvidiaDriver
 from vgpu_nodeagent.enforcement.driver_files import DriverSource, driver_source
 from vgpu_nodeagent.enforcement.host_nodes import UnifiedMemory, copy_device_nodes
@@ -123,6 +125,13 @@ def parse(arguments: Sequence[str]) -> AgentConfig:
     )
     parser.add_argument("--health-port", type=int, default=HEALTH_PORT, help="0: off")
     parser.add_argument(
+        "--hang-limit-seconds",
+        type=float,
+        default=HANG_LIMIT_S,
+        help="the agent is killed when it stands still for so long, or the kubelet would wait for "
+        "its answer with all else that it does; 0: off",
+    )
+    parser.add_argument(
         "--unused-lease-seconds",
         type=float,
         default=UNUSED_LEASE_S,
@@ -175,6 +184,7 @@ def parse(arguments: Sequence[str]) -> AgentConfig:
         limit_backend=given.limit_backend,
         usage_regions=given.usage_regions,
         health_port=given.health_port,
+        hang_limit_s=given.hang_limit_seconds,
         metrics_port=given.metrics_port,
         metrics_access=given.metrics_access,
         unused_lease_s=given.unused_lease_seconds,
@@ -199,10 +209,11 @@ def _driver_files(text: str) -> list[Mount]:
     return [Mount(path, path) for path in sorted(glob(host))]
 
 
-async def serve(config: AgentConfig) -> None:
+async def serve(config: AgentConfig, switch: DeadMansSwitch | None = None) -> None:
     """Run the agent until a signal, or a new configuration, ends it."""
     task = asyncio.current_task()
     assert task is not None
+    alive = asyncio.create_task(switch.keep()) if switch is not None else None
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, task.cancel)
@@ -215,6 +226,8 @@ async def serve(config: AgentConfig) -> None:
             driver = NvidiaDriver(nvml=nvml, sysfs=config.sysfs_dir)
             await Agent(config, api, driver).run()
     watching.cancel()
+    if alive is not None:
+        alive.cancel()
 
 
 async def _end_with(config: AgentConfig, end: Callable[[], object]) -> None:
@@ -251,7 +264,12 @@ def main() -> None:
     faults: list[BaseException] = []
     try:
         config = parse(sys.argv[1:])
-        asyncio.run(serve(config))
+        with contextlib.ExitStack() as stack:
+            switch = None
+            if config.hang_limit_s:
+                switch = DeadMansSwitch(config.hang_limit_s)
+                stack.callback(switch.close)
+            asyncio.run(serve(config, switch))
     except* (VgpuError, OSError) as group:
         faults.extend(_leaves(group))
     if faults:

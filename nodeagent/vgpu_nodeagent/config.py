@@ -19,6 +19,8 @@ LIBRARY = Path("/usr/lib/vgpu/libvgpu.so")
 SYSFS = Path("/sys")
 METRICS_PORT = 9394
 HEALTH_PORT = 9395
+HANG_LIMIT_S = 30.0
+"""Longer than the liveness probe takes to find a loop stuck."""
 UNUSED_LEASE_S = 30.0
 """A lease that no pod on the kubelet's record holds after so long was never used.
 
@@ -71,6 +73,8 @@ class AgentConfig:
         config_fault: What is wrong with the configuration that was given, where `cluster` is the
             last good one instead.
         health_port: Port of the probes; 0 for none.
+        hang_limit_s: How long the event loop may stand still before the process is killed; 0: for
+            ever.
         metrics_port: Port of the metrics; 0 for none.
         metrics_access: Who may read them.
         unused_lease_s: How long a lease is kept that the kubelet has not put on record.
@@ -94,6 +98,7 @@ class AgentConfig:
     config_path: Path | None = None
     config_fault: str = ""
     health_port: int = HEALTH_PORT
+    hang_limit_s: float = HANG_LIMIT_S
     metrics_port: int = METRICS_PORT
     metrics_access: MetricsAccess = MetricsAccess.REVIEWED
     unused_lease_s: float = UNUSED_LEASE_S

@@ -230,6 +230,7 @@ def agent_command(
         "metrics-port": metrics_port,
         "metrics-access": "open",
         "health-port": 0,
+        "hang-limit-seconds": 0,  # tests stop agents for longer, and let them go on
         "unused-lease-seconds": unused_lease_s,
         "log-level": log_level,
     }
