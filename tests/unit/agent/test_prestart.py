@@ -44,7 +44,7 @@ async def test_a_container_that_the_claim_leaves_out_starts_and_sees_no_device(
     """Its pod came before the claim, so each container has a slot."""
     prepared: list[str] = []
 
-    def report(claim: VGPUClaim, summary: str) -> None:
+    def report(claim: VGPUClaim, summary: str, **_: float) -> None:
         prepared.append(claim.metadata.name)
 
     monkeypatch.setattr(bench.said, "prepared", report, raising=False)
