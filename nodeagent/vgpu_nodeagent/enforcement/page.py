@@ -134,6 +134,9 @@ def read_page(path: Path) -> PageContent:
 
 def _fill(descriptor: int, name: str) -> None:
     os.ftruncate(descriptor, abi.PAGE_BYTES)
+    # Its blocks now, or an error: a hole that is written through the mapping while the disk is full
+    # ends the agent with SIGBUS, in the middle of a change.
+    os.posix_fallocate(descriptor, 0, abi.PAGE_BYTES)
     header = abi.PAGE_HEADER.pack(
         abi.PAGE_MAGIC,
         abi.ABI_VERSION,

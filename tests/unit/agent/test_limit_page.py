@@ -142,3 +142,11 @@ def test_a_region_cut_by_its_container_is_reported_not_believed(tmp_path: Path) 
     os.truncate(path, 4096)
     with pytest.raises(PageDamaged, match="4096 bytes"):
         read_region(path)
+
+
+def test_a_page_has_all_its_blocks_before_anything_is_granted(tmp_path: Path) -> None:
+    """Fails where a grant on a full disk would end the agent by SIGBUS."""
+    for make in (page.create_page, page.remake_page):
+        path = tmp_path / make.__name__
+        make(path, name="a")
+        assert path.stat().st_blocks * 512 >= abi.PAGE_BYTES
