@@ -3,43 +3,60 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 
-from real_node import RealNode, a_pod, a_slice, until
+import pytest
+
+from real_node import RealNode, a_pod, until
 
 MIB = 1 << 20
 
 
-def test_memory_grows_and_shrinks_in_a_container_that_runs(node: RealNode, namespace: str) -> None:
-    node.apply(a_pod("resized", namespace, limits=a_slice(3000)))
-    node.ready(namespace, "resized")
-    (claim,) = node.get("vgpuclaims", namespace=namespace)["items"]
-    name = claim["metadata"]["name"]
+@pytest.fixture
+def name(node: RealNode, namespace: str) -> Iterator[str]:
+    """A pod that runs with a claim of 3000 MiB; both are called alike."""
+    called = "resized"
+    claim = {
+        "apiVersion": "vgpu.dev/v1alpha1",
+        "kind": "VGPUClaim",
+        "metadata": {"name": called, "namespace": namespace},
+        "spec": {"requests": [{"name": "main", "memory": "3000Mi"}]},
+    }
+    pod = a_pod(called, namespace)
+    pod["metadata"]["annotations"] = {"vgpu.dev/claim": called}
+    node.apply(claim, pod)
+    try:
+        node.ready(namespace, called)
+        yield called
+    finally:  # a claim that a user made stays when its pod goes
+        which = (f"pod/{called}", f"vgpuclaim/{called}")
+        node.kubectl("-n", namespace, "delete", *which, "--timeout=120s", limit_s=130)
+
+
+def test_memory_grows_and_shrinks_in_a_container_that_runs(
+    node: RealNode, namespace: str, name: str
+) -> None:
     for mib in (5000, 2000):
         _ask(node, namespace, name, mib)
         until(
-            lambda mib=mib: node.filled(namespace, "resized") == mib * MIB,  # type: ignore[misc]
+            lambda mib=mib: node.filled(namespace, name) == mib * MIB,  # type: ignore[misc]
             f"the container to get {mib} MiB",
         )
         until(lambda: _is_settled(node, namespace, name), "the condition Resized")
-    found = node.get("pod", "resized", namespace)
+    found = node.get("pod", name, namespace)
     assert found["status"]["containerStatuses"][0]["restartCount"] == 0
-    (device,) = node.get("vgpuclaim", name, namespace)["status"]["allocation"]["devices"]
-    until(lambda: _held(node, namespace, name) == "2000Mi", f"{device} to hold 2000 MiB")
+    until(lambda: _held(node, namespace, name) == "2000Mi", "the claim to hold 2000 MiB")
 
 
 def test_more_than_the_card_has_is_refused_with_both_numbers(
-    node: RealNode, namespace: str
+    node: RealNode, namespace: str, name: str
 ) -> None:
-    node.apply(a_pod("refused", namespace, limits=a_slice(3000)))
-    node.ready(namespace, "refused")
-    (claim,) = node.get("vgpuclaims", namespace=namespace)["items"]
-    name = claim["metadata"]["name"]
     _ask(node, namespace, name, 1_000_000)
     found = until(lambda: _resized(node, namespace, name, "False"), "the refusal")
     assert found["reason"] == "WaitingForRoom"
     assert "1000000Mi" in found["message"]
     assert "3000Mi" in found["message"]
-    assert node.filled(namespace, "refused") == 3000 * MIB
+    assert node.filled(namespace, name) == 3000 * MIB
 
 
 def _ask(node: RealNode, namespace: str, name: str, mib: int) -> None:
