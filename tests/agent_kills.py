@@ -1,7 +1,8 @@
 """`make chaos-agent`: an agent killed at random moments while pods start and end.
 
-With some kills the agent's record is cut, the kubelet starts anew, or the driver hangs for longer
-than the agent waits.
+With some kills the agent's record is cut, kubelet or container runtime start anew, the driver
+hangs for a minute, the agent's disk is full, or its clock goes back an hour. A full disk needs
+root, which may mount a small one; without it that strike is left out, and the result lacks it.
 
 Whatever moment it is, afterwards leases, pages, CDI specs, the kubelet's record and the claims
 agree exactly: the agent's own audit finds nothing, as many claims are held as pods run, and when
@@ -33,8 +34,9 @@ from vgpu_nodeagent.audit_socket import SOCKET, ask
 CARDS, AT_ONCE, KEPT = 4, 6, 8
 SHARE_MIB = 1024
 QUIET_S = 240.0
-HANG_MS = 12_000
-"""Longer than the agent waits for NVML."""
+HANG_MS = 60_000
+"""Much longer than the agent waits for NVML."""
+BACK_S = -3600
 OUT = Path("build/chaos/agent.json")
 
 
@@ -49,6 +51,7 @@ class Result:
         ended: Pods that ran and were deleted.
         refused: Pods that the kubelet did not admit, for want of a plugin.
         strikes: What happened with the kills, and how often.
+        gave_up: How often the agent ended by itself, and was started again.
         wrong: Findings, and counts that differ.
     """
 
@@ -58,6 +61,7 @@ class Result:
     ended: int = 0
     refused: int = 0
     strikes: dict[str, int] = field(default_factory=dict)
+    gave_up: int = 0
     wrong: tuple[str, ...] = ()
 
 
@@ -86,16 +90,17 @@ async def campaign(folder: Path, *, pods: int, kills: int, seed: int) -> Result:
             await _end(stage, result, number)
         await _settles(stage, result, 0)
         result.wrong += _left(stage)
+        result.gave_up = stage.gave_up
     return result
 
 
 async def _kill(stage: Stage, result: Result, chance: random.Random, kills: int) -> None:
     """Kill the agent so often, and let something else happen with some of the kills."""
-    names = list(STRIKES)
-    weights = [weight for weight, _ in STRIKES.values()]
+    names = [name for name in STRIKES if stage.is_limited or name != FULL_DISK]
+    weights = [STRIKES[name][0] for name in names]
     while result.kills < kills:
         if chance.random() < 0.5:  # else perhaps while it starts
-            await until(stage.offers_slots, limit_s=QUIET_S)
+            await until(partial(_offers_slots, stage), limit_s=QUIET_S)
         await asyncio.sleep(chance.uniform(0.2, 2.5))
         (name,) = chance.choices(names, weights)
         await stage.kill_agent()
@@ -125,15 +130,57 @@ async def _restart_kubelet(stage: Stage, chance: random.Random) -> None:
 async def _hang_driver(stage: Stage, chance: random.Random) -> None:
     await stage.slow_driver(HANG_MS)
     await stage.start_agent()
-    await asyncio.sleep(chance.uniform(1.0, 2.0) * HANG_MS / 1000)
+    await asyncio.sleep(HANG_MS / 1000)
     await stage.slow_driver(0)
 
 
+async def _fill_disk(stage: Stage, chance: random.Random) -> None:
+    """Full while the agent starts, and for a while after, or while it runs only."""
+    if chance.random() < 0.5:
+        stage.fill_disk()
+        await stage.start_agent()
+    else:
+        await stage.start_agent()
+        await asyncio.sleep(chance.uniform(0.5, 2.0))
+        stage.fill_disk()
+    await asyncio.sleep(chance.uniform(1.0, 4.0))
+    stage.empty_disk()
+    await _start_if_ended(stage)
+
+
+async def _set_clock_back(stage: Stage, chance: random.Random) -> None:
+    """Back, while the agent is away or while it runs, and forth again at some later strike."""
+    await stage.start_agent()
+    await asyncio.sleep(chance.uniform(0.0, 2.0))
+    stage.shift_clock(chance.choice((BACK_S, 0)))
+
+
+async def _restart_runtime(stage: Stage, chance: random.Random) -> None:
+    await stage.start_agent()
+    await stage.kubelet.restart_runtime(chance.uniform(0.5, 3.0))
+
+
+async def _offers_slots(stage: Stage) -> bool:
+    await _start_if_ended(stage)
+    return await stage.offers_slots()
+
+
+async def _start_if_ended(stage: Stage) -> None:
+    """As the kubelet does it: an agent that cannot start ends, and is started again."""
+    if stage.has_ended:
+        stage.gave_up += 1
+        await stage.start_agent()
+
+
+FULL_DISK = "kill and full disk"
 STRIKES: Mapping[str, tuple[float, Callable[[Stage, random.Random], Awaitable[None]]]] = {
-    "kill": (0.7, _nothing_else),
+    "kill": (0.52, _nothing_else),
     "kill and cut record": (0.15, _cut_record),
     "kill and kubelet restart": (0.12, _restart_kubelet),
-    "kill and hanging driver": (0.03, _hang_driver),
+    "kill and runtime restart": (0.07, _restart_runtime),
+    FULL_DISK: (0.07, _fill_disk),
+    "kill and clock back": (0.06, _set_clock_back),
+    "kill and hanging driver": (0.01, _hang_driver),
 }
 """What happens with a kill: how likely, and what is done until the agent runs again."""
 
@@ -195,6 +242,7 @@ async def _settles(stage: Stage, result: Result, claims: int) -> None:
     deadline = time.monotonic() + QUIET_S
     while wrong and time.monotonic() < deadline:
         await asyncio.sleep(0.2)
+        await _start_if_ended(stage)
         wrong = await _wrong(stage, claims)
     result.wrong += tuple(wrong)
 

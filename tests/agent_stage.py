@@ -6,8 +6,12 @@ Claims and allocations are written by hand, as the operator writes them.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+import struct
+import subprocess
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +38,14 @@ NODE = "n1"
 SLOTS_A_CARD = 10
 
 
+CLOCK, FILLER = "clock-shift", "filler"
+DISK_BYTES = 64 << 20
+
+
+class DiskFull(Exception):
+    """Nothing more can be written."""
+
+
 @dataclass(slots=True)
 class Stage:
     """One node and its agent.
@@ -54,6 +66,9 @@ class Stage:
     _command: Sequence[str]
     _environment: dict[str, str]
     _agent: asyncio.subprocess.Process | None = field(default=None)
+    gave_up: int = 0
+    is_limited: bool = False
+    """Whether the agent's state lies on a small disk of its own, which `fill_disk` can fill."""
 
     @property
     def pid(self) -> int:
@@ -71,10 +86,16 @@ class Stage:
         environment = {**os.environ, **self._environment}
         self._agent = await asyncio.create_subprocess_exec(*self._command, env=environment)
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the agent's process has ended by itself."""
+        return self._agent is not None and self._agent.returncode is not None
+
     async def kill_agent(self) -> None:
         """End the agent as the kernel does when memory is short."""
         assert self._agent is not None
-        self._agent.kill()
+        with contextlib.suppress(ProcessLookupError):  # it ended by itself
+            self._agent.kill()
         await self._agent.wait()
 
     async def stop_agent(self) -> None:
@@ -90,6 +111,27 @@ class Stage:
             FAKE_CTL, machine, "slow", "0", str(milliseconds)
         )
         assert await done.wait() == 0
+
+    def shift_clock(self, seconds: int) -> None:
+        """Set the agent's clock on the wall to so many seconds beside the true time, at once."""
+        with open(self.folders.root / CLOCK, "r+b") as file:
+            file.write(struct.pack("=q", seconds))
+
+    def fill_disk(self) -> None:
+        """Leave no byte free on the disk of the agent's state.
+
+        Raises:
+            OSError: For another reason than that it is full.
+        """
+        with open(self.state / FILLER, "ab", buffering=0) as file:
+            for size in (1 << 16, 1 << 12, 1):
+                with contextlib.suppress(DiskFull):
+                    while True:
+                        _write(file.fileno(), bytes(size))
+
+    def empty_disk(self) -> None:
+        """Take away what `fill_disk` wrote."""
+        (self.state / FILLER).unlink(missing_ok=True)
 
     async def offers_slots(self) -> bool:
         """Whether the kubelet counts all slots."""
@@ -182,12 +224,45 @@ async def a_stage(folder: Path, *, cards: int, pods: int, log_level: str) -> Asy
             metrics_port=port,
         )
         environment = dict(driver_environment(node.write_machine(folders.root)))
+        environment |= _a_clock(folders.root)
+        is_limited = undo.enter_context(_a_small_disk(folders.root / "agent"))
         url = f"http://127.0.0.1:{port}/metrics"
-        stage = Stage(api, kubelet, node, folders, url, command, environment)
+        stage = Stage(api, kubelet, node, folders, url, command, environment, is_limited=is_limited)
         undo.push_async_callback(stage.stop_agent)
         await stage.start_agent()
         await until(stage.offers_slots)
         yield stage
+
+
+def _a_clock(folder: Path) -> dict[str, str]:
+    """What makes a process go by a clock that `Stage.shift_clock` sets."""
+    library, shift = folder / "clock_shift.so", folder / CLOCK
+    source = Path(__file__).with_name("clock_shift.c")
+    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl"], check=True)
+    shift.write_bytes(struct.pack("=q", 0))
+    return {"LD_PRELOAD": str(library), "CLOCK_SHIFT": str(shift)}
+
+
+@contextlib.contextmanager
+def _a_small_disk(folder: Path) -> Iterator[bool]:
+    """A file system of its own for a folder; False where this process may not mount one."""
+    folder.mkdir(exist_ok=True)
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "vgpu-stage", str(folder)]
+    is_mounted = subprocess.run(mount, capture_output=True, check=False).returncode == 0
+    try:
+        yield is_mounted
+    finally:
+        if is_mounted:
+            subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def _write(file: int, content: bytes) -> None:
+    try:
+        os.write(file, content)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        raise DiskFull from error
 
 
 async def until(

@@ -423,3 +423,27 @@ async def test_a_kubelet_restart_while_a_prestart_hangs_does_not_lose_the_pod(
     plugin.write_specs(plugin.allocated[0])
     await kubelet.restart()
     await pod_is(api, "p", "Running")  # unasked, like every start before the plugin is back
+
+
+async def test_while_the_runtime_is_away_starts_fail_after_prestart_and_containers_run_on(
+    api: Api, kubelet: Kubelet, plugin: Any
+):
+    await create_pod(api, "runs")
+    await pod_is(api, "runs", "Running")
+    away = asyncio.ensure_future(kubelet.restart_runtime(1.0))
+    await create_pod(api, "comes")
+
+    def refused(pod: Json) -> bool:
+        (status,) = pod["status"].get("containerStatuses") or [{}]
+        waiting = status.get("state", {}).get("waiting", {})
+        return bool(waiting.get("reason") == "CreateContainerError")
+
+    await until(api, PODS, "comes", refused)
+    asked = len(plugin.started)
+    assert asked >= 2
+    await kubelet.exec("default", "runs", "main", ["true"])
+    await away
+    touched = {"metadata": {"annotations": {"touched": "now"}}}
+    await api.merge_patch(PODS, "comes", touched, namespace="default")  # tried again at once
+    await pod_is(api, "comes", "Running")
+    assert len(plugin.started) > asked

@@ -124,6 +124,15 @@ class Kubelet:
                 path.unlink()
         await self._serve()
 
+    async def restart_runtime(self, away_s: float) -> None:
+        """Restart the container runtime: nothing starts until it is back, what runs stays.
+
+        PreStart is called before each start that fails, as by a real kubelet.
+        """
+        self._runtime.is_up = False
+        await asyncio.sleep(away_s)
+        self._runtime.is_up = True
+
     async def exec(
         self,
         namespace: str,

@@ -53,6 +53,8 @@ class Runtime:
         self._cdi_folders = cdi_folders
         self._image = image
         self._folder = folder
+        self.is_up = True
+        """Whether it answers; containers run on while it does not."""
 
     async def start(self, pod: Pod, container: Container) -> ContainerProcess:
         """Start a container: PreStartContainer, then CDI names, then the process.
@@ -64,6 +66,8 @@ class Runtime:
             await self._pre_start(pod, container)
         except PluginError as error:
             raise StartError("CreateContainerConfigError", str(error)) from error
+        if not self.is_up:
+            raise StartError("CreateContainerError", "containerd: connection refused")
         try:
             environment = self._environment(pod, container)
             command = command_line(container, environment)
