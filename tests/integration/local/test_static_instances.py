@@ -22,7 +22,7 @@ from vgpu_local.steps import (
     claim_name,
     create,
     delete_pod,
-    is_prepared,
+    is_allocated,
     memory_seen,
     reason,
     running,
@@ -82,7 +82,7 @@ def test_pods_get_the_instances_that_they_name_and_the_card_stays_as_it_was(
     for name, mib, profile in (("half", 20096, "3g.20gb"), ("small", 4864, "1g.5gb")):
         pod = running(cluster, name)
         assert memory_seen(cluster, name) == [mib]
-        held = claim(cluster, claim_name(pod), is_prepared)
+        held = claim(cluster, claim_name(pod), is_allocated)
         (device,) = held["status"]["allocation"]["devices"]
         assert device["mig"]["profile"] == profile
     waits = create(cluster, a_user("waits", HALF))
@@ -99,7 +99,7 @@ def test_one_container_gets_two_instances_of_one_card(cluster: LocalCluster) -> 
     before = set(instances(cluster))
     pod = create(cluster, a_user("two", SMALL, 2))
     running(cluster, "two")
-    held = claim(cluster, claim_name(pod), is_prepared)
+    held = claim(cluster, claim_name(pod), is_allocated)
     starts = [device["mig"].get("start", 0) for device in held["status"]["allocation"]["devices"]]
     assert sorted(starts) == [4, 6]
     delete_pod(cluster, "two")
