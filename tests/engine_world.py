@@ -59,7 +59,8 @@ class LateApi(MemoryApi):
         had, has = before.status.allocation, after.status.allocation
         if had is None or has is None or may_be_decided(before, self._node_of_pod(before)):
             return
-        if (had.id, had.node_name, had.devices) != (has.id, has.node_name, has.devices):
+        is_less = all(device in had.devices for device in has.devices)  # init containers' go back
+        if had.id != has.id or not is_less:
             self.moved.append(before.metadata.name)
 
     def _node_of_pod(self, claim: VGPUClaim) -> str:

@@ -171,6 +171,16 @@ class EngineStates(RuleBasedStateMachine):
             return
         self._filter(pods[pick % len(pods)], nodes)
 
+    @precondition(lambda self: any(p["spec"].get("nodeName") for p in self._pods()))
+    @rule(pick=PICK, nodes=st.sets(st.sampled_from(NODES), min_size=1))
+    def filter_of_a_bound_pod(self, pick: int, nodes: set[str]) -> None:
+        """kube-scheduler took its Binding for failed: it asks with the version from before."""
+        bound = [p for p in self._pods() if p["spec"].get("nodeName")]
+        pod = copy.deepcopy(bound[pick % len(bound)])
+        del pod["spec"]["nodeName"]
+        pod["metadata"]["resourceVersion"] = str(int(pod["metadata"]["resourceVersion"]) - 1)
+        self._filter(pod, nodes)
+
     def _filter(self, pod: dict[str, Any], nodes: set[str]) -> None:
         request = FilterRequest.read({"Pod": copy.deepcopy(pod), "NodeNames": sorted(nodes)})
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Protocol
 
 from vgpu_api.core import Node, Pod
+from vgpu_api.reasons import Reason
 from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_operator.engine.agents import describe_silent
 from vgpu_operator.engine.apply import apply, judge_pod, observe_asked, observe_pod
@@ -164,6 +165,9 @@ class Engine:
         found = observe_asked(self.state, pod)
         if found is None:
             return None
+        there = found.pod.spec.node_name
+        if there:  # kube-scheduler has not heard of its Binding, as after a leader's end
+            return Refusal(Reason.RESERVED_ELSEWHERE, f"the pod has node {there} already")
         softly = found.needs_volumes or found.uid in self.state.pods.slow
         outcome = offer(self.state, found, candidates, softly=softly)
         if isinstance(outcome, Refusal):

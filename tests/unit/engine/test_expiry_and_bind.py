@@ -51,6 +51,34 @@ async def test_an_expired_reservation_of_a_pod_that_is_bound_after_all_stays(
     assert replica.claim_of(pod).status.allocation is not None
 
 
+@pytest.mark.parametrize("offered", [("node-1",), ("node-2",), ("node-1", "node-2")])
+async def test_a_filter_of_a_pod_that_is_bound_leaves_its_claim_alone(
+    replica: Any, offered: tuple[str, ...]
+) -> None:
+    """Its Binding stands and the answer was lost with the leader: kube-scheduler tries again."""
+    two_nodes(replica)
+    pod = replica.offered()
+    await replica.settle()
+    before = replica.claim_of(pod).status.allocation
+    bound = a_pod("pod-1", node=before.node_name, containers=[a_container(limits=GPU)])
+    bound = bound.model_copy(
+        update={"metadata": bound.metadata.model_copy(update={"resource_version": "9"})}
+    )
+    successor = type(replica)(replica.api)
+    two_nodes(successor)
+    successor.news.claim_changed(replica.claim_of(pod))
+    successor.api.put(PODS, bound.to_wire())
+    successor.news.pod_changed(bound)
+    answer = filter_nodes(successor.engine, asking(pod, *offered))
+    assert answer.node_names == []
+    said = f"the pod has node {before.node_name} already"
+    assert answer.refused == dict.fromkeys(offered, said)
+    for _ in range(3):
+        successor.time += OFFERED_S + 1
+        await successor.settle()
+    assert replica.claim_of(pod).status.allocation == before
+
+
 async def test_an_expired_reservation_stays_while_nobody_can_say_where_its_pod_is(
     replica: Any,
 ) -> None:
