@@ -175,10 +175,18 @@ class EngineStates(RuleBasedStateMachine):
     @rule(pick=PICK, nodes=st.sets(st.sampled_from(NODES), min_size=1))
     def filter_of_a_bound_pod(self, pick: int, nodes: set[str]) -> None:
         """kube-scheduler took its Binding for failed: it asks with the version from before."""
-        bound = [p for p in self._pods() if p["spec"].get("nodeName")]
+        cache = self.world.operator.cache
+        bound = [
+            pod
+            for pod in self._pods()
+            if pod["spec"].get("nodeName") and cache.pod(pod["metadata"]["uid"]) is not None
+        ]
+        if not bound:
+            return
         pod = copy.deepcopy(bound[pick % len(bound)])
         del pod["spec"]["nodeName"]
-        pod["metadata"]["resourceVersion"] = str(int(pod["metadata"]["resourceVersion"]) - 1)
+        pod["status"] = {"phase": "Pending"}
+        pod["metadata"]["resourceVersion"] = "1"
         self._filter(pod, nodes)
 
     def _filter(self, pod: dict[str, Any], nodes: set[str]) -> None:
