@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from builders import a_claim, a_container, a_pod, a_request, an_allocation
+from builders import a_claim, a_container, a_pod, a_request, an_allocation, use_of
 from vgpu_api.core import Pod
 from vgpu_api.resources import VGPU_CLAIMS
 from vgpu_api.v1alpha1 import ReservedFor, VGPUClaim, VGPUClaimStatus
@@ -208,7 +208,7 @@ async def test_what_the_former_leader_wrote_is_observed_before_the_first_decisio
     assert await a_fence(replica, watch, other).close() == 2
     assert watch.asked == [int(stands(replica, "empty").metadata.resource_version)]
     assert (watch.lists, other.lists) == (0, 0)
-    assert replica.ledger.use_of("GPU-0").slots == 1
+    assert use_of(replica.ledger, "GPU-0").slots == 1
     decided = stands(replica, "taken")
     assert decided.status.decider == "operator-1_5eed"
 
@@ -222,7 +222,7 @@ async def test_where_the_watch_is_behind_everything_is_listed_anew(replica: Any)
     watch.news.append(lambda: replica.engine.observe(ClaimObserved(taken)))
     assert await a_fence(replica, watch, other).close() == 2
     assert (watch.lists, other.lists) == (1, 1)
-    assert replica.ledger.use_of("GPU-0").slots == 1
+    assert use_of(replica.ledger, "GPU-0").slots == 1
 
 
 async def test_where_no_claim_is_known_they_are_listed(replica: Any) -> None:
