@@ -22,7 +22,7 @@ JOBS ?= 1
 
 SETUP := $(VENV)/.ready
 
-.PHONY: help setup demo test release chaos chaos-agent soak cluster cluster-down e2e e2e-rollouts e2e-uninstall bench bench-cluster bench-placement bench-waiting bench-admission bench-libvgpu gpu-check userland bench-openb bench-agent check-metrics lint shape fmt reference docs crds proto lock mutate native control-plane ci clean
+.PHONY: help setup demo test release chaos chaos-agent soak cluster cluster-down e2e e2e-rollouts e2e-uninstall bench bench-cluster bench-placement bench-waiting bench-admission bench-libvgpu arm64 gpu-check userland bench-openb bench-agent check-metrics lint shape fmt reference docs crds proto lock mutate native control-plane ci clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -103,6 +103,14 @@ bench-admission: $(SETUP)  ## reviews of 200 pods a second by one process of the
 bench-libvgpu: $(SETUP)  ## what the library costs a call and a process -> build/bench/libvgpu.json
 	@$(MAKE) -C libvgpu bench
 
+# What the cross build needs comes from Debian, where we may install it.
+arm64:  ## libvgpu for arm64: cross-compiled, its tests run under qemu-user
+	@command -v aarch64-linux-gnu-gcc >/dev/null && command -v qemu-aarch64 >/dev/null || { \
+	  as_root() { if [ "$$(id -u)" = 0 ]; then "$$@"; else sudo -n "$$@"; fi; }; \
+	  as_root apt-get update -qq; DEBIAN_FRONTEND=noninteractive as_root apt-get install -y -qq --no-install-recommends \
+	    gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user >/dev/null; }
+	@$(MAKE) -C libvgpu arm64
+
 gpu-check:  ## limits on this machine's real driver -> build/bench/gpu.json (needs gcc and python3 alone)
 	@$(MAKE) -C libvgpu gpu-check
 
@@ -180,6 +188,7 @@ ci: PYTEST_ARGS = --hypothesis-profile=ci
 ci: lint  ## what CI runs: lint, tests, sanitizers, the real control plane, a real node, fault campaigns
 	@$(MAKE) test PYTEST_ARGS="$(PYTEST_ARGS)"
 	@$(MAKE) -C libvgpu coverage lookups asan ubsan tsan fuzz
+	@$(MAKE) arm64
 	@$(MAKE) test CLUSTER=real PYTEST_ARGS="$(PYTEST_ARGS)"
 	@$(MAKE) e2e
 	@$(MAKE) chaos SEED=1 RUNS=6 JOBS=2
