@@ -117,11 +117,12 @@ uint64_t vgpu_probe_known_ns(const struct vgpu_throttle *throttle, int ordinal, 
 {
     for (unsigned i = 0; i < VGPU_PROBES; i++) {
         const struct vgpu_probe *probe = &throttle->probes[i];
-        uint64_t since = probe->is_first ? probe->launched_ns : probe->runs_ns > VGPU_TICK_NS ? probe->runs_ns - VGPU_TICK_NS : 0;
-        if (probe->state == VGPU_PROBE_ON_ITS_WAY && probe->alone && (probe->runs_ns || probe->is_first) &&
-            probe->ordinal == ordinal && since < now) {
-            now = since;
+        if (probe->state != VGPU_PROBE_ON_ITS_WAY || !probe->alone || probe->ordinal != ordinal ||
+            !(probe->runs_ns || probe->is_first)) {
+            continue; /* of one that is only claimed nothing else may be read: a launch is writing it */
         }
+        uint64_t since = probe->is_first ? probe->launched_ns : probe->runs_ns > VGPU_TICK_NS ? probe->runs_ns - VGPU_TICK_NS : 0;
+        now = since < now ? since : now;
     }
     return now;
 }
