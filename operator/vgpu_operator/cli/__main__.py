@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import itertools
 import json
 import sys
@@ -51,8 +52,9 @@ def main(given: Sequence[str] | None = None) -> int:
             _cases(options)
         else:
             one, many = options.file is not None, options.many is not None
-            if options.cases is not None or options.state is None or one == many:
-                raise BadDocument("simulate: give --cases, or --state with -f or --many")
+            if options.cases is not None or one == many:
+                text = "simulate: give --cases, or -f or --many, with --state or about a cluster"
+                raise BadDocument(text)
             _file(options) if one else _many(options)
     except VgpuError as error:
         print(f"kubectl-vgpu: {_in_one_line(str(error))}", file=sys.stderr)
@@ -66,9 +68,13 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="kubectl-vgpu", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     simulate = commands.add_parser(
-        "simulate", help="where would a pod or claim go, without a cluster"
+        "simulate", help="where would a pod or claim go, in a cluster or in one on paper"
     )
-    simulate.add_argument("--state", type=Path, help="nodes, cards, quotas and claims: a JSON file")
+    simulate.add_argument(
+        "--state",
+        type=Path,
+        help="nodes, devices, quotas and claims: a JSON file; default: the cluster as it is",
+    )
     simulate.add_argument(
         "-f", "--file", type=Path, help="pods, VGPUClaims, workloads, lists: YAML; - for stdin"
     )
@@ -80,6 +86,7 @@ def _parser() -> argparse.ArgumentParser:
     simulate.add_argument(
         "-o", "--output", choices=("text", "json"), default="text", help="form of the result"
     )
+    arguments.add_cluster(simulate)
     arguments.add_commands(commands)
     uninstall = commands.add_parser(
         "uninstall", help="take the project off a cluster, in whatever state it is"
@@ -236,6 +243,10 @@ def _answered(
 
 
 def _cluster(options: argparse.Namespace) -> Cluster:
+    if options.state is None:
+        from vgpu_operator.cli.live_cluster import read_cluster
+
+        return asyncio.run(read_cluster(options.kubeconfig, options.context))
     source = str(options.state)
     return Cluster(read_state(json_file(options.state), source=source), source=source)
 

@@ -1,8 +1,8 @@
-"""A cluster that exists on paper only: the columns, quotas and claims of a state file."""
+"""A cluster to ask about: the columns, quotas and claims of a state file, or of a live cluster."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import reduce
 from operator import or_
 
@@ -18,7 +18,14 @@ from vgpu_api.core.quota import ResourceQuotaSpec
 from vgpu_api.errors import BadInput, QuantityError
 from vgpu_api.field_errors import describe
 from vgpu_api.reasons import Reason, Tally
-from vgpu_api.v1alpha1 import Allocation, Condition, Metadata, VGPUClaim, VGPUClaimSpec
+from vgpu_api.v1alpha1 import (
+    Allocation,
+    Condition,
+    GPUDevice,
+    Metadata,
+    VGPUClaim,
+    VGPUClaimSpec,
+)
 from vgpu_operator.ask import Ask
 from vgpu_operator.cli.documents import (
     BadDocument,
@@ -31,7 +38,7 @@ from vgpu_operator.dialects import follows_labels
 from vgpu_operator.dialects.ack import node_kinds
 from vgpu_operator.dialects.hami_annotations import DEVICE_POLICIES, NODE_POLICIES
 from vgpu_operator.ledger import NodeFilters, NodeRules
-from vgpu_operator.ledger.device_facts import cordoned_uuids, numa_of, state_of, type_of
+from vgpu_operator.ledger.device_facts import card_of, cordoned_uuids, numa_of, state_of, type_of
 from vgpu_operator.ledger.holdings import NOTHING, ClaimShares, holding_of
 from vgpu_operator.ledger.quotas import Quotas
 from vgpu_operator.placement import EVERY_NODE, Budget, Columns, DeviceFacts, Grant, Plan, place
@@ -75,6 +82,40 @@ class Cluster:
             )
         for at, raw in enumerate(state.claims):
             self._add_claim(raw, at, source)
+
+    # What was observed of a live cluster, in place of a state's entries.
+
+    def observe_node(self, node: Node, devices: Iterable[GPUDevice]) -> None:
+        """A node as it is, with its taints and conditions, and its devices without what they hold.
+
+        Devices whose agent has not described them yet are left out.
+        """
+        cordoned = cordoned_uuids(node)
+        for device in devices:
+            if device.status.uuid:
+                card = card_of(
+                    device,
+                    cordoned_on_node=cordoned,
+                    duplicate=device.status.uuid in self._numbers,
+                    config=self.config,
+                )
+                self._numbers[device.status.uuid] = self.columns.put_card(card)
+        number = self.columns.put_node(node.metadata.name, state_of(node, config=self.config))
+        self._filters.put(number, node)
+        self.nodes[node.metadata.name] = node
+
+    def observe_quota(self, quota: ResourceQuota) -> None:
+        """A quota as it is."""
+        self._quotas.apply(quota)
+
+    def observe_claim(self, claim: VGPUClaim) -> None:
+        """A claim as it is, after the node of its devices."""
+        self.claims[claim.metadata.namespace or "default", claim.metadata.name] = claim
+        self._hold(
+            claim.metadata.namespace or "default", holding_of(claim.spec, claim.status.allocation)
+        )
+
+    # Questions.
 
     def claim(self, namespace: str, name: str) -> VGPUClaim | None:
         """A claim, or a template of claims, of the state."""

@@ -228,6 +228,26 @@ def test_explain_says_why_a_pod_is_where_it_is(cluster: LocalCluster, scene: dic
     assert "Node: " + scene["other"] in ask(cluster, "explain", "third")
 
 
+# simulate, about the cluster as it is.
+
+
+def test_simulate_answers_about_the_cluster_as_explain_does(
+    cluster: LocalCluster, scene: dict[str, str], tmp_path: Path
+):
+    pod = a_pod("what-if", a_container(limits={"nvidia.com/gpu": 1, "nvidia.com/gpumem": 9000}))
+    path = tmp_path / "pod.yaml"
+    path.write_text(yaml.safe_dump(pod))
+    answer = json.loads(ask(cluster, "simulate", "-f", str(path), "--admit", "-o", "json"))
+    assert answer["refused"] == "2/2 CardInsufficientMemory"
+    small = a_pod("what-if", a_container(limits={"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1000}))
+    path.write_text(yaml.safe_dump(small))
+    answer = json.loads(ask(cluster, "simulate", "-f", str(path), "--admit", "-o", "json"))
+    assert answer["node"] == scene["other"]
+    assert cluster.server.objects("pods", "default") != []
+    names = {each["metadata"]["name"] for each in cluster.server.objects("pods", "default")}
+    assert "what-if" not in names
+
+
 # Errors: one line, and never a traceback.
 
 
