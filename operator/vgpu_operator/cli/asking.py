@@ -89,7 +89,7 @@ async def _top(options: argparse.Namespace) -> int:
         missing = [f"node {name}: not asked: {why}" for name, why in reading.unasked.items()]
         return top.table(query, reading, devices), missing
 
-    top.show(once, Printer(), every_s=None if options.once else _REFRESH_S)
+    await top.show(once, Printer(), every_s=None if options.once else _REFRESH_S)
     return DONE
 
 

@@ -6,9 +6,9 @@ its own pod by `kubectl exec`, as an audit does: the rights to do so are those t
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -180,23 +180,19 @@ def _cores(used: float | None, limit: float | None) -> Portion:
     return Portion(f"{text}/{limit * 100:.0f}%", None if used is None else used / limit)
 
 
-def show(
-    once: Callable[[], tuple[Table, Sequence[str]]],
-    printer: Printer,
-    *,
-    every_s: float | None,
-    sleep: Callable[[float], None] = time.sleep,
+async def show(
+    once: Callable[[], tuple[Table, Sequence[str]]], printer: Printer, *, every_s: float | None
 ) -> None:
     """Print the table; again and again in a terminal, in the same place, until interrupted.
 
     Args:
-        once: The table as it is now, and lines about what is missing from it.
+        once: The table as it is now, and lines about what is missing from it. Called in a thread:
+            Ctrl-C is not to wait for agents.
         printer: Where to.
         every_s: Between two looks; None: one look.
-        sleep: Waits.
     """
     if every_s is None or not printer.is_terminal:
-        shown, missing = once()
+        shown, missing = await asyncio.to_thread(once)
         printer.table(shown)
         for line in missing:
             printer.line(line)
@@ -208,7 +204,7 @@ def show(
     console = Console(file=printer.out, no_color=not printer.is_coloured, highlight=False)
     with Live(console=console, auto_refresh=False, screen=False) as live:
         while True:
-            shown, missing = once()
+            shown, missing = await asyncio.to_thread(once)
             lines = [Text(line, style="yellow") for line in missing]
             live.update(Group(rendered(shown), *lines), refresh=True)
-            sleep(every_s)
+            await asyncio.sleep(every_s)
