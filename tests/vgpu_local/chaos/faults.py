@@ -104,6 +104,8 @@ class Injector:
             (2, 0.03, 1.0, self._stopped_agent),
             (3, 0.03, 1.0, self._restarted_kubelet),
             (2, 0.03, 1.0, self._restarted_server),
+            (1, 0.2, 0.9, self._no_webhook),
+            (1, 0.4, 0.6, self._long_outage),
         )
         self._blows = sorted(
             (
@@ -301,6 +303,25 @@ class Injector:
             self._cluster.server.restart(down_for=down_s)
 
         return Blow(at, f"API server restarted, down for {down_s:.1f} s", strike)
+
+    def _no_webhook(self, chance: random.Random, at: float) -> Blow:
+        away_s = chance.uniform(1, 3)
+
+        def strike() -> None:
+            killed = [self._supervisor.kill(name, away_s=away_s) for name in self._webhooks]
+            self._hurt(all(killed))
+
+        return Blow(at, f"no webhook for {away_s:.1f} s", strike)
+
+    def _long_outage(self, chance: random.Random, at: float) -> Blow:
+        # Every Lease runs out, as in ten minutes without an API server.
+        down_s = self._terms.lease_s * chance.uniform(2, 3)
+
+        def strike() -> None:
+            self._hurt()
+            self._cluster.server.restart(down_for=down_s)
+
+        return Blow(at, f"no API server for {down_s:.1f} s", strike)
 
     def _in(self, seconds: float, what: Callable[[], object]) -> None:
         timer = threading.Timer(seconds, what)
