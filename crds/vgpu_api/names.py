@@ -27,6 +27,12 @@ DISABLE_CONTROL_ALLOWED = "allowed"
 ANNOTATION_REQUEUE = "vgpu.dev/poke"
 """Touched to make kube-scheduler or the kubelet look at a pod again."""
 
+ANNOTATION_RESOURCES = "vgpu.dev/resources"
+"""In mode Gate: by container, the amounts that no node counts, as JSON. Admission moves them here,
+because a scheduler without our extender would find them on no node."""
+SCHEDULING_GATE = "vgpu.dev/placement"
+"""A pod's scheduling gate in mode Gate: its devices are not reserved yet."""
+
 # HAMi's records, written for people and tools that read them; never read back.
 HAMI_DEVICES_ALLOCATED = "hami.io/vgpu-devices-allocated"
 HAMI_NODE = "hami.io/vgpu-node"

@@ -38,6 +38,10 @@ class Reason(StrEnum):
     NODE_SELECTOR_MISMATCH = "NodeSelectorMismatch"
     NODE_AFFINITY_MISMATCH = "NodeAffinityMismatch"
     NODE_TAINTED = "NodeTainted"
+    NODE_INSUFFICIENT_RESOURCES = "NodeInsufficientResources"
+    """Of what a pod asks besides devices; checked in mode Gate, where kube-scheduler cannot."""
+    NODE_POD_RULES_MISMATCH = "NodePodRulesMismatch"
+    """Affinity, anti-affinity or spread of pods; checked likewise."""
     NO_GPU_NODES = "NoGPUNodes"
     # A request, a claim or a pod.
     IMPOSSIBLE = "Impossible"  # no device of the cluster could ever serve it
@@ -51,6 +55,7 @@ class Reason(StrEnum):
     POD_UNREADABLE = "PodUnreadable"
     RESERVED_ELSEWHERE = "ReservedElsewhere"
     WAITING_FOR_POD = "WaitingForPod"
+    GATED = "Gated"  # behind our scheduling gate, in a cluster that lifts none
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from vgpu_api.config import read_cluster_config
 from vgpu_operator.cli import uninstall
 
 MANIFESTS = Path(__file__).parents[2] / "manifests"
@@ -37,7 +38,8 @@ def with_components(folder: Path, *components: str) -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    "overlay", ["overlays/default", "overlays/demo", "examples/main-scheduler"]
+    "overlay",
+    ["overlays/default", "overlays/demo", "overlays/gate", "examples/main-scheduler"],
 )
 def test_an_overlay_builds(overlay: str) -> None:
     assert built(MANIFESTS / overlay)
@@ -109,3 +111,33 @@ def test_no_agent_may_evict_a_pod_or_delete_one(components: list[str], tmp_path:
     assert not [
         rule for rule in rules if "pods" in rule.get("resources", ()) and "delete" in rule["verbs"]
     ]
+
+
+def test_the_gate_overlay_runs_no_scheduler_and_says_so_to_every_process() -> None:
+    """What is left of the scheduler is its Secret, which the operator fills with the others."""
+    objects = built(MANIFESTS / "overlays" / "gate")
+    of_scheduler = [
+        (found["kind"], found["metadata"]["name"])
+        for found in objects
+        if found["metadata"]["name"].startswith("vgpu-scheduler")
+    ]
+    assert of_scheduler == [("Secret", "vgpu-scheduler-tls")]
+    default = built(MANIFESTS / "overlays" / "default")
+    assert {name_of(each) for each in objects} < {name_of(each) for each in default}
+    configs = [
+        found["data"]["config.yaml"]
+        for found in objects
+        if found["kind"] == "ConfigMap" and found["metadata"]["name"].startswith("vgpu-config")
+    ]
+    assert len(configs) == 2
+    for config in configs:
+        assert read_cluster_config(yaml.safe_load(config)).scheduling.mode == "Gate"
+
+
+def name_of(found: Any) -> tuple[str, str, str]:
+    """Kind, namespace and name, without the hash of a ConfigMap's content."""
+    metadata = found["metadata"]
+    name = metadata["name"]
+    if found["kind"] == "ConfigMap":
+        name = name.rpartition("-")[0]
+    return found["kind"], metadata.get("namespace", ""), name

@@ -152,9 +152,14 @@ class StandIn:
         """It remembers every write anyhow."""
 
     def schedule(self, extender: ExtenderAccess) -> None:
-        """Start the scheduler on the cluster's loop."""
-        config = extender_config(extender.place, extender.tls(), extender.settings)
-        scheduler = Scheduler(self._api, self._names, [config], backoff=self._backoff)
+        """Start the scheduler on the cluster's loop; in mode Gate one that asks no extender."""
+        if extender.settings.scheduling.mode == "Gate":
+            scheduler = Scheduler(
+                self._api, frozenset({"default-scheduler"}), [], backoff=self._backoff
+            )
+        else:
+            config = extender_config(extender.place, extender.tls(), extender.settings)
+            scheduler = Scheduler(self._api, self._names, [config], backoff=self._backoff)
         self._scheduling = self._loop.run(_started(scheduler.run()))
 
     def unschedule(self) -> None:

@@ -17,20 +17,23 @@ from vgpu_local.control_plane import ControlPlane
 from vgpu_local.programs import ROOT
 
 
-def install(plane: ControlPlane, folder: Path, *, webhook_port: int) -> None:
-    """Apply the default overlay, as far as this machine can be a cluster.
+def install(
+    plane: ControlPlane, folder: Path, *, webhook_port: int, overlay_name: str = "default"
+) -> None:
+    """Apply an overlay, as far as this machine can be a cluster.
 
     Args:
         plane: Where.
         folder: Where the overlay that adapts it is written.
         webhook_port: Where webhooks listen on this machine.
+        overlay_name: Which of manifests/overlays.
 
     Raises:
         AssertionError: The API server refused something or warned; with its words.
     """
     overlay = folder / "overlay"
     overlay.mkdir()
-    base = os.path.relpath(ROOT / "manifests" / "overlays" / "default", overlay)
+    base = os.path.relpath(ROOT / "manifests" / "overlays" / overlay_name, overlay)
     configurations = ROOT / "manifests" / "base" / "webhook" / "configurations.yaml"
     hooks = [
         (found["kind"], len(found["webhooks"]))

@@ -69,6 +69,7 @@ class InstalledCluster(Started):
             its own, whose API server keeps an audit of our accounts' requests.
         scheduler_client: Fields of kube-scheduler's `clientConnection` (`qps`, `burst`) beside how
             it logs in.
+        overlay: Which of manifests/overlays: `default` or `gate`.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class InstalledCluster(Started):
         ready_s: float = 120.0,
         plane: ControlPlane | None = None,
         scheduler_client: Mapping[str, object] | None = None,
+        overlay: str = "default",
     ) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="vgpu-installed-"))
         self._nodes = nodes
@@ -89,6 +91,9 @@ class InstalledCluster(Started):
         self._ready_s = ready_s
         self._given_plane = plane
         self._scheduler_client = dict(scheduler_client or {})
+        self._overlay = overlay
+        folder = "overlays/gate" if overlay == "gate" else "base"
+        self._config = ROOT / "manifests" / folder / "config.yaml"
         self._audit = self.folder / "audit.log"
         self._undo = contextlib.ExitStack()
         self._undo.callback(shutil.rmtree, self.folder, ignore_errors=True)
@@ -204,7 +209,12 @@ class InstalledCluster(Started):
         self._loop = BackgroundLoop("installed")
         self._undo.callback(self._loop.stop)
         self.api = self._loop.enter(Api.connect(str(self._plane.kubeconfig)), self._undo)
-        install(self._plane, self.folder, webhook_port=self._operators.front.webhook)
+        install(
+            self._plane,
+            self.folder,
+            webhook_port=self._operators.front.webhook,
+            overlay_name=self._overlay,
+        )
         self._start_operators()
         self._start_nodes()
         self._start_scheduler()
@@ -240,7 +250,7 @@ class InstalledCluster(Started):
     def _start_operators(self) -> None:
         self.run(self._operators.open_services(self.api))
         self._undo.callback(lambda: self._loop.run(self._operators.close_services(), limit=10))
-        config = ROOT / "manifests" / "base" / "config.yaml"
+        config = self._config
 
         def operator(replica: Replica) -> Daemon:
             command = issued_operator_command(
@@ -262,7 +272,7 @@ class InstalledCluster(Started):
     def _start_nodes(self) -> None:
         settings = NodeSettings(
             folder=self.folder,
-            config=ROOT / "manifests" / "base" / "config.yaml",
+            config=self._config,
             kubeconfig_of=lambda node: self._kubeconfig(AGENT, f"agent-{node}", node=node),
         )
         for node in self._nodes:
@@ -279,6 +289,9 @@ class InstalledCluster(Started):
         )
         for key, value in secret["data"].items():
             (self.folder / key).write_bytes(b64decode(value))
+        if self._overlay == "gate":  # the cluster's own, which nobody can configure
+            self._plane.start_scheduler({"clientConnection": self._scheduler_client})
+            return
         text = (ROOT / "manifests" / "base" / "scheduler" / "scheduler.yaml").read_text()
         config = yaml.safe_load(text)
         (extender,) = config["extenders"]

@@ -146,8 +146,9 @@ class RealControlPlane:
         self.server.furnished()
 
     def schedule(self, extender: ExtenderAccess) -> None:
-        """Start kube-scheduler with our extender."""
-        self._plane.start_scheduler(scheduler_configuration(extender))
+        """Start kube-scheduler with our extender; in mode Gate as it is by default."""
+        is_stock = extender.settings.scheduling.mode == "Gate"
+        self._plane.start_scheduler({} if is_stock else scheduler_configuration(extender))
 
     def unschedule(self) -> None:
         """End what uses the cluster's loop; kube-scheduler ends with all others."""

@@ -258,8 +258,13 @@ class SchedulingConfig(_Section):
     """The highest `schedulingPriority` of a claim: it is compared with the priorities of pods."""
     starvation_after_seconds: Annotated[int, Field(ge=0)] = 60
     """After waiting this long for room, a request gets cards held as they become free. 0: never."""
+    mode: Literal["Extender", "Gate"] = "Extender"
+    """How a decision is handed over. Extender: kube-scheduler asks us at Filter and Bind. Gate: GPU
+    pods are created behind a scheduling gate, which is lifted once their devices are reserved; for
+    clusters whose kube-scheduler cannot be configured."""
     scheduler_name: str = "vgpu-scheduler"
-    """Set on pods that ask for a GPU and name no scheduler. Empty: leave them alone."""
+    """Set on pods that ask for a GPU and name no scheduler. Empty: leave them alone. In mode Gate
+    no such scheduler runs: pods that name it get `default-scheduler`."""
     scheduler_aliases: tuple[str, ...] = ("volcano",)
     """Names of other schedulers that GPU pods may carry: `schedulerName` takes their place, except
     in a pod of a Volcano PodGroup, which only Volcano starts together with the others."""

@@ -46,6 +46,7 @@ class Container(ApiModel):
     restart_policy: str | None = None
     security_context: SecurityContext | None = None
     volume_mounts: list[VolumeMount] = Field(default_factory=list)
+    ports: list[dict[str, Any]] = Field(default_factory=list)
 
     def asked(self, resource: str) -> str | int | None:
         """The quantity of a resource: the limit, or the request in its stead."""
@@ -106,6 +107,8 @@ class Affinity(ApiModel):
     """What of a pod's affinity we read."""
 
     node_affinity: NodeAffinity | None = None
+    pod_affinity: dict[str, Any] | None = None
+    pod_anti_affinity: dict[str, Any] | None = None
 
 
 class PodSpec(ApiModel):
@@ -123,6 +126,8 @@ class PodSpec(ApiModel):
     scheduling_gates: list[dict[str, Any]] = Field(default_factory=list)
     volumes: list[dict[str, Any]] = Field(default_factory=list)
     runtime_class_name: str | None = None
+    topology_spread_constraints: list[dict[str, Any]] = Field(default_factory=list)
+    host_network: bool = False
     resources: ResourceRequirements | None = None
     overhead: dict[str, str | int] = Field(default_factory=dict)
 
@@ -141,6 +146,7 @@ class PodStatus(ApiModel):
 
     phase: str = ""
     conditions: list[Condition] = Field(default_factory=list)
+    nominated_node_name: str = ""
     container_statuses: list[ContainerStatus] = Field(default_factory=list)
     init_container_statuses: list[ContainerStatus] = Field(default_factory=list)
 

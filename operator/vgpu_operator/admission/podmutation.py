@@ -2,16 +2,18 @@
 
 The count resource where only memory or cores are given; one slot, recorded in an annotation, in
 each container of a named claim or that asks in Alibaba's or Volcano's words; sizes turned into
-plain numbers; our scheduler's name; the runtime class, where one is configured; and
-`NVIDIA_VISIBLE_DEVICES=void` in every container, which only the node's CDI spec overrides: so a
-node without our plugin hands out nothing (rule 4 of the architecture, fail closed), and a container
-beside gets nothing by `envFrom` or its image, which the pod's own variables override.
+plain numbers; our scheduler's name, or our scheduling gate (decision 68); the runtime class, where
+one is configured; and `NVIDIA_VISIBLE_DEVICES=void` in every container, which only the node's CDI
+spec overrides: so a node without our plugin hands out nothing (rule 4 of the architecture, fail
+closed), and a container beside gets nothing by `envFrom` or its image, which the pod's own
+variables override.
 
 A pod that wears HAMi's label `hami.io/webhook: ignore` is left alone but for that last one.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from typing import Any
 
@@ -35,6 +37,7 @@ from vgpu_operator.dialects import (
 )
 from vgpu_operator.dialects.containers import PodContainer, each_container
 from vgpu_operator.dialects.hami import resource_names
+from vgpu_operator.dialects.moved import movable, moved, restored
 from vgpu_operator.dialects.reading import dialects, is_left_alone
 
 DEFAULT_SCHEDULER = "default-scheduler"
@@ -73,6 +76,8 @@ def mutate_pod(
     """
     with denying():
         pod = read_pod(raw_pod)
+        if not is_left_alone(pod):
+            pod = restored(pod, config)
         patch = JsonPatch(raw_pod)
         ask = None if is_left_alone(pod) else read(pod, config)
         given = () if ask is None else _asking_containers(pod, ask, claim)
@@ -88,7 +93,10 @@ def mutate_pod(
             for place in given:
                 if place.name in others:
                     _complete_others(place, others[place.name], patch)
-            _choose_scheduler(pod, config, patch)
+            if config.scheduling.mode == "Gate":
+                _put_behind_gate(pod, config, patch)
+            else:
+                _choose_scheduler(pod, config, patch)
             _choose_runtime(pod, config, patch)
         resources = [name for dialect in dialects() for name in dialect.resource_names(config)]
         for place in each_container(pod):
@@ -268,6 +276,31 @@ def _choose_scheduler(pod: Pod, config: ClusterConfig, patch: JsonPatch) -> None
     )
     if scheduling.scheduler_name and (chosen in ("", DEFAULT_SCHEDULER) or aliased):
         patch.set("spec", "schedulerName", value=scheduling.scheduler_name)
+
+
+def _put_behind_gate(pod: Pod, config: ClusterConfig, patch: JsonPatch) -> None:
+    """Our gate, a scheduler that runs, and nothing asked of nodes that no node counts."""
+    gates = pod.spec.scheduling_gates
+    if not any(gate.get("name") == names.SCHEDULING_GATE for gate in gates):
+        patch.set("spec", "schedulingGates", value=[*gates, {"name": names.SCHEDULING_GATE}])
+    scheduling = config.scheduling
+    ours = {scheduling.scheduler_name, *names.SCHEDULER_ALIASES} - {""}
+    if pod.spec.scheduler_name in ours:
+        patch.set("spec", "schedulerName", value=DEFAULT_SCHEDULER)
+    amounts, words = moved(pod, config), movable(config)
+    for place in each_container(pod):
+        for kind in ("limits", "requests"):
+            steps = ("spec", place.section, place.index, "resources", kind)
+            given = patch.get(*steps) or {}
+            taken = {name: amount for name, amount in given.items() if name in words}
+            if taken:
+                rest = {name: amount for name, amount in given.items() if name not in words}
+                patch.set(*steps, value=rest)
+                into = amounts.setdefault(place.name, {})
+                amounts[place.name] = into | taken if kind == "limits" else taken | into
+    if amounts:
+        text = json.dumps(amounts, sort_keys=True, separators=(",", ":"))
+        patch.set("metadata", "annotations", names.ANNOTATION_RESOURCES, value=text)
 
 
 def _choose_runtime(pod: Pod, config: ClusterConfig, patch: JsonPatch) -> None:

@@ -20,6 +20,7 @@ from vgpu_operator.admission.rawpod import read_pod
 from vgpu_operator.dialects import hami, native, read
 from vgpu_operator.dialects.containers import PodContainer, each_container
 from vgpu_operator.dialects.hami_annotations import annotation_field, is_true
+from vgpu_operator.dialects.moved import restored
 from vgpu_operator.dialects.numa_spec import numa_spec
 from vgpu_operator.dialects.reading import dialects, is_left_alone
 
@@ -86,6 +87,8 @@ def validate_pod(
     """
     with denying():
         pod = read_pod(raw_pod)
+        if not is_left_alone(pod):
+            pod = restored(pod, config)
         ask = None if is_left_alone(pod) else read(pod, config)
         if ask is None:
             return

@@ -18,6 +18,7 @@ from vgpu_operator.admission.rawpod import read_pod
 from vgpu_operator.dialects import ack, native, read, volcano
 from vgpu_operator.dialects.containers import each_container
 from vgpu_operator.dialects.hami_annotations import annotation_field
+from vgpu_operator.dialects.moved import restored
 from vgpu_operator.dialects.reading import is_left_alone
 
 WITHOUT_EFFECT: Mapping[str, str] = {
@@ -54,6 +55,7 @@ def without_effect(raw_pod: dict[str, Any], config: ClusterConfig) -> list[str]:
         pod = read_pod(raw_pod)
         if is_left_alone(pod) or read(pod, config) is None:
             return []
+        pod = restored(pod, config)
     except VgpuError:
         return []  # refused, and with a better sentence
     return [*_metadata(pod, config), *_beside_a_claim(pod), *_variables(pod)]

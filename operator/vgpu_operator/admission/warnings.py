@@ -32,6 +32,7 @@ WRITTEN_BY_USERS = (
 WRITTEN_BY_PROGRAMS = (
     names.ANNOTATION_SLOTS_ADDED,
     names.ANNOTATION_REQUEUE,
+    names.ANNOTATION_RESOURCES,
     names.HAMI_DEVICES_ALLOCATED,
     names.HAMI_NODE,
     names.HAMI_TIME,
@@ -82,6 +83,8 @@ def unasked(raw_pod: dict[str, Any], config: ClusterConfig) -> list[str]:
     """
     with denying():
         pod = read_pod(raw_pod)
+        if config.scheduling.mode == "Gate":
+            return []  # any scheduler leaves gated pods alone
         ours, chosen = config.scheduling.scheduler_name, pod.spec.scheduler_name
         if not ours or not chosen or chosen in {ours, *names.SCHEDULER_ALIASES}:
             return []  # first, since nearly every pod that asks names ours

@@ -16,6 +16,7 @@ from vgpu_api.v1alpha1 import Placement, VGPUClaimSpec
 from vgpu_api.v1alpha1.vgpuclaim import MAX_CLAIM_BYTES, MAX_REQUESTS
 from vgpu_operator.dialects import ack, hami, mig, native, vendors, volcano
 from vgpu_operator.dialects.containers import PodContainer, ResourceDialect, each_container
+from vgpu_operator.dialects.moved import restored
 from vgpu_operator.dialects.numa_spec import numa_spec
 from vgpu_operator.dialects.podask import PodAsk
 
@@ -46,6 +47,8 @@ def read(pod: Pod, config: ClusterConfig) -> PodAsk | None:
     """
     if is_left_alone(pod):
         return None
+    if names.ANNOTATION_RESOURCES in pod.metadata.annotations:
+        pod = restored(pod, config)
     named = native.named_claim(pod)
     recorded = native.slots_added(pod)
     asking = [
@@ -76,6 +79,8 @@ def follows_labels(pod: Pod, config: ClusterConfig) -> bool:
     """
     if pod.metadata.annotations.get(names.HAMI_DEVICE_POLICY, "").strip(" ,"):
         return False
+    if names.ANNOTATION_RESOURCES in pod.metadata.annotations:
+        pod = restored(pod, config)
     spoken = (_dialect_of(place, config) for place in each_container(pod))
     return next((dialect for dialect in spoken if dialect is not None), None) is ack.DIALECT
 

@@ -21,6 +21,7 @@ from vgpu_operator.engine.claims.announce import announce
 from vgpu_operator.engine.claims.status import RELEASED
 from vgpu_operator.engine.effects import PublishDevice
 from vgpu_operator.engine.gpu_pod import GPUPod, gpu_pod_of
+from vgpu_operator.engine.scheduling.gate import admit, note_lifted
 from vgpu_operator.engine.scheduling.places import (
     confirm,
     give_up,
@@ -73,6 +74,8 @@ def _observe(state: State, pod: Pod, known: GPUPod | None) -> GPUPod | None:
     if known is not None and known.pod.metadata.resource_version == metadata.resource_version:
         return known
     is_new_there = state.ledger.hosts.apply_pod(pod)
+    if state.ledger.room is not None:
+        _note_room(state, pod)
     if known is not None and not isinstance(known.ask, BadInput):
         found: GPUPod | None = known.seen_again(pod)
     else:
@@ -94,6 +97,14 @@ def _observe(state: State, pod: Pod, known: GPUPod | None) -> GPUPod | None:
     return found
 
 
+def _note_room(state: State, pod: Pod) -> None:
+    """One without a node changes nothing: it may be expected on one."""
+    if pod.is_terminal:
+        state.ledger.forget_pod(pod.metadata.uid)
+    elif pod.is_bound:
+        state.ledger.expect_pod(pod, pod.spec.node_name)
+
+
 def observe_asked(state: State, pod: Pod) -> GPUPod | None:
     """As `observe_pod`, of a pod as kube-scheduler knows it, which may be deleted by now."""
     known = state.cache.pod(pod.metadata.uid)
@@ -106,6 +117,7 @@ def observe_asked(state: State, pod: Pod) -> GPUPod | None:
 def _(event: events.PodDeleted, state: State) -> None:
     known = state.cache.delete_pod(event.uid, was_seen=event.was_seen)
     state.ledger.hosts.remove_pod(event.uid)
+    state.ledger.forget_pod(event.uid)
     _stop_waiting(state, event.uid, known)
     held = state.reservations.of_pod(event.uid)
     if held is not None and held.is_tentative:
@@ -128,7 +140,11 @@ def _(event: events.PodsListed, state: State) -> None:
 def _note_pod(state: State, pod: GPUPod) -> None:
     """Note what a version of a pod means for its reservation and its turn."""
     uid, held = pod.uid, state.reservations.of_pod(pod.uid)
+    if pod.is_gated:
+        state.pods.due[uid] = None
+        return
     if pod.wants_node:
+        note_lifted(state, pod)
         return
     _stop_waiting(state, uid, pod)
     _note_immediate(state, pod.claim)
@@ -152,6 +168,7 @@ def _stop_waiting(state: State, uid: str, pod: GPUPod | None) -> None:
         waiting.pop(uid, None)
     state.pods.nominated.discard(uid)
     state.pods.slow.discard(uid)
+    state.gates.forget(uid)
     if pod is None or not pod.is_running or not state.cache.pod(uid):
         state.pods.ended.discard(uid)
     if pod is None:
@@ -290,7 +307,8 @@ def _note_immediate(state: State, key: ClaimKey) -> None:
 
 
 def _is_wanted(state: State, key: ClaimKey) -> bool:
-    return any(pod.wants_node or pod.is_running for pod in state.cache.pods_of(key))
+    pods = state.cache.pods_of(key)
+    return any(pod.wants_node or pod.is_running or pod.is_gated for pod in pods)
 
 
 def _drop_earmark(state: State, key: ClaimKey) -> None:
@@ -489,7 +507,8 @@ def _(event: events.PodRead, state: State) -> None:
     may stand while our watch has not reported it. A pod that is gone may have been bound before,
     and its containers may still run: how it went the watch tells.
     """
-    if event.pod is not None and event.pod.is_bound:
+    known = state.cache.pod(event.effect.uid)
+    if event.pod is not None and (event.pod.is_bound or (known is not None and known.is_gated)):
         observe_pod(state, event.pod)
     held = state.reservations.of_pod(event.effect.uid)
     if held is None or held.allocation_id != event.effect.allocation_id:
@@ -532,6 +551,32 @@ def _(event: events.RequeueEnded, state: State) -> None:
 
 
 @apply.register
+def _(event: events.GateEnded, state: State) -> None:
+    """Whether the gate is lifted the pod itself says, and no other sign of it counts."""
+    uid, work = event.effect.uid, state.gates
+    work.lifting.discard(uid)
+    if event.pod is not None:
+        observe_pod(state, event.pod)
+    held = state.reservations.of_pod(uid)
+    if held is None or held.allocation_id != event.effect.allocation_id:
+        return
+    match event.outcome:
+        case "lifted":
+            held.bound()
+        case "refused":
+            held.bind_failed(state.now)
+        case "unknown":
+            held.pin(state.now)
+    if event.outcome == "lifted":
+        work.backoffs.pop(uid, None)
+    else:
+        backoff = work.backoffs.setdefault(uid, Backoff(_FIRST_WAIT_S, _LAST_WAIT_S))
+        work.not_before[uid] = state.now + backoff.failed()
+        state.claims.timers.set(held.key, work.not_before[uid])
+    state.claims.look_at(held.key)
+
+
+@apply.register
 def _(event: events.BindingEnded, state: State) -> None:
     if event.outcome == "bound" and state.config.views.hami_events:
         _tell_of_binding(event, state)
@@ -564,6 +609,9 @@ def judge_pod(state: State, uid: str) -> None:
     """Put a pod whose situation has changed where it belongs: among those that wait, or nowhere."""
     pod = state.cache.pod(uid)
     if pod is None:
+        return
+    if pod.is_gated:
+        admit(state, pod)
         return
     claim = state.cache.claim(pod.claim)
     lacks_allocation = pod.is_running and not _has_its_allocation(pod, claim)

@@ -112,10 +112,10 @@ class Effector:
                         self._background.start(self._mark_device(effect))
                 case effects.ReadPod():
                     self._background.start(self._read_pod(effect))
-                case effects.Requeue():
-                    self._background.start(self._requeue(effect))
-                case effects.EvictPod():
-                    self._background.start(self._evict_pod(effect))
+                case effects.Requeue() | effects.EvictPod():
+                    self._background.start(self._touch_pod(effect))
+                case effects.LiftGate() | effects.DeletePod():
+                    self._background.start(self._write_pod(effect))
                 case effects.RecordEvent():
                     self._record(effect)
 
@@ -228,6 +228,58 @@ class Effector:
             self._observe(events.PodRead(effect, "gone"))
             return
         self._observe(events.PodRead(effect, "there", Pod.model_validate(raw)))
+
+    async def _touch_pod(self, effect: effects.Requeue | effects.EvictPod) -> None:
+        """What is tried again, or left, whatever the pod's version."""
+        match effect:
+            case effects.Requeue():
+                await self._requeue(effect)
+            case effects.EvictPod():
+                await self._evict_pod(effect)
+
+    async def _write_pod(self, effect: effects.LiftGate | effects.DeletePod) -> None:
+        """What holds for one version of the pod only."""
+        match effect:
+            case effects.LiftGate():
+                await self._lift_gate(effect)
+            case effects.DeletePod():
+                await self._delete_pod(effect)
+
+    async def _lift_gate(self, effect: effects.LiftGate) -> None:
+        """One conditional request. What became of it the pod says, where the answer does not."""
+        target = Target(PODS, effect.namespace, effect.name)
+        outcome = await self._writer.submit(
+            Write(target, (Patch(effect.operations),), effect.version)
+        )
+        if isinstance(outcome, Written):
+            pod = Pod.model_validate(outcome.obj)
+            self._observe(events.GateEnded(effect, "lifted", pod))
+            return
+        logger.warning("gate of pod %s/%s not lifted: %s", effect.namespace, effect.name, outcome)
+        is_open = isinstance(outcome, Unresolved)
+        found: Pod | None = None
+        try:
+            raw = await self._api.get(PODS, effect.name, namespace=effect.namespace)
+            if raw["metadata"].get("uid") == effect.uid:
+                found = Pod.model_validate(raw)
+        except NotFound:
+            pass  # the watch tells whether it had a node
+        except ClientError as error:
+            logger.warning("pod %s/%s not read: %s", effect.namespace, effect.name, error)
+        if found is not None and not found.spec.scheduling_gates:
+            ended = events.GateEnded(effect, "lifted", found)
+        else:
+            ended = events.GateEnded(
+                effect, "unknown" if is_open else "refused", found, str(outcome)
+            )
+        self._observe(ended)
+
+    async def _delete_pod(self, effect: effects.DeletePod) -> None:
+        """Once; as long as the pod finds no room the engine decides it again."""
+        target = Target(PODS, effect.namespace, effect.name)
+        outcome = await self._writer.submit(Write(target, (Delete(effect.uid),), effect.version))
+        if not isinstance(outcome, Written):
+            logger.info("pod %s/%s not deleted: %s", effect.namespace, effect.name, outcome)
 
     async def _evict_pod(self, effect: effects.EvictPod) -> None:
         """Once; whether it is tried again the engine decides, as long as the claim violates."""

@@ -134,6 +134,44 @@ class Requeue:
 
 
 @dataclass(frozen=True, slots=True)
+class LiftGate:
+    """Tie a pod to a node and take our scheduling gate off it, in one request.
+
+    Attributes:
+        namespace: The pod's namespace.
+        name: Its name.
+        uid: Its identity.
+        version: The resourceVersion that this was decided on.
+        allocation_id: The allocation that the claim's status has for it.
+        operations: The JSON patch.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    version: str
+    allocation_id: str
+    operations: tuple[dict[str, Any], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeletePod:
+    """Delete a pod if it is as it was when that was decided, so that its controller makes another.
+
+    Attributes:
+        namespace: The pod's namespace.
+        name: Its name.
+        uid: Its identity.
+        version: Its resourceVersion: one that was bound meanwhile has another.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
 class EvictPod:
     """Evict a pod; a disruption budget may refuse that.
 
@@ -173,6 +211,8 @@ Effect: TypeAlias = (
     | MarkDevice
     | ReadPod
     | Requeue
+    | LiftGate
+    | DeletePod
     | EvictPod
     | RecordEvent
 )

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Protocol
 
-from vgpu_api.core import Node, Pod
+from vgpu_api.core import Pod
 from vgpu_api.reasons import Reason
 from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_operator.engine.agents import describe_silent
@@ -27,6 +27,7 @@ from vgpu_operator.engine.events import BindingEnded, Event
 from vgpu_operator.engine.gpu_pod import GPUPod, Standing
 from vgpu_operator.engine.plugin_turns import served_before
 from vgpu_operator.engine.registers import publish_registered
+from vgpu_operator.engine.scheduling.gate import review_gates
 from vgpu_operator.engine.scheduling.refusal import Refusal
 from vgpu_operator.engine.scheduling.reservation import Reservation
 from vgpu_operator.engine.scheduling.schedule_due import schedule_due
@@ -103,7 +104,7 @@ class Engine:
             state.claims.look_at(key_of(claim))
         state.registers.update(dict.fromkeys(state.cache.nodes))
         for pod in state.cache.pods():
-            if pod.is_running:
+            if pod.is_running or pod.is_gated:
                 state.pods.due[pod.uid] = None
             elif pod.wants_node:
                 self._inherit(pod)
@@ -129,6 +130,7 @@ class Engine:
         if not self._leads():
             return
         state = self.state
+        review_gates(state)
         for uid in _taken(state.pods.due):  # 2. pods whose situation has changed
             judge_pod(state, uid)
         for key in (*state.claims.timers.pop(state.now), *state.claims.turns.next(state.now)):
@@ -215,20 +217,6 @@ class Engine:
             self.state.pods.slow.discard(pod.uid)
         self._act(pod)
         return outcome
-
-    def node(self, name: str) -> Node | None:
-        """The node, as it was last observed."""
-        self._drain()
-        return self.state.cache.nodes.get(name)
-
-    def memory_of(self, device: str) -> int:
-        """MiB that a device has, by its object's name; 0 where it is not known."""
-        self._drain()
-        node = self.state.ledger.node_of(device)
-        known = () if node is None else self.state.ledger.devices(node)
-        found = (each.status.capacity for each in known if each.metadata.name == device)
-        capacity = next(found, None)
-        return 0 if capacity is None else capacity.memory_mib
 
     def waits_for_plugin(self, pod: GPUPod, node: str) -> str:
         """The pod that a vendor's device plugin must serve before this one; empty: none."""

@@ -13,6 +13,7 @@ from vgpu_api.core import Node, Pod, ResourceQuota
 from vgpu_api.v1alpha1 import GPUDevice, VGPUClaim
 from vgpu_operator.engine.effects import (
     DeleteClaim,
+    LiftGate,
     PublishDevice,
     ReadPod,
     Requeue,
@@ -188,6 +189,23 @@ class RequeueEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class GateEnded:
+    """The end of a `LiftGate`.
+
+    Attributes:
+        effect: The request.
+        outcome: `lifted`; `refused`: it was not done; `unknown`: it may still be.
+        pod: The pod as it stands, where an answer or a read brought it.
+        why: What the server said.
+    """
+
+    effect: LiftGate
+    outcome: Literal["lifted", "refused", "unknown"]
+    pod: Pod | None = None
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class AgentObserved:
     """A version of a Lease in which the agent of a node gives a sign of life.
 
@@ -250,5 +268,6 @@ Event: TypeAlias = (
     | DeviceWritten
     | PodRead
     | RequeueEnded
+    | GateEnded
     | BindingEnded
 )

@@ -11,11 +11,11 @@ from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Pod
 from vgpu_api.errors import BadInput
 from vgpu_api.host import cpu_milli_of
-from vgpu_api.names import pod_claim_name
+from vgpu_api.names import SCHEDULING_GATE, pod_claim_name
 from vgpu_api.v1alpha1 import ReservedFor, VGPUClaim, VGPUClaimSpec
 from vgpu_operator.ask import Ask
 from vgpu_operator.dialects import PodAsk, containers_of_claim, read
-from vgpu_operator.ledger import ClaimKey, NodeRules
+from vgpu_operator.ledger import ClaimKey, Needs, NodeRules
 
 Rank: TypeAlias = tuple[int, int, str, str, str]
 """Whose turn it is: by standing, then by priority, age and name. The least goes first."""
@@ -99,6 +99,18 @@ class GPUPod:
         )
 
     @property
+    def is_gated(self) -> bool:
+        """Whether our gate, and no other, keeps it from being scheduled."""
+        pod = self.pod
+        gates = [gate.get("name") for gate in pod.spec.scheduling_gates]
+        return (
+            gates == [SCHEDULING_GATE]
+            and not pod.is_bound
+            and not pod.is_terminal
+            and pod.metadata.deletion_timestamp is None
+        )
+
+    @property
     def is_running(self) -> bool:
         """True for a live pod that is bound: it may run as soon as it has an allocation there."""
         pod = self.pod
@@ -113,6 +125,11 @@ class GPUPod:
     def cpu_milli(self) -> int:
         """Milli-CPU that it asks of its node."""
         return cpu_milli_of(self.pod)
+
+    @cached_property
+    def needs(self) -> Needs:
+        """What it asks of a node besides devices."""
+        return Needs.of(self.pod)
 
     @cached_property
     def rules(self) -> NodeRules:

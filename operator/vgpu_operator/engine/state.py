@@ -238,6 +238,52 @@ class PodWork:
 
 
 @dataclass(slots=True)
+class Avoided:
+    """A node that was no place for a controller's pod.
+
+    Attributes:
+        until: When its pods may go there again, monotonic seconds.
+        times: How often that happened.
+    """
+
+    until: float
+    times: int = 1
+
+
+@dataclass(slots=True)
+class GateWork:
+    """What is to be done about pods behind our scheduling gate, in mode Gate.
+
+    Attributes:
+        lifting: Pods, by UID, whose gate is being lifted.
+        backoffs: Of pods whose gate could not be lifted.
+        not_before: When that may be tried again.
+        stuck: Pods whose gate was lifted and that kube-scheduler finds no room for: since when.
+        told: When those may be told again that have no controller.
+        avoided: By controller and node: where its pods found no room.
+        waiting: Pods that are judged again every second: they wait for a node, or for a time.
+        review_at: When that is due.
+    """
+
+    lifting: set[str] = field(default_factory=set)
+    backoffs: dict[str, Backoff] = field(default_factory=dict)
+    not_before: dict[str, float] = field(default_factory=dict)
+    stuck: dict[str, float] = field(default_factory=dict)
+    told: dict[str, float] = field(default_factory=dict)
+    avoided: dict[str, dict[str, Avoided]] = field(default_factory=dict)
+    waiting: dict[str, None] = field(default_factory=dict)
+    review_at: float = 0.0
+
+    def forget(self, uid: str) -> None:
+        """A pod is gone, or bound."""
+        self.lifting.discard(uid)
+        self.backoffs.pop(uid, None)
+        self.waiting.pop(uid, None)
+        for times in (self.not_before, self.stuck, self.told):
+            times.pop(uid, None)
+
+
+@dataclass(slots=True)
 class DeviceWrite:
     """What the operator wrote of a device last.
 
@@ -269,6 +315,7 @@ class State:
         starving: When each waiter has waited for long enough to get an earmark.
         claims: What is to be done about claims.
         pods: What is to be done about pods.
+        gates: What is to be done about those behind our gate.
         devices: Nodes whose devices' statuses are to be looked at.
         device_writes: By device: what was written last.
         registers: Nodes whose registers of other vendors' devices are to be read.
@@ -297,6 +344,7 @@ class State:
     starving: Timers = field(default_factory=Timers)
     claims: ClaimWork = field(default_factory=ClaimWork)
     pods: PodWork = field(default_factory=PodWork)
+    gates: GateWork = field(default_factory=GateWork)
     devices: dict[str, None] = field(default_factory=dict)
     device_writes: dict[str, DeviceWrite] = field(default_factory=dict)
     registers: dict[str, None] = field(default_factory=dict)

@@ -12,7 +12,6 @@ from typing import Any, Literal
 
 from vgpu_api.errors import BadInput
 from vgpu_api.resources import PODS
-from vgpu_api.v1alpha1 import Allocation
 from vgpu_client.api import Api
 from vgpu_client.errors import ClientError, NotFound
 from vgpu_client.object_writer import (
@@ -27,10 +26,10 @@ from vgpu_client.object_writer import (
     Write,
     Written,
 )
-from vgpu_operator.dialects import ack_bind_records, bind_records, binding_annotations
 from vgpu_operator.engine.engine import Engine
 from vgpu_operator.engine.events import BindingEnded
 from vgpu_operator.engine.gpu_pod import GPUPod
+from vgpu_operator.engine.records import records_of
 from vgpu_operator.engine.scheduling.refusal import Refusal
 from vgpu_operator.engine.scheduling.reservation import Reservation
 from vgpu_operator.extender.filtering import read_pod
@@ -132,13 +131,9 @@ class Binder:
         if allocation is None or allocation.node_name != request.node:
             return f"the claim's cards are not on {request.node}"
         now = int(self._unix())
-        node = self._engine.node(request.node)
+        state = self._engine.state
         try:
-            annotations = {
-                **self._in_acks_words(pod, allocation, unix_time=now),
-                **bind_records(pod.pod, claim.spec, allocation, unix_time=now),
-                **binding_annotations(pod.pod, claim.spec, allocation, node=node, unix_time=now),
-            }
+            annotations = records_of(state, pod, claim.spec, allocation, unix_time=now)
         except BadInput as error:
             self._engine.end_bind(BindingEnded(pod.uid, allocation.id, "refused"))
             return str(error)
@@ -147,15 +142,6 @@ class Binder:
         if ended is not None:
             self._engine.end_bind(BindingEnded(pod.uid, allocation.id, ended))
         return "" if ended == "bound" else _why(outcome)
-
-    def _in_acks_words(
-        self, pod: GPUPod, allocation: Allocation, *, unix_time: int
-    ) -> dict[str, str]:
-        config = self._engine.state.config
-        device_mib = self._engine.memory_of(allocation.devices[0].name)
-        return ack_bind_records(
-            pod.pod, allocation, config, device_mib=device_mib, unix_time=unix_time
-        )
 
     async def _post(self, request: BindRequest, annotations: dict[str, str]) -> Outcome:
         bind = Bind(request.uid, request.node, annotations)

@@ -7,5 +7,6 @@ rebuilt from a list of the objects.
 from vgpu_operator.ledger.holdings import ClaimKey
 from vgpu_operator.ledger.ledger import Assumption, Holder, Ledger
 from vgpu_operator.ledger.nodes import NodeFilters, NodeRules
+from vgpu_operator.ledger.room import Needs
 
-__all__ = ["Assumption", "ClaimKey", "Holder", "Ledger", "NodeFilters", "NodeRules"]
+__all__ = ["Assumption", "ClaimKey", "Holder", "Ledger", "Needs", "NodeFilters", "NodeRules"]

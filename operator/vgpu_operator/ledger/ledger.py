@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from vgpu_api.config import ClusterConfig
-from vgpu_api.core import Node, ResourceQuota
+from vgpu_api.core import Node, Pod, ResourceQuota
 from vgpu_api.effective import Use
+from vgpu_api.reasons import Reason
 from vgpu_api.v1alpha1 import Allocation, GPUDevice, VGPUClaim, VGPUClaimSpec
 from vgpu_operator.ask import Ask
 from vgpu_operator.ledger.device_table import DeviceTable
@@ -30,9 +31,11 @@ from vgpu_operator.ledger.holdings import (
     peak_of,
     shares_of_unreadable,
 )
-from vgpu_operator.ledger.nodes import Hosts, NodeFilters
+from vgpu_operator.ledger.nodes import Hosts, NodeFilters, NodeRules
+from vgpu_operator.ledger.peers import Peers
 from vgpu_operator.ledger.quotas import Quotas
-from vgpu_operator.placement.bounds import Budget
+from vgpu_operator.ledger.room import Needs, Room
+from vgpu_operator.placement.bounds import ALL, Budget, NodeFilter
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,7 @@ class Ledger:
         columns: The state of all cards, for `placement.place`. Nobody else writes it.
         hosts: What is free of the nodes' CPU; to be told of pods.
         node_filters: Which nodes take which pods.
+        room: What is free on nodes besides devices, in mode Gate; to be told of pods.
     """
 
     def __init__(self, *, config: ClusterConfig) -> None:
@@ -69,6 +73,8 @@ class Ledger:
         self.columns = self._table.columns
         self.hosts = Hosts(self.columns)
         self.node_filters = NodeFilters()
+        self.room = Room(self.columns) if config.scheduling.mode == "Gate" else None
+        self._peers = Peers(self.columns, self.node_filters.domains)
         self._config = config
         self._records = ClaimRecords()
         self._numbers = 0
@@ -89,8 +95,9 @@ class Ledger:
         if not self._table.apply_node(node):
             return
         self.hosts.apply_node(node)
+        has_more = self.room is not None and self.room.apply_node(node)
         number = self.columns.node_id(name)
-        if number is not None and self.node_filters.put(number, node):
+        if number is not None and (self.node_filters.put(number, node) or has_more):
             self._table.touch(name)
 
     def remove_node(self, name: str) -> None:
@@ -100,6 +107,50 @@ class Ledger:
             self.node_filters.remove(number)
         self._table.remove_node(name)
         self.hosts.remove_node(name)
+        if self.room is not None:
+            self.room.remove_node(name)
+
+    # Pods, in mode Gate.
+
+    def expect_pod(self, pod: Pod, node: str) -> None:
+        """A pod is on a node, or is to come to it: what it asks besides devices is taken there."""
+        if self.room is not None:
+            self._has_grown(self.room.put(pod, node))
+            self._peers.put(pod, node)
+
+    def forget_pod(self, uid: str) -> None:
+        """A pod takes nothing of any node any more."""
+        if self.room is not None:
+            self._has_grown(self.room.remove(uid))
+            self._peers.remove(uid)
+
+    def nodes_for(self, rules: NodeRules, needs: Needs | None) -> NodeFilter:
+        """The nodes that a pod may use and, where its needs are given, that have room for them."""
+        found = self.node_filters.of(rules)
+        if needs is None or self.room is None:
+            return found
+        return replace(found, room=self.room.of(needs), peers=self._beside(found, needs))
+
+    def why_not_on(self, number: int, rules: NodeRules, needs: Needs, uid: str) -> Reason | None:
+        """What keeps a pod, which may be counted there already, from a node, its devices apart."""
+        found = self.node_filters.of(rules)
+        if self.room is not None:
+            room = ALL if self.room.has(uid, needs, number) else 0
+            found = replace(found, room=room, peers=self._beside(found, needs, without=uid))
+        return None if number in found else found.refusal(number)
+
+    def _beside(self, found: NodeFilter, needs: Needs, *, without: str = "") -> int:
+        selected = found.selector & found.affinity
+        return self._peers.of(
+            needs.peers, selected=selected, tolerated=found.taints, without=without
+        )
+
+    def _has_grown(self, node: str) -> None:
+        number = self.columns.node_id(node)
+        if number is not None and self.columns.node_cards[number]:
+            self._table.touch(node)  # who waits may have a place there
+
+    # Quotas.
 
     def apply_quota(self, quota: ResourceQuota) -> None:
         """A quota was added or changed."""

@@ -15,7 +15,7 @@ counts before it is bound, or the fragmentation policy would send a burst of pod
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -129,6 +129,10 @@ class NodeFilters:
             del self._filters[next(iter(self._filters))]
         self._filters[rules] = self._version, made
         return made
+
+    def domains(self, key: str) -> Mapping[str, int]:
+        """By value of a label: bits of the nodes that have it."""
+        return self._labels.get(key, {})
 
     # Rules.
 

@@ -34,16 +34,21 @@ class NodeFilter:
         selector: Pass the pod's node selector, and wear no label that rules the pod out.
         affinity: Pass its required node affinity.
         taints: Have no taint that it does not tolerate.
-        allowed: Pass all three.
+        room: Have room for what it asks besides devices, where that is checked here.
+        peers: Are where its rules about other pods allow, and theirs about it; checked likewise.
+        allowed: Pass all of them.
     """
 
     selector: int = ALL
     affinity: int = ALL
     taints: int = ALL
+    room: int = ALL
+    peers: int = ALL
     allowed: int = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "allowed", self.selector & self.affinity & self.taints)
+        passed = self.selector & self.affinity & self.taints & self.room & self.peers
+        object.__setattr__(self, "allowed", passed)
 
     def __contains__(self, node: int) -> bool:
         return bool(self.allowed >> node & 1)
@@ -54,7 +59,11 @@ class NodeFilter:
             return Reason.NODE_SELECTOR_MISMATCH
         if not self.affinity >> node & 1:
             return Reason.NODE_AFFINITY_MISMATCH
-        return Reason.NODE_TAINTED
+        if not self.taints >> node & 1:
+            return Reason.NODE_TAINTED
+        if not self.room >> node & 1:
+            return Reason.NODE_INSUFFICIENT_RESOURCES
+        return Reason.NODE_POD_RULES_MISMATCH
 
 
 EVERY_NODE = NodeFilter()

@@ -252,8 +252,14 @@ def _disagree(name: str, request: Fraction, limit: Fraction) -> bool:
 
 
 def _pod_changes(before: Obj, after: Obj) -> list[Cause]:
-    """A pod's spec is fixed but for images, tolerations, deadline and scheduling gates."""
+    """A pod's spec is fixed but for images, tolerations, deadline and scheduling gates.
+
+    Of a gated one the required node affinity may be narrowed, too (KEP-3838).
+    """
     if before == after or _fixed(before) == _fixed(after):
+        return []
+    is_narrowed = before.get("schedulingGates") and _is_narrowed(_terms(before), _terms(after))
+    if is_narrowed and _fixed(_without_terms(before)) == _fixed(_without_terms(after)):
         return []
     text = (
         "Forbidden: pod updates may not change fields other than `spec.containers[*].image`,"
@@ -262,6 +268,39 @@ def _pod_changes(before: Obj, after: Obj) -> list[Cause]:
         " set to 1 if it was previously negative)"
     )
     return [Cause("spec", "FieldValueForbidden", text)]
+
+
+def _terms(spec: Obj) -> list[Obj]:
+    """Of the required node affinity."""
+    of_node = (spec.get("affinity") or {}).get("nodeAffinity") or {}
+    required = of_node.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
+    terms: list[Obj] = required.get("nodeSelectorTerms") or []
+    return terms
+
+
+def _is_narrowed(before: list[Obj], after: list[Obj]) -> bool:
+    """Requirements are added to terms only, to an empty one none, and terms only where none are."""
+    if not before:
+        return True
+    return len(before) == len(after) and all(
+        old == new
+        or (
+            any(old.get(key) for key in ("matchExpressions", "matchFields"))
+            and all(
+                each in (new.get(key) or ())
+                for key in ("matchExpressions", "matchFields")
+                for each in old.get(key) or ()
+            )
+        )
+        for old, new in zip(before, after, strict=True)
+    )
+
+
+def _without_terms(spec: Obj) -> Obj:
+    affinity = dict(spec.get("affinity") or {})
+    of_node = dict(affinity.pop("nodeAffinity", None) or {})
+    of_node.pop("requiredDuringSchedulingIgnoredDuringExecution", None)
+    return {**spec, "affinity": {**affinity, **({"nodeAffinity": of_node} if of_node else {})}}
 
 
 def _fixed(spec: Obj) -> Obj:

@@ -170,7 +170,7 @@ def explain_waiter(waiter: Waiter, state: State) -> Refusal | None:
 def refusal_of_kind(key: ClaimKey, kind: EquivalenceClass, state: State) -> Refusal | None:
     """Why no node serves a claim of this kind, in full; None if one does."""
     columns, request = state.ledger.columns, kind.request
-    nodes = state.ledger.node_filters.of(kind.rules)
+    nodes = state.ledger.nodes_for(kind.rules, kind.needs)
     kept = KeptFrom(key, kind, 0, Yielding.MORE_IMPORTANT,
                     columns, state.reservations, state.earmarks)  # fmt: skip
     with state.ledger.without(key):

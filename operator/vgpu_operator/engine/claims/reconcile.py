@@ -37,6 +37,7 @@ from vgpu_operator.engine.claims.status import (
 from vgpu_operator.engine.effects import DeleteClaim, Effect, ReadPod, WriteClaim
 from vgpu_operator.engine.gpu_pod import is_owned_by, serves_another
 from vgpu_operator.engine.scheduling.earmarks import KeptFrom, Yielding
+from vgpu_operator.engine.scheduling.gate import lift_gate, note_lifted, replace_stuck
 from vgpu_operator.engine.scheduling.places import adopt, give_up
 from vgpu_operator.engine.scheduling.requeue import withdraw
 from vgpu_operator.engine.scheduling.reservation import Reservation
@@ -288,12 +289,13 @@ def track_reservation(claim: VGPUClaim, state: State) -> Effect | None:
     if claim.status.allocation is None or reserved is None:
         return None
     pod = state.cache.pod(reserved.pod_uid)
-    if pod is None or not pod.wants_node or pod.claim != key:
+    if pod is None or not (pod.wants_node or pod.is_gated) or pod.claim != key:
         return None
     if state.reservations.of_claim(key) is None and state.reservations.of_pod(pod.uid) is None:
         held = adopt(state, pod, claim)
         if claim.metadata.deletion_timestamp is not None:
             held.until = state.now  # its pod cannot use it any more
+        note_lifted(state, pod)
     return read_lapsed(claim, state)
 
 
@@ -342,6 +344,8 @@ CLAIM_STEPS: tuple[Step, ...] = (
     write_reservation,
     expire,
     unreserve,
+    lift_gate,
+    replace_stuck,
     read_lapsed,
     return_init_devices,
     refit_init_devices,

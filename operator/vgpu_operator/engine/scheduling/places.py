@@ -205,6 +205,8 @@ def _put(state: State, reservation: Reservation, pod: GPUPod | None) -> None:
     if pod is not None:
         state.pods.blocked.pop(pod.uid, None)
         state.ledger.hosts.expect(pod.uid, node=reservation.node, cpu_milli=pod.cpu_milli)
+        if state.ledger.room is not None:
+            state.ledger.expect_pod(pod.pod, reservation.node)
     state.claims.look_at(key)
 
 
@@ -222,6 +224,8 @@ def _no_longer_expected(state: State, uid: str) -> None:
     pod = state.cache.pod(uid)
     if pod is None or not pod.pod.is_bound:
         state.ledger.hosts.remove_pod(uid)
+        if state.ledger.room is not None:
+            state.ledger.forget_pod(uid)
 
 
 def _named(state: State, allocation: Allocation) -> Allocation:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from vgpu_operator.ask import Ask
 from vgpu_operator.engine.gpu_pod import Rank
 from vgpu_operator.engine.scheduling.refusal import Refusal
-from vgpu_operator.ledger import ClaimKey, NodeRules
+from vgpu_operator.ledger import ClaimKey, Needs, NodeRules
 
 UNKNOWN = -1
 """The cursor of a class of which no node has been looked at."""
@@ -35,6 +35,7 @@ class EquivalenceClass(NamedTuple):
         node: The node that a bound pod has; empty: any.
         ruled_out: Bits of nodes that kube-scheduler did not offer: what makes it offer them wakes
             the pod.
+        needs: What else it asks of a node; None where kube-scheduler checks that.
     """
 
     request: Ask
@@ -42,6 +43,7 @@ class EquivalenceClass(NamedTuple):
     namespace: str
     node: str = ""
     ruled_out: int = 0
+    needs: Needs | None = None
 
 
 @dataclass(slots=True)

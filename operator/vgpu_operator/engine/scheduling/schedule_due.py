@@ -1,7 +1,8 @@
 """The pass over those that wait: who fits gets a place, the most important and oldest first.
 
-A bound pod and an Immediate claim get their devices at once. A pod that kube-scheduler has set
-aside gets a tentative place and is requeued: its Filter makes the reservation.
+A bound pod, one behind our gate and an Immediate claim get their devices at once. A pod that
+kube-scheduler has set aside gets a tentative place and is requeued: its Filter makes the
+reservation.
 """
 
 from __future__ import annotations
@@ -109,7 +110,8 @@ def _kept(waiter: Waiter, state: State) -> KeptFrom:
     claim = state.cache.claim(waiter.key)
     if pod is not None:
         priority = pod.priority
-        yielding = Yielding.MORE_IMPORTANT if pod.is_running else Yielding.OF_ITS_KIND
+        is_served = pod.is_running or pod.is_gated
+        yielding = Yielding.MORE_IMPORTANT if is_served else Yielding.OF_ITS_KIND
     else:
         priority = 0 if claim is None else claim_priority(state, claim)
         yielding = Yielding.AS_IMPORTANT
@@ -129,6 +131,10 @@ def _serve(waiter: Waiter, of_kind: WaitClass, plan: Plan, state: State) -> Iter
         return
     if pod.is_running:
         _serve_bound(pod, state)
+        return
+    if pod.is_gated and plan.node is not None:
+        if isinstance(offer(state, pod, {plan.node}), Refusal):
+            state.pods.due[pod.uid] = None
         return
     if not pod.wants_node or plan.node is None:
         return

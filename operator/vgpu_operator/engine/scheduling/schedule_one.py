@@ -6,6 +6,7 @@ Synchronous: nothing moves between looking and assuming, so no lock exists. Read
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 from vgpu_api.errors import BadInput
 from vgpu_api.reasons import Reason
@@ -204,7 +205,8 @@ def put_in_queue(
         kind = EquivalenceClass(request, _ANY_NODE, namespace, node=pod.pod.spec.node_name)
         standing = Standing.BOUND
     else:
-        kind = EquivalenceClass(request, pod.rules, namespace, ruled_out=ruled_out)
+        needs = pod.needs if pod.is_gated else None
+        kind = EquivalenceClass(request, pod.rules, namespace, ruled_out=ruled_out, needs=needs)
     waiter = Waiter(pod.claim, pod.uid, kind, pod.rank(standing), state.now)
     return _put_in_queue(state, waiter)
 
@@ -232,10 +234,10 @@ def _put_in_queue(state: State, waiter: Waiter) -> Waiter:
 
 def nodes_for(kind: EquivalenceClass, state: State) -> NodeFilter:
     """The nodes that those of a kind could run on, as far as anybody knows."""
-    nodes = state.ledger.node_filters.of(kind.rules)
+    nodes = state.ledger.nodes_for(kind.rules, kind.needs)
     if not kind.ruled_out:
         return nodes
-    return NodeFilter(nodes.selector & ~kind.ruled_out, nodes.affinity, nodes.taints)
+    return replace(nodes, selector=nodes.selector & ~kind.ruled_out)
 
 
 def claim_priority(state: State, claim: VGPUClaim) -> int:

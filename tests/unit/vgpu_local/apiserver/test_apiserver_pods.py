@@ -123,6 +123,47 @@ async def test_the_node_of_a_pod_cannot_be_written_otherwise(rest: Rest):
     assert "pod updates may not change fields other than" in refused.value.message
 
 
+def affinity(*terms: Json) -> Json:
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    return {"nodeAffinity": {required: {"nodeSelectorTerms": list(terms)}}}
+
+
+ZONE = {"key": "zone", "operator": "In", "values": ["a"]}
+NAME = {"key": "metadata.name", "operator": "In", "values": ["n1"]}
+GATED = {"schedulingGates": [{"name": "x.dev/wait"}]}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_accepted"),
+    [
+        (None, affinity({"matchFields": [NAME]}), True),
+        (affinity({"matchExpressions": [ZONE]}),
+         affinity({"matchExpressions": [ZONE], "matchFields": [NAME]}), True),
+        (affinity({"matchExpressions": [ZONE]}), affinity({"matchFields": [NAME]}), False),
+        (affinity({"matchExpressions": [ZONE]}),
+         affinity({"matchExpressions": [ZONE]}, {"matchFields": [NAME]}), False),
+        (affinity({}), affinity({"matchFields": [NAME]}), False),
+        (None, {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": []}}, False),
+    ],
+)  # fmt: skip
+async def test_the_affinity_of_a_gated_pod_to_nodes_may_be_narrowed_and_no_other_pods_may(
+    rest: Rest, before: Json | None, after: Json, *, is_accepted: bool
+):
+    """The same as on Kubernetes (KEP-3838), where tests/integration/real/test_gate_real.py is."""
+    given = {} if before is None else {"affinity": before}
+    change = {"spec": {"affinity": after, "schedulingGates": None}}
+    await rest.create(PODS, a_pod(**GATED, **given))
+    if is_accepted:
+        await rest.merge(f"{PODS}/p", change)
+    else:
+        with pytest.raises(Refused):
+            await rest.merge(f"{PODS}/p", change)
+    await rest.delete(f"{PODS}/p")
+    await rest.create(PODS, a_pod(**given))
+    with pytest.raises(Refused):
+        await rest.merge(f"{PODS}/p", {"spec": {"affinity": after}})
+
+
 async def test_an_unbound_pod_goes_at_once(rest: Rest):
     await rest.create(PODS, a_pod())
     await rest.delete(f"{PODS}/p")

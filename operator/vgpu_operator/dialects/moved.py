@@ -1,0 +1,99 @@
+"""Amounts that a pod carries in an annotation, because no node counts them.
+
+kube-scheduler leaves a resource that no node has to an extender, where one is configured. Where
+none can be (`scheduling.mode: Gate`) it would find no node for the pod, so admission moves such
+amounts into `vgpu.dev/resources`. They are read from there as if the container still had them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from vgpu_api import names
+from vgpu_api.config import ClusterConfig
+from vgpu_api.core import Container, Pod
+from vgpu_api.errors import BadInput
+from vgpu_api.vendors import kinds
+
+FIELD = f"metadata.annotations[{names.ANNOTATION_RESOURCES}]"
+_EXPECTED = "amounts by container, as JSON: admission writes it, leave it out"
+
+Amounts = Mapping[str, str | int]
+
+
+def movable(config: ClusterConfig) -> frozenset[str]:
+    """The resources that no node counts: all of ours but what a device plugin hands out."""
+    counted = {kind.count for kind in kinds()}
+    ignored = (name for name, is_ignored in config.managed_resources().items() if is_ignored)
+    return frozenset(ignored) - counted
+
+
+def moved(pod: Pod, config: ClusterConfig) -> dict[str, dict[str, str | int]]:
+    """By container: what its annotation says.
+
+    Raises:
+        BadInput: It is no JSON of that form, or is about a container or resource that there is not.
+    """
+    text = pod.metadata.annotations.get(names.ANNOTATION_RESOURCES)
+    if text is None:
+        return {}
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BadInput(field=FIELD, value=text, expected=_EXPECTED) from error
+    if not isinstance(found, dict):
+        raise BadInput(field=FIELD, value=text, expected=_EXPECTED)
+    known, words = {c.name for c in _containers(pod)}, movable(config)
+    for name, amounts in found.items():
+        if name not in known:
+            raise BadInput.unsupported(FIELD, name, sorted(known))
+        if not isinstance(amounts, dict) or not all(map(_is_amount, amounts.values())):
+            raise BadInput(field=FIELD, value=text, expected=_EXPECTED)
+        for word in amounts:
+            if word not in words:
+                raise BadInput.unsupported(FIELD, word, sorted(words))
+    return found
+
+
+def restored(pod: Pod, config: ClusterConfig) -> Pod:
+    """The pod with those amounts back in its containers' limits.
+
+    Raises:
+        BadInput: See `moved`; or a container has another amount of the same resource.
+    """
+    amounts = moved(pod, config)
+    if not amounts:
+        return pod
+    spec = pod.spec.model_copy(
+        update={
+            "containers": [_with(each, amounts) for each in pod.spec.containers],
+            "init_containers": [_with(each, amounts) for each in pod.spec.init_containers],
+        }
+    )
+    return pod.model_copy(update={"spec": spec})
+
+
+def _containers(pod: Pod) -> list[Container]:
+    return [*pod.spec.init_containers, *pod.spec.containers]
+
+
+def _is_amount(value: object) -> bool:
+    return isinstance(value, (str, int)) and not isinstance(value, bool)
+
+
+def _with(container: Container, moved_: Mapping[str, Amounts]) -> Container:
+    amounts = moved_.get(container.name)
+    if not amounts:
+        return container
+    for word, amount in amounts.items():
+        given = container.asked(word)
+        if given is not None and str(given) != str(amount):
+            raise BadInput(
+                field=FIELD,
+                value=f"{word}: {amount}",
+                detail=f"container {container.name!r} asks for {given} itself: leave this out",
+            )
+    limits = {**amounts, **container.resources.limits}
+    resources = container.resources.model_copy(update={"limits": limits})
+    return container.model_copy(update={"resources": resources})

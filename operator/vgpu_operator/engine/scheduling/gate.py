@@ -1,0 +1,348 @@
+"""Mode Gate: pods wait behind our scheduling gate until their devices are reserved.
+
+For clusters whose kube-scheduler asks no extender (decision 68). What a Filter and a Bind do there,
+two writes do here, in this order:
+
+    gated ──reserved, the claim written──► gated, allocated ──one PATCH──► lifted ──► bound
+                       ▲                        │
+                       └── not lifted in time ──┘
+
+The PATCH ties the pod to its node and takes the gate off; it tests the resourceVersion that it was
+decided on. Which side of it a pod is on stands in the pod alone, so an operator that dies between
+the two leaves nothing to guess: its successor finds the claim allocated and the gate there, and
+lifts it, or the gate gone, and waits.
+
+From the PATCH on kube-scheduler may bind the pod at any moment, without a word to us. So its
+devices stay reserved until it runs, or is gone. A pod cannot be gated again nor go elsewhere: where
+kube-scheduler finds no room on its node after all, it has to be replaced.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vgpu_api.errors import BadInput
+from vgpu_api.reasons import Reason
+from vgpu_api.v1alpha1 import VGPUClaim
+from vgpu_client.recorder import Regarding
+from vgpu_operator.engine.cache import key_of
+from vgpu_operator.engine.effects import DeletePod, Effect, LiftGate, RecordEvent
+from vgpu_operator.engine.gpu_pod import GPUPod
+from vgpu_operator.engine.plugin_turns import served_before
+from vgpu_operator.engine.records import records_of
+from vgpu_operator.engine.scheduling.queue import UNKNOWN
+from vgpu_operator.engine.scheduling.refusal import Refusal
+from vgpu_operator.engine.scheduling.reservation import Phase, Reservation
+from vgpu_operator.engine.scheduling.schedule_one import offer, put_in_queue, refusal_of, spec_for
+from vgpu_operator.engine.state import Avoided, State
+from vgpu_operator.placement.bounds import only
+
+STUCK_S = 10.0
+"""A pod for which kube-scheduler finds no room on its node is replaced after so long."""
+PREEMPTING_S = 60.0
+"""One for which it evicts other pods, after so long: they may take their time to end."""
+AVOID_S = 30.0
+"""For so long the pods of its controller go elsewhere; twice as long each time."""
+AVOID_AT_MOST_S = 600.0
+TELL_EVERY_S = 300.0
+_REVIEW_EVERY_S = 1.0
+_AGAIN_S = 1.0
+_ACTION = "Scheduling"
+_GATES = "/spec/schedulingGates"
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+def is_on(state: State) -> bool:
+    """Whether pods are behind our gate in this cluster."""
+    return state.config.scheduling.mode == "Gate"
+
+
+# Behind the gate.
+
+
+def admit(state: State, pod: GPUPod) -> None:
+    """Put a gated pod where it belongs: among those that wait, or with what its claim has."""
+    held = state.reservations.of_pod(pod.uid)
+    if held is not None and not held.is_tentative:
+        state.claims.look_at(held.key)
+        return
+    state.gates.waiting.pop(pod.uid, None)
+    spec = spec_for(state, pod)
+    claim = state.cache.claim(pod.claim)
+    refusal = spec if isinstance(spec, Refusal) else None
+    if not is_on(state):
+        text = "scheduling.mode is Extender, so no gate is lifted; create the pod anew"
+        refusal = Refusal(Reason.GATED, text)
+    elif refusal is None and claim is not None:
+        refusal = refusal_of(state, claim, pod) or _of_immediate(state, claim, pod)
+    if refusal is not None or isinstance(spec, Refusal):
+        assert refusal is not None
+        _leave_queue(state, pod)
+        state.pods.blocked[pod.uid] = refusal
+        state.claims.look_at(pod.claim)
+        return
+    state.pods.blocked.pop(pod.uid, None)
+    allocation = None if claim is None else claim.status.allocation
+    if allocation is not None:
+        if state.claims.expired.get(pod.claim) != allocation.id:  # else it is being taken back
+            offer(state, pod, {allocation.node_name})
+        return
+    avoided = _avoided(state, pod)
+    if avoided:
+        state.gates.waiting[pod.uid] = None
+    put_in_queue(state, pod, spec, ruled_out=avoided)
+
+
+def _leave_queue(state: State, pod: GPUPod) -> None:
+    """Only its own turn: an Immediate claim, or another pod of the claim, waits on."""
+    waiter = state.queue.get(pod.claim)
+    if waiter is not None and waiter.pod_uid == pod.uid:
+        state.queue.remove(pod.claim)
+
+
+def _of_immediate(state: State, claim: VGPUClaim, pod: GPUPod) -> Refusal | None:
+    """Why an Immediate claim cannot serve the pod now: it goes where its devices are or nowhere."""
+    if claim.spec.binding_mode != "Immediate":
+        return None
+    name, allocation = claim.metadata.name, claim.status.allocation
+    if allocation is None:
+        state.gates.waiting[pod.uid] = None
+        return Refusal(Reason.RESERVED_ELSEWHERE, f"claim {name} waits for its own devices")
+    why = _ruled_out(state, pod, allocation.node_name)
+    if why is None:
+        return None
+    state.gates.waiting[pod.uid] = None
+    text = f"claim {name} has its cards on {allocation.node_name}: {why}"
+    return Refusal(Reason.RESERVED_ELSEWHERE, text)
+
+
+def _ruled_out(state: State, pod: GPUPod, node: str) -> Reason | None:
+    """Why a pod cannot go to a node now, its devices apart."""
+    columns = state.ledger.columns
+    number = columns.node_id(node)
+    if number is None or not columns.node_ready[number]:
+        return Reason.NODE_NOT_READY
+    if not columns.node_schedulable[number]:
+        return Reason.NODE_UNSCHEDULABLE
+    return state.ledger.why_not_on(number, pod.rules, pod.needs, pod.uid)
+
+
+def review_gates(state: State) -> None:
+    """Let gated pods be judged again that wait for what no event of theirs reports."""
+    work = state.gates
+    if state.now < work.review_at:
+        return
+    work.review_at = state.now + _REVIEW_EVERY_S
+    for owner, nodes in list(work.avoided.items()):
+        long_ago = state.now - AVOID_AT_MOST_S
+        kept = {name: each for name, each in nodes.items() if each.until > long_ago}
+        if kept:
+            work.avoided[owner] = kept
+        else:
+            del work.avoided[owner]
+    state.pods.due.update(work.waiting)
+    if is_on(state):
+        for waiter in state.queue:  # a pod that comes or goes elsewhere may be what one waits for
+            of_kind = state.queue.class_of(waiter.kind)
+            if of_kind is not None and waiter.kind.needs is not None:
+                of_kind.cursor = UNKNOWN
+
+
+# The two steps of `reconcile`.
+
+
+def lift_gate(claim: VGPUClaim, state: State) -> Effect | None:
+    """The pod for which the claim is allocated is tied to that node, and may be scheduled."""
+    key, work, allocation = key_of(claim), state.gates, claim.status.allocation
+    held = state.reservations.of_claim(key)
+    pod = None if held is None else _behind_gate(state, held, claim)
+    if held is None or pod is None or allocation is None:
+        return None
+    if work.not_before.get(pod.uid, 0.0) > state.now:
+        state.claims.timers.set(key, work.not_before[pod.uid])
+        return None
+    if held.phase is Phase.OFFERED and _ruled_out(state, pod, held.node) is not None:
+        held.until = state.now  # decided anew, once it was read
+        return None
+    if served_before(state, pod, held.node):
+        state.claims.timers.set(key, state.now + _AGAIN_S)
+        return None
+    try:
+        records = records_of(state, pod, claim.spec, allocation, unix_time=int(state.unix))
+    except BadInput as error:
+        held.until = state.now  # decided anew
+        note = f"its gate is not lifted: {error}"
+        state.outbox.append(RecordEvent(_itself(pod), "Warning", "GateNotLifted", _ACTION, note))
+        return None
+    held.begin_bind(pod.reserved_for)
+    if not held.is_written:  # an Immediate claim names its pod first
+        held.bind_failed(state.now)
+        state.claims.look_at(key)
+        return None
+    work.lifting.add(pod.uid)
+    metadata = pod.pod.metadata
+    return LiftGate(
+        namespace=metadata.namespace or "",
+        name=metadata.name,
+        uid=pod.uid,
+        version=metadata.resource_version,
+        allocation_id=allocation.id,
+        operations=(*tied_to(pod, held.node), *_annotated(pod, records)),
+    )
+
+
+def _behind_gate(state: State, held: Reservation, claim: VGPUClaim) -> GPUPod | None:
+    """The pod whose gate a reservation may lift: the claim says so, and no try is under way."""
+    pod, allocation = state.cache.pod(held.pod_uid), claim.status.allocation
+    is_ready = held.is_written and held.phase in (Phase.OFFERED, Phase.PINNED)
+    if not is_ready or held.has_lapsed(state.now) or pod is None or not pod.is_gated:
+        return None
+    if allocation is None or allocation.id != held.allocation_id:
+        return None
+    is_going = claim.metadata.deletion_timestamp is not None
+    return None if is_going or not is_on(state) or pod.uid in state.gates.lifting else pod
+
+
+def replace_stuck(claim: VGPUClaim, state: State) -> Effect | None:
+    """A pod for which there is no room on its node after all makes way for a new one."""
+    key, work = key_of(claim), state.gates
+    for pod in state.cache.pods_of(key):
+        if pod.uid not in work.stuck or not pod.wants_node:
+            continue
+        wait_s = PREEMPTING_S if pod.pod.status.nominated_node_name else STUCK_S
+        due = max(work.stuck[pod.uid] + wait_s, work.told.get(pod.uid, 0.0))
+        if state.now >= due:
+            return _replaced(pod, state)
+        state.claims.timers.set(key, due)
+    return None
+
+
+def _replaced(pod: GPUPod, state: State) -> Effect | None:
+    work, metadata, node = state.gates, pod.pod.metadata, tied_node(pod)
+    owner = next((each for each in metadata.owner_references if each.controller), None)
+    why = f"it was tied to {node} for its devices, and kube-scheduler finds no room there"
+    said = _refused_with(pod)
+    if owner is None:
+        work.told[pod.uid] = state.now + TELL_EVERY_S
+        state.claims.timers.set(pod.claim, work.told[pod.uid])
+        note = f"{why}: {said}; a pod cannot be moved: delete it and create it anew"
+        state.outbox.append(RecordEvent(_itself(pod), "Warning", "PodStuck", _ACTION, note))
+        return None
+    work.stuck[pod.uid] = state.now  # should it still be there after so long
+    state.claims.timers.set(pod.claim, state.now + STUCK_S)
+    nodes = work.avoided.setdefault(owner.uid, {})
+    times = nodes[node].times + 1 if node in nodes else 1
+    nodes[node] = Avoided(state.now + min(AVOID_S * 2 ** (times - 1), AVOID_AT_MOST_S), times)
+    note = f"{why}: {said}; deleted, so that {owner.kind} {owner.name} makes another"
+    state.outbox.append(RecordEvent(_itself(pod), "Warning", "PodReplaced", _ACTION, note))
+    return DeletePod(metadata.namespace or "", metadata.name, pod.uid, metadata.resource_version)
+
+
+# After the gate.
+
+
+def note_lifted(state: State, pod: GPUPod) -> None:
+    """A pod has no gate any more: kube-scheduler may bind it at any moment, and nothing lapses."""
+    if not is_on(state) or not pod.wants_node:
+        return
+    state.gates.lifting.discard(pod.uid)
+    if tied_node(pod) and _refused_with(pod):
+        since = state.gates.stuck.setdefault(pod.uid, state.now)
+        state.claims.timers.set(pod.claim, since + STUCK_S)
+    else:
+        state.gates.stuck.pop(pod.uid, None)
+    held = state.reservations.of_pod(pod.uid)
+    if held is None or held.is_tentative:
+        _leave_queue(state, pod)  # lifted by others: it is served once it has a node
+        state.pods.blocked.pop(pod.uid, None)
+        return
+    held.begin_bind(pod.reserved_for)
+    held.bound()
+
+
+def tied_node(pod: GPUPod) -> str:
+    """The one node that its required affinity names in each term; empty: there is none."""
+    affinity = pod.pod.spec.affinity
+    of_node = None if affinity is None else affinity.node_affinity
+    required = None if of_node is None else of_node.required
+    named = [
+        {line.values[0] for line in term.match_fields if line.operator == "In" and line.values}
+        for term in ([] if required is None else required.terms)
+        if term.match_fields or term.match_expressions
+    ]
+    nodes = set[str]().union(*named)
+    return nodes.pop() if len(nodes) == 1 and all(named) else ""
+
+
+def _refused_with(pod: GPUPod) -> str:
+    """What kube-scheduler says that keeps the pod from its node; empty: nothing."""
+    for condition in pod.pod.status.conditions:
+        is_refused = condition.status == "False" and condition.reason == "Unschedulable"
+        if condition.type == "PodScheduled" and is_refused:
+            return condition.message or "Unschedulable"
+    return ""
+
+
+def _avoided(state: State, pod: GPUPod) -> int:
+    """Bits of the nodes where other pods of its controller found no room lately."""
+    bits = 0
+    for owner in pod.pod.metadata.owner_references:
+        for name, avoided in state.gates.avoided.get(owner.uid, {}).items():
+            number = state.ledger.columns.node_id(name)
+            if owner.controller and avoided.until > state.now and number is not None:
+                bits |= only(number)
+    return bits
+
+
+def _itself(pod: GPUPod) -> Regarding:
+    metadata = pod.pod.metadata
+    return Regarding("v1", "Pod", metadata.namespace, metadata.name, metadata.uid)
+
+
+# The patch.
+
+
+def tied_to(pod: GPUPod, node: str) -> list[dict[str, Any]]:
+    """JSON patch: the pod may go to this node only, and our gate is off.
+
+    Of a gated pod the API server lets a required affinity be added, and each term of one that is
+    there be narrowed, but no term added or an empty one filled (KEP-3838). A term that is empty
+    matches no node, and stays so.
+    """
+    line = {"key": "metadata.name", "operator": "In", "values": [node]}
+    terms: Any = {"nodeSelectorTerms": [{"matchFields": [line]}]}
+    affinity = pod.pod.spec.affinity
+    of_node = None if affinity is None else affinity.node_affinity
+    required = None if of_node is None else of_node.required
+    operations: list[dict[str, Any]] = []
+    if affinity is None:
+        value = {"nodeAffinity": {_REQUIRED: terms}}
+        operations.append({"op": "add", "path": "/spec/affinity", "value": value})
+    elif of_node is None:
+        value = {_REQUIRED: terms}
+        operations.append({"op": "add", "path": "/spec/affinity/nodeAffinity", "value": value})
+    elif required is None:
+        path = f"/spec/affinity/nodeAffinity/{_REQUIRED}"
+        operations.append({"op": "add", "path": path, "value": terms})
+    else:
+        path = f"/spec/affinity/nodeAffinity/{_REQUIRED}/nodeSelectorTerms"
+        for number, term in enumerate(required.terms):
+            at = f"{path}/{number}/matchFields"
+            if term.match_fields:
+                operations.append({"op": "add", "path": f"{at}/-", "value": line})
+            elif term.match_expressions:
+                operations.append({"op": "add", "path": at, "value": [line]})
+    return [*operations, {"op": "remove", "path": _GATES}]
+
+
+def _annotated(pod: GPUPod, annotations: dict[str, str]) -> list[dict[str, Any]]:
+    if not pod.pod.metadata.annotations:
+        return [{"op": "add", "path": "/metadata/annotations", "value": annotations}]
+    return [
+        {
+            "op": "add",
+            "path": f"/metadata/annotations/{key.replace('~', '~0').replace('/', '~1')}",
+            "value": value,
+        }
+        for key, value in annotations.items()
+    ]

@@ -1,0 +1,190 @@
+"""Room on nodes for what pods ask besides devices: kube-scheduler's own look at a node, made here.
+
+kube-scheduler judges CPU, memory and the rest before it asks an extender. In mode Gate a pod's node
+is decided before kube-scheduler has seen the pod, and cannot be changed afterwards, so this look
+must be exact: resources of every name, the number of pods, host ports.
+Source: Kubernetes, the scheduler's plugins NodeResourcesFit and NodePorts.
+
+Free amounts are arrays with a place for each node, so a look at 5,000 nodes is one comparison a
+resource.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from vgpu_api.core import Node, Pod
+from vgpu_api.host import allocatable_of, requests_of
+from vgpu_operator.ledger.peers import PeerRules
+from vgpu_operator.placement.bounds import ALL, only
+from vgpu_operator.placement.columns import Columns
+
+Port = tuple[str, str, int]
+"""Protocol, address of the host, number."""
+
+_ANY_ADDRESS = "0.0.0.0"
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a pod asks of its node besides devices; equal for pods that fit on the same nodes.
+
+    Attributes:
+        amounts: By resource, in the units of `vgpu_api.host`, by name.
+        ports: Of the host.
+        peers: What it says about other pods, and they may say about it.
+    """
+
+    amounts: tuple[tuple[str, int], ...] = ()
+    ports: tuple[Port, ...] = ()
+    peers: PeerRules = field(default_factory=PeerRules)
+
+    @classmethod
+    def of(cls, pod: Pod) -> Needs:
+        """The pod's."""
+        amounts = tuple(sorted(requests_of(pod).items()))
+        return cls(amounts, tuple(sorted(_ports_of(pod))), PeerRules.of(pod))
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    node: str
+    needs: Needs
+
+
+class Room:
+    """What is free on each node besides devices.
+
+    Args:
+        columns: They number the nodes.
+    """
+
+    def __init__(self, columns: Columns) -> None:
+        self._columns = columns
+        self._allocatable: dict[str, dict[str, int]] = {}
+        self._asked: dict[str, Counter[str]] = {}
+        self._ports: dict[str, Counter[Port]] = {}
+        self._shares: dict[str, _Placed] = {}  # pod UID → where and what
+        self._free: dict[str, npt.NDArray[np.int64]] = {}
+
+    def apply_node(self, node: Node) -> bool:
+        """A node was added or changed; whether it can take more than before."""
+        name, new = node.metadata.name, allocatable_of(node)
+        before = self._allocatable.get(name, {})
+        self._allocatable[name] = new
+        self._write(name, {*before, *new, *self._asked.get(name, ())})
+        return any(amount > before.get(resource, 0) for resource, amount in new.items())
+
+    def remove_node(self, name: str) -> None:
+        """A node is gone; its pods go one by one."""
+        before = self._allocatable.pop(name, {})
+        self._write(name, {*before, *self._asked.get(name, ())})
+
+    def put(self, pod: Pod, node: str) -> str:
+        """A pod is on a node, or is to come to it.
+
+        Returns:
+            The node where more is free than before; empty: none.
+        """
+        known = self._shares.get(pod.metadata.uid)
+        if known is not None and known.node == node:
+            return ""
+        freed = self.remove(pod.metadata.uid)
+        share = self._shares[pod.metadata.uid] = _Placed(node, Needs.of(pod))
+        self._add(share, 1)
+        return freed
+
+    def remove(self, uid: str) -> str:
+        """A pod is gone, or has ended, or is not expected any more; see `put`."""
+        share = self._shares.pop(uid, None)
+        if share is None:
+            return ""
+        self._add(share, -1)
+        return share.node
+
+    def of(self, needs: Needs) -> int:
+        """Bits of the nodes that have room."""
+        size = len(self._columns.node_name)
+        fits = np.ones(size, dtype=bool)
+        for resource, amount in needs.amounts:
+            free = self._free.get(resource)
+            if free is None:
+                return 0
+            fits[: len(free)] &= free[:size] >= amount
+            fits[len(free) :] = False
+        bits = int.from_bytes(np.packbits(fits, bitorder="little").tobytes(), "little")
+        return bits & self._without_conflict(needs.ports)
+
+    def has(self, uid: str, needs: Needs, number: int) -> bool:
+        """Whether a node has room for a pod beside the others there."""
+        known = self._shares.pop(uid, None)
+        if known is not None:
+            self._add(known, -1)
+        fits = bool(self.of(needs) >> number & 1)
+        if known is not None:
+            self._shares[uid] = known
+            self._add(known, 1)
+        return fits
+
+    def _without_conflict(self, ports: tuple[Port, ...]) -> int:
+        nodes = ALL
+        if ports:
+            for name, used in self._ports.items():
+                number = self._columns.node_id(name)
+                if number is not None and any(_conflict(p, q) for p in ports for q in used):
+                    nodes &= ~only(number)
+        return nodes
+
+    def _add(self, share: _Placed, sign: int) -> None:
+        asked = self._asked.setdefault(share.node, Counter())
+        for resource, amount in share.needs.amounts:
+            asked[resource] += sign * amount
+            if not asked[resource]:
+                del asked[resource]
+        if share.needs.ports:
+            ports = self._ports.setdefault(share.node, Counter())
+            for port in share.needs.ports:
+                ports[port] += sign
+                if not ports[port]:
+                    del ports[port]
+        self._write(share.node, {resource for resource, _ in share.needs.amounts})
+
+    def _write(self, name: str, resources: set[str]) -> None:
+        number = self._columns.node_id(name)
+        if number is None:
+            return
+        allocatable = self._allocatable.get(name, {})
+        asked: Mapping[str, int] = self._asked.get(name, {})
+        for resource in resources:
+            free = self._free.get(resource)
+            if free is None or number >= len(free):
+                grown = np.zeros(max(64, 2 * number + 1), dtype=np.int64)
+                if free is not None:
+                    grown[: len(free)] = free
+                free = self._free[resource] = grown
+            free[number] = allocatable.get(resource, 0) - asked.get(resource, 0)
+
+
+def _ports_of(pod: Pod) -> list[Port]:
+    """The host ports of all containers that run beside each other, sidecars among them."""
+    sidecars = [each for each in pod.spec.init_containers if each.is_sidecar]
+    found: list[Port] = []
+    for container in (*sidecars, *pod.spec.containers):
+        for port in container.ports:
+            number = port.get("hostPort")
+            if isinstance(number, int) and number > 0:
+                address = str(port.get("hostIP") or _ANY_ADDRESS)
+                found.append((str(port.get("protocol") or "TCP"), address, number))
+    return found
+
+
+def _conflict(one: Port, other: Port) -> bool:
+    """The same port of the same address, or of any address."""
+    addresses = {one[1], other[1]}
+    same_address = len(addresses) == 1 or _ANY_ADDRESS in addresses
+    return one[0] == other[0] and one[2] == other[2] and same_address

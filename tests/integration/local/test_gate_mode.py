@@ -1,0 +1,124 @@
+"""Mode Gate: GPU pods run in a cluster whose scheduler asks no extender, whatever is killed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from vgpu_api.names import SCHEDULING_GATE
+from vgpu_api.resources import PODS
+from vgpu_local import steps
+from vgpu_local.apiserver import Fault
+from vgpu_local.checker import excesses
+from vgpu_local.cluster import LocalCluster
+from vgpu_local.nodes import t4_node
+from vgpu_local.options import ClusterOptions
+from vgpu_local.steps import a_container, a_pod, delete_pod, running
+
+pytestmark = [pytest.mark.xdist_group("local-cluster"), pytest.mark.timeout(240)]
+
+HALF = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 8192}
+LIFTS = Fault(action="status", verb="patch", resource="pods", code=503, times=None)
+"""The request that lifts a gate fails."""
+
+
+@pytest.fixture
+def cluster(whole_cluster: Callable[..., LocalCluster]) -> Iterator[LocalCluster]:
+    options = ClusterOptions(config={"scheduling": {"mode": "Gate"}}, lease_s=4)
+    with whole_cluster([t4_node("one"), t4_node("two")], options) as cluster:
+        yield cluster
+        assert excesses(cluster.server.history()) == []
+
+
+def create(cluster: LocalCluster, name: str, **spec: Any) -> None:
+    steps.create(cluster, a_pod(name, a_container(limits=HALF), **spec))
+
+
+def claim_of(cluster: LocalCluster, name: str) -> dict[str, Any] | None:
+    """The claim that is allocated for a pod."""
+    for claim in cluster.server.objects("vgpuclaims.vgpu.dev", "default"):
+        status = claim.get("status", {})
+        if status.get("allocation") and status.get("reservedFor", {}).get("podName") == name:
+            return claim
+    return None
+
+
+def until(holds: Callable[[], object], limit: float = 30.0) -> None:
+    deadline = time.monotonic() + limit
+    while not holds():
+        assert time.monotonic() < deadline, "not within the time limit"
+        time.sleep(0.1)
+
+
+def is_gated(cluster: LocalCluster, name: str) -> bool:
+    pod = cluster.wait_for(PODS, name, lambda _: True)
+    return {"name": SCHEDULING_GATE} in pod["spec"].get("schedulingGates", [])
+
+
+def test_pods_run_without_a_scheduler_of_ours(cluster: LocalCluster) -> None:
+    for number in range(4):
+        create(cluster, f"pod-{number}")
+    for number in range(4):
+        pod = running(cluster, f"pod-{number}")
+        claim = claim_of(cluster, f"pod-{number}")
+        assert claim is not None
+        assert claim["status"]["allocation"]["nodeName"] == pod["spec"]["nodeName"]
+        assert pod["spec"].get("schedulerName", "default-scheduler") == "default-scheduler"
+        assert pod["metadata"]["annotations"]["hami.io/vgpu-node"] == pod["spec"]["nodeName"]
+    create(cluster, "fifth")  # four halves of two cards are given
+    until(lambda: events(cluster, "fifth"))
+    assert is_gated(cluster, "fifth")
+    delete_pod(cluster, "pod-0")
+    running(cluster, "fifth")
+
+
+def events(cluster: LocalCluster, name: str) -> list[str]:
+    return [
+        event["reason"]
+        for event in cluster.server.objects("events", "default")
+        if event["involvedObject"]["name"] == name and event["type"] == "Warning"
+    ]
+
+
+def test_a_node_without_cpu_is_passed_over(cluster: LocalCluster) -> None:
+    big = a_container(command=["sleep", "infinity"])
+    node = cluster.server.objects("nodes")[0]
+    cpu = node["status"]["allocatable"]["cpu"]
+    big["resources"] = {"requests": {"cpu": cpu}}
+    selector = {"kubernetes.io/hostname": node["metadata"]["name"]}
+    steps.create(cluster, a_pod("big", big, nodeSelector=selector))
+    running(cluster, "big")
+    for number in range(2):
+        small = a_container(limits=HALF)
+        small["resources"]["requests"] = {"cpu": "100m"}
+        steps.create(cluster, a_pod(f"pod-{number}", small))
+    found = {running(cluster, f"pod-{number}")["spec"]["nodeName"] for number in range(2)}
+    assert node["metadata"]["name"] not in found
+
+
+@pytest.mark.parametrize("after_patch", [False, True])
+def test_an_operator_that_is_killed_between_the_two_steps_loses_nothing(
+    cluster: LocalCluster, *, after_patch: bool
+) -> None:
+    """Before the patch its successor lifts the gate; after it, the pod runs without operator."""
+    if not after_patch:
+        cluster.server.faults.add(LIFTS)
+    create(cluster, "patient")
+    until(lambda: claim_of(cluster, "patient") is not None)
+    if after_patch:
+        until(lambda: not is_gated(cluster, "patient"))
+    claim = claim_of(cluster, "patient")
+    assert claim is not None
+    cluster.operator.kill()
+    cluster.server.faults.clear()
+    if after_patch:
+        running(cluster, "patient")
+    cluster.operator.start()
+    cluster.wait_ready()
+    running(cluster, "patient")
+    again = claim_of(cluster, "patient")
+    assert again is not None
+    assert again["status"]["allocation"]["id"] == claim["status"]["allocation"]["id"]
