@@ -54,6 +54,17 @@ def test_it_reports_both_loads_and_keeps_its_promises(tmp_path: Path) -> None:
     assert (tmp_path / "cluster.3.pprof").stat().st_size > 0
 
 
+def test_it_measures_the_same_pods_by_the_gate(tmp_path: Path) -> None:
+    out = tmp_path / "cluster.json"
+    with a_run(out, "--sizes", "3", "--pods", "12", "--gate") as run:
+        said, _ = run.communicate(timeout=200)
+    assert run.returncode == 0, said
+    found = json.loads(out.read_text())["sizes"]["3"]["gate"]
+    assert found["bound"] == 12
+    assert set(found["promises"].values()) == {0}
+    assert found["requests_per_pod"]["PATCH pods"] == 1
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_nothing_is_left_of_a_run_that_is_interrupted(
     tmp_path: Path, number: signal.Signals

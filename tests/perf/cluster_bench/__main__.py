@@ -27,6 +27,7 @@ def main() -> None:
     parser.add_argument("--profile", action="store_true", help="the API server's, under our load")
     parser.add_argument("--claims", type=float, default=0.0, help="Immediate ones a second, after")
     parser.add_argument("--failover", action="store_true", help="and kill the leader under load")
+    parser.add_argument("--gate", action="store_true", help="and the same pods by overlays/gate")
     parser.add_argument("--note", default="", help="what else the machine was doing")
     parser.add_argument("--out", type=Path, default=OUT / "cluster.json")
     options = parser.parse_args()
@@ -56,7 +57,9 @@ def main() -> None:
             load = Load(
                 options.pods, options.limit, profile, options.claims, failover=options.failover
             )
-            report["sizes"][str(nodes)] = measure(nodes, load)
+            found = report["sizes"][str(nodes)] = measure(nodes, load)
+            if options.gate:
+                found["gate"] = measure_gate(nodes, load)
             options.out.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
     print(options.out)
 
@@ -78,6 +81,14 @@ def measure(nodes: int, load: Load) -> dict[str, Any]:
             say(f"{nodes} nodes, claims at {claims['per_s']:g}/s: {claims['allocated']}, {times} s")
         if failover := found["ours"].get("failover"):
             say(f"{nodes} nodes, leader killed: no pod bound for {failover['failover_s']} s")
+    return found
+
+
+def measure_gate(nodes: int, load: Load) -> dict[str, Any]:
+    """The pods with devices once more, on a control plane that asks no extender."""
+    with Stage(nodes) as stage:
+        found = stage.ours(load, overlay="gate")
+        say(f"{nodes} nodes, gate: {brief(found)}")
     return found
 
 

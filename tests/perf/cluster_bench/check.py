@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from perf.cluster_bench.load import DEVICES
-from perf.cluster_bench.paper import MEMORY_MIB, SLOTS
+from perf.cluster_bench.paper import COUNT, MEMORY_MIB, SLOTS
 from perf.cluster_bench.timed import NAMESPACE
 from vgpu_api.names import pod_claim_name
 from vgpu_api.resources import PODS, VGPU_CLAIMS
@@ -31,7 +30,7 @@ async def promises(api: Api) -> dict[str, int]:
     for pod in (await api.list(PODS, namespace=NAMESPACE)).items:
         limits = pod["spec"]["containers"][0]["resources"].get("limits", {})
         node = pod["spec"].get("nodeName")
-        if node is None or not DEVICES.keys() <= limits.keys():
+        if node is None or COUNT not in limits:  # in mode Gate the rest is not there
             continue
         metadata = pod["metadata"]
         name = pod_claim_name(metadata["name"], metadata["uid"])

@@ -104,8 +104,8 @@ class Stage(Started):
         self._plane.stop_scheduler()
         return found
 
-    def ours(self, load: Load) -> dict[str, Any]:
-        """The pods with devices through the project as manifests/ installs it."""
+    def ours(self, load: Load, *, overlay: str = "default") -> dict[str, Any]:
+        """The pods with devices through the project as an overlay of manifests/ installs it."""
         apply(self._plane, ROOT / "crds")
         self._loop.run(kinds_are_served(self._api))
         self._loop.run(make_devices(self._api, self._plane.etcd_socket, self._node_uids))
@@ -116,6 +116,7 @@ class Stage(Started):
             ready_s=_READY_LIMIT_S,
             plane=self._plane,
             scheduler_client=SCHEDULER_CLIENT,
+            overlay=overlay,
         ) as cluster:
             leads_after = time.monotonic() - began
             settle(self._plane.pids() | cluster.pids())
