@@ -55,6 +55,7 @@ class Needs:
 class _Placed:
     node: str
     needs: Needs
+    generation: int
 
 
 class Room:
@@ -91,11 +92,12 @@ class Room:
         Returns:
             The node where more is free than before; empty: none.
         """
-        known = self._shares.get(pod.metadata.uid)
-        if known is not None and known.node == node:
+        uid, generation = pod.metadata.uid, pod.metadata.generation
+        known = self._shares.get(uid)
+        if known is not None and (known.node, known.generation) == (node, generation):
             return ""
-        freed = self.remove(pod.metadata.uid)
-        share = self._shares[pod.metadata.uid] = _Placed(node, Needs.of(pod))
+        freed = self.remove(uid)
+        share = self._shares[uid] = _Placed(node, Needs.of(pod), generation)
         self._add(share, 1)
         return freed
 

@@ -71,6 +71,15 @@ def test_a_pod_that_comes_to_another_node_than_expected_is_counted_there_only() 
     assert nodes(made, pod(cpu="1")) == [0]
 
 
+def test_a_pod_that_is_resized_in_place_counts_with_its_new_amounts() -> None:
+    made = room({"cpu": "2"})
+    made.put(pod("other", cpu="2"), "node-0")
+    smaller = pod("other", cpu="500m")
+    metadata = smaller.metadata.model_copy(update={"generation": 2})
+    assert made.put(smaller.model_copy(update={"metadata": metadata}), "node-0") == "node-0"
+    assert nodes(made, pod(cpu="1500m")) == [0]
+
+
 def test_a_pod_is_not_in_its_own_way() -> None:
     made = room({"cpu": "1"})
     asked = pod(cpu="1")
