@@ -88,12 +88,20 @@ def unasked(raw_pod: dict[str, Any], config: ClusterConfig) -> list[str]:
         ours, chosen = config.scheduling.scheduler_name, pod.spec.scheduler_name
         if not ours or not chosen or chosen in {ours, *names.SCHEDULER_ALIASES}:
             return []  # first, since nearly every pod that asks names ours
-        if is_left_alone(pod) or read(pod, config) is None:
-            return []
-    return [
+        ask = None if is_left_alone(pod) else read(pod, config)
+    if ask is None:
+        return []
+    found = [
         f"spec.schedulerName: {_cut(chosen)}: the pod gets a GPU only if this scheduler calls the "
         f"extender of vgpu, as {ours} does"
     ]
+    if ask.native is None and names.VOLCANO_GROUP in pod.metadata.annotations:
+        found.append(
+            f"{annotation_field(names.VOLCANO_GROUP)}: Volcano counts every resource of a "
+            "container against its node's, and a node shows the number of GPUs alone: where memory "
+            f"or compute is asked for, name a {names.ANNOTATION_CLAIM_TEMPLATE} instead"
+        )
+    return found
 
 
 def waits_for_claim(raw_pod: dict[str, Any]) -> list[str]:

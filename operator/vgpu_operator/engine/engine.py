@@ -35,6 +35,7 @@ from vgpu_operator.engine.scheduling.schedule_one import (
     offer,
     put_in_queue,
     spec_for,
+    take_back,
     wait,
     without_effect,
 )
@@ -202,6 +203,19 @@ class Engine:
         """A pod that was read for a request; returns it if it asks for GPUs."""
         self._drain()
         return observe_pod(self.state, pod)
+
+    def withdraw(self, uid: str) -> None:
+        """Free what is offered to a pod: its scheduler takes the place back.
+
+        Raises:
+            NotLeading: ask the replica that does.
+        """
+        self.must_lead()
+        self._drain()
+        pod = self.state.cache.pod(uid)
+        if pod is not None:
+            take_back(self.state, pod)
+            self._act(pod)
 
     def begin_bind(self, pod: GPUPod, node: str) -> Reservation | Refusal:
         """Reserve devices on the node; from now on the reservation does not lapse.

@@ -1,4 +1,4 @@
-"""The extender's HTTP(S) server: `/filter`, `/bind`, `/readyz`.
+"""The extender's HTTP(S) server: `/filter`, `/bind`, `/readyz`, and `/volcano/…` for Volcano.
 
 It answers only where it leads: elsewhere 503, which kube-scheduler takes for a failed attempt and
 tries again. A request that cannot be read is answered in the protocol's own `Error` field.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import ssl
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import orjson
@@ -19,6 +20,7 @@ from vgpu_client.listen import listen
 from vgpu_operator.config import Address
 from vgpu_operator.engine.engine import Engine
 from vgpu_operator.errors import NotLeading
+from vgpu_operator.extender import volcano
 from vgpu_operator.extender.binding import Binder
 from vgpu_operator.extender.filtering import filter_nodes
 from vgpu_operator.extender.wire import BindRequest, FilterRequest
@@ -57,6 +59,9 @@ class ExtenderServer:
         app = web.Application(client_max_size=_LARGEST_REQUEST)
         app.router.add_post("/filter", self._timed("filter", self._filter))
         app.router.add_post("/bind", self._timed("bind", self._bind))
+        for verb, answer in volcano.VERBS.items():
+            path, handler = f"/volcano/{verb}", partial(self._volcano, answer)
+            app.router.add_post(path, self._timed(f"volcano-{verb}", handler))
         app.router.add_get("/readyz", self._readyz)
         self._runner = web.AppRunner(app, access_log=None)
 
@@ -95,6 +100,11 @@ class ExtenderServer:
 
     async def _bind(self, body: Any) -> dict[str, Any]:
         return {"Error": await self._binder.bind(BindRequest.read(body))}
+
+    async def _volcano(
+        self, answer: Callable[[Engine, Any], dict[str, Any]], body: Any
+    ) -> dict[str, Any]:
+        return answer(self._engine, body)
 
     async def _readyz(self, _: web.Request) -> web.Response:
         ready = self._leads()

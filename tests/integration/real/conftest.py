@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -9,6 +10,8 @@ import pytest
 from vgpu_local.control_plane import ControlPlane, Options
 from vgpu_local.installation import install
 
+collect_ignore = [] if "VOLCANO" in os.environ else ["test_volcano.py"]
+"""What needs more than a real control plane is not even collected without it."""
 UNSERVED = 1
 """A port on which no webhook of ours answers."""
 

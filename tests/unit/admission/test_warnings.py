@@ -116,6 +116,21 @@ def test_a_scheduler_that_may_not_ask_us_is_warned_about() -> None:
     )
 
 
+def test_amounts_of_a_volcano_gang_are_warned_about_and_a_template_is_not() -> None:
+    pod = a_pod({"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1000}, schedulerName="volcano")
+    pod["metadata"] = {"annotations": {"scheduling.k8s.io/group-name": "gang"}}
+    _, warning = unasked(pod, CONFIG)
+    assert warning == (
+        "metadata.annotations[scheduling.k8s.io/group-name]: Volcano counts every resource of a "
+        "container against its node's, and a node shows the number of GPUs alone: where memory or "
+        "compute is asked for, name a vgpu.dev/claim-template instead"
+    )
+    native = a_pod({}, schedulerName="volcano")
+    annotations = {"scheduling.k8s.io/group-name": "gang", "vgpu.dev/claim-template": "half"}
+    native["metadata"] = {"annotations": annotations}
+    assert len(unasked(native, CONFIG)) == 1
+
+
 @pytest.mark.parametrize(
     ("limits", "scheduler", "ours"),
     [

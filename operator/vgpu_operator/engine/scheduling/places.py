@@ -114,7 +114,8 @@ def lapse(state: State, reservation: Reservation) -> None:
         return
     state.claims.expired[reservation.key] = allocation.id
     pod = state.cache.pod(reservation.pod_uid)
-    if reservation.is_immediate or pod is None or not pod.wants_node:
+    is_nobodys = reservation.is_immediate or reservation.is_withdrawn
+    if is_nobodys or pod is None or not pod.wants_node:
         return
     if state.queue.get(reservation.key) is None:  # else a Filter has ruled its node out
         state.pods.slow.add(pod.uid)

@@ -65,6 +65,7 @@ class Reservation:
         is_written: Whether the claim's status says so.
         until: When it lapses, monotonic seconds; None: it does not.
         is_read: Its pod is being read, which decides about its end.
+        is_withdrawn: Its scheduler has taken the place back: nothing of it stays tentative.
         pinned_until: Until then an earlier Binding without an answer may come to stand.
     """
 
@@ -86,6 +87,7 @@ class Reservation:
     assumption: Assumption | None = None
     is_written: bool = False
     is_read: bool = False
+    is_withdrawn: bool = False
     pinned_until: float = 0.0
 
     @property
@@ -107,6 +109,16 @@ class Reservation:
     def allocation_id(self) -> str:
         """The id of its allocation; empty while tentative."""
         return "" if self.allocation is None else self.allocation.id
+
+    def withdraw(self, now: float) -> None:
+        """Its scheduler takes the place back: it lapses now."""
+        if self.phase is Phase.OFFERED:
+            self.until, self.is_withdrawn = now, True
+
+    def offer_again(self, now: float) -> None:
+        """A place that was taken back, and has not lapsed yet, is offered once more."""
+        if self.is_withdrawn and self.phase is Phase.OFFERED:
+            self.until, self.is_withdrawn = now + OFFERED_S, False
 
     def begin_bind(self, reserved_for: ReservedFor) -> None:
         """Its pod is being bound: the claim is to name it, and nothing lapses meanwhile."""

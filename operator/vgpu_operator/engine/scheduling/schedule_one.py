@@ -133,6 +133,18 @@ def without_effect(
         )
 
 
+def take_back(state: State, pod: GPUPod) -> None:
+    """The place that is offered to a pod lapses now, unless a Binding to it may come to stand."""
+    held = state.reservations.of_pod(pod.uid)
+    if held is None:
+        return
+    if held.is_tentative:
+        give_up(state, held)
+    elif not held.is_immediate:
+        held.withdraw(state.now)
+        state.claims.look_at(held.key)
+
+
 def wait(state: State, pod: GPUPod, refusal: Refusal, candidates: Collection[str]) -> None:
     """A Filter was refused: let the pod wait for what would cure that.
 

@@ -1,0 +1,108 @@
+"""The verbs of Volcano's `extender` plugin: predicate, allocate, deallocate.
+
+Volcano decides a session of whole jobs in its own memory: it asks about a task and a node, says
+which node a task was given, and takes that back where a gang does not come together. It binds by
+itself, so there is no verb for that. A place is reserved at allocate, and later tasks of the gang
+see it taken; deallocate gives it back. When the watch shows the pod bound, the reservation
+stands; the agent lets no container start before its claim says so.
+
+Source: volcano.sh/volcano, pkg/scheduler/plugins/extender, of 2026-08 (v1.16.0-alpha.1); allocate
+and deallocate are not in v1.10.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from vgpu_api.errors import BadInput
+from vgpu_operator.engine.engine import Engine
+from vgpu_operator.engine.scheduling.refusal import Refusal
+from vgpu_operator.extender.filtering import read_pod
+
+UNSCHEDULABLE = 2
+"""Volcano's code for a node that the end of other pods could make fit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A pod as Volcano sends it, and the node that is meant."""
+
+    pod: dict[str, Any]
+    node: str
+
+    @classmethod
+    def of_predicate(cls, body: Any) -> Task:
+        """The task of a question about a node.
+
+        Raises:
+            BadInput: names the field that is missing or wrong.
+        """
+        return cls(_pod(body), _text(_object(body, "node"), "node", "Name"))
+
+    @classmethod
+    def of_event(cls, body: Any) -> Task:
+        """The task of an event; its node is its own.
+
+        Raises:
+            BadInput: names the field that is missing or wrong.
+        """
+        return cls(_pod(body), _text(_object(body, "task"), "task", "NodeName"))
+
+
+def predicate(engine: Engine, body: Any) -> dict[str, Any]:
+    """Whether a node can take the task's pod; nothing is reserved."""
+    try:
+        task = Task.of_predicate(body)
+        refused = engine.filter_without_effect(read_pod(task.pod), frozenset((task.node,)))
+    except BadInput as error:
+        return {"status": str(error), "code": UNSCHEDULABLE}
+    if isinstance(refused, Refusal):
+        return {"status": refused.message, "code": UNSCHEDULABLE}
+    why = (refused or {}).get(task.node, "")
+    return {"status": why, "code": UNSCHEDULABLE if why else 0}
+
+
+def allocate(engine: Engine, body: Any) -> dict[str, Any]:
+    """Reserve devices for the task's pod on its node."""
+    try:
+        task = Task.of_event(body)
+        outcome = engine.filter(read_pod(task.pod), frozenset((task.node,)))
+    except BadInput as error:
+        return {"errorMessage": str(error)}
+    if isinstance(outcome, Refusal):
+        return {"errorMessage": outcome.on(task.node)}
+    if outcome is not None:
+        outcome.offer_again(engine.state.now)
+    return {"errorMessage": ""}
+
+
+def deallocate(engine: Engine, body: Any) -> dict[str, Any]:
+    """Give back what was reserved for the task's pod, unless it may be bound there."""
+    try:
+        engine.withdraw(read_pod(_pod(body)).metadata.uid)
+    except BadInput as error:
+        return {"errorMessage": str(error)}
+    return {"errorMessage": ""}
+
+
+VERBS = {"predicate": predicate, "allocate": allocate, "deallocate": deallocate}
+"""By the last part of the path."""
+
+
+def _pod(body: Any) -> dict[str, Any]:
+    return _object(_object(body, "task"), "Pod", "task")
+
+
+def _object(holder: Any, name: str, path: str = "") -> dict[str, Any]:
+    found = holder.get(name) if isinstance(holder, dict) else None
+    if not isinstance(found, dict):
+        raise BadInput(field=".".join(filter(None, (path, name))), value=found, expected="given")
+    return found
+
+
+def _text(holder: dict[str, Any], path: str, name: str) -> str:
+    found = holder.get(name)
+    if not isinstance(found, str) or not found:
+        raise BadInput(field=f"{path}.{name}", value=found, expected="given")
+    return found

@@ -1,0 +1,180 @@
+"""Volcano's own scheduler starts a gang of our pods together or not at all.
+
+Collected where VOLCANO names a folder with its programs and CRDs (tests/cluster/volcano.sh): it is
+not to be had as a Go module with the verbs that we need. Its job controller is not part of this:
+the gang is a PodGroup and pods that name it, which is what that controller makes of a Job.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from vgpu_api.resources import CUSTOM_RESOURCE_DEFINITIONS, PODS, VGPU_CLAIMS, Resource
+from vgpu_client.transport import Object
+from vgpu_local.cluster import LocalCluster
+from vgpu_local.daemon import Daemon
+from vgpu_local.nodes import t4_node
+from vgpu_local.ports import free_ports
+from vgpu_local.real_cluster import real_cluster
+from vgpu_local.steps import a_claim, a_container, a_pod, create, delete_pod, running
+
+VOLCANO = Path(os.environ["VOLCANO"])
+GROUPS = Resource("scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup", True)
+HALF_A_T4 = {"name": "main", "memory": "8Gi"}
+"""In a template: Volcano counts every resource of a pod against its node's, and no node has
+`nvidia.com/gpumem`."""
+SESSIONS_S = 8.0
+"""Time for some of Volcano's sessions, one a second."""
+
+pytestmark = [pytest.mark.xdist_group("real-cluster"), pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """Room for four pods of half a GPU each, and Volcano's scheduler beside ours."""
+    folder = tmp_path_factory.mktemp("volcano")
+    with real_cluster([t4_node("t4", 2)]) as cluster:
+        for path in sorted((VOLCANO / "crds").glob("*.yaml")):
+            crd = yaml.safe_load(path.read_text())
+            cluster.run(cluster.api.create(CUSTOM_RESOURCE_DEFINITIONS, crd))
+        with without_tls(cluster) as url:
+            volcano = scheduler(cluster, folder, url)
+            volcano.start()
+            try:
+                yield cluster
+            finally:
+                volcano.kill()
+                print((folder / "volcano.log").read_text()[-20_000:])
+
+
+class without_tls:  # noqa: N801 - reads as a statement
+    """A proxy: our extender wants a certificate, and Volcano's plugin can show none."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        class Forward(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                url = cluster.extender_url(cluster.leader()) + self.path
+                asked = urllib.request.Request(url, body, {"Content-Type": "application/json"})
+                with urllib.request.urlopen(asked, timeout=10, context=cluster.tls()) as answer:
+                    found = answer.read()
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(found)))
+                self.end_headers()
+                self.wfile.write(found)
+
+            def log_message(self, *_: Any) -> None:
+                """Nothing: the scheduler's log has what matters."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Forward)
+
+    def __enter__(self) -> str:
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        return f"http://127.0.0.1:{self._server.server_port}/volcano"
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def scheduler(cluster: LocalCluster, folder: Path, url: str) -> Daemon:
+    arguments = {
+        "extender.urlPrefix": url,
+        "extender.httpTimeout": "5s",
+        "extender.predicateVerb": "predicate",
+        "extender.allocateFuncVerb": "allocate",
+        "extender.deallocateFuncVerb": "deallocate",
+        "extender.managedResources": ["nvidia.com/gpu"],
+    }
+    plugins = [
+        [{"name": "priority"}, {"name": "gang"}],
+        [
+            {"name": "predicates"},
+            {"name": "nodeorder"},
+            {"name": "extender", "arguments": arguments},
+        ],
+    ]
+    conf = {"actions": "enqueue, allocate", "tiers": [{"plugins": tier} for tier in plugins]}
+    written = folder / "conf" / "volcano.yaml"  # its folder is watched
+    written.parent.mkdir()
+    written.write_text(yaml.safe_dump(conf))
+    command = [
+        str(VOLCANO / "bin" / "scheduler"),
+        f"--kubeconfig={cluster.kubeconfig}",
+        f"--scheduler-conf={written}",
+        f"--listen-address=127.0.0.1:{free_ports(1)[0]}",
+        "--leader-elect=false",
+        "--cache-dumper=false",
+        "--v=3",
+    ]
+    return Daemon("vc-scheduler", command, {**os.environ}, folder / "volcano.log")
+
+
+def group(cluster: LocalCluster, name: str, least: int) -> None:
+    """A gang of which so many pods must start together."""
+    wire = {
+        "apiVersion": "scheduling.volcano.sh/v1beta1",
+        "kind": "PodGroup",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"minMember": least, "queue": "default"},
+    }
+    cluster.run(cluster.api.create(GROUPS, wire))
+
+
+def members(cluster: LocalCluster, name: str, size: int) -> list[str]:
+    """Its pods."""
+    names = [f"{name}-{number}" for number in range(size)]
+    for pod in names:
+        annotations = {"scheduling.k8s.io/group-name": name, "vgpu.dev/claim-template": "half"}
+        wire = a_pod(pod, a_container(), annotations=annotations, schedulerName="volcano")
+        create(cluster, wire)
+    return names
+
+
+def pods(cluster: LocalCluster, *names: str) -> list[Object]:
+    found = cluster.run(cluster.api.list(PODS, namespace="default")).items
+    return [pod for pod in found if pod["metadata"]["name"] in names]
+
+
+def holders(cluster: LocalCluster) -> set[str]:
+    """The pods that have devices."""
+    claims = cluster.run(cluster.api.list(VGPU_CLAIMS, namespace="default")).items
+    statuses = [claim.get("status") or {} for claim in claims]
+    return {status["reservedFor"]["podName"] for status in statuses if status.get("allocation")}
+
+
+def until(holds: Callable[[], bool], limit: float) -> bool:
+    end = time.monotonic() + limit
+    while not holds():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.2)
+    return True
+
+
+def test_a_gang_is_placed_by_volcano_all_or_nothing(cluster: LocalCluster) -> None:
+    create(cluster, a_claim("half", HALF_A_T4))
+    group(cluster, "first", 3)
+    first = members(cluster, "first", 3)
+    for name in first:
+        pod = running(cluster, name, limit=60)
+        assert pod["spec"]["schedulerName"] == "volcano"
+    group(cluster, "second", 3)
+    second = members(cluster, "second", 3)
+    time.sleep(SESSIONS_S)
+    assert [pod["spec"].get("nodeName") for pod in pods(cluster, *second)] == [None] * 3
+    for name in first:
+        delete_pod(cluster, name)
+    for name in second:
+        running(cluster, name, limit=60)
+    assert until(lambda: holders(cluster) == set(second), 30), holders(cluster)
