@@ -265,9 +265,8 @@ def _wire(name: str, kind: str) -> str:
 def kubernetes_names() -> Words:
     """Annotations, labels, taints and finalizers that the project reads or writes."""
     found = _constants(names, lambda value: bool(_QUALIFIED.fullmatch(value)), prefix="")
-    found |= _constants(
-        names, lambda value: value.startswith(("ack.", "ALIYUN_COM_")), prefix="ACK_"
-    )
+    found |= _constants(names, lambda value: value.startswith("ack."), prefix="ACK_")
+    found |= _constants(names, lambda value: True, prefix="ACK_RECORD_")
     for file in _files(*PRODUCT):
         for node in ast.walk(_tree(file)):
             word = _text(node)

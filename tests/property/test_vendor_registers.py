@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import a_container, a_node, a_pod
-from vgpu_api.config import ClusterConfig
+from vgpu_api.config import ClusterConfig, VendorsConfig
 from vgpu_api.core import Node
 from vgpu_api.errors import BadInput
 from vgpu_api.vendors import Kind, kinds
@@ -20,7 +20,7 @@ from vgpu_operator.dialects import read
 from vgpu_operator.vendors import devices_of
 from vgpu_operator.vendors.registers import MAX_DEVICES, field_of
 
-CONFIG = ClusterConfig()
+CONFIG = ClusterConfig(vendors=VendorsConfig(leave_alone=()))
 some_kind = st.sampled_from(kinds())
 numbers = st.sampled_from(("0", "1", "-1", "100", "16384", "99999999999", "1.5", "", "x", "1e3"))
 words = st.one_of(st.text(max_size=20), numbers, st.sampled_from(("true", "false", "hami-core")))
@@ -38,6 +38,12 @@ device = st.fixed_dictionaries(
     optional={
         key: st.one_of(st.integers(-2, 1 << 33), st.booleans(), st.text(max_size=8), st.none())
         for key in ("id", "index", "count", "devmem", "devcore", "type", "numa", "health")
+    }
+    | {
+        "custominfo": st.dictionaries(
+            st.sampled_from(("NetworkID", "AIC", "DeviceStrategy")),
+            st.one_of(st.integers(0, 3), st.sampled_from(("die", "card", "a")), st.none(), plain),
+        )
     },
 )
 documents = st.one_of(plain, st.lists(st.one_of(device, plain), max_size=5)).map(json.dumps)
