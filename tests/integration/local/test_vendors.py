@@ -34,7 +34,24 @@ NPUS = [
     }
     for n in range(4)
 ]
-OFFERED = {"hygon.com/dcunum": 8, "huawei.com/Ascend910B3": 16}
+COUNTED = {"count": 1, "devmem": 32_768, "devcore": 100, "health": True}
+BIRENS = [{"id": "BR-0", "index": 0, "type": "Biren", **COUNTED}]
+DIES = [
+    {
+        "id": f"VA-{n}",
+        "index": n,
+        "type": "Vastai",
+        "custominfo": {"DeviceStrategy": "die", "AIC": f"board-{n // 2}"},
+        **COUNTED,
+    }
+    for n in range(4)
+]
+OFFERED = {
+    "hygon.com/dcunum": 8,
+    "huawei.com/Ascend910B3": 16,
+    "birentech.com/gpu": 1,
+    "vastaitech.com/va": 4,
+}
 
 pytestmark = [pytest.mark.xdist_group("local-cluster"), pytest.mark.timeout(180)]
 
@@ -46,7 +63,11 @@ def module_cluster(whole_cluster: Callable[..., LocalCluster]) -> Iterator[Local
         for name, written in DCUS.items():
             register(cluster, name, {"hami.io/node-dcu-register": written})
         register(cluster, "mixed", {"hami.io/node-register-Ascend910B3": json.dumps(NPUS)})
-        for uuid in ("DCU-M0", "DCU-D0", "DCU-D1", *(npu["id"] for npu in NPUS)):
+        counted = {"hami.io/node-biren-register": BIRENS, "hami.io/node-va-register": DIES}
+        texts = {key: json.dumps(devices) for key, devices in counted.items()}
+        register(cluster, "dcus", texts)
+        others = [str(device["id"]) for device in (*NPUS, *BIRENS, *DIES)]
+        for uuid in ("DCU-M0", "DCU-D0", "DCU-D1", *others):
             cluster.wait_for(GPU_DEVICES, device_object_name(uuid), is_ready)
         yield cluster
 
@@ -103,6 +124,21 @@ def test_pods_in_ascends_words_get_a_named_size_or_whole_devices_of_one_network(
     whole = json.loads(annotations["huawei.com/Ascend910B3"])
     assert [npu["memory"] for npu in whole] == [65_536, 65_536]
     assert len({int(npu["UUID"][-1]) // 2 for npu in whole}) == 1
+
+
+def test_pods_that_count_devices_get_slots_of_them_and_none_of_their_memory(
+    cluster: LocalCluster,
+) -> None:
+    for pod in cluster.apply(EXAMPLES / "counted.yaml"):
+        served(cluster, pod["metadata"]["name"])
+    annotations = running(cluster, "biren-one")["metadata"]["annotations"]
+    assert annotations["hami.io/Biren-devices-to-allocate"] == "BR-0,Biren,0,0:;"
+    annotations = running(cluster, "vastai-two")["metadata"]["annotations"]
+    dies = record(annotations["hami.io/Vastai-devices-allocated"])
+    assert [(memory, cores) for _, memory, cores in dies] == [(0, 0), (0, 0)]
+    assert len({int(uuid[-1]) // 2 for uuid, _, _ in dies}) == 1
+    (given,) = [d for d in cluster.objects("gpudevices.vgpu.dev") if d["status"]["uuid"] == "BR-0"]
+    assert is_given(given, "0")
 
 
 def test_a_pod_has_devices_of_two_vendors(cluster: LocalCluster) -> None:
