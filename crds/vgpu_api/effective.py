@@ -1,7 +1,7 @@
-"""What a claim really uses of each card at its worst moment.
+"""What a claim really uses of each device at its worst moment.
 
 App containers run together, so they add up; ordinary init containers run alone and before, so
-they count by their peak. Per card: max(init peak, app sum) of memory and cores; slots =
+they count by their peak. Per device: max(init peak, app sum) of memory and cores; slots =
 max(1 if any init container asks, number of app containers). Ledger, agent and the tests' checker
 all count by this one function.
 """
@@ -16,7 +16,7 @@ from vgpu_api.v1alpha1.vgpuclaim import AllocatedDevice, VGPUClaimSpec
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """An amount of one card: MiB of memory, percent of compute, slots."""
+    """An amount of one device: MiB of memory, percent of compute, slots."""
 
     memory_mib: int = 0
     cores: int = 0
@@ -42,7 +42,7 @@ class Use:
 
 
 def effective_use(spec: VGPUClaimSpec, devices: Iterable[AllocatedDevice]) -> Mapping[str, Use]:
-    """Use per card (by UUID) of an allocation made for `spec`.
+    """Use per device (by UUID) of an allocation made for `spec`.
 
     A device of a request that the spec does not name counts as an app container's: never less
     than the truth.

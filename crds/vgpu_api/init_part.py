@@ -1,7 +1,7 @@
 """The part of an allocation that only ordinary init containers use, and when it may go or come.
 
 Once they have ended, the agent closes their pages and reports it; then the operator takes their
-cards out of the allocation, and what is left is the app containers' sum. They run again when
+devices out of the allocation, and what is left is the app containers' sum. They run again when
 the kubelet makes the pod's sandbox anew: the agent refuses that until the operator has fitted them
 again. Each giving is a *round*, so that a late report about one round says nothing of the next.
 """
@@ -16,16 +16,16 @@ from vgpu_api.v1alpha1 import Allocation, VGPUClaim, VGPUClaimSpec
 ENDED = "InitContainersEnded"
 """Reason of the condition while nothing of the round is in use any more."""
 WANTED = "InitContainersRunAgain"
-"""Reason of the condition while they need cards again."""
+"""Reason of the condition while they need devices again."""
 
 
 @dataclass(frozen=True, slots=True)
 class InitRound:
-    """One giving of cards to init containers, among all that a claim may ever have.
+    """One giving of devices to init containers, among all that a claim may ever have.
 
     Attributes:
         allocation_id: The allocation.
-        number: How often init containers had been given cards anew in it.
+        number: How often init containers had been given devices anew in it.
     """
 
     allocation_id: str
@@ -43,13 +43,13 @@ def init_round(allocation: Allocation) -> InitRound:
 
 
 def has_init_part(spec: VGPUClaimSpec, allocation: Allocation) -> bool:
-    """Whether the allocation still has cards of init containers."""
+    """Whether the allocation still has devices of init containers."""
     init = init_requests(spec)
     return any(device.request in init for device in allocation.devices)
 
 
 def without_init_part(spec: VGPUClaimSpec, allocation: Allocation) -> Allocation:
-    """What is left for the containers that run: the same allocation, without init's cards."""
+    """What is left for the containers that run: the same allocation, without init's devices."""
     init = init_requests(spec)
     kept = [device for device in allocation.devices if device.request not in init]
     return allocation.model_copy(update={"devices": kept})

@@ -14,7 +14,7 @@ VERSION = "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"
 
 FINALIZER_IN_USE = "vgpu.dev/in-use"
-"""On every allocated claim: its cards are not freed while a container may still use them."""
+"""On every allocated claim: its devices are not freed while a container may still use them."""
 
 # Pod annotations of our own.
 ANNOTATION_CLAIM = "vgpu.dev/claim"
@@ -138,15 +138,15 @@ def mig_resource(profile: str) -> str:
 
 
 def published_model(model: str) -> str:
-    """A card's type in the words that pods select it by, as HAMi registers it: with the maker.
+    """A device's type in the words that pods select it by, as HAMi registers it: with the maker.
 
-    Drivers name cards before Ampere without it (`Tesla T4`).
+    Drivers name devices before Ampere without it (`Tesla T4`).
     """
     return model if not model or model.lower().startswith("nvidia") else f"NVIDIA-{model}"
 
 
 def device_object_name(uuid: str) -> str:
-    """The GPUDevice object's name for a card: its UUID in lower case, made a valid DNS name."""
+    """The GPUDevice object's name for a device: its UUID in lower case, made a valid DNS name."""
     plain = uuid.lower()
     if len(plain) <= _DEVICE_NAME_MAX and _DNS_NAME.fullmatch(plain):
         return plain
@@ -155,11 +155,11 @@ def device_object_name(uuid: str) -> str:
 
 
 def device_object_name_on_node(uuid: str, node_name: str) -> str:
-    """The name used when the card's object already exists under another live node.
+    """The name used when the device's object already exists under another live node.
 
     It ends with the node's name, which no other node's agent may use (policy `vgpu-devices`): so an
-    agent that takes names of others' cards takes no card's last name. Beside a node name of more
-    than 200 letters the card's part is cut.
+    agent that takes names of others' devices takes no device's last name. Beside a node name of
+    more than 200 letters the device's part is cut.
     """
     return f"{device_object_name(uuid)[: 252 - len(node_name)].rstrip('-.')}.{node_name}"
 

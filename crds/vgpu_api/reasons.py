@@ -1,6 +1,6 @@
 """Why something was refused: one enum, with counts, turned into text in one place.
 
-The card reasons are HAMi's words byte for byte, because people grep for them; the text form
+The device reasons are HAMi's words byte for byte, because people grep for them; the text form
 `count/total Reason` sorted and joined by `, ` is HAMi's too. Ours come after.
 """
 
@@ -13,9 +13,9 @@ from functools import cache
 
 
 class Reason(StrEnum):
-    """One way in which a card, a node or a request can be refused."""
+    """One way in which a device, a node or a request can be refused."""
 
-    # A card (in the order of the checks).
+    # A device (in the order of the checks).
     CARD_UUID_DUPLICATE = "CardUuidDuplicate"  # ours: HAMi does not notice
     CARD_NOT_HEALTHY = "CardNotHealth"
     CARD_CORDONED = "CardCordoned"
@@ -60,7 +60,7 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """How often each reason applied, out of how many cards (or nodes)."""
+    """How often each reason applied, out of how many devices (or nodes)."""
 
     counts: Mapping[Reason, int]
     total: int

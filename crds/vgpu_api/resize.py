@@ -1,7 +1,7 @@
-"""Resize in place: what a changed request of an allocated claim means for the cards that it has.
+"""Resize in place: what a changed request of an allocated claim means for the devices that it has.
 
-Memory and cores of a request may change while it holds cards. The operator and the agent share the
-work, so that no card is ever given away beyond what it has:
+Memory and cores of a request may change while it holds devices. The operator and the agent share
+the work, so that no device is ever given away beyond what it has:
 
     grow     the operator finds room and writes the larger amounts into the allocation; then the
              agent raises the page
@@ -31,8 +31,8 @@ def was_changed(claim: VGPUClaim) -> bool:
 def target(spec: VGPUClaimSpec, allocation: Allocation) -> list[AllocatedDevice]:
     """The allocation's devices with the amounts that the spec asks for now.
 
-    What the spec leaves to defaults stays as it was given, and so do MIG instances and whole cards
-    (`Exclusive`), which cannot change while they are held: see `too_small`.
+    What the spec leaves to defaults stays as it was given, and so do MIG instances and whole
+    devices (`Exclusive`), which cannot change while they are held: see `too_small`.
     """
     requests = {request.name: request for request in spec.requests}
     return [_wanted(device, requests.get(device.request)) for device in allocation.devices]
@@ -41,7 +41,7 @@ def target(spec: VGPUClaimSpec, allocation: Allocation) -> list[AllocatedDevice]
 def too_small(spec: VGPUClaimSpec, allocation: Allocation) -> list[tuple[str, str]]:
     """Why devices that cannot change are not what the spec asks for now: reason and sentence.
 
-    A MIG instance or a whole card that has at least as much serves the request as it is.
+    A MIG instance or a whole device that has at least as much serves the request as it is.
     """
     requests = {request.name: request for request in spec.requests}
     found = []

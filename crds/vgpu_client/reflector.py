@@ -1,7 +1,7 @@
 """A faithful, running copy of one kind: every change is delivered, deletions missed included.
 
 Kopf lists again after a gap and reports what exists; what was deleted meanwhile it never
-mentions, and an allocator that misses a deletion loses a card until its restart. So we keep our
+mentions, and an allocator that misses a deletion loses a device until its restart. So we keep our
 own list-and-watch. It remembers uid and version of everything it has delivered, and after a gap
 (410, a broken or silent stream) compares that with a fresh list. The list is decoded page by page
 and told as a whole, deletions first: what comes may need the place of what is gone.

@@ -62,7 +62,7 @@ def prose(text: str) -> list[str]:
     for pattern in (
         re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE),
         re.compile(r"<!--.*?-->", re.DOTALL),
-        re.compile(r"``[^`]+``|`[^`]+`"),
+        re.compile(r"``[^`]+``|`[^`]*`"),
         re.compile(r"(?<=\])\([^)]*\)"),
         re.compile(r"^(?: {4}|\t).*$", re.MULTILINE),
     ):

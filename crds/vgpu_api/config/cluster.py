@@ -109,7 +109,7 @@ class NvidiaConfig(_Section):
     resource_core_name: ResourceName = "nvidia.com/gpucores"
     resource_priority_name: ResourceName = "nvidia.com/priority"
     device_split_count: Annotated[int, Field(ge=1, le=1000)] = 10
-    """Requests that one card serves at most, unless the device's spec says otherwise."""
+    """Requests that one device serves at most, unless the device's spec says otherwise."""
     device_memory_scaling: Annotated[float, Field(gt=0, le=100)] = 1.0
     """Factor between a device's memory and what may be given away, unless its spec has one."""
     device_core_scaling: Annotated[float, Field(gt=0, le=100)] = 1.0
@@ -119,7 +119,7 @@ class NvidiaConfig(_Section):
         validation_alias=AliasChoices("defaultMem", "defaultMemory", "default_memory"),
         serialization_alias="defaultMem",
     )
-    """MiB per card for a request that gives no memory; 0: all of it."""
+    """MiB per device for a request that gives no memory; 0: all of it."""
     default_cores: Annotated[int, Field(ge=0, le=100)] = 0
     """Percent of compute for a request that gives none; 0: no reservation."""
     default_gpu_num: Annotated[int, BeforeValidator(_one_for_none), Field(ge=1, le=64)] = Field(
@@ -127,7 +127,7 @@ class NvidiaConfig(_Section):
         validation_alias=AliasChoices("defaultGPUNum", "default_gpu_num"),
         serialization_alias="defaultGPUNum",
     )
-    """Cards for a request that names memory or cores only."""
+    """Devices for a request that names memory or cores only."""
     memory_factor: Annotated[int, BeforeValidator(_one_for_none), Field(ge=1)] = 1
     """MiB that one unit of the memory resource stands for."""
     gpu_core_policy: Annotated[CorePolicy, BeforeValidator(_core_word)] = "Default"
@@ -227,11 +227,12 @@ class AliyunConfig(_Section):
     """Alibaba ACK's resource names."""
 
     resource_memory_name: ResourceName = "aliyun.com/gpu-mem"
-    """GiB, for all cards of the container together."""
+    """GiB, for all devices of the container together."""
     resource_core_name: ResourceName = "aliyun.com/gpu-core.percentage"
     resource_count_name: ResourceName = "aliyun.com/gpu-count"
     gpu_count_means: Literal["percent", "cards"] = "percent"
-    """What the count means beside memory: percent of a card's compute, or cards. Alone: cards."""
+    """What the count means beside memory: percent of a device's compute, or devices. Alone:
+    devices."""
 
 
 class VolcanoConfig(_Section):
@@ -257,7 +258,7 @@ class SchedulingConfig(_Section):
     max_claim_priority: int = 1000
     """The highest `schedulingPriority` of a claim: it is compared with the priorities of pods."""
     starvation_after_seconds: Annotated[int, Field(ge=0)] = 60
-    """After waiting this long for room, a request gets cards held as they become free. 0: never."""
+    """After waiting this long, a request gets devices earmarked as they become free. 0: never."""
     mode: Literal["Extender", "Gate"] = "Extender"
     """How a decision is handed over. Extender: kube-scheduler asks us at Filter and Bind. Gate: GPU
     pods are created behind a scheduling gate, which is lifted once their devices are reserved; for
@@ -274,7 +275,7 @@ class ViewsConfig(_Section):
     """What is written for people and tools that read other systems' records; never read back."""
 
     hami_node_register: bool = True
-    """Each agent lists its node's cards in the Node's annotation `hami.io/node-nvidia-register`."""
+    """Each agent lists its devices in the Node's annotation `hami.io/node-nvidia-register`."""
     hami_metrics: bool = True
     """Each agent shows use under HAMi's metric names beside ours."""
     hami_events: bool = False

@@ -1,4 +1,4 @@
-"""A ResourceQuota, as far as it limits cards."""
+"""A ResourceQuota, as far as it limits devices."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ class Condition(ApiModel):
     last_transition_time: Annotated[str, Field(max_length=64), BeforeValidator(_unset_time)] = ""
     """When `status` changed last (RFC 3339)."""
     observed_generation: int | None = None
-    """The generation of the spec that was looked at."""
+    """The generation of the spec that was read."""
 
 
 Conditions = Annotated[

@@ -1,4 +1,4 @@
-"""GPUDevice: one object per physical card, published by the agent of its node.
+"""GPUDevice: one object per physical device, published by the agent of its node.
 
 `spec` holds the administrator's wishes (the agent never writes them after creation), `status` what
 the agent sees and, in `allocated` and `claims`, what the operator gave away: a view.
@@ -20,7 +20,7 @@ Scaling = Annotated[str, Field(max_length=16, pattern=r"^[0-9]{1,3}(\.[0-9]{1,3}
 
 
 class GPUDeviceSpec(ApiModel):
-    """What the administrator wants of this card."""
+    """What the administrator wants of this device."""
 
     node_name: Annotated[
         Name,
@@ -36,17 +36,17 @@ class GPUDeviceSpec(ApiModel):
             },
         ),
     ]
-    """The node that holds the card. Set when the object is created, immutable."""
+    """The node that holds the device. Set when the object is created, immutable."""
     cordoned: bool = False
-    """Give nothing new on this card; what runs stays."""
+    """Give nothing new on this device; what runs stays."""
     mode: DeviceMode = "Shared"
-    """How the card is divided."""
+    """How the device is divided."""
     slots: Annotated[int, Field(ge=1, le=1000)] | None = None
-    """Requests that the card serves at most. Default: the configuration's, 10."""
+    """Requests that the device serves at most. Default: the configuration's, 10."""
     memory_scaling: Scaling | None = None
-    """Factor between the card's memory and what is given away, such as 1.5. Default 1."""
+    """Factor between the device's memory and what is given away, such as 1.5. Default 1."""
     core_scaling: Scaling | None = None
-    """Factor between the card's compute and what is given away. Default 1."""
+    """Factor between the device's compute and what is given away. Default 1."""
     core_policy: CorePolicy = "Default"
     """When compute shares are enforced: while others are active, always, or never."""
     mig_instances: MigInstances | None = None
@@ -55,12 +55,12 @@ class GPUDeviceSpec(ApiModel):
 
 
 class Amount(ApiModel):
-    """An amount of a card."""
+    """An amount of a device."""
 
     memory: Size = "0"
     """Memory, a quantity of bytes."""
     cores: int = 0
-    """Compute, in percent of one card."""
+    """Compute, in percent of one device."""
     slots: int = 0
     """Requests."""
 
@@ -71,10 +71,10 @@ class Amount(ApiModel):
 
 
 class Link(ApiModel):
-    """How the card reaches another card of its node."""
+    """How the device reaches another device of its node."""
 
     peer: Annotated[str, Field(max_length=128)]
-    """The other card's UUID."""
+    """The other device's UUID."""
     type: Annotated[str, Field(max_length=32)] = ""
     """NVLink, or the PCIe class of the path."""
     score: int = 0
@@ -82,7 +82,7 @@ class Link(ApiModel):
 
 
 class MigPlacement(ApiModel):
-    """A place on a card where an instance may lie."""
+    """A place on a device where an instance may lie."""
 
     start: Annotated[int, Field(ge=0, le=63)] = 0
     """Its first memory slice."""
@@ -91,14 +91,14 @@ class MigPlacement(ApiModel):
 
 
 class MigProfile(ApiModel):
-    """A kind of instance that a card can be cut into."""
+    """A kind of instance that a device can be cut into."""
 
     name: Annotated[str, Field(max_length=64)]
     """As the driver spells it, such as 1g.5gb."""
     memory: Size
     """Memory of an instance."""
     cores: Percent = 0
-    """Its part of the card's compute, percent."""
+    """Its part of the device's compute, percent."""
     slices: Annotated[int, Field(ge=0, le=64)] = 0
     """Its compute slices."""
     placements: Annotated[list[MigPlacement], Field(max_length=64)] = Field(default_factory=list)
@@ -111,14 +111,14 @@ class MigProfile(ApiModel):
 
 
 class MigStatus(ApiModel):
-    """Multi-instance mode of the card."""
+    """Multi-instance mode of the device."""
 
     enabled: bool = False
-    """Whether the card is in MIG mode."""
+    """Whether the device is in MIG mode."""
     static: bool = False
     """Whether instances are given as an administrator made them: placements are where those lie."""
     profiles: Annotated[list[MigProfile], Field(max_length=64)] = Field(default_factory=list)
-    """What the card may be cut into; nothing is given of a card that lists none."""
+    """What the device may be cut into; nothing is given of a device that lists none."""
     instances: Annotated[list[Annotated[str, Field(max_length=128)]], Field(max_length=64)] = Field(
         default_factory=list
     )
@@ -126,7 +126,7 @@ class MigStatus(ApiModel):
 
 
 class DeviceClaim(ApiModel):
-    """One claim that holds a part of the card."""
+    """One claim that holds a part of the device."""
 
     namespace: Name = ""
     """The claim's namespace."""
@@ -144,9 +144,9 @@ class GPUDeviceStatus(ApiModel):
     vendor: Annotated[str, Field(max_length=64)] = ""
     """The maker, such as nvidia."""
     index: int | None = None
-    """The card's number on its node."""
+    """The device's number on its node."""
     uuid: Annotated[str, Field(max_length=128)] = ""
-    """The card's own identity, as the driver spells it."""
+    """The device's own identity, as the driver spells it."""
     model: Annotated[str, Field(max_length=128)] = ""
     """The model's name, as the driver spells it."""
     architecture: Annotated[str, Field(max_length=64)] = ""
@@ -158,13 +158,13 @@ class GPUDeviceStatus(ApiModel):
     runtime_version: Annotated[str, Field(max_length=64)] = ""
     """The newest CUDA version that the driver serves."""
     pci_bus_id: Annotated[str, Field(max_length=64)] = Field(default="", alias="pciBusID")
-    """Where the card sits on the bus."""
+    """Where the device sits on the bus."""
     numa_node: int | None = None
     """The NUMA node it belongs to; absent when unknown."""
     links: Annotated[list[Link], Field(max_length=64)] = Field(default_factory=list)
-    """How it reaches the other cards."""
+    """How it reaches the other devices."""
     capacity: Amount | None = None
-    """What the card has."""
+    """What the device has."""
     allocatable: Amount | None = None
     """What may be given away: capacity times the scaling factors."""
     mig: MigStatus | None = None

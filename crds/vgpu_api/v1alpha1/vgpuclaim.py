@@ -1,6 +1,6 @@
 """VGPUClaim: what one pod asks for, and, in its status, what it got.
 
-`status.allocation` is the only truth about who holds which card: an allocation exists if and only
+`status.allocation` is the only truth about who holds which device: an allocation exists if and only
 if it stands there.
 """
 
@@ -73,7 +73,7 @@ REQUEST_RULES: list[dict[str, str]] = [
 
 
 class DeviceSelector(ApiModel):
-    """Which cards may serve a request. Exclusion wins."""
+    """Which devices may serve a request. Exclusion wins."""
 
     models: Annotated[list[Pattern], Field(max_length=32)] = Field(default_factory=list)
     """Only models whose name contains one of these, whatever the case: A10 matches A100."""
@@ -82,42 +82,42 @@ class DeviceSelector(ApiModel):
     uuids: Annotated[list[Pattern], Field(max_length=64)] = Field(
         default_factory=list, alias="uuids"
     )
-    """Only these cards."""
+    """Only these devices."""
     exclude_uuids: Annotated[list[Pattern], Field(max_length=64)] = Field(
         default_factory=list, alias="excludeUUIDs"
     )
-    """None of these cards."""
+    """None of these devices."""
 
 
 class VGPURequest(ApiModel):
-    """What one container asks for. Neither memory nor memoryPercent: all the memory of the card."""
+    """What one container asks for. Neither memory nor memoryPercent: all memory of the device."""
 
     name: Annotated[str, Field(max_length=63)] = ""
     """The container's name. May be left out by a sole request: the pod's first asking container."""
     phase: Phase = "App"
     """App for containers that run, Init for ordinary init containers."""
     count: Annotated[int, Field(ge=1, le=64)] = 1
-    """How many distinct cards."""
+    """How many distinct devices."""
     memory: (
         Annotated[Size, Field(json_schema_extra={"x-kubernetes-validations": MEMORY_RULES})] | None
     ) = None
-    """Memory of each card, such as 8Gi."""
+    """Memory of each device, such as 8Gi."""
     memory_percent: Annotated[int, Field(ge=1, le=100)] | None = None
-    """Memory as a percentage of each card's."""
+    """Memory as a percentage of each device's."""
     cores: Annotated[int, Field(ge=0, le=100)] | None = None
-    """Percent of each card's compute. 0 or absent: no limit, nothing reserved. 100: it alone."""
+    """Percent of each device's compute. 0 or absent: no limit, nothing reserved. 100: it alone."""
     vendor: Annotated[str, Field(max_length=64)] = "nvidia"
-    """Whose cards."""
+    """Whose devices."""
     mode: RequestMode = "Any"
-    """How the card must be divided."""
+    """How the device must be divided."""
     mig_profile: Annotated[str, Field(max_length=64, pattern=r"^([0-9]+g\..+|any)$")] | None = None
     """The instance's profile, such as 1g.10gb, or `any`, in place of amounts. Only in mode MIG."""
     core_policy: CorePolicy = "Default"
     """When the compute share is enforced: while others are active, always, or never."""
     compute_priority: Annotated[int, Field(ge=0, le=10)] | None = None
-    """Throttling between neighbours on a card; 0 is the highest."""
+    """Throttling between neighbours on a device; 0 is the highest."""
     selector: DeviceSelector | None = None
-    """Which cards may serve."""
+    """Which devices may serve."""
 
     @field_validator("memory")
     @classmethod
@@ -139,17 +139,17 @@ class VGPURequest(ApiModel):
         if self.mode != "MIG":
             raise ValueError("migProfile needs mode MIG")
         if self.memory is not None or self.memory_percent is not None or self.cores is not None:
-            raise ValueError("migProfile says memory and cores: give no amount beside it")
+            raise ValueError("migProfile has memory and cores: give no amount beside it")
         return self
 
     @property
     def memory_mib(self) -> int | None:
-        """The memory per card in MiB, if given as a size."""
+        """The memory per device in MiB, if given as a size."""
         return None if self.memory is None else quantity.mib(self.memory)
 
 
 class Weights(ApiModel):
-    """How much each term counts in a card's score."""
+    """How much each term counts in a device's score."""
 
     slots: Weight = 1
     """Weight of the used slots."""
@@ -165,11 +165,11 @@ class Placement(ApiModel):
     node: NodePolicy | None = None
     """Among nodes."""
     device: Annotated[list[DevicePolicy], Field(max_length=8)] = Field(default_factory=list)
-    """Among the cards of a node: one policy, or several in order."""
+    """Among the devices of a node: one policy, or several in order."""
     numa: NumaPolicy | None = None
-    """Whether the cards must share a NUMA node."""
+    """Whether the devices must share a NUMA node."""
     weights: Weights | None = None
-    """Weights of the card score."""
+    """Weights of the device score."""
 
 
 class VGPUClaimSpec(ApiModel):
@@ -209,7 +209,7 @@ class MigAllocation(ApiModel):
     profile: Annotated[str, Field(max_length=64)] = ""
     """Its profile."""
     start: Annotated[int, Field(ge=0, le=63)] = 0
-    """Its first memory slice on the card."""
+    """Its first memory slice on the device."""
     size: Annotated[int, Field(ge=0, le=64)] = 0
     """How many memory slices it takes."""
     uuid: Annotated[str, Field(max_length=128)] = ""
@@ -217,16 +217,16 @@ class MigAllocation(ApiModel):
 
 
 class AllocatedDevice(ApiModel):
-    """One card, or a part of it, given to one request."""
+    """One device, or a part of it, given to one request."""
 
     request: Annotated[str, Field(max_length=63)] = ""
     """The request it serves."""
     name: Name = ""
     """The GPUDevice object."""
     uuid: Annotated[str, Field(max_length=128)] = ""
-    """The card."""
+    """The device."""
     index: int = 0
-    """The card's number on its node."""
+    """The device's number on its node."""
     memory: Size = "0"
     """Memory given."""
     cores: Annotated[int, Field(ge=0, le=100)] = 0
@@ -241,7 +241,7 @@ class AllocatedDevice(ApiModel):
 
 
 class Allocation(ApiModel):
-    """The decision: which cards of which node. Exists, or does not; never in parts."""
+    """The decision: which devices of which node. Exists, or does not; never in parts."""
 
     node_name: Name = ""
     """The node."""
@@ -250,11 +250,11 @@ class Allocation(ApiModel):
     id: AllocationID = ""
     """Names this allocation among all that the claim may ever have: a UUID."""
     devices: Annotated[list[AllocatedDevice], Field(max_length=2048)] = Field(default_factory=list)
-    """The cards, in the order of the requests."""
+    """The devices, in the order of the requests."""
     allocated_time: Time | None = None
     """When it was decided; names nothing."""
     init_round: Round = 0
-    """How often init containers were given cards anew after they had given theirs back."""
+    """How often init containers were given devices anew after they had given theirs back."""
 
 
 class ReservedFor(ApiModel):
@@ -287,7 +287,7 @@ class InitReleased(ApiModel):
 
 
 class InitWanted(ApiModel):
-    """The agent's word that init containers must run again and need cards anew."""
+    """The agent reports that init containers must run again and need devices anew."""
 
     allocation_id: AllocationID = Field(default="", alias="allocationID")
     """Of which allocation."""
@@ -299,7 +299,7 @@ class VGPUClaimStatus(ApiModel):
     """What came of it."""
 
     allocation: Allocation | None = None
-    """The cards, once decided."""
+    """The devices, once decided."""
     reserved_for: ReservedFor | None = None
     """The pod that may use them."""
     released: Released | None = None
@@ -309,13 +309,13 @@ class VGPUClaimStatus(ApiModel):
     init_wanted: InitWanted | None = None
     """Init containers must run again after this round; then they keep what they have (agent)."""
     state: ClaimState | None = None
-    """One word for the printed columns. Of containers it says nothing: see Prepared."""
+    """One word for the printed columns. It has no state of containers: see Prepared."""
     summary: Annotated[str, Field(max_length=256)] = ""
     """The request in short, for the printed columns."""
     cards: Annotated[str, Field(max_length=1024)] = ""
-    """The cards' UUIDs, for the printed columns."""
+    """The devices' UUIDs, for the printed columns."""
     observed_generation: int | None = None
-    """The generation of the spec that was looked at."""
+    """The generation of the spec that was read."""
     decider: Annotated[str, Field(max_length=256)] = ""
     """The operator's replica that took over the decision, so that a former one's writes fail."""
     conditions: Conditions
@@ -351,6 +351,6 @@ class VGPUClaim(ApiModel):
         """The claim as the API server sent it.
 
         Raises:
-            pydantic.ValidationError: it cannot be read; its cards count as full until it can.
+            pydantic.ValidationError: it cannot be read; its devices count as full until it can.
         """
         return cls.model_validate(raw)
