@@ -20,6 +20,10 @@ from vgpu_nodeagent.turn import Turn
 class SilentApi:
     """An API server that takes every question and answers none."""
 
+    def acting_as(self, user: str) -> SilentApi:
+        """The same silence for another user."""
+        return self
+
     def __getattr__(self, name: str) -> Any:
         async def never(*args: Any, **keywords: Any) -> NoReturn:
             await asyncio.Event().wait()
