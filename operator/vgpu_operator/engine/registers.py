@@ -203,6 +203,7 @@ def _configured(device: GPUDevice | None, *, unix: float) -> list[dict[str, Any]
         "coreScaling": spec.core_scaling not in (None, "1"),
         "corePolicy": spec.core_policy != "Default",
         "mode": spec.mode == "MIG",
+        "migInstances": spec.mig_instances is not None,
     }  # fmt: skip
     found = [name for name, is_wished in set_there.items() if is_wished]
     if not found:

@@ -238,7 +238,9 @@ async def test_wishes_that_only_the_vendors_plugin_could_grant_are_reported(
 ) -> None:
     replica.news.node_changed(a_registering_node())
     device = (await published(replica))[device_object_name("DCU-A")]
-    spec = device.spec.model_copy(update={"memory_scaling": "1.5", "slots": 2})
+    spec = device.spec.model_copy(
+        update={"memory_scaling": "1.5", "slots": 2, "mig_instances": "Static"}
+    )
     metadata = device.metadata.model_copy(update={"resource_version": "5000"})
     wished = device.model_copy(update={"spec": spec, "metadata": metadata})
     replica.news.device_changed(wished)
@@ -248,5 +250,5 @@ async def test_wishes_that_only_the_vendors_plugin_could_grant_are_reported(
     (found,) = [each for each in last["conditions"] if each["type"] == "Configured"]
     assert (found["status"], found["reason"]) == ("False", "NoEffect")
     assert found["message"] == (
-        "memoryScaling of spec: no effect on a device that its vendor's plugin serves"
+        "memoryScaling, migInstances of spec: no effect on a device that its vendor's plugin serves"
     )
