@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# volcano.sh SOURCE : Volcano's scheduler out of a checkout of github.com/volcano-sh/volcano, for tests/integration/real/test_volcano.py.
-# It goes with its CRDs to $VGPU_CACHE/volcano-HASH, and the folder's name is printed:
+# volcano.sh SOURCE : Volcano's scheduler and job controller out of a checkout of github.com/volcano-sh/volcano, for tests/integration/real/test_volcano.py.
+# They go with the CRDs to $VGPU_CACHE/volcano-HASH, and the folder's name is printed:
 #   VOLCANO=$(bash tests/cluster/volcano.sh SOURCE) VGPU_TEST_CLUSTER=real .venv/bin/pytest tests/integration/real/test_volcano.py
 # A Go module of a release with the verbs allocate and deallocate of its extender plugin is not pinned here: v1.10 has none.
 set -euo pipefail
@@ -11,9 +11,9 @@ grep -q 'extender.allocateFuncVerb' "$source/pkg/scheduler/plugins/extender/exte
   echo "volcano.sh: the extender plugin in $source knows no extender.allocateFuncVerb: a newer Volcano is needed" >&2; exit 1; }
 hash=$(cat "$source/go.sum" "$source"/pkg/scheduler/plugins/extender/*.go | sha256sum | cut -c1-16)
 built=$cache/volcano-$hash
-if [ ! -x "$built/bin/scheduler" ]; then
+if [ ! -x "$built/bin/controller-manager" ]; then
   mkdir -p "$built/bin" "$built/crds"
   cp "$source"/config/crd/volcano/bases/*.yaml "$built/crds/"
-  (cd "$source" && CGO_ENABLED=0 GOFLAGS="-mod=mod -trimpath -buildvcs=false" nice -n 10 go build -o "$built/bin/" ./cmd/scheduler) >&2
+  (cd "$source" && CGO_ENABLED=0 GOFLAGS="-mod=mod -trimpath -buildvcs=false" nice -n 10 go build -o "$built/bin/" ./cmd/scheduler ./cmd/controller-manager) >&2
 fi
 echo "$built"

@@ -1,8 +1,7 @@
 """Volcano's own scheduler starts a gang of our pods together or not at all.
 
 Collected where VOLCANO names a folder with its programs and CRDs (tests/cluster/volcano.sh): it is
-not to be had as a Go module with the verbs that we need. Its job controller is not part of this:
-the gang is a PodGroup and pods that name it, which is what that controller makes of a Job.
+not to be had as a Go module with the verbs that we need.
 """
 
 from __future__ import annotations
@@ -25,11 +24,14 @@ from vgpu_local.cluster import LocalCluster
 from vgpu_local.daemon import Daemon
 from vgpu_local.nodes import t4_node
 from vgpu_local.ports import free_ports
+from vgpu_local.programs import ROOT
 from vgpu_local.real_cluster import real_cluster
 from vgpu_local.steps import a_claim, a_container, a_pod, create, delete_pod, running
 
 VOLCANO = Path(os.environ["VOLCANO"])
 GROUPS = Resource("scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup", True)
+JOBS = Resource("batch.volcano.sh", "v1alpha1", "jobs", "Job", True)
+EXAMPLE = ROOT / "examples" / "volcano-gang.yaml"
 HALF_A_T4 = {"name": "main", "memory": "8Gi"}
 """In a template: Volcano counts every resource of a pod against its node's, and no node has
 `nvidia.com/gpumem`."""
@@ -48,13 +50,16 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
             crd = yaml.safe_load(path.read_text())
             cluster.run(cluster.api.create(CUSTOM_RESOURCE_DEFINITIONS, crd))
         with without_tls(cluster) as url:
-            volcano = scheduler(cluster, folder, url)
-            volcano.start()
+            volcano = [scheduler(cluster, folder, url), controllers(cluster, folder)]
+            for program in volcano:
+                program.start()
+            create(cluster, a_claim("half", HALF_A_T4))
             try:
                 yield cluster
             finally:
-                volcano.kill()
-                print((folder / "volcano.log").read_text()[-20_000:])
+                for program in volcano:
+                    program.kill()
+                    print(program.log.read_text()[-10_000:])
 
 
 class without_tls:  # noqa: N801 - reads as a statement
@@ -120,6 +125,18 @@ def scheduler(cluster: LocalCluster, folder: Path, url: str) -> Daemon:
     return Daemon("vc-scheduler", command, {**os.environ}, folder / "volcano.log")
 
 
+def controllers(cluster: LocalCluster, folder: Path) -> Daemon:
+    command = [
+        str(VOLCANO / "bin" / "controller-manager"),
+        f"--kubeconfig={cluster.kubeconfig}",
+        f"--listen-address=127.0.0.1:{free_ports(1)[0]}",
+        "--leader-elect=false",
+        "--controllers=job-controller,queue-controller",
+        "--v=2",
+    ]
+    return Daemon("vc-controllers", command, {**os.environ}, folder / "controllers.log")
+
+
 def group(cluster: LocalCluster, name: str, least: int) -> None:
     """A gang of which so many pods must start together."""
     wire = {
@@ -163,7 +180,6 @@ def until(holds: Callable[[], bool], limit: float) -> bool:
 
 
 def test_a_gang_is_placed_by_volcano_all_or_nothing(cluster: LocalCluster) -> None:
-    create(cluster, a_claim("half", HALF_A_T4))
     group(cluster, "first", 3)
     first = members(cluster, "first", 3)
     for name in first:
@@ -178,3 +194,20 @@ def test_a_gang_is_placed_by_volcano_all_or_nothing(cluster: LocalCluster) -> No
     for name in second:
         running(cluster, name, limit=60)
     assert until(lambda: holders(cluster) == set(second), 30), holders(cluster)
+    for name in second:
+        delete_pod(cluster, name)
+
+
+def test_a_volcano_job_runs_by_a_claim_template(cluster: LocalCluster) -> None:
+    """The shipped example, with a template of this cluster."""
+    _, job = yaml.safe_load_all(EXAMPLE.read_text())
+    job["metadata"]["namespace"] = "default"
+    (task,) = job["spec"]["tasks"]
+    task["template"]["metadata"]["annotations"]["vgpu.dev/claim-template"] = "half"
+    cluster.run(cluster.api.create(JOBS, job))
+    names = [f"template-gang-worker-{number}" for number in range(2)]
+    for name in names:
+        pod = running(cluster, name, limit=60)
+        assert pod["spec"]["schedulerName"] == "volcano"
+        assert "scheduling.k8s.io/group-name" in pod["metadata"]["annotations"]
+    assert until(lambda: holders(cluster) == set(names), 30), holders(cluster)
