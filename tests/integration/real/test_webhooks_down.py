@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from vgpu_client.errors import ApiError, Forbidden
 from vgpu_client.transport import Object
 from vgpu_local.accounts import OPERATOR, kubeconfig_with, token
 from vgpu_local.control_plane import ControlPlane
+from vgpu_local.kubectl import Kubectl
 from vgpu_local.steps import a_claim, a_container, a_pod
 
 DOWN = r"failed calling webhook .*vgpu\.dev"
@@ -99,3 +101,30 @@ async def test_the_operator_makes_claims_and_nobody_else_does(
         await operator.create(VGPU_CLAIMS, a_claim("operators", {"memory": "1Gi"}))
     with pytest.raises(ApiError, match=DOWN):
         await admin.create(VGPU_CLAIMS, a_claim("admins", {"memory": "1Gi"}))
+
+
+CALLS = re.compile(
+    r'^apiserver_admission_webhook_request_total\{.*name="[^"]*vgpu\.dev".*\} (\d+)$'
+)
+
+
+def calls(plane: ControlPlane) -> int:
+    """How often the API server has called one of our webhooks, as its own metrics count it."""
+    done = Kubectl.find(plane.kubeconfig).run("get", "--raw", "/metrics")
+    assert done.returncode == 0, done.stderr
+    return sum(int(found[1]) for line in done.stdout.splitlines() if (found := CALLS.match(line)))
+
+
+async def test_the_api_server_counts_no_call_for_pods_that_ask_for_no_device(
+    plane: ControlPlane, admin: Api
+) -> None:
+    before = calls(plane)
+    for number in range(20):
+        await admin.create(PODS, a_pod(f"plain-{number}", a_container(limits={"cpu": 1})))
+        await admin.merge_patch(
+            PODS, f"plain-{number}", {"metadata": {"labels": {"a": "b"}}}, namespace="default"
+        )
+    assert calls(plane) == before
+    with pytest.raises(ApiError, match=DOWN):
+        await admin.create(PODS, REFUSED["limits"])
+    assert calls(plane) > before
