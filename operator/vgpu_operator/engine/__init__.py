@@ -17,6 +17,7 @@ Everything goes one way, and what goes between two modules is a value:
 * `agents`: which nodes' agents are silent
 * `violators`: whose pods are evicted
 * `hami_events`: HAMi's events of a pod, where the configuration asks for them
+* `records`: the annotations that a pod gets with its node
 * `decision_log`: a line for each decision that was carried out
 * `claim_metrics`: claims as Prometheus series
 * `effects` and `effector`: what is to be written, and the one place that writes
