@@ -185,7 +185,9 @@ def main(arguments: list[str] | None = None) -> int:
             _show_logs(cluster.folder)
             return 1
         if options.keep:
-            print(f"\nexport KUBECONFIG={cluster.kubeconfig}\nCtrl-C ends it.", flush=True)
+            print(f"\nexport KUBECONFIG={cluster.kubeconfig}")
+            print("bash examples/tour.sh  # breaks it, explains it, repairs it", flush=True)
+            print("Ctrl-C ends it.", flush=True)
             with contextlib.suppress(KeyboardInterrupt):
                 signal.pause()
     return 0
