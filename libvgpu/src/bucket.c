@@ -7,10 +7,17 @@
 
 typedef _Atomic uint64_t word;
 
+/* For how long a share pays for so much of the card. */
+static uint64_t worth(uint64_t gpu_ns, uint32_t percent)
+{
+    uint64_t ns = gpu_ns * 100 / (percent ? percent : 1);
+    return ns > VGPU_BURST_MOST_NS ? VGPU_BURST_MOST_NS : ns;
+}
+
 uint64_t vgpu_bucket_burst_ns(uint32_t percent)
 {
-    uint64_t ns = VGPU_BURST_GPU_NS * 100 / (percent ? percent : 1);
-    return ns < VGPU_BURST_NS ? VGPU_BURST_NS : ns > VGPU_BURST_MOST_NS ? VGPU_BURST_MOST_NS : ns;
+    uint64_t ns = worth(VGPU_BURST_GPU_NS, percent);
+    return ns < VGPU_BURST_NS ? VGPU_BURST_NS : ns;
 }
 
 static uint64_t bounded(uint64_t paid_until, uint64_t now, uint32_t percent)
@@ -18,7 +25,8 @@ static uint64_t bounded(uint64_t paid_until, uint64_t now, uint32_t percent)
     if (paid_until > now + VGPU_DEBT_NS) {
         return now;
     }
-    uint64_t burst = vgpu_bucket_burst_ns(percent), least = now > burst ? now - burst : 0;
+    uint64_t burst = paid_until ? vgpu_bucket_burst_ns(percent) : worth(VGPU_START_GPU_NS, percent);
+    uint64_t least = now > burst ? now - burst : 0;
     return paid_until < least ? least : paid_until;
 }
 

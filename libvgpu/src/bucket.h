@@ -11,7 +11,8 @@
  * container) can write itself new bursts for ever; docs/limits.md says so.
  *
  * A burst is 200 ms of the share, or 50 ms of the card where that is more: a point of 5 s. A small share between busy
- * neighbours gets the card seldom, and has to use it then (decision 69).
+ * neighbours gets the card seldom, and has to use it then. A budget that is new has 10 ms of the card: nothing was saved yet,
+ * and what kernels cost is not known yet either (decision 69).
  */
 #ifndef VGPU_BUCKET_H
 #define VGPU_BUCKET_H
@@ -20,6 +21,7 @@
 
 #define VGPU_BURST_NS UINT64_C(200000000)
 #define VGPU_BURST_GPU_NS UINT64_C(50000000)
+#define VGPU_START_GPU_NS UINT64_C(10000000)
 #define VGPU_BURST_MOST_NS UINT64_C(1000000000)
 #define VGPU_DEBT_NS UINT64_C(60000000000)
 /* Estimates are multiplied with a factor in parts of this. */

@@ -23,9 +23,22 @@ TEST(what_is_taken_is_paid_for_in_time_at_the_share)
     CHECK_EQ(vgpu_bucket_take(&b, 10 * S + 40 * MS, 25, 10 * MS), 0);
 }
 
+TEST(a_new_budget_has_10_ms_of_the_card_whatever_the_share)
+{
+    static const uint32_t percents[] = {99, 50, 10, 2};
+    for (size_t i = 0; i < sizeof percents / sizeof percents[0]; i++) {
+        struct vgpu_region_bucket b = {0};
+        uint64_t taken = 0;
+        while (!vgpu_bucket_take(&b, 100 * S, percents[i], MS / 10)) {
+            taken += MS / 10;
+        }
+        CHECK(taken >= 10 * MS && taken <= 10 * MS + MS / 5);
+    }
+}
+
 TEST(time_that_was_not_used_is_kept_for_a_burst_and_no_longer)
 {
-    struct vgpu_region_bucket b = {0};
+    struct vgpu_region_bucket b = {.paid_until_ns = 90 * S};
     uint64_t taken = 0;
     while (!vgpu_bucket_take(&b, 100 * S, 50, MS)) {
         taken += MS;
