@@ -153,13 +153,15 @@ lint: $(SETUP)  ## format, lint, types, import contracts, generated files fresh,
 	@bash tests/packaging/proto.sh --check
 	@$(BIN)/codespell
 	@$(BIN)/python tests/packaging/prose.py
+	@$(MAKE) -j 2 -C libvgpu lint
 
 shape: $(SETUP)  ## measure how the engine is built; fails beyond the bounds
 	@PYTHONPATH=tests $(BIN)/python tests/packaging/shape.py
 
-fmt: $(SETUP)  ## format the Python code
+fmt: $(SETUP)  ## format the Python and the C code
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
+	@$(MAKE) -C libvgpu fmt
 
 reference: $(SETUP)  ## write the pages of docs/ that follow from the code
 	@PYTHONPATH=tests $(BIN)/python -m manual.generate

@@ -251,7 +251,7 @@ CUDA_API CUresult cuPointerGetAttribute(void *out, int which, CUdeviceptr addres
     }
     switch (which) {
     case CONTEXT:
-        memcpy(out, &context, sizeof context);
+        *(CUcontext *)out = context;
         return CUDA_SUCCESS;
     case MEMORY_TYPE:
         *(unsigned *)out = 2; /* a device's */
