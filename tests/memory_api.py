@@ -67,6 +67,13 @@ class MemoryApi:
         self._fail(self.before, "get", name)
         return copy.deepcopy(self._find(resource, name, namespace))
 
+    async def current_version(self, resource: Resource) -> int:
+        """The version of the newest object."""
+        self._fail(self.before, "list", resource.plural)
+        return max(
+            (int(o["metadata"]["resourceVersion"]) for o in self.objects.values()), default=0
+        )
+
     async def create(
         self,
         resource: Resource,

@@ -75,6 +75,12 @@ class Api:
         """Read one object, as new as any (a quorum read)."""
         return await self._reads.document(resource.path(namespace=namespace, name=name), {})
 
+    async def current_version(self, resource: Resource, *, namespace: str | None = None) -> int:
+        """The version that the server is at for a kind: a quorum read of one object at most."""
+        path = resource.path(namespace=namespace)
+        document = await self._reads.document(path, {"limit": "1"})
+        return int(document["metadata"]["resourceVersion"])
+
     async def list(
         self,
         resource: Resource,

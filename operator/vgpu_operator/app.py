@@ -23,7 +23,7 @@ from prometheus_client import REGISTRY
 
 from vgpu_api.config import ConfigFile
 from vgpu_api.names import FIELD_MANAGER_OPERATOR
-from vgpu_api.resources import VGPU_CLAIMS
+from vgpu_api.resources import PODS, VGPU_CLAIMS
 from vgpu_client.api import Api
 from vgpu_client.lease import Elector, LeaseTimes
 from vgpu_client.object_writer import ObjectWriter
@@ -36,7 +36,7 @@ from vgpu_operator.engine.claim_metrics import ClaimsCollector
 from vgpu_operator.engine.clock import Clock
 from vgpu_operator.engine.effector import Effector
 from vgpu_operator.engine.engine import Engine
-from vgpu_operator.engine.events import ClaimObserved, Event
+from vgpu_operator.engine.events import Event
 from vgpu_operator.engine.informers import informers
 from vgpu_operator.engine.leader.fence import Fence
 from vgpu_operator.engine.leader.leadership import Leadership
@@ -92,16 +92,16 @@ class Operator:
         tls = None if identity is None else identity.context
         self._extender = ExtenderServer(self.engine, self._binder, self.leads, config.extender, tls)
         self._answers = asyncio.Event()
-        claims = [each for each in self._informers if each.resource is VGPU_CLAIMS]
+        of = {each.resource: each for each in self._informers}
         self._fence = Fence(
             api=api,
             writer=self._writer,
             clock=clock,
             cache=state.cache,
-            claims=claims[0],
-            others=[each for each in self._informers if each not in claims],
-            learned=lambda claim: self._observe(ClaimObserved(claim)),
-            observe=self.engine.observe_all,
+            claims=of.pop(VGPU_CLAIMS),
+            pods=of.pop(PODS),
+            others=list(of.values()),
+            engine=self.engine,
             decider=config.identity,
         )
         self._leadership = Leadership(elector, self._informers, self)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable
 from typing import Any
 
 import pytest
@@ -229,19 +229,23 @@ steps = st.lists(
 )
 
 
-async def reached(reflector: Reflector[Any], api: ModelApi, view: View) -> None:
-    """What was written before is known, once the reflector has reached the version of then."""
+def reached(reaching: Awaitable[None], api: ModelApi, view: View) -> Awaitable[None]:
+    """What was written before is known, once the reflector has caught up with that."""
     version = api.version
     there = {name: int(obj["metadata"]["resourceVersion"]) for name, obj in api.truth.items()}
-    await reflector.reach(version)
-    deleted = {obj["metadata"]["name"] for at, kind, obj in api.history if at > version
-               and kind == "DELETED"}  # fmt: skip
-    for name in NAMES:
-        if name in there:
-            assert view.versions.get(name, 0) >= there[name] or name in deleted
-            assert name in view.objects or name in deleted
-        else:
-            assert name not in view.objects or view.versions[name] > version
+
+    async def look() -> None:
+        await reaching
+        later = [(kind, obj) for at, kind, obj in api.history if at > version]
+        deleted = {obj["metadata"]["name"] for kind, obj in later if kind == "DELETED"}
+        for name in NAMES:
+            if name in there:
+                assert view.versions.get(name, 0) >= there[name] or name in deleted
+                assert name in view.objects or name in deleted
+            else:
+                assert name not in view.objects or view.versions[name] > version
+
+    return look()
 
 
 async def yield_to_others(seconds: float) -> None:
@@ -278,7 +282,8 @@ async def watched_through(
             case ("relist",):
                 relists.append(asyncio.ensure_future(reflector.relist()))
             case ("reach",):
-                relists.append(asyncio.ensure_future(reached(reflector, api, view)))
+                reaching = reflector.reach(api.version)
+                relists.append(asyncio.ensure_future(reached(reaching, api, view)))
             case ("run", turns):
                 for _ in range(turns):
                     await asyncio.sleep(0)

@@ -14,7 +14,7 @@ from vgpu_api.resources import VGPU_CLAIMS
 from vgpu_api.v1alpha1 import ReservedFor, VGPUClaim, VGPUClaimStatus
 from vgpu_client.errors import Unknown, Unreachable
 from vgpu_client.object_writer import ObjectWriter
-from vgpu_operator.engine.events import ClaimObserved
+from vgpu_operator.engine.events import ClaimObserved, PodObserved
 from vgpu_operator.engine.leader.fence import Fence
 from vgpu_operator.engine.scheduling.refusal import Refusal
 from vgpu_operator.engine.scheduling.reservation import Reservation
@@ -67,7 +67,12 @@ class Watch:
             each()
 
 
-def a_fence(replica: Any, watch: Watch | None = None, other: Watch | None = None) -> Fence:
+def a_fence(
+    replica: Any,
+    watch: Watch | None = None,
+    other: Watch | None = None,
+    pods: Watch | None = None,
+) -> Fence:
     async def no_sleep(_: float) -> None:
         await asyncio.sleep(0)
 
@@ -77,9 +82,9 @@ def a_fence(replica: Any, watch: Watch | None = None, other: Watch | None = None
         clock=replica.clock,
         cache=replica.cache,
         claims=watch or Watch(),
+        pods=pods or Watch(),
         others=[other or Watch()],
-        observe=replica.engine.observe_all,
-        learned=replica.news.claim_changed,
+        engine=replica.engine,
         decider="operator-1_5eed",
     )
 
@@ -211,6 +216,36 @@ async def test_what_the_former_leader_wrote_is_observed_before_the_first_decisio
     assert use_of(replica.ledger, "GPU-0").slots == 1
     decided = stands(replica, "taken")
     assert decided.status.decider == "operator-1_5eed"
+
+
+async def test_what_the_former_leader_bound_is_observed_before_claims_are_touched(
+    replica: Any,
+) -> None:
+    replica.claim(a_claim("empty"))
+    pod = replica.pod()
+    before = replica.claim(a_claim("its", status=given(pod)))
+    bound = a_pod("pod-1", node="node-1", resource_version=9, containers=pod.spec.containers)
+    pods = Watch()
+    pods.news.append(lambda: replica.engine.observe(PodObserved(bound)))
+    assert await a_fence(replica, pods=pods).close() == 1
+    assert stands(replica, "its") == before
+    assert replica.cache.pod(pod.metadata.uid).pod.spec.node_name == "node-1"
+
+
+@pytest.mark.parametrize("why", ["no event comes", "the version is not known"])
+async def test_where_the_watch_of_pods_is_behind_they_are_listed_anew(
+    replica: Any, why: str
+) -> None:
+    replica.claim(a_claim("empty"))
+    pods, other = Watch(), Watch()
+    pods.is_behind = why == "no event comes"
+    if not pods.is_behind:
+        failing = Unreachable("no connection")
+        replica.api.before = lambda verb, name: (
+            failing if (verb, name) == ("list", "pods") else None
+        )
+    assert await a_fence(replica, other=other, pods=pods).close() == 1
+    assert (pods.lists, other.lists) == (1, 0)
 
 
 async def test_where_the_watch_is_behind_everything_is_listed_anew(replica: Any) -> None:

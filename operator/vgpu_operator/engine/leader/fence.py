@@ -7,14 +7,15 @@ pods have their nodes stay as they are: their cards are never moved (decision 58
 
 Before that the cache must have all that the former leader wrote. The first touch shows it: a watch
 tells of the claims in the order in which they were written, so when it tells of the touch, nothing
-that landed before is missing. Where it does not in time, everything is listed anew.
+that landed before is missing. Where it does not in time, everything is listed anew. Pods must be up
+to date as well: the claim of one that is bound must not be moved.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -22,7 +23,7 @@ from pydantic import ValidationError
 
 from vgpu_api.init_part import init_part_wanted
 from vgpu_api.resize import target, was_changed
-from vgpu_api.resources import VGPU_CLAIMS
+from vgpu_api.resources import PODS, VGPU_CLAIMS
 from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_client.api import Api
 from vgpu_client.errors import ClientError, NotFound
@@ -39,6 +40,7 @@ from vgpu_client.object_writer import (
 )
 from vgpu_operator.engine.cache import Cache, version_of
 from vgpu_operator.engine.clock import Clock
+from vgpu_operator.engine.events import ClaimObserved
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +48,8 @@ _FIRST_WAIT_S = 0.05
 _LAST_WAIT_S = 1.0
 _REACHED_S = 2.0
 """A stream that is alive tells of a write within milliseconds."""
+_PODS_S = 1.0
+"""Where pods wait for a leader, kube-scheduler writes to some of them more often than this."""
 
 
 class AwaitedInformer(Protocol):
@@ -56,6 +60,16 @@ class AwaitedInformer(Protocol):
 
     async def relist(self) -> None:
         """Return after a list begun later than this call has been told."""
+
+
+class Observer(Protocol):
+    """What keeps the cache: the engine."""
+
+    def observe(self, event: ClaimObserved) -> None:
+        """Take an event on."""
+
+    def observe_all(self) -> None:
+        """Apply at once what was taken on, the informers' events too."""
 
 
 def may_be_decided(claim: VGPUClaim, node: str) -> bool:
@@ -89,9 +103,9 @@ class Fence:
         clock: Waits between attempts.
         cache: All claims and pods.
         claims: Keeps the claims in the cache.
+        pods: Keeps the pods there.
         others: Keep all other kinds there.
-        learned: Takes every version that this brings.
-        observe: Applies to the cache what the informers have told.
+        engine: Takes every version that this brings.
         decider: Who touches; differs from process to process, or nothing would change.
     """
 
@@ -100,14 +114,15 @@ class Fence:
     clock: Clock
     cache: Cache
     claims: AwaitedInformer
+    pods: AwaitedInformer
     others: Sequence[AwaitedInformer]
-    learned: Callable[[VGPUClaim], None]
-    observe: Callable[[], None]
+    engine: Observer
     decider: str
 
     async def close(self) -> int:
         """Return when no write of a predecessor can land any more; says how many were touched."""
-        marker = await self._catch_up()
+        marker, _ = await asyncio.gather(self._catch_up(), self._catch_up_with_pods())
+        self.engine.observe_all()
         open_claims = [
             claim
             for claim in self.cache.claims()
@@ -128,18 +143,27 @@ class Fence:
             outcome = await self.writer.submit(self._touching(marker))
             if isinstance(outcome, Written):
                 touched = VGPUClaim.read(outcome.obj)
-                self.learned(touched)
-                if await self._reaches(version_of(touched.metadata.resource_version)):
-                    self.observe()
+                self.engine.observe(ClaimObserved(touched))
+                version = version_of(touched.metadata.resource_version)
+                if await self._reaches(self.claims, version, _REACHED_S):
                     return touched.metadata.uid
             logger.warning("the watch of claims may be behind; everything is listed anew")
         await asyncio.gather(*(each.relist() for each in (self.claims, *self.others)))
-        self.observe()
         return ""
 
-    async def _reaches(self, version: int) -> bool:
-        reached = asyncio.ensure_future(self.claims.reach(version))
-        late = asyncio.ensure_future(self.clock.sleep(_REACHED_S))
+    async def _catch_up_with_pods(self) -> None:
+        """Return when the cache has every pod as it was when this began."""
+        try:
+            version = await self.api.current_version(PODS)
+            if await self._reaches(self.pods, version, _PODS_S):
+                return
+        except ClientError as error:
+            logger.warning("the version of pods is not known: %s", error)
+        await self.pods.relist()
+
+    async def _reaches(self, informer: AwaitedInformer, version: int, within_s: float) -> bool:
+        reached = asyncio.ensure_future(informer.reach(version))
+        late = asyncio.ensure_future(self.clock.sleep(within_s))
         try:
             await asyncio.wait({reached, late}, return_when=asyncio.FIRST_COMPLETED)
             return reached.done()
@@ -159,7 +183,7 @@ class Fence:
         while claim is not None and self._is_open(claim):
             match await self.writer.submit(self._touching(claim)):
                 case Written(obj):
-                    self.learned(VGPUClaim.read(obj))
+                    self.engine.observe(ClaimObserved(VGPUClaim.read(obj)))
                     return
                 case Rejected(error):
                     # Gone, or of a shape that is refused: from the predecessor as from us.
@@ -189,7 +213,7 @@ class Fence:
                 now = VGPUClaim.read(raw)
             except ValidationError:
                 return None  # the reflector tells of it, and its cards count as full
-            self.learned(now)
+            self.engine.observe(ClaimObserved(now))
             return now
 
     def _touching(self, claim: VGPUClaim) -> Write:
