@@ -96,13 +96,21 @@ def _pod(body: Any) -> dict[str, Any]:
 
 def _object(holder: Any, name: str, path: str = "") -> dict[str, Any]:
     found = holder.get(name) if isinstance(holder, dict) else None
+    if found is None:
+        raise BadInput.required(_path(path, name))
     if not isinstance(found, dict):
-        raise BadInput(field=".".join(filter(None, (path, name))), value=found, expected="given")
+        raise BadInput(field=_path(path, name), value=found, expected="an object")
     return found
 
 
 def _text(holder: dict[str, Any], path: str, name: str) -> str:
     found = holder.get(name)
-    if not isinstance(found, str) or not found:
-        raise BadInput(field=f"{path}.{name}", value=found, expected="given")
+    if found is None or found == "":
+        raise BadInput.required(_path(path, name))
+    if not isinstance(found, str):
+        raise BadInput(field=_path(path, name), value=found, expected="a string")
     return found
+
+
+def _path(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name

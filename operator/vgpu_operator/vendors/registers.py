@@ -14,7 +14,7 @@ from typing import Any
 
 from vgpu_api import quantity
 from vgpu_api.core import Node
-from vgpu_api.errors import BadInput, QuantityError
+from vgpu_api.errors import BadInput, Fault, QuantityError
 from vgpu_api.vendors import Capacity, Kind
 from vgpu_operator.vendors.records import Given
 
@@ -110,7 +110,12 @@ def given_of(
     registered = () if node is None else devices_of(kind, node)
     found = next((each for each in registered if each.id == device_id), None)
     if found is None:
-        raise _bad(kind, device_id, "registered there any more")
+        raise BadInput(
+            field=field_of(kind),
+            value=device_id,
+            fault=Fault.NOT_FOUND,
+            detail="the node registers this device no more",
+        )
     return Given(
         device_id,
         index,

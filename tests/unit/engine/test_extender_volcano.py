@@ -123,10 +123,13 @@ async def test_a_pod_that_asks_for_no_device_goes_anywhere() -> None:
 @pytest.mark.parametrize(
     ("body", "text"),
     [
-        (None, "task: None is not given"),
-        ({"task": {}}, "task.Pod: None is not given"),
-        ({"task": {"Pod": {}}, "node": {"Name": 1}}, "node.Name: 1 is not given"),
-        ({"task": {"Pod": {"spec": 3}}, "node": {"Name": "n"}}, "Pod.spec: 3 is not"),
+        (None, "task: Required value"),
+        ({"task": {}}, "task.Pod: Required value"),
+        (
+            {"task": {"Pod": {}}, "node": {"Name": 1}},
+            "node.Name: Invalid value: 1: must be a string",
+        ),
+        ({"task": {"Pod": {"spec": 3}}, "node": {"Name": "n"}}, "Pod.spec: Invalid value: 3"),
     ],
 )
 async def test_a_question_that_cannot_be_read_is_answered_by_field_and_value(

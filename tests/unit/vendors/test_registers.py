@@ -157,5 +157,6 @@ def test_nothing_is_recorded_of_a_device_that_is_registered_no_more(node: Node |
     with pytest.raises(BadInput) as caught:
         given_of(a_kind("amd"), node, "GPU-A", index=0, memory_mib=1000, cores=33)
     assert str(caught.value) == (
-        "metadata.annotations[hami.io/node-amd-register]: 'GPU-A' is not registered there any more"
+        'metadata.annotations[hami.io/node-amd-register]: Not found: "GPU-A": '
+        "the node registers this device no more"
     )
