@@ -1,9 +1,12 @@
-"""What the webhooks answer, as functions on values: change, refuse and warn of pods, refuse claims.
+"""What the webhooks answer, as functions on values.
+
+Pods are changed, refused and warned of; claims and configurations are refused.
 
 Pure: whatever must be looked up (the claim that a pod names) is passed in.
 """
 
 from vgpu_operator.admission.claims import mutate_claim, validate_claim
+from vgpu_operator.admission.configuration import validate_configuration
 from vgpu_operator.admission.denial import Denied
 from vgpu_operator.admission.podmutation import claim_named_by, mutate_pod
 from vgpu_operator.admission.podrules import disables_control, validate_pod
@@ -19,6 +22,7 @@ __all__ = [
     "mutate_pod",
     "unasked",
     "validate_claim",
+    "validate_configuration",
     "validate_pod",
     "waits_for_claim",
     "without_effect",

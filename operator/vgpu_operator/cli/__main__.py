@@ -24,7 +24,7 @@ from vgpu_operator.cli.documents import (
     read_case,
     read_state,
 )
-from vgpu_operator.cli.importing import imported
+from vgpu_operator.cli.importing import checked, imported
 from vgpu_operator.cli.simulate import Result, answer, question_of, refusal
 from vgpu_operator.cli.workloads import MOST_PODS, holds_pods, pods_of
 
@@ -48,6 +48,8 @@ def main(given: Sequence[str] | None = None) -> int:
     try:
         if options.command == "import":
             print(imported(options.file), end="")
+        elif options.command == "check":
+            print(checked(options.file), end="")
         elif options.cases is not None and not (options.state or options.file or options.many):
             _cases(options)
         else:
@@ -107,6 +109,12 @@ def _parser() -> argparse.ArgumentParser:
             "--delete-pods", action="store_true", help="pods that use GPUs are deleted first"
         )
         arguments.add_cluster(command)
+    check = commands.add_parser(
+        "check", help="whether a configuration can be used, and which of its keys do nothing"
+    )
+    check.add_argument(
+        "-f", "--file", type=Path, action="append", required=True, help="YAML or JSON; - for stdin"
+    )
     importing = commands.add_parser(
         "import", help="another system's configuration as ours, and what cannot be carried over"
     )

@@ -1,7 +1,7 @@
-"""From HAMi's configuration documents to ours: what carries over, and what does not.
+"""Configurations on paper: whether they can be used, and what HAMi's documents come to in ours.
 
-The operator reads HAMi's documents as they are; this is for whoever wants to see, and keep, what
-they come to.
+The operator reads HAMi's documents as they are; `import` is for a person who wants to see, and
+keep, what they come to.
 """
 
 from __future__ import annotations
@@ -25,8 +25,33 @@ def imported(files: Sequence[Path]) -> str:
     Raises:
         BadDocument: a file cannot be read, or a value in it is wrong; names file and path.
     """
+    kept, lines = _read(files)
+    config = read_cluster_config(kept)
+    shown = config.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    comments = "".join(f"# not carried over: {line}\n" for line in lines)
+    text = yaml.safe_dump(shown, sort_keys=False, allow_unicode=True) if shown else "{}\n"
+    return comments + text
+
+
+def checked(files: Sequence[Path]) -> str:
+    """What the operator would make of the files, each read by itself: a line for each finding.
+
+    Raises:
+        BadDocument: a file cannot be read, or a value in it is wrong; names file and path.
+    """
     lines: list[str] = []
+    for file in files:
+        kept, findings = _read((file,))
+        if not kept:
+            raise BadDocument(f"{file}: no configuration is in it")
+        lines += [f"{file}: the configuration can be used", *findings]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _read(files: Sequence[Path]) -> tuple[list[Any], list[str]]:
+    """The documents with configurations, and what of the files has no effect."""
     kept: list[Any] = []
+    lines: list[str] = []
     for file in files:
         for at, document in enumerate(yaml_documents(file)):
             kind = document.get("kind") if isinstance(document, dict) else None
@@ -35,11 +60,7 @@ def imported(files: Sequence[Path]) -> str:
                 continue
             lines += [f"{file}: {notice}" for notice in _notices(document, file)]
             kept.append(document)
-    config = read_cluster_config(kept)
-    shown = config.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-    comments = "".join(f"# not carried over: {line}\n" for line in lines)
-    text = yaml.safe_dump(shown, sort_keys=False, allow_unicode=True) if shown else "{}\n"
-    return comments + text
+    return kept, lines
 
 
 def _notices(document: Any, file: Path) -> list[Notice]:

@@ -26,6 +26,7 @@ from vgpu_operator.admission import (
     mutate_pod,
     unasked,
     validate_claim,
+    validate_configuration,
     validate_pod,
     waits_for_claim,
     without_effect,
@@ -36,7 +37,14 @@ from vgpu_operator.metrics import WEBHOOK_REQUESTS
 
 logger = logging.getLogger(__name__)
 
-PATHS = ("mutate-pods", "mutate-claims", "validate-pods", "warn-pods", "validate-claims")
+PATHS = (
+    "mutate-pods",
+    "mutate-claims",
+    "validate-pods",
+    "warn-pods",
+    "validate-claims",
+    "validate-configuration",
+)
 """The handlers' ids."""
 
 _UNAVAILABLE = 503
@@ -114,6 +122,20 @@ def register(registry: kopf.OperatorRegistry, *, api: Api, source: ConfigFile) -
                 max_priority=source.config.scheduling.max_claim_priority,
             )
 
+    @kopf.on.validate(
+        "",
+        "v1",
+        "configmaps",
+        id="validate-configuration",
+        operations=["CREATE", "UPDATE"],
+        registry=registry,
+    )
+    async def validate_configurations(
+        body: kopf.Body, warnings: list[str], namespace: str | None, **_: Any
+    ) -> None:
+        with _answering("configuration", dict(body), namespace):
+            warnings += validate_configuration(dict(body))
+
 
 def _patch(patch: kopf.Patch, operations: list[dict[str, Any]]) -> None:
     """Have kopf answer with these operations."""
@@ -131,7 +153,7 @@ class _answering:  # noqa: N801 - reads as a statement
     At INFO: a user's mistake is none of the administrator's.
 
     Args:
-        kind: What is reviewed: `pod` or `claim`.
+        kind: What is reviewed: `pod`, `claim` or `configuration`.
         body: The object; one of a controller has no name yet.
         namespace: The request's.
     """

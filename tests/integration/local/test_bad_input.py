@@ -57,6 +57,16 @@ def pod(
     }
 
 
+def test_a_configuration_that_no_process_could_use_does_not_roll(refused: Any) -> None:
+    found = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "vgpu-config-new", "namespace": "vgpu-system"},
+        "data": {"config.yaml": "nvidia:\n  defaultMem: lots\n"},
+    }
+    assert 'nvidia.defaultMem: Invalid value: "lots": ' in refused(found)
+
+
 @pytest.mark.parametrize("memory", ["8 GiB", "8gb", "lots", "-8Gi"])
 def test_a_quantity_that_cannot_be_read_is_refused_by_its_field(refused: Any, memory: str) -> None:
     said = refused(claim(requests=[{"memory": memory}]))

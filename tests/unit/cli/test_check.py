@@ -1,0 +1,52 @@
+"""`kubectl-vgpu check`: whether a configuration can be used, before it rolls."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from vgpu_operator.cli.__main__ import main
+
+ROOT = Path(__file__).parents[3]
+INSTALLED = ROOT / "manifests" / "base" / "config.yaml"
+
+
+def test_the_configuration_that_is_installed_can_be_used(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["check", "-f", str(INSTALLED)]) == 0
+    assert capsys.readouterr().out == f"{INSTALLED}: the configuration can be used\n"
+
+
+def test_a_wrong_value_is_named_with_file_and_path(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("nvidia:\n  defaultMem: lots\n")
+    assert main(["check", "-f", str(INSTALLED), "-f", str(file)]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith(f"kubectl-vgpu: {file}: nvidia.defaultMem: ")
+    assert len(shown.err.splitlines()) == 1
+
+
+def test_keys_that_do_nothing_are_listed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("nvidia:\n  preConfiguredDeviceMemory: 16384\n")
+    assert main(["check", "-f", str(file)]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == f"{file}: the configuration can be used"
+    assert "preConfiguredDeviceMemory: 16384 has no effect: " in second
+
+
+@pytest.mark.parametrize("text", ["", "kind: Deployment\n"])
+def test_a_file_without_a_configuration_is_refused(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "empty.yaml"
+    file.write_text(text)
+    assert main(["check", "-f", str(file)]) == 2
+    assert "empty.yaml" in capsys.readouterr().err
