@@ -146,6 +146,14 @@ def parse(arguments: Sequence[str]) -> AgentConfig:
         "reporting it: nothing more, or end its processes (evictions are the operator's)",
     )
     parser.add_argument(
+        "--on-unclaimed",
+        type=OnViolation,
+        choices=list(OnViolation),
+        default=OnViolation.REPORT,
+        help="what to do to processes of pods that use a device without a claim, besides reporting "
+        "them: nothing more, or end them",
+    )
+    parser.add_argument(
         "--log-level",
         default="INFO",
         choices=["DEBUG", "INFO", "WARNING", "ERROR"],
@@ -189,6 +197,7 @@ def parse(arguments: Sequence[str]) -> AgentConfig:
         metrics_access=given.metrics_access,
         unused_lease_s=given.unused_lease_seconds,
         on_violation=given.on_violation,
+        on_unclaimed=given.on_unclaimed,
         log_level=given.log_level,
     )
 

@@ -144,6 +144,7 @@ class Agent:
             self._node.allocations,
             violations,
             on_violation=config.on_violation,
+            on_unclaimed=config.on_unclaimed,
         )
         self._priority_throttle = PriorityThrottle(
             driver, lambda: self._node.checkpoint.state, self._node.allocations

@@ -45,7 +45,7 @@ class LimitBackendName(StrEnum):
 
 
 class OnViolation(StrEnum):
-    """What is done to a claim that violates a limit, besides reporting it."""
+    """What is done about what takes more of a device than it may, besides reporting it."""
 
     REPORT = "Report"
     SIGNAL = "Signal"
@@ -78,7 +78,8 @@ class AgentConfig:
         metrics_port: Port of the metrics; 0 for none.
         metrics_access: Who may read them.
         unused_lease_s: How long a lease is kept that the kubelet has not put on record.
-        on_violation: What is done to a claim that holds more than it may, besides saying so.
+        on_violation: What is done to a claim that holds more than it may, besides reporting it.
+        on_unclaimed: What is done to processes of pods that use a device without a claim.
         log_level: Name of a logging level.
     """
 
@@ -103,6 +104,7 @@ class AgentConfig:
     metrics_access: MetricsAccess = MetricsAccess.REVIEWED
     unused_lease_s: float = UNUSED_LEASE_S
     on_violation: OnViolation = OnViolation.REPORT
+    on_unclaimed: OnViolation = OnViolation.REPORT
     log_level: str = "INFO"
 
     @property

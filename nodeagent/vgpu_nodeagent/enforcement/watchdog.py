@@ -18,7 +18,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -281,7 +281,8 @@ class Watchdog:
         state: Who was given what, now.
         allocations: Their files.
         consequences: What follows.
-        on_violation: What to do besides.
+        on_violation: What to do to a claim besides.
+        on_unclaimed: What to do to processes of pods without a claim besides.
         kill: Sends a signal; swapped in tests.
         clock: Monotonic seconds.
         draw: A number from 0 to 1: when the next look comes.
@@ -296,6 +297,7 @@ class Watchdog:
         consequences: Consequences,
         *,
         on_violation: OnViolation = OnViolation.REPORT,
+        on_unclaimed: OnViolation = OnViolation.REPORT,
         kill: Callable[[int, int], None] = os.kill,
         clock: Callable[[], float] = time.monotonic,
         draw: Callable[[], float] = random.random,
@@ -306,6 +308,7 @@ class Watchdog:
         self._allocations = allocations
         self._consequences = consequences
         self._on_violation = on_violation
+        self._on_unclaimed = on_unclaimed
         self._kill = kill
         self._clock = clock
         self._draw = draw
@@ -316,6 +319,7 @@ class Watchdog:
         self._homes_read = float("-inf")
         self._stranger_looks: dict[tuple[str, int], int] = {}
         self._strangers: dict[str, tuple[Stranger, ...]] = {}
+        self._strangers_told: set[int] = set()
 
     def pause(self) -> float:
         """Seconds until the next look."""
@@ -460,17 +464,28 @@ class Watchdog:
         Where they live is read anew: a PID may be another process's by now.
         """
         homes = residences(pids, self._state(), self._allocations, proc=self._proc)
-        for pid in sorted(pids):
-            if not _is_of(homes[pid], holding):
-                continue
-            number = signal.SIGKILL if pid in watched.told else signal.SIGTERM
-            watched.told.add(pid)
+        self._end((pid for pid in sorted(pids) if _is_of(homes[pid], holding)), watched.told)
+
+    def _end(self, pids: Iterable[int], told: set[int]) -> None:
+        """SIGTERM to each, SIGKILL to those that were told before."""
+        for pid in pids:
+            number = signal.SIGKILL if pid in told else signal.SIGTERM
+            told.add(pid)
             try:
                 self._kill(pid, number)
             except ProcessLookupError:
                 continue
             except PermissionError as error:
                 logger.warning("process %d: %s", pid, error)
+
+    def _end_strangers(self, found: Mapping[str, tuple[Stranger, ...]]) -> None:
+        """Those of pods alone: what runs on the node itself is its administrator's."""
+        pods = {s.pid: s.pod_uid for there in found.values() for s in there if s.pod_uid}
+        self._strangers_told &= pods.keys()
+        homes = residences(pods, self._state(), self._allocations, proc=self._proc)
+        still = (pid for pid, pod in sorted(pods.items())
+                 if homes[pid].holding is None and pod in homes[pid].pods)  # fmt: skip
+        self._end(still, self._strangers_told)
 
     def _find_strangers(
         self, processes: Mapping[str, Mapping[int, int]], homes: Mapping[int, Residence]
@@ -492,6 +507,8 @@ class Watchdog:
         if _identities(found) != _identities(self._strangers):
             self._strangers = found
             self._consequences.strangers(found)
+        if self._on_unclaimed is OnViolation.SIGNAL:
+            self._end_strangers(found)
 
     def _tell_host_pids(self, homes: Mapping[int, Residence]) -> None:
         leases = {name for home in homes.values() for name in home.leases}

@@ -117,6 +117,7 @@ class World:
     def watchdog(
         self,
         on_violation: OnViolation = OnViolation.REPORT,
+        on_unclaimed: OnViolation = OnViolation.REPORT,
         draw: Callable[[], float] = random.random,
     ) -> Watchdog:
         return Watchdog(
@@ -125,6 +126,7 @@ class World:
             self.allocations,
             self,
             on_violation=on_violation,
+            on_unclaimed=on_unclaimed,
             kill=self.kill,
             clock=self.clock,
             draw=draw,
@@ -355,6 +357,21 @@ async def test_a_process_of_no_claim_is_reported_while_it_stays(world: World) ->
     await world.looks(1, watchdog)
     assert world.unclaimed[1:] == [{}]
     assert world.seen == []
+
+
+async def test_processes_of_pods_without_a_claim_are_ended_where_that_is_asked_for(
+    world: World,
+) -> None:
+    """Asked to end, then killed; a process of the node itself is left alone, one of a claim too."""
+    world.add(100, CGROUP)
+    world.add(300, "/kubepods/pod30000000-1111-2222-3333-444444444444/0123abcd")
+    world.add(301, "/user.slice")
+    world.hold({100: 10, 300: 10, 301: 10})
+    watchdog = world.watchdog(on_unclaimed=OnViolation.SIGNAL)
+    await world.looks(2, watchdog)
+    assert world.signals == []
+    await world.looks(2, watchdog)
+    assert world.signals == [(300, signal.SIGTERM), (300, signal.SIGKILL)]
 
 
 async def test_what_was_taken_is_measured(world: World) -> None:
