@@ -196,6 +196,6 @@ def test_a_pod_that_asks_twice_for_one_container_is_refused(
     limits |= LIMITS["volcano" if words == "hami" else "hami"]
     pod = {"apiVersion": "v1", "kind": "Pod", **twice}
     pod["metadata"] = {**twice["metadata"], "name": "twice", "namespace": "default"}
-    with pytest.raises(Invalid, match=r"left out|names a claim"):
+    with pytest.raises(Invalid, match=r"Forbidden: the container asks by|names a claim"):
         create(cluster, pod)
     assert cluster.server.objects("pods", "default") == []
