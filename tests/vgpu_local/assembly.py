@@ -28,12 +28,14 @@ async def furnish(api: Api) -> None:
     await api.create(resources.NAMESPACES, namespace)
 
 
-async def admit_through(api: Api, place: Front, authority: Authority) -> None:
+async def admit_through(
+    api: Api, place: Front, authority: Authority, settings: ClusterConfig
+) -> None:
     """Have pods and claims admitted by the webhooks from now on."""
     kinds = {
         kind.kind: kind for kind in (resources.MUTATING_WEBHOOKS, resources.VALIDATING_WEBHOOKS)
     }
-    for configuration in webhook_configurations(place.webhook_url, authority.certificate):
+    for configuration in webhook_configurations(place.webhook_url, authority.certificate, settings):
         await api.create(kinds[configuration["kind"]], configuration)
 
 

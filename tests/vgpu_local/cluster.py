@@ -139,7 +139,8 @@ class LocalCluster(Started):
         self._start_scheduler()
         self.wait_ready(limit)
         if self._options.webhooks:
-            self.run(admit_through(self.api, self._operators.front, self._authority))
+            front, authority = self._operators.front, self._authority
+            self.run(admit_through(self.api, front, authority, self._settings))
 
     def stop(self) -> None:
         """End every process and thread and remove the run folder. Harmless when repeated."""

@@ -7,20 +7,27 @@ from typing import Any
 
 import yaml
 
+from vgpu_api.config import ClusterConfig
 from vgpu_client.transport import Object
 from vgpu_local.programs import ROOT
 
+_FIRST = "'nvidia.com/gpu'"
 _FOLDER = ROOT / "manifests" / "base" / "webhook"
 
 
-def webhook_configurations(url: str, ca: bytes) -> list[Object]:
+def webhook_configurations(url: str, ca: bytes, settings: ClusterConfig) -> list[Object]:
     """What an administrator installs, but for where the webhooks are and whom to trust.
 
     Args:
         url: where the webhooks are served.
         ca: PEM of whom to trust.
+        settings: Resource names that the default does not have are added where install.md has an
+            administrator add them.
     """
     expressions = yaml.safe_load((_FOLDER / "expressions.yaml").read_text())["data"]
+    added = sorted(settings.managed_resources().keys() - ClusterConfig().managed_resources().keys())
+    names = "".join(f", '{name}'" for name in added)
+    expressions["asks"] = expressions["asks"].replace(_FIRST, f"{_FIRST}{names}", 1)
     documents = yaml.safe_load_all((_FOLDER / "configurations.yaml").read_text())
     configurations: list[Object] = list(documents)
     for configuration in configurations:
