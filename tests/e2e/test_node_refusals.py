@@ -68,7 +68,7 @@ def test_a_pod_that_another_scheduler_binds_without_an_allocation_does_not_start
 
 def test_a_pod_that_names_its_node_itself_is_refused(node: RealNode, namespace: str) -> None:
     pod = a_pod("direct", namespace, limits=a_slice(1000), nodeName="node1")
-    assert "a pod that asks for a GPU goes through the scheduler" in node.refusal(pod)
+    assert "the scheduler chooses the node of a pod that asks for a GPU" in node.refusal(pod)
 
 
 def test_a_forged_record_of_devices_gives_nothing(node: RealNode, namespace: str) -> None:
