@@ -444,9 +444,14 @@ def test_a_drained_node_is_free_and_takes_nothing_until_that_is_undone(
     text = ask(cluster, "drain", f"node/{scene['other']}", "--yes")
     assert "pod default/third: evicted" in text
     assert text.endswith("done\n")
-    devices = {row["NODE"]: row for row in rows(ask(cluster, "get", "devices"))}
-    other = devices[scene["other"]]
-    assert (other["STATE"], other["MEMORY"]) == ("Cordoned", "0/16Gi")
+
+    def is_free() -> bool:
+        """What is given away of a device is written once a second."""
+        devices = {row["NODE"]: row for row in rows(ask(cluster, "get", "devices"))}
+        other = devices[scene["other"]]
+        return (other["STATE"], other["MEMORY"]) == ("Cordoned", "0/16Gi")
+
+    until(cluster, is_free)
     assert "CardCordoned" in ask(cluster, "explain", "waits")
     ask(cluster, "drain", scene["other"], "--undo")
     assert running(cluster, "waits")["spec"]["nodeName"] == scene["other"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -62,7 +63,8 @@ def run(cluster: LocalCluster, *command: str | Path) -> subprocess.CompletedProc
 def test_the_tour_goes_from_the_first_slice_to_the_last_and_leaves_nothing(cluster: LocalCluster):
     done = run(cluster, "bash", ROOT / "examples" / "tour.sh")
     assert done.returncode == 0, done.stdout + done.stderr
-    for said in ("Why: CardCordoned: 2/2 CardCordoned", "Node: ", "== Leave"):
+    assert re.search(r"^Why: .*CardCordoned", done.stdout, re.MULTILINE)
+    for said in ("Node: ", "== Leave"):
         assert said in done.stdout
     devices = cluster.run(cluster.api.list(GPU_DEVICES)).items
     assert [device["spec"].get("cordoned", False) for device in devices] == [False, False]
@@ -98,9 +100,13 @@ def test_a_claim_that_gets_nothing_is_deleted_and_its_words_are_printed(
 
 def test_a_command_is_run_while_free_memory_is_of_no_use_to_those_who_wait(cluster: LocalCluster):
     script = AUTOMATION / "when-fragmented.sh"
-    done = run(cluster, "bash", script, "50", "echo", "scaled")
     what = "of the free memory is on devices that are partly used"
-    assert done.stdout == f"0 claims wait; 0 % {what}\n"
+
+    def prints(*lines: str) -> bool:
+        """What is given away of a device is written once a second."""
+        return run(cluster, "bash", script, "50", "echo", "scaled").stdout.splitlines() == [*lines]
+
+    until(cluster, lambda: prints(f"0 claims wait; 0 % {what}"))
     spread = {"hami.io/node-scheduler-policy": "spread"}
     for name in ("left", "right"):
         create(cluster, a_pod(name, a_container(limits=HALF), annotations=spread))
@@ -108,8 +114,7 @@ def test_a_command_is_run_while_free_memory_is_of_no_use_to_those_who_wait(clust
     create(cluster, a_pod("whole", a_container(limits={"nvidia.com/gpu": 1})))
     pod = cluster.wait_for(PODS, "whole", lambda _: True)
     claim(cluster, claim_name(pod), reason)
-    done = run(cluster, "bash", script, "50", "echo", "scaled")
-    assert done.stdout.splitlines() == [f"1 claims wait; 100 % {what}", "scaled"]
+    until(cluster, lambda: prints(f"1 claims wait; 100 % {what}", "scaled"))
     assert "scaled" not in run(cluster, "bash", script, "100", "echo", "scaled").stdout
 
 
