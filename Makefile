@@ -57,8 +57,9 @@ chaos-agent: setup  ## an agent killed KILLS= times while PODS= pods start and e
 soak: setup  ## pods come and go for MINUTES= (120), at least PODS= (20,000), and nothing grows -> build/soak.json
 	@$(BIN)/python -m vgpu_local.soak --minutes $(or $(MINUTES),120) --pods $(or $(PODS),20000)
 
-control-plane: $(SETUP)  ## build a real Kubernetes control plane into the cache (once)
+control-plane: $(SETUP)  ## build a real Kubernetes control plane, and Helm for the chart, into the cache (once)
 	@bash tests/cluster/build.sh
+	@bash tests/cluster/helm/build.sh >/dev/null
 
 cluster: $(SETUP)  ## a real Kubernetes node with simulated cards in a sandbox (root; VGPU_NODE=its folder)
 	@bash tests/cluster/cluster.sh up
