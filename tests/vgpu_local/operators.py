@@ -48,9 +48,9 @@ class Operators:
         """Let the Services lead to the replicas."""
         slices = Slices(api, {replica.address: _HERE for replica in self._replicas})
         self._following = asyncio.create_task(slices.run())
-        hooks = [Backend(_HERE, replica.webhook) for replica in self._webhooks]
         extender = Service(lambda: slices.backends(NAMESPACE, SERVICE, "extender"))
-        webhook = Service(lambda: hooks)
+        # A pod that is told to end leaves its Service at once, however long it answers.
+        webhook = Service(lambda: [Backend(_HERE, port) for port in self.webhook_ports()])
         for service, port in ((extender, self.front.extender), (webhook, self.front.webhook)):
             await service.start(port)
             self._services.append(service)

@@ -22,7 +22,7 @@ SLICE = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1}
 
 @pytest.fixture
 def cluster(whole_cluster: Callable[..., LocalCluster]) -> Iterator[LocalCluster]:
-    with whole_cluster([t4_node("one")], ClusterOptions(webhooks=2, drain_s=3)) as cluster:
+    with whole_cluster([t4_node("one")], ClusterOptions(webhooks=2, drain_s=1)) as cluster:
         yield cluster
 
 
