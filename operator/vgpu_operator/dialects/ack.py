@@ -7,15 +7,19 @@ Memory and compute are for all cards of the container together, so several cards
 from __future__ import annotations
 
 import re
-from fractions import Fraction
 
 from vgpu_api import names, quantity
 from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Container, Pod
-from vgpu_api.errors import BadInput, QuantityError
+from vgpu_api.errors import BadInput
 from vgpu_api.v1alpha1 import Allocation, Placement, VGPURequest
 from vgpu_operator.dialects import hami, hami_annotations
-from vgpu_operator.dialects.containers import PodContainer, ResourceDialect, each_container
+from vgpu_operator.dialects.containers import (
+    PodContainer,
+    ResourceDialect,
+    each_container,
+    is_given,
+)
 
 GIB_IN_MIB = 1024
 MAX_GIB = hami.MAX_MEMORY_MIB // GIB_IN_MIB
@@ -42,7 +46,7 @@ def resource_names(config: ClusterConfig) -> tuple[str, ...]:
 
 def asks(container: Container, config: ClusterConfig) -> bool:
     """Whether the container asks for anything in these words; an amount of 0 asks for nothing."""
-    return any(_is_given(container, name) for name in resource_names(config))
+    return any(is_given(container, name) for name in resource_names(config))
 
 
 def request(pod: Pod, place: PodContainer, config: ClusterConfig) -> VGPURequest:
@@ -63,8 +67,8 @@ def request(pod: Pod, place: PodContainer, config: ClusterConfig) -> VGPURequest
         number = f"a number of GPUs, 1 to {hami.MAX_COUNT}"
         written = _amount(place, count_name, number, hami.MAX_COUNT)
         if labelled is not None and written not in (None, labelled):
-            raise _bad(
-                place, count_name, f"{labelled}, the value of the label {names.ACK_GPU_COUNT_LABEL}"
+            raise place.bad(
+                count_name, f"{labelled}, the value of the label {names.ACK_GPU_COUNT_LABEL}"
             )
         cards = written or cards
     else:
@@ -82,7 +86,7 @@ def request(pod: Pod, place: PodContainer, config: ClusterConfig) -> VGPURequest
         )
     memory_mib = None if gib is None else gib * GIB_IN_MIB // cards
     if cores is not None and cores < cards:
-        raise _bad(place, core_name, f"at least 1 % for each of {cards} GPUs")
+        raise place.bad(core_name, f"at least 1 % for each of {cards} GPUs")
     return VGPURequest(
         name=place.name,
         phase=place.phase,
@@ -155,12 +159,12 @@ def node_kinds(pod: Pod, config: ClusterConfig) -> frozenset[str] | None:
         container = place.container
         if not asks(container, config):
             continue
-        if not _is_given(container, memory_name):
+        if not is_given(container, memory_name):
             kind = WHOLE
         else:
             means_cards = config.aliyun.gpu_count_means == "cards"
-            percent = _is_given(container, core_name) or (
-                not means_cards and _is_given(container, count_name)
+            percent = is_given(container, core_name) or (
+                not means_cards and is_given(container, count_name)
             )
             kind = ISOLATED if percent else SHARED
         kinds = kind if kinds is None else kinds & kind
@@ -181,41 +185,17 @@ def _labelled_count(pod: Pod) -> int | None:
     return int(written)
 
 
-def _is_given(container: Container, name: str) -> bool:
-    """Given and not 0; what cannot be read is given, so that it is refused and not overlooked."""
-    number = container.asked(name)
-    if number is None:
-        return False
-    try:
-        return quantity.parse(number) != 0
-    except QuantityError:
-        return True
-
-
 def _amount(place: PodContainer, name: str, expected: str, most: int) -> int | None:
     """A whole number up to `most`; None when not given, and 0 counts as not given.
 
     Memory may carry a binary suffix, which the API server makes of a larger one: then it is bytes.
     """
-    given = place.container.asked(name)
-    if given is None:
+    given, number = place.container.asked(name), place.number(name, expected)
+    if given is None or number is None:
         return None
-    error = BadInput(field=place.resource_path(name), value=given, expected=expected)
-    try:
-        number = Fraction(quantity.parse(given))
-    except QuantityError:
-        raise error from None
     if quantity.has_binary_suffix(given):
         number /= quantity.MIB * GIB_IN_MIB
-    if number.denominator != 1 or not 0 <= number <= most:
-        raise error
-    return number.numerator or None
-
-
-def _bad(place: PodContainer, name: str, expected: str) -> BadInput:
-    return BadInput(
-        field=place.resource_path(name), value=place.container.asked(name), expected=expected
-    )
+    return place.whole(name, number, 0, most, expected) or None
 
 
 DIALECT = ResourceDialect(

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Literal
 
+from vgpu_api import quantity
 from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Container, Pod
+from vgpu_api.errors import BadInput, QuantityError
 from vgpu_api.v1alpha1 import Placement, VGPURequest
 from vgpu_api.v1alpha1.vgpuclaim import Phase
 
@@ -46,6 +49,49 @@ class PodContainer:
     def env_path(self, variable: str) -> str:
         """The field of an environment variable."""
         return f"{self.path}.env[{variable}]"
+
+    def number(self, resource: str, expected: str) -> Fraction | None:
+        """The exact number given for a resource, whatever it means; None: not given.
+
+        Raises:
+            BadInput: it cannot be read.
+        """
+        given = self.container.asked(resource)
+        if given is None:
+            return None
+        try:
+            return quantity.parse(given)
+        except QuantityError as error:
+            raise self.bad(resource, expected) from error
+
+    def whole(self, resource: str, number: Fraction, low: int, high: int, expected: str) -> int:
+        """The number as an integer.
+
+        Raises:
+            BadInput: it is none, or out of its range; `expected` has the rule.
+        """
+        if number.denominator != 1 or not low <= number <= high:
+            raise self.bad(resource, expected)
+        return number.numerator
+
+    def bad(self, resource: str, expected: str) -> BadInput:
+        """What is given for a resource is wrong."""
+        return BadInput(
+            field=self.resource_path(resource),
+            value=self.container.asked(resource),
+            expected=expected,
+        )
+
+
+def is_given(container: Container, resource: str) -> bool:
+    """Given and not 0; what cannot be read is given, so that it is refused and not overlooked."""
+    number = container.asked(resource)
+    if number is None:
+        return False
+    try:
+        return quantity.parse(number) != 0
+    except QuantityError:
+        return True
 
 
 def each_container(pod: Pod) -> Iterator[PodContainer]:

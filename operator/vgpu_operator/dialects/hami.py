@@ -12,12 +12,12 @@ from fractions import Fraction
 from vgpu_api import names, quantity
 from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Container, Pod
-from vgpu_api.errors import BadInput, QuantityError
+from vgpu_api.errors import BadInput
 from vgpu_api.v1alpha1 import VGPURequest
 from vgpu_api.v1alpha1.gpudevice import CorePolicy
 from vgpu_api.v1alpha1.vgpuclaim import ANY_PROFILE
 from vgpu_operator.dialects import hami_annotations
-from vgpu_operator.dialects.containers import PodContainer, ResourceDialect
+from vgpu_operator.dialects.containers import PodContainer, ResourceDialect, is_given
 
 MAX_COUNT = 64
 MAX_PRIORITY = 10
@@ -53,13 +53,9 @@ def asks(container: Container, config: ClusterConfig) -> bool:
     so that it is refused and not overlooked.
     """
     count, memory, percentage, cores, _ = resource_names(config)
-    number = container.asked(count)
-    if number is None:
+    if container.asked(count) is None:
         return any(container.asked(name) is not None for name in (memory, percentage, cores))
-    try:
-        return quantity.parse(number) != 0
-    except QuantityError:
-        return True
+    return is_given(container, count)
 
 
 def request(pod: Pod, place: PodContainer, config: ClusterConfig) -> VGPURequest:
@@ -129,10 +125,10 @@ def _is_exclusive(place: PodContainer, config: ClusterConfig) -> bool:
 def count(place: PodContainer, config: ClusterConfig) -> int:
     """The number of distinct cards; the configured one where only memory or cores are given."""
     name = config.nvidia.resource_count_name
-    given = _number(place, name, f"a number of GPUs, 1 to {MAX_COUNT}")
+    given = place.number(name, f"a number of GPUs, 1 to {MAX_COUNT}")
     if given is None:
         return config.nvidia.default_gpu_num
-    return _within(place, name, given, 1, MAX_COUNT, f"a number of GPUs, 1 to {MAX_COUNT}")
+    return place.whole(name, given, 1, MAX_COUNT, f"a number of GPUs, 1 to {MAX_COUNT}")
 
 
 def memory(place: PodContainer, config: ClusterConfig) -> int | None:
@@ -141,40 +137,40 @@ def memory(place: PodContainer, config: ClusterConfig) -> int | None:
     given = place.container.asked(name)
     if given is None:
         return None
-    number = _number(place, name, MEMORY_EXPECTED) or Fraction(0)
+    number = place.number(name, MEMORY_EXPECTED) or Fraction(0)
     if quantity.has_binary_suffix(given):
         number /= quantity.MIB
     else:
         number *= config.nvidia.memory_factor
-    return _within(place, name, number, 0, MAX_MEMORY_MIB, MEMORY_EXPECTED) or None
+    return place.whole(name, number, 0, MAX_MEMORY_MIB, MEMORY_EXPECTED) or None
 
 
 def percentage(place: PodContainer, config: ClusterConfig) -> int | None:
     """Percent of each card's memory, at most 100; 0 or less counts as not given."""
     name = config.nvidia.resource_memory_percentage_name
     expected = "a whole percentage, 0 to 100"
-    given = _number(place, name, expected)
+    given = place.number(name, expected)
     if given is None or given <= 0:
         return None
-    return _within(place, name, min(given, Fraction(100)), 1, 100, expected)
+    return place.whole(name, min(given, Fraction(100)), 1, 100, expected)
 
 
 def core_share(place: PodContainer, config: ClusterConfig) -> int | None:
     """Percent of each card's compute, at most 100; `None` when not given."""
     name = config.nvidia.resource_core_name
     expected = "a whole percentage, 0 to 100"
-    given = _number(place, name, expected)
+    given = place.number(name, expected)
     if given is None:
         return None
-    return _within(place, name, min(given, Fraction(100)), 0, 100, expected)
+    return place.whole(name, min(given, Fraction(100)), 0, 100, expected)
 
 
 def priority(place: PodContainer, config: ClusterConfig) -> int | None:
     """The throttling priority, 0 the highest; `None` when not given."""
     name = config.nvidia.resource_priority_name
     expected = f"a priority, 0 (highest) to {MAX_PRIORITY}"
-    given = _number(place, name, expected)
-    return None if given is None else _within(place, name, given, 0, MAX_PRIORITY, expected)
+    given = place.number(name, expected)
+    return None if given is None else place.whole(name, given, 0, MAX_PRIORITY, expected)
 
 
 def core_policy(place: PodContainer, config: ClusterConfig) -> CorePolicy:
@@ -188,32 +184,6 @@ def core_policy(place: PodContainer, config: ClusterConfig) -> CorePolicy:
             place.env_path(names.ENV_CORE_POLICY), written, ("default", "force", "disable")
         )
     return policy
-
-
-def _number(place: PodContainer, resource: str, expected: str) -> Fraction | None:
-    """The exact number given for a resource, before anybody asked what it means."""
-    given = place.container.asked(resource)
-    if given is None:
-        return None
-    try:
-        return quantity.parse(given)
-    except QuantityError as error:
-        raise BadInput(
-            field=place.resource_path(resource), value=given, expected=expected
-        ) from error
-
-
-def _within(
-    place: PodContainer, resource: str, number: Fraction, low: int, high: int, expected: str
-) -> int:
-    """The number as an integer, if it is one and in its range."""
-    if number.denominator != 1 or not low <= number <= high:
-        raise BadInput(
-            field=place.resource_path(resource),
-            value=place.container.asked(resource),
-            expected=expected,
-        )
-    return number.numerator
 
 
 DIALECT = ResourceDialect(

@@ -8,13 +8,12 @@ k8s-device-plugin, MIG strategies.
 
 from __future__ import annotations
 
-from vgpu_api import quantity
 from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Container, Pod
-from vgpu_api.errors import BadInput, QuantityError
+from vgpu_api.errors import BadInput
 from vgpu_api.v1alpha1 import VGPURequest
 from vgpu_operator.dialects import hami_annotations
-from vgpu_operator.dialects.containers import PodContainer, ResourceDialect
+from vgpu_operator.dialects.containers import PodContainer, ResourceDialect, is_given
 
 MAX_COUNT = 64
 _EXPECTED = f"a number of instances, 1 to {MAX_COUNT}"
@@ -27,7 +26,7 @@ def resource_names(config: ClusterConfig) -> tuple[str, ...]:
 
 def asks(container: Container, config: ClusterConfig) -> bool:
     """Whether the container asks for instances; 0 of them are none."""
-    return any(_is_asked(container, name) for name in config.nvidia.mig_resources)
+    return any(is_given(container, name) for name in config.nvidia.mig_resources)
 
 
 def request(pod: Pod, place: PodContainer, config: ClusterConfig) -> VGPURequest:
@@ -37,7 +36,7 @@ def request(pod: Pod, place: PodContainer, config: ClusterConfig) -> VGPURequest
         BadInput: the number cannot be read, or a second profile stands beside the first.
     """
     profiles = config.nvidia.mig_resources
-    first, *others = [name for name in profiles if _is_asked(place.container, name)]
+    first, *others = [name for name in profiles if is_given(place.container, name)]
     if others:
         raise BadInput(
             field=place.resource_path(others[0]),
@@ -55,26 +54,10 @@ def request(pod: Pod, place: PodContainer, config: ClusterConfig) -> VGPURequest
     )
 
 
-def _is_asked(container: Container, name: str) -> bool:
-    given = container.asked(name)
-    if given is None:
-        return False
-    try:
-        return quantity.parse(given) != 0
-    except QuantityError:
-        return True
-
-
 def _count(place: PodContainer, name: str) -> int:
-    given = place.container.asked(name)
-    assert given is not None
-    try:
-        number = quantity.parse(given)
-    except QuantityError as error:
-        raise BadInput(field=place.resource_path(name), value=given, expected=_EXPECTED) from error
-    if number.denominator != 1 or not 1 <= number <= MAX_COUNT:
-        raise BadInput(field=place.resource_path(name), value=given, expected=_EXPECTED)
-    return number.numerator
+    number = place.number(name, _EXPECTED)
+    assert number is not None
+    return place.whole(name, number, 1, MAX_COUNT, _EXPECTED)
 
 
 DIALECT = ResourceDialect(

@@ -12,12 +12,12 @@ from functools import partial
 from vgpu_api import quantity
 from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Container, Pod
-from vgpu_api.errors import BadInput, Fault, QuantityError
+from vgpu_api.errors import BadInput, Fault
 from vgpu_api.v1alpha1 import DeviceSelector, VGPURequest
 from vgpu_api.vendors import Kind, Memory, kinds
 from vgpu_api.vendors.model import Sizes
 from vgpu_operator.dialects import hami_annotations
-from vgpu_operator.dialects.containers import PodContainer, ResourceDialect
+from vgpu_operator.dialects.containers import PodContainer, ResourceDialect, is_given
 
 MAX_COUNT = 64
 MAX_MEMORY_MIB = 1 << 30
@@ -47,13 +47,7 @@ def _resource_names(kind: Kind, config: ClusterConfig) -> tuple[str, ...]:
 
 def _asks(kind: Kind, container: Container, config: ClusterConfig) -> bool:
     """Whether it asks for a device: a count that is not 0, and be it one that cannot be read."""
-    given = container.asked(kind.count)
-    if given is None or kind.name in config.vendors.leave_alone:
-        return False
-    try:
-        return quantity.parse(given) != 0
-    except QuantityError:
-        return True
+    return kind.name not in config.vendors.leave_alone and is_given(container, kind.count)
 
 
 def _request(kind: Kind, pod: Pod, place: PodContainer, config: ClusterConfig) -> VGPURequest:
@@ -93,8 +87,7 @@ def _memory(kind: Kind, memory: Memory, place: PodContainer, count: int) -> int 
         return asked_mib or None
     rounded = _rounded(memory, sizes, place, asked_mib)
     if count > 1 and rounded != sizes.whole_mib and not (kind.whole_modules and count == 2):
-        raise _bad(
-            place,
+        raise place.bad(
             memory.resource,
             "left out with several devices, which are never divided, or ask for one",
         )
@@ -104,7 +97,7 @@ def _memory(kind: Kind, memory: Memory, place: PodContainer, count: int) -> int 
 def _rounded(memory: Memory, sizes: Sizes, place: PodContainer, asked_mib: int) -> int:
     """The smallest named size that holds it, or a whole device."""
     if asked_mib > sizes.most_mib:
-        raise _bad(place, memory.resource, f"at most {sizes.most_mib} MiB, which a device has")
+        raise place.bad(memory.resource, f"at most {sizes.most_mib} MiB, which a device has")
     steps = (part.memory_mib for part in sizes.parts)
     return next((step for step in steps if step >= asked_mib), sizes.whole_mib)
 
@@ -124,7 +117,7 @@ def _asked_mib(memory: Memory, place: PodContainer, given: str | int) -> int:
             fault=Fault.UNSUPPORTED,
             detail=f"supported values: {', '.join(map(str, memory.amounts))} ({unit})",
         )
-    return _within(place, memory.resource, number, 0, MAX_MEMORY_MIB, expected)
+    return place.whole(memory.resource, number, 0, MAX_MEMORY_MIB, expected)
 
 
 def written(kind: Kind, place: PodContainer) -> dict[str, int]:
@@ -165,7 +158,7 @@ def _count(kind: Kind, place: PodContainer) -> int:
         return count
     if count == 1:
         return 2
-    raise _bad(place, kind.count, "an even number of devices, or 1: they come two to a module")
+    raise place.bad(kind.count, "an even number of devices, or 1: they come two to a module")
 
 
 def _refuse_unsupported(kind: Kind, pod: Pod, place: PodContainer) -> None:
@@ -199,7 +192,7 @@ def _cores(kind: Kind, place: PodContainer, count: int) -> int:
     if kind.cores.units:
         return _whole(place, name, 1, _WHOLE, "a whole percentage, 1 to 100")
     number = min(_number(place, name, expected), Fraction(_WHOLE))
-    return _within(place, name, number, 0, _WHOLE, expected)
+    return place.whole(name, number, 0, _WHOLE, expected)
 
 
 def _selector(kind: Kind, pod: Pod) -> DeviceSelector | None:
@@ -218,26 +211,11 @@ def _words(pod: Pod, key: str | None, most: int) -> list[str]:
 
 
 def _whole(place: PodContainer, name: str, low: int, high: int, expected: str) -> int:
-    return _within(place, name, _number(place, name, expected), low, high, expected)
+    return place.whole(name, _number(place, name, expected), low, high, expected)
 
 
 def _number(place: PodContainer, name: str, expected: str) -> Fraction:
-    given = place.container.asked(name)
-    try:
-        return quantity.parse("" if given is None else given)
-    except QuantityError as error:
-        raise _bad(place, name, expected) from error
-
-
-def _within(
-    place: PodContainer, name: str, number: Fraction, low: int, high: int, expected: str
-) -> int:
-    if number.denominator != 1 or not low <= number <= high:
-        raise _bad(place, name, expected)
-    return number.numerator
-
-
-def _bad(place: PodContainer, name: str, expected: str) -> BadInput:
-    return BadInput(
-        field=place.resource_path(name), value=place.container.asked(name), expected=expected
-    )
+    number = place.number(name, expected)
+    if number is None:
+        raise place.bad(name, expected)
+    return number
