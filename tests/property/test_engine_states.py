@@ -6,11 +6,10 @@ import copy
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import invariant, precondition, rule
 
-from builders import a_claim, a_container, a_pod, a_request, use_of
+from builders import a_claim, a_container, a_pod, a_request
 from engine_world import World
 from vgpu_api.effective import effective_use
 from vgpu_api.names import (
@@ -22,24 +21,16 @@ from vgpu_api.resources import PODS, VGPU_CLAIMS
 from vgpu_client.errors import ServerError, Unknown
 from vgpu_operator.extender.filtering import filter_nodes
 from vgpu_operator.extender.wire import BindRequest, FilterRequest
+from world_states import CARDS, NAMES, NODES, PICK, SETTINGS, WorldStates
 
-CARDS = {"GPU-0": ("node-1", 10240), "GPU-1": ("node-1", 8192), "GPU-2": ("node-2", 10240)}
-NODES = ("node-1", "node-2")
 MIB = st.sampled_from([2048, 3072, 5120, 8192])
-NAMES = st.sampled_from(["a", "b", "c"])
-PICK = st.integers(0, 100)
 
 
-class EngineStates(RuleBasedStateMachine):
+class EngineStates(WorldStates):
     """Never over capacity, nothing freed in use, and nothing held when everything is gone."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.world = World(CARDS)
-        self.api: Any = self.world.api
-        self.api.before = self._before
-        self.api.after = self._after
-        self.failures = self.losses = self.born = 0
+        super().__init__(World(CARDS))
         self.lost_bindings = self.failed_reads = 0
         self.offers: dict[str, str] = {}  # pod UID → the node that Filter answered
 
@@ -47,23 +38,13 @@ class EngineStates(RuleBasedStateMachine):
         if verb == "get" and self.failed_reads:
             self.failed_reads -= 1
             return ServerError("failing", status=500)
-        if self.failures:
-            self.failures -= 1
-            return ServerError("failing", status=500)
-        return None
+        return super()._before(verb, name)
 
     def _after(self, verb: str, name: str) -> BaseException | None:
         if verb == "bind" and self.lost_bindings:
             self.lost_bindings -= 1
             return Unknown("the answer was lost")
-        if self.losses:
-            self.losses -= 1
-            return Unknown("the answer was lost")
-        return None
-
-    def _pods(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self.api.all(PODS)
-        return found
+        return super()._after(verb, name)
 
     # Users.
 
@@ -145,22 +126,6 @@ class EngineStates(RuleBasedStateMachine):
         pod["metadata"]["annotations"].pop(ANNOTATION_CLAIM_TEMPLATE, None)
         self.api.put(PODS, pod)
 
-    @precondition(lambda self: self._pods())
-    @rule(pick=PICK)
-    def delete_a_pod_by_force(self, pick: int) -> None:
-        pods = self._pods()
-        self.api.vanish(PODS, pods[pick % len(pods)]["metadata"]["name"])
-        self.world.collect_garbage()
-
-    @precondition(lambda self: self._pods())
-    @rule(pick=PICK)
-    def a_pod_ends(self, pick: int) -> None:
-        pods = self._pods()
-        pod = copy.deepcopy(pods[pick % len(pods)])
-        if pod["spec"].get("nodeName"):
-            pod["status"]["phase"] = "Succeeded"
-            self.api.put(PODS, pod)
-
     # kube-scheduler.
 
     @precondition(lambda self: self._pods())
@@ -241,43 +206,6 @@ class EngineStates(RuleBasedStateMachine):
 
     # The world.
 
-    @rule(count=st.integers(1, 6))
-    def news_come(self, count: int) -> None:
-        self.world.deliver(count)
-
-    @rule()
-    def work(self) -> None:
-        self.world.round()
-
-    @rule(seconds=st.sampled_from([1.0, 10.0, 61.0, 301.0]))
-    def time_passes(self, seconds: float) -> None:
-        self.world.operator.time += seconds
-
-    @rule()
-    def the_watch_is_lost(self) -> None:
-        self.world.lose_the_watch()
-
-    @rule(count=st.integers(1, 3))
-    def answers_get_lost(self, count: int) -> None:
-        self.losses += count
-
-    @rule(count=st.integers(1, 3))
-    def requests_fail(self, count: int) -> None:
-        self.failures += count
-
-    @rule()
-    def writes_hang(self) -> None:
-        self.api.gate.clear()
-
-    @rule()
-    def writes_go_on(self) -> None:
-        self.api.gate.set()
-        self.world.turn()
-
-    @rule()
-    def the_agent_starts_containers(self) -> None:
-        self.world.agent_starts_what_it_may()
-
     @rule()
     def init_containers_end(self) -> None:
         self.world.init_containers_end()
@@ -300,20 +228,10 @@ class EngineStates(RuleBasedStateMachine):
         self.world.round()
 
     @rule()
-    def the_agent_releases(self) -> None:
-        self.world.agent_releases_what_has_ended()
-
-    @rule()
     def another_operator_leads(self) -> None:
-        """The former one has finished its writes, as one that gives the Lease up does."""
-        self.api.gate.set()
-        self.world.turn(200)
-        former = self.world.operator
-        former.leading = False
-        self.world.turn(200)
-        self.api.news.clear()
+        """Filter's answers were the former one's."""
+        super().another_operator_leads()
         self.offers.clear()
-        self.world.operator = self.world.started(former.time)
 
     # What must hold.
 
@@ -367,20 +285,7 @@ class EngineStates(RuleBasedStateMachine):
                 self.api.vanish(PODS, pod["metadata"]["name"])
             for name in ("a", "b", "c"):
                 self.delete_a_claim_by_name(name)
-            for _ in range(12):
-                self.world.collect_garbage()
-                self.world.deliver(1000)
-                self.world.round()
-                self.world.agent_releases_what_has_ended()
-                self.world.operator.time += 61
-                self.world.turn(50)
-            assert self.api.all(VGPU_CLAIMS) == []
-            ledger = self.world.operator.ledger
-            assert {uuid: use_of(ledger, uuid).memory_mib for uuid in CARDS} == dict.fromkeys(
-                CARDS, 0
-            )
-            assert list(self.world.operator.state.reservations) == []
-            assert self.world.running == {}
+            self.nothing_is_left()
         finally:
             self.world.close()
 
@@ -412,10 +317,5 @@ class EngineStates(RuleBasedStateMachine):
         self.only_claims_that_a_new_leader_touches_get_other_devices()
 
 
-EngineStates.TestCase.settings = settings(
-    max_examples=60,
-    stateful_step_count=50,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
-)
+EngineStates.TestCase.settings = SETTINGS
 TestEngineStates = pytest.mark.timeout(300)(EngineStates.TestCase)

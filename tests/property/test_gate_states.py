@@ -6,28 +6,23 @@ import copy
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import invariant, precondition, rule
 
-from builders import a_container, a_device, a_node, a_pod, use_of
+from builders import a_container, a_device, a_node, a_pod
 from engine_world import World
 from replica import Replica
 from vgpu_api.config import ClusterConfig, SchedulingConfig
 from vgpu_api.core.pod import ResourceRequirements
 from vgpu_api.effective import effective_use
 from vgpu_api.names import SCHEDULING_GATE
-from vgpu_api.resources import PODS, VGPU_CLAIMS
+from vgpu_api.resources import PODS
 from vgpu_api.v1alpha1.base import OwnerReference
-from vgpu_client.errors import ServerError, Unknown
+from world_states import CARDS, NAMES, NODES, PICK, SETTINGS, WorldStates
 
-CARDS = {"GPU-0": ("node-1", 10240), "GPU-1": ("node-1", 8192), "GPU-2": ("node-2", 10240)}
-NODES = ("node-1", "node-2")
 GATE = ClusterConfig(scheduling=SchedulingConfig(mode="Gate"))
 ROOM = {"cpu": "3", "pods": "10", "nvidia.com/gpu": "20"}
 MIB = st.sampled_from([2048, 5120, 8192])
-NAMES = st.sampled_from(["a", "b", "c"])
-PICK = st.integers(0, 100)
 
 
 class GateReplica(Replica):
@@ -46,29 +41,12 @@ class GateWorld(World):
         return GateReplica(self.api, config=GATE)
 
 
-class GateStates(RuleBasedStateMachine):
+class GateStates(WorldStates):
     """Never over capacity; a pod past its gate has its devices for as long as it is there."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.world = GateWorld(CARDS)
-        self.api: Any = self.world.api
-        self.api.before = self._before
-        self.api.after = self._after
-        self.failures = self.losses = self.born = 0
+        super().__init__(GateWorld(CARDS))
         self.by_hand: set[str] = set()  # UIDs of pods whose gate a user took off
-
-    def _before(self, verb: str, name: str) -> BaseException | None:
-        if self.failures:
-            self.failures -= 1
-            return ServerError("failing", status=500)
-        return None
-
-    def _after(self, verb: str, name: str) -> BaseException | None:
-        if self.losses:
-            self.losses -= 1
-            return Unknown("the answer was lost")
-        return None
 
     def _pods(self) -> list[dict[str, Any]]:
         return [pod for pod in self.api.all(PODS) if pod["metadata"]["name"].startswith("pod-")]
@@ -112,22 +90,6 @@ class GateStates(RuleBasedStateMachine):
             self.by_hand.add(pod["metadata"]["uid"])
             self.api.put(PODS, pod)
 
-    @precondition(lambda self: self._pods())
-    @rule(pick=PICK)
-    def delete_a_pod_by_force(self, pick: int) -> None:
-        pods = self._pods()
-        self.api.vanish(PODS, pods[pick % len(pods)]["metadata"]["name"])
-        self.world.collect_garbage()
-
-    @precondition(lambda self: self._pods())
-    @rule(pick=PICK)
-    def a_pod_ends(self, pick: int) -> None:
-        pods = self._pods()
-        pod = copy.deepcopy(pods[pick % len(pods)])
-        if pod["spec"].get("nodeName"):
-            pod["status"]["phase"] = "Succeeded"
-            self.api.put(PODS, pod)
-
     @rule(node=st.sampled_from(NODES))
     def a_pod_without_gpus_takes_cpu(self, node: str) -> None:
         self.born += 1
@@ -155,14 +117,6 @@ class GateStates(RuleBasedStateMachine):
 
     # The world.
 
-    @rule(count=st.integers(1, 6))
-    def news_come(self, count: int) -> None:
-        self.world.deliver(count)
-
-    @rule()
-    def work(self) -> None:
-        self.world.round()
-
     @rule()
     def all_goes_well(self) -> None:
         """So that many a run gets past the gate."""
@@ -171,50 +125,6 @@ class GateStates(RuleBasedStateMachine):
         for _ in range(4):
             self.world.deliver(100)
             self.world.round()
-
-    @rule(seconds=st.sampled_from([1.0, 10.0, 61.0, 301.0]))
-    def time_passes(self, seconds: float) -> None:
-        self.world.operator.time += seconds
-
-    @rule()
-    def the_watch_is_lost(self) -> None:
-        self.world.lose_the_watch()
-
-    @rule(count=st.integers(1, 3))
-    def answers_get_lost(self, count: int) -> None:
-        self.losses += count
-
-    @rule(count=st.integers(1, 3))
-    def requests_fail(self, count: int) -> None:
-        self.failures += count
-
-    @rule()
-    def writes_hang(self) -> None:
-        self.api.gate.clear()
-
-    @rule()
-    def writes_go_on(self) -> None:
-        self.api.gate.set()
-        self.world.turn()
-
-    @rule()
-    def the_agent_starts_containers(self) -> None:
-        self.world.agent_starts_what_it_may()
-
-    @rule()
-    def the_agent_releases(self) -> None:
-        self.world.agent_releases_what_has_ended()
-
-    @rule()
-    def another_operator_leads(self) -> None:
-        """The former one has finished its writes, as one that gives the Lease up does."""
-        self.api.gate.set()
-        self.world.turn(200)
-        former = self.world.operator
-        former.leading = False
-        self.world.turn(200)
-        self.api.news.clear()
-        self.world.operator = self.world.started(former.time)
 
     # What must hold.
 
@@ -261,19 +171,7 @@ class GateStates(RuleBasedStateMachine):
             self.world.turn(200)
             for pod in list(self.api.all(PODS)):
                 self.api.vanish(PODS, pod["metadata"]["name"])
-            for _ in range(12):
-                self.world.collect_garbage()
-                self.world.deliver(1000)
-                self.world.round()
-                self.world.agent_releases_what_has_ended()
-                self.world.operator.time += 61
-                self.world.turn(50)
-            assert self.api.all(VGPU_CLAIMS) == []
-            ledger = self.world.operator.ledger
-            used = {uuid: use_of(ledger, uuid).memory_mib for uuid in CARDS}
-            assert used == dict.fromkeys(CARDS, 0)
-            assert list(self.world.operator.state.reservations) == []
-            assert self.world.running == {}
+            self.nothing_is_left()
         finally:
             self.world.close()
 
@@ -289,10 +187,5 @@ def _nodes_of(pod: dict[str, Any]) -> list[str]:
     ]
 
 
-GateStates.TestCase.settings = settings(
-    max_examples=60,
-    stateful_step_count=50,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
-)
+GateStates.TestCase.settings = SETTINGS
 TestGateStates = pytest.mark.timeout(300)(GateStates.TestCase)
