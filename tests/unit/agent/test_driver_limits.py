@@ -8,12 +8,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from simulated_driver import machine_environment, returned
 
 BUILD = Path(__file__).parents[3] / "libvgpu" / "build"
 GPU_0 = "GPU-00000000-0000-4000-8000-000000000000"
@@ -33,13 +34,7 @@ class Node:
     @property
     def environment(self) -> dict[str, str]:
         """What leads programs to this machine's driver."""
-        clean = {
-            k: v for k, v in os.environ.items() if not k.startswith(("CUDA_", "NVIDIA_", "LD_"))
-        }
-        return clean | {
-            "VGPU_FAKE_MACHINE": str(self.folder / "machine"),
-            "LD_LIBRARY_PATH": str(BUILD / "fake"),
-        }
+        return machine_environment(self.folder / "machine")
 
     def cgroup(self, name: str) -> Path:
         """A cgroup without processes."""
@@ -55,16 +50,7 @@ class Node:
             "from vgpu_nodeagent.drivers.nvidia import NvidiaDriver\n"
             "from vgpu_nodeagent.errors import LimitsUnsupported\ndriver = NvidiaDriver()\n"
         )
-        done = subprocess.run(
-            [sys.executable, "-c", f"{prelude}{program}\nprint(json.dumps(asyncio.run(main())))"],
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=30,
-        )
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
+        return returned(f"{prelude}{program}", self.environment)
 
     def limit(self, cgroup: Path, limits: dict[str, int]) -> None:
         """What the agent does before a container of the pod starts."""

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from simulated_driver import machine_environment, returned
 
 BUILD = Path(__file__).parents[3] / "libvgpu" / "build"
 CARD = "GPU-00000000-0000-4000-8000-000000000000"
@@ -54,18 +52,7 @@ def machine(tmp_path: Path) -> Path:
 
 def told(machine: Path, program: str) -> Any:
     """What a coroutine `main` returns, in a process on this machine."""
-    env = {k: v for k, v in os.environ.items() if not k.startswith(("CUDA_", "NVIDIA_", "LD_"))}
-    env |= {"VGPU_FAKE_MACHINE": str(machine), "LD_LIBRARY_PATH": str(BUILD / "fake")}
-    done = subprocess.run(
-        [sys.executable, "-c", f"{PRELUDE}{program}\nprint(json.dumps(asyncio.run(main())))"],
-        env=env,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=30,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return returned(f"{PRELUDE}{program}", machine_environment(machine))
 
 
 def test_a_card_in_mig_mode_says_what_it_can_be_cut_into(machine: Path) -> None:

@@ -385,9 +385,8 @@ def prepares(pod: Pod, held: int, *, asked: str | None = None, generation: int =
     )
 
 
-async def test_an_init_container_that_runs_is_resized_as_any_other(
-    bench: Bench, resizing: Resizing, spoken: Spoken
-) -> None:
+async def preparing(bench: Bench) -> tuple[Pod, str]:
+    """A pod whose init container runs with 4,096 MiB, and its lease."""
     pod = a_pod_that_prepares()
     bench.view.pods.added(pod)
     bench.view.claims.added(prepares(pod, 4096, generation=1))
@@ -395,6 +394,13 @@ async def test_an_init_container_that_runs_is_resized_as_any_other(
     bench.kubelet.holds(pod, "slot-0", lease, "prepare")
     bench.kubelet.containers = {"slot-0": "prepare"}
     await bench.prestart.prepare(["slot-0"], still_wanted=lambda: True)
+    return pod, lease
+
+
+async def test_an_init_container_that_runs_is_resized_as_any_other(
+    bench: Bench, resizing: Resizing, spoken: Spoken
+) -> None:
+    pod, lease = await preparing(bench)
     assert counted(bench) == Use(4096, 0, 1)
     bench.view.claims.modified(prepares(pod, 8192, asked="8Gi"))
     resizing.resize_due()
@@ -411,13 +417,7 @@ async def test_a_change_for_an_init_container_that_has_ended_is_settled(
     bench: Bench, resizing: Resizing, spoken: Spoken
 ) -> None:
     """Its part may stay in the allocation for long; it runs again with the new amount."""
-    pod = a_pod_that_prepares()
-    bench.view.pods.added(pod)
-    bench.view.claims.added(prepares(pod, 4096, generation=1))
-    lease, _ = bench.prestart.allocate(["slot-0"])
-    bench.kubelet.holds(pod, "slot-0", lease, "prepare")
-    bench.kubelet.containers = {"slot-0": "prepare"}
-    await bench.prestart.prepare(["slot-0"], still_wanted=lambda: True)
+    pod, lease = await preparing(bench)
     bench.node.allocations.shut(lease)
     bench.view.claims.modified(prepares(pod, 4096, asked="1Gi"))
     resizing.resize_due()

@@ -1,0 +1,34 @@
+"""Programs in a process of their own on a simulated machine: the loader finds the driver."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from vgpu_local.programs import driver_environment
+
+
+def machine_environment(machine: Path) -> dict[str, str]:
+    """This process's environment, led to the machine's driver and to no device by itself."""
+    led = ("CUDA_", "NVIDIA_", "LD_")
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(led)}
+    return {**clean, **driver_environment(machine)}
+
+
+def returned(program: str, environment: Mapping[str, str]) -> Any:
+    """What the program's coroutine `main` returns, by JSON; it imports both modules that takes."""
+    done = subprocess.run(
+        [sys.executable, "-c", f"{program}\nprint(json.dumps(asyncio.run(main())))"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
