@@ -7,7 +7,7 @@ keep the newest version whoever brings it, and what is noted waits.
 from __future__ import annotations
 
 from functools import singledispatch
-from typing import Any
+from typing import Any, Literal
 
 from vgpu_api.core import Node, Pod
 from vgpu_api.errors import BadInput
@@ -560,13 +560,7 @@ def _(event: events.GateEnded, state: State) -> None:
     held = state.reservations.of_pod(uid)
     if held is None or held.allocation_id != event.effect.allocation_id:
         return
-    match event.outcome:
-        case "lifted":
-            held.bound()
-        case "refused":
-            held.bind_failed(state.now)
-        case "unknown":
-            held.pin(state.now)
+    _settle(held, event.outcome, state)
     if event.outcome == "lifted":
         work.backoffs.pop(uid, None)
     else:
@@ -583,8 +577,19 @@ def _(event: events.BindingEnded, state: State) -> None:
     held = state.reservations.of_pod(event.pod_uid)
     if held is None or held.allocation_id != event.allocation_id:
         return
-    match event.outcome:
-        case "bound":
+    _settle(held, event.outcome, state)
+    if held.until is not None:
+        state.claims.timers.set(held.key, held.until)
+
+
+def _settle(
+    held: Reservation,
+    outcome: Literal["bound", "lifted", "refused", "elsewhere", "unknown"],
+    state: State,
+) -> None:
+    """What became of the request that gives the pod its node."""
+    match outcome:
+        case "bound" | "lifted":
             held.bound()
         case "refused":
             held.bind_failed(state.now)
@@ -592,8 +597,6 @@ def _(event: events.BindingEnded, state: State) -> None:
             held.pin(state.now)
         case "elsewhere":
             lapse(state, held)
-    if held.until is not None:
-        state.claims.timers.set(held.key, held.until)
 
 
 def _tell_of_binding(event: events.BindingEnded, state: State) -> None:
