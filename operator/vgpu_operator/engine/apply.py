@@ -560,7 +560,7 @@ def _(event: events.GateEnded, state: State) -> None:
     held = state.reservations.of_pod(uid)
     if held is None or held.allocation_id != event.effect.allocation_id:
         return
-    _settle(held, event.outcome, state)
+    _resolve(held, event.outcome, state)
     if event.outcome == "lifted":
         work.backoffs.pop(uid, None)
     else:
@@ -577,12 +577,12 @@ def _(event: events.BindingEnded, state: State) -> None:
     held = state.reservations.of_pod(event.pod_uid)
     if held is None or held.allocation_id != event.allocation_id:
         return
-    _settle(held, event.outcome, state)
+    _resolve(held, event.outcome, state)
     if held.until is not None:
         state.claims.timers.set(held.key, held.until)
 
 
-def _settle(
+def _resolve(
     held: Reservation,
     outcome: Literal["bound", "lifted", "refused", "elsewhere", "unknown"],
     state: State,
