@@ -178,7 +178,7 @@ class Elector:
         return self._clock() >= self._runs_out_at(spec)
 
     def _runs_out_at(self, spec: Object) -> float:
-        """When a record that goes on unchanged binds nobody any more, by our clock."""
+        """When a record that goes on unchanged binds no process any more, by our clock."""
         duration_s = float(spec.get("leaseDurationSeconds") or self._terms.duration_s)
         return self._seen_at + duration_s + self._terms.write_s
 

@@ -7,7 +7,7 @@
  *
  * What the word may say is bounded: unused time is kept for a burst, a debt reaches at most 60 s ahead, and a moment
  * beyond that is no debt of ours: it counts as now. A region of any content thus gives at most one burst for nothing at
- * each writing of it, and holds nobody up for longer than 60 s. Who may write the region (every process of the
+ * each writing of it, and holds no thread up for longer than 60 s. Who may write the region (every process of the
  * container) can write itself new bursts for ever; docs/limits.md says so.
  *
  * A burst is 200 ms of the share, or 50 ms of the card where that is more: a point of 5 s. A small share between busy

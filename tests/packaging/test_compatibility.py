@@ -95,5 +95,5 @@ def test_every_key_of_a_nodes_configuration_stands_on_the_page(name: str) -> Non
 
 def test_every_folder_of_examples_stands_on_the_page() -> None:
     folders = {path for path in (ROOT / "examples").iterdir() if path.is_dir()}
-    for folder in folders - {ROOT / "examples" / "automation"}:  # of nobody else's words
+    for folder in folders - {ROOT / "examples" / "automation"}:  # in words of ours
         assert f"`{folder.name}/" in PAGE

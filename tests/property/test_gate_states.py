@@ -147,7 +147,7 @@ class GateStates(WorldStates):
 
     @invariant()
     def a_pod_past_its_gate_has_its_devices_on_its_node(self) -> None:
-        """From the patch on kube-scheduler asks nobody: so its devices wait there all the time."""
+        """From the patch on kube-scheduler asks no extender: its devices wait all the time."""
         for pod in self._pods():
             if pod["spec"].get("schedulingGates") or pod["metadata"]["uid"] in self.by_hand:
                 continue

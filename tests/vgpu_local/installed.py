@@ -289,7 +289,7 @@ class InstalledCluster(Started):
         )
         for key, value in secret["data"].items():
             (self.folder / key).write_bytes(b64decode(value))
-        if self._overlay == "gate":  # the cluster's own, which nobody can configure
+        if self._overlay == "gate":  # the cluster's own, which cannot be configured
             self._plane.start_scheduler({"clientConnection": self._scheduler_client})
             return
         text = (ROOT / "manifests" / "base" / "scheduler" / "scheduler.yaml").read_text()

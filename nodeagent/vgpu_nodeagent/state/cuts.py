@@ -2,7 +2,7 @@
 
 NVML says which instances there are, never whose. So the agent writes down that it is about to make
 one before it does, and strikes it off after it has removed it: whatever is recorded may be there,
-and whatever is not recorded is somebody else's. On a static device an administrator's instance is
+and whatever is not recorded belongs to others. On a static device an administrator's instance is
 recorded while a claim has it, as adopted.
 """
 

@@ -34,7 +34,7 @@ _NODES_AT_ONCE = 64
 
 
 def describe_due(state: State) -> Iterator[Iterator[Effect]]:
-    """What is to be written and told of the devices of nodes that changed, in slices.
+    """The writes and events for devices of nodes that changed, in slices.
 
     Of a leader that begins these are all nodes: 40,000 devices take a third of a second.
     """

@@ -252,7 +252,7 @@ class Avoided:
 
 @dataclass(slots=True)
 class GateWork:
-    """What is to be done about pods behind our scheduling gate, in mode Gate.
+    """Work on pods behind our scheduling gate, in mode Gate.
 
     Attributes:
         lifting: Pods, by UID, whose gate is being lifted.
@@ -315,7 +315,7 @@ class State:
         starving: When each waiter has waited for long enough to get an earmark.
         claims: What is to be done about claims.
         pods: What is to be done about pods.
-        gates: What is to be done about those behind our gate.
+        gates: Work on those behind our gate.
         devices: Nodes whose devices' statuses are to be looked at.
         device_writes: By device: what was written last.
         registers: Nodes whose registers of other vendors' devices are to be read.

@@ -77,7 +77,7 @@ async def test_cpus_that_are_of_both_nodes_are_reported(
         {"cpus": set()},  # the CPUs are shared with others
         {"cpus": {4, 5}, "numa": "Prefer"},
         {"cpus": {4, 5}, "numa": None},
-        {"cpus": {4, 5}, "device_on": None},  # nobody knows where the device is
+        {"cpus": {4, 5}, "device_on": None},  # where the device is, is unknown
         {"cpus": {4000}},  # nor the CPU
     ],
 )

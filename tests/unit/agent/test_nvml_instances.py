@@ -9,7 +9,6 @@ import pytest
 
 from simulated_driver import machine_environment, returned
 
-BUILD = Path(__file__).parents[3] / "libvgpu" / "build"
 CARD = "GPU-00000000-0000-4000-8000-000000000000"
 MACHINE = f"""
 card uuid={CARD} model="NVIDIA A100-SXM4-40GB" memory_mib=40960 mig=on

@@ -42,7 +42,7 @@ class Watch:
     """An informer of claims: what it tells comes when the fence's first touch has come back.
 
     Attributes:
-        is_behind: It tells of nothing until it lists.
+        is_behind: It delivers nothing until it lists.
     """
 
     def __init__(self) -> None:
@@ -203,7 +203,7 @@ async def test_a_claim_in_use_that_may_be_growing_is_touched(replica: Any) -> No
 async def test_what_the_former_leader_wrote_is_observed_before_the_first_decision(
     replica: Any,
 ) -> None:
-    """Its last decision has landed, and the watch tells of it after the fence's first touch."""
+    """Its last decision has landed, and the watch delivers it after the fence's first touch."""
     replica.card(memory_mib=16384)
     replica.claim(a_claim("empty"))
     watch, other = Watch(), Watch()

@@ -6,7 +6,7 @@ touched: what landed before is seen in the answer, what lands afterwards is refu
 pods have their nodes stay as they are: their cards are never moved (decision 58).
 
 Before that the cache must have all that the former leader wrote. The first touch shows it: a watch
-tells of the claims in the order in which they were written, so when it tells of the touch, nothing
+delivers the claims in the order in which they were written, so when it delivers the touch, nothing
 that landed before is missing. Where it does not in time, everything is listed anew. Pods must be up
 to date as well: the claim of one that is bound must not be moved.
 """
@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 _FIRST_WAIT_S = 0.05
 _LAST_WAIT_S = 1.0
 _REACHED_S = 2.0
-"""A stream that is alive tells of a write within milliseconds."""
+"""A stream that is alive delivers a write within milliseconds."""
 _PODS_S = 1.0
 """Where pods wait for a leader, kube-scheduler writes to some of them more often than this."""
 
