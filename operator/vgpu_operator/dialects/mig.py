@@ -38,11 +38,10 @@ def request(pod: Pod, place: PodContainer, config: ClusterConfig) -> VGPURequest
     profiles = config.nvidia.mig_resources
     first, *others = [name for name in profiles if is_given(place.container, name)]
     if others:
-        raise BadInput(
-            field=place.resource_path(others[0]),
-            value=place.container.asked(others[0]),
-            expected=f"allowed beside {first}: a container has instances of one profile; ask for "
-            "the others in another container of the pod",
+        raise BadInput.forbidden(
+            place.resource_path(others[0]),
+            f"a container has instances of one profile, here {first}; ask for the others in "
+            "another container of the pod",
         )
     return VGPURequest(
         name=place.name,
