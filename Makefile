@@ -187,13 +187,15 @@ lock: $(SETUP)  ## refresh requirements.lock from pyproject.toml
 	  -o tests/mutation/requirements.lock tests/mutation/requirements.in
 
 # The same examples every time: what fails here fails for the change, not by chance. `make test` looks for others.
-ci: PYTEST_ARGS = --hypothesis-profile=ci
+# A test in real time that fails is run once more, and both are shown (docs/decisions, number 77).
+ci: AGAIN = --again --rerun-show-tracebacks -raR
+ci: PYTEST_ARGS = --hypothesis-profile=ci $(AGAIN)
 ci: lint  ## what CI runs: lint, tests, sanitizers, the real control plane, a real node, fault campaigns
 	@$(MAKE) test PYTEST_ARGS="$(PYTEST_ARGS)"
 	@$(MAKE) -C libvgpu coverage lookups asan ubsan tsan fuzz
 	@$(MAKE) arm64
 	@$(MAKE) test CLUSTER=real PYTEST_ARGS="$(PYTEST_ARGS)"
-	@$(MAKE) e2e
+	@$(MAKE) e2e PYTEST_ARGS="$(AGAIN)"
 	@$(MAKE) chaos SEED=1 RUNS=6 JOBS=2
 	@$(MAKE) chaos SEED=1 CLUSTER=real
 

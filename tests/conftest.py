@@ -1,11 +1,43 @@
-"""What holds for every test."""
+"""What holds for every test, and `--again` for those that run programs in real time."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import grpc.aio
+import pytest
+
+MOST_AGAIN = 3
+"""So many tests of a run may pass only when they are run again (docs/decisions, number 77)."""
+REAL_TIME = {"integration", "e2e"}
+"""Folders of tests that start programs and wait for them."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--again",
+        action="store_true",
+        help="run a test in real time once more when it fails, and name it at the end",
+    )
 
 
 def pytest_configure() -> None:
     # grpc.aio ends its poller when its last object goes, in whatever test the garbage collector
     # finds that object, and was seen to hang in it. One user more keeps it to the process's end.
     grpc.aio.init_grpc_aio()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
+    if not config.getoption("again"):
+        return
+    for item in items:
+        if REAL_TIME & set(item.path.parts) or item.get_closest_marker("xdist_group"):
+            item.add_marker(pytest.mark.flaky(reruns=1))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    again = reporter.stats.get("rerun", []) if reporter else []
+    if len(again) > MOST_AGAIN:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED

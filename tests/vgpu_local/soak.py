@@ -138,6 +138,8 @@ def soak(cluster: LocalCluster, *, pods: int, seconds: float, at_once: int, look
             verdict.samples.append(_sample(cluster, began, ended, waits))
             waits = []
         time.sleep(_LOOK_S)
+    if waits:
+        verdict.samples.append(_sample(cluster, began, ended, waits))
     for name in running:
         _delete(cluster, name)
     verdict.faults += _left(cluster)

@@ -44,5 +44,6 @@ def test_a_short_soak_ends_with_every_pod_run_and_nothing_left():
     with LocalCluster([t4_node("one")], ClusterOptions(lease_s=4)) as cluster:
         verdict = soak(cluster, pods=12, seconds=0.0, at_once=3, looks=3)
     assert verdict.faults == []
-    assert verdict.samples[-1].pods <= 12
+    # Those that run when the last one asked for is seen to run are counted too.
+    assert 12 <= verdict.samples[-1].pods < 12 + 3
     assert set(verdict.samples[-1].memory) >= {"operator-0"}
