@@ -202,6 +202,32 @@ async def test_door_7_a_container_beside_sees_no_device_wherever_its_variable_co
     assert named == [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]
 
 
+@pytest.mark.parametrize("value", [None, "all"])
+async def test_door_7_a_container_added_for_debugging_sees_no_device(
+    doors: Doors, value: str | None
+) -> None:
+    """By its image's variable it would have all, where NVIDIA's runtime is the node's default."""
+    await doors.tenant.create(PODS, a_gpu_pod("seven"))
+    debugger: Object = {"name": "debugger", "image": "nvidia/cuda:13.0.0-base-ubuntu24.04"}
+    if value is not None:
+        debugger["env"] = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": value}]
+    change = {"spec": {"ephemeralContainers": [debugger]}}
+
+    async def debug() -> Object:
+        return await doors.admin.merge_patch(
+            PODS, "seven", change, namespace=TENANT, subresource="ephemeralcontainers"
+        )
+
+    if value is not None:
+        with pytest.raises(ApiError, match=r"ephemeralContainers\[0\].*: Forbidden: leave it out"):
+            await debug()
+        return
+    (added,) = (await debug())["spec"]["ephemeralContainers"]
+    assert added["env"] == [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]
+    label = {"metadata": {"labels": {"debugged": "yes"}}}
+    await doors.tenant.merge_patch(PODS, "seven", label, namespace=TENANT)
+
+
 EVERY_BY_FIELD = {"fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.annotations['every']"}}
 
 STRANGER = """

@@ -70,30 +70,38 @@ def test_kustomize_writes_each_expression_to_its_places_and_leaves_the_list_itse
         for hook in objects[f"{kind}WebhookConfiguration", "vgpu"]["webhooks"]
     }
     expressions = written()
-    places = {"mutate-pods": "asks", "validate-pods": "asks", "warn-pods": "misspelt"}
+    places = {
+        "mutate-pods": "asks",
+        "mutate-ephemeral-containers": "asks",
+        "validate-pods": "asks",
+        "warn-pods": "misspelt",
+    }
     for hook, expression in places.items():
         (condition,) = hooks[hook]["matchConditions"]
         assert condition["expression"] == expressions[expression]
     policy = objects["ValidatingAdmissionPolicy", "vgpu-admitted"]
     assert policy["spec"]["validations"][0]["expression"] == expressions["admitted"]
+    (condition,) = objects["ValidatingAdmissionPolicy", "vgpu-ephemeral-containers"]["spec"][
+        "matchConditions"
+    ]
+    assert condition["expression"] == expressions["asks"]
     assert ("ConfigMap", "vgpu-expressions") not in objects
 
 
-def test_every_webhook_of_pods_and_the_backstop_leave_the_same_namespaces_out() -> None:
+def test_every_webhook_of_pods_and_the_backstops_leave_the_same_namespaces_out() -> None:
     objects = built()
     selectors = [
         hook["namespaceSelector"]
         for found in objects
         if found["kind"].endswith("WebhookConfiguration")
         for hook in found["webhooks"]
-        if hook["rules"][0]["resources"] == ["pods"]
+        if hook["rules"][0]["resources"][0].startswith("pods")
     ]
-    (policy,) = (
-        found
+    selectors += [
+        found["spec"]["matchConstraints"]["namespaceSelector"]
         for found in objects
-        if found["metadata"]["name"] == "vgpu-admitted"
-        and found["kind"] == "ValidatingAdmissionPolicy"
-    )
-    selectors.append(policy["spec"]["matchConstraints"]["namespaceSelector"])
-    assert len(selectors) == 4
+        if found["kind"] == "ValidatingAdmissionPolicy"
+        and found["metadata"]["name"] in ("vgpu-admitted", "vgpu-ephemeral-containers")
+    ]
+    assert len(selectors) == 6
     assert all(selector == selectors[0] for selector in selectors)

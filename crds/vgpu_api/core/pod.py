@@ -118,6 +118,8 @@ class PodSpec(ApiModel):
     scheduler_name: str = ""
     containers: list[Container] = Field(default_factory=list)
     init_containers: list[Container] = Field(default_factory=list)
+    ephemeral_containers: list[Container] = Field(default_factory=list)
+    """Added for debugging while the pod runs; they ask for no resources."""
     node_selector: dict[str, str] = Field(default_factory=dict)
     tolerations: list[Toleration] = Field(default_factory=list)
     affinity: Affinity | None = None

@@ -8,7 +8,11 @@ Pure: whatever must be looked up (the claim that a pod names) is passed in.
 from vgpu_operator.admission.claims import mutate_claim, validate_claim
 from vgpu_operator.admission.configuration import validate_configuration
 from vgpu_operator.admission.denial import Denied
-from vgpu_operator.admission.podmutation import claim_named_by, mutate_pod
+from vgpu_operator.admission.podmutation import (
+    claim_named_by,
+    mutate_ephemeral_containers,
+    mutate_pod,
+)
 from vgpu_operator.admission.podrules import disables_control, validate_pod
 from vgpu_operator.admission.variables import without_effect
 from vgpu_operator.admission.warnings import misspelt, unasked, waits_for_claim
@@ -19,6 +23,7 @@ __all__ = [
     "disables_control",
     "misspelt",
     "mutate_claim",
+    "mutate_ephemeral_containers",
     "mutate_pod",
     "unasked",
     "validate_claim",

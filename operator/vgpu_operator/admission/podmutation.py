@@ -24,8 +24,8 @@ from vgpu_api.errors import BadInput, Fault
 from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_api.vendors import Kind, kind_of
 from vgpu_operator.admission.denial import denying
-from vgpu_operator.admission.jsonpatch import JsonPatch, Operation
-from vgpu_operator.admission.podrules import HIDDEN, refuse_what_is_wrong
+from vgpu_operator.admission.jsonpatch import JsonPatch, Operation, Step
+from vgpu_operator.admission.podrules import HIDDEN, refuse_reserved_variables, refuse_what_is_wrong
 from vgpu_operator.admission.rawpod import read_pod
 from vgpu_operator.dialects import (
     NamedClaim,
@@ -102,8 +102,31 @@ def mutate_pod(
         for place in each_container(pod):
             asks = any(place.container.asked(name) is not None for name in resources)
             if ask is not None or asks:
-                _hide_cards(place, patch)
+                _hide_cards(("spec", place.section, place.index), patch)
         return patch.operations
+
+
+def mutate_ephemeral_containers(raw_pod: dict[str, Any], former: dict[str, Any]) -> list[Operation]:
+    """The JSON patch for ephemeral containers that are added to a pod that asks for a GPU.
+
+    They get `NVIDIA_VISIBLE_DEVICES=void` as the others have it; those that the pod has already
+    cannot be changed.
+
+    Args:
+        raw_pod: The pod with the new ones, as the API server sent it.
+        former: The pod without them.
+
+    Raises:
+        Denied: a new one chooses its GPUs.
+    """
+    patch = JsonPatch(raw_pod)
+    with denying():
+        there = {container.name for container in read_pod(former).spec.ephemeral_containers}
+        for index, container in enumerate(read_pod(raw_pod).spec.ephemeral_containers):
+            if container.name not in there:
+                refuse_reserved_variables(f"spec.ephemeralContainers[{index}]", container)
+                _hide_cards(("spec", "ephemeralContainers", index), patch)
+    return patch.operations
 
 
 def _asking_containers(pod: Pod, ask: PodAsk, claim: VGPUClaim | None) -> tuple[PodContainer, ...]:
@@ -310,9 +333,9 @@ def _choose_runtime(pod: Pod, config: ClusterConfig, patch: JsonPatch) -> None:
         patch.set("spec", "runtimeClassName", value=runtime)
 
 
-def _hide_cards(place: PodContainer, patch: JsonPatch) -> None:
+def _hide_cards(container: tuple[Step, ...], patch: JsonPatch) -> None:
     """`NVIDIA_VISIBLE_DEVICES=void`, in place of every other value of that variable."""
-    steps = ("spec", place.section, place.index, "env")
+    steps = (*container, "env")
     hidden = {"name": names.ENV_VISIBLE_DEVICES, "value": HIDDEN}
     env = list(patch.get(*steps) or [])
     written = [i for i, variable in enumerate(env) if variable.get("name") == hidden["name"]]

@@ -13,7 +13,7 @@ from typing import Any
 
 from vgpu_api import names, quantity
 from vgpu_api.config import ClusterConfig
-from vgpu_api.core import Pod
+from vgpu_api.core import Container, Pod
 from vgpu_api.errors import BadInput, Fault, QuantityError
 from vgpu_operator.admission.denial import denying
 from vgpu_operator.admission.rawpod import read_pod
@@ -230,10 +230,19 @@ def _unprivileged(pod: Pod, asking: Sequence[PodContainer], config: ClusterConfi
 def _environment_is_free(pod: Pod, asking: Sequence[PodContainer], config: ClusterConfig) -> None:
     """Variables that say what we decide, in any container of the pod."""
     for place in each_container(pod):
-        for variable in place.container.env:
-            reason = _why_reserved(variable.name, variable.value or "")
-            if reason is not None:
-                raise BadInput.forbidden(place.env_path(variable.name), reason)
+        refuse_reserved_variables(place.path, place.container)
+
+
+def refuse_reserved_variables(path: str, container: Container) -> None:
+    """Refuse a container that says what the claim and the node decide.
+
+    Raises:
+        BadInput: names the first such variable.
+    """
+    for variable in container.env:
+        reason = _why_reserved(variable.name, variable.value or "")
+        if reason is not None:
+            raise BadInput.forbidden(f"{path}.env[{variable.name}]", reason)
 
 
 def _why_reserved(name: str, value: str) -> str | None:

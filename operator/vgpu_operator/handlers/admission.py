@@ -23,6 +23,7 @@ from vgpu_operator.admission import (
     disables_control,
     misspelt,
     mutate_claim,
+    mutate_ephemeral_containers,
     mutate_pod,
     unasked,
     validate_claim,
@@ -39,6 +40,7 @@ logger = logging.getLogger(__name__)
 
 PATHS = (
     "mutate-pods",
+    "mutate-ephemeral-containers",
     "mutate-claims",
     "validate-pods",
     "warn-pods",
@@ -70,6 +72,22 @@ def register(registry: kopf.OperatorRegistry, *, api: Api, source: ConfigFile) -
             if named is not None and claim is None:
                 warnings += waits_for_claim(applied(pod, operations))
         _patch(patch, operations)
+
+    @kopf.on.mutate(
+        "",
+        "v1",
+        "pods",
+        id="mutate-ephemeral-containers",
+        operation="UPDATE",
+        subresource="ephemeralcontainers",
+        registry=registry,
+    )
+    async def mutate_debugged(
+        body: kopf.Body, patch: kopf.Patch, namespace: str | None, **more: Any
+    ) -> None:
+        pod = dict(body)
+        with _answering("pod", pod, namespace):
+            _patch(patch, mutate_ephemeral_containers(pod, dict(more["old"])))
 
     @kopf.on.mutate(
         VGPU_CLAIMS.group,

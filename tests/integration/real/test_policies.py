@@ -453,3 +453,37 @@ async def test_what_is_installed_again_is_accepted_and_keeps_certificates(
     finally:
         for resource in (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS):
             await callers.admin.delete(resource, "vgpu")
+
+
+async def test_without_webhooks_no_container_of_a_gpu_pod_chooses_its_devices(
+    callers: Callers,
+) -> None:
+    """Of a variable that is written twice a container gets the last value."""
+    void, every = ({"name": "NVIDIA_VISIBLE_DEVICES", "value": v} for v in ("void", "all"))
+    for number, env in enumerate(([], [every], [void, every], [every, void])):
+        pod = a_pod(f"chooser-{number}", a_container(limits={"nvidia.com/gpu": 1}, env=env))
+        with pytest.raises(Invalid, match="the admission webhook of vgpu has not"):
+            await callers.tenant.create(PODS, pod)
+
+
+async def test_without_webhooks_a_debugger_of_a_gpu_pod_chooses_no_devices(
+    callers: Callers,
+) -> None:
+    void, every = ({"name": "NVIDIA_VISIBLE_DEVICES", "value": v} for v in ("void", "all"))
+    gpu = a_container(limits={"nvidia.com/gpu": 1}, env=[void])
+    for name, container in (("debugged", gpu), ("debugged-plain", a_container())):
+        await callers.admin.create(PODS, a_pod(name, container))
+
+    async def debug(pod: str, *env: list[Object]) -> Object:
+        added = [{"name": f"d{n}", "image": "x", "env": given} for n, given in enumerate(env)]
+        change_ = {"spec": {"ephemeralContainers": added}}
+        return await change(callers.admin, PODS, pod, change_, "ephemeralcontainers")
+
+    for env in ([], [every], [void, every]):
+        with pytest.raises(Invalid, match="kubectl debug --env=NVIDIA_VISIBLE_DEVICES=void"):
+            await debug("debugged", env)
+    await debug("debugged", [void])
+    with pytest.raises(Invalid, match="kubectl debug --env"):
+        await debug("debugged", [void], [every])
+    await debug("debugged", [void], [void])
+    await debug("debugged-plain", [every])

@@ -9,7 +9,13 @@ import pytest
 
 from vgpu_api.config import ClusterConfig, NvidiaConfig, SchedulingConfig
 from vgpu_api.v1alpha1 import VGPUClaim
-from vgpu_operator.admission import Denied, claim_named_by, mutate_pod, waits_for_claim
+from vgpu_operator.admission import (
+    Denied,
+    claim_named_by,
+    mutate_ephemeral_containers,
+    mutate_pod,
+    waits_for_claim,
+)
 from vgpu_operator.dialects import NamedClaim
 
 HIDDEN = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]
@@ -324,3 +330,27 @@ def test_the_configured_runtime_class_is_set_where_the_pod_chose_none() -> None:
 def test_a_pod_that_asks_for_no_gpu_gets_no_runtime_class() -> None:
     config = configured(runtimeClassName="nvidia")
     assert mutate_pod(a_pod(a_container()), config, None) == []
+
+
+def debugged(*ephemeral: dict[str, Any]) -> dict[str, Any]:
+    pod = a_pod(a_container({"gpu": 1}))
+    pod["spec"]["ephemeralContainers"] = list(ephemeral)
+    return pod
+
+
+def test_an_ephemeral_container_that_is_added_sees_no_device_and_the_others_stay() -> None:
+    """The API server refuses every change of those that the pod has already."""
+    old = {"name": "old", "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]}
+    from_elsewhere = {"name": "NVIDIA_VISIBLE_DEVICES", "valueFrom": {"fieldRef": {}}}
+    pod = debugged(old, {"name": "new"}, {"name": "third", "env": [from_elsewhere]})
+    operations = mutate_ephemeral_containers(pod, debugged(old))
+    former, *added = jsonpatch.apply_patch(pod, operations)["spec"]["ephemeralContainers"]
+    assert former == old
+    assert [container["env"] for container in added] == [HIDDEN, HIDDEN]
+
+
+def test_an_ephemeral_container_that_chooses_its_devices_is_refused() -> None:
+    pod = debugged({"name": "new", "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]})
+    field = r"spec\.ephemeralContainers\[0\]\.env\[NVIDIA_VISIBLE_DEVICES\]: Forbidden: "
+    with pytest.raises(Denied, match=field):
+        mutate_ephemeral_containers(pod, debugged())
