@@ -35,30 +35,38 @@ class _Silent:
     seconds: float
 
 
-def describe_silent(state: State) -> Iterator[Effect]:
+def describe_silent(state: State) -> Iterator[list[Effect]]:
     """Marks on the devices of nodes whose agents fell silent, and events on pods that wait there.
 
-    A device whose mark did not reach the API server, or was overwritten by an agent that fell
-    silent again, is marked again; one that is not Ready for another reason keeps that reason.
+    A list for each node: when a zone fails these are thousands. A device whose mark did not reach
+    the API server, or was overwritten by an agent that fell silent again, is marked again; one that
+    is not Ready for another reason keeps that reason.
     """
     silent = _silent(state)
     if _too_many(len(silent), state):
         return
     for found in silent:
-        note = (
-            f"the agent of node {found.node} has not renewed its Lease for {found.seconds:.0f} s; "
-            "nothing is placed here until it does"
-        )
-        for device in state.ledger.devices(found.node):
-            if kind_of(device.status.vendor) is not None:
-                continue  # its own vendor's plugin speaks for it
-            ready = conditions.find(device.status.conditions, conditions.READY)
-            if ready is not None and ready.status == "True":
-                yield MarkDevice(device.metadata.name, _unknown(note, unix=state.unix))
-        agent = state.agents[found.node]
+        agent = state.agents.get(found.node)
+        if agent is None or state.now - agent.at < found.seconds:  # it is back, or gone
+            continue
+        effects: list[Effect] = list(_marks(found, state))
         if not agent.reported:
             agent.reported = True
-            yield from _events(found, state)
+            effects += _events(found, state)
+        yield effects
+
+
+def _marks(silent: _Silent, state: State) -> Iterator[MarkDevice]:
+    note = (
+        f"the agent of node {silent.node} has not renewed its Lease for {silent.seconds:.0f} s; "
+        "nothing is placed here until it does"
+    )
+    for device in state.ledger.devices(silent.node):
+        if kind_of(device.status.vendor) is not None:
+            continue  # its own vendor's plugin speaks for it
+        ready = conditions.find(device.status.conditions, conditions.READY)
+        if ready is not None and ready.status == "True":
+            yield MarkDevice(device.metadata.name, _unknown(note, unix=state.unix))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,20 +107,18 @@ def _too_many(silent: int, state: State) -> bool:
 
 
 def _events(silent: _Silent, state: State) -> Iterator[RecordEvent]:
-    """On pods that are bound there and were not started: only the agent can let them."""
-    for pod in state.cache.pods():
-        if (
-            pod.is_running
-            and pod.pod.spec.node_name == silent.node
-            and pod.pod.status.phase in ("", "Pending")
-        ):
-            metadata = pod.pod.metadata
-            regarding = Regarding("v1", "Pod", metadata.namespace, metadata.name, metadata.uid)
-            note = (
-                f"waits for the agent of node {silent.node}, which has not been heard of for "
-                f"{silent.seconds:.0f} s"
-            )
-            yield RecordEvent(regarding, "Warning", SILENT, "Observing", note)
+    """On pods that have devices there and were not started: only the agent can let them."""
+    note = (
+        f"waits for the agent of node {silent.node}, which has not been heard of for "
+        f"{silent.seconds:.0f} s"
+    )
+    for key in state.cache.claims_on(silent.node):
+        for pod in state.cache.pods_of(key):
+            is_there = pod.is_running and pod.pod.spec.node_name == silent.node
+            if is_there and pod.pod.status.phase in ("", "Pending"):
+                metadata = pod.pod.metadata
+                regarding = Regarding("v1", "Pod", metadata.namespace, metadata.name, metadata.uid)
+                yield RecordEvent(regarding, "Warning", SILENT, "Observing", note)
 
 
 def _unknown(note: str, *, unix: float) -> Condition:

@@ -103,18 +103,22 @@ def _why_out(device: GPUDevice) -> str:
     return "" if is_healthy(device) else "its agent has not said yet what it has"
 
 
-def describe_links(state: State) -> Iterator[RecordEvent]:
-    """Events about links that two devices tell differently: placement counts them as no link."""
+def describe_links(state: State) -> Iterator[list[Effect]]:
+    """Events about links that two devices tell differently: placement counts them as no link.
+
+    A list for each node. Of a leader that begins these are all nodes that have links.
+    """
     nodes, state.links = state.links, {}
     for name in sorted(nodes):
         node = state.cache.nodes.get(name)
         pairs = _contradictions(state.ledger.devices(name))
         if node is None or not pairs or state.links_told.get(name) == pairs:
+            yield []
             continue
         state.links_told[name] = pairs
         more = f" and {len(pairs) - _PAIRS_NAMED} more" * (len(pairs) > _PAIRS_NAMED)
         text = "; ".join(pairs[:_PAIRS_NAMED]) + more
-        yield node_event(node, LINKS_DISAGREE, f"links count as none: {text}")
+        yield [node_event(node, LINKS_DISAGREE, f"links count as none: {text}")]
 
 
 def view_of(device: GPUDevice, holders: tuple[Holder, ...]) -> dict[str, Any]:

@@ -48,6 +48,8 @@ logger = logging.getLogger(__name__)
 
 SLICE_S = 0.005
 """The loop is given up to others after so long: Filter, Bind, the Lease."""
+_AT_ONCE = 64
+"""Pods, or claims without a write, that are looked at before a slice may end."""
 _TICK_S = 1.0
 _TURN_S = 0.1
 """A tick while refusals wait for their turn to be told."""
@@ -132,8 +134,10 @@ class Engine:
             return
         state = self.state
         review_gates(state)
-        for uid in _taken(state.pods.due):  # 2. pods whose situation has changed
-            judge_pod(state, uid)
+        for number, uid in enumerate(_taken(state.pods.due), start=1):
+            judge_pod(state, uid)  # 2. pods whose situation has changed
+            if number % _AT_ONCE == 0:
+                yield ()
         for key in (*state.claims.timers.pop(state.now), *state.claims.turns.next(state.now)):
             state.claims.look_at(key)
         yield from self._reconciled()  # 3. release, in use, finalizers, expiry, words
@@ -142,16 +146,16 @@ class Engine:
             yield ()
         yield from schedule_due(state)  # 5. those that wait, most important and oldest first
         yield from self._reconciled()  # 6. write what was just decided
-        yield describe_links(state)
+        yield from describe_links(state)
         if state.now >= self._agents_at:
             self._agents_at = state.now + _AGENTS_EVERY_S
-            yield describe_silent(state)
+            yield from describe_silent(state)
         if state.now >= self._devices_at:
             self._devices_at = state.now + _DEVICES_EVERY_S
             self._cursor, nodes = state.ledger.changed_since(self._cursor)
             state.devices.update(dict.fromkeys(nodes))
             yield from describe_due(state)
-            yield publish_registered(state)
+            yield from publish_registered(state)
 
     # Filter and Bind.
 
@@ -287,7 +291,7 @@ class Engine:
             effect = reconcile(key, state)
             if effect is not None:
                 yield (effect,)
-            elif number % 64 == 0:
+            elif number % _AT_ONCE == 0:
                 yield ()
         yield self._outbox()
 

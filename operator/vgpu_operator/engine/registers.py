@@ -36,16 +36,18 @@ _UNDIVIDED = 100
 """Compute of devices of which none is asked for, or a percentage."""
 
 
-def publish_registered(state: State) -> Iterator[Effect]:
-    """What the devices of the nodes that changed should say, where they say something else."""
+def publish_registered(state: State) -> Iterator[list[Effect]]:
+    """What the devices of the nodes that changed should say, where they say something else.
+
+    A list for each node. Of a leader that begins these are all nodes.
+    """
     due, state.registers = state.registers, {}
     for name in due:
         node = state.cache.nodes.get(name)
         if node is None:
             continue
         known = {device.metadata.name: device for device in state.ledger.devices(name)}
-        for kind in kinds():
-            yield from _publish_kind(kind, node, known, state)
+        yield [effect for kind in kinds() for effect in _publish_kind(kind, node, known, state)]
 
 
 def _publish_kind(

@@ -10,6 +10,7 @@ from builders import a_container, a_device, a_node, a_pod
 from vgpu_api import names
 from vgpu_api.v1alpha1 import Condition, GPUDevice
 from vgpu_client.recorder import Regarding
+from vgpu_operator.engine.agents import describe_silent
 from vgpu_operator.engine.scheduling.refusal import Refusal
 
 READY = Condition(type="Ready", status="True", reason="Present", message="the driver shows it")
@@ -133,6 +134,20 @@ async def test_pods_that_wait_there_for_their_agent_are_told_once(
     await nodes.pass_time(60, "node-1", "node-2")
     note = "waits for the agent of node node-0, which has not been heard of for 36 s"
     assert told == [("waits", note)]
+
+
+async def test_silent_nodes_come_one_by_one_and_no_pods_but_theirs_are_looked_at(
+    replica: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = Nodes(replica, 6)
+    replica.time += names.AGENT_LEASE_S + 1
+    nodes.beat("node-3", "node-4", "node-5")
+    monkeypatch.setattr(replica.cache, "pods", None)
+    silent = describe_silent(replica.state)
+    assert [effect.name for effect in next(silent)] == ["gpu-node-0"]
+    nodes.beat("node-1")  # it is back before its turn
+    replica.news.agent_gone("node-2")
+    assert list(silent) == []
 
 
 async def test_when_most_agents_are_silent_it_is_not_they_who_are(nodes: Nodes) -> None:

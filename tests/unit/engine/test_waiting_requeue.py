@@ -11,6 +11,7 @@ from vgpu_api.names import ANNOTATION_REQUEUE
 from vgpu_api.resources import PODS
 from vgpu_api.v1alpha1 import Condition
 from vgpu_client.errors import Unreachable
+from vgpu_operator.engine.effects import Requeue
 from vgpu_operator.engine.scheduling.earmarks import CROWDED
 from vgpu_operator.engine.scheduling.requeue import REQUEUE_EVERY_S
 from vgpu_operator.engine.scheduling.reservation import OFFERED_S, TENTATIVE_S
@@ -38,6 +39,45 @@ async def requeued(replica: Any) -> list[str]:
 def frees(replica: Any, version: int = 2, **fields: Any) -> None:
     """The card is healthy from now on."""
     replica.news.device_changed(a_device(memory_mib=16384, resource_version=version, **fields))
+
+
+# Slices.
+
+WHOLE = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 16384}
+
+
+def wait_for_eight(replica: Any) -> None:
+    """Eight nodes with a card each recover at once, and eight pods wait for a card."""
+    cards = [{"uuid": f"GPU-{number}", "node": f"node-{number}"} for number in range(8)]
+    for card in cards:
+        replica.card(memory_mib=16384, healthy=False, **card)
+    for number in range(8):
+        replica.offered(f"pod-{number}", limits=WHOLE)
+    for card in cards:
+        frees(replica, **card)
+
+
+async def test_much_room_for_one_class_is_given_in_slices_of_one_pod(replica: Any) -> None:
+    wait_for_eight(replica)
+    slices = [sum(isinstance(each, Requeue) for each in of) for of in replica.engine.round()]
+    assert sum(slices) == 8
+    assert max(slices) == 1
+
+
+async def test_what_a_filter_takes_between_two_slices_is_given_to_nobody_else(
+    replica: Any,
+) -> None:
+    wait_for_eight(replica)
+    served: list[str] = []
+    for effects in replica.engine.round():
+        for effect in effects:
+            if isinstance(effect, Requeue):
+                served.append(effect.name)
+                if len(served) == 1:
+                    replica.offered("late", limits=WHOLE)
+    assert len(served) == 7
+    held = list(replica.state.reservations)
+    assert len({each.node for each in held}) == len(held) == 8
 
 
 # What is written.

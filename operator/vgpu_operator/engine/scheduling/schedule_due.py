@@ -27,12 +27,12 @@ from vgpu_operator.placement import Plan, best_of, place
 
 
 def schedule_due(state: State) -> Iterator[list[Effect]]:
-    """Look at every class for which something may have changed; a list of effects for each.
+    """Look at every class for which something may have changed; effects after each that is served.
 
-    Between two of them anything may happen to the state: the caller decides how long to go on.
+    Between two lists anything may happen to the state: the caller decides how long to go on.
     """
     for of_kind in state.queue.by_rank():
-        yield list(_schedule_class(of_kind, state))
+        yield from _schedule_class(of_kind, state)
 
 
 def is_due(of_kind: WaitClass, state: State) -> bool:
@@ -41,8 +41,9 @@ def is_due(of_kind: WaitClass, state: State) -> bool:
     return of_kind.cursor != state.ledger.cursors[1] or of_kind.budget != budget
 
 
-def _schedule_class(of_kind: WaitClass, state: State) -> Iterator[Effect]:
+def _schedule_class(of_kind: WaitClass, state: State) -> Iterator[list[Effect]]:
     if not is_due(of_kind, state):
+        yield []
         return
     changed = _changed_nodes(of_kind, state)
     passed: list[Waiter] = []  # of those that cannot be served now, though others may be
@@ -54,15 +55,15 @@ def _schedule_class(of_kind: WaitClass, state: State) -> Iterator[Effect]:
         plan = _find(waiter, changed, state)
         if plan is None:
             break
-        yield from _serve(waiter, of_kind, plan, state)
+        yield list(_serve(waiter, of_kind, plan, state))
         changed = None if changed is None else _changed_nodes(of_kind, state)
-    yield from _serve_earmarked(of_kind, changed, state)
+    effects = list(_serve_earmarked(of_kind, changed, state))
     for waiter in passed:
         of_kind.push(waiter)
-    if passed and of_kind.head() is passed[0]:
-        return  # there may be room for it when its time has come
-    of_kind.cursor = state.ledger.cursors[1]
-    of_kind.budget = state.ledger.budget_version(of_kind.kind.namespace)
+    if not passed or of_kind.head() is not passed[0]:  # else there may be room in its time
+        of_kind.cursor = state.ledger.cursors[1]
+        of_kind.budget = state.ledger.budget_version(of_kind.kind.namespace)
+    yield effects
 
 
 def _serve_earmarked(

@@ -1,0 +1,53 @@
+"""A round ends in slices, between which others are answered: none is as long as the cluster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from builders import a_container, a_device, a_node, a_pod
+from vgpu_operator.engine import engine as engine_module
+from vgpu_operator.engine.effects import RecordEvent
+
+LIMITS = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1024}
+
+
+async def test_a_new_leader_judges_its_pods_some_at_a_time(
+    replica: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judged: list[str] = []
+    judge_pod = engine_module.judge_pod
+
+    def counted(state: Any, uid: str) -> None:
+        judged.append(uid)
+        judge_pod(state, uid)
+
+    replica.leading = False
+    for number in range(200):
+        containers = [a_container(limits=LIMITS)]
+        replica.news.pod_changed(a_pod(f"pod-{number}", node="node-1", containers=containers))
+    replica.leading = True
+    replica.engine.lead()
+    monkeypatch.setattr(engine_module, "judge_pod", counted)
+    sizes, before = [], 0
+    for _ in replica.engine.round():
+        sizes.append(len(judged) - before)
+        before = len(judged)
+    assert len(judged) == 200
+    assert max(sizes) <= 64
+
+
+async def test_links_of_many_nodes_are_compared_node_by_node(replica: Any) -> None:
+    for node in ("node-1", "node-2", "node-3"):
+        ends = (f"GPU-a-{node}", f"GPU-b-{node}")
+        replica.news.node_changed(a_node(node))
+        for index, (uuid, peer) in enumerate((ends, ends[::-1])):
+            links = {peer: 50 + index}
+            replica.news.device_changed(a_device(uuid=uuid, node=node, index=index, links=links))
+    events = [
+        sum(isinstance(effect, RecordEvent) for effect in effects)
+        for effects in replica.engine.round()
+    ]
+    assert sum(events) == 3
+    assert max(events) == 1
