@@ -3,7 +3,7 @@
 What has been listed and decided stays for long, and hardly any of it is in cycles. A full pass over
 the objects of 5,000 nodes takes a second and more, one over what a busy hour has added 100 ms, in
 which neither Filter nor the Lease is answered. So what has survived a full pass is not looked at
-again, and a full pass comes after some 7,000 new objects: it takes a few milliseconds. The price is
+again, and a full pass comes after some 6,000 new ones: it takes a few milliseconds. The price is
 that a cycle which dies after it has survived a pass stays in memory.
 """
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 import gc
 from typing import Any
 
-_THRESHOLDS = (700, 5, 2)
+_THRESHOLDS = (700, 2, 2)
 """New objects for a pass over the newest; such passes for one over the next; those for a full one.
 """
 
@@ -20,6 +20,9 @@ _THRESHOLDS = (700, 5, 2)
 def keep_passes_short() -> None:
     """Look at nothing that is there by now again, and from now on only at what is new."""
     gc.freeze()
+    # Python puts a full pass off until a quarter of what the last one left is new: of nothing, now,
+    # where it would be of all that was listed.
+    gc.collect()
     gc.set_threshold(*_THRESHOLDS)
     if _freeze not in gc.callbacks:
         gc.callbacks.append(_freeze)

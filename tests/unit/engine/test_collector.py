@@ -33,6 +33,18 @@ def test_what_survived_a_full_pass_is_not_looked_at_again(leading: None) -> None
     assert not looked_at(survivor)
 
 
+def test_full_passes_go_on_however_much_there_was_at_the_start(leading: None) -> None:
+    listed: list[list[int]] = [[] for _ in range(200_000)]
+    gc.unfreeze()
+    gc.collect()  # a full pass that leaves all of this
+    collector.keep_passes_short()
+    passes: list[int] = []
+    gc.callbacks.append(lambda phase, info: passes.append(info["generation"]))
+    new: list[list[int]] = [[] for _ in range(20_000)]
+    assert 2 in passes
+    assert len(listed) > len(new)
+
+
 def test_cycles_among_new_objects_are_found(leading: None) -> None:
     cycle: list[object] = []
     cycle.append(cycle)
