@@ -157,15 +157,21 @@ class Arrays:
         chosen: list[int] = positions[order][:count].tolist()
         return chosen
 
+    def _known(self, columns: Columns) -> Numbers:
+        """What is known of devices, a column for each number; without room for more."""
+        return self._devices[:, : len(columns.memory)]
+
     def _there(self, columns: Columns) -> Numbers:
         """What is known of the devices that are there, a column each."""
-        known = self._devices[:, : len(columns.memory)]
+        known = self._known(columns)
         there = known[0] != _NOWHERE
         return known if there.all() else known[:, there]
 
     def _fitting(self, columns: Columns, request: RequestAsk) -> Numbers:
         """The devices that pass every check but those of policies, quotas and MIG geometry."""
-        node, facts, slots, cores, memory, slots_used, cores_used, memory_used = self._devices
+        node, facts, slots, cores, memory, slots_used, cores_used, memory_used = self._known(
+            columns
+        )
         asked = _memory_asked(request, memory)
         fits = (self._refusal_of_facts(columns, request)[facts] == 0) & (node != _NOWHERE)
         fits &= slots_used < slots
@@ -233,7 +239,9 @@ class Arrays:
         self._refresh(columns)
         if not columns.conditions.facts:
             return Best(None, None, None, 0)
-        node, facts, slots, cores, memory, slots_used, cores_used, memory_used = self._devices
+        node, facts, slots, cores, memory, slots_used, cores_used, memory_used = self._known(
+            columns
+        )
         nodes = len(self._willing)
         takes_pods = self._willing & _flags(within, nodes)[:nodes]
         here = (node != _NOWHERE) & takes_pods[node]
@@ -259,7 +267,7 @@ class Arrays:
         return known
 
     def _find_largest(self, columns: Columns, request: RequestAsk) -> Best:
-        node, facts, slots, cores, memory = self._devices[:_IN_USE]
+        node, facts, slots, cores, memory = self._known(columns)[:_IN_USE]
         of_kind = [
             refusal_of_facts(each._replace(duplicate=False, healthy=True, cordoned=False), request)
             is None
@@ -301,16 +309,17 @@ class Arrays:
             (used & (request.cores >= ALL_CORES), Reason.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT),
             ((cores_free <= 0) & (not request.cores), Reason.CARD_COMPUTE_UNITS_EXHAUSTED),
         ]
-        reason = np.select(
-            [of_facts != 0, *(test for test, _ in tests)],
-            [of_facts, *(_NUMBER_OF[why] for _, why in tests)],
-        )
+        reason = np.zeros(len(node), dtype=np.int8)
+        for test, why in reversed(tests):
+            reason[test] = _NUMBER_OF[why]
+        np.copyto(reason, of_facts, where=of_facts != 0)
         nodes, width = len(self._score), len(REASONS)
         counts = np.bincount(node * width + reason, minlength=nodes * width)
         vendors = np.array(
             [each.vendor == request.vendor for each in columns.conditions.facts], dtype=np.bool_
         )
-        of_vendor = np.bincount(node[vendors[facts]], minlength=nodes)
+        of_one = bool(vendors.all())  # as in most clusters
+        of_vendor = np.bincount(node if of_one else node[vendors[facts]], minlength=nodes)
         return NodeRefusals(counts.reshape(nodes, width), of_vendor)
 
     def _refusal_of_facts(self, columns: Columns, request: RequestAsk) -> npt.NDArray[np.int8]:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from itertools import product
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from builders import a_card, a_geometry, a_request, an_ask, some_columns
 from vgpu_api.effective import Use
@@ -12,6 +15,7 @@ from vgpu_api.reasons import Reason, Tally
 from vgpu_operator.ask import Ask
 from vgpu_operator.placement import Budget, Columns, NodeFilter, place, refusals_on
 from vgpu_operator.placement.device import NodeState
+from vgpu_operator.placement.explaining import row_numbers
 
 SMALL = a_request(memory="1Gi")
 
@@ -107,3 +111,13 @@ def test_a_fleet_told_of_at_once_hears_what_each_node_alone_would_say(ask: Ask):
     assert len(alone) > 500
     assert place(FLEET, ask, alone).refusals == alone
     assert place(FLEET, ask, alone).refusals == alone  # by what was remembered
+
+
+@given(
+    st.lists(st.lists(st.sampled_from([0, 1, 2, 90, 1 << 40]), min_size=4, max_size=4), min_size=1)
+)
+def test_rows_of_counts_have_the_same_number_if_and_only_if_they_are_equal(rows):
+    """However large the counts are, which as digits of one number would need more than 64 bits."""
+    numbers = row_numbers(np.array(rows, dtype=np.int64)).tolist()
+    for one, number in zip(rows, numbers, strict=True):
+        assert [other == one for other in rows] == [other == number for other in numbers]
