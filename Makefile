@@ -22,7 +22,7 @@ JOBS ?= 1
 
 SETUP := $(VENV)/.ready
 
-.PHONY: help setup demo test release chaos chaos-agent soak cluster cluster-down e2e e2e-rollouts e2e-uninstall bench bench-cluster bench-placement bench-waiting bench-admission bench-libvgpu arm64 gpu-check userland bench-openb bench-agent check-metrics lint shape fmt reference docs crds proto lock mutate native control-plane ci clean
+.PHONY: help setup demo test release chaos chaos-agent soak cluster cluster-down e2e e2e-rollouts e2e-uninstall bench bench-cluster bench-placement bench-start bench-waiting bench-admission bench-libvgpu arm64 gpu-check userland bench-openb bench-agent check-metrics lint shape fmt reference docs crds proto lock mutate native control-plane ci clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -86,6 +86,9 @@ bench: bench-placement bench-waiting bench-libvgpu  ## performance benches
 
 bench-placement: $(SETUP)  ## decisions at 5,000 nodes of 8 cards -> build/bench/placement.json
 	@PYTHONPATH=tests $(BIN)/python tests/perf/placement_bench.py
+
+bench-start: $(SETUP)  ## memory while 150,000 pods are listed -> build/bench/start.json
+	@PYTHONPATH=tests $(BIN)/python tests/perf/start_bench.py
 
 bench-waiting: $(SETUP)  ## a full cluster in which thousands wait -> build/bench/waiting.json
 	@PYTHONPATH=tests $(BIN)/python tests/perf/waiting_bench.py

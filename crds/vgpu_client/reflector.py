@@ -4,7 +4,9 @@ Kopf lists again after a gap and reports what exists; what was deleted meanwhile
 mentions, and an allocator that misses a deletion loses a device until its restart. So we keep our
 own list-and-watch. It remembers uid and version of everything it has delivered, and after a gap
 (410, a broken or silent stream) compares that with a fresh list. The list is decoded page by page
-and told as a whole, deletions first: what comes may need the place of what is gone.
+and told as a whole, deletions first: what comes may need the place of what is gone. The first list
+has no deletions: it is told as its pages come, so that a start takes no more memory than what the
+sink keeps.
 
 Versions of a kind only grow. When they do not, a backup of etcd was restored under us: objects
 that we know never were, and ledgers and caches that ignore old versions would keep them for ever.
@@ -248,7 +250,9 @@ class Reflector(Generic[T]):
         quorum = self._quorum_wanted or self._list_wanted.is_set()
         self._list_wanted.clear()
         self._lists_begun += 1
-        listing = await self._read(None if quorum else str(self._position))
+        is_first = not (self._position or self._known)
+        each = self._told_item if is_first else self._item
+        listing = await self._read(None if quorum else str(self._position), each)
         self._must_not_go_back(int(listing.resource_version))
         items: list[_Item] = list(listing.items)
         present = {item.place for item in items}
@@ -269,7 +273,7 @@ class Reflector(Generic[T]):
         async with self._list_told:
             self._list_told.notify_all()
 
-    async def _read(self, not_older_than: str | None) -> Listing:
+    async def _read(self, not_older_than: str | None, each: Each) -> Listing:
         """A list; from etcd where the server's cache cannot serve it."""
         scope = self._scope
         if not_older_than is not None:
@@ -280,7 +284,7 @@ class Reflector(Generic[T]):
                     label_selector=scope.label_selector,
                     field_selector=scope.field_selector,
                     not_older_than=not_older_than,
-                    each=self._item,
+                    each=each,
                 )
             except (Gone, ServerError) as error:  # 504: it has not come that far
                 logger.info("%s: the server's cache: %s", self.resource.plural, error)
@@ -292,7 +296,7 @@ class Reflector(Generic[T]):
             namespace=scope.namespace,
             label_selector=scope.label_selector,
             field_selector=scope.field_selector,
-            each=self._item,
+            each=each,
         )
 
     def _item(self, raw: Object) -> _Item:
@@ -305,6 +309,13 @@ class Reflector(Generic[T]):
         except Exception as error:  # whatever the decoder raises, the object must not be lost
             raw["metadata"].pop("managedFields", None)
             return _Item(place, version, read=True, raw=raw, error=error)
+
+    def _told_item(self, raw: Object) -> _Item:
+        """As `_item`, and told at once; if the list breaks off, the next one finds it known."""
+        item = self._item(raw)
+        if item.read:
+            self._tell(item)
+        return _Item(item.place, item.version)
 
     def _must_not_go_back(self, version: int) -> None:
         if version < self._position:

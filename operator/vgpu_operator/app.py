@@ -28,6 +28,7 @@ from vgpu_client.api import Api
 from vgpu_client.lease import Elector, LeaseTimes
 from vgpu_client.object_writer import ObjectWriter
 from vgpu_client.recorder import Recorder
+from vgpu_client.reflector import Reflector
 from vgpu_client.reload import changed
 from vgpu_operator.certificates.parts import certificates
 from vgpu_operator.collector import keep_passes_short
@@ -50,6 +51,9 @@ from vgpu_operator.ledger import Ledger
 from vgpu_operator.metrics import EVENTS_DROPPED
 
 logger = logging.getLogger(__name__)
+
+_LAST = (VGPU_CLAIMS, PODS)
+"""Listed after the other kinds."""
 
 
 class Operator:
@@ -129,7 +133,7 @@ class Operator:
         work: list[Coroutine[Any, Any, Any]] = [
             *([] if identity is None else [identity.run()]),
             self._answer(),
-            *(informer.run() for informer in self._informers),
+            *(self._inform(informer) for informer in self._informers),
             self._recorder.run(),
             self.engine.run(),
             self._leadership.run(),
@@ -159,6 +163,17 @@ class Operator:
         if led:
             await asyncio.sleep(self._linger_s)
         await self._extender.__aexit__(None, None, None)
+
+    async def _inform(self, informer: Reflector[Any]) -> None:
+        """Follow a kind: pods and claims once the nodes and devices that they are on are there.
+
+        A first list is told as its pages come; a pod on a node whose devices are not known yet
+        would not count as one that takes their place.
+        """
+        if informer.resource in _LAST:
+            before = (each for each in self._informers if each.resource not in _LAST)
+            await asyncio.gather(*(each.synced.wait() for each in before))
+        await informer.run()
 
     async def _answer(self) -> None:
         """Listen as soon as this replica could lead: it has seen everything, and has a certificate.

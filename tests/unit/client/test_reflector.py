@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from vgpu_api.resources import VGPU_CLAIMS
-from vgpu_client.errors import DataRestored, Gone, ServerError
+from vgpu_client.errors import DataRestored, Gone, ServerError, Unreachable
 from vgpu_client.reads import Listing
 from vgpu_client.reflector import ObjectIdentity, Reflector, ReflectorTimes, Scope
 
@@ -321,11 +321,12 @@ async def test_a_list_that_had_begun_before_it_was_wanted_does_not_do() -> None:
 
 
 async def test_a_long_list_lets_others_have_their_turn() -> None:
-    run = Run(Script([a_list(*(an_object(f"o-{number}", number + 1) for number in range(1000)))]))
+    many = a_list(*(an_object(f"o-{number}", number + 1) for number in range(1000)), version=1000)
+    run = Run(Script([a_list(), many], [[Gone("", status=410)]]))
     progress: list[int] = []
 
     async def renew_the_lease() -> None:
-        while not run.reflector.synced.is_set():
+        while len(run.told.lines) < 1000:
             progress.append(len(run.told.lines))
             await asyncio.sleep(0)
 
@@ -334,6 +335,32 @@ async def test_a_long_list_lets_others_have_their_turn() -> None:
     async with asyncio.timeout(5):
         await other
     assert len({told for told in progress if 0 < told < 1000}) >= 3
+
+
+async def test_a_first_list_is_told_as_it_comes_and_goes_on_where_it_broke_off() -> None:
+    class BreaksOff(Script):
+        async def list(self, resource: Any, **selection: Any) -> Listing:
+            if not self.asked:
+                selection["each"](an_object("a", 1))
+                selection["each"](an_object("b", 2))
+                lines.append(list(run.told.lines))
+                self.asked.append(("list", {}))
+                raise ServerError("going", status=503)
+            return await super().list(resource, **selection)
+
+    lines: list[list[str]] = []
+    run = Run(BreaksOff([a_list(an_object("b", 2), an_object("c", 3))]))
+    await run.to_the_end()
+    assert lines == [["added a at 1", "added b at 2"]]
+    assert run.told.lines[2:] == ["deleted ns/a u missed", "added c at 3"]
+
+
+async def test_a_list_of_a_cache_that_is_behind_tells_nothing_though_nothing_is_known() -> None:
+    behind, now = a_list(an_object("a", 5), version=9), a_list(version=10)
+    script = Script([a_list(), behind, now], [[an_event("BOOKMARK", "", 10)], [Unreachable("")]])
+    run = await Run(script, scope=Scope(from_cache=True)).to_the_end()
+    assert run.told.lines == []
+    assert [kind for kind, _ in script.asked].count("list vgpuclaims") == 3
 
 
 async def test_a_sink_that_raises_ends_it() -> None:
