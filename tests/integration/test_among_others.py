@@ -55,10 +55,12 @@ def test_a_daemonset_gets_its_part_of_a_full_node_when_somebody_goes() -> None:
     assert onlooker.longest_s <= 5.0
 
 
+FULL = "node-full"
 UNSCHEDULABLE: dict[str, dict[str, Any]] = {
     "CPU that no node has": {"nodes": frozenset()},
     "a scheduler that is not there": {"foreign": True},
     "a volume that nobody provisions": {"vetoed": True, "volume": True},
+    "affinity to a full pool": {"nodes": frozenset({FULL}), "is_pinned": True},
 }
 
 
@@ -66,7 +68,7 @@ UNSCHEDULABLE: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("first", [True, False])
 def test_a_thousand_pods_that_cannot_run_delay_nobody(why: str, first: bool) -> None:
     """Neither those that come after them nor those that wait already."""
-    cards = cards_of(4, 2)
+    cards = cards_of(4, 2) | {"GPU-full": (FULL, MIB)}
     pods: list[str] = []
 
     async def the_odd(cluster: VirtualCluster) -> None:
@@ -76,6 +78,8 @@ def test_a_thousand_pods_that_cannot_run_delay_nobody(why: str, first: bool) -> 
             await asyncio.sleep(2 * FILTER_TAKES_S)
 
     async def play(cluster: VirtualCluster) -> None:
+        cluster.create(1, MIB, 0, 1e6, nodes=frozenset({FULL}), is_pinned=True)
+        await asyncio.sleep(2)
         if first:
             await the_odd(cluster)
             await asyncio.sleep(60)

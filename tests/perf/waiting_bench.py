@@ -25,9 +25,11 @@ import ssl
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +58,7 @@ from vgpu_operator.engine.clock import Clock
 from vgpu_operator.engine.effects import Effect
 from vgpu_operator.engine.engine import Engine
 from vgpu_operator.engine.gpu_pod import GPUPod
+from vgpu_operator.engine.scheduling.refusal import Refusal
 from vgpu_operator.engine.scheduling.reservation import Reservation
 from vgpu_operator.extender.server import ExtenderServer
 from vgpu_operator.ledger import Ledger, NodeRules
@@ -81,33 +84,71 @@ def main(arguments: Sequence[str]) -> None:
     options = parser.parse_args(arguments)
     report: dict[str, Any] = {
         "machine": {"python": platform.python_version(), "cpus": os.cpu_count()},
-        "load_average": os.getloadavg(),
+        "load_average": [os.getloadavg()],
         "fleet": {"nodes": options.nodes, "devices": options.nodes * DEVICES_PER_NODE},
         "bars": {**BARS, "round_p99_ms": ROUND_BARS_MS},
         "waiting": [],
     }
+    report["node_filter_us"] = node_filters(options.nodes)
+    print(json.dumps(report["node_filter_us"]), file=sys.stderr)
+    scene = Scene(options.nodes)
+    gc.collect()
+    gc.freeze()
     for waiting in options.waiting:
         for classes in options.classes:
-            scene = Scene(options.nodes, waiting=waiting, classes=classes)
-            report["waiting"].append(asyncio.run(scene.measure(options.changes)))
+            report["waiting"].append(
+                in_a_fork(partial(scene.measure, waiting, classes, options.changes))
+            )
+            report["load_average"].append(os.getloadavg())
             print(json.dumps(report["waiting"][-1]), file=sys.stderr)
-            del scene
-            gc.unfreeze()
-            gc.collect()
-    report["node_filter_us"] = node_filters(options.nodes)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps(report, indent=2) + "\n")
     json.dump(report, sys.stdout, indent=2)
     print()
 
 
+def in_a_fork(measure: Callable[[], Coroutine[Any, Any, dict[str, Any]]]) -> dict[str, Any]:
+    """What is measured in a process that begins with all that this one has."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            with os.fdopen(writing, "w") as answer:
+                json.dump(asyncio.run(measure()), answer)
+            status = 0
+        except Exception:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+    os.close(writing)
+    with os.fdopen(reading) as answer:
+        text = answer.read()
+    if os.waitpid(child, 0)[1]:
+        raise SystemExit("a scene has failed")
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
 class TimedEngine(Engine):
-    """An engine that notes the CPU milliseconds of each round, the turns of others not counted."""
+    """An engine that notes the milliseconds of each round, the turns of others not counted.
+
+    Attributes:
+        rounds: Of CPU and on the clock, of each round.
+        filters: Of CPU, of each Filter's decision.
+    """
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.rounds: list[float] = []
+        self.rounds: list[tuple[float, float]] = []
+        self.filters: list[float] = []
         self._is_at_work = False
+
+    def filter(self, *arguments: Any) -> Reservation | Refusal | None:
+        start = time.thread_time()
+        found = super().filter(*arguments)
+        self.filters.append((time.thread_time() - start) * 1000)
+        return found
 
     @property
     def has_work(self) -> bool:
@@ -115,14 +156,15 @@ class TimedEngine(Engine):
         return self._is_at_work or self._wake.is_set()
 
     def round(self) -> Iterable[Iterable[Effect]]:
-        took, slices = 0.0, iter(super().round())
+        cpu, wall, slices = 0.0, 0.0, iter(super().round())
         self._is_at_work = True
         while True:
-            start = time.thread_time()
+            start, at = time.thread_time(), time.perf_counter()
             effects = next(slices, None)
-            took += time.thread_time() - start
+            cpu += time.thread_time() - start
+            wall += time.perf_counter() - at
             if effects is None:
-                self.rounds.append(took * 1000)
+                self.rounds.append((cpu * 1000, wall * 1000))
                 self._is_at_work = False
                 return
             yield effects
@@ -133,12 +175,10 @@ class Scene:
 
     Args:
         nodes: How many.
-        waiting: How many pods wait.
-        classes: How many different requests they make.
     """
 
-    def __init__(self, nodes: int, *, waiting: int, classes: int) -> None:
-        self._nodes, self._waiting, self._classes = nodes, waiting, classes
+    def __init__(self, nodes: int) -> None:
+        self._nodes, self._classes = nodes, 1
         self._chance = random.Random(7)
         self._served: list[str] = []
         self._came_back: Counter[str] = Counter()
@@ -176,9 +216,16 @@ class Scene:
             ),
         )
 
-    async def measure(self, changes: int) -> dict[str, Any]:
-        """All figures of this cluster, in milliseconds, and how many leases were lost."""
-        for _ in range(self._waiting):
+    async def measure(self, waiting: int, classes: int, changes: int) -> dict[str, Any]:
+        """All figures of this cluster, in milliseconds, and how many leases were lost.
+
+        Args:
+            waiting: How many pods wait.
+            classes: How many different requests they make.
+            changes: How many of each kind.
+        """
+        self._classes = classes
+        for _ in range(waiting):
             self._come()
         async with serving(self.replica) as (folder, port), loop_watch() as (held, busy):
             lease_lost = asyncio.create_task(self._hold_lease())
@@ -186,8 +233,8 @@ class Scene:
             await self._quiet()
             keep_passes_short()  # as the operator does when it begins to lead
             await asyncio.sleep(0.01)  # the watch sees that this took long
-            held.clear()
-            busy.clear()
+            for times in (held, busy, self.engine.filters):
+                times.clear()
             client = await asyncio.create_subprocess_exec(
                 *(sys.executable, __file__, "filters", str(folder), str(port)),
                 str(self._nodes),
@@ -197,6 +244,7 @@ class Scene:
             await client.stdout.readline()  # it is connected
             in_vain = [await self._after(self._free_too_little) for _ in range(changes)]
             serving_one = [await self._after(self._free_a_device) for _ in range(changes)]
+            filters = spread(self.engine.filters)
             answers, _ = await client.communicate(b"enough\n")
             lost = lease_lost.done()
             for task in (running, lease_lost):
@@ -204,12 +252,14 @@ class Scene:
             await asyncio.gather(running, lease_lost, return_exceptions=True)
         rounds = {"serves_nobody": in_vain, "serves_one": serving_one}
         return {
-            "pods": self._waiting,
-            "classes": self._classes,
+            "pods": waiting,
+            "classes": classes,
             "served": len(self._served),
-            "round_ms": {name: spread(times) for name, times in rounds.items()},
+            "round_cpu_ms": {name: spread([cpu for cpu, _ in of]) for name, of in rounds.items()},
+            "round_ms": {name: spread([wall for _, wall in of]) for name, of in rounds.items()},
             "loop_blocked_ms": {"p99": at(held, 0.99), "max": at(held, 1)},
             "loop_busy_ms": {"p99": at(busy, 0.99), "max": at(busy, 1)},
+            "filter_cpu_ms": filters,
             "filter_ms": spread(json.loads(answers)),
             "lease_lost": int(lost),
         }
@@ -254,12 +304,17 @@ class Scene:
         """
         node = f"node-{number % self._nodes:05d}"
         self.replica.api.log.clear()
-        places = [
-            held
-            for held in self.replica.state.reservations
-            if held.is_tentative and held.node == node
-        ]
-        known = next(filter(None, (self._ask_again(held, node) for held in places)), None)
+        known = None
+        for _ in range(3):  # the device may have become another's who has starved meanwhile
+            places = [
+                held
+                for held in self.replica.state.reservations
+                if held.is_tentative and held.node == node
+            ]
+            known = next(filter(None, (self._ask_again(held, node) for held in places)), None)
+            if known is not None:
+                break
+            await self._quiet()
         assert known is not None, "no pod is served by a device that is free"
         self._served.append(known.uid)
         await self._quiet()
@@ -281,8 +336,8 @@ class Scene:
         self.engine.filter(known.pod, self._some_nodes(node))
         return None if self.replica.reservation(known.pod) is None else known
 
-    async def _after(self, change: Callable[[], None]) -> float:
-        """The CPU milliseconds of the longest round until the loop is quiet after a change."""
+    async def _after(self, change: Callable[[], None]) -> tuple[float, float]:
+        """The longest round until the loop is quiet after a change: of CPU, and on the clock."""
         self.engine.rounds.clear()
         change()
         await self._quiet()

@@ -236,6 +236,16 @@ async def test_a_recovered_card_wakes_exactly_the_pods_that_it_serves(replica: A
     assert await requeued(replica) == ["a", "b"]
 
 
+async def test_room_for_one_wakes_the_more_important_pod_though_it_is_younger(
+    replica: Any,
+) -> None:
+    replica.card(memory_mib=16384, healthy=False)
+    replica.offered("old", limits=WHOLE, priority=-5)
+    replica.offered("important", limits=WHOLE, priority=1_000_000)
+    frees(replica)
+    assert await requeued(replica) == ["important"]
+
+
 async def test_an_uncordoned_card_wakes_who_waits_for_it(replica: Any) -> None:
     replica.card(cordoned=True)
     assert filtered(replica, replica.pod("a", limits=LIMITS)) == []
