@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import itertools
 import json
+import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from io import TextIOWrapper
@@ -35,7 +36,11 @@ def main(given: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit status: 2 for input that cannot be used."""
     if isinstance(sys.stdout, TextIOWrapper):  # a name may have letters that it cannot show
         sys.stdout.reconfigure(errors="backslashreplace")
-    options = _parser().parse_args(given)
+    if "_ARGCOMPLETE" in os.environ:  # a shell asks what may follow
+        from vgpu_operator.cli.completion import complete
+
+        complete(parser())
+    options = parser().parse_args(given)
     if options.command in ("uninstall", "release"):
         # Kept from the others: the client's libraries take a second to load.
         from vgpu_operator.cli.live import run
@@ -66,9 +71,10 @@ def main(given: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="kubectl-vgpu", description=__doc__)
-    commands = parser.add_subparsers(dest="command", required=True)
+def parser() -> argparse.ArgumentParser:
+    """Of all commands."""
+    commands_of = argparse.ArgumentParser(prog="kubectl-vgpu", description=__doc__)
+    commands = commands_of.add_subparsers(dest="command", required=True)
     simulate = commands.add_parser(
         "simulate", help="where would a pod or claim go, in a cluster or in one on paper"
     )
@@ -122,7 +128,7 @@ def _parser() -> argparse.ArgumentParser:
     importing.add_argument(
         "-f", "--file", type=Path, action="append", required=True, help="YAML or JSON; - for stdin"
     )
-    return parser
+    return commands_of
 
 
 def _file(options: argparse.Namespace) -> None:

@@ -25,7 +25,7 @@ _OTHER_NAMES = {
     "gpudev": "devices",
     "node": "nodes",
 }
-_FORMATS = ("wide", "json", "yaml", "name")
+FORMATS = ("wide", "json", "yaml", "name")
 _JSONPATH = "jsonpath="
 
 
@@ -175,8 +175,8 @@ def kind_named(word: str) -> str:
 
 
 def _format(word: str) -> str:
-    if word in _FORMATS or (word.startswith(_JSONPATH) and word != _JSONPATH):
+    if word in FORMATS or (word.startswith(_JSONPATH) and word != _JSONPATH):
         return word
     raise argparse.ArgumentTypeError(
-        f"invalid format: {word!r} (choose from {', '.join(_FORMATS)}, {_JSONPATH}TEMPLATE)"
+        f"invalid format: {word!r} (choose from {', '.join(FORMATS)}, {_JSONPATH}TEMPLATE)"
     )

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import stat
+import subprocess
 import sys
 import tarfile
 from collections.abc import Callable, Iterator
@@ -40,6 +41,7 @@ from vgpu_local.steps import (
 
 pytestmark = [pytest.mark.xdist_group("local-cluster"), pytest.mark.timeout(240)]
 
+_COMPLETE = "from vgpu_operator.cli.completion import main; raise SystemExit(main())"
 AGE = re.compile(r"(\d+[smhd])+")
 HALF = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 8192, "nvidia.com/gpucores": 50}
 WHOLE = {"nvidia.com/gpu": 1, "nvidia.com/gpucores": 100}
@@ -471,3 +473,28 @@ def test_a_device_is_drained_by_its_uuid_with_progress_in_a_terminal(
 @pytest.mark.parametrize("subject", ["none", "node/none", "device/none", "pod/none"])
 def test_a_drain_of_what_is_not_there_is_one_line(cluster: LocalCluster, subject: str):
     assert "none" in refused(cluster, "drain", subject, "--yes")
+
+
+def completed(cluster: LocalCluster, *words: str) -> list[str]:
+    """What `kubectl_complete-vgpu` gives kubectl for a line, without the directive."""
+    done = subprocess.run(
+        [sys.executable, "-c", _COMPLETE, *words],
+        env={**os.environ, "KUBECONFIG": str(cluster.kubeconfig)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    *found, directive = done.stdout.splitlines()
+    assert directive in (":4", ":6")
+    return found
+
+
+def test_names_are_completed_from_the_cluster(cluster: LocalCluster, scene: dict[str, str]):
+    assert completed(cluster, "explain", "fi") == ["first"]
+    assert completed(cluster, "explain", f"claim/{scene['third']}") == [f"claim/{scene['third']}"]
+    assert completed(cluster, "get", "slices", scene["first"]) == [scene["first"]]
+    assert completed(cluster, "get", "nodes", "") == ["one", "two"]
+    assert completed(cluster, "top", "--node", "t") == ["two"]
+    assert completed(cluster, "explain", "-n", "kube-system", "pod/fi") == []
+    assert len(completed(cluster, "drain", "device/")) == 2

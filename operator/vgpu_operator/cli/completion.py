@@ -1,0 +1,139 @@
+"""Completion in a shell: verbs and options from the parser, names from the cluster.
+
+kubectl (1.26 and later) completes a plugin by running `kubectl_complete-vgpu` with the words typed
+so far, the last of them unfinished; it reads a candidate a line, and cobra's directive at the end.
+argcomplete's own shell function completes `kubectl-vgpu`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import io
+import os
+import shlex
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TextIO
+
+from argcomplete import CompletionFinder
+from argcomplete.completers import FilesCompleter
+
+from vgpu_api.errors import VgpuError
+from vgpu_api.resources import GPU_DEVICES, NAMESPACES, NODES, PODS, VGPU_CLAIMS, Resource
+from vgpu_client.api import Api
+from vgpu_client.connection import namespace_of
+from vgpu_operator.cli.arguments import FORMATS
+
+_ANSWER_S = 3.0
+"""A shell that waits longer seems dead: it gets no names."""
+_NO_SPACE, _NO_FILES = 2, 4
+"""Of cobra's ShellCompDirective: no space after the candidate, no file names beside it."""
+_NAMESPACED = (PODS, VGPU_CLAIMS)
+_OF_GET: Mapping[str, Resource] = {"slices": VGPU_CLAIMS, "devices": GPU_DEVICES, "nodes": NODES}
+SUBJECTS: Mapping[str, Mapping[str, Resource]] = {
+    "explain": {"pod/": PODS, "claim/": VGPU_CLAIMS},
+    "drain": {"node/": NODES, "device/": GPU_DEVICES},
+}
+"""Of commands: what may stand before the name that they take."""
+NAMES: Mapping[str, Resource] = {"namespace": NAMESPACES, "node": NODES}
+"""Of options that take the name of one object."""
+
+
+class _Finder(CompletionFinder):  # type: ignore[misc]
+    """Without argcomplete's debugging stream, which takes file descriptor 9 from its owner."""
+
+    def _init_debug_stream(self) -> None:
+        return
+
+
+def complete(parser: argparse.ArgumentParser, output: TextIO | None = None) -> None:
+    """Print the candidates for a command line in argcomplete's variables.
+
+    Args:
+        parser: Of the command line.
+        output: None: where argcomplete's shell function reads; the process ends there.
+    """
+    _Finder()(
+        parser,
+        always_complete_options=False,
+        append_space=False,
+        default_completer=_candidates,
+        output_stream=output,
+        exit_method=os._exit if output is None else lambda _: None,
+    )
+
+
+def for_kubectl(parser: argparse.ArgumentParser, words: Sequence[str]) -> str:
+    """The candidates for the last word, and the directive, as kubectl reads them."""
+    *whole, last = words or [""]
+    line = " ".join(["kubectl-vgpu", *map(shlex.quote, whole), last])
+    os.environ |= {
+        "_ARGCOMPLETE": "1",
+        "_ARGCOMPLETE_IFS": "\n",
+        "_ARGCOMPLETE_DFS": "\t",
+        "_ARGCOMPLETE_SHELL": "fish",  # which wants words as they are
+        "COMP_LINE": line,
+        "COMP_POINT": str(len(line.encode())),
+    }
+    output = io.StringIO()
+    complete(parser, output)
+    found = [line.removesuffix("\t") for line in output.getvalue().split("\n") if line]
+    goes_on = any(line.endswith("/") for line in found)
+    return "\n".join([*found, f":{_NO_FILES | (_NO_SPACE if goes_on else 0)}", ""])
+
+
+def main() -> int:
+    """`kubectl_complete-vgpu WORD…`."""
+    from vgpu_operator.cli.__main__ import parser
+
+    sys.stdout.write(for_kubectl(parser(), sys.argv[1:]))
+    return 0
+
+
+def _candidates(
+    prefix: str, action: argparse.Action, parsed_args: argparse.Namespace, **_: object
+) -> Iterable[str]:
+    """What may stand for an argument without choices."""
+    command = parsed_args.command
+    if action.type is Path:
+        found: Iterable[str] = FilesCompleter()(prefix)
+        return found
+    if action.dest == "output":
+        return FORMATS
+    if action.dest in NAMES:
+        return _asked({"": NAMES[action.dest]}, parsed_args)
+    if command == "get" and action.dest == "name":
+        kind = _OF_GET.get(parsed_args.kind)
+        return _asked({"": kind} if kind else {}, parsed_args)
+    if action.dest == "subject":
+        kinds = SUBJECTS[command]
+        spelt = {before: kind for before, kind in kinds.items() if prefix.startswith(before)}
+        if spelt:
+            return _asked(spelt, parsed_args)
+        return [*kinds, *_asked({"": next(iter(kinds.values()))}, parsed_args)]
+    return []
+
+
+def _asked(kinds: Mapping[str, Resource], options: argparse.Namespace) -> Iterable[str]:
+    """Names in the cluster, each after the word for its kind; none without a cluster."""
+    try:
+        return asyncio.run(_names(kinds, options))
+    except (VgpuError, TimeoutError, OSError):
+        return []
+
+
+async def _names(kinds: Mapping[str, Resource], options: argparse.Namespace) -> list[str]:
+    found: list[str] = []
+    async with asyncio.timeout(_ANSWER_S), Api.connect(options.kubeconfig, options.context) as api:
+        for before, kind in kinds.items():
+            namespace = None
+            if kind in _NAMESPACED and not getattr(options, "all_namespaces", False):
+                of_context = namespace_of(options.kubeconfig, options.context)
+                namespace = getattr(options, "namespace", None) or of_context
+            names = await api.list(
+                kind, namespace=namespace, not_older_than="0", each=lambda item: item["metadata"]
+            )
+            found += [before + metadata["name"] for metadata in names.items]
+    return found
