@@ -69,7 +69,7 @@ def for_kubectl(parser: argparse.ArgumentParser, words: Sequence[str]) -> str:
     """The candidates for the last word, and the directive, as kubectl reads them."""
     *whole, last = words or [""]
     line = " ".join(["kubectl-vgpu", *map(shlex.quote, whole), last])
-    os.environ |= {
+    variables = {
         "_ARGCOMPLETE": "1",
         "_ARGCOMPLETE_IFS": "\n",
         "_ARGCOMPLETE_DFS": "\t",
@@ -78,7 +78,12 @@ def for_kubectl(parser: argparse.ArgumentParser, words: Sequence[str]) -> str:
         "COMP_POINT": str(len(line.encode())),
     }
     output = io.StringIO()
-    complete(parser, output)
+    os.environ |= variables
+    try:
+        complete(parser, output)
+    finally:
+        for name in variables:
+            del os.environ[name]
     found = [line.removesuffix("\t") for line in output.getvalue().split("\n") if line]
     goes_on = any(line.endswith("/") for line in found)
     return "\n".join([*found, f":{_NO_FILES | (_NO_SPACE if goes_on else 0)}", ""])
