@@ -6,11 +6,17 @@ from collections.abc import Sequence
 
 import grpc.aio
 import pytest
+from hypothesis import HealthCheck, settings
 
 MOST_AGAIN = 3
 """So many tests of a run may pass only when they are run again (docs/decisions, number 77)."""
 REAL_TIME = {"integration", "e2e"}
 """Folders of tests that start programs and wait for them."""
+
+# No example has a time limit: what a busy machine does slowly is no fault. Loaded before the
+# plugin reads --hypothesis-profile, which has the last word.
+settings.register_profile("vgpu", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("vgpu")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

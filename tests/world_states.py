@@ -21,7 +21,6 @@ PICK = st.integers(0, 100)
 SETTINGS = settings(
     max_examples=60,
     stateful_step_count=50,
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
 

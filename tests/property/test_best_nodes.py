@@ -18,7 +18,7 @@ changes = st.tuples(st.integers(0, 7), st.integers(0, CARD_MIB))
 """A node, and what is used of its card from now on."""
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.sampled_from(("Binpack", "Spread", "Fragmentation")),
     st.lists(

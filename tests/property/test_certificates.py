@@ -212,7 +212,7 @@ EVENTS = st.one_of(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(events=st.lists(EVENTS, max_size=40))
 def test_what_is_shown_is_trusted_at_every_moment(events: list[tuple[Any, ...]]) -> None:
     """Every certificate that is shown and has not expired is covered by every bundle it meets."""
@@ -222,7 +222,7 @@ def test_what_is_shown_is_trusted_at_every_moment(events: list[tuple[Any, ...]])
         world.check()
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(
     pauses=st.lists(st.timedeltas(timedelta(hours=1), timedelta(days=9)), min_size=30, max_size=70),
     deaths=st.lists(st.one_of(st.none(), st.integers(0, 8)), min_size=70, max_size=70),

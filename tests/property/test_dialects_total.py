@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import jsonpatch
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from vgpu_api import names
@@ -29,7 +29,7 @@ from vgpu_operator.admission import (
 from vgpu_operator.dialects import ack, read, volcano
 
 T = TypeVar("T")
-RELAXED = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+RELAXED = settings(max_examples=150)
 NVIDIA = NvidiaConfig()
 RESOURCES = (
     NVIDIA.resource_count_name,

@@ -181,4 +181,4 @@ class Cuts(RuleBasedStateMachine):
 
 
 TestCuts = Cuts.TestCase
-TestCuts.settings = settings(max_examples=100, stateful_step_count=20, deadline=None)
+TestCuts.settings = settings(max_examples=100, stateful_step_count=20)

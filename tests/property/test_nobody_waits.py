@@ -87,7 +87,7 @@ PASSED_OVER = [
 other."""
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @example(steps=PASSED_OVER)
 @given(steps=STEPS)
 def test_nobody_who_could_run_waits_longer_than_five_seconds_after_what_made_room(steps):
@@ -134,7 +134,7 @@ def beside_a_stream(
 LIVES = st.lists(st.sampled_from([3.0, 5.0, DRAINS_IN_S]), min_size=1, max_size=4)
 
 
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=3)
 @given(
     large=st.lists(
         st.tuples(st.integers(1, 2), st.sampled_from([8192, MIB])), min_size=1, max_size=3

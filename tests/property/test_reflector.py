@@ -359,7 +359,7 @@ def test_who_wants_a_list_now_gets_it_from_etcd() -> None:
     assert api.quorum_reads == 1
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(script=steps, from_cache=st.booleans())
 def test_once_faults_stop_the_view_equals_the_truth(
     script: list[tuple[Any, ...]], from_cache: bool

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vgpu_api.field_errors import path as named
@@ -212,9 +212,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
     return folder / "state.json", folder / "pod.yaml", folder / "lines.jsonl"
 
 
-any_examples = settings(
-    max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+any_examples = settings(max_examples=120)
 admit = st.sampled_from([(), ("--admit",)])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from vgpu_operator.cli.cluster import Cluster
@@ -91,7 +91,6 @@ def placed_at(cluster: Cluster) -> list[tuple[int, int]]:
     return [(int(at), int(index)) for _, at, index in (uuid.split("-") for uuid in uuids)]
 
 
-@settings(deadline=None)
 @given(state=states(), asked=st.lists(claims(), min_size=1, max_size=3))
 def test_however_often_something_is_asked_nothing_changes_and_the_answer_stays(state, asked):
     cluster = Cluster(read_state(state, source="state"), source="state")

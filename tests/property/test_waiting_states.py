@@ -111,7 +111,7 @@ class Cluster:
         assert [use_of(self.replica.ledger, uuid).memory_mib for uuid in CARDS] == [0, 0, 0]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(steps=STEPS)
 @example(steps=[("create", (4096, 1, 0)), ("ask", 0), *[("wait", 11)] * 6])
 def test_earmarks_never_give_a_card_twice_and_leave_nobody_waiting_and_nothing_kept(

@@ -17,7 +17,7 @@ documents = st.dictionaries(
 
 
 @given(document=documents, edits=st.lists(st.tuples(keys, keys, keys, st.integers()), max_size=4))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_applying_the_operations_gives_the_edited_document(
     document: dict[str, Any], edits: list[tuple[str, str, str, int]]
 ) -> None:
