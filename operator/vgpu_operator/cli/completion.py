@@ -17,8 +17,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TextIO
 
-from argcomplete import CompletionFinder
-from argcomplete.completers import FilesCompleter
+from argcomplete.completers import BaseCompleter, FilesCompleter
+from argcomplete.finders import CompletionFinder
 
 from vgpu_api.errors import VgpuError
 from vgpu_api.resources import GPU_DEVICES, NAMESPACES, NODES, PODS, VGPU_CLAIMS, Resource
@@ -41,7 +41,7 @@ NAMES: Mapping[str, Resource] = {"namespace": NAMESPACES, "node": NODES}
 """Of options that take the name of one object."""
 
 
-class _Finder(CompletionFinder):  # type: ignore[misc]
+class _Finder(CompletionFinder):
     """Without argcomplete's debugging stream, which takes file descriptor 9 from its owner."""
 
     def _init_debug_stream(self) -> None:
@@ -59,7 +59,7 @@ def complete(parser: argparse.ArgumentParser, output: TextIO | None = None) -> N
         parser,
         always_complete_options=False,
         append_space=False,
-        default_completer=_candidates,
+        default_completer=_Candidates(),
         output_stream=output,
         exit_method=os._exit if output is None else lambda _: None,
     )
@@ -97,28 +97,36 @@ def main() -> int:
     return 0
 
 
-def _candidates(
-    prefix: str, action: argparse.Action, parsed_args: argparse.Namespace, **_: object
-) -> Iterable[str]:
+class _Candidates(BaseCompleter):
     """What may stand for an argument without choices."""
-    command = parsed_args.command
-    if action.type is Path:
-        found: Iterable[str] = FilesCompleter()(prefix)
-        return found
-    if action.dest == "output":
-        return FORMATS
-    if action.dest in NAMES:
-        return _asked({"": NAMES[action.dest]}, parsed_args)
-    if command == "get" and action.dest == "name":
-        kind = _OF_GET.get(parsed_args.kind)
-        return _asked({"": kind} if kind else {}, parsed_args)
-    if action.dest == "subject":
-        kinds = SUBJECTS[command]
-        spelt = {before: kind for before, kind in kinds.items() if prefix.startswith(before)}
-        if spelt:
-            return _asked(spelt, parsed_args)
-        return [*kinds, *_asked({"": next(iter(kinds.values()))}, parsed_args)]
-    return []
+
+    def __call__(
+        self,
+        *,
+        prefix: str,
+        action: argparse.Action,
+        parser: argparse.ArgumentParser,
+        parsed_args: argparse.Namespace,
+    ) -> Iterable[str]:
+        """Names of files, formats, or names of objects."""
+        command = parsed_args.command
+        if action.type is Path:
+            found: Iterable[str] = FilesCompleter()(prefix)
+            return found
+        if action.dest == "output":
+            return FORMATS
+        if action.dest in NAMES:
+            return _asked({"": NAMES[action.dest]}, parsed_args)
+        if command == "get" and action.dest == "name":
+            kind = _OF_GET.get(parsed_args.kind)
+            return _asked({"": kind} if kind else {}, parsed_args)
+        if action.dest == "subject":
+            kinds = SUBJECTS[command]
+            spelt = {before: kind for before, kind in kinds.items() if prefix.startswith(before)}
+            if spelt:
+                return _asked(spelt, parsed_args)
+            return [*kinds, *_asked({"": next(iter(kinds.values()))}, parsed_args)]
+        return []
 
 
 def _asked(kinds: Mapping[str, Resource], options: argparse.Namespace) -> Iterable[str]:
