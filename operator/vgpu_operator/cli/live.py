@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -74,7 +75,19 @@ def begin(options: argparse.Namespace, plan: Sequence[str], obstacles: Sequence[
     if not sys.stdin.isatty():
         print("kubectl-vgpu: give --yes to carry this out", file=sys.stderr)
         return _NOT_BEGUN
-    return None if input("Carry this out? [y/N] ").strip().lower() in ("y", "yes") else _NOT_BEGUN
+    return None if _agreed() else _NOT_BEGUN
+
+
+def _agreed() -> bool:
+    # asyncio's own handler of Ctrl-C cancels the task, which a prompt that waits never notices.
+    of_asyncio = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return input("Carry this out? [y/N] ").strip().lower() in ("y", "yes")
+    except (KeyboardInterrupt, EOFError):
+        print()
+        return False
+    finally:
+        signal.signal(signal.SIGINT, of_asyncio)
 
 
 def end(left: Sequence[str]) -> int:

@@ -470,6 +470,13 @@ def test_a_device_is_drained_by_its_uuid_with_progress_in_a_terminal(
     assert "nothing is cordoned" not in ask(cluster, "drain", uuid, "--undo")
 
 
+def test_ctrl_c_at_the_question_changes_nothing(cluster: LocalCluster, scene: dict[str, str]):
+    status, text = in_terminal(cluster.kubeconfig, "drain", scene["node"], until="[y/N]")
+    assert status == 2
+    assert "Traceback" not in text
+    assert "nothing is cordoned" in ask(cluster, "drain", scene["node"], "--undo")
+
+
 @pytest.mark.parametrize("subject", ["none", "node/none", "device/none", "pod/none"])
 def test_a_drain_of_what_is_not_there_is_one_line(cluster: LocalCluster, subject: str):
     assert "none" in refused(cluster, "drain", subject, "--yes")
