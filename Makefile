@@ -36,7 +36,7 @@ $(SETUP): requirements.lock pyproject.toml tests/setup-venv.sh
 native:  ## build libvgpu.so and the simulated driver
 	@$(MAKE) -C libvgpu all
 
-demo: setup  ## two pods share one simulated card; KEEP=1 leaves the cluster up
+demo: setup  ## two pods share one simulated GPU; KEEP=1 leaves the cluster up
 	@$(BIN)/python -m vgpu_local.demo $(if $(KEEP),--keep)
 
 test: setup  ## the whole fast suite (CLUSTER=real: the integration suite on a real control plane)
@@ -61,7 +61,7 @@ control-plane: $(SETUP)  ## build a real Kubernetes control plane, and Helm for 
 	@bash tests/cluster/build.sh
 	@bash tests/cluster/helm/build.sh >/dev/null
 
-cluster: $(SETUP)  ## a real Kubernetes node with simulated cards in a sandbox (root; VGPU_NODE=its folder)
+cluster: $(SETUP)  ## a real Kubernetes node with simulated GPUs in a sandbox (root; VGPU_NODE=its folder)
 	@bash tests/cluster/cluster.sh up
 	@echo "A Kubernetes with the project on it runs. kubectl in it:"
 	@echo "    bash tests/cluster/node.sh in kubectl get gpudevices"
@@ -84,7 +84,7 @@ e2e-uninstall: $(SETUP)  ## install and uninstall a real node, also half removed
 
 bench: bench-placement bench-waiting bench-libvgpu  ## performance benches
 
-bench-placement: $(SETUP)  ## decisions at 5,000 nodes of 8 cards -> build/bench/placement.json
+bench-placement: $(SETUP)  ## decisions at 5,000 nodes of 8 GPUs -> build/bench/placement.json
 	@PYTHONPATH=tests $(BIN)/python tests/perf/placement_bench.py
 
 bench-start: $(SETUP)  ## memory while 150,000 pods are listed -> build/bench/start.json
@@ -98,7 +98,7 @@ bench-cluster: $(SETUP) control-plane  ## pods on a real control plane: SIZES="1
 	@$(BIN)/python -m perf.cluster_bench $(if $(SIZES),--sizes $(SIZES)) $(if $(PODS),--pods $(PODS)) \
 	  $(if $(CLAIMS),--claims $(CLAIMS)) $(if $(FAILOVER),--failover) $(if $(PROFILE),--profile) $(if $(GATE),--gate) --note "$(NOTE)"
 
-bench-agent: setup  ## an agent with 16 cards and 150 pods -> build/bench/agent.json
+bench-agent: setup  ## an agent with 16 GPUs and 150 pods -> build/bench/agent.json
 	@PYTHONPATH=tests $(BIN)/python tests/perf/agent_bench.py
 
 bench-admission: $(SETUP)  ## reviews of 200 pods a second by one process of the webhooks -> build/bench/admission.json

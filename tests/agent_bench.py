@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
-from agent_node import GPU_0, ObedientDriver, a_driver_card
+from agent_node import GPU_0, ObedientDriver, a_driver_device
 from builders import a_claim, a_container, a_pod, a_request, an_allocated_device, an_allocation
 from vgpu_api.config import NvidiaConfig
 from vgpu_api.core.pod import Pod
@@ -166,12 +166,12 @@ async def a_bench(
     folder: Path,
     *,
     proc: Path = Path("/proc"),
-    cards: Sequence[PhysicalDevice] | None = None,
+    devices: Sequence[PhysicalDevice] | None = None,
     host: HostNuma | None = None,
 ) -> Bench:
-    """A node with one 16 GiB card, or these, and nothing granted."""
+    """A node with one 16 GiB device, or these, and nothing granted."""
     view = SyncedView("n1")
-    driver = ObedientDriver(cards or [a_driver_card()])
+    driver = ObedientDriver(devices or [a_driver_device()])
     checkpoint = Checkpoint(folder / "slots.json")
     inventory = Inventory(driver, NvidiaConfig(), own_places=lambda: places(checkpoint.state.cuts))
     await inventory.refresh()

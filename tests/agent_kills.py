@@ -31,7 +31,7 @@ from agent_stage import Stage, a_stage, until
 from vgpu_api.resources import PODS, VGPU_CLAIMS
 from vgpu_nodeagent.audit_socket import SOCKET, ask
 
-CARDS, AT_ONCE, KEPT = 4, 6, 8
+DEVICES, AT_ONCE, KEPT = 4, 6, 8
 SHARE_MIB = 1024
 QUIET_S = 240.0
 HANG_MS = 60_000
@@ -75,7 +75,7 @@ async def campaign(folder: Path, *, pods: int, kills: int, seed: int) -> Result:
         seed: Of the random choices.
     """
     result, chance = Result(seed), random.Random(seed)
-    async with a_stage(folder, cards=CARDS, pods=pods + 10, log_level="ERROR") as stage:
+    async with a_stage(folder, devices=DEVICES, pods=pods + 10, log_level="ERROR") as stage:
         numbers = iter(range(1_000_000))
         async with asyncio.TaskGroup() as tasks:
             killing = tasks.create_task(_kill(stage, result, chance, kills))

@@ -1,6 +1,6 @@
 """A node with an agent on it, for tests: stand-in API server and kubelet, a driver that obeys.
 
-The agent runs in the test's own loop on a driver made of values, so that a test can make a card
+The agent runs in the test's own loop on a driver made of values, so that a test can make a device
 fail without a library; the tests of the real pynvml on the simulated driver start the agent's
 process instead.
 """
@@ -28,7 +28,7 @@ from vgpu_local.kubelet.node import NodeShape
 from vgpu_local.kubelet.pace import Pace
 from vgpu_nodeagent.agent import Agent
 from vgpu_nodeagent.config import AgentConfig
-from vgpu_nodeagent.drivers.base import CardEvent, CardUsage, MigInstance, PhysicalDevice
+from vgpu_nodeagent.drivers.base import DeviceEvent, DeviceUsage, MigInstance, PhysicalDevice
 from vgpu_nodeagent.errors import (
     DriverUnavailable,
     InstanceInUse,
@@ -47,17 +47,17 @@ T4_MIB = 16384
 
 
 class ObedientDriver:
-    """Cards made of values; a test changes them.
+    """Devices made of values; a test changes them.
 
     Instances are made in two steps as in a real driver, and `fault` may happen between any of them.
     """
 
     vendor = "nvidia"
 
-    def __init__(self, cards: Sequence[PhysicalDevice]) -> None:
-        self.present = tuple(cards)
+    def __init__(self, devices: Sequence[PhysicalDevice]) -> None:
+        self.present = tuple(devices)
         self.error: str | None = None
-        self.events: asyncio.Queue[CardEvent] = asyncio.Queue()
+        self.events: asyncio.Queue[DeviceEvent] = asyncio.Queue()
         self.processes: dict[str, dict[int, int]] = {}
         self.memory_limits: dict[Path, dict[str, int]] | None = None
         self.peaks: dict[str, dict[int, int]] = {}
@@ -66,13 +66,13 @@ class ObedientDriver:
         self.fault: Callable[[str], None] = lambda step: None
         self._made = 0
 
-    async def cards(self) -> tuple[PhysicalDevice, ...]:
+    async def devices(self) -> tuple[PhysicalDevice, ...]:
         if self.error is not None:
             raise DriverUnavailable(self.error)
         return self.present
 
-    async def usage(self) -> Mapping[str, CardUsage]:
-        return {card.uuid: CardUsage(0, 0) for card in self.present}
+    async def usage(self) -> Mapping[str, DeviceUsage]:
+        return {device.uuid: DeviceUsage(0, 0) for device in self.present}
 
     async def process_memory(self) -> Mapping[str, Mapping[int, int]]:
         return self.processes
@@ -92,40 +92,40 @@ class ObedientDriver:
             raise LimitsUnsupported("driver 570.86 limits no memory by cgroup")
         self.memory_limits[cgroup] = dict(limits)
 
-    def _card(self, uuid: str) -> PhysicalDevice:
-        return next(card for card in self.present if card.uuid == uuid)
+    def _device(self, uuid: str) -> PhysicalDevice:
+        return next(device for device in self.present if device.uuid == uuid)
 
     def cut(self, uuid: str, instances: Sequence[MigInstance]) -> None:
-        """Put a card into MIG mode, cut like this."""
+        """Put a device into MIG mode, cut like this."""
         self.present = tuple(
-            replace(card, mig_enabled=True, mig_instances=tuple(instances))
-            if card.uuid == uuid
-            else card
-            for card in self.present
+            replace(device, mig_enabled=True, mig_instances=tuple(instances))
+            if device.uuid == uuid
+            else device
+            for device in self.present
         )
 
-    async def instance_at(self, card: str, wanted: MigInstance) -> MigInstance | None:
+    async def instance_at(self, device: str, wanted: MigInstance) -> MigInstance | None:
         if self.error is not None:
             raise DriverUnavailable(self.error)
         place = (wanted.profile, wanted.start, wanted.size)
-        there = self._card(card).mig_instances
+        there = self._device(device).mig_instances
         return next((i for i in there if (i.profile, i.start, i.size) == place), None)
 
-    async def check_place(self, card: str, wanted: MigInstance) -> None:
+    async def check_place(self, device: str, wanted: MigInstance) -> None:
         if self.error is not None:
             raise DriverUnavailable(self.error)
         self.fault("before")
-        for old in self._card(card).mig_instances:
+        for old in self._device(device).mig_instances:
             if old.overlaps(wanted.start, wanted.size):
                 raise PlaceTaken(f"{old} is not ours")
 
     async def make_instance(
-        self, card: str, wanted: MigInstance, *, known: str | None
+        self, device: str, wanted: MigInstance, *, known: str | None
     ) -> MigInstance:
         if self.error is not None:
             raise DriverUnavailable(self.error)
         self.fault("before")
-        there = list(self._card(card).mig_instances)
+        there = list(self._device(device).mig_instances)
         at = [i for i in there if i.overlaps(wanted.start, wanted.size)]
         if known and (not at or not at[0].uuid):
             raise InstanceLost("it is not there any more")
@@ -137,20 +137,20 @@ class ObedientDriver:
             there.remove(old)
         else:
             old = replace(wanted, uuid="", gpu_instance=len(there) + 1)
-            self.cut(card, [*there, old])
+            self.cut(device, [*there, old])
             self.fault("halfway")
         if not old.uuid:
             self._made += 1
             old = replace(old, uuid=f"MIG-{self._made}")
-        self.cut(card, [*there, old])
+        self.cut(device, [*there, old])
         self.fault("after")
         return old
 
-    async def remove_instance(self, card: str, instance: MigInstance) -> None:
+    async def remove_instance(self, device: str, instance: MigInstance) -> None:
         if self.error is not None:
             raise DriverUnavailable(self.error)
         self.fault("before")
-        there = self._card(card).mig_instances
+        there = self._device(device).mig_instances
         for old in there:
             if (old.profile, old.start) != (instance.profile, instance.start) or (
                 instance.uuid and old.uuid not in ("", instance.uuid)
@@ -159,19 +159,19 @@ class ObedientDriver:
             if old.uuid in self.instances_in_use:
                 raise InstanceInUse(f"{old} is in use")
             rest = [other for other in there if other is not old]
-            self.cut(card, [*rest, replace(old, uuid="")])
+            self.cut(device, [*rest, replace(old, uuid="")])
             self.fault("halfway")
-            self.cut(card, rest)
+            self.cut(device, rest)
         self.fault("after")
 
-    async def next_event(self) -> CardEvent:
+    async def next_event(self) -> DeviceEvent:
         return await self.events.get()
 
     def close(self) -> None:
         pass
 
 
-def a_driver_card(uuid: str = GPU_0, index: int = 0, memory_mib: int = T4_MIB) -> PhysicalDevice:
+def a_driver_device(uuid: str = GPU_0, index: int = 0, memory_mib: int = T4_MIB) -> PhysicalDevice:
     return PhysicalDevice(
         index=index, uuid=uuid, model="Tesla T4", memory_mib=memory_mib, minor=index
     )
@@ -225,7 +225,7 @@ class AgentNode:
 
 @asynccontextmanager
 async def an_agent_node(
-    api: Api, folder: Path, *, name: str = "n1", cards: Sequence[PhysicalDevice] | None = None
+    api: Api, folder: Path, *, name: str = "n1", devices: Sequence[PhysicalDevice] | None = None
 ) -> AsyncIterator[AgentNode]:
     """A node with running kubelet and agent."""
     folders = make_folders(folder / name)
@@ -236,7 +236,7 @@ async def an_agent_node(
     node = AgentNode(
         api,
         kubelet,
-        ObedientDriver(cards or (a_driver_card(),)),
+        ObedientDriver(devices or (a_driver_device(),)),
         AgentConfig(
             node_name=name,
             state_dir=folder / f"{name}-state",

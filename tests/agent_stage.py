@@ -35,7 +35,7 @@ from vgpu_local.programs import agent_command, driver_environment
 CRDS = sorted((Path(__file__).parents[1] / "crds").glob("vgpu.dev_*.yaml"))
 FAKE_CTL = Path(__file__).parents[1] / "libvgpu" / "build" / "vgpu-fake-ctl"
 NODE = "n1"
-SLOTS_A_CARD = 10
+SLOTS_A_DEVICE = 10
 
 
 CLOCK, FILLER = "clock-shift", "filler"
@@ -53,7 +53,7 @@ class Stage:
     Attributes:
         api: An administrator's client.
         kubelet: The stand-in.
-        node: Its cards.
+        node: Its devices.
         folders: Where its files are.
         metrics: The address of the agent's metrics.
     """
@@ -105,7 +105,7 @@ class Stage:
             await self._agent.wait()
 
     async def slow_driver(self, milliseconds: int) -> None:
-        """Let NVML take so long for every answer about the first card."""
+        """Let NVML take so long for every answer about the first device."""
         machine = self.folders.root / "machine"
         done = await asyncio.create_subprocess_exec(
             FAKE_CTL, machine, "slow", "0", str(milliseconds)
@@ -136,7 +136,7 @@ class Stage:
     async def offers_slots(self) -> bool:
         """Whether the kubelet counts all slots."""
         node = await self.api.get(NODES, NODE)
-        wanted = str(len(self.node.cards) * SLOTS_A_CARD)
+        wanted = str(len(self.node.devices) * SLOTS_A_DEVICE)
         return bool(node["status"].get("allocatable", {}).get(SLOT) == wanted)
 
     async def start_pod(self, number: int, *, memory_mib: int, cores: int = 5) -> dict[str, Any]:
@@ -164,11 +164,11 @@ class Stage:
         return made
 
     def device(self, number: int, memory_mib: int, *, cores: int = 5) -> dict[str, Any]:
-        """What claim number so many has: pods go round the cards."""
-        index = number % len(self.node.cards)
+        """What claim number so many has: pods go round the devices."""
+        index = number % len(self.node.devices)
         return {
             "request": "main",
-            "uuid": self.node.cards[index].uuid,
+            "uuid": self.node.devices[index].uuid,
             "memory": f"{memory_mib}Mi",
             "cores": cores,
             "index": index,
@@ -184,16 +184,16 @@ class Stage:
 
 
 @asynccontextmanager
-async def a_stage(folder: Path, *, cards: int, pods: int, log_level: str) -> AsyncIterator[Stage]:
+async def a_stage(folder: Path, *, devices: int, pods: int, log_level: str) -> AsyncIterator[Stage]:
     """A node whose agent runs and whose slots are offered.
 
     Args:
         folder: For everything on disk.
-        cards: How many.
+        devices: How many.
         pods: How many the node takes at most.
         log_level: The agent's.
     """
-    node = t4_node(NODE, cards)
+    node = t4_node(NODE, devices)
     folders = make_folders(folder / NODE)
     (port,) = free_ports(1)
     config = folder / "config.yaml"

@@ -147,7 +147,7 @@ def a_request(**fields: Any) -> VGPURequest:
 
 
 def a_spec(requests: Sequence[VGPURequest] | None = None, **fields: Any) -> VGPUClaimSpec:
-    """A claim's spec: one card with 1 GiB unless requests are given; `placement` may be a dict."""
+    """A claim's spec, by default one device with 1 GiB; `placement` may be a dict."""
     placement = fields.pop("placement", None)
     if isinstance(placement, Mapping):
         placement = Placement(**placement)
@@ -166,7 +166,7 @@ def an_allocated_device(
     memory_mib: int = 1024,
     cores: int = 0,
 ) -> AllocatedDevice:
-    """A part of a card, given to a request."""
+    """A part of a device, given to a request."""
     return AllocatedDevice(
         request=request,
         name=device_object_name(uuid),
@@ -182,7 +182,7 @@ def an_allocation(
     node: str = NODE,
     number: int = 0,
 ) -> Allocation:
-    """The `number`th allocation of its claim; of a part of card GPU-0 unless devices are given."""
+    """The `number`th allocation of its claim, by default a part of device GPU-0."""
     return Allocation(
         node_name=node,
         id=allocation_id(number),
@@ -306,7 +306,7 @@ def an_ask(
     return Ask.of(spec, config or ClusterConfig(), cpu_milli=cpu_milli)
 
 
-def a_card(
+def device_facts(
     uuid: str = "GPU-0",
     *,
     node: str = NODE,
@@ -324,7 +324,7 @@ def a_card(
     links: Mapping[str, int] | None = None,
     profiles: tuple[Profile, ...] = (),
 ) -> DeviceFacts:
-    """A card as placement sees it."""
+    """A device as placement sees it."""
     return DeviceFacts(
         name=device_object_name(uuid),
         node=node,
@@ -359,31 +359,31 @@ def bits(slices: Iterable[int]) -> int:
 
 
 def give_mix(
-    mix: Mix, types: Iterable[tuple[float, RequestAsk]], *, without_cards: float = 0.0
+    mix: Mix, types: Iterable[tuple[float, RequestAsk]], *, without_devices: float = 0.0
 ) -> None:
     """Make these the typical requests, by frequency, instead of what was observed."""
-    mix.set_types(tuple((weight, type_of(request)) for weight, request in types), without_cards)
+    mix.set_types(tuple((weight, type_of(request)) for weight, request in types), without_devices)
 
 
 def some_columns(
-    *cards: DeviceFacts,
+    *devices: DeviceFacts,
     used: Mapping[str, Use] | None = None,
     states: Mapping[str, NodeState] | None = None,
     slices: Mapping[str, Iterable[int]] | None = None,
 ) -> Columns:
-    """Columns of these cards; `used` and `slices` by UUID, `states` of nodes not just ready."""
+    """Columns of these devices; `used` and `slices` by UUID, `states` of nodes not just ready."""
     columns = Columns()
-    for card in cards:
-        number = columns.put_card(card)
-        use = (used or {}).get(card.uuid, Use())
+    for device in devices:
+        number = columns.put_device(device)
+        use = (used or {}).get(device.uuid, Use())
         columns.set_used(
             number,
             slots=use.slots,
             cores=use.cores,
             memory=use.memory_mib,
-            slices=bits((slices or {}).get(card.uuid, ())),
+            slices=bits((slices or {}).get(device.uuid, ())),
         )
-    for node in dict.fromkeys(card.node for card in cards):
+    for node in dict.fromkeys(device.node for device in devices):
         columns.put_node(node, (states or {}).get(node, NodeState(ready=True)))
     return columns
 

@@ -95,10 +95,10 @@ class LateApi(MemoryApi):
 class World:
     """An operator and everything around it, in a loop of its own."""
 
-    def __init__(self, cards: Mapping[str, tuple[str, int]]) -> None:
+    def __init__(self, devices: Mapping[str, tuple[str, int]]) -> None:
         self.loop = self.new_loop()
         self.api = self.new_api()
-        self.cards = cards  # UUID → node, MiB
+        self.devices = devices  # UUID → node, MiB
         self.running: dict[str, tuple[str, str, dict[str, Use]]] = {}  # pod UID → claim, id, use
         self.init_rounds: dict[str, InitRound] = {}  # pod UID → in which its init containers run
         self.ended_rounds: set[tuple[str, InitRound]] = set()  # of claims, by UID
@@ -121,8 +121,8 @@ class World:
         async def make() -> Replica:
             operator = self.new_operator()
             operator.time = time
-            for uuid, (node, mib) in self.cards.items():
-                operator.card(uuid=uuid, node=node, memory_mib=mib)
+            for uuid, (node, mib) in self.devices.items():
+                operator.device(uuid=uuid, node=node, memory_mib=mib)
             for raw in self.api.all(VGPU_CLAIMS):
                 operator.news.claim_changed(VGPUClaim.read(raw))
             for raw in self.api.all(PODS):
@@ -145,7 +145,7 @@ class World:
         """One round of the engine, and some of what it starts."""
 
         async def once() -> None:
-            for node, _ in self.cards.values():  # the agents of this world live
+            for node, _ in self.devices.values():  # the agents of this world live
                 self.operator.news.agent_renewed(node, str(self.operator.time))
             self.operator.submit()
 
@@ -192,7 +192,7 @@ class World:
         return next((p for p in self.api.all(PODS) if p["metadata"]["uid"] == uid), None)
 
     def held(self) -> dict[str, Use]:
-        """What all claims hold of each card, by the API alone."""
+        """What all claims hold of each device, by the API alone."""
         total: dict[str, Use] = {}
         for claim in self.claims():
             if claim.status.allocation is not None:

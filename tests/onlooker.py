@@ -1,7 +1,7 @@
-"""Who looks on at a cluster in virtual time and counts for itself who could have cards.
+"""Who looks on at a cluster in virtual time and counts for itself who could have devices.
 
-From what stands in the API, from what is reserved, and from what cards and nodes are in truth;
-`placement` is not asked. Cards that are earmarked for who has waited longer count as taken.
+From what stands in the API, from what is reserved, and from what devices and nodes are in truth;
+`placement` is not asked. Devices that are earmarked for who has waited longer count as taken.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Used: TypeAlias = dict[str, tuple[int, int, int]]
 class Wish:
     """What a pod asks for, how long it runs, and what kube-scheduler thinks of it."""
 
-    cards: int
+    devices: int
     mib: int
     cores: int
     runs_s: float
@@ -49,8 +49,8 @@ class Wish:
 
 
 @dataclass(slots=True)
-class Card:
-    """A card as it is."""
+class Device:
+    """A device as it is."""
 
     node: str
     index: int
@@ -100,7 +100,7 @@ class Onlooker:
         self.longest_in_all_s = max(self.longest_in_all_s, now - wish.since)
 
     def _reserved(self) -> set[str]:
-        """Pods for which cards are reserved on a node that takes them."""
+        """Pods for which devices are reserved on a node that takes them."""
         return {
             held.reserved_for.pod_name
             for held in self._cluster.operator.state.reservations
@@ -123,21 +123,21 @@ class Onlooker:
         self._taken_mib = sum(mib for _, mib, _ in used.values())
         for earmark in self._cluster.operator.state.earmarks:
             for uuid in used:
-                if any(card.endswith(uuid.lower()) for card in earmark.devices):
+                if any(device.endswith(uuid.lower()) for device in earmark.devices):
                     used[uuid] = (SLOTS, self._cluster.truth[uuid].mib, 100)
         return used
 
     def _fits(self, wish: Wish, used: Used) -> bool:
         cluster = self._cluster
-        if cluster.quota is not None and self._taken_mib + wish.cards * wish.mib > cluster.quota:
+        if cluster.quota is not None and self._taken_mib + wish.devices * wish.mib > cluster.quota:
             return False
         able: dict[str, int] = {}
-        for uuid, card in cluster.truth.items():
+        for uuid, device in cluster.truth.items():
             slots, mib, cores = used[uuid]
-            roomy = slots < SLOTS and mib + wish.mib <= card.mib and cores + wish.cores <= 100
+            roomy = slots < SLOTS and mib + wish.mib <= device.mib and cores + wish.cores <= 100
             alone = wish.cores < 100 or not slots
-            usable = card.healthy and not card.cordoned and card.node not in cluster.shut
-            usable = usable and (wish.nodes is None or card.node in wish.nodes)
+            usable = device.healthy and not device.cordoned and device.node not in cluster.shut
+            usable = usable and (wish.nodes is None or device.node in wish.nodes)
             if usable and roomy and alone and (wish.cores or cores < 100):
-                able[card.node] = able.get(card.node, 0) + 1
-        return any(count >= wish.cards for count in able.values())
+                able[device.node] = able.get(device.node, 0) + 1
+        return any(count >= wish.devices for count in able.values())

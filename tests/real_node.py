@@ -112,7 +112,7 @@ class RealNode:
 
     @contextmanager
     def namespace(self) -> Iterator[str]:
-        """A new namespace; it is gone, and its cards are free again, when this ends."""
+        """A new namespace; it is gone, and its devices are free again, when this ends."""
         name = f"e2e-{secrets.token_hex(3)}"
         self.kubectl("create", "namespace", name)
         # Pods that come before their ServiceAccount are refused.
@@ -122,7 +122,7 @@ class RealNode:
         self.kubectl("delete", "namespace", name, "--wait=false")
 
     def clear(self, namespace: str) -> None:
-        """Delete the pods of a namespace; returns when their cards are free."""
+        """Delete the pods of a namespace; returns when their devices are free."""
         which = ("-n", namespace, "delete", "deployments,pods", "--all")
         self.kubectl(*which, "--timeout=180s", limit_s=190)
         until(
@@ -183,7 +183,7 @@ class RealNode:
         return found
 
     def nothing_is_left(self) -> None:
-        """Wait until no slot, no door and no use of a card remains of pods that are gone."""
+        """Wait until no slot, no door and no use of a device remains of pods that are gone."""
         until(lambda: not self._leftovers(), f"the rest to go: {self._leftovers()}", limit_s=90)
 
     def _leftovers(self) -> list[str]:
@@ -280,7 +280,7 @@ def a_deployment(
 
 
 def a_slice(memory_mib: int, *, cores: int = 0) -> Json:
-    """Limits in HAMi's words: a slice of one card."""
+    """Limits in HAMi's words: a slice of one device."""
     limits: Json = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": str(memory_mib)}
     return limits | ({"nvidia.com/gpucores": str(cores)} if cores else {})
 

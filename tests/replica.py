@@ -141,8 +141,8 @@ class Replica:
         self.news = News(self)
         self.ledger, self.cache = self.state.ledger, self.state.cache
 
-    def card(self, **fields: Any) -> None:
-        """A card of a ready node."""
+    def device(self, **fields: Any) -> None:
+        """A device of a ready node."""
         device = a_device(**fields)
         self.news.node_changed(a_node(device.spec.node_name))
         self.news.device_changed(device)

@@ -15,7 +15,7 @@ from typing import Any
 
 from builders import a_claim, a_container, a_device, a_node, a_pod, a_request
 from engine_world import LateApi, World
-from onlooker import Card, Onlooker, Wish
+from onlooker import Device, Onlooker, Wish
 from replica import Replica
 from vgpu_api.config import ClusterConfig
 from vgpu_api.core import ResourceQuota, Taint
@@ -92,13 +92,13 @@ class VirtualCluster(World):
         served_after: Seconds from a pod's coming to its binding.
     """
 
-    def __init__(self, cards: Mapping[str, tuple[str, int]], *, starvation_after_s: int) -> None:
+    def __init__(self, devices: Mapping[str, tuple[str, int]], *, starvation_after_s: int) -> None:
         self.virtual = VirtualLoop()
         self.config = ClusterConfig.model_validate(
             {"scheduling": {"starvationAfterSeconds": starvation_after_s}}
         )
         self.truth = {
-            uuid: Card(node, at, mib) for at, (uuid, (node, mib)) in enumerate(cards.items())
+            uuid: Device(node, at, mib) for at, (uuid, (node, mib)) in enumerate(devices.items())
         }
         self.shut: set[str] = set()  # nodes that are not ready, or tainted
         self.quota: int | None = None
@@ -112,7 +112,7 @@ class VirtualCluster(World):
         self.under_way: deque[Callable[[], object]] = deque()
         self.broken: list[Any] = []
         self.virtual.set_exception_handler(lambda _, context: self.broken.append(context))
-        super().__init__(cards)
+        super().__init__(devices)
 
     def new_loop(self) -> asyncio.AbstractEventLoop:
         return self.virtual
@@ -127,11 +127,11 @@ class VirtualCluster(World):
 
     # Users and nodes.
 
-    def create(self, cards: int, mib: int, cores: int, runs_s: float, **how: Any) -> str:
+    def create(self, devices: int, mib: int, cores: int, runs_s: float, **how: Any) -> str:
         self.born += 1
         name = f"pod-{self.born:04}"
-        limits = {"nvidia.com/gpu": cards, "nvidia.com/gpumem": mib, "nvidia.com/gpucores": cores}
-        wish = self.wishes[name] = Wish(cards, mib, cores, runs_s, **how)
+        limits = {"nvidia.com/gpu": devices, "nvidia.com/gpumem": mib, "nvidia.com/gpucores": cores}
+        wish = self.wishes[name] = Wish(devices, mib, cores, runs_s, **how)
         self.came[name] = self.loop.time()
         pod = a_pod(
             name,
@@ -150,14 +150,14 @@ class VirtualCluster(World):
             self.active.put_nowait(name)
         return name
 
-    def create_claim(self, cards: int, mib: int, cores: int, lives_s: float) -> None:
-        """An Immediate claim, which goes some time after it has got its cards."""
+    def create_claim(self, devices: int, mib: int, cores: int, lives_s: float) -> None:
+        """An Immediate claim, which goes some time after it has got its devices."""
         self.born += 1
         name = f"claim-{self.born:04}"
-        request = a_request(count=cards, memory=f"{mib}Mi", cores=cores)
+        request = a_request(count=devices, memory=f"{mib}Mi", cores=cores)
         claim = a_claim(name, uid=name, requests=[request], binding_mode="Immediate").to_wire()
         claim.pop("status", None)
-        self.claim_wishes[name] = Wish(cards, mib, cores, lives_s)
+        self.claim_wishes[name] = Wish(devices, mib, cores, lives_s)
         self.api.put(VGPU_CLAIMS, claim)
 
     def claim_is_seen(self, raw: dict[str, Any]) -> None:
@@ -166,14 +166,14 @@ class VirtualCluster(World):
             self.loop.call_later(self.claim_wishes.pop(name).runs_s, self.delete_claim, name)
 
     def device(self, uuid: str, **changes: bool) -> None:
-        """A card gets ill or well, is cordoned or not any more."""
-        card = self.truth[uuid]
+        """A device gets ill or well, is cordoned or not any more."""
+        device = self.truth[uuid]
         for key, value in changes.items():
-            setattr(card, key, value)
+            setattr(device, key, value)
         self._later(
             lambda: self.operator.news.device_changed(
-                a_device(uuid=uuid, node=card.node, index=card.index, memory_mib=card.mib,
-                         healthy=card.healthy, cordoned=card.cordoned,
+                a_device(uuid=uuid, node=device.node, index=device.index, memory_mib=device.mib,
+                         healthy=device.healthy, cordoned=device.cordoned,
                          resource_version=self._next())
             )
         )  # fmt: skip
@@ -233,7 +233,7 @@ class VirtualCluster(World):
             await asyncio.sleep(FILTER_TAKES_S if wish.nodes is None or wish.nodes else IDLE_S)
             wish.attempts += 1
             wish.tried = self.loop.time()
-            nodes = sorted({card.node for card in self.truth.values()} - self.shut)
+            nodes = sorted({device.node for device in self.truth.values()} - self.shut)
             if wish.nodes is not None:
                 nodes = [node for node in nodes if node in wish.nodes]
             request = FilterRequest.read({"Pod": copy.deepcopy(pod), "NodeNames": nodes})
@@ -277,13 +277,13 @@ class VirtualCluster(World):
 
 
 def played(
-    cards: Mapping[str, tuple[str, int]],
+    devices: Mapping[str, tuple[str, int]],
     play: Callable[[VirtualCluster], Awaitable[None]],
     *,
     starvation_after_s: int = 60,
 ) -> tuple[VirtualCluster, Onlooker]:
     """A cluster after `play`, everything else running beside it."""
-    cluster = VirtualCluster(cards, starvation_after_s=starvation_after_s)
+    cluster = VirtualCluster(devices, starvation_after_s=starvation_after_s)
     onlooker = Onlooker(cluster)
 
     async def run() -> None:

@@ -14,7 +14,7 @@ from engine_world import World
 from vgpu_api.resources import PODS, VGPU_CLAIMS
 from vgpu_client.errors import ServerError, Unknown
 
-CARDS = {"GPU-0": ("node-1", 10240), "GPU-1": ("node-1", 8192), "GPU-2": ("node-2", 10240)}
+DEVICES = {"GPU-0": ("node-1", 10240), "GPU-1": ("node-1", 8192), "GPU-2": ("node-2", 10240)}
 NODES = ("node-1", "node-2")
 NAMES = st.sampled_from(["a", "b", "c"])
 PICK = st.integers(0, 100)
@@ -137,7 +137,7 @@ class WorldStates(RuleBasedStateMachine):
             self.world.turn(50)
         assert self.api.all(VGPU_CLAIMS) == []
         ledger = self.world.operator.ledger
-        used = {uuid: use_of(ledger, uuid).memory_mib for uuid in CARDS}
-        assert used == dict.fromkeys(CARDS, 0)
+        used = {uuid: use_of(ledger, uuid).memory_mib for uuid in DEVICES}
+        assert used == dict.fromkeys(DEVICES, 0)
         assert list(self.world.operator.state.reservations) == []
         assert self.world.running == {}

@@ -55,12 +55,12 @@ def too_small(spec: VGPUClaimSpec, allocation: Allocation) -> list[tuple[str, st
             cores = max(cores, request.cores or 0)
         if (memory, cores) == (device.memory_mib, device.cores):
             continue
-        reason, what = "WholeDevice", "all of the card"
+        reason, what = "WholeDevice", "all of the device"
         if device.mig is not None:
             reason, what = "MigInstance", f"its MIG instance {device.mig.profile}"
         asked = f"{format_mib(memory)} and {cores} % asked"
         has = f"{what} has {format_mib(device.memory_mib)} and {device.cores} %"
-        found.append((reason, f"card {device.uuid}: {asked}, {has} and cannot change while held"))
+        found.append((reason, f"device {device.uuid}: {asked}, {has} and cannot change while held"))
     return found
 
 

@@ -76,7 +76,7 @@ class Agent:
     Args:
         config: What it was told.
         api: The API server.
-        driver: The cards' driver.
+        driver: The devices' driver.
 
     Raises:
         OSError: The library cannot be read, the state folder not be written, or nothing be mounted
@@ -132,7 +132,7 @@ class Agent:
         )
         self._exposed = UsageCollector(
             config.node_name,
-            lambda: self._inventory.cards,
+            lambda: self._inventory.devices,
             hami=config.cluster.views.hami_metrics,
         )
         self._metrics.registry.register(self._exposed)
@@ -192,7 +192,7 @@ class Agent:
             open_=_exposure(config),
         )
         violations.on_strangers(self._publisher.wake)
-        self._inventory.on_change(self._cards_changed)
+        self._inventory.on_change(self._devices_changed)
 
     @property
     def registered(self) -> asyncio.Event:
@@ -224,7 +224,7 @@ class Agent:
                 parts.create_task(self._resizing.run())
                 parts.create_task(self._registration.run())
                 parts.create_task(self._audit.run())
-                parts.create_task(self._look_at_cards())
+                parts.create_task(self._look_at_devices())
                 parts.create_task(self._hear_events())
                 parts.create_task(self._measure())
                 parts.create_task(self._watchdog.run())
@@ -289,9 +289,9 @@ class Agent:
             terms=self._inventory.terms(),
             now=time.time(),
         )
-        cards = self._inventory.cards
-        static = frozenset(filter(self._inventory.is_static, cards))
-        self._node.checkpoint.commit(recovered(state, pages, cards, static=static))
+        devices = self._inventory.devices
+        static = frozenset(filter(self._inventory.is_static, devices))
+        self._node.checkpoint.commit(recovered(state, pages, devices, static=static))
         logger.warning(
             "rebuilt %d allocations of %d claims", len(state.leases), len(state.holdings)
         )
@@ -307,11 +307,11 @@ class Agent:
         terms = self._inventory.terms()
         state = self._node.checkpoint.state
         usable = sum(
-            card.allocatable.slots for uuid, card in terms.items() if self._is_usable(uuid)
+            device.allocatable.slots for uuid, device in terms.items() if self._is_usable(uuid)
         )
         in_use = state.slots_in_use()
         shown = offer(
-            total=sum(card.allocatable.slots for card in terms.values()),
+            total=sum(device.allocatable.slots for device in terms.values()),
             usable=usable,
             in_use=in_use,
         )
@@ -322,11 +322,11 @@ class Agent:
     def _is_usable(self, uuid: str) -> bool:
         return self._inventory.is_present(uuid) and self._health.problem(uuid) is None
 
-    def _cards_changed(self) -> None:
+    def _devices_changed(self) -> None:
         for uuid, terms in self._inventory.terms().items():
-            self._metrics.card(
+            self._metrics.device(
                 self._config.node_name,
-                self._inventory.cards[uuid],
+                self._inventory.devices[uuid],
                 terms,
                 healthy=self._is_usable(uuid),
             )
@@ -354,7 +354,7 @@ class Agent:
             break
         return cluster.on_node(name, labels)
 
-    async def _look_at_cards(self) -> None:
+    async def _look_at_devices(self) -> None:
         while True:
             await self._inventory.look_again()
             self._review_health()
@@ -367,21 +367,21 @@ class Agent:
         while True:
             event = await self._driver.next_event()
             logger.warning(
-                "card %s: %s (%s)", event.uuid or "unknown", event.message, event.severity
+                "GPU %s: %s (%s)", event.uuid or "unknown", event.message, event.severity
             )
-            if self._health.note(event, cards=self._inventory.cards, now=time.monotonic()):
+            if self._health.note(event, devices=self._inventory.devices, now=time.monotonic()):
                 self._health_changed()
-                self._inventory.look_soon()  # NVML may say by now what the card needs
+                self._inventory.look_soon()  # NVML may say by now what the device needs
 
     def _health_changed(self) -> None:
-        self._cards_changed()
+        self._devices_changed()
         self._publisher.wake()
 
     async def _measure(self) -> None:
         while True:
             usage = await self._usage.read()
             self._exposed.usage = usage
-            for uuid, reading in usage.cards.items():
+            for uuid, reading in usage.devices.items():
                 self._metrics.usage(self._config.node_name, uuid, reading)
             await asyncio.sleep(PERIOD_S)
 

@@ -108,7 +108,7 @@ class AuditSocket:
         usage = self._usage()
         return {
             "node": self._node.name,
-            "devices": {uuid: asdict(used) for uuid, used in usage.cards.items()},
+            "devices": {uuid: asdict(used) for uuid, used in usage.devices.items()},
             "containers": [asdict(used) for used in usage.containers],
         }
 

@@ -1,4 +1,4 @@
-"""What a GPUDevice says of its card: the agent's part of the status, as values.
+"""What a GPUDevice says of its device: the agent's part of the status, as values.
 
 Apart from the publisher, which makes the objects and writes them: here is only what they should
 say, and whether that differs from what they say already.
@@ -36,29 +36,29 @@ _OPERATORS = ("allocated", "claims")
 _MESSAGE_KEPT = 1024
 
 
-def said_of(card: PhysicalDevice, terms: DeviceCapacity, *, vendor: str) -> dict[str, Any]:
-    """The agent's fields of a card's status on the wire, but the conditions.
+def said_of(device: PhysicalDevice, terms: DeviceCapacity, *, vendor: str) -> dict[str, Any]:
+    """The agent's fields of a device's status on the wire, but the conditions.
 
     Args:
-        card: As the driver shows it.
+        device: As the driver shows it.
         terms: What may be given of it.
-        vendor: Whose card it is.
+        vendor: Whose device it is.
     """
     status = GPUDeviceStatus(
         vendor=vendor,
-        index=card.index,
-        uuid=card.uuid,
-        model=card.model,
-        architecture=card.architecture,
-        compute_capability=card.compute_capability,
-        driver_version=card.driver_version,
-        runtime_version=card.runtime_version,
-        pci_bus_id=card.pci_bus_id,
-        numa_node=card.numa_node,
-        links=[Link(peer=x.peer, type=x.type, score=x.score) for x in card.links],
+        index=device.index,
+        uuid=device.uuid,
+        model=device.model,
+        architecture=device.architecture,
+        compute_capability=device.compute_capability,
+        driver_version=device.driver_version,
+        runtime_version=device.runtime_version,
+        pci_bus_id=device.pci_bus_id,
+        numa_node=device.numa_node,
+        links=[Link(peer=x.peer, type=x.type, score=x.score) for x in device.links],
         capacity=_amount(terms.capacity),
         allocatable=_amount(terms.allocatable),
-        mig=_mig(card, terms),
+        mig=_mig(device, terms),
         conditions=[],
     )
     return _own_part(status.to_wire())
@@ -70,21 +70,21 @@ def said_by(device: GPUDevice) -> dict[str, Any]:
 
 
 def present(problem: HealthProblem | None) -> list[Condition]:
-    """The conditions of a card that the driver shows."""
+    """The conditions of a device that the driver shows."""
     if problem is not None:
         return [
             _condition(conditions.READY, "False", problem.reason, problem.message),
             _condition(conditions.HEALTHY, "False", problem.reason, problem.message),
         ]
     return [
-        _condition(conditions.READY, "True", "Present", "the driver shows the card"),
+        _condition(conditions.READY, "True", "Present", "the driver shows the GPU"),
         _condition(conditions.HEALTHY, "True", "NoErrors", "no fatal error was reported"),
     ]
 
 
 def absent(driver_error: str | None) -> list[Condition]:
-    """The conditions of a card that the driver does not show, or that no driver can show."""
-    reason, message = "CardGone", "the driver no longer shows the card"
+    """The conditions of a device that the driver does not show, or that no driver can show."""
+    reason, message = "CardGone", "the driver no longer shows the GPU"
     if driver_error is not None:
         reason, message = "DriverUnavailable", driver_error
     return [
@@ -108,20 +108,20 @@ def unclaimed(device: GPUDevice, processes: str) -> list[Condition]:
     return [_condition(type_, "False", "NoneFound", "every process belongs to a claim")]
 
 
-def configured(device: GPUDevice, fault: str, of_card: str = "") -> list[Condition]:
+def configured(device: GPUDevice, fault: str, of_device: str = "") -> list[Condition]:
     """Whether the agent uses the configuration that it was given; none while it always has.
 
     Args:
         device: The object as it stands.
         fault: What is wrong with the configuration; empty for a good one.
-        of_card: What of it cannot hold for this card's MIG instances.
+        of_device: What of it cannot hold for this device's MIG instances.
     """
     type_ = conditions.CONFIGURED
     if fault:
         message = f"the last good configuration is in force: {fault}"[:_MESSAGE_KEPT]
         return [_condition(type_, "False", "ConfigurationInvalid", message)]
-    if of_card:
-        return [_condition(type_, "False", "MigInstancesDiffer", of_card[:_MESSAGE_KEPT])]
+    if of_device:
+        return [_condition(type_, "False", "MigInstancesDiffer", of_device[:_MESSAGE_KEPT])]
     if conditions.find(device.status.conditions, type_) is None:
         return []
     return [_condition(type_, "True", "ConfigurationInForce", "the configuration is in force")]
@@ -152,7 +152,7 @@ def change(
 
     Args:
         device: The object as it stands.
-        said: What it should say of the card (`said_of`).
+        said: What it should say of the device (`said_of`).
         wanted: The conditions it should have.
         timestamp: Now, as it is written in objects.
     """
@@ -170,9 +170,9 @@ def change(
     }
 
 
-def _mig(card: PhysicalDevice, terms: DeviceCapacity) -> MigStatus:
+def _mig(device: PhysicalDevice, terms: DeviceCapacity) -> MigStatus:
     return MigStatus(
-        enabled=card.mig_enabled,
+        enabled=device.mig_enabled,
         static=terms.is_static,
         profiles=[
             MigProfile(
@@ -182,9 +182,9 @@ def _mig(card: PhysicalDevice, terms: DeviceCapacity) -> MigStatus:
                 slices=profile.slices,
                 placements=[MigPlacement(start=start, size=size) for start, size in profile.places],
             )
-            for profile in card.mig_profiles
+            for profile in device.mig_profiles
         ],
-        instances=[instance.uuid for instance in card.mig_instances if instance.uuid],
+        instances=[instance.uuid for instance in device.mig_instances if instance.uuid],
     )
 
 

@@ -1,4 +1,4 @@
-"""Use of cards and containers as Prometheus series: ours, and the names that HAMi's users know.
+"""Use of devices and containers as Prometheus series: ours, and the names that HAMi's users know.
 
 A collector renders the last reading at each scrape, so series of a claim that is gone are gone too.
 Names, labels and units of the second group are HAMi's (v2.10, `cmd/vGPUmonitor/metrics.go`), which
@@ -15,19 +15,19 @@ from prometheus_client.registry import Collector
 
 from vgpu_api.names import published_model
 from vgpu_api.quantity import MIB
-from vgpu_nodeagent.drivers.base import CardUsage, PhysicalDevice
+from vgpu_nodeagent.drivers.base import DeviceUsage, PhysicalDevice
 from vgpu_nodeagent.usage import ContainerUse, Usage
 
 _CONTAINER = ("node", "device_uuid", "namespace", "claim", "pod", "container")
 _HAMI_CONTAINER = ("namespace", "pod", "container", "vdevice_index", "device_uuid")
 _OLD_CONTAINER = ("podnamespace", "podname", "ctrname", "vdeviceid", "deviceuuid")
-_HAMI_CARD = ("node", "device_index", "device_uuid", "device_type")
-_OLD_CARD = ("nodeid", "deviceidx", "deviceuuid", "devicetype")
+_HAMI_DEVICE = ("node", "device_index", "device_uuid", "device_type")
+_OLD_DEVICE = ("nodeid", "deviceidx", "deviceuuid", "devicetype")
 
 
 @dataclass(frozen=True, slots=True)
 class _OfContainer:
-    """A series of each container and card; None leaves a container's out."""
+    """A series of each container and device; None leaves a container's out."""
 
     name: str
     help: str
@@ -36,13 +36,13 @@ class _OfContainer:
 
 
 @dataclass(frozen=True, slots=True)
-class _OfCard:
-    """A series of each card that the driver shows."""
+class _OfDevice:
+    """A series of each device that the driver shows."""
 
     name: str
     help: str
-    value: Callable[[PhysicalDevice, CardUsage, float], float]
-    """Of the card, its use, and the cores that containers were given, 0 to 1."""
+    value: Callable[[PhysicalDevice, DeviceUsage, float], float]
+    """Of the device, its use, and the cores that containers were given, 0 to 1."""
 
 
 OURS = (
@@ -130,35 +130,35 @@ HAMI_CONTAINER: Sequence[tuple[tuple[str, ...], _OfContainer]] = (
 )
 
 
-def _card_used(card: PhysicalDevice, use: CardUsage, given: float) -> float:
+def _device_used(device: PhysicalDevice, use: DeviceUsage, given: float) -> float:
     return float(use.memory_mib * MIB)
 
 
-def _card_busy(card: PhysicalDevice, use: CardUsage, given: float) -> float:
+def _device_busy(device: PhysicalDevice, use: DeviceUsage, given: float) -> float:
     return float(use.cores)
 
 
-HAMI_CARD: Sequence[tuple[tuple[str, ...], _OfCard]] = (
-    (_HAMI_CARD, _OfCard("hami_host_gpu_memory_used_bytes", "Memory in use.", _card_used)),
-    (_HAMI_CARD, _OfCard("hami_host_gpu_utilization_ratio", "Compute, percent.", _card_busy)),
-    (_OLD_CARD, _OfCard("HostGPUMemoryUsage", "Memory in use, bytes.", _card_used)),
-    (_OLD_CARD, _OfCard("HostCoreUtilization", "Compute in use, percent.", _card_busy)),
-    (_HAMI_CARD, _OfCard("device_memory_usage_bytes", "Memory in use.", _card_used)),
+HAMI_DEVICE: Sequence[tuple[tuple[str, ...], _OfDevice]] = (
+    (_HAMI_DEVICE, _OfDevice("hami_host_gpu_memory_used_bytes", "Memory in use.", _device_used)),
+    (_HAMI_DEVICE, _OfDevice("hami_host_gpu_utilization_ratio", "Compute, percent.", _device_busy)),
+    (_OLD_DEVICE, _OfDevice("HostGPUMemoryUsage", "Memory in use, bytes.", _device_used)),
+    (_OLD_DEVICE, _OfDevice("HostCoreUtilization", "Compute in use, percent.", _device_busy)),
+    (_HAMI_DEVICE, _OfDevice("device_memory_usage_bytes", "Memory in use.", _device_used)),
     (
-        _HAMI_CARD,
-        _OfCard(
+        _HAMI_DEVICE,
+        _OfDevice(
             "device_memory_limit_bytes",
-            "Memory of the card.",
-            lambda card, use, given: float(card.memory_mib * MIB),
+            "Memory of the GPU.",
+            lambda device, use, given: float(device.memory_mib * MIB),
         ),
     ),
-    (_HAMI_CARD, _OfCard("device_utilization_percent", "Compute in use.", _card_busy)),
+    (_HAMI_DEVICE, _OfDevice("device_utilization_percent", "Compute in use.", _device_busy)),
     (
-        _HAMI_CARD,
-        _OfCard(
+        _HAMI_DEVICE,
+        _OfDevice(
             "device_core_usage",
             "Compute given to containers, percent.",
-            lambda card, use, given: given * 100,
+            lambda device, use, given: given * 100,
         ),
     ),
 )
@@ -171,21 +171,21 @@ class UsageCollector(Collector):
 
     Args:
         node: The node's name.
-        cards: The cards known, by UUID.
+        devices: The devices known, by UUID.
         hami: Whether HAMi's names are shown too.
     """
 
     def __init__(
-        self, node: str, cards: Callable[[], Mapping[str, PhysicalDevice]], *, hami: bool
+        self, node: str, devices: Callable[[], Mapping[str, PhysicalDevice]], *, hami: bool
     ) -> None:
         self._node = node
-        self._cards = cards
+        self._devices = devices
         self._hami = hami
         self.usage = Usage()
 
     def collect(self) -> Iterator[Metric]:
         """The series of the last reading."""
-        usage, cards = self.usage, dict(self._cards())
+        usage, devices = self.usage, dict(self._devices())
         for row in OURS:
             yield _containers(row, _CONTAINER, usage.containers, self._our_labels)
         if not self._hami:
@@ -195,12 +195,12 @@ class UsageCollector(Collector):
         given: dict[str, float] = {}
         for use in usage.containers:
             given[use.uuid] = given.get(use.uuid, 0.0) + (use.cores_limit or 0.0)
-        for names, of_card in HAMI_CARD:
-            family = GaugeMetricFamily(of_card.name, of_card.help, labels=names)
-            for uuid, used in usage.cards.items():
-                if (card := cards.get(uuid)) is not None:
-                    labels = (self._node, str(card.index), uuid, published_model(card.model))
-                    family.add_metric(labels, of_card.value(card, used, given.get(uuid, 0.0)))
+        for names, of_device in HAMI_DEVICE:
+            family = GaugeMetricFamily(of_device.name, of_device.help, labels=names)
+            for uuid, used in usage.devices.items():
+                if (device := devices.get(uuid)) is not None:
+                    labels = (self._node, str(device.index), uuid, published_model(device.model))
+                    family.add_metric(labels, of_device.value(device, used, given.get(uuid, 0.0)))
             yield family
 
     def _our_labels(self, use: ContainerUse) -> Sequence[str]:

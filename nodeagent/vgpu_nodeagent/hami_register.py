@@ -1,4 +1,4 @@
-"""The node's cards in HAMi's words: an annotation of the Node, for people and tools that read it.
+"""The node's devices in HAMi's words: an annotation of the Node, for people and tools that read it.
 
 A view: nobody here reads it back, and an agent that may not write it works on without it. Source
 of the format: HAMi v2.10, `hami.io/node-nvidia-register`.
@@ -37,9 +37,9 @@ _MODES: Mapping[DeviceMode, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One card: what it is, on which terms it is given away, how, and whether it is well."""
+    """One device: what it is, on which terms it is given away, how, and whether it is well."""
 
-    card: PhysicalDevice
+    device: PhysicalDevice
     terms: DeviceCapacity
     mode: DeviceMode
     healthy: bool
@@ -51,23 +51,23 @@ def register_text(entries: Iterable[Entry]) -> str:
     Amounts are what may be given away (MiB, percent of compute), after scaling. A NUMA node that
     the platform does not tell is 0, as in HAMi.
     """
-    ordered = sorted(entries, key=lambda entry: (entry.card.index, entry.card.uuid))
+    ordered = sorted(entries, key=lambda entry: (entry.device.index, entry.device.uuid))
     return json.dumps([_words(entry) for entry in ordered], separators=(",", ":"))
 
 
 def _words(entry: Entry) -> dict[str, object]:
-    card, given = entry.card, entry.terms.allocatable
-    profiles = card.mig_profiles if card.mig_enabled else ()
+    device, given = entry.device, entry.terms.allocatable
+    profiles = device.mig_profiles if device.mig_enabled else ()
     most = max((len(profile.places) for profile in profiles), default=given.slots)
     return {
-        "id": card.uuid,
-        "index": card.index,
+        "id": device.uuid,
+        "index": device.index,
         "count": min(given.slots, most),
         "devmem": given.memory_mib,
         "devcore": given.cores,
-        "type": published_model(card.model),
-        "numa": card.numa_node or 0,
-        "mode": "mig" if card.mig_enabled else _MODES[entry.mode],
+        "type": published_model(device.model),
+        "numa": device.numa_node or 0,
+        "mode": "mig" if device.mig_enabled else _MODES[entry.mode],
         **({"migProfiles": [_profile(profile) for profile in profiles]} if profiles else {}),
         "health": entry.healthy,
     }
@@ -88,11 +88,11 @@ def score_text(entries: Iterable[Entry]) -> str:
 
     A JSON list, by index: of each device the score of each peer, higher for a better path.
     """
-    ordered = sorted(entries, key=lambda entry: (entry.card.index, entry.card.uuid))
-    if not any(entry.card.links for entry in ordered):
+    ordered = sorted(entries, key=lambda entry: (entry.device.index, entry.device.uuid))
+    if not any(entry.device.links for entry in ordered):
         return ""
     scores = [
-        {"uuid": entry.card.uuid, "score": {link.peer: link.score for link in entry.card.links}}
+        {"uuid": entry.device.uuid, "score": {link.peer: link.score for link in entry.device.links}}
         for entry in ordered
     ]
     return json.dumps(scores, separators=(",", ":"))
@@ -139,7 +139,7 @@ class HamiRegister:
             return  # a Node that is gone shows nothing
         except Forbidden as error:
             if not self._complained:
-                logger.warning("the cards are not shown in HAMi's words: %s", error)
+                logger.warning("the GPUs are not shown in HAMi's words: %s", error)
             self._complained = True
             return
         self._written = texts

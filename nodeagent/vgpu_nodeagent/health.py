@@ -1,8 +1,8 @@
-"""Which cards can be relied on, by the driver's events and by what it says a card needs.
+"""Which devices can be relied on, by the driver's events and by what it says a device needs.
 
-A fatal event takes a card out at once. It is back when it was quiet for a while and the driver
+A fatal event takes a device out at once. It is back when it was quiet for a while and the driver
 says that it needs nothing: neither a reset nor a reboot happens by waiting. Pure bookkeeping; the
-driver's events, its cards and the clock are handed in.
+driver's events, its devices and the clock are handed in.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from vgpu_nodeagent.drivers.base import CardEvent, PhysicalDevice, Repair, Severity
+from vgpu_nodeagent.drivers.base import DeviceEvent, PhysicalDevice, Repair, Severity
 
 PROBATION_S = 300.0
-"""How long a card must be quiet after a fatal event before it is trusted again."""
+"""How long a device must be quiet after a fatal event before it is trusted again."""
 
 
 @dataclass(frozen=True, slots=True)
 class HealthProblem:
-    """Why a card is not healthy, and since when (seconds, monotonic)."""
+    """Why a device is not healthy, and since when (seconds, monotonic)."""
 
     reason: str
     message: str
@@ -26,9 +26,9 @@ class HealthProblem:
 
 
 class Health:
-    """The cards that are not healthy.
+    """The devices that are not healthy.
 
-    A card is `healthy`, `out` after a fatal event, or `in need` of a repair:
+    A device is `healthy`, `out` after a fatal event, or `in need` of a repair:
 
         healthy ──fatal event──► out ──quiet for the probation, needs nothing──► healthy
            │                      │ needs a repair
@@ -40,43 +40,43 @@ class Health:
         self._events: dict[str, HealthProblem] = {}
         self._repairs: dict[str, Repair] = {}
 
-    def note(self, event: CardEvent, *, cards: Iterable[str], now: float) -> bool:
-        """Take an event in; whether any card's health changed.
+    def note(self, event: DeviceEvent, *, devices: Iterable[str], now: float) -> bool:
+        """Take an event in; whether any device's health changed.
 
         Args:
-            event: What the driver reported. Without a card it is taken to mean all of them.
-            cards: The UUIDs of all cards.
+            event: What the driver reported. Without a device it is taken to mean all of them.
+            devices: The UUIDs of all devices.
             now: Seconds, monotonic.
         """
         if event.severity is not Severity.FATAL:
             return False
         changed = False
-        for uuid in (event.uuid,) if event.uuid else cards:
+        for uuid in (event.uuid,) if event.uuid else devices:
             changed |= uuid not in self._events
             self._events[uuid] = HealthProblem(event.reason, event.message, now)
         return changed
 
-    def review(self, cards: Mapping[str, PhysicalDevice], *, now: float) -> bool:
-        """Take in what the driver says of its cards; whether any card's health changed.
+    def review(self, devices: Mapping[str, PhysicalDevice], *, now: float) -> bool:
+        """Take in what the driver says of its devices; whether any device's health changed.
 
         Args:
-            cards: Those that it shows now, by UUID. Of others nothing is known, so they stay as
+            devices: Those that it shows now, by UUID. Of others nothing is known, so they stay as
                 they are.
             now: Seconds, monotonic.
         """
-        before = {uuid: self._reason(uuid) for uuid in cards}
-        for uuid, card in cards.items():
-            if card.repair is not None:
-                self._repairs[uuid] = card.repair
+        before = {uuid: self._reason(uuid) for uuid in devices}
+        for uuid, device in devices.items():
+            if device.repair is not None:
+                self._repairs[uuid] = device.repair
                 continue
             self._repairs.pop(uuid, None)
             event = self._events.get(uuid)
             if event is not None and now - event.last_seen >= self._probation_s:
                 del self._events[uuid]
-        return before != {uuid: self._reason(uuid) for uuid in cards}
+        return before != {uuid: self._reason(uuid) for uuid in devices}
 
     def problem(self, uuid: str) -> HealthProblem | None:
-        """Why a card is not healthy; None for one that is."""
+        """Why a device is not healthy; None for one that is."""
         event = self._events.get(uuid)
         repair = self._repairs.get(uuid)
         if repair is None:

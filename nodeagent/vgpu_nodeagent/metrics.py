@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from vgpu_api.quantity import MIB
-from vgpu_nodeagent.drivers.base import CardUsage, PhysicalDevice
+from vgpu_nodeagent.drivers.base import DeviceUsage, PhysicalDevice
 from vgpu_nodeagent.inventory import DeviceCapacity
 
-_CARD = ["node", "device_uuid"]
-_CLAIM = [*_CARD, "namespace", "claim"]
+_DEVICE = ["node", "device_uuid"]
+_CLAIM = [*_DEVICE, "namespace", "claim"]
 
 
 @dataclass(slots=True)
@@ -44,22 +44,22 @@ class Metrics:
         )
         self.slots = Gauge("vgpu_agent_slots", "Slots by state.", ["state"], registry=r)
         self.memory_capacity = Gauge(
-            "vgpu_device_memory_capacity_bytes", "Memory of the card.", _CARD, registry=r
+            "vgpu_device_memory_capacity_bytes", "Memory of the GPU.", _DEVICE, registry=r
         )
         self.memory_allocatable = Gauge(
             "vgpu_device_memory_allocatable_bytes",
             "Memory that may be given away.",
-            _CARD,
+            _DEVICE,
             registry=r,
         )
         self.memory_used = Gauge(
-            "vgpu_device_memory_used_bytes", "Memory in use, by the driver.", _CARD, registry=r
+            "vgpu_device_memory_used_bytes", "Memory in use, by the driver.", _DEVICE, registry=r
         )
         self.utilization = Gauge(
-            "vgpu_device_utilization_ratio", "Compute in use, by the driver.", _CARD, registry=r
+            "vgpu_device_utilization_ratio", "Compute in use, by the driver.", _DEVICE, registry=r
         )
         self.healthy = Gauge(
-            "vgpu_device_healthy", "1 for a card that can be relied on.", _CARD, registry=r
+            "vgpu_device_healthy", "1 for a GPU that can be relied on.", _DEVICE, registry=r
         )
         self.violations = Counter(
             "vgpu_claim_violations_total",
@@ -69,21 +69,23 @@ class Metrics:
         )
         self.info = Gauge(
             "vgpu_device_info",
-            "Always 1; what the card is stands in the labels.",
-            [*_CARD, "index", "model", "driver_version"],
+            "Always 1; what the GPU is stands in the labels.",
+            [*_DEVICE, "index", "model", "driver_version"],
             registry=r,
         )
 
-    def card(
-        self, node: str, card: PhysicalDevice, terms: DeviceCapacity, *, healthy: bool
+    def device(
+        self, node: str, device: PhysicalDevice, terms: DeviceCapacity, *, healthy: bool
     ) -> None:
-        """Set what is known of a card."""
-        self.memory_capacity.labels(node, card.uuid).set(terms.capacity.memory_mib * MIB)
-        self.memory_allocatable.labels(node, card.uuid).set(terms.allocatable.memory_mib * MIB)
-        self.healthy.labels(node, card.uuid).set(healthy)
-        self.info.labels(node, card.uuid, str(card.index), card.model, card.driver_version).set(1)
+        """Set what is known of a device."""
+        self.memory_capacity.labels(node, device.uuid).set(terms.capacity.memory_mib * MIB)
+        self.memory_allocatable.labels(node, device.uuid).set(terms.allocatable.memory_mib * MIB)
+        self.healthy.labels(node, device.uuid).set(healthy)
+        self.info.labels(
+            node, device.uuid, str(device.index), device.model, device.driver_version
+        ).set(1)
 
-    def usage(self, node: str, uuid: str, usage: CardUsage) -> None:
-        """Set what is in use on a card."""
+    def usage(self, node: str, uuid: str, usage: DeviceUsage) -> None:
+        """Set what is in use on a device."""
         self.memory_used.labels(node, uuid).set(usage.memory_mib * MIB)
         self.utilization.labels(node, uuid).set(usage.cores / 100)

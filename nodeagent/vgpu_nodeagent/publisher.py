@@ -1,4 +1,4 @@
-"""One GPUDevice object for each card, made, kept and kept true.
+"""One GPUDevice object for each device, made, kept and kept true.
 
 The agent writes an object's spec once, with the node's name, and never again: the rest of the
 spec is the administrator's. Status is applied server-side under the agent's own field manager,
@@ -50,10 +50,10 @@ class Publisher:
         api: Where to.
         node: The node's name.
         view: The newest known objects of this node.
-        inventory: The cards.
+        inventory: The devices.
         health: Which of them can be relied on.
         register: The same in HAMi's words, on the Node; None to leave that out.
-        unclaimed: The processes of no claim on a card, by its UUID, as a sentence.
+        unclaimed: The processes of no claim on a device, by its UUID, as a sentence.
         config_fault: What is wrong with the configuration that the agent was given.
         open_: What lets containers of no claim get at devices; None: nothing.
         now: The clock.
@@ -122,8 +122,8 @@ class Publisher:
         """
         terms = self._inventory.terms()
         entries: list[Entry] = []
-        for uuid, card in self._inventory.cards.items():
-            device = self._own(uuid) or await self._create(card)
+        for uuid, gpu in self._inventory.devices.items():
+            device = self._own(uuid) or await self._create(gpu)
             if device is not None:
                 wanted = [
                     *self._conditions(uuid),
@@ -131,13 +131,13 @@ class Publisher:
                     *configured(device, self._config_fault, self._inventory.fault(uuid)),
                     *isolated(device, self._open),
                 ]
-                await self._write(device, self._said(card, terms[uuid]), wanted)
+                await self._write(device, self._said(gpu, terms[uuid]), wanted)
                 healthy = self._inventory.is_present(uuid) and self._health.problem(uuid) is None
-                entries.append(Entry(card, terms[uuid], device.spec.mode, healthy))
+                entries.append(Entry(gpu, terms[uuid], device.spec.mode, healthy))
         for device in list(self._view.devices.objects.values()):
             if kind_of(device.status.vendor) is not None:
                 continue  # the operator publishes it, as another vendor's plugin registers it
-            if device.status.uuid and device.status.uuid not in self._inventory.cards:
+            if device.status.uuid and device.status.uuid not in self._inventory.devices:
                 conditions = absent(self._inventory.driver_error)
                 await self._write(device, said_by(device), conditions)
         if self._register is not None and (entries or self._inventory.driver_error is None):
@@ -145,30 +145,30 @@ class Publisher:
 
     def _device_changed(self, old: GPUDevice | None, new: GPUDevice | None) -> None:
         if new is not None:
-            for uuid, card in self._inventory.cards.items():
-                if new.metadata.name in self._names(card):
+            for uuid, gpu in self._inventory.devices.items():
+                if new.metadata.name in self._names(gpu):
                     self._inventory.set_spec(uuid, new.spec)
         self.wake()
 
-    def _names(self, card: PhysicalDevice) -> tuple[str, str]:
+    def _names(self, gpu: PhysicalDevice) -> tuple[str, str]:
         return (
-            names.device_object_name(card.uuid),
-            names.device_object_name_on_node(card.uuid, self._node),
+            names.device_object_name(gpu.uuid),
+            names.device_object_name_on_node(gpu.uuid, self._node),
         )
 
     def _own(self, uuid: str) -> GPUDevice | None:
-        card = self._inventory.cards[uuid]
-        for name in self._names(card):
+        gpu = self._inventory.devices[uuid]
+        for name in self._names(gpu):
             device = self._view.devices.objects.get(("", name))
             if device is not None and device.metadata.deletion_timestamp is None:
                 self._inventory.set_spec(uuid, device.spec)
                 return device
         return None
 
-    async def _create(self, card: PhysicalDevice) -> GPUDevice | None:
-        """Make the card's object; under another name where another live node has one for it."""
+    async def _create(self, gpu: PhysicalDevice) -> GPUDevice | None:
+        """Make the device's object; under another name where another live node has one for it."""
         node = await self._api.get(NODES, self._node)
-        plain, on_node = self._names(card)
+        plain, on_node = self._names(gpu)
         for name in (plain, on_node):
             try:
                 made = await self._api.create(
@@ -194,9 +194,9 @@ class Publisher:
             except AlreadyExists:
                 if not await self._is_taken(name):
                     return None  # ours, or about to go: the watch will tell
-                logger.warning("card %s: object %s belongs to another node", card.uuid, name)
+                logger.warning("GPU %s: object %s belongs to another node", gpu.uuid, name)
                 continue
-            logger.info("card %s is published as %s", card.uuid, name)
+            logger.info("GPU %s is published as %s", gpu.uuid, name)
             if self._register is not None:
                 self._register.forget()  # the old objects may have gone with another Node
             return GPUDevice.model_validate(made)
@@ -238,8 +238,8 @@ class Publisher:
         except (NotFound, Conflict) as error:
             logger.info("device %s was deleted or made anew: %s", device.metadata.name, error)
 
-    def _said(self, card: PhysicalDevice, terms: DeviceCapacity) -> dict[str, Any]:
-        return said_of(card, terms, vendor=self._inventory.vendor)
+    def _said(self, gpu: PhysicalDevice, terms: DeviceCapacity) -> dict[str, Any]:
+        return said_of(gpu, terms, vendor=self._inventory.vendor)
 
     def _conditions(self, uuid: str) -> list[Condition]:
         if not self._inventory.is_present(uuid):

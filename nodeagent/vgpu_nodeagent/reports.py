@@ -126,7 +126,7 @@ class Reports:
             conditions.RELEASED,
             "True",
             "ContainersGone",
-            "the pod's containers are gone, and nothing can use the cards any more",
+            "the pod's containers are gone, and nothing can use the GPUs any more",
         )
         told = Released(allocation_id=allocation_id, time=self._stamp())
         self._field(claim, "released", told)
@@ -157,14 +157,14 @@ class Reports:
         self._field(claim, "init_wanted", None)
 
     def init_wanted(self, claim: VGPUClaim, init_round: InitRound) -> None:
-        """Its init containers must run again after the round; they need cards anew."""
+        """Its init containers must run again after the round; they need devices anew."""
         self._init_wanted[claim.metadata.uid] = init_round
         self._condition(
             claim,
             conditions.INIT_RELEASED,
             "False",
             init_part.WANTED,
-            "the init containers must run again and need cards first",
+            "the init containers must run again and need GPUs first",
         )
         again = InitWanted(allocation_id=init_round.allocation_id, round=init_round.number)
         self._field(claim, "init_wanted", again)

@@ -1,7 +1,7 @@
-"""What containers use of their cards, read every few seconds for the metrics alone.
+"""What containers use of their devices, read every few seconds for the metrics alone.
 
 Memory is the ledger of the container's own processes where the library keeps one, which is what
-the limit is held against; elsewhere (whole cards, MIG instances) it is the driver's word. Compute
+the limit is held against; elsewhere (whole devices, MIG instances) it is the driver's word. Compute
 is always the driver's word, process by process. No API object shows use: one that changed with it
 would keep etcd and every watcher of the cluster busy.
 """
@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from vgpu_nodeagent.drivers.base import CardUsage, Driver
+from vgpu_nodeagent.drivers.base import DeviceUsage, Driver
 from vgpu_nodeagent.enforcement.abi import UNLIMITED
 from vgpu_nodeagent.enforcement.allocations import Allocations
 from vgpu_nodeagent.enforcement.page import DeviceLimit
@@ -30,25 +30,25 @@ PERIOD_S = 3.0
 
 _NOTHING = DeviceUse(uuid="", used_bytes=0, peak_bytes=0, denied_count=0)
 _Key = tuple[str, str]
-"""A lease and the UUID of a card, or of an instance."""
+"""A lease and the UUID of a device, or of an instance."""
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerUse:
-    """What one container may use of one card, and does.
+    """What one container may use of one device, and does.
 
     Attributes:
         namespace: Of pod and claim.
         pod: The pod's name.
         container: The container's name.
         claim: The claim's name.
-        number: The card's number in the container, from 0.
-        uuid: The card, or its MIG instance.
-        memory_limit: Bytes; None: all that the card has.
+        number: The device's number in the container, from 0.
+        uuid: The device, or its MIG instance.
+        memory_limit: Bytes; None: all that the device has.
         memory_used: Bytes.
         memory_peak: Bytes at most, ever; None where the library keeps no ledger.
-        cores_limit: Part of the card's compute, 0 to 1; None: no limit.
-        cores_used: Part of the card's compute, 0 to 1; None where the driver cannot tell.
+        cores_limit: Part of the device's compute, 0 to 1; None: no limit.
+        cores_used: Part of the device's compute, 0 to 1; None where the driver cannot tell.
         denied: Allocations refused because of the limit.
         throttled_s: Seconds that launches were held back, all together.
     """
@@ -73,11 +73,12 @@ class Usage:
     """One reading.
 
     Attributes:
-        cards: What is in use of each card, by UUID, by the driver's word; empty while it is away.
-        containers: Every container that holds a grant, a card each.
+        devices: What is in use of each device, by UUID, by the driver's word; empty while it is
+            away.
+        containers: Every container that holds a grant, a device each.
     """
 
-    cards: Mapping[str, CardUsage] = field(default_factory=dict)
+    devices: Mapping[str, DeviceUsage] = field(default_factory=dict)
     containers: tuple[ContainerUse, ...] = ()
 
 
@@ -109,12 +110,12 @@ class UsageReader:
     async def read(self) -> Usage:
         """Read all containers once. A driver that does not answer leaves its part out."""
         try:
-            cards = await self._driver.usage()
+            devices = await self._driver.usage()
             memory = await self._driver.process_memory()
             compute = await self._driver.compute_since(self._marks)
         except DriverUnavailable as error:
             logger.debug("no use by the driver's word: %s", error)
-            cards, memory, compute = {}, {}, {}
+            devices, memory, compute = {}, {}, {}
         state = self._state()
         pids = {pid for by_pid in (*memory.values(), *compute.values()) for pid in by_pid}
         leases = self._leases_of(pids, state)
@@ -126,7 +127,7 @@ class UsageReader:
             if (holding := state.holdings.get(lease.claim_uid)) is not None
             for use in self._of_lease(lease, holding, held, busy, frozenset(compute))
         ]
-        return Usage(cards, tuple(uses))
+        return Usage(devices, tuple(uses))
 
     def _of_lease(
         self,
@@ -185,10 +186,10 @@ class UsageReader:
 
 
 def _by_lease(
-    by_card: Mapping[str, Mapping[int, float]], leases: Mapping[int, str]
+    by_device: Mapping[str, Mapping[int, float]], leases: Mapping[int, str]
 ) -> Mapping[_Key, float]:
     total: defaultdict[_Key, float] = defaultdict(float)
-    for uuid, by_pid in by_card.items():
+    for uuid, by_pid in by_device.items():
         for pid, amount in by_pid.items():
             if (name := leases.get(pid)) is not None:
                 total[name, uuid] += amount

@@ -1,1 +1,1 @@
-"""The operator: reads what pods ask for, decides which cards serve it, writes the decision."""
+"""The operator: reads what pods ask for, decides which devices serve it, writes the decision."""

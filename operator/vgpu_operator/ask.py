@@ -16,20 +16,20 @@ from vgpu_api.vendors import kind_of
 from vgpu_api.vendors.model import ChoiceRule
 
 ALL_CORES = 100
-"""A request for this many percent of compute wants the card alone."""
+"""A request for this many percent of compute wants the device alone."""
 WHOLE_MEMORY = 100
-"""Percent of memory that makes a request one for whole cards."""
+"""Percent of memory that makes a request one for whole devices."""
 LEAST_MEMORY_MIB = 1
-"""What a request for a MIG profile asks of a card: every instance has it, and is charged itself."""
+"""Least memory of a request for a MIG profile: every instance has it, and is charged itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestAsk:
-    """What one container asks of each of `count` distinct cards.
+    """What one container asks of each of `count` distinct devices.
 
-    Exactly one of `memory_mib` (MiB per card; 0: it takes a slot and no memory, as the vendor's
-    table says) and `memory_percent` (1..100 of each card's memory) is given. `cores` is percent of
-    a card's compute: 0 reserves nothing, 100 wants the card alone. Models are in lower case.
+    Exactly one of `memory_mib` (MiB per device; 0: it takes a slot and no memory, as the vendor's
+    table says) and `memory_percent` (1..100 of each device's memory) is given. `cores` is percent
+    of a device's compute: 0 reserves nothing, 100 wants the device alone. Models are in lower case.
     `cpu_milli` is the milli-CPU that the whole pod asks of its node where that makes a difference
     (Fragmentation), else 0. `choice` names what decides which of several devices go together, where
     the vendor's table says so (`placement.choices`); `group_mutex`: with the policy Mutex no device
@@ -67,13 +67,13 @@ class RequestAsk:
 
     @property
     def least_mib(self) -> int:
-        """The least memory that a card must give: a share that rounds down to none is refused."""
+        """The least memory that a device must give: a share that rounds down to none is refused."""
         return 0 if self.memory_mib == 0 else 1
 
     def memory_on(self, total_mib: int) -> int:
-        """MiB that this request means on a card with `total_mib` of memory.
+        """MiB that this request means on a device with `total_mib` of memory.
 
-        Who asks for a card of mode Exclusive is given it without limits: all of it is charged,
+        Who asks for a device of mode Exclusive is given it without limits: all of it is charged,
         and the memory that was asked for is the least that it must have.
         """
         if self.mode == "Exclusive":
@@ -90,7 +90,7 @@ class Ask:
     `device_policies` is empty when the claim says nothing: then the node's own policy holds, or
     the configuration's. `node_policy` is the claim's, or else (`node_may_choose`) the
     configuration's, which gives way to a node's own. `weights` are of slots, cores and memory in a
-    card's score. `by_labels`: of a node's own policies it is those that its labels say.
+    device's score. `by_labels`: of a node's own policies it is those that its labels say.
     """
 
     requests: tuple[RequestAsk, ...]
@@ -126,7 +126,7 @@ class Ask:
             config: The defaults.
             cpu_milli: What its pod asks of a node's CPU, if there is a pod; kept only where it
                 makes a difference, so that asks that are decided alike are equal.
-            by_labels: Its pod asks in ACK's words (`dialects.follows_labels`): which cards are
+            by_labels: Its pod asks in ACK's words (`dialects.follows_labels`): which devices are
                 preferred is said by the labels of each node.
         """
         placement = spec.placement
@@ -196,7 +196,7 @@ def _memory(request: VGPURequest, config: ClusterConfig) -> tuple[int | None, in
 
 
 def _cores(request: VGPURequest, *, whole: bool, config: ClusterConfig) -> int:
-    """Who takes all the memory of a card and names no cores, takes the card alone."""
+    """Who takes all the memory of a device and names no cores, takes the device alone."""
     if request.mode == "Exclusive":
         return ALL_CORES
     if request.mig_profile is not None:

@@ -1,4 +1,4 @@
-"""A node whose plug was pulled: what stood on its disk gives nobody a card who has no claim."""
+"""A node whose plug was pulled: what stood on its disk gives nobody a device who has no claim."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _open_doors(node: RealNode) -> int:
 
 
 def _pods_of_open_claims(node: RealNode, namespace: str) -> set[str]:
-    """UIDs of the pods whose claims have cards."""
+    """UIDs of the pods whose claims have devices."""
     claims = node.get("vgpuclaims", namespace=namespace)["items"]
     return {
         claim["status"]["reservedFor"]["podUID"]

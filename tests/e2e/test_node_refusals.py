@@ -72,9 +72,9 @@ def test_a_pod_that_names_its_node_itself_is_refused(node: RealNode, namespace: 
 
 
 def test_a_forged_record_of_devices_gives_nothing(node: RealNode, namespace: str) -> None:
-    card = node.get("gpudevices")["items"][0]["metadata"]["name"].replace("gpu-", "GPU-", 1)
+    device = node.get("gpudevices")["items"][0]["metadata"]["name"].replace("gpu-", "GPU-", 1)
     forged = {
-        "hami.io/vgpu-devices-allocated": f"{card},NVIDIA,16384,100:;",
+        "hami.io/vgpu-devices-allocated": f"{device},NVIDIA,16384,100:;",
         "hami.io/vgpu-node": "node1",
     }
     claimed = a_pod("claimed", namespace, limits=a_slice(1000))

@@ -48,7 +48,7 @@ def test_memory_grows_and_shrinks_in_a_container_that_runs(
     until(lambda: _held(node, namespace, name) == "2000Mi", "the claim to hold 2000 MiB")
 
 
-def test_more_than_the_card_has_is_refused_with_both_numbers(
+def test_more_than_the_device_has_is_refused_with_both_numbers(
     node: RealNode, namespace: str, name: str
 ) -> None:
     _ask(node, namespace, name, 1_000_000)

@@ -1,6 +1,6 @@
 """The seed's eight worked examples on a real node, checked by the seed's own commands, literally.
 
-The files are those of `examples/`; only the image and, for example 7, the card's UUID are the
+The files are those of `examples/`; only the image and, for example 7, the device's UUID are the
 test's. Where an example is about choosing among nodes, paper nodes stand beside the real one:
 objects without a kubelet, so pods are placed on them and do not run.
 """
@@ -28,7 +28,7 @@ NODES = (
 )
 PINNED = "GPU-e3b5f6a0-1234-5678-abcd-ef1234567890"
 OPERATOR = ("--as=system:serviceaccount:vgpu-system:vgpu-operator", "--as-group=system:masters")
-"""Whom the policies let describe a card; kubectl reads before it writes, hence the group."""
+"""Whom the policies let describe a device; kubectl reads before it writes, hence the group."""
 REAL = "node1"
 
 
@@ -64,8 +64,8 @@ class Bench:
         self.node.ready(self.namespace, *pods)
 
     def record(self, pod: str) -> list[tuple[str, int, int]]:
-        """UUID, MiB and cores of each card that a pod was given, by the seed's command."""
-        return cards(self.types(f"kubectl get pod {pod} {ALLOCATED}"))
+        """UUID, MiB and cores of each device that a pod was given, by the seed's command."""
+        return devices(self.types(f"kubectl get pod {pod} {ALLOCATED}"))
 
     def bound(self, pod: str) -> str:
         """The node that a pod was bound to, once it is."""
@@ -88,7 +88,7 @@ def _in_our_image(pod: Json) -> Json:
     return dict(pod)
 
 
-def cards(record: str) -> list[tuple[str, int, int]]:
+def devices(record: str) -> list[tuple[str, int, int]]:
     """HAMi's record as a reader of HAMi would parse it."""
     entries = [entry.split(",") for entry in record.replace(";", "").split(":") if entry]
     return [(uuid, int(mib), int(cores)) for uuid, _, mib, cores in entries]
@@ -103,8 +103,8 @@ def bench(node: RealNode, namespace: str) -> Iterator[Bench]:
 
 @contextmanager
 def only(bench: Bench, *wanted: Json) -> Iterator[None]:
-    """The real node as one that has these cards alone: the others are cordoned."""
-    kept = {card["id"].lower() for card in wanted}
+    """The real node as one that has these devices alone: the others are cordoned."""
+    kept = {device["id"].lower() for device in wanted}
     others = [c["id"].lower() for c in registered(bench)[REAL] if c["id"].lower() not in kept]
     _cordon(bench, others, cordoned=True)
     try:
@@ -120,15 +120,17 @@ def _cordon(bench: Bench, devices: Sequence[str], *, cordoned: bool) -> None:
 
 
 @contextmanager
-def paper_node(node: RealNode, name: str, cards: Sequence[tuple[str, str, int]]) -> Iterator[None]:
-    """A node of objects alone: UUID, model and MiB of each card.
+def paper_node(
+    node: RealNode, name: str, devices: Sequence[tuple[str, str, int]]
+) -> Iterator[None]:
+    """A node of objects alone: UUID, model and MiB of each device.
 
     It stays ready for the 50 s after which Kubernetes misses its kubelet.
     """
     labels = {"kubernetes.io/hostname": name}
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     node.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}})
-    amounts = {"cpu": "8", "memory": "32Gi", "pods": "50", "nvidia.com/gpu": str(10 * len(cards))}
+    amounts = {"cpu": "8", "memory": "32Gi", "pods": "50", "nvidia.com/gpu": str(10 * len(devices))}
     status: Json = {
         "capacity": amounts,
         "allocatable": amounts,
@@ -144,7 +146,7 @@ def paper_node(node: RealNode, name: str, cards: Sequence[tuple[str, str, int]])
     }
     try:
         _describe(node, f"node/{name}", status)
-        for index, (uuid, model, mib) in enumerate(cards):
+        for index, (uuid, model, mib) in enumerate(devices):
             device = f"gpudevice/{uuid.lower()}"
             api = {"apiVersion": "vgpu.dev/v1alpha1", "kind": "GPUDevice"}
             metadata = {"name": uuid.lower()}
@@ -158,7 +160,7 @@ def paper_node(node: RealNode, name: str, cards: Sequence[tuple[str, str, int]])
         )
         yield
     finally:
-        for uuid, _, _ in cards:
+        for uuid, _, _ in devices:
             node.attempt("kubectl", "delete", "gpudevice", uuid.lower(), "--wait=false")
         node.attempt("kubectl", "delete", "node", name, "--wait=false")
 
@@ -169,13 +171,13 @@ def _describe(node: RealNode, what: str, status: Json, *options: str) -> None:
     node.kubectl("patch", what, "--subresource=status", "--type=merge", "-p", patch, *options)
 
 
-def test_example_1_two_pods_share_one_card_with_8192_mib_each(bench: Bench) -> None:
-    """On a node of one card, as the seed's is: of several cards the default spreads."""
+def test_example_1_two_pods_share_one_device_with_8192_mib_each(bench: Bench) -> None:
+    """On a node of one device, as the seed's is: of several devices the default spreads."""
     with only(bench, registered(bench)[REAL][0]):
         pods = bench.apply("01-two-pods-one-card.yaml")
         bench.runs(*pods)
-    ((card, mib, cores),) = bench.record("inference-service-a")
-    assert bench.record("inference-service-b") == [(card, mib, cores)]
+    ((device, mib, cores),) = bench.record("inference-service-a")
+    assert bench.record("inference-service-b") == [(device, mib, cores)]
     assert (mib, cores) == (8192, 50)
     for pod in pods:
         assert "/   8192MiB" in bench.types(f"kubectl exec {pod} -- nvidia-smi")
@@ -189,30 +191,30 @@ def test_example_2_memory_is_limited_and_compute_is_not(bench: Bench) -> None:
     assert shown == "CUDA_DEVICE_MEMORY_LIMIT_0=4096M"
 
 
-def test_example_3_has_a_whole_card_and_keeps_others_off_it(bench: Bench) -> None:
+def test_example_3_has_a_whole_device_and_keeps_others_off_it(bench: Bench) -> None:
     bench.runs(*bench.apply("03-exclusive.yaml"))
-    ((card, mib, cores),) = bench.record("training-job")
+    ((device, mib, cores),) = bench.record("training-job")
     assert cores == 100
     assert f"/ {mib:>6}MiB" in bench.types("kubectl exec training-job -- nvidia-smi")
     bench.runs(*bench.apply("02-memory-only.yaml"))
-    assert bench.record("memory-only-isolation")[0][0] != card
+    assert bench.record("memory-only-isolation")[0][0] != device
 
 
-def test_example_4_takes_30_percent_of_whatever_card_it_lands_on(bench: Bench) -> None:
+def test_example_4_takes_30_percent_of_whatever_device_it_lands_on(bench: Bench) -> None:
     """The seed pipes the record into a JSON reader; it is no JSON, so its content is checked."""
     bench.runs(*bench.apply("04-percentage.yaml"))
-    ((card, mib, cores),) = bench.record("percentage-alloc")
+    ((device, mib, cores),) = bench.record("percentage-alloc")
     totals = {c["id"]: c["devmem"] for c in registered(bench)[REAL]}
-    assert (mib, cores) == (totals[card] * 30 // 100, 40)
+    assert (mib, cores) == (totals[device] * 30 // 100, 40)
     assert f"/ {mib:>6}MiB" in bench.types("kubectl exec percentage-alloc -- nvidia-smi")
 
 
-def test_example_5_goes_to_the_emptier_node_and_there_to_a_card_in_use(bench: Bench) -> None:
+def test_example_5_goes_to_the_emptier_node_and_there_to_a_device_in_use(bench: Bench) -> None:
     """The real node is emptier than a paper one on which a pod has been placed."""
     bench.runs(*bench.apply("02-memory-only.yaml"))
     ((in_use, _, _),) = bench.record("memory-only-isolation")
-    empty_card = ("GPU-00000000-1111-4111-8111-000000000001", "Tesla T4", 16384)
-    with paper_node(bench.node, "paper-5", [empty_card]):
+    empty_device = ("GPU-00000000-1111-4111-8111-000000000001", "Tesla T4", 16384)
+    with paper_node(bench.node, "paper-5", [empty_device]):
         assert bench.apply("05-policies.yaml") == ["binpack-inference"]
         assert bench.bound("binpack-inference") == "paper-5"
         bench.types("kubectl delete pod binpack-inference --grace-period=0 --force")
@@ -221,29 +223,29 @@ def test_example_5_goes_to_the_emptier_node_and_there_to_a_card_in_use(bench: Be
     assert bench.record("binpack-inference") == [(in_use, 2048, 25)]
 
 
-def test_example_5_four_pods_gather_on_one_card(bench: Bench) -> None:
+def test_example_5_four_pods_gather_on_one_device(bench: Bench) -> None:
     pods = bench.apply("05-policies-four-pods.yaml")
     bench.runs(*pods)
     line = (
         'for i in 1 2 3 4; do echo "Pod binpack-test-$i:"; '
         f"kubectl get pod binpack-test-$i {ALLOCATED}; done"
     )
-    records = [cards(said) for said in bench.types(line).splitlines()[1::2]]
-    assert len({card for ((card, _, _),) in records}) == 1
+    records = [devices(said) for said in bench.types(line).splitlines()[1::2]]
+    assert len({device for ((device, _, _),) in records}) == 1
     assert {(mib, cores) for ((_, mib, cores),) in records} == {(2048, 20)}
 
 
 def registered(bench: Bench) -> dict[str, list[Json]]:
-    """The cards of each node, by the seed's command."""
+    """The devices of each node, by the seed's command."""
     lines = [line.partition("\t") for line in bench.types(NODES).splitlines()]
     return {name: json.loads(text) for name, _, text in lines if text}
 
 
-def test_example_6_pods_get_cards_of_models_that_they_allow(bench: Bench) -> None:
+def test_example_6_pods_get_devices_of_models_that_they_allow(bench: Bench) -> None:
     """Two of the three run on the real node; the third finds its only V100 on a paper one."""
     pods = bench.apply("06-models.yaml")
     bench.runs("a100-only-task", "exclude-old-gpu")
-    model_of = {card["id"]: card["type"] for card in registered(bench)[REAL]}
+    model_of = {device["id"]: device["type"] for device in registered(bench)[REAL]}
     assert "A100" in model_of[bench.record("a100-only-task")[0][0]]
     assert not re.search("T4|P100", model_of[bench.record("exclude-old-gpu")[0][0]])
     assert REAL in bench.types('kubectl describe pod a100-only-task | grep -i "node:"')
@@ -255,7 +257,7 @@ def test_example_6_pods_get_cards_of_models_that_they_allow(bench: Bench) -> Non
         bench.types("kubectl delete pod selective-gpu --grace-period=0 --force")
 
 
-def test_example_7_gets_the_very_card_and_the_other_pod_any_but_that(bench: Bench) -> None:
+def test_example_7_gets_the_very_device_and_the_other_pod_any_but_that(bench: Bench) -> None:
     """With a UUID of the real node's; one that is nowhere keeps the pod waiting."""
     pinned = registered(bench)[REAL][2]
     bench.apply("07-uuids.yaml", **{PINNED: pinned["id"]})
@@ -266,7 +268,7 @@ def test_example_7_gets_the_very_card_and_the_other_pod_any_but_that(bench: Benc
     assert shown == f"GPU 0: {pinned['type'].removeprefix('NVIDIA-')} (UUID: {pinned['id']})"
 
 
-def test_example_7_waits_for_a_card_that_is_nowhere_and_is_placed_when_it_comes(
+def test_example_7_waits_for_a_device_that_is_nowhere_and_is_placed_when_it_comes(
     bench: Bench,
 ) -> None:
     bench.apply("07-uuids.yaml")
@@ -277,26 +279,26 @@ def test_example_7_waits_for_a_card_that_is_nowhere_and_is_placed_when_it_comes(
         bench.types("kubectl delete pod uuid-pinned-task --grace-period=0 --force")
 
 
-def test_example_8_gets_two_cards_of_one_numa_node(bench: Bench) -> None:
+def test_example_8_gets_two_devices_of_one_numa_node(bench: Bench) -> None:
     bench.runs(*bench.apply("08-numa.yaml"))
     record = bench.record("numa-aware-training")
     assert [(mib, cores) for _, mib, cores in record] == [(32768, 100)] * 2
-    numa_of = {card["id"]: card["numa"] for card in registered(bench)[REAL]}
-    assert len({numa_of[card] for card, _, _ in record}) == 1
+    numa_of = {device["id"]: device["numa"] for device in registered(bench)[REAL]}
+    assert len({numa_of[device] for device, _, _ in record}) == 1
     matrix = bench.types("kubectl exec numa-aware-training -- nvidia-smi topo -m").splitlines()
     assert len({line.split()[-1] for line in matrix[1:]}) == 1
 
 
 def test_example_8_waits_where_no_numa_node_has_two_and_runs_when_one_has(bench: Bench) -> None:
-    """One card of each pair of large ones is taken: two are free, one on each NUMA node."""
-    large = [card for card in registered(bench)[REAL] if card["devmem"] >= 32768]
+    """One device of each pair of large ones is taken: two are free, one on each NUMA node."""
+    large = [device for device in registered(bench)[REAL] if device["devmem"] >= 32768]
     taken: dict[int, str] = {}
-    for card in large:
-        if card["numa"] not in taken:
-            taken[card["numa"]] = f"neighbour-{card['numa']}"
+    for device in large:
+        if device["numa"] not in taken:
+            taken[device["numa"]] = f"neighbour-{device['numa']}"
             pod = yaml.safe_load((SEEDS / "02-memory-only.yaml").read_text())
-            pod["metadata"] |= {"name": taken[card["numa"]], "namespace": bench.namespace}
-            pod["metadata"]["annotations"] = {"nvidia.com/use-gpuuuid": card["id"]}
+            pod["metadata"] |= {"name": taken[device["numa"]], "namespace": bench.namespace}
+            pod["metadata"]["annotations"] = {"nvidia.com/use-gpuuuid": device["id"]}
             bench.node.apply(_in_our_image(pod))
     bench.runs(*taken.values())
     bench.apply("08-numa.yaml")

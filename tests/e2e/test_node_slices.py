@@ -53,7 +53,7 @@ def test_a_pod_in_hamis_words_fills_its_slice_to_the_exact_byte(sliced: Sliced) 
     assert _probe(sliced.shell("vgpu-probe", "fill"))["filled"] == 3000 * MIB
 
 
-def test_nvidia_smi_shows_the_slice_as_the_card(sliced: Sliced) -> None:
+def test_nvidia_smi_shows_the_slice_as_the_device(sliced: Sliced) -> None:
     asked = ("nvidia-smi", "--query-gpu=memory.total,uuid", "--format=csv,noheader")
     total, uuid = sliced.shell(*asked).strip().split(", ")
     assert total == "3000 MiB"
@@ -97,7 +97,7 @@ def test_root_in_a_container_cannot_change_its_own_page(
     assert _probe(sliced.shell("vgpu-probe", "fill"))["filled"] == 3000 * MIB
 
 
-def test_a_container_sees_its_own_page_and_card_alone(sliced: Sliced) -> None:
+def test_a_container_sees_its_own_page_and_device_alone(sliced: Sliced) -> None:
     other = a_pod("other", sliced.namespace, limits=a_slice(5000))
     sliced.node.apply(other)
     sliced.node.ready(sliced.namespace, "other")
@@ -106,22 +106,22 @@ def test_a_container_sees_its_own_page_and_card_alone(sliced: Sliced) -> None:
     assert pages == ["1"] or pages == [LIMITS, "1"]
     mine = sliced.shell("sha256sum", LIMITS).split()[0]
     assert sliced.node.shell(sliced.namespace, "other", "sha256sum", LIMITS).split()[0] != mine
-    cards = sliced.shell("sh", "-c", "ls /dev | grep -c '^nvidia[0-9]'")
-    assert cards.strip() == "1"
+    devices = sliced.shell("sh", "-c", "ls /dev | grep -c '^nvidia[0-9]'")
+    assert devices.strip() == "1"
 
 
-def test_root_in_a_container_cannot_open_cards_that_it_makes_nodes_of(sliced: Sliced) -> None:
+def test_root_in_a_container_cannot_open_devices_that_it_makes_nodes_of(sliced: Sliced) -> None:
     (own,) = sliced.shell("sh", "-c", "ls /dev | grep '^nvidia[0-9]'").split()
-    for card in range(8):
-        script = f"mknod /dev/mine{card} c 195 {card} && cat /dev/mine{card}"
-        is_own = own == f"nvidia{card}"
+    for device in range(8):
+        script = f"mknod /dev/mine{device} c 195 {device} && cat /dev/mine{device}"
+        is_own = own == f"nvidia{device}"
         said = "No such device or address" if is_own else "Operation not permitted"
         answer = sliced.fails(script)
         rules = "/sys/fs/cgroup/devices/devices.list"
-        assert said in answer, (card, answer, sliced.shell("cat", rules))
+        assert said in answer, (device, answer, sliced.shell("cat", rules))
 
 
-def test_a_pod_without_a_slice_finds_no_card(node: RealNode, namespace: str) -> None:
+def test_a_pod_without_a_slice_finds_no_device(node: RealNode, namespace: str) -> None:
     node.apply(a_pod("plain", namespace))
     node.ready(namespace, "plain")
     assert node.shell(namespace, "plain", "sh", "-c", "ls /dev | grep -c nvidia; true") == "0\n"

@@ -12,7 +12,7 @@ from real_node import AGENTS, RealNode, a_pod, a_slice, until
 
 pytestmark = pytest.mark.timeout(300)
 
-CARD = "GPU-00000007-"
+DEVICE = "GPU-00000007-"
 MACHINE = "/var/lib/vgpu-demo/machine"
 MAKE = """
 import ctypes, sys
@@ -42,7 +42,7 @@ for made in found[: count.value]:
 
 @pytest.fixture
 def divided(node: RealNode) -> Iterator[str]:
-    """A card in MIG mode, divided by hand and for static use; the name of its object."""
+    """A device in MIG mode, divided by hand and for static use; the name of its object."""
     name = _device(node)["metadata"]["name"]
     _set_mode(node, name, "on", "Static")
     _as_the_agent(node, MAKE, _device(node)["status"]["uuid"])
@@ -73,7 +73,7 @@ def test_an_instance_made_by_hand_is_given_and_outlives_its_pod(
 
 def _device(node: RealNode) -> dict[str, Any]:
     devices = node.get("gpudevices")["items"]
-    found: dict[str, Any] = next(d for d in devices if d["status"]["uuid"].startswith(CARD))
+    found: dict[str, Any] = next(d for d in devices if d["status"]["uuid"].startswith(DEVICE))
     return found
 
 
@@ -86,8 +86,8 @@ def _instances(node: RealNode) -> list[str]:
 
 
 def _set_mode(node: RealNode, device: str, mode: str, instances: str) -> None:
-    """As `nvidia-smi -mig` and a reset of the card; the agent reads the machine when it starts."""
-    node.run("sed", "-i", f"/{CARD}/s/mig=[a-z]*/mig={mode}/", MACHINE)
+    """As `nvidia-smi -mig` and a reset of the device; the agent reads it when it starts."""
+    node.run("sed", "-i", f"/{DEVICE}/s/mig=[a-z]*/mig={mode}/", MACHINE)
     patch = json.dumps({"spec": {"migInstances": instances}})
     node.kubectl("patch", "gpudevice", device, "--type=merge", "-p", patch)
     rollout = ("-n", AGENTS, "rollout")

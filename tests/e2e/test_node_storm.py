@@ -117,8 +117,8 @@ def _has_its_own(node: RealNode, namespace: str, pod: str, memory_mib: int) -> N
     claims = node.get("vgpuclaims", namespace=namespace)["items"]
     (claim,) = (c for c in claims if c["status"]["reservedFor"]["podName"] == pod)
     (device,) = claim["status"]["allocation"]["devices"]
-    (card,) = json.loads(node.shell(namespace, pod, "vgpu-probe", "info"))["devices"]
-    assert (card["uuid"], card["cuda_total"]) == (device["uuid"], memory_mib * MIB), pod
+    (visible,) = json.loads(node.shell(namespace, pod, "vgpu-probe", "info"))["devices"]
+    assert (visible["uuid"], visible["cuda_total"]) == (device["uuid"], memory_mib * MIB), pod
 
 
 def _report(how: str, took: dict[str, list[float]]) -> None:

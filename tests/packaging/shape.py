@@ -250,7 +250,7 @@ def traced() -> Iterator[Trace]:
 async def one_pod() -> dict[str, Trace]:
     """One pod, one node, one device: the round that sees it, its Filter, and what that writes."""
     replica = Replica()
-    replica.card()
+    replica.device()
     await replica.settle()
     pod = replica.pod()
     with traced() as seen:

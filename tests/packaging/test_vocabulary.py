@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-WORDS: dict[str, str] = tomllib.loads((Path(__file__).parent / "vocabulary.toml").read_text())[
-    "words"
-]
+RULES = tomllib.loads((Path(__file__).parent / "vocabulary.toml").read_text())
+WORDS: dict[str, str] = RULES["words"]
+KEPT: dict[str, list[str]] = RULES["kept"]
 ROOMS = ("operator", "nodeagent", "crds")
 _PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
@@ -49,8 +49,9 @@ def words_of(name: str) -> set[str]:
 def private_words(path: Path, tree: ast.AST) -> Iterator[str]:
     """What is wrong with the names of a module: line, name and the field's word."""
     names = [*defined(tree), *((part, 1) for part in path.with_suffix("").parts[-2:])]
+    refused = WORDS.keys() - set(KEPT.get(str(path), ()))
     for name, line in names:
-        for word in sorted(words_of(name) & WORDS.keys()):
+        for word in sorted(words_of(name) & refused):
             yield f"{path.name}:{line}: {name}: instead of {word} write {WORDS[word]}"
 
 
@@ -61,6 +62,13 @@ def test_no_identifier_of_the_product_has_a_private_word() -> None:
         for text in private_words(path.relative_to(ROOT), ast.parse(path.read_text()))
     ]
     assert found == []
+
+
+@pytest.mark.parametrize("file", sorted(KEPT))
+def test_a_module_has_the_words_that_it_may_keep(file: str) -> None:
+    tree = ast.parse((ROOT / file).read_text())
+    used = {word for name, _ in defined(tree) for word in words_of(name)}
+    assert set(KEPT[file]) <= used & WORDS.keys()
 
 
 def test_no_two_classes_of_the_product_share_a_name() -> None:

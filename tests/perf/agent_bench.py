@@ -1,4 +1,4 @@
-"""`make bench-agent`: one node's agent with 16 cards of 10 slots, and 150 pods on them.
+"""`make bench-agent`: one node's agent with 16 devices of 10 slots, and 150 pods on them.
 
 The agent is a process of its own on the simulated driver; API server and kubelet are the stand-ins,
 in this process. Claims and allocations are written by hand, as the operator writes them, so that
@@ -36,7 +36,7 @@ from perf.bench_report import report
 from vgpu_api.resources import VGPU_CLAIMS
 from vgpu_nodeagent.enforcement.page import read_page
 
-CARDS, PODS_STARTED, ALONE, AT_ONCE = 16, 150, 100, 10
+DEVICES, PODS_STARTED, ALONE, AT_ONCE = 16, 150, 100, 10
 SHARE_MIB, LARGER_MIB = 1024, 1536
 RESIZES, SCRAPES = 100, 50
 IDLE_S = 20.0
@@ -178,7 +178,9 @@ def rss_mib(pid: int) -> float:
 
 async def run(folder: Path) -> dict[str, float]:
     """Set the stage, measure, and clear it away."""
-    async with a_stage(folder, cards=CARDS, pods=PODS_STARTED + 10, log_level="WARNING") as stage:
+    async with a_stage(
+        folder, devices=DEVICES, pods=PODS_STARTED + 10, log_level="WARNING"
+    ) as stage:
         return await measured(stage)
 
 
@@ -186,7 +188,7 @@ def main() -> int:
     """Measure, write, and fail where a figure is above its bar."""
     with tempfile.TemporaryDirectory(prefix="vgpu-bench-") as folder:
         figures = asyncio.run(run(Path(folder)))
-    shape = {"cards": CARDS, "slots": CARDS * 10, "pods": PODS_STARTED}
+    shape = {"cards": DEVICES, "slots": DEVICES * 10, "pods": PODS_STARTED}
     return report(figures, bars=BARS, shape=shape, out=OUT)
 
 

@@ -1,8 +1,9 @@
 """What a Filter call costs over mutual TLS: `filter_ms` of `make bench-placement`.
 
-The real server, engine and ledger with 5,000 nodes of 8 cards and 100,000 claims, on an API server
-in memory; the client is a process of its own with one kept connection, as kube-scheduler's. Each
-granted pod is new to the operator, so that the decision falls in the call; it is held afterwards.
+The real server, engine and ledger with 5,000 nodes of 8 devices and 100,000 claims, on an API
+server in memory; the client is a process of its own with one kept connection, as kube-scheduler's.
+Each granted pod is new to the operator, so that the decision falls in the call; it is held
+afterwards.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from vgpu_local.ports import free_ports
 from vgpu_operator.config import Address
 from vgpu_operator.extender.server import ExtenderServer
 
-CARDS_PER_NODE = 8
-CARD_MIB = 40_960
+DEVICES_PER_NODE = 8
+DEVICE_MIB = 40_960
 GRANTS, WARM, COLD = 400, 200, 12
 TOO_LARGE_MIB = 65_536
 
@@ -62,16 +63,16 @@ async def measure(*, nodes: int, claims: list[VGPUClaim]) -> dict[str, dict[str,
     """Milliseconds by number of candidates and kind of answer.
 
     Args:
-        nodes: How many, of 8 cards each, named as the claims name them.
+        nodes: How many, of 8 devices each, named as the claims name them.
         claims: What is held of them.
     """
     replica = Replica()
     for node in range(nodes):
         replica.news.node_changed(a_node(f"node-{node:05d}"))
-        for index in range(CARDS_PER_NODE):
+        for index in range(DEVICES_PER_NODE):
             replica.news.device_changed(
                 a_device(uuid=f"GPU-{node}-{index}", node=f"node-{node:05d}", index=index,
-                         memory_mib=CARD_MIB)
+                         memory_mib=DEVICE_MIB)
             )  # fmt: skip
     for claim in claims:
         replica.news.claim_changed(claim)

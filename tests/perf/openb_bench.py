@@ -2,7 +2,7 @@
 
 The published protocol: the pods of a trace in shuffled order, then more at random until 130 % of
 the cluster's GPUs are asked for; each is tried once, nothing ends. CPU, memory and model decide
-which nodes are candidates; the engine chooses among them. A card is 1,000 MiB here, one for each
+which nodes are candidates; the engine chooses among them. A device is 1,000 MiB here, one for each
 thousandth of it that the trace counts in. Fragmentation knows the mix from the start, as published.
 
 Pods without a GPU are no business of the engine; "placed" puts them where the policy's own node
@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from builders import a_card, a_request, an_ask, give_mix
+from builders import a_request, an_ask, device_facts, give_mix
 from vgpu_operator.ask import Ask
 from vgpu_operator.placement import Columns, place
 from vgpu_operator.placement.device import NodeState
@@ -40,26 +40,26 @@ POLICIES: Mapping[str, tuple[str, str, int]] = {
     "bestfit": ("Binpack", "BestFit", 1_000),
     "hami_like": ("Binpack", "Spread", 10),
 }
-"""By name: node policy, card policy, slots of a card."""
+"""By name: node policy, device policy, slots of a device."""
 UNNAMED_CPU = 100
 """Milli-CPU that a pod takes that asks for none, as kube-scheduler counts it."""
 
 
 @dataclass(frozen=True, slots=True)
 class TracePod:
-    """A pod of the trace: milli-CPU, MiB of memory, cards, thousandths of each card, models."""
+    """A pod of the trace: milli-CPU, MiB of memory, devices, thousandths of each device, models."""
 
     name: str
     cpu: int
     memory: int
-    cards: int
+    devices: int
     milli: int
     models: frozenset[str]
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """(milli-CPU, cards, thousandths of each): what makes a type."""
-        return self.cpu, self.cards, self.milli
+        """(milli-CPU, devices, thousandths of each): what makes a type."""
+        return self.cpu, self.devices, self.milli
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class TraceNode:
     name: str
     cpu: int
     memory: int
-    cards: int
+    devices: int
     model: str
 
 
@@ -114,7 +114,7 @@ def read_pods(path: Path) -> list[TracePod]:
                 name=row["name"],
                 cpu=int(row["cpu_milli"]) or UNNAMED_CPU,
                 memory=int(row["memory_mib"]),
-                cards=int(row["num_gpu"]),
+                devices=int(row["num_gpu"]),
                 milli=int(row["gpu_milli"]),
                 models=frozenset(filter(None, (row.get("gpu_spec") or "").split("|"))),
             )
@@ -127,10 +127,10 @@ def arrivals(pods: Sequence[TracePod], capacity: int, seed: int) -> list[TracePo
     chance = random.Random(seed)
     queue = sorted(pods, key=lambda pod: pod.name)
     chance.shuffle(queue)
-    asked = sum(pod.cards * pod.milli for pod in queue)
+    asked = sum(pod.devices * pod.milli for pod in queue)
     while True:
         more = chance.choice(pods)
-        asked += more.cards * more.milli
+        asked += more.devices * more.milli
         if asked > 1.3 * capacity:
             return queue
         queue.append(more)
@@ -141,8 +141,8 @@ class Replay:
 
     def __init__(self, nodes: Sequence[TraceNode], policy: str, seed: int) -> None:
         self.policy = policy
-        node_policy, card_policy, slots = POLICIES[policy]
-        self._placement = {"node": node_policy, "device": [card_policy]}
+        node_policy, device_policy, slots = POLICIES[policy]
+        self._placement = {"node": node_policy, "device": [device_policy]}
         self._asks: dict[tuple[int, int, int], Ask] = {}
         self._scores: dict[tuple[int, int], tuple[int, int]] = {}  # (CPU, node) → version, score
         names = list(range(len(nodes)))  # ties are decided by name: another order for every seed
@@ -150,9 +150,9 @@ class Replay:
         self.nodes = [replace(n, name=f"node-{at:05d}") for at, n in zip(names, nodes, strict=True)]
         self.columns = Columns()
         for node in self.nodes:
-            for index in range(node.cards):
-                self.columns.put_card(
-                    a_card(f"{node.name}-{index}", node=node.name, index=index,
+            for index in range(node.devices):
+                self.columns.put_device(
+                    device_facts(f"{node.name}-{index}", node=node.name, index=index,
                            model=node.model.lower(), slots=slots, memory_mib=WHOLE)
                 )  # fmt: skip
             number = self.columns.put_node(node.name, NodeState(ready=True))
@@ -162,7 +162,7 @@ class Replay:
     def know(self, pods: Sequence[TracePod]) -> None:
         """Give the typical mix: what makes up 95 % of the trace's pods."""
         counts = Counter(pod.shape for pod in pods)
-        covered, without_cards, mix = 0, 0.0, []
+        covered, without_devices, mix = 0, 0.0, []
         for shape, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
             if covered >= 0.95 * len(pods):
                 break
@@ -170,8 +170,8 @@ class Replay:
             if shape[1]:
                 mix.append((count / len(pods), self._ask(*shape).requests[0]))
             else:
-                without_cards += count / len(pods)
-        give_mix(self.columns.mix, mix, without_cards=without_cards)
+                without_devices += count / len(pods)
+        give_mix(self.columns.mix, mix, without_devices=without_devices)
 
     def add(self, pod: TracePod) -> bool:
         """Place a pod if it fits anywhere."""
@@ -184,7 +184,7 @@ class Replay:
         ]
         if not room:
             return False
-        chosen = self._with_cards(pod, room) if pod.cards else self._without_cards(pod, room)
+        chosen = self._with_devices(pod, room) if pod.devices else self._without_devices(pod, room)
         if chosen is None:
             return False
         left = self.left[chosen]
@@ -193,16 +193,16 @@ class Replay:
         self.columns.set_cpu_free(self._number(chosen), left[0])
         return True
 
-    def _with_cards(self, pod: TracePod, room: list[str]) -> str | None:
+    def _with_devices(self, pod: TracePod, room: list[str]) -> str | None:
         columns = self.columns
         plan = place(columns, self._ask(*pod.shape), room)
         for grant in plan.grants:
-            card = columns.number_of(grant.device)
-            slots, cores, memory = columns.used(card)
-            columns.set_used(card, slots=slots + 1, cores=cores, memory=memory + grant.memory_mib)
+            device = columns.number_of(grant.device)
+            slots, cores, memory = columns.used(device)
+            columns.set_used(device, slots=slots + 1, cores=cores, memory=memory + grant.memory_mib)
         return plan.node
 
-    def _without_cards(self, pod: TracePod, room: list[str]) -> str:
+    def _without_devices(self, pod: TracePod, room: list[str]) -> str:
         columns = self.columns
         if self.policy == "fragmentation":
             return min(room, key=lambda name: (-self._score_without(pod.cpu, name), name))
@@ -210,7 +210,7 @@ class Replay:
         return min(room, key=lambda name: (sign * node_score(columns, self._number(name)), name))
 
     def _score_without(self, cpu: int, name: str) -> int:
-        """Of a pod that takes the CPU of a node and no card; remembered until the node changes."""
+        """Of a pod that takes CPU of a node and no device; remembered until the node changes."""
         columns, node = self.columns, self._number(name)
         version = columns.rankings.version[node]
         known = self._scores.get((cpu, node))
@@ -224,12 +224,12 @@ class Replay:
         assert number is not None
         return number
 
-    def _ask(self, cpu: int, cards: int, milli: int) -> Ask:
-        ask = self._asks.get((cpu, cards, milli))
+    def _ask(self, cpu: int, devices: int, milli: int) -> Ask:
+        ask = self._asks.get((cpu, devices, milli))
         if ask is None:
-            request = a_request(name="main", count=max(cards, 1), memory=f"{max(milli, 1)}Mi")
+            request = a_request(name="main", count=max(devices, 1), memory=f"{max(milli, 1)}Mi")
             ask = an_ask(request, cpu_milli=cpu, **self._placement)
-            self._asks[cpu, cards, milli] = ask
+            self._asks[cpu, devices, milli] = ask
         return ask
 
 
@@ -237,17 +237,17 @@ def replay(
     nodes: Sequence[TraceNode], pods: Sequence[TracePod], policy: str, mode: str, seed: int
 ) -> dict[int, float]:
     """Allocated percent at each point of arrivals."""
-    capacity = WHOLE * sum(node.cards for node in nodes)
+    capacity = WHOLE * sum(node.devices for node in nodes)
     if mode == "kept_off":
-        pods = [pod for pod in pods if pod.cards]
+        pods = [pod for pod in pods if pod.devices]
     cluster = Replay(nodes, policy, seed)
     cluster.know(pods)
     arrived = allocated = 0
     seen: dict[int, list[float]] = {}
     for pod in arrivals(pods, capacity, seed):
-        arrived += pod.cards * pod.milli
+        arrived += pod.devices * pod.milli
         if cluster.add(pod):
-            allocated += pod.cards * pod.milli
+            allocated += pod.devices * pod.milli
         seen.setdefault(round(100 * arrived / capacity), []).append(100 * allocated / capacity)
     return {point: statistics.mean(seen[point]) for point in POINTS}
 

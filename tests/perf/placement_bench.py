@@ -1,4 +1,4 @@
-"""`make bench-placement`: what a decision costs at 5,000 nodes of 8 cards with 100,000 claims.
+"""`make bench-placement`: what a decision costs at 5,000 nodes of 8 devices with 100,000 claims.
 
 In steady state: before every decision a claim of the fleet ends, and what was decided is held. The
 plain full scan decides on copies of the same states in the same run and must give the same answers.
@@ -25,7 +25,7 @@ import filter_bench
 import orjson
 
 import plain_placement as plain
-from builders import a_card, a_claim, a_device, a_node, a_request, an_allocated_device, an_ask
+from builders import a_claim, a_device, a_node, a_request, an_allocated_device, an_ask, device_facts
 from builders import an_allocation as allocated
 from vgpu_api.config import ClusterConfig
 from vgpu_api.v1alpha1.base import ApiModel
@@ -35,8 +35,8 @@ from vgpu_operator.placement import DeviceFacts, Plan, place
 
 Received = TypeVar("Received", bound=ApiModel)
 
-CARDS_PER_NODE = 8
-CARD_MIB = 40_960
+DEVICES_PER_NODE = 8
+DEVICE_MIB = 40_960
 SHAPES = (("2Gi", 10), ("4Gi", 20), ("8Gi", 30), ("10Gi", 0))
 """(memory, cores) of the four kinds of requests of every fleet."""
 POLICIES: Mapping[str, tuple[str, str, int]] = {
@@ -46,7 +46,7 @@ POLICIES: Mapping[str, tuple[str, str, int]] = {
     "fragmentation": ("Fragmentation", "Fragmentation", 1),
     "topology_2": ("Binpack", "Topology", 2),
 }
-"""By name: node policy, card policy, cards per claim."""
+"""By name: node policy, device policy, devices per claim."""
 BARS = {"decision_us.p50": 50, "apply_us.p50": 20, "rebuild_s": 10, "rss_mib": 1024}
 REFUSAL_BARS_MS = {"cold": 400, "warm": 20}
 FILTER_BARS_MS = {"grant_p99": {"500": 2, "5000": 5}, "refuse_warm_p99": 20, "refuse_cold_p99": 400}
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str]) -> None:
     report: dict[str, Any] = {
         "machine": {"python": platform.python_version(), "cpus": os.cpu_count()},
         "load_average": os.getloadavg(),
-        "fleet": {"nodes": options.nodes, "cards": options.nodes * CARDS_PER_NODE,
+        "fleet": {"nodes": options.nodes, "cards": options.nodes * DEVICES_PER_NODE,
                   "claims": options.claims, "request_classes": len(SHAPES)},
         "bars": {**BARS, "refusal_ms": REFUSAL_BARS_MS,
                  "filter_ms": FILTER_BARS_MS},
@@ -100,9 +100,9 @@ def rebuild(nodes: int, claims: int) -> tuple[Ledger, dict[str, float | int], di
     listed = [as_received(claim_on(number, nodes)) for number in range(claims)]
     devices = [
         as_received(a_device(uuid=f"GPU-{node}-{index}", node=f"node-{node:05d}", index=index,
-                             memory_mib=CARD_MIB))
+                             memory_mib=DEVICE_MIB))
         for node in range(nodes)
-        for index in range(CARDS_PER_NODE)
+        for index in range(DEVICES_PER_NODE)
     ]  # fmt: skip
     known_nodes = [as_received(a_node(f"node-{node:05d}")) for node in range(nodes)]
     gc.collect()
@@ -135,8 +135,8 @@ def as_received(built: Received) -> Received:
 
 
 def claim_on(number: int, nodes: int, *, version: int = 1, held: bool = True) -> Any:
-    """A claim of 4 GiB and 20 % on the card that its number means."""
-    node, index = number % nodes, number // nodes % CARDS_PER_NODE
+    """A claim of 4 GiB and 20 % on the device that its number means."""
+    node, index = number % nodes, number // nodes % DEVICES_PER_NODE
     device = an_allocated_device(
         uuid=f"GPU-{node}-{index}", request="main", index=index, memory_mib=4096, cores=20
     )
@@ -156,16 +156,16 @@ def refusals(ledger: Ledger) -> dict[str, float]:
 
 
 class Fleet:
-    """Cards that are used by claims which come and go."""
+    """Devices that are used by claims which come and go."""
 
     def __init__(self, policy: str, *, nodes: int, claims: int) -> None:
         self._random = random.Random(42)
-        node_policy, card_policy, count = POLICIES[policy]
+        node_policy, device_policy, count = POLICIES[policy]
         self.asks = [
             an_ask(
                 a_request(name="main", memory=memory, cores=cores, count=count),
                 node=node_policy,
-                device=[card_policy],
+                device=[device_policy],
             )
             for memory, cores in SHAPES
         ]
@@ -173,18 +173,18 @@ class Fleet:
         for node in range(nodes):
             ledger.apply_node(a_node(f"node-{node:05d}"))
         self.columns = ledger.columns
-        self.cards: list[DeviceFacts] = []
-        for number in range(nodes * CARDS_PER_NODE):
-            self.cards.append(a_linked_card(number))
-            self.columns.put_card(self.cards[-1])
+        self.devices: list[DeviceFacts] = []
+        for number in range(nodes * DEVICES_PER_NODE):
+            self.devices.append(a_linked_device(number))
+            self.columns.put_device(self.devices[-1])
         for ask in self.asks:
             self.columns.mix.observe(ask)
         self.held: list[tuple[tuple[int, ...], Ask]] = []
         while len(self.held) < claims:
             ask = self._random.choice(self.asks)
-            cards = tuple(self._random.sample(range(CARDS_PER_NODE), count))
+            devices = tuple(self._random.sample(range(DEVICES_PER_NODE), count))
             node = self._random.randrange(nodes)
-            self._hold(tuple(node * CARDS_PER_NODE + card for card in cards), ask)
+            self._hold(tuple(node * DEVICES_PER_NODE + device for device in devices), ask)
 
     def churn(self, decisions: int) -> dict[str, float]:
         """Decide as often, with an end of a claim before each; µs."""
@@ -213,55 +213,59 @@ class Fleet:
 
     def _plain(self) -> plain.Fleet:
         columns = self.columns
-        used = {card.uuid: plain.Used(*columns.used(columns.number_of(card.name)))
-                for card in self.cards}  # fmt: skip
-        return plain.Fleet.of(self.cards, used, mix=columns.mix.types)
+        used = {device.uuid: plain.Used(*columns.used(columns.number_of(device.name)))
+                for device in self.devices}  # fmt: skip
+        return plain.Fleet.of(self.devices, used, mix=columns.mix.types)
 
-    def _hold(self, cards: tuple[int, ...], ask: Ask) -> None:
-        """Hold cards, if there is room on all of them."""
+    def _hold(self, devices: tuple[int, ...], ask: Ask) -> None:
+        """Hold devices, if there is room on all of them."""
         columns, request = self.columns, ask.requests[0]
         memory = request.memory_mib or 0
-        for card in cards:
-            full = columns.memory_used[card] + memory > CARD_MIB
-            if full or columns.cores_used[card] + request.cores > 100 or self._slots(card) >= 10:
+        for device in devices:
+            full = columns.memory_used[device] + memory > DEVICE_MIB
+            if (
+                full
+                or columns.cores_used[device] + request.cores > 100
+                or self._slots(device) >= 10
+            ):
                 return
-        for card in cards:
-            self._add(card, 1, request.cores, memory)
-        if cards:
-            self.held.append((cards, ask))
+        for device in devices:
+            self._add(device, 1, request.cores, memory)
+        if devices:
+            self.held.append((devices, ask))
 
     def _end_one(self) -> None:
         at = self._random.randrange(len(self.held))
         self.held[at], self.held[-1] = self.held[-1], self.held[at]
-        cards, ask = self.held.pop()
+        devices, ask = self.held.pop()
         request = ask.requests[0]
-        for card in cards:
-            self._add(card, -1, -request.cores, -(request.memory_mib or 0))
+        for device in devices:
+            self._add(device, -1, -request.cores, -(request.memory_mib or 0))
 
-    def _slots(self, card: int) -> int:
-        return self.columns.slots_used[card]
+    def _slots(self, device: int) -> int:
+        return self.columns.slots_used[device]
 
-    def _add(self, card: int, slots: int, cores: int, memory: int) -> None:
-        was = self.columns.used(card)
+    def _add(self, device: int, slots: int, cores: int, memory: int) -> None:
+        was = self.columns.used(device)
         self.columns.set_used(
-            card, slots=was[0] + slots, cores=was[1] + cores, memory=was[2] + memory
+            device, slots=was[0] + slots, cores=was[1] + cores, memory=was[2] + memory
         )
 
 
-def a_linked_card(number: int) -> DeviceFacts:
-    """A card of a node of eight, in two groups of four with NVLinks inside."""
-    node, index = divmod(number, CARDS_PER_NODE)
+def a_linked_device(number: int) -> DeviceFacts:
+    """A device of a node of eight, in two groups of four with NVLinks inside."""
+    node, index = divmod(number, DEVICES_PER_NODE)
     links = {
         f"GPU-{node}-{peer}": 210 if peer // 4 == index // 4 else 10
-        for peer in range(CARDS_PER_NODE)
+        for peer in range(DEVICES_PER_NODE)
         if peer != index
     }
-    return a_card(
+    return device_facts(
         f"GPU-{node}-{index}",
         node=f"node-{node:05d}",
         index=index,
         numa=index // 4,
-        memory_mib=CARD_MIB,
+        memory_mib=DEVICE_MIB,
         links=links,
     )
 

@@ -7,15 +7,15 @@ from unittest import mock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from builders import a_card, a_request, an_ask, some_columns
+from builders import a_request, an_ask, device_facts, some_columns
 from vgpu_api.effective import Use
 from vgpu_operator.placement import decide, place, rankings
 
 NODES = tuple(f"node-{number}" for number in range(8))
-CARD_MIB = 10
+DEVICE_MIB = 10
 
-changes = st.tuples(st.integers(0, 7), st.integers(0, CARD_MIB))
-"""A node, and what is used of its card from now on."""
+changes = st.tuples(st.integers(0, 7), st.integers(0, DEVICE_MIB))
+"""A node, and what is used of its device from now on."""
 
 
 @settings(max_examples=100)
@@ -32,8 +32,10 @@ def test_what_is_cut_off_a_ranking_is_found_again_when_it_is_wanted(policy, step
     """After every change, for any candidates, the live columns answer as new ones."""
     ask = an_ask(a_request(memory="3Mi"), node=policy)
     used = dict.fromkeys(range(8), 0)
-    cards = [a_card(f"GPU-{node}", node=NODES[node], memory_mib=CARD_MIB) for node in used]
-    live = some_columns(*cards)
+    devices = [
+        device_facts(f"GPU-{node}", node=NODES[node], memory_mib=DEVICE_MIB) for node in used
+    ]
+    live = some_columns(*devices)
     live.mix.observe(ask)
     best, long = heap
     with (
@@ -46,7 +48,7 @@ def test_what_is_cut_off_a_ranking_is_found_again_when_it_is_wanted(policy, step
                 used[node] = memory
                 live.set_used(node, slots=int(memory > 0), cores=0, memory=memory)
             new = some_columns(
-                *cards,
+                *devices,
                 used={f"GPU-{node}": Use(memory, 0, 1) for node, memory in used.items() if memory},
             )
             new.mix.observe(ask)

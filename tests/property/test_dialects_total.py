@@ -446,7 +446,7 @@ def test_no_json_makes_admission_fail_in_any_other_way_than_a_denial(raw: Any) -
 @pytest.mark.parametrize("kind", ["limits", "requests"])
 @given(amount=amounts, config=configs)
 @RELAXED
-def test_an_ask_for_memory_is_never_taken_for_less_than_nothing_or_more_than_a_card(
+def test_an_ask_for_memory_is_never_taken_for_less_than_nothing_or_more_than_a_device(
     kind: str, amount: Any, config: ClusterConfig
 ) -> None:
     """Invariant: a gpumem that is there is a size, counts as absent at 0, or is refused."""

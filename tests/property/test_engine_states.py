@@ -21,7 +21,7 @@ from vgpu_api.resources import PODS, VGPU_CLAIMS
 from vgpu_client.errors import ServerError, Unknown
 from vgpu_operator.extender.filtering import filter_nodes
 from vgpu_operator.extender.wire import BindRequest, FilterRequest
-from world_states import CARDS, NAMES, NODES, PICK, SETTINGS, WorldStates
+from world_states import DEVICES, NAMES, NODES, PICK, SETTINGS, WorldStates
 
 MIB = st.sampled_from([2048, 3072, 5120, 8192])
 
@@ -30,7 +30,7 @@ class EngineStates(WorldStates):
     """Never over capacity, nothing freed in use, and nothing held when everything is gone."""
 
     def __init__(self) -> None:
-        super().__init__(World(CARDS))
+        super().__init__(World(DEVICES))
         self.lost_bindings = self.failed_reads = 0
         self.offers: dict[str, str] = {}  # pod UID → the node that Filter answered
 
@@ -236,9 +236,9 @@ class EngineStates(WorldStates):
     # What must hold.
 
     @invariant()
-    def no_card_is_over_capacity(self) -> None:
+    def no_device_is_over_capacity(self) -> None:
         for uuid, use in self.world.held().items():
-            assert use.memory_mib <= CARDS[uuid][1], uuid
+            assert use.memory_mib <= DEVICES[uuid][1], uuid
             assert use.slots <= 10, uuid
 
     @invariant()
@@ -290,7 +290,7 @@ class EngineStates(WorldStates):
             self.world.close()
 
     def what_is_not_bound_expires(self) -> None:
-        """Nobody asks any more: after a while no pod without a node holds a card."""
+        """Nobody asks any more: after a while no pod without a node holds a device."""
         for _ in range(12):
             self.world.deliver(1000)
             self.world.round()
@@ -310,7 +310,7 @@ class EngineStates(WorldStates):
             self.world.delete_claim(name)
 
     def invariants_hold(self) -> None:
-        self.no_card_is_over_capacity()
+        self.no_device_is_over_capacity()
         self.nothing_is_freed_in_use()
         self.what_runs_is_held()
         self.no_two_pods_run_on_one_claim()

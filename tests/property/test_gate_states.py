@@ -18,7 +18,7 @@ from vgpu_api.effective import effective_use
 from vgpu_api.names import SCHEDULING_GATE
 from vgpu_api.resources import PODS
 from vgpu_api.v1alpha1.base import OwnerReference
-from world_states import CARDS, NAMES, NODES, PICK, SETTINGS, WorldStates
+from world_states import DEVICES, NAMES, NODES, PICK, SETTINGS, WorldStates
 
 GATE = ClusterConfig(scheduling=SchedulingConfig(mode="Gate"))
 ROOM = {"cpu": "3", "pods": "10", "nvidia.com/gpu": "20"}
@@ -28,7 +28,7 @@ MIB = st.sampled_from([2048, 5120, 8192])
 class GateReplica(Replica):
     """An operator in mode Gate, whose nodes have room for more than devices."""
 
-    def card(self, **fields: Any) -> None:
+    def device(self, **fields: Any) -> None:
         device = a_device(**fields)
         self.news.node_changed(a_node(device.spec.node_name, allocatable=ROOM))
         self.news.device_changed(device)
@@ -45,7 +45,7 @@ class GateStates(WorldStates):
     """Never over capacity; a pod past its gate has its devices for as long as it is there."""
 
     def __init__(self) -> None:
-        super().__init__(GateWorld(CARDS))
+        super().__init__(GateWorld(DEVICES))
         self.by_hand: set[str] = set()  # UIDs of pods whose gate a user took off
 
     def _pods(self) -> list[dict[str, Any]]:
@@ -129,9 +129,9 @@ class GateStates(WorldStates):
     # What must hold.
 
     @invariant()
-    def no_card_is_over_capacity(self) -> None:
+    def no_device_is_over_capacity(self) -> None:
         for uuid, use in self.world.held().items():
-            assert use.memory_mib <= CARDS[uuid][1], uuid
+            assert use.memory_mib <= DEVICES[uuid][1], uuid
 
     @invariant()
     def nothing_is_freed_in_use(self) -> None:

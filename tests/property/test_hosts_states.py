@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from builders import a_card, a_node, a_pod, some_columns
+from builders import a_node, a_pod, device_facts, some_columns
 from vgpu_api.core import Container
 from vgpu_api.core.pod import ResourceRequirements
 from vgpu_operator.ledger.nodes import Hosts
@@ -24,7 +24,7 @@ class HostsMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.columns = some_columns(
-            *(a_card(f"GPU-{number}", node=name) for number, name in enumerate(NODES))
+            *(device_facts(f"GPU-{number}", node=name) for number, name in enumerate(NODES))
         )
         self.hosts = Hosts(self.columns)
         self.allocatable: dict[str, int] = {}

@@ -12,7 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from agent_node import GPU_0, ObedientDriver, a_driver_card
+from agent_node import GPU_0, ObedientDriver, a_driver_device
 from builders import a_claim, a_request, an_allocated_device, an_allocation
 from vgpu_api.v1alpha1 import Allocation, VGPUClaim
 from vgpu_api.v1alpha1.vgpuclaim import MigAllocation
@@ -71,7 +71,7 @@ class Cuts(RuleBasedStateMachine):
         super().__init__()
         self.disk = [encode(SlotState())]
         self.fate = Fate()
-        self.driver = ObedientDriver([a_driver_card()])
+        self.driver = ObedientDriver([a_driver_device()])
         self.driver.fault = self.fate.step
         self.foreign: set[MigInstance] = set()
         self.live: dict[str, tuple[VGPUClaim, Allocation]] = {}
@@ -95,8 +95,8 @@ class Cuts(RuleBasedStateMachine):
         self.instances = Instances(self.driver, self.checkpoint)
 
     def there(self) -> tuple[MigInstance, ...]:
-        (card,) = self.driver.present
-        return card.mig_instances
+        (device,) = self.driver.present
+        return device.mig_instances
 
     def run(self, work: Coroutine[Any, Any, Any]) -> None:
         """Do something, and start anew if that was the agent's end."""

@@ -63,7 +63,7 @@ class Write:
 
 
 class LedgerMachine(RuleBasedStateMachine):
-    """Invariants: no card over capacity, in truth or in the ledger; the ledger never below the
+    """Invariants: no device over capacity, in truth or in the ledger; the ledger never below the
     truth; the columns equal to what a plain recomputation gives."""
 
     def __init__(self) -> None:
@@ -245,14 +245,14 @@ class LedgerMachine(RuleBasedStateMachine):
             self.ledger.confirm(write.assumption, shown)
             self._tell(shown)
 
-    # Cards come and go.
+    # Devices come and go.
 
     @rule(uuid=st.sampled_from(UUIDS), cordoned=st.booleans(), healthy=st.booleans())
-    def a_card_changes(self, uuid, cordoned, healthy) -> None:
+    def a_device_changes(self, uuid, cordoned, healthy) -> None:
         self._show(uuid, cordoned=cordoned, healthy=healthy)
 
     @rule(uuid=st.sampled_from(UUIDS))
-    def a_card_vanishes_and_comes_back(self, uuid) -> None:
+    def a_device_vanishes_and_comes_back(self, uuid) -> None:
         self.ledger.remove_device(uuid.lower())
         assert uuid.lower() not in self.ledger.columns.state()
         self._show(uuid)
@@ -260,7 +260,7 @@ class LedgerMachine(RuleBasedStateMachine):
     # Invariants.
 
     @invariant()
-    def no_card_is_over_capacity_in_truth(self) -> None:
+    def no_device_is_over_capacity_in_truth(self) -> None:
         for uuid, use in total(self.server.values()).items():
             assert within(use), (uuid, use)
 
@@ -270,7 +270,7 @@ class LedgerMachine(RuleBasedStateMachine):
             assert use_of(self.ledger, uuid).peak(use) == use_of(self.ledger, uuid)
 
     @invariant()
-    def no_card_is_over_capacity_in_the_ledger(self) -> None:
+    def no_device_is_over_capacity_in_the_ledger(self) -> None:
         for uuid in UUIDS:
             assert within(use_of(self.ledger, uuid))
 

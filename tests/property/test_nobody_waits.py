@@ -13,7 +13,7 @@ from onlooker import LAST_BACKOFF_S
 from virtual_cluster import VirtualCluster, played
 
 MIB = 16_384
-CARDS = {"GPU-0": ("node-1", MIB), "GPU-1": ("node-1", MIB), "GPU-2": ("node-2", MIB)}
+DEVICES = {"GPU-0": ("node-1", MIB), "GPU-1": ("node-1", MIB), "GPU-2": ("node-2", MIB)}
 NORMAL: dict[str, Any] = {}
 ODD: list[dict[str, Any]] = [
     {"vetoed": True},
@@ -49,7 +49,7 @@ STEPS = st.lists(
         PODS,
         CLAIMS,
         st.tuples(st.just("wait"), st.sampled_from([0.1, 1.0, 6.0, 30.0])),
-        st.tuples(st.sampled_from(["healthy", "cordoned"]), st.sampled_from(sorted(CARDS))),
+        st.tuples(st.sampled_from(["healthy", "cordoned"]), st.sampled_from(sorted(DEVICES))),
         st.tuples(
             st.sampled_from(["open", "down", "tainted", "unschedulable"]),
             st.sampled_from(["node-1", "node-2"]),
@@ -63,8 +63,8 @@ STEPS = st.lists(
 
 async def step(cluster: VirtualCluster, what: str, how: Any) -> None:
     if what == "pod":
-        cards, mib, cores, runs_s, odd = how
-        cluster.create(cards, mib, cores, runs_s, **odd)
+        devices, mib, cores, runs_s, odd = how
+        cluster.create(devices, mib, cores, runs_s, **odd)
     elif what == "claim":
         cluster.create_claim(*how)
     elif what == "wait":
@@ -83,7 +83,7 @@ PASSED_OVER = [
     ("cordoned", "GPU-0"), ("wait", 0.1), ("unschedulable", "node-1"), ("wait", 6.0),
     ("healthy", "GPU-2"),
 ]  # fmt: skip
-"""It gets cards on a node that is closed before kube-scheduler looks, then there is room on the
+"""It gets devices on a node that is closed before kube-scheduler looks, then there is room on the
 other."""
 
 
@@ -98,7 +98,7 @@ def test_nobody_who_could_run_waits_longer_than_five_seconds_after_what_made_roo
             await step(cluster, what, how)
         await asyncio.sleep(70)
 
-    _, onlooker = played(CARDS, play, starvation_after_s=10)
+    _, onlooker = played(DEVICES, play, starvation_after_s=10)
     assert onlooker.longest_s <= 5.0
     assert onlooker.longest_in_all_s <= 5.0 + LAST_BACKOFF_S
 
@@ -110,7 +110,7 @@ WAITS_FOR_S, DRAINS_IN_S = 10, 8.0
 def beside_a_stream(
     large: list[tuple[int, int]], lives: list[float], *, starvation_after_s: int, for_s: float
 ) -> list[float | None]:
-    """When each large request was served (cards, MiB; all cores), while small ones come without
+    """When each large request was served (devices, MiB; all cores), while small ones come without
     end: wherever one goes, another waits already."""
     names: list[str] = []
 
@@ -121,13 +121,13 @@ def beside_a_stream(
             cluster.create(*SMALL, next(turns))
 
         cluster.ended = come  # type: ignore[method-assign]
-        for _ in range(MIB // SMALL[1] * len(CARDS) + 3):
+        for _ in range(MIB // SMALL[1] * len(DEVICES) + 3):
             come()
         await asyncio.sleep(5)
-        names.extend(cluster.create(cards, mib, 100, 1.0) for cards, mib in large)
+        names.extend(cluster.create(devices, mib, 100, 1.0) for devices, mib in large)
         await asyncio.sleep(for_s)
 
-    cluster, _ = played(CARDS, play, starvation_after_s=starvation_after_s)
+    cluster, _ = played(DEVICES, play, starvation_after_s=starvation_after_s)
     return [cluster.served_after.get(name) for name in names]
 
 
@@ -142,7 +142,7 @@ LIVES = st.lists(st.sampled_from([3.0, 5.0, DRAINS_IN_S]), min_size=1, max_size=
     lives=LIVES,
 )
 def test_a_large_request_is_served_though_small_ones_come_without_end(large, lives):
-    """Each within the time that it takes to be noticed and for its cards to become free."""
+    """Each within the time that it takes to be noticed and for its devices to become free."""
     turn_s = WAITS_FOR_S + DRAINS_IN_S + 5.0
     served = beside_a_stream(
         large, lives, starvation_after_s=WAITS_FOR_S, for_s=turn_s * len(large) + LAST_BACKOFF_S
@@ -150,6 +150,6 @@ def test_a_large_request_is_served_though_small_ones_come_without_end(large, liv
     assert None not in served
 
 
-def test_without_held_cards_the_stream_would_starve_it():
+def test_without_held_devices_the_stream_would_starve_it():
     """So the test above sees what it is meant to see."""
     assert beside_a_stream([(2, MIB)], [3.0, 5.0], starvation_after_s=0, for_s=60) == [None]

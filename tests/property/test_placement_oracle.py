@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import plain_placement as plain
-from builders import a_card, a_geometry, a_request, an_ask, bits, give_mix, some_columns
+from builders import a_geometry, a_request, an_ask, bits, device_facts, give_mix, some_columns
 from vgpu_api.effective import Use
 from vgpu_operator.ask import Ask
 from vgpu_operator.placement import (
@@ -78,7 +78,7 @@ sizes = st.one_of(
 
 @st.composite
 def links(draw: st.DrawFn, uuids: list[str]) -> dict[str, dict[str, int]]:
-    """What cards say of each other, not always agreeing."""
+    """What devices say of each other, not always agreeing."""
     said: dict[str, dict[str, int]] = {uuid: {} for uuid in uuids}
     for at, one in enumerate(uuids):
         for other in uuids[at + 1 :]:
@@ -90,15 +90,15 @@ def links(draw: st.DrawFn, uuids: list[str]) -> dict[str, dict[str, int]]:
 
 
 @st.composite
-def cards_of(draw: st.DrawFn, node: str, most: int = 5) -> list[DeviceFacts]:
-    """Of few kinds, as in a real node: only among equal cards is a tie to be decided."""
+def devices_of(draw: st.DrawFn, node: str, most: int = 5) -> list[DeviceFacts]:
+    """Of few kinds, as in a real node: only among equal devices is a tie to be decided."""
     kinds = draw(st.lists(facts, min_size=1, max_size=2))
     numas = draw(st.lists(st.sampled_from((-1, 0, 0, 1)), max_size=most))
     found = [{**draw(st.sampled_from(kinds)), "numa": numa} for numa in numas]
     uuids = [f"GPU-{node}-{index}" for index in range(len(found))]
     said = draw(links(uuids))
     return [
-        a_card(uuid, node=node, index=index, links=said[uuid], **found[index])
+        device_facts(uuid, node=node, index=index, links=said[uuid], **found[index])
         for index, uuid in enumerate(uuids)
     ]
 
@@ -147,10 +147,10 @@ free_cpu = st.sampled_from((-500, 0, 999, 1000, 3999, 4000, 5000, 64_000))
 
 @st.composite
 def fleets(draw: st.DrawFn, most: int = 5) -> plain.Fleet:
-    cards = [card for node in NODES for card in draw(cards_of(node, most))]
-    used = {card.uuid: replace(draw(uses)) for card in cards}
+    devices = [device for node in NODES for device in draw(devices_of(node, most))]
+    used = {device.uuid: replace(draw(uses)) for device in devices}
     return plain.Fleet.of(
-        cards,
+        devices,
         used,
         policies=draw(
             st.dictionaries(st.sampled_from(NODES), st.tuples(st.sampled_from(POLICIES)))
@@ -180,11 +180,11 @@ budgets = st.builds(
 
 
 def columns_of(fleet: plain.Fleet) -> Columns:
-    cards = [card for cards in fleet.cards.values() for card in cards]
+    devices = [device for devices in fleet.devices.values() for device in devices]
     used = {uuid: Use(use.memory, use.cores, use.slots) for uuid, use in fleet.used.items()}
     states = {node: state_of(fleet, node) for node in NODES}
     slices = {uuid: use.slices for uuid, use in fleet.used.items()}
-    columns = some_columns(*cards, used=used, slices=slices)
+    columns = some_columns(*devices, used=used, slices=slices)
     for node, state in states.items():
         number = columns.put_node(node, state)
         columns.set_cpu_free(number, fleet.cpu.get(node, CPU_UNKNOWN))
@@ -285,7 +285,7 @@ def test_what_was_remembered_never_changes_an_answer(history, conditions_kept, h
 def changed(fleet: plain.Fleet, live: Columns, step) -> plain.Fleet:
     """One change, made to both."""
     kind, node, at, value = step
-    cards = {card.uuid: card for cards in fleet.cards.values() for card in cards}
+    devices = {device.uuid: device for devices in fleet.devices.values() for device in devices}
     used, unwilling, cpu = dict(fleet.used), dict(fleet.unwilling), dict(fleet.cpu)
     uuid = f"GPU-{node}-{at}"
     if kind == "node":
@@ -299,16 +299,16 @@ def changed(fleet: plain.Fleet, live: Columns, step) -> plain.Fleet:
         assert number is not None
         live.set_cpu_free(number, at)
     elif kind == "card":
-        cards[uuid] = a_card(uuid, node=node, index=at, **value)
+        devices[uuid] = device_facts(uuid, node=node, index=at, **value)
         used.setdefault(uuid, plain.Used())
-    elif uuid not in cards:
+    elif uuid not in devices:
         return fleet
     elif kind == "gone":
-        card = cards.pop(uuid)
-        live.remove_card(card.name)
+        device = devices.pop(uuid)
+        live.remove_device(device.name)
     else:
         used[uuid] = value
-        number = live.number_of(cards[uuid].name)
+        number = live.number_of(devices[uuid].name)
         live.set_used(
             number,
             slots=value.slots,
@@ -317,7 +317,7 @@ def changed(fleet: plain.Fleet, live: Columns, step) -> plain.Fleet:
             slices=bits(value.slices),
         )
     after = plain.Fleet.of(
-        cards.values(),
+        devices.values(),
         used,
         policies=fleet.policies,
         places=fleet.places,
@@ -326,7 +326,7 @@ def changed(fleet: plain.Fleet, live: Columns, step) -> plain.Fleet:
         cpu=cpu,
     )
     if kind == "card":
-        live.put_card(cards[uuid])
+        live.put_device(devices[uuid])
     if kind in ("card", "node"):
         live.put_node(node, state_of(after, node))
     return after

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders import a_card, a_geometry, a_request, an_ask, bits, some_columns
+from builders import a_geometry, a_request, an_ask, bits, device_facts, some_columns
 from vgpu_api.effective import Use
 from vgpu_operator.ask import Ask, RequestAsk
 from vgpu_operator.placement import DeviceFacts, Grant, Plan, place
@@ -23,7 +23,7 @@ A100 = a_geometry(
     ("7g.40gb", 39_936, 100, 8, (0,)),
 )
 
-cards_of_a_node = st.lists(
+devices_of_a_node = st.lists(
     st.fixed_dictionaries(
         {
             "model": st.sampled_from(("tesla t4", "a100-40gb")),
@@ -41,19 +41,21 @@ cards_of_a_node = st.lists(
 
 @st.composite
 def fleets(draw: st.DrawFn) -> tuple[list[DeviceFacts], dict[str, Use]]:
-    """Cards of up to four nodes and what is used of them."""
-    cards: list[DeviceFacts] = []
+    """Devices of up to four nodes and what is used of them."""
+    devices: list[DeviceFacts] = []
     used: dict[str, Use] = {}
-    for number, facts in enumerate(draw(st.lists(cards_of_a_node, max_size=4))):
+    for number, facts in enumerate(draw(st.lists(devices_of_a_node, max_size=4))):
         for index, fact in enumerate(facts):
-            card = a_card(f"GPU-{number}-{index}", node=f"node-{number}", index=index, **fact)
-            cards.append(card)
-            used[card.uuid] = Use(
-                min(draw(st.sampled_from(MIB)), card.memory_mib),
-                min(draw(st.sampled_from(CORES)), card.cores),
-                min(draw(st.sampled_from((0, 0, 1, 2))), card.slots),
+            device = device_facts(
+                f"GPU-{number}-{index}", node=f"node-{number}", index=index, **fact
             )
-    return cards, used
+            devices.append(device)
+            used[device.uuid] = Use(
+                min(draw(st.sampled_from(MIB)), device.memory_mib),
+                min(draw(st.sampled_from(CORES)), device.cores),
+                min(draw(st.sampled_from((0, 0, 1, 2))), device.slots),
+            )
+    return devices, used
 
 
 sizes = st.one_of(
@@ -97,36 +99,36 @@ def test_a_plan_leaves_the_columns_as_it_found_them(fleet, ask):
 
 @given(st.data(), fleets(), asks())
 def test_equal_inputs_give_the_same_plan_in_whatever_order_they_came(data, fleet, ask):
-    cards, used = fleet
-    shuffled = data.draw(st.permutations(cards))
-    plan = place(some_columns(*cards, used=used), ask)
+    devices, used = fleet
+    shuffled = data.draw(st.permutations(devices))
+    plan = place(some_columns(*devices, used=used), ask)
     again = place(some_columns(*shuffled, used=used), ask)
     assert (again.node, again.grants) == (plan.node, plan.grants)
     assert dict(again.refusals) == dict(plan.refusals)
 
 
 @given(fleets(), asks())
-def test_a_grant_keeps_every_card_within_its_capacity(fleet, ask):
-    """Σ of what was used and the claim's effective use ≤ slots, cores and memory of each card."""
-    cards, used = fleet
-    plan = place(some_columns(*cards, used=used), ask)
+def test_a_grant_keeps_every_device_within_its_capacity(fleet, ask):
+    """Σ of what was used and the claim's effective use ≤ slots, cores and memory of each device."""
+    devices, used = fleet
+    plan = place(some_columns(*devices, used=used), ask)
     if plan.refused:
         return
-    by_uuid = {card.uuid: card for card in cards}
+    by_uuid = {device.uuid: device for device in devices}
     check_shape(plan, ask, by_uuid)
     phases = {request.name: request.phase for request in ask.requests}
     for uuid in {grant.uuid for grant in plan.grants}:
-        card = by_uuid[uuid]
+        device = by_uuid[uuid]
         total = used[uuid] + effective(plan, uuid, phases)
-        assert total.memory_mib <= card.memory_mib
-        assert total.cores <= card.cores
-        assert total.slots <= card.slots
-        assert card.healthy
-        assert not card.cordoned
+        assert total.memory_mib <= device.memory_mib
+        assert total.cores <= device.cores
+        assert total.slots <= device.slots
+        assert device.healthy
+        assert not device.cordoned
 
 
 def check_shape(plan: Plan, ask: Ask, by_uuid: dict[str, DeviceFacts]) -> None:
-    """Each request has its count of distinct cards, all on the plan's node."""
+    """Each request has its count of distinct devices, all on the plan's node."""
     for request in ask.requests:
         uuids = [grant.uuid for grant in plan.grants if grant.request == request.name]
         assert len(uuids) == len(set(uuids)) == request.count
@@ -147,30 +149,31 @@ def check_shape(plan: Plan, ask: Ask, by_uuid: dict[str, DeviceFacts]) -> None:
 )
 def test_no_instance_lies_on_another_and_all_have_a_place_that_their_profile_has(comings):
     """Whatever came before, and whatever of it has gone again."""
-    cards = [
-        a_card(f"GPU-{n}", index=n, mode="MIG", memory_mib=40_960, profiles=A100) for n in (0, 1)
+    devices = [
+        device_facts(f"GPU-{n}", index=n, mode="MIG", memory_mib=40_960, profiles=A100)
+        for n in (0, 1)
     ]
-    columns = some_columns(*cards)
+    columns = some_columns(*devices)
     held: list[Grant] = []
     for memory, count, gone in comings:
         del held[:gone]
-        for card in cards:
-            mine = [grant for grant in held if grant.uuid == card.uuid]
+        for device in devices:
+            mine = [grant for grant in held if grant.uuid == device.uuid]
             columns.set_used(
-                columns.number_of(card.name),
+                columns.number_of(device.name),
                 slots=len(mine),
                 cores=sum(grant.cores for grant in mine),
                 memory=sum(grant.memory_mib for grant in mine),
                 slices=bits(at for grant in mine for at in lying_on(grant)),
             )
         held += place(columns, an_ask(a_request(memory=memory, count=count))).grants
-        for card in cards:
-            mine = [grant for grant in held if grant.uuid == card.uuid]
+        for device in devices:
+            mine = [grant for grant in held if grant.uuid == device.uuid]
             slices = [at for grant in mine for at in lying_on(grant)]
             assert len(slices) == len(set(slices))
-            assert sum(grant.memory_mib for grant in mine) <= card.memory_mib
-            assert sum(grant.cores for grant in mine) <= card.cores
-            assert len(mine) <= card.slots
+            assert sum(grant.memory_mib for grant in mine) <= device.memory_mib
+            assert sum(grant.cores for grant in mine) <= device.cores
+            assert len(mine) <= device.slots
     for cut in (grant.instance for grant in held):
         assert cut is not None
         profile = next(p for p in A100 if p.name == cut.profile)
@@ -183,7 +186,7 @@ def lying_on(grant: Grant) -> range:
 
 
 def effective(plan: Plan, uuid: str, phases: dict[str, str]) -> Use:
-    """The claim's use of a card, computed the long way."""
+    """The claim's use of a device, computed the long way."""
     grants = [grant for grant in plan.grants if grant.uuid == uuid]
     app = [grant for grant in grants if phases[grant.request] == "App"]
     init = [grant for grant in grants if phases[grant.request] == "Init"]
@@ -196,44 +199,44 @@ def effective(plan: Plan, uuid: str, phases: dict[str, str]) -> Use:
 
 @given(fleets(), asks())
 def test_every_refusal_has_a_reason_for_every_node(fleet, ask):
-    cards, used = fleet
-    plan = place(some_columns(*cards, used=used), ask)
+    devices, used = fleet
+    plan = place(some_columns(*devices, used=used), ask)
     assert plan.node not in plan.refusals
     assert all(bool(tally) and str(tally) for tally in plan.refusals.values())
     if plan.refused:
-        assert set(plan.refusals) == {card.node for card in cards}
+        assert set(plan.refusals) == {device.node for device in devices}
         assert plan.text
         assert plan.reason
 
 
 @given(fleets(), asks())
-def test_one_request_is_refused_only_where_too_few_cards_could_take_it(fleet, ask):
-    """A claim of one request without NUMA or Mutex is placed iff some node has enough cards."""
-    cards, used = fleet
+def test_one_request_is_refused_only_where_too_few_devices_could_take_it(fleet, ask):
+    """A claim of one request without NUMA or Mutex is placed iff some node has enough devices."""
+    devices, used = fleet
     if len(ask.requests) > 1 or ask.numa == "Require" or "Mutex" in ask.device_policies:
         return
-    plan = place(some_columns(*cards, used=used), ask)
-    assert plan.refused == (not somewhere(cards, used, ask.requests[0]))
+    plan = place(some_columns(*devices, used=used), ask)
+    assert plan.refused == (not somewhere(devices, used, ask.requests[0]))
 
 
-def somewhere(cards: Sequence[DeviceFacts], used: dict[str, Use], request: RequestAsk) -> bool:
-    able = Counter(card.node for card in cards if takes(card, used[card.uuid], request))
+def somewhere(devices: Sequence[DeviceFacts], used: dict[str, Use], request: RequestAsk) -> bool:
+    able = Counter(device.node for device in devices if takes(device, used[device.uuid], request))
     return any(count >= request.count for count in able.values())
 
 
-def takes(card: DeviceFacts, use: Use, request: RequestAsk) -> bool:
+def takes(device: DeviceFacts, use: Use, request: RequestAsk) -> bool:
     memory = request.memory_mib
     if memory is None:
-        memory = card.memory_mib * (request.memory_percent or 0) // 100
+        memory = device.memory_mib * (request.memory_percent or 0) // 100
     shares = request.cores < 100 or not use.slots
-    reserved = request.cores == 0 and use.cores >= card.cores
+    reserved = request.cores == 0 and use.cores >= device.cores
     return (
-        card.healthy
-        and not card.cordoned
-        and all(model in card.model for model in request.models[:1])
-        and use.slots + 1 <= card.slots
-        and 1 <= memory <= card.memory_mib - use.memory_mib
-        and use.cores + request.cores <= card.cores
+        device.healthy
+        and not device.cordoned
+        and all(model in device.model for model in request.models[:1])
+        and use.slots + 1 <= device.slots
+        and 1 <= memory <= device.memory_mib - use.memory_mib
+        and use.cores + request.cores <= device.cores
         and shares
         and not reserved
     )

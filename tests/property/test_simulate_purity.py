@@ -27,7 +27,7 @@ POLICIES = (
 
 @st.composite
 def states(draw: st.DrawFn) -> dict[str, Any]:
-    """Up to four nodes of up to three cards, some of them cut, and perhaps a quota."""
+    """Up to four nodes of up to three devices, some of them cut, and perhaps a quota."""
     nodes = [
         {
             "name": f"n{at}",
@@ -73,11 +73,11 @@ def claims(draw: st.DrawFn) -> dict[str, Any]:
 
 def known(cluster: Cluster) -> Any:
     columns = cluster.columns
-    cards = sorted(columns.number_of(f"GPU-{at}-{i}") for at, i in placed_at(cluster))
+    devices = sorted(columns.number_of(f"GPU-{at}-{i}") for at, i in placed_at(cluster))
     sums = (columns.node_slots_used, columns.node_cores_used, columns.node_memory_used)
     return (
         columns.state(),
-        [columns.in_use(card) for card in cards],
+        [columns.in_use(device) for device in devices],
         [list(amounts) for amounts in sums],
         list(columns.rankings.version),
         cluster.budget("default"),
@@ -87,7 +87,7 @@ def known(cluster: Cluster) -> Any:
 
 def placed_at(cluster: Cluster) -> list[tuple[int, int]]:
     columns = cluster.columns
-    uuids = [columns.uuid[c] for n in columns.nodes_with_cards() for c in columns.node_cards[n]]
+    uuids = [columns.uuid[c] for n in columns.nodes_with_devices() for c in columns.node_devices[n]]
     return [(int(at), int(index)) for _, at, index in (uuid.split("-") for uuid in uuids)]
 
 

@@ -16,11 +16,11 @@ from vgpu_nodeagent.state import slots
 from vgpu_nodeagent.state.checkpoint import decode, encode
 from vgpu_nodeagent.state.slots import Binding, ClaimAllocation, SlotAllocation, SlotState
 
-CARDS = {"GPU-0": Use(100, 100, 3), "GPU-1": Use(60, 100, 3)}
+DEVICES = {"GPU-0": Use(100, 100, 3), "GPU-1": Use(60, 100, 3)}
 SLOTS = [f"slot-{number}" for number in range(4)]
 PODS = ["pod-a", "pod-b", "pod-c", "pod-d"]
 USES = st.dictionaries(
-    st.sampled_from(sorted(CARDS)),
+    st.sampled_from(sorted(DEVICES)),
     st.builds(Use, st.sampled_from([0, 40, 60, 61, 101]), st.sampled_from([0, 60]), st.just(1)),
     min_size=1,
 )
@@ -61,7 +61,7 @@ class Slots(RuleBasedStateMachine):
                 before,
                 holding=holding,
                 bindings=[Binding(lease, "main")],
-                allocatable=CARDS,
+                allocatable=DEVICES,
             )
         except Refused:
             assert self.state == before
@@ -115,14 +115,14 @@ class Slots(RuleBasedStateMachine):
         self.state = restarted
 
     @invariant()
-    def no_card_is_over_capacity(self) -> None:
-        """Σ of what is granted and not closed is within each card."""
+    def no_device_is_over_capacity(self) -> None:
+        """Σ of what is granted and not closed is within each device."""
         for uuid, use in self.state.used().items():
-            assert use.peak(CARDS[uuid]) == CARDS[uuid], (uuid, use)
+            assert use.peak(DEVICES[uuid]) == DEVICES[uuid], (uuid, use)
 
     @invariant()
     def what_is_used_is_what_was_granted_and_has_not_ended(self) -> None:
-        """Card by card as a plain dictionary of claims says."""
+        """Device by device as a plain dictionary of claims says."""
         total: dict[str, Use] = {}
         for uses in self.open.values():
             for uuid, use in uses.items():
@@ -144,7 +144,7 @@ class Slots(RuleBasedStateMachine):
 
     @invariant()
     def slots_in_use_are_offered_as_healthy(self) -> None:
-        """However few cards are left, the kubelet is never told that a slot in use is sick."""
+        """However few devices are left, the kubelet is never told that a slot in use is sick."""
         in_use = self.state.slots_in_use()
         for usable in range(5):
             shown = dict(offer(total=4, usable=usable, in_use=in_use))

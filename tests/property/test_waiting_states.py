@@ -16,7 +16,7 @@ from vgpu_operator.extender.filtering import filter_nodes
 from vgpu_operator.extender.wire import FilterRequest
 
 MIB = 16384
-CARDS = {"GPU-0": "node-1", "GPU-1": "node-1", "GPU-2": "node-2"}
+DEVICES = {"GPU-0": "node-1", "GPU-1": "node-1", "GPU-2": "node-2"}
 CONFIG = ClusterConfig.model_validate({"scheduling": {"starvationAfterSeconds": 10}})
 SIZES = st.tuples(st.sampled_from([4096, 8192, MIB]), st.integers(1, 2), st.sampled_from([0, 100]))
 STEPS = st.lists(
@@ -36,15 +36,15 @@ class Cluster:
         self.replica = Replica(config=CONFIG)
         self.pods: list[Pod] = []
         self.born = 0
-        self.had_cards: set[str] = set()
-        for index, (uuid, node) in enumerate(CARDS.items()):
-            self.replica.card(uuid=uuid, node=node, index=index, memory_mib=MIB)
+        self.had_devices: set[str] = set()
+        for index, (uuid, node) in enumerate(DEVICES.items()):
+            self.replica.device(uuid=uuid, node=node, index=index, memory_mib=MIB)
 
     async def do(self, what: str, how: tuple[int, int, int] | int) -> None:
         if isinstance(how, tuple):
-            mib, cards, cores = how
+            mib, devices, cores = how
             self.born += 1
-            limits = {"gpu": cards, "gpumem": mib, "gpucores": cores}
+            limits = {"gpu": devices, "gpumem": mib, "gpucores": cores}
             named = {f"nvidia.com/{key}": amount for key, amount in limits.items()}
             self.pods.append(
                 self.replica.offered(f"pod-{self.born:03}", containers=[a_container(limits=named)])
@@ -68,7 +68,7 @@ class Cluster:
             self.replica.news.claim_gone(consumer.claim, claim.metadata.uid)
 
     def ask(self, pod: Pod) -> list[str]:
-        request = {"Pod": pod.to_wire(), "NodeNames": sorted(set(CARDS.values()))}
+        request = {"Pod": pod.to_wire(), "NodeNames": sorted(set(DEVICES.values()))}
         return list(filter_nodes(self.replica.engine, FilterRequest.read(request)).node_names)
 
     def ask_and_bind(self, pod: Pod) -> None:
@@ -77,28 +77,28 @@ class Cluster:
             assert known is not None
             self.replica.engine.begin_bind(known, node)
 
-    def has_cards(self, pod: Pod) -> bool:
+    def has_devices(self, pod: Pod) -> bool:
         return self.replica.reservation(pod) is not None
 
     def check(self) -> None:
-        """No card is over its capacity, and no card is earmarked twice."""
-        self.had_cards |= {pod.metadata.uid for pod in self.pods if self.has_cards(pod)}
-        for uuid in CARDS:
+        """No device is over its capacity, and no device is earmarked twice."""
+        self.had_devices |= {pod.metadata.uid for pod in self.pods if self.has_devices(pod)}
+        for uuid in DEVICES:
             assert use_of(self.replica.ledger, uuid).memory_mib <= MIB
-        kept = [card for earmark in self.replica.state.earmarks for card in earmark.devices]
+        kept = [device for earmark in self.replica.state.earmarks for device in earmark.devices]
         assert len(kept) == len(set(kept))
         assert len(self.replica.state.earmarks) <= MOST_OF_A_NAMESPACE
 
     async def serve_everybody(self) -> None:
-        """Nobody comes any more and who has cards ends: then everybody else gets theirs.
+        """Nobody comes any more and who has devices ends: then everybody else gets theirs.
 
-        Who was offered cards once and not bound in time has them only from Bind on.
+        Who was offered devices once and not bound in time has them only from Bind on.
         """
         for _ in range(len(self.pods) + 1):
             for pod in self.pods:
-                if pod.metadata.uid in self.had_cards and not self.has_cards(pod):
+                if pod.metadata.uid in self.had_devices and not self.has_devices(pod):
                     self.ask_and_bind(pod)
-            served = [pod for pod in self.pods if self.has_cards(pod)]
+            served = [pod for pod in self.pods if self.has_devices(pod)]
             self.pods = [pod for pod in self.pods if pod not in served]
             for pod in served:
                 self.end(pod)
@@ -108,16 +108,16 @@ class Cluster:
         assert self.pods == []
         await self.replica.scheduled()
         assert len(self.replica.state.earmarks) == 0
-        assert [use_of(self.replica.ledger, uuid).memory_mib for uuid in CARDS] == [0, 0, 0]
+        assert [use_of(self.replica.ledger, uuid).memory_mib for uuid in DEVICES] == [0, 0, 0]
 
 
 @settings(max_examples=60)
 @given(steps=STEPS)
 @example(steps=[("create", (4096, 1, 0)), ("ask", 0), *[("wait", 11)] * 6])
-def test_earmarks_never_give_a_card_twice_and_leave_nobody_waiting_and_nothing_kept(
+def test_earmarks_never_give_a_device_twice_and_leave_nobody_waiting_and_nothing_kept(
     steps: list[tuple[str, tuple[int, int, int] | int]],
 ) -> None:
-    """Every pod here fits an empty cluster, so when all others have ended it has its cards."""
+    """Every pod here fits an empty cluster, so when all others have ended it has its devices."""
 
     async def play() -> None:
         cluster = Cluster()

@@ -24,7 +24,7 @@ _CLAIMS = f"{VGPU_CLAIMS.plural}.{VGPU_CLAIMS.group}"
 
 @dataclass(frozen=True, slots=True)
 class Excess:
-    """A card that held more than it may, after the write with this resourceVersion."""
+    """A device that held more than it may, after the write with this resourceVersion."""
 
     uuid: str
     resource_version: int
@@ -33,13 +33,13 @@ class Excess:
 
 
 def excesses(history: Iterable[WriteEvent]) -> list[Excess]:
-    """Every moment at which a card was over its capacity; empty when there was none.
+    """Every moment at which a device was over its capacity; empty when there was none.
 
-    A card counts from its first published status on; what claims hold of a card that was never
+    A device counts from its first published status on; what claims hold of a device that was never
     published is an excess over nothing.
     """
     capacity: dict[str, Use] = {}
-    held: dict[str, dict[str, Use]] = {}  # claim UID → card → use
+    held: dict[str, dict[str, Use]] = {}  # claim UID → device → use
     total: dict[str, Use] = {}
     found: list[Excess] = []
     for write in history:
@@ -130,12 +130,12 @@ class _Replay:
         containers = (*pod.spec.init_containers, *pod.spec.containers)
         asks = any(container.asked(self._slot) is not None for container in containers)
         if asks and (pod.spec.node_name, uid) not in ((a.node_name, to) for a, to in grants):
-            return [f"pod {pod.metadata.name} was bound before a claim gave it cards there"]
+            return [f"pod {pod.metadata.name} was bound before a claim gave it devices there"]
         return []
 
 
 def _only_init_moved(before: VGPUClaim, after: VGPUClaim) -> bool:
-    """Whether init containers gave cards back that the agent says are free, or got some anew."""
+    """Whether init containers gave devices back that the agent says are free, or got some anew."""
     old, new = before.status.allocation, after.status.allocation
     if old is None or new is None or before.status.reserved_for != after.status.reserved_for:
         return False

@@ -342,7 +342,7 @@ class LocalCluster(Started):
     # Readiness and the end
 
     def wait_ready(self, limit: float = 60.0) -> None:
-        """Wait until the operator leads and every node offers its slots and cards.
+        """Wait until the operator leads and every node offers its slots and devices.
 
         Raises:
             NotReady: something is missing after `limit` seconds.

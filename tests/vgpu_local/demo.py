@@ -53,9 +53,9 @@ class Demo:
         self.kubectl("get", "vgpuclaims", "-o", "wide")
 
         self.say("Inside the first container the card has 8192 MiB, for CUDA and for NVML.")
-        card = self.probe("inference-service-a", "info")["devices"][0]
-        expect("memory that CUDA sees", card["cuda_total"], 8192 * MIB)
-        expect("memory that NVML sees", card["nvml_total"], 8192 * MIB)
+        given = self.probe("inference-service-a", "info")["devices"][0]
+        expect("memory that CUDA sees", given["cuda_total"], 8192 * MIB)
+        expect("memory that NVML sees", given["nvml_total"], 8192 * MIB)
 
         self.say("It takes memory until the driver says no: at its limit, to the byte.")
         filled = self.probe("inference-service-a", "fill")
@@ -122,8 +122,8 @@ class Demo:
         claims = [
             claim["metadata"]["name"]
             for claim in self._cluster.server.objects("vgpuclaims.vgpu.dev")
-            for card in claim["status"].get("allocation", {}).get("devices", ())
-            if card["name"] == device
+            for given in claim["status"].get("allocation", {}).get("devices", ())
+            if given["name"] == device
         ]
 
         def shows(found: dict[str, Any]) -> bool:

@@ -1,6 +1,6 @@
-"""Simulated GPU nodes: what cards they have, and the file that tells the simulated driver.
+"""Simulated GPU nodes: what devices they have, and the file that tells the simulated driver.
 
-The presets are round numbers under the names of real cards, so that expected placements can be
+The presets are round numbers under the names of real devices, so that expected placements can be
 worked out by hand. UUIDs follow from node and index alone: they are the same in every run.
 """
 
@@ -18,8 +18,8 @@ _NAMESPACE = uuid.UUID("6f0e1f0a-7c52-4a53-9d5b-0f6b6a2f7e11")
 
 
 @dataclass(frozen=True, slots=True)
-class CardModel:
-    """One kind of card.
+class DeviceModel:
+    """One kind of device.
 
     Attributes:
         memory_mib: device memory.
@@ -35,30 +35,30 @@ class CardModel:
     mig: Literal["none", "off", "on"] = "none"
 
 
-T4 = CardModel("Tesla T4", 16384, "7.5", 40)
-V100 = CardModel("Tesla V100-SXM2-32GB", 32768, "7.0", 80)
-A100 = CardModel("NVIDIA A100-SXM4-80GB", 81920, "8.0", 108, mig="off")
-A100_PCIE = CardModel("NVIDIA A100-PCIE-40GB", 40960, "8.0", 108, mig="off")
+T4 = DeviceModel("Tesla T4", 16384, "7.5", 40)
+V100 = DeviceModel("Tesla V100-SXM2-32GB", 32768, "7.0", 80)
+A100 = DeviceModel("NVIDIA A100-SXM4-80GB", 81920, "8.0", 108, mig="off")
+A100_PCIE = DeviceModel("NVIDIA A100-PCIE-40GB", 40960, "8.0", 108, mig="off")
 A100_CUT = replace(A100_PCIE, mig="on")
-P100 = CardModel("Tesla P100-PCIE-16GB", 16384, "6.0", 56)
+P100 = DeviceModel("Tesla P100-PCIE-16GB", 16384, "6.0", 56)
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
-    """One card of a node.
+class Device:
+    """One device of a node.
 
     Attributes:
         numa: NUMA node, or -1 where the platform does not say.
     """
 
     uuid: str
-    model: CardModel
+    model: DeviceModel
     numa: int = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """What joins two cards of a node, by their indices.
+    """What joins two devices of a node, by their indices.
 
     Attributes:
         nvlinks: number of NVLink connections.
@@ -73,10 +73,10 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class GpuNode:
-    """A node with simulated cards."""
+    """A node with simulated devices."""
 
     shape: NodeShape
-    cards: tuple[Card, ...]
+    devices: tuple[Device, ...]
     links: tuple[Link, ...] = ()
 
     @property
@@ -87,11 +87,11 @@ class GpuNode:
     def machine_text(self) -> str:
         """Describe the machine for the simulated driver (format: libvgpu/fake/README.md)."""
         lines = ["# Simulated machine of node " + self.name]
-        for index, card in enumerate(self.cards):
-            model = card.model
+        for index, device in enumerate(self.devices):
+            model = device.model
             lines.append(
-                f'card uuid={card.uuid} model="{model.name}" memory_mib={model.memory_mib} '
-                f"numa={card.numa} bus=0000:{index + 1:02x}:00.0 cc={model.compute} "
+                f'card uuid={device.uuid} model="{model.name}" memory_mib={model.memory_mib} '
+                f"numa={device.numa} bus=0000:{index + 1:02x}:00.0 cc={model.compute} "
                 f"sms={model.multiprocessors} mig={model.mig}"
             )
         for link in self.links:
@@ -106,7 +106,7 @@ class GpuNode:
         """
         path = folder / "machine"
         path.write_text(self.machine_text())
-        places = {f"0000:{at + 1:02x}:00.0": card.numa for at, card in enumerate(self.cards)}
+        places = {f"0000:{at + 1:02x}:00.0": device.numa for at, device in enumerate(self.devices)}
         write_sysfs(folder / "sysfs", places)
         return path
 
@@ -130,35 +130,37 @@ def write_sysfs(folder: Path, places: Mapping[str, int], *, nodes: str | None = 
         (device / "numa_node").write_text(f"{numa}\n")
 
 
-def card_uuid(node: str, index: int) -> str:
-    """Return the UUID of a node's card, the same in every run."""
+def device_uuid(node: str, index: int) -> str:
+    """Return the UUID of a node's device, the same in every run."""
     return f"GPU-{uuid.uuid5(_NAMESPACE, f'{node}/{index}')}"
 
 
-def gpu_node(name: str, models: Sequence[CardModel], *, shape: NodeShape | None = None) -> GpuNode:
-    """Describe a node with one card of each of `models`, unlinked, NUMA unknown."""
-    cards = tuple(Card(card_uuid(name, index), model) for index, model in enumerate(models))
-    return GpuNode(replace(shape, name=name) if shape else NodeShape(name), cards)
+def gpu_node(
+    name: str, models: Sequence[DeviceModel], *, shape: NodeShape | None = None
+) -> GpuNode:
+    """Describe a node with one device of each of `models`, unlinked, NUMA unknown."""
+    devices = tuple(Device(device_uuid(name, index), model) for index, model in enumerate(models))
+    return GpuNode(replace(shape, name=name) if shape else NodeShape(name), devices)
 
 
-def t4_node(name: str, cards: int = 1) -> GpuNode:
-    """Describe a node with 16 GiB cards."""
-    return gpu_node(name, [T4] * cards)
+def t4_node(name: str, devices: int = 1) -> GpuNode:
+    """Describe a node with 16 GiB devices."""
+    return gpu_node(name, [T4] * devices)
 
 
-def v100_node(name: str, cards: int = 1) -> GpuNode:
-    """Describe a node with 32 GiB cards."""
-    return gpu_node(name, [V100] * cards)
+def v100_node(name: str, devices: int = 1) -> GpuNode:
+    """Describe a node with 32 GiB devices."""
+    return gpu_node(name, [V100] * devices)
 
 
-def a100_node(name: str, cards: int = 1) -> GpuNode:
-    """Describe a node with 80 GiB cards."""
-    return gpu_node(name, [A100] * cards)
+def a100_node(name: str, devices: int = 1) -> GpuNode:
+    """Describe a node with 80 GiB devices."""
+    return gpu_node(name, [A100] * devices)
 
 
 def a100_server(name: str) -> GpuNode:
-    """Describe eight 80 GiB cards on two NUMA nodes, all joined by NVLink through a switch."""
+    """Describe eight 80 GiB devices on two NUMA nodes, all joined by NVLink through a switch."""
     bare = gpu_node(name, [A100] * 8)
-    cards = tuple(replace(card, numa=index // 4) for index, card in enumerate(bare.cards))
+    devices = tuple(replace(device, numa=index // 4) for index, device in enumerate(bare.devices))
     links = tuple(Link(a, b, nvlinks=12) for a in range(8) for b in range(a + 1, 8))
-    return replace(bare, cards=cards, links=links)
+    return replace(bare, devices=devices, links=links)

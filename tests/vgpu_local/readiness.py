@@ -70,7 +70,7 @@ def _gaps(
     for node in nodes:
         if not offered.get(node.name):
             yield f"node {node.name} offers no {count_resource}"
-        if lost := [card.uuid for card in node.cards if card.uuid not in devices]:
+        if lost := [device.uuid for device in node.devices if device.uuid not in devices]:
             yield f"node {node.name} has published all but {len(lost)} of its cards"
 
 

@@ -85,7 +85,7 @@ def running(cluster: LocalCluster, name: str, *, limit: float = 30.0) -> Object:
 
 
 def record(annotation: str) -> list[tuple[str, int, int]]:
-    """UUID, MiB and cores of each card in HAMi's record, as a reader of HAMi would parse it."""
+    """UUID, MiB and cores of each device in HAMi's record, as a reader of HAMi would parse it."""
     entries = annotation.replace(";", "").split(":")
     fields = [entry.split(",") for entry in entries if entry]
     return [(uuid, int(mib), int(cores)) for uuid, _, mib, cores in fields]
@@ -123,7 +123,7 @@ def reason(status: Object) -> str:
 
 
 def memory_seen(cluster: LocalCluster, pod: str, *, container: str | None = None) -> list[int]:
-    """MiB of each card as a program in the container sees it."""
+    """MiB of each device as a program in the container sees it."""
     done = cluster.exec(pod, [str(PROBE), "info"], container=container)
     assert done.exit_code == 0, done.stderr
     devices = json.loads(done.stdout.splitlines()[-1])["devices"]

@@ -35,7 +35,7 @@ class UsageError(Exception):
 
 
 class Gpu:
-    """One card as NVML shows it here; what it cannot tell is None."""
+    """One device as NVML shows it here; what it cannot tell is None."""
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -45,7 +45,7 @@ class Gpu:
         self.memory = pynvml.nvmlDeviceGetMemoryInfo(self.handle)
 
     def ask(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        """What an NVML call says of the card; None where card or driver does not know."""
+        """What an NVML call says of the device; None where device or driver does not know."""
         try:
             return call(self.handle, *arguments)
         except pynvml.NVMLError:
@@ -59,7 +59,7 @@ class Gpu:
 
     @property
     def processes(self) -> Sequence[Any]:
-        """What computes on the card, with pid and usedGpuMemory in bytes."""
+        """What computes on the device, with pid and usedGpuMemory in bytes."""
         return self.ask(pynvml.nvmlDeviceGetComputeRunningProcesses) or ()
 
     @property
@@ -76,7 +76,7 @@ class Gpu:
 
     @property
     def mig(self) -> str | None:
-        """Whether the card is split by the hardware; None where it cannot be."""
+        """Whether the device is split by the hardware; None where it cannot be."""
         mode = self.ask(pynvml.nvmlDeviceGetMigMode)
         return None if mode is None else ("Disabled", "Enabled")[mode[0]]
 
@@ -143,7 +143,7 @@ def table(gpus: Sequence[Gpu]) -> list[str]:
         _columns("=", "|"),
     ]
     for gpu in gpus:
-        lines += _of_card(gpu)
+        lines += _of_device(gpu)
     lines += [
         "",
         _rule("-"),
@@ -165,7 +165,7 @@ def table(gpus: Sequence[Gpu]) -> list[str]:
     return [*lines, _rule("-")]
 
 
-def _of_card(gpu: Gpu) -> list[str]:
+def _of_device(gpu: Gpu) -> list[str]:
     drawn, limit = (_or("N/A", f"{watts:.0f}W" if watts else None) for watts in gpu.power)
     temperature = _or("N/A", gpu.temperature, "C")
     memory = f"{gpu.memory.used // MIB:>8}MiB / {gpu.memory.total // MIB:>6}MiB "
@@ -228,7 +228,7 @@ def _value(value: Any, unit: str) -> str:
 
 
 def listed(gpu: Gpu) -> list[str]:
-    """A card, and below it the instances that it is cut into."""
+    """A device, and below it the instances that it is cut into."""
     lines = [f"GPU {gpu.index}: {gpu.name} (UUID: {gpu.uuid})"]
     for number in range(gpu.ask(pynvml.nvmlDeviceGetMaxMigDeviceCount) or 0):
         part = gpu.ask(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, number)
@@ -240,7 +240,7 @@ def listed(gpu: Gpu) -> list[str]:
 
 
 def topology(gpus: Sequence[Gpu]) -> list[str]:
-    """How the cards are joined, and on which NUMA nodes they are."""
+    """How the devices are joined, and on which NUMA nodes they are."""
     heads = [f"GPU{gpu.index}" for gpu in gpus]
     lines = ["\t".join(["", *heads, "NUMA Affinity"])]
     for gpu, head in zip(gpus, heads, strict=True):
@@ -263,10 +263,10 @@ def _between(one: Gpu, other: Gpu) -> str:
 
 
 def chosen(gpus: Sequence[Gpu], wanted: str) -> list[Gpu]:
-    """The cards that `-i` names, by index, UUID or bus id; all of them when it is not given.
+    """The devices that `-i` names, by index, UUID or bus id; all of them when it is not given.
 
     Raises:
-        UsageError: there is no such card.
+        UsageError: there is no such device.
     """
     if not wanted:
         return list(gpus)

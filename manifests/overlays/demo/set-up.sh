@@ -13,8 +13,8 @@ if [ ! -e /var/lib/vgpu-demo/machine ]; then
   sed "s/-NODE\b/-$node/" "$template" > /var/lib/vgpu-demo/.machine
   mv /var/lib/vgpu-demo/.machine /var/lib/vgpu-demo/machine
 fi
-# The simulated host has the NUMA nodes that its cards name, whatever the real one has. Its PCI bus is empty: the agent
-# asks the driver for each card's.
+# The simulated host has the NUMA nodes that its GPUs name, whatever the real one has. Its PCI bus is empty: the agent
+# asks the driver for each GPU's.
 mkdir -p /var/lib/vgpu-demo/sys/devices/system/node
 grep -o 'numa=[0-9][0-9]*' /var/lib/vgpu-demo/machine | cut -d= -f2 | sort -nu | paste -sd, - \
   > /var/lib/vgpu-demo/sys/devices/system/node/has_cpu

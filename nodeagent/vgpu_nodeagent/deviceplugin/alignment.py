@@ -19,7 +19,7 @@ def misaligned(
     claim: VGPUClaim,
     allocation: Allocation,
     *,
-    cards: Mapping[str, PhysicalDevice],
+    devices: Mapping[str, PhysicalDevice],
     host: HostNuma,
 ) -> str:
     """What lies apart, in a sentence; empty where nothing does, nothing is required, or is known.
@@ -28,7 +28,7 @@ def misaligned(
         consumer: The pod, and the CPUs that its containers have alone.
         claim: Its claim.
         allocation: The claim's allocation.
-        cards: The node's devices, by UUID.
+        devices: The node's devices, by UUID.
         host: The node's NUMA nodes.
     """
     if claim.spec.placement is None or claim.spec.placement.numa != "Require":
@@ -36,7 +36,7 @@ def misaligned(
     found = []
     for container, cpus in sorted(consumer.cpus.items()):
         mine = [d.uuid for d in allocation.devices if d.request in (container, "")]
-        known = (cards[uuid].numa_node for uuid in mine if uuid in cards)
+        known = (devices[uuid].numa_node for uuid in mine if uuid in devices)
         places = frozenset(node for node in known if node is not None)
         of_cpus = host.nodes_of_cpus(cpus)
         if places and of_cpus and not of_cpus <= places:

@@ -28,7 +28,7 @@ class Finding:
 
     Attributes:
         reason: In CamelCase.
-        subject: The lease, claim or card.
+        subject: The lease, claim or device.
         message: What each record says.
     """
 
@@ -48,7 +48,7 @@ class Evidence:
         entries: The kubelet's checkpoint, our resource only.
         pods: UIDs of this node's pods that have not ended.
         claims: Those allocated on this node, by UID.
-        allocatable: What may be given away of each card, by UUID.
+        allocatable: What may be given away of each device, by UUID.
         instances: UUIDs of the MIG instances that the driver shows.
     """
 
@@ -69,7 +69,7 @@ def gather(node: LocalNode) -> Evidence:
         KubeletUnavailable: The kubelet's checkpoint cannot be read.
     """
     allocations = node.allocations
-    cards = node.inventory.cards.values()
+    devices = node.inventory.devices.values()
     return Evidence(
         state=node.checkpoint.state,
         pages={name: _page(node, name) for name in allocations.folders()},
@@ -80,7 +80,7 @@ def gather(node: LocalNode) -> Evidence:
         ),
         claims={claim.metadata.uid: claim for claim in node.view.claims.objects.values()},
         allocatable={uuid: terms.allocatable for uuid, terms in node.inventory.terms().items()},
-        instances=frozenset(i.uuid for card in cards for i in card.mig_instances if i.uuid),
+        instances=frozenset(i.uuid for device in devices for i in device.mig_instances if i.uuid),
     )
 
 
@@ -97,7 +97,7 @@ def findings(evidence: Evidence) -> list[Finding]:
         *_of_leases(evidence),
         *_of_kubelet(evidence),
         *_of_holdings(evidence),
-        *_of_cards(evidence),
+        *_of_devices(evidence),
     ]
     return sorted(found, key=lambda finding: (finding.reason, finding.subject))
 
@@ -176,23 +176,23 @@ def _of_holdings(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _of_pages(evidence: Evidence, holding: ClaimAllocation, name: str) -> Iterator[Finding]:
-    """No page of a claim grants more of a card than the claim is counted for."""
+    """No page of a claim grants more of a device than the claim is counted for."""
     for lease in evidence.state.of_claim(holding.claim_uid):
         page = evidence.pages.get(lease.name)
         for limit in page.devices if page is not None else ():
             use = holding.use.get(limit.uuid)
             if use is None or limit.memory_bytes == UNLIMITED:
-                continue  # an instance, which its card keeps within itself
+                continue  # an instance, which its device keeps within itself
             if limit.memory_bytes > use.memory_mib * MIB or limit.cores > use.cores:
                 message = (
                     f"lease {lease.name} grants {limit.memory_bytes // MIB} MiB and {limit.cores} "
-                    f"% of card {limit.uuid}; counted: {use.memory_mib} MiB and {use.cores} %"
+                    f"% of GPU {limit.uuid}; counted: {use.memory_mib} MiB and {use.cores} %"
                 )
                 yield Finding("PageExceeds", name, message)
 
 
-def _of_cards(evidence: Evidence) -> Iterator[Finding]:
-    """Sums against what cards have, and instances against the driver."""
+def _of_devices(evidence: Evidence) -> Iterator[Finding]:
+    """Sums against what devices have, and instances against the driver."""
     for uuid, use in sorted(evidence.state.used().items()):
         has = evidence.allocatable.get(uuid)
         if has is None:
@@ -208,6 +208,6 @@ def _of_cards(evidence: Evidence) -> Iterator[Finding]:
 
 def _words(uses: Mapping[str, Use]) -> str:
     return ", ".join(
-        f"{use.memory_mib} MiB, {use.cores} % and {use.slots} slots of card {uuid}"
+        f"{use.memory_mib} MiB, {use.cores} % and {use.slots} slots of GPU {uuid}"
         for uuid, use in sorted(uses.items())
     )

@@ -25,7 +25,7 @@ class InitStarts:
     """Tells apart, as far as that is possible, who is started on the slots of an init container.
 
     Args:
-        reports: Who is told that init containers need cards anew.
+        reports: Who is told that init containers need devices anew.
     """
 
     def __init__(self, reports: Reports) -> None:
@@ -49,7 +49,7 @@ class InitStarts:
             holding: What the claim holds here already.
 
         Raises:
-            Refused: An init container is to start whose cards were given back.
+            Refused: An init container is to start whose devices were given back.
         """
         if not init_part.init_requests(claim.spec) or not _has_ended(claim, allocation, holding):
             return consumer.bindings, allocation

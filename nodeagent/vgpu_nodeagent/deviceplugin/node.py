@@ -27,11 +27,11 @@ class LocalNode:
         name: The node's name.
         resource: The resource that our slots are offered as.
         view: The newest known pods, claims and devices of this node.
-        inventory: The cards.
+        inventory: The devices.
         checkpoint: Leases and holdings, on disk.
         allocations: Pages and CDI specs, on disk.
         backends: What keeps claims within their limits.
-        instances: Parts of cards in MIG mode, in the driver.
+        instances: Parts of devices in MIG mode, in the driver.
         pod_resources: The kubelet's word on who holds slots now.
         kubelet_checkpoint: The kubelet's own record of who was given slots.
         host_numa: The host's NUMA nodes.

@@ -1,4 +1,4 @@
-"""What is left running of a pod that has vanished, before its cards are given to anybody else."""
+"""What is left running of a pod that has vanished, before its devices are given to anybody else."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ class OrphanedProcesses:
         return False
 
     def _tell(self, holding: ClaimAllocation, pids: frozenset[int]) -> None:
-        """Say what keeps the cards, once for the same processes."""
+        """Say what keeps the devices, once for the same processes."""
         if self._told.get(holding.claim_uid) == pids:
             return
         self._told[holding.claim_uid] = pids
         listed = ", ".join(map(str, sorted(pids)[:_PIDS_TOLD]))
         message = (
             f"the node agent may not look into {len(pids)} processes of its node (PID {listed}): "
-            "it lacks CAP_SYS_PTRACE. They may be using the cards, which stay taken until they end"
+            "it lacks CAP_SYS_PTRACE. They may be using the GPUs, which stay taken until they end"
         )
         logger.warning("claim %s/%s: %s", holding.namespace, holding.claim_name, message)
         claim = self._node.view.claim_with_uid(holding.claim_uid)

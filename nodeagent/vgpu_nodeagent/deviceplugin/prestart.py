@@ -25,7 +25,7 @@ from vgpu_nodeagent.deviceplugin.node import LocalNode
 from vgpu_nodeagent.deviceplugin.reserved_claim import claim_reserved_for
 from vgpu_nodeagent.deviceplugin.resizing import may_start_with
 from vgpu_nodeagent.deviceplugin.waiting import WaitingPods
-from vgpu_nodeagent.drivers.device_nodes import nodes_of_card, nodes_of_instance
+from vgpu_nodeagent.drivers.device_nodes import nodes_of_device, nodes_of_instance
 from vgpu_nodeagent.enforcement.grants import ContainerGrant, container_grant
 from vgpu_nodeagent.errors import (
     DriverFilesMissing,
@@ -71,7 +71,7 @@ class _Found:
 
     consumer: Consumer | None = None
     claim: VGPUClaim | None = None
-    has_cards: bool = False
+    has_devices: bool = False
     """Whether the container gets any."""
 
 
@@ -150,7 +150,7 @@ class PreStart:
             raise
         if found.consumer is not None and found.claim is not None:
             self._waiting.done(_place(found.consumer))
-            if found.has_cards:
+            if found.has_devices:
                 took_s = clock() - began
                 self._reports.prepared(found.claim, _summary(found.claim, took_s), took_s=took_s)
             self._compare_cpus(found.consumer, found.claim)
@@ -188,7 +188,7 @@ class PreStart:
         # From here on: no await, until everything is written.
         assert found.consumer is not None
         assert found.claim is not None
-        found.has_cards = self._grant(found.consumer, found.claim, allocation, still_wanted)
+        found.has_devices = self._grant(found.consumer, found.claim, allocation, still_wanted)
 
     async def _limit(self, found: _Found, allocation: Allocation) -> bool:
         """Have what is outside the page put in force; whether that took any waiting.
@@ -229,7 +229,7 @@ class PreStart:
         allocation: Allocation,
         still_wanted: Callable[[], bool],
     ) -> bool:
-        """Record and open the grants of all bindings; whether there is a card in any."""
+        """Record and open the grants of all bindings; whether there is a device in any."""
         node = self._node
         terms = node.inventory.terms()
         former = node.checkpoint.state.holdings.get(claim.metadata.uid)
@@ -252,7 +252,7 @@ class PreStart:
             node.checkpoint.state,
             holding=_holding(consumer, claim, allocation, former),
             bindings=[replace(b, interposed=grants[b.lease].interposed) for b in bindings],
-            allocatable={uuid: card.allocatable for uuid, card in terms.items()},
+            allocatable={uuid: device.allocatable for uuid, device in terms.items()},
         )
         try:
             for lease in grants:
@@ -274,16 +274,16 @@ class PreStart:
         allocation = claim.status.allocation
         if not consumer.cpus or allocation is None:
             return
-        cards, host = self._node.inventory.cards, self._node.host_numa
-        if apart := misaligned(consumer, claim, allocation, cards=cards, host=host):
+        devices, host = self._node.inventory.devices, self._node.host_numa
+        if apart := misaligned(consumer, claim, allocation, devices=devices, host=host):
             self._reports.warning(consumer.pod, "MisalignedCPUs", apart)
 
     def _open(self, grants: dict[str, ContainerGrant]) -> None:
-        cards = self._node.inventory.cards
-        nodes = {uuid: nodes_of_card(card.minor) for uuid, card in cards.items()}
+        devices = self._node.inventory.devices
+        nodes = {uuid: nodes_of_device(device.minor) for uuid, device in devices.items()}
         for cut in self._node.instances.made.values():
-            if (card := cards.get(cut.card)) is not None:
-                nodes[cut.instance.uuid] = nodes_of_instance(card.minor, cut.instance)
+            if (device := devices.get(cut.card)) is not None:
+                nodes[cut.instance.uuid] = nodes_of_instance(device.minor, cut.instance)
         for lease, grant in grants.items():
             self._node.allocations.open(lease, grant, nodes=nodes)
 

@@ -39,7 +39,7 @@ def rebuild(
         entries: The kubelet's checkpoint, our resource only.
         claims: Those allocated on this node.
         pages: By lease: what every page on disk says; None for a damaged one.
-        terms: The cards of this node, for pages without a limit.
+        terms: The devices of this node, for pages without a limit.
         now: Seconds since the epoch.
     """
     by_pod = {
@@ -133,7 +133,7 @@ def _of_page(
 def recovered(
     state: SlotState,
     pages: Mapping[str, PageContent | None],
-    cards: Mapping[str, PhysicalDevice],
+    devices: Mapping[str, PhysicalDevice],
     *,
     static: frozenset[str] = frozenset(),
 ) -> SlotState:
@@ -144,8 +144,8 @@ def recovered(
     Args:
         state: As it was rebuilt, without any.
         pages: By lease: what every page on disk says.
-        cards: As the driver shows them now, by UUID.
-        static: Cards whose instances are an administrator's, and stay.
+        devices: As the driver shows them now, by UUID.
+        static: Devices whose instances are an administrator's, and stay.
     """
     found: ClaimInstances = {}
     named = {
@@ -154,8 +154,8 @@ def recovered(
         if page is not None
         for limit in page.devices
     }
-    for uuid, card in cards.items():
-        for instance in card.mig_instances:
+    for uuid, device in devices.items():
+        for instance in device.mig_instances:
             lease = state.leases.get(named.get(instance.uuid, ""))
             if instance.uuid in named:
                 claim_uid = lease.claim_uid if lease is not None else ""

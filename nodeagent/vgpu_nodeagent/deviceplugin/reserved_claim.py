@@ -25,7 +25,7 @@ def claim_reserved_for(
 
     Raises:
         Refused: There is none, or more than one, or it is reserved for a pod of the same name, or
-            its cards are not here.
+            its devices are not here.
     """
     metadata = pod.metadata
     named = [

@@ -37,7 +37,7 @@ class _Outcome:
 
     Attributes:
         limits: New limits by lease; only of pages that change.
-        shown: (MiB, cores) that pages say, by request and card.
+        shown: (MiB, cores) that pages say, by request and device.
         blocked: Why something could not be done: reason and sentence.
         ended: Requests of init containers that have ended: their pages say nothing any more.
     """
@@ -173,7 +173,7 @@ class Resizing:
             outcome.blocked.append(
                 (
                     "LimitBackend",
-                    f"card {old.uuid}: the driver's limit is set when a container starts",
+                    f"GPU {old.uuid}: the driver's limit is set when a container starts",
                 )
             )
             return old
@@ -186,7 +186,7 @@ class Resizing:
             outcome.blocked.append(
                 (
                     "NotInterposed",
-                    f"card {old.uuid}: container {lease.container} {known}, "
+                    f"GPU {old.uuid}: container {lease.container} {known}, "
                     "and cannot be limited before it starts again",
                 )
             )
@@ -195,7 +195,7 @@ class Resizing:
             outcome.blocked.append(
                 (
                     "InUse",
-                    f"card {old.uuid}: container {lease.container} has {-(-used // MIB)} MiB "
+                    f"GPU {old.uuid}: container {lease.container} has {-(-used // MIB)} MiB "
                     f"in use, {wanted.memory_mib} MiB asked",
                 )
             )
@@ -209,13 +209,13 @@ class Resizing:
         """Record the larger amounts, change the pages, record what they say.
 
         Raises:
-            Refused: The cards have no room; nothing was changed.
+            Refused: The devices have no room; nothing was changed.
             PageDamaged: A page could not be written.
             OSError: The record could not be written.
         """
         checkpoint = self._node.checkpoint
         terms = self._node.inventory.terms()
-        has = {uuid: card.allocatable for uuid, card in terms.items()}
+        has = {uuid: device.allocatable for uuid, device in terms.items()}
         uid = claim.metadata.uid
         now = effective_use(claim.spec, _as_shown(allocation.devices, outcome))
         if holding.init_ended is not None:
@@ -246,7 +246,7 @@ class Resizing:
             has = terms[device.uuid].allocatable if device.uuid in terms else Use()
             free = has - used.get(device.uuid, Use())
             parts.append(
-                f"card {device.uuid}: {format_mib(device.memory_mib)} and {device.cores} % asked, "
+                f"GPU {device.uuid}: {format_mib(device.memory_mib)} and {device.cores} % asked, "
                 f"{format_mib(held.memory_mib)} and {held.cores} % held, "
                 f"{format_mib(max(0, free.memory_mib))} and {max(0, free.cores)} % free beside that"
             )
@@ -302,6 +302,6 @@ def _request_of(claim: VGPUClaim, lease: SlotAllocation) -> str:
 
 def _amounts(devices: Sequence[AllocatedDevice]) -> str:
     return ", ".join(
-        f"{format_mib(device.memory_mib)} and {device.cores} % of card {device.uuid}"
+        f"{format_mib(device.memory_mib)} and {device.cores} % of GPU {device.uuid}"
         for device in devices
     )

@@ -1,6 +1,6 @@
 """Which slots the kubelet is shown, and which of them it may hand out.
 
-Apart from the leases on them (`state/`): what is offered follows from the cards, and a lease
+Apart from the leases on them (`state/`): what is offered follows from the devices, and a lease
 never depends on what is offered after it was made.
 """
 
@@ -14,12 +14,13 @@ from vgpu_nodeagent.state.slots import slot_order
 def offer(*, total: int, usable: int, in_use: Collection[str]) -> list[tuple[str, bool]]:
     """The slots to show the kubelet, each with its health.
 
-    Ids stand for no card, so a card that is not usable shrinks the free ones, from the top. One in
-    use never turns unhealthy and never vanishes: the kubelet would fail its pod at a restart.
+    Ids stand for no device, so a device that is not usable shrinks the free ones, from the top.
+    One in use never turns unhealthy and never vanishes: the kubelet would fail its pod at a
+    restart.
 
     Args:
-        total: Slots of all cards known.
-        usable: Slots of the cards that can take something new.
+        total: Slots of all devices known.
+        usable: Slots of the devices that can take something new.
         in_use: Slots with a lease.
     """
     every = {f"slot-{number}" for number in range(total)} | set(in_use)

@@ -1,1 +1,1 @@
-"""One module a vendor behind one protocol: which cards there are, and how they are."""
+"""One module a vendor behind one protocol: which devices there are, and how they are."""

@@ -12,8 +12,8 @@ _EXTRAS = frozenset("+-")
 
 
 @dataclass(frozen=True, slots=True)
-class CardLink:
-    """How a card reaches another one of its machine; a higher score is a better path."""
+class DeviceLink:
+    """How a device reaches another one of its machine; a higher score is a better path."""
 
     peer: str
     type: str
@@ -22,11 +22,11 @@ class CardLink:
 
 @dataclass(frozen=True, slots=True)
 class InstanceProfile:
-    """What a card in MIG mode can be cut into.
+    """What a device in MIG mode can be cut into.
 
     Attributes:
         name: As the driver spells it, such as 1g.5gb.
-        cores: Its part of the card's compute, in percent.
+        cores: Its part of the device's compute, in percent.
         slices: Its compute slices.
         places: Where it may lie: first memory slice, and how many.
     """
@@ -41,21 +41,21 @@ class InstanceProfile:
     def has_extras(self) -> bool:
         """Whether it has media engines or graphics, or lacks them.
 
-        A card has few of those, which places do not tell: such instances are an administrator's.
+        A device has few of those, which places do not tell: such instances are an administrator's.
         """
         return bool(_EXTRAS & set(self.name))
 
 
 @dataclass(frozen=True, slots=True)
 class MigInstance:
-    """A part cut out of a card, or to be cut.
+    """A part cut out of a device, or to be cut.
 
     Attributes:
         profile: Its profile's name.
         start: Its first memory slice.
         size: How many memory slices it takes.
         uuid: How programs name it; empty as long as none can use it.
-        gpu_instance: Its number in the card.
+        gpu_instance: Its number in the device.
         compute_instance: The number of what computes in it.
     """
 
@@ -76,7 +76,7 @@ class MigInstance:
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """What a card needs before it can be relied on again.
+    """What a device needs before it can be relied on again.
 
     Attributes:
         reason: In CamelCase, for conditions; it names the action.
@@ -89,7 +89,7 @@ class Repair:
 
 @dataclass(frozen=True, slots=True)
 class PhysicalDevice:
-    """One physical card as the driver describes it.
+    """One physical device as the driver describes it.
 
     Attributes:
         index: Its number on the machine.
@@ -116,29 +116,29 @@ class PhysicalDevice:
     mig_enabled: bool = False
     mig_profiles: tuple[InstanceProfile, ...] = ()
     mig_instances: tuple[MigInstance, ...] = ()
-    links: tuple[CardLink, ...] = ()
+    links: tuple[DeviceLink, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class CardUsage:
-    """What is really in use on a card: MiB and percent."""
+class DeviceUsage:
+    """What is really in use on a device: MiB and percent."""
 
     memory_mib: int
     cores: int
 
 
 class Severity(StrEnum):
-    """What an event says about the card's health."""
+    """What an event says about the device's health."""
 
     APPLICATION = "Application"
-    """A program's own fault: the card is fine."""
+    """A program's own fault: the device is fine."""
     FATAL = "Fatal"
-    """The card cannot be relied on."""
+    """The device cannot be relied on."""
 
 
 @dataclass(frozen=True, slots=True)
-class CardEvent:
-    """Something that the driver reported about a card; `uuid` is empty when it names none."""
+class DeviceEvent:
+    """Something that the driver reported about a device; `uuid` is empty when it names none."""
 
     uuid: str
     severity: Severity
@@ -147,50 +147,50 @@ class CardEvent:
 
 
 class Driver(Protocol):
-    """One vendor's cards. Every call may raise `DriverUnavailable`, and none hangs."""
+    """One vendor's devices. Every call may raise `DriverUnavailable`, and none hangs."""
 
     @property
     def vendor(self) -> str:
         """The vendor's name, as in a request's `vendor`."""
 
-    async def cards(self) -> tuple[PhysicalDevice, ...]:
-        """The cards of this machine, by index."""
+    async def devices(self) -> tuple[PhysicalDevice, ...]:
+        """The devices of this machine, by index."""
 
-    async def usage(self) -> Mapping[str, CardUsage]:
-        """What is in use, by UUID; cards that do not tell are left out."""
+    async def usage(self) -> Mapping[str, DeviceUsage]:
+        """What is in use, by UUID; devices that do not tell are left out."""
 
     async def process_memory(self) -> Mapping[str, Mapping[int, int]]:
-        """Bytes that each process holds, by UUID of the card and PID on the host."""
+        """Bytes that each process holds, by UUID of the device and PID on the host."""
 
     async def process_peaks(self) -> Mapping[str, Mapping[int, int]]:
         """The most bytes that each running process has held, where the driver keeps accounts.
 
-        By UUID of the card and PID on the host; cards that keep none are left out.
+        By UUID of the device and PID on the host; devices that keep none are left out.
         """
 
     async def compute_since(self, marks: dict[str, int]) -> Mapping[str, Mapping[int, float]]:
         """Percent of the compute that each process used, on average since the marks.
 
-        By UUID of the card and PID on the host; cards that cannot tell are left out, and one on
+        By UUID of the device and PID on the host; devices that cannot tell are left out, and one on
         which nobody computed has no processes.
 
         Args:
-            marks: By UUID of the card: the stamp of the last sample that was read. Each reader has
-                its own, empty at first, and moved by this call. (Stamps are the driver's: what
+            marks: By UUID of the device: the stamp of the last sample that was read. Each reader
+                has its own, empty at first, and moved by this call. (Stamps are the driver's: what
                 clock they are of differs.)
         """
 
     async def limit_memory(self, cgroup: Path, limits: Mapping[str, int]) -> None:
-        """Let the processes of a cgroup hold no more than so many bytes, by UUID of the card.
+        """Let the processes of a cgroup hold no more than so many bytes, by UUID of the device.
 
         Raises:
             LimitsUnsupported: This driver has no such limits.
         """
 
-    async def instance_at(self, card: str, wanted: MigInstance) -> MigInstance | None:
+    async def instance_at(self, device: str, wanted: MigInstance) -> MigInstance | None:
         """The instance of this profile at this place, whoever made it; None without one."""
 
-    async def check_place(self, card: str, wanted: MigInstance) -> None:
+    async def check_place(self, device: str, wanted: MigInstance) -> None:
         """Make sure that nothing lies where an instance shall be made.
 
         Raises:
@@ -198,12 +198,12 @@ class Driver(Protocol):
         """
 
     async def make_instance(
-        self, card: str, wanted: MigInstance, *, known: str | None
+        self, device: str, wanted: MigInstance, *, known: str | None
     ) -> MigInstance:
-        """An instance of a card in MIG mode, made where it is not there yet.
+        """An instance of a device in MIG mode, made where it is not there yet.
 
         Args:
-            card: The card's UUID.
+            device: The device's UUID.
             wanted: Profile and place.
             known: None: one that is there already is not ours. Empty: it is, whichever it is, and
                 is finished. Else it must be there already, with this UUID.
@@ -213,18 +213,18 @@ class Driver(Protocol):
             InstanceLost: It is not there any more; nothing was made, so that this can be recorded.
         """
 
-    async def remove_instance(self, card: str, instance: MigInstance) -> None:
+    async def remove_instance(self, device: str, instance: MigInstance) -> None:
         """Take an instance away; one that is gone, or another in its place, is left alone.
 
         Args:
-            card: The card's UUID.
+            device: The device's UUID.
             instance: Profile and place, and its UUID if that is known.
 
         Raises:
             InstanceInUse: Something runs on it.
         """
 
-    async def next_event(self) -> CardEvent:
+    async def next_event(self) -> DeviceEvent:
         """Wait for the driver to report something."""
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
-"""Device nodes: what a container needs to use a card or an instance, and what cutting cards needs.
+"""Device nodes that a container needs to use a device or an instance, and that making one needs.
 
-An instance needs its card's node and two more that stand for the right to use it: one for the GPU
-instance, one for the compute instance in it. The right to cut cards has a node too; whoever has
+An instance needs its device's node and two more that stand for the right to use it: one for the GPU
+instance, one for the compute instance in it. The right to cut devices has a node too; whoever has
 CAP_SYS_ADMIN has every right. The numbers of all rights there could be are fixed, and the driver
 lists them in a file (source: NVIDIA's MIG user guide, "Device Nodes and Capabilities").
 """
@@ -36,8 +36,8 @@ class DeviceNode:
     minor: int = 0
 
 
-def nodes_of_card(minor: int) -> tuple[DeviceNode, ...]:
-    """What a card needs, by its number."""
+def nodes_of_device(minor: int) -> tuple[DeviceNode, ...]:
+    """What a device needs, by its number."""
     return (DeviceNode(f"nvidia{minor}"),)
 
 
@@ -47,7 +47,7 @@ def nodes_of_instance(
     """What an instance needs; rights of which the driver knows nothing are left out.
 
     Args:
-        minor: The card's number.
+        minor: The device's number.
         instance: As the driver shows it.
         proc: Where the driver tells.
     """
@@ -58,7 +58,7 @@ def nodes_of_instance(
         for right in (f"{gpu}/access", f"{gpu}/ci{instance.compute_instance}/access")
         if right in rights and major
     ]
-    return (*nodes_of_card(minor), *(_node(number, major) for number in numbers))
+    return (*nodes_of_device(minor), *(_node(number, major) for number in numbers))
 
 
 def may_cut(*, proc: Path = PROC, dev: Path = Path("/dev")) -> bool:

@@ -1,4 +1,4 @@
-"""NVIDIA cards through NVML; beside it, how they are linked, cut, placed on the host and repaired.
+"""NVIDIA devices through NVML; the modules beside it have links, MIG, NUMA nodes and recovery.
 
 NVML is loaded when it is first needed and again after it was lost, so that an agent may run on a
 node before its driver is installed. Every call runs in a thread with a deadline; events have a
@@ -20,7 +20,13 @@ from typing import Any, TypeVar
 import pynvml
 
 from vgpu_nodeagent.drivers import nvidia_mig
-from vgpu_nodeagent.drivers.base import CardEvent, CardUsage, MigInstance, PhysicalDevice, Severity
+from vgpu_nodeagent.drivers.base import (
+    DeviceEvent,
+    DeviceUsage,
+    MigInstance,
+    PhysicalDevice,
+    Severity,
+)
 from vgpu_nodeagent.drivers.calls import CallThread
 from vgpu_nodeagent.drivers.device_nodes import may_cut
 from vgpu_nodeagent.drivers.numa import SYSFS, HostNuma
@@ -39,7 +45,7 @@ _EVENT_WAIT_MS = 1000
 _EVENT_RETRY_S = 30.0
 
 APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
-"""Faults of a program, not of the card. Source: NVIDIA's XID catalogue ("user application")."""
+"""Faults of a program, not of the device. Source: NVIDIA's XID catalogue ("user application")."""
 
 _ARCHITECTURES = {2: "Kepler", 3: "Maxwell", 4: "Pascal", 5: "Volta", 6: "Turing", 7: "Ampere"}
 _ARCHITECTURES |= {8: "Ada", 9: "Hopper", 10: "Blackwell"}
@@ -48,7 +54,7 @@ _AFFINITY_WORDS = 16
 
 
 class NvidiaDriver:
-    """All NVIDIA cards of this machine.
+    """All NVIDIA devices of this machine.
 
     Args:
         deadline_s: How long a call may take.
@@ -78,21 +84,25 @@ class NvidiaDriver:
         """As in a request's `vendor`."""
         return "nvidia"
 
-    async def cards(self) -> tuple[PhysicalDevice, ...]:
-        """The cards, by index.
+    async def devices(self) -> tuple[PhysicalDevice, ...]:
+        """The devices, by index.
 
         Raises:
             DriverUnavailable: NVML is missing, fails or hangs.
         """
-        cards = await self._calls.call(
-            self._guarded(partial(_read_cards, self._may_cut, self._host))
+        devices = await self._calls.call(
+            self._guarded(partial(_read_devices, self._may_cut, self._host))
         )
-        if not self._may_cut and not self._has_warned and any(card.mig_enabled for card in cards):
+        if (
+            not self._may_cut
+            and not self._has_warned
+            and any(device.mig_enabled for device in devices)
+        ):
             self._has_warned = True
-            logger.warning("cards in MIG mode are not given: this agent may not cut them")
-        return cards
+            logger.warning("GPUs in MIG mode are not given: this agent may not cut them")
+        return devices
 
-    async def usage(self) -> Mapping[str, CardUsage]:
+    async def usage(self) -> Mapping[str, DeviceUsage]:
         """Memory and compute in use, by UUID.
 
         Raises:
@@ -101,7 +111,7 @@ class NvidiaDriver:
         return await self._calls.call(self._guarded(_read_usage))
 
     async def process_memory(self) -> Mapping[str, Mapping[int, int]]:
-        """Bytes that each process holds, by UUID of the card and PID on the host.
+        """Bytes that each process holds, by UUID of the device and PID on the host.
 
         Raises:
             DriverUnavailable: NVML is missing, fails or hangs.
@@ -111,7 +121,7 @@ class NvidiaDriver:
     async def process_peaks(self) -> Mapping[str, Mapping[int, int]]:
         """The most bytes that each running process has held, by NVML's accounting.
 
-        By UUID of the card and PID on the host; cards without accounting are left out.
+        By UUID of the device and PID on the host; devices without accounting are left out.
 
         Raises:
             DriverUnavailable: NVML is missing, fails or hangs.
@@ -121,12 +131,12 @@ class NvidiaDriver:
     async def compute_since(self, marks: dict[str, int]) -> Mapping[str, Mapping[int, float]]:
         """Percent of the compute that each process used, on average since the marks.
 
-        By UUID of the card and PID on the host; cards that cannot tell are left out, and one on
+        By UUID of the device and PID on the host; devices that cannot tell are left out, and one on
         which nobody computed has no processes.
 
         Args:
-            marks: By UUID of the card: the stamp of the last sample that was read. Each reader has
-                its own, empty at first, and moved by this call. (Stamps are the driver's: what
+            marks: By UUID of the device: the stamp of the last sample that was read. Each reader
+                has its own, empty at first, and moved by this call. (Stamps are the driver's: what
                 clock they are of differs.)
 
         Raises:
@@ -135,7 +145,7 @@ class NvidiaDriver:
         return await self._calls.call(self._guarded(partial(_read_compute, marks)))
 
     async def limit_memory(self, cgroup: Path, limits: Mapping[str, int]) -> None:
-        """Let the processes of a cgroup hold no more than so many bytes, by UUID of the card.
+        """Let the processes of a cgroup hold no more than so many bytes, by UUID of the device.
 
         Raises:
             LimitsUnsupported: The driver is older than r615, or the kernel not made for it.
@@ -143,46 +153,48 @@ class NvidiaDriver:
         """
         await self._calls.call(self._guarded(partial(_limit_memory, cgroup, limits)))
 
-    async def instance_at(self, card: str, wanted: MigInstance) -> MigInstance | None:
+    async def instance_at(self, device: str, wanted: MigInstance) -> MigInstance | None:
         """The instance of this profile at this place, whoever made it; None without one.
 
         Raises:
             DriverUnavailable: NVML is missing, fails or hangs.
         """
-        return await self._calls.call(self._guarded(partial(nvidia_mig.instance_at, card, wanted)))
+        return await self._calls.call(
+            self._guarded(partial(nvidia_mig.instance_at, device, wanted))
+        )
 
-    async def check_place(self, card: str, wanted: MigInstance) -> None:
+    async def check_place(self, device: str, wanted: MigInstance) -> None:
         """Make sure that nothing lies where an instance shall be made.
 
         Raises:
             PlaceTaken: Something does.
             DriverUnavailable: NVML is missing, fails or hangs.
         """
-        await self._calls.call(self._guarded(partial(nvidia_mig.check_place, card, wanted)))
+        await self._calls.call(self._guarded(partial(nvidia_mig.check_place, device, wanted)))
 
     async def make_instance(
-        self, card: str, wanted: MigInstance, *, known: str | None
+        self, device: str, wanted: MigInstance, *, known: str | None
     ) -> MigInstance:
-        """An instance of a card in MIG mode, made where it is not there yet.
+        """An instance of a device in MIG mode, made where it is not there yet.
 
         Raises:
             PlaceTaken: Another lies there.
             InstanceLost: It was made before and is not there any more.
             DriverUnavailable: NVML is missing, fails or hangs, or cannot make it.
         """
-        job = partial(nvidia_mig.make_instance, card, wanted, known=known)
+        job = partial(nvidia_mig.make_instance, device, wanted, known=known)
         return await self._calls.call(self._guarded(job))
 
-    async def remove_instance(self, card: str, instance: MigInstance) -> None:
+    async def remove_instance(self, device: str, instance: MigInstance) -> None:
         """Take an instance away, if it is there.
 
         Raises:
             InstanceInUse: Something runs on it.
             DriverUnavailable: NVML is missing, fails or hangs.
         """
-        await self._calls.call(self._guarded(partial(nvidia_mig.remove_instance, card, instance)))
+        await self._calls.call(self._guarded(partial(nvidia_mig.remove_instance, device, instance)))
 
-    async def next_event(self) -> CardEvent:
+    async def next_event(self) -> DeviceEvent:
         """Wait for an XID or ECC event. A driver that cannot tell is asked again later."""
         while True:
             try:
@@ -221,7 +233,7 @@ class NvidiaDriver:
 
         return guarded
 
-    def _wait_event(self) -> CardEvent | None:
+    def _wait_event(self) -> DeviceEvent | None:
         if self._event_set is None:
             self._event_set = _register_events()
         try:
@@ -242,18 +254,18 @@ def _load(library: Path | None) -> None:
         raise DriverUnavailable(f"NVML: {error}") from error
 
 
-def classify(uuid: str, event_type: int, data: int) -> CardEvent:
-    """What an NVML event means for its card.
+def classify(uuid: str, event_type: int, data: int) -> DeviceEvent:
+    """What an NVML event means for its device.
 
     Args:
-        uuid: The card; empty when the driver could not say, then all cards are meant.
+        uuid: The device; empty when the driver could not say, then all devices are meant.
         event_type: The NVML event's type.
         data: The XID, for an XID event.
     """
     if event_type == pynvml.nvmlEventTypeXidCriticalError:
         severity = Severity.APPLICATION if data in APPLICATION_XIDS else Severity.FATAL
-        return CardEvent(uuid, severity, f"XID{data}", f"the driver reported XID {data}")
-    return CardEvent(uuid, Severity.FATAL, "DoubleBitECC", "an uncorrectable memory error")
+        return DeviceEvent(uuid, severity, f"XID{data}", f"the driver reported XID {data}")
+    return DeviceEvent(uuid, Severity.FATAL, "DoubleBitECC", "an uncorrectable memory error")
 
 
 def _register_events() -> Any:
@@ -266,7 +278,7 @@ def _register_events() -> Any:
     return event_set
 
 
-def _read_cards(may_cut_them: bool, host: HostNuma) -> tuple[PhysicalDevice, ...]:
+def _read_devices(may_cut_them: bool, host: HostNuma) -> tuple[PhysicalDevice, ...]:
     driver = text(pynvml.nvmlSystemGetDriverVersion())
     version = optional(pynvml.nvmlSystemGetCudaDriverVersion_v2, 0)
     runtime = f"{version // 1000}.{version % 1000 // 10}" if version else ""
@@ -276,7 +288,7 @@ def _read_cards(may_cut_them: bool, host: HostNuma) -> tuple[PhysicalDevice, ...
     nvlinks = [nvlinks_of(handle) for handle in handles]
     return tuple(
         replace(
-            _card(index, handle, uuid, may_cut_it=may_cut_them, host=host),
+            _device(index, handle, uuid, may_cut_it=may_cut_them, host=host),
             driver_version=driver,
             runtime_version=runtime,
             links=links_of(at, uuids, handles, nvlinks),
@@ -286,7 +298,7 @@ def _read_cards(may_cut_them: bool, host: HostNuma) -> tuple[PhysicalDevice, ...
 
 
 def _answering() -> Iterator[tuple[int, Any, str]]:
-    """Index, handle and UUID of every card that answers.
+    """Index, handle and UUID of every device that answers.
 
     One that has fallen off the bus is left out: it says so to every call, and must not hide the
     others of its machine.
@@ -299,10 +311,10 @@ def _answering() -> Iterator[tuple[int, Any, str]]:
             continue
 
 
-def _card(
+def _device(
     index: int, handle: Any, uuid: str, *, may_cut_it: bool, host: HostNuma
 ) -> PhysicalDevice:
-    """A card, apart from its links and the driver's version."""
+    """A device, apart from its links and the driver's version."""
     major, minor = optional(lambda: pynvml.nvmlDeviceGetCudaComputeCapability(handle), (0, 0))
     architecture = optional(lambda: pynvml.nvmlDeviceGetArchitecture(handle), 0)
     bus = bus_id(handle)
@@ -336,12 +348,14 @@ def _affinity(handle: Any) -> tuple[int, ...]:
     return tuple(words)
 
 
-def _read_usage() -> Mapping[str, CardUsage]:
+def _read_usage() -> Mapping[str, DeviceUsage]:
     usage = {}
     for _, handle, uuid in _answering():
         memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
         rates = optional(partial(pynvml.nvmlDeviceGetUtilizationRates, handle), None)
-        usage[uuid] = CardUsage(int(memory.used) // MIB, int(rates.gpu) if rates is not None else 0)
+        usage[uuid] = DeviceUsage(
+            int(memory.used) // MIB, int(rates.gpu) if rates is not None else 0
+        )
     return usage
 
 
@@ -369,7 +383,7 @@ def _read_compute(marks: dict[str, int]) -> Mapping[str, Mapping[int, float]]:
         except pynvml.NVMLError_NotFound:
             samples = []  # nobody computed
         except pynvml.NVMLError:
-            continue  # the card cannot tell, as one in MIG mode
+            continue  # the device cannot tell, as one in MIG mode
         by_pid: dict[int, list[int]] = {}
         for sample in samples:
             if sample.timeStamp > since:
@@ -401,7 +415,7 @@ def _limit_memory(cgroup: Path, limits: Mapping[str, int]) -> None:
             ) from error
         if said.hardLimit != limit:
             raise DriverUnavailable(
-                f"NVML: asked for a limit of {limit} bytes of card {uuid}, it has {said.hardLimit}"
+                f"NVML: asked for a limit of {limit} bytes of GPU {uuid}, it has {said.hardLimit}"
             )
 
 

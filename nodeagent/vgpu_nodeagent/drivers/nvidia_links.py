@@ -1,7 +1,7 @@
-"""How NVIDIA cards reach each other: NVLink first, else the nearest common place on the PCI bus.
+"""How NVIDIA devices reach each other: NVLink first, else the nearest common place on the PCI bus.
 
-A link ends at another card or at an NVSwitch. Through switches every card reaches every other, and
-a pair has the bandwidth of the card with fewer links to them.
+A link ends at another device or at an NVSwitch. Through switches every device reaches every other,
+and a pair has the bandwidth of the device with fewer links to them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import pynvml
 
-from vgpu_nodeagent.drivers.base import CardLink
+from vgpu_nodeagent.drivers.base import DeviceLink
 from vgpu_nodeagent.drivers.nvml import bus_id, optional, text
 
 # NVML's topology levels, nearest first: word as nvidia-smi prints it, and score.
@@ -36,20 +36,20 @@ _NO_LINK = (
 
 @dataclass(frozen=True, slots=True)
 class NvLinks:
-    """The NVLinks of one card that are up.
+    """The NVLinks of one device that are up.
 
     Attributes:
-        to_cards: How many lead to each other card, by its bus id in lower case.
+        to_cards: How many lead to each other device, by its bus id in lower case.
         to_switches: How many lead to NVSwitches.
     """
 
-    to_cards: Counter[str]
+    to_devices: Counter[str]
     to_switches: int
 
 
 def nvlinks_of(handle: Any) -> NvLinks:
-    """The NVLinks of a card; none where it has none or the driver cannot show them."""
-    cards: Counter[str] = Counter()
+    """The NVLinks of a device; none where it has none or the driver cannot show them."""
+    devices: Counter[str] = Counter()
     switches = 0
     for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
         try:
@@ -61,25 +61,25 @@ def nvlinks_of(handle: Any) -> NvLinks:
             remote = pynvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, link)
         except pynvml.NVMLError as error:
             if error.value in _NO_LINK:
-                continue  # this one; others of the card may be wired
+                continue  # this one; others of the device may be wired
             raise
-        cards[text(remote.busId).lower()] += 1
-    return NvLinks(cards, switches)
+        devices[text(remote.busId).lower()] += 1
+    return NvLinks(devices, switches)
 
 
 def links_of(
     index: int, uuids: Sequence[str], handles: Sequence[Any], nvlinks: Sequence[NvLinks]
-) -> tuple[CardLink, ...]:
-    """How a card reaches each other one of its machine.
+) -> tuple[DeviceLink, ...]:
+    """How a device reaches each other one of its machine.
 
     Args:
-        index: Which card.
-        uuids: Of all cards, by index.
+        index: Which device.
+        uuids: Of all devices, by index.
         handles: NVML's.
-        nvlinks: Of all cards.
+        nvlinks: Of all devices.
     """
     return tuple(
-        CardLink(uuids[other], *_path(handles, nvlinks, index, other))
+        DeviceLink(uuids[other], *_path(handles, nvlinks, index, other))
         for other in range(len(handles))
         if other != index
     )
@@ -88,10 +88,10 @@ def links_of(
 def _path(
     handles: Sequence[Any], nvlinks: Sequence[NvLinks], one: int, other: int
 ) -> tuple[str, int]:
-    """Word and score of the best path between two cards; the same from either end."""
+    """Word and score of the best path between two devices; the same from either end."""
     direct = min(
-        nvlinks[one].to_cards[bus_id(handles[other]).lower()],
-        nvlinks[other].to_cards[bus_id(handles[one]).lower()],
+        nvlinks[one].to_devices[bus_id(handles[other]).lower()],
+        nvlinks[other].to_devices[bus_id(handles[one]).lower()],
     )
     if count := direct + min(nvlinks[one].to_switches, nvlinks[other].to_switches):
         return f"NV{count}", _NVLINK_SCORE * count

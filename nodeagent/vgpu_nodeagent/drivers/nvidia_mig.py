@@ -1,4 +1,4 @@
-"""How NVIDIA cards in MIG mode are cut: what they offer, what there is, making it, removing it.
+"""How NVIDIA devices in MIG mode are cut: what they offer, what there is, making it, removing it.
 
 Functions for the thread that speaks with NVML; `nvidia.py` runs them. An instance of ours is a GPU
 instance with one compute instance over the whole of it. Making and removing take two steps each,
@@ -20,9 +20,9 @@ from vgpu_nodeagent.errors import InstanceInUse, InstanceLost, PlaceTaken
 _ALL_CORES = 100
 
 
-def profiles_of(card: Any) -> tuple[InstanceProfile, ...]:
-    """What a card in MIG mode can be cut into."""
-    infos = {_name(info): info for info in reversed(list(_infos(card)))}
+def profiles_of(device: Any) -> tuple[InstanceProfile, ...]:
+    """What a device in MIG mode can be cut into."""
+    infos = {_name(info): info for info in reversed(list(_infos(device)))}
     most = max((info.sliceCount for info in infos.values()), default=1)
     return tuple(
         InstanceProfile(
@@ -30,59 +30,59 @@ def profiles_of(card: Any) -> tuple[InstanceProfile, ...]:
             memory_mib=int(info.memorySizeMB),
             cores=_ALL_CORES * info.sliceCount // most,
             slices=info.sliceCount,
-            places=_places(card, info.id),
+            places=_places(device, info.id),
         )
         for name, info in reversed(infos.items())
     )
 
 
-def instances_of(card: Any) -> tuple[MigInstance, ...]:
+def instances_of(device: Any) -> tuple[MigInstance, ...]:
     """The GPU instances that there are, whoever made them; without a UUID if nothing can use it."""
-    named = _named(card)
-    return tuple(_instance(handle, info, named) for handle, info in _gpu_instances(card))
+    named = _named(device)
+    return tuple(_instance(handle, info, named) for handle, info in _gpu_instances(device))
 
 
 def instance_at(uuid: str, wanted: MigInstance) -> MigInstance | None:
     """See `Driver.instance_at`."""
-    card = pynvml.nvmlDeviceGetHandleByUUID(uuid)
-    handle = _at(card, wanted)
-    return None if handle is None else _seen(card, handle)
+    device = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+    handle = _at(device, wanted)
+    return None if handle is None else _seen(device, handle)
 
 
 def check_place(uuid: str, wanted: MigInstance) -> None:
     """See `Driver.check_place`."""
-    card = pynvml.nvmlDeviceGetHandleByUUID(uuid)
-    there = [i for i in instances_of(card) if i.overlaps(wanted.start, wanted.size)]
+    device = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+    there = [i for i in instances_of(device) if i.overlaps(wanted.start, wanted.size)]
     if there:
         raise PlaceTaken(_no_room(uuid, wanted, there))
 
 
 def make_instance(uuid: str, wanted: MigInstance, *, known: str | None) -> MigInstance:
     """See `Driver.make_instance`."""
-    card = pynvml.nvmlDeviceGetHandleByUUID(uuid)
-    handle = _at(card, wanted)
-    there = _seen(card, handle) if handle is not None else wanted
+    device = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+    handle = _at(device, wanted)
+    there = _seen(device, handle) if handle is not None else wanted
     if known and there.uuid in ("", known):
         if not there.uuid:
-            raise InstanceLost(f"{wanted} on card {uuid} is not there any more")
+            raise InstanceLost(f"{wanted} on GPU {uuid} is not there any more")
         return there
     if handle is None:
-        handle = _make(card, uuid, wanted)
+        handle = _make(device, uuid, wanted)
     elif known is None or known:
-        raise PlaceTaken(f"{there} on card {uuid} is not ours")
-    if not _seen(card, handle).uuid:
-        _make_compute(card, handle)
-    return _seen(card, handle)
+        raise PlaceTaken(f"{there} on GPU {uuid} is not ours")
+    if not _seen(device, handle).uuid:
+        _make_compute(device, handle)
+    return _seen(device, handle)
 
 
 def remove_instance(uuid: str, instance: MigInstance) -> None:
     """See `Driver.remove_instance`."""
     try:
-        card = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+        device = pynvml.nvmlDeviceGetHandleByUUID(uuid)
     except pynvml.NVMLError_NotFound:
-        return  # the card was taken out, and what was cut of it went with it
-    handle = _at(card, instance)
-    if handle is None or (instance.uuid and _seen(card, handle).uuid not in ("", instance.uuid)):
+        return  # the device was taken out, and what was cut of it went with it
+    handle = _at(device, instance)
+    if handle is None or (instance.uuid and _seen(device, handle).uuid not in ("", instance.uuid)):
         return  # it is gone already, and what lies there now is another's
     try:
         for compute in _compute_instances(handle):
@@ -90,24 +90,24 @@ def remove_instance(uuid: str, instance: MigInstance) -> None:
         pynvml.nvmlGpuInstanceDestroy(handle)
     except pynvml.NVMLError as error:
         if error.value == pynvml.NVML_ERROR_IN_USE:
-            raise InstanceInUse(f"{instance} on card {uuid} is in use") from error
+            raise InstanceInUse(f"{instance} on GPU {uuid} is in use") from error
         raise
 
 
-def _infos(card: Any) -> Iterator[Any]:
+def _infos(device: Any) -> Iterator[Any]:
     for kind in range(pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
-        info = optional(lambda kind=kind: _info(card, kind), None)  # type: ignore[misc]
+        info = optional(lambda kind=kind: _info(device, kind), None)  # type: ignore[misc]
         if info is not None:
             yield info
 
 
-def _info(card: Any, kind: int) -> Any:
+def _info(device: Any, kind: int) -> Any:
     try:
-        return pynvml.nvmlDeviceGetGpuInstanceProfileInfo(card, kind)
+        return pynvml.nvmlDeviceGetGpuInstanceProfileInfo(device, kind)
     except pynvml.NVMLError as error:
         if error.value != pynvml.NVML_ERROR_FUNCTION_NOT_FOUND:
             raise
-    return pynvml.nvmlDeviceGetGpuInstanceProfileInfo(card, kind, version=1)  # before R510
+    return pynvml.nvmlDeviceGetGpuInstanceProfileInfo(device, kind, version=1)  # before R510
 
 
 def _name(info: Any) -> str:
@@ -116,40 +116,40 @@ def _name(info: Any) -> str:
     return told.removeprefix("MIG ") or f"{info.sliceCount}g.{-(-info.memorySizeMB // 1024)}gb"
 
 
-def _places(card: Any, profile: int) -> tuple[tuple[int, int], ...]:
+def _places(device: Any, profile: int) -> tuple[tuple[int, int], ...]:
     count = ctypes.c_uint()
     ask = pynvml.nvmlDeviceGetGpuInstancePossiblePlacements
-    ask(card, profile, None, ctypes.byref(count))
+    ask(device, profile, None, ctypes.byref(count))
     found = (pynvml.c_nvmlGpuInstancePlacement_t * count.value)()
-    ask(card, profile, found, ctypes.byref(count))
+    ask(device, profile, found, ctypes.byref(count))
     return tuple((place.start, place.size) for place in found[: count.value])
 
 
-def _gpu_instances(card: Any) -> Iterator[tuple[Any, Any]]:
+def _gpu_instances(device: Any) -> Iterator[tuple[Any, Any]]:
     """Every GPU instance, with its profile."""
-    for info in {info.id: info for info in _infos(card)}.values():
+    for info in {info.id: info for info in _infos(device)}.values():
         count = ctypes.c_uint()
         found = (pynvml.c_nvmlGpuInstance_t * info.instanceCount)()
-        pynvml.nvmlDeviceGetGpuInstances(card, info.id, found, ctypes.byref(count))
+        pynvml.nvmlDeviceGetGpuInstances(device, info.id, found, ctypes.byref(count))
         for handle in found[: count.value]:
             yield handle, info
 
 
-def _named(card: Any) -> dict[int, tuple[str, int]]:
+def _named(device: Any) -> dict[int, tuple[str, int]]:
     """UUID and compute instance by the number of the GPU instance.
 
     One with several compute instances has no UUID for all of it, and none here.
     """
     found: dict[int, tuple[str, int]] = {}
-    for index in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(card)):
+    for index in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(device)):
         try:
-            device = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(card, index)
+            instance = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(device, index)
         except pynvml.NVMLError_NotFound:
             continue
-        number = pynvml.nvmlDeviceGetGpuInstanceId(device)
-        compute = pynvml.nvmlDeviceGetComputeInstanceId(device)
+        number = pynvml.nvmlDeviceGetGpuInstanceId(instance)
+        compute = pynvml.nvmlDeviceGetComputeInstanceId(instance)
         is_whole = number not in found
-        found[number] = (text(pynvml.nvmlDeviceGetUUID(device)) if is_whole else "", compute)
+        found[number] = (text(pynvml.nvmlDeviceGetUUID(instance)) if is_whole else "", compute)
     return found
 
 
@@ -160,47 +160,47 @@ def _instance(handle: Any, info: Any, named: dict[int, tuple[str, int]]) -> MigI
     return MigInstance(_name(info), place.start, place.size, uuid, said.id, compute)
 
 
-def _info_of(card: Any, handle: Any) -> Any:
+def _info_of(device: Any, handle: Any) -> Any:
     """The profile of a GPU instance."""
     profile = pynvml.nvmlGpuInstanceGetInfo(handle).profileId
-    return next(info for info in _infos(card) if info.id == profile)
+    return next(info for info in _infos(device) if info.id == profile)
 
 
-def _seen(card: Any, handle: Any) -> MigInstance:
+def _seen(device: Any, handle: Any) -> MigInstance:
     """A GPU instance as it is now."""
-    return _instance(handle, _info_of(card, handle), _named(card))
+    return _instance(handle, _info_of(device, handle), _named(device))
 
 
-def _at(card: Any, wanted: MigInstance) -> Any:
+def _at(device: Any, wanted: MigInstance) -> Any:
     """The GPU instance of this profile at this very place, if there is one."""
-    for handle, info in _gpu_instances(card):
+    for handle, info in _gpu_instances(device):
         place = pynvml.nvmlGpuInstanceGetInfo(handle).placement
         if (_name(info), place.start, place.size) == (wanted.profile, wanted.start, wanted.size):
             return handle
     return None
 
 
-def _make(card: Any, uuid: str, wanted: MigInstance) -> Any:
-    info = next((info for info in _infos(card) if _name(info) == wanted.profile), None)
+def _make(device: Any, uuid: str, wanted: MigInstance) -> Any:
+    info = next((info for info in _infos(device) if _name(info) == wanted.profile), None)
     if info is None:
-        raise PlaceTaken(f"card {uuid} has no profile {wanted.profile}, or is not in MIG mode")
+        raise PlaceTaken(f"GPU {uuid} has no profile {wanted.profile}, or is not in MIG mode")
     place = pynvml.c_nvmlGpuInstancePlacement_t(wanted.start, wanted.size)
     try:
-        return pynvml.nvmlDeviceCreateGpuInstanceWithPlacement(card, info.id, ctypes.byref(place))
+        return pynvml.nvmlDeviceCreateGpuInstanceWithPlacement(device, info.id, ctypes.byref(place))
     except pynvml.NVMLError as error:
         if error.value != pynvml.NVML_ERROR_INSUFFICIENT_RESOURCES:
             raise
-        raise PlaceTaken(_no_room(uuid, wanted, instances_of(card))) from error
+        raise PlaceTaken(_no_room(uuid, wanted, instances_of(device))) from error
 
 
 def _no_room(uuid: str, wanted: MigInstance, there: Sequence[MigInstance]) -> str:
     others = ", ".join(map(str, there)) or "nothing that NVML names"
-    return f"no room for {wanted} on card {uuid}: there is {others}, which is not ours"
+    return f"no room for {wanted} on GPU {uuid}: there is {others}, which is not ours"
 
 
-def _make_compute(card: Any, handle: Any) -> None:
+def _make_compute(device: Any, handle: Any) -> None:
     """The compute instance that has all of a GPU instance."""
-    slices = _info_of(card, handle).sliceCount
+    slices = _info_of(device, handle).sliceCount
     for kind in range(pynvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT):
         info = optional(lambda kind=kind: _compute_info(handle, kind), None)  # type: ignore[misc]
         if info is not None and info.sliceCount == slices:

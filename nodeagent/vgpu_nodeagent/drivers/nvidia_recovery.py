@@ -1,4 +1,4 @@
-"""What an NVIDIA card needs before it can be relied on again, by NVML's word.
+"""What an NVIDIA device needs before it can be relied on again, by NVML's word.
 
 Sources: nvml.h, `NVML_FI_DEV_GET_GPU_RECOVERY_ACTION` and `nvmlDeviceGpuRecoveryAction_t`;
 NVIDIA's GPU memory error management (row remapping) and dynamic page retirement guides. Drivers
@@ -40,7 +40,7 @@ ACTIONS: Mapping[int, tuple[str, str]] = {
 
 
 def repair_of(handle: Any) -> Repair | None:
-    """What a card needs; None if nothing, or if the driver reports none of it."""
+    """What a device needs; None if nothing, or if the driver reports none of it."""
     return _by_action(handle) or _by_rows(handle) or _by_pages(handle)
 
 
@@ -67,7 +67,7 @@ def _by_rows(handle: Any) -> Repair | None:
 
 
 def _by_pages(handle: Any) -> Repair | None:
-    """Cards before Ampere retire pages instead of remapping rows."""
+    """Devices before Ampere retire pages instead of remapping rows."""
     if optional(partial(pynvml.nvmlDeviceGetRetiredPagesPendingStatus, handle), 0):
         return Repair(
             "PageRetirementPending",

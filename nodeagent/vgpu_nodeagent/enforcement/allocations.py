@@ -129,7 +129,7 @@ class Allocations:
         Args:
             lease: The allocation.
             grant: What its container may use.
-            nodes: Device nodes, by the UUID of each card or instance.
+            nodes: Device nodes, by the UUID of each device or instance.
 
         Raises:
             DriverFilesMissing: There is no driver to give to the container.
@@ -221,11 +221,11 @@ class Allocations:
         return page.read_page(self._root / lease / "limits")
 
     def hold_back(self, lease: str, ceilings: Mapping[str, int]) -> None:
-        """Let the container have no more than so many percent of some of its cards for now.
+        """Let the container have no more than so many percent of some of its devices for now.
 
         Args:
             lease: The allocation; one that is not open stays as it is.
-            ceilings: By UUID; a card that is not named has none.
+            ceilings: By UUID; a device that is not named has none.
 
         Raises:
             PageDamaged: The page is missing or damaged.

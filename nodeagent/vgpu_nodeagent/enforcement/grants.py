@@ -1,6 +1,6 @@
 """From a claim to what one of its containers gets: limits, environment, device nodes.
 
-Pure: the same claim on the same cards gives the same grant. Sources of the variables: HAMi sets
+Pure: the same claim on the same devices gives the same grant. Sources of the variables: HAMi sets
 `CUDA_DEVICE_MEMORY_LIMIT_<i>` and `CUDA_DEVICE_SM_LIMIT` in this form, and people read them.
 """
 
@@ -18,7 +18,7 @@ from vgpu_api.v1alpha1 import AllocatedDevice, Allocation, VGPUClaim, VGPUReques
 from vgpu_nodeagent.enforcement.abi import CorePolicy
 from vgpu_nodeagent.enforcement.page import DeviceLimit
 from vgpu_nodeagent.errors import Refused, Why
-from vgpu_nodeagent.inventory import CARD_CORES, DeviceCapacity
+from vgpu_nodeagent.inventory import DEVICE_CORES, DeviceCapacity
 from vgpu_nodeagent.state.cuts import ClaimInstance
 
 _POLICIES = {
@@ -36,9 +36,9 @@ class ContainerGrant:
     """What one container may use.
 
     Attributes:
-        limits: One per card, in the order of the allocation. None for a container that got a slot
-            before its pod's claim was there, and for which that has no request: it sees no card.
-        interposed: Whether the library enforces them; not for whole cards, where there is nothing
+        limits: One per device, in the order of the allocation. None for a container that got a slot
+            before its pod's claim was there, and for which that has no request: it sees no device.
+        interposed: Whether the library enforces them; not for whole devices, where there is nothing
             to enforce and so nothing to slow down or break, nor where the container is admitted
             with CUDA_DISABLE_CONTROL, which only a labelled namespace allows.
     """
@@ -87,12 +87,12 @@ def container_grant(
         pod: The pod.
         container: The container's name.
         slot_resource: The resource by which a container asks for a slot.
-        terms: The cards of this node.
-        instances: What is cut of those in MIG mode, by card and first memory slice.
+        terms: The devices of this node.
+        instances: What is cut of those in MIG mode, by device and first memory slice.
 
     Raises:
-        Refused: The claim has no request for the container, or no card, or an unknown one, or its
-            part of a card in MIG mode is not made.
+        Refused: The claim has no request for the container, or no device, or an unknown one, or its
+            part of a device in MIG mode is not made.
     """
     request = _request_for(claim, pod, container, slot_resource)
     if request is None:
@@ -101,11 +101,11 @@ def container_grant(
     if not devices:
         raise Refused(
             Why.REQUEST_MISMATCH,
-            f"claim {_place(claim)} has no card for container {container}",
+            f"claim {_place(claim)} has no GPU for container {container}",
         )
     unknown = [device.uuid for device in devices if device.uuid not in terms]
     if unknown:
-        raise Refused(Why.UNKNOWN_DEVICE, f"card {', '.join(unknown)} is not on this node")
+        raise Refused(Why.UNKNOWN_DEVICE, f"GPU {', '.join(unknown)} is not on this node")
     limits = tuple(
         _limit(request, device, terms[device.uuid])
         if device.mig is None
@@ -113,10 +113,10 @@ def container_grant(
         for device in devices
     )
     whole = request.mode == "Exclusive" or all(
-        device.mig is not None  # the card itself keeps it within its instance
+        device.mig is not None  # the device itself keeps it within its instance
         or (
             device.memory_mib >= _all_memory(terms[device.uuid])
-            and device.cores == CARD_CORES
+            and device.cores == DEVICE_CORES
             and limit.policy is not CorePolicy.FORCE
         )
         for device, limit in zip(devices, limits, strict=True)
@@ -145,7 +145,7 @@ def _in_acks_words(pod: Pod, devices: Sequence[AllocatedDevice]) -> dict[str, st
 
 
 def _all_memory(terms: DeviceCapacity) -> int:
-    """MiB that make a whole card: of an oversubscribed one, what it has may be another's too."""
+    """MiB that make a whole device: of an oversubscribed one, what it has may be another's too."""
     return max(terms.capacity.memory_mib, terms.allocatable.memory_mib)
 
 
@@ -213,7 +213,7 @@ def _instance_limit(
     if cut is None or cut.claim_uid != claim.metadata.uid:
         raise Refused(
             Why.MIG_PLACE_MISSING,
-            f"the instance at slice {start} of card {device.uuid} is not made for claim "
+            f"the instance at slice {start} of GPU {device.uuid} is not made for claim "
             f"{_place(claim)}",
         )
     return DeviceLimit(uuid=cut.instance.uuid, memory_bytes=device.memory_mib * MIB, cores=0)
@@ -223,7 +223,7 @@ def _limit(request: VGPURequest, device: AllocatedDevice, terms: DeviceCapacity)
     if terms.is_cut:
         raise Refused(
             Why.MIG_PLACE_MISSING,
-            f"card {device.uuid} is in MIG mode, and no instance of it was given",
+            f"GPU {device.uuid} is in MIG mode, and no instance of it was given",
         )
     policy = _stricter(request.core_policy, terms.core_policy)
     has, gives = terms.capacity.memory_mib, terms.allocatable.memory_mib

@@ -24,10 +24,10 @@ from vgpu_nodeagent.drivers.device_nodes import PROC, DeviceNode
 
 logger = logging.getLogger(__name__)
 
-_CARD = re.compile(r"nvidia(\d+)")
+_DEVICE = re.compile(r"nvidia(\d+)")
 _CONTROL_MINOR = 255
 _FRONTENDS = ("nvidia-frontend", "nvidia")
-"""What the kernel calls the cards' numbers: the first up to R515."""
+"""What the kernel calls the devices' numbers: the first up to R515."""
 _UVM = "nvidia-uvm"
 _MODPROBE = "usr/bin/nvidia-modprobe"
 _AGAIN_S = 60.0
@@ -45,12 +45,12 @@ def numbered(nodes: Iterable[DeviceNode], *, proc: Path = PROC) -> list[DeviceNo
 
 
 def _with_number(node: DeviceNode, majors: Mapping[str, int]) -> DeviceNode:
-    cards = next((majors[name] for name in _FRONTENDS if name in majors), 0)
-    card = _CARD.fullmatch(node.name)
-    if card is not None and cards:
-        return replace(node, major=cards, minor=int(card[1]))
-    if node.name == "nvidiactl" and cards:
-        return replace(node, major=cards, minor=_CONTROL_MINOR)
+    devices = next((majors[name] for name in _FRONTENDS if name in majors), 0)
+    device = _DEVICE.fullmatch(node.name)
+    if device is not None and devices:
+        return replace(node, major=devices, minor=int(device[1]))
+    if node.name == "nvidiactl" and devices:
+        return replace(node, major=devices, minor=_CONTROL_MINOR)
     if node.name == _UVM and _UVM in majors:
         return replace(node, major=majors[_UVM], minor=0)
     return node

@@ -25,19 +25,19 @@ ALL_CORES = 100
 
 @dataclass(frozen=True, slots=True)
 class DeviceLimit:
-    """What an allocation may use of one card.
+    """What an allocation may use of one device.
 
     Attributes:
-        uuid: The card, as the driver spells it.
-        memory_bytes: The limit; `abi.UNLIMITED` for the card's own memory.
-        cores: Percent of the card's compute; 0 is no limit.
+        uuid: The device, as the driver spells it.
+        memory_bytes: The limit; `abi.UNLIMITED` for the device's own memory.
+        cores: Percent of the device's compute; 0 is no limit.
         policy: When `cores` is enforced.
-        priority: Against neighbours on the card; 0 is the highest.
-        physical_bytes: Its share of the card's own memory, where the limit is more than that: what
-            is beyond it becomes managed memory. 0 where the card is not oversubscribed.
-        context_bytes: What a context is known to cost on this kind of card; 0 when it is not.
-        ceiling: For now no more than this percent of the card's compute, whatever the policy; 0 is
-            none.
+        priority: Against neighbours on the device; 0 is the highest.
+        physical_bytes: Its share of the device's own memory, where the limit is more than that:
+            what is beyond it becomes managed memory. 0 where the device is not oversubscribed.
+        context_bytes: What a context is known to cost on this kind of device; 0 when it is not.
+        ceiling: For now no more than this percent of the device's compute, whatever the policy; 0
+            is none.
     """
 
     uuid: str
@@ -96,20 +96,20 @@ def remake_page(path: Path, *, name: str) -> None:
 
 
 def grant(path: Path, devices: Sequence[DeviceLimit], *, name: str, host_bytes: int = 0) -> None:
-    """Let the allocation use exactly these cards within these limits.
+    """Let the allocation use exactly these devices within these limits.
 
     Args:
         path: The page.
-        devices: The cards, a limit each.
+        devices: The devices, a limit each.
         name: The allocation.
         host_bytes: Limit of page-locked memory of the host; 0 for none.
 
     Raises:
         PageDamaged: The file is not the page of this allocation.
-        ValueError: More cards than a page holds.
+        ValueError: More devices than a page holds.
     """
     if len(devices) > abi.MAX_DEVICES:
-        raise ValueError(f"{len(devices)} cards: a page holds {abi.MAX_DEVICES}")
+        raise ValueError(f"{len(devices)} GPUs: a page holds {abi.MAX_DEVICES}")
     _change(path, PageState.GRANT, tuple(devices), name, host_bytes)
 
 
@@ -210,7 +210,7 @@ def _content(path: Path, page: mmap.mmap) -> PageContent:
     if (version, size) != (abi.ABI_VERSION, abi.PAGE_BYTES):
         raise PageDamaged(path, f"has ABI version {version} and size {size}")
     if state not in tuple(PageState) or count > abi.MAX_DEVICES:
-        raise PageDamaged(path, f"has state {state} and {count} cards")
+        raise PageDamaged(path, f"has state {state} and {count} GPUs")
     devices = []
     for number in range(count):
         start = abi.PAGE_DEVICES_OFFSET + number * abi.PAGE_DEVICE_BYTES

@@ -1,6 +1,6 @@
-"""Who goes before whom on a card: priorities, put in force through the pages.
+"""Who goes before whom on a device: priorities, put in force through the pages.
 
-While an allocation of a higher priority computes, the less urgent ones on its card get what it
+While an allocation of a higher priority computes, the less urgent ones on its device get what it
 leaves, and a little at least: a program that is stopped altogether takes its own watchdogs, and
 whoever waits for it, with it. Who computes is the driver's word. Where it cannot tell, nobody is
 held back.
@@ -30,17 +30,17 @@ HOLD_S = 5.0
 LEAST_PERCENT = 5
 
 _On = dict[str, dict[str, DeviceLimit]]
-"""By UUID of a card: what each lease may use of it."""
+"""By UUID of a device: what each lease may use of it."""
 
 
 def ceilings(limits: Mapping[str, DeviceLimit], active: Collection[str]) -> Mapping[str, int]:
-    """What allocations may use of one card for now, in percent; only those that are held back.
+    """What allocations may use of one device for now, in percent; only those that are held back.
 
     Those of a level share what the active ones above it leave: who has a share keeps it as far as
     it goes, and the rest is divided evenly between the others that are active.
 
     Args:
-        limits: What each allocation may use of the card.
+        limits: What each allocation may use of the device.
         active: The allocations that compute there.
     """
     found = {}
@@ -71,7 +71,7 @@ def _part(lease: str, rivals: Mapping[str, DeviceLimit], left: int) -> int:
 
 
 class PriorityThrottle:
-    """Looks every second, where allocations of several priorities share a card.
+    """Looks every second, where allocations of several priorities share a device.
 
     Args:
         driver: Who says who computes.
@@ -96,7 +96,7 @@ class PriorityThrottle:
         self._clock = clock
         self._proc = proc
         self._marks: dict[str, int] = {}  # see `Driver.compute_since`
-        self._seen: dict[tuple[str, str], float] = {}  # (card, lease): last seen computing
+        self._seen: dict[tuple[str, str], float] = {}  # (device, lease): last seen computing
         self._held: dict[str, dict[str, int]] = {}  # by lease
         self._calm: SlotState | None = None
 

@@ -3,7 +3,7 @@
 Proof that something still runs, whatever kubelet and API server say: a force-deleted pod vanishes
 from both while its containers are still being stopped. What a process maps can be read only with
 the right to look into it (`CAP_SYS_PTRACE`); its cgroup, which names its pod, can be read by
-anybody. Where neither tells, it may be using the cards, and they stay taken.
+anybody. Where neither tells, it may be using the devices, and they stay taken.
 """
 
 from __future__ import annotations

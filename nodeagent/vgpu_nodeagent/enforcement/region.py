@@ -19,7 +19,7 @@ from vgpu_nodeagent.errors import PageDamaged
 
 @dataclass(frozen=True, slots=True)
 class DeviceUse:
-    """What the processes of an allocation say about one card, managed memory beside it included."""
+    """What the processes of an allocation report of one device, managed memory included."""
 
     uuid: str
     used_bytes: int
@@ -48,7 +48,7 @@ def create_region(path: Path) -> None:
 
 
 def read_region(path: Path) -> tuple[DeviceUse, ...]:
-    """What each card is used for, by column; nothing while no process has begun.
+    """What each device is used for, by column; nothing while no process has begun.
 
     Raises:
         PageDamaged: It is missing, cut, or not a region.

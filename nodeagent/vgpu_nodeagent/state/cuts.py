@@ -1,4 +1,4 @@
-"""What of this node's cards in MIG mode is cut for which claim: the agent's own record of it.
+"""What of this node's devices in MIG mode is cut for which claim: the agent's own record of it.
 
 NVML says which instances there are, never whose. So the agent writes down that it is about to make
 one before it does, and strikes it off after it has removed it: whatever is recorded may be there,
@@ -15,7 +15,7 @@ from typing import TypeAlias
 from vgpu_nodeagent.drivers.base import MigInstance
 
 InstancePlace: TypeAlias = tuple[str, int]
-"""A card's UUID, and the first memory slice."""
+"""A device's UUID, and the first memory slice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class ClaimInstance:
     """An instance that is made for a claim, or about to be.
 
     Attributes:
-        card: The card's UUID.
+        card: The device's UUID; the name that the checkpoint has on disk (decision 73).
         instance: Profile and place; with its UUID once it was made.
         claim_uid: The claim.
         allocation_id: Which allocation of the claim.

@@ -37,10 +37,10 @@ class Instances:
     """Makes and removes, one at a time.
 
     Args:
-        driver: Who cuts the cards.
+        driver: Who cuts the devices.
         checkpoint: Where it is recorded.
         changed: Called when something was made or removed.
-        is_static: Whether a card's instances are an administrator's, by UUID.
+        is_static: Whether a device's instances are an administrator's, by UUID.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class Instances:
             raise Refused(Why.DRIVER_UNAVAILABLE, f"{wanted}: {error}") from error
         if before is None or before.instance != there:
             self._write(cuts.with_cut(self._cuts, replace(cut, instance=there)))
-            logger.info("claim %s: made %s on card %s", claim.metadata.name, there, cut.card)
+            logger.info("claim %s: made %s on GPU %s", claim.metadata.name, there, cut.card)
             self._changed()
 
     async def _adopt(self, cut: ClaimInstance, before: ClaimInstance | None) -> None:
@@ -136,12 +136,12 @@ class Instances:
             self._changed()
             raise Refused(
                 Why.MIG_PLACE_MISSING,
-                f"{cut.instance} on card {cut.card} is not there, and the instances of this card "
+                f"{cut.instance} on GPU {cut.card} is not there, and the instances of this GPU "
                 "are made by its administrator",
             )
         if before is None or before.instance != there:
             self._write(cuts.with_cut(self._cuts, replace(cut, instance=there)))
-            logger.info("%s of card %s is given as it is", there, cut.card)
+            logger.info("%s of GPU %s is given as it is", there, cut.card)
             self._changed()
 
     async def _there(self, cut: ClaimInstance, before: ClaimInstance | None) -> MigInstance:
@@ -163,7 +163,7 @@ class Instances:
                     continue
                 raise Refused(
                     Why.MIG_PLACE_TAKEN,
-                    f"{mine} on card {cut.card} overlaps {other.instance} of the claim with UID "
+                    f"{mine} on GPU {cut.card} overlaps {other.instance} of the claim with UID "
                     f"{other.claim_uid}; its release is under way",
                 )
 
@@ -172,7 +172,7 @@ class Instances:
             if not cut.adopted:
                 await self._driver.remove_instance(cut.card, cut.instance)
         except (InstanceInUse, DriverUnavailable) as error:
-            logger.warning("%s on card %s is not removed yet: %s", cut.instance, cut.card, error)
+            logger.warning("%s on GPU %s is not removed yet: %s", cut.instance, cut.card, error)
             return False
         try:
             self._commit(cuts.without(self._cuts, cut.key))
@@ -180,7 +180,7 @@ class Instances:
             logger.warning("the end of %s cannot be recorded: %s", cut.instance, error)
             return False
         done = "gave back" if cut.adopted else "removed"
-        logger.info("%s %s of card %s", done, cut.instance, cut.card)
+        logger.info("%s %s of GPU %s", done, cut.instance, cut.card)
         self._changed()
         return True
 

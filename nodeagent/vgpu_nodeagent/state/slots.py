@@ -2,7 +2,7 @@
 
 The kubelet hands out interchangeable slot ids and never says for whom. Each answer to Allocate is
 a *lease* with a name used once; the first PreStart binds the lease to a pod, and from then on to
-no other. What the lease's claim uses of each card is its *holding*: it counts against the cards
+no other. What the lease's claim uses of each device is its *holding*: it counts against the devices
 until it is closed, whatever the API server says meanwhile.
 
 States are values: every transition returns a new one, so a state is on disk before it is in use.
@@ -50,7 +50,7 @@ class SlotAllocation:
 
 @dataclass(frozen=True, slots=True)
 class ClaimAllocation:
-    """What a claim, once granted here, holds of this node's cards.
+    """What a claim, once granted here, holds of this node's devices.
 
     Attributes:
         claim_uid: The claim.
@@ -59,7 +59,7 @@ class ClaimAllocation:
         allocation_id: Which allocation of the claim.
         pod_uid: The pod.
         pod_name: Its name.
-        use: Effective use per card UUID.
+        use: Effective use per device UUID.
         closed: Its pages deny and its containers are gone; kept until the API server knows.
         init_ended: The round of init containers (`vgpu_api.init_part`) whose pages deny for good;
             `use` is then the app containers'.
@@ -89,7 +89,7 @@ class Binding:
 
 @dataclass(frozen=True, slots=True)
 class SlotState:
-    """All leases by name, all holdings by claim UID, and what cards in MIG mode are cut into."""
+    """All leases by name, all holdings by claim UID, and what devices in MIG mode are cut into."""
 
     leases: Mapping[str, SlotAllocation] = field(default_factory=dict)
     holdings: Mapping[str, ClaimAllocation] = field(default_factory=dict)
@@ -110,7 +110,7 @@ class SlotState:
         return frozenset(slot for lease in self.leases.values() for slot in lease.slot_ids)
 
     def used(self, *, but: str = "") -> Mapping[str, Use]:
-        """Use per card of all holdings that are not closed, `but` one claim's."""
+        """Use per device of all holdings that are not closed, `but` one claim's."""
         total: dict[str, Use] = {}
         for holding in self.holdings.values():
             if not holding.closed and holding.claim_uid != but:
@@ -158,11 +158,11 @@ def grant(
         state: As it is.
         holding: What the claim as a whole uses.
         bindings: Every lease to fill, with its container.
-        allocatable: What may be given away of each card, by UUID.
+        allocatable: What may be given away of each device, by UUID.
 
     Raises:
         Refused: A lease or slot is another pod's, the claim's account is closed or another's, a
-            card is unknown, or the sum over a card would exceed what it has.
+            device is unknown, or the sum over a device would exceed what it has.
     """
     _check_account(state, holding)
     leases = dict(state.leases)
@@ -175,16 +175,16 @@ def grant(
 def resize(
     state: SlotState, claim_uid: str, *, use: Mapping[str, Use], allocatable: Mapping[str, Use]
 ) -> SlotState:
-    """Count a claim by other amounts of the cards that it has.
+    """Count a claim by other amounts of the devices that it has.
 
     Args:
         state: As it is.
         claim_uid: The claim; one that is closed or unknown stays so.
-        use: Effective use per card UUID.
-        allocatable: What may be given away of each card, by UUID.
+        use: Effective use per device UUID.
+        allocatable: What may be given away of each device, by UUID.
 
     Raises:
-        Refused: The sum over a card would exceed what it has.
+        Refused: The sum over a device would exceed what it has.
     """
     holding = state.holdings.get(claim_uid)
     if holding is None or holding.closed or holding.use == use:
@@ -219,7 +219,7 @@ def end_init(
         claim_uid: The claim; one that is closed or unknown stays so.
         init_round: The round that has ended.
         init_ids: The containers that ran in it.
-        use: Effective use of the app containers per card UUID.
+        use: Effective use of the app containers per device UUID.
     """
     holding = state.holdings.get(claim_uid)
     if holding is None or holding.closed:
@@ -296,7 +296,7 @@ def _check_sums(state: SlotState, holding: ClaimAllocation, allocatable: Mapping
     for uuid, use in holding.use.items():
         has = allocatable.get(uuid)
         if has is None:
-            raise Refused(Why.UNKNOWN_DEVICE, f"card {uuid} is not on this node")
+            raise Refused(Why.UNKNOWN_DEVICE, f"GPU {uuid} is not on this node")
         already = used.get(uuid, Use())
         total = already + use
         for word, wanted, limit, held, unit in (
@@ -307,7 +307,7 @@ def _check_sums(state: SlotState, holding: ClaimAllocation, allocatable: Mapping
             if wanted > limit:
                 raise Refused(
                     Why.OVER_CAPACITY,
-                    f"claim {holding.namespace}/{holding.claim_name} does not fit on card {uuid}: "
+                    f"claim {holding.namespace}/{holding.claim_name} does not fit on GPU {uuid}: "
                     f"{word} {limit}{unit}, {held}{unit} in use here, "
                     f"{wanted - held}{unit} more asked",
                 )

@@ -24,7 +24,7 @@ from vgpu_operator.admission.rawpod import without_nulls
 
 _CONTAINER_NAME = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 _RESIZABLE = frozenset({"memory", "cores"})
-"""Fields of a request that may change while it holds cards (resize in place)."""
+"""Fields of a request that may change while it holds devices (resize in place)."""
 _CHANGEABLE = frozenset({"requests", "ttl_seconds_after_unused"})
 """Fields of the spec that are not frozen as a whole."""
 
@@ -169,7 +169,7 @@ def _is_allocated(raw: Any) -> bool:
 
 
 def _refuse_change_in_use(new: VGPUClaimSpec, raw_old: dict[str, Any]) -> None:
-    """Once cards are given only the ttl, and each request's memory and cores, may change."""
+    """Once devices are given only the ttl, and each request's memory and cores, may change."""
     try:
         old = VGPUClaim.model_validate({"spec": _spec_of(raw_old)}).spec
     except ValidationError as error:

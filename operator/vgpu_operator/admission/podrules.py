@@ -25,10 +25,10 @@ from vgpu_operator.dialects.numa_spec import numa_spec
 from vgpu_operator.dialects.reading import dialects, is_left_alone
 
 Rule = Callable[[Pod, Sequence[PodContainer], ClusterConfig], None]
-"""Raises `BadInput` for a pod, of which the given containers ask for cards."""
+"""Raises `BadInput` for a pod, of which the given containers ask for devices."""
 
 HIDDEN = "void"
-"""The value of NVIDIA_VISIBLE_DEVICES under which a runtime shows no card."""
+"""The value of NVIDIA_VISIBLE_DEVICES under which a runtime shows no device."""
 HARMLESS = frozenset({"", "none", HIDDEN})
 RESERVED_PREFIXES = ("CUDA_DEVICE_MEMORY_", "CUDA_DEVICE_SM_")
 """HAMi's limit variables. CUDA's own (CUDA_DEVICE_ORDER, …_MAX_CONNECTIONS) are the user's."""
@@ -45,7 +45,7 @@ HOST_FOLDERS = (
     "/usr/local/vgpu",
     "/usr/lib/vgpu",
 )
-"""On the node: whoever writes there can give itself a card, or another limit."""
+"""On the node: whoever writes there can give itself a device, or another limit."""
 
 
 UNKEPT: Mapping[str, tuple[Callable[[str], bool], str]] = {
@@ -101,7 +101,7 @@ def validate_pod(
             )
         refuse_what_is_wrong(pod, asking, config, may_disable_control=may_disable_control)
         for place in asking:
-            _refuse_visible_cards(place)
+            _refuse_visible_devices(place)
 
 
 def refuse_what_is_wrong(
@@ -310,8 +310,8 @@ def _normal(path: str) -> str:
     return plain.removeprefix("/var") if f"{plain}/".startswith("/var/run/") else plain
 
 
-def _refuse_visible_cards(place: PodContainer) -> None:
-    """After mutation nothing but `void` may stand there: the node's spec alone shows cards."""
+def _refuse_visible_devices(place: PodContainer) -> None:
+    """After mutation nothing but `void` may stand there: the node's spec alone shows devices."""
     values = [v.value for v in place.container.env if v.name == names.ENV_VISIBLE_DEVICES]
     if not values or any(value != HIDDEN for value in values):
         raise BadInput(

@@ -289,11 +289,11 @@ def _line(name: str, result: Result) -> str:
     return _in_one_line(f"{name}: {result['node']}: {devices}")
 
 
-def _device(card: Mapping[str, Any]) -> str:
-    cut = card.get("mig")
+def _device(device: Mapping[str, Any]) -> str:
+    cut = device.get("mig")
     part = f"{cut['profile']} at {cut['start']}, " if cut else ""
-    amounts = f"{part}{card['memoryMiB']} MiB, {card['cores']} %"
-    return f"{card['uuid']} ({amounts} for {card['container']})"
+    amounts = f"{part}{device['memoryMiB']} MiB, {device['cores']} %"
+    return f"{device['uuid']} ({amounts} for {device['container']})"
 
 
 def _in_words(name: str, result: Result) -> str:

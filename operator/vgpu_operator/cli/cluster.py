@@ -38,7 +38,7 @@ from vgpu_operator.dialects import follows_labels
 from vgpu_operator.dialects.ack import node_kinds
 from vgpu_operator.dialects.hami_annotations import DEVICE_POLICIES, NODE_POLICIES
 from vgpu_operator.ledger import NodeFilters, NodeRules
-from vgpu_operator.ledger.device_facts import card_of, cordoned_uuids, numa_of, state_of, type_of
+from vgpu_operator.ledger.device_facts import cordoned_uuids, facts_of, numa_of, state_of, type_of
 from vgpu_operator.ledger.holdings import NOTHING, ClaimShares, holding_of
 from vgpu_operator.ledger.quotas import Quotas
 from vgpu_operator.placement import EVERY_NODE, Budget, Columns, DeviceFacts, Grant, Plan, place
@@ -93,13 +93,13 @@ class Cluster:
         cordoned = cordoned_uuids(node)
         for device in devices:
             if device.status.uuid:
-                card = card_of(
+                facts = facts_of(
                     device,
                     cordoned_on_node=cordoned,
                     duplicate=device.status.uuid in self._numbers,
                     config=self.config,
                 )
-                self._numbers[device.status.uuid] = self.columns.put_card(card)
+                self._numbers[device.status.uuid] = self.columns.put_device(facts)
         number = self.columns.put_node(node.metadata.name, state_of(node, config=self.config))
         self._filters.put(number, node)
         self.nodes[node.metadata.name] = node
@@ -139,7 +139,7 @@ class Cluster:
         return plan, ruled_out
 
     def held(self, allocation: Allocation) -> tuple[Plan, Mapping[str, Tally]]:
-        """As `decide`, for what holds its cards already."""
+        """As `decide`, for what holds its devices already."""
         elsewhere = Tally.of_node(Reason.RESERVED_ELSEWHERE)
         others = {name: elsewhere for name in self.nodes if name != allocation.node_name}
         grants = tuple(
@@ -161,20 +161,22 @@ class Cluster:
         return self._quotas.left(namespace)
 
     def hold(self, spec: VGPUClaimSpec, plan: Plan, *, namespace: str) -> None:
-        """From now on this claim holds its cards."""
+        """From now on this claim holds its devices."""
         self._hold(namespace, holding_of(spec, plan.allocation()))
 
     def utilisation(self) -> dict[str, float]:
         """The used part of all slots, cores and memory, in percent."""
         columns = self.columns
-        cards = list(self._numbers.values())
+        devices = list(self._numbers.values())
         totals = {
             "slots": (columns.slots_used, columns.slots),
             "cores": (columns.cores_used, columns.cores),
             "memory": (columns.memory_used, columns.memory),
         }
         return {
-            name: round(100 * sum(used[c] for c in cards) / (sum(all_[c] for c in cards) or 1), 2)
+            name: round(
+                100 * sum(used[c] for c in devices) / (sum(all_[c] for c in devices) or 1), 2
+            )
             for name, (used, all_) in totals.items()
         }
 
@@ -205,8 +207,8 @@ class Cluster:
         cordoned = cordoned_uuids(node)
         links = _links(entry)
         for at, device in enumerate(entry.devices):
-            card = self._card(entry.name, at, device, links[device.uuid], cordoned)
-            number = self.columns.put_card(card)
+            facts = self._facts(entry.name, at, device, links[device.uuid], cordoned)
+            number = self.columns.put_device(facts)
             self._numbers[device.uuid] = number
             instances = _instances(device)
             self.columns.set_used(
@@ -219,7 +221,7 @@ class Cluster:
         number = self.columns.put_node(entry.name, state_of(node, config=self.config))
         self._filters.put(number, node)
 
-    def _card(
+    def _facts(
         self,
         node: str,
         at: int,
@@ -267,7 +269,7 @@ class Cluster:
 
     def _hold(self, namespace: str, holding: ClaimShares) -> None:
         columns = self.columns
-        for uuid, hold in holding.cards.items():
+        for uuid, hold in holding.devices.items():
             number = self._numbers.get(uuid)
             if number is None:
                 continue
@@ -284,14 +286,14 @@ class Cluster:
             )
             if hold.contradicts(is_cut=columns.mode[number] == "MIG"):
                 self._fill(number)
-        for name in holding.full_nodes:  # one of its cards, and nobody knows which
+        for name in holding.full_nodes:  # one of its devices, and nobody knows which
             node = columns.node_id(name)
-            for number in columns.node_cards[node] if node is not None else ():
+            for number in columns.node_devices[node] if node is not None else ():
                 self._fill(number)
         self._quotas.move(namespace, before=NOTHING, after=holding)
 
     def _fill(self, number: int) -> None:
-        """Nobody knows what of the card is in use, so all of it is."""
+        """Nobody knows what of the device is in use, so all of it is."""
         columns = self.columns
         slots, cores, memory, slices = columns.in_use(number)
         columns.set_used(
@@ -335,7 +337,7 @@ def _instances(device: DeviceState) -> list[Instance]:
 
 
 def _links(entry: NodeEntry) -> dict[str, dict[str, int]]:
-    """What each card says of the others."""
+    """What each device says of the others."""
     links: dict[str, dict[str, int]] = {device.uuid: {} for device in entry.devices}
     for pair in entry.pair_scores:
         links[pair.b].setdefault(pair.a, pair.score)

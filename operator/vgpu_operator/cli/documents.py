@@ -45,7 +45,7 @@ class MigPlace(_Document):
 
 
 class MigProfileState(_Document):
-    """What a card may be cut into."""
+    """What a device may be cut into."""
 
     name: Name
     memory_mib: Count = Field(alias="memoryMiB")
@@ -62,7 +62,7 @@ class MigInstanceState(_Document):
 
 
 class MigState(_Document):
-    """Multi-instance mode of a card; what is in use of the card includes its instances."""
+    """Multi-instance mode of a device; what is in use of the device includes its instances."""
 
     enabled: bool = True
     profiles: Annotated[list[MigProfileState], Field(max_length=64)] = Field(default_factory=list)
@@ -70,7 +70,7 @@ class MigState(_Document):
 
 
 class DeviceState(_Document):
-    """A card, with what is in use of it apart from the state's claims."""
+    """A device, with what is in use of it apart from the state's claims."""
 
     uuid: Name
     index: Annotated[int, Field(ge=0, le=1023)] | None = None
@@ -90,7 +90,7 @@ class DeviceState(_Document):
 
 
 class PairScore(_Document):
-    """How well two cards are connected; of both ways unless the other way is given too."""
+    """How well two devices are connected; of both ways unless the other way is given too."""
 
     a: Name
     b: Name
@@ -98,7 +98,7 @@ class PairScore(_Document):
 
 
 class NodeEntry(_Document):
-    """A node and its cards."""
+    """A node and its devices."""
 
     name: Name
     labels: dict[str, str] = Field(default_factory=dict)
@@ -159,7 +159,7 @@ def read_state(document: Any, *, source: str) -> ClusterState:
             if not {pair.a, pair.b} <= own or pair.a == pair.b:
                 raise BadDocument(
                     f"{source}: nodes[{at}].pairScores[{number}]: {pair.a!r} and {pair.b!r} are "
-                    "not two cards of the node"
+                    "not two GPUs of the node"
                 )
     return state
 

@@ -42,7 +42,7 @@ from vgpu_operator.engine.scheduling.schedule_one import refusal_of, spec_for
 from vgpu_operator.engine.state import State
 from vgpu_operator.ledger import ClaimKey, Ledger, NodeRules
 from vgpu_operator.placement import refusals_on
-from vgpu_operator.placement.score import card_score, node_score
+from vgpu_operator.placement.score import device_score, node_score
 
 MOST_NODES = 20
 """Shown of a fleet, the best first."""
@@ -294,20 +294,20 @@ def _view(
     node = columns.node_id(name)
     assert node is not None
     request, devices = kind.request.requests[0], []
-    for card in columns.node_cards[node]:
-        slots, cores, memory, _ = columns.in_use(card)
-        score = card_score(columns, card, request, kind.request.weights)
+    for device in columns.node_devices[node]:
+        slots, cores, memory, _ = columns.in_use(device)
+        score = device_score(columns, device, request, kind.request.weights)
         devices.append(
             DeviceVerdict(
-                uuid=columns.uuid[card],
+                uuid=columns.uuid[device],
                 score=round(score, 2),
-                free_memory_mib=columns.memory[card] - memory,
-                memory_mib=columns.memory[card],
-                free_cores=columns.cores[card] - cores,
-                cores=columns.cores[card],
-                free_slots=columns.slots[card] - slots,
-                slots=columns.slots[card],
-                held_by=list(_holders(state, columns.uuid[card])),
+                free_memory_mib=columns.memory[device] - memory,
+                memory_mib=columns.memory[device],
+                free_cores=columns.cores[device] - cores,
+                cores=columns.cores[device],
+                free_slots=columns.slots[device] - slots,
+                slots=columns.slots[device],
+                held_by=list(_holders(state, columns.uuid[device])),
             )
         )
     serves = refused is None

@@ -23,7 +23,7 @@ from vgpu_operator.dialects import containers_of_claim, read
 from vgpu_operator.placement import Budget, Grant, Plan, refusals_on
 from vgpu_operator.placement.order import in_order
 from vgpu_operator.placement.planning import plan_on, policies_on
-from vgpu_operator.placement.score import card_score, node_score
+from vgpu_operator.placement.score import device_score, node_score
 
 Result = dict[str, Any]
 NO_GPU = "the pod asks for no GPU"
@@ -156,7 +156,7 @@ def _of_claim(raw: dict[str, Any]) -> Question:
 
 
 def _mig(grant: Grant) -> Result:
-    """What of a card in MIG mode it is."""
+    """What of a device in MIG mode it is."""
     cut = grant.instance
     if cut is None:
         return {}
@@ -178,11 +178,11 @@ def _request(request: RequestAsk, containers: Mapping[str, str]) -> Result:
 
 
 def _node(cluster: Cluster, name: str, ask: Ask, budget: Budget, tally: Tally | None) -> Result:
-    """A node's score, why it does not serve, and its cards in the order of the first request."""
+    """A node's score, why it does not serve, and its devices in the order of the first request."""
     columns = cluster.columns
     node = columns.node_id(name)
     assert node is not None
-    cards = columns.node_cards[node]
+    devices = columns.node_devices[node]
     request = ask.requests[0]
     # Among nodes, NUMAFirst tries each with one NUMA node required before it tries any without.
     together = ask.node_policy == "NUMAFirst" and not isinstance(
@@ -190,7 +190,7 @@ def _node(cluster: Cluster, name: str, ask: Ask, budget: Budget, tally: Tally | 
     )
     order = in_order(
         columns,
-        cards,
+        devices,
         request=request,
         policies=policies_on(columns, node, ask),
         one_numa_node=ask.numa == "Require" or together,
@@ -199,9 +199,9 @@ def _node(cluster: Cluster, name: str, ask: Ask, budget: Budget, tally: Tally | 
     return {
         "score": round(node_score(columns, node), 6),
         "reasons": "" if tally is None else str(tally),
-        "order": [columns.uuid[card] for card in order],
+        "order": [columns.uuid[device] for device in order],
         "deviceScores": {
-            columns.uuid[card]: round(card_score(columns, card, request, ask.weights), 6)
-            for card in cards
+            columns.uuid[device]: round(device_score(columns, device, request, ask.weights), 6)
+            for device in devices
         },
     }

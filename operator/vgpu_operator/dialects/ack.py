@@ -1,7 +1,8 @@
-"""Alibaba ACK's dialect: memory in GiB for the container as a whole, compute in percent, or cards.
+"""Alibaba ACK's dialect: memory in GiB for the whole container, compute in percent, or devices.
 
 The words are of Alibaba's container service; the label of a node says which kind of them it takes.
-Memory and compute are for all cards of the container together, so several cards share them evenly.
+Memory and compute are for all devices of the container together, so several devices share them
+evenly.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def request(pod: Pod, place: PodContainer, config: ClusterConfig) -> VGPURequest
     gib = _amount(place, memory_name, "a whole number of GiB", MAX_GIB)
     cores = _amount(place, core_name, "a whole percentage, 1 to 100", ALL_CORES)
     labelled = None if gib is None else _labelled_count(pod)
-    cards = labelled or 1
+    devices = labelled or 1
     if gib is None or config.aliyun.gpu_count_means == "cards":
         number = f"a number of GPUs, 1 to {hami.MAX_COUNT}"
         written = _amount(place, count_name, number, hami.MAX_COUNT)
@@ -70,7 +71,7 @@ def request(pod: Pod, place: PodContainer, config: ClusterConfig) -> VGPURequest
             raise place.bad(
                 count_name, f"{labelled}, the value of the label {names.ACK_GPU_COUNT_LABEL}"
             )
-        cards = written or cards
+        devices = written or devices
     else:
         percent = _amount(place, count_name, "a percentage of a GPU, 1 to 100", ALL_CORES)
         if percent is not None and cores is not None:
@@ -84,15 +85,15 @@ def request(pod: Pod, place: PodContainer, config: ClusterConfig) -> VGPURequest
             value=place.container.asked(core_name),
             detail=f"requires {memory_name}",
         )
-    memory_mib = None if gib is None else gib * GIB_IN_MIB // cards
-    if cores is not None and cores < cards:
-        raise place.bad(core_name, f"at least 1 % for each of {cards} GPUs")
+    memory_mib = None if gib is None else gib * GIB_IN_MIB // devices
+    if cores is not None and cores < devices:
+        raise place.bad(core_name, f"at least 1 % for each of {devices} GPUs")
     return VGPURequest(
         name=place.name,
         phase=place.phase,
-        count=cards,
+        count=devices,
         memory=None if memory_mib is None else quantity.format_mib(memory_mib),
-        cores=ALL_CORES if memory_mib is None else (cores or 0) // cards,
+        cores=ALL_CORES if memory_mib is None else (cores or 0) // devices,
         mode=hami_annotations.mode(pod),
         core_policy=hami.core_policy(place, config),
         selector=hami_annotations.selector(pod),
@@ -100,7 +101,7 @@ def request(pod: Pod, place: PodContainer, config: ClusterConfig) -> VGPURequest
 
 
 def placement(pod: Pod) -> Placement | None:
-    """Cards are filled one after the other, as ACK does, unless the pod says otherwise.
+    """Devices are filled one after the other, as ACK does, unless the pod says otherwise.
 
     Raises:
         BadInput: a policy cannot be understood.
@@ -162,9 +163,9 @@ def node_kinds(pod: Pod, config: ClusterConfig) -> frozenset[str] | None:
         if not is_given(container, memory_name):
             kind = WHOLE
         else:
-            means_cards = config.aliyun.gpu_count_means == "cards"
+            means_devices = config.aliyun.gpu_count_means == "cards"
             percent = is_given(container, core_name) or (
-                not means_cards and is_given(container, count_name)
+                not means_devices and is_given(container, count_name)
             )
             kind = ISOLATED if percent else SHARED
         kinds = kind if kinds is None else kinds & kind

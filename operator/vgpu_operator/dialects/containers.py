@@ -1,4 +1,4 @@
-"""The containers of a pod that can hold cards, each with its place in the pod.
+"""The containers of a pod that can hold devices, each with its place in the pod.
 
 The place is what an error names, and the phase is what the claim's request needs: an ordinary
 init container runs alone and before (Init), a restartable one runs beside the others (App).
@@ -107,7 +107,7 @@ def each_container(pod: Pod) -> Iterator[PodContainer]:
 class ResourceDialect:
     """A dialect in which containers ask by extended resources.
 
-    `asks` tells whether a container asks for a card in this dialect, `request` what it asks for,
+    `asks` tells whether a container asks for a device in this dialect, `request` what it asks for,
     and `placement` where the pod wants to go. The last two raise `BadInput`. `resource_names` are
     the words. `in_slots`: its count is the very resource that the kubelet counts in slots;
     containers of other dialects are given a slot at admission. `vendor` is whose devices it asks

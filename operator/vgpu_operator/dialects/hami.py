@@ -22,7 +22,7 @@ from vgpu_operator.dialects.containers import PodContainer, ResourceDialect, is_
 MAX_COUNT = 64
 MAX_PRIORITY = 10
 MAX_MEMORY_MIB = 1 << 30
-"""1 Pi for one card: whoever writes more meant another unit."""
+"""1 Pi for one device: whoever writes more meant another unit."""
 
 CORE_POLICIES: dict[str, CorePolicy] = {
     "default": "Default",
@@ -30,7 +30,7 @@ CORE_POLICIES: dict[str, CorePolicy] = {
     "disable": "Disable",
 }
 MEMORY_EXPECTED = (
-    "a size per card: a whole number of MiB such as 8192, or with its unit such as 8Gi"
+    "a size per device: a whole number of MiB such as 8192, or with its unit such as 8Gi"
 )
 
 
@@ -47,7 +47,7 @@ def resource_names(config: ClusterConfig) -> tuple[str, ...]:
 
 
 def asks(container: Container, config: ClusterConfig) -> bool:
-    """Whether the container asks for a card: by a count, or by memory or cores without one.
+    """Whether the container asks for a device: by a count, or by memory or cores without one.
 
     A count of 0 asks for nothing, whatever else is given; a count that cannot be read does ask,
     so that it is refused and not overlooked.
@@ -123,7 +123,7 @@ def _is_exclusive(place: PodContainer, config: ClusterConfig) -> bool:
 
 
 def count(place: PodContainer, config: ClusterConfig) -> int:
-    """The number of distinct cards; the configured one where only memory or cores are given."""
+    """The number of distinct devices; the configured one where only memory or cores are given."""
     name = config.nvidia.resource_count_name
     given = place.number(name, f"a number of GPUs, 1 to {MAX_COUNT}")
     if given is None:
@@ -132,7 +132,7 @@ def count(place: PodContainer, config: ClusterConfig) -> int:
 
 
 def memory(place: PodContainer, config: ClusterConfig) -> int | None:
-    """MiB per card; `None` when not given, and 0 counts as not given."""
+    """MiB per device; `None` when not given, and 0 counts as not given."""
     name = config.nvidia.resource_memory_name
     given = place.container.asked(name)
     if given is None:
@@ -146,7 +146,7 @@ def memory(place: PodContainer, config: ClusterConfig) -> int | None:
 
 
 def percentage(place: PodContainer, config: ClusterConfig) -> int | None:
-    """Percent of each card's memory, at most 100; 0 or less counts as not given."""
+    """Percent of each device's memory, at most 100; 0 or less counts as not given."""
     name = config.nvidia.resource_memory_percentage_name
     expected = "a whole percentage, 0 to 100"
     given = place.number(name, expected)
@@ -156,7 +156,7 @@ def percentage(place: PodContainer, config: ClusterConfig) -> int | None:
 
 
 def core_share(place: PodContainer, config: ClusterConfig) -> int | None:
-    """Percent of each card's compute, at most 100; `None` when not given."""
+    """Percent of each device's compute, at most 100; `None` when not given."""
     name = config.nvidia.resource_core_name
     expected = "a whole percentage, 0 to 100"
     given = place.number(name, expected)

@@ -1,4 +1,4 @@
-"""HAMi's pod annotations: which cards may serve, and which of them are preferred.
+"""HAMi's pod annotations: which devices may serve, and which of them are preferred.
 
 They hold for the whole pod. HAMi overlooks a policy word that it does not know; here it is
 refused, because the pod would land where its author did not want it.
@@ -58,7 +58,7 @@ def is_true(text: str) -> bool:
 
 
 def mode(pod: Pod) -> RequestMode:
-    """How the cards must be divided; Any when the pod does not say."""
+    """How the devices must be divided; Any when the pod does not say."""
     return mode_of(pod, names.NVIDIA_MODE) or "Any"
 
 
@@ -85,7 +85,7 @@ def mode_of(pod: Pod, key: str) -> RequestMode | None:
 
 
 def selector(pod: Pod) -> DeviceSelector | None:
-    """Which cards may serve; `None` when any may."""
+    """Which devices may serve; `None` when any may."""
     chosen = DeviceSelector(
         models=comma_list(pod, names.NVIDIA_USE_TYPE, MAX_MODELS),
         exclude_models=comma_list(pod, names.NVIDIA_NOUSE_TYPE, MAX_MODELS),

@@ -1,7 +1,7 @@
 """HAMi's records of an allocation, for the people and tools that read them; we never do.
 
 Source: HAMi v2.10 encodes per container, init containers first, `UUID,Vendor,MiB,cores:` for each
-card and `;` at the container's end; a container without a card is a bare `;`.
+device and `;` at the container's end; a container without a device is a bare `;`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def binding_annotations(
     """The annotations that the Binding carries onto the pod.
 
     `spec` is the claim's, `node` the allocation's if it is known, `unix_time` the second in which
-    the cards were given.
+    the devices were given.
 
     Raises:
         BadInput: the claim's requests do not match the pod's containers, or what a vendor's plugin
@@ -41,15 +41,15 @@ def binding_annotations(
             strict=True,
         )
     )
-    cards: dict[str, str] = {}
+    devices: dict[str, str] = {}
     for device in allocation.devices:
         if device in others:
             continue
         container = container_of.get(device.request, device.request)
         vendor = vendor_of.get(device.request, "nvidia").upper()
         entry = f"{device.uuid},{vendor},{device.memory_mib},{device.cores}:"
-        cards[container] = cards.get(container, "") + entry
-    encoded = "".join(f"{cards.get(place.name, '')};" for place in each_container(pod))
+        devices[container] = devices.get(container, "") + entry
+    encoded = "".join(f"{devices.get(place.name, '')};" for place in each_container(pod))
     return {
         **written,
         names.HAMI_DEVICES_ALLOCATED: encoded,

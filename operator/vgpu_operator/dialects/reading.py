@@ -73,7 +73,7 @@ def read(pod: Pod, config: ClusterConfig) -> PodAsk | None:
 
 
 def follows_labels(pod: Pod, config: ClusterConfig) -> bool:
-    """Whether the labels of a node say which of its cards are preferred: to pods in ACK's words.
+    """Whether the labels of a node say which of its devices are preferred: to pods in ACK's words.
 
     A pod that names a policy itself follows that.
     """

@@ -29,7 +29,7 @@ def resource_names(config: ClusterConfig) -> tuple[str, ...]:
 
 
 def asks(container: Container, config: ClusterConfig) -> bool:
-    """Whether the container asks for a card in Volcano's words."""
+    """Whether the container asks for a device in Volcano's words."""
     if not any(container.asked(name) is not None for name in resource_names(config)):
         return False
     return hami.asks(container, in_hamis_place(config))

@@ -201,7 +201,7 @@ def _came_without(state: State, pod: Pod) -> None:
     """
     columns = state.ledger.columns
     node = columns.node_id(pod.spec.node_name)
-    if node is None or not columns.node_cards[node]:
+    if node is None or not columns.node_devices[node]:
         return
     if any(owner.kind == "DaemonSet" for owner in pod.metadata.owner_references):
         return

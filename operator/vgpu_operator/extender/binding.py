@@ -129,7 +129,7 @@ class Binder:
             return "the claim was not written"
         allocation = claim.status.allocation
         if allocation is None or allocation.node_name != request.node:
-            return f"the claim's cards are not on {request.node}"
+            return f"the claim's GPUs are not on {request.node}"
         now = int(self._unix())
         state = self._engine.state
         try:

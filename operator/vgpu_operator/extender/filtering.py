@@ -38,7 +38,7 @@ def filter_nodes(engine: Engine, request: FilterRequest) -> FilterAnswer:
     if isinstance(outcome, Refusal):
         curable, incurable = outcome.by_cure(names)
         return FilterAnswer([], incurable, curable=curable)
-    others = dict.fromkeys(names, f"cards are reserved on {outcome.node}")
+    others = dict.fromkeys(names, f"GPUs are reserved on {outcome.node}")
     others.pop(outcome.node, None)
     return FilterAnswer([outcome.node], others)
 

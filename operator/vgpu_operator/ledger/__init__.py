@@ -1,4 +1,4 @@
-"""Who holds what: observed claims, assumptions about writes under way, and the cards' state.
+"""Who holds what: observed claims, assumptions about writes under way, and the devices' state.
 
 The ledger is the columns' only writer. Everything in it is synchronous, knows no clock and can be
 rebuilt from a list of the objects.

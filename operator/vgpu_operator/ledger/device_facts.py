@@ -1,6 +1,6 @@
 """Devices and nodes as the columns want them: what an object means for placement.
 
-Absent or contradictory facts make a card unfit, never more capable.
+Absent or contradictory facts make a device unfit, never more capable.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from vgpu_operator.placement.columns import NUMA_UNKNOWN_FROM, DeviceFacts, Node
 from vgpu_operator.placement.geometry import Offer, Profile, geometry
 
 
-def card_of(
+def facts_of(
     device: GPUDevice, *, cordoned_on_node: frozenset[str], duplicate: bool, config: ClusterConfig
 ) -> DeviceFacts:
-    """The card behind a device object whose UUID is known.
+    """The device behind a device object whose UUID is known.
 
     Args:
         device: The object.
@@ -60,11 +60,11 @@ def type_of(vendor: str, model: str) -> str:
 
 
 def numa_of(node: int | None, *, index: int) -> int:
-    """A card's NUMA node; one of its own, below 0, where it is unknown.
+    """A device's NUMA node; one of its own, below 0, where it is unknown.
 
-    Two cards whose nodes nobody knows may be on two, so they never count as of one. The agent knows
-    the node of every card where the host has only one. Numbers rise with the index: policies that
-    prefer the higher node then choose among unknown ones as among equal ones.
+    Two devices whose nodes nobody knows may be on two, so they never count as of one. The agent
+    knows the node of every device where the host has only one. Numbers rise with the index:
+    policies that prefer the higher node then choose among unknown ones as among equal ones.
     """
     return node if node is not None and node >= 0 else min(index - NUMA_UNKNOWN_FROM, -1)
 
@@ -106,7 +106,7 @@ def cordoned_uuids(node: Node | None) -> frozenset[str]:
 
 
 def state_of(node: Node, *, config: ClusterConfig) -> NodeState:
-    """Whether the node takes pods, its own place among nodes, and the policies for its cards."""
+    """Whether the node takes pods, its own place among nodes, and the policies for its devices."""
     default = (config.scheduling.device_policy,)
     written = node.metadata.annotations.get(names.HAMI_DEVICE_POLICY, "")
     place = node.metadata.annotations.get(names.HAMI_NODE_POLICY, "").strip().lower()
@@ -120,7 +120,7 @@ def state_of(node: Node, *, config: ClusterConfig) -> NodeState:
 
 
 def _labelled_policies(labels: Mapping[str, str]) -> tuple[DevicePolicy, ...]:
-    """What ACK's labels say of a node's cards: one after the other, unless they are spread."""
+    """What ACK's labels say of a node's devices: one after the other, unless they are spread."""
     is_spread = labels.get(names.ACK_NODE_PLACEMENT, "").strip().lower() == "spread"
     one_by_one: DevicePolicy = "Spread" if is_spread else "Binpack"
     by_links = labels.get(names.ACK_NODE_SCHEDULE) == "topology"

@@ -16,7 +16,7 @@ from typing import TypeVar
 from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Node
 from vgpu_api.v1alpha1 import GPUDevice, Metadata
-from vgpu_operator.ledger.device_facts import card_of, cordoned_uuids, is_gone, state_of
+from vgpu_operator.ledger.device_facts import cordoned_uuids, facts_of, is_gone, state_of
 from vgpu_operator.ledger.holdings import ClaimKey, ClaimShares, DeviceShare
 from vgpu_operator.placement.columns import Columns, DeviceFacts, NodeState
 
@@ -73,13 +73,13 @@ T = TypeVar("T")
 
 
 class DeviceTable:
-    """Cards, nodes, and the claims that hold them.
+    """Devices, nodes, and the claims that hold them.
 
     Args:
-        config: Defaults for cards and nodes.
+        config: Defaults for devices and nodes.
 
     Attributes:
-        columns: The state of all cards.
+        columns: The state of all devices.
         changes: The nodes of which something changed.
         freed: Those of which more may be free than before.
     """
@@ -90,13 +90,13 @@ class DeviceTable:
         self.freed = ChangeLog()
         self._config = config
         self._devices: dict[str, GPUDevice] = {}
-        self._cards: dict[str, DeviceFacts] = {}  # device object → what the columns know of it
-        self._twins: dict[str, set[str]] = {}  # card UUID → device objects, one if all is well
+        self._facts: dict[str, DeviceFacts] = {}  # device object → what the columns know of it
+        self._twins: dict[str, set[str]] = {}  # device UUID → device objects, one if all is well
         self._shared: set[str] = set()  # UUIDs of several device objects
         self._nodes: dict[str, Node] = {}
         self._states: dict[str, NodeState] = {}
         self._devices_on: dict[str, set[str]] = {}  # node → device objects
-        self._holders: dict[str, dict[ClaimKey, DeviceShare]] = {}  # card UUID → claims
+        self._holders: dict[str, dict[ClaimKey, DeviceShare]] = {}  # device UUID → claims
         self._fillers: dict[str, set[ClaimKey]] = {}  # node → claims that fill it
 
     # What is observed.
@@ -116,13 +116,13 @@ class DeviceTable:
             others |= twins
             if len(twins) > 1:
                 self._shared.add(device.status.uuid)
-        self._write_cards({name} | others)
+        self._write_devices({name} | others)
 
     def remove_device(self, name: str) -> None:
-        """A device is gone; what is held of its card is kept."""
+        """A device is gone; what is held of its device is kept."""
         others = self._unlink(name)
         self._devices.pop(name, None)
-        self._write_cards({name} | others)
+        self._write_devices({name} | others)
 
     def apply_node(self, node: Node) -> bool:
         """A node was added or changed; False for a version that is not newer than the known."""
@@ -136,11 +136,11 @@ class DeviceTable:
             self._states[name] = state
             self.columns.put_node(name, state)
             self.touch(name)
-        self._write_cards(self._devices_on.get(name, ()))
+        self._write_devices(self._devices_on.get(name, ()))
         return True
 
     def remove_node(self, name: str) -> None:
-        """A node is gone; cards that still name it are given to nobody."""
+        """A node is gone; devices that still name it are given to nobody."""
         if self._nodes.pop(name, None) is None:
             return
         del self._states[name]
@@ -160,9 +160,9 @@ class DeviceTable:
 
     def hold(self, key: ClaimKey, *, before: ClaimShares, after: ClaimShares) -> None:
         """Let a claim hold `after` where it held `before`."""
-        for uuid in before.cards.keys() | after.cards.keys():
-            hold = after.cards.get(uuid)
-            if hold == before.cards.get(uuid):
+        for uuid in before.devices.keys() | after.devices.keys():
+            hold = after.devices.get(uuid)
+            if hold == before.devices.get(uuid):
                 continue
             if hold is not None:
                 self._holders.setdefault(uuid, {})[key] = hold
@@ -171,27 +171,27 @@ class DeviceTable:
                 if not self._holders[uuid]:
                     del self._holders[uuid]
             for name in self._twins.get(uuid, ()):
-                self._write_use(self._cards[name])
+                self._write_use(self._facts[name])
         for node in before.full_nodes ^ after.full_nodes:
             if node in after.full_nodes:
                 self._fillers.setdefault(node, set()).add(key)
             else:
                 _discard(self._fillers, node, key)
-            self._write_cards(self._devices_on.get(node, ()))
+            self._write_devices(self._devices_on.get(node, ()))
 
     # Views.
 
     def holders(self, uuid: str) -> Mapping[ClaimKey, DeviceShare]:
-        """The claims that hold a card, and what of it."""
+        """The claims that hold a device, and what of it."""
         return self._holders.get(uuid, {})
 
     def nodes(self) -> Iterator[str]:
-        """The nodes with cards, in any order; nothing is looked at before it is asked for."""
+        """The nodes with devices, in any order; nothing is looked at before it is asked for."""
         columns = self.columns
-        return (columns.node_name[node] for node in columns.nodes_with_cards())
+        return (columns.node_name[node] for node in columns.nodes_with_devices())
 
     def devices(self, node: str) -> tuple[GPUDevice, ...]:
-        """The device objects of a node, by name; those that are no cards yet included."""
+        """The device objects of a node, by name; those that are no devices yet included."""
         return tuple(self._devices[name] for name in sorted(self._devices_on.get(node, ())))
 
     def node_of(self, name: str) -> str | None:
@@ -206,7 +206,7 @@ class DeviceTable:
         )
 
     def first_of(self, uuid: str) -> GPUDevice:
-        """The device object that stands for a card, of which there may be several.
+        """The device object that stands for a device, of which there may be several.
 
         Raises:
             KeyError: There is none.
@@ -214,10 +214,10 @@ class DeviceTable:
         return self._devices[self._owner(uuid)]
 
     def _owner(self, uuid: str) -> str:
-        """The name of the device object that stands for a card of which there are several.
+        """The name of the device object that stands for a device of which there are several.
 
         The oldest: an agent that repeats another's UUID makes its own object later. An object whose
-        agent reports the card as gone stands back, or a card that moves would serve nowhere.
+        agent reports the device as gone stands back, or a device that moves would serve nowhere.
         """
         found = [self._devices[name] for name in self._twins[uuid]]
         there = [device for device in found if not is_gone(device)] or found
@@ -239,50 +239,50 @@ class DeviceTable:
             self._shared.discard(device.status.uuid)
         return others
 
-    def _write_cards(self, names: Iterable[str]) -> None:
+    def _write_devices(self, names: Iterable[str]) -> None:
         for name in names:
             device = self._devices.get(name)
-            if device is None or not device.status.uuid:  # without a UUID it is no card yet
-                self._remove_card(name)
+            if device is None or not device.status.uuid:  # without a UUID it is no device yet
+                self._remove_device(name)
             else:
-                self._write_card(device)
+                self._write_facts(device)
 
-    def _remove_card(self, name: str) -> None:
-        known = self._cards.pop(name, None)
+    def _remove_device(self, name: str) -> None:
+        known = self._facts.pop(name, None)
         if known is not None:
-            self.columns.remove_card(name)
+            self.columns.remove_device(name)
             self._left(known.node)
 
-    def _write_card(self, device: GPUDevice) -> None:
+    def _write_facts(self, device: GPUDevice) -> None:
         name = device.metadata.name
-        card = card_of(
+        facts = facts_of(
             device,
             cordoned_on_node=cordoned_uuids(self._nodes.get(device.spec.node_name)),
             duplicate=device.status.uuid in self._shared
             and self._owner(device.status.uuid) != name,
             config=self._config,
         )
-        known = self._cards.get(name)
-        if card != known:
-            self._cards[name] = card
-            self.columns.put_card(card)
-            self.touch(card.node)
-            if known is not None and known.node != card.node:
+        known = self._facts.get(name)
+        if facts != known:
+            self._facts[name] = facts
+            self.columns.put_device(facts)
+            self.touch(facts.node)
+            if known is not None and known.node != facts.node:
                 self._left(known.node)
-        self._write_use(card)
+        self._write_use(facts)
 
     def _left(self, node: str) -> None:
-        """A card is no longer on the node, which may have been there for its sake only."""
+        """A device is no longer on the node, which may have been there for its sake only."""
         if node not in self._nodes:
             self.columns.remove_node(node)
         self.touch(node)
 
-    def _write_use(self, card: DeviceFacts) -> None:
-        """Sum up what claims hold of a card, and note where that is less or more than before."""
+    def _write_use(self, facts: DeviceFacts) -> None:
+        """Sum up what claims hold of a device, and note where that is less or more than before."""
         slots = cores = memory = slices = 0
-        alone, full = False, card.node in self._fillers
-        is_cut = card.mode == "MIG"
-        for hold in self._holders.get(card.uuid, {}).values():
+        alone, full = False, facts.node in self._fillers
+        is_cut = facts.mode == "MIG"
+        for hold in self._holders.get(facts.uuid, {}).values():
             slots += hold.use.slots
             cores += hold.use.cores
             memory += hold.use.memory_mib
@@ -290,18 +290,18 @@ class DeviceTable:
             full = full or hold.full or hold.contradicts(is_cut=is_cut)
             slices |= hold.slices
         if alone or full:
-            cores = max(cores, card.cores)
+            cores = max(cores, facts.cores)
         if full:
-            slots, memory = max(slots, card.slots), max(memory, card.memory_mib)
-        number = self.columns.number_of(card.name)
+            slots, memory = max(slots, facts.slots), max(memory, facts.memory_mib)
+        number = self.columns.number_of(facts.name)
         before = self.columns.in_use(number)
         if before == (slots, cores, memory, slices):
             return
         self.columns.set_used(number, slots=slots, cores=cores, memory=memory, slices=slices)
-        self.changes.touch(card.node)
+        self.changes.touch(facts.node)
         had_slots, had_cores, had_memory, had_slices = before
         if slots < had_slots or cores < had_cores or memory < had_memory or had_slices & ~slices:
-            self.freed.touch(card.node)
+            self.freed.touch(facts.node)
 
 
 def _is_newer(metadata: Metadata, known: Metadata) -> bool:

@@ -31,13 +31,13 @@ class ClaimKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DeviceShare:
-    """What is held of one card.
+    """What is held of one device.
 
     Attributes:
         use: Memory, compute and slots, at the claim's worst moment.
         alone: A request has all cores, so nobody else gets compute, however cores are scaled.
         full: Nobody knows how much, so all of it.
-        slices: Slices of a card in MIG mode that its instances lie on, one bit each.
+        slices: Slices of a device in MIG mode that its instances lie on, one bit each.
         uncut: A part of it is no instance, or one of which nobody knows where it lies.
     """
 
@@ -58,24 +58,24 @@ class DeviceShare:
         )
 
     def contradicts(self, *, is_cut: bool) -> bool:
-        """Whether it cannot be what it says on a card that is in MIG mode, or on one that is not.
+        """Whether it cannot be what it says on a device that is in MIG mode, or on one that is not.
 
-        Then nobody knows what of the card is in use.
+        Then nobody knows what of the device is in use.
         """
         return self.uncut if is_cut else self.slices != 0
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimShares:
-    """What is held of each card (by UUID), and nodes of which everything is held.
+    """What is held of each device (by UUID), and nodes of which everything is held.
 
-    `devices` is how many devices it counts for in a quota, as `placement.bounds.DeviceCount` counts
-    those of a plan.
+    `device_count` is how many devices it counts for in a quota, as `placement.bounds.DeviceCount`
+    counts those of a plan.
     """
 
-    cards: Mapping[str, DeviceShare] = field(default_factory=dict)
+    devices: Mapping[str, DeviceShare] = field(default_factory=dict)
     full_nodes: frozenset[str] = frozenset()
-    devices: int = 0
+    device_count: int = 0
 
 
 NOTHING = ClaimShares()
@@ -96,13 +96,13 @@ def holding_of(spec: VGPUClaimSpec, allocation: Allocation | None) -> ClaimShare
             slices[device.uuid] = slices.get(device.uuid, 0) | place
     uses = effective_use(spec, allocation.devices)
     return ClaimShares(
-        cards={
+        devices={
             uuid: DeviceShare(use, uuid in alone, False, slices.get(uuid, 0), uuid in uncut)
             for uuid, use in uses.items()
             if uuid
         },
         full_nodes=frozenset({allocation.node_name}) if "" in uses else frozenset(),
-        devices=_counted(spec, allocation),
+        device_count=_counted(spec, allocation),
     )
 
 
@@ -114,9 +114,9 @@ def _counted(spec: VGPUClaimSpec, allocation: Allocation) -> int:
 
 
 def shares_of_unreadable(raw: Mapping[str, Any], *, known: ClaimShares) -> ClaimShares:
-    """What a claim holds that cannot be read: every card it names, to the full.
+    """What a claim holds that cannot be read: every device it names, to the full.
 
-    Where a card's name is lost too, all cards of its node, and what was `known` of it before.
+    Where a device's name is lost too, all devices of its node, and what was `known` of it before.
     """
     status = raw.get("status")
     allocation = status.get("allocation") if isinstance(status, Mapping) else status
@@ -135,23 +135,23 @@ def shares_of_unreadable(raw: Mapping[str, Any], *, known: ClaimShares) -> Claim
 
 
 def peak_of(holdings: Iterable[ClaimShares]) -> ClaimShares:
-    """The greatest of several possible truths, card by card."""
-    cards: dict[str, DeviceShare] = {}
+    """The greatest of several possible truths, device by device."""
+    devices: dict[str, DeviceShare] = {}
     nodes: frozenset[str] = frozenset()
-    devices = 0
+    count = 0
     for holding in holdings:
         nodes |= holding.full_nodes
-        devices = max(devices, holding.devices)
-        for uuid, hold in holding.cards.items():
-            cards[uuid] = cards[uuid].peak(hold) if uuid in cards else hold
-    return ClaimShares(cards, nodes, devices)
+        count = max(count, holding.device_count)
+        for uuid, hold in holding.devices.items():
+            devices[uuid] = devices[uuid].peak(hold) if uuid in devices else hold
+    return ClaimShares(devices, nodes, count)
 
 
 def _filled(known: ClaimShares) -> ClaimShares:
     return ClaimShares(
-        {uuid: replace(hold, full=True) for uuid, hold in known.cards.items()},
+        {uuid: replace(hold, full=True) for uuid, hold in known.devices.items()},
         known.full_nodes,
-        known.devices,
+        known.device_count,
     )
 
 

@@ -3,8 +3,8 @@
 Observed truth and assumptions are kept apart. What was observed is replaced by what is newer only
 (`holdings.Records`), so events may come late, twice or out of order. An assumption
 ends only by `confirm` or `forget`, never by an event: a write that is under way may be tried again
-and land on whatever version was seen last. Meanwhile a claim holds, card by card, the most of what
-may be true, so an allocation that is both seen and assumed counts once.
+and land on whatever version was seen last. Meanwhile a claim holds, device by device, the most of
+what may be true, so an allocation that is both seen and assumed counts once.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Assumption:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A claim and what it holds of one card."""
+    """A claim and what it holds of one device."""
 
     key: ClaimKey
     use: Use
@@ -58,10 +58,10 @@ class Ledger:
     """Who holds what.
 
     Args:
-        config: Defaults for cards and nodes.
+        config: Defaults for devices and nodes.
 
     Attributes:
-        columns: The state of all cards, for `placement.place`. Nobody else writes it.
+        columns: The state of all devices, for `placement.place`. Nobody else writes it.
         hosts: What is free of the nodes' CPU; to be told of pods.
         node_filters: Which nodes take which pods.
         room: What is free on nodes besides devices, in mode Gate; to be told of pods.
@@ -82,11 +82,11 @@ class Ledger:
     # Devices and nodes, as observed.
 
     def apply_device(self, device: GPUDevice) -> None:
-        """A device was added or changed. Without a UUID in its status it is no card yet."""
+        """A device was added or changed. Without a UUID in its status it is no device yet."""
         self._table.apply_device(device)
 
     def remove_device(self, name: str) -> None:
-        """A device is gone. What claims hold of its card counts again when it comes back."""
+        """A device is gone. What claims hold of its device counts again when it comes back."""
         self._table.remove_device(name)
 
     def apply_node(self, node: Node) -> None:
@@ -101,7 +101,7 @@ class Ledger:
             self._table.touch(name)
 
     def remove_node(self, name: str) -> None:
-        """A node is gone. Cards that still name it are given to nobody."""
+        """A node is gone. Devices that still name it are given to nobody."""
         number = self.columns.node_id(name)
         if number is not None:
             self.node_filters.remove(number)
@@ -147,7 +147,7 @@ class Ledger:
 
     def _has_grown(self, node: str) -> None:
         number = self.columns.node_id(node)
-        if number is not None and self.columns.node_cards[number]:
+        if number is not None and self.columns.node_devices[number]:
             self._table.touch(node)  # who waits may have a place there
 
     # Quotas.
@@ -173,7 +173,7 @@ class Ledger:
             self._recount(key)
 
     def mark_unreadable(self, uid: str, raw: Mapping[str, Any]) -> None:
-        """A claim that cannot be read: its cards count as full until it can be, or is gone."""
+        """A claim that cannot be read: its devices count as full until it can be, or is gone."""
         metadata = raw["metadata"]
         key = ClaimKey(metadata.get("namespace") or "", metadata["name"])
         record = self._records.newer(key, uid, int(metadata["resourceVersion"]))
@@ -245,16 +245,16 @@ class Ledger:
         return self._quotas.exceeded(namespace, ask)
 
     def holders(self, uuid: str) -> tuple[Holder, ...]:
-        """The claims that hold a card, by place."""
+        """The claims that hold a device, by place."""
         holds = self._table.holders(uuid)
         return tuple(Holder(key, hold.use) for key, hold in sorted(holds.items()))
 
     def nodes(self) -> tuple[str, ...]:
-        """The nodes with cards, by name."""
+        """The nodes with devices, by name."""
         return tuple(sorted(self._table.nodes()))
 
     def devices(self, node: str) -> tuple[GPUDevice, ...]:
-        """The device objects of a node, by name; those that are no cards yet included."""
+        """The device objects of a node, by name; those that are no devices yet included."""
         return self._table.devices(node)
 
     def node_of(self, device: str) -> str | None:
@@ -266,7 +266,7 @@ class Ledger:
         return self._table.duplicates()
 
     def first_of(self, uuid: str) -> GPUDevice:
-        """The device object that stands for a card, of which there may be several.
+        """The device object that stands for a device, of which there may be several.
 
         Raises:
             KeyError: There is none.
@@ -322,7 +322,7 @@ class Ledger:
         held = record.observed
         if record.assumed:
             held = peak_of((record.observed, *record.assumed.values()))
-        if record.held.cards and held != record.held:
+        if record.held.devices and held != record.held:
             self._quotas.may_take_more(key.namespace)
         self._hold(key, record, held)
         if not (record.assumed or record.uid):

@@ -1,4 +1,4 @@
-"""Quotas: what namespaces may hold of all cards together, and what they hold.
+"""Quotas: what namespaces may hold of all devices together, and what they hold.
 
 A ResourceQuota limits the number of devices, their memory and their compute, by `requests.` or
 `limits.` and the configured resource name. Kubernetes counts the first for pods, which carry one
@@ -91,11 +91,11 @@ class Quotas:
     def move(self, namespace: str, *, before: ClaimShares, after: ClaimShares) -> None:
         """A claim of the namespace holds `after` where it held `before`."""
         held = self._held.setdefault(namespace, _QuotaUse())
-        held.devices += after.devices - before.devices
-        for hold in before.cards.values():
+        held.devices += after.device_count - before.device_count
+        for hold in before.devices.values():
             held.memory_mib -= hold.use.memory_mib
             held.cores -= hold.use.cores
-        for hold in after.cards.values():
+        for hold in after.devices.values():
             held.memory_mib += hold.use.memory_mib
             held.cores += hold.use.cores
 

@@ -1,4 +1,4 @@
-"""The decision: which cards on which node. Pure: no I/O, no clock, no randomness.
+"""The decision: which devices on which node. Pure: no I/O, no clock, no randomness.
 
 `columns` is the state of all devices, `device` numbers those that are alike, `arrays` holds what
 a look at every device needs. `checks` and `geometry` (of devices in MIG mode) say what a device

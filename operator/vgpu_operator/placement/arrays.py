@@ -362,7 +362,7 @@ class Arrays:
             self._willing[stale] = [
                 columns.node_ready[node] and columns.node_schedulable[node] for node in stale
             ]
-            self._has_devices[stale] = [bool(columns.node_cards[node]) for node in stale]
+            self._has_devices[stale] = [bool(columns.node_devices[node]) for node in stale]
             self._cut[stale] = [columns.node_cut[node] > 0 for node in stale]
             self._chooses[stale] = [columns.node_policy[node] is not None for node in stale]
         if self._names_are_stale:

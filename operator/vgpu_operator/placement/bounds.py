@@ -130,7 +130,7 @@ class DeviceCount:
 
 @dataclass(slots=True)
 class _ClaimUse:
-    """(MiB, percent of compute) that a claim holds of one card."""
+    """(MiB, percent of compute) that a claim holds of one device."""
 
     app: tuple[int, int] = (0, 0)
     init: tuple[int, int] = (0, 0)
@@ -157,17 +157,17 @@ class Charge:
         self._devices = DeviceCount()
 
     def exceeds(
-        self, card: int, request: RequestAsk, memory_mib: int, cores: int | None = None
+        self, device: int, request: RequestAsk, memory_mib: int, cores: int | None = None
     ) -> bool:
-        """Whether `request.count` cards like this one are more than the namespace may take.
+        """Whether `request.count` devices like this one are more than the namespace may take.
 
         Args:
-            card: Which.
+            device: Which.
             request: For whom.
-            memory_mib: MiB that the card would be charged.
+            memory_mib: MiB that the device would be charged.
             cores: Percent of compute that it would be charged, if not what is asked for.
         """
-        memory, share = self._rise(card, request, memory_mib, cores)
+        memory, share = self._rise(device, request, memory_mib, cores)
         budget, devices = self._budget, self._devices
         return (
             _is_over(budget.memory_mib, self._memory_mib, memory * request.count)
@@ -176,19 +176,19 @@ class Charge:
         )
 
     def add(
-        self, card: int, request: RequestAsk, memory_mib: int, cores: int | None = None
+        self, device: int, request: RequestAsk, memory_mib: int, cores: int | None = None
     ) -> None:
-        """The request was given this card."""
-        memory, share = self._rise(card, request, memory_mib, cores)
+        """The request was given this device."""
+        memory, share = self._rise(device, request, memory_mib, cores)
         self._memory_mib += memory
         self._cores += share
-        self._held[card] = self._held.get(card, _ClaimUse()).plus(request, memory_mib, cores)
+        self._held[device] = self._held.get(device, _ClaimUse()).plus(request, memory_mib, cores)
         self._devices.add(request.name, request.phase)
 
     def _rise(
-        self, card: int, request: RequestAsk, memory_mib: int, cores: int | None
+        self, device: int, request: RequestAsk, memory_mib: int, cores: int | None
     ) -> tuple[int, int]:
-        held = self._held.get(card, _ClaimUse())
+        held = self._held.get(device, _ClaimUse())
         before, after = held.peak(), held.plus(request, memory_mib, cores).peak()
         return after[0] - before[0], after[1] - before[1]
 

@@ -27,7 +27,7 @@ def largest_groups(columns: Columns, fitting: Sequence[int], count: int) -> tupl
     """
     groups = _groups(columns, fitting)
     groups.sort(key=len, reverse=True)  # stable: the order of their most wanted
-    taken = [card for group in groups for card in group]
+    taken = [device for group in groups for device in group]
     return tuple(taken[:count])
 
 
@@ -37,23 +37,23 @@ def pairs(columns: Columns, fitting: Sequence[int], count: int) -> tuple[int, ..
     Source: HAMi v2.10.0, Ascend 910C; it decides between modules at random.
     """
     modules: dict[int, list[int]] = {}
-    for card in fitting:
-        modules.setdefault(columns.index[card] // _OF_A_MODULE, []).append(card)
+    for device in fitting:
+        modules.setdefault(columns.index[device] // _OF_A_MODULE, []).append(device)
     whole = [module for module in modules.values() if len(module) == _OF_A_MODULE]
-    taken = [card for module in whole for card in module]
+    taken = [device for module in whole for device in module]
     return tuple(taken[:count]) if len(taken) >= count else ()
 
 
 def _groups(columns: Columns, fitting: Sequence[int]) -> list[list[int]]:
     """The devices by what they are linked with, in the order of their most wanted."""
     found: list[list[int]] = []
-    for card in fitting:
-        linked = columns.links[card]
+    for device in fitting:
+        linked = columns.links[device]
         home = next((group for group in found if columns.uuid[group[0]] in linked), None)
         if home is None:
-            found.append([card])
+            found.append([device])
         else:
-            home.append(card)
+            home.append(device)
     return found
 
 

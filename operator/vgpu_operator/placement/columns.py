@@ -1,8 +1,8 @@
-"""The state of every card and node as columns: one list per property, one number per row.
+"""The state of every device and node as columns: one list per property, one number per row.
 
-A decision reads a few properties of many cards; lists indexed by small integers are the cheapest
+A decision reads a few properties of many devices; lists indexed by small integers are the cheapest
 shape for that, and the one from which score vectors can be kept later. The ledger is the only
-writer, but for `plan.place`, which takes cards for the length of a decision and gives them back.
+writer, but for `plan.place`, which takes devices for the length of a decision and gives them back.
 """
 
 from __future__ import annotations
@@ -24,19 +24,20 @@ CPU_UNKNOWN = 1 << 62
 
 
 class Columns:
-    """Cards and nodes by number. Numbers of what was removed are used again.
+    """Devices and nodes by number. Numbers of what was removed are used again.
 
-    Per card: `name uuid index vendor model mode numa slots cores memory healthy duplicate
+    Per device: `name uuid index vendor model mode numa slots cores memory healthy duplicate
     cordoned profiles`, `links` (by UUID), the amounts in use `slots_used cores_used memory_used`,
-    of a card in MIG mode the `slices_used`, `node_of` (the node's number), and the numbers of its
+    of a device in MIG mode the `slices_used`, `node_of` (the node's number), and the numbers of its
     `facts`, `kind` and `condition` (`conditions.Conditions`).
-    Per node: `node_name node_cards` (cards by index, then UUID) `node_ready node_schedulable
-    node_policies node_labelled` (for its cards) `node_policy` (its own place among nodes)
-    `node_cpu_free` (milli-CPU) `node_cut` (cards in MIG mode), and the sums over its cards
+    Per node: `node_name node_devices` (devices by index, then UUID) `node_ready node_schedulable
+    node_policies node_labelled` (for its devices) `node_policy` (its own place among nodes)
+    `node_cpu_free` (milli-CPU) `node_cut` (devices in MIG mode), and the sums over its devices
     `node_slots node_slots_used` and so on.
 
-    `rankings` is what request classes remember of nodes, `arrays` what a look at every card needs,
-    `mix` the requests that are typical, `conditions` gives kinds and conditions their numbers.
+    `rankings` is what request classes remember of nodes, `arrays` what a look at every device
+    needs, `mix` the requests that are typical, `conditions` gives kinds and conditions their
+    numbers.
     """
 
     def __init__(self) -> None:
@@ -64,7 +65,7 @@ class Columns:
         self.profiles: list[tuple[Profile, ...]] = []
         self.node_of: list[int] = []
         self.node_name: list[str] = []
-        self.node_cards: list[list[int]] = []
+        self.node_devices: list[list[int]] = []
         self.node_ready: list[bool] = []
         self.node_schedulable: list[bool] = []
         self.node_policies: list[tuple[DevicePolicy, ...]] = []
@@ -82,10 +83,10 @@ class Columns:
         self.arrays = Arrays()
         self.mix = Mix()
         self.conditions = Conditions()
-        self._card_ids: dict[str, int] = {}
+        self._device_ids: dict[str, int] = {}
         self._node_ids: dict[str, int] = {}
-        self._cards_of: dict[str, set[int]] = {}  # UUID → cards; one, if all is well
-        self._free_cards: list[int] = []
+        self._devices_of: dict[str, set[int]] = {}  # UUID → devices; one, if all is well
+        self._free_devices: list[int] = []
         self._free_nodes: list[int] = []
 
     # Reading.
@@ -99,81 +100,81 @@ class Columns:
         return list(map(self._node_ids.get, names))
 
     def number_of(self, name: str) -> int:
-        """The number of a card that is known, by its object's name."""
-        return self._card_ids[name]
+        """The number of a device that is known, by its object's name."""
+        return self._device_ids[name]
 
-    def used(self, card: int) -> tuple[int, int, int]:
-        """(slots, cores, MiB) in use of a card."""
-        return self.slots_used[card], self.cores_used[card], self.memory_used[card]
+    def used(self, device: int) -> tuple[int, int, int]:
+        """(slots, cores, MiB) in use of a device."""
+        return self.slots_used[device], self.cores_used[device], self.memory_used[device]
 
-    def in_use(self, card: int) -> tuple[int, int, int, int]:
-        """(slots, cores, MiB, slices) in use of a card: what `lend` takes."""
-        return (*self.used(card), self.slices_used[card])
+    def in_use(self, device: int) -> tuple[int, int, int, int]:
+        """(slots, cores, MiB, slices) in use of a device: what `lend` takes."""
+        return (*self.used(device), self.slices_used[device])
 
-    def nodes_with_cards(self) -> Iterator[int]:
-        """The nodes that have at least one card."""
-        return (node for node in self._node_ids.values() if self.node_cards[node])
+    def nodes_with_devices(self) -> Iterator[int]:
+        """The nodes that have at least one device."""
+        return (node for node in self._node_ids.values() if self.node_devices[node])
 
     def nodes_of(self, uuids: Iterable[str]) -> frozenset[int]:
-        """The nodes that have a card with one of the UUIDs."""
-        of = self._cards_of
-        return frozenset(self.node_of[card] for uuid in uuids for card in of.get(uuid, ()))
+        """The nodes that have a device with one of the UUIDs."""
+        of = self._devices_of
+        return frozenset(self.node_of[device] for uuid in uuids for device in of.get(uuid, ()))
 
-    def is_there(self, card: int) -> bool:
-        """Whether a card has this number now."""
-        return self._card_ids.get(self.name[card]) == card
+    def is_there(self, device: int) -> bool:
+        """Whether a device has this number now."""
+        return self._device_ids.get(self.name[device]) == device
 
     def state(self) -> dict[str, tuple[int, int, int]]:
-        """(slots, cores, MiB) in use by card: what a plan must leave as it found it."""
-        return {name: self.used(card) for name, card in self._card_ids.items()}
+        """(slots, cores, MiB) in use by device: what a plan must leave as it found it."""
+        return {name: self.used(device) for name, device in self._device_ids.items()}
 
     # Writing.
 
-    def put_card(self, card: DeviceFacts) -> int:
-        """Add a card, or replace what is known of it (it may have changed its node)."""
-        number = self._card_ids.get(card.name)
-        if number is not None and self.node_name[self.node_of[number]] != card.node:
-            self.remove_card(card.name)
+    def put_device(self, device: DeviceFacts) -> int:
+        """Add a device, or replace what is known of it (it may have changed its node)."""
+        number = self._device_ids.get(device.name)
+        if number is not None and self.node_name[self.node_of[number]] != device.node:
+            self.remove_device(device.name)
             number = None
         if number is None:
-            number = self._new_card(card)
+            number = self._new_device(device)
         else:
             self._add_to_sums(number, -1)
             self._forget_uuid(number)
-        self.uuid[number] = card.uuid
-        self._cards_of.setdefault(card.uuid, set()).add(number)
-        self.index[number] = card.index
-        self.vendor[number] = card.vendor
-        self.model[number] = card.model
-        self.mode[number] = card.mode
-        self.numa[number] = card.numa
-        self.slots[number] = card.slots
-        self.cores[number] = card.cores
-        self.memory[number] = card.memory_mib
-        self.healthy[number] = card.healthy
-        self.duplicate[number] = card.duplicate
-        self.cordoned[number] = card.cordoned
-        self.links[number] = dict(card.links)
-        self.profiles[number] = card.profiles
-        self.facts[number] = self.conditions.number(card.facts)
+        self.uuid[number] = device.uuid
+        self._devices_of.setdefault(device.uuid, set()).add(number)
+        self.index[number] = device.index
+        self.vendor[number] = device.vendor
+        self.model[number] = device.model
+        self.mode[number] = device.mode
+        self.numa[number] = device.numa
+        self.slots[number] = device.slots
+        self.cores[number] = device.cores
+        self.memory[number] = device.memory_mib
+        self.healthy[number] = device.healthy
+        self.duplicate[number] = device.duplicate
+        self.cordoned[number] = device.cordoned
+        self.links[number] = dict(device.links)
+        self.profiles[number] = device.profiles
+        self.facts[number] = self.conditions.number(device.facts)
         self._set_kind(number)
         self._add_to_sums(number, 1)
-        self.node_cards[self.node_of[number]].sort(key=self._place_on_node)
+        self.node_devices[self.node_of[number]].sort(key=self._place_on_node)
         self._touch(self.node_of[number], number)
         return number
 
-    def remove_card(self, name: str) -> None:
-        """Forget a card; nothing happens if it is not known."""
-        number = self._card_ids.pop(name, None)
+    def remove_device(self, name: str) -> None:
+        """Forget a device; nothing happens if it is not known."""
+        number = self._device_ids.pop(name, None)
         if number is None:
             return
         self.set_used(number, slots=0, cores=0, memory=0)
         self._add_to_sums(number, -1)
         self._forget_uuid(number)
         node = self.node_of[number]
-        self.node_cards[node].remove(number)
+        self.node_devices[node].remove(number)
         self._touch(node, number)
-        self._free_cards.append(number)
+        self._free_devices.append(number)
 
     def put_node(self, name: str, state: NodeState) -> int:
         """Add a node, or replace what is known of it."""
@@ -187,13 +188,13 @@ class Columns:
         return node
 
     def remove_node(self, name: str) -> None:
-        """Forget a node that has no cards any more; one that has some is only not ready."""
+        """Forget a node that has no devices any more; one that has some is only not ready."""
         node = self._node_ids.get(name)
         if node is None:
             return
         self.node_ready[node] = False
         self._touch(node)
-        if not self.node_cards[node]:
+        if not self.node_devices[node]:
             del self._node_ids[name]
             self._free_nodes.append(node)
 
@@ -204,37 +205,39 @@ class Columns:
             if self.mix.knows_cpu:
                 self.rankings.touch(node)
 
-    def set_used(self, card: int, *, slots: int, cores: int, memory: int, slices: int = 0) -> None:
-        """Set what of a card is in use: requests, percent of compute, MiB, slices of MIG."""
-        self.lend(card, slots, cores, memory, slices)
+    def set_used(
+        self, device: int, *, slots: int, cores: int, memory: int, slices: int = 0
+    ) -> None:
+        """Set what of a device is in use: requests, percent of compute, MiB, slices of MIG."""
+        self.lend(device, slots, cores, memory, slices)
         if self.conditions.are_too_many:
             self._number_conditions_anew()
-        self._touch(self.node_of[card], card)
+        self._touch(self.node_of[device], device)
 
-    def lend(self, card: int, slots: int, cores: int, memory: int, slices: int = 0) -> None:
+    def lend(self, device: int, slots: int, cores: int, memory: int, slices: int = 0) -> None:
         """As `set_used`, for a plan that sets it back before it ends: nobody is told."""
-        node = self.node_of[card]
-        self.node_slots_used[node] += slots - self.slots_used[card]
-        self.node_cores_used[node] += cores - self.cores_used[card]
-        self.node_memory_used[node] += memory - self.memory_used[card]
-        self.slots_used[card] = slots
-        self.cores_used[card] = cores
-        self.memory_used[card] = memory
-        if slices != self.slices_used[card]:
-            self.slices_used[card] = slices
-            self._set_kind(card)
-        self.condition[card] = self.conditions.condition(self.kind[card], slots, cores, memory)
+        node = self.node_of[device]
+        self.node_slots_used[node] += slots - self.slots_used[device]
+        self.node_cores_used[node] += cores - self.cores_used[device]
+        self.node_memory_used[node] += memory - self.memory_used[device]
+        self.slots_used[device] = slots
+        self.cores_used[device] = cores
+        self.memory_used[device] = memory
+        if slices != self.slices_used[device]:
+            self.slices_used[device] = slices
+            self._set_kind(device)
+        self.condition[device] = self.conditions.condition(self.kind[device], slots, cores, memory)
 
-    def _new_card(self, card: DeviceFacts) -> int:
-        node = self._node(card.node)
-        if self._free_cards:
-            number = self._free_cards.pop()
-            self.name[number] = card.name
+    def _new_device(self, device: DeviceFacts) -> int:
+        node = self._node(device.node)
+        if self._free_devices:
+            number = self._free_devices.pop()
+            self.name[number] = device.name
             self.node_of[number] = node
             self.slots[number] = self.cores[number] = self.memory[number] = 0
         else:
             number = len(self.name)
-            self.name.append(card.name)
+            self.name.append(device.name)
             self.node_of.append(node)
             for text in (self.uuid, self.vendor, self.model):
                 text.append("")
@@ -249,8 +252,8 @@ class Columns:
                 *(self.slots_used, self.cores_used, self.memory_used, self.slices_used),
             ):
                 amount.append(0)
-        self._card_ids[card.name] = number
-        self.node_cards[node].append(number)
+        self._device_ids[device.name] = number
+        self.node_devices[node].append(number)
         return number
 
     def _node(self, name: str) -> int:
@@ -263,7 +266,7 @@ class Columns:
         else:
             node = len(self.node_name)
             self.node_name.append(name)
-            self.node_cards.append([])
+            self.node_devices.append([])
             self.node_ready.append(False)
             self.node_schedulable.append(True)
             self.node_policies.append(("Spread",))
@@ -279,16 +282,16 @@ class Columns:
         self.arrays.changed(node, renamed=True)
         return node
 
-    def _touch(self, node: int, card: int | None = None) -> None:
-        """Tell whoever keeps something that is computed of a node, or of a card."""
+    def _touch(self, node: int, device: int | None = None) -> None:
+        """Tell whoever keeps something that is computed of a node, or of a device."""
         self.rankings.touch(node)
-        self.arrays.changed(node, card)
+        self.arrays.changed(node, device)
 
-    def _forget_uuid(self, card: int) -> None:
-        cards = self._cards_of[self.uuid[card]]
-        cards.discard(card)
-        if not cards:
-            del self._cards_of[self.uuid[card]]
+    def _forget_uuid(self, device: int) -> None:
+        devices = self._devices_of[self.uuid[device]]
+        devices.discard(device)
+        if not devices:
+            del self._devices_of[self.uuid[device]]
 
     def _node_sums(self) -> Iterable[list[int]]:
         return (
@@ -301,25 +304,25 @@ class Columns:
             self.node_cut,
         )
 
-    def _add_to_sums(self, card: int, sign: int) -> None:
-        node = self.node_of[card]
-        self.node_slots[node] += sign * self.slots[card]
-        self.node_cores[node] += sign * self.cores[card]
-        self.node_memory[node] += sign * self.memory[card]
-        self.node_cut[node] += sign * (self.mode[card] == "MIG")
+    def _add_to_sums(self, device: int, sign: int) -> None:
+        node = self.node_of[device]
+        self.node_slots[node] += sign * self.slots[device]
+        self.node_cores[node] += sign * self.cores[device]
+        self.node_memory[node] += sign * self.memory[device]
+        self.node_cut[node] += sign * (self.mode[device] == "MIG")
 
-    def _set_kind(self, card: int) -> None:
-        self.kind[card] = self.conditions.kind(self.facts[card], self.slices_used[card])
-        self._set_condition(card)
+    def _set_kind(self, device: int) -> None:
+        self.kind[device] = self.conditions.kind(self.facts[device], self.slices_used[device])
+        self._set_condition(device)
 
-    def _set_condition(self, card: int) -> None:
-        self.condition[card] = self.conditions.condition(self.kind[card], *self.used(card))
+    def _set_condition(self, device: int) -> None:
+        self.condition[device] = self.conditions.condition(self.kind[device], *self.used(device))
 
     def _number_conditions_anew(self) -> None:
         self.conditions.forget()
         self.mix.forget()
-        for card in self._card_ids.values():
-            self._set_condition(card)
+        for device in self._device_ids.values():
+            self._set_condition(device)
 
-    def _place_on_node(self, card: int) -> tuple[int, str, str]:
-        return self.index[card], self.uuid[card], self.name[card]
+    def _place_on_node(self, device: int) -> tuple[int, str, str]:
+        return self.index[device], self.uuid[device], self.name[device]

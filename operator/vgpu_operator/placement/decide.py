@@ -1,8 +1,8 @@
-"""The decision: the best node for a claim, and the cards of its requests there.
+"""The decision: the best node for a claim, and the devices of its requests there.
 
 `place` plans on the live columns and undoes that before it returns: copying the state of thousands
-of cards would cost more than the decision. Nodes come from the request class's ranking, best first;
-the exact fit on the node at hand is the judge, so most decisions look at one node only.
+of devices would cost more than the decision. Nodes come from the request class's ranking, best
+first; the exact fit on the node at hand is the judge, so most decisions look at one node only.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ def place(
     budget: Budget = UNLIMITED,
     kept: Kept = NOTHING_KEPT,
 ) -> Plan:
-    """Find the best node for all requests of `ask`, and their cards.
+    """Find the best node for all requests of `ask`, and their devices.
 
     Args:
-        columns: The state of all cards. Left as it was found, but for what rankings remember.
+        columns: The state of all devices. Left as it was found, but for what rankings remember.
         ask: What is asked for.
         candidates: Names of the nodes to choose from, known or not; None for every node with
-            cards. Nodes that are not ready or not schedulable are refused here.
+            devices. Nodes that are not ready or not schedulable are refused here.
         nodes: Rules out nodes for the pod's own rules.
         budget: What the claim's namespace may still take.
         kept: What is kept for others.
@@ -148,7 +148,7 @@ class _Space:
         return bool(
             columns.node_ready[node]
             and columns.node_schedulable[node]
-            and columns.node_cards[node]
+            and columns.node_devices[node]
             and self.has(node, columns.node_name[node])
         )
 
@@ -316,9 +316,9 @@ def _refresh(columns: Columns, ranking: Ranking, ask: Ask, numa: NumaPolicy) -> 
     heap, beyond = ranking.heap, ranking.beyond
     key_of = keys_for(columns, ask, numa, UNLIMITED)
     names, versions = columns.node_name, columns.rankings.version
-    cards, ready, schedulable = columns.node_cards, columns.node_ready, columns.node_schedulable
+    devices, ready, schedulable = columns.node_devices, columns.node_ready, columns.node_schedulable
     for node in news:
-        if not (cards[node] and ready[node] and schedulable[node]):
+        if not (devices[node] and ready[node] and schedulable[node]):
             continue
         key = key_of(node)
         if key is None:

@@ -17,11 +17,11 @@ from vgpu_operator.ask import RequestAsk
 from vgpu_operator.placement.geometry import Profile
 
 NUMA_UNKNOWN_FROM = 1 << 20
-"""Unknown NUMA nodes are numbered from minus this, by the index of their card."""
+"""Unknown NUMA nodes are numbered from minus this, by the index of their device."""
 
 
 class Facts(NamedTuple):
-    """All that a card is apart from links, place and use: equal for cards that are alike."""
+    """All that a device is apart from links, place and use: equal for devices that are alike."""
 
     vendor: str
     model: str
@@ -37,24 +37,24 @@ class Facts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DeviceFacts:
-    """What is known of a card apart from its use.
+    """What is known of a device apart from its use.
 
     Attributes:
         name: The GPUDevice object.
         node: The node that holds it.
-        uuid: The card, as the driver spells it.
+        uuid: The device, as the driver spells it.
         index: Its number on the node.
         vendor: In lower case.
         model: Its type as published, with the maker, in lower case.
         mode: How it is divided.
-        numa: Its NUMA node; below 0, and another for each card of a node, where it is unknown.
+        numa: Its NUMA node; below 0, and another for each device of a node, where it is unknown.
         slots: Requests it serves at most.
         cores: Percent of compute that may be given away.
         memory_mib: MiB that may be given away.
         healthy: It works and may be given.
         duplicate: Another object claims its UUID, so nobody knows where it is.
         cordoned: Nothing new on it.
-        links: (UUID of another card of the node, how well the two are connected), sorted.
+        links: (UUID of another device of the node, how well the two are connected), sorted.
         profiles: What it may be cut into if it is in MIG mode (`geometry`).
     """
 
@@ -87,8 +87,8 @@ class DeviceFacts:
 
 
 def refusal_of_facts(facts: Facts, request: RequestAsk) -> Reason | None:
-    """Checks 1 to 3: whether a card is in order and of the kind asked for."""
-    if facts.duplicate:  # ours, before HAMi's first: nobody knows where the card is
+    """Checks 1 to 3: whether a device is in order and of the kind asked for."""
+    if facts.duplicate:  # ours, before HAMi's first: nobody knows where the device is
         return Reason.CARD_UUID_DUPLICATE
     if not facts.healthy:
         return Reason.CARD_NOT_HEALTHY
@@ -109,8 +109,9 @@ def refusal_of_facts(facts: Facts, request: RequestAsk) -> Reason | None:
 class NodeState:
     """What is known of a node: whether it takes pods, and its own policies, if it has any.
 
-    `device_policies` are for its cards, `node_policy` for its place among nodes; a claim's come
-    before both. `labelled_policies` are what ACK's labels say of its cards, to pods in ACK's words.
+    `device_policies` are for its devices, `node_policy` for its place among nodes; a claim's come
+    before both. `labelled_policies` are what ACK's labels say of its devices, to pods in ACK's
+    words.
     """
 
     ready: bool = False
@@ -129,7 +130,7 @@ Answer = TypeVar("Answer")
 
 
 class Findings(Generic[State, Answer]):
-    """What was found out of cards by their state, which says it all, for each of many questions.
+    """What was found out of devices by their state, which says it all, for each of many questions.
 
     Args:
         questions: When there are more of them, the one that was asked first is forgotten. (Not the
@@ -159,14 +160,15 @@ class Findings(Generic[State, Answer]):
 class Conditions:
     """Gives out the numbers.
 
-    A card's *facts* are all that it is apart from links, place and use; a *kind* is facts and, in
+    A device's *facts* are all that it is apart from links, place and use; a *kind* is facts and, in
     MIG mode, the slices in use; a *condition* is a kind and the amounts in use.
 
     Attributes:
         facts: All facts, by number.
-        right_kinds: By request: whether cards of a kind pass the checks of what a card is.
-        fitting: By request: whether cards in a condition pass the checks that hold for all of them.
-        scores: By request and weights: the scores of cards in a condition.
+        right_kinds: By request: whether devices of a kind pass the checks of what a device is.
+        fitting: By request: whether devices in a condition pass the checks that hold for all of
+            them.
+        scores: By request and weights: the scores of devices in a condition.
         are_too_many: Most of the conditions are those of long ago: `forget` them.
     """
 
@@ -181,7 +183,7 @@ class Conditions:
         self.scores: Findings[int, float] = Findings()
 
     def number(self, facts: Facts) -> int:
-        """The number of what a card is."""
+        """The number of what a device is."""
         number = self._facts.get(facts)
         if number is None:
             number = self._facts[facts] = len(self.facts)
@@ -192,8 +194,9 @@ class Conditions:
         """The number of a kind.
 
         Args:
-            facts: The number of what the card is.
-            slices: Those in use, if it is in MIG mode: what is left of it is another kind of card.
+            facts: The number of what the device is.
+            slices: Those in use, if it is in MIG mode: what is left of it is another kind of
+            device.
         """
         key = (facts, slices)
         return self._kinds.setdefault(key, len(self._kinds))

@@ -52,7 +52,7 @@ def why_none_serve(
 
 
 def _policies(columns: Columns, ask: Ask, nodes: Sequence[int]) -> set[tuple[DevicePolicy, ...]]:
-    """The different policies for the cards of some nodes."""
+    """The different policies for the devices of some nodes."""
     if ask.device_policies:
         return {ask.device_policies}
     of = columns.node_labelled if ask.by_labels else columns.node_policies
@@ -60,10 +60,10 @@ def _policies(columns: Columns, ask: Ask, nodes: Sequence[int]) -> set[tuple[Dev
 
 
 def _is_plain(ask: Ask) -> bool:
-    """One request whose cards are judged each on its own.
+    """One request whose devices are judged each on its own.
 
-    Check 4 is about cards before, UUIDs are about one card, a group's mutex is about its others,
-    and later requests are about earlier ones.
+    Check 4 is about devices before, UUIDs are about one device, a group's mutex is about its
+    others, and later requests are about earlier ones.
     """
     request = ask.requests[0]
     named = request.uuids or request.exclude_uuids or request.group_mutex

@@ -1,9 +1,9 @@
-"""How a card in MIG mode is cut into instances: which profile serves, and where it lies.
+"""How a device in MIG mode is cut into instances: which profile serves, and where it lies.
 
-The driver says into what a card may be cut and where each profile may lie. An instance lies on the
-memory slices from `start` on, `size` of them; no two share a slice. Slices are the bits of a
+The driver says into what a device may be cut and where each profile may lie. An instance lies on
+the memory slices from `start` on, `size` of them; no two share a slice. Slices are the bits of a
 number. As in HAMi v2.10 the smallest instance that serves and still has a place is given, and the
-card is charged the instance's size, not what was asked for.
+device is charged the instance's size, not what was asked for.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ Place: TypeAlias = tuple[int, int]
 """(first memory slice, number of slices)."""
 
 _FROM_THE_END = ("1g.", "3g.")
-"""Profiles that are put at the end of a card first, which keeps its start free for the others."""
+"""Profiles that are put at the end of a device first, which keeps its start free for the others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What a card may be cut into.
+    """What a device may be cut into.
 
     Attributes:
         name: As the driver spells it, such as 1g.5gb.
         memory_mib: Memory of an instance.
-        cores: Its part of the card's compute, in percent.
+        cores: Its part of the device's compute, in percent.
         places: Where it may lie, the most wanted first.
     """
 
@@ -38,7 +38,7 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """A part of a card that is cut, or to be cut, out of it; `start` and `size` in slices."""
+    """A part of a device that is cut, or to be cut, out of it; `start` and `size` in slices."""
 
     profile: str
     start: int
@@ -69,7 +69,7 @@ def slices_of(start: int, size: int) -> int:
 
 
 def geometry(offers: Iterable[Offer]) -> tuple[Profile, ...]:
-    """What a card may be cut into, in the order of choice: least memory, then fewest slices."""
+    """What a device may be cut into, in the order of choice: least memory, then fewest slices."""
     return tuple(
         Profile(offer.name, offer.memory_mib, offer.cores, _in_order(offer))
         for offer in sorted(offers, key=lambda offer: (offer.memory_mib, offer.compute_slices))

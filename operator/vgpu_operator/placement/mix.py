@@ -25,17 +25,17 @@ _STATES_KEPT = 65_536
 _WINDOW = 16_000
 """Weight of everything seen, in requests, at which it is halved."""
 
-CardState: TypeAlias = Hashable
-"""A card's condition, and the level of its node's free CPU if that is not 0."""
+DeviceState: TypeAlias = Hashable
+"""A device's condition, and the level of its node's free CPU if that is not 0."""
 
 
 class View(NamedTuple):
-    """What fragmentation needs to know of a card.
+    """What fragmentation needs to know of a device.
 
     Attributes:
-        idle: Its idle share, in thousandths of a card.
-        useless: Of that, what typical requests cannot use; those for several cards cannot here.
-        several: Those types for several cards that it has room for, by number.
+        idle: Its idle share, in thousandths of a device.
+        useless: Of that, what typical requests cannot use; those for several devices cannot here.
+        several: Those types for several devices that it has room for, by number.
     """
 
     idle: float
@@ -49,10 +49,10 @@ class Mix:
     Attributes:
         version: Grows with every change of the types.
         types: (frequency, request) in falling frequency; frequencies as fractions of all seen.
-        total: The sum of these frequencies, and of that of pods that ask for no card.
+        total: The sum of these frequencies, and of that of pods that ask for no device.
         needs: By type: the level that a node's free CPU must have at least.
-        rises: By request and the state of a card, how much F rises with the request on it
-            (infinitely: it does not fit), where the node's other cards do not matter.
+        rises: By request and the state of a device, how much F rises with the request on it
+            (infinitely: it does not fit), where the node's other devices do not matter.
     """
 
     def __init__(self) -> None:
@@ -61,8 +61,8 @@ class Mix:
         self.total = 0.0
         self.needs: tuple[int, ...] = ()
         self._steps: tuple[int, ...] = ()
-        self._views: dict[CardState, View] = {}
-        self.rises: Findings[CardState, float] = Findings(
+        self._views: dict[DeviceState, View] = {}
+        self.rises: Findings[DeviceState, float] = Findings(
             questions=_REQUESTS_KEPT, answers=_STATES_KEPT
         )
         self._offered = 0
@@ -73,14 +73,14 @@ class Mix:
     # What `fragmentation` remembers, for as long as the types hold.
 
     @property
-    def views(self) -> dict[CardState, View]:
-        """By the state of a card; to be filled."""
+    def views(self) -> dict[DeviceState, View]:
+        """By the state of a device; to be filled."""
         if len(self._views) > _STATES_KEPT:
             self._views.clear()
         return self._views
 
     def forget(self) -> None:
-        """Cards' conditions have other numbers from now on."""
+        """Devices' conditions have other numbers from now on."""
         self._views.clear()
         self.rises.forget()
 
@@ -102,7 +102,7 @@ class Mix:
         return early or self._offered % _ONE_IN == 0
 
     def observe(self, ask: Ask | None) -> None:
-        """A claim, or a pod that asks for no card (None), was seen for the first time."""
+        """A claim, or a pod that asks for no device (None), was seen for the first time."""
         for kind in [None] if ask is None else [type_of(request) for request in ask.requests]:
             self._counts[kind] = self._counts.get(kind, 0.0) + 1.0
             self._seen += 1.0
@@ -115,29 +115,31 @@ class Mix:
             self.set_types(*self._most_frequent())
 
     def _most_frequent(self) -> tuple[tuple[tuple[float, RequestAsk], ...], float]:
-        """The types with their frequencies, and the frequency of no card at all."""
+        """The types with their frequencies, and the frequency of no device at all."""
         total = sum(self._counts.values())
         ranked = sorted(self._counts.items(), key=lambda item: (-item[1], _spelled(item[0])))
         chosen: list[tuple[float, RequestAsk]] = []
-        covered = without_cards = 0.0
+        covered = without_devices = 0.0
         for kind, count in ranked:
             if covered >= _SHARE * total:
                 break
             covered += count
             if kind is None:
-                without_cards = count / total
+                without_devices = count / total
             else:
                 chosen.append((count / total, kind))
-        return tuple(chosen), without_cards
+        return tuple(chosen), without_devices
 
-    def set_types(self, types: tuple[tuple[float, RequestAsk], ...], without_cards: float) -> None:
+    def set_types(
+        self, types: tuple[tuple[float, RequestAsk], ...], without_devices: float
+    ) -> None:
         """Replace the mix; types that are the same leave what is remembered of them.
 
         Args:
             types: Frequencies and requests as `type_of` makes them, in falling frequency.
-            without_cards: The frequency of pods that ask for no card: nothing idle serves them.
+            without_devices: The frequency of pods that ask for no device: nothing idle serves them.
         """
-        total = sum(frequency for frequency, _ in types) + without_cards
+        total = sum(frequency for frequency, _ in types) + without_devices
         if (types, total) != (self.types, self.total):
             self.types = types
             self.total = total

@@ -1,4 +1,4 @@
-"""What a decision is: one node and the cards of every request, or the reasons why there is none."""
+"""A decision: one node and the devices of every request, or the reasons why there is none."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _OF_A_NODE = frozenset(
         Reason.RESERVED_ELSEWHERE,
     }
 )
-"""Reasons that are counted in nodes, not in cards."""
+"""Reasons that are counted in nodes, not in devices."""
 
 
 @dataclass(slots=True, unsafe_hash=True)
 class Grant:
-    """A part of one card for one request.
+    """A part of one device for one request.
 
     Not frozen, which would make it several times as dear to make; the types keep it as it is.
     `device` is the GPUDevice's name, `memory_mib` is in MiB, `cores` in percent (0: no
-    reservation); `instance` is the part of a card in MIG mode that it is.
+    reservation); `instance` is the part of a device in MIG mode that it is.
     """
 
     request: Final[str]

@@ -36,7 +36,7 @@ from vgpu_operator.placement.walk import too_few, walk
 
 
 class Preferences(NamedTuple):
-    """What decides among cards that fit, for one node: policies, NUMA, weights of the score."""
+    """What decides among devices that fit, for one node: policies, NUMA, weights of the score."""
 
     policies: tuple[DevicePolicy, ...]
     numa: NumaPolicy
@@ -63,8 +63,8 @@ def choose(
     """
     if columns.node_cut[node]:
         return _choose_parts(columns, node, request, preferences, charge)
-    cards, policies = columns.node_cards[node], preferences.policies
-    fitting = passing(columns, cards, request, policies, charge)
+    devices, policies = columns.node_devices[node], preferences.policies
+    fitting = passing(columns, devices, request, policies, charge)
     if len(fitting) < request.count:
         return ()
     required = preferences.numa == "Require"
@@ -72,17 +72,17 @@ def choose(
     if not (required or together):
         return _take(columns, fitting, request, preferences)
     groups: dict[int, list[int]] = {}
-    for card in fitting:
-        groups.setdefault(columns.numa[card], []).append(card)
+    for device in fitting:
+        groups.setdefault(columns.numa[device], []).append(device)
     enough = [group for group in groups.values() if len(group) >= request.count]
     if enough and together:
-        return _tightest(columns, cards, enough, request, preferences)
+        return _tightest(columns, devices, enough, request, preferences)
     if not required:
         return _take(columns, fitting, request, preferences)
     if not enough:
         return ()
     # The order is by NUMA node first, so the last group that is large enough is met first.
-    last = preferred(columns, [card for group in enough for card in group], 1,
+    last = preferred(columns, [device for group in enough for device in group], 1,
                      request=request, keys=keys_of(policies, one_numa_node=True),
                      weights=preferences.weights)[0]  # fmt: skip
     return _take(columns, groups[columns.numa[last]], request, preferences)
@@ -95,8 +95,8 @@ def _choose_parts(
     preferences: Preferences,
     charge: Charge | None,
 ) -> tuple[int, ...]:
-    """As `choose`, on a node where some cards are cut: a card comes once for each of its parts."""
-    policies, cards = preferences.policies, columns.node_cards[node]
+    """As `choose`, on a node with MIG devices: a device comes once for each of its parts."""
+    policies, devices = preferences.policies, columns.node_devices[node]
     required = preferences.numa == "Require"
 
     def gather(ordered: Sequence[int]) -> tuple[int, ...]:
@@ -115,15 +115,15 @@ def _choose_parts(
 
     if too_few(columns, node, request):
         return ()
-    ordered = _ordered(columns, cards, request, preferences)
+    ordered = _ordered(columns, devices, request, preferences)
     if preferences.numa == "Prefer" or "NUMAFirst" in policies:
         found = {
-            numa: gather([card for card in ordered if columns.numa[card] == numa])
-            for numa in sorted({columns.numa[card] for card in cards})
+            numa: gather([device for device in ordered if columns.numa[device] == numa])
+            for numa in sorted({columns.numa[device] for device in devices})
         }
         whole = [numa for numa, chosen in found.items() if chosen]
         if whole:
-            return found[min(whole, key=lambda numa: _free(columns, cards, numa, found[numa]))]
+            return found[min(whole, key=lambda numa: _free(columns, devices, numa, found[numa]))]
     return gather(ordered)
 
 
@@ -135,17 +135,17 @@ def refusal(
     charge: Charge | None = None,
     only: Set[int] | None = None,
 ) -> Tally:
-    """Why the node's cards do not serve the request, counted as HAMi does.
+    """Why the node's devices do not serve the request, counted as HAMi does.
 
-    With `only`, each card must be the one that an earlier container of the pod has.
+    With `only`, each device must be the one that an earlier container of the pod has.
     """
     if too_few(columns, node, request):
         return Tally.of_node(Reason.NODE_INSUFFICIENT_DEVICE)
-    cards, required = columns.node_cards[node], preferences.numa == "Require"
+    devices, required = columns.node_devices[node], preferences.numa == "Require"
     gathered, reasons = walk(
         columns,
         # Only check 4 looks at what came before.
-        _ordered(columns, cards, request, preferences) if required else cards,
+        _ordered(columns, devices, request, preferences) if required else devices,
         request,
         preferences.policies,
         charge,
@@ -154,12 +154,12 @@ def refusal(
     )
     if only is not None:
         fitting = len(gathered)
-        gathered = [card for card in gathered if only == {card}]
+        gathered = [device for device in gathered if only == {device}]
         if fitting > len(gathered):
             reasons[Reason.CARD_NOT_FOUND_CUSTOM_FILTER_RULE] = fitting - len(gathered)
     if gathered:
         reasons[Reason.ALLOCATED_CARDS_INSUFFICIENT_REQUEST] = len(gathered)
-    return Tally(reasons, len(cards))
+    return Tally(reasons, len(devices))
 
 
 def _tied_to(
@@ -170,21 +170,21 @@ def _tied_to(
     charge: Charge | None,
     only: Set[int],
 ) -> tuple[int, ...]:
-    """The card that earlier containers of the pod have, if the request fits there, too.
+    """The device that earlier containers of the pod have, if the request fits there, too.
 
     Where they have several there is none: a vendor's plugin that serves one device for a whole pod
     reads one of them. Source: HAMi v2.10.0, Moore Threads.
     """
-    fitting = passing(columns, columns.node_cards[node], request, preferences.policies, charge)
-    return tuple(card for card in fitting if only == {card}) if request.count == 1 else ()
+    fitting = passing(columns, columns.node_devices[node], request, preferences.policies, charge)
+    return tuple(device for device in fitting if only == {device}) if request.count == 1 else ()
 
 
 def _ordered(
-    columns: Columns, cards: Sequence[int], request: RequestAsk, preferences: Preferences
+    columns: Columns, devices: Sequence[int], request: RequestAsk, preferences: Preferences
 ) -> list[int]:
     return in_order(
         columns,
-        cards,
+        devices,
         request=request,
         policies=preferences.policies,
         one_numa_node=preferences.numa == "Require",
@@ -195,7 +195,7 @@ def _ordered(
 def _take(
     columns: Columns, fitting: Sequence[int], request: RequestAsk, preferences: Preferences
 ) -> tuple[int, ...]:
-    """The best of cards that all fit; where NUMA nodes matter, they are all of one."""
+    """The best of devices that all fit; where NUMA nodes matter, they are all of one."""
     if len(fitting) == 1:
         return tuple(fitting)
     keys = keys_of(preferences.policies, one_numa_node=False)
@@ -215,28 +215,28 @@ def _take(
 
 def _tightest(
     columns: Columns,
-    cards: Sequence[int],
+    devices: Sequence[int],
     groups: Sequence[Sequence[int]],
     request: RequestAsk,
     preferences: Preferences,
 ) -> tuple[int, ...]:
-    """Cards of the one NUMA node that is left with the fewest free cards; the lowest of equals."""
+    """Devices of the NUMA node that keeps the fewest free devices; the lowest of equals."""
     best: tuple[int, int, tuple[int, ...]] | None = None
     for group in groups:
         chosen = _take(columns, group, request, preferences)
         numa = columns.numa[group[0]]
-        free = _free(columns, cards, numa, chosen)
+        free = _free(columns, devices, numa, chosen)
         if best is None or (free, numa) < best[:2]:
             best = free, numa, chosen
     assert best is not None
     return best[2]
 
 
-def _free(columns: Columns, cards: Sequence[int], numa: int, chosen: Sequence[int]) -> int:
-    """How many free cards a NUMA node is left with."""
+def _free(columns: Columns, devices: Sequence[int], numa: int, chosen: Sequence[int]) -> int:
+    """How many free devices a NUMA node is left with."""
     return sum(
-        columns.numa[card] == numa and not columns.slots_used[card] and card not in chosen
-        for card in cards
+        columns.numa[device] == numa and not columns.slots_used[device] and device not in chosen
+        for device in devices
     )
 
 
@@ -316,7 +316,7 @@ def follows_score(ask: Ask) -> int:
 
 
 def policies_on(columns: Columns, node: int, ask: Ask) -> tuple[DevicePolicy, ...]:
-    """Which cards of a node are preferred: the claim says it, or else the node does."""
+    """Which devices of a node are preferred: the claim says it, or else the node does."""
     if ask.device_policies:
         return ask.device_policies
     return (columns.node_labelled if ask.by_labels else columns.node_policies)[node]
@@ -358,7 +358,7 @@ def _fragmentation_keys(columns: Columns, ask: Ask, numa: NumaPolicy, budget: Bu
 
 
 def _is_plain(ask: Ask, budget: Budget) -> bool:
-    """One request of one container for one card, which a card's state alone decides."""
+    """One request of one container for one device, which a device's state alone decides."""
     request = ask.requests[0]
     return (
         len(ask.requests) == 1
@@ -371,7 +371,7 @@ def _is_plain(ask: Ask, budget: Budget) -> bool:
 
 
 def exceeds(columns: Columns, ask: Ask, plan: Plan, budget: Budget) -> bool:
-    """Whether a plan that was made without a quota has a card that check 9 refuses.
+    """Whether a plan that was made without a quota has a device that check 9 refuses.
 
     If none has, the same plan comes out with the quota: it only takes away other choices.
     """
@@ -381,12 +381,12 @@ def exceeds(columns: Columns, ask: Ask, plan: Plan, budget: Budget) -> bool:
         by_request.setdefault(grant.request, []).append(grant)
     for request in _in_turn(ask):
         grants = by_request[request.name]
-        cards = [columns.number_of(grant.device) for grant in grants]
-        for card, grant in zip(cards, grants, strict=True):
-            if charge.exceeds(card, request, grant.memory_mib, grant.cores):
+        devices = [columns.number_of(grant.device) for grant in grants]
+        for device, grant in zip(devices, grants, strict=True):
+            if charge.exceeds(device, request, grant.memory_mib, grant.cores):
                 return True
-        for card, grant in zip(cards, grants, strict=True):
-            charge.add(card, request, grant.memory_mib, grant.cores)
+        for device, grant in zip(devices, grants, strict=True):
+            charge.add(device, request, grant.memory_mib, grant.cores)
     return False
 
 
@@ -409,7 +409,7 @@ def _plan(
 ) -> tuple[tuple[Grant, ...], list[Taken]] | Tally:
     """Plan all requests; what is taken for it stays taken until `_give_back`.
 
-    A sole request takes its cards only if they are to `stay`, or are cut: nobody comes after it.
+    A sole request takes its devices only if they are to `stay`, or are cut: nobody comes after it.
     A refusal has reasons if it is to `explain`.
     """
     preferences = _preferences(columns, node, ask, numa)
@@ -421,25 +421,25 @@ def _plan(
     tied: dict[tuple[str, str], set[int]] = {}
     for request in turns:
         only = tied.get((request.vendor, request.phase)) if request.one_device else None
-        cards = choose(columns, node, request, preferences, charge)
-        if cards and only is not None:
-            cards = _tied_to(columns, node, request, preferences, charge, only)
-        if not cards:
+        devices = choose(columns, node, request, preferences, charge)
+        if devices and only is not None:
+            devices = _tied_to(columns, node, request, preferences, charge, only)
+        if not devices:
             why = refusal(columns, node, request, preferences, charge, only) if explain else _UNSAID
             give_back(columns, taken)
             return why
         if request.one_device:
-            tied.setdefault((request.vendor, request.phase), set()).update(cards)
+            tied.setdefault((request.vendor, request.phase), set()).update(devices)
         if alone:
-            return tuple([_grant(columns, card, request) for card in cards]), taken
+            return tuple([_grant(columns, device, request) for device in devices]), taken
         given = grants[request.name] = []
-        for card in cards:
-            grant = _grant(columns, card, request)
+        for device in devices:
+            grant = _grant(columns, device, request)
             given.append(grant)
             if charge is not None:
-                charge.add(card, request, grant.memory_mib, grant.cores)
-            # A card in MIG mode may come again, and is then cut further.
-            taken.append((take if request.phase == "App" else take_place)(columns, card, request))
+                charge.add(device, request, grant.memory_mib, grant.cores)
+            # A device in MIG mode may come again, and is then cut further.
+            taken.append((take if request.phase == "App" else take_place)(columns, device, request))
     if len(ask.requests) == 1:
         return tuple(grants[ask.requests[0].name]), taken
     return tuple(grant for request in ask.requests for grant in grants[request.name]), taken
@@ -451,8 +451,8 @@ def _preferences(columns: Columns, node: int, ask: Ask, numa: NumaPolicy) -> Pre
     return Preferences(policies_on(columns, node, ask), numa, ask.weights)
 
 
-def _grant(columns: Columns, card: int, request: RequestAsk) -> Grant:
-    instance = instance_on(columns, card, request) if columns.mode[card] == "MIG" else None
-    memory, cores = charged(request, request.memory_on(columns.memory[card]), instance)
-    name, uuid, index = columns.name[card], columns.uuid[card], columns.index[card]
+def _grant(columns: Columns, device: int, request: RequestAsk) -> Grant:
+    instance = instance_on(columns, device, request) if columns.mode[device] == "MIG" else None
+    memory, cores = charged(request, request.memory_on(columns.memory[device]), instance)
+    name, uuid, index = columns.name[device], columns.uuid[device], columns.index[device]
     return Grant(request.name, name, uuid, index, memory, cores, instance)

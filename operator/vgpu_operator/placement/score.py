@@ -1,7 +1,7 @@
-"""How full a node is, and how full a card would be: numbers between 0 and about 30.
+"""How full a node is, and how full a device would be: numbers between 0 and about 30.
 
-Formulas of HAMi v2.10: a node by what its cards carry before the request, a card by what it would
-carry with it. A total of 0 contributes nothing.
+Formulas of HAMi v2.10: a node by what its devices carry before the request, a device by what it
+would carry with it. A total of 0 contributes nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def node_score(columns: Columns, node: int) -> float:
-    """10·(slots used/slots + cores used/cores + memory used/memory) over the node's cards."""
+    """10·(slots used/slots + cores used/cores + memory used/memory) over the node's devices."""
     slots, cores = columns.node_slots[node], columns.node_cores[node]
     memory = columns.node_memory[node]
     return 10.0 * (
@@ -26,35 +26,35 @@ def node_score(columns: Columns, node: int) -> float:
     )
 
 
-def card_score(
-    columns: Columns, card: int, request: RequestAsk, weights: tuple[int, int, int]
+def device_score(
+    columns: Columns, device: int, request: RequestAsk, weights: tuple[int, int, int]
 ) -> float:
-    """The weighted sum of the same three shares of a card, with the request counted in each."""
-    return card_scores(columns, (card,), request, weights)[0]
+    """The weighted sum of the same three shares of a device, with the request counted in each."""
+    return device_scores(columns, (device,), request, weights)[0]
 
 
-def card_scores(
-    columns: Columns, cards: Sequence[int], request: RequestAsk, weights: tuple[int, int, int]
+def device_scores(
+    columns: Columns, devices: Sequence[int], request: RequestAsk, weights: tuple[int, int, int]
 ) -> list[float]:
-    """The `card_score` of each card."""
+    """The `device_score` of each device."""
     known, condition = columns.conditions.scores.of((request, weights)), columns.condition
     try:
-        return [known[condition[card]] for card in cards]
+        return [known[condition[device]] for device in devices]
     except KeyError:
-        scores = _summed(columns, cards, request, weights)
-        known.update(zip([condition[card] for card in cards], scores, strict=True))
+        scores = _summed(columns, devices, request, weights)
+        known.update(zip([condition[device] for device in devices], scores, strict=True))
         return scores
 
 
 def _summed(
-    columns: Columns, cards: Sequence[int], request: RequestAsk, weights: tuple[int, int, int]
+    columns: Columns, devices: Sequence[int], request: RequestAsk, weights: tuple[int, int, int]
 ) -> list[float]:
     of_slots, of_cores, of_memory = weights
     slots, slots_used = columns.slots, columns.slots_used
     cores, cores_used = columns.cores, columns.cores_used
     memory, memory_used = columns.memory, columns.memory_used
     asked, memory_on = request.cores, request.memory_on
-    # Written out: a call for each share of each card costs more than the sums.
+    # Written out: a call for each share of each device costs more than the sums.
     return [
         10.0
         * (
@@ -62,5 +62,5 @@ def _summed(
             + (of_cores * ((asked + cores_used[c]) / cores[c]) if cores[c] else 0.0)
             + (of_memory * ((memory_on(mib) + memory_used[c]) / mib) if (mib := memory[c]) else 0.0)
         )
-        for c in cards
+        for c in devices
     ]

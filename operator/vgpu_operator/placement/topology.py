@@ -1,6 +1,6 @@
-"""Which of several cards are connected best, or may be taken without tearing good links apart.
+"""Which of several devices are connected best, or may be taken without tearing good links apart.
 
-A pair counts what both cards say of it; if they do not agree, or one says nothing, it counts 0.
+A pair counts what both devices say of it; if they do not agree, or one says nothing, it counts 0.
 """
 
 from __future__ import annotations
@@ -10,39 +10,39 @@ from collections.abc import Sequence
 from vgpu_operator.placement.columns import Columns
 
 _MAX_STEPS = 10_000
-"""Partial choices looked at before the best so far is taken: more than 8 cards have at all, and an
-end for larger nodes whose links follow no pattern."""
+"""Partial choices looked at before the best so far is taken: more than 8 devices have at all, and
+an end for larger nodes whose links follow no pattern."""
 
 
 def pair_score(columns: Columns, one: int, other: int) -> int:
-    """How well two cards are connected; 0 if unknown or if they disagree."""
+    """How well two devices are connected; 0 if unknown or if they disagree."""
     score = columns.links[one].get(columns.uuid[other], 0)
     return score if score == columns.links[other].get(columns.uuid[one], 0) else 0
 
 
 def choose(columns: Columns, fitting: Sequence[int], count: int) -> tuple[int, ...]:
-    """`count` of the cards that fit (more than that many), given in order of preference.
+    """`count` of the devices that fit (more than that many), given in order of preference.
 
-    One card: the one with the lowest total over its pairs with the others that fit, so that
-    well-linked cards stay free together; who is linked to a card that is full misses nothing.
+    One device: the one with the lowest total over its pairs with the others that fit, so that
+    well-linked devices stay free together; who is linked to a device that is full misses nothing.
     Several: the combination with the highest sum; the first of equals.
     """
     if count > 1:
         return _best_connected(columns, fitting, count)
 
-    def total(card: int) -> int:
-        return sum(pair_score(columns, card, peer) for peer in fitting if peer != card)
+    def total(device: int) -> int:
+        return sum(pair_score(columns, device, peer) for peer in fitting if peer != device)
 
     return (min(fitting, key=total),)
 
 
-def _best_connected(columns: Columns, cards: Sequence[int], count: int) -> tuple[int, ...]:
+def _best_connected(columns: Columns, devices: Sequence[int], count: int) -> tuple[int, ...]:
     """The first combination, in lexicographic order, with the greatest sum: branch and bound.
 
     A branch is left when even the best that could be added to it is no more than what is known.
     What a greedy choice reaches is known from the start.
     """
-    score = [[pair_score(columns, a, b) if a != b else 0 for b in cards] for a in cards]
+    score = [[pair_score(columns, a, b) if a != b else 0 for b in devices] for a in devices]
     most = max(max(row) for row in score)
     greedy = _greedy(score, count)
     best = greedy
@@ -72,11 +72,11 @@ def _best_connected(columns: Columns, cards: Sequence[int], count: int) -> tuple
             )
 
     extend((), 0, [0] * len(score), 0)
-    return tuple(cards[index] for index in best)
+    return tuple(devices[index] for index in best)
 
 
 def _greedy(score: list[list[int]], count: int) -> tuple[int, ...]:
-    """The best that is reached by starting from any card and adding the best each time."""
+    """The best that is reached by starting from any device and adding the best each time."""
     best: tuple[int, tuple[int, ...]] | None = None
     for start in range(len(score)):
         chosen = [start]

@@ -1,7 +1,7 @@
-"""The walk along a node's ordered cards, from the end, as HAMi v2.10 takes and refuses them.
+"""The walk along a node's ordered devices, from the end, as HAMi v2.10 takes and refuses them.
 
-Reasons and their counts come from here. On a node with cards in MIG mode it decides too: there a
-card that was taken is tried again, since several instances of it may serve one request.
+Reasons and their counts come from here. On a node with devices in MIG mode it decides too: there a
+device that was taken is tried again, since several instances of it may serve one request.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ def walk(
     one_numa_node: bool,
     count: int | None,
 ) -> tuple[list[int], dict[Reason, int]]:
-    """The cards that serve, the most wanted first, and how often each reason was met on the way.
+    """The devices that serve, the most wanted first, and how often each reason was met on the way.
 
     Args:
-        columns: The state of all cards; left as it was.
-        ordered: Cards of one node, from the least wanted to the most wanted.
-        request: What is asked of each card.
-        policies: Of the cards.
+        columns: The state of all devices; left as it was.
+        ordered: Devices of one node, from the least wanted to the most wanted.
+        request: What is asked of each device.
+        policies: Of the devices.
         charge: The namespace's quota, if it has one.
         one_numa_node: What was gathered on another NUMA node is dropped.
         count: So many are enough; None for all that there are.
@@ -40,22 +40,22 @@ def walk(
     reasons: dict[Reason, int] = {}
     gathered: list[int] = []
     taken: list[Taken] = []
-    for card in reversed(ordered):
-        reason = refusal_of_kind(columns, card, request)
+    for device in reversed(ordered):
+        reason = refusal_of_kind(columns, device, request)
         if reason is None:
-            # Check 4: start again on the NUMA node of this card.
-            if one_numa_node and gathered and columns.numa[gathered[-1]] != columns.numa[card]:
+            # Check 4: start again on the NUMA node of this device.
+            if one_numa_node and gathered and columns.numa[gathered[-1]] != columns.numa[device]:
                 if count is None and len(gathered) >= request.count:
                     break
                 reasons[Reason.NUMA_NOT_FIT] = reasons.get(Reason.NUMA_NOT_FIT, 0) + len(gathered)
                 gathered.clear()
-            reason = refusal_of_room(columns, card, request, policies, charge)
+            reason = refusal_of_room(columns, device, request, policies, charge)
             while reason is None and len(gathered) != count:
-                gathered.append(card)
-                if not serves_again(columns, card, request):
+                gathered.append(device)
+                if not serves_again(columns, device, request):
                     break
-                taken.append(take(columns, card, request))
-                reason = refusal_of_room(columns, card, request, policies, charge)
+                taken.append(take(columns, device, request))
+                reason = refusal_of_room(columns, device, request, policies, charge)
         if len(gathered) == count:
             break
         if reason is not None:
@@ -64,22 +64,22 @@ def walk(
     return gathered, reasons
 
 
-def serves_again(columns: Columns, card: int, request: RequestAsk) -> bool:
-    """Whether several parts of the card may serve one request.
+def serves_again(columns: Columns, device: int, request: RequestAsk) -> bool:
+    """Whether several parts of the device may serve one request.
 
-    Init containers count by their peak, which knows of one part of a card per request.
+    Init containers count by their peak, which knows of one part of a device per request.
     """
-    return columns.mode[card] == "MIG" and request.phase == "App"
+    return columns.mode[device] == "MIG" and request.phase == "App"
 
 
 def too_few(columns: Columns, node: int, request: RequestAsk) -> bool:
-    """Whether the node has fewer cards of the vendor than are asked for, and none to be cut."""
-    cards = columns.node_cards[node]
-    if [columns.vendor[card] for card in cards].count(request.vendor) >= request.count:
+    """Whether the node has fewer devices of the vendor than are asked for, and none to be cut."""
+    devices = columns.node_devices[node]
+    if [columns.vendor[device] for device in devices].count(request.vendor) >= request.count:
         return False
     return not columns.node_cut[node] or not any(
-        columns.vendor[card] == request.vendor
+        columns.vendor[device] == request.vendor
         and request.mode in ("Any", "MIG")
-        and serves_again(columns, card, request)
-        for card in cards
+        and serves_again(columns, device, request)
+        for device in devices
     )

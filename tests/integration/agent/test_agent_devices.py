@@ -1,4 +1,4 @@
-"""The GPUDevice objects of a node: made, kept, true; and what a sick card does to the slots."""
+"""The GPUDevice objects of a node: made, kept, true; and what a sick device does to the slots."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from agent_node import (
     T4_MIB,
     AgentNode,
     Json,
-    a_driver_card,
+    a_driver_device,
     a_slot_container,
     allocate,
     an_agent_node,
@@ -35,7 +35,7 @@ from vgpu_api.names import HAMI_NODE_REGISTER, device_object_name, device_object
 from vgpu_api.resources import GPU_DEVICES, LEASES, NAMESPACES, NODES
 from vgpu_client.api import Api
 from vgpu_client.errors import AlreadyExists, ClientError
-from vgpu_nodeagent.drivers.base import CardEvent, CardLink, Repair, Severity
+from vgpu_nodeagent.drivers.base import DeviceEvent, DeviceLink, Repair, Severity
 from vgpu_nodeagent.heartbeat import Heartbeat
 
 NAME_0 = device_object_name(GPU_0)
@@ -43,8 +43,10 @@ NAME_0 = device_object_name(GPU_0)
 
 @pytest.fixture
 async def node(api: Api, tmp_path: Path) -> AsyncIterator[AgentNode]:
-    first = dataclasses.replace(a_driver_card(), links=(CardLink(GPU_1, "NV4", 400),), numa_node=1)
-    async with an_agent_node(api, tmp_path, cards=[first, a_driver_card(GPU_1, 1)]) as node:
+    first = dataclasses.replace(
+        a_driver_device(), links=(DeviceLink(GPU_1, "NV4", 400),), numa_node=1
+    )
+    async with an_agent_node(api, tmp_path, devices=[first, a_driver_device(GPU_1, 1)]) as node:
         yield node
 
 
@@ -58,7 +60,7 @@ async def offers(api: Api, count: int) -> Json:
     )
 
 
-async def test_a_card_becomes_an_object_that_says_what_it_is(api: Api, node: AgentNode) -> None:
+async def test_a_device_becomes_an_object_that_says_what_it_is(api: Api, node: AgentNode) -> None:
     device = await until(api, GPU_DEVICES, NAME_0, is_ready)
     assert device["spec"]["nodeName"] == "n1"
     (owner,) = device["metadata"]["ownerReferences"]
@@ -84,18 +86,18 @@ async def test_a_deleted_object_is_made_again(api: Api, node: AgentNode) -> None
     )
 
 
-async def test_the_node_lists_its_cards_in_hamis_words_too(api: Api, node: AgentNode) -> None:
+async def test_the_node_lists_its_devices_in_hamis_words_too(api: Api, node: AgentNode) -> None:
     def listed(found: Json) -> list[Json]:
         return json.loads(found["metadata"].get("annotations", {}).get(HAMI_NODE_REGISTER, "[]"))
 
     shown = await until(api, NODES, "n1", listed)
-    card = {"count": 10, "devmem": T4_MIB, "devcore": 100, "type": "NVIDIA-Tesla T4"}
-    card |= {"mode": "hami-core", "health": True}
+    device = {"count": 10, "devmem": T4_MIB, "devcore": 100, "type": "NVIDIA-Tesla T4"}
+    device |= {"mode": "hami-core", "health": True}
     assert listed(shown) == [
-        {"id": GPU_0, "index": 0, "numa": 1, **card},
-        {"id": GPU_1, "index": 1, "numa": 0, **card},
+        {"id": GPU_0, "index": 0, "numa": 1, **device},
+        {"id": GPU_1, "index": 1, "numa": 0, **device},
     ]
-    await node.driver.events.put(CardEvent(GPU_1, Severity.FATAL, "XID79", "fell off the bus"))
+    await node.driver.events.put(DeviceEvent(GPU_1, Severity.FATAL, "XID79", "fell off the bus"))
     await until(api, NODES, "n1", lambda n: [c["health"] for c in listed(n)] == [True, False])
     await api.merge_patch(GPU_DEVICES, NAME_0, {"spec": {"slots": 3, "mode": "MIG"}})
     await until(
@@ -170,7 +172,7 @@ async def test_the_administrators_scaling_changes_what_may_be_given_away(
     await offers(api, 14)
 
 
-async def test_a_card_that_another_live_node_has_too_gets_the_other_name(
+async def test_a_device_that_another_live_node_has_too_gets_the_other_name(
     api: Api, tmp_path: Path
 ) -> None:
     await api.create(
@@ -191,7 +193,7 @@ async def test_a_card_that_another_live_node_has_too_gets_the_other_name(
         assert device["status"]["uuid"] == GPU_0
 
 
-async def test_a_card_that_falls_off_the_bus_is_not_ready_and_a_new_agent_says_so_too(
+async def test_a_device_that_falls_off_the_bus_is_not_ready_and_a_new_agent_says_so_too(
     api: Api, node: AgentNode
 ) -> None:
     await until(api, GPU_DEVICES, NAME_0, is_ready)
@@ -217,13 +219,13 @@ async def test_a_driver_that_does_not_answer_is_a_condition(api: Api, node: Agen
     assert (ready["reason"], ready["message"]) == ("DriverUnavailable", node.driver.error)
 
 
-async def test_a_fatal_event_takes_the_cards_free_slots_away_but_no_slot_in_use(
+async def test_a_fatal_event_takes_the_devices_free_slots_away_but_no_slot_in_use(
     api: Api, node: AgentNode
 ) -> None:
     claim = await create_claim(api, "c1")
     await allocate(api, claim, await create_pod(api, "p1", a_slot_container()))
     await pod_is(api, "p1", "Running")
-    await node.driver.events.put(CardEvent(GPU_0, Severity.FATAL, "XID79", "fell off the bus"))
+    await node.driver.events.put(DeviceEvent(GPU_0, Severity.FATAL, "XID79", "fell off the bus"))
     device = await until(api, GPU_DEVICES, NAME_0, lambda d: not is_ready(d))
     assert condition(device, "Healthy")["reason"] == "XID79"
     await offers(api, 10)  # one of them in use
@@ -231,10 +233,10 @@ async def test_a_fatal_event_takes_the_cards_free_slots_away_but_no_slot_in_use(
     assert environment["CUDA_DEVICE_MEMORY_LIMIT_0"] == f"{T4_MIB // 2}M"
 
 
-async def test_a_programs_own_fault_leaves_the_card_healthy(api: Api, node: AgentNode) -> None:
+async def test_a_programs_own_fault_leaves_the_device_healthy(api: Api, node: AgentNode) -> None:
     await until(api, GPU_DEVICES, NAME_0, is_ready)
-    await node.driver.events.put(CardEvent(GPU_0, Severity.APPLICATION, "XID31", "page fault"))
-    await node.driver.events.put(CardEvent(GPU_1, Severity.FATAL, "XID79", "fell off the bus"))
+    await node.driver.events.put(DeviceEvent(GPU_0, Severity.APPLICATION, "XID31", "page fault"))
+    await node.driver.events.put(DeviceEvent(GPU_1, Severity.FATAL, "XID79", "fell off the bus"))
     await until(api, GPU_DEVICES, device_object_name(GPU_1), lambda d: not is_ready(d))
     assert is_ready(await api.get(GPU_DEVICES, NAME_0))
 
@@ -286,7 +288,7 @@ async def test_what_nvml_asks_for_after_an_error_is_the_conditions_reason(
     reset = Repair("GPUResetRequired", "it needs a GPU reset")
     first, second = node.driver.present
     node.driver.present = (dataclasses.replace(first, repair=reset), second)
-    await node.driver.events.put(CardEvent(GPU_0, Severity.FATAL, "XID95", "XID 95"))
+    await node.driver.events.put(DeviceEvent(GPU_0, Severity.FATAL, "XID95", "XID 95"))
     device = await until(
         api,
         GPU_DEVICES,
@@ -297,7 +299,7 @@ async def test_what_nvml_asks_for_after_an_error_is_the_conditions_reason(
         found = condition(device, type_)
         assert (found["status"], found["reason"]) == ("False", "GPUResetRequired")
         assert found["message"] == "it needs a GPU reset, after XID 95"
-    await offers(api, 10)  # the other card's slots
+    await offers(api, 10)  # the other device's slots
 
 
 async def test_what_the_configuration_has_for_nodes_with_these_labels_holds_on_them(

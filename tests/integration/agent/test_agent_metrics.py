@@ -25,9 +25,9 @@ from vgpu_api.resources import PODS
 from vgpu_client.api import Api
 from vgpu_client.metrics_server import MetricsAccess
 from vgpu_local.ports import free_ports
-from vgpu_nodeagent.exposition import HAMI_CARD, HAMI_CONTAINER
+from vgpu_nodeagent.exposition import HAMI_CONTAINER, HAMI_DEVICE
 
-HAMI_NAMES = {row.name for _, row in HAMI_CONTAINER} | {row.name for _, row in HAMI_CARD}
+HAMI_NAMES = {row.name for _, row in HAMI_CONTAINER} | {row.name for _, row in HAMI_DEVICE}
 
 SOON_S = 5.0
 PAUSE_S = 0.1

@@ -16,7 +16,7 @@ from agent_node import (
     GPU_1,
     T4_MIB,
     AgentNode,
-    a_driver_card,
+    a_driver_device,
     a_slot_container,
     allocate,
     an_agent_node,
@@ -41,8 +41,8 @@ SECOND = "00000000-0000-0000-0000-000000000002"
 
 @pytest.fixture
 async def node(api: Api, tmp_path: Path) -> AsyncIterator[AgentNode]:
-    cards = [a_driver_card(), a_driver_card(GPU_1, 1)]
-    async with an_agent_node(api, tmp_path, cards=cards) as node:
+    devices = [a_driver_device(), a_driver_device(GPU_1, 1)]
+    async with an_agent_node(api, tmp_path, devices=devices) as node:
         yield node
 
 
@@ -138,7 +138,7 @@ async def test_without_a_core_share_there_is_no_sm_limit_in_the_environment(
     assert "CUDA_DEVICE_SM_LIMIT" not in environment(node, "p1")
 
 
-async def test_a_whole_card_runs_without_the_library(api: Api, node: AgentNode) -> None:
+async def test_a_whole_device_runs_without_the_library(api: Api, node: AgentNode) -> None:
     claim = await create_claim(api, "c1", requests=[a_request(cores=100)])
     devices = [a_device(f"{T4_MIB}Mi", cores=100)]
     await allocate(api, claim, await create_pod(api, "p1"), devices=devices)
@@ -148,7 +148,7 @@ async def test_a_whole_card_runs_without_the_library(api: Api, node: AgentNode) 
     assert read_page(page_of(node, "p1")).state is PageState.GRANT
 
 
-async def test_a_container_with_two_cards_gets_both_in_order(api: Api, node: AgentNode) -> None:
+async def test_a_container_with_two_devices_gets_both_in_order(api: Api, node: AgentNode) -> None:
     claim = await create_claim(api, "c1", requests=[a_request(count=2, memory="2Gi")])
     pod = await create_pod(api, "p1", a_slot_container(slots=2))
     devices = [a_device("2Gi", uuid=GPU_1), a_device("2Gi", uuid=GPU_0)]
@@ -264,7 +264,7 @@ async def test_a_pod_made_anew_under_the_same_name_does_not_get_its_predecessors
 
 
 async def second_is_refused(api: Api) -> str:
-    """One pod runs with 10 GiB of card 0, another is to have as much; says why it has not."""
+    """One pod runs with 10 GiB of device 0, another is to have as much; says why it has not."""
     for name in ("1", "2"):
         claim = await create_claim(api, f"c{name}", requests=[a_request(memory="10Gi")])
         pod = await create_pod(api, f"p{name}")
@@ -274,12 +274,12 @@ async def second_is_refused(api: Api) -> str:
     return await pod_is_refused(api, "p2")
 
 
-async def test_two_claims_that_together_exceed_a_card_do_not_both_start(
+async def test_two_claims_that_together_exceed_a_device_do_not_both_start(
     api: Api, node: AgentNode
 ) -> None:
     """Fails without the sum over the agent's own grants at PreStart."""
     message = await second_is_refused(api)
-    assert f"claim default/c2 does not fit on card {GPU_0}: memory {T4_MIB} MiB" in message
+    assert f"claim default/c2 does not fit on GPU {GPU_0}: memory {T4_MIB} MiB" in message
     refused = await claim_is(api, "c2", "Prepared", "False")
     assert condition(refused, "Prepared")["reason"] == "OverCapacity"
 
@@ -297,7 +297,7 @@ async def test_the_sum_counts_a_claims_init_and_app_requests_by_their_peak(
             a_device("7Gi", uuid=GPU_0),
         ]
         await allocate(api, claim, pod, devices=devices)
-        await pod_is(api, f"p{name}", "Running")  # 9 + 7 = 16 GiB on card 0
+        await pod_is(api, f"p{name}", "Running")  # 9 + 7 = 16 GiB on device 0
 
 
 async def test_capacity_that_becomes_free_starts_the_pod_that_waits_for_it(
@@ -308,10 +308,10 @@ async def test_capacity_that_becomes_free_starts_the_pod_that_waits_for_it(
     await pod_is(api, "p2", "Running")
 
 
-async def test_a_card_that_is_not_on_this_node_is_refused(api: Api, node: AgentNode) -> None:
+async def test_a_device_that_is_not_on_this_node_is_refused(api: Api, node: AgentNode) -> None:
     claim = await create_claim(api, "c1")
     await allocate(api, claim, await create_pod(api, "p1"), devices=[a_device(uuid="GPU-else")])
-    assert "card GPU-else is not on this node" in await pod_is_refused(api, "p1")
+    assert "GPU GPU-else is not on this node" in await pod_is_refused(api, "p1")
 
 
 async def test_a_container_that_the_claim_does_not_name_is_refused(

@@ -1,4 +1,4 @@
-"""Pods that share a card share its time as they asked."""
+"""Pods that share a device share its time as they asked."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ pytestmark = [pytest.mark.xdist_group("local-cluster"), pytest.mark.timeout(120)
 
 
 def share(cluster: LocalCluster, pod: str, *, seconds: int) -> float:
-    """The part of its card's time that a pod gets, launching all it can for so long."""
+    """The part of its device's time that a pod gets, launching all it can for so long."""
     done = cluster.exec(pod, [str(PROBE), "work", str(seconds)])
     assert done.exit_code == 0, done.stderr
     got: float = json.loads(done.stdout.splitlines()[-1])["share"]
     return got
 
 
-def test_two_pods_on_one_card_get_thirty_and_sixty_percent_of_its_time(
+def test_two_pods_on_one_device_get_thirty_and_sixty_percent_of_its_time(
     whole_cluster: Callable[..., LocalCluster],
 ) -> None:
     with whole_cluster([t4_node("node")]) as cluster:
@@ -41,7 +41,7 @@ def test_two_pods_on_one_card_get_thirty_and_sixty_percent_of_its_time(
         assert 1.3 * small.result() < large.result() < 0.7
 
 
-# Of the first card on the page that the container sees: `cores_ceiling`.
+# Of the first device on the page that the container sees: `cores_ceiling`.
 CEILING = ["sh", "-c", 'od -An -tu4 -j360 -N4 "$VGPU_LIMIT_PAGE"']
 
 
@@ -62,7 +62,7 @@ def test_a_pod_of_low_priority_makes_way_while_an_urgent_one_works(
             create(cluster, a_pod(name, a_container(limits=limits, command=command)))
             running(cluster, name)
         wait_for_ceiling(cluster, "patient", 5, limit=30)
-        # Without priorities each would have half of the card's time.
+        # Without priorities each would have half of the device's time.
         assert share(cluster, "patient", seconds=2) < 0.3
         delete_pod(cluster, "urgent")
         wait_for_ceiling(cluster, "patient", 0, limit=30)

@@ -68,7 +68,7 @@ def test_pods_run_without_a_scheduler_of_ours(cluster: LocalCluster) -> None:
         assert claim["status"]["allocation"]["nodeName"] == pod["spec"]["nodeName"]
         assert pod["spec"].get("schedulerName", "default-scheduler") == "default-scheduler"
         assert pod["metadata"]["annotations"]["hami.io/vgpu-node"] == pod["spec"]["nodeName"]
-    create(cluster, "fifth")  # four halves of two cards are given
+    create(cluster, "fifth")  # four halves of two devices are given
     until(lambda: events(cluster, "fifth"))
     assert is_gated(cluster, "fifth")
     delete_pod(cluster, "pod-0")

@@ -48,7 +48,7 @@ def slice_of(mib: int) -> dict[str, int]:
 def test_row_2_a_dead_owner_that_is_still_there_blocks_nobody(cluster: LocalCluster) -> None:
     """There: a Failed or Succeeded pod keeps the node's lock until it times out.
 
-    Here its cards are another's at once, while the dead pod's object is still there.
+    Here its devices are another's at once, while the dead pod's object is still there.
     """
     for number, command in enumerate((["true"], ["false"])):
         pod = a_pod(
@@ -70,7 +70,7 @@ def test_row_3_many_pods_are_not_served_one_after_the_other(cluster: LocalCluste
 
     Here as many as fit are on their node at once, each with one write of its allocation.
     """
-    for number in range(20):  # two cards of ten slots
+    for number in range(20):  # two devices of ten slots
         create(cluster, a_pod(f"many-{number}", a_container(limits=slice_of(1024))))
     for number in range(20):
         running(cluster, f"many-{number}", limit=60)
@@ -99,7 +99,7 @@ def test_row_4_no_pod_gets_anothers_device(cluster: LocalCluster) -> None:
 
 
 def test_row_5_a_deleted_pod_leaves_no_ghost(cluster: LocalCluster) -> None:
-    """There: the reservation of a deleted pod stays in memory; eight cards idle, pods Pending.
+    """There: the reservation of a deleted pod stays in memory; eight devices idle, pods Pending.
 
     Here pods that run, wait, or are just being bound are deleted, by force too, and all is free.
     """
@@ -178,10 +178,10 @@ def test_row_9_an_injected_sidecar_shifts_nothing_and_is_counted(cluster: LocalC
     assert sorted(given) == ["4Gi", "8Gi"]
 
 
-def test_row_19_a_pod_that_waits_goes_on_when_a_card_becomes_free(cluster: LocalCluster) -> None:
+def test_row_19_a_pod_that_waits_goes_on_when_a_device_becomes_free(cluster: LocalCluster) -> None:
     """There: a refused pod waits five minutes, because kube-scheduler sees no GPU become free.
 
-    Here it runs within seconds: of a release, and of a card's recovery, which is no pod's event.
+    Here it runs within seconds: of a release, and of a device's recovery, which is no pod's event.
     """
     for number in range(2):
         create(cluster, a_pod(f"holds-{number}", a_container(limits=WHOLE)))
@@ -195,7 +195,7 @@ def test_row_19_a_pod_that_waits_goes_on_when_a_card_becomes_free(cluster: Local
     assert time.monotonic() - began < 60
 
 
-def test_row_19_a_pod_that_waits_goes_on_when_a_card_is_uncordoned(cluster: LocalCluster) -> None:
+def test_row_19_a_pod_that_waits_goes_on_when_a_device_is_uncordoned(cluster: LocalCluster) -> None:
     """The same, by an event that kube-scheduler cannot see at all."""
     devices = [d["metadata"]["name"] for d in cluster.server.objects("gpudevices.vgpu.dev")]
     for name in devices:

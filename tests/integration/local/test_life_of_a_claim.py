@@ -61,7 +61,7 @@ def names(cluster: LocalCluster) -> set[str]:
 def test_a_pod_made_anew_under_its_name_gets_a_claim_of_its_own_after_the_first_let_go(
     cluster: LocalCluster,
 ) -> None:
-    """As a StatefulSet does it: the same name at once, and only one card to have."""
+    """As a StatefulSet does it: the same name at once, and only one device to have."""
     seen = []
     for _ in range(3):
         create(cluster, a_pod("db-0", a_container(limits=WHOLE)))
@@ -151,7 +151,7 @@ def test_a_claim_with_a_ttl_goes_after_its_pod(cluster: LocalCluster) -> None:
     until(cluster, lambda: "passing" not in names(cluster))
 
 
-def test_a_claim_that_is_deleted_while_its_pod_runs_keeps_its_cards_and_goes_with_it(
+def test_a_claim_that_is_deleted_while_its_pod_runs_keeps_its_devices_and_goes_with_it(
     cluster: LocalCluster,
 ) -> None:
     create(cluster, a_claim("going", {}))
@@ -185,7 +185,7 @@ def test_a_pods_own_claim_is_made_and_written_once_until_its_containers_run(
     assert writes == [("ADDED", None), ("MODIFIED", "Allocated")]
 
 
-def test_a_pod_deleted_by_force_frees_its_card_only_when_its_container_is_gone(
+def test_a_pod_deleted_by_force_frees_its_device_only_when_its_container_is_gone(
     cluster: LocalCluster,
 ) -> None:
     create(cluster, a_pod("forced", a_container(limits=WHOLE)))
@@ -207,7 +207,7 @@ def test_a_pod_deleted_by_force_frees_its_card_only_when_its_container_is_gone(
     assert released[0]["status"] == "True"
 
 
-def test_an_immediate_claim_has_its_card_before_its_pod_and_serves_it(
+def test_an_immediate_claim_has_its_device_before_its_pod_and_serves_it(
     cluster: LocalCluster,
 ) -> None:
     create(cluster, a_claim("now", {"memory": "8Gi"}, bindingMode="Immediate"))
@@ -237,7 +237,7 @@ def test_a_claim_for_several_containers_is_decided_together(cluster: LocalCluste
 
 
 def test_what_an_init_container_had_is_given_on_while_its_pod_runs(cluster: LocalCluster) -> None:
-    """12 GiB to prepare and 2 to run, then 12 for another pod, on a card of 16."""
+    """12 GiB to prepare and 2 to run, then 12 for another pod, on a device of 16."""
     prepare = a_container("prepare", {**WHOLE, "nvidia.com/gpumem": 12_288}, command=["true"])
     main = a_container("main", {**WHOLE, "nvidia.com/gpumem": 2048})
     create(cluster, a_pod("first", main, initContainers=[prepare]))
@@ -307,7 +307,7 @@ def test_an_object_that_repeats_a_devices_uuid_is_marked_and_the_device_serves_o
 
 
 def create_twin(cluster: LocalCluster, name: str, device: dict[str, Any]) -> None:
-    """A device object that another node publishes of the same card."""
+    """A device object that another node publishes of the same device."""
     kind = {"apiVersion": device["apiVersion"], "kind": "GPUDevice"}
     made = {**kind, "metadata": {"name": name}, "spec": {"nodeName": "elsewhere"}}
     cluster.run(cluster.api.create(GPU_DEVICES, made))

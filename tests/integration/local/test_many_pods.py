@@ -1,4 +1,4 @@
-"""200 pods at once on 10 nodes × 8 cards: nothing over capacity, everyone exactly their own."""
+"""200 pods at once on 10 nodes × 8 devices: nothing over capacity, everyone exactly their own."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SHAPES: tuple[tuple[float, dict[str, int]], ...] = (
     (0.10, {"nvidia.com/gpumem-percentage": 25, "nvidia.com/gpucores": 25}),
     (0.10, {"nvidia.com/gpu": 1}),
 )
-"""Slices of memory and compute, two cards, percentages without a count, whole cards."""
+"""Slices of memory and compute, two devices, percentages without a count, whole devices."""
 
 
 def a_wave(chance: random.Random) -> list[dict[str, Any]]:
@@ -44,7 +44,7 @@ def a_wave(chance: random.Random) -> list[dict[str, Any]]:
     ]
 
 
-def test_200_pods_at_once_each_get_their_own_and_no_card_is_ever_over_capacity(
+def test_200_pods_at_once_each_get_their_own_and_no_device_is_ever_over_capacity(
     whole_cluster: Callable[..., LocalCluster],
 ) -> None:
     nodes = [gpu_node(f"node-{number}", [T4] * 8) for number in range(10)]
@@ -75,7 +75,7 @@ def wait_until_all_run(cluster: LocalCluster, began: float) -> None:
 
 
 def sees_exactly_its_claim(cluster: LocalCluster, name: str) -> None:
-    """What CUDA shows inside the container is what the claim's status says, card by card."""
+    """What CUDA shows inside the container is what the claim's status says, device by device."""
     (raw,) = (
         claim
         for claim in cluster.server.objects("vgpuclaims.vgpu.dev", "default")
@@ -85,8 +85,8 @@ def sees_exactly_its_claim(cluster: LocalCluster, name: str) -> None:
     assert allocation is not None
     done = cluster.exec(name, [str(PROBE), "info"])
     assert done.exit_code == 0, done.stderr
-    seen = {card["uuid"]: card["cuda_total"] for card in json.loads(done.stdout)["devices"]}
-    assert seen == {card.uuid: card.memory_mib * MIB for card in allocation.devices}
+    seen = {device["uuid"]: device["cuda_total"] for device in json.loads(done.stdout)["devices"]}
+    assert seen == {device.uuid: device.memory_mib * MIB for device in allocation.devices}
 
 
 def wait_until_nothing_is_left(cluster: LocalCluster) -> None:

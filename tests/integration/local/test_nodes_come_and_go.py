@@ -1,4 +1,4 @@
-"""Nodes that go and come back, and nodes that publish the same card, on a whole cluster."""
+"""Nodes that go and come back, and nodes that publish the same device, on a whole cluster."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ONE, LEFT, RIGHT = "one", "left", "right"
 @pytest.fixture(scope="module")
 def module_cluster(whole_cluster: Callable[..., LocalCluster]) -> Iterator[LocalCluster]:
     left, right = gpu_node(LEFT, [T4]), gpu_node(RIGHT, [T4])
-    twin = replace(right, cards=left.cards)  # a virtual machine that was copied, say
+    twin = replace(right, devices=left.devices)  # a virtual machine that was copied, say
     with whole_cluster([gpu_node(ONE, [T4]), left, twin]) as cluster:
         yield cluster
         assert excesses(cluster.server.history()) == []
@@ -104,7 +104,7 @@ def test_what_was_given_on_a_node_that_is_gone_is_free_and_its_successor_counts_
     running(cluster, "waits", limit=60)
 
 
-def test_a_card_that_two_live_nodes_publish_serves_on_the_first_until_that_is_gone(
+def test_a_device_that_two_live_nodes_publish_serves_on_the_first_until_that_is_gone(
     cluster: LocalCluster,
 ) -> None:
     until(cluster, lambda: len(marked_nodes(cluster)) == 1)
@@ -128,5 +128,5 @@ def test_a_card_that_two_live_nodes_publish_serves_on_the_first_until_that_is_go
 
 
 def marked_nodes(cluster: LocalCluster) -> set[str]:
-    """The nodes of the two whose object of the one card is marked."""
+    """The nodes of the two whose object of the one device is marked."""
     return {node for node in (LEFT, RIGHT) if any(map(is_marked, devices_of(cluster, node)))}

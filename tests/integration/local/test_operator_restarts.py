@@ -49,7 +49,7 @@ def restart(cluster: LocalCluster) -> None:
     cluster.operator.start()
 
 
-def test_a_new_operator_keeps_what_was_given_and_gives_no_card_twice(
+def test_a_new_operator_keeps_what_was_given_and_gives_no_device_twice(
     cluster: LocalCluster,
 ) -> None:
     for number in range(3):
@@ -61,7 +61,7 @@ def test_a_new_operator_keeps_what_was_given_and_gives_no_card_twice(
     cluster.wait_ready()
     create(cluster, "after-0")
     running(cluster, "after-0")
-    create(cluster, "after-1")  # four halves of two cards are given
+    create(cluster, "after-1")  # four halves of two devices are given
     assert {name: allocations(cluster)[name] for name in before} == before
     refused_for_memory(cluster, "after-1")
 
@@ -126,7 +126,7 @@ def test_an_agent_that_is_killed_starts_pods_again_and_frees_what_ended_meanwhil
     assert set(allocations(cluster)) == {"stays", "comes"}
 
 
-def test_a_kubelet_restart_leaves_running_pods_their_cards(cluster: LocalCluster) -> None:
+def test_a_kubelet_restart_leaves_running_pods_their_devices(cluster: LocalCluster) -> None:
     create(cluster, "stays")
     pod = running(cluster, "stays")
     before = allocations(cluster)

@@ -1,4 +1,4 @@
-"""Pods in Alibaba's and Volcano's words, from admission to what they see of their card."""
+"""Pods in Alibaba's and Volcano's words, from admission to what they see of their device."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_pods_in_acks_words_get_their_gib_on_nodes_of_their_kind(cluster: LocalC
     assert (mib, cores) == (8192, 40)
 
 
-def test_a_whole_card_in_acks_words_goes_where_whole_cards_are_given(
+def test_a_whole_device_in_acks_words_goes_where_whole_devices_are_given(
     cluster: LocalCluster,
 ) -> None:
     """And where no node is of its kind it waits, and says so."""

@@ -1,6 +1,6 @@
 """The seed's worked examples 1 to 4: applied as a user would, checked by the seed's own commands.
 
-Examples 5 to 8 choose among cards and nodes: `test_seed_examples_of_choice.py`.
+Examples 5 to 8 choose among devices and nodes: `test_seed_examples_of_choice.py`.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def applied(cluster: LocalCluster) -> Iterator[Any]:
     empty(cluster)
 
 
-def cards(pod: dict[str, Any]) -> list[tuple[str, int, int]]:
-    """UUID, MiB and cores of each card in HAMi's record."""
+def devices(pod: dict[str, Any]) -> list[tuple[str, int, int]]:
+    """UUID, MiB and cores of each device in HAMi's record."""
     return record(pod["metadata"]["annotations"][HAMI_DEVICES_ALLOCATED])
 
 
@@ -64,12 +64,12 @@ def probe(cluster: LocalCluster, pod: str, command: str) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_example_1_two_pods_share_one_card_with_8192_mib_each(
+def test_example_1_two_pods_share_one_device_with_8192_mib_each(
     cluster: LocalCluster, applied: Any
 ) -> None:
     applied("seeds/01-two-pods-one-card.yaml")
-    first = cards(running(cluster, "inference-service-a"))
-    second = cards(running(cluster, "inference-service-b"))
+    first = devices(running(cluster, "inference-service-a"))
+    second = devices(running(cluster, "inference-service-b"))
     assert first == second
     assert first[0][1:] == (8192, 50)
     for pod in ("inference-service-a", "inference-service-b"):
@@ -96,31 +96,31 @@ def test_example_2_memory_is_limited_and_compute_is_not(
     cluster: LocalCluster, applied: Any
 ) -> None:
     applied("seeds/02-memory-only.yaml")
-    ((card, _, cores),) = cards(running(cluster, "memory-only-isolation"))
+    ((device, _, cores),) = devices(running(cluster, "memory-only-isolation"))
     shown = typed(cluster, "kubectl exec memory-only-isolation -- env | grep CUDA")
     assert shown == "CUDA_DEVICE_MEMORY_LIMIT_0=4096M"
     assert "/   4096MiB" in typed(cluster, "kubectl exec memory-only-isolation -- nvidia-smi")
     limits = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 4096}
     create(cluster, a_pod("beside", a_container(limits=limits)))
-    assert (cards(running(cluster, "beside"))[0][0], cores) == (card, 0)
+    assert (devices(running(cluster, "beside"))[0][0], cores) == (device, 0)
 
 
-def test_example_3_keeps_others_off_the_card_and_gives_all_its_memory(
+def test_example_3_keeps_others_off_the_device_and_gives_all_its_memory(
     cluster: LocalCluster, applied: Any
 ) -> None:
     applied("seeds/03-exclusive.yaml")
-    ((exclusive, mib, cores),) = cards(running(cluster, "training-job"))
+    ((exclusive, mib, cores),) = devices(running(cluster, "training-job"))
     (seen,) = probe(cluster, "training-job", "info")["devices"]
     assert (seen["cuda_total"], cores) == (mib * MIB, 100)
     assert f"/ {mib:>6}MiB" in typed(cluster, "kubectl exec training-job -- nvidia-smi")
     shown = typed(cluster, f"kubectl get pod training-job {RECORD}")
     assert shown == f"{exclusive},NVIDIA,{mib},100:;"
     applied("seeds/02-memory-only.yaml")
-    ((other, _, _),) = cards(running(cluster, "memory-only-isolation"))
+    ((other, _, _),) = devices(running(cluster, "memory-only-isolation"))
     assert other != exclusive
 
 
-def test_example_3_is_refused_where_every_card_is_in_use(
+def test_example_3_is_refused_where_every_device_is_in_use(
     cluster: LocalCluster, applied: Any
 ) -> None:
     for name, node in (("one", "t4"), ("two", "v100"), ("three", "a100")):
@@ -139,12 +139,12 @@ def test_example_3_is_refused_where_every_card_is_in_use(
 
     cluster.wait_for(VGPU_CLAIMS, f"training-job-{uid[:8]}", says_why)
     delete_pod(cluster, "one")
-    ((_, mib, _),) = cards(running(cluster, "training-job"))
+    ((_, mib, _),) = devices(running(cluster, "training-job"))
     assert mib == 16384
 
 
 @pytest.mark.parametrize(("node", "mib"), [("t4", 4915), ("v100", 9830), ("a100", 24576)])
-def test_example_4_takes_30_percent_of_whatever_card_it_lands_on(
+def test_example_4_takes_30_percent_of_whatever_device_it_lands_on(
     cluster: LocalCluster, applied: Any, node: str, mib: int
 ) -> None:
     """The seed says about 4.8, 9.6 and 24 GB; its own check pipes the record, which is no JSON,
@@ -156,12 +156,12 @@ def test_example_4_takes_30_percent_of_whatever_card_it_lands_on(
     label(cluster, node)
     cluster.apply(path)
     pod = running(cluster, "percentage-alloc")
-    ((_, given, cores),) = cards(pod)
+    ((_, given, cores),) = devices(pod)
     assert (given, cores) == (mib, 40)
     (seen,) = probe(cluster, "percentage-alloc", "info")["devices"]
     assert seen["cuda_total"] == mib * MIB
     assert f"/ {mib:>6}MiB" in typed(cluster, "kubectl exec percentage-alloc -- nvidia-smi")
-    assert record(typed(cluster, f"kubectl get pod percentage-alloc {RECORD}")) == cards(pod)
+    assert record(typed(cluster, f"kubectl get pod percentage-alloc {RECORD}")) == devices(pod)
 
 
 def test_a_claim_of_ones_own_serves_the_pod_that_names_it(

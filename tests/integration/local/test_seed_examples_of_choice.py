@@ -1,4 +1,4 @@
-"""The seed's worked examples 5 to 8: which node, which card. Checked by the seed's own commands."""
+"""The seed's worked examples 5 to 8: node and device, checked by the seed's own commands."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from vgpu_api.names import HAMI_DEVICES_ALLOCATED, HAMI_NODE
 from vgpu_api.resources import NODES, PODS, VGPU_CLAIMS
 from vgpu_local.cluster import LocalCluster
 from vgpu_local.kubelet.node import NodeShape
-from vgpu_local.nodes import A100, A100_PCIE, P100, T4, V100, Card, GpuNode, Link, gpu_node
+from vgpu_local.nodes import A100, A100_PCIE, P100, T4, V100, Device, GpuNode, Link, gpu_node
 from vgpu_local.options import ClusterOptions
 from vgpu_local.programs import ROOT
 from vgpu_local.steps import (
@@ -32,7 +32,7 @@ from vgpu_local.typed import typed
 SEEDS = ROOT / "examples" / "seeds"
 PINNED = "GPU-e3b5f6a0-1234-5678-abcd-ef1234567890"
 RECORD = r"-o jsonpath='{.metadata.annotations.hami\.io/vgpu-devices-allocated}'"
-CARDS_OF_NODES = (
+DEVICES_OF_NODES = (
     r"kubectl get nodes -o jsonpath='{range .items[*]}{.metadata.name}{\"\t\"}"
     r"{.metadata.annotations.hami\.io/node-nvidia-register}{\"\n\"}{end}'"
 ).replace('\\"', '"')
@@ -42,27 +42,27 @@ SPREAD = {"scheduling": {"nodePolicy": "Spread", "devicePolicy": "Spread"}}
 pytestmark = [pytest.mark.xdist_group("local-cluster"), pytest.mark.timeout(180)]
 
 
-def a_node(name: str, *cards: Any) -> GpuNode:
-    return gpu_node(name, cards, shape=NodeShape(name, labels={"card": name}))
+def a_node(name: str, *devices: Any) -> GpuNode:
+    return gpu_node(name, devices, shape=NodeShape(name, labels={"card": name}))
 
 
 def numa_server(name: str) -> GpuNode:
-    """The seed's picture: cards 0 and 1 on NUMA node 0, 2 and 3 on 1, two NVLinks in each pair."""
+    """The seed's picture: devices 0, 1 on NUMA node 0 and 2, 3 on 1, two NVLinks in each pair."""
     bare = a_node(name, *[A100] * 4)
-    cards = tuple(replace(card, numa=index // 2) for index, card in enumerate(bare.cards))
-    return replace(bare, cards=cards, links=(Link(0, 1, nvlinks=2), Link(2, 3, nvlinks=2)))
+    devices = tuple(replace(device, numa=index // 2) for index, device in enumerate(bare.devices))
+    return replace(bare, devices=devices, links=(Link(0, 1, nvlinks=2), Link(2, 3, nvlinks=2)))
 
 
 def pinned_server(name: str) -> GpuNode:
-    """The card of the seed's UUID, and another, each on a NUMA node of its own."""
+    """The device of the seed's UUID, and another, each on a NUMA node of its own."""
     bare = a_node(name, V100, V100)
-    cards = Card(PINNED, V100, numa=0), replace(bare.cards[1], numa=1)
-    return replace(bare, cards=cards)
+    devices = Device(PINNED, V100, numa=0), replace(bare.devices[1], numa=1)
+    return replace(bare, devices=devices)
 
 
 @pytest.fixture(scope="module")
 def two_nodes(whole_cluster: Callable[..., LocalCluster]) -> Iterator[LocalCluster]:
-    """Two nodes of two cards in a cluster that spreads."""
+    """Two nodes of two devices in a cluster that spreads."""
     nodes = [a_node("one", T4, T4), a_node("two", T4, T4)]
     with whole_cluster(nodes, ClusterOptions(config=SPREAD)) as cluster:
         yield cluster
@@ -100,7 +100,7 @@ def annotate(cluster: LocalCluster, node: str, annotations: Mapping[str, str | N
 
 
 def place_of(cluster: LocalCluster, pod: str) -> tuple[str, list[str]]:
-    """Node and cards of a pod, once it runs, and the containers see those cards."""
+    """Node and devices of a pod, once it runs, and the containers see those devices."""
     annotations = running(cluster, pod)["metadata"]["annotations"]
     uuids = [uuid for uuid, _, _ in record(annotations[HAMI_DEVICES_ALLOCATED])]
     shown = typed(cluster, f"kubectl exec {pod} -- nvidia-smi -L")
@@ -109,7 +109,7 @@ def place_of(cluster: LocalCluster, pod: str) -> tuple[str, list[str]]:
 
 
 def a_small_pod(cluster: LocalCluster, name: str, node: str | None = None, **more: Any) -> str:
-    """A pod that takes little, on a node if one is given; returns its card."""
+    """A pod that takes little, on a node if one is given; returns its device."""
     where = {"nodeSelector": {"card": node}} if node else {}
     create(cluster, a_pod(name, a_container(limits=SMALL), **where, **more))
     return place_of(cluster, name)[1][0]
@@ -129,7 +129,7 @@ def says_why(cluster: LocalCluster, pod: str, reason: str) -> None:
 # 5: policies.
 
 
-def test_example_5_takes_the_emptier_node_and_there_a_card_in_use(spread: LocalCluster) -> None:
+def test_example_5_takes_the_emptier_node_and_there_a_device_in_use(spread: LocalCluster) -> None:
     for number in (1, 2):
         a_small_pod(spread, f"one-{number}", "one")
     in_use = a_small_pod(spread, "two-1", "two")
@@ -147,7 +147,7 @@ def test_example_5_the_policy_is_that_pods_alone(spread: LocalCluster) -> None:
     assert a_small_pod(spread, "another", "one") != in_use
 
 
-def test_example_5_four_pods_gather_on_one_card_of_each_node(spread: LocalCluster) -> None:
+def test_example_5_four_pods_gather_on_one_device_of_each_node(spread: LocalCluster) -> None:
     spread.apply(SEEDS / "05-policies-four-pods.yaml")
     used: dict[str, set[str]] = {}
     for number in (1, 2, 3, 4):
@@ -175,8 +175,8 @@ def test_example_5_on_nodes_their_own_policies_hold_for_pods_that_have_none(
 
 def models(cluster: LocalCluster) -> dict[str, list[str]]:
     """The models of each node, as the seed's command shows them."""
-    lines = [line.split("\t") for line in typed(cluster, CARDS_OF_NODES).splitlines()]
-    return {node: [card["type"] for card in json.loads(text)] for node, text in lines}
+    lines = [line.split("\t") for line in typed(cluster, DEVICES_OF_NODES).splitlines()]
+    return {node: [device["type"] for device in json.loads(text)] for node, text in lines}
 
 
 def test_example_6_the_nodes_list_their_models(cluster: LocalCluster) -> None:
@@ -189,7 +189,7 @@ def test_example_6_the_nodes_list_their_models(cluster: LocalCluster) -> None:
     }
 
 
-def test_example_6_each_pod_gets_a_card_of_a_model_that_it_allows(cluster: LocalCluster) -> None:
+def test_example_6_each_pod_gets_a_device_of_a_model_that_it_allows(cluster: LocalCluster) -> None:
     cluster.apply(SEEDS / "06-models.yaml")
     nodes = {}
     for pod in ("a100-only-task", "exclude-old-gpu", "selective-gpu"):
@@ -222,10 +222,10 @@ def test_example_6_waits_where_no_model_is_allowed_and_runs_when_one_is_free(
 # 7: UUIDs.
 
 
-def test_example_7_gets_the_very_card_and_the_other_pod_any_but_that(
+def test_example_7_gets_the_very_device_and_the_other_pod_any_but_that(
     cluster: LocalCluster,
 ) -> None:
-    assert PINNED in typed(cluster, CARDS_OF_NODES)
+    assert PINNED in typed(cluster, DEVICES_OF_NODES)
     cluster.apply(SEEDS / "07-uuids.yaml")
     assert place_of(cluster, "uuid-pinned-task") == ("v100", [PINNED])
     shown = typed(cluster, f"kubectl get pod uuid-pinned-task {RECORD}")
@@ -236,7 +236,7 @@ def test_example_7_gets_the_very_card_and_the_other_pod_any_but_that(
     assert place_of(cluster, "uuid-exclude-task")[1] != [PINNED]
 
 
-def test_example_7_an_excluded_card_is_left_out_on_its_own_node(cluster: LocalCluster) -> None:
+def test_example_7_an_excluded_device_is_left_out_on_its_own_node(cluster: LocalCluster) -> None:
     document = (SEEDS / "07-uuids.yaml").read_text().split("---\n")[1]
     path = cluster.folder / "exclude.yaml"
     path.write_text(document.replace("spec:", "spec:\n  nodeSelector: {card: v100}", 1))
@@ -245,7 +245,7 @@ def test_example_7_an_excluded_card_is_left_out_on_its_own_node(cluster: LocalCl
     assert (node, uuids != [PINNED]) == ("v100", True)
 
 
-def test_example_7_a_card_that_is_nowhere_keeps_the_pod_waiting(cluster: LocalCluster) -> None:
+def test_example_7_a_device_that_is_nowhere_keeps_the_pod_waiting(cluster: LocalCluster) -> None:
     """Exactly that UUID: a part of one is none. A model may be asked for with it."""
     annotations = {"nvidia.com/use-gpuuuid": PINNED[:-1], "nvidia.com/use-gputype": "V100"}
     create(cluster, a_pod("nowhere", a_container(limits=SMALL), annotations=annotations))
@@ -259,12 +259,12 @@ def test_example_7_a_card_that_is_nowhere_keeps_the_pod_waiting(cluster: LocalCl
 
 
 def numa_nodes(cluster: LocalCluster, pod: str) -> list[str]:
-    """Of the pod's cards, as the matrix shows them in its container."""
+    """Of the pod's devices, as the matrix shows them in its container."""
     lines = typed(cluster, f"kubectl exec {pod} -- nvidia-smi topo -m").splitlines()
     return [line.split("\t")[-1] for line in lines[1:]]
 
 
-def test_example_8_gets_two_cards_of_one_numa_node(cluster: LocalCluster) -> None:
+def test_example_8_gets_two_devices_of_one_numa_node(cluster: LocalCluster) -> None:
     cluster.apply(SEEDS / "08-numa.yaml")
     node, uuids = place_of(cluster, "numa-aware-training")
     shown = typed(cluster, f"kubectl get pod numa-aware-training {RECORD}")
@@ -274,8 +274,8 @@ def test_example_8_gets_two_cards_of_one_numa_node(cluster: LocalCluster) -> Non
 
 
 def take_one_of(cluster: LocalCluster, name: str, number: int) -> None:
-    """A pod on one card of the NUMA server."""
-    uuid = numa_server("a100-sxm").cards[number].uuid
+    """A pod on one device of the NUMA server."""
+    uuid = numa_server("a100-sxm").devices[number].uuid
     pin = {"nvidia.com/use-gpuuuid": uuid}
     create(cluster, a_pod(name, a_container(limits=SMALL), annotations=pin))
     assert place_of(cluster, name)[1] == [uuid]
@@ -294,7 +294,7 @@ def test_example_8_takes_the_other_numa_node_where_one_has_too_few(
 def test_example_8_waits_where_no_numa_node_has_two_and_runs_when_one_has(
     cluster: LocalCluster,
 ) -> None:
-    """Two cards are free, one on each: without the annotation they would do."""
+    """Two devices are free, one on each: without the annotation they would do."""
     take_one_of(cluster, "neighbour-0", 0)
     take_one_of(cluster, "neighbour-1", 2)
     cluster.apply(SEEDS / "08-numa.yaml")
@@ -304,7 +304,7 @@ def test_example_8_waits_where_no_numa_node_has_two_and_runs_when_one_has(
     assert numa_nodes(cluster, "numa-aware-training") == ["1", "1"]
 
 
-def test_example_8_is_about_several_cards_one_alone_is_not_touched_by_it(
+def test_example_8_is_about_several_devices_one_alone_is_not_touched_by_it(
     cluster: LocalCluster,
 ) -> None:
     text = (SEEDS / "08-numa.yaml").read_text().replace("nvidia.com/gpu: 2", "nvidia.com/gpu: 1")

@@ -1,4 +1,4 @@
-"""A card that an administrator has divided, on a whole cluster: given and left as it is."""
+"""A device that an administrator has divided, on a whole cluster: given and left as it is."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def a_user(name: str, word: str, number: int = 1) -> dict[str, Any]:
     return a_pod(name, a_container(limits={word: number}))
 
 
-def test_pods_get_the_instances_that_they_name_and_the_card_stays_as_it_was(
+def test_pods_get_the_instances_that_they_name_and_the_device_stays_as_it_was(
     cluster: LocalCluster,
 ) -> None:
     before = set(instances(cluster))
@@ -95,7 +95,7 @@ def test_pods_get_the_instances_that_they_name_and_the_card_stays_as_it_was(
     assert set(instances(cluster)) == before
 
 
-def test_one_container_gets_two_instances_of_one_card(cluster: LocalCluster) -> None:
+def test_one_container_gets_two_instances_of_one_device(cluster: LocalCluster) -> None:
     before = set(instances(cluster))
     pod = create(cluster, a_user("two", SMALL, 2))
     running(cluster, "two")

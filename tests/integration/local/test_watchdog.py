@@ -166,7 +166,7 @@ def test_pulses_of_one_three_and_ten_seconds_are_violations(
     """Half of the time everything, of 4000 MiB and a tenth of the compute; on a device each."""
     limits = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 4000, "nvidia.com/gpucores": 10}
     spread = {"hami.io/gpu-scheduler-policy": "spread"}
-    with whole_cluster([t4_node("n1", cards=len(PERIODS))]) as cluster:
+    with whole_cluster([t4_node("n1", devices=len(PERIODS))]) as cluster:
         names = {}
         for period in PERIODS:
             command = [sys.executable, "-c", textwrap.dedent(program), str(period)]

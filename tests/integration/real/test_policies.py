@@ -153,7 +153,7 @@ async def test_not_even_an_administrator_writes_a_claims_status(callers: Callers
         )
 
 
-async def test_no_cards_are_given_to_a_claim_without_the_finalizer(callers: Callers) -> None:
+async def test_no_devices_are_given_to_a_claim_without_the_finalizer(callers: Callers) -> None:
     await claim(callers, "bare")
     given = {"status": {"allocation": {"nodeName": HERE}}}
     with pytest.raises(Invalid, match=r"without the finalizer vgpu\.dev/in-use"):
@@ -282,7 +282,7 @@ async def make_device(api: Api, name: str, node: str) -> Object:
     return await api.create(GPU_DEVICES, device)
 
 
-async def test_an_agent_makes_and_describes_the_cards_of_its_own_node(callers: Callers) -> None:
+async def test_an_agent_makes_and_describes_the_devices_of_its_own_node(callers: Callers) -> None:
     await make_device(callers.agent, "gpu-here", HERE)
     await change(callers.agent, GPU_DEVICES, "gpu-here", {"status": {"uuid": "GPU-HERE"}}, "status")
     with pytest.raises(Invalid, match="writes devices of that node only"):
@@ -313,7 +313,7 @@ async def test_an_agent_repeats_no_uuid_that_its_object_is_not_named_by(callers:
         await change(callers.agent, GPU_DEVICES, name, {"status": {"uuid": "GPU-Mine"}}, "status")
 
 
-async def test_what_of_a_card_is_given_away_is_the_operators_to_say(callers: Callers) -> None:
+async def test_what_of_a_device_is_given_away_is_the_operators_to_say(callers: Callers) -> None:
     await make_device(callers.agent, "gpu-given", HERE)
     given = {"status": {"allocated": {"memory": "1Gi", "cores": 1, "slots": 1}}}
     with pytest.raises(Invalid, match="the operator's to say"):
@@ -411,14 +411,14 @@ async def test_a_pod_that_admission_has_not_read_stays_marked_as_such(callers: C
     await change(callers.tenant, PODS, "unread", {"metadata": {"labels": {"mine": "yes"}}})
 
 
-async def test_an_agent_annotates_its_own_node_with_its_cards_and_no_more(
+async def test_an_agent_annotates_its_own_node_with_its_devices_and_no_more(
     callers: Callers,
 ) -> None:
     kinds = ("register", "score")
-    cards = {"metadata": {"annotations": {f"hami.io/node-nvidia-{kind}": "[]" for kind in kinds}}}
-    await change(callers.agent, NODES, HERE, cards)
+    devices = {"metadata": {"annotations": {f"hami.io/node-nvidia-{kind}": "[]" for kind in kinds}}}
+    await change(callers.agent, NODES, HERE, devices)
     with pytest.raises(Invalid, match="node"):
-        await change(callers.agent, NODES, ELSEWHERE, cards)
+        await change(callers.agent, NODES, ELSEWHERE, devices)
     for changes in ({"metadata": {"labels": {"a": "b"}}}, {"spec": {"unschedulable": True}}):
         with pytest.raises(Invalid, match="only the annotation"):
             await change(callers.agent, NODES, HERE, changes)

@@ -28,7 +28,7 @@ from vgpu_client.errors import ClientError, NotFound
 from vgpu_client.transport import Object
 from vgpu_local.accounts import AGENT, OPERATOR, SCHEDULER, WEBHOOK, user
 from vgpu_local.installed import InstalledCluster
-from vgpu_local.nodes import T4, Card, GpuNode, card_uuid, t4_node
+from vgpu_local.nodes import T4, Device, GpuNode, device_uuid, t4_node
 from vgpu_local.steps import a_claim, a_container, a_pod
 from vgpu_operator.engine.scheduling.schedule_one import SAMPLED_FROM
 
@@ -148,15 +148,15 @@ def gpu(name: str, mib: int = 2048, **spec: Any) -> Object:
     return a_pod(name, a_container(limits={"nvidia.com/gpu": 1, "nvidia.com/gpumem": mib}), **spec)
 
 
-def two_nodes_with_a_card_in_common() -> list[GpuNode]:
-    """Copied machine images do that; the second agent must find out whose the card is."""
+def two_nodes_with_a_device_in_common() -> list[GpuNode]:
+    """Copied machine images do that; the second agent must find out whose the device is."""
     one, two = t4_node("one", 2), t4_node("two", 1)
-    return [one, replace(two, cards=(*two.cards, Card(card_uuid("one", 1), T4)))]
+    return [one, replace(two, devices=(*two.devices, Device(device_uuid("one", 1), T4)))]
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[InstalledCluster]:
-    with InstalledCluster(two_nodes_with_a_card_in_common()) as running:
+    with InstalledCluster(two_nodes_with_a_device_in_common()) as running:
         yield running
 
 

@@ -1,6 +1,6 @@
 """The whole chain on Kubernetes itself: its API server, controllers and scheduler, our programs.
 
-The kubelets are the stand-in's, so containers are processes on simulated cards; all else is real.
+The kubelets are the stand-in's, so containers are processes on simulated devices; all else is real.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ def running(cluster: LocalCluster, pod: str) -> dict[str, Any]:
     return cluster.wait_for(PODS, pod, lambda p: p["status"].get("phase") == "Running", limit=60)
 
 
-def cards(pod: dict[str, Any]) -> list[tuple[str, int, int]]:
-    """UUID, MiB and cores of each card in HAMi's record."""
+def devices(pod: dict[str, Any]) -> list[tuple[str, int, int]]:
+    """UUID, MiB and cores of each device in HAMi's record."""
     record = pod["metadata"]["annotations"]["hami.io/vgpu-devices-allocated"]
     entries = record.replace(";", "").split(":")
     fields = [entry.split(",") for entry in entries if entry]
@@ -91,7 +91,7 @@ def seen_inside(cluster: LocalCluster, pod: str) -> dict[str, int]:
     """What CUDA shows in the container: UUID → bytes."""
     done = cluster.exec(pod, [str(PROBE), "info"])
     assert done.exit_code == 0, done.stderr
-    return {card["uuid"]: card["cuda_total"] for card in json.loads(done.stdout)["devices"]}
+    return {device["uuid"]: device["cuda_total"] for device in json.loads(done.stdout)["devices"]}
 
 
 def claim_of(cluster: LocalCluster, pod: str) -> dict[str, Any]:
@@ -122,23 +122,23 @@ def create(cluster: LocalCluster, pod: dict[str, Any]) -> None:
     cluster.run(cluster.api.create(PODS, pod))
 
 
-def test_example_1_two_pods_share_one_card_with_8192_mib_each(whole: LocalCluster) -> None:
+def test_example_1_two_pods_share_one_device_with_8192_mib_each(whole: LocalCluster) -> None:
     whole.apply(EXAMPLES / "seeds/01-two-pods-one-card.yaml")
-    first = cards(running(whole, "inference-service-a"))
-    second = cards(running(whole, "inference-service-b"))
+    first = devices(running(whole, "inference-service-a"))
+    second = devices(running(whole, "inference-service-b"))
     assert first == second
     assert first[0][1:] == (8192, 50)
     for pod in ("inference-service-a", "inference-service-b"):
         assert seen_inside(whole, pod) == {first[0][0]: 8192 * MIB}
 
 
-def test_examples_2_and_3_do_not_share_a_card(whole: LocalCluster) -> None:
+def test_examples_2_and_3_do_not_share_a_device(whole: LocalCluster) -> None:
     whole.apply(EXAMPLES / "seeds/03-exclusive.yaml")
-    ((exclusive, mib, cores),) = cards(running(whole, "training-job"))
+    ((exclusive, mib, cores),) = devices(running(whole, "training-job"))
     assert cores == 100
     assert seen_inside(whole, "training-job") == {exclusive: mib * MIB}
     whole.apply(EXAMPLES / "seeds/02-memory-only.yaml")
-    ((other, given, _),) = cards(running(whole, "memory-only-isolation"))
+    ((other, given, _),) = devices(running(whole, "memory-only-isolation"))
     assert (other != exclusive, given) == (True, 4096)
 
 
@@ -190,7 +190,7 @@ def test_30_pods_at_once_all_run_and_each_sees_exactly_its_own(whole: LocalClust
     for name in names:
         allocation = VGPUClaim.read(claim_of(whole, name)).status.allocation
         assert allocation is not None
-        granted = {card.uuid: card.memory_mib * MIB for card in allocation.devices}
+        granted = {device.uuid: device.memory_mib * MIB for device in allocation.devices}
         assert seen_inside(whole, name) == granted
     history = whole.server.history()
     assert sum(write.resource == CLAIMS for write in history) > AT_ONCE
@@ -260,7 +260,7 @@ def cordon(cluster: LocalCluster, *, cordoned: bool) -> None:
         cluster.run(cluster.api.merge_patch(GPU_DEVICES, name, changes))
 
 
-def test_a_pod_that_kube_scheduler_set_aside_wakes_when_a_card_is_uncordoned(
+def test_a_pod_that_kube_scheduler_set_aside_wakes_when_a_device_is_uncordoned(
     whole: LocalCluster,
 ) -> None:
     """kube-scheduler cannot see it and would look again after five minutes."""
@@ -293,7 +293,7 @@ def test_a_pod_that_no_filter_asks_about_holds_nothing(whole: LocalCluster) -> N
     asked_in_vain["spec"]["schedulerName"] = "nobody"
     create(whole, asked_in_vain)
     create(whole, all_t4("runs"))
-    assert len(cards(running(whole, "runs"))) == 4
+    assert len(devices(running(whole, "runs"))) == 4
     (queued,) = (p for p in whole.objects("pods", "default") if p["metadata"]["name"] == "queued")
     assert "nominatedNodeName" not in queued["status"]
     claims = whole.objects(CLAIMS, "default")
@@ -321,7 +321,7 @@ def test_pods_run_though_a_share_of_our_programs_requests_goes_wrong(
     for name in names:
         allocation = VGPUClaim.read(claim_of(whole, name)).status.allocation
         assert allocation is not None
-        granted = {card.uuid: card.memory_mib * MIB for card in allocation.devices}
+        granted = {device.uuid: device.memory_mib * MIB for device in allocation.devices}
         assert seen_inside(whole, name) == granted
 
 

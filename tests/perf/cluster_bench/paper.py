@@ -26,9 +26,9 @@ from vgpu_api.resources import GPU_DEVICES, NODES
 from vgpu_client.api import Api
 from vgpu_client.errors import ClientError
 from vgpu_client.transport import Object
-from vgpu_local.nodes import card_uuid
+from vgpu_local.nodes import device_uuid
 from vgpu_nodeagent.device_status import present, said_of
-from vgpu_nodeagent.drivers.base import CardLink, PhysicalDevice
+from vgpu_nodeagent.drivers.base import DeviceLink, PhysicalDevice
 from vgpu_nodeagent.inventory import DeviceCapacity
 
 DEVICES_PER_NODE = 8
@@ -104,13 +104,13 @@ async def kinds_are_served(api: Api) -> None:
 def device_status(node: str, index: int) -> Object:
     """What the agent of a node says of one of its devices: eight, all joined by NVLink."""
     links = tuple(
-        CardLink(card_uuid(node, other), "NVLink", 600)
+        DeviceLink(device_uuid(node, other), "NVLink", 600)
         for other in range(DEVICES_PER_NODE)
         if other != index
     )
-    card = PhysicalDevice(
+    device = PhysicalDevice(
         index=index,
-        uuid=card_uuid(node, index),
+        uuid=device_uuid(node, index),
         model="NVIDIA A100-SXM4-80GB",
         memory_mib=MEMORY_MIB,
         minor=index,
@@ -127,7 +127,7 @@ def device_status(node: str, index: int) -> Object:
         condition.model_copy(update={"last_transition_time": _SINCE}).to_wire()
         for condition in present(None)
     ]
-    said = said_of(card, DeviceCapacity(all_of_it, all_of_it), vendor="nvidia")
+    said = said_of(device, DeviceCapacity(all_of_it, all_of_it), vendor="nvidia")
     return {**said, "observedTime": _SINCE, "conditions": conditions}
 
 
@@ -140,7 +140,7 @@ async def make_devices(api: Api, etcd: Path, node_uids: dict[str, str]) -> None:
         node_uids: By the nodes' names.
     """
     first = next(iter(node_uids))
-    name = device_object_name(card_uuid(first, 0))
+    name = device_object_name(device_uuid(first, 0))
     owner = {"apiVersion": "v1", "kind": "Node", "name": first, "uid": node_uids[first]}
     head = {"apiVersion": API_VERSION, "kind": GPU_DEVICES.kind}
     metadata = {"name": name, "ownerReferences": [owner]}
@@ -169,7 +169,7 @@ def _copy_devices(etcd: Etcd, name: str, node_uids: dict[str, str]) -> None:
             for index in range(DEVICES_PER_NODE):
                 device = copy.deepcopy(stored)
                 metadata = device["metadata"]
-                metadata["name"] = device_object_name(card_uuid(node, index))
+                metadata["name"] = device_object_name(device_uuid(node, index))
                 metadata["uid"] = str(uuid.uuid4())
                 metadata["ownerReferences"][0].update(name=node, uid=uid)
                 device["spec"]["nodeName"] = node

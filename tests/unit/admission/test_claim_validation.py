@@ -119,7 +119,7 @@ def allocated(*requests: dict[str, Any], **spec: Any) -> dict[str, Any]:
         a_claim({"name": "a", "memory": "8Gi"}, {"name": "b"}, ttlSecondsAfterUnused=60),
     ],
 )
-def test_memory_cores_and_ttl_may_change_while_cards_are_held(changed: dict[str, Any]) -> None:
+def test_memory_cores_and_ttl_may_change_while_devices_are_held(changed: dict[str, Any]) -> None:
     validate_claim(changed, allocated({"name": "a", "memory": "8Gi"}, {"name": "b"}))
 
 
@@ -137,7 +137,7 @@ def test_memory_cores_and_ttl_may_change_while_cards_are_held(changed: dict[str,
         (a_claim({"name": "a"}, schedulingPriority=3), "spec.schedulingPriority"),
     ],
 )
-def test_everything_else_is_frozen_while_cards_are_held(
+def test_everything_else_is_frozen_while_devices_are_held(
     changed: dict[str, Any], field: str
 ) -> None:
     message = denial_of(changed, allocated({"name": "a"}))
@@ -163,7 +163,7 @@ def test_an_update_that_leaves_the_spec_alone_passes_even_for_an_invalid_claim()
     validate_claim(new, old)
 
 
-def test_an_unreadable_spec_cannot_be_replaced_while_cards_are_held() -> None:
+def test_an_unreadable_spec_cannot_be_replaced_while_devices_are_held() -> None:
     assert "delete the claim" in denial_of(a_claim({}), allocated({"memory": "0.5Mi"}))
 
 

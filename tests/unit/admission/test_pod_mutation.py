@@ -139,7 +139,7 @@ def test_the_scheduler_is_left_alone_where_the_configuration_names_none() -> Non
     assert "schedulerName" not in mutated(a_pod(a_container({"gpu": 1})), config=config)["spec"]
 
 
-def test_every_gpu_container_sees_no_card_until_the_node_shows_it() -> None:
+def test_every_gpu_container_sees_no_device_until_the_node_shows_it() -> None:
     assert first(mutated(a_pod(a_container({"gpu": 1}))))["env"] == HIDDEN
 
 
@@ -182,7 +182,7 @@ def test_the_variable_is_replaced_wherever_it_stands(written: list[dict[str, Any
 
 
 @pytest.mark.parametrize("amount", [0, 1])
-def test_an_opted_out_pod_gets_its_cards_hidden_and_nothing_else(amount: int) -> None:
+def test_an_opted_out_pod_gets_its_devices_hidden_and_nothing_else(amount: int) -> None:
     pod = a_pod(a_container({"gpu": amount}), labels={"hami.io/webhook": "ignore"})
     operations = mutate_pod(pod, ClusterConfig(), None)
     assert [(op["path"], op["value"]) for op in operations] == [("/spec/containers/0/env", HIDDEN)]

@@ -112,7 +112,7 @@ def test_a_bad_weight_list_policy_or_mode_is_refused_with_its_annotation(
     assert denial_of(pod).startswith(f'metadata.annotations[{key}]: {kind} value: "{written}": ')
 
 
-def test_a_privileged_container_gets_no_card() -> None:
+def test_a_privileged_container_gets_no_device() -> None:
     message = denial_of(a_pod(securityContext={"privileged": True}))
     assert message.startswith(
         "spec.containers[0].securityContext.privileged: Forbidden: a privileged"

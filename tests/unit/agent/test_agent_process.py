@@ -35,7 +35,7 @@ from vgpu_nodeagent.errors import DriverUnavailable
 async def main():
     driver = NvidiaDriver(sysfs=Path(sys.argv[3]))
     try:
-        cards = [dataclasses.asdict(card) for card in await driver.cards()]
+        cards = [dataclasses.asdict(card) for card in await driver.devices()]
         usage = {uuid: dataclasses.asdict(use) for uuid, use in (await driver.usage()).items()}
         waiting = asyncio.ensure_future(driver.next_event())
         await asyncio.sleep(0)
@@ -98,7 +98,7 @@ def ask(program: str = ASK, tool: str = "vgpu-fake-ctl", **environment: str) -> 
     return answer
 
 
-def test_nvml_tells_cards_links_use_and_events(tmp_path: Path) -> None:
+def test_nvml_tells_devices_links_use_and_events(tmp_path: Path) -> None:
     machine = tmp_path / "machine"
     machine.write_text(MACHINE)
     write_sysfs(tmp_path / "sys", {"0000:07:00.0": 1}, nodes="0-1")
@@ -133,7 +133,7 @@ def test_nvml_tells_cards_links_use_and_events(tmp_path: Path) -> None:
     assert (told["event"]["uuid"], told["event"]["reason"]) == (uuids[1], "XID79")
 
 
-def test_nvml_tells_who_computes_on_which_card_while_it_does(tmp_path: Path) -> None:
+def test_nvml_tells_who_computes_on_which_device_while_it_does(tmp_path: Path) -> None:
     machine = tmp_path / "machine"
     machine.write_text(MACHINE)
     told = ask(

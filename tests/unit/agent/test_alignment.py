@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from agent_bench import a_bench, a_bound_pod, a_claim_for
-from agent_node import a_driver_card
+from agent_node import a_driver_device
 from vgpu_api.v1alpha1 import Placement
 from vgpu_api.v1alpha1.vgpuclaim import NumaPolicy
 from vgpu_local.nodes import write_sysfs
@@ -40,8 +40,8 @@ async def a_start(
     numa: NumaPolicy | None = "Require",
 ) -> list[tuple[Any, ...]]:
     """The warnings of a pod whose container starts with these CPUs."""
-    card = replace(a_driver_card(), numa_node=device_on)
-    bench = await a_bench(folder, cards=[card], host=a_host(folder / "sys"))
+    device = replace(a_driver_device(), numa_node=device_on)
+    bench = await a_bench(folder, devices=[device], host=a_host(folder / "sys"))
     warnings: list[tuple[Any, ...]] = []
     warn = lambda pod, reason, message: warnings.append((reason, message))  # noqa: E731
     monkeypatch.setattr(bench.said, "warning", warn, raising=False)

@@ -22,7 +22,7 @@ from vgpu_client.reflector import ObjectIdentity
 from vgpu_nodeagent.audit_command import main
 from vgpu_nodeagent.audit_socket import USAGE, AuditSocket, ask
 from vgpu_nodeagent.deviceplugin.audit import findings, gather
-from vgpu_nodeagent.drivers.base import CardUsage, MigInstance
+from vgpu_nodeagent.drivers.base import DeviceUsage, MigInstance
 from vgpu_nodeagent.enforcement.page import DeviceLimit
 from vgpu_nodeagent.state.cuts import ClaimInstance
 from vgpu_nodeagent.state.slots import SlotState
@@ -182,7 +182,7 @@ async def test_an_agent_answers_with_its_last_reading(bench: Bench, tmp_path: Pa
         memory_limit=2048, memory_used=1024, memory_peak=None, cores_limit=0.5, cores_used=None,
         denied=3, throttled_s=1.5,
     )  # fmt: skip
-    reading = Usage(cards={"GPU-0": CardUsage(memory_mib=7, cores=40)}, containers=(use,))
+    reading = Usage(devices={"GPU-0": DeviceUsage(memory_mib=7, cores=40)}, containers=(use,))
     socket = AuditSocket(bench.node, tmp_path / "s", usage=lambda: reading)
     async with await socket.listen():
         answer = await ask(tmp_path / "s", USAGE)

@@ -9,7 +9,7 @@ from typing import Any
 import pynvml
 import pytest
 
-from agent_node import GPU_0, GPU_1, ObedientDriver, a_driver_card
+from agent_node import GPU_0, GPU_1, ObedientDriver, a_driver_device
 from vgpu_api.quantity import MIB
 from vgpu_api.v1alpha1 import Allocation, VGPUClaim
 from vgpu_nodeagent.config import LimitBackendName
@@ -58,7 +58,7 @@ class World:
         self.cgroups.mkdir(parents=True)
         (self.cgroups / "cgroup.controllers").touch()
         self.root = root
-        self.driver = ObedientDriver([a_driver_card(), a_driver_card(GPU_1, 1)])
+        self.driver = ObedientDriver([a_driver_device(), a_driver_device(GPU_1, 1)])
         self.driver.memory_limits = {}
         self.instances = Instances(self.driver, Checkpoint(root / "slots.json"))
 

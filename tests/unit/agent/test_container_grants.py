@@ -36,7 +36,7 @@ def grant(
     cores: int = 0,
     container: str = "main",
     pod: Pod | None = None,
-    cards: Mapping[str, DeviceCapacity] | None = None,
+    devices: Mapping[str, DeviceCapacity] | None = None,
 ) -> ContainerGrant:
     wanted = a_request(**{"name": "main", **(request or {})})
     device = an_allocated_device(request=wanted.name, memory_mib=memory_mib, cores=cores)
@@ -49,7 +49,7 @@ def grant(
         pod=pod or asking,
         container=container,
         slot_resource=SLOT,
-        terms=cards or terms(),
+        terms=devices or terms(),
     )
 
 
@@ -59,7 +59,7 @@ def test_a_container_is_refused_as_long_as_its_instance_is_not_made() -> None:
         update={"mig": MigAllocation(profile="1g.5gb", start=6, size=1)}
     )
     claim = a_claim(requests=[wanted], allocation=an_allocation(device))
-    with pytest.raises(Refused, match="slice 6 of card GPU-0 is not made for claim") as refused:
+    with pytest.raises(Refused, match="slice 6 of GPU GPU-0 is not made for claim") as refused:
         container_grant(
             claim,
             an_allocation(device),
@@ -120,15 +120,15 @@ def test_no_cores_means_no_sm_limit() -> None:
 
 @pytest.mark.parametrize("of_request", ["Default", "Disable", "Force"])
 def test_no_request_overrides_an_administrators_force(of_request: Any) -> None:
-    made = grant(request={"core_policy": of_request}, cards=terms(core_policy="Force"))
+    made = grant(request={"core_policy": of_request}, devices=terms(core_policy="Force"))
     assert made.limits[0].policy is CorePolicy.FORCE
 
 
-def test_the_core_policy_is_the_requests_before_the_cards() -> None:
-    made = grant(request={"core_policy": "Disable"}, cards=terms(core_policy="Default"))
+def test_the_core_policy_is_the_requests_before_the_devices() -> None:
+    made = grant(request={"core_policy": "Disable"}, devices=terms(core_policy="Default"))
     assert made.limits[0].policy is CorePolicy.DISABLE
     assert made.env()["GPU_CORE_UTILIZATION_POLICY"] == "disable"
-    assert grant(cards=terms(core_policy="Disable")).limits[0].policy is CorePolicy.DISABLE
+    assert grant(devices=terms(core_policy="Disable")).limits[0].policy is CorePolicy.DISABLE
 
 
 @pytest.mark.parametrize(
@@ -141,16 +141,16 @@ def test_the_core_policy_is_the_requests_before_the_cards() -> None:
         (4096, 0, {"mode": "Exclusive"}, False),
     ],
 )
-def test_only_a_whole_card_runs_without_the_library(
+def test_only_a_whole_device_runs_without_the_library(
     memory_mib: int, cores: int, request_fields: dict[str, Any], interposed: bool
 ) -> None:
     made = grant(memory_mib=memory_mib, cores=cores, request=request_fields)
     assert made.interposed is interposed
 
 
-def test_a_slice_of_an_oversubscribed_card_has_its_part_of_what_there_is() -> None:
-    card = DeviceCapacity(Use(FULL_MIB, 100, 10), Use(2 * FULL_MIB, 100, 10))
-    made = grant(memory_mib=FULL_MIB, cores=100, cards={"GPU-0": card})
+def test_a_slice_of_an_oversubscribed_device_has_its_part_of_what_there_is() -> None:
+    device = DeviceCapacity(Use(FULL_MIB, 100, 10), Use(2 * FULL_MIB, 100, 10))
+    made = grant(memory_mib=FULL_MIB, cores=100, devices={"GPU-0": device})
     assert made.interposed, "another claim may have the other half"
     assert made.limits[0].memory_bytes == FULL_MIB * MIB
     assert made.limits[0].physical_bytes == FULL_MIB * MIB // 2
@@ -202,7 +202,7 @@ def a_pod_that_came_before_its_claim() -> Pod:
 
 
 @pytest.mark.parametrize("asked", ["web", ""])
-def test_of_several_containers_with_a_slot_only_those_of_the_claim_see_a_card(asked: str) -> None:
+def test_of_several_containers_with_a_slot_only_those_of_the_claim_see_a_device(asked: str) -> None:
     pod, meant = a_pod_that_came_before_its_claim(), asked or "app"
     for container in ("fetch", "app", "web"):
         made = grant(request={"name": asked}, container=container, pod=pod)
@@ -232,16 +232,16 @@ def test_a_sidecar_is_an_app_container() -> None:
     assert grant(pod=a_pod(containers=[], init_containers=[sidecar])).limits
 
 
-def test_a_claim_for_another_card_is_refused() -> None:
+def test_a_claim_for_another_device_is_refused() -> None:
     with pytest.raises(Refused) as refused:
-        grant(cards={"GPU-9": terms()["GPU-0"]})
+        grant(devices={"GPU-9": terms()["GPU-0"]})
     assert refused.value.reason is Why.UNKNOWN_DEVICE
 
 
-def test_a_request_without_a_card_is_refused() -> None:
+def test_a_request_without_a_device_is_refused() -> None:
     claim = a_claim(requests=[a_request(name="main")], allocation=an_allocation())
     assert claim.status.allocation is not None
-    with pytest.raises(Refused, match="has no card for container main"):
+    with pytest.raises(Refused, match="has no GPU for container main"):
         container_grant(
             claim,
             claim.status.allocation,
@@ -253,11 +253,11 @@ def test_a_request_without_a_card_is_refused() -> None:
 
 
 def test_scaling_is_the_administrators_before_the_configurations() -> None:
-    card = PhysicalDevice(index=0, uuid="GPU-0", model="m", memory_mib=1000, minor=0)
+    device = PhysicalDevice(index=0, uuid="GPU-0", model="m", memory_mib=1000, minor=0)
     config = NvidiaConfig(device_memory_scaling=2.0, device_split_count=5)
-    assert terms_of(card, None, config).allocatable == Use(2000, 100, 5)
+    assert terms_of(device, None, config).allocatable == Use(2000, 100, 5)
     spec = GPUDeviceSpec(node_name="n", memory_scaling="1.5", core_scaling="0.5", slots=3)
-    made = terms_of(card, spec, config)
+    made = terms_of(device, spec, config)
     assert (made.capacity, made.allocatable) == (Use(1000, 100, 3), Use(1500, 50, 3))
 
 

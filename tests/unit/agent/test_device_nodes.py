@@ -28,7 +28,7 @@ def proc(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_an_instance_needs_its_card_and_the_rights_to_both_of_its_halves(proc: Path) -> None:
+def test_an_instance_needs_its_device_and_the_rights_to_both_of_its_halves(proc: Path) -> None:
     assert nodes_of_instance(2, INSTANCE, proc=proc) == (
         DeviceNode("nvidia2"),
         DeviceNode("nvidia-caps/nvidia-cap48", 237, 48),
@@ -53,7 +53,7 @@ def test_a_right_is_made_by_the_runtime_whether_or_not_the_host_has_its_node(
     ]
 
 
-def test_who_has_not_the_right_may_not_cut_cards(proc: Path) -> None:
+def test_who_has_not_the_right_may_not_cut_devices(proc: Path) -> None:
     dev = proc / "dev" / "nvidia-caps"
     dev.mkdir(parents=True)
     assert not may_cut(proc=proc, dev=proc / "dev")
@@ -61,7 +61,7 @@ def test_who_has_not_the_right_may_not_cut_cards(proc: Path) -> None:
     assert may_cut(proc=proc, dev=proc / "dev")
 
 
-def test_who_has_cap_sys_admin_may_cut_cards(proc: Path) -> None:
+def test_who_has_cap_sys_admin_may_cut_devices(proc: Path) -> None:
     (proc / "self" / "status").write_text("Name:\tagent\n" + ADMIN)
     assert may_cut(proc=proc, dev=proc)
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vgpu_nodeagent.__main__ import parse
-from vgpu_nodeagent.drivers.device_nodes import nodes_of_card
+from vgpu_nodeagent.drivers.device_nodes import nodes_of_device
 from vgpu_nodeagent.drivers.nvidia import NvidiaDriver
 from vgpu_nodeagent.enforcement.abi import PageState
 from vgpu_nodeagent.enforcement.allocations import Allocations
@@ -242,7 +242,7 @@ def test_of_the_control_nodes_a_container_gets_those_that_compute_needs(
     (tmp_path / "dev").mkdir()
     for name in ("0", "1", "ctl", "-uvm", "-uvm-tools", "-modeset"):
         (tmp_path / "dev" / f"nvidia{name}").touch()
-    allocations.open("slot-1", grant, nodes={UUID: nodes_of_card(0)})
+    allocations.open("slot-1", grant, nodes={UUID: nodes_of_device(0)})
     (path,) = (tmp_path / "cdi").glob("*.json")
     (device,) = json.loads(path.read_text())["devices"]
     paths = {node["path"] for node in device["containerEdits"]["deviceNodes"]}
@@ -263,7 +263,7 @@ def test_without_a_driver_nothing_is_opened(allocations: Allocations, tmp_path: 
 async def test_devices_that_no_container_could_use_are_not_offered(tmp_path: Path) -> None:
     driver = NvidiaDriver(nvml=lambda: installed(tmp_path).files().nvml)
     with pytest.raises(DriverUnavailable, match="install the driver, or name its root"):
-        await driver.cards()
+        await driver.devices()
     driver.close()
 
 

@@ -1,4 +1,4 @@
-"""The node's cards in HAMi's words."""
+"""The node's devices in HAMi's words."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ import pytest
 
 from vgpu_api.config import NvidiaConfig
 from vgpu_client.errors import Forbidden, NotFound
-from vgpu_nodeagent.drivers.base import CardLink, InstanceProfile, PhysicalDevice
+from vgpu_nodeagent.drivers.base import DeviceLink, InstanceProfile, PhysicalDevice
 from vgpu_nodeagent.hami_register import Entry, HamiRegister, register_text, score_text
 from vgpu_nodeagent.inventory import terms_of
 
-CARD = PhysicalDevice(index=0, uuid="GPU-0", model="Tesla T4", memory_mib=16384, minor=0)
+DEVICE = PhysicalDevice(index=0, uuid="GPU-0", model="Tesla T4", memory_mib=16384, minor=0)
 
 
-def an_entry(card: PhysicalDevice = CARD, **fields: Any) -> Entry:
-    terms = terms_of(card, None, fields.pop("config", NvidiaConfig()))
-    return Entry(card, terms, **{"mode": "Shared", "healthy": True, **fields})
+def an_entry(device: PhysicalDevice = DEVICE, **fields: Any) -> Entry:
+    terms = terms_of(device, None, fields.pop("config", NvidiaConfig()))
+    return Entry(device, terms, **{"mode": "Shared", "healthy": True, **fields})
 
 
 def words(*entries: Entry) -> list[dict[str, Any]]:
     return json.loads(register_text(entries))  # type: ignore[no-any-return]
 
 
-def test_a_card_is_described_with_every_field_of_the_format() -> None:
-    assert register_text([an_entry(replace(CARD, numa_node=1))]) == (
+def test_a_device_is_described_with_every_field_of_the_format() -> None:
+    assert register_text([an_entry(replace(DEVICE, numa_node=1))]) == (
         '[{"id":"GPU-0","index":0,"count":10,"devmem":16384,"devcore":100,'
         '"type":"NVIDIA-Tesla T4","numa":1,"mode":"hami-core","health":true}]'
     )
@@ -36,29 +36,29 @@ def test_a_card_is_described_with_every_field_of_the_format() -> None:
 
 def test_amounts_are_what_may_be_given_away() -> None:
     config = NvidiaConfig(device_memory_scaling=1.5, device_core_scaling=2, device_split_count=4)
-    (card,) = words(an_entry(config=config))
-    assert (card["count"], card["devmem"], card["devcore"]) == (4, 24576, 200)
+    (device,) = words(an_entry(config=config))
+    assert (device["count"], device["devmem"], device["devcore"]) == (4, 24576, 200)
 
 
 def test_a_model_that_names_its_vendor_is_not_named_twice() -> None:
-    (card,) = words(an_entry(replace(CARD, model="NVIDIA A100-SXM4-80GB")))
-    assert card["type"] == "NVIDIA A100-SXM4-80GB"
+    (device,) = words(an_entry(replace(DEVICE, model="NVIDIA A100-SXM4-80GB")))
+    assert device["type"] == "NVIDIA A100-SXM4-80GB"
 
 
 @pytest.mark.parametrize(
     ("entry", "mode"),
     [
         (an_entry(mode="Exclusive"), "hami-core"),
-        (an_entry(replace(CARD, mig_enabled=True)), "mig"),
+        (an_entry(replace(DEVICE, mig_enabled=True)), "mig"),
     ],
 )
 def test_modes_are_hamis(entry: Entry, mode: str) -> None:
     assert words(entry)[0]["mode"] == mode
 
 
-def test_cards_are_listed_by_index() -> None:
-    second = replace(CARD, uuid="GPU-1", index=1)
-    assert [card["id"] for card in words(an_entry(second), an_entry())] == ["GPU-0", "GPU-1"]
+def test_devices_are_listed_by_index() -> None:
+    second = replace(DEVICE, uuid="GPU-1", index=1)
+    assert [device["id"] for device in words(an_entry(second), an_entry())] == ["GPU-0", "GPU-1"]
 
 
 class Server:
@@ -110,11 +110,11 @@ async def test_a_node_that_is_gone_is_no_failure() -> None:
 PROFILE = InstanceProfile("1g.5gb", 4864, 14, 1, ((0, 1), (4, 1)))
 
 
-def test_a_card_in_mig_mode_lists_what_it_can_be_divided_into_and_counts_its_instances() -> None:
-    cut = replace(CARD, mig_enabled=True, mig_profiles=(PROFILE,))
-    (card,) = words(an_entry(cut))
-    assert list(card)[-3:] == ["mode", "migProfiles", "health"]
-    assert card["migProfiles"] == [
+def test_a_device_in_mig_mode_lists_what_it_can_be_divided_into_and_counts_its_instances() -> None:
+    cut = replace(DEVICE, mig_enabled=True, mig_profiles=(PROFILE,))
+    (device,) = words(an_entry(cut))
+    assert list(device)[-3:] == ["mode", "migProfiles", "health"]
+    assert device["migProfiles"] == [
         {
             "name": "1g.5gb",
             "memoryMB": 4864,
@@ -123,13 +123,13 @@ def test_a_card_in_mig_mode_lists_what_it_can_be_divided_into_and_counts_its_ins
             "placements": [{"start": 0, "size": 1}, {"start": 4, "size": 1}],
         }
     ]
-    assert card["count"] == 2
+    assert device["count"] == 2
     assert words(an_entry(cut, config=NvidiaConfig(device_split_count=1)))[0]["count"] == 1
 
 
 def test_scores_of_pairs_are_listed_where_devices_are_linked() -> None:
-    first = replace(CARD, links=(CardLink("GPU-1", "NV4", 400),))
-    second = replace(CARD, uuid="GPU-1", index=1, links=(CardLink("GPU-0", "NV4", 400),))
+    first = replace(DEVICE, links=(DeviceLink("GPU-1", "NV4", 400),))
+    second = replace(DEVICE, uuid="GPU-1", index=1, links=(DeviceLink("GPU-0", "NV4", 400),))
     assert score_text([an_entry(second), an_entry(first)]) == (
         '[{"uuid":"GPU-0","score":{"GPU-1":400}},{"uuid":"GPU-1","score":{"GPU-0":400}}]'
     )
@@ -139,7 +139,7 @@ def test_scores_of_pairs_are_listed_where_devices_are_linked() -> None:
 async def test_scores_are_written_beside_the_devices() -> None:
     server = Server()
     register = a_register(server)
-    linked = replace(CARD, links=(CardLink("GPU-1", "NV4", 400),))
+    linked = replace(DEVICE, links=(DeviceLink("GPU-1", "NV4", 400),))
     await register.write([an_entry()])
     await register.write([an_entry(linked)])
     keys = [set(patch["metadata"]["annotations"]) for patch in server.patches]

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from vgpu_nodeagent.drivers.device_nodes import DeviceNode, nodes_of_card
+from vgpu_nodeagent.drivers.device_nodes import DeviceNode, nodes_of_device
 from vgpu_nodeagent.enforcement import host_nodes
 from vgpu_nodeagent.enforcement.allocations import Allocations
 from vgpu_nodeagent.enforcement.cdi import SpecFolder
@@ -67,7 +67,7 @@ def test_a_container_gets_nodes_that_are_nowhere_on_the_host(tmp_path: Path) -> 
     )
     made.create("slot-1")
     grant = ContainerGrant((DeviceLimit(UUID, 1 << 30, 0),), interposed=False)
-    made.open("slot-1", grant, nodes={UUID: nodes_of_card(2)})
+    made.open("slot-1", grant, nodes={UUID: nodes_of_device(2)})
     (path,) = (tmp_path / "cdi").glob("*.json")
     (device,) = json.loads(path.read_text())["devices"]
     assert device["containerEdits"]["deviceNodes"] == [

@@ -1,4 +1,4 @@
-"""What the agent believes of its driver: each card for itself, and nothing that cannot be."""
+"""What the agent believes of its driver: each device for itself, and nothing that cannot be."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from agent_node import GPU_0, GPU_1, T4_MIB, ObedientDriver, a_driver_card
+from agent_node import GPU_0, GPU_1, T4_MIB, ObedientDriver, a_driver_device
 from vgpu_api.config import NodeTerms, NvidiaConfig
 from vgpu_nodeagent.drivers.base import InstanceProfile, MigInstance
 from vgpu_nodeagent.inventory import Inventory
@@ -25,7 +25,7 @@ from vgpu_nodeagent.drivers.nvidia import NvidiaDriver
 
 async def main():
     driver = NvidiaDriver()
-    cards = [(card.index, card.uuid, len(card.links)) for card in await driver.cards()]
+    cards = [(card.index, card.uuid, len(card.links)) for card in await driver.devices()]
     print(json.dumps({
         "cards": cards,
         "usage": sorted(await driver.usage()),
@@ -38,15 +38,15 @@ asyncio.run(main())
 """
 
 
-async def an_inventory(*cards: Any) -> tuple[Inventory, ObedientDriver]:
-    driver = ObedientDriver(cards)
+async def an_inventory(*devices: Any) -> tuple[Inventory, ObedientDriver]:
+    driver = ObedientDriver(devices)
     inventory = Inventory(driver, NvidiaConfig())
     await inventory.refresh()
     return inventory, driver
 
 
-def test_a_card_that_fell_off_the_bus_hides_no_other(tmp_path: Path) -> None:
-    """Fails where one card's error is the whole driver's."""
+def test_a_device_that_fell_off_the_bus_hides_no_other(tmp_path: Path) -> None:
+    """Fails where one device's error is the whole driver's."""
     machine = tmp_path / "machine"
     machine.write_text("".join(f"card uuid={uuid}\n" for uuid in UUIDS) + "link 0 2 nvlinks=4\n")
     subprocess.run([BUILD / "vgpu-fake-ctl", machine, "lost", "1", "1"], check=True)
@@ -60,11 +60,11 @@ def test_a_card_that_fell_off_the_bus_hides_no_other(tmp_path: Path) -> None:
     assert told["usage"] == told["memory"] == told["compute"] == [UUIDS[0], UUIDS[2]]
 
 
-async def test_a_card_that_the_driver_no_longer_shows_is_known_and_absent() -> None:
-    inventory, driver = await an_inventory(a_driver_card(), a_driver_card(GPU_1, 1))
+async def test_a_device_that_the_driver_no_longer_shows_is_known_and_absent() -> None:
+    inventory, driver = await an_inventory(a_driver_device(), a_driver_device(GPU_1, 1))
     driver.present = driver.present[:1]
     await inventory.refresh()
-    assert set(inventory.cards) == {GPU_0, GPU_1}
+    assert set(inventory.devices) == {GPU_0, GPU_1}
     assert [inventory.is_present(uuid) for uuid in (GPU_0, GPU_1)] == [True, False]
 
 
@@ -96,47 +96,51 @@ async def test_a_card_that_the_driver_no_longer_shows_is_known_and_absent() -> N
         ),
     ],
 )
-async def test_nonsense_of_a_card_is_reported_by_name_and_its_old_state_kept(
+async def test_nonsense_of_a_device_is_reported_by_name_and_its_old_state_kept(
     fields: dict[str, Any], why: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    inventory, driver = await an_inventory(a_driver_card(), a_driver_card(GPU_1, 1))
+    inventory, driver = await an_inventory(a_driver_device(), a_driver_device(GPU_1, 1))
     driver.present = (replace(driver.present[0], **fields), driver.present[1])
     await inventory.refresh()
     await inventory.refresh()
-    assert inventory.cards[GPU_0] == a_driver_card()
+    assert inventory.devices[GPU_0] == a_driver_device()
     assert inventory.is_present(GPU_0)
     assert inventory.is_present(GPU_1)
     said = [r.message for r in caplog.records if r.levelname == "ERROR"]
-    assert said == [f"card 0 ({GPU_0}): {why}; it is ignored"]
+    assert said == [f"GPU 0 ({GPU_0}): {why}; it is ignored"]
 
 
 @pytest.mark.parametrize("uuid", ["", "GPU-\x00", "x" * 129])
-async def test_a_card_without_a_name_that_can_be_one_is_none(uuid: str) -> None:
-    inventory, _ = await an_inventory(a_driver_card(), replace(a_driver_card(GPU_1, 1), uuid=uuid))
-    assert set(inventory.cards) == {GPU_0}
+async def test_a_device_without_a_name_that_can_be_one_is_none(uuid: str) -> None:
+    inventory, _ = await an_inventory(
+        a_driver_device(), replace(a_driver_device(GPU_1, 1), uuid=uuid)
+    )
+    assert set(inventory.devices) == {GPU_0}
 
 
-async def test_the_second_card_of_a_uuid_is_ignored() -> None:
-    twin = replace(a_driver_card(index=1), memory_mib=T4_MIB // 2)
-    inventory, _ = await an_inventory(a_driver_card(), twin)
-    assert inventory.cards[GPU_0].memory_mib == T4_MIB
+async def test_the_second_device_of_a_uuid_is_ignored() -> None:
+    twin = replace(a_driver_device(index=1), memory_mib=T4_MIB // 2)
+    inventory, _ = await an_inventory(a_driver_device(), twin)
+    assert inventory.devices[GPU_0].memory_mib == T4_MIB
 
 
 async def test_a_device_that_the_configuration_leaves_out_is_not_known(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("INFO")
-    driver = ObedientDriver([a_driver_card(), a_driver_card(GPU_1, 1), a_driver_card(UUIDS[2], 2)])
+    driver = ObedientDriver(
+        [a_driver_device(), a_driver_device(GPU_1, 1), a_driver_device(UUIDS[2], 2)]
+    )
     inventory = Inventory(driver, NvidiaConfig())
     terms = NodeTerms(NvidiaConfig(), uuids=frozenset({GPU_0}), indices=frozenset({2}))
     inventory.configure(terms)
     await inventory.refresh()
     await inventory.refresh()
-    assert set(inventory.cards) == {GPU_1}
+    assert set(inventory.devices) == {GPU_1}
     said = [r.message for r in caplog.records if "left out" in r.message]
     assert said == [
-        f"card 0 ({GPU_0}) is left out: filterDevices",
-        f"card 2 ({UUIDS[2]}) is left out: filterDevices",
+        f"GPU 0 ({GPU_0}) is left out: filterDevices",
+        f"GPU 2 ({UUIDS[2]}) is left out: filterDevices",
     ]
 
 
@@ -145,13 +149,13 @@ async def test_mig_profiles_outside_the_configured_list_are_not_shown() -> None:
         InstanceProfile(name=name, memory_mib=1, cores=14, slices=1, places=((0, 1),))
         for name in ("1g.5gb", "1g.10gb", "2g.10gb")
     )
-    card = replace(a_driver_card(), model="NVIDIA A100-PCIE-40GB", mig_profiles=profiles)
+    device = replace(a_driver_device(), model="NVIDIA A100-PCIE-40GB", mig_profiles=profiles)
     allowed = [{"models": ["A100-PCIE-40GB"], "profiles": ["1g.5gb", "2g.10gb"]}]
     inventory = Inventory(
-        ObedientDriver([card, a_driver_card(GPU_1, 1)]),
+        ObedientDriver([device, a_driver_device(GPU_1, 1)]),
         NvidiaConfig.model_validate({"migProfileAllowlist": allowed}),
     )
     await inventory.refresh()
-    shown = [profile.name for profile in inventory.cards[GPU_0].mig_profiles]
+    shown = [profile.name for profile in inventory.devices[GPU_0].mig_profiles]
     assert shown == ["1g.5gb", "2g.10gb"]
-    assert inventory.cards[GPU_1] == a_driver_card(GPU_1, 1)
+    assert inventory.devices[GPU_1] == a_driver_device(GPU_1, 1)

@@ -64,7 +64,7 @@ def test_a_writer_that_died_at_its_last_word_leaves_nothing_that_denies_for_ever
     assert page.read_page(path).devices == (LIMIT,)
 
 
-def test_closing_takes_every_card_off_the_page(path: Path) -> None:
+def test_closing_takes_every_device_off_the_page(path: Path) -> None:
     page.grant(path, [LIMIT, DeviceLimit("GPU-1", 1, 0)], name=NAME)
     page.close(path, name=NAME)
     assert page.read_page(path) == PageContent(PageState.CLOSED, 3, NAME, ())
@@ -119,8 +119,8 @@ def test_a_writer_that_died_half_way_is_finished_by_the_next(path: Path) -> None
     assert page.read_page(path).devices == (LIMIT,)
 
 
-def test_a_page_holds_no_more_cards_than_it_has_room_for(path: Path) -> None:
-    with pytest.raises(ValueError, match="65 cards"):
+def test_a_page_holds_no_more_devices_than_it_has_room_for(path: Path) -> None:
+    with pytest.raises(ValueError, match="65 GPUs"):
         page.grant(path, [LIMIT] * 65, name=NAME)
 
 

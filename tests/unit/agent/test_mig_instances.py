@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from agent_bench import Bench, a_bench, a_bound_pod, a_claim_for
-from agent_node import GPU_0, ObedientDriver, a_driver_card
+from agent_node import GPU_0, ObedientDriver, a_driver_device
 from builders import a_pod, allocation_id
 from vgpu_api.config import NvidiaConfig
 from vgpu_api.core.pod import Pod
@@ -36,24 +36,24 @@ async def bench(tmp_path: Path) -> Bench:
 
 
 async def a_cut_bench(folder: Path, *instances: MigInstance) -> Bench:
-    """A node whose one card is in MIG mode, and cut like this."""
-    card = replace(
-        a_driver_card(),
+    """A node whose one device is in MIG mode, and cut like this."""
+    device = replace(
+        a_driver_device(),
         mig_enabled=True,
         mig_profiles=(HALF, SMALL),
         mig_instances=instances,
     )
-    return await a_bench(folder, cards=[card])
+    return await a_bench(folder, devices=[device])
 
 
 def there(bench: Bench) -> Sequence[MigInstance]:
-    """What the card is cut into."""
-    (card,) = bench.driver.present
-    return card.mig_instances
+    """What the device is cut into."""
+    (device,) = bench.driver.present
+    return device.mig_instances
 
 
 def an_instance_claim(pod: Pod, *, start: int = 4, name: str = "c", **changes: Any) -> VGPUClaim:
-    """A claim that was given half of the card, from a slice on."""
+    """A claim that was given half of the device, from a slice on."""
     claim = a_claim_for(pod, memory_mib=8000, name=name)
     allocation = claim.status.allocation
     assert allocation is not None
@@ -97,7 +97,7 @@ async def test_a_container_gets_its_instance_under_the_instances_own_name(bench:
     assert (limit.uuid, limit.memory_bytes >> 20, limit.cores) == (made.uuid, 8000, 0)
     (spec,) = (bench.kubelet.path.parent / "cdi").glob("*.json")
     assert f"NVIDIA_VISIBLE_DEVICES={made.uuid}" in spec.read_text()
-    assert "libvgpu" not in spec.read_text()  # the card keeps it within its instance
+    assert "libvgpu" not in spec.read_text()  # the device keeps it within its instance
 
 
 async def test_a_container_that_starts_again_keeps_its_instance(bench: Bench) -> None:
@@ -153,9 +153,9 @@ async def test_places_beside_an_administrators_instance_alone_are_offered(tmp_pa
     bench = await a_cut_bench(tmp_path, FOREIGN)
     await a_started_pod(bench, start=4)
     await bench.node.inventory.refresh()
-    card = bench.node.inventory.cards[GPU_0]
+    device = bench.node.inventory.devices[GPU_0]
     terms = bench.node.inventory.terms()[GPU_0]
-    mig = said_of(card, terms, vendor="nvidia")["mig"]
+    mig = said_of(device, terms, vendor="nvidia")["mig"]
     assert mig["enabled"] is True
     assert mig["instances"] == ["MIG-foreign", "MIG-1"]
     # Of those that are ours the operator knows by the claims that have them.
@@ -234,7 +234,7 @@ async def test_an_instance_of_a_claim_that_is_gone_is_removed(bench: Bench) -> N
     assert bench.node.checkpoint.state.cuts == {}
 
 
-async def test_a_card_in_mig_mode_is_not_given_without_an_instance(bench: Bench) -> None:
+async def test_a_device_in_mig_mode_is_not_given_without_an_instance(bench: Bench) -> None:
     pod = a_bound_pod()
     bench.view.pods.added(pod)
     bench.view.claims.added(a_claim_for(pod))
@@ -252,8 +252,8 @@ async def test_a_lost_record_is_made_anew_from_the_pages_of_ours(bench: Bench) -
     before = node.checkpoint.state
     pages = {lease: node.allocations.content(lease) for lease in before.leases}
     lost = replace(before, cuts={})
-    assert recovered(lost, pages, node.inventory.cards) == before
-    node.checkpoint.commit(recovered(lost, pages, node.inventory.cards))
+    assert recovered(lost, pages, node.inventory.devices) == before
+    node.checkpoint.commit(recovered(lost, pages, node.inventory.devices))
     end(bench, pod)
     await bench.releases.sweep()
     assert list(there(bench)) == [FOREIGN]
@@ -269,8 +269,8 @@ async def test_an_instance_made_or_removed_while_the_driver_is_asked_is_ours(
     bench = await a_cut_bench(tmp_path, ours)
 
     class Meanwhile(ObedientDriver):
-        async def cards(self) -> tuple[PhysicalDevice, ...]:
-            answer = await super().cards()
+        async def devices(self) -> tuple[PhysicalDevice, ...]:
+            answer = await super().devices()
             places.symmetric_difference_update({(GPU_0, 4)})
             return answer
 
@@ -278,7 +278,7 @@ async def test_an_instance_made_or_removed_while_the_driver_is_asked_is_ours(
         Meanwhile(bench.driver.present), NvidiaConfig(), own_places=lambda: frozenset(places)
     )
     await inventory.refresh()
-    assert inventory.cards[GPU_0].mig_profiles == (HALF, SMALL)
+    assert inventory.devices[GPU_0].mig_profiles == (HALF, SMALL)
 
 
 async def test_a_claim_that_never_started_is_not_released_before_its_instance_is_gone(

@@ -9,9 +9,9 @@ import pytest
 
 from simulated_driver import machine_environment, returned
 
-CARD = "GPU-00000000-0000-4000-8000-000000000000"
+DEVICE = "GPU-00000000-0000-4000-8000-000000000000"
 MACHINE = f"""
-card uuid={CARD} model="NVIDIA A100-SXM4-40GB" memory_mib=40960 mig=on
+card uuid={DEVICE} model="NVIDIA A100-SXM4-40GB" memory_mib=40960 mig=on
 card uuid=GPU-00000000-0000-4000-8000-000000000001 model="NVIDIA A100-SXM4-40GB" mig=off
 """
 PRELUDE = f"""
@@ -21,12 +21,12 @@ from vgpu_nodeagent.drivers.base import MigInstance
 from vgpu_nodeagent.drivers.nvidia import NvidiaDriver
 from vgpu_nodeagent.errors import InstanceInUse, InstanceLost, PlaceTaken
 
-CARD = {CARD!r}
+CARD = {DEVICE!r}
 SMALL, HALF = MigInstance("1g.5gb", 6, 1), MigInstance("3g.20gb", 0, 4)
 driver = NvidiaDriver()
 
 async def there():
-    return [(i.profile, i.start, i.size, i.uuid) for i in (await driver.cards())[0].mig_instances]
+    return [(i.profile, i.start, i.size, i.uuid) for i in (await driver.devices())[0].mig_instances]
 
 async def taken(work):
     try:
@@ -54,12 +54,12 @@ def told(machine: Path, program: str) -> Any:
     return returned(f"{PRELUDE}{program}", machine_environment(machine))
 
 
-def test_a_card_in_mig_mode_says_what_it_can_be_cut_into(machine: Path) -> None:
+def test_a_device_in_mig_mode_says_what_it_can_be_cut_into(machine: Path) -> None:
     cut, whole = told(
         machine,
         """
 async def main():
-    return [dataclasses.asdict(card) for card in await driver.cards()]
+    return [dataclasses.asdict(card) for card in await driver.devices()]
 """,
     )
     assert {p["name"]: (p["memory_mib"], p["cores"], p["slices"]) for p in cut["mig_profiles"]} == {
@@ -69,7 +69,7 @@ async def main():
         "3g.20gb": (20096, 42, 3),
         "4g.20gb": (20096, 57, 4),
         "7g.40gb": (40320, 100, 7),
-        "1g.5gb+me": (4864, 14, 1),  # of which a card has one: given only if it is there already
+        "1g.5gb+me": (4864, 14, 1),  # of which a device has one: given only if it is there already
     }
     places = {p["name"]: p["places"] for p in cut["mig_profiles"]}
     assert places["3g.20gb"] == [[0, 4], [4, 4]]
@@ -114,9 +114,9 @@ async def main():
     return [alike, checked, across, replaced, len(await there())]
 """,
     )
-    assert alike == replaced == f"1g.5gb at slice 6 on card {CARD} is not ours"
+    assert alike == replaced == f"1g.5gb at slice 6 on GPU {DEVICE} is not ours"
     there = "there is 1g.5gb at slice 6, which is not ours"
-    assert across == checked == f"no room for 3g.20gb at slice 4 on card {CARD}: {there}"
+    assert across == checked == f"no room for 3g.20gb at slice 4 on GPU {DEVICE}: {there}"
     assert left == 1
 
 
@@ -160,7 +160,7 @@ async def main():
     return [gone, again.uuid != made.uuid, half]
 """,
     )
-    assert lost == halved == f"1g.5gb at slice 6 on card {CARD} is not there any more"
+    assert lost == halved == f"1g.5gb at slice 6 on GPU {DEVICE} is not there any more"
     assert again
 
 
@@ -196,11 +196,11 @@ async def main():
     return [refused, await there()]
 """,
     )
-    assert refused == f"1g.5gb at slice 6 on card {CARD} is in use"
+    assert refused == f"1g.5gb at slice 6 on GPU {DEVICE} is in use"
     assert left == []
 
 
-def test_a_card_that_is_not_in_mig_mode_is_not_cut(machine: Path) -> None:
+def test_a_device_that_is_not_in_mig_mode_is_not_cut(machine: Path) -> None:
     said, _ = told(
         machine,
         """
@@ -213,7 +213,7 @@ async def main():
     assert said.endswith("has no profile 1g.5gb, or is not in MIG mode")
 
 
-def test_an_instance_of_a_card_that_was_taken_out_is_gone(machine: Path) -> None:
+def test_an_instance_of_a_device_that_was_taken_out_is_gone(machine: Path) -> None:
     assert told(
         machine,
         """

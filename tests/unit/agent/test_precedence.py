@@ -1,4 +1,4 @@
-"""Priorities on a card: who makes way for whom, how far, and when it ends."""
+"""Priorities on a device: who makes way for whom, how far, and when it ends."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent_node import GPU_0, GPU_1, ObedientDriver, a_driver_card
+from agent_node import GPU_0, GPU_1, ObedientDriver, a_driver_device
 from vgpu_api.effective import Use
 from vgpu_nodeagent.enforcement import page
 from vgpu_nodeagent.enforcement.abi import UNLIMITED, CorePolicy, PageState
@@ -79,12 +79,12 @@ def test_every_level_leaves_less_to_the_next() -> None:
 
 
 class World:
-    """Two pods on one card, the first more urgent; a test says who computes and what time it is."""
+    """Two pods on one device, the first more urgent; a test sets who computes and the time."""
 
     def __init__(self, root: Path) -> None:
         self.proc = root / "proc"
         self.now = 50.0
-        self.driver = ObedientDriver([a_driver_card(), a_driver_card(GPU_1, 1)])
+        self.driver = ObedientDriver([a_driver_device(), a_driver_device(GPU_1, 1)])
         self.root = root / "slots"
         self.allocations = Allocations(
             self.root, SpecFolder(root / "cdi"), library=Library("build", ())
@@ -199,7 +199,7 @@ async def test_an_agent_that_starts_again_lets_go_whom_nobody_is_before_any_more
     assert await world.ceiling() == 0
 
 
-async def test_cards_are_apart(world: World) -> None:
+async def test_devices_are_apart(world: World) -> None:
     other = DeviceLimit(GPU_1, UNLIMITED, 0, priority=1)
     world.grant(PATIENT, DeviceLimit(GPU_0, UNLIMITED, 0, priority=1), other)
     world.at_work(URGENT)

@@ -101,7 +101,7 @@ async def test_an_allocation_that_nobody_could_report_as_released_is_not_granted
     assert bench.said.released_claims == []
 
 
-async def test_the_second_claim_that_overcommits_a_card_is_refused(bench: Bench) -> None:
+async def test_the_second_claim_that_overcommits_a_device_is_refused(bench: Bench) -> None:
     """Fails without the sum over the agent's own grants at PreStart."""
     first, second = a_bound_pod("pod-1"), a_bound_pod("pod-2")
     for pod, slot, refused in ((first, "slot-0", False), (second, "slot-1", True)):
@@ -118,7 +118,7 @@ async def test_the_second_claim_that_overcommits_a_card_is_refused(bench: Bench)
 async def test_what_still_runs_counts_though_its_claim_was_freed_with_its_node(
     bench: Bench,
 ) -> None:
-    """The node was deleted and registered anew, so the operator has given its cards again."""
+    """The node was deleted and registered anew, so the operator has given its devices again."""
     first, second = a_bound_pod("pod-1"), a_bound_pod("pod-2")
     bench.view.pods.added(first)
     bench.view.claims.added(a_claim_for(first, memory_mib=T4_MIB // 2 + 1, name="c-1"))

@@ -140,7 +140,7 @@ def test_pages_behind_one_that_does_not_count_are_looked_at_too():
     assert state.leases.keys() == {"slot-1-x", "slot-3-z"}
 
 
-def test_a_page_without_a_limit_counts_for_the_whole_card_and_parts_of_one_card_add_up():
+def test_a_page_without_a_limit_counts_for_the_whole_device_and_parts_of_one_device_add_up():
     limits = (
         DeviceLimit("GPU-0", UNLIMITED, 20),
         DeviceLimit("GPU-0", 3 * MIB // 2, 5),

@@ -1,4 +1,4 @@
-"""What NVML says that a card needs, with the real pynvml on the simulated driver."""
+"""What NVML says that a device needs, with the real pynvml on the simulated driver."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from vgpu_nodeagent.drivers.nvidia import NvidiaDriver
 
 async def main():
     driver = NvidiaDriver()
-    print(json.dumps([dataclasses.asdict(card) for card in await driver.cards()]))
+    print(json.dumps([dataclasses.asdict(card) for card in await driver.devices()]))
     driver.close()
 
 asyncio.run(main())
@@ -47,7 +47,7 @@ def repair_of(
     return json.loads(done.stdout)[0]["repair"]
 
 
-def test_a_card_without_a_fault_needs_nothing(tmp_path: Path) -> None:
+def test_a_device_without_a_fault_needs_nothing(tmp_path: Path) -> None:
     assert repair_of(tmp_path) is None
 
 
@@ -76,13 +76,13 @@ def test_an_action_that_is_not_known_is_named_by_its_number(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("fault", "reason"), [("remap", "RowRemapFailed"), ("remap-pending", "RowRemapPending")]
 )
-def test_rows_that_are_not_remapped_keep_a_card_out(
+def test_rows_that_are_not_remapped_keep_a_device_out(
     tmp_path: Path, fault: str, reason: str, driver: str
 ) -> None:
     assert repair_of(tmp_path, (fault, 1), driver=driver)["reason"] == reason
 
 
-def test_pages_that_are_not_retired_yet_keep_an_older_card_out(tmp_path: Path) -> None:
+def test_pages_that_are_not_retired_yet_keep_an_older_device_out(tmp_path: Path) -> None:
     found = repair_of(tmp_path, ("pages-pending", 1), cc="7.5", driver="535.161")
     assert found["reason"] == "PageRetirementPending"
 

@@ -332,7 +332,7 @@ async def a_vanished_pod(folder: Path, *, maps: str | None) -> tuple[Bench, Path
     return bench, process
 
 
-async def test_a_process_that_the_agent_may_not_look_into_keeps_the_cards_and_the_claim_says_why(
+async def test_a_process_that_the_agent_may_not_look_into_keeps_the_devices_and_the_claim_says_why(
     tmp_path: Path,
 ) -> None:
     bench, process = await a_vanished_pod(tmp_path, maps=None)
@@ -349,10 +349,10 @@ async def test_a_process_that_the_agent_may_not_look_into_keeps_the_cards_and_th
     assert bench.said.released_claims == [("c", NAME)]
 
 
-async def test_a_process_in_the_pods_cgroup_keeps_the_cards_though_it_maps_nothing(
+async def test_a_process_in_the_pods_cgroup_keeps_the_devices_though_it_maps_nothing(
     tmp_path: Path,
 ) -> None:
-    """A whole card has no library in it, and so no page that is mapped."""
+    """A whole device has no library in it, and so no page that is mapped."""
     bench, process = await a_vanished_pod(tmp_path, maps="")
     (process / "cgroup").write_text(f"0::/kubepods/burstable/pod{UUID}/c\n")
     await sweep(bench)

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from agent_bench import Bench, a_bench, a_bound_pod
-from agent_node import GPU_0, T4_MIB, a_driver_card
+from agent_node import GPU_0, T4_MIB, a_driver_device
 from builders import a_claim, a_container, a_pod, a_request, an_allocated_device, an_allocation
 from vgpu_api.core.pod import Pod
 from vgpu_api.effective import Use, effective_use
@@ -137,7 +137,7 @@ async def test_more_that_the_operator_has_granted_reaches_the_page(
     assert page(bench, lease) == (4096, 50)
     assert bench.node.allocations.content(lease).epoch > epoch
     assert counted(bench) == Use(4096, 50, 1)
-    assert spoken.lines == [("True", f"limits are in place: 4Gi and 50 % of card {GPU_0}")]
+    assert spoken.lines == [("True", f"limits are in place: 4Gi and 50 % of GPU {GPU_0}")]
 
 
 async def test_more_that_is_not_granted_yet_waits_and_names_what_is_free(
@@ -149,7 +149,7 @@ async def test_more_that_is_not_granted_yet_waits_and_names_what_is_free(
     ((said, reason, message), event) = spoken.lines
     assert (said, reason) == ("False", "WaitingForRoom")
     assert message == (
-        f"card {GPU_0}: 16Gi and 0 % asked, 1Gi and 0 % held, 15Gi and 100 % free beside that"
+        f"GPU {GPU_0}: 16Gi and 0 % asked, 1Gi and 0 % held, 15Gi and 100 % free beside that"
     )
     assert event == ("event", "ResizeNotDone", f"claim c-of-pod-1: {message}")
 
@@ -173,7 +173,7 @@ async def test_less_than_is_used_is_refused_with_both_numbers_and_done_once_it_i
     change(bench, resizing, held=[(8192, 50)], asked=[{"memory": "2Gi", "cores": 20}])
     assert page(bench, lease) == (8192, 20)  # the compute may change
     assert counted(bench) == Use(8192, 20, 1)
-    message = f"card {GPU_0}: container main has 3000 MiB in use, 2048 MiB asked"
+    message = f"GPU {GPU_0}: container main has 3000 MiB in use, 2048 MiB asked"
     assert spoken.lines[0] == ("False", "InUse", message)
     resizing.resize_due()
     assert len(spoken.lines) == 2  # once, and its event
@@ -200,7 +200,7 @@ async def test_what_is_in_the_way_is_told_once_however_its_numbers_move(
     ]
 
 
-async def test_a_whole_card_cannot_shrink_while_its_container_runs(
+async def test_a_whole_device_cannot_shrink_while_its_container_runs(
     bench: Bench, resizing: Resizing, spoken: Spoken
 ) -> None:
     lease = await running(bench, held=[(T4_MIB, 100)])
@@ -209,10 +209,10 @@ async def test_a_whole_card_cannot_shrink_while_its_container_runs(
     assert spoken.lines[0][:2] == ("False", "NotInterposed")
 
 
-async def test_a_container_without_the_library_is_known_where_its_card_is_not(
+async def test_a_container_without_the_library_is_known_where_its_device_is_not(
     bench: Bench, resizing: Resizing, spoken: Spoken, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As after a restart whose driver does not show the card yet."""
+    """As after a restart whose driver does not show the device yet."""
     lease = await running(bench, held=[(T4_MIB, 100)])
     monkeypatch.setattr(bench.node.inventory, "terms", dict)
     change(bench, resizing, held=[(T4_MIB, 100)], asked=[{"memory": "2Gi"}])
@@ -220,7 +220,7 @@ async def test_a_container_without_the_library_is_known_where_its_card_is_not(
     assert spoken.lines[0][:2] == ("False", "NotInterposed")
 
 
-async def test_a_slice_that_grew_to_a_whole_card_shrinks_again(
+async def test_a_slice_that_grew_to_a_whole_device_shrinks_again(
     bench: Bench, resizing: Resizing, spoken: Spoken
 ) -> None:
     lease = await running(bench)
@@ -297,7 +297,7 @@ async def test_a_container_that_starts_later_has_the_smaller_amount_from_the_sta
     )
     resizing.resize_due()
     assert bench.node.checkpoint.state.holdings["uid-of-c"].use[GPU_0] == Use(2048, 0, 1)
-    assert spoken.lines == [("True", f"limits are in place: 2Gi and 0 % of card {GPU_0}")]
+    assert spoken.lines == [("True", f"limits are in place: 2Gi and 0 % of GPU {GPU_0}")]
 
 
 async def test_each_container_of_a_claim_has_its_own_limits(
@@ -351,7 +351,7 @@ async def test_what_is_in_the_way_names_the_container_and_the_others_change(
     assert page(bench, leases["one"]) == (4096, 0)
     assert page(bench, leases["two"]) == (1024, 0)
     assert counted(bench) == Use(4096 + 1024, 0, 2)
-    message = f"card {GPU_0}: container one has 3000 MiB in use, 1024 MiB asked"
+    message = f"GPU {GPU_0}: container one has 3000 MiB in use, 1024 MiB asked"
     assert spoken.lines[0] == ("False", "InUse", message)
 
 
@@ -449,8 +449,8 @@ def test_what_cannot_change_is_refused_with_both_numbers(
 async def test_an_instance_that_is_too_small_is_told_once_and_not_tried_again(
     tmp_path: Path, spoken: Spoken
 ) -> None:
-    card = replace(a_driver_card(), mig_enabled=True)
-    bench = await a_bench(tmp_path, cards=[card])
+    device = replace(a_driver_device(), mig_enabled=True)
+    bench = await a_bench(tmp_path, devices=[device])
     resizing = Resizing(bench.node, reports=cast("Reports", spoken))
     pod = a_bound_pod()
     bench.view.pods.added(pod)

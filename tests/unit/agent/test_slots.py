@@ -19,10 +19,10 @@ ALLOCATABLE = {"GPU-0": Use(100, 200, 3), "GPU-1": Use(100, 100, 3)}
 
 
 def a_holding(
-    pod: str = "a", use: Use = SMALL, *, allocation: str = "first", card: str = "GPU-0"
+    pod: str = "a", use: Use = SMALL, *, allocation: str = "first", device: str = "GPU-0"
 ) -> ClaimAllocation:
     return ClaimAllocation(
-        f"claim-{pod}", "ns", f"c-{pod}", allocation, f"uid-{pod}", f"pod-{pod}", {card: use}
+        f"claim-{pod}", "ns", f"c-{pod}", allocation, f"uid-{pod}", f"pod-{pod}", {device: use}
     )
 
 
@@ -139,24 +139,24 @@ def test_a_lease_stays_with_its_container():
         (Use(1, 1, 3), "slots 3, 1 in use here, 3 more asked"),
     ],
 )
-def test_a_sum_beyond_the_card_is_refused_with_its_numbers(use, text):
+def test_a_sum_beyond_the_device_is_refused_with_its_numbers(use, text):
     state = allocated(
         "slot-2", state=granted(allocated("slot-1"), "slot-1-n", a_holding(use=Use(40, 40, 1)))
     )
     assert refusal(state, "slot-2-n", a_holding("b", use)) == (
         Why.OVER_CAPACITY,
-        f"claim ns/c-b does not fit on card GPU-0: {text}",
+        f"claim ns/c-b does not fit on GPU GPU-0: {text}",
     )
 
 
-def test_a_sum_that_is_exactly_the_card_fits_and_other_cards_do_not_count():
+def test_a_sum_that_is_exactly_the_device_fits_and_other_devices_do_not_count():
     state = allocated(
         "slot-2", state=granted(allocated("slot-1"), "slot-1-n", a_holding(use=Use(40, 40, 1)))
     )
     assert granted(state, "slot-2-n", a_holding("b", Use(60, 160, 2))).used() == {
         "GPU-0": Use(100, 200, 3)
     }
-    assert granted(state, "slot-2-n", a_holding("b", Use(100, 100, 3), card="GPU-1"))
+    assert granted(state, "slot-2-n", a_holding("b", Use(100, 100, 3), device="GPU-1"))
 
 
 def test_a_claim_is_not_counted_against_itself():
@@ -166,11 +166,11 @@ def test_a_claim_is_not_counted_against_itself():
     assert state.used(but="claim-a") == {}
 
 
-def test_a_card_that_is_not_here_is_refused():
-    holding = a_holding(card="GPU-9")
+def test_a_device_that_is_not_here_is_refused():
+    holding = a_holding(device="GPU-9")
     assert refusal(allocated("slot-1"), "slot-1-n", holding) == (
         Why.UNKNOWN_DEVICE,
-        "card GPU-9 is not on this node",
+        "GPU GPU-9 is not on this node",
     )
 
 
@@ -249,7 +249,9 @@ def test_after_its_init_containers_a_claim_counts_what_its_app_containers_use():
         (0, [], set()),
     ],
 )
-def test_free_slots_are_offered_from_the_bottom_as_far_as_usable_cards_go(usable, in_use, healthy):
+def test_free_slots_are_offered_from_the_bottom_as_far_as_usable_devices_go(
+    usable, in_use, healthy
+):
     shown = offer(total=3, usable=usable, in_use=in_use)
     assert {slot for slot, fine in shown if fine} == healthy
     assert [slot for slot, _ in shown] == [

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from agent_bench import Bench, a_bench, a_bound_pod, a_claim_for
-from agent_node import GPU_0, GPU_1, ObedientDriver, a_driver_card
+from agent_node import GPU_0, GPU_1, ObedientDriver, a_driver_device
 from builders import allocation_id
 from vgpu_api.config import NodeTerms, NvidiaConfig
 from vgpu_api.core.pod import Pod
@@ -33,9 +33,9 @@ MEDIA_6 = MigInstance("1g.5gb+me", 6, 1, "MIG-media", 3)
 STATIC = GPUDeviceSpec(node_name="n1", mig_instances="Static")
 
 
-def a_divided_card(*instances: MigInstance, uuid: str = GPU_0, index: int = 0) -> PhysicalDevice:
+def a_divided_device(*instances: MigInstance, uuid: str = GPU_0, index: int = 0) -> PhysicalDevice:
     return replace(
-        a_driver_card(uuid, index),
+        a_driver_device(uuid, index),
         mig_enabled=True,
         mig_profiles=(HALF, SMALL, WITH_MEDIA),
         mig_instances=instances,
@@ -43,29 +43,29 @@ def a_divided_card(*instances: MigInstance, uuid: str = GPU_0, index: int = 0) -
 
 
 async def a_static_bench(folder: Path, *instances: MigInstance) -> Bench:
-    """A node whose one card is for static use, and was divided like this."""
-    bench = await a_bench(folder, cards=[a_divided_card(*instances)])
+    """A node whose one device is for static use, and was divided like this."""
+    bench = await a_bench(folder, devices=[a_divided_device(*instances)])
     bench.node.inventory.set_spec(GPU_0, STATIC)
     await bench.node.inventory.refresh()
     return bench
 
 
-async def an_inventory(strategy: str, *cards: PhysicalDevice) -> Inventory:
+async def an_inventory(strategy: str, *devices: PhysicalDevice) -> Inventory:
     inventory = Inventory(
-        ObedientDriver(cards), NvidiaConfig.model_validate({"migStrategy": strategy})
+        ObedientDriver(devices), NvidiaConfig.model_validate({"migStrategy": strategy})
     )
     await inventory.refresh()
     return inventory
 
 
 def there(bench: Bench) -> Sequence[MigInstance]:
-    (card,) = bench.driver.present
-    return card.mig_instances
+    (device,) = bench.driver.present
+    return device.mig_instances
 
 
 def offered(inventory: Inventory, uuid: str = GPU_0) -> dict[str, list[tuple[int, int]]]:
     """Where an instance of which profile can be given, as the device's status says."""
-    mig = said_of(inventory.cards[uuid], inventory.terms()[uuid], vendor="nvidia")["mig"]
+    mig = said_of(inventory.devices[uuid], inventory.terms()[uuid], vendor="nvidia")["mig"]
     return {
         profile["name"]: [(p.get("start", 0), p["size"]) for p in profile.get("placements", [])]
         for profile in mig.get("profiles", [])
@@ -110,7 +110,7 @@ async def test_places_where_instances_lie_are_offered_and_no_others(tmp_path: Pa
         "1g.5gb+me": [(6, 1)],
     }
     mig = said_of(
-        bench.node.inventory.cards[GPU_0], bench.node.inventory.terms()[GPU_0], vendor="nvidia"
+        bench.node.inventory.devices[GPU_0], bench.node.inventory.terms()[GPU_0], vendor="nvidia"
     )["mig"]
     assert mig["static"] is True
 
@@ -150,7 +150,7 @@ async def test_an_instance_that_is_not_there_refuses_the_start_and_is_not_made(
 
 
 async def test_an_instance_that_was_made_anew_serves_the_next_start(tmp_path: Path) -> None:
-    """After a reboot the administrator's tool divides the card again, under new UUIDs."""
+    """After a reboot the administrator's tool divides the device again, under new UUIDs."""
     bench = await a_static_bench(tmp_path, SMALL_5)
     await a_started_pod(bench, SMALL_5)
     bench.driver.cut(GPU_0, [replace(SMALL_5, uuid="MIG-after")])
@@ -178,7 +178,7 @@ async def test_a_lost_record_leaves_an_administrators_instance_where_it_is(tmp_p
     before = node.checkpoint.state
     pages = {lease: node.allocations.content(lease) for lease in before.leases}
     again = recovered(
-        replace(before, cuts={}), pages, node.inventory.cards, static=frozenset({GPU_0})
+        replace(before, cuts={}), pages, node.inventory.devices, static=frozenset({GPU_0})
     )
     assert again == before
     node.checkpoint.commit(again)
@@ -198,7 +198,7 @@ async def test_a_claims_instance_outlives_the_change_to_on_demand(tmp_path: Path
 async def test_an_instance_that_was_made_for_a_claim_is_not_offered_as_an_administrators(
     tmp_path: Path,
 ) -> None:
-    bench = await a_bench(tmp_path, cards=[a_divided_card(SMALL_5)])
+    bench = await a_bench(tmp_path, devices=[a_divided_device(SMALL_5)])
     pod = await a_started_pod(bench, replace(HALF_0, uuid=""))
     bench.node.inventory.set_spec(GPU_0, STATIC)
     await bench.node.inventory.refresh()
@@ -208,28 +208,28 @@ async def test_an_instance_that_was_made_for_a_claim_is_not_offered_as_an_admini
 
 
 @pytest.mark.parametrize("strategy", ["single", "mixed"])
-async def test_the_configuration_makes_every_card_in_mig_mode_static(strategy: str) -> None:
-    inventory = await an_inventory(strategy, a_divided_card(SMALL_5), a_driver_card(GPU_1, 1))
+async def test_the_configuration_makes_every_device_in_mig_mode_static(strategy: str) -> None:
+    inventory = await an_inventory(strategy, a_divided_device(SMALL_5), a_driver_device(GPU_1, 1))
     assert inventory.is_static(GPU_0)
     assert not inventory.is_static(GPU_1)
     assert offered(inventory) == {"1g.5gb": [(5, 1)]}
 
 
 async def test_without_a_strategy_an_administrators_instance_is_in_the_way() -> None:
-    inventory = await an_inventory("none", a_divided_card(HALF_0))
+    inventory = await an_inventory("none", a_divided_device(HALF_0))
     assert not inventory.is_static(GPU_0)
     assert offered(inventory) == {"3g.20gb": [(4, 4)], "1g.5gb": [(4, 1), (5, 1), (6, 1)]}
 
 
 async def test_a_devices_own_word_goes_before_the_configurations() -> None:
-    inventory = await an_inventory("mixed", a_divided_card(HALF_0))
+    inventory = await an_inventory("mixed", a_divided_device(HALF_0))
     inventory.set_spec(GPU_0, GPUDeviceSpec(node_name="n1", mig_instances="OnDemand"))
     await inventory.refresh()
     assert offered(inventory)["3g.20gb"] == [(4, 4)]
 
 
 async def test_one_node_has_a_strategy_of_its_own() -> None:
-    inventory = await an_inventory("none", a_divided_card(SMALL_5))
+    inventory = await an_inventory("none", a_divided_device(SMALL_5))
     inventory.configure(NodeTerms(NvidiaConfig.model_validate({"migStrategy": "mixed"})))
     await inventory.refresh()
     assert offered(inventory) == {"1g.5gb": [(5, 1)]}
@@ -242,7 +242,7 @@ async def test_the_allowlist_holds_for_instances_that_are_there() -> None:
             "migProfileAllowlist": [{"models": ["T4"], "profiles": ["1g.5gb"]}],
         }
     )
-    inventory = Inventory(ObedientDriver([a_divided_card(HALF_0, SMALL_5)]), config)
+    inventory = Inventory(ObedientDriver([a_divided_device(HALF_0, SMALL_5)]), config)
     await inventory.refresh()
     assert offered(inventory) == {"1g.5gb": [(5, 1)]}
 
@@ -250,12 +250,12 @@ async def test_the_allowlist_holds_for_instances_that_are_there() -> None:
 async def test_single_offers_instances_of_one_profile_only() -> None:
     other = replace(SMALL_5, uuid="MIG-other")
     alike = await an_inventory(
-        "single", a_divided_card(SMALL_5), a_divided_card(other, uuid=GPU_1, index=1)
+        "single", a_divided_device(SMALL_5), a_divided_device(other, uuid=GPU_1, index=1)
     )
     assert offered(alike) == offered(alike, GPU_1) == {"1g.5gb": [(5, 1)]}
     assert alike.fault(GPU_0) == ""
     differ = await an_inventory(
-        "single", a_divided_card(SMALL_5), a_divided_card(HALF_0, uuid=GPU_1, index=1)
+        "single", a_divided_device(SMALL_5), a_divided_device(HALF_0, uuid=GPU_1, index=1)
     )
     assert offered(differ) == offered(differ, GPU_1) == {}
     assert differ.fault(GPU_1) == (

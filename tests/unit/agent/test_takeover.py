@@ -8,7 +8,7 @@ from typing import Any, NoReturn, cast
 
 import pytest
 
-from agent_node import GPU_0, GPU_1, ObedientDriver, a_driver_card
+from agent_node import GPU_0, GPU_1, ObedientDriver, a_driver_device
 from vgpu_api.config import ClusterConfig
 from vgpu_client.api import Api
 from vgpu_nodeagent.agent import Agent
@@ -52,10 +52,10 @@ def an_agent(folder: Path, driver: ObedientDriver) -> Agent:
     return Agent(config, cast("Api", SilentApi()), driver)
 
 
-async def test_cards_that_changed_while_it_waited_are_known_before_anything_is_read(
+async def test_devices_that_changed_while_it_waited_are_known_before_anything_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The agent before it may have cut a card; what is rebuilt is compared with the cards."""
+    """The agent before it may have cut a device; what is rebuilt is compared with the devices."""
     known: list[frozenset[str]] = []
 
     async def load(agent: Agent) -> NoReturn:
@@ -63,14 +63,14 @@ async def test_cards_that_changed_while_it_waited_are_known_before_anything_is_r
         raise LoadedError
 
     monkeypatch.setattr(Agent, "_load", load)
-    driver = ObedientDriver([a_driver_card()])
+    driver = ObedientDriver([a_driver_device()])
     agent = an_agent(tmp_path, driver)
     before = Turn(tmp_path / "state")
     await before.wait()
     running = asyncio.ensure_future(agent.run())
     await asyncio.sleep(0.1)
     assert not running.done()
-    driver.present = (a_driver_card(), a_driver_card(GPU_1, 1))
+    driver.present = (a_driver_device(), a_driver_device(GPU_1, 1))
     before.end()
     with pytest.RaisesGroup(LoadedError):
         await running
@@ -99,5 +99,5 @@ async def test_its_sweep_has_ended_when_it_lets_the_next_one_serve(
     monkeypatch.setattr(Releases, "close", close)
     monkeypatch.setattr(Turn, "end", let_go)
     with pytest.RaisesGroup(LoadedError):
-        await an_agent(tmp_path, ObedientDriver([a_driver_card()])).run()
+        await an_agent(tmp_path, ObedientDriver([a_driver_device()])).run()
     assert order == ["sweep", "turn"]

@@ -26,7 +26,7 @@ from vgpu_nodeagent.drivers.nvidia import NvidiaDriver
 
 async def main():
     driver = NvidiaDriver(sysfs=Path(sys.argv[1]))
-    print(json.dumps([dataclasses.asdict(card) for card in await driver.cards()]))
+    print(json.dumps([dataclasses.asdict(card) for card in await driver.devices()]))
     driver.close()
 
 asyncio.run(main())
@@ -35,7 +35,7 @@ BUS = "00000000:17:00.0"
 ADDRESS = "0000:17:00.0"
 
 
-def cards_of(paths: Mapping[str, str]) -> list[dict[str, Any]]:
+def devices_of(paths: Mapping[str, str]) -> list[dict[str, Any]]:
     env = dict(os.environ, VGPU_FAKE_MACHINE=paths["machine"], LD_LIBRARY_PATH=str(FAKE))
     env.pop("NVIDIA_VISIBLE_DEVICES", None)
     done = subprocess.run(
@@ -54,18 +54,18 @@ def cards_of(paths: Mapping[str, str]) -> list[dict[str, Any]]:
 def test_links_and_numa_nodes_are_those_that_were_published(
     machine: Machine, tmp_path: Path
 ) -> None:
-    cards = cards_of(machine.write(tmp_path))
+    devices = devices_of(machine.write(tmp_path))
     words = [
         " ".join(
             "X"
             if at == other
-            else {x["peer"]: x["type"] for x in card["links"]}[machine.uuid(other)]
-            for other in range(len(cards))
+            else {x["peer"]: x["type"] for x in device["links"]}[machine.uuid(other)]
+            for other in range(len(devices))
         )
-        for at, card in enumerate(cards)
+        for at, device in enumerate(devices)
     ]
     assert words == list(machine.words)
-    assert [card["numa_node"] for card in cards] == list(machine.numa)
+    assert [device["numa_node"] for device in devices] == list(machine.numa)
 
 
 @pytest.mark.parametrize("name", ["dgx_a100", "gb200_compute_tray"])
@@ -73,25 +73,27 @@ def test_where_the_kernel_shows_no_device_the_drivers_affinity_is_asked(
     name: str, tmp_path: Path
 ) -> None:
     machine = next(machine for machine in MACHINES if machine.name == name)
-    cards = cards_of(machine.write(tmp_path, sysfs=False))
-    assert [card["numa_node"] for card in cards] == list(machine.numa)
+    devices = devices_of(machine.write(tmp_path, sysfs=False))
+    assert [device["numa_node"] for device in devices] == list(machine.numa)
 
 
-def test_a_pair_has_the_bandwidth_of_the_card_with_fewer_links_to_switches(tmp_path: Path) -> None:
+def test_a_pair_has_the_bandwidth_of_the_device_with_fewer_links_to_switches(
+    tmp_path: Path,
+) -> None:
     h100 = next(machine for machine in MACHINES if machine.name == "dgx_h100")
     degraded = Machine(
         "x", "", h100.model, h100.words, h100.numa, h100.nodes, (18, 6, 18, *[18] * 5)
     )
-    cards = cards_of(degraded.write(tmp_path))
-    to_second = {card["index"]: card["links"] for card in cards if card["index"] != 1}
+    devices = devices_of(degraded.write(tmp_path))
+    to_second = {device["index"]: device["links"] for device in devices if device["index"] != 1}
     assert {
         (x["type"], x["score"])
         for links in to_second.values()
         for x in links
         if x["peer"] == degraded.uuid(1)
     } == {("NV6", 600)}
-    assert {(x["type"], x["score"]) for x in cards[1]["links"]} == {("NV6", 600)}
-    assert ("NV18", 1800) in {(x["type"], x["score"]) for x in cards[0]["links"]}
+    assert {(x["type"], x["score"]) for x in devices[1]["links"]} == {("NV6", 600)}
+    assert ("NV18", 1800) in {(x["type"], x["score"]) for x in devices[0]["links"]}
 
 
 @pytest.fixture

@@ -11,19 +11,19 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from agent_node import GPU_0, GPU_1, ObedientDriver, a_driver_card
+from agent_node import GPU_0, GPU_1, ObedientDriver, a_driver_device
 from vgpu_api.effective import Use
 from vgpu_api.quantity import MIB
-from vgpu_nodeagent.drivers.base import CardUsage
+from vgpu_nodeagent.drivers.base import DeviceUsage
 from vgpu_nodeagent.enforcement.abi import UNLIMITED, PageState
 from vgpu_nodeagent.enforcement.page import DeviceLimit, PageContent
 from vgpu_nodeagent.enforcement.region import DeviceUse
 from vgpu_nodeagent.errors import PageDamaged
-from vgpu_nodeagent.exposition import HAMI_CARD, HAMI_CONTAINER, UsageCollector
+from vgpu_nodeagent.exposition import HAMI_CONTAINER, HAMI_DEVICE, UsageCollector
 from vgpu_nodeagent.state.slots import ClaimAllocation, SlotAllocation, SlotState, close
 from vgpu_nodeagent.usage import ContainerUse, Usage, UsageReader
 
-HAMI_NAMES = {row.name for _, row in HAMI_CONTAINER} | {row.name for _, row in HAMI_CARD}
+HAMI_NAMES = {row.name for _, row in HAMI_CONTAINER} | {row.name for _, row in HAMI_DEVICE}
 
 POD, OTHER = (f"{n}0000000-1111-2222-3333-444444444444" for n in (1, 2))
 LIMITS = {
@@ -57,7 +57,7 @@ class World:
         self.state = STATE
         self.ledgers: dict[str, tuple[DeviceUse, ...]] = {}
         self.damaged: set[str] = set()
-        self.driver = ObedientDriver([a_driver_card(), a_driver_card(GPU_1, 1)])
+        self.driver = ObedientDriver([a_driver_device(), a_driver_device(GPU_1, 1)])
         self.driver.compute = {GPU_0: {}, GPU_1: {}}
         for name in LIMITS:
             (root / name).mkdir()
@@ -157,7 +157,7 @@ async def test_a_pid_that_is_used_again_is_another_process(world: World) -> None
     assert (uses["one", "main"].cores_used, uses["one", "side"].cores_used) == (0.0, 0.1)
 
 
-async def test_a_card_that_cannot_tell_leaves_compute_out(world: World) -> None:
+async def test_a_device_that_cannot_tell_leaves_compute_out(world: World) -> None:
     world.driver.compute = {GPU_0: {}}
     uses = await world.read()
     assert (uses["one", "main"].cores_used, uses["two", "main"].cores_used) == (0.0, None)
@@ -167,7 +167,7 @@ async def test_while_the_driver_is_away_the_ledgers_are_read(world: World) -> No
     world.ledgers["slot-1"] = (DeviceUse(GPU_0, MIB, MIB, 0),)
     world.driver.error = "NVML does not answer"
     usage = await world.reader.read()
-    assert usage.cards == {}
+    assert usage.devices == {}
     assert usage.containers[0].memory_used == MIB
     assert usage.containers[0].cores_used is None
 
@@ -197,8 +197,8 @@ USE = ContainerUse(
 
 def shown(*containers: ContainerUse, hami: bool = True) -> dict[str, list[tuple[Any, float]]]:
     """All samples by name, as Prometheus reads them."""
-    collector = UsageCollector("n1", lambda: {GPU_0: a_driver_card()}, hami=hami)
-    collector.usage = Usage({GPU_0: CardUsage(3000, 60), GPU_1: CardUsage(1, 1)}, containers)
+    collector = UsageCollector("n1", lambda: {GPU_0: a_driver_device()}, hami=hami)
+    collector.usage = Usage({GPU_0: DeviceUsage(3000, 60), GPU_1: DeviceUsage(1, 1)}, containers)
     registry = CollectorRegistry()
     registry.register(collector)
     text = generate_latest(registry).decode()
@@ -221,7 +221,7 @@ def shown(*containers: ContainerUse, hami: bool = True) -> dict[str, list[tuple[
         ("vgpu_claim_throttled_seconds_total", 2.5),
     ],
 )
-def test_our_series_name_node_card_claim_pod_and_container(name: str, value: float) -> None:
+def test_our_series_name_node_device_claim_pod_and_container(name: str, value: float) -> None:
     labels = {"node": "n1", "device_uuid": GPU_0, "namespace": "ns", "claim": "c"}
     assert shown(USE)[name] == [({**labels, "pod": "p", "container": "main"}, value)]
 
@@ -264,7 +264,7 @@ def test_hamis_old_series_of_containers_have_its_old_labels(name: str, value: fl
         ("device_core_usage", 60),
     ],
 )
-def test_series_of_cards_have_hamis_labels(name: str, value: float) -> None:
+def test_series_of_devices_have_hamis_labels(name: str, value: float) -> None:
     labels = {"node": "n1", "device_index": "0", "device_uuid": GPU_0}
     assert shown(USE, USE)[name] == [({**labels, "device_type": "NVIDIA-Tesla T4"}, value)]
 
@@ -272,7 +272,7 @@ def test_series_of_cards_have_hamis_labels(name: str, value: float) -> None:
 @pytest.mark.parametrize(
     ("name", "value"), [("HostGPUMemoryUsage", 3000 * MIB), ("HostCoreUtilization", 60)]
 )
-def test_the_seeds_names_of_cards_have_their_old_labels(name: str, value: float) -> None:
+def test_the_seeds_names_of_devices_have_their_old_labels(name: str, value: float) -> None:
     labels = {"nodeid": "n1", "deviceidx": "0", "deviceuuid": GPU_0}
     assert shown()[name] == [({**labels, "devicetype": "NVIDIA-Tesla T4"}, value)]
 

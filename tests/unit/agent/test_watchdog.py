@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from agent_node import GPU_0, GPU_1, ObedientDriver, a_driver_card
+from agent_node import GPU_0, GPU_1, ObedientDriver, a_driver_device
 from vgpu_api.effective import Use
 from vgpu_api.quantity import MIB
 from vgpu_nodeagent.config import OnViolation
@@ -55,7 +55,7 @@ class World:
     def __init__(self, root: Path) -> None:
         self.proc = root / "proc"
         self.proc.mkdir()
-        self.driver = ObedientDriver([a_driver_card(), a_driver_card(GPU_1, 1)])
+        self.driver = ObedientDriver([a_driver_device(), a_driver_device(GPU_1, 1)])
         library = Library("build", ())
         self.allocations = Allocations(root / "slots", SpecFolder(root / "cdi"), library=library)
         for lease in STATE.leases:
@@ -199,7 +199,7 @@ async def test_a_pod_cannot_put_its_memory_on_another_pods_account(world: World)
     assert world.seen == [("MemoryLimitViolated", "one")]
 
 
-async def test_a_card_that_the_claim_has_no_share_of_is_not_its_to_use(world: World) -> None:
+async def test_a_device_that_the_claim_has_no_share_of_is_not_its_to_use(world: World) -> None:
     world.add(100, CGROUP)
     world.hold({100: 500}, uuid=GPU_1)
     await world.looks(2)
@@ -329,7 +329,7 @@ async def test_a_driver_that_does_not_say_accuses_nobody(world: World) -> None:
         async def process_memory(self) -> Mapping[str, Mapping[int, int]]:
             raise DriverUnavailable("NVML did not answer within 10 s")
 
-    world.driver = Silent([a_driver_card()])
+    world.driver = Silent([a_driver_device()])
     with pytest.raises(DriverUnavailable):
         await world.watchdog().look()
     assert world.seen == []

@@ -1,4 +1,4 @@
-"""A claim's use of a card at its worst moment: app containers add up, init containers peak."""
+"""A claim's use of a device at its worst moment: app containers add up, init containers peak."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def a_spec(**phases: str) -> VGPUClaimSpec:
     return VGPUClaimSpec.model_validate({"requests": requests})
 
 
-def test_app_containers_on_a_card_add_up() -> None:
+def test_app_containers_on_a_device_add_up() -> None:
     devices = [a_device("a", 100, 10), a_device("b", 200, 20)]
     assert effective_use(a_spec(a="App", b="App"), devices) == {"GPU-1": Use(300, 30, 2)}
 
@@ -35,7 +35,7 @@ def test_an_init_container_alone_takes_one_slot() -> None:
     assert effective_use(a_spec(i="Init"), [a_device("i", 7)]) == {"GPU-1": Use(7, 0, 1)}
 
 
-def test_cards_are_counted_apart() -> None:
+def test_devices_are_counted_apart() -> None:
     devices = [a_device("a", 100), a_device("a", 50, uuid="GPU-2")]
     assert effective_use(a_spec(a="App"), devices) == {
         "GPU-1": Use(100, 0, 1),

@@ -18,26 +18,26 @@ def is_valid(name: str) -> bool:
     return len(name) <= 253 and SUBDOMAIN.fullmatch(name) is not None
 
 
-def test_a_cards_object_is_named_by_its_uuid_in_lower_case() -> None:
+def test_a_devices_object_is_named_by_its_uuid_in_lower_case() -> None:
     name = names.device_object_name("GPU-E3B5F6A0-1234-5678-ABCD-EF1234567890")
     assert name == "gpu-e3b5f6a0-1234-5678-abcd-ef1234567890"
 
 
 @given(uuid=st.text(max_size=300))
-def test_whatever_a_vendor_calls_its_card_becomes_a_valid_name(uuid: str) -> None:
+def test_whatever_a_vendor_calls_its_device_becomes_a_valid_name(uuid: str) -> None:
     """Invariant: a DNS subdomain, with room for the suffix of a second node."""
     assert is_valid(names.device_object_name(uuid))
     assert is_valid(names.device_object_name_on_node(uuid, "node-1"))
 
 
 @given(a=st.text(max_size=30), b=st.text(max_size=30))
-def test_two_cards_never_share_a_name(a: str, b: str) -> None:
+def test_two_devices_never_share_a_name(a: str, b: str) -> None:
     """Invariant: ids that differ in more than case have different names."""
     assume(a.lower() != b.lower())
     assert names.device_object_name(a) != names.device_object_name(b)
 
 
-def test_the_same_card_under_two_nodes_has_two_names() -> None:
+def test_the_same_device_under_two_nodes_has_two_names() -> None:
     first, second = (names.device_object_name_on_node("GPU-1", node) for node in ("a", "b"))
     assert first != second
     assert first.startswith("gpu-1.")

@@ -110,7 +110,7 @@ def test_requests_are_told_in_one_unit_whatever_the_dialect(answer, container, e
     assert answer(a_raw_pod(container))["requests"] == [request("m", **expected)]
 
 
-def test_each_container_that_asks_has_its_request_and_its_cards_init_containers_first(answer):
+def test_each_container_that_asks_has_its_request_and_its_devices_init_containers_first(answer):
     pod = a_raw_pod(
         asks("idle"),
         hami("first", gpumem=1000, gpucores=5),
@@ -136,14 +136,14 @@ def test_each_container_that_asks_has_its_request_and_its_cards_init_containers_
     assert {each["uuid"] for each in found["devices"][-2:]} == {"GPU-0", "GPU-1"}
 
 
-def test_a_percentage_is_told_as_asked_and_resolved_on_each_card(answer):
+def test_a_percentage_is_told_as_asked_and_resolved_on_each_device(answer):
     found = answer(a_raw_pod(hami("m", 2, **{"gpumem-percentage": 33})))
     assert found["requests"][0]["memoryPercent"] == 33
     amounts = {device["uuid"]: device["memoryMiB"] for device in found["devices"]}
     assert amounts == {"GPU-0": 13_200, "GPU-1": 26_400}
 
 
-def test_cards_are_taken_from_the_end_of_the_order_that_is_shown(answer):
+def test_devices_are_taken_from_the_end_of_the_order_that_is_shown(answer):
     found = answer(a_raw_pod(hami("m", gpumem=1000)))
     assert found["nodes"]["a"]["order"][-1] == found["devices"][0]["uuid"] == "GPU-0"
     scores = found["nodes"]["a"]["deviceScores"]
@@ -179,7 +179,7 @@ def a_state_where_it_holds(pod_name: str) -> dict[str, Any]:
 NAMES_IT = a_raw_pod(hami("m"), **{"vgpu.dev__claim": "c", "vgpu.dev__slots-added": "m"})
 
 
-def test_a_pod_whose_claim_holds_cards_already_has_those(answer):
+def test_a_pod_whose_claim_holds_devices_already_has_those(answer):
     found = answer(NAMES_IT, a_state_where_it_holds("p"))
     assert (found["node"], found["refused"]) == ("b", None)
     assert found["devices"] == [{"container": "m", "uuid": "GPU-2", "memoryMiB": 4096, "cores": 20}]
@@ -199,23 +199,25 @@ def test_a_claim_that_serves_another_pod_serves_no_second_and_none_twice(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("label", "container", "card"),
+    ("label", "container", "device"),
     [
         ("binpack", asks("m", **{"aliyun.com/gpu-mem": 2}), "GPU-1"),
         ("spread", asks("m", **{"aliyun.com/gpu-mem": 2}), "GPU-0"),
         ("binpack", hami("m", gpumem=2048), "GPU-0"),
     ],
 )
-def test_acks_label_of_a_node_decides_for_pods_in_acks_words_alone(answer, label, container, card):
+def test_acks_label_of_a_node_decides_for_pods_in_acks_words_alone(
+    answer, label, container, device
+):
     labels = {"ack.node.gpu.placement": label}
     state = {**STATE, "nodes": [{**STATE["nodes"][0], "labels": labels}]}
     found = answer(a_raw_pod(container), state)
-    assert found["devices"][0]["uuid"] == found["nodes"]["a"]["order"][-1] == card
+    assert found["devices"][0]["uuid"] == found["nodes"]["a"]["order"][-1] == device
 
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_where_nodes_with_one_numa_node_go_first_the_order_is_that_of_one_numa_node(answer, count):
-    """Cards of NUMA nodes 0, 1, 1, of which the first is the emptiest."""
+    """Devices of NUMA nodes 0, 1, 1, of which the first is the emptiest."""
     devices = [
         {"uuid": f"GPU-{at}", "memoryMiB": 40_000, "numa": min(at, 1), "coresUsed": 10 * at}
         for at in range(3)

@@ -73,7 +73,7 @@ def simulated(run, *arguments: str, state: Any = None, pod: Any) -> dict[str, An
     return answer
 
 
-def test_a_pod_goes_to_the_fuller_node_and_the_emptier_card_and_the_answer_shows_why(run):
+def test_a_pod_goes_to_the_fuller_node_and_the_emptier_device_and_the_answer_shows_why(run):
     answer = simulated(run, pod=a_raw_pod(gpu=1, gpumem=4096))
     assert answer == {
         "id": "pod",
@@ -128,7 +128,7 @@ def test_a_quota_of_the_state_is_kept(run):
 
 
 def test_a_node_that_the_quota_alone_rules_out_says_so(run):
-    """Half of its larger card is more than the namespace may take."""
+    """Half of its larger device is more than the namespace may take."""
     hard = {"limits.nvidia.com/gpumem": 10_000}
     state = {**STATE, "quotas": [{"namespace": "default", "hard": hard}]}
     answer = simulated(run, state=state, pod=a_raw_pod(gpu=1, gpumem_percentage=50))
@@ -136,7 +136,7 @@ def test_a_node_that_the_quota_alone_rules_out_says_so(run):
     assert answer["nodes"]["b"]["reasons"] == "1/1 ResourceQuotaNotFit"
 
 
-def test_the_claims_of_the_state_hold_their_cards(run):
+def test_the_claims_of_the_state_hold_their_devices(run):
     claim = {
         "metadata": {"name": "c", "namespace": "default"},
         "spec": {"requests": [{"name": "main", "memory": "40Gi"}]},
@@ -354,11 +354,11 @@ MIG = {
 
 
 def a_cut_state(**mig: Any) -> dict[str, Any]:
-    card = {"uuid": "GPU-0", "memoryMiB": 40960, "mode": "MIG", "mig": {**MIG, **mig}}
-    return {"nodes": [{"name": "a", "devices": [card]}]}
+    device = {"uuid": "GPU-0", "memoryMiB": 40960, "mode": "MIG", "mig": {**MIG, **mig}}
+    return {"nodes": [{"name": "a", "devices": [device]}]}
 
 
-def test_a_card_in_mig_mode_is_cut_and_the_answer_says_where(run):
+def test_a_device_in_mig_mode_is_cut_and_the_answer_says_where(run):
     answer = simulated(run, state=a_cut_state(), pod=a_raw_pod(gpu=2, gpumem=4000))
     assert answer["devices"] == [
         {

@@ -19,7 +19,7 @@ from vgpu_operator.dialects import read
 from vgpu_operator.dialects.ack import bind_records, node_kinds
 from vgpu_operator.ledger.nodes import NodeFilters, NodeRules
 
-CARDS = ClusterConfig(aliyun=AliyunConfig(gpu_count_means="cards"))
+DEVICES = ClusterConfig(aliyun=AliyunConfig(gpu_count_means="cards"))
 SHARED = {"cgpu", "share", "mig", "mps"}
 EXAMPLES = Path(__file__).parents[3] / "examples" / "dialects"
 
@@ -64,16 +64,16 @@ def amounts(request: VGPURequest) -> tuple[int, str | None, int | None]:
         (words(mem=0, count="3"), (3, None, 100)),
     ],
 )
-def test_memory_is_gib_the_count_beside_it_percent_and_alone_whole_cards(
+def test_memory_is_gib_the_count_beside_it_percent_and_alone_whole_devices(
     limits: dict[str, Any], meant: tuple[int, str | None, int]
 ) -> None:
     assert amounts(request_of(limits)) == meant
 
 
-def test_where_the_count_means_cards_they_share_memory_and_compute_evenly() -> None:
-    assert amounts(request_of(words(mem=8, count=2), CARDS)) == (2, "4Gi", 0)
-    assert amounts(request_of(words(mem=8, core=60, count=2), CARDS)) == (2, "4Gi", 30)
-    assert amounts(request_of(words(mem=1, count=3), CARDS)) == (3, "341Mi", 0)
+def test_where_the_count_means_devices_they_share_memory_and_compute_evenly() -> None:
+    assert amounts(request_of(words(mem=8, count=2), DEVICES)) == (2, "4Gi", 0)
+    assert amounts(request_of(words(mem=8, core=60, count=2), DEVICES)) == (2, "4Gi", 30)
+    assert amounts(request_of(words(mem=1, count=3), DEVICES)) == (3, "341Mi", 0)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_the_pods_label_spreads_memory_and_compute_evenly_over_several_devices()
     assert amounts(labelled("2", words(mem=8, core=60))) == (2, "4Gi", 30)
     assert amounts(labelled("2", words(mem=8, count=60))) == (2, "4Gi", 30)
     assert amounts(labelled("1", words(mem=8))) == (1, "8Gi", 0)
-    assert amounts(labelled("2", words(mem=8, count=2), CARDS)) == (2, "4Gi", 0)
+    assert amounts(labelled("2", words(mem=8, count=2), DEVICES)) == (2, "4Gi", 0)
 
 
 def test_the_pods_label_says_nothing_of_whole_devices() -> None:
@@ -134,19 +134,19 @@ def test_a_label_that_is_no_number_of_devices_is_refused(count: str) -> None:
 
 def test_a_label_and_a_count_of_devices_that_differ_are_refused() -> None:
     with pytest.raises(BadInput, match=r"must be 3, the value of the label aliyun.com/gpu-count"):
-        labelled("3", words(mem=8, count=2), CARDS)
+        labelled("3", words(mem=8, count=2), DEVICES)
 
 
-def test_less_than_a_percent_for_each_card_is_refused() -> None:
+def test_less_than_a_percent_for_each_device_is_refused() -> None:
     with pytest.raises(BadInput, match="at least 1 %"):
-        request_of(words(mem=8, core=1, count=2), CARDS)
+        request_of(words(mem=8, core=1, count=2), DEVICES)
 
 
 def test_an_amount_of_0_asks_for_nothing() -> None:
     assert read(a_pod(words(mem=0, count="0")), ClusterConfig()) is None
 
 
-def test_a_slot_of_ours_beside_it_is_not_read_as_a_request_for_a_whole_card() -> None:
+def test_a_slot_of_ours_beside_it_is_not_read_as_a_request_for_a_whole_device() -> None:
     request = request_of({**words(mem=3), "nvidia.com/gpu": 1})
     assert amounts(request) == (1, "3Gi", 0)
 
@@ -158,7 +158,7 @@ def placement_of(**annotations: str) -> Placement | None:
     return ask.spec.placement
 
 
-def test_cards_are_filled_one_after_the_other_unless_the_pod_says_otherwise() -> None:
+def test_devices_are_filled_one_after_the_other_unless_the_pod_says_otherwise() -> None:
     assert placement_of() == Placement(device=["Binpack"])
     assert placement_of(**{names.HAMI_DEVICE_POLICY: "spread"}) == Placement(device=["Spread"])
 
@@ -251,7 +251,7 @@ def test_a_node_must_suit_every_container_of_the_pod() -> None:
 
 def test_whether_a_count_is_a_share_of_compute_is_the_configurations_to_say() -> None:
     assert kinds_of(words(mem=1, count=50)) == {"core_mem", "mig", "mps"}
-    assert kinds_of(words(mem=1, count=2), config=CARDS) == SHARED
+    assert kinds_of(words(mem=1, count=2), config=DEVICES) == SHARED
 
 
 @pytest.mark.parametrize(
@@ -269,18 +269,18 @@ def test_whether_a_count_is_a_share_of_compute_is_the_configurations_to_say() ->
         ),
         (
             words(mem=4, core=1, count=2),
-            CARDS,
+            DEVICES,
             "gpu-core.percentage]: Invalid value: 1: must be at least 1 % for each of 2 GPUs",
         ),
-        (words(mem="x"), CARDS, 'gpu-mem]: Invalid value: "x": must be a whole number of GiB'),
+        (words(mem="x"), DEVICES, 'gpu-mem]: Invalid value: "x": must be a whole number of GiB'),
         (
             words(mem=1, core=101),
-            CARDS,
+            DEVICES,
             "gpu-core.percentage]: Invalid value: 101: must be a whole percentage, 1 to 100",
         ),
         (
             words(mem=1, count=65),
-            CARDS,
+            DEVICES,
             "gpu-count]: Invalid value: 65: must be a number of GPUs, 1 to 64",
         ),
         (
@@ -392,8 +392,8 @@ def test_a_numa_annotation_is_refused_in_these_words(written: str) -> None:
     [
         (words(mem=1 << 20), ClusterConfig(), (1, "1Pi", 0)),
         (words(mem=1, core=100), ClusterConfig(), (1, "1Gi", 100)),
-        (words(mem=64, count=64), CARDS, (64, "1Gi", 0)),
-        (words(mem=2, core=2, count=2), CARDS, (2, "1Gi", 1)),
+        (words(mem=64, count=64), DEVICES, (64, "1Gi", 0)),
+        (words(mem=2, core=2, count=2), DEVICES, (2, "1Gi", 1)),
     ],
 )
 def test_the_ends_of_each_amounts_range_are_in_it(

@@ -95,19 +95,19 @@ def test_without_memory_the_default_holds_and_without_a_default_all_of_it() -> N
     assert (whole.memory, whole.memory_percent) == (None, None)
 
 
-def test_memory_or_cores_without_a_count_get_the_default_number_of_cards() -> None:
+def test_memory_or_cores_without_a_count_get_the_default_number_of_devices() -> None:
     for limits in ({"gpumem": 1024}, {"gpucores": 10}, {"gpumem-percentage": 10}):
         assert request_of(a_pod(limits)).count == 1
         assert request_of(a_pod(limits), default_gpu_num=2).count == 2
 
 
 @pytest.mark.parametrize("limits", [{"gpu": 1}, {"gpu": 1, "gpumem-percentage": 100}])
-def test_a_whole_card_without_cores_is_exclusive(limits: dict[str, Any]) -> None:
+def test_a_whole_device_without_cores_is_exclusive(limits: dict[str, Any]) -> None:
     assert request_of(a_pod(limits)).cores == 100
     assert request_of(a_pod(limits), default_cores=30).cores == 100
 
 
-def test_a_whole_card_that_names_its_cores_gets_those() -> None:
+def test_a_whole_device_that_names_its_cores_gets_those() -> None:
     assert request_of(a_pod({"gpu": 1, "gpucores": 0})).cores == 0
 
 
@@ -191,7 +191,7 @@ def test_an_unknown_core_policy_is_refused_with_the_variable() -> None:
 
 
 @pytest.mark.parametrize("limits", [{}, {"gpu": 0}, {"gpu": "0", "gpumem": 4096}, {"priority": 1}])
-def test_no_card_asked_is_no_ask(limits: dict[str, Any]) -> None:
+def test_no_device_asked_is_no_ask(limits: dict[str, Any]) -> None:
     assert read(a_pod(limits), ClusterConfig()) is None
 
 

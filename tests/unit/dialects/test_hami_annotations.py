@@ -78,7 +78,7 @@ def test_a_list_too_long_for_a_claim_is_refused(text: str) -> None:
         (",", "Any"),
     ],
 )
-def test_the_mode_annotation_chooses_how_the_card_is_divided(written: str, meant: str) -> None:
+def test_the_mode_annotation_chooses_how_the_device_is_divided(written: str, meant: str) -> None:
     assert spec_of({"nvidia.com/vgpu-mode": written}).requests[0].mode == meant
 
 
@@ -126,7 +126,7 @@ def test_the_node_policy_is_one_of_hamis_words(written: str, meant: str) -> None
         ("numa, binpack,,numa", ["NUMA", "Binpack"]),
     ],
 )
-def test_card_policies_keep_their_written_order(written: str, meant: list[str]) -> None:
+def test_device_policies_keep_their_written_order(written: str, meant: list[str]) -> None:
     assert placement_of({"hami.io/gpu-scheduler-policy": written}).device == meant
 
 

@@ -8,8 +8,8 @@ from vgpu_api.core import Pod
 from vgpu_api.v1alpha1 import Allocation, VGPUClaimSpec
 from vgpu_operator.dialects import binding_annotations
 
-CARD_A = {"uuid": "GPU-a", "memory": "8Gi", "cores": 50}
-CARD_B = {"uuid": "GPU-b", "memory": "4095Mi", "cores": 0}
+DEVICE_A = {"uuid": "GPU-a", "memory": "8Gi", "cores": 50}
+DEVICE_B = {"uuid": "GPU-b", "memory": "4095Mi", "cores": 0}
 
 
 def views(
@@ -33,7 +33,7 @@ def views(
 
 
 def test_every_container_has_its_place_also_an_empty_one() -> None:
-    written = views(["main", "side"], [{"name": "main"}], [{"request": "main", **CARD_A}])
+    written = views(["main", "side"], [{"name": "main"}], [{"request": "main", **DEVICE_A}])
     assert written == {
         "hami.io/vgpu-devices-allocated": ";GPU-a,NVIDIA,8192,50:;;",
         "hami.io/vgpu-node": "node-1",
@@ -41,11 +41,11 @@ def test_every_container_has_its_place_also_an_empty_one() -> None:
     }
 
 
-def test_several_cards_of_a_container_stand_together() -> None:
+def test_several_devices_of_a_container_stand_together() -> None:
     devices = [
-        {"request": "side", **CARD_B},
-        {"request": "main", **CARD_A},
-        {"request": "main", **CARD_B},
+        {"request": "side", **DEVICE_B},
+        {"request": "main", **DEVICE_A},
+        {"request": "main", **DEVICE_B},
     ]
     written = views(["main", "side"], [{"name": "main"}, {"name": "side"}], devices)
     assert written["hami.io/vgpu-devices-allocated"] == (
@@ -54,12 +54,12 @@ def test_several_cards_of_a_container_stand_together() -> None:
 
 
 def test_a_request_without_a_name_stands_at_its_container() -> None:
-    written = views(["main"], [{}], [{"request": "", **CARD_A}])
+    written = views(["main"], [{}], [{"request": "", **DEVICE_A}])
     assert written["hami.io/vgpu-devices-allocated"] == ";GPU-a,NVIDIA,8192,50:;"
 
 
-def test_a_card_of_a_request_that_the_claim_no_longer_has_stands_at_its_container() -> None:
-    devices = [{"request": "main", **CARD_A}, {"request": "side", **CARD_B}]
+def test_a_device_of_a_request_that_the_claim_no_longer_has_stands_at_its_container() -> None:
+    devices = [{"request": "main", **DEVICE_A}, {"request": "side", **DEVICE_B}]
     written = views(["main", "side"], [{"name": "main"}], devices)
     assert written["hami.io/vgpu-devices-allocated"] == (
         ";GPU-a,NVIDIA,8192,50:;GPU-b,NVIDIA,4095,0:;"

@@ -58,13 +58,13 @@ def words(pod: Pod) -> str:
         ({"gpu": 65}, "gpu]: Invalid value: 65: must be a number of GPUs, 1 to 64"),
         (
             {"gpumem": "much"},
-            'gpumem]: Invalid value: "much": must be a size per card: a whole number of MiB '
+            'gpumem]: Invalid value: "much": must be a size per device: a whole number of MiB '
             "such as 8192, "
             "or with its unit such as 8Gi",
         ),
         (
             {"gpumem": "1Ei"},
-            'gpumem]: Invalid value: "1Ei": must be a size per card: a whole number of MiB '
+            'gpumem]: Invalid value: "1Ei": must be a size per device: a whole number of MiB '
             "such as 8192, "
             "or with its unit such as 8Gi",
         ),

@@ -65,13 +65,13 @@ def test_the_examples_say_where_they_want_to_be() -> None:
         DeviceSelector(exclude_models=["T4", "P100"]),
         DeviceSelector(models=["A100", "V100"], exclude_models=["A100-SXM"]),
     ]
-    card, other = (
+    device, other = (
         "GPU-e3b5f6a0-1234-5678-abcd-ef1234567890",
         "GPU-a1b2c3d4-5678-9012-efgh-ij3456789012",
     )
     assert [spec.requests[0].selector for spec in specs("07-uuids")] == [
-        DeviceSelector(uuids=[card]),
-        DeviceSelector(exclude_uuids=[card, other]),
+        DeviceSelector(uuids=[device]),
+        DeviceSelector(exclude_uuids=[device, other]),
     ]
     (numa,) = specs("08-numa")
     assert (numa.placement, numa.requests[0].count) == (Placement(numa="Require"), 2)

@@ -76,7 +76,7 @@ def test_what_cannot_be_read_is_refused_by_volcanos_field() -> None:
         ask_of({NUMBER: 1, CORES: "half"})
 
 
-def test_a_slot_of_ours_beside_it_is_not_read_as_a_request_for_a_whole_card() -> None:
+def test_a_slot_of_ours_beside_it_is_not_read_as_a_request_for_a_whole_device() -> None:
     ask = ask_of({NUMBER: 2, MEMORY: 1024, "nvidia.com/gpu": 1})
     assert ask is not None
     assert ask.spec is not None

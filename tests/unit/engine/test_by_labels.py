@@ -1,4 +1,4 @@
-"""To pods in ACK's words a node's labels say which of its cards come first; to others nothing."""
+"""To pods in ACK's words a node's labels say which of its devices come first; to others nothing."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ LINKS = {
 FULLER_FIRST, EMPTIER_FIRST = {"GPU-0"}, {"GPU-1"}
 
 
-async def cards_for(
+async def devices_for(
     labels: dict[str, str], limits: dict[str, Any], annotations: dict[str, str] | None = None
 ) -> set[str]:
-    """The cards given on a node of three whose first carries a little already."""
+    """The devices given on a node of three whose first carries a little already."""
     replica = Replica()
     replica.news.node_changed(a_node())
     for index, (uuid, links) in enumerate(LINKS.items()):
@@ -69,7 +69,7 @@ HAMI = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 2048}
     ],
 )
 async def test_a_nodes_labels_decide_for_pods_in_acks_words(labels, limits, annotations, expected):
-    assert await cards_for(labels, limits, annotations) == expected
+    assert await devices_for(labels, limits, annotations) == expected
 
 
 def test_the_pods_first_asking_container_decides_whose_words_they_are():

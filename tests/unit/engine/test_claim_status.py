@@ -32,7 +32,7 @@ def ready(claim: VGPUClaim) -> tuple[str, str]:
 
 async def test_a_pods_claim_is_made_and_written_once_from_filter_to_running(replica: Any) -> None:
     """What follows from the agent's Prepared is read there, not written back."""
-    replica.card()
+    replica.device()
     pod = replica.offered()
     metadata = pod.metadata
     bind = BindRequest(metadata.namespace, metadata.name, metadata.uid, "node-1")
@@ -48,7 +48,7 @@ async def test_a_pods_claim_is_made_and_written_once_from_filter_to_running(repl
 
 
 async def test_an_allocated_claim_is_ready_before_a_container_has_it(replica: Any) -> None:
-    replica.card()
+    replica.device()
     pod = replica.offered()
     await replica.settle()
     claim = replica.claim_of(pod)
@@ -70,7 +70,7 @@ async def test_a_claim_is_ready_while_it_waits_for_a_pod_and_not_for_devices(
 async def test_an_immediate_claim_that_was_made_with_the_finalizer_is_written_once(
     replica: Any,
 ) -> None:
-    replica.card()
+    replica.device()
     metadata = {"finalizers": [FINALIZER_IN_USE]}
     replica.claim(a_claim("mine", binding_mode="Immediate", metadata=metadata))
     await replica.settle()
@@ -82,7 +82,7 @@ async def test_an_immediate_claim_without_the_finalizer_gets_it_before_its_devic
     replica: Any,
 ) -> None:
     """Admission was not asked, or the claim is older than it."""
-    replica.card()
+    replica.device()
     replica.claim(a_claim("mine", binding_mode="Immediate"))
     await replica.settle()
     assert replica.api.log == [("patch object", "mine"), ("patch status", "mine")]

@@ -19,7 +19,7 @@ from vgpu_operator.errors import NotLeading
 
 
 async def test_a_pod_gets_a_claim_of_its_own_with_an_allocation(replica: Any) -> None:
-    replica.card()
+    replica.device()
     pod = replica.offered()
     await replica.settle()
     claim = replica.claim_of(pod)
@@ -31,8 +31,8 @@ async def test_a_pod_gets_a_claim_of_its_own_with_an_allocation(replica: Any) ->
 
 
 async def test_the_next_decision_sees_what_the_last_one_assumed(replica: Any) -> None:
-    """Two pods that each want more than half a card, decided before any write has ended."""
-    replica.card(memory_mib=16384)
+    """Two pods that each want more than half a device, decided before any write has ended."""
+    replica.device(memory_mib=16384)
     replica.api.gate.clear()
     first = replica.news.pod_changed(a_pod_asking("first", 10000))
     second = replica.news.pod_changed(a_pod_asking("second", 10000))
@@ -47,7 +47,7 @@ async def test_the_next_decision_sees_what_the_last_one_assumed(replica: Any) ->
 async def test_a_write_whose_answer_was_lost_is_found_done_and_not_done_twice(
     replica: Any,
 ) -> None:
-    replica.card()
+    replica.device()
     lost = [Unknown("no answer")]
     replica.api.after = lambda verb, _: lost.pop() if verb == "patch status" and lost else None
     pod = replica.offered()
@@ -58,7 +58,7 @@ async def test_a_write_whose_answer_was_lost_is_found_done_and_not_done_twice(
 
 
 async def test_a_write_that_was_lost_before_it_was_done_is_done_again(replica: Any) -> None:
-    replica.card()
+    replica.device()
     lost = [Unknown("not sent")]
     replica.api.before = lambda verb, _: lost.pop() if verb == "patch status" and lost else None
     pod = replica.offered()
@@ -68,7 +68,7 @@ async def test_a_write_that_was_lost_before_it_was_done_is_done_again(replica: A
 
 async def test_a_claim_that_changed_since_it_was_read_is_not_written_over(replica: Any) -> None:
     """A predecessor's late write stands already; ours tests the version it was decided on."""
-    replica.card()
+    replica.device()
     claim = replica.claim(a_claim("mine", requests=[a_request(memory="8Gi")]))
     theirs = an_allocation(number=99).to_wire()
     replica.api.put(VGPU_CLAIMS, {**claim.to_wire(), "status": {"allocation": theirs}})
@@ -80,10 +80,10 @@ async def test_a_claim_that_changed_since_it_was_read_is_not_written_over(replic
     assert use_of(replica.ledger, "GPU-0").memory_mib == 1024
 
 
-async def test_what_the_server_refuses_is_forgotten_and_the_card_is_free_again(
+async def test_what_the_server_refuses_is_forgotten_and_the_device_is_free_again(
     replica: Any,
 ) -> None:
-    replica.card()
+    replica.device()
     replica.api.before = lambda verb, _: (
         ApiError("no", status=403) if verb == "patch status" else None
     )
@@ -96,7 +96,7 @@ async def test_what_the_server_refuses_is_forgotten_and_the_card_is_free_again(
 
 async def test_what_the_server_refuses_every_time_is_tried_ever_less_often(replica: Any) -> None:
     """A quota, a policy or a missing right says no at once, and would be asked without end."""
-    replica.card()
+    replica.device()
     tries: list[float] = []  # when each was made
 
     def refuse(verb: str, name: str) -> ApiError | None:
@@ -123,7 +123,7 @@ async def test_what_the_server_refuses_every_time_is_tried_ever_less_often(repli
 async def test_a_pod_that_does_not_fit_says_why_in_its_claim_and_gets_its_turn(
     replica: Any,
 ) -> None:
-    replica.card(memory_mib=4096)
+    replica.device(memory_mib=4096)
     pod = replica.offered()
     await replica.told()
     claim = replica.claim_of(pod)
@@ -133,7 +133,7 @@ async def test_a_pod_that_does_not_fit_says_why_in_its_claim_and_gets_its_turn(
         "1/1 CardInsufficientMemory; asked 8,192 MiB; the largest device has 4,096 MiB "
         "(gpu-0 on node-1)"
     )
-    replica.card(uuid="GPU-9", index=1, memory_mib=16384)
+    replica.device(uuid="GPU-9", index=1, memory_mib=16384)
     await replica.settle()
     replica.offer(pod)
     await replica.settle()
@@ -141,7 +141,7 @@ async def test_a_pod_that_does_not_fit_says_why_in_its_claim_and_gets_its_turn(
 
 
 async def test_a_pod_is_not_placed_where_its_selector_forbids(replica: Any) -> None:
-    replica.card()
+    replica.device()
     replica.news.node_changed(a_node("node-1", labels={"zone": "a"}))
     pod = replica.offered(node_selector={"zone": "b"})
     await replica.told()
@@ -150,7 +150,7 @@ async def test_a_pod_is_not_placed_where_its_selector_forbids(replica: Any) -> N
 
 
 async def test_a_claim_that_is_missing_is_waited_for(replica: Any) -> None:
-    replica.card()
+    replica.device()
     pod = native_pod("pod-1", "mine")
     replica.news.pod_changed(pod)
     await replica.settle()
@@ -165,7 +165,7 @@ async def test_a_claim_that_is_missing_is_waited_for(replica: Any) -> None:
 
 
 async def test_a_claim_serves_one_pod_and_a_namesake_is_another(replica: Any) -> None:
-    replica.card()
+    replica.device()
     replica.claim(a_claim("mine", requests=[a_request(memory="8Gi")]))
     replica.offer(replica.news.pod_changed(native_pod("pod-1", "mine", uid="the-first")))
     await replica.settle()
@@ -177,7 +177,7 @@ async def test_a_claim_serves_one_pod_and_a_namesake_is_another(replica: Any) ->
 async def test_a_claim_whose_requests_are_not_the_pods_containers_is_refused(
     replica: Any,
 ) -> None:
-    replica.card()
+    replica.device()
     replica.claim(a_claim("mine", requests=[a_request(name="other", memory="8Gi")]))
     replica.news.pod_changed(native_pod("pod-1", "mine"))
     refusal = replica.offer(replica.cache.pod("uid-of-pod-1"))
@@ -186,7 +186,7 @@ async def test_a_claim_whose_requests_are_not_the_pods_containers_is_refused(
 
 
 async def test_an_immediate_claim_is_decided_without_a_pod(replica: Any) -> None:
-    replica.card()
+    replica.device()
     replica.claim(a_claim("now", requests=[a_request(memory="8Gi")], binding_mode="Immediate"))
     await replica.settle()
     status = replica.api.claim("now")["status"]
@@ -204,14 +204,14 @@ async def test_immediate_claims_go_by_priority_then_age(replica: Any) -> None:
                 scheduling_priority=priority,
             )
         )
-    replica.card()
+    replica.device()
     await replica.settle()
     assert "allocation" in replica.api.claim("high")["status"]
     assert "allocation" not in replica.api.claim("low")["status"]
 
 
 async def test_a_claim_that_nobody_uses_yet_waits_for_its_pod(replica: Any) -> None:
-    replica.card()
+    replica.device()
     replica.claim(a_claim("idle", requests=[a_request(memory="8Gi")]))
     await replica.settle()
     status = replica.api.claim("idle")["status"]
@@ -220,7 +220,7 @@ async def test_a_claim_that_nobody_uses_yet_waits_for_its_pod(replica: Any) -> N
 
 async def test_a_replica_that_does_not_lead_takes_notes_only(replica: Any) -> None:
     replica.leading = False
-    replica.card()
+    replica.device()
     pod = replica.pod()
     with pytest.raises(NotLeading):
         replica.offer(pod)

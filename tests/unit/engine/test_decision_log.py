@@ -27,7 +27,7 @@ def decisions(lines: list[logging.LogRecord]) -> list[str]:
 
 
 async def test_an_allocation_is_one_line_with_its_fields(replica: Any, lines: Lines) -> None:
-    replica.card()
+    replica.device()
     pod = replica.offered()
     await replica.settle()
     await replica.bound()
@@ -46,7 +46,7 @@ async def test_an_allocation_is_one_line_with_its_fields(replica: Any, lines: Li
 async def test_a_refusal_is_one_line_however_often_it_is_looked_at(
     replica: Any, lines: Lines
 ) -> None:
-    replica.card(memory_mib=64)
+    replica.device(memory_mib=64)
     replica.offered()
     await replica.told()
     for _ in range(5):
@@ -58,7 +58,7 @@ async def test_a_refusal_is_one_line_however_often_it_is_looked_at(
 
 
 async def test_a_release_is_one_line(replica: Any, lines: Lines) -> None:
-    replica.card()
+    replica.device()
     pod = replica.offered()
     await replica.settle()
     name = replica.claim_of(pod).metadata.name
@@ -71,7 +71,7 @@ async def test_a_release_is_one_line(replica: Any, lines: Lines) -> None:
 async def test_a_decision_whose_write_came_to_nothing_is_no_line(
     replica: Any, lines: Lines
 ) -> None:
-    replica.card()
+    replica.device()
     refused = [ApiError("not allowed", status=403)]
     replica.api.before = lambda verb, _: refused[0] if refused and "patch" in verb else None
     replica.offered()
@@ -80,7 +80,7 @@ async def test_a_decision_whose_write_came_to_nothing_is_no_line(
 
 
 async def test_writes_that_repeat_a_decision_are_no_lines(replica: Any, lines: Lines) -> None:
-    replica.card()
+    replica.device()
     pod = replica.offered()
     await replica.settle()
     raw = replica.api.claim(replica.claim_of(pod).metadata.name)

@@ -69,8 +69,8 @@ async def test_the_later_device_of_one_uuid_is_marked_and_unmarked_when_the_firs
     ]
 
 
-async def test_what_claims_hold_of_a_card_is_shown_until_they_hold_nothing(replica: Any) -> None:
-    replica.card()
+async def test_what_claims_hold_of_a_device_is_shown_until_they_hold_nothing(replica: Any) -> None:
+    replica.device()
     mine = replica.claim(a_claim("mine", allocation=an_allocation()))
     ((_, status),) = await applied(replica)
     assert status["allocated"] == {"memory": "1Gi", "cores": 0, "slots": 1}
@@ -83,15 +83,15 @@ async def test_what_claims_hold_of_a_card_is_shown_until_they_hold_nothing(repli
     assert status["claims"] == []
 
 
-async def test_a_card_that_nobody_ever_held_is_not_written_about(replica: Any) -> None:
-    replica.card()
+async def test_a_device_that_nobody_ever_held_is_not_written_about(replica: Any) -> None:
+    replica.device()
     assert await applied(replica) == []
 
 
 async def test_what_was_written_is_not_written_again_while_the_watch_is_behind(
     replica: Any,
 ) -> None:
-    replica.card()
+    replica.device()
     replica.claim(a_claim("mine", allocation=an_allocation()))
     new = await written(replica)
     assert len(new) == 1
@@ -105,7 +105,7 @@ async def test_what_was_written_is_not_written_again_while_the_watch_is_behind(
 async def test_a_device_that_changes_while_it_is_written_is_written_once_more(
     replica: Any,
 ) -> None:
-    replica.card()
+    replica.device()
     replica.claim(a_claim("mine", allocation=an_allocation()))
     looked: list[int] = []
 
@@ -127,7 +127,7 @@ async def test_a_device_that_changes_while_it_is_written_is_written_once_more(
 
 
 async def test_a_device_write_that_failed_is_tried_again(replica: Any) -> None:
-    replica.card()
+    replica.device()
     replica.claim(a_claim("mine", allocation=an_allocation()))
     error = ServerError("no", status=500)
     replica.api.before = lambda verb, _: error if verb == "apply" else None
@@ -139,7 +139,7 @@ async def test_a_device_write_that_failed_is_tried_again(replica: Any) -> None:
 async def test_a_device_that_fills_is_written_at_its_first_and_its_last_pod_only(
     replica: Any,
 ) -> None:
-    replica.card()
+    replica.device()
     for number in range(10):
         replica.claim(a_claim(f"c-{number}", allocation=an_allocation()))
         replica.time += 0.4

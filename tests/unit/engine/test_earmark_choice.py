@@ -14,10 +14,10 @@ from vgpu_operator.placement.bounds import EVERY_NODE
 from vgpu_operator.placement.columns import NodeState
 
 
-def columns_of(*cards: tuple[str, str, int], **more: Any) -> Columns:
-    """Cards of 16 GiB as (node, name, MiB in use); a node for each that is named."""
+def columns_of(*devices: tuple[str, str, int], **more: Any) -> Columns:
+    """Devices of 16 GiB as (node, name, MiB in use); a node for each that is named."""
     columns = Columns()
-    for index, (node, name, used) in enumerate(cards):
+    for index, (node, name, used) in enumerate(devices):
         columns.put_node(node, NodeState(ready=True))
         fields: dict[str, Any] = {
             "name": name,
@@ -34,7 +34,7 @@ def columns_of(*cards: tuple[str, str, int], **more: Any) -> Columns:
             "healthy": True,
             "cordoned": False,
         }
-        number = columns.put_card(DeviceFacts(**{**fields, **more.get(name, {})}))
+        number = columns.put_device(DeviceFacts(**{**fields, **more.get(name, {})}))
         columns.set_used(number, slots=1 if used else 0, cores=0, memory=used)
     return columns
 
@@ -57,7 +57,7 @@ def test_the_node_is_taken_where_the_least_is_missing() -> None:
     assert (target.node, target.devices) == ("b", ("b0",))
 
 
-def test_several_cards_are_weighed_together() -> None:
+def test_several_devices_are_weighed_together() -> None:
     columns = columns_of(
         ("a", "a0", 0), ("a", "a1", 16384), ("b", "b0", 6000), ("b", "b1", 6000), ("b", "b2", 16384)
     )
@@ -66,7 +66,7 @@ def test_several_cards_are_weighed_together() -> None:
     assert target.devices == ("b0", "b1")
 
 
-def test_who_wants_a_card_alone_waits_for_the_one_with_the_least_on_it() -> None:
+def test_who_wants_a_device_alone_waits_for_the_one_with_the_least_on_it() -> None:
     columns = columns_of(("a", "a0", 8000), ("b", "b0", 4000))
     target = chosen(columns, ask_of(a_request(memory="1Gi", cores=100)))
     assert target is not None
@@ -80,7 +80,7 @@ def test_a_tie_goes_to_the_first_node_by_name() -> None:
     assert target.node == "a"
 
 
-def test_cards_that_never_could_serve_the_request_are_no_target() -> None:
+def test_devices_that_never_could_serve_the_request_are_no_target() -> None:
     columns = columns_of(
         ("a", "a0", 0), ("b", "b0", 0), a0={"healthy": False}, b0={"model": "tesla v100"}
     )
@@ -96,7 +96,7 @@ def test_what_is_held_for_another_is_no_target() -> None:
     assert target.devices == ("b0",)
 
 
-def test_where_one_numa_node_is_required_the_cards_are_of_one() -> None:
+def test_where_one_numa_node_is_required_the_devices_are_of_one() -> None:
     columns = columns_of(
         ("a", "a0", 0), ("a", "a1", 9000), ("a", "a2", 100), a1={"numa": 1}, a2={"numa": 1}
     )
@@ -106,7 +106,7 @@ def test_where_one_numa_node_is_required_the_cards_are_of_one() -> None:
     assert target.devices == ("a1", "a2")
 
 
-def test_requests_of_one_claim_add_up_on_a_card_and_init_containers_do_not() -> None:
+def test_requests_of_one_claim_add_up_on_a_device_and_init_containers_do_not() -> None:
     columns = columns_of(("a", "a0", 0))
     two = [a_request(name="x", memory="9Gi"), a_request(name="y", memory="9Gi")]
     assert chosen(columns, ask_of(*two)) is None  # together they fit nowhere, ever

@@ -44,10 +44,10 @@ def an_immediate(memory: str = "1Gi") -> VGPUClaim:
 async def test_a_claim_is_told_that_it_was_given_devices_and_not_again(
     replica: Any, told: Told
 ) -> None:
-    replica.card()
+    replica.device()
     replica.claim(an_immediate())
     await replica.settle()
-    assert told.of("VGPUClaim") == [("Normal", "Allocated", "1 card on node-1")]
+    assert told.of("VGPUClaim") == [("Normal", "Allocated", "1 GPU on node-1")]
     replica.engine.lead()
     await replica.settle()
     assert len(told.of("VGPUClaim")) == 1
@@ -56,7 +56,7 @@ async def test_a_claim_is_told_that_it_was_given_devices_and_not_again(
 async def test_a_claim_is_told_why_it_was_refused_and_then_that_it_was_served(
     replica: Any, told: Told
 ) -> None:
-    replica.card(memory_mib=16384, healthy=False)
+    replica.device(memory_mib=16384, healthy=False)
     replica.claim(an_immediate())
     await replica.told()
     ((kind, reason, note),) = told.of("VGPUClaim")
@@ -68,7 +68,7 @@ async def test_a_claim_is_told_why_it_was_refused_and_then_that_it_was_served(
 
 
 async def test_a_released_claim_is_told_why(replica: Any, told: Told) -> None:
-    replica.card()
+    replica.device()
     replica.claim(an_immediate())
     await replica.settle()
     raw = replica.api.claim("mine")
@@ -88,7 +88,7 @@ async def test_a_claim_that_waits_for_its_pod_has_no_events(replica: Any, told: 
 async def test_a_pods_own_claim_has_no_events_because_the_pod_has_them(
     replica: Any, told: Told
 ) -> None:
-    replica.card()
+    replica.device()
     pod = replica.offered()
     await replica.settle()
     assert replica.claim_of(pod).status.allocation is not None
@@ -101,7 +101,7 @@ async def test_a_pods_own_claim_has_no_events_because_the_pod_has_them(
 async def test_a_violation_is_told_once_for_each_time_that_it_begins(
     replica: Any, told: Told
 ) -> None:
-    replica.card()
+    replica.device()
     replica.claim(an_immediate())
     await replica.settle()
 
@@ -133,7 +133,7 @@ async def test_a_violation_is_told_once_for_each_time_that_it_begins(
 async def test_a_device_is_told_when_it_goes_out_of_service_and_when_it_is_back(
     replica: Any, told: Told
 ) -> None:
-    replica.card()
+    replica.device()
     await look(replica)
     assert told.of("GPUDevice") == []
     replica.news.device_changed(a_device(healthy=False, resource_version=2))
@@ -151,9 +151,9 @@ async def test_a_device_is_told_when_it_goes_out_of_service_and_when_it_is_back(
 async def test_a_device_that_is_found_to_have_anothers_uuid_is_told_so(
     replica: Any, told: Told
 ) -> None:
-    replica.card(name="gpu-0.other", node="node-2")
+    replica.device(name="gpu-0.other", node="node-2")
     await look(replica)
-    replica.card()
+    replica.device()
     await look(replica)
     assert told.of("GPUDevice") == [
         (

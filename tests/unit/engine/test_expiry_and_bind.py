@@ -28,15 +28,15 @@ def binding(pod: Any, node: str) -> BindRequest:
 
 
 def two_nodes(replica: Any) -> None:
-    replica.card(uuid="GPU-0", node="node-1")
-    replica.card(uuid="GPU-1", node="node-2")
+    replica.device(uuid="GPU-0", node="node-1")
+    replica.device(uuid="GPU-1", node="node-2")
 
 
 async def test_an_expired_reservation_of_a_pod_that_is_bound_after_all_stays(
     replica: Any,
 ) -> None:
     """The Binding's answer was lost, every read after it failed, and the watch is behind."""
-    replica.card()
+    replica.device()
     pod = replica.offered()
     await replica.settle()
     replica.api.after = lambda verb, _: Unknown("no answer") if verb == "bind" else None
@@ -82,7 +82,7 @@ async def test_a_filter_of_a_pod_that_is_bound_leaves_its_claim_alone(
 async def test_an_expired_reservation_stays_while_nobody_can_say_where_its_pod_is(
     replica: Any,
 ) -> None:
-    replica.card()
+    replica.device()
     pod = replica.offered()
     await replica.settle()
     replica.api.before = lambda verb, _: ServerError("no", status=500) if verb == "get" else None
@@ -95,11 +95,11 @@ async def test_an_expired_reservation_stays_while_nobody_can_say_where_its_pod_i
     assert replica.claim_of(pod).status.allocation is None
 
 
-async def test_a_pod_that_may_have_been_bound_and_is_gone_keeps_its_cards_until_it_is_known(
+async def test_a_pod_that_may_have_been_bound_and_is_gone_keeps_its_devices_until_it_is_known(
     replica: Any,
 ) -> None:
     """Bound without an answer, started, deleted by force: its containers may still run."""
-    replica.card()
+    replica.device()
     pod = replica.offered()
     await replica.settle()
     name = replica.claim_of(pod).metadata.name
@@ -128,7 +128,7 @@ async def test_an_expired_reservation_stays_when_only_a_namesake_of_its_pod_is_f
     replica: Any,
 ) -> None:
     """The pod may have been bound and gone unseen; the one that has its name now is another."""
-    replica.card()
+    replica.device()
     pod = replica.offered()
     await replica.settle()
     name = replica.claim_of(pod).metadata.name
@@ -138,10 +138,10 @@ async def test_an_expired_reservation_stays_when_only_a_namesake_of_its_pod_is_f
     assert "allocation" in replica.api.claim(name)["status"]
 
 
-async def test_an_expired_reservation_takes_the_finalizer_off_with_the_cards(
+async def test_an_expired_reservation_takes_the_finalizer_off_with_the_devices(
     replica: Any,
 ) -> None:
-    replica.card()
+    replica.device()
     pod = replica.offered()
     await replica.settle()
     assert replica.claim_of(pod).metadata.finalizers == [FINALIZER_IN_USE]
@@ -223,7 +223,7 @@ async def test_what_is_being_bound_does_not_move_though_a_filter_asks_for_anothe
     assert replica.claim_of(pod).status.allocation.node_name == "node-1"
 
 
-async def test_a_pod_bound_elsewhere_meanwhile_gets_its_cards_there(replica: Any) -> None:
+async def test_a_pod_bound_elsewhere_meanwhile_gets_its_devices_there(replica: Any) -> None:
     two_nodes(replica)
     pod = replica.offered()
     await replica.settle()
@@ -250,11 +250,11 @@ async def test_a_pod_found_bound_without_an_allocation_is_decided_for_its_node(
     assert replica.claim_of(pod).status.allocation is not None
 
 
-async def test_a_pod_that_went_unseen_keeps_its_cards_until_the_agent_says_so(
+async def test_a_pod_that_went_unseen_keeps_its_devices_until_the_agent_says_so(
     replica: Any,
 ) -> None:
     """A list found it missing: it may have been bound, and may still run, unknown to our watch."""
-    replica.card()
+    replica.device()
     pod = replica.offered()
     await replica.settle()
     replica.news.pod_gone(pod.metadata.uid, was_seen=False)
@@ -288,7 +288,7 @@ async def test_an_immediate_claim_names_its_pod_from_bind_on_and_not_before(
     assert replica.api.claim("now")["status"]["reservedFor"]["podUID"] == pod.metadata.uid
 
 
-async def test_an_immediate_claim_keeps_its_cards_when_its_pod_is_gone_at_bind(
+async def test_an_immediate_claim_keeps_its_devices_when_its_pod_is_gone_at_bind(
     replica: Any,
 ) -> None:
     pod = await an_immediate_claim_and_its_pod(replica)
@@ -320,7 +320,7 @@ async def test_an_immediate_claim_is_free_for_the_next_pod_when_one_goes_unbound
     assert await replica.binder.bind(binding(following, "node-1")) == ""
 
 
-async def test_a_deleted_immediate_claim_without_a_pod_gives_its_cards_back(
+async def test_a_deleted_immediate_claim_without_a_pod_gives_its_devices_back(
     replica: Any,
 ) -> None:
     await an_immediate_claim_and_its_pod(replica)
@@ -336,8 +336,8 @@ async def test_a_deleted_immediate_claim_without_a_pod_gives_its_cards_back(
 async def test_an_allocation_that_a_former_leader_left_expires_though_its_pod_was_edited(
     replica: Any,
 ) -> None:
-    """Its annotation can no longer be understood; it is not decided, and its cards go."""
-    replica.card()
+    """Its annotation can no longer be understood; it is not decided, and its devices go."""
+    replica.device()
     pod = replica.offered()
     await replica.settle()
     edited = a_pod(
@@ -348,7 +348,7 @@ async def test_an_allocation_that_a_former_leader_left_expires_though_its_pod_wa
     )
     replica.api.put(PODS, edited.to_wire())
     successor = type(replica)(replica.api)
-    successor.card()
+    successor.device()
     successor.news.claim_changed(replica.claim_of(pod))
     successor.news.pod_changed(edited)
     successor.engine.lead()
@@ -378,7 +378,7 @@ async def test_a_pod_that_is_bound_before_its_expiry_was_written_keeps_its_devic
     replica: Any,
 ) -> None:
     """The server was too busy to take the allocation back; meanwhile the volume was there."""
-    replica.card()
+    replica.device()
     pod = replica.offered()
     await replica.settle()
     busy = TooManyRequests("busy", status=429)

@@ -26,8 +26,8 @@ def binding(pod: Any, node: str) -> BindRequest:
 
 
 async def two_nodes(replica: Any) -> Any:
-    replica.card(uuid="GPU-0", node="node-1")
-    replica.card(uuid="GPU-1", node="node-2")
+    replica.device(uuid="GPU-0", node="node-1")
+    replica.device(uuid="GPU-1", node="node-2")
     pod = replica.offered()
     await replica.settle()
     return pod
@@ -39,7 +39,7 @@ async def test_filter_answers_the_reserved_node_and_says_why_not_the_others(
     pod = await two_nodes(replica)
     answer = filter_nodes(replica.engine, asking(pod, "node-2", "node-1")).to_wire()
     assert answer["NodeNames"] == ["node-1"]
-    assert answer["FailedAndUnresolvableNodes"] == {"node-2": "cards are reserved on node-1"}
+    assert answer["FailedAndUnresolvableNodes"] == {"node-2": "GPUs are reserved on node-1"}
 
 
 async def test_a_reservation_moves_when_its_node_is_no_candidate(replica: Any) -> None:
@@ -55,8 +55,8 @@ async def test_a_reservation_moves_when_its_node_is_no_candidate(replica: Any) -
 async def test_a_reservation_moves_while_its_first_write_is_still_under_way(
     replica: Any,
 ) -> None:
-    replica.card(uuid="GPU-0", node="node-1")
-    replica.card(uuid="GPU-1", node="node-2")
+    replica.device(uuid="GPU-0", node="node-1")
+    replica.device(uuid="GPU-1", node="node-2")
     replica.api.gate.clear()
     pod = replica.offered()
     replica.submit()
@@ -68,7 +68,7 @@ async def test_a_reservation_moves_while_its_first_write_is_still_under_way(
 
 
 async def test_filter_gives_each_node_its_reason_when_nothing_fits(replica: Any) -> None:
-    replica.card(memory_mib=4096)
+    replica.device(memory_mib=4096)
     pod = replica.pod()
     answer = filter_nodes(replica.engine, asking(pod, "node-1", "cpu-node"))
     assert answer.node_names == []
@@ -98,7 +98,7 @@ async def test_nodes_alike_are_refused_in_equal_words_and_amounts_are_in_the_pod
     monkeypatch.setattr(replica.recorder, "record", lambda _, **event: notes.append(event["note"]))
     nodes = [f"node-{number}" for number in range(3)]
     for number, node in enumerate(nodes):
-        replica.card(uuid=f"GPU-{number}", node=node)
+        replica.device(uuid=f"GPU-{number}", node=node)
         amount = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 9000 + number}
         replica.offer(replica.pod(f"holder-{number}", limits=amount), node)
     await replica.settle()
@@ -118,7 +118,7 @@ async def test_filter_lets_a_pod_without_a_gpu_go_anywhere(replica: Any) -> None
 
 
 async def test_filter_on_full_nodes_reserves_nothing(replica: Any) -> None:
-    replica.card()
+    replica.device()
     pod = a_pod(containers=[a_container(limits={"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1})])
     request = FilterRequest.read(
         {"Pod": pod.to_wire(), "Nodes": {"items": [{"metadata": {"name": "node-1"}}]}}
@@ -134,7 +134,7 @@ async def test_filter_on_full_nodes_keeps_each_that_serves_and_no_other(
 ) -> None:
     """Which of them would be the best makes no difference."""
     for node, memory in (("node-1", 16_384), ("node-2", 1024), ("node-3", 16_384)):
-        replica.card(uuid=f"GPU-{node}", node=node, memory_mib=memory)
+        replica.device(uuid=f"GPU-{node}", node=node, memory_mib=memory)
     pod = a_pod(
         annotations={"hami.io/node-scheduler-policy": policy},
         containers=[a_container(limits={"nvidia.com/gpu": 1, "nvidia.com/gpumem": 2048})],
@@ -154,7 +154,7 @@ async def test_filter_on_full_nodes_keeps_each_that_serves_and_no_other(
 async def test_filter_refuses_a_pod_it_cannot_understand_and_names_the_field(
     replica: Any,
 ) -> None:
-    replica.card()
+    replica.device()
     limits = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": "much"}
     pod = a_pod(containers=[a_container(limits=limits)])
     answer = filter_nodes(replica.engine, asking(pod, "node-1"))
@@ -162,7 +162,7 @@ async def test_filter_refuses_a_pod_it_cannot_understand_and_names_the_field(
 
 
 async def test_the_claim_is_written_before_the_binding(replica: Any) -> None:
-    replica.card()
+    replica.device()
     pod = replica.offered()
     assert await replica.binder.bind(binding(pod, "node-1")) == ""
     verbs = [verb for verb, _ in replica.api.log]
@@ -174,23 +174,23 @@ async def test_the_claim_is_written_before_the_binding(replica: Any) -> None:
 
 
 async def test_bind_without_a_reservation_decides_on_the_chosen_node(replica: Any) -> None:
-    replica.card(uuid="GPU-0", node="node-1")
-    replica.card(uuid="GPU-1", node="node-2")
+    replica.device(uuid="GPU-0", node="node-1")
+    replica.device(uuid="GPU-1", node="node-2")
     pod = replica.pod()
     assert await replica.binder.bind(binding(pod, "node-2")) == ""
     assert replica.claim_of(pod).status.allocation.node_name == "node-2"
 
 
 async def test_bind_errs_where_the_node_is_full(replica: Any) -> None:
-    replica.card(memory_mib=4096)
+    replica.device(memory_mib=4096)
     pod = replica.pod()
     error = await replica.binder.bind(binding(pod, "node-1"))
     assert error == "CardInsufficientMemory: 1/1 CardInsufficientMemory"
     assert "bind" not in [verb for verb, _ in replica.api.log]
 
 
-async def test_a_pod_that_went_meanwhile_gives_its_cards_back(replica: Any) -> None:
-    replica.card()
+async def test_a_pod_that_went_meanwhile_gives_its_devices_back(replica: Any) -> None:
+    replica.device()
     pod = replica.offered()
     await replica.settle()
     name = replica.claim_of(pod).metadata.name
@@ -200,8 +200,8 @@ async def test_a_pod_that_went_meanwhile_gives_its_cards_back(replica: Any) -> N
     assert "allocation" not in replica.api.claim(name)["status"]
 
 
-async def test_a_namesake_is_not_bound_with_anothers_cards(replica: Any) -> None:
-    replica.card()
+async def test_a_namesake_is_not_bound_with_anothers_devices(replica: Any) -> None:
+    replica.device()
     pod = replica.offered(uid="the-first")
     await replica.settle()
     replica.api.put(PODS, a_pod("pod-1", uid="the-second").to_wire())
@@ -211,7 +211,7 @@ async def test_a_namesake_is_not_bound_with_anothers_cards(replica: Any) -> None
 
 
 async def test_a_binding_whose_answer_was_lost_is_found_bound(replica: Any) -> None:
-    replica.card()
+    replica.device()
     pod = replica.pod()
     replica.api.after = lambda verb, _: Unknown("no answer") if verb == "bind" else None
     assert await replica.binder.bind(binding(pod, "node-1")) == ""
@@ -219,7 +219,7 @@ async def test_a_binding_whose_answer_was_lost_is_found_bound(replica: Any) -> N
 
 
 async def test_a_binding_that_was_never_done_keeps_its_reservation(replica: Any) -> None:
-    replica.card()
+    replica.device()
     pod = replica.pod()
     replica.api.before = lambda verb, _: Unknown("not sent") if verb == "bind" else None
     assert await replica.binder.bind(binding(pod, "node-1")) != ""
@@ -229,14 +229,14 @@ async def test_a_binding_that_was_never_done_keeps_its_reservation(replica: Any)
 async def test_an_immediate_claim_is_offered_on_its_node_only_and_named_at_bind(
     replica: Any,
 ) -> None:
-    replica.card(uuid="GPU-0", node="node-1")
-    replica.card(uuid="GPU-1", node="node-2")
+    replica.device(uuid="GPU-0", node="node-1")
+    replica.device(uuid="GPU-1", node="node-2")
     replica.claim(a_claim("now", requests=[a_request(memory="8Gi")], binding_mode="Immediate"))
     await replica.settle()
     pod = a_pod(annotations={ANNOTATION_CLAIM: "now", ANNOTATION_SLOTS_ADDED: "main"})
     replica.api.put(PODS, pod.to_wire())
     refused = filter_nodes(replica.engine, asking(pod, "node-2"))
-    assert refused.refused == {"node-2": "claim now has its cards on node-1"}
+    assert refused.refused == {"node-2": "claim now has its GPUs on node-1"}
     assert filter_nodes(replica.engine, asking(pod, "node-1")).node_names == ["node-1"]
     assert await replica.binder.bind(binding(pod, "node-1")) == ""
     assert replica.api.claim("now")["status"]["reservedFor"]["podUID"] == pod.metadata.uid
@@ -245,7 +245,7 @@ async def test_an_immediate_claim_is_offered_on_its_node_only_and_named_at_bind(
 async def test_a_claim_of_the_same_name_that_is_not_the_pods_own_is_not_taken(
     replica: Any,
 ) -> None:
-    replica.card()
+    replica.device()
     pod = a_pod(containers=[a_container(limits={"nvidia.com/gpu": 1, "nvidia.com/gpumem": 64})])
     name = pod_claim_name(pod.metadata.name, pod.metadata.uid)
     replica.claim(a_claim(name, requests=[a_request(name="main", memory="64Mi")]))

@@ -57,7 +57,7 @@ async def bound_by_volcano(replica: Replica, pod: Pod) -> None:
 
 async def test_a_gang_that_fits_has_its_devices_when_volcano_has_bound_it() -> None:
     replica = Replica()
-    replica.card()
+    replica.device()
     for pod in session(replica, gang(replica, 2)):
         await bound_by_volcano(replica, pod)
         allocation = replica.claim_of(pod).status.allocation
@@ -70,7 +70,7 @@ async def test_a_gang_that_fits_has_its_devices_when_volcano_has_bound_it() -> N
 
 async def test_a_later_task_of_a_gang_sees_what_earlier_ones_were_given() -> None:
     replica = Replica()
-    replica.card()
+    replica.device()
     first, second, third = gang(replica, 3)
     assert predicate(replica.engine, asking(third)) == {"status": "", "code": 0}
     for pod in (first, second):
@@ -83,7 +83,7 @@ async def test_a_later_task_of_a_gang_sees_what_earlier_ones_were_given() -> Non
 async def test_a_gang_that_does_not_fit_leaves_nothing_taken() -> None:
     """Not even a tentative place, which would keep the next job's predicate away."""
     replica = Replica()
-    replica.card()
+    replica.device()
     assert session(replica, gang(replica, 3)) == []
     await replica.settle()
     others = [replica.pod(f"other-{number}") for number in range(2)]
@@ -92,7 +92,7 @@ async def test_a_gang_that_does_not_fit_leaves_nothing_taken() -> None:
 
 async def test_a_place_that_is_given_again_before_it_has_gone_stays() -> None:
     replica = Replica()
-    replica.card()
+    replica.device()
     (pod,) = gang(replica, 1)
     allocate(replica.engine, of(pod))
     deallocate(replica.engine, of(pod))
@@ -104,7 +104,7 @@ async def test_a_place_that_is_given_again_before_it_has_gone_stays() -> None:
 
 async def test_a_pod_that_volcano_has_bound_keeps_its_devices_whatever_is_taken_back() -> None:
     replica = Replica()
-    replica.card()
+    replica.device()
     (pod,) = session(replica, gang(replica, 1))
     await bound_by_volcano(replica, pod)
     deallocate(replica.engine, of(pod))
@@ -142,7 +142,7 @@ async def test_a_question_that_cannot_be_read_is_answered_by_field_and_value(
 
 async def test_the_verbs_are_served_where_volcano_is_told_to_ask() -> None:
     replica, port = Replica(), free_ports(1)[0]
-    replica.card()
+    replica.device()
     (pod,) = gang(replica, 1)
     server = ExtenderServer(
         replica.engine, replica.binder, lambda: True, Address("127.0.0.1", port), None

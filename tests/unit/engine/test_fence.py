@@ -109,7 +109,7 @@ def stands(replica: Any, name: str) -> VGPUClaim:
 
 
 def allocated(replica: Any) -> list[str]:
-    """The pods that the API server knows to have cards."""
+    """The pods that the API server knows to have devices."""
     claims = [
         VGPUClaim.read(obj) for (kind, *_), obj in replica.api.objects.items() if "vg" in kind
     ]
@@ -117,10 +117,10 @@ def allocated(replica: Any) -> list[str]:
 
 
 async def a_former_leader_with_a_decision_under_way(replica: Any) -> Any:
-    """It has given most of the only card to `early`, and that has not reached the API server."""
+    """It has given most of the only device to `early`, and that has not reached the API server."""
     former = type(replica)(Line(replica.api))
     for each in (former, replica):
-        each.card(memory_mib=16384)
+        each.device(memory_mib=16384)
     former.api.free.clear()
     pod = a_pod_asking("early", 10_000)
     found = former.news.pod_changed(pod)
@@ -155,7 +155,7 @@ async def test_a_decision_that_landed_before_the_touch_is_counted(replica: Any) 
 
 
 @pytest.mark.parametrize(("node", "is_touched"), [("node-1", False), ("", True), ("node-2", True)])
-async def test_a_claim_is_touched_unless_its_pod_is_bound_where_its_cards_are(
+async def test_a_claim_is_touched_unless_its_pod_is_bound_where_its_devices_are(
     replica: Any, node: str, is_touched: bool
 ) -> None:
     """What the agent says of it does not count: a Binding follows the claim's write."""
@@ -175,7 +175,7 @@ async def test_a_claim_whose_pod_is_gone_is_touched(replica: Any) -> None:
 
 
 @pytest.mark.parametrize(("mode", "count"), [("Immediate", 0), ("WaitForFirstConsumer", 1)])
-async def test_an_immediate_claim_with_cards_is_not_touched(
+async def test_an_immediate_claim_with_devices_is_not_touched(
     replica: Any, mode: str, count: int
 ) -> None:
     """It is decided anew only once it is seen to have none."""
@@ -184,7 +184,7 @@ async def test_an_immediate_claim_with_cards_is_not_touched(
     assert await a_fence(replica).close() == 1 + count
 
 
-async def test_a_claim_without_cards_is_touched(replica: Any) -> None:
+async def test_a_claim_without_devices_is_touched(replica: Any) -> None:
     replica.claim(a_claim("empty"))
     replica.claim(a_claim("immediate", binding_mode="Immediate"))
     assert await a_fence(replica).close() == 2
@@ -204,7 +204,7 @@ async def test_what_the_former_leader_wrote_is_observed_before_the_first_decisio
     replica: Any,
 ) -> None:
     """Its last decision has landed, and the watch delivers it after the fence's first touch."""
-    replica.card(memory_mib=16384)
+    replica.device(memory_mib=16384)
     replica.claim(a_claim("empty"))
     watch, other = Watch(), Watch()
     taken = a_claim("taken", status=given(a_pod_asking("early", 10_000)))
@@ -249,7 +249,7 @@ async def test_where_the_watch_of_pods_is_behind_they_are_listed_anew(
 
 
 async def test_where_the_watch_is_behind_everything_is_listed_anew(replica: Any) -> None:
-    replica.card(memory_mib=16384)
+    replica.device(memory_mib=16384)
     replica.claim(a_claim("empty"))
     watch, other = Watch(), Watch()
     watch.is_behind = True

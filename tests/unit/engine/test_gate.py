@@ -395,7 +395,7 @@ async def test_a_gate_in_a_cluster_of_the_other_mode_is_not_lifted_and_says_so(
 ) -> None:
     world = Replica()
     told = recorded(world, monkeypatch)
-    world.card(uuid="GPU-0", node="node-1")
+    world.device(uuid="GPU-0", node="node-1")
     gated(world)
     await world.told()
     assert gates_of(world) != []

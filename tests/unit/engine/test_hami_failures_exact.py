@@ -28,7 +28,7 @@ async def test_row_1_a_node_is_not_locked_between_bind_and_allocate(replica: Any
 
     Here no agent ever says a word, and every pod that fits is bound all the same, at once.
     """
-    replica.card()
+    replica.device()
     pods = [replica.pod(f"pod-{number}", limits=QUARTER) for number in range(4)]
     for pod in pods:
         assert await replica.binder.bind(binding(pod)) == ""
@@ -36,7 +36,7 @@ async def test_row_1_a_node_is_not_locked_between_bind_and_allocate(replica: Any
 
 
 async def test_row_1_a_failed_bind_leaves_its_node_free_for_others(replica: Any) -> None:
-    replica.card()
+    replica.device()
     stuck, other = replica.pod("stuck", limits=QUARTER), replica.pod("other", limits=QUARTER)
     replica.api.before = lambda verb, name: (
         ServerError("no", status=500) if (verb, name) == ("bind", "stuck") else None
@@ -46,11 +46,11 @@ async def test_row_1_a_failed_bind_leaves_its_node_free_for_others(replica: Any)
 
 
 async def test_row_5_a_bind_that_failed_leaves_no_ghost(replica: Any) -> None:
-    """There: the reservation in memory outlives a failed bind, and the cards stay idle.
+    """There: the reservation in memory outlives a failed bind, and the devices stay idle.
 
     Here it expires, whatever becomes of its pod.
     """
-    replica.card()
+    replica.device()
     pod = replica.pod(limits=WHOLE)
     replica.api.before = lambda verb, _: ServerError("no", status=500) if verb == "bind" else None
     assert await replica.binder.bind(binding(pod)) != ""
@@ -62,12 +62,12 @@ async def test_row_5_a_bind_that_failed_leaves_no_ghost(replica: Any) -> None:
     assert replica.claim_of(next_one).status.allocation is not None
 
 
-async def test_row_6_an_unreadable_record_frees_no_card(replica: Any) -> None:
+async def test_row_6_an_unreadable_record_frees_no_device(replica: Any) -> None:
     """There: a pod whose annotation cannot be parsed counts as using nothing.
 
-    Here its cards count as full, to the operator that saw it and to one that starts on it.
+    Here its devices count as full, to the operator that saw it and to one that starts on it.
     """
-    replica.card()
+    replica.device()
     pod = replica.offered(limits=QUARTER)
     await replica.settle()
     raw = replica.api.claim(replica.claim_of(pod).metadata.name)
@@ -75,7 +75,7 @@ async def test_row_6_an_unreadable_record_frees_no_card(replica: Any) -> None:
     ruined = replica.api.put(VGPU_CLAIMS, raw)
     replica.news.claim_unreadable(ruined)
     successor = type(replica)()
-    successor.card()
+    successor.device()
     successor.news.claim_unreadable(ruined)
     for operator in (replica, successor):
         other = a_pod("other", containers=[a_container(limits=QUARTER)])
@@ -96,11 +96,11 @@ def say_that_init_ended(replica: Any, pod: Any) -> None:
 
 
 @pytest.mark.parametrize(("init_cores", "app_cores", "shared"), [(0, 100, False), (100, 0, True)])
-async def test_row_8_a_card_that_is_one_pods_alone_stays_so_after_its_init_containers(
+async def test_row_8_a_device_that_is_one_pods_alone_stays_so_after_its_init_containers(
     replica: Any, init_cores: int, app_cores: int, shared: bool
 ) -> None:
-    """There: an exclusive card is shared once the init containers have ended."""
-    replica.card(cores=200)
+    """There: an exclusive device is shared once the init containers have ended."""
+    replica.device(cores=200)
     pod = a_pod(
         node="node-1",
         init_containers=[a_container("prepare", limits={**QUARTER, CORES: init_cores})],
@@ -127,7 +127,7 @@ def a_quota(mib: int) -> ResourceQuota:
 
 
 async def test_row_8_what_init_containers_ask_for_does_not_pass_by_the_quota(replica: Any) -> None:
-    replica.card()
+    replica.device()
     replica.news.quota_changed(a_quota(8000))
     pod = a_pod(
         init_containers=[a_container("prepare", limits=WHOLE)],
@@ -153,10 +153,10 @@ async def test_row_8_what_init_containers_ask_for_does_not_pass_by_the_quota(rep
 async def test_row_22_a_quota_counts_what_is_given_in_whatever_words_it_was_asked_for(
     replica: Any, limits: dict[str, int]
 ) -> None:
-    """There: of several cards one counts, percentages and whole cards nothing, and other words
+    """There: of several devices one counts, percentages and whole devices nothing, and other words
     than one vendor's are not seen."""
     for index in (0, 1):
-        replica.card(uuid=f"GPU-{index}", index=index)
+        replica.device(uuid=f"GPU-{index}", index=index)
     replica.news.quota_changed(a_quota(4095))
     pod = a_pod(containers=[a_container(limits=limits)])
     consumer = replica.news.pod_changed(pod)

@@ -1,4 +1,4 @@
-"""Init containers' cards: given back once they have ended, given anew when they run again."""
+"""Init containers' devices: given back once they have ended, given anew when they run again."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from vgpu_api.v1alpha1.vgpuclaim import MigAllocation
 from vgpu_operator.engine.claims.lifecycle import init_devices_are_free
 from vgpu_operator.engine.claims.reconcile import REFIT_S
 
-CARD_MIB = 16_384
+DEVICE_MIB = 16_384
 INIT = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 12_000}
 APP = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 4_000}
 
@@ -43,7 +43,7 @@ def the_pod(name: str = "pod-1", *, node: str = "", version: int = 1) -> Pod:
 
 
 async def a_running_pod(replica: Any) -> Pod:
-    replica.card(memory_mib=CARD_MIB)
+    replica.device(memory_mib=DEVICE_MIB)
     pod = the_pod(node="node-1")
     replica.api.put(PODS, pod.to_wire())
     replica.news.pod_changed(pod)
@@ -165,7 +165,7 @@ async def test_init_containers_that_run_again_are_fitted_again_in_the_same_alloc
     assert use_of(replica.ledger, "GPU-0") == Use(12_000, 0, 1)
 
 
-async def test_init_containers_that_run_again_get_cards_on_a_node_that_takes_no_new_pods(
+async def test_init_containers_that_run_again_get_devices_on_a_node_that_takes_no_new_pods(
     replica: Any,
 ) -> None:
     pod = await an_ended_init(replica)
@@ -197,7 +197,7 @@ async def test_init_containers_that_run_again_wait_for_room_and_take_it(
 
 
 async def test_what_is_not_given_back_yet_only_gets_a_new_round(replica: Any) -> None:
-    """The kubelet runs them again before anybody took their cards out of the allocation."""
+    """The kubelet runs them again before anybody took their devices out of the allocation."""
     pod = await a_running_pod(replica)
     before = replica.claim_of(pod).status.allocation
     wanted(replica, pod)
@@ -216,14 +216,14 @@ async def test_a_claim_whose_init_containers_ended_is_released_as_any_other(repl
     assert use_of(replica.ledger, "GPU-0") == Use()
 
 
-async def test_a_new_leader_takes_the_cards_of_ended_init_containers_out_too(
+async def test_a_new_leader_takes_the_devices_of_ended_init_containers_out_too(
     replica: Any,
 ) -> None:
     pod = await a_running_pod(replica)
     replica.leading = False
     ended(replica, pod)
     successor = type(replica)(replica.api)
-    successor.card(memory_mib=CARD_MIB)
+    successor.device(memory_mib=DEVICE_MIB)
     successor.news.claim_changed(replica.claim_of(pod))
     successor.news.pod_changed(the_pod(node="node-1", version=500))
     successor.engine.lead()

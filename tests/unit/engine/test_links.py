@@ -49,7 +49,7 @@ async def test_an_end_that_says_nothing_says_no(replica, said):
     ]
 
 
-async def test_links_that_agree_and_links_to_cards_elsewhere_are_no_news(replica, said):
+async def test_links_that_agree_and_links_to_devices_elsewhere_are_no_news(replica, said):
     see(replica, "A", B=210, C=20)
     see(replica, "B", A=210)
     replica.submit()

@@ -54,7 +54,7 @@ async def test_shapes_beyond_those_that_are_remembered_leave_nothing_behind(
     for number in range(NODES):
         name = f"node-{number}"
         replica.news.node_changed(a_node(name))
-        replica.card(uuid=f"GPU-{number}", node=name, memory_mib=16_384)
+        replica.device(uuid=f"GPU-{number}", node=name, memory_mib=16_384)
     come_and_go(replica, make, range(FULL))
     gc.collect()
     full = sys.getallocatedblocks()

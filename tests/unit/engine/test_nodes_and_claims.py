@@ -28,7 +28,7 @@ def anew(name: str = "node-1") -> Node:
 
 
 async def a_running_pod(replica: Any) -> Any:
-    replica.card()
+    replica.device()
     pod = replica.offered()
     await replica.settle()
     replica.news.pod_changed(
@@ -59,7 +59,7 @@ async def test_a_node_registered_anew_under_its_name_frees_what_was_given_on_the
 
 
 async def test_what_is_given_on_the_new_node_stays(replica: Any) -> None:
-    replica.card()
+    replica.device()
     replica.news.node_changed(anew())
     pod = replica.offered()
     await replica.settle()
@@ -99,7 +99,7 @@ async def test_no_two_allocations_have_the_same_name_even_if_the_clock_stands_st
     replica: Any,
 ) -> None:
     """The agent's word about the one would else free the other while it is in use."""
-    replica.card()
+    replica.device()
     small = {**GPU, "nvidia.com/gpumem": 64}
     pods = [replica.offered(f"pod-{number}", limits=small) for number in range(5)]
     await replica.settle()
@@ -107,11 +107,11 @@ async def test_no_two_allocations_have_the_same_name_even_if_the_clock_stands_st
     assert len(set(names)) == 5
 
 
-async def test_a_card_that_two_nodes_claim_is_placed_on_the_first_until_that_lets_go(
+async def test_a_device_that_two_nodes_claim_is_placed_on_the_first_until_that_lets_go(
     replica: Any,
 ) -> None:
-    replica.card(name="gpu-0", node="node-1")
-    replica.card(name="gpu-0.node-2", node="node-2")
+    replica.device(name="gpu-0", node="node-1")
+    replica.device(name="gpu-0.node-2", node="node-2")
     assert isinstance(replica.offer(replica.pod(), "node-2"), Refusal)
     replica.news.device_gone("gpu-0")
     pod = replica.offered("pod-2")
@@ -122,7 +122,7 @@ async def test_a_card_that_two_nodes_claim_is_placed_on_the_first_until_that_let
 async def test_a_pod_that_is_still_there_when_its_node_comes_back_is_decided_first(
     replica: Any,
 ) -> None:
-    """Its container was never stopped; a younger claim on its card could not start."""
+    """Its container was never stopped; a younger claim on its device could not start."""
     pod = await a_running_pod(replica)
     before = replica.claim_of(pod).status.allocation
     replica.news.node_gone("node-1")
@@ -138,7 +138,7 @@ async def test_a_pod_that_is_still_there_when_its_node_comes_back_is_decided_fir
     assert replica.reservation(other) is None
 
 
-async def test_a_pod_that_is_looked_at_while_its_cards_are_released_is_decided_all_the_same(
+async def test_a_pod_that_is_looked_at_while_its_devices_are_released_is_decided_all_the_same(
     replica: Any,
 ) -> None:
     """What is on its way out must not be taken for what the pod has."""
@@ -160,7 +160,7 @@ async def test_a_claim_that_is_gone_before_the_watch_says_so_is_not_written_agai
     replica: Any,
 ) -> None:
     """A watch may hang for minutes while writes are answered: each of them with a 404."""
-    replica.card()
+    replica.device()
     device = an_allocated_device(uuid="GPU-1", request="main", memory_mib=1024)
     ghost = a_claim("ghost", requests=[a_request(name="main", memory="1Gi")],
                     allocation=an_allocation(device, node="node-1"))  # fmt: skip

@@ -21,7 +21,7 @@ class Orphan:
         self.replica = replica
         for node in ("node-1", "node-2", "node-3"):
             replica.news.node_changed(a_node(node))
-        replica.card(node="node-1")
+        replica.device(node="node-1")
         self.beat("node-1")
 
     async def start(self) -> None:
@@ -154,7 +154,7 @@ async def test_a_leader_that_never_saw_the_pod_reads_it_first(replica: Any, is_t
     first = Orphan(replica)
     await first.start()
     successor = type(replica)(replica.api)
-    successor.card(node="node-1")
+    successor.device(node="node-1")
     successor.news.claim_changed(VGPUClaim.read(replica.api.claim(first.name)))
     successor.engine.lead()
     if not is_there:

@@ -1,4 +1,4 @@
-"""A pod has its cards on a node that kube-scheduler rules out, and is refused on all others."""
+"""A pod has its devices on a node that kube-scheduler rules out, and is refused on all others."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ async def requeued(replica: Any) -> list[str]:
 
 @pytest.fixture
 async def passed_over(replica: Any) -> Pod:
-    """It has its cards on node-1; node-2, all that was offered, has none that is healthy."""
-    replica.card(uuid="GPU-1", node="node-1")
-    replica.card(uuid="GPU-2", node="node-2", healthy=False)
+    """It has its devices on node-1; node-2, all that was offered, has none that is healthy."""
+    replica.device(uuid="GPU-1", node="node-1")
+    replica.device(uuid="GPU-2", node="node-2", healthy=False)
     pod: Pod = replica.offered("a")
     await replica.settle()
     assert node_of(replica, pod) == "node-1"
@@ -62,11 +62,11 @@ async def test_it_is_requeued_when_there_is_room_where_it_may_go(replica, passed
 
 
 async def test_it_is_not_requeued_for_a_node_that_it_was_not_offered(replica, passed_over):
-    replica.card(uuid="GPU-3", node="node-3")
+    replica.device(uuid="GPU-3", node="node-3")
     assert await requeued(replica) == []
 
 
-async def test_a_filter_that_offers_its_node_again_finds_its_cards_there(replica, passed_over):
+async def test_a_filter_that_offers_its_node_again_finds_its_devices_there(replica, passed_over):
     assert filtered(replica, passed_over, "node-1", "node-2") == ["node-1"]
     gets_well(replica)
     assert await requeued(replica) == []

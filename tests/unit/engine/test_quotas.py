@@ -22,7 +22,7 @@ def a_quota(devices: int, version: int = 1) -> ResourceQuota:
 
 def four_devices(replica: Any) -> None:
     for number in range(4):
-        replica.card(uuid=f"GPU-{number}", index=number)
+        replica.device(uuid=f"GPU-{number}", index=number)
 
 
 def allocated(replica: Any, name: str) -> tuple[str, str, str]:

@@ -144,7 +144,7 @@ async def test_a_pod_that_ended_frees_its_devices(replica: Replica) -> None:
 
 
 async def test_a_pod_with_a_device_of_nvidias_too_waits_for_the_agent(replica: Replica) -> None:
-    replica.card()
+    replica.device()
     spec = [a_request(name="a"), a_request(name="b", vendor="hygon")]
     going = {
         "deletion_timestamp": "2026-01-01T00:00:00Z",

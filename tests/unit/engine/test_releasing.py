@@ -1,4 +1,4 @@
-"""Cards are free when nothing can use them any more, and not a moment earlier."""
+"""Devices are free when nothing can use them any more, and not a moment earlier."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from vgpu_operator.engine.scheduling.reservation import OFFERED_S, Reservation
 LIMITS = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 8192}
 
 
-async def test_a_pod_that_went_before_it_had_a_node_frees_its_cards_at_once(
+async def test_a_pod_that_went_before_it_had_a_node_frees_its_devices_at_once(
     replica: Any,
 ) -> None:
-    replica.card()
+    replica.device()
     pod = replica.offered()
     await replica.settle()
     replica.news.pod_gone(pod.metadata.uid)
@@ -29,10 +29,10 @@ async def test_a_pod_that_went_before_it_had_a_node_frees_its_cards_at_once(
     assert use_of(replica.ledger, "GPU-0").memory_mib == 0
 
 
-async def test_a_bound_pod_that_is_gone_keeps_its_cards_until_the_agent_says_so(
+async def test_a_bound_pod_that_is_gone_keeps_its_devices_until_the_agent_says_so(
     replica: Any,
 ) -> None:
-    replica.card()
+    replica.device()
     name = await a_bound_pod_that_goes(replica)
     assert "allocation" in replica.api.claim(name)["status"]
     say_released(replica, name, replica.api.claim(name)["status"]["allocation"]["id"])
@@ -42,7 +42,7 @@ async def test_a_bound_pod_that_is_gone_keeps_its_cards_until_the_agent_says_so(
 
 
 async def test_the_agents_word_about_an_earlier_allocation_frees_nothing(replica: Any) -> None:
-    replica.card()
+    replica.device()
     name = await a_bound_pod_that_goes(replica)
     say_released(replica, name, allocation_id(99))
     await replica.settle()
@@ -50,7 +50,7 @@ async def test_the_agents_word_about_an_earlier_allocation_frees_nothing(replica
 
 
 async def test_a_node_that_is_gone_frees_what_was_on_it(replica: Any) -> None:
-    replica.card()
+    replica.device()
     name = await a_bound_pod_that_goes(replica)
     replica.news.node_gone("node-1")
     await replica.settle()
@@ -59,7 +59,7 @@ async def test_a_node_that_is_gone_frees_what_was_on_it(replica: Any) -> None:
 
 async def test_a_pod_that_no_filter_asks_about_holds_nothing(replica: Any) -> None:
     """It may be one that kube-scheduler cannot place for reasons of its own."""
-    replica.card()
+    replica.device()
     pod = replica.pod()
     await replica.told()
     assert replica.reservation(pod) is None
@@ -68,7 +68,7 @@ async def test_a_pod_that_no_filter_asks_about_holds_nothing(replica: Any) -> No
 
 
 async def test_a_reservation_that_was_offered_and_not_bound_lapses(replica: Any) -> None:
-    replica.card()
+    replica.device()
     pod = replica.offered()
     await replica.settle()
     replica.time += OFFERED_S - 1
@@ -90,7 +90,7 @@ async def test_a_reservation_that_was_offered_and_not_bound_lapses(replica: Any)
 
 async def test_filters_alone_keep_no_devices(replica: Any) -> None:
     """kube-scheduler tries again and again, and something after Filter fails each time."""
-    replica.card()
+    replica.device()
     pod = replica.offered()
     for _ in range(3):
         await replica.settle()
@@ -104,7 +104,7 @@ async def test_filters_alone_keep_no_devices(replica: Any) -> None:
 async def test_a_pod_whose_volumes_may_take_minutes_holds_nothing_until_its_bind(
     replica: Any,
 ) -> None:
-    replica.card(memory_mib=8192)
+    replica.device(memory_mib=8192)
     volume = {"name": "data", "persistentVolumeClaim": {"claimName": "never-bound"}}
     pod = a_pod(containers=[a_container(limits=LIMITS)])
     pod = pod.model_copy(update={"spec": pod.spec.model_copy(update={"volumes": [volume]})})
@@ -122,7 +122,7 @@ async def test_a_pod_whose_volumes_may_take_minutes_holds_nothing_until_its_bind
 
 
 async def test_expiry_never_touches_an_immediate_claim(replica: Any) -> None:
-    replica.card()
+    replica.device()
     replica.claim(a_claim("now", requests=[a_request()], binding_mode="Immediate"))
     await replica.settle()
     replica.time += 10 * OFFERED_S
@@ -147,11 +147,11 @@ async def test_a_deleted_claim_that_holds_nothing_is_let_go(replica: Any) -> Non
 
 async def test_a_claim_deleted_while_a_refusal_is_written_is_let_go(replica: Any) -> None:
     """The deletion is seen while a write is under way, and that write then comes to nothing."""
-    replica.card(memory_mib=64)
+    replica.device(memory_mib=64)
     pod = replica.offered()
     await replica.told()
     name = replica.claim_of(pod).metadata.name
-    replica.card(memory_mib=64, cordoned=True, resource_version=2)  # another reason
+    replica.device(memory_mib=64, cordoned=True, resource_version=2)  # another reason
     replica.time += 10
     replica.api.gate.clear()
     replica.submit()
@@ -168,7 +168,7 @@ async def test_a_claim_deleted_while_a_refusal_is_written_is_let_go(replica: Any
 
 async def test_a_claim_written_after_its_deletion_was_seen_holds_nothing(replica: Any) -> None:
     """The answer to a write may come after the watch told of the deletion."""
-    replica.card()
+    replica.device()
     pod = replica.offered()
     await replica.settle()
     claim = replica.claim_of(pod)

@@ -13,7 +13,7 @@ from vgpu_api.resources import PODS, VGPU_CLAIMS
 from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_operator.engine.claims.reconcile import REFIT_S
 
-CARD_MIB = 16_384
+DEVICE_MIB = 16_384
 
 
 def a_quota(mib: int) -> ResourceQuota:
@@ -73,7 +73,7 @@ def device_of(replica: Any, pod: Pod) -> tuple[int, int]:
 
 @pytest.fixture
 async def pod(replica: Any) -> Pod:
-    replica.card(memory_mib=CARD_MIB)
+    replica.device(memory_mib=DEVICE_MIB)
     return await a_running_pod(replica, gpu=1, gpumem=4000, gpucores=30)
 
 
@@ -118,7 +118,7 @@ async def test_more_than_is_free_is_given_when_it_is(
     assert device_of(replica, pod) == (memory, wish.get("cores", 30))
 
 
-async def test_all_of_the_compute_is_for_who_has_the_card_alone(replica: Any, pod: Pod) -> None:
+async def test_all_of_the_compute_is_for_who_has_the_device_alone(replica: Any, pod: Pod) -> None:
     await a_running_pod(replica, "pod-2", gpu=1, gpumem=1000, gpucores=0)
     await change(replica, pod, cores=100)
     assert device_of(replica, pod) == (4000, 30)

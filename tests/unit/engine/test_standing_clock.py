@@ -19,7 +19,7 @@ from vgpu_client.lease import Elector, LeaseTimes
 from vgpu_nodeagent.errors import Refused, Why
 from vgpu_nodeagent.state.slots import Binding, ClaimAllocation, SlotState, allocate, grant
 
-CARD_MIB = 16384
+DEVICE_MIB = 16384
 
 
 class Clock:
@@ -93,17 +93,17 @@ async def two_leaders(replica: Any) -> tuple[Any, Any]:
 async def test_a_leader_whose_clock_stands_still_over_grants_no_container(
     replica: Any, tmp_path: Path
 ) -> None:
-    """Both give the same card away, again and again; what starts never exceeds it."""
+    """Both give the same device away, again and again; what starts never exceeds it."""
     leaders = await two_leaders(replica)
     bench = await a_bench(tmp_path)
     for each in leaders:
-        each.card(uuid=GPU_0, node="n1", memory_mib=CARD_MIB)
+        each.device(uuid=GPU_0, node="n1", memory_mib=DEVICE_MIB)
     claims = []
     for number in range(3):
         for name, each in zip(("early", "later"), leaders, strict=True):
             claims.append(await decide(each, f"{name}-{number}", mib=5_000))
     given = sum(holding_of(claim).use[GPU_0].memory_mib for claim in claims)
-    assert given == 30_000 > CARD_MIB
+    assert given == 30_000 > DEVICE_MIB
 
     refused: list[Why] = []
     for number, claim in enumerate(claims):
@@ -120,7 +120,7 @@ async def test_a_leader_whose_clock_stands_still_over_grants_no_container(
             bench.node.allocations.content(name) for name in bench.node.checkpoint.state.leases
         ]
         open_bytes = sum(limit.memory_bytes for page in pages for limit in page.devices)
-        assert open_bytes <= CARD_MIB * MIB
+        assert open_bytes <= DEVICE_MIB * MIB
     assert refused == [Why.OVER_CAPACITY] * 3
 
 
@@ -129,17 +129,19 @@ async def test_of_two_leaders_decisions_the_agent_starts_what_fits_and_refuses_t
 ) -> None:
     former, _ = await two_leaders(replica)
     for each in (former, replica):
-        each.card(memory_mib=CARD_MIB)
+        each.device(memory_mib=DEVICE_MIB)
     claims = [await decide(former, "early"), await decide(replica, "later")]
     uses = [holding_of(claim).use for claim in claims]
-    (card,) = {uuid for use in uses for uuid in use}
-    assert sum(use[card].memory_mib for use in uses) > CARD_MIB  # both were given the same card
+    (device,) = {uuid for use in uses for uuid in use}
+    assert (
+        sum(use[device].memory_mib for use in uses) > DEVICE_MIB
+    )  # both were given the same device
 
     state = SlotState()
     for number in range(2):
         ids = [f"slot-{number}"]
         state, _ = allocate(state, slot_ids=ids, nonce=f"n{number}", now=float(number))
-    allocatable = {card: Use(CARD_MIB, 100, 10)}
+    allocatable = {device: Use(DEVICE_MIB, 100, 10)}
     leases = sorted(state.leases)
     state = grant(
         state,
@@ -147,11 +149,11 @@ async def test_of_two_leaders_decisions_the_agent_starts_what_fits_and_refuses_t
         bindings=[Binding(leases[0], "main")],
         allocatable=allocatable,
     )
-    with pytest.raises(Refused, match="does not fit on card"):
+    with pytest.raises(Refused, match="does not fit on GPU"):
         grant(
             state,
             holding=holding_of(claims[1]),
             bindings=[Binding(leases[1], "main")],
             allocatable=allocatable,
         )
-    assert state.used()[card].memory_mib == 10_000
+    assert state.used()[device].memory_mib == 10_000

@@ -63,7 +63,7 @@ async def test_a_thousand_that_wait_are_looked_at_only_when_they_are_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     replica = Replica()
-    replica.card(memory_mib=1024)
+    replica.device(memory_mib=1024)
     looked_at: list[Any] = []
     reconcile = engine_module.reconcile
 

@@ -20,7 +20,7 @@ NODES = ("node-1", "node-2")
 
 @pytest.fixture
 def replica() -> Replica:
-    """Two nodes with a card and 8 CPUs each."""
+    """Two nodes with a device and 8 CPUs each."""
     replica = Replica(config=FRAGMENTATION)
     for name in NODES:
         replica.news.node_changed(a_node(name, allocatable={"cpu": "8"}))
@@ -77,7 +77,7 @@ async def test_a_pod_counts_in_the_mix_once_and_with_its_cpu(replica):
     ]
 
 
-async def test_a_pod_without_cards_counts_where_it_takes_their_node_a_daemon_does_not(replica):
+async def test_a_pod_without_devices_counts_where_it_takes_their_node_a_daemon_does_not(replica):
     mix = replica.ledger.columns.mix
     replica.news.pod_changed(a_pod_with("2"))
     for version in (1, 2):

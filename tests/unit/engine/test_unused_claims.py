@@ -31,7 +31,7 @@ def status(replica: Any) -> dict[str, Any]:
 
 async def used_and_released(replica: Any, **spec: Any) -> None:
     """A user's claim whose pod ran, ended and was released by the agent; the pod is still there."""
-    replica.card()
+    replica.device()
     replica.claim(a_claim("mine", requests=[a_request(memory="4Gi")], **spec))
     await runs_and_ends(replica, "pod-1")
 
@@ -146,7 +146,7 @@ async def test_a_deletion_without_an_answer_is_tried_again(replica: Any) -> None
 async def test_a_pods_own_claim_is_not_deleted_by_a_ttl(replica: Any) -> None:
     """Its pod owns it, so it goes with the pod."""
     owner = {"apiVersion": "v1", "kind": "Pod", "name": "pod-1", "uid": "uid-of-pod-1"}
-    replica.card()
+    replica.device()
     metadata = {"owner_references": [owner]}
     replica.claim(
         a_claim("mine", requests=[a_request()], ttl_seconds_after_unused=0, metadata=metadata)
@@ -158,10 +158,10 @@ async def test_a_pods_own_claim_is_not_deleted_by_a_ttl(replica: Any) -> None:
 
 
 async def an_immediate_claim(replica: Any) -> None:
-    replica.card(uuid="GPU-0", node="node-1")
+    replica.device(uuid="GPU-0", node="node-1")
     replica.claim(a_claim("mine", requests=[a_request(memory="4Gi")], binding_mode="Immediate"))
     await replica.settle()
-    replica.card(uuid="GPU-1", node="node-2")
+    replica.device(uuid="GPU-1", node="node-2")
     assert status(replica)["allocation"]["nodeName"] == "node-1"
 
 
@@ -175,7 +175,7 @@ async def for_five_minutes(replica: Any) -> None:
     await replica.settle()
 
 
-async def test_an_immediate_claim_whose_card_is_gone_is_decided_anew_after_five_minutes(
+async def test_an_immediate_claim_whose_device_is_gone_is_decided_anew_after_five_minutes(
     replica: Any,
 ) -> None:
     await an_immediate_claim(replica)
@@ -185,7 +185,7 @@ async def test_an_immediate_claim_whose_card_is_gone_is_decided_anew_after_five_
     assert use_of(replica.ledger, "GPU-0").memory_mib == 0
 
 
-async def test_an_immediate_claim_whose_card_is_sick_is_decided_anew_after_five_minutes(
+async def test_an_immediate_claim_whose_device_is_sick_is_decided_anew_after_five_minutes(
     replica: Any,
 ) -> None:
     await an_immediate_claim(replica)
@@ -212,7 +212,7 @@ async def test_an_immediate_claim_whose_node_is_gone_is_decided_anew_at_once(
     assert status(replica)["allocation"]["nodeName"] == "node-2"
 
 
-async def test_an_immediate_claim_on_a_cordoned_card_keeps_it(replica: Any) -> None:
+async def test_an_immediate_claim_on_a_cordoned_device_keeps_it(replica: Any) -> None:
     await an_immediate_claim(replica)
     replica.news.device_changed(a_device(cordoned=True, resource_version=2))
     await replica.settle()
@@ -221,7 +221,7 @@ async def test_an_immediate_claim_on_a_cordoned_card_keeps_it(replica: Any) -> N
     assert status(replica)["allocation"]["nodeName"] == "node-1"
 
 
-async def test_a_card_that_recovers_in_time_keeps_its_immediate_claim(replica: Any) -> None:
+async def test_a_device_that_recovers_in_time_keeps_its_immediate_claim(replica: Any) -> None:
     await an_immediate_claim(replica)
     for version in range(2, 12):
         sick = version % 2 == 0

@@ -30,7 +30,7 @@ async def test_a_pod_that_a_whole_list_does_not_have_is_gone_and_decided_no_more
 ) -> None:
     """Nobody ever says that it was deleted: the watch did not know of it. It may have been bound
     meanwhile, so what it was given stays until its node's agent says that it is free."""
-    replica.card()
+    replica.device()
     pod = a_told_pod(version=50)
     assert ask(replica, pod, "node-1", "node-2") == ["node-1"]
     await replica.settle()
@@ -50,7 +50,7 @@ async def test_a_pod_that_a_whole_list_does_not_have_is_gone_and_decided_no_more
 async def test_a_pod_that_is_newer_than_the_list_or_in_it_stays(
     replica: Any, listed: int, uids: tuple[str, ...]
 ) -> None:
-    replica.card()
+    replica.device()
     ask(replica, a_told_pod(version=50), "node-1")
     replica.news.pods_listed(listed, set(uids))
     await replica.settle()
@@ -61,7 +61,7 @@ async def test_a_pod_that_is_newer_than_the_list_or_in_it_stays(
 async def test_a_filter_that_asks_late_about_a_pod_of_the_past_reserves_nothing(
     replica: Any,
 ) -> None:
-    replica.card()
+    replica.device()
     replica.news.pods_listed(60, set())
     ask(replica, a_told_pod(version=60), "node-1")
     await replica.settle()

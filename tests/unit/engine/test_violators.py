@@ -64,7 +64,7 @@ class Users:
 
 @pytest.fixture
 async def users(replica: Any, monkeypatch: pytest.MonkeyPatch) -> Users:
-    replica.card()
+    replica.device()
     real = replica.api.create
 
     async def create(

@@ -19,8 +19,8 @@ from vgpu_operator.extender.wire import FilterAnswer, FilterRequest
 AFTER_S = 60
 
 
-def asking(mib: int, cards: int = 1) -> dict[str, int]:
-    return {"nvidia.com/gpu": cards, "nvidia.com/gpumem": mib}
+def asking(mib: int, devices: int = 1) -> dict[str, int]:
+    return {"nvidia.com/gpu": devices, "nvidia.com/gpumem": mib}
 
 
 def filtered(replica: Any, pod: Pod) -> FilterAnswer:
@@ -31,14 +31,14 @@ def filtered(replica: Any, pod: Pod) -> FilterAnswer:
 
 
 def end(replica: Any, pod: Pod) -> None:
-    """The pod and its claim are gone, and its cards are free."""
+    """The pod and its claim are gone, and its devices are free."""
     claim = replica.claim_of(pod)
     key = (claim.metadata.namespace, claim.metadata.name)
     replica.news.pod_gone(pod.metadata.uid)
     replica.news.claim_gone(key, claim.metadata.uid)
 
 
-def has_cards(replica: Any, pod: Pod) -> bool:
+def has_devices(replica: Any, pod: Pod) -> bool:
     """Whether devices are reserved for it, or in its claim."""
     known = replica.cache.pod(pod.metadata.uid)
     claim = replica.cache.claim(known.claim)
@@ -46,12 +46,12 @@ def has_cards(replica: Any, pod: Pod) -> bool:
     return replica.reservation(pod) is not None or allocated
 
 
-async def a_full_card(replica: Any) -> list[Pod]:
-    """Four pods of 4 GiB on a card of 16 GiB."""
-    replica.card(memory_mib=16384)
+async def a_full_device(replica: Any) -> list[Pod]:
+    """Four pods of 4 GiB on a device of 16 GiB."""
+    replica.device(memory_mib=16384)
     small = [replica.offered(f"small-{number}", limits=asking(4096)) for number in range(4)]
     await replica.bound()
-    assert all(has_cards(replica, pod) for pod in small)
+    assert all(has_devices(replica, pod) for pod in small)
     return small
 
 
@@ -67,7 +67,7 @@ async def a_starving_pod(replica: Any, mib: int = 16384) -> Pod:
 async def days(replica: Any, large: Pod, running: list[Pod]) -> int | None:
     """Every ten seconds a small pod ends and another is there at once, to take its place.
 
-    Returns how many ended until the large pod had its card; None when it never had.
+    Returns how many ended until the large pod had its device; None when it never had.
     """
     for number in range(100, 150):
         replica.time += 10
@@ -75,9 +75,9 @@ async def days(replica: Any, large: Pod, running: list[Pod]) -> int | None:
         fresh = replica.offered(f"small-{number}", limits=asking(4096))
         filtered(replica, fresh)  # before the operator's own loop had its turn
         await replica.bound()
-        if has_cards(replica, large):
+        if has_devices(replica, large):
             return number - 99
-        if has_cards(replica, fresh):
+        if has_devices(replica, fresh):
             running.append(fresh)
         if not running:
             return None
@@ -86,7 +86,7 @@ async def days(replica: Any, large: Pod, running: list[Pod]) -> int | None:
 
 async def test_a_stream_of_small_pods_does_not_starve_a_large_one(replica: Any) -> None:
     """It waits a minute, then for the four that run at that time, and for nobody after them."""
-    running = await a_full_card(replica)
+    running = await a_full_device(replica)
     large = replica.offered("zlarge", limits=asking(16384))
     await replica.scheduled()
     ended = await days(replica, large, running)
@@ -98,7 +98,7 @@ async def test_without_earmarks_the_same_stream_starves_it(replica: Any) -> None
     """The simulation is able to fail."""
     config = ClusterConfig.model_validate({"scheduling": {"starvationAfterSeconds": 0}})
     without = type(replica)(config=config)
-    running = await a_full_card(without)
+    running = await a_full_device(without)
     large = without.offered("zlarge", limits=asking(16384))
     await without.scheduled()
     assert await days(without, large, running) is None
@@ -109,7 +109,7 @@ async def test_what_is_kept_for_one_pod_is_not_left_idle_when_an_equal_one_ranks
     replica: Any,
 ) -> None:
     """Pods made in one second rank by name: the one that starved first need not be the first."""
-    small = await a_full_card(replica)
+    small = await a_full_device(replica)
     starved = await a_starving_pod(replica)
     replica.offered("an-equal-one", limits=asking(16384))
     for pod in small:
@@ -118,7 +118,7 @@ async def test_what_is_kept_for_one_pod_is_not_left_idle_when_an_equal_one_ranks
 
 
 async def test_what_becomes_free_is_kept_also_between_two_rounds(replica: Any) -> None:
-    small = await a_full_card(replica)
+    small = await a_full_device(replica)
     await a_starving_pod(replica)
     end(replica, small[0])
     late = replica.offered("late", limits=asking(4096))
@@ -130,7 +130,7 @@ async def test_what_becomes_free_is_kept_also_between_two_rounds(replica: Any) -
 
 
 async def test_a_claim_says_that_it_was_refused_in_favour_of_another(replica: Any) -> None:
-    small = await a_full_card(replica)
+    small = await a_full_device(replica)
     await a_starving_pod(replica)
     end(replica, small[0])
     late = replica.offered("late", limits=asking(4096))
@@ -141,14 +141,14 @@ async def test_a_claim_says_that_it_was_refused_in_favour_of_another(replica: An
 
 
 async def test_who_is_refused_for_another_reason_is_not_told_of_earmarks(replica: Any) -> None:
-    await a_full_card(replica)
+    await a_full_device(replica)
     await a_starving_pod(replica)
     late = replica.offered("late", limits=asking(20000))
     assert filtered(replica, late).refused["node-1"] == "1/1 CardInsufficientMemory"
 
 
 async def test_nothing_is_kept_before_its_time(replica: Any) -> None:
-    small = await a_full_card(replica)
+    small = await a_full_device(replica)
     large = replica.offered("zlarge", limits=asking(16384))
     await replica.scheduled()
     replica.time += AFTER_S - 1
@@ -156,29 +156,29 @@ async def test_nothing_is_kept_before_its_time(replica: Any) -> None:
     end(replica, small[0])
     late = replica.offered("late", limits=asking(4096))
     await replica.scheduled()
-    assert has_cards(replica, late)
-    assert not has_cards(replica, large)
+    assert has_devices(replica, late)
+    assert not has_devices(replica, large)
 
 
 async def test_an_earmark_is_given_up_when_its_pod_goes(replica: Any) -> None:
-    small = await a_full_card(replica)
+    small = await a_full_device(replica)
     large = await a_starving_pod(replica)
     end(replica, small[0])
     late = replica.offered("late", limits=asking(4096))
     await replica.scheduled()
-    assert not has_cards(replica, late)
+    assert not has_devices(replica, late)
     replica.news.pod_gone(large.metadata.uid)
     await replica.scheduled()
-    assert has_cards(replica, late)
+    assert has_devices(replica, late)
     assert use_of(replica.ledger, "GPU-0").memory_mib == 16384
 
 
 async def test_an_earmark_is_given_up_when_its_pod_finds_room_elsewhere(replica: Any) -> None:
-    small = await a_full_card(replica)
+    small = await a_full_device(replica)
     large = await a_starving_pod(replica)
     end(replica, small[0])
     await replica.scheduled()
-    replica.card(uuid="GPU-1", node="node-2", memory_mib=16384)
+    replica.device(uuid="GPU-1", node="node-2", memory_mib=16384)
     replica.offer(large)  # a new node wakes every pod that an extender refused
     await replica.scheduled()
     assert len(replica.state.earmarks) == 0
@@ -186,9 +186,9 @@ async def test_an_earmark_is_given_up_when_its_pod_finds_room_elsewhere(replica:
     assert use_of(replica.ledger, "GPU-0").memory_mib == 3 * 4096
 
 
-async def test_an_earmark_moves_when_its_card_goes_out_of_order(replica: Any) -> None:
-    small = await a_full_card(replica)
-    replica.card(uuid="GPU-1", node="node-2", memory_mib=16384)
+async def test_an_earmark_moves_when_its_device_goes_out_of_order(replica: Any) -> None:
+    small = await a_full_device(replica)
+    replica.device(uuid="GPU-1", node="node-2", memory_mib=16384)
     other = replica.offered("other", limits=asking(16000))
     await replica.bound()
     await a_starving_pod(replica, 16384)
@@ -202,19 +202,19 @@ async def test_an_earmark_moves_when_its_card_goes_out_of_order(replica: Any) ->
     await replica.scheduled()
     (earmark,) = replica.state.earmarks
     assert earmark.node == "node-1"
-    assert has_cards(replica, other)
-    assert has_cards(replica, small[0])
+    assert has_devices(replica, other)
+    assert has_devices(replica, small[0])
 
 
-async def test_who_asks_for_what_no_card_could_give_gets_nothing_kept(replica: Any) -> None:
-    await a_full_card(replica)
+async def test_who_asks_for_what_no_device_could_give_gets_nothing_kept(replica: Any) -> None:
+    await a_full_device(replica)
     await a_starving_pod(replica, 20000)
     assert len(replica.state.earmarks) == 0
 
 
-async def test_cards_are_kept_for_a_few_at_a_time(replica: Any) -> None:
+async def test_devices_are_kept_for_a_few_at_a_time(replica: Any) -> None:
     for number in range(5):
-        replica.card(uuid=f"GPU-{number}", index=number, memory_mib=16384)
+        replica.device(uuid=f"GPU-{number}", index=number, memory_mib=16384)
     for number in range(5):
         replica.offered(f"a-{number}", limits=asking(10000))
     await replica.bound()
@@ -225,15 +225,17 @@ async def test_cards_are_kept_for_a_few_at_a_time(replica: Any) -> None:
     await replica.scheduled()
     earmarks = list(replica.state.earmarks)
     assert len(earmarks) == MOST_OF_A_NAMESPACE
-    assert len({card for earmark in earmarks for card in earmark.devices}) == MOST_OF_A_NAMESPACE
+    assert (
+        len({device for earmark in earmarks for device in earmark.devices}) == MOST_OF_A_NAMESPACE
+    )
 
 
 async def test_no_namespace_keeps_more_than_its_part_and_all_together_not_everything(
     replica: Any,
 ) -> None:
-    cards = 16
-    for number in range(cards):
-        replica.card(uuid=f"GPU-{number}", index=number, memory_mib=16384)
+    devices = 16
+    for number in range(devices):
+        replica.device(uuid=f"GPU-{number}", index=number, memory_mib=16384)
         replica.pod(f"a-{number}", node="node-1", limits=asking(10000))
     await replica.scheduled()
     for namespace in ("n1", "n2", "n3", "n4"):
@@ -245,12 +247,12 @@ async def test_no_namespace_keeps_more_than_its_part_and_all_together_not_everyt
     await replica.scheduled()
     by_namespace = Counter(earmark.key.namespace for earmark in replica.state.earmarks)
     assert max(by_namespace.values()) == MOST_OF_A_NAMESPACE
-    assert by_namespace.total() == MOST < cards
+    assert by_namespace.total() == MOST < devices
 
 
 async def test_parts_of_one_claim_that_fit_together_nowhere_get_nothing_kept(replica: Any) -> None:
-    """Each of three containers would fit on the card alone; three times 40 % do not."""
-    await a_full_card(replica)
+    """Each of three containers would fit on the device alone; three times 40 % do not."""
+    await a_full_device(replica)
     cores = {**asking(4096), "nvidia.com/gpucores": 40}
     containers = [a_container(f"c{number}", limits=cores) for number in range(3)]
     replica.offered("zlarge", containers=containers)
@@ -262,7 +264,7 @@ async def test_parts_of_one_claim_that_fit_together_nowhere_get_nothing_kept(rep
 
 
 async def test_the_most_important_of_those_that_starve_is_served_first(replica: Any) -> None:
-    await a_full_card(replica)
+    await a_full_device(replica)
     for name, priority in (("a-low", 0), ("b-high", 10)):
         replica.offered(name, limits=asking(16384), priority=priority)
     await replica.scheduled()
@@ -273,11 +275,11 @@ async def test_the_most_important_of_those_that_starve_is_served_first(replica: 
 
 
 @pytest.mark.parametrize("ends", [1, 2])
-async def test_who_wants_a_card_alone_is_not_overtaken_by_who_shares(
+async def test_who_wants_a_device_alone_is_not_overtaken_by_who_shares(
     replica: Any, ends: int
 ) -> None:
     """Compute is not asked for by the small ones, so memory alone must keep them away."""
-    replica.card(memory_mib=16384)
+    replica.device(memory_mib=16384)
     small = [replica.offered(f"small-{number}", limits=asking(2048)) for number in range(2)]
     await replica.bound()
     alone = replica.offered("zlarge", limits={**asking(1024), "nvidia.com/gpucores": 100})
@@ -289,12 +291,12 @@ async def test_who_wants_a_card_alone_is_not_overtaken_by_who_shares(
     late = replica.offered("late", limits=asking(1024))
     filtered(replica, late)
     await replica.scheduled()
-    assert not has_cards(replica, late)
-    assert has_cards(replica, alone) == (ends == 2)
+    assert not has_devices(replica, late)
+    assert has_devices(replica, alone) == (ends == 2)
 
 
 async def test_an_immediate_claim_does_not_starve_either(replica: Any) -> None:
-    small = await a_full_card(replica)
+    small = await a_full_device(replica)
     replica.claim(a_claim("now", requests=[a_request(memory="16Gi")], binding_mode="Immediate"))
     await replica.scheduled()
     replica.time += AFTER_S
@@ -307,7 +309,7 @@ async def test_an_immediate_claim_does_not_starve_either(replica: Any) -> None:
 
 
 async def test_a_node_that_is_cordoned_gives_its_earmark_up(replica: Any) -> None:
-    await a_full_card(replica)
+    await a_full_device(replica)
     await a_starving_pod(replica)
     assert len(replica.state.earmarks) == 1
     replica.news.node_changed(a_node("node-1", unschedulable=True, resource_version=2))
@@ -316,7 +318,7 @@ async def test_a_node_that_is_cordoned_gives_its_earmark_up(replica: Any) -> Non
 
 
 async def test_what_is_kept_is_nobodys_quota_and_not_shown_as_given(replica: Any) -> None:
-    small = await a_full_card(replica)
+    small = await a_full_device(replica)
     await a_starving_pod(replica)
     quota = {
         "metadata": {"name": "q", "namespace": "default", "resourceVersion": "1"},
@@ -334,7 +336,7 @@ async def test_what_is_kept_is_nobodys_quota_and_not_shown_as_given(replica: Any
 
 async def test_an_earmark_that_waits_makes_no_work_for_others(replica: Any) -> None:
     """Asking for its claim again changes nothing that anybody else would have to look at."""
-    await a_full_card(replica)
+    await a_full_device(replica)
     large = await a_starving_pod(replica)
     await replica.scheduled()
     cursor, _ = replica.ledger.changed_since(0)
@@ -343,13 +345,13 @@ async def test_an_earmark_that_waits_makes_no_work_for_others(replica: Any) -> N
     assert replica.ledger.changed_since(cursor)[1] == frozenset()
 
 
-async def test_an_earmarked_card_that_vanishes_takes_nobody_down_with_it(replica: Any) -> None:
+async def test_an_earmarked_device_that_vanishes_takes_nobody_down_with_it(replica: Any) -> None:
     """A Filter may come before the earmark is given up."""
     for number in range(2):
-        replica.card(uuid=f"GPU-{number}", index=number, memory_mib=16384)
+        replica.device(uuid=f"GPU-{number}", index=number, memory_mib=16384)
     running = [replica.offered(f"small-{number}", limits=asking(10000)) for number in range(2)]
     await replica.bound()
-    large = replica.offered("zlarge", limits=asking(16000, cards=2))
+    large = replica.offered("zlarge", limits=asking(16000, devices=2))
     await replica.scheduled()
     replica.time += AFTER_S
     await replica.scheduled()

@@ -22,8 +22,8 @@ def has_devices(replica: Any, name: str) -> bool:
     return "allocation" in replica.api.claim(name).get("status", {})
 
 
-async def test_a_recovered_card_serves_the_most_important_claim_at_once(replica: Any) -> None:
-    replica.card(memory_mib=16384, healthy=False)
+async def test_a_recovered_device_serves_the_most_important_claim_at_once(replica: Any) -> None:
+    replica.device(memory_mib=16384, healthy=False)
     for name, priority in (("low", 0), ("high", 9)):
         replica.claim(an_immediate(name, priority))
     await replica.settle()
@@ -34,7 +34,7 @@ async def test_a_recovered_card_serves_the_most_important_claim_at_once(replica:
 
 
 async def test_of_equals_the_oldest_is_served_first(replica: Any) -> None:
-    replica.card(memory_mib=16384, healthy=False)
+    replica.device(memory_mib=16384, healthy=False)
     for name, second in (("a", 2), ("b", 1), ("c", 3)):
         replica.claim(an_immediate(name, 0, created=f"2026-01-01T00:00:0{second}Z"))
     replica.news.device_changed(a_device(memory_mib=16384, resource_version=2))
@@ -46,7 +46,7 @@ async def test_no_claim_is_more_important_than_the_administrator_allows(replica:
     """Anybody may write a priority into a claim; pods have theirs from a PriorityClass."""
     config = ClusterConfig.model_validate({"scheduling": {"maxClaimPriority": 10}})
     bounded = type(replica)(config=config)
-    bounded.card(memory_mib=16384, healthy=False)
+    bounded.device(memory_mib=16384, healthy=False)
     for name, priority, second in (("a", 10, 1), ("b", 1_000_000, 2)):
         created = f"2026-01-01T00:00:0{second}Z"
         bounded.claim(an_immediate(name, priority, created=created))
@@ -57,7 +57,7 @@ async def test_no_claim_is_more_important_than_the_administrator_allows(replica:
 
 
 async def test_a_claim_that_asks_for_less_is_decided_at_once(replica: Any) -> None:
-    replica.card(memory_mib=16384)
+    replica.device(memory_mib=16384)
     claim = a_claim("now", requests=[a_request(memory="20Gi")], binding_mode="Immediate")
     replica.claim(claim)
     await replica.settle()

@@ -46,7 +46,7 @@ def says(replica: Any, claim: str) -> tuple[str, str]:
 async def test_each_pod_of_a_template_gets_an_owned_copy_and_all_run_at_once(
     replica: Any,
 ) -> None:
-    replica.card()
+    replica.device()
     spec = {"requests": [a_request(memory="4Gi", cores=10)], "ttl_seconds_after_unused": 9}
     template = replica.claim(a_claim("shape", **spec))
     pods = [a_pod_of("shape", f"web-{number}") for number in range(3)]
@@ -62,7 +62,7 @@ async def test_each_pod_of_a_template_gets_an_owned_copy_and_all_run_at_once(
 
 
 async def test_a_template_is_never_decided_itself_and_is_shown_as_such(replica: Any) -> None:
-    replica.card()
+    replica.device()
     replica.claim(a_claim("shape", requests=[a_request(memory="4Gi")]))
     pod = see(replica, a_pod_of("shape")).pod
     await replica.settle()
@@ -75,7 +75,7 @@ async def test_a_template_is_never_decided_itself_and_is_shown_as_such(replica: 
 
 
 async def test_a_pod_that_names_a_template_as_its_claim_is_refused(replica: Any) -> None:
-    replica.card()
+    replica.device()
     replica.claim(a_claim("shape", requests=[a_request(memory="4Gi")]))
     see(replica, a_pod_of("shape"))
     refusal = replica.offer(see(replica, a_pod_with("shape", "pod-2")))
@@ -85,7 +85,7 @@ async def test_a_pod_that_names_a_template_as_its_claim_is_refused(replica: Any)
 
 
 async def test_an_immediate_claim_is_no_template(replica: Any) -> None:
-    replica.card()
+    replica.device()
     replica.claim(a_claim("now", requests=[a_request()], binding_mode="Immediate"))
     refusal = replica.offer(see(replica, a_pod_of("now")))
     assert isinstance(refusal, Refusal)
@@ -95,7 +95,7 @@ async def test_an_immediate_claim_is_no_template(replica: Any) -> None:
 async def test_a_template_for_other_containers_is_refused_before_a_copy_is_made(
     replica: Any,
 ) -> None:
-    replica.card()
+    replica.device()
     replica.claim(a_claim("shape", requests=[a_request(name="other", memory="4Gi")]))
     consumer = see(replica, a_pod_of("shape"))
     await replica.settle()
@@ -106,7 +106,7 @@ async def test_a_template_for_other_containers_is_refused_before_a_copy_is_made(
 
 
 async def test_a_pod_waits_for_its_template_and_goes_on_when_it_is_there(replica: Any) -> None:
-    replica.card()
+    replica.device()
     pod = see(replica, a_pod_of("shape")).pod
     assert isinstance(replica.offer(pod), Refusal)
     await replica.settle()
@@ -119,7 +119,7 @@ async def test_a_pod_waits_for_its_template_and_goes_on_when_it_is_there(replica
 
 async def test_a_claim_of_the_pods_uid_name_that_it_owns_is_adopted(replica: Any) -> None:
     """Made by a leader that died before it wrote the status."""
-    replica.card()
+    replica.device()
     pod = a_pod(containers=[a_container(limits=GPU)])
     name = pod_claim_name(pod.metadata.name, pod.metadata.uid)
     owner = {"apiVersion": "v1", "kind": "Pod", "name": "pod-1", "uid": pod.metadata.uid}
@@ -141,7 +141,7 @@ async def test_a_claim_of_its_own_that_asks_for_something_else_is_decided_as_it_
     replica: Any,
 ) -> None:
     """Made by a leader of another release; found when it is to be made."""
-    replica.card()
+    replica.device()
     pod = a_pod(containers=[a_container(limits=GPU)])
     name = pod_claim_name(pod.metadata.name, pod.metadata.uid)
     owner = {"apiVersion": "v1", "kind": "Pod", "name": "pod-1", "uid": pod.metadata.uid}
@@ -160,7 +160,7 @@ async def test_a_claim_of_its_own_that_asks_for_something_else_is_decided_as_it_
 
 async def test_a_claim_that_a_namesake_pod_owns_is_not_this_pods(replica: Any) -> None:
     """UIDs that begin alike give one claim name; whose it is the whole UID says."""
-    replica.card()
+    replica.device()
     uids = [f"0f5a3c1e-1111-4222-8333-44445555666{number}" for number in range(2)]
     former, pod = (a_pod(uid=uid, containers=[a_container(limits=GPU)]) for uid in uids)
     name = pod_claim_name(pod.metadata.name, pod.metadata.uid)
@@ -176,7 +176,7 @@ async def test_a_claim_that_a_namesake_pod_owns_is_not_this_pods(replica: Any) -
 async def test_a_claim_of_the_pods_name_that_is_anothers_is_refused_and_left_alone(
     replica: Any,
 ) -> None:
-    replica.card()
+    replica.device()
     pod = a_pod(containers=[a_container(limits=GPU)])
     name = pod_claim_name(pod.metadata.name, pod.metadata.uid)
     replica.claim(a_claim(name, requests=[a_request(name="main", memory="8Gi")]))
@@ -191,7 +191,7 @@ async def test_a_claim_of_the_pods_name_that_is_anothers_is_refused_and_left_alo
 
 async def test_a_forged_status_is_not_created_with_a_claim(replica: Any) -> None:
     """Status is dropped on create: what stands in the API is what the operator wrote after."""
-    replica.card()
+    replica.device()
     pod = see(replica, a_pod(containers=[a_container(limits=GPU)])).pod
     replica.offer(pod)
     await replica.effector.drain()
@@ -201,7 +201,7 @@ async def test_a_forged_status_is_not_created_with_a_claim(replica: Any) -> None
 
 
 async def test_an_annotation_changed_later_does_not_change_the_claim(replica: Any) -> None:
-    replica.card()
+    replica.device()
     for name in ("first", "second"):
         replica.claim(a_claim(name, requests=[a_request(memory="4Gi")]))
     replica.offer(see(replica, a_pod_with("first")))
@@ -214,7 +214,7 @@ async def test_an_annotation_changed_later_does_not_change_the_claim(replica: An
 
 async def test_a_new_leader_finds_the_claim_of_a_pod_that_was_edited(replica: Any) -> None:
     """It reads pods and claims in any order, and the annotation names another claim by now."""
-    replica.card()
+    replica.device()
     for name in ("first", "second"):
         replica.claim(a_claim(name, requests=[a_request(memory="4Gi")]))
     replica.offer(see(replica, a_pod_with("first")))
@@ -223,7 +223,7 @@ async def test_a_new_leader_finds_the_claim_of_a_pod_that_was_edited(replica: An
     for claims_first in (True, False):
         successor = type(replica)()
         successor.api.objects = replica.api.objects
-        successor.card()
+        successor.device()
         claims = [VGPUClaim.read(replica.api.claim(name)) for name in ("first", "second")]
         if not claims_first:
             successor.news.pod_changed(edited)
@@ -238,7 +238,7 @@ async def test_a_new_leader_finds_the_claim_of_a_pod_that_was_edited(replica: An
 
 
 async def test_a_pod_whose_annotation_was_taken_off_is_still_known(replica: Any) -> None:
-    replica.card()
+    replica.device()
     replica.claim(a_claim("mine", requests=[a_request(memory="4Gi")]))
     replica.offer(see(replica, a_pod_with("mine")))
     await replica.settle()
@@ -247,10 +247,10 @@ async def test_a_pod_whose_annotation_was_taken_off_is_still_known(replica: Any)
     assert "allocation" not in replica.api.claim("mine")["status"]
 
 
-async def test_a_claim_that_cannot_be_read_keeps_its_cards_and_is_left_alone(
+async def test_a_claim_that_cannot_be_read_keeps_its_devices_and_is_left_alone(
     replica: Any,
 ) -> None:
-    replica.card()
+    replica.device()
     pod = replica.offered()
     await replica.settle()
     name = replica.claim_of(pod).metadata.name
@@ -266,7 +266,7 @@ async def test_a_claim_that_cannot_be_read_keeps_its_cards_and_is_left_alone(
     assert [entry for entry in replica.api.log if entry[1] == name] == [
         entry for entry in before if entry[1] == name
     ]
-    assert replica.claim_of(other).status.allocation is None  # the card counts as full
+    assert replica.claim_of(other).status.allocation is None  # the device counts as full
     mended = replica.api.claim(name)
     mended["spec"] = good
     replica.claim(VGPUClaim.read(mended))
@@ -278,7 +278,7 @@ async def test_a_claim_that_cannot_be_read_keeps_its_cards_and_is_left_alone(
 
 
 async def test_a_pod_whose_claim_cannot_be_read_is_refused_and_says_so(replica: Any) -> None:
-    replica.card()
+    replica.device()
     raw = a_claim("mine", requests=[a_request(memory="4Gi")]).to_wire()
     raw["spec"] = {"requests": "none"}
     ruined = replica.api.put(VGPU_CLAIMS, raw)

@@ -49,7 +49,7 @@ def test_an_allocation_is_held_from_the_moment_it_is_seen():
     assert used_mib(ledger) == 1024
 
 
-def test_a_claim_counts_before_its_card_is_known_and_after_it_went():
+def test_a_claim_counts_before_its_device_is_known_and_after_it_went():
     ledger = Ledger(config=ClusterConfig())
     ledger.apply_claim(a_claim(allocation=held()))
     ledger.apply_device(a_device())
@@ -216,7 +216,7 @@ def test_planning_without_an_unknown_claim_changes_nothing():
         assert not a_plan(ledger).refused
 
 
-def test_a_claim_for_a_card_alone_reserves_all_cores_however_they_are_scaled():
+def test_a_claim_for_a_device_alone_reserves_all_cores_however_they_are_scaled():
     ledger = Ledger(config=ClusterConfig())
     ledger.apply_node(a_node())
     ledger.apply_device(a_device(cores=200))
@@ -239,7 +239,7 @@ def unreadable(devices: object, node: object = "node-1", resource_version: int =
     }
 
 
-def test_cards_of_an_unreadable_claim_are_full_until_it_can_be_read():
+def test_devices_of_an_unreadable_claim_are_full_until_it_can_be_read():
     ledger = a_ledger("GPU-0", "GPU-1")
     ledger.mark_unreadable("uid-of-claim-1", unreadable([{"uuid": "GPU-0", "memory": "?"}]))
     requests = [a_request(memory="1Gi", selector={"uuids": ["GPU-0"]})]
@@ -249,7 +249,7 @@ def test_cards_of_an_unreadable_claim_are_full_until_it_can_be_read():
     assert not a_plan(ledger, *requests).refused
 
 
-def test_an_unreadable_claim_that_does_not_name_its_cards_fills_its_node():
+def test_an_unreadable_claim_that_does_not_name_its_devices_fills_its_node():
     ledger = a_ledger("GPU-0", "GPU-1")
     ledger.mark_unreadable("uid-of-claim-1", unreadable([{"memory": "1Gi"}]))
     assert a_plan(ledger).text == "2/2 CardTimeSlicingExhausted"
@@ -276,7 +276,7 @@ def test_what_was_known_of_a_ruined_allocation_counts_as_full():
     assert used_mib(ledger) == 16_384
 
 
-def test_the_holders_of_a_card_are_named_with_what_they_hold():
+def test_the_holders_of_a_device_are_named_with_what_they_hold():
     ledger = a_ledger()
     ledger.apply_claim(a_claim("b", allocation=held(2048)))
     ledger.apply_claim(a_claim("a", allocation=held(1024)))

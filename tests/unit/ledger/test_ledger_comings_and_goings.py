@@ -41,7 +41,7 @@ def used_mib(ledger: Ledger, uuid: str = "GPU-0") -> int:
     return use_of(ledger, uuid).memory_mib
 
 
-# Cards and nodes.
+# Devices and nodes.
 
 
 def test_a_device_that_was_never_seen_leaves_without_a_trace():
@@ -58,21 +58,21 @@ def test_the_same_version_of_a_device_or_node_told_twice_is_no_news():
     assert not a_plan(ledger).refused
 
 
-def test_a_card_that_goes_is_a_change_of_its_node():
+def test_a_device_that_goes_is_a_change_of_its_node():
     ledger = a_ledger()
     cursor, _ = ledger.changed_since(0)
     ledger.remove_device("gpu-0")
     assert ledger.changed_since(cursor)[1] == {"node-1"}
 
 
-def test_a_node_whose_last_card_went_takes_pods_again_with_the_next_one():
+def test_a_node_whose_last_device_went_takes_pods_again_with_the_next_one():
     ledger = a_ledger()
     ledger.remove_device("gpu-0")
     ledger.apply_device(a_device(uuid="GPU-1"))
     assert a_plan(ledger).node == "node-1"
 
 
-def test_of_a_node_that_was_only_named_by_its_cards_nothing_is_left_when_they_go():
+def test_of_a_node_that_was_only_named_by_its_devices_nothing_is_left_when_they_go():
     ledger = a_ledger()
     ledger.apply_device(a_device(uuid="GPU-2", node="only-named"))
     assert ledger.columns.node_id("only-named") is not None
@@ -80,7 +80,7 @@ def test_of_a_node_that_was_only_named_by_its_cards_nothing_is_left_when_they_go
     assert ledger.columns.node_id("only-named") is None
 
 
-def test_a_card_that_moves_changes_both_nodes():
+def test_a_device_that_moves_changes_both_nodes():
     ledger = a_ledger()
     cursor, _ = ledger.changed_since(0)
     ledger.apply_device(a_device(node="node-2", resource_version=2))
@@ -122,8 +122,8 @@ def test_where_a_node_says_nothing_of_policies_the_configuration_does():
 # Claims.
 
 
-def test_an_allocated_card_without_a_uuid_fills_its_node():
-    """Nobody knows which card it is."""
+def test_an_allocated_device_without_a_uuid_fills_its_node():
+    """Nobody knows which device it is."""
     ledger = a_ledger()
     ledger.apply_claim(a_claim(allocation=held(1024, uuid="")))
     assert a_plan(ledger).text == "1/1 CardTimeSlicingExhausted"

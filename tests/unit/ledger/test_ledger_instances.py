@@ -1,4 +1,4 @@
-"""What claims hold of cards in MIG mode: the places of their instances."""
+"""What claims hold of devices in MIG mode: the places of their instances."""
 
 from __future__ import annotations
 
@@ -81,24 +81,24 @@ def test_an_instance_that_is_being_written_keeps_its_place():
     ledger.forget(second)
 
 
-def test_a_share_of_a_cut_card_that_names_no_place_fills_the_card():
+def test_a_share_of_a_cut_device_that_names_no_place_fills_the_device():
     ledger = a_ledger()
     held(ledger, "one", a_part(None))
     assert a_plan(ledger).text == "1/1 CardTimeSlicingExhausted"
 
 
-def test_one_part_without_a_place_is_enough_to_fill_the_card():
+def test_one_part_without_a_place_is_enough_to_fill_the_device():
     ledger = a_ledger()
     held(ledger, "one", a_part(0), a_part(None, request="other"))
     assert a_plan(ledger).text == "1/1 CardTimeSlicingExhausted"
 
 
-def test_an_instance_on_a_card_that_is_not_in_mig_mode_any_more_fills_it():
+def test_an_instance_on_a_device_that_is_not_in_mig_mode_any_more_fills_it():
     ledger = a_ledger(mig=None)
     held(ledger, "one", a_part(0))
     assert a_plan(ledger).text == "1/1 CardTimeSlicingExhausted"
 
 
-def test_profiles_count_only_while_the_card_is_in_mig_mode():
+def test_profiles_count_only_while_the_device_is_in_mig_mode():
     ledger = a_ledger(mig=CUT.model_copy(update={"enabled": False}))
     assert [grant.instance for grant in a_plan(ledger).grants] == [None]

@@ -86,7 +86,7 @@ def test_an_assumption_counts_against_the_quota_at_once():
     assert refused.text == "2/2 ResourceQuotaNotFit"
 
 
-def test_memory_is_counted_times_the_number_of_cards():
+def test_memory_is_counted_times_the_number_of_devices():
     ledger = a_ledger(a_quota(gpumem=1999))
     two = an_ask(a_request(memory="1000Mi", count=2))
     assert place(ledger.columns, two, budget=ledger.budget("default")).refused
@@ -95,7 +95,7 @@ def test_memory_is_counted_times_the_number_of_cards():
 
 
 @pytest.mark.parametrize("request_fields", [{"memory_percent": 50}, {}])
-def test_percentages_and_whole_cards_count_at_their_resolved_size(request_fields):
+def test_percentages_and_whole_devices_count_at_their_resolved_size(request_fields):
     ledger = a_ledger(a_quota(gpumem=8191))
     ask = an_ask(a_request(**request_fields))
     plan = place(ledger.columns, ask, budget=ledger.budget("default"))
@@ -146,7 +146,7 @@ def test_the_same_version_told_twice_is_no_news():
     assert ledger.budget("default") == Budget(9000)
 
 
-def test_a_quota_that_limits_no_cards_is_no_news_whether_it_comes_changes_or_goes():
+def test_a_quota_that_limits_no_devices_is_no_news_whether_it_comes_changes_or_goes():
     ledger = a_ledger()
     before = ledger.budget_version("default")
     ledger.apply_quota(a_quota())
@@ -174,7 +174,7 @@ def test_an_init_container_takes_of_a_quota_what_exceeds_the_app_containers():
     assert place(ledger.columns, an_ask(init, main), budget=Budget(7999)).refused
 
 
-def test_what_a_claim_holds_of_several_cards_is_taken_off_together():
+def test_what_a_claim_holds_of_several_devices_is_taken_off_together():
     ledger = a_ledger(a_quota(gpumem=8000, gpucores=100))
     devices = [an_allocated_device(uuid=f"GPU-{n}", memory_mib=1000, cores=20) for n in range(2)]
     ledger.apply_claim(a_claim(allocation=allocated(*devices)))

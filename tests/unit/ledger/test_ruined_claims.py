@@ -40,7 +40,7 @@ def test_of_a_status_that_is_none_at_all_only_what_was_known_is_held_in_full(raw
     assert shares_of_unreadable(raw, known=KNOWN) == KNOWN_IN_FULL
 
 
-def test_cards_that_are_named_are_held_in_full_and_no_others():
+def test_devices_that_are_named_are_held_in_full_and_no_others():
     raw = ruin(devices=[{"uuid": "GPU-0"}, {"uuid": "GPU-1", "memory": "?"}])
     assert shares_of_unreadable(raw, known=KNOWN) == ClaimShares({"GPU-0": FULL, "GPU-1": FULL})
 
@@ -48,15 +48,15 @@ def test_cards_that_are_named_are_held_in_full_and_no_others():
 @pytest.mark.parametrize(
     "nameless", ["?", None, {}, {"uuid": ""}, {"uuid": 7}, {"uuid": ["GPU-1"]}]
 )
-def test_beside_a_card_without_a_name_the_node_and_what_was_known_are_held_too(nameless):
+def test_beside_a_device_without_a_name_the_node_and_what_was_known_are_held_too(nameless):
     raw = ruin(devices=[{"uuid": "GPU-0"}, nameless])
     held = shares_of_unreadable(raw, known=KNOWN)
-    assert held.cards == {"GPU-0": FULL, **KNOWN_IN_FULL.cards}
+    assert held.devices == {"GPU-0": FULL, **KNOWN_IN_FULL.devices}
     assert held.full_nodes == {"node-1", "node-7"}
 
 
 @pytest.mark.parametrize("devices", [None, "GPU-0", {"uuid": "GPU-0"}, 7])
-def test_a_list_of_cards_that_is_none_names_no_card(devices):
+def test_a_list_of_devices_that_is_none_names_no_device(devices):
     held = shares_of_unreadable(ruin(devices=devices), known=NOTHING)
     assert held == ClaimShares({}, frozenset({"node-1"}))
 
@@ -67,7 +67,7 @@ def test_without_a_nodes_name_what_was_known_must_do(node):
     assert shares_of_unreadable(raw, known=KNOWN) == KNOWN_IN_FULL
 
 
-def test_of_several_possible_truths_each_card_keeps_the_greatest_of_each_amount():
+def test_of_several_possible_truths_each_device_keeps_the_greatest_of_each_amount():
     small = ClaimShares(
         {"GPU-0": DeviceShare(Use(1, 9, 1)), "GPU-1": DeviceShare(alone=True)}, frozenset("a")
     )

@@ -175,7 +175,7 @@ def native() -> Path:
 
 @pytest.fixture
 def stage(native: Path, tmp_path: Path) -> Stage:
-    """Two cards of different kinds, joined by two NVLinks."""
+    """Two devices of different kinds, joined by two NVLinks."""
     machine = tmp_path / "machine"
     machine.write_text(MACHINE)
     return Stage(folder=tmp_path, machine=machine)

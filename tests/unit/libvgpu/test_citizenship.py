@@ -218,11 +218,11 @@ int main(void)
 
 
 def driver_program(root: PreloadedRoot, native: Path) -> str:
-    """A program that takes 1 GiB of the simulated card and prints the driver's answer."""
+    """A program that takes 1 GiB of the simulated device and prints the driver's answer."""
     shutil.copyfile(native / "fake" / "libcuda.so.1", root.local / "libcuda-driver.so.1")
     shutil.copyfile(native / "shadow" / "libcuda.so.1", root.local / "libcuda.so.1")
     machine = root.local / "usage" / "machine"
-    machine.write_text(f"card uuid={CARD} memory_mib=16384\n")
+    machine.write_text(f"card uuid={DEVICE} memory_mib=16384\n")
     machine.parent.chmod(0o777)
     where = [f"-L{native}/fake", "-l:libcuda.so.1", f"-Wl,-rpath,{INSIDE}"]
     compiler = ["gcc", "-x", "c", "-", "-o", str(root.local / "program"), *where]
@@ -230,7 +230,7 @@ def driver_program(root: PreloadedRoot, native: Path) -> str:
     return f"{INSIDE}/program"
 
 
-CARD = "GPU-6f3c1c2e-0000-4000-8000-000000000000"
+DEVICE = "GPU-6f3c1c2e-0000-4000-8000-000000000000"
 MACHINE = {"VGPU_FAKE_MACHINE": f"{INSIDE}/usage/machine"}
 ALLOCATED, OUT_OF_MEMORY = "0\n", "2\n"
 
@@ -240,7 +240,7 @@ def test_a_cleared_environment_changes_nothing_of_the_limit(
 ) -> None:
     program = driver_program(root, native)
     assert root.run([program], preloaded=True, env=MACHINE).output == ALLOCATED
-    stage.grant({CARD: 1 << 20})
+    stage.grant({DEVICE: 1 << 20})
     shutil.copyfile(stage.folder / "limits", root.local / "limits")
     shutil.copyfile(stage.folder / "region", root.local / "usage" / "region")
     assert root.run([program], preloaded=True, env=MACHINE).output == OUT_OF_MEMORY

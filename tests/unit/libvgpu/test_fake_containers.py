@@ -20,14 +20,14 @@ answer = [
 """
 
 
-def test_where_there_are_device_nodes_they_decide_which_cards_are_visible(stage: Stage) -> None:
+def test_where_there_are_device_nodes_they_decide_which_devices_are_visible(stage: Stage) -> None:
     nodes = stage.folder / "dev"
     nodes.mkdir()
     (nodes / "nvidia1").touch()
     stage.machine.write_text(f"device_nodes={nodes}\n{stage.machine.read_text()}")
     assert stage.python(SEEN) == [T4]
     assert stage.python(SEEN, extra={"NVIDIA_VISIBLE_DEVICES": "all"}) == [T4]
-    assert [card["uuid"] for card in stage.probe("info", limited=False)[0]["devices"]] == [T4]
+    assert [device["uuid"] for device in stage.probe("info", limited=False)[0]["devices"]] == [T4]
 
 
 def _free_bytes(stage: Stage) -> int:

@@ -1,4 +1,4 @@
-"""Instances of a simulated card in MIG mode, made and removed by the real pynvml."""
+"""Instances of a simulated device in MIG mode, made and removed by the real pynvml."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 if TYPE_CHECKING:
     from conftest import Stage
 
-CARD = "GPU-6f3c1c2e-0000-4000-8000-000000000000"
+DEVICE = "GPU-6f3c1c2e-0000-4000-8000-000000000000"
 OTHER = "GPU-6f3c1c2e-0000-4000-8000-000000000001"
 MACHINE = f"""
-card uuid={CARD} model="NVIDIA A100-SXM4-40GB" memory_mib=40960 mig=on
+card uuid={DEVICE} model="NVIDIA A100-SXM4-40GB" memory_mib=40960 mig=on
 card uuid={OTHER} model="NVIDIA A100-SXM4-40GB" memory_mib=40960 mig=off
 """
 PRELUDE = """
@@ -58,7 +58,7 @@ answer = [
 
 @pytest.fixture
 def cut(stage: Stage) -> Stage:
-    """A machine with one card in MIG mode and one that could be."""
+    """A machine with one device in MIG mode and one that could be."""
     stage.machine.write_text(MACHINE)
     return stage
 
@@ -68,7 +68,7 @@ def told(stage: Stage, program: str, **extra: str) -> Any:
     return stage.python(PRELUDE + program, extra=extra)
 
 
-def test_a_card_tells_into_what_it_can_be_cut(cut: Stage) -> None:
+def test_a_device_tells_into_what_it_can_be_cut(cut: Stage) -> None:
     answer = told(
         cut,
         """
@@ -138,7 +138,7 @@ answer = {{
         "is_its_own": True,
         "memory": 20096,
         "left": [2, 0, 1, 0],
-        "of": CARD,
+        "of": DEVICE,
     }
 
 
@@ -257,7 +257,7 @@ answer = [
     assert answer == [1, second, 6, 6, 1, 20096]
 
 
-def test_a_card_in_mig_mode_without_instances_is_no_device_for_cuda(cut: Stage) -> None:
+def test_a_device_in_mig_mode_without_instances_is_no_device_for_cuda(cut: Stage) -> None:
     answer = cut.python(
         """
 import ctypes
@@ -265,7 +265,7 @@ driver, count = ctypes.CDLL("libcuda.so.1"), ctypes.c_int()
 answer = [driver.cuInit(0), driver.cuDeviceGetCount(ctypes.byref(count)), count.value]
 """
     )
-    assert answer == [0, 0, 1]  # the other card
+    assert answer == [0, 0, 1]  # the other device
 
 
 def test_a_machine_with_more_instances_than_room_is_a_mistake(stage: Stage) -> None:

@@ -128,7 +128,7 @@ print(event.eventData, n.nvmlDeviceGetUUID(event.device), flush=True)
     ) as waiting:
         assert waiting.stdout is not None
         assert waiting.stdout.readline() == "ready\n"
-        stage.control("xid", "0", "31")  # of another card: not for this set
+        stage.control("xid", "0", "31")  # of another device: not for this set
         stage.control("xid", "1", "79")
         assert waiting.stdout.readline() == f"79 {T4}\n"
 
@@ -141,7 +141,7 @@ def test_waiting_for_events_ends_with_a_timeout(stage: Stage) -> None:
     assert stage.python(program) is True
 
 
-def test_a_lost_card_says_so_and_comes_back(stage: Stage) -> None:
+def test_a_lost_device_says_so_and_comes_back(stage: Stage) -> None:
     program = START.replace("cards = [", "handles = lambda: [") + (
         "answer = failure(lambda: [n.nvmlDeviceGetName(c) for c in handles()])"
     )
@@ -245,7 +245,7 @@ def test_a_denying_page_grants_nothing_and_shows_nothing(stage: Stage) -> None:
     stage.grant({A100: 512 * MIB, T4: 512 * MIB}, state=0)
     refused, info = stage.probe("alloc 512; info")
     assert refused["result"] == 2
-    assert [card["cuda_total"] for card in info["devices"]] == [0, 0]
+    assert [device["cuda_total"] for device in info["devices"]] == [0, 0]
 
 
 def test_a_page_cut_in_half_grants_nothing(stage: Stage) -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).parent
 TOOLS = HERE.parents[2] / "libvgpu" / "tools"
-CARD = 80 << 30
+DEVICE = 80 << 30
 
 Rows = Callable[..., list[dict[str, Any]]]
 
@@ -42,7 +42,7 @@ def check(stage: Stage, native: Path, monkeypatch: pytest.MonkeyPatch) -> Rows:
             monkeypatch.setattr(torch, "IMPORT_S", 1)
         probe = memory.Probe(native / "vgpu-probe", library, torch.Deadline(100))
         part = torch.Torch(library, used or probe.used, pace=0.05)
-        return part.rows(CARD, torch.Deadline(100))
+        return part.rows(DEVICE, torch.Deadline(100))
 
     return rows
 
@@ -55,7 +55,7 @@ def test_every_allocator_graphs_and_shares_have_a_row_each(check: Rows) -> None:
         for part in (4, 2):
             row = by_name[f"{allocator}, 1/{part} of the card"]
             assert row["outcome"] == "passed", row
-            assert row["held_bytes"] == row["nvml_bytes"] == CARD // part
+            assert row["held_bytes"] == row["nvml_bytes"] == DEVICE // part
     assert by_name["graphs, 1/4 of the card"]["outcome"] == "passed"
     for name in ("stream, 25 %", "stream, 50 %", "stream, 75 %", "graph, 50 %"):
         assert by_name[name]["share_percent"] > 0  # windows this short prove no more
@@ -67,7 +67,7 @@ def test_without_pytorch_one_row_says_so(check: Rows) -> None:
     assert "No module named 'torch'" in row["why"]
 
 
-def test_a_pytorch_that_finds_no_card_passes_nothing(check: Rows) -> None:
+def test_a_pytorch_that_finds_no_device_passes_nothing(check: Rows) -> None:
     (row,) = check("no-card")
     assert row["outcome"] == "not run"
     assert "PyTorch stand-in finds no card" in row["why"]
@@ -83,7 +83,7 @@ def test_a_pytorch_that_dies_or_hangs_passes_nothing(check: Rows, mode: str, why
 def test_memory_beyond_the_limit_fails_whoever_shows_it(check: Rows) -> None:
     failed = {row["case"]: row["why"] for row in check("escapes") if row["outcome"] == "failed"}
     assert "it took" in failed["caching allocator, 1/4 of the card"]
-    looks = iter([0, CARD] * 100)  # NVML before a case, and while it holds what it got
+    looks = iter([0, DEVICE] * 100)  # NVML before a case, and while it holds what it got
     failed = {
         row["case"]: row["why"]
         for row in check("", used=lambda: next(looks))

@@ -30,14 +30,14 @@ def smi(
     )
 
 
-def test_the_list_has_a_line_for_each_card(stage: Stage) -> None:
+def test_the_list_has_a_line_for_each_device(stage: Stage) -> None:
     assert smi(stage, "-L").stdout.splitlines() == [
         f"GPU 0: NVIDIA A100-SXM4-80GB (UUID: {A100})",
         f"GPU 1: NVIDIA T4 (UUID: {T4})",
     ]
 
 
-def test_the_table_has_every_line_of_one_width_and_the_memory_of_each_card(stage: Stage) -> None:
+def test_the_table_has_every_line_of_one_width_and_the_memory_of_each_device(stage: Stage) -> None:
     lines = smi(stage).stdout.splitlines()[1:]
     assert {len(line) for line in lines if line} == {91}
     assert [m for line in lines for m in re.findall(r"(\d+)MiB /\s+(\d+)MiB", line)] == [
@@ -47,7 +47,7 @@ def test_the_table_has_every_line_of_one_width_and_the_memory_of_each_card(stage
     assert "|  No running processes found" in "\n".join(lines)
 
 
-def test_a_slice_shows_its_limit_as_the_cards_memory(stage: Stage) -> None:
+def test_a_slice_shows_its_limit_as_the_devices_memory(stage: Stage) -> None:
     stage.grant({T4: 4096 << 20})
     done = smi(stage, "--query-gpu=uuid,memory.total", "--format=csv,noheader,nounits",
                limited=True, NVIDIA_VISIBLE_DEVICES=T4)  # fmt: skip
@@ -66,7 +66,7 @@ def test_a_query_names_its_columns_with_their_units_unless_told_otherwise(stage:
     )
 
 
-def test_the_processes_of_a_card_are_named_with_what_they_use(stage: Stage) -> None:
+def test_the_processes_of_a_device_are_named_with_what_they_use(stage: Stage) -> None:
     hold = [str(stage.probe_path), "run", "alloc 1G; sleep 30"]
     with subprocess.Popen(
         hold, env=stage.environment(limited=False), stdout=subprocess.PIPE
@@ -82,7 +82,7 @@ def test_the_processes_of_a_card_are_named_with_what_they_use(stage: Stage) -> N
     assert re.search(rf"\|\s+0\s+N/A\s+N/A\s+{holder.pid}\s+C\s+.*1024MiB \|", in_table)
 
 
-def test_the_matrix_says_what_joins_the_cards_and_their_numa_nodes(stage: Stage) -> None:
+def test_the_matrix_says_what_joins_the_devices_and_their_numa_nodes(stage: Stage) -> None:
     assert smi(stage, "topo", "-m").stdout.splitlines() == [
         "\tGPU0\tGPU1\tNUMA Affinity",
         "GPU0\tX\tNV2\t0",
@@ -103,7 +103,7 @@ def test_what_there_is_not_is_exit_2(stage: Stage, words: list[str], said: str) 
     assert (done.stdout.strip(), done.returncode) == (said, 2)
 
 
-def test_no_cards_and_no_driver_are_told_apart(stage: Stage) -> None:
+def test_no_devices_and_no_driver_are_told_apart(stage: Stage) -> None:
     hidden = smi(stage, "-L", NVIDIA_VISIBLE_DEVICES="void")
     assert (hidden.stdout, hidden.returncode) == ("No devices were found\n", 6)
     missing = smi(stage, "-L", VGPU_FAKE_MACHINE="")

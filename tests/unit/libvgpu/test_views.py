@@ -1,4 +1,4 @@
-"""What a container sees of its slice, in whatever order its cards come and by whatever names."""
+"""What a container sees of its slice, in whatever order its devices come and by whatever names."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def results(stage: Stage, visible: str, script: str) -> list[int]:
         ("1,7,0", [SECOND]),
     ],
 )
-def test_each_card_shows_its_own_slice_in_whatever_order_it_comes(
+def test_each_device_shows_its_own_slice_in_whatever_order_it_comes(
     stage: Stage, visible: str, expected: list[str]
 ) -> None:
     stage.grant(LIMITS)
@@ -77,7 +77,7 @@ def test_each_card_shows_its_own_slice_in_whatever_order_it_comes(
 
 
 @pytest.mark.parametrize("visible", ["1,0", f"{SECOND},{FIRST}"])
-def test_memory_is_charged_to_the_card_it_lies_on_in_whatever_order_they_come(
+def test_memory_is_charged_to_the_device_it_lies_on_in_whatever_order_they_come(
     stage: Stage, visible: str
 ) -> None:
     stage.grant(LIMITS)
@@ -105,11 +105,11 @@ def test_the_limit_of_a_mig_instance_holds_to_the_byte(stage: Stage) -> None:
     stage.machine.write_text(MIG_MACHINE)
     stage.grant({INSTANCES[1]: 700 * MIB})
     assert results(stage, INSTANCES[1], "alloc 700M; alloc 1") == [0, 2]
-    # What was not granted is denied, though it is an instance of the same card.
+    # What was not granted is denied, though it is an instance of the same device.
     assert results(stage, INSTANCES[0], "alloc 1") == [2]
 
 
-def test_nvml_shows_instances_under_their_card(stage: Stage) -> None:
+def test_nvml_shows_instances_under_their_device(stage: Stage) -> None:
     stage.machine.write_text(MIG_MACHINE)
     told = stage.python(
         """
@@ -139,7 +139,7 @@ answer = {
     }
 
 
-def test_an_instance_needs_a_card_in_mig_mode_before_it(stage: Stage) -> None:
+def test_an_instance_needs_a_device_in_mig_mode_before_it(stage: Stage) -> None:
     stage.machine.write_text(f"card uuid={FIRST}\nmig 0 uuid={INSTANCES[0]} memory_mib=1\n")
     assert "part of a card with mig=on" in probe(stage, "info", limited=False)
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders import a_card, a_request, an_ask, some_columns
+from builders import a_request, an_ask, device_facts, some_columns
 from vgpu_api.effective import Use
 from vgpu_operator.placement import Columns, NodeFilter, amounts, impossible, place
 from vgpu_operator.placement.bounds import ALL, only
@@ -14,11 +14,11 @@ from vgpu_operator.placement.device import NodeState
 
 
 def two_nodes() -> Columns:
-    """A node with a full card and one that is half free; one with a smaller card, free."""
+    """A node with a full device and one that is half free; one with a smaller device, free."""
     return some_columns(
-        a_card("GPU-0", node="a", memory_mib=81_920),
-        a_card("GPU-1", node="a", index=1, memory_mib=81_920),
-        a_card("GPU-2", node="b", memory_mib=16_384),
+        device_facts("GPU-0", node="a", memory_mib=81_920),
+        device_facts("GPU-1", node="a", index=1, memory_mib=81_920),
+        device_facts("GPU-2", node="b", memory_mib=16_384),
         used={
             "GPU-0": Use(memory_mib=81_920, cores=100, slots=1),
             "GPU-1": Use(memory_mib=41_920, cores=70, slots=1),
@@ -42,7 +42,7 @@ def test_of_memory_the_most_that_is_free_on_one_device_is_told_with_its_place():
 
 def test_a_percentage_is_told_beside_all_that_the_device_has():
     columns = some_columns(
-        a_card("GPU-0", memory_mib=1_000), used={"GPU-0": Use(memory_mib=600, slots=1)}
+        device_facts("GPU-0", memory_mib=1_000), used={"GPU-0": Use(memory_mib=600, slots=1)}
     )
     assert told(columns, a_request(memory_percent=50)) == [
         "asked 50 % of a device's memory; most free on one device 400 MiB of 1,000 MiB "
@@ -66,8 +66,8 @@ def test_of_devices_on_one_node_the_most_that_fit_is_told():
 
 def test_where_memory_and_compute_are_free_on_different_devices_both_are_told():
     columns = some_columns(
-        a_card("GPU-0", memory_mib=1_000),
-        a_card("GPU-1", index=1, memory_mib=1_000),
+        device_facts("GPU-0", memory_mib=1_000),
+        device_facts("GPU-1", index=1, memory_mib=1_000),
         used={"GPU-0": Use(cores=90, slots=1), "GPU-1": Use(memory_mib=900, slots=1)},
     )
     assert told(columns, a_request(memory="500Mi", cores=50)) == [
@@ -141,7 +141,7 @@ def test_what_an_empty_device_could_serve_is_possible_however_full_it_is(fields)
 @pytest.mark.parametrize("state", [{"healthy": False}, {"cordoned": True}, {"duplicate": True}])
 def test_a_device_that_is_not_served_now_could_serve_later(state):
     columns = some_columns(
-        a_card(memory_mib=16_384, **state), states={"node-1": NodeState(ready=False)}
+        device_facts(memory_mib=16_384, **state), states={"node-1": NodeState(ready=False)}
     )
     assert impossible(columns, an_ask(a_request(memory="16Gi"))) is None
     assert impossible(columns, an_ask(a_request(memory="17Gi"))) is not None
@@ -150,11 +150,11 @@ def test_a_device_that_is_not_served_now_could_serve_later(state):
 def test_what_is_possible_follows_the_devices_that_come_change_and_go():
     columns, ask = two_nodes(), an_ask(a_request(memory="900Gi"))
     assert impossible(columns, ask) is not None
-    columns.put_card(a_card("GPU-3", node="c", memory_mib=1_000_000))
+    columns.put_device(device_facts("GPU-3", node="c", memory_mib=1_000_000))
     assert impossible(columns, ask) is None
-    columns.put_card(a_card("GPU-3", node="c", memory_mib=100_000))
+    columns.put_device(device_facts("GPU-3", node="c", memory_mib=100_000))
     assert "the largest device has 100,000 MiB (gpu-3 on c)" in (impossible(columns, ask) or "")
-    columns.remove_card("gpu-3")
+    columns.remove_device("gpu-3")
     assert "the largest device has 81,920 MiB (gpu-0 on a)" in (impossible(columns, ask) or "")
 
 
@@ -181,11 +181,13 @@ REQUESTS = st.fixed_dictionaries(
 @given(DEVICES, REQUESTS)
 def test_a_request_is_impossible_exactly_if_empty_devices_do_not_serve_it(devices, fields):
     """Invariant: impossible(columns) is None ⟺ place(the same columns, empty) finds a node."""
-    cards = [
-        a_card(f"GPU-{index}", node=node, index=index, memory_mib=mib, cores=cores, model=model)
+    facts = [
+        device_facts(
+            f"GPU-{index}", node=node, index=index, memory_mib=mib, cores=cores, model=model
+        )
         for index, (node, mib, cores, model) in enumerate(devices)
     ]
     ask = an_ask(a_request(**fields))
-    full = {card.uuid: Use(card.memory_mib, card.cores, 1) for card in cards}
-    served = not place(some_columns(*cards), ask).refused
-    assert (impossible(some_columns(*cards, used=full), ask) is None) == served
+    full = {device.uuid: Use(device.memory_mib, device.cores, 1) for device in facts}
+    served = not place(some_columns(*facts), ask).refused
+    assert (impossible(some_columns(*facts, used=full), ask) is None) == served

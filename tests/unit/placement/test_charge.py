@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from builders import a_card, a_request, an_ask, some_columns
+from builders import a_request, an_ask, device_facts, some_columns
 from vgpu_api.reasons import Reason
 from vgpu_operator.ask import RequestAsk
 from vgpu_operator.placement import Budget
@@ -47,7 +47,7 @@ def test_who_is_over_the_limit_already_may_take_what_costs_nothing_more():
     assert not charge.exceeds(0, asking(), 0)
 
 
-def test_app_containers_add_up_over_all_cards():
+def test_app_containers_add_up_over_all_devices():
     charge = Charge(Budget(250, 100))
     charge.add(0, asking(cores=40), 100)
     charge.add(1, asking(cores=20), 50)
@@ -64,7 +64,7 @@ def test_init_containers_count_by_the_greatest_of_them_and_only_beyond_the_app_c
     assert not charge.exceeds(1, asking(cores=20), 100)
     assert charge.exceeds(1, asking(cores=21), 100)
     assert charge.exceeds(1, asking(cores=20), 101)
-    charge.add(0, asking(cores=60), 200)  # as much as init containers had on the card
+    charge.add(0, asking(cores=60), 200)  # as much as init containers had on the device
     assert not charge.exceeds(1, asking(cores=20), 100)
     charge.add(0, asking(cores=10), 60)
     assert not charge.exceeds(1, asking(cores=10), 40)
@@ -83,8 +83,8 @@ def test_each_amount_peaks_on_its_own():
     assert charge.exceeds(0, asking(phase="Init", cores=51), 150)
 
 
-def test_a_card_on_which_init_containers_held_more_already_is_not_too_dear():
-    columns = some_columns(a_card("x"), a_card("y", index=1))
+def test_a_device_on_which_init_containers_held_more_already_is_not_too_dear():
+    columns = some_columns(device_facts("x"), device_facts("y", index=1))
     charge = Charge(Budget(3_072))
     charge.add(0, asking(memory="3Gi", phase="Init"), 3_072)
     main = asking(memory="1Gi")

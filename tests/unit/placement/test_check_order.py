@@ -1,4 +1,4 @@
-"""Of several things that are wrong with a card the first check, in HAMi's order, says why."""
+"""Of several things that are wrong with a device the first check, in HAMi's order, says why."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from builders import a_card, a_request, an_ask, some_columns
+from builders import a_request, an_ask, device_facts, some_columns
 from vgpu_api.effective import Use
 from vgpu_operator.placement import Budget
 from vgpu_operator.placement.bounds import UNLIMITED, Charge
@@ -27,7 +27,7 @@ CHECKS: list[tuple[str, dict[str, Any]]] = [
     ("CardComputeUnitsExhausted", {"used": {"cores": 100}, "cores": 0}),
     ("CardMigTopologyInfeasible", {"card": {"mode": "MIG"}}),
 ]
-"""What makes each check fail, in their order; check 4 (NUMA) is about several cards."""
+"""What makes each check fail, in their order; check 4 (NUMA) is about several devices."""
 ASKS_FOR_NO_CORES = 10
 
 
@@ -47,7 +47,7 @@ def together(*wrong: dict[str, Any]) -> dict[str, Any]:
 
 
 def reason(wrong: dict[str, Any]) -> str:
-    columns = some_columns(a_card(**wrong["card"]), used={"GPU-0": Use(**wrong["used"])})
+    columns = some_columns(device_facts(**wrong["card"]), used={"GPU-0": Use(**wrong["used"])})
     ask = an_ask(
         a_request(memory="1Gi", cores=wrong.get("cores", 0), selector=wrong["selector"] or None)
     )

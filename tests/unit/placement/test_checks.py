@@ -1,4 +1,4 @@
-"""The quick look at many cards says of each what its checks say one by one."""
+"""The quick look at many devices says of each what its checks say one by one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 
-from builders import a_card, a_geometry, a_request, an_ask, some_columns
+from builders import a_geometry, a_request, an_ask, device_facts, some_columns
 from vgpu_api.effective import Use
 from vgpu_api.reasons import Reason
 from vgpu_operator.ask import RequestAsk
@@ -16,13 +16,13 @@ from vgpu_operator.placement.arrays import REASONS
 from vgpu_operator.placement.bounds import Charge
 from vgpu_operator.placement.checks import passing, refusal_of_kind, refusal_of_room
 
-CARD_MIB = 1000
+DEVICE_MIB = 1000
 SLOTS = 2
 PROFILES = a_geometry(("1g.1gb", 400, 40, 1, (0, 1)))
 
 
-def cards_in_every_state() -> Columns:
-    """Cards of 1,000 MiB and two slots, each with another part of it in use, plain and cut."""
+def devices_in_every_state() -> Columns:
+    """Devices of 1,000 MiB and two slots, each with another part of it in use, plain and cut."""
     uses = {
         f"{mode}-{slots}-{cores}-{memory}-{healthy}": (mode, Use(memory, cores, slots), healthy)
         for mode, slots, cores, memory, healthy in product(
@@ -32,7 +32,7 @@ def cards_in_every_state() -> Columns:
     uses["ill"] = ("Shared", Use(), False)
     return some_columns(
         *(
-            a_card(uuid, index=index, mode=mode, healthy=healthy, memory_mib=CARD_MIB,
+            device_facts(uuid, index=index, mode=mode, healthy=healthy, memory_mib=DEVICE_MIB,
                    slots=SLOTS, profiles=PROFILES)
             for index, (uuid, (mode, _, healthy)) in enumerate(uses.items())
         ),
@@ -41,8 +41,8 @@ def cards_in_every_state() -> Columns:
     )  # fmt: skip
 
 
-COLUMNS = cards_in_every_state()
-CARDS = range(len(COLUMNS.uuid))
+COLUMNS = devices_in_every_state()
+DEVICES = range(len(COLUMNS.uuid))
 MEMORY = ({"memory": "1Mi"}, {"memory": "500Mi"}, {"memory": "1000Mi"}, {"memory": "1001Mi"},
           {"memory_percent": 1}, {"memory_percent": 50}, {"memory_percent": 100})  # fmt: skip
 
@@ -54,16 +54,16 @@ def asked(**fields) -> RequestAsk:
 @pytest.mark.parametrize("memory", MEMORY, ids=str)
 @pytest.mark.parametrize("cores", [0, 1, 2, 50, 51, 100])
 @pytest.mark.parametrize("policies", [(), ("Mutex",)], ids=str)
-def test_a_card_passes_if_and_only_if_no_check_refuses_it(memory, cores, policies):
+def test_a_device_passes_if_and_only_if_no_check_refuses_it(memory, cores, policies):
     request = asked(cores=cores, **memory)
-    found = passing(COLUMNS, CARDS, request, policies)
+    found = passing(COLUMNS, DEVICES, request, policies)
     for _ in range(2):  # the second time by what the first has found out
-        assert passing(COLUMNS, CARDS, request, policies) == found
+        assert passing(COLUMNS, DEVICES, request, policies) == found
     assert found == [
-        card
-        for card in CARDS
-        if refusal_of_kind(COLUMNS, card, request) is None
-        and refusal_of_room(COLUMNS, card, request, policies) is None
+        device
+        for device in DEVICES
+        if refusal_of_kind(COLUMNS, device, request) is None
+        and refusal_of_room(COLUMNS, device, request, policies) is None
     ]
 
 
@@ -84,33 +84,37 @@ def test_a_card_passes_if_and_only_if_no_check_refuses_it(memory, cores, policie
     ],
 )
 def test_what_is_in_use_is_not_to_be_had_once_more(use, request_fields, reason):
-    columns = some_columns(a_card("x", memory_mib=CARD_MIB, slots=SLOTS), used={"x": use})
+    columns = some_columns(device_facts("x", memory_mib=DEVICE_MIB, slots=SLOTS), used={"x": use})
     request = asked(**request_fields)
     assert refusal_of_room(columns, 0, request, ()) == reason
     assert passing(columns, [0], request, ()) == ([] if reason else [0])
 
 
-def test_a_percentage_that_is_less_than_one_mib_of_a_card_is_no_request_for_nothing():
-    columns = some_columns(a_card("tiny", memory_mib=99), a_card("least", memory_mib=100, index=1))
+def test_a_percentage_that_is_less_than_one_mib_of_a_device_is_no_request_for_nothing():
+    columns = some_columns(
+        device_facts("tiny", memory_mib=99), device_facts("least", memory_mib=100, index=1)
+    )
     request = asked(memory_percent=1)
-    assert [columns.uuid[card] for card in passing(columns, (0, 1), request, ())] == ["least"]
+    assert [columns.uuid[device] for device in passing(columns, (0, 1), request, ())] == ["least"]
 
 
-def test_where_a_quota_is_left_each_card_is_asked_what_it_would_cost():
-    columns = some_columns(a_card("large"), a_card("small", memory_mib=CARD_MIB, index=1))
+def test_where_a_quota_is_left_each_device_is_asked_what_it_would_cost():
+    columns = some_columns(
+        device_facts("large"), device_facts("small", memory_mib=DEVICE_MIB, index=1)
+    )
     request, charge = asked(memory_percent=50), Charge(Budget(500))
-    assert [columns.uuid[card] for card in passing(columns, (0, 1), request, (), charge)] == [
+    assert [columns.uuid[device] for device in passing(columns, (0, 1), request, (), charge)] == [
         "small"
     ]
 
 
-@pytest.mark.parametrize("memory_mib", [0, CARD_MIB])
+@pytest.mark.parametrize("memory_mib", [0, DEVICE_MIB])
 def test_a_request_that_takes_no_memory_fits_while_a_slot_is_free(memory_mib: int) -> None:
-    """Also where nothing tells how much memory a card has, or all of it is in use."""
-    card = a_card("free", memory_mib=memory_mib, slots=SLOTS)
-    taken = a_card("taken", index=1, memory_mib=memory_mib, slots=SLOTS)
+    """Also where nothing tells how much memory a device has, or all of it is in use."""
+    device = device_facts("free", memory_mib=memory_mib, slots=SLOTS)
+    taken = device_facts("taken", index=1, memory_mib=memory_mib, slots=SLOTS)
     used = {"free": Use(memory_mib, 0, 1), "taken": Use(memory_mib, 0, SLOTS)}
-    columns = some_columns(card, taken, used=used)
+    columns = some_columns(device, taken, used=used)
     request = replace(an_ask(a_request()).requests[0], memory_mib=0, memory_percent=None, cores=0)
     assert passing(columns, (0, 1), request, ()) == [0]
     assert refusal_of_room(columns, 0, request, ()) is None
@@ -120,11 +124,13 @@ def test_a_request_that_takes_no_memory_fits_while_a_slot_is_free(memory_mib: in
     assert not counts[REASONS.index(Reason.CARD_INSUFFICIENT_MEMORY)]
 
 
-def test_mutex_of_a_group_keeps_off_cards_that_are_linked_to_one_in_use() -> None:
-    """Dies of one card: the policy is about the card. Source: HAMi v2.10.0, Vastai."""
+def test_mutex_of_a_group_keeps_off_devices_that_are_linked_to_one_in_use() -> None:
+    """Dies of one device: the policy is about the device. Source: HAMi v2.10.0, Vastai."""
     links = {"a": {"b": 10}, "b": {"a": 10}, "c": {}}
-    cards = [a_card(uuid, index=at, links=peers) for at, (uuid, peers) in enumerate(links.items())]
-    columns = some_columns(*cards, used={"a": Use(0, 0, 1)})
+    devices = [
+        device_facts(uuid, index=at, links=peers) for at, (uuid, peers) in enumerate(links.items())
+    ]
+    columns = some_columns(*devices, used={"a": Use(0, 0, 1)})
     request = an_ask(a_request(memory="1Mi", cores=0)).requests[0]
     assert passing(columns, (0, 1, 2), request, ("Mutex",)) == [1, 2]
     of_group = replace(request, group_mutex=True)

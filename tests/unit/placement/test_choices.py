@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from builders import a_card, some_columns
+from builders import device_facts, some_columns
 from vgpu_operator.placement.choices import CHOICES, largest_groups, pairs
 from vgpu_operator.placement.columns import Columns
 
 
 def eight(groups: str = "") -> Columns:
     """Devices 0 to 7 of a node; those with the same letter are linked."""
-    cards = [
-        a_card(
+    devices = [
+        device_facts(
             f"NPU-{at}",
             index=at,
             links={
@@ -23,7 +23,7 @@ def eight(groups: str = "") -> Columns:
         )
         for at in range(8)
     ]
-    return some_columns(*cards)
+    return some_columns(*devices)
 
 
 def test_devices_come_from_the_group_of_which_most_fit() -> None:

@@ -1,4 +1,4 @@
-"""The columns: numbers that come and go, and sums that are always those of the cards."""
+"""The columns: numbers that come and go, and sums that are always those of the devices."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from unittest import mock
 
 import pytest
 
-from builders import a_card, a_request, an_ask, give_mix, some_columns
+from builders import a_request, an_ask, device_facts, give_mix, some_columns
 from vgpu_operator.placement import device
 from vgpu_operator.placement.columns import CPU_UNKNOWN, Columns, NodeState
 from vgpu_operator.placement.device import Findings
@@ -29,7 +29,7 @@ def sums(columns: Columns, node: str) -> tuple[int, ...]:
 
 
 def added_up(columns: Columns, node: str) -> tuple[int, ...]:
-    """The same, counted card by card."""
+    """The same, counted device by device."""
     number = columns.node_id(node)
     assert number is not None
     kept = (
@@ -40,18 +40,18 @@ def added_up(columns: Columns, node: str) -> tuple[int, ...]:
         columns.cores_used,
         columns.memory_used,
     )
-    return tuple(sum(column[card] for card in columns.node_cards[number]) for column in kept)
+    return tuple(sum(column[device] for device in columns.node_devices[number]) for column in kept)
 
 
 def names_on(columns: Columns, node: str) -> list[str]:
     number = columns.node_id(node)
     assert number is not None
-    return [columns.name[card] for card in columns.node_cards[number]]
+    return [columns.name[device] for device in columns.node_devices[number]]
 
 
-def test_a_card_is_known_by_everything_that_was_said_of_it():
+def test_a_device_is_known_by_everything_that_was_said_of_it():
     columns = Columns()
-    card = a_card(
+    device = device_facts(
         "GPU-7",
         index=3,
         vendor="amd",
@@ -66,7 +66,7 @@ def test_a_card_is_known_by_everything_that_was_said_of_it():
         links={"GPU-8": 5},
     )
     for _ in range(2):  # new, and in place of one that has gone
-        number = columns.put_card(card)
+        number = columns.put_device(device)
         assert number == columns.number_of("gpu-7") == 0
         assert (columns.uuid[0], columns.index[0], columns.name[0]) == ("GPU-7", 3, "gpu-7")
         assert (columns.vendor[0], columns.model[0], columns.mode[0]) == ("amd", "mi300", "MIG")
@@ -75,25 +75,25 @@ def test_a_card_is_known_by_everything_that_was_said_of_it():
         flags = (columns.healthy[0], columns.duplicate[0], columns.cordoned[0])
         assert flags == (False, True, True)
         assert columns.used(0) == (0, 0, 0)
-        columns.remove_card("gpu-7")
-        columns.put_card(a_card("GPU-other"))
-        columns.remove_card("gpu-other")
+        columns.remove_device("gpu-7")
+        columns.put_device(device_facts("GPU-other"))
+        columns.remove_device("gpu-other")
 
 
-def test_the_cards_of_a_node_stand_by_index_then_uuid():
+def test_the_devices_of_a_node_stand_by_index_then_uuid():
     columns = Columns()
     for uuid, index in (("GPU-c", 1), ("GPU-b", 1), ("GPU-a", 2), ("GPU-d", 0)):
-        columns.put_card(a_card(uuid, index=index))
+        columns.put_device(device_facts(uuid, index=index))
     assert names_on(columns, "node-1") == ["gpu-d", "gpu-b", "gpu-c", "gpu-a"]
-    columns.put_card(a_card("GPU-d", index=5))
+    columns.put_device(device_facts("GPU-d", index=5))
     assert names_on(columns, "node-1") == ["gpu-b", "gpu-c", "gpu-a", "gpu-d"]
 
 
-def test_a_card_that_moves_takes_its_amounts_along_but_not_its_use():
+def test_a_device_that_moves_takes_its_amounts_along_but_not_its_use():
     columns = Columns()
-    number = columns.put_card(a_card("GPU-0"))
+    number = columns.put_device(device_facts("GPU-0"))
     columns.set_used(number, slots=1, cores=30, memory=1024)
-    columns.put_card(a_card("GPU-0", node="node-2"))
+    columns.put_device(device_facts("GPU-0", node="node-2"))
     assert names_on(columns, "node-1") == []
     assert names_on(columns, "node-2") == ["gpu-0"]
     assert sums(columns, "node-1") == (0, 0, 0, 0, 0, 0)
@@ -101,7 +101,7 @@ def test_a_card_that_moves_takes_its_amounts_along_but_not_its_use():
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_after_whatever_comes_and_goes_a_nodes_sums_are_those_of_its_cards(seed):
+def test_after_whatever_comes_and_goes_a_nodes_sums_are_those_of_its_devices(seed):
     chance = random.Random(seed)
     columns, nodes, uuids = Columns(), ("a", "b"), [f"GPU-{n}" for n in range(6)]
     for node in nodes:
@@ -110,7 +110,7 @@ def test_after_whatever_comes_and_goes_a_nodes_sums_are_those_of_its_cards(seed)
         uuid, node = chance.choice(uuids), chance.choice(nodes)
         match chance.randrange(4):
             case 0:
-                columns.remove_card(uuid.lower())
+                columns.remove_device(uuid.lower())
             case 1 if uuid.lower() in columns.state():
                 columns.set_used(
                     columns.number_of(uuid.lower()),
@@ -119,14 +119,14 @@ def test_after_whatever_comes_and_goes_a_nodes_sums_are_those_of_its_cards(seed)
                     memory=chance.randrange(9000),
                 )
             case _:
-                columns.put_card(
-                    a_card(
+                columns.put_device(
+                    device_facts(
                         uuid, node=node, slots=chance.randrange(1, 9), cores=chance.randrange(200)
                     )
                 )
         for each in nodes:
             assert sums(columns, each) == added_up(columns, each)
-    numbers = [card for node in nodes for card in columns.node_cards[columns.node_id(node)]]
+    numbers = [device for node in nodes for device in columns.node_devices[columns.node_id(node)]]
     assert len(set(numbers)) == len(numbers) == len(columns.state())
     assert len(columns.name) <= len(uuids)
 
@@ -141,16 +141,16 @@ def test_the_number_of_a_node_that_went_is_given_to_the_next_with_nothing_of_the
     assert columns.node_policy[former] == "Spread"
     columns.remove_node("former")
     assert columns.node_id("former") is None
-    columns.put_card(a_card(node="next"))
+    columns.put_device(device_facts(node="next"))
     assert columns.node_id("next") == former
     assert columns.node_name[former] == "next"
     assert columns.node_ready[former] is False
     assert columns.node_cpu_free[former] == CPU_UNKNOWN
 
 
-def test_a_node_that_goes_before_its_cards_is_only_not_ready():
+def test_a_node_that_goes_before_its_devices_is_only_not_ready():
     columns = Columns()
-    columns.put_card(a_card())
+    columns.put_device(device_facts())
     node = columns.put_node("node-1", NodeState(ready=True))
     columns.remove_node("node-1")
     assert columns.node_id("node-1") == node
@@ -159,27 +159,27 @@ def test_a_node_that_goes_before_its_cards_is_only_not_ready():
 
 def test_what_is_not_known_cannot_be_removed():
     columns = Columns()
-    columns.remove_card("nothing")
+    columns.remove_device("nothing")
     columns.remove_node("nowhere")
     assert columns.state() == {}
 
 
-def test_only_nodes_with_cards_are_told():
+def test_only_nodes_with_devices_are_told():
     columns = Columns()
     columns.put_node("empty", NodeState(ready=True))
-    columns.put_card(a_card(node="full"))
-    assert [columns.node_name[node] for node in columns.nodes_with_cards()] == ["full"]
+    columns.put_device(device_facts(node="full"))
+    assert [columns.node_name[node] for node in columns.nodes_with_devices()] == ["full"]
 
 
-def test_cards_that_differ_only_in_use_links_and_place_are_of_one_kind():
+def test_devices_that_differ_only_in_use_links_and_place_are_of_one_kind():
     columns = Columns()
     same = [
-        columns.put_card(a_card("GPU-0")),
-        columns.put_card(a_card("GPU-1", index=1, numa=1, links={"GPU-0": 9})),
-        columns.put_card(a_card("GPU-2", node="node-2")),
+        columns.put_device(device_facts("GPU-0")),
+        columns.put_device(device_facts("GPU-1", index=1, numa=1, links={"GPU-0": 9})),
+        columns.put_device(device_facts("GPU-2", node="node-2")),
     ]
     columns.set_used(same[0], slots=1, cores=1, memory=1)
-    assert len({columns.kind[card] for card in same}) == 1
+    assert len({columns.kind[device] for device in same}) == 1
     for number, facts in enumerate(
         (
             {"model": "a100"},
@@ -192,13 +192,13 @@ def test_cards_that_differ_only_in_use_links_and_place_are_of_one_kind():
             {"cordoned": True},
         )
     ):
-        other = columns.put_card(a_card(f"GPU-9{number}", node="node-3", **facts))
+        other = columns.put_device(device_facts(f"GPU-9{number}", node="node-3", **facts))
         assert columns.kind[other] != columns.kind[same[0]]
 
 
 def test_every_change_of_a_node_gives_it_a_new_version_and_a_loan_does_not():
     columns = Columns()
-    number = columns.put_card(a_card())
+    number = columns.put_device(device_facts())
     versions = columns.rankings.version
 
     def changes(change) -> bool:
@@ -207,7 +207,7 @@ def test_every_change_of_a_node_gives_it_a_new_version_and_a_loan_does_not():
         return versions[0] > before
 
     assert changes(lambda: columns.put_node("node-1", NodeState(ready=True)))
-    assert changes(lambda: columns.put_card(a_card(cores=50)))
+    assert changes(lambda: columns.put_device(device_facts(cores=50)))
     assert changes(lambda: columns.set_used(number, slots=1, cores=0, memory=0))
     assert not changes(lambda: columns.set_cpu_free(0, 1000))  # no typical request asks for CPU
     asking = an_ask(a_request(memory="1Gi"), cpu_milli=500, node="Fragmentation").requests[0]
@@ -215,7 +215,7 @@ def test_every_change_of_a_node_gives_it_a_new_version_and_a_loan_does_not():
     assert changes(lambda: columns.set_cpu_free(0, 2000))
     assert not changes(lambda: columns.set_cpu_free(0, 2000))
     assert not changes(lambda: columns.lend(number, 2, 0, 0))
-    assert changes(lambda: columns.remove_card("gpu-0"))
+    assert changes(lambda: columns.remove_device("gpu-0"))
     assert changes(lambda: columns.remove_node("node-1"))
 
 
@@ -244,20 +244,22 @@ def test_of_too_many_questions_and_of_too_many_answers_what_was_found_is_forgott
     assert findings.of("one") == {}
 
 
-def test_cards_of_one_kind_with_equal_amounts_in_use_are_in_one_condition():
-    columns = some_columns(a_card("GPU-0"), a_card("GPU-1", index=1), a_card("GPU-2", index=2))
+def test_devices_of_one_kind_with_equal_amounts_in_use_are_in_one_condition():
+    columns = some_columns(
+        device_facts("GPU-0"), device_facts("GPU-1", index=1), device_facts("GPU-2", index=2)
+    )
     columns.set_used(0, slots=1, cores=10, memory=1024)
     columns.set_used(1, slots=1, cores=10, memory=1024)
     assert columns.condition[0] == columns.condition[1] != columns.condition[2]
     columns.lend(1, 1, 10, 1025)
     assert columns.condition[0] != columns.condition[1]
     columns.lend(1, 1, 10, 1024)
-    columns.put_card(a_card("GPU-1", index=1, cordoned=True))
+    columns.put_device(device_facts("GPU-1", index=1, cordoned=True))
     assert columns.condition[0] != columns.condition[1]
 
 
 def test_conditions_of_long_ago_are_forgotten_and_those_of_now_are_not_mixed_up():
-    columns = some_columns(a_card("GPU-0"), a_card("GPU-1", index=1))
+    columns = some_columns(device_facts("GPU-0"), device_facts("GPU-1", index=1))
     give_mix(columns.mix, [(1.0, an_ask(a_request(memory="1Gi")).requests[0])])
     columns.mix.views[columns.condition[0]] = View(0.0, 0.0, ())
     columns.conditions.fitting.of("request")[columns.condition[0]] = True

@@ -1,4 +1,4 @@
-"""Why a node's cards serve a request, or do not: HAMi's order and HAMi's words."""
+"""Why a node's devices serve a request, or do not: HAMi's order and HAMi's words."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from builders import a_card, a_request, an_ask, some_columns
+from builders import a_request, an_ask, device_facts, some_columns
 from vgpu_api.effective import Use
 from vgpu_api.reasons import Tally
 from vgpu_operator.placement import DeviceFacts
@@ -18,29 +18,29 @@ from vgpu_operator.placement.planning import Preferences, choose, refusal
 class Fitted:
     """The devices that a request gets, by number, or the reasons why it gets none."""
 
-    cards: tuple[int, ...]
+    devices: tuple[int, ...]
     refusal: Tally | None = None
 
 
 def fitted(
-    *cards: DeviceFacts,
+    *devices: DeviceFacts,
     used: dict[str, Use] | None = None,
     policies: tuple[Any, ...] = ("Spread",),
     numa: Any = "None",
     **request: Any,
 ) -> Fitted:
-    columns = some_columns(*cards, used=used)
-    node = columns.node_id(cards[0].node)
+    columns = some_columns(*devices, used=used)
+    node = columns.node_id(devices[0].node)
     assert node is not None
     preferences = Preferences(policies, numa, (1, 1, 1))
     asked = an_ask(a_request(**request)).requests[0]
-    cards = choose(columns, node, asked, preferences, None)
-    return Fitted(cards, None if cards else refusal(columns, node, asked, preferences))
+    devices = choose(columns, node, asked, preferences, None)
+    return Fitted(devices, None if devices else refusal(columns, node, asked, preferences))
 
 
 def words(result: Fitted) -> str:
     assert result.refusal is not None
-    assert not result.cards
+    assert not result.devices
     return str(result.refusal)
 
 
@@ -48,7 +48,7 @@ USED = {"GPU-0": Use(memory_mib=1000, cores=20, slots=1)}
 
 
 @pytest.mark.parametrize(
-    ("card", "request_fields", "reason"),
+    ("device", "request_fields", "reason"),
     [
         ({"duplicate": True}, {}, "CardUuidDuplicate"),
         ({"healthy": False}, {}, "CardNotHealth"),
@@ -64,8 +64,8 @@ USED = {"GPU-0": Use(memory_mib=1000, cores=20, slots=1)}
         ({"mode": "MIG"}, {}, "CardMigTopologyInfeasible"),
     ],
 )
-def test_a_single_card_names_the_check_that_it_fails(card, request_fields, reason):
-    refused = fitted(a_card(**card), **{"memory": "1Gi", **request_fields})
+def test_a_single_device_names_the_check_that_it_fails(device, request_fields, reason):
+    refused = fitted(device_facts(**device), **{"memory": "1Gi", **request_fields})
     assert words(refused) == f"1/1 {reason}"
 
 
@@ -80,69 +80,74 @@ def test_a_single_card_names_the_check_that_it_fails(card, request_fields, reaso
         (Use(1000, 100, 1), {"cores": 0}, ("Spread",), "CardComputeUnitsExhausted"),
     ],
 )
-def test_a_used_card_names_the_check_that_it_fails(used, request_fields, policies, reason):
+def test_a_used_device_names_the_check_that_it_fails(used, request_fields, policies, reason):
     refused = fitted(
-        a_card(), used={"GPU-0": used}, policies=policies, **{"memory": "1Gi", **request_fields}
+        device_facts(),
+        used={"GPU-0": used},
+        policies=policies,
+        **{"memory": "1Gi", **request_fields},
     )
     assert words(refused) == f"1/1 {reason}"
 
 
-def test_all_cores_of_a_used_card_conflict_also_when_cores_are_scaled():
-    refused = fitted(a_card(cores=200), used=USED, memory="1Gi", cores=100)
+def test_all_cores_of_a_used_device_conflict_also_when_cores_are_scaled():
+    refused = fitted(device_facts(cores=200), used=USED, memory="1Gi", cores=100)
     assert words(refused) == "1/1 ExclusiveDeviceAllocateConflict"
 
 
-def test_a_card_that_fails_several_checks_names_the_first_of_the_order():
-    refused = fitted(a_card(healthy=False, cordoned=True, memory_mib=1), memory="1Gi")
+def test_a_device_that_fails_several_checks_names_the_first_of_the_order():
+    refused = fitted(device_facts(healthy=False, cordoned=True, memory_mib=1), memory="1Gi")
     assert words(refused) == "1/1 CardNotHealth"
 
 
 def test_a_part_of_the_model_is_enough_whatever_the_case():
-    assert fitted(a_card(model="nvidia a100-sxm4-80gb"), selector={"models": ["A10"]}).cards
+    assert fitted(device_facts(model="nvidia a100-sxm4-80gb"), selector={"models": ["A10"]}).devices
 
 
 def test_exclusion_wins_over_selection():
     selector = {"models": ["t4"], "exclude_models": ["tesla"]}
-    assert words(fitted(a_card(), selector=selector)) == "1/1 CardTypeMismatch"
+    assert words(fitted(device_facts(), selector=selector)) == "1/1 CardTypeMismatch"
 
 
 def test_a_percentage_that_comes_to_nothing_is_refused_rather_than_unlimited():
-    assert words(fitted(a_card(memory_mib=50), memory_percent=1)) == "1/1 CardInsufficientMemory"
+    assert (
+        words(fitted(device_facts(memory_mib=50), memory_percent=1)) == "1/1 CardInsufficientMemory"
+    )
 
 
-def test_more_cards_than_the_node_has_of_the_vendor_is_the_nodes_fault():
-    refused = fitted(a_card(), a_card("GPU-1", vendor="amd"), count=2)
+def test_more_devices_than_the_node_has_of_the_vendor_is_the_nodes_fault():
+    refused = fitted(device_facts(), device_facts("GPU-1", vendor="amd"), count=2)
     assert words(refused) == "1/1 NodeInsufficientDevice"
 
 
-def test_some_cards_but_too_few_says_how_many_there_were():
-    cards = [a_card(f"GPU-{i}", index=i) for i in range(3)]
-    refused = fitted(*cards, used={"GPU-0": Use(16384, 0, 1)}, count=3, memory="1Gi")
+def test_some_devices_but_too_few_says_how_many_there_were():
+    devices = [device_facts(f"GPU-{i}", index=i) for i in range(3)]
+    refused = fitted(*devices, used={"GPU-0": Use(16384, 0, 1)}, count=3, memory="1Gi")
     assert words(refused) == "1/3 CardInsufficientMemory, 2/3 AllocatedCardsInsufficientRequest"
 
 
-def test_cards_of_a_request_are_distinct():
-    cards = [a_card(f"GPU-{i}", index=i) for i in range(4)]
-    assert len(set(fitted(*cards, count=3, memory="1Gi").cards)) == 3
+def test_devices_of_a_request_are_distinct():
+    devices = [device_facts(f"GPU-{i}", index=i) for i in range(4)]
+    assert len(set(fitted(*devices, count=3, memory="1Gi").devices)) == 3
 
 
-def test_required_numa_drops_the_cards_of_another_node_and_goes_on():
-    cards = [a_card("GPU-0", index=0, numa=0), a_card("GPU-1", index=1, numa=1)]
-    refused = fitted(*cards, count=2, memory="1Gi", numa="Require")
+def test_required_numa_drops_the_devices_of_another_node_and_goes_on():
+    devices = [device_facts("GPU-0", index=0, numa=0), device_facts("GPU-1", index=1, numa=1)]
+    refused = fitted(*devices, count=2, memory="1Gi", numa="Require")
     assert words(refused) == "1/2 AllocatedCardsInsufficientRequest, 1/2 NumaNotFit"
 
 
-def test_required_numa_takes_both_cards_of_the_node_that_has_two():
-    cards = [a_card(f"GPU-{i}", index=i, numa=numa) for i, numa in enumerate((1, 0, 1))]
-    assert sorted(fitted(*cards, count=2, memory="1Gi", numa="Require").cards) == [0, 2]
+def test_required_numa_takes_both_devices_of_the_node_that_has_two():
+    devices = [device_facts(f"GPU-{i}", index=i, numa=numa) for i, numa in enumerate((1, 0, 1))]
+    assert sorted(fitted(*devices, count=2, memory="1Gi", numa="Require").devices) == [0, 2]
 
 
 def test_preferred_numa_leaves_the_emptier_node_whole():
     numa = (0, 0, 0, 1, 1)
-    cards = [a_card(f"GPU-{i}", index=i, numa=numa) for i, numa in enumerate(numa)]
-    assert sorted(fitted(*cards, count=2, memory="1Gi", numa="Prefer").cards) == [3, 4]
+    devices = [device_facts(f"GPU-{i}", index=i, numa=numa) for i, numa in enumerate(numa)]
+    assert sorted(fitted(*devices, count=2, memory="1Gi", numa="Prefer").devices) == [3, 4]
 
 
 def test_preferred_numa_is_soft():
-    cards = [a_card("GPU-0", index=0, numa=0), a_card("GPU-1", index=1, numa=1)]
-    assert len(fitted(*cards, count=2, memory="1Gi", policies=("NUMAFirst",)).cards) == 2
+    devices = [device_facts("GPU-0", index=0, numa=0), device_facts("GPU-1", index=1, numa=1)]
+    assert len(fitted(*devices, count=2, memory="1Gi", policies=("NUMAFirst",)).devices) == 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from builders import a_card, a_claim, a_request, an_ask, give_mix, some_columns
+from builders import a_claim, a_request, an_ask, device_facts, give_mix, some_columns
 from vgpu_api.config import ClusterConfig
 from vgpu_api.effective import Use
 from vgpu_operator.ask import RequestAsk
@@ -20,39 +20,44 @@ def a_type(*, cpu_milli: int = 0, **fields) -> RequestAsk:
     return an_ask(a_request(**fields), cpu_milli=cpu_milli, node="Fragmentation").requests[0]
 
 
-def columns_with(mix, *cards: DeviceFacts, used: dict[str, Use] | None = None) -> Columns:
-    columns = some_columns(*cards, used=used)
+def columns_with(mix, *devices: DeviceFacts, used: dict[str, Use] | None = None) -> Columns:
+    columns = some_columns(*devices, used=used)
     give_mix(columns.mix, mix)
     return columns
 
 
 def test_nothing_is_a_fragment_while_every_typical_request_fits_everywhere():
-    columns = columns_with([(1.0, a_type(memory="4Gi"))], a_card("x"), a_card("y", index=1))
+    columns = columns_with(
+        [(1.0, a_type(memory="4Gi"))], device_facts("x"), device_facts("y", index=1)
+    )
     assert fragmentation(columns, 0) == 0.0
 
 
-def test_what_is_left_on_a_card_that_is_too_full_is_a_fragment():
+def test_what_is_left_on_a_device_that_is_too_full_is_a_fragment():
     columns = columns_with(
-        [(1.0, a_type(memory="12Gi"))], a_card("x"), a_card("y", index=1), used={"y": HALF}
+        [(1.0, a_type(memory="12Gi"))],
+        device_facts("x"),
+        device_facts("y", index=1),
+        used={"y": HALF},
     )
     assert fragmentation(columns, 0) == 500.0
 
 
-def test_everything_idle_is_one_where_too_few_cards_are_left_for_a_request_for_several():
+def test_everything_idle_is_one_where_too_few_devices_are_left_for_a_request_for_several():
     two = (0.5, a_type(memory="16Gi", count=2))
-    columns = columns_with([two], a_card("x"), a_card("y", index=1), used={"y": HALF})
+    columns = columns_with([two], device_facts("x"), device_facts("y", index=1), used={"y": HALF})
     assert fragmentation(columns, 0) == 0.5 * 1500.0
 
 
-def test_what_a_request_for_several_cards_can_use_is_no_fragment_for_it():
+def test_what_a_request_for_several_devices_can_use_is_no_fragment_for_it():
     two, one = (0.5, a_type(memory="16Gi", count=2)), (0.25, a_type(memory="64Gi"))
-    columns = columns_with([two, one], a_card("x"), a_card("y", index=1))
+    columns = columns_with([two, one], device_facts("x"), device_facts("y", index=1))
     assert fragmentation(columns, 0) == 0.25 * 2000.0
 
 
 def test_a_request_that_tears_a_pair_apart_raises_f_by_all_that_the_pair_could_use():
     two = (0.5, a_type(memory="16Gi", count=2))
-    columns = columns_with([two], a_card("x"), a_card("y", index=1))
+    columns = columns_with([two], device_facts("x"), device_facts("y", index=1))
     small = a_type(memory="2Gi")
     assert rises_on(columns, (0,), small)[0] == pytest.approx(0.5 * (875.0 + 1000.0))
     assert fragmentation(columns, 0) == 0.0  # left as it was
@@ -62,14 +67,14 @@ def test_a_request_that_tears_a_pair_apart_raises_f_by_all_that_the_pair_could_u
 
 def test_the_idle_share_is_that_of_the_scarcer_of_memory_and_compute():
     columns = columns_with(
-        [(1.0, a_type(memory="16Gi"))], a_card("x"), used={"x": Use(1638, 75, 1)}
+        [(1.0, a_type(memory="16Gi"))], device_facts("x"), used={"x": Use(1638, 75, 1)}
     )
     assert fragmentation(columns, 0) == 250.0
 
 
 @pytest.mark.parametrize("facts", [{"healthy": False}, {"cordoned": True}])
-def test_a_card_that_is_out_of_use_is_no_fragment(facts):
-    columns = columns_with([(1.0, a_type(memory="64Gi"))], a_card("x", **facts))
+def test_a_device_that_is_out_of_use_is_no_fragment(facts):
+    columns = columns_with([(1.0, a_type(memory="64Gi"))], device_facts("x", **facts))
     assert fragmentation(columns, 0) == 0.0
 
 
@@ -78,37 +83,40 @@ def test_a_rise_is_scored_in_the_published_whole_steps():
     assert score_of_rise(0.4) == 49
 
 
-def test_a_small_request_goes_where_it_tears_no_card_open():
-    """The half-used card has no room for the typical request anyway."""
+def test_a_small_request_goes_where_it_tears_no_device_open():
+    """The half-used device has no room for the typical request anyway."""
     small, typical = a_request(memory="2Gi"), (1.0, a_type(memory="16Gi"))
-    cards = [a_card("idle", node="a"), a_card("torn", node="b")]
-    columns = columns_with([typical], *cards, used={"torn": HALF})
+    devices = [device_facts("idle", node="a"), device_facts("torn", node="b")]
+    columns = columns_with([typical], *devices, used={"torn": HALF})
     ask = an_ask(small, node="Fragmentation", device=["Fragmentation"])
     assert place(columns, ask).node == "b"
     assert place(columns, an_ask(small, node="Spread")).node == "a"
 
 
-def test_on_a_node_the_card_is_chosen_by_the_same_measure():
+def test_on_a_node_the_device_is_chosen_by_the_same_measure():
     columns = columns_with(
-        [(1.0, a_type(memory="16Gi"))], a_card("idle"), a_card("torn", index=1), used={"torn": HALF}
+        [(1.0, a_type(memory="16Gi"))],
+        device_facts("idle"),
+        device_facts("torn", index=1),
+        used={"torn": HALF},
     )
     ask = an_ask(a_request(memory="2Gi"), device=["Fragmentation"])
     assert place(columns, ask).grants[0].uuid == "torn"
 
 
 def whole_or_torn() -> Columns:
-    """On each node an idle card and one that is half used, on a the torn one first by name."""
-    cards = [
-        *(a_card("a-torn", node="a"), a_card("a-idle", node="a", index=1)),
-        *(a_card("b-idle", node="b"), a_card("b-torn", node="b", index=1)),
+    """On each node an idle device and one that is half used, on a the torn one first by name."""
+    devices = [
+        *(device_facts("a-torn", node="a"), device_facts("a-idle", node="a", index=1)),
+        *(device_facts("b-idle", node="b"), device_facts("b-torn", node="b", index=1)),
     ]
     return columns_with(
-        [(1.0, a_type(memory="16Gi"))], *cards, used={"a-torn": HALF, "b-torn": HALF}
+        [(1.0, a_type(memory="16Gi"))], *devices, used={"a-torn": HALF, "b-torn": HALF}
     )
 
 
 @pytest.mark.parametrize(
-    ("selector", "card"),
+    ("selector", "device"),
     [
         ({}, "a-torn"),
         ({"uuids": ["a-idle", "b-torn"]}, "b-torn"),
@@ -116,19 +124,19 @@ def whole_or_torn() -> Columns:
         ({"exclude_uuids": ["b-torn"]}, "a-torn"),
     ],
 )
-def test_only_cards_that_may_be_taken_count_for_a_nodes_rise(selector, card):
+def test_only_devices_that_may_be_taken_count_for_a_nodes_rise(selector, device):
     ask = an_ask(
         a_request(memory="2Gi", selector=selector),
         node="Fragmentation",
         device=["Fragmentation"],
     )
-    assert [grant.uuid for grant in place(whole_or_torn(), ask).grants] == [card]
+    assert [grant.uuid for grant in place(whole_or_torn(), ask).grants] == [device]
 
 
-def test_all_cards_and_all_containers_of_a_claim_count_for_a_nodes_rise():
-    """On a the second would tear the idle card open; b has two that are torn already."""
+def test_all_devices_and_all_containers_of_a_claim_count_for_a_nodes_rise():
+    """On a the second would tear the idle device open; b has two that are torn already."""
     columns = whole_or_torn()
-    columns.put_card(a_card("b-also", node="b", index=2))
+    columns.put_device(device_facts("b-also", node="b", index=2))
     columns.set_used(columns.number_of("b-also"), slots=1, cores=0, memory=8192)
     both = {"node": "Fragmentation", "device": ["Fragmentation"]}
     assert place(columns, an_ask(a_request(memory="2Gi", count=2), **both)).node == "b"
@@ -139,8 +147,8 @@ def test_all_cards_and_all_containers_of_a_claim_count_for_a_nodes_rise():
 def test_init_containers_end_and_raise_nothing():
     columns = columns_with(
         [(1.0, a_type(memory="16Gi"))],
-        a_card("idle", node="a"),
-        a_card("torn", node="b"),
+        device_facts("idle", node="a"),
+        device_facts("torn", node="b"),
         used={"torn": HALF},
     )
     placement = {"node": "Fragmentation", "device": ["Fragmentation"]}
@@ -149,17 +157,17 @@ def test_init_containers_end_and_raise_nothing():
     assert place(columns, an_ask(init, **placement)).node == "a"
 
 
-def test_a_card_is_a_fragment_where_the_cpu_for_what_usually_comes_is_gone():
-    columns = columns_with([(1.0, a_type(memory="4Gi", cpu_milli=4000))], a_card("x"))
+def test_a_device_is_a_fragment_where_the_cpu_for_what_usually_comes_is_gone():
+    columns = columns_with([(1.0, a_type(memory="4Gi", cpu_milli=4000))], device_facts("x"))
     assert fragmentation(columns, 0) == 0.0
     columns.set_cpu_free(0, 3999)
     assert fragmentation(columns, 0) == 1000.0
 
 
 def test_a_claim_goes_where_its_pod_leaves_cpu_for_what_usually_comes():
-    """Both nodes have the cards; on the first the pod's CPU would strand what is left of them."""
-    cards = [a_card("tight", node="a"), a_card("ample", node="b")]
-    columns = columns_with([(1.0, a_type(memory="2Gi", cpu_milli=4000))], *cards)
+    """Both nodes have the devices; on the first the pod's CPU would strand what is left of them."""
+    devices = [device_facts("tight", node="a"), device_facts("ample", node="b")]
+    columns = columns_with([(1.0, a_type(memory="2Gi", cpu_milli=4000))], *devices)
     columns.set_cpu_free(0, 6000)
     columns.set_cpu_free(1, 8000)
     for cpu_milli, node in ((2000, "a"), (3000, "b")):
@@ -173,8 +181,8 @@ def test_a_claim_goes_where_its_pod_leaves_cpu_for_what_usually_comes():
 
 
 def test_what_has_been_freed_of_a_cpu_counts_at_the_next_decision():
-    cards = [a_card("tight", node="a"), a_card("ample", node="b")]
-    columns = columns_with([(1.0, a_type(memory="2Gi", cpu_milli=4000))], *cards)
+    devices = [device_facts("tight", node="a"), device_facts("ample", node="b")]
+    columns = columns_with([(1.0, a_type(memory="2Gi", cpu_milli=4000))], *devices)
     columns.set_cpu_free(0, 5000)
     ask = an_ask(a_request(memory="2Gi"), cpu_milli=2000, node="Fragmentation")
     assert place(columns, ask).node == "b"
@@ -202,8 +210,8 @@ def test_a_request_that_differs_only_in_name_is_of_the_same_type():
     assert [frequency for frequency, _ in mix.types] == [1.0]
 
 
-def test_pods_that_ask_for_no_card_make_what_is_idle_less_useful():
-    columns = some_columns(a_card("x"))
+def test_pods_that_ask_for_no_device_make_what_is_idle_less_useful():
+    columns = some_columns(device_facts("x"))
     for ask in (an_ask(a_request(memory="1Gi")), None, None, None):
         columns.mix.observe(ask)
     assert [frequency for frequency, _ in columns.mix.types] == [0.25]

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from builders import a_card, a_request, an_ask, give_mix, some_columns
+from builders import a_request, an_ask, device_facts, give_mix, some_columns
 from vgpu_api.effective import Use
 from vgpu_operator.ask import Ask, RequestAsk
 from vgpu_operator.placement import Columns, place
@@ -23,26 +23,26 @@ def a_type(cpu_milli: int = 0, **fields) -> RequestAsk:
     return an_ask(a_request(**fields), cpu_milli=cpu_milli, **BOTH).requests[0]
 
 
-ONE_CARD = ((0.4, a_type(memory="200Mi")), (0.3, a_type(memory="600Mi", cores=30)))
-SEVERAL = (*ONE_CARD, (0.2, a_type(memory="1000Mi", count=2)))
+ONE_DEVICE = ((0.4, a_type(memory="200Mi")), (0.3, a_type(memory="600Mi", cores=30)))
+SEVERAL = (*ONE_DEVICE, (0.2, a_type(memory="1000Mi", count=2)))
 WITH_CPU = (
     (0.4, a_type(2000, memory="200Mi")),
     (0.3, a_type(6000, memory="600Mi", cores=30)),
     (0.2, a_type(9000, memory="1000Mi", count=2)),
 )
-MIXES = {"one card": ONE_CARD, "several": SEVERAL, "with cpu": WITH_CPU}
+MIXES = {"one card": ONE_DEVICE, "several": SEVERAL, "with cpu": WITH_CPU}
 
 
 def a_fleet(mix: Iterable[tuple[float, RequestAsk]], seed: int) -> Columns:
-    """Eight nodes of one to four cards, used at random, some out of use; half of them have
+    """Eight nodes of one to four devices, used at random, some out of use; half of them have
     Fragmentation as their own policy, the others Spread."""
     chance = random.Random(seed)
-    cards, used = [], {}
+    devices, used = [], {}
     for number in range(8):
         for index in range(chance.randint(1, 4)):
             uuid = f"node-{number}-{index}"
-            cards.append(
-                a_card(uuid, node=f"node-{number}", index=index, memory_mib=MIB,
+            devices.append(
+                device_facts(uuid, node=f"node-{number}", index=index, memory_mib=MIB,
                        slots=3, healthy=chance.random() > 0.1)
             )  # fmt: skip
             slots = chance.randint(0, 3)
@@ -51,33 +51,33 @@ def a_fleet(mix: Iterable[tuple[float, RequestAsk]], seed: int) -> Columns:
         f"node-{number}": NodeState(ready=True, device_policies=(own,))
         for number, own in enumerate(("Fragmentation", "Spread") * 4)
     }
-    columns = some_columns(*cards, used=used, states=states)
+    columns = some_columns(*devices, used=used, states=states)
     for number in range(8):
         columns.set_cpu_free(number, chance.choice((1000, 3000, 7000, 10_000)))
     give_mix(columns.mix, list(mix))
     return columns
 
 
-def counted_rise(columns: Columns, card: int, request: RequestAsk) -> float:
-    """How much F of the card's node rises: F with the request taken, less F without."""
-    node = columns.node_of[card]
+def counted_rise(columns: Columns, number: int, request: RequestAsk) -> float:
+    """How much F of the device's node rises: F with the request taken, less F without."""
+    node = columns.node_of[number]
     before = fragmentation(columns, node)
-    slots, cores, memory = columns.used(card)
-    mib = request.memory_on(columns.memory[card])
-    columns.set_used(card, slots=slots + 1, cores=cores + request.cores, memory=memory + mib)
+    slots, cores, memory = columns.used(number)
+    mib = request.memory_on(columns.memory[number])
+    columns.set_used(number, slots=slots + 1, cores=cores + request.cores, memory=memory + mib)
     after = fragmentation(columns, node, cpu_milli=request.cpu_milli)
-    columns.set_used(card, slots=slots, cores=cores, memory=memory)
+    columns.set_used(number, slots=slots, cores=cores, memory=memory)
     return after - before
 
 
-def has_room(columns: Columns, card: int, request: RequestAsk) -> bool:
-    slots, cores, memory = columns.used(card)
-    mib = request.memory_on(columns.memory[card])
+def has_room(columns: Columns, number: int, request: RequestAsk) -> bool:
+    slots, cores, memory = columns.used(number)
+    mib = request.memory_on(columns.memory[number])
     return bool(
-        columns.healthy[card]
-        and slots < columns.slots[card]
-        and memory + mib <= columns.memory[card]
-        and cores + request.cores <= columns.cores[card]
+        columns.healthy[number]
+        and slots < columns.slots[number]
+        and memory + mib <= columns.memory[number]
+        and cores + request.cores <= columns.cores[number]
     )
 
 
@@ -98,40 +98,40 @@ def test_a_rise_is_what_counting_before_and_after_says(mix):
     for columns in fleets(mix):
         for ask in asks():
             request = ask.requests[0]
-            for card in range(len(columns.uuid)):
-                if not has_room(columns, card, request):
-                    assert rises_on(columns, (card,), request) == [float("inf")]
+            for number in range(len(columns.uuid)):
+                if not has_room(columns, number, request):
+                    assert rises_on(columns, (number,), request) == [float("inf")]
                     continue
                 looked_at += 1
                 for _ in range(2):  # the second time as remembered
-                    assert rises_on(columns, (card,), request)[0] == pytest.approx(
-                        counted_rise(columns, card, request), abs=1e-6
+                    assert rises_on(columns, (number,), request)[0] == pytest.approx(
+                        counted_rise(columns, number, request), abs=1e-6
                     )
     assert looked_at > 150
 
 
 @pytest.mark.parametrize("device", [["Fragmentation"], None], ids=["the pod's", "the nodes'"])
 @pytest.mark.parametrize("mix", MIXES)
-def test_of_the_cards_that_nodes_would_give_the_one_where_f_rises_least_is_given(mix, device):
-    """Equals are decided by name; how a node chooses its card is its own affair or the pod's."""
+def test_of_the_devices_that_nodes_would_give_the_one_where_f_rises_least_is_given(mix, device):
+    """Equals are decided by name; how a node chooses its device is its own affair or the pod's."""
     for columns in fleets(mix):
         for wanted in asks():
             request = wanted.requests[0]
             ask = replace(wanted, device_policies=tuple(device or ()))
             least, least_node = None, None
-            for node in columns.nodes_with_cards():
+            for node in columns.nodes_with_devices():
                 name = columns.node_name[node]
-                card = would_give(columns, ask, name)
-                if card is None:
+                number = would_give(columns, ask, name)
+                if number is None:
                     continue
-                key = -score_of_rise(counted_rise(columns, card, request)), name
+                key = -score_of_rise(counted_rise(columns, number, request)), name
                 if least is None or key < least:
                     least, least_node = key, name
             assert place(columns, ask).node == least_node
 
 
 def would_give(columns: Columns, ask: Ask, node: str) -> int | None:
-    """The card that a node alone gives, by counting where that is what it goes by."""
+    """The device that a node alone gives, by counting where that is what it goes by."""
     request = ask.requests[0]
     number = columns.node_id(node)
     assert number is not None
@@ -139,16 +139,18 @@ def would_give(columns: Columns, ask: Ask, node: str) -> int | None:
     if own != ("Fragmentation",):
         grants = place(columns, ask, [node]).grants
         return columns.number_of(grants[0].device) if grants else None
-    fitting = [card for card in columns.node_cards[number] if has_room(columns, card, request)]
+    fitting = [
+        number for number in columns.node_devices[number] if has_room(columns, number, request)
+    ]
     return max(
         fitting,
-        key=lambda card: (score_of_rise(counted_rise(columns, card, request)), -card),
+        key=lambda number: (score_of_rise(counted_rise(columns, number, request)), -number),
         default=None,
     )
 
 
-def test_of_cards_where_f_rises_equally_the_first_is_given():
-    columns = some_columns(*(a_card(f"x-{index}", index=index) for index in range(3)))
-    give_mix(columns.mix, list(ONE_CARD))
+def test_of_devices_where_f_rises_equally_the_first_is_given():
+    columns = some_columns(*(device_facts(f"x-{index}", index=index) for index in range(3)))
+    give_mix(columns.mix, list(ONE_DEVICE))
     (grant,) = place(columns, asks()[0]).grants
     assert grant.uuid == "x-0"

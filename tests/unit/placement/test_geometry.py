@@ -1,4 +1,4 @@
-"""How cards in MIG mode are cut: which instance, where it lies, what the card is charged."""
+"""How devices in MIG mode are cut: which instance, where it lies, what the device is charged."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from builders import a_card, a_geometry, a_request, an_ask, give_mix, some_columns
+from builders import a_geometry, a_request, an_ask, device_facts, give_mix, some_columns
 from vgpu_api.effective import Use
 from vgpu_operator.ask import Ask
 from vgpu_operator.placement import Budget, Columns, DeviceFacts, Plan, place
@@ -21,8 +21,8 @@ A100 = a_geometry(
 GIB = 1024
 
 
-def a_cut_card(uuid: str = "GPU-0", **fields: Any) -> DeviceFacts:
-    return a_card(uuid, **{"mode": "MIG", "memory_mib": 40_960, "profiles": A100, **fields})
+def a_cut_device(uuid: str = "GPU-0", **fields: Any) -> DeviceFacts:
+    return device_facts(uuid, **{"mode": "MIG", "memory_mib": 40_960, "profiles": A100, **fields})
 
 
 def asking(**request: Any) -> Ask:
@@ -49,7 +49,7 @@ def hold(columns: Columns, plan: Plan) -> None:
 
 def test_instances_of_one_and_three_slices_lie_at_the_end_and_others_at_the_start():
     """As HAMi packs an A100: 3g at 4, 2g at 0, then the last places that are left."""
-    columns = some_columns(a_cut_card())
+    columns = some_columns(a_cut_device())
     places = []
     for size in (15_000, 9000, 4000, 4000):
         plan = place(columns, asking(memory=f"{size}Mi"))
@@ -82,8 +82,8 @@ def test_of_profiles_with_equal_memory_the_one_with_fewer_compute_slices_is_chos
     assert smallest(geometry(offers), slices_of(4, 4), 10_000).profile == "3g.20gb"
 
 
-def test_a_card_is_charged_the_instance_and_not_what_was_asked_for():
-    plan = place(some_columns(a_cut_card()), asking(memory="6Gi", cores=5))
+def test_a_device_is_charged_the_instance_and_not_what_was_asked_for():
+    plan = place(some_columns(a_cut_device()), asking(memory="6Gi", cores=5))
     assert [(g.memory_mib, g.cores) for g in plan.grants] == [(9856, 28)]
     written = plan.allocation().devices[0]
     assert (written.memory_mib, written.cores) == (9856, 28)
@@ -91,52 +91,52 @@ def test_a_card_is_charged_the_instance_and_not_what_was_asked_for():
 
 
 @pytest.mark.parametrize("mode", ["Any", "MIG"])
-def test_several_instances_of_one_card_serve_one_request(mode):
-    plan = place(some_columns(a_cut_card()), asking(memory="4Gi", count=2, mode=mode))
+def test_several_instances_of_one_device_serve_one_request(mode):
+    plan = place(some_columns(a_cut_device()), asking(memory="4Gi", count=2, mode=mode))
     assert cut(plan) == ["GPU-0 1g.5gb@6", "GPU-0 1g.5gb@5"]
 
 
-def test_too_few_places_are_told_as_cards_that_were_too_few():
+def test_too_few_places_are_told_as_devices_that_were_too_few():
     only = a_geometry(("1g.5gb", 4864, 14, 1, (6,)))
-    columns = some_columns(a_cut_card(profiles=only))
+    columns = some_columns(a_cut_device(profiles=only))
     refused = place(columns, asking(memory="4Gi", count=2)).text
     assert refused == "1/1 AllocatedCardsInsufficientRequest, 1/1 CardMigTopologyInfeasible"
 
 
-def test_a_request_that_shuns_mig_needs_as_many_cards_as_it_asks_for():
-    refused = place(some_columns(a_cut_card()), asking(memory="1Gi", count=2, mode="Shared"))
+def test_a_request_that_shuns_mig_needs_as_many_devices_as_it_asks_for():
+    refused = place(some_columns(a_cut_device()), asking(memory="1Gi", count=2, mode="Shared"))
     assert refused.text == "1/1 NodeInsufficientDevice"
 
 
-def test_a_card_that_lists_no_profiles_is_given_to_nobody():
-    refused = place(some_columns(a_cut_card(profiles=())), asking(memory="1Gi"))
+def test_a_device_that_lists_no_profiles_is_given_to_nobody():
+    refused = place(some_columns(a_cut_device(profiles=())), asking(memory="1Gi"))
     assert refused.text == "1/1 CardMigTopologyInfeasible"
 
 
-def test_a_whole_card_is_more_than_its_largest_instance():
-    """Percentages are of the card, as everywhere."""
-    columns = some_columns(a_cut_card())
+def test_a_whole_device_is_more_than_its_largest_instance():
+    """Percentages are of the device, as everywhere."""
+    columns = some_columns(a_cut_device())
     assert place(columns, asking()).text == "1/1 CardMigTopologyInfeasible"
     assert cut(place(columns, asking(memory_percent=24))) == ["GPU-0 2g.10gb@0"]
 
 
-def test_instances_never_exceed_what_a_card_may_give():
+def test_instances_never_exceed_what_a_device_may_give():
     """Memory or cores that an administrator scaled down; instances keep their own size."""
-    assert place(some_columns(a_cut_card(memory_mib=4500)), asking(memory="4Gi")).refused
-    columns = some_columns(a_cut_card(cores=27))
+    assert place(some_columns(a_cut_device(memory_mib=4500)), asking(memory="4Gi")).refused
+    columns = some_columns(a_cut_device(cores=27))
     refused = place(columns, asking(memory="4Gi", count=2)).text
     assert refused == "1/1 AllocatedCardsInsufficientRequest, 1/1 CardMigTopologyInfeasible"
 
 
-def test_slots_end_what_is_taken_of_a_card():
-    columns = some_columns(a_cut_card(slots=2))
+def test_slots_end_what_is_taken_of_a_device():
+    columns = some_columns(a_cut_device(slots=2))
     refused = place(columns, asking(memory="4Gi", count=3)).text
     assert refused == "1/1 CardTimeSlicingExhausted, 2/1 AllocatedCardsInsufficientRequest"
 
 
-def test_instances_and_shares_of_cards_serve_one_request_together():
-    cards = [a_cut_card(slots=1), a_card("GPU-1", index=1)]
-    plan = place(some_columns(*cards), asking(memory="4Gi", count=2))
+def test_instances_and_shares_of_devices_serve_one_request_together():
+    devices = [a_cut_device(slots=1), device_facts("GPU-1", index=1)]
+    plan = place(some_columns(*devices), asking(memory="4Gi", count=2))
     assert sorted((g.uuid, g.memory_mib) for g in plan.grants) == [("GPU-0", 4864), ("GPU-1", 4096)]
 
 
@@ -145,31 +145,33 @@ def test_requests_of_one_claim_do_not_lie_on_each_other():
         a_request(name="first", memory="15Gi"),
         a_request(name="second", memory="15Gi"),
     )
-    assert cut(place(some_columns(a_cut_card()), ask)) == ["GPU-0 3g.20gb@4", "GPU-0 3g.20gb@0"]
+    assert cut(place(some_columns(a_cut_device()), ask)) == ["GPU-0 3g.20gb@4", "GPU-0 3g.20gb@0"]
     third = an_ask(*(a_request(name=name, memory="15Gi") for name in "abc"))
-    assert place(some_columns(a_cut_card()), third).text == "1/1 CardInsufficientMemory"
+    assert place(some_columns(a_cut_device()), third).text == "1/1 CardInsufficientMemory"
 
 
 def test_an_init_containers_instance_keeps_its_place_beside_those_of_the_app():
     """Its memory counts by the peak, but two instances cannot lie on one slice."""
     init = a_request(name="init", phase="Init", memory="15Gi")
     two = an_ask(a_request(name="app", memory="15Gi"), init)
-    assert cut(place(some_columns(a_cut_card()), two)) == ["GPU-0 3g.20gb@0", "GPU-0 3g.20gb@4"]
+    assert cut(place(some_columns(a_cut_device()), two)) == ["GPU-0 3g.20gb@0", "GPU-0 3g.20gb@4"]
     three = an_ask(*(a_request(name=name, memory="15Gi") for name in "ab"), init)
-    assert place(some_columns(a_cut_card()), three).refused
+    assert place(some_columns(a_cut_device()), three).refused
 
 
-def test_an_init_container_gets_each_of_its_instances_on_a_card_of_its_own():
+def test_an_init_container_gets_each_of_its_instances_on_a_device_of_its_own():
     init = an_ask(a_request(name="init", phase="Init", memory="4Gi", count=2))
-    assert place(some_columns(a_cut_card()), init).text == "1/1 NodeInsufficientDevice"
-    cards = a_cut_card(), a_cut_card("GPU-1", index=1)
-    plan = place(some_columns(*cards), init)
+    assert place(some_columns(a_cut_device()), init).text == "1/1 NodeInsufficientDevice"
+    devices = a_cut_device(), a_cut_device("GPU-1", index=1)
+    plan = place(some_columns(*devices), init)
     assert {grant.uuid for grant in plan.grants} == {"GPU-0", "GPU-1"}
 
 
 @pytest.mark.parametrize(("budget", "fits"), [(9856, True), (9855, False)])
 def test_a_quota_is_charged_the_instance(budget, fits):
-    plan = place(some_columns(a_cut_card()), asking(memory="6Gi"), budget=Budget(memory_mib=budget))
+    plan = place(
+        some_columns(a_cut_device()), asking(memory="6Gi"), budget=Budget(memory_mib=budget)
+    )
     assert plan.refused != fits
     if not fits:
         assert plan.text == "1/1 ResourceQuotaNotFit"
@@ -178,29 +180,31 @@ def test_a_quota_is_charged_the_instance(budget, fits):
 @pytest.mark.parametrize(("budget", "fits"), [(28, True), (27, False)])
 def test_a_quota_of_cores_is_charged_the_instances_part(budget, fits):
     ask = asking(memory="4Gi", count=2)
-    assert place(some_columns(a_cut_card()), ask, budget=Budget(cores=budget)).refused != fits
+    assert place(some_columns(a_cut_device()), ask, budget=Budget(cores=budget)).refused != fits
 
 
-def test_mutex_takes_one_part_of_an_unused_card():
+def test_mutex_takes_one_part_of_an_unused_device():
     ask = an_ask(a_request(memory="4Gi", count=2), device=["Mutex"])
-    refused = place(some_columns(a_cut_card()), ask).text
+    refused = place(some_columns(a_cut_device()), ask).text
     assert refused == "1/1 AllocatedCardsInsufficientRequest, 1/1 ExclusiveDeviceAllocateConflict"
 
 
-def test_required_numa_does_not_mix_parts_of_cards_of_two_numa_nodes():
+def test_required_numa_does_not_mix_parts_of_devices_of_two_numa_nodes():
     only = a_geometry(("1g.5gb", 4864, 14, 1, (5, 6)))
-    cards = [
-        a_cut_card("GPU-0", numa=0, profiles=only),
-        a_cut_card("GPU-1", index=1, numa=1, profiles=only),
+    devices = [
+        a_cut_device("GPU-0", numa=0, profiles=only),
+        a_cut_device("GPU-1", index=1, numa=1, profiles=only),
     ]
-    columns = some_columns(*cards)
+    columns = some_columns(*devices)
     assert len(cut(place(columns, an_ask(a_request(memory="4Gi", count=2), numa="Require")))) == 2
     refused = place(columns, an_ask(a_request(memory="4Gi", count=3), numa="Require")).text
     assert "2/2 NumaNotFit" in refused
 
 
 def test_a_plan_leaves_the_slices_as_it_found_them():
-    columns = some_columns(a_cut_card(), slices={"GPU-0": (0, 1)}, used={"GPU-0": Use(9856, 28, 1)})
+    columns = some_columns(
+        a_cut_device(), slices={"GPU-0": (0, 1)}, used={"GPU-0": Use(9856, 28, 1)}
+    )
     before = columns.in_use(0), columns.kind[0]
     for ask in (asking(memory="4Gi", count=3), asking(memory="4Gi", count=9)):
         place(columns, ask)
@@ -209,7 +213,7 @@ def test_a_plan_leaves_the_slices_as_it_found_them():
 
 @pytest.mark.parametrize("policy", ["Binpack", "Fragmentation"])
 def test_what_is_remembered_of_a_node_is_void_when_an_instance_comes_or_goes(policy):
-    columns = some_columns(a_cut_card())
+    columns = some_columns(a_cut_device())
     give_mix(columns.mix, [(0.5, asking(memory="15Gi").requests[0])])
     ask = an_ask(a_request(memory="15Gi"), node=policy, device=[policy])
     for _ in range(2):

@@ -91,7 +91,7 @@ def test_equally_frequent_types_stand_in_an_order_of_their_own(order):
     assert repr(first) < repr(second)
 
 
-def test_pods_without_cards_count_in_the_total_only_where_they_are_frequent():
+def test_pods_without_devices_count_in_the_total_only_where_they_are_frequent():
     mix = Mix()
     for number in range(64):
         mix.observe(None if number == 63 else an_ask(a_request(memory="1Gi")))
@@ -102,7 +102,7 @@ def test_pods_without_cards_count_in_the_total_only_where_they_are_frequent():
     assert [frequency for frequency, _ in mix.types] == [63 / 128]
 
 
-def test_what_is_remembered_of_cards_holds_until_the_types_change():
+def test_what_is_remembered_of_devices_holds_until_the_types_change():
     mix = a_given_mix(a_type())
     state = (0, 0, 0, 0, 0)
     mix.views[state] = VIEW
@@ -113,7 +113,7 @@ def test_what_is_remembered_of_cards_holds_until_the_types_change():
     give_mix(mix, [(1.0, a_type())])  # the same as before
     assert mix.views == {state: VIEW}
     version = mix.version
-    give_mix(mix, [(1.0, a_type())], without_cards=0.5)
+    give_mix(mix, [(1.0, a_type())], without_devices=0.5)
     assert mix.version == version + 1
     assert mix.views == {}
     assert mix.rises.of(a_type()) == {}

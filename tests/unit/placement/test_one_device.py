@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from builders import a_card, a_request, an_ask, some_columns
+from builders import a_request, an_ask, device_facts, some_columns
 from vgpu_api.v1alpha1 import VGPURequest
 from vgpu_operator.placement import Plan, place
 from vgpu_operator.placement.columns import Columns
@@ -15,7 +15,9 @@ VENDOR = "moore-threads"
 def two_devices(*, memory_mib: int = 49_152) -> Columns:
     return some_columns(
         *(
-            a_card(f"MTT-{at}", index=at, vendor=VENDOR, cores=16, memory_mib=memory_mib, slots=100)
+            device_facts(
+                f"MTT-{at}", index=at, vendor=VENDOR, cores=16, memory_mib=memory_mib, slots=100
+            )
             for at in range(2)
         )
     )
@@ -55,4 +57,4 @@ def test_containers_that_run_before_have_a_device_of_their_own() -> None:
 def test_a_plan_leaves_the_columns_as_it_found_them() -> None:
     columns = two_devices()
     place(columns, an_ask(asking("a", count=2), asking("b")))
-    assert [columns.in_use(card)[:3] for card in (0, 1)] == [(0, 0, 0), (0, 0, 0)]
+    assert [columns.in_use(device)[:3] for device in (0, 1)] == [(0, 0, 0), (0, 0, 0)]

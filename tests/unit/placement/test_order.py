@@ -1,4 +1,4 @@
-"""Which card is taken first under each policy."""
+"""Which device is taken first under each policy."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from builders import a_card, a_request, an_ask, some_columns
+from builders import a_request, an_ask, device_facts, some_columns
 from vgpu_api.effective import Use
 from vgpu_operator.placement import DeviceFacts
 from vgpu_operator.placement.order import in_order
@@ -14,27 +14,27 @@ from vgpu_operator.placement.order import in_order
 
 def best_first(
     policies: tuple[Any, ...],
-    cards: list[DeviceFacts],
+    devices: list[DeviceFacts],
     used: dict[str, Use],
     *,
     one_numa_node: bool = False,
 ) -> list[str]:
-    columns = some_columns(*cards, used=used)
+    columns = some_columns(*devices, used=used)
     ordered = in_order(
         columns,
-        columns.node_cards[0],
+        columns.node_devices[0],
         request=an_ask(a_request(memory="1Gi")).requests[0],
         policies=policies,
         one_numa_node=one_numa_node,
         weights=(1, 1, 1),
     )
-    return [columns.uuid[card] for card in reversed(ordered)]
+    return [columns.uuid[device] for device in reversed(ordered)]
 
 
-CARDS = [
-    a_card("idle", index=0, numa=0),
-    a_card("half", index=1, numa=1),
-    a_card("full", index=2, numa=0),
+DEVICES = [
+    device_facts("idle", index=0, numa=0),
+    device_facts("half", index=1, numa=1),
+    device_facts("full", index=2, numa=0),
 ]
 USED = {"half": Use(8000, 50, 3), "full": Use(12000, 60, 2)}
 
@@ -54,8 +54,8 @@ USED = {"half": Use(8000, 50, 3), "full": Use(12000, 60, 2)}
         (("Mutex", "NUMAFirst"), ["idle", "half", "full"]),
     ],
 )
-def test_the_policy_decides_which_card_goes_first(policies, expected):
-    assert best_first(policies, CARDS, USED) == expected
+def test_the_policy_decides_which_device_goes_first(policies, expected):
+    assert best_first(policies, DEVICES, USED) == expected
 
 
 @pytest.mark.parametrize(
@@ -65,11 +65,11 @@ def test_the_policy_decides_which_card_goes_first(policies, expected):
         (("Spread",), ["half", "idle", "full"]),
     ],
 )
-def test_a_required_numa_node_groups_the_cards_before_the_score(policies, expected):
-    assert best_first(policies, CARDS, USED, one_numa_node=True) == expected
+def test_a_required_numa_node_groups_the_devices_before_the_score(policies, expected):
+    assert best_first(policies, DEVICES, USED, one_numa_node=True) == expected
 
 
-EQUAL = [a_card("low", index=1, numa=1), a_card("high", index=2, numa=0)]
+EQUAL = [device_facts("low", index=1, numa=1), device_facts("high", index=2, numa=0)]
 
 
 @pytest.mark.parametrize(
@@ -105,20 +105,20 @@ def test_equal_scores_go_by_numa_node_under_one_policy_and_by_index_under_a_chai
     ],
 )
 def test_a_chain_that_needs_one_numa_node_puts_the_numa_nodes_first(policies, expected):
-    assert best_first(policies, CARDS, USED, one_numa_node=True) == expected
+    assert best_first(policies, DEVICES, USED, one_numa_node=True) == expected
 
 
-def test_equal_cards_are_taken_from_the_end_as_in_hami():
-    cards = [a_card(f"GPU-{index}", index=index) for index in (2, 0, 1)]
-    assert best_first(("Spread",), cards, {}) == ["GPU-2", "GPU-1", "GPU-0"]
+def test_equal_devices_are_taken_from_the_end_as_in_hami():
+    devices = [device_facts(f"GPU-{index}", index=index) for index in (2, 0, 1)]
+    assert best_first(("Spread",), devices, {}) == ["GPU-2", "GPU-1", "GPU-0"]
 
 
 def test_best_fit_breaks_ties_by_the_lowest_index():
-    cards = [a_card(f"GPU-{index}", index=index) for index in (2, 0, 1)]
-    assert best_first(("BestFit",), cards, {}) == ["GPU-0", "GPU-1", "GPU-2"]
+    devices = [device_facts(f"GPU-{index}", index=index) for index in (2, 0, 1)]
+    assert best_first(("BestFit",), devices, {}) == ["GPU-0", "GPU-1", "GPU-2"]
 
 
-def test_idle_first_prefers_an_unused_card_to_an_emptier_used_one():
-    cards = [a_card("small", index=0, memory_mib=1024), a_card("large", index=1)]
-    assert best_first(("IdleFirst",), cards, {"large": Use(100, 0, 1)}) == ["small", "large"]
-    assert best_first(("Spread",), cards, {"large": Use(100, 0, 1)}) == ["large", "small"]
+def test_idle_first_prefers_an_unused_device_to_an_emptier_used_one():
+    devices = [device_facts("small", index=0, memory_mib=1024), device_facts("large", index=1)]
+    assert best_first(("IdleFirst",), devices, {"large": Use(100, 0, 1)}) == ["small", "large"]
+    assert best_first(("Spread",), devices, {"large": Use(100, 0, 1)}) == ["large", "small"]

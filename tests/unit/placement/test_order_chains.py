@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import plain_placement as plain
-from builders import a_card, a_request, an_ask, some_columns
+from builders import a_request, an_ask, device_facts, some_columns
 from vgpu_api.effective import Use
 from vgpu_operator.placement.order import in_order
 
@@ -18,8 +18,8 @@ POLICIES = (
 )
 CHAINS = [*((policy,) for policy in POLICIES), *permutations(POLICIES, 2)]
 USED = (Use(), Use(4000, 30, 1), Use(4000, 30, 3))
-CARDS = [
-    a_card(f"GPU-{at:02}", index=at, numa=(1, 0, 1, 0)[at // 3], memory_mib=16_000)
+DEVICES = [
+    device_facts(f"GPU-{at:02}", index=at, numa=(1, 0, 1, 0)[at // 3], memory_mib=16_000)
     for at in range(12)
 ]
 """Each use stands on both NUMA nodes twice, in turn, so that every tie comes up."""
@@ -27,13 +27,13 @@ CARDS = [
 
 @pytest.mark.parametrize("numa", ["None", "Require"])
 @pytest.mark.parametrize("chain", CHAINS, ids=",".join)
-def test_cards_stand_in_the_order_that_the_table_gives(chain: tuple[Any, ...], numa: Any) -> None:
-    used = {card.uuid: USED[at % 3] for at, card in enumerate(CARDS)}
-    columns = some_columns(*CARDS, used=used)
+def test_devices_stand_in_the_order_that_the_table_gives(chain: tuple[Any, ...], numa: Any) -> None:
+    used = {device.uuid: USED[at % 3] for at, device in enumerate(DEVICES)}
+    columns = some_columns(*DEVICES, used=used)
     ask = an_ask(a_request(memory="1Gi", cores=10), device=list(chain), numa=numa)
     ordered = in_order(
         columns,
-        columns.node_cards[0],
+        columns.node_devices[0],
         request=ask.requests[0],
         policies=chain,
         one_numa_node=numa == "Require",
@@ -43,6 +43,6 @@ def test_cards_stand_in_the_order_that_the_table_gives(chain: tuple[Any, ...], n
         uuid: plain.Used(slots=use.slots, cores=use.cores, memory=use.memory_mib)
         for uuid, use in used.items()
     }
-    fleet = plain.Fleet.of(CARDS, in_use)
-    expected = plain.in_order(fleet, CARDS, in_use, ask.requests[0], chain, ask)
-    assert [columns.uuid[card] for card in ordered] == [card.uuid for card in expected]
+    fleet = plain.Fleet.of(DEVICES, in_use)
+    expected = plain.in_order(fleet, DEVICES, in_use, ask.requests[0], chain, ask)
+    assert [columns.uuid[device] for device in ordered] == [device.uuid for device in expected]

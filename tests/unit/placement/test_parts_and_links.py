@@ -1,10 +1,10 @@
-"""Parts of cards in MIG mode, where NUMA nodes or links decide among them."""
+"""Parts of devices in MIG mode, where NUMA nodes or links decide among them."""
 
 from __future__ import annotations
 
 import pytest
 
-from builders import a_card, a_geometry, a_request, an_ask, some_columns
+from builders import a_geometry, a_request, an_ask, device_facts, some_columns
 from vgpu_api.effective import Use
 from vgpu_operator.placement import Columns, DeviceFacts, place
 
@@ -12,8 +12,8 @@ HALVES = a_geometry(("3g.20gb", 20_000, 50, 4, (0, 4)))
 GIB = 1024
 
 
-def a_cut_card(uuid: str, *, index: int, numa: int = 0, **fields) -> DeviceFacts:
-    return a_card(
+def a_cut_device(uuid: str, *, index: int, numa: int = 0, **fields) -> DeviceFacts:
+    return device_facts(
         uuid, index=index, numa=numa, mode="MIG", memory_mib=40 * GIB, profiles=HALVES, **fields
     )
 
@@ -28,10 +28,10 @@ TOGETHER = [{"numa": "Prefer", "device": ["Binpack"]}, {"device": ["NUMAFirst", 
 
 
 def half_and_whole(*more: DeviceFacts) -> Columns:
-    """On NUMA node 0 a card with one half left, on 1 a card with both."""
+    """On NUMA node 0 a device with one half left, on 1 a device with both."""
     return some_columns(
-        a_cut_card("half", index=0),
-        a_cut_card("whole", index=1, numa=1),
+        a_cut_device("half", index=0),
+        a_cut_device("whole", index=1, numa=1),
         *more,
         used={"half": Use(20_000, 50, 1)},
         slices={"half": range(4)},
@@ -39,7 +39,7 @@ def half_and_whole(*more: DeviceFacts) -> Columns:
 
 
 @pytest.mark.parametrize("placement", TOGETHER)
-def test_parts_within_one_numa_node_go_before_the_fullest_card(placement):
+def test_parts_within_one_numa_node_go_before_the_fullest_device(placement):
     assert given(half_and_whole(), count=2, device=["Binpack"]) == ["half", "whole"]
     assert given(half_and_whole(), count=2, **placement) == ["whole", "whole"]
 
@@ -50,22 +50,22 @@ def test_parts_of_several_numa_nodes_serve_where_no_one_has_enough(placement):
 
 
 @pytest.mark.parametrize("placement", [{"numa": "Prefer"}, {"device": ["NUMAFirst"]}])
-def test_of_numa_nodes_with_enough_parts_the_one_left_with_the_fewest_free_cards_gives(placement):
-    """Spread alone would take of the card that is unused."""
+def test_of_numa_nodes_with_enough_parts_the_one_left_with_the_fewest_free_devices_gives(placement):
+    """Spread alone would take of the device that is unused."""
     assert given(half_and_whole(), count=1) == ["whole"]
-    spare = a_cut_card("spare", index=2, numa=1)
+    spare = a_cut_device("spare", index=2, numa=1)
     assert given(half_and_whole(spare), count=1, **placement) == ["half"]
 
 
 def pair(uuid: str, index: int, *, linked_to: str, score: int, **fields) -> DeviceFacts:
-    return a_cut_card(uuid, index=index, links={linked_to: score}, **fields)
+    return a_cut_device(uuid, index=index, links={linked_to: score}, **fields)
 
 
-def test_of_more_parts_than_are_asked_for_those_of_linked_cards_are_given():
+def test_of_more_parts_than_are_asked_for_those_of_linked_devices_are_given():
     columns = some_columns(
         pair("left", 0, linked_to="right", score=100),
         pair("right", 1, linked_to="left", score=100),
-        *(a_cut_card(f"lone-{index}", index=index + 2) for index in range(2)),
+        *(a_cut_device(f"lone-{index}", index=index + 2) for index in range(2)),
         used={uuid: Use(20_000, 50, 1) for uuid in ("lone-0", "lone-1", "left", "right")},
         slices={uuid: range(4) for uuid in ("lone-0", "lone-1", "left", "right")},
     )

@@ -1,16 +1,16 @@
-"""Decisions under a quota: the best cards that the namespace may still take."""
+"""Decisions under a quota: the best devices that the namespace may still take."""
 
 from __future__ import annotations
 
 import pytest
 
-from builders import a_card, a_request, an_ask, some_columns
+from builders import a_request, an_ask, device_facts, some_columns
 from vgpu_operator.placement import Budget, Columns, Plan, place, refusals_on
 
 
 def small_and_large() -> Columns:
-    """Two cards; the larger is preferred: a percentage of it means more."""
-    return some_columns(a_card("small", memory_mib=8_000), a_card("large", index=1))
+    """Two devices; the larger is preferred: a percentage of it means more."""
+    return some_columns(device_facts("small", memory_mib=8_000), device_facts("large", index=1))
 
 
 def uuids(plan: Plan) -> list[str]:
@@ -21,7 +21,7 @@ HALF = a_request(memory_percent=50)
 
 
 @pytest.mark.parametrize(
-    ("budget", "card"),
+    ("budget", "device"),
     [
         (Budget(), "large"),
         (Budget(8_192), "large"),
@@ -29,11 +29,11 @@ HALF = a_request(memory_percent=50)
         (Budget(4_000), "small"),
     ],
 )
-def test_a_smaller_card_serves_where_the_preferred_one_would_be_too_much(budget, card):
-    assert uuids(place(small_and_large(), an_ask(HALF), budget=budget)) == [card]
+def test_a_smaller_device_serves_where_the_preferred_one_would_be_too_much(budget, device):
+    assert uuids(place(small_and_large(), an_ask(HALF), budget=budget)) == [device]
 
 
-def test_what_no_card_brings_within_the_quota_is_refused_with_that_reason():
+def test_what_no_device_brings_within_the_quota_is_refused_with_that_reason():
     plan = place(small_and_large(), an_ask(HALF), budget=Budget(3_999))
     assert plan.text == "2/2 ResourceQuotaNotFit"
 
@@ -46,23 +46,25 @@ def test_all_containers_of_a_pod_are_charged_together(cores, refused):
 
 
 @pytest.mark.parametrize(("mib", "refused"), [(2_048, False), (2_047, True)])
-def test_each_card_of_a_request_is_charged(mib, refused):
+def test_each_device_of_a_request_is_charged(mib, refused):
     plan = place(small_and_large(), an_ask(a_request(memory="1Gi", count=2)), budget=Budget(mib))
     assert plan.refused == refused
 
 
 @pytest.mark.parametrize(("mib", "refused"), [(3_072, False), (3_071, True)])
-def test_init_containers_are_charged_beyond_what_the_others_hold_of_their_card(mib, refused):
+def test_init_containers_are_charged_beyond_what_the_others_hold_of_their_device(mib, refused):
     requests = [
         a_request(name="main", memory="1Gi"),
         a_request(name="prepare", memory="3Gi", phase="Init"),
     ]
-    plan = place(some_columns(a_card()), an_ask(*requests), budget=Budget(mib))
+    plan = place(some_columns(device_facts()), an_ask(*requests), budget=Budget(mib))
     assert plan.refused == refused
 
 
 def test_a_node_that_is_better_but_too_dear_gives_way_to_another():
-    columns = some_columns(a_card("dear", node="a"), a_card("cheap", node="b", memory_mib=8_000))
+    columns = some_columns(
+        device_facts("dear", node="a"), device_facts("cheap", node="b", memory_mib=8_000)
+    )
     assert place(columns, an_ask(HALF)).node == "a"
     plan = place(columns, an_ask(HALF), budget=Budget(4_000))
     assert plan.node == "b"
@@ -75,8 +77,8 @@ def test_a_node_that_is_better_but_too_dear_gives_way_to_another():
     [(Budget(16_384, 100), False), (Budget(16_383), True), (Budget(None, 99), True)],
 )
 @pytest.mark.parametrize("asked", [{"memory": "1Gi", "cores": 1}, {"memory_percent": 10}, {}])
-def test_who_asks_for_a_card_of_mode_exclusive_is_charged_all_of_it(budget, refused, asked):
-    columns = some_columns(a_card(mode="Exclusive", memory_mib=16_384, slots=1))
+def test_who_asks_for_a_device_of_mode_exclusive_is_charged_all_of_it(budget, refused, asked):
+    columns = some_columns(device_facts(mode="Exclusive", memory_mib=16_384, slots=1))
     plan = place(columns, an_ask(a_request(mode="Exclusive", **asked)), budget=budget)
     assert plan.refused == refused
     if not refused:
@@ -84,9 +86,9 @@ def test_who_asks_for_a_card_of_mode_exclusive_is_charged_all_of_it(budget, refu
 
 
 @pytest.mark.parametrize(("memory", "refused"), [("16Gi", False), ("17Gi", True)])
-def test_the_memory_that_is_asked_of_an_exclusive_card_is_the_least_that_it_must_have(
+def test_the_memory_that_is_asked_of_an_exclusive_device_is_the_least_that_it_must_have(
     memory, refused
 ):
-    columns = some_columns(a_card(mode="Exclusive", memory_mib=16_384, slots=1))
+    columns = some_columns(device_facts(mode="Exclusive", memory_mib=16_384, slots=1))
     request = a_request(mode="Exclusive", memory=memory)
     assert place(columns, an_ask(request)).refused == refused

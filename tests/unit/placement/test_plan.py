@@ -1,10 +1,10 @@
-"""A claim's place: node and cards together, or reasons."""
+"""A claim's place: node and devices together, or reasons."""
 
 from __future__ import annotations
 
 import pytest
 
-from builders import a_card, a_request, an_ask, some_columns
+from builders import a_request, an_ask, device_facts, some_columns
 from vgpu_api.effective import Use
 from vgpu_api.reasons import Reason, Tally
 from vgpu_api.v1alpha1 import AllocatedDevice, Allocation
@@ -13,9 +13,9 @@ from vgpu_operator.placement.columns import NodeState
 
 
 def two_nodes(used=None, states=None):
-    """Node a has card GPU-a, node b has card GPU-b."""
+    """Node a has device GPU-a, node b has device GPU-b."""
     return some_columns(
-        a_card("GPU-b", node="b"), a_card("GPU-a", node="a"), used=used, states=states
+        device_facts("GPU-b", node="b"), device_facts("GPU-a", node="a"), used=used, states=states
     )
 
 
@@ -53,7 +53,7 @@ def test_a_refusal_is_explained_as_it_is_when_somebody_reads_it_first():
     assert plan.refusals["b"] is told
 
 
-def test_a_grant_names_the_card_and_what_the_request_means_on_it():
+def test_a_grant_names_the_device_and_what_the_request_means_on_it():
     plan = place(two_nodes(), an_ask(a_request(name="main", memory_percent=25, cores=10)))
     assert plan.grants == (Grant("main", "gpu-a", "GPU-a", 0, 4096, 10),)
 
@@ -85,11 +85,11 @@ def test_no_nodes_at_all_is_a_reason_too():
     assert (plan.refused, plan.reason, plan.text) == (True, Reason.NO_GPU_NODES, "NoGPUNodes")
 
 
-def test_reasons_of_cards_and_of_nodes_are_counted_apart():
+def test_reasons_of_devices_and_of_nodes_are_counted_apart():
     columns = some_columns(
-        a_card("a0", node="a"),
-        a_card("a1", node="a", index=1, cordoned=True),
-        a_card("b0", node="b"),
+        device_facts("a0", node="a"),
+        device_facts("a1", node="a", index=1, cordoned=True),
+        device_facts("b0", node="b"),
         states={"b": NodeState(ready=False)},
     )
     plan = place(columns, an_ask(a_request(memory="64Gi")))
@@ -97,30 +97,30 @@ def test_reasons_of_cards_and_of_nodes_are_counted_apart():
 
 
 def test_reasons_stand_in_the_order_of_their_text_wherever_they_come_from():
-    cards = [
-        *(a_card(f"a{at}", node="a", index=at, cordoned=at == 0) for at in range(3)),
-        *(a_card(f"b{at}", node=f"b{at}") for at in range(3)),
+    devices = [
+        *(device_facts(f"a{at}", node="a", index=at, cordoned=at == 0) for at in range(3)),
+        *(device_facts(f"b{at}", node=f"b{at}") for at in range(3)),
     ]
     states = {f"b{at}": NodeState(ready=False) for at in range(3)}
-    plan = place(some_columns(*cards, states=states), an_ask(a_request(memory="64Gi")))
+    plan = place(some_columns(*devices, states=states), an_ask(a_request(memory="64Gi")))
     assert plan.text == "1/3 CardCordoned, 2/3 CardInsufficientMemory, 3/4 NodeNotReady"
     one_less = {name: state for name, state in states.items() if name == "b0"}
     plan = place(
-        some_columns(*cards[:4], states=one_less),
+        some_columns(*devices[:4], states=one_less),
         an_ask(a_request(memory="64Gi")),
     )
     assert plan.text == "1/2 NodeNotReady, 1/3 CardCordoned, 2/3 CardInsufficientMemory"
 
 
-def test_app_containers_of_a_claim_add_up_on_a_card():
+def test_app_containers_of_a_claim_add_up_on_a_device():
     requests = [a_request(name=name, memory="9Gi") for name in ("a", "b")]
-    refused = place(some_columns(a_card()), an_ask(*requests))
+    refused = place(some_columns(device_facts()), an_ask(*requests))
     assert refused.text == "1/1 CardInsufficientMemory"
-    assert {grant.uuid for grant in place(two_cards(), an_ask(*requests)).grants} == {"x", "y"}
+    assert {grant.uuid for grant in place(two_devices(), an_ask(*requests)).grants} == {"x", "y"}
 
 
-def two_cards():
-    return some_columns(a_card("x"), a_card("y", index=1))
+def two_devices():
+    return some_columns(device_facts("x"), device_facts("y", index=1))
 
 
 def test_all_requests_are_on_one_node_or_nowhere():
@@ -133,28 +133,28 @@ def test_init_containers_are_fitted_on_the_state_before_the_pod():
         a_request(name="main", memory="9Gi"),
         a_request(name="prepare", memory="16Gi", phase="Init"),
     ]
-    plan = place(some_columns(a_card()), an_ask(*requests))
+    plan = place(some_columns(device_facts()), an_ask(*requests))
     assert [(grant.request, grant.memory_mib) for grant in plan.grants] == [
         ("main", 9216),
         ("prepare", 16384),
     ]
 
 
-def test_a_request_for_the_card_alone_keeps_the_pods_other_containers_off_it():
+def test_a_request_for_the_device_alone_keeps_the_pods_other_containers_off_it():
     requests = [
         a_request(name="alone", memory="1Gi", cores=100),
         a_request(name="other", memory="1Gi", cores=50),
     ]
-    assert place(some_columns(a_card(cores=200)), an_ask(*requests)).refused
-    assert not place(two_cards(), an_ask(*requests)).refused
+    assert place(some_columns(device_facts(cores=200)), an_ask(*requests)).refused
+    assert not place(two_devices(), an_ask(*requests)).refused
 
 
-def test_the_nodes_own_card_policy_holds_unless_the_claim_has_one():
-    cards = [a_card("idle"), a_card("used", index=1)]
+def test_the_nodes_own_device_policy_holds_unless_the_claim_has_one():
+    devices = [device_facts("idle"), device_facts("used", index=1)]
     columns = some_columns(
-        *cards,
+        *devices,
         used={"used": Use(1000, 10, 1)},
-        states={cards[0].node: NodeState(ready=True, device_policies=("Binpack",))},
+        states={devices[0].node: NodeState(ready=True, device_policies=("Binpack",))},
     )
     assert place(columns, an_ask(SMALL)).grants[0].uuid == "used"
     assert place(columns, an_ask(SMALL, device=["Spread"])).grants[0].uuid == "idle"
@@ -170,28 +170,28 @@ def test_a_nodes_own_place_among_nodes_holds_unless_the_claim_has_one():
 
 
 def test_a_node_that_puts_numa_first_stands_behind_others_where_it_cannot():
-    def cards(node: str, *numas: int):
-        return [a_card(f"{node}{i}", node=node, index=i, numa=n) for i, n in enumerate(numas)]
+    def devices(node: str, *numas: int):
+        return [device_facts(f"{node}{i}", node=node, index=i, numa=n) for i, n in enumerate(numas)]
 
     first = NodeState(ready=True, node_policy="NUMAFirst")
-    columns = some_columns(*cards("a", 0, 1, 1), *cards("b", 0, 1), states={"a": first})
+    columns = some_columns(*devices("a", 0, 1, 1), *devices("b", 0, 1), states={"a": first})
     two, three = (a_request(count=count, memory="1Gi") for count in (2, 3))
     assert [grant.uuid for grant in place(columns, an_ask(two)).grants] == ["a2", "a1"]
     assert place(columns, an_ask(three)).node == "a"
     columns.put_node("b", first)
     columns.put_node("a", NodeState(ready=False))
-    columns.put_card(a_card("c0", node="c"))
-    columns.put_card(a_card("c1", node="c", index=1))
+    columns.put_device(device_facts("c0", node="c"))
+    columns.put_device(device_facts("c1", node="c", index=1))
     columns.put_node("c", NodeState(ready=True))
     assert place(columns, an_ask(two)).node == "c"
     assert place(columns, an_ask(two, node="Binpack")).node == "b"
 
 
 def test_numa_first_prefers_the_node_that_serves_within_one_numa_node():
-    def cards(node: str, *numas: int):
-        return [a_card(f"{node}{i}", node=node, index=i, numa=n) for i, n in enumerate(numas)]
+    def devices(node: str, *numas: int):
+        return [device_facts(f"{node}{i}", node=node, index=i, numa=n) for i, n in enumerate(numas)]
 
-    columns = some_columns(*cards("a", 0, 1), *cards("b", 1, 1))
+    columns = some_columns(*devices("a", 0, 1), *devices("b", 1, 1))
     two = a_request(count=2, memory="1Gi")
     assert place(columns, an_ask(two, node="NUMAFirst")).node == "b"
     assert place(columns, an_ask(two, node="NUMAFirst"), ["a"]).node == "a"
@@ -199,7 +199,7 @@ def test_numa_first_prefers_the_node_that_serves_within_one_numa_node():
 
 
 def test_an_allocation_is_the_plan_in_the_apis_words():
-    columns = some_columns(a_card("GPU-a", node="a", index=3))
+    columns = some_columns(device_facts("GPU-a", node="a", index=3))
     request = a_request(name="main", memory="1Gi", cores=30)
     allocation = place(columns, an_ask(request)).allocation()
     assert allocation == Allocation(
@@ -241,8 +241,8 @@ def test_nodes_that_the_caller_rules_out_get_nothing_and_keep_their_reason(
     candidates, barred, node, more
 ):
     """Whether there are few candidates or many; the others have no room."""
-    full = [a_card(f"GPU-x{at}", node=f"x{at}", memory_mib=100) for at in range(more)]
-    columns = some_columns(a_card("GPU-b", node="b"), a_card("GPU-a", node="a"), *full)
+    full = [device_facts(f"GPU-x{at}", node=f"x{at}", memory_mib=100) for at in range(more)]
+    columns = some_columns(device_facts("GPU-b", node="b"), device_facts("GPU-a", node="a"), *full)
     if candidates is not None:
         candidates = [*candidates, *(f"x{at}" for at in range(more))]
     reason = Tally({Reason.NODE_TAINTED: 1}, 1)
@@ -253,30 +253,30 @@ def test_nodes_that_the_caller_rules_out_get_nothing_and_keep_their_reason(
         assert {name for name, tally in plan.refusals.items() if tally == reason} == set(barred)
 
 
-def test_several_cards_are_the_best_ones_and_not_just_the_last():
+def test_several_devices_are_the_best_ones_and_not_just_the_last():
     used = {"x": Use(8000, 0, 1), "y": Use(12000, 0, 1)}
-    cards = [a_card(uuid, index=index) for index, uuid in enumerate("xyzw")]
+    devices = [device_facts(uuid, index=index) for index, uuid in enumerate("xyzw")]
     plan = place(
-        some_columns(*cards, used=used),
+        some_columns(*devices, used=used),
         an_ask(a_request(memory="1Gi", count=2), device=["BestFit"]),
     )
     assert [grant.uuid for grant in plan.grants] == ["y", "x"]
 
 
-@pytest.mark.parametrize(("numas", "card"), [((0, 0, 1), "GPU-2"), ((0, 1, 1), "GPU-0")])
-def test_one_card_with_numa_preferred_leaves_the_emptier_numa_node_whole(numas, card):
-    cards = [a_card(f"GPU-{at}", index=at, numa=numa) for at, numa in enumerate(numas)]
-    plan = place(some_columns(*cards), an_ask(SMALL, numa="Prefer"))
-    assert [grant.uuid for grant in plan.grants] == [card]
+@pytest.mark.parametrize(("numas", "device"), [((0, 0, 1), "GPU-2"), ((0, 1, 1), "GPU-0")])
+def test_one_device_with_numa_preferred_leaves_the_emptier_numa_node_whole(numas, device):
+    devices = [device_facts(f"GPU-{at}", index=at, numa=numa) for at, numa in enumerate(numas)]
+    plan = place(some_columns(*devices), an_ask(SMALL, numa="Prefer"))
+    assert [grant.uuid for grant in plan.grants] == [device]
 
 
-def test_what_one_request_learned_of_kinds_of_cards_is_not_taken_for_anothers():
-    cards = [a_card("old", model="tesla t4"), a_card("new", index=1, model="a100")]
-    columns = some_columns(*cards)
+def test_what_one_request_learned_of_kinds_of_devices_is_not_taken_for_anothers():
+    devices = [device_facts("old", model="tesla t4"), device_facts("new", index=1, model="a100")]
+    columns = some_columns(*devices)
     for _ in range(2):
-        for model, card in (("T4", "old"), ("A100", "new")):
+        for model, device in (("T4", "old"), ("A100", "new")):
             ask = an_ask(a_request(memory="1Gi", selector={"models": [model]}))
-            assert [grant.uuid for grant in place(columns, ask).grants] == [card]
+            assert [grant.uuid for grant in place(columns, ask).grants] == [device]
 
 
 def test_a_refusal_allocates_nothing():

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders import a_card, a_geometry, a_request, an_ask, some_columns
+from builders import a_geometry, a_request, an_ask, device_facts, some_columns
 from vgpu_api.effective import Use
 from vgpu_api.reasons import Reason, Tally
 from vgpu_operator.ask import Ask
@@ -21,9 +21,9 @@ SMALL = a_request(memory="1Gi")
 
 
 def some_nodes() -> Columns:
-    """free and full have a card each; so have late, which is not ready, and shut."""
+    """free and full have a device each; so have late, which is not ready, and shut."""
     return some_columns(
-        *(a_card(f"GPU-{node}", node=node) for node in ("free", "full", "late", "shut")),
+        *(device_facts(f"GPU-{node}", node=node) for node in ("free", "full", "late", "shut")),
         used={"GPU-full": Use(memory_mib=16_000, slots=1)},
         states={
             "late": NodeState(ready=False),
@@ -62,7 +62,7 @@ def test_a_candidate_that_only_the_quota_rules_out_says_so(mib, told):
 
 
 def test_a_claim_that_must_stay_in_one_numa_node_is_told_of_numa():
-    columns = some_columns(a_card("x"), a_card("y", index=1, numa=1))
+    columns = some_columns(device_facts("x"), device_facts("y", index=1, numa=1))
     ask = an_ask(a_request(memory="1Gi", count=2), numa="Require")
     (told,) = in_words(refusals_on(columns, ask, ["node-1"])).values()
     assert "NumaNotFit" in told
@@ -75,18 +75,18 @@ KINDS = ({}, {"vendor": "ascend"}, {"healthy": False}, {"numa": 1},
 
 
 def a_mixed_fleet() -> Columns:
-    """Two cards a node, in every pair of uses and kinds; every other node has Mutex as its own."""
+    """Two devices a node, in every pair of uses and kinds; every other node has its own Mutex."""
     pairs = list(product(product(USES, KINDS), repeat=2))
-    cards, used, states = [], {}, {}
+    devices, used, states = [], {}, {}
     for number, pair in enumerate(pairs):
         node = f"node-{number:03}"
         for index, (use, kind) in enumerate(pair):
             uuid = f"{node}-{index}"
-            cards.append(a_card(uuid, node=node, index=index, **kind))
+            devices.append(device_facts(uuid, node=node, index=index, **kind))
             used[uuid] = use
         own = ("Mutex",) if number % 2 else ("Spread",)
         states[node] = NodeState(ready=True, device_policies=own)
-    return some_columns(*cards, used=used, states=states)
+    return some_columns(*devices, used=used, states=states)
 
 
 FLEET = a_mixed_fleet()
@@ -106,8 +106,8 @@ FLEET = a_mixed_fleet()
     ids=range(7),
 )
 def test_a_fleet_told_of_at_once_hears_what_each_node_alone_would_say(ask: Ask):
-    """What is found out of one card is held to be true of all like it: is it?"""
-    alone = refusals_on(FLEET, ask, [FLEET.node_name[node] for node in FLEET.nodes_with_cards()])
+    """What is found out of one device is held to be true of all like it: is it?"""
+    alone = refusals_on(FLEET, ask, [FLEET.node_name[node] for node in FLEET.nodes_with_devices()])
     assert len(alone) > 500
     assert place(FLEET, ask, alone).refusals == alone
     assert place(FLEET, ask, alone).refusals == alone  # by what was remembered

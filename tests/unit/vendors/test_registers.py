@@ -126,13 +126,13 @@ DIES = [
 ]
 
 
-def test_dies_belong_with_those_of_their_card_only_where_a_node_registers_dies() -> None:
+def test_dies_belong_with_those_of_their_device_only_where_a_node_registers_dies() -> None:
     written = json.dumps(DIES)
     dies = devices_of(a_kind("vastai"), a_node({"hami.io/node-va-register": written}))
     assert [die.group for die in dies] == ["card-a", "card-a", "card-b"]
     written = written.replace('"die"', '"card"')
-    cards = devices_of(a_kind("vastai"), a_node({"hami.io/node-va-register": written}))
-    assert [card.group for card in cards] == ["", "", ""]
+    devices = devices_of(a_kind("vastai"), a_node({"hami.io/node-va-register": written}))
+    assert [device.group for device in devices] == ["", "", ""]
 
 
 def test_devices_whose_memory_nothing_tells_have_none() -> None:

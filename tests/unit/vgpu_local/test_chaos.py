@@ -27,7 +27,7 @@ from vgpu_local.chaos.workload import script
 from vgpu_local.daemon import Daemon
 from vgpu_nodeagent.enforcement.page import DeviceLimit, create_page, grant
 
-CARD = "GPU-0"
+DEVICE = "GPU-0"
 
 
 def test_the_script_of_a_seed_is_always_the_same() -> None:
@@ -36,14 +36,14 @@ def test_the_script_of_a_seed_is_always_the_same() -> None:
 
 
 def test_what_stays_fits_wherever_it_is_put() -> None:
-    """Twenty small pods fill two cards at most, by slots, memory or compute; there are six."""
-    per_card = min(10, (16_384 - 2_000) // 2_000, (100 - 10) // 10)
-    assert STAYING / per_card < 6 - 1
+    """Twenty small pods fill two devices at most, by slots, memory or compute; there are six."""
+    per_device = min(10, (16_384 - 2_000) // 2_000, (100 - 10) // 10)
+    assert STAYING / per_device < 6 - 1
 
 
 def claim(pod_uid: str, mib: int, *, request: str = "main") -> VGPUClaim:
     status = VGPUClaimStatus(
-        allocation=an_allocation(an_allocated_device(request=request, uuid=CARD, memory_mib=mib)),
+        allocation=an_allocation(an_allocated_device(request=request, uuid=DEVICE, memory_mib=mib)),
         reserved_for=ReservedFor(pod_name="p", pod_uid=pod_uid),
         conditions=[],
     )
@@ -55,11 +55,11 @@ def wrote(claim: VGPUClaim) -> WriteEvent:
 
 
 def leave_record(
-    folder: Path, *, pod_uid: str, mib: int, visible: str = CARD, pid: int = 1
+    folder: Path, *, pod_uid: str, mib: int, visible: str = DEVICE, pid: int = 1
 ) -> None:
     page = folder / f"{pod_uid}.main.{pid}.page"
     create_page(page, name="slot")
-    grant(page, [DeviceLimit(CARD, mib * MIB, 0)], name="slot")
+    grant(page, [DeviceLimit(DEVICE, mib * MIB, 0)], name="slot")
     page.with_suffix(".seen").write_text(f"4102444800.5\n{visible}\n")  # after every write
 
 
@@ -72,7 +72,7 @@ def test_a_container_that_saw_its_claims_grant_is_no_finding(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     ("pod_uid", "mib", "visible"),
-    [("u2", 100, CARD), ("u1", 101, CARD), ("u1", 100, "GPU-1")],
+    [("u2", 100, DEVICE), ("u1", 101, DEVICE), ("u1", 100, "GPU-1")],
     ids=["another pod of the same name", "another limit", "another card"],
 )
 def test_a_container_with_anothers_grant_is_found(
@@ -85,7 +85,7 @@ def test_a_container_with_anothers_grant_is_found(
 
 
 @pytest.mark.parametrize("without_a_request", [a_claim("c"), claim("u1", 100, request="other")])
-def test_a_container_that_lives_when_its_cards_are_given_back_is_found(
+def test_a_container_that_lives_when_its_devices_are_given_back_is_found(
     tmp_path: Path, without_a_request: VGPUClaim
 ) -> None:
     witness = Witness(tmp_path)
@@ -96,7 +96,7 @@ def test_a_container_that_lives_when_its_cards_are_given_back_is_found(
         witness.saw(wrote(claim("u1", 100)))
         assert witness.findings == []
         witness.saw(wrote(without_a_request))
-        assert "ran when the cards" in witness.findings[0]
+        assert "ran when the devices" in witness.findings[0]
     finally:
         container.kill()
         container.wait()

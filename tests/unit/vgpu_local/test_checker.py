@@ -36,18 +36,18 @@ def holding(name: str, mib: int, *, phase: str = "App") -> Any:
     )
 
 
-CARD = wrote("gpudevices", a_device(memory_mib=10_000, slots=10), 1)
+DEVICE = wrote("gpudevices", a_device(memory_mib=10_000, slots=10), 1)
 
 
-def test_a_card_that_holds_what_it_has_is_no_excess() -> None:
-    history = [CARD]
+def test_a_device_that_holds_what_it_has_is_no_excess() -> None:
+    history = [DEVICE]
     history += [wrote("vgpuclaims", holding(f"c{i}", 5000), 2 + i) for i in range(2)]
     assert excesses(history) == []
 
 
 def test_a_moment_of_too_much_is_found_even_when_it_passes() -> None:
     history = [
-        CARD,
+        DEVICE,
         wrote("vgpuclaims", holding("a", 5000), 2),
         wrote("vgpuclaims", holding("b", 5001), 3),
         wrote("vgpuclaims", a_claim("b", requests=[a_request(name="main")]), 4),
@@ -58,7 +58,7 @@ def test_a_moment_of_too_much_is_found_even_when_it_passes() -> None:
 
 def test_a_deleted_claim_holds_nothing() -> None:
     history = [
-        CARD,
+        DEVICE,
         wrote("vgpuclaims", holding("a", 8000), 2),
         wrote("vgpuclaims", holding("a", 8000), 3, "DELETED"),
         wrote("vgpuclaims", holding("b", 8000), 4),
@@ -66,7 +66,7 @@ def test_a_deleted_claim_holds_nothing() -> None:
     assert excesses(history) == []
 
 
-def test_a_card_that_was_never_published_may_hold_nothing() -> None:
+def test_a_device_that_was_never_published_may_hold_nothing() -> None:
     assert excesses([wrote("vgpuclaims", holding("a", 1), 1)])
 
 
@@ -117,7 +117,7 @@ def test_an_allocation_without_its_finalizer_is_found() -> None:
 
 def test_a_claim_written_after_the_binding_is_found() -> None:
     assert breaches([pod_was(1), pod_was(2, node=NODE), claim_was(3, granted())]) == [
-        "pod p was bound before a claim gave it cards there (2)"
+        "pod p was bound before a claim gave it devices there (2)"
     ]
 
 
@@ -168,11 +168,11 @@ ENDED_INIT = [
 ]
 
 
-def test_init_containers_that_the_agent_says_have_ended_may_give_their_cards_back() -> None:
+def test_init_containers_that_the_agent_says_have_ended_may_give_their_devices_back() -> None:
     assert breaches(ENDED_INIT) == []
 
 
-def test_init_containers_that_run_again_may_get_cards_anew() -> None:
+def test_init_containers_that_run_again_may_get_devices_anew() -> None:
     again = with_init("prepare", "main", ended=True, init_round=1)
     assert breaches([*ENDED_INIT, claim_was(6, again)]) == []
 

@@ -43,7 +43,7 @@ _GONE_WITHIN_S = 60.0
 _LONG_S = 20.0
 _LASTS_S = 17.0
 _MORE_S = 60.0
-_CARDS = 6
+_DEVICES = 6
 # How long after a write it is heard of: a real server tells it over a watch.
 _TOLD_WITHIN_S = {"standin": 0.0, "real": 1.0}
 # Both a fifth of what they are by default, and 30 s without a leader 6 s.
@@ -151,7 +151,7 @@ class _Campaign:
         self._verdict.settled_s = time.monotonic() - last
         self._played(playing)
         self._leave_nothing()
-        self._fill_every_card()
+        self._fill_every_device()
         self._leave_nothing()
 
     def _begin_to_play(self) -> Future[None]:
@@ -252,11 +252,11 @@ class _Campaign:
                 self._cluster.run(deletion)
         self._until(time.monotonic() + _GONE_WITHIN_S, lambda: remains(self._cluster))
 
-    def _fill_every_card(self) -> None:
+    def _fill_every_device(self) -> None:
         """Whatever leaked, and be it in a process's memory alone, would be missing now."""
         whole = {COUNT: 1}
         shape = Shape((Box("prepare", whole, "exit 0", "init"), Box("main", whole)))
-        names = [f"whole-{number}" for number in range(_CARDS)]
+        names = [f"whole-{number}" for number in range(_DEVICES)]
         for name in names:
             self._cluster.run(self._stage.pod(name, shape))
 

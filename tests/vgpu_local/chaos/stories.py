@@ -48,10 +48,10 @@ def any_shape(chance: random.Random) -> Shape:
 
 
 def small(chance: random.Random) -> Limits:
-    """Twenty of these fit on six cards of 16 GiB, 100 % and ten slots in any order.
+    """Twenty of these fit on six devices of 16 GiB, 100 % and ten slots in any order.
 
-    A card refuses one only with 10 slots, over 14 GiB (seven of them) or over 90 % taken, so that
-    twenty fill two cards at most.
+    A device refuses one only with 10 slots, over 14 GiB (seven of them) or over 90 % taken, so that
+    twenty fill two devices at most.
     """
     return {COUNT: 1, MEMORY: chance.choice((500, 1000, 2000)), CORES: chance.choice((1, 5, 10))}
 
@@ -215,7 +215,7 @@ def fits_nowhere(chance: random.Random, name: str) -> Story:
 
 
 def nobody_schedules(chance: random.Random, name: str) -> Story:
-    """Its cards are reserved, and no Filter ever asks about them."""
+    """Its devices are reserved, and no Filter ever asks about them."""
     limits, life = small(chance), chance.uniform(0.5, 4)
 
     async def story(stage: Stage) -> None:

@@ -21,8 +21,8 @@ from vgpu_nodeagent.enforcement.abi import PageState
 from vgpu_nodeagent.enforcement.page import read_page
 from vgpu_nodeagent.errors import PageDamaged
 
-Cards = tuple[tuple[str, int, int], ...]
-"""Of one container: UUID, MiB and cores of each card, in order."""
+Devices = tuple[tuple[str, int, int], ...]
+"""Of one container: UUID, MiB and cores of each device, in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Witness:
     Attributes:
         folder: where containers put their records.
         told_within_s: so long after a write it may be noted.
-        findings: containers that were alive when their cards were given back.
+        findings: containers that were alive when their devices were given back.
     """
 
     folder: Path
@@ -72,7 +72,7 @@ class Witness:
             kept = frozenset() if gone else _held(claim, record.container)
             if _held(before, record.container) - kept and _lives(record):
                 self.findings.append(
-                    f"container {record.container} of {reserved.pod_name} ran when the cards "
+                    f"container {record.container} of {reserved.pod_name} ran when the devices "
                     f"of claim {claim.metadata.name} were given back"
                 )
 
@@ -100,7 +100,7 @@ class Witness:
             elif record.visible != ",".join(uuid for uuid, _, _ in seen):
                 yield f"{_who(record)} was shown {record.visible}; its claim gave {granted}"
 
-    def _granted(self, record: Record) -> Iterator[Cards]:
+    def _granted(self, record: Record) -> Iterator[Devices]:
         """What the claims gave the container at the moment of its record.
 
         Several answers where writes are noted late: any of those of that time.

@@ -123,7 +123,7 @@ def _tell(
         if pod is not None:
             state.outbox.append(_pod_event(pod, refusal))
             if state.config.views.hami_events:
-                nodes = sum(1 for _ in state.ledger.columns.nodes_with_cards())
+                nodes = sum(1 for _ in state.ledger.columns.nodes_with_devices())
                 state.outbox.append(hami_events.filtering_failed(pod, nodes))
     refusal = found[0][1]
     changed = told.reason != refusal.reason

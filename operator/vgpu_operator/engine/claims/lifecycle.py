@@ -137,7 +137,7 @@ def why_unusable(allocation: Allocation, cache: Cache, ledger: Ledger) -> str | 
     }
     for device in allocation.devices:
         if device.uuid not in sound:
-            return f"card {device.uuid} on {name} is gone or not healthy"
+            return f"GPU {device.uuid} on {name} is gone or not healthy"
     return None
 
 

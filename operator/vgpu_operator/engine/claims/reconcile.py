@@ -268,7 +268,7 @@ def refit_init_devices(claim: VGPUClaim, state: State) -> Effect | None:
 
 
 def resize(claim: VGPUClaim, state: State) -> Effect | None:
-    """A changed request gets its amounts on the cards that the claim has, the ledger first."""
+    """A changed request gets its amounts on the devices that the claim has, the ledger first."""
     new, key = resized(claim, state), key_of(claim)
     if new is None:
         return None

@@ -37,7 +37,7 @@ def resized(claim: VGPUClaim, state: State) -> Allocation | None:
 
 
 def fits(claim: VGPUClaim, new: Allocation, state: State) -> bool:
-    """Whether the cards, and the namespace's quotas, have room for what the allocation adds."""
+    """Whether the devices, and the namespace's quotas, have room for what the allocation adds."""
     assert claim.status.allocation is not None
     before = effective_use(claim.spec, claim.status.allocation.devices)
     after = effective_use(claim.spec, new.devices)
@@ -62,7 +62,7 @@ def _has_room(after: Use, added: Use, of_device: tuple[Use, Use] | None) -> bool
         return False
     used, has = of_device
     if added.cores > 0 and after.cores >= ALL_CORES and used.slots > after.slots:
-        return False  # all of the compute is for who has the card alone
+        return False  # all of the compute is for who has the device alone
     return (
         used.memory_mib + max(0, added.memory_mib) <= has.memory_mib
         and used.cores + max(0, added.cores) <= has.cores
@@ -72,18 +72,18 @@ def _has_room(after: Use, added: Use, of_device: tuple[Use, Use] | None) -> bool
 def _used_and_given(
     devices: Sequence[AllocatedDevice], uuid: str, state: State
 ) -> tuple[Use, Use] | None:
-    """What counts as used of a card, and what may be given of it; None while it is not known.
+    """What counts as used of a device, and what may be given of it; None while it is not known.
 
-    As placement sees it: a card counts as full on which somebody holds who knows how much.
+    As placement sees it: a device counts as full on which somebody holds who knows how much.
     """
     columns = state.ledger.columns
     name = next((device.name for device in devices if device.uuid == uuid), "")
     node = columns.node_id(state.ledger.node_of(name) or "")
-    cards = () if node is None else columns.node_cards[node]
-    card = next((card for card in cards if columns.name[card] == name), None)
-    if card is None:
+    numbers = () if node is None else columns.node_devices[node]
+    number = next((number for number in numbers if columns.name[number] == name), None)
+    if number is None:
         return None
-    slots, cores, memory = columns.used(card)
+    slots, cores, memory = columns.used(number)
     return Use(memory, cores, slots), Use(
-        columns.memory[card], columns.cores[card], columns.slots[card]
+        columns.memory[number], columns.cores[number], columns.slots[number]
     )

@@ -90,7 +90,7 @@ class DesiredStatus:
     def allocated(cls, allocation: Allocation, reserved_for: ReservedFor | None) -> DesiredStatus:
         """These devices of this node."""
         count = len(allocation.devices)
-        message = f"{count} {'card' if count == 1 else 'cards'} on {allocation.node_name}"
+        message = f"{count} {'GPU' if count == 1 else 'GPUs'} on {allocation.node_name}"
         return cls(allocation, reserved_for, "Allocated", "Allocated", message, ready=True)
 
     @classmethod

@@ -1,9 +1,9 @@
 """What a new leader does before it decides anything: it makes late writes of the former one fail.
 
 The former leader may have sent a decision that has not landed yet. Every decision tests the
-resourceVersion of its claim, so each claim that may still be given cards, or other cards, is
+resourceVersion of its claim, so each claim that may still be given devices, or other devices, is
 touched: what landed before is seen in the answer, what lands afterwards is refused. Claims whose
-pods have their nodes stay as they are: their cards are never moved (decision 58).
+pods have their nodes stay as they are: their devices are never moved (decision 58).
 
 Before that the cache must have all that the former leader wrote. The first touch shows it: a watch
 delivers the claims in the order in which they were written, so when it delivers the touch, nothing
@@ -212,7 +212,7 @@ class Fence:
             try:
                 now = VGPUClaim.read(raw)
             except ValidationError:
-                return None  # the reflector tells of it, and its cards count as full
+                return None  # the reflector tells of it, and its devices count as full
             self.engine.observe(ClaimObserved(now))
             return now
 

@@ -172,7 +172,7 @@ def _on_node(
     """What must still become free there, the node, and the devices that the claim would get."""
     usable = [
         device
-        for device in columns.node_cards[node]
+        for device in columns.node_devices[node]
         if columns.name[device] not in taken and columns.mode[device] != "MIG"
     ]
     groups: dict[int, list[int]] = {}
@@ -199,7 +199,7 @@ def _served_by(columns: Columns, node: int, ask: Ask, devices: list[int]) -> lis
                   -columns.memory_used[device])
             if device in devices
             else Share(device, columns.slots[device], 0, columns.memory[device])
-            for device in columns.node_cards[node]
+            for device in columns.node_devices[node]
         ],
     )  # fmt: skip
     plan = plan_on(columns, node, ask, ask.numa) if devices else ()
@@ -271,7 +271,7 @@ def _free(columns: Columns, device: int) -> int:
 def _numbers(columns: Columns, earmark: Earmark) -> dict[str, int]:
     """The columns' numbers of its devices, of those that are there."""
     node = columns.node_id(earmark.node)
-    devices = [] if node is None else columns.node_cards[node]
+    devices = [] if node is None else columns.node_devices[node]
     return {
         columns.name[device]: device
         for device in devices

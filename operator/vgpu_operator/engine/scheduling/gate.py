@@ -112,7 +112,7 @@ def _of_immediate(state: State, claim: VGPUClaim, pod: GPUPod) -> Refusal | None
     if why is None:
         return None
     state.gates.waiting[pod.uid] = None
-    text = f"claim {name} has its cards on {allocation.node_name}: {why}"
+    text = f"claim {name} has its GPUs on {allocation.node_name}: {why}"
     return Refusal(Reason.RESERVED_ELSEWHERE, text)
 
 

@@ -120,7 +120,7 @@ def lapse(state: State, reservation: Reservation) -> None:
     if state.queue.get(reservation.key) is None:  # else a Filter has ruled its node out
         state.pods.slow.add(pod.uid)
     columns = state.ledger.columns
-    names = {columns.name[card]: card for card in columns.node_cards[reservation.number]}
+    names = {columns.name[number]: number for number in columns.node_devices[reservation.number]}
     shares = tuple(
         Share(names[device.name], 1, device.cores, device.memory_mib)
         for device in allocation.devices

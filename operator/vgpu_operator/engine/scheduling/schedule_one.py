@@ -322,7 +322,7 @@ def _standing(
         return adopt(state, pod, claim)
     if claim.spec.binding_mode != "Immediate" and pod.pod.spec.node_name != allocation.node_name:
         return None  # one whose pod is there stays: a successor relies on it (decision 58)
-    text = f"claim {claim.metadata.name} has its cards on {allocation.node_name}"
+    text = f"claim {claim.metadata.name} has its GPUs on {allocation.node_name}"
     return Refusal(Reason.RESERVED_ELSEWHERE, text)
 
 
@@ -333,7 +333,7 @@ def _immediate_for(
     outcome = offer_immediate(state, claim, candidates)
     if isinstance(outcome, Refusal) or outcome.node in candidates:
         return outcome
-    text = f"claim {claim.metadata.name} gets its cards on {outcome.node}"
+    text = f"claim {claim.metadata.name} gets its GPUs on {outcome.node}"
     return Refusal(Reason.RESERVED_ELSEWHERE, text)
 
 

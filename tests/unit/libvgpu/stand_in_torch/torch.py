@@ -2,7 +2,8 @@
 
 Memory, streams, events and graphs are the driver's, which in the tests is the simulated one; so
 limits are really met. It computes nothing: matrices hold one value, which is all that is asked for.
-`STAND_IN_TORCH` makes it go wrong: `no-card`, `hangs`, `dies`, `escapes` (more is had than may be).
+`STAND_IN_TORCH` makes it go wrong: `no-device`, `hangs`, `dies`, `escapes` (more is had than may
+be).
 """
 
 from __future__ import annotations

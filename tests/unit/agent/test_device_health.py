@@ -7,26 +7,26 @@ from dataclasses import replace
 import pynvml
 import pytest
 
-from agent_node import a_driver_card
-from vgpu_nodeagent.drivers.base import CardEvent, PhysicalDevice, Repair, Severity
+from agent_node import a_driver_device
+from vgpu_nodeagent.drivers.base import DeviceEvent, PhysicalDevice, Repair, Severity
 from vgpu_nodeagent.drivers.calls import CallThread
 from vgpu_nodeagent.drivers.nvidia import classify
 from vgpu_nodeagent.errors import DriverUnavailable
 from vgpu_nodeagent.health import Health
 
-CARDS = ("GPU-0", "GPU-1")
+DEVICES = ("GPU-0", "GPU-1")
 
 
-def an_event(uuid: str = "GPU-0", severity: Severity = Severity.FATAL) -> CardEvent:
-    return CardEvent(uuid, severity, "XID79", "fell off the bus")
+def an_event(uuid: str = "GPU-0", severity: Severity = Severity.FATAL) -> DeviceEvent:
+    return DeviceEvent(uuid, severity, "XID79", "fell off the bus")
 
 
 def sick(health: Health) -> list[str]:
-    return [uuid for uuid in CARDS if health.problem(uuid) is not None]
+    return [uuid for uuid in DEVICES if health.problem(uuid) is not None]
 
 
 @pytest.mark.parametrize("xid", [13, 31, 43, 45, 68, 109])
-def test_a_programs_own_xid_is_not_the_cards(xid: int) -> None:
+def test_a_programs_own_xid_is_not_the_devices(xid: int) -> None:
     event = classify("GPU-0", pynvml.nvmlEventTypeXidCriticalError, xid)
     assert event.severity is Severity.APPLICATION
 
@@ -42,44 +42,44 @@ def test_an_uncorrectable_memory_error_is_fatal() -> None:
     assert (event.severity, event.reason) == (Severity.FATAL, "DoubleBitECC")
 
 
-def test_a_fatal_event_makes_its_card_sick_and_no_other() -> None:
+def test_a_fatal_event_makes_its_device_sick_and_no_other() -> None:
     health = Health()
-    assert health.note(an_event(), cards=CARDS, now=0.0)
+    assert health.note(an_event(), devices=DEVICES, now=0.0)
     assert sick(health) == ["GPU-0"]
 
 
-def test_an_event_without_a_card_means_all_of_them() -> None:
+def test_an_event_without_a_device_means_all_of_them() -> None:
     health = Health()
-    health.note(an_event(""), cards=CARDS, now=0.0)
+    health.note(an_event(""), devices=DEVICES, now=0.0)
     assert sick(health) == ["GPU-0", "GPU-1"]
 
 
 def test_an_application_event_changes_nothing() -> None:
     health = Health()
-    assert not health.note(an_event(severity=Severity.APPLICATION), cards=CARDS, now=0.0)
+    assert not health.note(an_event(severity=Severity.APPLICATION), devices=DEVICES, now=0.0)
     assert sick(health) == []
 
 
 def shown(*uuids: str, repair: Repair | None = None) -> dict[str, PhysicalDevice]:
-    return {uuid: replace(a_driver_card(uuid), repair=repair) for uuid in uuids}
+    return {uuid: replace(a_driver_device(uuid), repair=repair) for uuid in uuids}
 
 
 RESET = Repair("GPUResetRequired", "it needs a GPU reset")
 
 
-def test_a_card_recovers_after_a_quiet_probation_counted_from_its_last_error() -> None:
+def test_a_device_recovers_after_a_quiet_probation_counted_from_its_last_error() -> None:
     health = Health(probation_s=300)
-    health.note(an_event(), cards=CARDS, now=0.0)
-    assert not health.note(an_event(), cards=CARDS, now=200.0)
-    assert not health.review(shown(*CARDS), now=499.0)
+    health.note(an_event(), devices=DEVICES, now=0.0)
+    assert not health.note(an_event(), devices=DEVICES, now=200.0)
+    assert not health.review(shown(*DEVICES), now=499.0)
     assert sick(health) == ["GPU-0"]
-    assert health.review(shown(*CARDS), now=500.0)
+    assert health.review(shown(*DEVICES), now=500.0)
     assert sick(health) == []
 
 
-def test_a_card_that_needs_a_reset_stays_out_however_quiet_it_is() -> None:
+def test_a_device_that_needs_a_reset_stays_out_however_quiet_it_is() -> None:
     health = Health(probation_s=300)
-    health.note(an_event(), cards=CARDS, now=0.0)
+    health.note(an_event(), devices=DEVICES, now=0.0)
     assert health.review(shown("GPU-0", repair=RESET), now=1.0)
     assert not health.review(shown("GPU-0", repair=RESET), now=1e6)
     problem = health.problem("GPU-0")
@@ -90,9 +90,9 @@ def test_a_card_that_needs_a_reset_stays_out_however_quiet_it_is() -> None:
     assert sick(health) == []
 
 
-def test_a_card_that_was_reset_at_once_is_still_on_probation() -> None:
+def test_a_device_that_was_reset_at_once_is_still_on_probation() -> None:
     health = Health(probation_s=300)
-    health.note(an_event(), cards=CARDS, now=0.0)
+    health.note(an_event(), devices=DEVICES, now=0.0)
     health.review(shown("GPU-0", repair=RESET), now=1.0)
     health.review(shown("GPU-0"), now=2.0)
     problem = health.problem("GPU-0")
@@ -100,15 +100,15 @@ def test_a_card_that_was_reset_at_once_is_still_on_probation() -> None:
     assert problem.reason == "XID79"
 
 
-def test_a_card_that_needs_a_reset_when_the_agent_starts_is_out() -> None:
+def test_a_device_that_needs_a_reset_when_the_agent_starts_is_out() -> None:
     health = Health()
     assert health.review(shown("GPU-0", repair=RESET), now=0.0)
     assert sick(health) == ["GPU-0"]
 
 
-def test_a_card_that_the_driver_does_not_show_is_not_trusted_again() -> None:
+def test_a_device_that_the_driver_does_not_show_is_not_trusted_again() -> None:
     health = Health(probation_s=300)
-    health.note(an_event(), cards=CARDS, now=0.0)
+    health.note(an_event(), devices=DEVICES, now=0.0)
     assert not health.review({}, now=1e6)
     assert sick(health) == ["GPU-0"]
 

@@ -1,4 +1,4 @@
-"""Cards, nodes, and who is told of their changes."""
+"""Devices, nodes, and who is told of their changes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def a_plan(ledger: Ledger, **request) -> Plan:
         ({"memory_mib": 512}, "1/1 CardInsufficientMemory"),
     ],
 )
-def test_a_card_that_changed_is_judged_as_it_is_now(device, text):
+def test_a_device_that_changed_is_judged_as_it_is_now(device, text):
     ledger = a_ledger()
     ledger.apply_device(a_device(**device, resource_version=2))
     assert a_plan(ledger).text == text
@@ -67,7 +67,7 @@ def test_a_device_without_allocatable_gives_nothing():
     assert a_plan(ledger).text == "1/1 CardNotHealth"
 
 
-def test_a_device_without_a_uuid_is_no_card_yet():
+def test_a_device_without_a_uuid_is_no_device_yet():
     ledger = Ledger(config=ClusterConfig())
     ledger.apply_node(a_node())
     ledger.apply_device(a_device(uuid="", name="gpu-0"))
@@ -83,14 +83,14 @@ def test_slots_come_from_the_device_before_the_configuration():
     assert ledger.columns.slots == [3]
 
 
-def test_an_exclusive_card_serves_one_request():
+def test_an_exclusive_device_serves_one_request():
     ledger = a_ledger()
     ledger.apply_device(a_device(mode="Exclusive", resource_version=2))
     ledger.apply_claim(a_claim(allocation=an_allocation()))
     assert a_plan(ledger).text == "1/1 CardTimeSlicingExhausted"
 
 
-def test_a_nodes_annotation_cordons_its_cards():
+def test_a_nodes_annotation_cordons_its_devices():
     ledger = a_ledger()
     ledger.apply_node(a_node(cordoned_uuids=["GPU-0"], resource_version=2))
     assert a_plan(ledger).text == "1/1 CardCordoned"
@@ -108,7 +108,7 @@ def test_a_nodes_annotation_cordons_its_cards():
         ("nonsense", ("Spread",)),
     ],
 )
-def test_a_nodes_annotation_sets_the_policy_for_its_cards(written, policies):
+def test_a_nodes_annotation_sets_the_policy_for_its_devices(written, policies):
     ledger = a_ledger()
     ledger.apply_node(a_node(device_policy=written, resource_version=2))
     assert ledger.columns.node_policies == [policies]
@@ -134,7 +134,7 @@ def test_a_node_that_is_not_ready_or_gone_gets_nothing(node):
     assert a_plan(ledger).text == "1/1 NodeNotReady"
 
 
-def test_a_node_may_come_after_its_cards_and_come_back():
+def test_a_node_may_come_after_its_devices_and_come_back():
     ledger = Ledger(config=ClusterConfig())
     ledger.apply_device(a_device())
     assert a_plan(ledger).text == "1/1 NodeNotReady"
@@ -173,7 +173,7 @@ def test_the_older_object_serves_in_whatever_order_they_are_observed():
     assert ledger.duplicates() == {"gpu-0.node-2"}
 
 
-def test_a_card_that_moved_serves_where_its_agent_shows_it():
+def test_a_device_that_moved_serves_where_its_agent_shows_it():
     ledger = a_ledger()
     ledger.apply_node(a_node("node-2"))
     ledger.apply_device(a_copy())
@@ -184,7 +184,7 @@ def test_a_card_that_moved_serves_where_its_agent_shows_it():
     assert a_plan(ledger).node == "node-1"
 
 
-def test_a_card_whose_uuid_changes_takes_its_uses_from_the_new_one():
+def test_a_device_whose_uuid_changes_takes_its_uses_from_the_new_one():
     ledger = a_ledger()
     ledger.apply_claim(a_claim(allocation=an_allocation()))
     ledger.apply_device(a_device(uuid="GPU-9", name="gpu-0", resource_version=2))
@@ -193,7 +193,7 @@ def test_a_card_whose_uuid_changes_takes_its_uses_from_the_new_one():
     assert ledger.columns.state() == {"gpu-0": (1, 0, 1024)}
 
 
-def test_only_nodes_with_cards_are_looked_at():
+def test_only_nodes_with_devices_are_looked_at():
     ledger = a_ledger()
     ledger.apply_node(a_node("cpu-only"))
     assert ledger.nodes() == ("node-1",)
@@ -282,7 +282,7 @@ def test_a_node_that_goes_is_a_change_and_one_that_never_came_is_none():
     assert ledger.changed_since(cursor)[1] == {"node-1"}
 
 
-def test_a_node_without_cards_comes_and_goes():
+def test_a_node_without_devices_comes_and_goes():
     ledger = a_ledger()
     ledger.apply_node(a_node("cpu-only"))
     ledger.remove_node("cpu-only")
@@ -298,7 +298,7 @@ def test_a_cordon_does_not_outlive_its_node():
     assert not a_plan(ledger).refused
 
 
-def test_the_devices_of_a_node_are_told_by_name_whether_they_are_cards_or_not():
+def test_the_devices_of_a_node_are_told_by_name_whether_they_are_devices_or_not():
     ledger = a_ledger()
     ledger.apply_device(a_device(uuid="", name="a-new-one"))
     ledger.apply_device(a_device(uuid="GPU-2", node="node-2"))
@@ -325,7 +325,7 @@ def test_the_makers_name_is_no_part_of_another_makers_type():
     ("numas", "is_refused"),
     [((None, None), True), ((None, 0), True), ((0, 1), True), ((0, 0), False), ((1, 1), False)],
 )
-def test_an_unknown_numa_node_is_never_that_of_another_card(numas, is_refused):
+def test_an_unknown_numa_node_is_never_that_of_another_device(numas, is_refused):
     ledger = a_ledger()
     for index, numa in enumerate(numas):
         device = a_device(uuid=f"GPU-{index}", index=index, numa=numa, resource_version=2)
@@ -334,7 +334,7 @@ def test_an_unknown_numa_node_is_never_that_of_another_card(numas, is_refused):
     assert place(ledger.columns, ask).refused == is_refused
 
 
-def test_one_card_of_an_unknown_numa_node_serves_one_that_must_be_on_one_node():
+def test_one_device_of_an_unknown_numa_node_serves_one_that_must_be_on_one_node():
     ledger = a_ledger()
     ledger.apply_device(a_device(numa=None, resource_version=2))
     assert not place(ledger.columns, an_ask(a_request(memory="1Gi"), numa="Require")).refused

@@ -1,4 +1,4 @@
-"""A card in MIG mode on a whole cluster: cut for pods, and whole again after them."""
+"""A device in MIG mode on a whole cluster: cut for pods, and whole again after them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def a_user(name: str, mib: int) -> dict[str, Any]:
 
 
 def instances(cluster: LocalCluster) -> list[str]:
-    """The UUIDs of what the card is cut into, as its object says."""
+    """The UUIDs of what the device is cut into, as its object says."""
     (device,) = cluster.server.objects("gpudevices.vgpu.dev")
     found = device["status"]["mig"].get("instances", [])
     assert isinstance(found, list)
@@ -54,11 +54,11 @@ def instances(cluster: LocalCluster) -> list[str]:
 
 
 def parts_listed(cluster: LocalCluster, pod: str) -> list[str]:
-    """What nvidia-smi lists below the card in a container."""
+    """What nvidia-smi lists below the device in a container."""
     done = cluster.exec(pod, [sys.executable, str(NVIDIA_SMI), "-L"])
     assert done.exit_code == 0, done.stderr
-    card, *parts = done.stdout.splitlines()
-    assert card.startswith("GPU 0: NVIDIA A100-PCIE-40GB (UUID: GPU-")
+    device, *parts = done.stdout.splitlines()
+    assert device.startswith("GPU 0: NVIDIA A100-PCIE-40GB (UUID: GPU-")
     return parts
 
 
