@@ -12,7 +12,7 @@ FOLDER = Path(__file__).resolve().parent.parent
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Write or check the generated files; the exit code says whether they were fresh."""
+    """Write or check the generated files; the exit code is 0 if they were fresh."""
     parser = argparse.ArgumentParser(prog="python -m vgpu_api", description=__doc__)
     parser.add_argument(
         "--check", action="store_true", help="write nothing, fail when a file is stale"

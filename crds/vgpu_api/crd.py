@@ -1,4 +1,4 @@
-"""The CustomResourceDefinitions: schema from the models, and what is said about each kind by hand.
+"""The CustomResourceDefinitions: schema from the models, columns and rules by hand.
 
 Columns, short names, selectable fields and the rules that look at the whole object stand here;
 everything about a single field stands on the field.
@@ -83,7 +83,7 @@ class CustomResource:
 
     def _version(self) -> dict[str, Any]:
         schema = structural_schema(self.model)
-        # The API server knows these; a CRD may say no more about metadata than its type.
+        # The API server has these; a CRD may have no more about metadata than its type.
         schema["properties"]["metadata"] = {"type": "object"}
         for known in ("apiVersion", "kind"):
             schema["properties"][known] = {"type": "string"}

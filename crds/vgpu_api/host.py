@@ -2,7 +2,7 @@
 
 App containers and sidecars run together, so they add up; ordinary init containers run one after
 the other, each beside the sidecars that were started before it. The greater of the two counts, or
-what the pod asks for as a whole where it says so, and its overhead on top.
+what the pod asks for as a whole where it does, and its overhead on top.
 Source: Kubernetes, Pod requests and limits; Sidecar containers; Pod overhead.
 """
 
@@ -56,7 +56,7 @@ def requests_of(pod: Pod) -> dict[str, int]:
     for container in spec.containers:
         together = _plus(together, _amounts(container.resources.requests, math.ceil))
     total = _most(peak, together)
-    if spec.resources is not None:  # of the pod as a whole, where it says so
+    if spec.resources is not None:  # of the pod as a whole, where it has that
         total |= _amounts(spec.resources.requests, math.ceil)
     total = _plus(total, _amounts(spec.overhead, math.ceil))
     return {**total, PODS: 1}
@@ -68,7 +68,7 @@ def allocatable_of(node: Node) -> dict[str, int]:
 
 
 def allocatable_cpu_milli(node: Node) -> int | None:
-    """Milli-CPU that pods may have of a node; None while its kubelet has not said."""
+    """Milli-CPU that pods may have of a node; None until its kubelet has reported."""
     return _milli(node.status.allocatable) if CPU in node.status.allocatable else None
 
 

@@ -3,7 +3,7 @@
 Once they have ended, the agent closes their pages and reports it; then the operator takes their
 devices out of the allocation, and what is left is the app containers' sum. They run again when
 the kubelet makes the pod's sandbox anew: the agent refuses that until the operator has fitted them
-again. Each giving is a *round*, so that a late report about one round says nothing of the next.
+again. Each giving is a *round*, so that a late report about one round does not concern the next.
 """
 
 from __future__ import annotations

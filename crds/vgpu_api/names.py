@@ -1,6 +1,6 @@
 """Every name that two parties must agree on: API group, annotations, finalizers, paths, env.
 
-A name that stands in a user's YAML, on disk or in another process's memory is part of the
+A name in a user's YAML, on disk or in another process's memory is part of the
 contract; it is written here once and nowhere else.
 """
 
@@ -23,7 +23,7 @@ ANNOTATION_SLOTS_ADDED = "vgpu.dev/slots-added"
 """Comma list of the containers to which admission added a slot (they are not read as HAMi)."""
 LABEL_DISABLE_CONTROL = "vgpu.dev/disable-control"
 DISABLE_CONTROL_ALLOWED = "allowed"
-"""Of a namespace: its pods may say CUDA_DISABLE_CONTROL, and run without the library."""
+"""Of a namespace: its pods may set CUDA_DISABLE_CONTROL, and run without the library."""
 ANNOTATION_REQUEUE = "vgpu.dev/poke"
 """Touched to make kube-scheduler or the kubelet look at a pod again."""
 
@@ -120,7 +120,7 @@ AGENT_LEASE_RENEW_S = 10
 AGENT_LEASE_S = 35
 """A Lease that was not renewed for so long is of a silent agent: three beats were missed."""
 AGENT_GONE_S = 300.0
-"""After so long without an agent, claims there are released without its word once their pods ended.
+"""After so long without an agent, claims there are released without it once their pods ended.
 
 As long as kube-controller-manager waits by default before it takes pods off a silent node.
 """

@@ -87,7 +87,7 @@ class Tally:
 
 
 def sum_up(tallies: Iterable[tuple[Tally, int]]) -> Tally:
-    """Several tallies, each as often as is said, as one: for instance of all nodes of a cluster."""
+    """Several tallies, each as often as given, as one: for instance of all nodes of a cluster."""
     counts: dict[Reason, int] = {}
     total = 0
     for tally, times in tallies:

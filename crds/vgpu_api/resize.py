@@ -74,7 +74,7 @@ def granted(
 def allowed(
     wanted: Sequence[AllocatedDevice], held: Sequence[AllocatedDevice]
 ) -> Sequence[AllocatedDevice]:
-    """Device by device the smaller amounts: what a page may say while one is under way."""
+    """Device by device the smaller amounts: what a page may have while one is under way."""
     return [_each(min, *pair) for pair in zip(wanted, held, strict=True)]
 
 

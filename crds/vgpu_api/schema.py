@@ -31,7 +31,7 @@ _FORMATS = frozenset({"int32", "int64", "date-time", "byte"})
 
 
 class NotStructural(VgpuError):
-    """The model uses something that a structural schema cannot say."""
+    """The model uses something that a structural schema cannot express."""
 
     def __init__(self, path: str, what: str) -> None:
         super().__init__(f"{path or 'schema'}: {what} has no structural form")

@@ -1,9 +1,9 @@
 """The verbs of the Kubernetes API on plain dictionaries, the same for every kind.
 
 Typed models of every core kind cost more than everything else a controller does (decoding 5,000
-pods: 4 s instead of 0.4 s), so objects stay dictionaries here and whoever needs a model reads
-the few fields it wants. Writes are sent exactly once, carry a time limit for the server, and
-fail with an error that says whether they were done (`errors.py`). Reads are repeated (`reads.py`).
+pods: 4 s instead of 0.4 s), so objects stay dictionaries here and each caller reads the few fields
+that it needs. Writes are sent exactly once, carry a time limit for the server, and fail with an
+error that shows whether they were done (`errors.py`). Reads are repeated (`reads.py`).
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Api:
         return Api(self._transport.acting_as(user))
 
     async def version(self) -> Object:
-        """What the server says of itself: `gitVersion`, `major`, `minor` and more."""
+        """The server's version: `gitVersion`, `major`, `minor` and more."""
         return await self._reads.document("/version", {})
 
     async def get(self, resource: Resource, name: str, *, namespace: str | None = None) -> Object:
@@ -236,7 +236,7 @@ class Api:
         subresource: str | None = None,
         timeout_s: float = WRITE_TIMEOUT_S,
     ) -> Object:
-        """Server-side apply: `obj` is all that `field_manager` has to say about the object.
+        """Server-side apply: `obj` is all that `field_manager` has about the object.
 
         Raises:
             Conflict: Another manager owns a field with another value, and `force` is not set.

@@ -1,4 +1,4 @@
-"""Tasks that nobody awaits: kept alive while they run, and ended together."""
+"""Tasks that are not awaited: kept alive while they run, and ended together."""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@
 Reading kubeconfigs (contexts, exec plugins, cloud providers) and service accounts is left to
 kubernetes-asyncio's loaders. This module turns what they found into the three things an HTTP
 session needs, and keeps the credentials fresh: service account tokens are read again from their
-file every minute, plugin tokens renewed before they expire, and everything is loaded anew when
-the server says 401.
+file every minute, plugin tokens renewed before they expire, and everything is loaded anew when the
+server answers 401.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ async def login(kubeconfig: str | None = None, context: str | None = None) -> Co
         context: The context in it; None for its current one.
 
     Raises:
-        LoginError: Nothing usable was found; the message says where it was looked for.
+        LoginError: Nothing usable was found; the message lists where it was looked for.
     """
     files = kubeconfig or os.environ.get("KUBECONFIG")
     if not files and os.environ.get("KUBERNETES_SERVICE_HOST"):

@@ -2,7 +2,7 @@
 
 The tree answers the only question a writer has afterwards: was it done? An `ApiError` is the
 server's own no. `Unreachable` means nothing was sent. `Unknown` means that it was sent and no
-answer came, so that only reading the object again can tell.
+answer came, so that only reading the object again shows it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class ApiError(ClientError):
         status: The HTTP status code.
         reason: The machine-readable word of the Status object, for example `AlreadyExists`.
         message: The server's sentence.
-        details: The Status object's details (`causes` tell the fields of a 422); may be empty.
+        details: The Status object's details (`causes` have the fields of a 422); may be empty.
     """
 
     def __init__(
@@ -131,8 +131,8 @@ _BY_STATUS: Mapping[int, type[ApiError]] = {
     422: Invalid,
 }
 
-# All that the server says when a JSON patch cannot be carried out, a failed `test` included: no
-# cause, no detail. Every other 422 (schema, rules, admission) says more than this.
+# All that the server returns when a JSON patch cannot be carried out, a failed `test` included: no
+# cause, no detail. Every other 422 (schema, rules, admission) has more than this.
 _PATCH_DOES_NOT_FIT = "the server rejected our request due to an error in our request"
 
 

@@ -1,4 +1,4 @@
-"""The events that people see under `kubectl describe`, written beside the objects they tell of."""
+"""The events that people see under `kubectl describe`, written beside their objects."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def create_event(
     component: str,
     now: datetime,
 ) -> None:
-    """Tell something about an object.
+    """Write an event about an object.
 
     Args:
         api: Where to.
@@ -31,7 +31,7 @@ async def create_event(
         type: Normal or Warning.
         reason: One CamelCase word.
         message: A sentence; cut after 1024 characters, which is all the server takes.
-        component: Who says it.
+        component: The reporting component.
         now: When.
     """
     metadata = regarding["metadata"]

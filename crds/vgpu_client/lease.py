@@ -5,8 +5,8 @@ monotonic clock. A candidate takes over only when it has seen the record unchang
 duration plus the time a write may take, by its own clock again. The times written into the
 record are for people. So a jumping wall clock can neither prolong nor shorten a lease.
 
-kubernetes-asyncio's elector compares wall clocks and does not tell how long the lease still
-lasts, which a writer must know to start no write that could outlive it.
+kubernetes-asyncio's elector compares wall clocks and does not report how long the lease still
+lasts, which a writer needs to start no write that could outlive it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 class LeaseLost(ClientError):
-    """Somebody else may lead by now; whoever acts on the lease must stop at once."""
+    """Another replica may lead by now; what acts on the lease must stop at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +171,7 @@ class Elector:
         if not self._lease:
             return await self._create()
         # Ours under our own name too: a write of ours whose answer was lost. Only a renewal that
-        # is answered tells from when on it counts.
+        # is answered sets when it starts to count.
         return await self._write(taking_over=holder != self._identity)
 
     def _has_run_out(self, spec: Object) -> bool:

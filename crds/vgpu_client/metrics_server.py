@@ -21,9 +21,9 @@ class MetricsAccess(StrEnum):
     """Who may read metrics, and how."""
 
     REVIEWED = "reviewed"
-    """Over HTTPS, whoever shows a token that the API server lets get `/metrics`."""
+    """Over HTTPS, to clients with a token that the API server lets get `/metrics`."""
     OPEN = "open"
-    """Over HTTP, whoever reaches the port. They name tenants' namespaces and claims."""
+    """Over HTTP, to every client that reaches the port. They have tenants' namespaces."""
 
 
 ACCESS_HELP = (
@@ -39,7 +39,7 @@ class MetricsServer:
     Args:
         registry: What is served.
         listening: Where; closed at the end.
-        scrapers: Reviews who asks; None: whoever reaches the port may.
+        scrapers: Reviews clients; None: every client that reaches the port may read.
         tls: What to show of ourselves; None: plain HTTP.
     """
 

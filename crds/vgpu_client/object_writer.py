@@ -3,7 +3,7 @@
 Every writer of the project uses this one class: claims, devices, pods and bindings, in the operator
 and in the agent. A write is data: where it goes, which version it was decided on, and the requests
 that carry it out, one after the other. Nothing here decides whether a write is still wanted; a
-conflict is an outcome, and whoever decided reads the object and decides again.
+conflict is an outcome, and the caller reads the object and decides again.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class Merge:
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """A server-side apply of all that one field manager says about the object."""
+    """A server-side apply of all that one field manager has about the object."""
 
     obj: Object
     field_manager: str
@@ -207,7 +207,7 @@ class Conflicted:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """Not done: the server says no (4xx), and will say it again."""
+    """Not done: the server refuses (4xx), and would again."""
 
     error: ApiError
 
@@ -221,7 +221,7 @@ class Unsent:
 
 @dataclass(frozen=True, slots=True)
 class Unresolved:
-    """Perhaps done, or still to be: only reading the object again tells.
+    """Perhaps done, or still to be: only reading the object again shows it.
 
     Attributes:
         error: What came instead of an answer.

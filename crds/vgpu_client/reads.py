@@ -102,7 +102,7 @@ class Reads:
     async def events(
         self, path: str, params: Params, *, inactivity_s: float
     ) -> AsyncGenerator[Object, None]:
-        """The events of a stream; one that tells of an error is raised as that error.
+        """The events of a stream; one with an error is raised as that error.
 
         Raises:
             StreamBroken: Broken, or silent for `inactivity_s`.

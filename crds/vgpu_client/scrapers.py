@@ -1,6 +1,6 @@
-"""Who may read metrics: whoever the API server knows and lets `get` the path `/metrics`.
+"""Who may read metrics: accounts that the API server lets `get` the path `/metrics`.
 
-A scraper shows a token, which a TokenReview resolves to a user; a SubjectAccessReview says whether
+A scraper shows a token, which a TokenReview resolves to a user; a SubjectAccessReview checks that
 a role grants that user the path. Kubelets ask the same of theirs.
 
 Answers are kept for a while, and only so many: a scrape every few seconds costs the API server
@@ -32,7 +32,7 @@ _REVIEW_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a scraper is told: an HTTP status, 200 for those who may, and why."""
+    """The answer to a scraper: an HTTP status, 200 for those who may, and why."""
 
     status: int
     text: str = ""
@@ -79,7 +79,7 @@ class Scrapers:
             return
         answer = done.result()
         if answer.status == 503:
-            return  # the API server was away: that says nothing about the scraper
+            return  # the API server was away: that proves nothing about the scraper
         seconds = ALLOWED_S if answer.status == 200 else REFUSED_S
         self._kept[key] = self._clock() + seconds, answer
         self._kept.move_to_end(key)

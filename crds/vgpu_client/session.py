@@ -20,8 +20,9 @@ _READ_BUFFER = 2**20
 class _Sockets:
     """Makes the session's sockets, and knows which of them are open.
 
-    A TLS connection that is hung up says its goodbyes in the background. A loop that ends before
-    that is done leaves the socket to the garbage collector, so whoever closes a session waits.
+    A TLS connection that is closed ends in the background. A loop that ends before
+    that is done leaves the socket to the garbage collector, so the caller that closes a session
+    waits.
     """
 
     def __init__(self) -> None:

@@ -1,8 +1,8 @@
-"""One HTTP exchange with the API server: sent, answered, and failures told apart.
+"""One HTTP exchange with the API server: sent, answered, and failures classified.
 
 Kept from the verbs (`api.py`) because its one subject is hard enough: for every way in which an
-exchange can fail, to say whether a write was done, was not done, or may have been done. aiohttp
-resends a PUT or DELETE by itself when a kept-alive connection turns out to be dead; their
+exchange can fail, to find out whether a write was done, was not done, or may have been done.
+aiohttp resends a PUT or DELETE by itself when a kept-alive connection turns out to be dead; their
 outcome is then the second one's, which is why the writes that must be exact are PATCH and POST.
 """
 

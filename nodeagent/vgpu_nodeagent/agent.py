@@ -1,7 +1,7 @@
 """The agent as a whole: makes the parts, starts them in the right order, ends them together.
 
-The only module that knows all others. A part that fails ends the agent, and whoever supervises
-it starts it again: everything that matters is on disk or found by looking.
+The only module that knows all others. A part that fails ends the agent, and its supervisor starts
+it again: everything that matters is on disk or found by looking.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Agent:
     """One node's agent.
 
     Args:
-        config: What it was told.
+        config: Its settings.
         api: The API server.
         driver: The devices' driver.
 
@@ -196,7 +196,7 @@ class Agent:
 
     @property
     def registered(self) -> asyncio.Event:
-        """Set once the kubelet knows the plugin."""
+        """Set once the plugin is registered with the kubelet."""
         return self._registration.registered
 
     async def run(self) -> None:
@@ -215,7 +215,7 @@ class Agent:
                 await self._inventory.refresh()  # it may have been a long wait
                 await self._load()
                 if self._node.checkpoint.state.cuts:
-                    await self._inventory.refresh()  # instances of ours are told from others
+                    await self._inventory.refresh()  # ours apart from others
                 self._review_health()
                 parts.create_task(self._heartbeat.run())
                 parts.create_task(self._reports.run())
@@ -371,7 +371,7 @@ class Agent:
             )
             if self._health.note(event, devices=self._inventory.devices, now=time.monotonic()):
                 self._health_changed()
-                self._inventory.look_soon()  # NVML may say by now what the device needs
+                self._inventory.look_soon()  # NVML may report by now what the device needs
 
     def _health_changed(self) -> None:
         self._devices_changed()
@@ -396,7 +396,7 @@ class Agent:
 
 
 def _exposure(config: AgentConfig) -> Exposure | None:
-    """What NVIDIA's container toolkit leaves open on this host; said in the log as well."""
+    """What NVIDIA's container toolkit leaves open on this host; also logged."""
     found = exposure(config.host_root)
     if found is not None:
         logger.warning("%s: %s", found.reason, found.message)

@@ -1,8 +1,8 @@
 """Where an agent answers for its records and its readings: a socket that only root there can open.
 
-Whoever may exec into the agent's pod may ask, so the API server authenticates and authorizes each
-question, and no port of the node is open for it. The question is one line: `audit` or `usage`. For
-an audit an agent looks twice, a moment apart, and answers what it found both times.
+An account that may exec into the agent's pod may use it, so the API server authenticates and
+authorizes each question, and no port of the node is open for it. The question is one line: `audit`
+or `usage`. For an audit an agent looks twice, a moment apart, and answers what it found both times.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the agent is told when it starts."""
+"""The agent's command line."""
 
 from __future__ import annotations
 

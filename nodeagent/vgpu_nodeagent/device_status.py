@@ -1,7 +1,7 @@
-"""What a GPUDevice says of its device: the agent's part of the status, as values.
+"""The agent's part of a GPUDevice's status, as values.
 
-Apart from the publisher, which makes the objects and writes them: here is only what they should
-say, and whether that differs from what they say already.
+Apart from the publisher, which makes the objects and writes them: here is only the status, and
+whether it differs from the current one.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def said_of(device: PhysicalDevice, terms: DeviceCapacity, *, vendor: str) -> di
 
 
 def said_by(device: GPUDevice) -> dict[str, Any]:
-    """What an object says already, in the same words."""
+    """The object's current status, in the same form."""
     return _own_part(device.status.to_wire())
 
 
@@ -148,11 +148,11 @@ def isolated(device: GPUDevice, open_: Exposure | None) -> list[Condition]:
 def change(
     device: GPUDevice, said: dict[str, Any], wanted: list[Condition], *, timestamp: str
 ) -> dict[str, Any] | None:
-    """The status to apply; None if the object says all of it already.
+    """The status to apply; None if the object has all of it already.
 
     Args:
         device: The object as it stands.
-        said: What it should say of the device (`said_of`).
+        said: The device's status (`said_of`).
         wanted: The conditions it should have.
         timestamp: Now, as it is written in objects.
     """

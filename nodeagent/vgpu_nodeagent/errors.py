@@ -28,7 +28,7 @@ class DriverFilesMissing(DriverUnavailable):
 
 
 class PlaceTaken(AgentError):
-    """An instance cannot be made where it should lie; the sentence says what is there."""
+    """An instance cannot be made where it should lie; the message has what is there."""
 
 
 class InstanceLost(AgentError):
@@ -40,7 +40,7 @@ class InstanceInUse(AgentError):
 
 
 class KubeletUnavailable(AgentError):
-    """The kubelet's socket or file cannot be reached, or says something we do not understand."""
+    """The kubelet's socket or file cannot be reached, or has an unknown form."""
 
 
 class CheckpointDamaged(AgentError):
@@ -89,7 +89,7 @@ class Why(StrEnum):
 
 
 class Refused(AgentError):
-    """This container does not start now; `reason` and the sentence say why."""
+    """This container does not start now; `reason` and the message have why."""
 
     def __init__(self, reason: Why, sentence: str) -> None:
         super().__init__(sentence)

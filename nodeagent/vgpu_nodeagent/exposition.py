@@ -2,7 +2,7 @@
 
 A collector renders the last reading at each scrape, so series of a claim that is gone are gone too.
 Names, labels and units of the second group are HAMi's (v2.10, `cmd/vGPUmonitor/metrics.go`), which
-gives utilization in percent, whatever the name says; `views.hamiMetrics` leaves them out.
+gives utilization in percent, whatever the name suggests; `views.hamiMetrics` leaves them out.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The node's devices in HAMi's words: an annotation of the Node, for people and tools that read it.
 
-A view: nobody here reads it back, and an agent that may not write it works on without it. Source
-of the format: HAMi v2.10, `hami.io/node-nvidia-register`.
+A view: no component of ours reads it, and an agent that may not write it works on without it.
+Source of the format: HAMi v2.10, `hami.io/node-nvidia-register`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def register_text(entries: Iterable[Entry]) -> str:
     """The annotation's value: a JSON list, by index.
 
     Amounts are what may be given away (MiB, percent of compute), after scaling. A NUMA node that
-    the platform does not tell is 0, as in HAMi.
+    the platform does not report is 0, as in HAMi.
     """
     ordered = sorted(entries, key=lambda entry: (entry.device.index, entry.device.uuid))
     return json.dumps([_words(entry) for entry in ordered], separators=(",", ":"))
@@ -101,7 +101,7 @@ def score_text(entries: Iterable[Entry]) -> str:
 class HamiRegister:
     """Keeps the annotations as the devices are. Remembers what it wrote, so it costs no reads.
 
-    The handshake says when the register was written last, in the words in which device plugins
+    The handshake has when the register was written last, in the words in which device plugins
     answered HAMi's scheduler before its v2.10: `Reported_2006-01-02 15:04:05`, UTC.
     """
 
@@ -117,7 +117,7 @@ class HamiRegister:
         self._written = None
 
     async def write(self, entries: Iterable[Entry]) -> None:
-        """Write the annotation if it says something new.
+        """Write the annotation if it has changed.
 
         Raises:
             ClientError: the Node could not be written, for another reason than missing rights.

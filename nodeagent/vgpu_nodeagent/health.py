@@ -1,8 +1,8 @@
-"""Which devices can be relied on, by the driver's events and by what it says a device needs.
+"""Which devices can be relied on, by the driver's events and the actions that it reports.
 
 A fatal event takes a device out at once. It is back when it was quiet for a while and the driver
-says that it needs nothing: neither a reset nor a reboot happens by waiting. Pure bookkeeping; the
-driver's events, its devices and the clock are handed in.
+reports that it needs nothing: neither a reset nor a reboot happens by waiting. Pure bookkeeping;
+the driver's events, its devices and the clock are handed in.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Health:
         return changed
 
     def review(self, devices: Mapping[str, PhysicalDevice], *, now: float) -> bool:
-        """Take in what the driver says of its devices; whether any device's health changed.
+        """Take in the driver's report of its devices; whether any device's health changed.
 
         Args:
             devices: Those that it shows now, by UUID. Of others nothing is known, so they stay as

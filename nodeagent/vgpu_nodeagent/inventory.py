@@ -1,6 +1,6 @@
 """The devices of this node and on which terms they are given away.
 
-A device that was seen once stays known: when it falls off the bus its object says so, and what
+A device that was seen once stays known: when it falls off the bus its object shows that, and what
 runs on it keeps counting.
 """
 
@@ -37,7 +37,7 @@ class DeviceCapacity:
     Attributes:
         capacity: What the device has.
         allocatable: What may be given away: capacity times the scaling factors.
-        core_policy: When compute shares are enforced, where a request does not say.
+        core_policy: When compute shares are enforced, where a request has none.
         is_cut: The device is in MIG mode: it is given in instances only.
         is_static: They are an administrator's: none is made or removed.
     """
@@ -60,7 +60,7 @@ def is_static(device: PhysicalDevice, spec: GPUDeviceSpec | None, config: Nvidia
 def terms_of(
     device: PhysicalDevice, spec: GPUDeviceSpec | None, config: NvidiaConfig
 ) -> DeviceCapacity:
-    """The administrator's wishes for this device, or the configuration where there are none."""
+    """The administrator's settings of this device, or the configuration's."""
     slots = spec.slots if spec is not None and spec.slots is not None else config.device_split_count
     memory = spec.memory_scaling if spec is not None else None
     cores = spec.core_scaling if spec is not None else None
@@ -82,7 +82,7 @@ class Inventory:
 
     Args:
         driver: Whose devices.
-        config: What the administrator said of all of them.
+        config: The administrator's settings of all of them.
         own_places: Where instances of ours may lie now: device and first memory slice. Where others
             lie, nothing can be made.
     """
@@ -141,7 +141,7 @@ class Inventory:
         self._on_change.append(callback)
 
     def set_spec(self, uuid: str, spec: GPUDeviceSpec) -> None:
-        """Take the administrator's wishes for a device; they outlive its API object."""
+        """Take the administrator's settings of a device; they outlive its API object."""
         before = self._specs.get(uuid)
         if before != spec:
             self._specs[uuid] = spec
@@ -279,7 +279,7 @@ def _nonsense(device: PhysicalDevice) -> str:
 
 
 def _words_of(device: PhysicalDevice) -> dict[str, str]:
-    """What the driver says of a device in words of its own; `_WORDS_MOST` long at most."""
+    """The driver's text about a device; `_WORDS_MOST` long at most."""
     return {
         "model": device.model,
         "driver's version": device.driver_version,

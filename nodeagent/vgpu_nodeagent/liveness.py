@@ -2,7 +2,8 @@
 
 Served from a thread of its own, so that it answers when the event loop does not: a loop that is
 stuck in a call, or a process that is stopped, must look dead, not busy. `/healthz` fails when the
-loop has not turned for `STUCK_S`. `/readyz` fails until the agent is ready to serve, and says why.
+loop has not turned for `STUCK_S`. `/readyz` fails until the agent is ready to serve, with the
+cause.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The agent's own copy of what the API server says about this node: pods, claims, devices.
+"""The agent's own copy of the API server's objects of this node: pods, claims, devices.
 
 PreStart decides on this copy, so that containers start while the API server is away. Each store is
-fed by a reflector and asks nobody.
+fed by a reflector and makes no request.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Place = tuple[str, str]
 
 
 class Store(Generic[T]):
-    """Objects of one kind by (namespace, name); tells `on_change(old, new)` of every change."""
+    """Objects of one kind by (namespace, name); calls `on_change(old, new)` with every change."""
 
     def __init__(self, kind: str, on_change: Callable[[T | None, T | None], None]) -> None:
         self._kind = kind

@@ -49,7 +49,7 @@ class OwnPods:
         """List as the node, else as the agent; watches go on as the list that succeeded.
 
         Raises:
-            Forbidden: Neither may; with what the server says of the node.
+            Forbidden: Neither may; with the server's message about the node.
         """
         refused: Forbidden | None = None
         for reader in (self._as_node, self._own):

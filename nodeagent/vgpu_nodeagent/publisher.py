@@ -193,7 +193,7 @@ class Publisher:
                 )
             except AlreadyExists:
                 if not await self._is_taken(name):
-                    return None  # ours, or about to go: the watch will tell
+                    return None  # ours, or about to go: the watch will show it
                 logger.warning("GPU %s: object %s belongs to another node", gpu.uuid, name)
                 continue
             logger.info("GPU %s is published as %s", gpu.uuid, name)
@@ -220,7 +220,7 @@ class Publisher:
     async def _write(
         self, device: GPUDevice, said: dict[str, Any], wanted: list[Condition]
     ) -> None:
-        """Apply a status if it says anything that the object does not."""
+        """Apply a status if the object lacks any of it."""
         body = change(device, said, wanted, timestamp=self._stamp())
         if body is None:
             return

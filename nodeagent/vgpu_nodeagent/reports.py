@@ -1,7 +1,7 @@
-"""What the agent tells the API server about claims and pods, whenever that can be reached.
+"""The agent's reports on claims and pods, written whenever the API server can be reached.
 
-PreStart and release never wait for the API server: they leave what is to be said here, and a
-worker says it as soon as it can. Conditions, for people, and the fields that programs read are
+PreStart and release never wait for the API server: they leave their reports here, and a worker
+writes them as soon as it can. Conditions, for people, and the fields that programs read are
 applied server-side by one field manager, always with the full set of the agent's own, on the
 newest version of the claim that is known.
 """
@@ -59,7 +59,7 @@ class _Pending:
 
 
 class Reports:
-    """Queues what claims' statuses should say, events and touches, and delivers them.
+    """Queues claims' statuses, events and touches, and delivers them.
 
     Args:
         api: Where to.
@@ -90,7 +90,7 @@ class Reports:
     def prepared(self, claim: VGPUClaim, message: str, *, took_s: float) -> None:
         """The claim's limits are in place; an earlier release was of an earlier allocation.
 
-        Of a pod's own claim a running container says that already, so only what is no matter of
+        Of a pod's own claim a running container shows that already, so only what is no matter of
         course is written: it took long, it was refused or reported on before (decision 57).
 
         Args:
@@ -205,7 +205,7 @@ class Reports:
         self._do_once(self._event(pod, reason, message))
 
     def pod_gone(self, uid: str) -> None:
-        """Forget what was said about a pod."""
+        """Forget what was reported of a pod."""
         self._said.pop(uid, None)
 
     def touch(self, pod: Pod) -> None:
@@ -213,7 +213,7 @@ class Reports:
         self._do_once(self._touch(pod))
 
     async def run(self) -> None:
-        """Deliver what claims' statuses should say, for ever."""
+        """Deliver claims' statuses, for ever."""
         wait_s = _FIRST_RETRY_S
         while True:
             await self._wanted.wait()
@@ -229,13 +229,13 @@ class Reports:
             wait_s = min(2 * wait_s, _LAST_RETRY_S)
 
     async def close(self) -> None:
-        """Drop what has not been said."""
+        """Drop what has not been written."""
         for task in self._once:
             task.cancel()
         await asyncio.gather(*self._once, return_exceptions=True)
 
     def _was_reported_on(self, claim: VGPUClaim) -> bool:
-        """Whether the claim says something that limits in place make untrue, or will."""
+        """Whether the claim has a condition that limits in place make untrue, or will."""
         said = (conditions.PREPARED, conditions.RELEASED)
         return (
             claim.metadata.uid in self._refused
@@ -272,7 +272,7 @@ class Reports:
         pending = self._pending.pop(uid)
         claim = self._view.claims.objects.get(pending.place)
         if claim is None or claim.metadata.uid != uid:
-            return True  # gone, or no longer allocated here: nobody asks any more
+            return True  # gone, or no longer allocated here: nothing to report
         wanted = _merged(claim, pending)
         if wanted is None:
             return True
@@ -294,8 +294,8 @@ class Reports:
         except (NotFound, Conflict) as error:
             logger.info("claim %s/%s has gone meanwhile: %s", *pending.place, error)
         except (Invalid, Forbidden) as error:
-            # A policy refuses what an agent says of a claim that is not its node's any more, and
-            # that it is not is known here a moment later.
+            # A policy refuses what an agent writes of a claim that is not its node's any more, and
+            # that it is not is observed here shortly after.
             await self._sleep(_FIRST_RETRY_S)
             level = logging.ERROR if self._is_ours(pending.place, claim) else logging.INFO
             logger.log(level, "conditions of claim %s/%s: %s", *pending.place, error)

@@ -48,7 +48,7 @@ class ContainerUse:
         memory_used: Bytes.
         memory_peak: Bytes at most, ever; None where the library keeps no ledger.
         cores_limit: Part of the device's compute, 0 to 1; None: no limit.
-        cores_used: Part of the device's compute, 0 to 1; None where the driver cannot tell.
+        cores_used: Part of the device's compute, 0 to 1; None where the driver has no reading.
         denied: Allocations refused because of the limit.
         throttled_s: Seconds that launches were held back, all together.
     """
@@ -73,7 +73,7 @@ class Usage:
     """One reading.
 
     Attributes:
-        devices: What is in use of each device, by UUID, by the driver's word; empty while it is
+        devices: What is in use of each device, by UUID, as the driver reports; empty while it is
             away.
         containers: Every container that holds a grant, a device each.
     """

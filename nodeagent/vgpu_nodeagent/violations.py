@@ -81,7 +81,7 @@ class Violations:
         self._on_strangers: list[Callable[[], None]] = []
 
     def on_strangers(self, callback: Callable[[], None]) -> None:
-        """Call back whenever `unclaimed` may say something else."""
+        """Call back whenever `unclaimed` may have changed."""
         self._on_strangers.append(callback)
 
     def unclaimed(self, uuid: str) -> str:
@@ -111,7 +111,7 @@ class Violations:
             self._reports.obeys(claim)
 
     def confirmed(self, holding: ClaimAllocation) -> None:
-        """It violates nothing: what an agent before this one said of it is over."""
+        """It violates nothing: the report of an agent before this one is over."""
         claim = self._view.claim_with_uid(holding.claim_uid)
         if claim is not None and is_true(claim.status.conditions, VIOLATED):
             self._reports.obeys(claim)

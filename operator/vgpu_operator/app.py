@@ -217,7 +217,7 @@ def _report(task: asyncio.Task[None], failed: Callable[[BaseException], None]) -
 
 
 async def run(config: OperatorConfig) -> None:
-    """Run the operator until it is told to stop, or fails.
+    """Run the operator until it is stopped, or fails.
 
     Raises:
         LeadershipLost: another replica may decide now.

@@ -27,15 +27,15 @@ LEAST_MEMORY_MIB = 1
 class RequestAsk:
     """What one container asks of each of `count` distinct devices.
 
-    Exactly one of `memory_mib` (MiB per device; 0: it takes a slot and no memory, as the vendor's
-    table says) and `memory_percent` (1..100 of each device's memory) is given. `cores` is percent
-    of a device's compute: 0 reserves nothing, 100 wants the device alone. Models are in lower case.
-    `cpu_milli` is the milli-CPU that the whole pod asks of its node where that makes a difference
-    (Fragmentation), else 0. `choice` names what decides which of several devices go together, where
-    the vendor's table says so (`placement.choices`); `group_mutex`: with the policy Mutex no device
-    that is linked to one in use; `one_device`: all containers of a pod that ask for such devices
-    get the same one. `mig_profile` is the name of the only MIG profile that serves, or `any`; the
-    least amounts then stand for whatever it has.
+    Exactly one of `memory_mib` (MiB per device; 0: it takes a slot and no memory, as in the
+    vendor's table) and `memory_percent` (1..100 of each device's memory) is given. `cores` is
+    percent of a device's compute: 0 reserves nothing, 100 wants the device alone. Models are in
+    lower case. `cpu_milli` is the milli-CPU that the whole pod asks of its node where that makes a
+    difference (Fragmentation), else 0. `choice` names what decides which of several devices go
+    together, where the vendor's table has that (`placement.choices`); `group_mutex`: with the
+    policy Mutex no device that is linked to one in use; `one_device`: all containers of a pod that
+    ask for such devices get the same one. `mig_profile` is the name of the only MIG profile that
+    serves, or `any`; the least amounts then stand for whatever it has.
     """
 
     name: str
@@ -87,10 +87,10 @@ class RequestAsk:
 class Ask:
     """All requests of a claim, decided together on one node, and how to choose among what fits.
 
-    `device_policies` is empty when the claim says nothing: then the node's own policy holds, or
+    `device_policies` is empty where the claim has none: then the node's own policy holds, or
     the configuration's. `node_policy` is the claim's, or else (`node_may_choose`) the
     configuration's, which gives way to a node's own. `weights` are of slots, cores and memory in a
-    device's score. `by_labels`: of a node's own policies it is those that its labels say.
+    device's score. `by_labels`: of a node's own policies it is those of its labels.
     """
 
     requests: tuple[RequestAsk, ...]
@@ -122,12 +122,12 @@ class Ask:
         Source: HAMi v2.10.
 
         Args:
-            spec: As it stands in the claim.
+            spec: The claim's.
             config: The defaults.
             cpu_milli: What its pod asks of a node's CPU, if there is a pod; kept only where it
                 makes a difference, so that asks that are decided alike are equal.
             by_labels: Its pod asks in ACK's words (`dialects.follows_labels`): which devices are
-                preferred is said by the labels of each node.
+                preferred is in the labels of each node.
         """
         placement = spec.placement
         weights = placement.weights if placement is not None else None

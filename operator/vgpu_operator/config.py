@@ -84,7 +84,8 @@ class OperatorConfig:
         advertise: the address under which this replica is reached, for that Service.
         issuing: None where certificates come from files, or the extender goes without.
         evicts: Whether pods are evicted whose claims violate limits.
-        agent_gone_s: How long an agent is absent before claims of ended pods do without its word.
+        agent_gone_s: How long an agent is absent before claims of ended pods are released without
+            it.
         linger_s: How long a leader that ends goes on refusing calls after it gave the Lease up:
             by then its successor has taken the Service over.
         standbys_first_s: With a new configuration, how much later than standbys a leader ends.

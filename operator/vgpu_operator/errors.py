@@ -18,4 +18,4 @@ class LeadershipLost(OperatorError):
 
 
 class CertificateUnreadable(OperatorError):
-    """A stored certificate or key is not what it should be; whoever keeps it makes a new one."""
+    """A stored certificate or key is not what it should be; its keeper makes a new one."""

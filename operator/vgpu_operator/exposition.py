@@ -23,7 +23,7 @@ async def serve_metrics(
     """Serve this process's metrics for as long as it runs.
 
     Args:
-        api: Reviews scrapers, whoever leads.
+        api: Reviews scrapers, in every replica.
         config: Where, and to whom.
         identity: The certificate that the process shows elsewhere; None: one of its own making.
 

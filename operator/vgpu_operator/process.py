@@ -12,7 +12,7 @@ from vgpu_client.logs import LogFormat, configure
 
 
 class Logged(Protocol):
-    """A configuration that says how to log, and how much."""
+    """A configuration with format and level of the log."""
 
     @property
     def log_level(self) -> str:

@@ -1,12 +1,17 @@
-"""Refuses, in the manual, the words and constructions that tests/packaging/prose.toml lists.
+"""Refuses the words and constructions that tests/packaging/prose.toml lists.
 
-Code (blocks, spans), links' targets and comments are left out. Prints `file:line: found: write …`.
+In the manual, code (blocks, spans), links' targets and comments are left out. Of the product's
+Python only docstrings and comments are read, without code spans.
+Prints `file:line: found: write …`.
 """
 
 from __future__ import annotations
 
+import ast
+import io
 import re
 import sys
+import tokenize
 import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,14 +21,16 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 RULES = Path(__file__).parent / "prose.toml"
 ROOT_PAGES = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
+ROOMS = ("operator", "nodeagent", "crds")
 
 
 @dataclass(frozen=True, slots=True)
 class Banned:
-    """What must not be written, and what to write in its place."""
+    """What must not be written, and what to write in its place; `manual_only`: code may have it."""
 
     pattern: re.Pattern[str]
     write: str
+    manual_only: bool = False
 
 
 def banned(rules: Path = RULES) -> list[Banned]:
@@ -34,7 +41,9 @@ def banned(rules: Path = RULES) -> list[Banned]:
     """
     return [
         Banned(
-            re.compile(rf"(?<![\w-])(?:{entry['pattern']})(?![\w-])", re.IGNORECASE), entry["write"]
+            re.compile(rf"(?<![\w-])(?:{entry['pattern']})(?![\w-])", re.IGNORECASE),
+            entry["write"],
+            entry.get("manual-only", False),
         )
         for entry in tomllib.loads(rules.read_text())["banned"]
     ]
@@ -70,18 +79,46 @@ def prose(text: str) -> list[str]:
     return text.splitlines()
 
 
+def modules(root: Path = ROOT) -> list[Path]:
+    """The product's Python, without what protoc generates."""
+    return [
+        path
+        for room in ROOMS
+        for path in sorted((root / room).rglob("*.py"))
+        if not path.stem.endswith(("_pb2", "_pb2_grpc"))
+    ]
+
+
+def remarks(source: str) -> list[str]:
+    """The lines of a module with everything blank that is no docstring or comment."""
+    lines = source.splitlines()
+    found = [""] * len(lines)
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Expr(value=ast.Constant(value=str())):
+                for number in range(node.lineno - 1, node.end_lineno or node.lineno):
+                    found[number] = lines[number]
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            found[token.start[0] - 1] = token.string
+    code = re.compile(r"``[^`]+``|`[^`]*`|^ +\w+:")  # spans, and the names of arguments
+    return [code.sub("", line) for line in found]
+
+
 def faults(page: Path, rules: Sequence[Banned]) -> Iterator[tuple[int, str, str]]:
     """Line, what was found, and what to write in its place."""
-    for number, line in enumerate(prose(page.read_text()), 1):
+    is_code = page.suffix == ".py"
+    text = page.read_text()
+    for number, line in enumerate(remarks(text) if is_code else prose(text), 1):
         for rule in rules:
-            for found in rule.pattern.finditer(line):
+            for found in rule.pattern.finditer("" if is_code and rule.manual_only else line):
                 yield number, found[0], rule.write
 
 
 def main() -> int:
     """Print every fault; the exit status is 1 if there is one."""
     rules, count = banned(), 0
-    for page in pages():
+    for page in (*pages(), *modules()):
         for number, found, write in faults(page, rules):
             print(f"{page.relative_to(ROOT)}:{number}: {found!r}: write {write}")
             count += 1

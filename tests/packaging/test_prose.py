@@ -51,6 +51,16 @@ def test_code_targets_comments_and_parts_of_words_are_left_alone(text: str, tmp_
     assert found_in(text, tmp_path) == []
 
 
+def test_of_code_docstrings_and_comments_are_checked(tmp_path: Path) -> None:
+    module = tmp_path / "module.py"
+    module.write_text(
+        '"""Nobody reads `somebody`.\n\n    It is told.\n"""\n'
+        'nobody = "nobody"  # in vain, on a very old card\n'
+    )
+    found = [(number, word) for number, word, _ in prose.faults(module, prose.banned())]
+    assert found == [(1, "Nobody"), (3, "told"), (5, "in vain")]
+
+
 def test_every_rule_says_what_to_write_and_is_a_pattern_of_something() -> None:
     rules = prose.banned()
     assert len(rules) > 10
@@ -65,5 +75,11 @@ def test_the_manual_and_the_pages_beside_the_readme_are_checked() -> None:
     assert not names & {"configuration.md", "0001-one-claim-status-as-the-only-truth.md"}
 
 
-def test_the_manual_has_nothing_that_is_banned(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_modules_of_the_product_are_checked() -> None:
+    names = {path.name for path in prose.modules()}
+    assert names >= {"planning.py", "agent.py", "vgpuclaim.py"}
+    assert not any(name.endswith("_pb2.py") for name in names)
+
+
+def test_neither_manual_nor_code_has_what_is_banned(capsys: pytest.CaptureFixture[str]) -> None:
     assert prose.main() == 0, capsys.readouterr().out

@@ -109,7 +109,7 @@ class NvidiaConfig(_Section):
     resource_core_name: ResourceName = "nvidia.com/gpucores"
     resource_priority_name: ResourceName = "nvidia.com/priority"
     device_split_count: Annotated[int, Field(ge=1, le=1000)] = 10
-    """Requests that one device serves at most, unless the device's spec says otherwise."""
+    """Requests that one device serves at most, unless the device's spec has a number."""
     device_memory_scaling: Annotated[float, Field(gt=0, le=100)] = 1.0
     """Factor between a device's memory and what may be given away, unless its spec has one."""
     device_core_scaling: Annotated[float, Field(gt=0, le=100)] = 1.0
@@ -131,9 +131,9 @@ class NvidiaConfig(_Section):
     memory_factor: Annotated[int, BeforeValidator(_one_for_none), Field(ge=1)] = 1
     """MiB that one unit of the memory resource stands for."""
     gpu_core_policy: Annotated[CorePolicy, BeforeValidator(_core_word)] = "Default"
-    """When compute shares hold for containers without a variable of their own that says it."""
+    """When compute shares hold for containers without a variable of their own."""
     disable_core_limit: bool = False
-    """Compute shares are counted and not enforced, whatever `gpuCorePolicy` says."""
+    """Compute shares are counted and not enforced, whatever `gpuCorePolicy` is."""
     runtime_class_name: Annotated[str, Field(max_length=253)] = ""
     """Set on pods that ask for a GPU and name no runtime class. Empty: leave them alone."""
     mig_profile_allowlist: tuple[MigProfiles, ...] = ()
@@ -153,7 +153,7 @@ class NvidiaConfig(_Section):
 
     @property
     def core_policy(self) -> CorePolicy:
-        """When compute shares hold where the container does not say."""
+        """When compute shares hold where the container has none."""
         return "Disable" if self.disable_core_limit else self.gpu_core_policy
 
     def usable_profiles(self, model: str, profiles: Iterable[str]) -> frozenset[str]:
@@ -247,7 +247,7 @@ class VolcanoConfig(_Section):
 
 
 class SchedulingConfig(_Section):
-    """What holds where a claim, pod or node says nothing."""
+    """What holds where a claim, pod or node has no policy."""
 
     node_policy: Annotated[NodePolicy, BeforeValidator(_node_word)] = "Binpack"
     """How to choose among nodes."""

@@ -39,5 +39,5 @@ class Node(ApiModel):
 
     @property
     def is_ready(self) -> bool:
-        """Its kubelet says so."""
+        """Its kubelet reports so."""
         return any(c.type == "Ready" and c.status == "True" for c in self.status.conditions)

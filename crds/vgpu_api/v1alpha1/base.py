@@ -32,7 +32,7 @@ class ApiModel(BaseModel):
         """Keep the names of given fields once for all values that were given the same ones.
 
         Each value would have a set of its own, of up to 728 bytes, and a claim is seven values: a
-        third of the memory that the objects of a large cluster take. Nobody adds to such a set:
+        third of the memory that the objects of a large cluster take. No code adds to such a set:
         values are frozen, and a copy has its own.
         """
         given = _one_set(frozenset(self.__pydantic_fields_set__))
@@ -90,7 +90,7 @@ Time = Annotated[str, Field(max_length=64, json_schema_extra={"format": "date-ti
 
 
 def _unset_time(value: object) -> object:
-    """The API server writes a time that nobody set as null."""
+    """The API server writes an unset time as null."""
     return "" if value is None else value
 
 

@@ -1,6 +1,6 @@
 """GPUDevice: one object per physical device, published by the agent of its node.
 
-`spec` holds the administrator's wishes (the agent never writes them after creation), `status` what
+`spec` has the administrator's settings (the agent never writes them after creation), `status` what
 the agent sees and, in `allocated` and `claims`, what the operator gave away: a view.
 """
 

@@ -1,7 +1,7 @@
 """VGPUClaim: what one pod asks for, and, in its status, what it got.
 
-`status.allocation` is the only truth about who holds which device: an allocation exists if and only
-if it stands there.
+`status.allocation` is the only truth about who holds which device: an allocation exists if and
+only if it is there.
 """
 
 from __future__ import annotations

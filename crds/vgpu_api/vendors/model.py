@@ -1,8 +1,8 @@
 """What is known of a vendor's devices, as data: one table a vendor, no code.
 
-A table says which words pods ask in and what they mean, where a node registers its devices, and
-which annotations the vendor's device plugin reads back. What a table cannot say it names: a rule
-out of a small registry (`vgpu_operator.vendors`), each pure and described beside its code.
+A table has the words in which pods ask and their meaning, where a node registers its devices, and
+which annotations the vendor's device plugin reads back. What a table cannot express it names: a
+rule out of a small registry (`vgpu_operator.vendors`), each pure and described beside its code.
 
 Source of the tables that are shipped: HAMi v2.10.0 (names and meanings).
 """
@@ -38,7 +38,7 @@ ChoiceRule: TypeAlias = Literal["largestGroups", "pairs"]
 
 
 class Size(_Part):
-    """A size that a device is divided into, under the name that the vendor's driver knows."""
+    """A size that a device is divided into, under the name that the vendor's driver uses."""
 
     name: Annotated[str, Field(min_length=1, max_length=63)]
     memory_mib: Amount
@@ -89,10 +89,10 @@ class Cores(_Part):
     default: Annotated[int, Field(ge=0, le=100)] = 0
     """Where a container asks for none. 0: nothing is reserved. 100: the device alone."""
     several: Annotated[int, Field(ge=1, le=100)] | None = None
-    """Of each device where a container asks for several of them, whatever else it says. Admission
-    writes the amount of all of them together, which is what the vendor's plugin expects."""
+    """Of each device where a container asks for several of them, whatever else it asks for.
+    Admission writes the amount of all of them together, as the vendor's plugin expects."""
     units: bool = False
-    """The register says how many compute units a device has. A request is 1 to 100 percent of them
+    """The register has how many compute units a device has. A request is 1 to 100 percent of them
     and is recorded as units, rounded down; devices of fewer than 100 units are not given, as a
     percent would be less than one."""
 
@@ -111,10 +111,10 @@ class Selection(_Part):
 
 
 class Capacity(_Part):
-    """How devices follow from what the kubelet says of a node: all alike, numbered from 0."""
+    """How devices follow from a node's status: all alike, numbered from 0."""
 
     resource: ResourceName
-    """Of which each device has `each`; so it says how many there are."""
+    """Of which each device has `each`; so it implies how many there are."""
     each: Amount
     """Units of it that one device has."""
     memory: ResourceName | None = None
@@ -127,7 +127,7 @@ class Capacity(_Part):
 
 
 class Register(_Part):
-    """Where a node says which devices it has: in an annotation, or by its capacity."""
+    """Where a node lists its devices: in an annotation, or by its capacity."""
 
     annotation: AnnotationKey | None = None
     """Of the node, written by the vendor's device plugin."""
@@ -138,10 +138,10 @@ class Register(_Part):
     capacity: Capacity | None = None
     """With that form."""
     group: Annotated[str, Field(min_length=1, max_length=63)] | None = None
-    """With the form json: the number or text in an object's `custominfo` that says which devices
-    belong together. Without it on one of them, none do."""
+    """With the form json: the number or text in an object's `custominfo` that groups devices. Where
+    one lacks it, none are grouped."""
     group_when: dict[str, str] = Field(default_factory=dict)
-    """What an object's `custominfo` must say beside it, for the device to belong with others."""
+    """What an object's `custominfo` must have beside it, for the device to belong with others."""
     alive: ResourceName | None = None
     """What the kubelet offers as long as the plugin is connected; by default the count."""
 
@@ -180,7 +180,7 @@ class Records(_Part):
     allocated: AnnotationKey
     """The devices of each container; stays."""
     turn: Mark | None = None
-    """The plugin is not told which pod it serves and takes the one with this mark: no pod is bound
+    """The plugin gets no pod's name and takes the pod with this mark: no pod is bound
     to a node while another there has it. None: it finds its pod by other means."""
     more: dict[AnnotationKey, Record] = Field(default_factory=dict)
     """Others, and the rule that makes each."""
@@ -234,7 +234,7 @@ class Kind(_Part):
     one_device: bool = False
     """All containers of a pod that ask for such devices share one."""
     whole: Whole | None = None
-    """Devices are whole ones where several are asked for or no memory is, whatever else is said;
+    """Devices are whole ones where several are asked for or no memory is, whatever else is given;
     admission writes the amounts of all of them together, which the vendor's plugin counts."""
     counted_in: AnnotationKey | None = None
     """A pod annotation in which admission writes how many devices a container asks for, if it asks
@@ -244,7 +244,7 @@ class Kind(_Part):
     selection: Selection = Selection()
     """Pod annotations that choose among devices."""
     register_: Annotated[Register, Field(alias="register")]
-    """Where nodes say which devices they have."""
+    """Where nodes list their devices."""
     records: Records
     """What the vendor's device plugin reads back."""
     named_in: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=63)] | None = (

@@ -20,7 +20,7 @@ def read_table(document: Any, *, source: str) -> Vendor:
     """A parsed document as a vendor's table.
 
     Args:
-        document: What the YAML says.
+        document: The YAML's content.
         source: Its name, which begins the field that an error names.
 
     Raises:

@@ -1,6 +1,6 @@
 """Compares every record of what this node has given away: where two disagree, there is a finding.
 
-Five records say who may use what: the agent's own (leases, holdings, instances), the limit pages,
+Five records have who may use what: the agent's own (leases, holdings, instances), the limit pages,
 the CDI specs, the kubelet's checkpoint, and the claims. While a container starts or a pod ends they
 differ for a moment, so an audit of a busy node is taken twice: what is found both times is a fault.
 """
@@ -29,7 +29,7 @@ class Finding:
     Attributes:
         reason: In CamelCase.
         subject: The lease, claim or device.
-        message: What each record says.
+        message: The value of each record.
     """
 
     reason: str
@@ -43,7 +43,7 @@ class Evidence:
 
     Attributes:
         state: The agent's own.
-        pages: By lease: what every page on disk says; None for a damaged one.
+        pages: By lease: the content of every page on disk; None for a damaged one.
         specs: Leases with a CDI spec.
         entries: The kubelet's checkpoint, our resource only.
         pods: UIDs of this node's pods that have not ended.
@@ -154,7 +154,7 @@ def _is_open(evidence: Evidence, lease: SlotAllocation) -> bool:
 
 
 def _of_holdings(evidence: Evidence) -> Iterator[Finding]:
-    """What claims are counted for here against what they say, and what their pages grant."""
+    """Claims as counted here against their status, and what their pages grant."""
     for uid, holding in sorted(evidence.state.holdings.items()):
         if holding.closed:
             continue

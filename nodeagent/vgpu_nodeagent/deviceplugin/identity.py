@@ -1,8 +1,8 @@
-"""Whose slots are these? Three records of the kubelet's and ours must tell the same.
+"""The pod of a set of slots: three records of the kubelet and the agent must agree.
 
-The device-plugin API names no pod. The kubelet's checkpoint says which pod UID and container each
-of our leases belongs to; PodResources says under which pod name the slots are held now; our own
-watch says which UID that name has. Where they differ, one of them is behind: refuse, and the
+The device-plugin API names no pod. The kubelet's checkpoint has which pod UID and container each
+of our leases belongs to; PodResources has under which pod name the slots are held now; our own
+watch has which UID that name has. Where they differ, one of them is behind: refuse, and the
 kubelet asks again.
 """
 
@@ -23,7 +23,7 @@ class Consumer:
     """The pod that holds the slots, and its leases on them.
 
     An ordinary init container and a later container of its pod may both have a lease on them, and
-    the kubelet does not say which of the two it is about to start: both are filled. `cpus`: by
+    the kubelet does not report which of the two it is about to start: both are filled. `cpus`: by
     container, those that the CPU manager gave to it alone.
     """
 
@@ -48,7 +48,7 @@ def identify(
         pods: Our own watch of this node's pods, by (namespace, name).
 
     Raises:
-        Refused: They do not agree on one pod; the sentence says how.
+        Refused: They do not agree on one pod; the message has how.
     """
     wanted = frozenset(slot_ids)
     slots = ", ".join(sorted(wanted))

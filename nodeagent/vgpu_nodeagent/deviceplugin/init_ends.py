@@ -1,9 +1,10 @@
-"""The end of init containers: their pages deny for good before the app containers' sum counts.
+"""The end of init containers: their pages deny permanently before the app containers' sum counts.
 
 Only once every ordinary init container has exited 0 and no process maps their usage regions are
 their pages closed and their specs taken away; then the claim counts here by its app containers,
-and the API server is told, so that the operator may give the rest to others. When the kubelet has
-to run them again it is told that too, and until they have been fitted again they do not start.
+and the end is reported to the API server, so that the operator may give the rest to others. When
+the kubelet has to run them again that is reported too, and until they have been fitted again they
+do not start.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class InitEnds:
 
     Args:
         node: The node.
-        reports: Who tells the API server.
+        reports: Writes to the API server.
     """
 
     def __init__(self, node: LocalNode, *, reports: Reports) -> None:
@@ -87,7 +88,7 @@ class InitEnds:
         return freed, left
 
     def _tell(self, found: _Open) -> None:
-        """Say how things stand; what stands there already is not written again."""
+        """Report the current state; what is there already is not written again."""
         if init_part.ended_init_ids(found.pod) is None:
             self._reports.init_wanted(found.claim, found.round)
         elif found.holding.init_ended == found.round:

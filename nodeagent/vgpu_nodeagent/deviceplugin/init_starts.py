@@ -2,8 +2,8 @@
 
 The kubelet names slots, not containers, and an ordinary init container may share its slot with a
 later one. After the end of the init containers their leases stay shut. They are started again when
-the kubelet makes the sandbox anew, which nobody tells: it shows in a PreStart of their own slots,
-or in one of shared slots that no start of the app container followed.
+the kubelet makes the sandbox anew, which no event reports: it shows in a PreStart of their own
+slots, or in one of shared slots that no start of the app container followed.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _REMEMBERED = 4096
 
 
 class InitStarts:
-    """Tells apart, as far as that is possible, who is started on the slots of an init container.
+    """Distinguishes, as far as possible, what is started on the slots of an init container.
 
     Args:
-        reports: Who is told that init containers need devices anew.
+        reports: Reports that init containers need devices anew.
     """
 
     def __init__(self, reports: Reports) -> None:
@@ -73,7 +73,7 @@ class InitStarts:
     ) -> bool:
         """Whether no container started after the last PreStart of these leases in this round.
 
-        A PreStart of an earlier round says nothing: the init container that it started unseen has
+        A PreStart of an earlier round does not count: the init container that it started unseen has
         ended since, or the round would not have.
         """
         repeated = False

@@ -1,4 +1,4 @@
-"""The kubelet's own record of allocations: the only place that says which container got which.
+"""The kubelet's own record of allocations: the only record of which container got which.
 
 `kubelet_internal_checkpoint` holds, per pod UID, container and resource, the device ids and our
 Allocate answer, and so the name of our lease. It is written before the container is started. It

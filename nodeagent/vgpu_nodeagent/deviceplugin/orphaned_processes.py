@@ -19,13 +19,13 @@ class OrphanedProcesses:
 
     Args:
         node: The node.
-        reports: Who tells the API server of processes that cannot be looked into.
+        reports: Reports processes that cannot be read to the API server.
     """
 
     def __init__(self, node: LocalNode, *, reports: Reports) -> None:
         self._node = node
         self._reports = reports
-        self._told: dict[str, frozenset[int]] = {}  # claim UID → processes told of
+        self._told: dict[str, frozenset[int]] = {}  # claim UID → reported processes
 
     async def are_there(self, holding: ClaimAllocation) -> bool:
         """Whether anything of the pod runs, or may run, with what it was granted."""
@@ -46,7 +46,7 @@ class OrphanedProcesses:
         return False
 
     def _tell(self, holding: ClaimAllocation, pids: frozenset[int]) -> None:
-        """Say what keeps the devices, once for the same processes."""
+        """Report what keeps the devices, once for the same processes."""
         if self._told.get(holding.claim_uid) == pids:
             return
         self._told[holding.claim_uid] = pids

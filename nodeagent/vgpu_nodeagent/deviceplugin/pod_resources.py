@@ -1,7 +1,7 @@
-"""Which pod holds which slots, as the kubelet's PodResources service tells it.
+"""Which pod holds which slots, from the kubelet's PodResources service.
 
 The service is rate-limited for the whole node, so callers share answers: one request at a time,
-and whoever asks while one is under way gets the next one, because the one under way may have
+and a caller that comes while one is under way gets the next one, because the one under way may have
 been answered before his pod was known.
 """
 

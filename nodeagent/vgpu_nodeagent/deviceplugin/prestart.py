@@ -80,7 +80,7 @@ class PreStart:
 
     Args:
         node: The node.
-        reports: Who is told of grants and refusals.
+        reports: Reports grants and refusals.
         waiting: The pods to wake when what they lack appears.
         sweep: Releases what has ended, now.
         patience_s: How long a refusal that may pass is waited out within one call.
@@ -130,7 +130,7 @@ class PreStart:
         return lease.name, mounts
 
     async def prepare(self, slot_ids: Iterable[str], *, still_wanted: Callable[[], bool]) -> None:
-        """Give the container that the kubelet is about to start what its claim says.
+        """Give the container that the kubelet is about to start its claim's devices.
 
         Args:
             slot_ids: The container's slots.
@@ -159,7 +159,7 @@ class PreStart:
     async def _try(
         self, ids: tuple[str, ...], still_wanted: Callable[[], bool], found: _Found
     ) -> None:
-        """Attempt until granted, refused for good, or out of patience."""
+        """Attempt until granted, refused permanently, or out of time."""
         deadline = asyncio.get_running_loop().time() + self._patience_s
         wait_s = 0.05
         while True:

@@ -1,9 +1,9 @@
 """The slot state from other records, when the agent's own is lost or damaged.
 
-The kubelet's checkpoint names every lease with its pod UID and container; the claims say what
-their pods hold; a page that still grants says what its processes may use, even where no claim
-can be found any more. Nothing is guessed: what no record binds stays unbound and counts once
-PreStart finds its claim, and what any record grants counts in full.
+The kubelet's checkpoint names every lease with its pod UID and container; the claims have what
+their pods hold; a page that still grants has what its processes may use, even where no claim can
+be found any more. Nothing is guessed: what no record binds stays unbound and counts once PreStart
+finds its claim, and what any record grants counts in full.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def rebuild(
     Args:
         entries: The kubelet's checkpoint, our resource only.
         claims: Those allocated on this node.
-        pages: By lease: what every page on disk says; None for a damaged one.
+        pages: By lease: the content of every page on disk; None for a damaged one.
         terms: The devices of this node, for pages without a limit.
         now: Seconds since the epoch.
     """
@@ -143,7 +143,7 @@ def recovered(
 
     Args:
         state: As it was rebuilt, without any.
-        pages: By lease: what every page on disk says.
+        pages: By lease: the content of every page on disk.
         devices: As the driver shows them now, by UUID.
         static: Devices whose instances are an administrator's, and stay.
     """

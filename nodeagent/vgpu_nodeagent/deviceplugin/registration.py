@@ -78,7 +78,7 @@ class Registration:
             await self._server.stop()
 
     def _identity(self) -> tuple[int, int] | None:
-        """What tells one kubelet's socket from the next one's; None while there is none."""
+        """The identity of a kubelet's socket; None while there is none."""
         try:
             status = self._kubelet.stat()
         except OSError:

@@ -2,7 +2,7 @@
 
 A pod has ended when it is terminal or gone; its containers are gone when PodResources no longer
 lists them, the kubelet has cleaned up after a pod that vanished, and no process has the usage
-region mapped. Then the page says closed, spec and folder go, the slots are free, and the claim's
+region mapped. Then the page is closed, spec and folder go, the slots are free, and the claim's
 status names the allocation as released. Everything is found by looking, not by remembering
 events, so that it works the same after a restart.
 """
@@ -47,7 +47,7 @@ class Releases:
 
     Args:
         node: The node.
-        reports: Who tells the API server.
+        reports: Writes to the API server.
         is_bound: Whether a pod with this namespace, name and UID is bound to this node (a quorum
             read); asked only about a claim whose pod was never seen here.
         kubelet_pods: The kubelet's folder of pods, by UID.
@@ -103,7 +103,7 @@ class Releases:
         await self._one_sweep()
 
     async def close(self) -> None:
-        """End the sweep under way, whoever wanted it: nothing is written after that."""
+        """End the sweep under way: nothing is written after that."""
         if self._sweeping is not None:
             self._sweeping.cancel()
             await asyncio.gather(self._sweeping, return_exceptions=True)
@@ -222,7 +222,7 @@ class Releases:
         return is_known or (self._kubelet_pods / pod_uid).exists()
 
     def _release_ended_claims(self) -> bool:
-        """Report what is released; forget holdings of which the API server knows.
+        """Report what is released; forget holdings that the API server has recorded.
 
         Returns:
             Whether all of that could be recorded.
@@ -273,8 +273,8 @@ class Releases:
     async def look_for_lost_pods(self) -> None:
         """Pods of claims that were never seen here: bound and deleted while the agent was away?
 
-        A pod's own claim is deleted with it, by Kubernetes. Of a user's claim only time tells a pod
-        that is gone from one that is not bound yet.
+        A pod's own claim is deleted with it, by Kubernetes. Of a user's claim only time
+        distinguishes a pod that is gone from one that is not bound yet.
         """
         missing: dict[str, float] = {}
         for claim, reserved in _reserved(self._node):

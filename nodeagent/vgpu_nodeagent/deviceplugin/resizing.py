@@ -1,6 +1,6 @@
 """The agent's part of a resize in place: pages follow a claim's changed memory and cores.
 
-`vgpu_api.resize` says how operator and agent share the work. Every change is synchronous, from the
+`vgpu_api.resize` has how operator and agent share the work. Every change is synchronous, from the
 look at what is used to the page, so that nothing is granted in between. The record on disk holds
 the larger of old and new amounts while pages change.
 """
@@ -33,13 +33,13 @@ AGAIN_S = 0.5
 
 @dataclass(slots=True)
 class _Outcome:
-    """What the pages of a claim say after an attempt.
+    """The pages of a claim after an attempt.
 
     Attributes:
         limits: New limits by lease; only of pages that change.
-        shown: (MiB, cores) that pages say, by request and device.
+        shown: (MiB, cores) of pages, by request and device.
         blocked: Why something could not be done: reason and sentence.
-        ended: Requests of init containers that have ended: their pages say nothing any more.
+        ended: Requests of init containers that have ended: their pages have no limits any more.
     """
 
     limits: dict[str, list[DeviceLimit]] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class Resizing:
 
     Args:
         node: What is worked on.
-        reports: Says how it went.
+        reports: Reports the outcome.
     """
 
     def __init__(self, node: LocalNode, *, reports: Reports) -> None:
@@ -206,7 +206,7 @@ class Resizing:
     def _apply(
         self, claim: VGPUClaim, allocation: Allocation, holding: ClaimAllocation, outcome: _Outcome
     ) -> None:
-        """Record the larger amounts, change the pages, record what they say.
+        """Record the larger amounts, change the pages, record their values.
 
         Raises:
             Refused: The devices have no room; nothing was changed.
@@ -229,7 +229,7 @@ class Resizing:
     def _starting(
         self, wanted: Sequence[AllocatedDevice], allocation: Allocation, outcome: _Outcome
     ) -> bool:
-        """Whether a container that changes has no page yet: it is looked at once it has."""
+        """Whether a container that changes has no page yet: it is checked once it has."""
         return any(
             device != old
             and device.request not in outcome.ended
@@ -282,7 +282,7 @@ def _least(
 
 
 def _as_shown(devices: Sequence[AllocatedDevice], outcome: _Outcome) -> list[AllocatedDevice]:
-    """The devices with what pages say of them; as allocated where there is no page yet."""
+    """The devices with the amounts of pages; as allocated where there is no page yet."""
     found = []
     for device in devices:
         shown = outcome.shown.get((device.request, device.uuid))

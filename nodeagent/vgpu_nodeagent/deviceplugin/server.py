@@ -51,7 +51,7 @@ class DevicePlugin(dp_grpc.DevicePluginServicer):
         self.offer_changed()
 
     def offer_changed(self) -> None:
-        """The slots to show may have changed: tell the kubelet if they have."""
+        """Send the slots to the kubelet if they have changed."""
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -83,13 +83,13 @@ class DevicePlugin(dp_grpc.DevicePluginServicer):
     async def GetPreferredAllocation(  # noqa: N802
         self, request: dp.PreferredAllocationRequest, context: _Context
     ) -> dp.PreferredAllocationResponse:
-        """Slots are interchangeable; the options say that there is no preference to ask for."""
+        """Slots are interchangeable; the options have no preference."""
         await context.abort(grpc.StatusCode.UNIMPLEMENTED, "slots are interchangeable")
 
     async def Allocate(  # noqa: N802
         self, request: dp.AllocateRequest, context: _Context
     ) -> dp.AllocateResponse:
-        """Lease the slots to containers that nobody knows yet."""
+        """Give the slots to containers that are not known yet."""
         known = {slot for slot, _ in self._offer()}
         answer = dp.AllocateResponse()
         try:

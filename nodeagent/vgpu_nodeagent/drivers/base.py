@@ -1,4 +1,4 @@
-"""What the agent wants to know of a vendor's driver, whoever the vendor is."""
+"""What the agent reads from a vendor's driver, the same for each vendor."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class InstanceProfile:
     def has_extras(self) -> bool:
         """Whether it has media engines or graphics, or lacks them.
 
-        A device has few of those, which places do not tell: such instances are an administrator's.
+        A device has few of those, which places do not show: such instances are an administrator's.
         """
         return bool(_EXTRAS & set(self.name))
 
@@ -95,7 +95,7 @@ class PhysicalDevice:
         index: Its number on the machine.
         minor: The number of its device node.
         numa_node: The host's NUMA node nearest to it. None: unknown, on a host with several.
-        repair: What it needs before it can be relied on; None: nothing, by the driver's word.
+        repair: What it needs before it can be relied on; None: nothing, as the driver reports.
         mig_enabled: It is in multi-instance mode.
         mig_profiles: What it can then be cut into.
         mig_instances: What it is cut into.
@@ -128,7 +128,7 @@ class DeviceUsage:
 
 
 class Severity(StrEnum):
-    """What an event says about the device's health."""
+    """What an event means for the device's health."""
 
     APPLICATION = "Application"
     """A program's own fault: the device is fine."""
@@ -157,7 +157,7 @@ class Driver(Protocol):
         """The devices of this machine, by index."""
 
     async def usage(self) -> Mapping[str, DeviceUsage]:
-        """What is in use, by UUID; devices that do not tell are left out."""
+        """What is in use, by UUID; devices without a reading are left out."""
 
     async def process_memory(self) -> Mapping[str, Mapping[int, int]]:
         """Bytes that each process holds, by UUID of the device and PID on the host."""
@@ -171,8 +171,8 @@ class Driver(Protocol):
     async def compute_since(self, marks: dict[str, int]) -> Mapping[str, Mapping[int, float]]:
         """Percent of the compute that each process used, on average since the marks.
 
-        By UUID of the device and PID on the host; devices that cannot tell are left out, and one on
-        which nobody computed has no processes.
+        By UUID of the device and PID on the host; devices without a reading are left out, and one
+        without compute has no processes.
 
         Args:
             marks: By UUID of the device: the stamp of the last sample that was read. Each reader
@@ -188,7 +188,7 @@ class Driver(Protocol):
         """
 
     async def instance_at(self, device: str, wanted: MigInstance) -> MigInstance | None:
-        """The instance of this profile at this place, whoever made it; None without one."""
+        """The instance of this profile at this place, ours or not; None without one."""
 
     async def check_place(self, device: str, wanted: MigInstance) -> None:
         """Make sure that nothing lies where an instance shall be made.

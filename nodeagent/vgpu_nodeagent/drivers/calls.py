@@ -1,4 +1,4 @@
-"""Calls into a library that may hang: one thread, and a deadline for whoever waits.
+"""Calls into a library that may hang: one thread, and a deadline for the caller.
 
 A hung driver cannot be interrupted. The thread is left to it, later calls fail at once until it
 comes back, and the process can still end because the thread is a daemon.
@@ -61,7 +61,7 @@ class CallThread:
     def _came_back(self, future: asyncio.Future[Any]) -> None:
         self._hanging = False
         if not future.cancelled():
-            future.exception()  # nobody waits for it any more
+            future.exception()  # no caller waits for it any more
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:

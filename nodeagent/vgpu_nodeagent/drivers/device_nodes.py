@@ -1,8 +1,8 @@
 """Device nodes that a container needs to use a device or an instance, and that making one needs.
 
 An instance needs its device's node and two more that stand for the right to use it: one for the GPU
-instance, one for the compute instance in it. The right to cut devices has a node too; whoever has
-CAP_SYS_ADMIN has every right. The numbers of all rights there could be are fixed, and the driver
+instance, one for the compute instance in it. The right to cut devices has a node too;
+CAP_SYS_ADMIN gives every right. The numbers of all rights there could be are fixed, and the driver
 lists them in a file (source: NVIDIA's MIG user guide, "Device Nodes and Capabilities").
 """
 
@@ -44,12 +44,12 @@ def nodes_of_device(minor: int) -> tuple[DeviceNode, ...]:
 def nodes_of_instance(
     minor: int, instance: MigInstance, *, proc: Path = PROC
 ) -> tuple[DeviceNode, ...]:
-    """What an instance needs; rights of which the driver knows nothing are left out.
+    """What an instance needs; rights that the driver does not have are left out.
 
     Args:
         minor: The device's number.
         instance: As the driver shows it.
-        proc: Where the driver tells.
+        proc: Where the driver's files are.
     """
     rights, major = _rights(proc), _major(proc)
     gpu = f"gpu{minor}/gi{instance.gpu_instance}"
@@ -65,7 +65,7 @@ def may_cut(*, proc: Path = PROC, dev: Path = Path("/dev")) -> bool:
     """Whether this process may make and remove instances.
 
     Args:
-        proc: Where the driver tells of rights, and the kernel of ours.
+        proc: Where the driver lists rights, and the kernel ours.
         dev: Where device nodes are.
     """
     number = _rights(proc).get("config")
@@ -101,7 +101,7 @@ def _is_admin(proc: Path) -> bool:
 
 
 def _can_open(node: Path) -> bool:
-    """Only opening it tells: the device cgroup is asked nowhere else."""
+    """Only opening it shows that: the device cgroup is checked nowhere else."""
     try:
         os.close(os.open(node, os.O_RDONLY | os.O_CLOEXEC))
     except OSError:

@@ -131,8 +131,8 @@ class NvidiaDriver:
     async def compute_since(self, marks: dict[str, int]) -> Mapping[str, Mapping[int, float]]:
         """Percent of the compute that each process used, on average since the marks.
 
-        By UUID of the device and PID on the host; devices that cannot tell are left out, and one on
-        which nobody computed has no processes.
+        By UUID of the device and PID on the host; devices without a reading are left out, and one
+        without compute has no processes.
 
         Args:
             marks: By UUID of the device: the stamp of the last sample that was read. Each reader
@@ -149,12 +149,12 @@ class NvidiaDriver:
 
         Raises:
             LimitsUnsupported: The driver is older than r615, or the kernel not made for it.
-            DriverUnavailable: NVML is missing, fails or hangs, or says another limit afterwards.
+            DriverUnavailable: NVML is missing, fails or hangs, or reports another limit afterwards.
         """
         await self._calls.call(self._guarded(partial(_limit_memory, cgroup, limits)))
 
     async def instance_at(self, device: str, wanted: MigInstance) -> MigInstance | None:
-        """The instance of this profile at this place, whoever made it; None without one.
+        """The instance of this profile at this place, ours or not; None without one.
 
         Raises:
             DriverUnavailable: NVML is missing, fails or hangs.
@@ -195,7 +195,7 @@ class NvidiaDriver:
         await self._calls.call(self._guarded(partial(nvidia_mig.remove_instance, device, instance)))
 
     async def next_event(self) -> DeviceEvent:
-        """Wait for an XID or ECC event. A driver that cannot tell is asked again later."""
+        """Wait for an XID or ECC event. A driver without an answer is read again later."""
         while True:
             try:
                 event = await self._events.call(self._guarded(self._wait_event))
@@ -258,7 +258,7 @@ def classify(uuid: str, event_type: int, data: int) -> DeviceEvent:
     """What an NVML event means for its device.
 
     Args:
-        uuid: The device; empty when the driver could not say, then all devices are meant.
+        uuid: The device; empty where the driver names none: then all devices are meant.
         event_type: The NVML event's type.
         data: The XID, for an XID event.
     """
@@ -300,7 +300,7 @@ def _read_devices(may_cut_them: bool, host: HostNuma) -> tuple[PhysicalDevice, .
 def _answering() -> Iterator[tuple[int, Any, str]]:
     """Index, handle and UUID of every device that answers.
 
-    One that has fallen off the bus is left out: it says so to every call, and must not hide the
+    One that has fallen off the bus is left out: it fails every call, and must not hide the
     others of its machine.
     """
     for index in range(pynvml.nvmlDeviceGetCount()):
@@ -381,9 +381,9 @@ def _read_compute(marks: dict[str, int]) -> Mapping[str, Mapping[int, float]]:
         try:
             samples = pynvml.nvmlDeviceGetProcessUtilization(handle, since)
         except pynvml.NVMLError_NotFound:
-            samples = []  # nobody computed
+            samples = []  # no process computed
         except pynvml.NVMLError:
-            continue  # the device cannot tell, as one in MIG mode
+            continue  # the device has no reading, as one in MIG mode
         by_pid: dict[int, list[int]] = {}
         for sample in samples:
             if sample.timeStamp > since:

@@ -37,7 +37,7 @@ def profiles_of(device: Any) -> tuple[InstanceProfile, ...]:
 
 
 def instances_of(device: Any) -> tuple[MigInstance, ...]:
-    """The GPU instances that there are, whoever made them; without a UUID if nothing can use it."""
+    """All GPU instances, ours or not; without a UUID if nothing can use it."""
     named = _named(device)
     return tuple(_instance(handle, info, named) for handle, info in _gpu_instances(device))
 
@@ -211,7 +211,7 @@ def _make_compute(device: Any, handle: Any) -> None:
 
 def _compute_info(handle: Any, kind: int) -> Any:
     engines = pynvml.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
-    # The first form: it says all that is asked here, and every driver with MIG has it.
+    # The first form: it has all that is needed here, and every driver with MIG has it.
     return pynvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(handle, kind, engines, version=1)
 
 

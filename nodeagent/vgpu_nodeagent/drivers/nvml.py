@@ -1,4 +1,4 @@
-"""How NVML's answers are taken: what a device or driver does not know is no error."""
+"""How NVML's answers are taken: a value that a device or driver lacks is no error."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 def optional(call: Callable[[], T], default: T) -> T:
-    """What a call says that not every device or driver supports."""
+    """The result of a call that not every device or driver supports."""
     try:
         return call()
     except pynvml.NVMLError as error:
@@ -26,7 +26,7 @@ def optional(call: Callable[[], T], default: T) -> T:
 
 
 def bus_id(handle: Any) -> str:
-    """Where the device is on the PCI bus; empty where nobody knows."""
+    """Where the device is on the PCI bus; empty where it is unknown."""
     return optional(lambda: text(pynvml.nvmlDeviceGetPciInfo(handle).busId), "")
 
 

@@ -21,7 +21,7 @@ REGION_BYTES = 2113536
 
 
 class PageState(IntEnum):
-    """What the page as a whole says."""
+    """The state of the page as a whole."""
 
     DENY = 0
     GRANT = 1
@@ -65,7 +65,7 @@ REGION_SLOT_BYTES = 2048
 REGION_SLOT_USED_OFFSET = 128
 REGION_SLOT_USED = struct.Struct(f"<{MAX_DEVICES}Q")
 REGION_READY = 1
-# struct vgpu_region_slot: its first word says whose it is, as bit fields.
+# struct vgpu_region_slot: its first word has the owner, as bit fields.
 OWNER = struct.Struct("<Q")
 OWNER_PID_BITS = 22
 OWNER_NS_BITS = 20

@@ -163,7 +163,7 @@ class Allocations:
         )
 
     def close(self, lease: str) -> None:
-        """End the grant: the page says closed, then spec and folder go. May be repeated."""
+        """End the grant: the page is closed, then spec and folder go. May be repeated."""
         folder = self._root / lease
         try:
             page.close(folder / "limits", name=lease)
@@ -194,11 +194,11 @@ class Allocations:
     def users(self, lease: str, pod_uid: str) -> ProcessTable:
         """Processes of the pod that still use the allocation, or may.
 
-        Told by the page as well: its container cannot take that away, as it can the region.
+        The page shows it as well: its container cannot take that away, as it can the region.
 
         Args:
             lease: The allocation.
-            pod_uid: Whose it is; empty where nobody knows.
+            pod_uid: Whose it is; empty where it is unknown.
         """
         folder = self._root / lease
         files = [folder / "limits", folder / "usage" / "region"]
@@ -213,7 +213,7 @@ class Allocations:
         return self._root / lease / "usage" / "region"
 
     def content(self, lease: str) -> page.PageContent:
-        """What the page of an allocation says.
+        """The content of an allocation's page.
 
         Raises:
             PageDamaged: It is missing or damaged.
@@ -249,7 +249,7 @@ class Allocations:
             page.grant(path, limits, name=lease, host_bytes=content.host_bytes)
 
     def usage(self, lease: str) -> tuple[region.DeviceUse, ...]:
-        """What the processes of an allocation say that they use.
+        """The use that the processes of an allocation record.
 
         Raises:
             PageDamaged: The region is missing, or its container has damaged it.

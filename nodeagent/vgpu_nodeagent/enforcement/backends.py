@@ -69,7 +69,7 @@ class LibraryBackend:
         return grant
 
     async def limit(self, pod_uid: str, claim: VGPUClaim, allocation: Allocation) -> bool:
-        """The page says it all."""
+        """The page has every limit."""
         return False
 
 

@@ -29,7 +29,7 @@ _UNFINISHED = ".new"
 
 @dataclass(frozen=True, slots=True)
 class Edits:
-    """All that a container gets beyond what its image and pod say."""
+    """All that a container gets beyond its image and pod."""
 
     env: Mapping[str, str]
     mounts: Sequence[Mount]
@@ -98,7 +98,7 @@ class SpecFolder:
 def _node(node: DeviceNode) -> dict[str, Any]:
     if not node.major:
         return {"path": node.name}
-    # A runtime that is told what it leads to does not look for it on the host.
+    # A runtime that gets the link's target does not search the host for it.
     return {"path": node.name, "type": "c", "major": node.major, "minor": node.minor}
 
 

@@ -2,8 +2,8 @@
 
 Every limited container needs the shadow of `libcuda` in the driver's place
 (`enforcement/library.py`), so the agent mounts the driver itself: what a container runtime of the
-vendor lays over the container later would hide the shadow. The files are told one by one, or found
-below the roots in which drivers are installed: the host's own, and a driver container's.
+vendor lays over the container later would hide the shadow. The files are configured one by one, or
+found below the roots in which drivers are installed: the host's own, and a driver container's.
 
 A driver is often installed, upgraded or removed while the agent runs, so nothing found is kept
 without a look at whether it is still there.
@@ -112,7 +112,7 @@ class ConfiguredDriver:
 def driver_source(
     roots: Sequence[PurePosixPath], host: Path, told: Sequence[Mount]
 ) -> DriverSource:
-    """The driver below one of the roots, with what is told beside it; without roots, that alone."""
+    """The driver below one of the roots, with the configured files; without roots, those alone."""
     return InstalledDriver(roots, host=host, also=told) if roots else ConfiguredDriver(tuple(told))
 
 
@@ -253,7 +253,7 @@ def _inside(root: Path, path: PurePosixPath) -> Path | None:
         try:
             target = os.readlink(root / done / part)
         except OSError as error:
-            if error.errno != errno.EINVAL:  # "not a link" is what a plain file says
+            if error.errno != errno.EINVAL:  # "not a link" is the error of a plain file
                 return None
             done /= part
             continue

@@ -1,8 +1,8 @@
 """What a claim takes of a device beyond its limit, integrated over looks.
 
 A single look proves little: memory that was just freed may still be counted, and a kernel of two
-seconds fills a look under any share. Two looks in a row miss whoever pulses between them. So looks
-come at irregular times and are added up:
+seconds fills a look under any share. Two readings in a row miss a program that pulses between
+them. So looks come at irregular times and are added up:
 
 * Memory. Two looks within a minute above the limit by more than 64 MiB and 2 % (pulses), or memory
   that stands above the limit by more than 2 % for long: its byte-seconds are counted, those below
@@ -41,7 +41,7 @@ _ERRORS = 2.0
 _COMPUTE_OVER = 5.0
 _COVERED_S = 30.0
 _LONGEST_LOOK_S = 5.0
-"""A look later than that says nothing of the time between."""
+"""A later reading does not cover the time between."""
 
 
 def pulse_margin(limit: int) -> int:

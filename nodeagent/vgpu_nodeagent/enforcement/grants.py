@@ -239,7 +239,7 @@ def _limit(request: VGPURequest, device: AllocatedDevice, terms: DeviceCapacity)
 
 
 def _stricter(of_request: str, of_device: str) -> str:
-    """What holds: an administrator's Force, else what the tenant says, else the device's."""
+    """What holds: an administrator's Force, else the tenant's choice, else the device's."""
     if "Force" in (of_request, of_device):
         return "Force"
     return of_request if of_request != "Default" else of_device

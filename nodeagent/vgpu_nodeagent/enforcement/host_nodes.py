@@ -1,9 +1,9 @@
 """The vendor's device nodes: on the host, in this process's own /dev, and as containers get them.
 
-Nobody but the driver's tools makes these nodes, and not always on the host: a driver container has
-them in its own /dev, and without NVIDIA's container runtime nobody asks for the one of unified
-memory before the first CUDA program does. The kernel knows their numbers all the same, and a node
-that is told by its numbers need not exist anywhere.
+Only the driver's tools make these nodes, and not always on the host: a driver container has
+them in its own /dev, and without NVIDIA's container runtime the one of unified memory is not made
+before the first CUDA program does. The kernel knows their numbers all the same, and a node given
+by its numbers need not exist anywhere.
 
 Source: NVIDIA's driver README, "NVIDIA kernel modules and device nodes"; `nvidia-modprobe(1)`.
 """

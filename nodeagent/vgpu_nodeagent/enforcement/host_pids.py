@@ -2,7 +2,7 @@
 
 The driver counts memory by PIDs of the host; a process in a pid namespace does not know its own.
 The library compares what the driver counts for it with its ledger (contexts and modules take
-memory that nobody asked for), so the agent writes each process's host PID into its slot.
+memory that no program asked for), so the agent writes each process's host PID into its slot.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The limit page: the file that decides what the processes of one allocation may do.
 
-Created at its full size, denying, before the kubelet hears of the allocation, and from then on
+Created at its full size, denying, before the kubelet gets the answer, and from then on
 only changed in place: it is bind-mounted, so a rename would never reach the container. A writer
 makes the sequence number odd, changes the fields and makes it even again; a reader that sees it
 odd or changed reads again.
@@ -57,7 +57,7 @@ class DeviceLimit:
 
 @dataclass(frozen=True, slots=True)
 class PageContent:
-    """What a page says; `host_bytes` limits page-locked memory of the host where it is not 0."""
+    """The content of a page; `host_bytes` limits page-locked host memory where it is not 0."""
 
     state: PageState
     epoch: int
@@ -114,7 +114,7 @@ def grant(path: Path, devices: Sequence[DeviceLimit], *, name: str, host_bytes: 
 
 
 def close(path: Path, *, name: str) -> None:
-    """End the grant for good.
+    """End the grant permanently.
 
     Raises:
         PageDamaged: The file is not the page of this allocation.
@@ -123,7 +123,7 @@ def close(path: Path, *, name: str) -> None:
 
 
 def read_page(path: Path) -> PageContent:
-    """What the page says, read as the library reads it.
+    """The page's content, read as the library reads it.
 
     Raises:
         PageDamaged: It is missing, cut, or not a page.

@@ -1,9 +1,9 @@
 """Who goes before whom on a device: priorities, put in force through the pages.
 
 While an allocation of a higher priority computes, the less urgent ones on its device get what it
-leaves, and a little at least: a program that is stopped altogether takes its own watchdogs, and
-whoever waits for it, with it. Who computes is the driver's word. Where it cannot tell, nobody is
-held back.
+leaves, and a little at least: a program that is stopped altogether takes its own watchdogs and its
+clients with it. The driver reports which process computes. Where it cannot, no process is held
+back.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 PERIOD_S = 1.0
 HOLD_S = 5.0
-"""How long somebody counts as active after it was last seen computing: pages shall not flap."""
+"""How long a process counts as active after it last computed, so that pages do not flap."""
 LEAST_PERCENT = 5
 
 _On = dict[str, dict[str, DeviceLimit]]
@@ -74,7 +74,7 @@ class PriorityThrottle:
     """Looks every second, where allocations of several priorities share a device.
 
     Args:
-        driver: Who says who computes.
+        driver: Reports which processes compute.
         state: Who was given what, now.
         allocations: Their files.
         clock: Monotonic seconds.
@@ -150,7 +150,7 @@ class PriorityThrottle:
             try:
                 content = self._allocations.content(lease.name)
             except PageDamaged as error:
-                logger.debug("no priority: %s", error)  # who opens or reads it says so
+                logger.debug("no priority: %s", error)  # reported where it is opened or read
                 continue
             if content.state is PageState.GRANT:
                 for limit in content.devices:

@@ -1,9 +1,9 @@
 """Which processes of the host still have something of an allocation, as far as can be known.
 
-Proof that something still runs, whatever kubelet and API server say: a force-deleted pod vanishes
-from both while its containers are still being stopped. What a process maps can be read only with
-the right to look into it (`CAP_SYS_PTRACE`); its cgroup, which names its pod, can be read by
-anybody. Where neither tells, it may be using the devices, and they stay taken.
+Proof that something still runs, whatever kubelet and API server report: a force-deleted pod
+vanishes from both while its containers are still being stopped. What a process maps can be read
+only with the right to look into it (`CAP_SYS_PTRACE`); its cgroup, which names its pod, can be
+read by every process. Where neither shows it, it may be using the devices, and they stay taken.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class ProcessTable:
 
     Attributes:
         certain: They use it.
-        unknown: We may not look into them, and nothing else says that they do not use it.
+        unknown: They cannot be read, and nothing else shows that they do not use it.
     """
 
     certain: frozenset[int] = frozenset()
@@ -43,7 +43,8 @@ class MappedFile:
 
     Attributes:
         path: Where it lies.
-        device: As maps show it, where only that tells it from others of its inode; else empty.
+        device: As maps show it, where only that distinguishes it from others of its inode; else
+        empty.
     """
 
     path: Path
@@ -60,7 +61,7 @@ def processes_mapping(
     """The processes that have one of these files mapped, or may have.
 
     Args:
-        paths: Files; one that is not there is mapped by nobody that we could name.
+        paths: Files; one that is not there has no process that could be named.
         pod_uid: The pod whose processes alone can have them mapped, if that is known.
         proc: The host's process list.
     """
@@ -107,8 +108,8 @@ def index_of(paths: Iterable[Path]) -> FileIndex:
     """Files by what a process's maps show of them; those that are not there are left out.
 
     A container sees another path, and overlay file systems report another device: inode and file
-    name tell most files apart, and a chance match only delays a release. Files that lie in a file
-    system of their own, as usage regions do, all have the same inode: there the device tells.
+    name distinguish most files, and a chance match only delays a release. Files that lie in a file
+    system of their own, as usage regions do, all have the same inode: there the device decides.
     """
     index: dict[str, list[MappedFile]] = {}
     for path in paths:

@@ -2,8 +2,8 @@
 
 A process that dies leaves its slot charged, and the next process of its container empties it. But
 a restarted container lives in a pid namespace of its own, where the pids of its predecessor mean
-nothing: to it those slots stay charged for ever. The agent sees all processes of the host and can
-tell. Everything here reads and writes the file, never maps it: the container may cut it any time.
+nothing: to it those slots stay charged for ever. The agent sees all processes of the host, so it
+can. Everything here reads and writes the file, never maps it: the container may cut it any time.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _START_MASK = (1 << abi.OWNER_START_BITS) - 1
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Whose a slot is, as far as one word can say.
+    """The owner of a slot, as far as one word can hold it.
 
     Attributes:
         pid: In its own namespace.
-        space: Low bits of the inode of its pid namespace; 0 when it could not tell.
-        start: Low bits of its start time; 0 when it could not tell.
+        space: Low bits of the inode of its pid namespace; 0 when it was unreadable.
+        start: Low bits of its start time; 0 when it was unreadable.
     """
 
     pid: int
@@ -81,7 +81,7 @@ def clear_dead(path: Path, *, proc: Path = Path("/proc")) -> int:
 
 
 def owners_in(descriptor: int) -> dict[int, Owner]:
-    """Who has which slot of an open region; nobody has any of what is no region."""
+    """The process of each slot of an open region; none for what is no region."""
     header = os.pread(descriptor, abi.REGION_HEADER.size, 0)
     if len(header) < abi.REGION_HEADER.size:
         return {}
@@ -107,7 +107,7 @@ def slot_start(slot: int) -> int:
 
 
 def _empty(descriptor: int, slot: int) -> None:
-    """Counts to zero, and only then nobody's: a free slot holds nothing."""
+    """Counts to zero first, then the owner: a free slot holds nothing."""
     start = slot_start(slot)
     counts = bytes(abi.SLOT_COUNTS_END - abi.REGION_SLOT_USED_OFFSET)
     os.pwrite(descriptor, counts, start + abi.REGION_SLOT_USED_OFFSET)
@@ -165,7 +165,7 @@ def living_in(
             space = own_space  # known on one level only: on ours
         if space is None or space not in wanted:
             continue
-        # Under a clock of its own it told another start time than we read.
+        # Under a clock of its own it recorded another start time than we read.
         same_clock = space != _ANY_SPACE and _link(folder / "ns" / "time") in (own_clock, "")
         start = int(line.rpartition(")")[2].split()[19]) if same_clock else 0
         found[int(folder.name)] = Owner(pids[-1] & _PID_MASK, space, start & _START_MASK)

@@ -52,7 +52,7 @@ class Exposure:
 
 @dataclass(slots=True)
 class _Runtimes:
-    """What the configurations of container runtimes say."""
+    """The configurations of container runtimes."""
 
     default: str = ""
     programs: dict[str, str] = field(default_factory=dict)

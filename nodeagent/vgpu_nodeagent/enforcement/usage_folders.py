@@ -33,7 +33,7 @@ class UsageFolders(Protocol):
         """Make sure that folders can be made below this one.
 
         Raises:
-            OSError: They cannot; the sentence says what is missing.
+            OSError: They cannot; the message has what is missing.
         """
 
     def make(self, folder: Path) -> None:

@@ -1,11 +1,11 @@
-"""What claims take of the devices, by the driver's word, against what they may take.
+"""What claims take of the devices, as the driver reports it, against what they may take.
 
 The library limits programs from the inside, and what runs without it (a static program, another
 loader, calls straight to the device) is not limited; the ledger is its container's to write. The
-driver knows better: which process holds how much memory, and uses how much compute. Processes are
+driver has the facts: which process holds how much memory, and uses how much compute. Processes are
 found by the cgroup of their pod, and by the usage region that they have mapped where pods have no
-cgroups. What is too much is added up over looks (`excess.py`), which come at irregular times:
-whoever pulses in step with a clock is met all the same.
+cgroups. What is too much is added up over looks (`excess.py`), which come at irregular times: a
+program that pulses in step with a clock is met all the same.
 
 A process of no claim has no business on a device that is shared by claims; it is reported.
 """
@@ -58,7 +58,7 @@ class Residence:
     """Where a process of the host lives.
 
     Attributes:
-        holding: On whose claim; None for a process of nobody's.
+        holding: On whose claim; None for a process of no claim.
         leases: The leases whose usage region it has mapped.
         pods: UIDs of the pods in whose cgroup it is.
     """
@@ -77,7 +77,7 @@ class Taken:
         limit: Bytes that the claim may hold.
         held: Bytes that the driver counts for its processes.
         pids: Its processes there, on the host.
-        percent: Of the device's compute, used since the last look; None: the driver cannot tell.
+        percent: Of the device's compute, used since the last look; None: the driver has no reading.
         share: Percent of the compute that it may use; None: all.
         contested: Others used the device's compute, too.
         forced: The share is in force without others, too.
@@ -163,8 +163,8 @@ def taken_by_claims(
         state: Who was given what.
         allocations: Their files.
         processes: The driver's word: bytes by device and host PID.
-        computing: The driver's word: percent of the compute by device and host PID; devices of
-            which it cannot tell are left out.
+        computing: The driver's word: percent of the compute by device and host PID; devices
+            without a reading are left out.
         homes: Where those processes live.
     """
     found: dict[str, tuple[Taken, ...]] = {}
@@ -230,7 +230,7 @@ def _shares(
             for limit in allocations.content(lease.name).devices:
                 limits.setdefault(limit.uuid, []).append(limit)
         except PageDamaged as error:
-            logger.debug("no share: %s", error)  # who opens it says so
+            logger.debug("no share: %s", error)  # reported where it is opened
     found: dict[str, tuple[int | None, bool]] = {}
     for uuid, of_device in limits.items():
         limited = all(limit.limits_compute for limit in of_device)
@@ -338,7 +338,7 @@ class Watchdog:
         """Compare once, and act.
 
         Raises:
-            DriverUnavailable: The driver does not say who holds what.
+            DriverUnavailable: The driver does not report which process holds what.
         """
         processes = await self._driver.process_memory()
         computing = await self._driver.compute_since(self._samples)
@@ -467,7 +467,7 @@ class Watchdog:
         self._end((pid for pid in sorted(pids) if _is_of(homes[pid], holding)), watched.told)
 
     def _end(self, pids: Iterable[int], told: set[int]) -> None:
-        """SIGTERM to each, SIGKILL to those that were told before."""
+        """SIGTERM to each, SIGKILL to those that had one before."""
         for pid in pids:
             number = signal.SIGKILL if pid in told else signal.SIGTERM
             told.add(pid)

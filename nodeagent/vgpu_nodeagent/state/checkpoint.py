@@ -1,9 +1,9 @@
-"""The slot state on disk: every transition is durable before anybody hears of it.
+"""The slot state on disk: every transition is durable before it takes effect.
 
 A restarted agent is never asked Allocate again, so a name that it forgot is a container that can
 never start, and a holding that it forgot is capacity given away twice. A file that is cut,
 changed or of another format is never read in part: it is set aside for people to look at, and
-the state is rebuilt from what kubelet and API server know (`rebuild.py`).
+the state is rebuilt from what kubelet and API server have (`rebuild.py`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Checkpoint:
         """Read the state; False where there is no file yet.
 
         Raises:
-            CheckpointDamaged: The file is there and cannot be trusted; the message says why.
+            CheckpointDamaged: The file is there and cannot be trusted; the message has why.
             OSError: It cannot be read.
         """
         try:
@@ -79,7 +79,7 @@ def decode(path: Path, content: bytes) -> SlotState:
     """The state in a file's content.
 
     Raises:
-        CheckpointDamaged: Cut, changed, or of a format that this agent does not know.
+        CheckpointDamaged: Cut, changed, or of a format that this agent does not read.
     """
     try:
         document = json.loads(content)

@@ -1,6 +1,6 @@
 """What of this node's devices in MIG mode is cut for which claim: the agent's own record of it.
 
-NVML says which instances there are, never whose. So the agent writes down that it is about to make
+NVML lists the instances, never their owners. So the agent writes down that it is about to make
 one before it does, and strikes it off after it has removed it: whatever is recorded may be there,
 and whatever is not recorded belongs to others. On a static device an administrator's instance is
 recorded while a claim has it, as adopted.

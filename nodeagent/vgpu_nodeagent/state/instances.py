@@ -83,7 +83,7 @@ class Instances:
         return gone
 
     async def remove_all(self, is_over: Callable[[ClaimInstance], bool]) -> bool:
-        """Remove those that nobody needs any more; whether one is left of them."""
+        """Remove those that are over; True if one of them is left."""
         over = {(c.claim_uid, c.allocation_id) for c in self._cuts.values() if is_over(c)}
         return not all([await self.remove(*allocation) for allocation in sorted(over)])
 
@@ -150,7 +150,7 @@ class Instances:
         try:
             return await self._driver.make_instance(cut.card, cut.instance, known=known)
         except InstanceLost:
-            # The record must not say the old UUID while there may be a new one already.
+            # The record must not have the old UUID while there may be a new one already.
             self._write(cuts.with_cut(self._cuts, cut))
             return await self._driver.make_instance(cut.card, cut.instance, known="")
 

@@ -1,9 +1,9 @@
 """Slots and leases: which allocation belongs to which pod, as a pure state machine.
 
-The kubelet hands out interchangeable slot ids and never says for whom. Each answer to Allocate is
+The kubelet hands out interchangeable slot ids and never names the pod. Each answer to Allocate is
 a *lease* with a name used once; the first PreStart binds the lease to a pod, and from then on to
 no other. What the lease's claim uses of each device is its *holding*: it counts against the devices
-until it is closed, whatever the API server says meanwhile.
+until it is closed, whatever the API server has meanwhile.
 
 States are values: every transition returns a new one, so a state is on disk before it is in use.
 """
@@ -31,7 +31,7 @@ class SlotAllocation:
         container: The container of that pod.
         claim_uid: The claim that granted it.
         interposed: Whether its container was started with the library; None before the first
-            PreStart, and where nobody recorded it.
+        PreStart, and where it was not recorded.
     """
 
     name: str
@@ -60,9 +60,10 @@ class ClaimAllocation:
         pod_uid: The pod.
         pod_name: Its name.
         use: Effective use per device UUID.
-        closed: Its pages deny and its containers are gone; kept until the API server knows.
-        init_ended: The round of init containers (`vgpu_api.init_part`) whose pages deny for good;
-            `use` is then the app containers'.
+        closed: Its pages deny and its containers are gone; kept until the API server has recorded
+            it.
+        init_ended: The round of init containers (`vgpu_api.init_part`) whose pages deny
+            permanently; `use` is then the app containers'.
         init_ids: The ids of the init containers that ran in the last round that ended.
     """
 
@@ -230,7 +231,7 @@ def end_init(
 
 
 def forget(state: SlotState, claim_uid: str) -> SlotState:
-    """Drop a closed holding once the API server knows of it; an open one stays."""
+    """Drop a closed holding once the API server has recorded it; an open one stays."""
     holding = state.holdings.get(claim_uid)
     if holding is None or not holding.closed:
         return state

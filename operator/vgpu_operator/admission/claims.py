@@ -1,6 +1,6 @@
-"""Whether a claim may be written: what the schema's rules say, in words, and what they cannot say.
+"""Whether a claim may be written: the schema's rules, and those that it cannot express.
 
-The same rules stand in the CRD (CEL) where CEL can say them; here they hold also where no CEL is
+The same rules are in the CRD (CEL) where CEL can express them; here they hold also where no CEL is
 evaluated, and their messages name the value.
 """
 
@@ -64,7 +64,7 @@ def mutate_claim(raw_claim: dict[str, Any]) -> list[Operation]:
     """Put the operator's finalizer on a claim that gets devices as soon as it is made.
 
     So the operator writes its status alone. Other claims get it with their allocation: until then
-    nobody has to wait for the operator to delete one.
+    a deletion need not wait for the operator.
 
     Args:
         raw_claim: The claim as it is to be created.

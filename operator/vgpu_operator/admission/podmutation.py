@@ -144,7 +144,7 @@ def _of_other_vendors(ask: PodAsk) -> dict[str, Kind]:
 
 
 def _complete_others(place: PodContainer, kind: Kind, patch: JsonPatch) -> None:
-    """What the vendor's plugin expects beside what the container says."""
+    """What the vendor's plugin expects beside the container's own fields."""
     for name, amount in vendors.written(kind, place).items():
         if (
             place.container.asked(name) is None
@@ -266,7 +266,7 @@ def _plain_memory(given: str | int, config: ClusterConfig) -> str | int:
 
 
 def _agree(place: PodContainer, name: str) -> bool:
-    """Whether limits and requests say the same, as Kubernetes demands of extended resources.
+    """Whether limits and requests are equal, as Kubernetes demands of extended resources.
 
     A limit alone is enough: the API server defaults the request from it.
     """

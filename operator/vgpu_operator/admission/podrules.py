@@ -45,7 +45,7 @@ HOST_FOLDERS = (
     "/usr/local/vgpu",
     "/usr/lib/vgpu",
 )
-"""On the node: whoever writes there can give itself a device, or another limit."""
+"""On the node: who can write there can give itself a device, or another limit."""
 
 
 UNKEPT: Mapping[str, tuple[Callable[[str], bool], str]] = {
@@ -178,7 +178,7 @@ def _percentage(given: str | int) -> int | None:
 
 
 def _slots_stand_alone(pod: Pod, asking: Sequence[PodContainer], config: ClusterConfig) -> None:
-    """A container of a named claim gets what the claim says; amounts of its own would be lost."""
+    """A container of a named claim gets the claim's devices; its own amounts would be lost."""
     count, *amounts = hami.resource_names(config)
     recorded = native.slots_added(pod) if native.named_claim(pod) is not None else ()
     for place in asking:
@@ -228,7 +228,7 @@ def _unprivileged(pod: Pod, asking: Sequence[PodContainer], config: ClusterConfi
 
 
 def _environment_is_free(pod: Pod, asking: Sequence[PodContainer], config: ClusterConfig) -> None:
-    """Variables that say what we decide, in any container of the pod."""
+    """Variables that the operator decides, in any container of the pod."""
     for place in each_container(pod):
         refuse_reserved_variables(place.path, place.container)
 
@@ -311,7 +311,7 @@ def _normal(path: str) -> str:
 
 
 def _refuse_visible_devices(place: PodContainer) -> None:
-    """After mutation nothing but `void` may stand there: the node's spec alone shows devices."""
+    """After mutation only `void` may be there: the node's spec alone shows devices."""
     values = [v.value for v in place.container.env if v.name == names.ENV_VISIBLE_DEVICES]
     if not values or any(value != HIDDEN for value in values):
         raise BadInput(

@@ -1,4 +1,4 @@
-"""What a pod may say and what means nothing here: words for the person who applies it.
+"""Words of a pod that have no effect here: warnings for the person who applies it.
 
 HAMi's library reads these variables, ACK and Volcano these annotations and labels. Nothing here
 does, so admission returns a warning, which kubectl prints: silence would look like consent.
@@ -50,7 +50,7 @@ CHOOSING = (*CHOOSING_IN_HAMIS_WORDS, names.ACK_NUMA_SPEC)
 
 
 def without_effect(raw_pod: dict[str, Any], config: ClusterConfig) -> list[str]:
-    """What a pod that asks for a GPU says without effect; empty for one that cannot be read."""
+    """Words without effect of a pod that asks for a GPU; empty for one that cannot be read."""
     try:
         pod = read_pod(raw_pod)
         if is_left_alone(pod) or read(pod, config) is None:
@@ -88,7 +88,7 @@ def _metadata(pod: Pod, config: ClusterConfig) -> Iterator[str]:
 
 
 def _beside_a_claim(pod: Pod) -> Iterator[str]:
-    """Annotations of the other dialects on a pod whose claim says everything."""
+    """Annotations of the other dialects on a pod whose claim decides everything."""
     if native.named_claim(pod) is None:
         return
     for key in CHOOSING:

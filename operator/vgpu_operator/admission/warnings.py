@@ -153,7 +153,7 @@ def _annotations(pod: Pod, config: ClusterConfig) -> Iterator[str]:
 
 
 def _warning(name: str, kind: str, config: ClusterConfig) -> str:
-    """What is wrong with an unknown name; empty where it is probably meant for somebody else."""
+    """What is wrong with an unknown name; empty where it is probably meant for another program."""
     near = _nearest(name, kind, config)
     if near is not None:
         what = near.name if near.kind == kind else f"the {near.kind} {near.name}"

@@ -70,7 +70,7 @@ class InSecret:
 
 
 class InFiles:
-    """A pair that somebody else renews: cert-manager, or an administrator."""
+    """A pair that is renewed elsewhere: by cert-manager, or by an administrator."""
 
     def __init__(self, tls: Tls) -> None:
         self._tls = tls
@@ -141,7 +141,7 @@ class Identity:
             for context in (self.context, self.anonymous):
                 context.load_cert_chain(certificate, key)
         if material.trust and self.context.verify_mode is ssl.CERT_REQUIRED:
-            # Authorities are only ever added: the ones that expired admit nobody.
+            # Authorities are only ever added: the expired ones admit no caller.
             self.context.load_verify_locations(cadata=material.trust.decode())
         self._current = material
         self.ready.set()

@@ -1,7 +1,7 @@
-"""What to write next, so that no certificate is ever shown that nobody trusts yet.
+"""The next write, so that no certificate is served before its authority is trusted.
 
 An authority is announced long before it signs: it stands in every bundle of trust first, and its
-predecessor stays in all of them until it expires. So whoever has read a bundle once, as
+predecessor stays in all of them until it expires. So a client that reads a bundle once, as
 kube-scheduler does at its start, has the length of the announcement to read it again.
 
     nothing ──► announced ──► signing ──► retired (its key is gone) ──► expired

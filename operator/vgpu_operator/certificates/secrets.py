@@ -39,7 +39,7 @@ class Shelf:
     pairs: Mapping[Subject, Object]
 
     def stored(self) -> Stored:
-        """What they say. What cannot be read is taken for missing, and said so."""
+        """Their contents. What cannot be read is taken for missing, and reported."""
         trust = [_content(self.authority, names.TRUST)]
         trust += [_content(secret, names.TRUST) for secret in self.pairs.values()]
         trusted = dict.fromkeys(found for bundle in trust for found in _bundle(bundle))
@@ -62,7 +62,7 @@ class Shelf:
     def changes(self, wanted: Stored, now: datetime) -> Iterable[Object]:
         """The Secrets that must be written for `wanted` to be stored, the authority's first.
 
-        In that order a crash in between leaves keys that nobody uses, never a pair without its
+        In that order a crash in between leaves unused keys, never a pair without its
         authority.
         """
         bundle = write_bundle(wanted.bundle(now))

@@ -187,7 +187,7 @@ def _many(options: argparse.Namespace) -> None:
 
 
 def _lines(path: Path, cluster: Cluster) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Each pod and claim with its name; what stands in a line of its own is read when it comes."""
+    """Each pod and claim with its name; a line of its own is read when it comes."""
     for source, line in json_lines(path):
         document = json_text(line, source=source)
         if not isinstance(document, dict):
@@ -243,7 +243,7 @@ def _answered(
     *,
     explain: bool = True,
 ) -> tuple[Result, bool]:
-    """One of many: what cannot be understood is refused, and the next is looked at."""
+    """One of many: what cannot be understood is refused, and the next is read."""
     try:
         question = question_of(document, cluster, admit=options.admit)
     except VgpuError as error:

@@ -51,7 +51,7 @@ _POLICY_WORDS: Mapping[str, Collection[str]] = {
 
 
 class Cluster:
-    """What a state file says, ready to be decided on.
+    """The contents of a state file, ready to be decided on.
 
     Args:
         state: The file, checked.
@@ -286,14 +286,14 @@ class Cluster:
             )
             if hold.contradicts(is_cut=columns.mode[number] == "MIG"):
                 self._fill(number)
-        for name in holding.full_nodes:  # one of its devices, and nobody knows which
+        for name in holding.full_nodes:  # one of its devices, unknown which
             node = columns.node_id(name)
             for number in columns.node_devices[node] if node is not None else ():
                 self._fill(number)
         self._quotas.move(namespace, before=NOTHING, after=holding)
 
     def _fill(self, number: int) -> None:
-        """Nobody knows what of the device is in use, so all of it is."""
+        """How much of the device is in use is unknown, so all of it counts."""
         columns = self.columns
         slots, cores, memory, slices = columns.in_use(number)
         columns.set_used(
@@ -337,7 +337,7 @@ def _instances(device: DeviceState) -> list[Instance]:
 
 
 def _links(entry: NodeEntry) -> dict[str, dict[str, int]]:
-    """What each device says of the others."""
+    """Each device's links to the others."""
     links: dict[str, dict[str, int]] = {device.uuid: {} for device in entry.devices}
     for pair in entry.pair_scores:
         links[pair.b].setdefault(pair.a, pair.score)

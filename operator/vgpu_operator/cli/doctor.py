@@ -1,8 +1,8 @@
 """`kubectl vgpu doctor`: is everything there that sharing GPUs needs, and what to do where not.
 
 The cluster is read once; each check is a function of what was read and yields findings. A check
-whose objects may not be read says so instead of guessing. What can be seen through the API alone is
-looked at; the records of agents on their nodes are `kubectl vgpu audit`'s.
+whose objects may not be read reports that instead of guessing. What the API shows is checked
+here; the records of agents on their nodes are `kubectl vgpu audit`'s.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class CheckResult:
 
     Attributes:
         level: `ok`, `warning`, `error`, or `unknown` where something could not be read.
-        check: What was looked at.
+        check: What was checked.
         message: What was found.
         remedy: What to do; empty where nothing is.
     """
@@ -95,7 +95,7 @@ class Snapshot:
 
     Attributes:
         now: When.
-        version: The API server's, as it says; empty where it does not.
+        version: The API server's; empty where it reports none.
         config: The installed configuration.
         lists: Objects by kind, and by namespace where that is one of ours; why not, where refused.
         secrets: Our certificates by the Secret's name; why not, where refused.

@@ -238,7 +238,7 @@ def yaml_documents(path: Path) -> list[Any]:
     """The documents of a YAML file; `-` is what comes in.
 
     Raises:
-        BadDocument: it cannot be read, or says what JSON cannot.
+        BadDocument: it cannot be read, or has what JSON cannot express.
     """
     text = _text(path)
     try:

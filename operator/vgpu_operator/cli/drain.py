@@ -67,7 +67,8 @@ class Drain:
 
     Args:
         api: An administrator's client.
-        subject: A device's name or UUID, or a node's name; `node/NAME` and `device/NAME` say which.
+        subject: A device's name or UUID, or a node's name; `node/NAME` and `device/NAME`
+            distinguish them.
         say: Takes lines for people.
         sleep: Waits.
     """

@@ -1,6 +1,6 @@
 """`kubectl vgpu explain POD|CLAIM`: why it waits, or why it is where it is.
 
-The operator's own words stand in the claim's condition. What they were made from is found out anew:
+The operator's own text is in the claim's condition. What they were made from is found out anew:
 the cluster is read once into the engine's state, and the functions that decide in earnest are asked
 what they make of each node. Nothing is written, and what only the operator remembers (reservations
 of pods that are being bound, earmarks) is not seen.
@@ -52,7 +52,7 @@ _PLACES = {"pod": PODS, "pods": PODS, "claim": VGPU_CLAIMS, "slice": VGPU_CLAIMS
 
 @dataclass(frozen=True, slots=True)
 class DeviceVerdict:
-    """A device of a node that was looked at.
+    """A device of a node that was checked.
 
     Attributes:
         score: What the device's policy compares; a device that serves best has the most or the
@@ -74,7 +74,7 @@ class DeviceVerdict:
 
 @dataclass(frozen=True, slots=True)
 class NodeVerdict:
-    """A node that was looked at.
+    """A node that was checked.
 
     Attributes:
         score: How full its devices are without the claim, 0 to 30; the node policy compares it.
@@ -99,13 +99,13 @@ class Explanation:
         subject: `pod NAMESPACE/NAME` or `claim NAMESPACE/NAME`.
         claim: NAMESPACE/NAME; the claim need not exist yet.
         asks: The request in short.
-        state: As the claim says.
+        state: The claim's.
         reason: The condition's.
-        message: The condition's: what the operator said last.
+        message: The condition's: the operator's last report.
         now: Why no node serves it as things are; empty where one does.
         node: Which node it has; empty: none.
         devices: What it has there.
-        nodes: Each node that was looked at.
+        nodes: Each node that was checked.
         nodes_hidden: So many more were not shown.
         not_shown: Why nodes are not explained.
     """
@@ -211,7 +211,7 @@ async def _claim_of(api: Api, pod: Pod) -> VGPUClaim | None:
 
 
 def _repeat(claim: VGPUClaim, said: Explanation, now: datetime) -> None:
-    """What the claim's status says."""
+    """From the claim's status."""
     status = claim.status
     said.asks = status.summary or summary(claim.spec)
     said.state = status.state or "Pending"

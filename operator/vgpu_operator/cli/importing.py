@@ -18,7 +18,7 @@ from vgpu_operator.cli.documents import BadDocument, yaml_documents
 
 
 def imported(files: Sequence[Path]) -> str:
-    """Our configuration for what the files say together; comments name what is not in it.
+    """Our configuration for the files together; comments name what is not in it.
 
     Documents of other kinds than ConfigMap (a Deployment of HAMi's) are left out, and named too.
 

@@ -1,8 +1,8 @@
-"""Whether a document holds nothing but what JSON can say, to a bearable depth.
+"""Whether a document holds nothing but what JSON can express, to a bearable depth.
 
-YAML can say more: numbers that are none, dates, keys that are no text, a list that holds itself.
-JSON's own texts can hold halves of characters and numbers without end. Whatever reads a document
-later may take for granted that it is plain.
+YAML can express more: numbers that are none, dates, keys that are no text, a list that holds
+itself. JSON's own texts can hold halves of characters and numbers without end. Whatever reads a
+document later may take for granted that it is plain.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _Place = tuple[Any, int | str] | None
 
 
 def refuse_what_is_not_plain(document: Any, *, most_values: int = MOST_VALUES) -> None:
-    """Raise for the first value that JSON cannot say, or that lies too deep.
+    """Raise for the first value that JSON cannot express, or that lies too deep.
 
     Args:
         document: As it was read.
-        most_values: So many are looked at.
+        most_values: So many are checked.
 
     Raises:
         BadInput: names the path.

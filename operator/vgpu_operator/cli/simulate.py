@@ -33,8 +33,8 @@ NO_GPU = "the pod asks for no GPU"
 class Question:
     """A pod or a claim whose place is wanted.
 
-    `pod` is None for a claim. `containers` says which container each request of a named claim
-    means, `standing` what that claim holds already.
+    `pod` is None for a claim. `containers` names the container of each request of a named claim,
+    `standing` what that claim holds already.
     """
 
     spec: VGPUClaimSpec
@@ -48,7 +48,7 @@ def question_of(document: Mapping[str, Any], cluster: Cluster, *, admit: bool) -
     """What a pod or a claim asks for; None if it asks for no GPU.
 
     Args:
-        document: As it stands in the API server.
+        document: As stored in the API server.
         cluster: Where the claim is that a pod names.
         admit: Put a pod through admission first, as if it were being created.
 

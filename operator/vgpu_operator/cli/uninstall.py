@@ -386,7 +386,7 @@ class Uninstall:
         return await self._list(kind, label_selector=PART_OF_LABEL)
 
     async def _list(self, kind: Resource, **which: Any) -> list[Object]:
-        """Objects of a kind; none where the API server does not know the kind."""
+        """Objects of a kind; none where the API server does not serve the kind."""
         try:
             return list((await self._api.list(kind, **which)).items)
         except NotFound:

@@ -1,6 +1,6 @@
 """Alibaba ACK's dialect: memory in GiB for the whole container, compute in percent, or devices.
 
-The words are of Alibaba's container service; the label of a node says which kind of them it takes.
+The words are of Alibaba's container service; the label of a node selects the kind that it takes.
 Memory and compute are for all devices of the container together, so several devices share them
 evenly.
 """
@@ -101,7 +101,7 @@ def request(pod: Pod, place: PodContainer, config: ClusterConfig) -> VGPURequest
 
 
 def placement(pod: Pod) -> Placement | None:
-    """Devices are filled one after the other, as ACK does, unless the pod says otherwise.
+    """Devices are filled one after the other, as ACK does, unless the pod has a policy.
 
     Raises:
         BadInput: a policy cannot be understood.

@@ -23,7 +23,7 @@ Section = Literal["initContainers", "containers"]
 
 @dataclass(frozen=True, slots=True)
 class PodContainer:
-    """A container, where it stands in the pod's spec, and when it runs."""
+    """A container, its path in the pod's spec, and when it runs."""
 
     container: Container
     section: Section
@@ -107,7 +107,7 @@ def each_container(pod: Pod) -> Iterator[PodContainer]:
 class ResourceDialect:
     """A dialect in which containers ask by extended resources.
 
-    `asks` tells whether a container asks for a device in this dialect, `request` what it asks for,
+    `asks` is True if a container asks for a device in this dialect, `request` what it asks for,
     and `placement` where the pod wants to go. The last two raise `BadInput`. `resource_names` are
     the words. `in_slots`: its count is the very resource that the kubelet counts in slots;
     containers of other dialects are given a slot at admission. `vendor` is whose devices it asks

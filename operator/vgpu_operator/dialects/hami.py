@@ -22,7 +22,7 @@ from vgpu_operator.dialects.containers import PodContainer, ResourceDialect, is_
 MAX_COUNT = 64
 MAX_PRIORITY = 10
 MAX_MEMORY_MIB = 1 << 30
-"""1 Pi for one device: whoever writes more meant another unit."""
+"""1 Pi for one device: a larger number was meant in another unit."""
 
 CORE_POLICIES: dict[str, CorePolicy] = {
     "default": "Default",
@@ -98,7 +98,7 @@ def request(pod: Pod, place: PodContainer, config: ClusterConfig) -> VGPURequest
 def _asks_for_any_instance(pod: Pod, place: PodContainer, config: ClusterConfig) -> bool:
     """Whether the count alone asks: under `migStrategy: single` for MIG instances as they are.
 
-    Whoever wants a GPU that is not divided asks for 100 % of its memory.
+    For an undivided GPU a pod asks for 100 % of its memory.
     """
     count, memory, percentage, cores, _ = resource_names(config)
     return (

@@ -58,12 +58,12 @@ def is_true(text: str) -> bool:
 
 
 def mode(pod: Pod) -> RequestMode:
-    """How the devices must be divided; Any when the pod does not say."""
+    """How the devices must be divided; Any where the pod has none."""
     return mode_of(pod, names.NVIDIA_MODE) or "Any"
 
 
 def mode_of(pod: Pod, key: str) -> RequestMode | None:
-    """What one annotation says of it; None without the annotation.
+    """The mode in one annotation; None without the annotation.
 
     Several words allow each of them, as in HAMi: `hami-core,mig` takes either. `mps` is refused
     where it is the only one.

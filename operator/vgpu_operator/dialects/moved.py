@@ -30,7 +30,7 @@ def movable(config: ClusterConfig) -> frozenset[str]:
 
 
 def moved(pod: Pod, config: ClusterConfig) -> dict[str, dict[str, str | int]]:
-    """By container: what its annotation says.
+    """By container: its annotation's value.
 
     Raises:
         BadInput: It is no JSON of that form, or is about a container or resource that there is not.

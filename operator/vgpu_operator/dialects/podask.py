@@ -22,8 +22,8 @@ class PodAsk:
     `containers` are the asking containers: for a dialect those of `spec.requests`, in that order;
     for a named claim those that admission recorded (empty before admission). `slotless` are those
     of them that ask in words of which the kubelet counts nothing: admission gives each a slot.
-    `kinds` are those of `ack.node_kinds`, and `by_labels` says whether a node's labels say which of
-    its devices are preferred (`follows_labels`).
+    `kinds` are those of `ack.node_kinds`, and `by_labels` is True if a node's labels select its
+    preferred devices (`follows_labels`).
     """
 
     native: NamedClaim | None = None

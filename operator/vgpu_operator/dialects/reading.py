@@ -25,7 +25,7 @@ DIALECTS: tuple[ResourceDialect, ...] = (ack.DIALECT, volcano.DIALECT, mig.DIALE
 
 _MAX_NAME = 63
 _MAX_SELECTORS = MAX_CLAIM_BYTES * 3 // 4
-"""Bytes of selectors in a claim; what else a request says fits into the rest of it."""
+"""Bytes of selectors in a claim; the rest of a request fits into what is left."""
 
 
 @lru_cache(maxsize=1)
@@ -35,7 +35,7 @@ def dialects() -> tuple[ResourceDialect, ...]:
 
 
 def is_left_alone(pod: Pod) -> bool:
-    """The pod wears HAMi's opt-out label: it is nobody's business here, and gets no GPU."""
+    """The pod wears HAMi's opt-out label: the operator leaves it alone, and it gets no GPU."""
     return pod.metadata.labels.get(names.HAMI_WEBHOOK_LABEL) == "ignore"
 
 
@@ -73,7 +73,7 @@ def read(pod: Pod, config: ClusterConfig) -> PodAsk | None:
 
 
 def follows_labels(pod: Pod, config: ClusterConfig) -> bool:
-    """Whether the labels of a node say which of its devices are preferred: to pods in ACK's words.
+    """Whether the labels of a node select its preferred devices: to pods in ACK's words.
 
     A pod that names a policy itself follows that.
     """
@@ -152,7 +152,7 @@ def _refuse_two_vendors(
 
 
 def _refuse_bad_names(places: list[PodContainer], pod: Pod) -> None:
-    """Requests are told apart by their containers' names, so no other container may have one."""
+    """Requests are distinguished by their containers' names, so no other container may have one."""
     if len(places) > MAX_REQUESTS:
         raise BadInput.too_many(
             "spec.containers", len(places), MAX_REQUESTS, "containers that ask for a GPU"

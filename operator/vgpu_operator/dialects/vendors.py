@@ -1,6 +1,6 @@
 """Other vendors' words: a container asks for a number of devices, for memory and compute of each.
 
-Every word and what it means stands in the vendor's table (`vgpu_api.vendors`). There is one dialect
+Every word and its meaning is in the vendor's table (`vgpu_api.vendors`). There is one dialect
 for each kind of device; a container speaks one of them.
 """
 
@@ -142,7 +142,7 @@ def written(kind: Kind, place: PodContainer) -> dict[str, int]:
 
 
 def counted(kind: Kind, place: PodContainer) -> tuple[str, int] | None:
-    """The annotation that says how many devices a container asks for, if it must."""
+    """The annotation with how many devices a container asks for, if it must."""
     count = _count(kind, place)
     return (kind.counted_in, count) if kind.counted_in is not None and count > 1 else None
 

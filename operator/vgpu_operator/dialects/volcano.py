@@ -2,7 +2,8 @@
 
 `volcano.sh/vgpu-number`, `-memory` (MiB), `-memory-percentage` and `-cores` are read exactly as
 HAMi's resources are, annotations included; `volcano.sh/vgpu-mode` is `nvidia.com/vgpu-mode`. The
-container gets a slot of ours at admission, because the kubelet knows no resource of Volcano's name.
+container gets a slot of ours at admission, because no plugin registers a resource of Volcano's
+name.
 """
 
 from __future__ import annotations

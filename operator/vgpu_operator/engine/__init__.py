@@ -10,8 +10,8 @@ Everything goes one way, and what goes between two modules is a value:
 * `events` and `apply`: what happened, and what that means for the state
 * `state`: all that changes: the `cache` with each `gpu_pod`, the ledger, who waits, what is due
 * `scheduling`: who gets which devices, who waits, what is kept for whom
-* `claims`: what a claim's status says, when it is released, when it goes
-* `devices`: what a device's status says of who holds it
+* `claims`: a claim's status, its release, when it goes
+* `devices`: the holders in a device's status
 * `registers` and `plugin_turns`: devices that other vendors' plugins register on Nodes, and whose
   turn it is with such a plugin
 * `agents`: which nodes' agents are silent

@@ -1,7 +1,7 @@
 """Takes events into the state. Decides nothing: it notes what is to be looked at.
 
 An event may come late, twice or out of order, and in a replica that does not lead: cache and ledger
-keep the newest version whoever brings it, and what is noted waits.
+keep the newest version from any source, and what is noted waits.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def _(event: events.PodDeleted, state: State) -> None:
 
 @apply.register
 def _(event: events.PodsListed, state: State) -> None:
-    """Filters bring pods, too; nobody reports one that came and went while nobody watched."""
+    """Filters bring pods, too: an informer misses one that came and went between two watches."""
     state.pods.listed = event.version
     for pod in list(state.cache.pods()):
         is_older = version_of(pod.pod.metadata.resource_version) <= event.version
@@ -183,8 +183,7 @@ def _stop_waiting(state: State, uid: str, pod: GPUPod | None) -> None:
 def _learn_typical(state: State, pod: GPUPod) -> None:
     """Count what a pod that is seen for the first time asks for, its CPU included.
 
-    Claims that no pod owns are counted by the ledger: nobody knows what their pods will ask of a
-    CPU.
+    Claims that no pod owns are counted by the ledger: their pods' CPU is unknown.
     """
     mix = state.ledger.columns.mix
     if not pod.owned or pod.pod.is_terminal:
@@ -241,7 +240,7 @@ def observe_claim(state: State, claim: VGPUClaim) -> None:
 
 
 def _has_arrived(state: State, held: Reservation) -> bool:
-    """Whether the claim alone says from now on what is held, and for whom."""
+    """Whether from now on the claim alone shows what is held, and for whom."""
     pod = state.cache.pod(held.pod_uid)
     return not held.pod_uid or (held.is_bound and pod is not None and pod.pod.is_bound)
 
@@ -389,7 +388,7 @@ def _(event: events.AgentDeleted, state: State) -> None:
 
 @apply.register
 def _(event: events.AgentsListed, state: State) -> None:
-    """Nobody was silent while nobody listened."""
+    """Silence counts only while this replica listens."""
     for agent in state.agents.values():
         agent.at = state.now
 
@@ -412,7 +411,7 @@ def _look_at_claims_on(state: State, node: str, *, idle_only: bool = False) -> N
 
 
 def _registers(node: Node) -> list[object]:
-    """What of a node says which devices other vendors' plugins have there."""
+    """The fields of a node with other vendors' devices."""
     said: list[object] = []
     for kind in kinds():
         register = kind.register_
@@ -501,11 +500,11 @@ def _(event: events.DeviceWritten, state: State) -> None:
 
 @apply.register
 def _(event: events.PodRead, state: State) -> None:
-    """Whether an expired reservation may go: only the API server knows where its pod is.
+    """Whether an expired reservation may go: only the API server has the pod's node.
 
     Our view of the pod may be old: a Binding whose answer was lost, or that a former leader posted,
     may stand while our watch has not reported it. A pod that is gone may have been bound before,
-    and its containers may still run: how it went the watch tells.
+    and its containers may still run: the watch reports how it went.
     """
     known = state.cache.pod(event.effect.uid)
     if event.pod is not None and (event.pod.is_bound or (known is not None and known.is_gated)):
@@ -552,7 +551,7 @@ def _(event: events.RequeueEnded, state: State) -> None:
 
 @apply.register
 def _(event: events.GateEnded, state: State) -> None:
-    """Whether the gate is lifted the pod itself says, and no other sign of it counts."""
+    """Only the pod itself shows whether the gate is lifted."""
     uid, work = event.effect.uid, state.gates
     work.lifting.discard(uid)
     if event.pod is not None:

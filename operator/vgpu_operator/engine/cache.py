@@ -1,7 +1,7 @@
 """The objects that the engine has observed: GPU pods, claims and nodes, each in its newest version.
 
-Informers, Filter requests and the answers to our own writes bring versions of the same objects; the
-newest wins, whoever brings it. Plain dictionaries: no I/O, no clock.
+Informers, Filter requests and the answers to our own writes bring versions of the same objects;
+the newest wins, from any source. Plain dictionaries: no I/O, no clock.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Cache:
         self._unreadable: dict[ClaimKey, tuple[str, int]] = {}  # UID and version
         self._serving: dict[str, ClaimKey] = {}  # pod UID → the claim that is allocated for it
         # An answer or a Filter may come after the deletion was observed: a deleted object stays
-        # deleted. The value says whether a pod may have been bound.
+        # deleted. The value is True if a pod may have been bound.
         self._deleted: OrderedDict[str, bool] = OrderedDict()
 
     # Pods.

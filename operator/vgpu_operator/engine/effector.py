@@ -1,8 +1,8 @@
 """Carries effects out: the one place where the engine writes to the API server.
 
 Every effect ends in an event. A write whose outcome is not known is resolved by reading, and one
-that met another version than it was decided on comes back with the claim as it stands: whoever
-decides decides again.
+that met another version than it was decided on comes back with the current claim, and the decision
+is made again.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ class Effector:
         self._observe(ended)
 
     async def _read_claim(self, effect: effects.WriteClaim) -> VGPUClaim | None:
-        """The claim as it stands; None if there is none, it cannot be read, or nobody answers."""
+        """The current claim; None if it is gone or unreadable, or the server does not answer."""
         namespace, name = effect.key
         backoff = Backoff(_FIRST_WAIT_S, _LAST_WAIT_S)
         while self._leads():
@@ -200,7 +200,7 @@ class Effector:
         self._observe(_device_written(effect, outcome))
 
     async def _mark_device(self, effect: effects.MarkDevice) -> None:
-        """Under a manager of its own: what the operator says of the device otherwise stays."""
+        """Under a manager of its own: the operator's other fields of the device stay."""
         status = {"conditions": [effect.condition.to_wire()]}
         obj = {"metadata": {"name": effect.name}, "status": status}
         apply_ = Apply(obj, FIELD_MANAGER_LIVENESS, subresource="status")
@@ -246,7 +246,7 @@ class Effector:
                 await self._delete_pod(effect)
 
     async def _lift_gate(self, effect: effects.LiftGate) -> None:
-        """One conditional request. What became of it the pod says, where the answer does not."""
+        """One conditional request. The pod shows the outcome where the answer does not."""
         target = Target(PODS, effect.namespace, effect.name)
         outcome = await self._writer.submit(
             Write(target, (Patch(effect.operations),), effect.version)
@@ -263,7 +263,7 @@ class Effector:
             if raw["metadata"].get("uid") == effect.uid:
                 found = Pod.model_validate(raw)
         except NotFound:
-            pass  # the watch tells whether it had a node
+            pass  # the watch reports whether it had a node
         except ClientError as error:
             logger.warning("pod %s/%s not read: %s", effect.namespace, effect.name, error)
         if found is not None and not found.spec.scheduling_gates:

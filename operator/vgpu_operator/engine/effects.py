@@ -53,12 +53,12 @@ class DeleteClaim:
 
 @dataclass(frozen=True, slots=True)
 class WriteDevice:
-    """Write what the operator says of a device into its status.
+    """Write the operator's fields of a device's status.
 
     Attributes:
         name: The device.
         node: Where it is.
-        status: All that our field manager says.
+        status: All fields of our field manager.
     """
 
     name: str
@@ -73,7 +73,7 @@ class PublishDevice:
     Attributes:
         name: The device.
         node: Where it is.
-        status: All that the register says.
+        status: All that the register has.
         create: The object to make first, where there is none.
     """
 
@@ -98,7 +98,7 @@ class MarkDevice:
 
 @dataclass(frozen=True, slots=True)
 class ReadPod:
-    """Read a pod, as new as any: only the API server knows whether it has a node by now.
+    """Read a pod from the API server, which alone has its current node.
 
     Attributes:
         namespace: Its namespace.
@@ -115,7 +115,7 @@ class ReadPod:
 
 @dataclass(frozen=True, slots=True)
 class Requeue:
-    """Make kube-scheduler try a pod again, and tell it the node to try first.
+    """Make kube-scheduler try a pod again, with the node to try first.
 
     Attributes:
         namespace: The pod's namespace.
@@ -186,7 +186,7 @@ class EvictPod:
 
 @dataclass(frozen=True, slots=True)
 class RecordEvent:
-    """Tell people about an object.
+    """Write an event about an object.
 
     Attributes:
         regarding: The object.

@@ -52,7 +52,7 @@ _AT_ONCE = 64
 """Pods, or claims without a write, that are looked at before a slice may end."""
 _TICK_S = 1.0
 _TURN_S = 0.1
-"""A tick while refusals wait for their turn to be told."""
+"""A tick while refusals wait for their turn to be reported."""
 _AGENTS_EVERY_S = 1.0
 _DEVICES_EVERY_S = 1.0
 
@@ -123,7 +123,7 @@ class Engine:
             for effects in self.round():
                 self._effector.submit(effects)
                 if time.perf_counter() - started > SLICE_S:
-                    await asyncio.sleep(0)  # whoever asks now is answered between two slices
+                    await asyncio.sleep(0)  # calls that wait are answered between two slices
                     self._drain()
                     started = time.perf_counter()
 
@@ -173,7 +173,7 @@ class Engine:
         if found is None:
             return None
         there = found.pod.spec.node_name
-        if there:  # kube-scheduler has not heard of its Binding, as after a leader's end
+        if there:  # kube-scheduler has no answer to its Binding, as after a leader's end
             return Refusal(Reason.RESERVED_ELSEWHERE, f"the pod has node {there} already")
         softly = found.needs_volumes or found.uid in self.state.pods.slow
         outcome = offer(self.state, found, candidates, softly=softly)
@@ -242,7 +242,7 @@ class Engine:
         return served_before(self.state, pod, node)
 
     async def written(self, reservation: Reservation) -> VGPUClaim | None:
-        """The claim, once its status says what was reserved; None if it never will."""
+        """The claim, once its status has what was reserved; None if it never will."""
         _, future = self._awaited.setdefault(
             reservation.allocation_id,
             (reservation, asyncio.get_running_loop().create_future()),
@@ -309,13 +309,13 @@ class Engine:
         self._wake.set()
 
     def _answer(self) -> None:
-        """Tell those who wait for a claim's write what became of it."""
+        """Give a claim's write's outcome to those who wait for it."""
         ends = not self._leads()  # what is not being written now will not be
         for allocation_id, (reservation, future) in list(self._awaited.items()):
             is_moot = not self.state.reservations.is_current(reservation)
             is_being_written = reservation.key in self.state.claims.writing
             is_moot = is_moot or (ends and not is_being_written)
-            # A write under way may be the one that takes back what stands in the status.
+            # A write under way may be the one that takes back the current status.
             if not (is_moot or (reservation.is_written and not is_being_written)):
                 continue
             del self._awaited[allocation_id]
@@ -344,7 +344,7 @@ def _taken(due: dict[str, None]) -> list[str]:
 
 
 def _set_aside(pod: GPUPod) -> bool:
-    """Whether kube-scheduler says of the pod that it fits nowhere."""
+    """Whether kube-scheduler reports that the pod fits nowhere."""
     return any(
         condition.type == "PodScheduled"
         and condition.status == "False"

@@ -1,6 +1,6 @@
 """What happens to the engine, as values: observations of informers, outcomes of our own writes.
 
-Nobody has another way into the engine's state. `apply` takes an event into the state and decides
+There is no other way into the engine's state. `apply` takes an event into the state and decides
 nothing; an event may come late, twice or out of order, and to a replica that does not lead.
 """
 
@@ -25,7 +25,7 @@ from vgpu_operator.ledger import ClaimKey
 
 @dataclass(frozen=True, slots=True)
 class PodObserved:
-    """A version of a pod, whoever brought it."""
+    """A version of a pod, from any source."""
 
     pod: Pod
 
@@ -48,7 +48,7 @@ class PodsListed:
 
 @dataclass(frozen=True, slots=True)
 class ClaimObserved:
-    """A version of a claim, whoever brought it."""
+    """A version of a claim, from any source."""
 
     claim: VGPUClaim
 
@@ -126,11 +126,11 @@ class ClaimWritten:
     Attributes:
         effect: The write.
         outcome: `done`; `conflict`: not done, the claim is another than it was; `refused`: not
-            done, the server says no and will say it again; `unsent`: not done, try again;
+            done, the server refuses, and would again; `unsent`: not done, try again;
             `unknown`: perhaps done.
         claim: The claim as it stands, where the answer or a read brought it; None where there is
-            none, or nobody knows.
-        why: What the server said.
+            none, or it is unknown.
+        why: The server's message.
         tested: Where it is unknown: the version of the claim that the request tests. Empty: the
             claim was to be made, and its status was not written.
     """
@@ -196,7 +196,7 @@ class GateEnded:
         effect: The request.
         outcome: `lifted`; `refused`: it was not done; `unknown`: it may still be.
         pod: The pod as it stands, where an answer or a read brought it.
-        why: What the server said.
+        why: The server's message.
     """
 
     effect: LiftGate
@@ -237,7 +237,7 @@ class BindingEnded:
     Attributes:
         pod_uid: The pod.
         allocation_id: The allocation that it was posted for.
-        outcome: `bound` there; `refused`: the pod has no node, and the server said no; `elsewhere`:
+        outcome: `bound` there; `refused`: the pod has no node, and the server refused; `elsewhere`:
             the pod has another node, or is gone unbound; `unknown`: it may still come to stand.
     """
 

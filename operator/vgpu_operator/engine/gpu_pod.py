@@ -26,14 +26,14 @@ _OF_CLAIMS = frozenset({"persistentVolumeClaim", "ephemeral"})
 
 
 class Standing(IntEnum):
-    """How sure it is that devices are all that somebody lacks."""
+    """How sure it is that only devices are missing."""
 
     BOUND = 0
     """It has a node already."""
     WAITS = 1
     """A Filter refused it for want of devices, or it needs nothing else."""
     DOUBTFUL = 2
-    """kube-scheduler set it aside, and nobody knows any more why."""
+    """kube-scheduler set it aside, for a reason that is no longer known."""
 
 
 def rank_of(standing: Standing, priority: int, created: str | None, key: ClaimKey) -> Rank:
@@ -133,7 +133,7 @@ class GPUPod:
 
     @cached_property
     def rules(self) -> NodeRules:
-        """What it says about nodes.
+        """Its rules about nodes.
 
         Raises:
             BadInput: its affinity is not one that Kubernetes accepts.
@@ -171,9 +171,9 @@ def gpu_pod_of(pod: Pod, config: ClusterConfig) -> GPUPod | None:
 def mismatch(pod: GPUPod, spec: VGPUClaimSpec) -> str:
     """What keeps this claim from serving the pod's containers; empty when they match.
 
-    The claim's requests must name containers that admission recorded, each of the kind its
-    request's phase says. Of a pod that came before its claim all are recorded; those without a
-    request start with a slot and no device.
+    The claim's requests must name containers that admission recorded, each of the kind of its
+    request's phase. Of a pod that came before its claim all are recorded; those without a request
+    start with a slot and no device.
     """
     if isinstance(pod.ask, BadInput):
         return ""

@@ -1,6 +1,6 @@
 """One reflector a kind: what the API server has becomes events of the engine.
 
-Every kind that decisions rest on stands in the table below, and nowhere else. A leader trusts its
+The table below has every kind that decisions rest on. A leader trusts its
 cache only after all of them have been listed anew (`leader/leadership.py`).
 """
 

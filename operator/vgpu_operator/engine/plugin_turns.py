@@ -1,4 +1,4 @@
-"""Whose turn it is with a vendor's device plugin that is not told which pod it serves.
+"""Turns of pods at a vendor's device plugin that does not get the pod's name.
 
 The kubelet's call names no pod, so such a plugin takes the one of its node that a Binding has
 marked `allocating`, and marks it `success` when it has handed its devices out. Two marked pods

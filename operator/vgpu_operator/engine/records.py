@@ -18,7 +18,7 @@ def records_of(
         state: Has the devices and the node.
         pod: The pod.
         spec: The claim's.
-        allocation: What its status says.
+        allocation: Its status's.
         unix_time: The second in which the pod gets its node.
 
     Raises:

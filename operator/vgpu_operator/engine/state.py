@@ -1,8 +1,8 @@
 """The engine's state: everything that decisions rest on, and the only thing that changes.
 
 `apply` takes observations into it and the decisions in `scheduling` and `claims` take into it what
-they decide, so that the next decision sees it; nobody else writes it. All of it can be rebuilt from
-a list of the objects, but for what is tentative.
+they decide, so that the next decision sees it; no other module writes it. All of it can be rebuilt
+from a list of the objects, but for what is tentative.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _TELLS_AT_ONCE = 8.0
 class RefusalLimiter:
     """Turns to write down a refusal: so many a second.
 
-    Namespaces take turns, and within one who came first: ten thousand refusals of one tenant keep
-    nobody else's waiting. Whoever waits for a turn costs nothing until it has come.
+    Namespaces take turns, and within one who came first: ten thousand refusals of one tenant do
+    not delay another's. A refusal that waits for its turn costs nothing until then.
     """
 
     def __init__(self) -> None:
@@ -140,12 +140,12 @@ class Unsettled:
 
 @dataclass(slots=True)
 class ReportedRefusal:
-    """What people were told of a refusal.
+    """What was reported of a refusal.
 
     Attributes:
         since: When the claim was refused first.
-        reason: The reason that they were told last; empty: none yet.
-        next: When they may be told again.
+        reason: The reason reported last; empty: none yet.
+        next: When it may be reported again.
         interval_s: How long after the last time.
     """
 
@@ -171,7 +171,7 @@ class ClaimWork:
             when.
         evicted: When the pods of claims that violate limits may be evicted again.
         init_refused: Why there is no room for init containers that must run again.
-        told: Refusals that people are, or will be, told of.
+        told: Refusals that are, or will be, reported.
         violated: Violations that were announced last, by the time since when they hold.
         turns: Whose turn it is to have one of them written.
         timers: Claims to be looked at later.
@@ -204,7 +204,7 @@ class AgentSeen:
     Attributes:
         renewed: What it wrote last; a change is a sign of life.
         at: When that was observed, in monotonic seconds.
-        reported: Pods that wait for it were told that it is silent.
+        reported: Its silence was reported to pods that wait for it.
     """
 
     renewed: str
@@ -259,7 +259,7 @@ class GateWork:
         backoffs: Of pods whose gate could not be lifted.
         not_before: When that may be tried again.
         stuck: Pods whose gate was lifted and that kube-scheduler finds no room for: since when.
-        told: When those may be told again that have no controller.
+        told: When pods without a controller may be reported again.
         avoided: By controller and node: where its pods found no room.
         waiting: Pods that are judged again every second: they wait for a node, or for a time.
         review_at: When that is due.
@@ -288,7 +288,7 @@ class DeviceWrite:
     """What the operator wrote of a device last.
 
     Attributes:
-        status: All that our field manager says.
+        status: All fields of our field manager.
         at: When that was decided.
         version: The device's resourceVersion since; None while the write is under way.
     """
@@ -320,10 +320,10 @@ class State:
         device_writes: By device: what was written last.
         registers: Nodes whose registers of other vendors' devices are to be read.
         register_writes: By device: what was written last of what its node registers.
-        registers_told: By node and kind: what was told last of a register that cannot be read.
+        registers_told: By node and kind: what was reported last of a register that cannot be read.
         links: Nodes whose devices' links are to be compared.
-        links_told: By node: the disagreements of links that were told last.
-        out_of_service: By device: why nothing is placed on it, as it was told last; empty: it is
+        links_told: By node: the disagreements of links that were reported last.
+        out_of_service: By device: why nothing is placed on it, as reported last; empty: it is
             in service.
         agents: Signs of life of the nodes' agents that have ever given one.
         evicts: Whether pods are evicted whose claims violate limits.

@@ -1,6 +1,6 @@
 """Evicts pods whose claims violate their limits, where the administrator wants that.
 
-Agents report it in the claim's condition `Violated` and may evict nobody: a compromised one can
+Agents report it in the claim's condition `Violated` and may evict no pod: a compromised one can
 have pods of its own node evicted, whose claims it writes, and no others. So many are evicted a
 minute and no more; a pod that a disruption budget protects is tried again.
 """
@@ -21,7 +21,7 @@ AGAIN_S = 60.0
 
 
 def evict_violator(claim: VGPUClaim, state: State) -> EvictPod | None:
-    """The eviction of a claim's pod, if it is due; the claim is looked at again when one may be."""
+    """The eviction of a claim's pod, if it is due; else the claim is reconciled when it may be."""
     key, reserved = key_of(claim), claim.status.reserved_for
     violated = conditions.find(claim.status.conditions, conditions.VIOLATED)
     pod = None if reserved is None else state.cache.pod(reserved.pod_uid)

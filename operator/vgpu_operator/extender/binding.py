@@ -154,7 +154,7 @@ class Binder:
     async def _ended(
         self, request: BindRequest, outcome: Outcome
     ) -> Literal["bound", "refused", "elsewhere", "unknown"] | None:
-        """What became of the Binding; None where only the watch and the agent can tell."""
+        """What became of the Binding; None where only the watch and the agent can report it."""
         if isinstance(outcome, Written):
             return "bound"
         is_definite = not isinstance(outcome, Unresolved)

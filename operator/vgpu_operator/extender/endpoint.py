@@ -1,8 +1,8 @@
 """Where kube-scheduler finds the extender: the leader's address in an EndpointSlice of its own.
 
-The extender's Service has no selector, because which replica leads is no label of a pod. Whoever
-begins to lead writes itself in, and again now and then, so that a slice that somebody deleted
-comes back. Until then calls reach the former leader, where they are refused, and tried again.
+The extender's Service has no selector, because which replica leads is no label of a pod. A new
+leader writes itself in, and again now and then, so that a deleted slice comes back. Until then
+calls reach the former leader, where they are refused, and tried again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _RETRY_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Advertised:
-    """What the slice says.
+    """The contents of the slice.
 
     Attributes:
         namespace: The Service's.
@@ -65,7 +65,7 @@ class Endpoint:
 
     Args:
         api: Where to; its writes land while this replica leads, or never.
-        advertised: What it says.
+        advertised: Its contents.
         sleep: Waits between writes.
     """
 

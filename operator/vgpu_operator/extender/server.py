@@ -115,7 +115,7 @@ def _hung_up(answer: web.Response) -> web.Response:
     """The answer, and the end of its connection.
 
     A kept connection leads to this replica for as long as both ends live, whatever the Service's
-    EndpointSlice says meanwhile: kube-scheduler would ask a standby for ever.
+    EndpointSlice has meanwhile: kube-scheduler would ask a standby for ever.
     """
     answer.force_close()
     return answer

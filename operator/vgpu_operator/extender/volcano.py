@@ -1,10 +1,10 @@
 """The verbs of Volcano's `extender` plugin: predicate, allocate, deallocate.
 
-Volcano decides a session of whole jobs in its own memory: it asks about a task and a node, says
+Volcano decides a session of whole jobs in its own memory: it asks about a task and a node, reports
 which node a task was given, and takes that back where a gang does not come together. It binds by
 itself, so there is no verb for that. A place is reserved at allocate, and later tasks of the gang
-see it taken; deallocate gives it back. When the watch shows the pod bound, the reservation
-stands; the agent lets no container start before its claim says so.
+see it taken; deallocate gives it back. When the watch shows the pod bound, the reservation stands;
+the agent lets no container start before its claim has the allocation.
 
 Source: volcano.sh/volcano, pkg/scheduler/plugins/extender, of 2026-08 (v1.16.0-alpha.1); allocate
 and deallocate are not in v1.10.

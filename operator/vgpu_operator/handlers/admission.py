@@ -191,7 +191,7 @@ class _answering:  # noqa: N801 - reads as a statement
                         extra={self._kind: self._name, "code": error.code})  # fmt: skip
             raise kopf.AdmissionError(error.message, code=error.code) from error
         if isinstance(error, ClientError):
-            # Fail closed, and say that it is not the user's fault.
+            # Fail closed, with a message that it is not the user's fault.
             WEBHOOK_REQUESTS.labels(code=_UNAVAILABLE).inc()
             text = f"what decides about it cannot be read now, try again: {error}"
             logger.warning("%s %s refused: %s", self._kind, self._name, text)

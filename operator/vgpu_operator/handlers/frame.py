@@ -1,6 +1,6 @@
 """Kopf as the frame of both processes: settings, login, and the arguments of its run.
 
-Decision 40 says what kopf does here and what it does not.
+Decision 40 has what kopf does here and what it does not.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ async def run(
 
 
 async def _session(kubeconfig: str | None, context: str | None) -> kopf.AiohttpSession:
-    """A session for kopf; it asks again when the server says 401.
+    """A session for kopf; it asks again when the server answers 401.
 
     Raises:
         LoginError: No usable credentials.

@@ -1,7 +1,7 @@
 """The HTTPS server of the admission webhooks: the transport under kopf's handlers.
 
-Kopf's own server ends with kopf's tasks at SIGTERM, runs no handler (and admits) for a path that
-nobody registered, and reads reviews of 1 MiB at most, while an update carries two objects of up to
+Kopf's own server ends with kopf's tasks at SIGTERM, runs no handler (and admits) for an
+unregistered path, and reads reviews of 1 MiB at most, while an update carries two objects of up to
 1.5 MiB. This one drains, knows its paths and has room for both objects. A certificate that changes
 is taken into the same TLS context (`certificates.identity`), so nothing listens anew.
 """

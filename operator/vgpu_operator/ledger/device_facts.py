@@ -27,7 +27,7 @@ def facts_of(
         device: The object.
         cordoned_on_node: UUIDs that the node's annotation cordons.
         duplicate: Another object had the UUID first.
-        config: Slots where the device says nothing.
+        config: Slots where the device has no number.
     """
     spec, status = device.spec, device.status
     given = status.allocatable or Amount()
@@ -62,7 +62,7 @@ def type_of(vendor: str, model: str) -> str:
 def numa_of(node: int | None, *, index: int) -> int:
     """A device's NUMA node; one of its own, below 0, where it is unknown.
 
-    Two devices whose nodes nobody knows may be on two, so they never count as of one. The agent
+    Two devices whose NUMA nodes are unknown may be on two, so they never count as of one. The agent
     knows the node of every device where the host has only one. Numbers rise with the index:
     policies that prefer the higher node then choose among unknown ones as among equal ones.
     """
@@ -89,7 +89,7 @@ def is_gone(device: GPUDevice) -> bool:
 
 
 def is_healthy(device: GPUDevice) -> bool:
-    """Neither Healthy nor Ready says otherwise, and there is something to give."""
+    """Neither Healthy nor Ready is False, and there is something to give."""
     reported = (
         conditions.find(device.status.conditions, type_)
         for type_ in (conditions.HEALTHY, conditions.READY)
@@ -120,7 +120,7 @@ def state_of(node: Node, *, config: ClusterConfig) -> NodeState:
 
 
 def _labelled_policies(labels: Mapping[str, str]) -> tuple[DevicePolicy, ...]:
-    """What ACK's labels say of a node's devices: one after the other, unless they are spread."""
+    """ACK's labels of a node: devices are filled one after the other, unless they are spread."""
     is_spread = labels.get(names.ACK_NODE_PLACEMENT, "").strip().lower() == "spread"
     one_by_one: DevicePolicy = "Spread" if is_spread else "Binpack"
     by_links = labels.get(names.ACK_NODE_SCHEDULE) == "topology"

@@ -4,7 +4,7 @@ The only writer of the columns (but for a plan, which undoes what it writes). Us
 UUID, apart from the device objects, so it counts whether or not a device is known at the moment.
 
 A change log serves readers that keep something computed per node: each has a cursor and asks what
-was touched since. The log keeps a bounded past; a reader that fell behind it is told every node.
+was touched since. The log keeps a bounded past; a reader that fell behind it gets every node.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class ChangeLog:
 
         Args:
             cursor: From an earlier call; 0 at first.
-            everything: All nodes there are, told to a reader that is too far behind.
+            everything: All nodes, for a reader that is too far behind.
         """
         if cursor < self._first:
             return self.cursor, frozenset(everything) | frozenset(self._entries)
@@ -140,7 +140,7 @@ class DeviceTable:
         return True
 
     def remove_node(self, name: str) -> None:
-        """A node is gone; devices that still name it are given to nobody."""
+        """A node is gone; devices that still name it are not given."""
         if self._nodes.pop(name, None) is None:
             return
         del self._states[name]
@@ -186,7 +186,7 @@ class DeviceTable:
         return self._holders.get(uuid, {})
 
     def nodes(self) -> Iterator[str]:
-        """The nodes with devices, in any order; nothing is looked at before it is asked for."""
+        """The nodes with devices, in any order; each is read when it is needed."""
         columns = self.columns
         return (columns.node_name[node] for node in columns.nodes_with_devices())
 

@@ -35,10 +35,10 @@ class DeviceShare:
 
     Attributes:
         use: Memory, compute and slots, at the claim's worst moment.
-        alone: A request has all cores, so nobody else gets compute, however cores are scaled.
-        full: Nobody knows how much, so all of it.
+        alone: A request has all cores, so no other claim gets compute, however cores are scaled.
+        full: The amount is unknown, so all of it.
         slices: Slices of a device in MIG mode that its instances lie on, one bit each.
-        uncut: A part of it is no instance, or one of which nobody knows where it lies.
+        uncut: A part of it is no instance, or one whose place is unknown.
     """
 
     use: Use = field(default_factory=Use)
@@ -58,9 +58,9 @@ class DeviceShare:
         )
 
     def contradicts(self, *, is_cut: bool) -> bool:
-        """Whether it cannot be what it says on a device that is in MIG mode, or on one that is not.
+        """Whether it is impossible on a device that is in MIG mode, or on one that is not.
 
-        Then nobody knows what of the device is in use.
+        Then the use of the device is unknown.
         """
         return self.uncut if is_cut else self.slices != 0
 

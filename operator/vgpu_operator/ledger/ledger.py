@@ -61,10 +61,10 @@ class Ledger:
         config: Defaults for devices and nodes.
 
     Attributes:
-        columns: The state of all devices, for `placement.place`. Nobody else writes it.
-        hosts: What is free of the nodes' CPU; to be told of pods.
+        columns: The state of all devices, for `placement.place`. Only the ledger writes it.
+        hosts: What is free of the nodes' CPU; fed with pods.
         node_filters: Which nodes take which pods.
-        room: What is free on nodes besides devices, in mode Gate; to be told of pods.
+        room: What is free on nodes besides devices, in mode Gate; fed with pods.
     """
 
     def __init__(self, *, config: ClusterConfig) -> None:
@@ -101,7 +101,7 @@ class Ledger:
             self._table.touch(name)
 
     def remove_node(self, name: str) -> None:
-        """A node is gone. Devices that still name it are given to nobody."""
+        """A node is gone. Devices that still name it are not given."""
         number = self.columns.node_id(name)
         if number is not None:
             self.node_filters.remove(number)
@@ -193,7 +193,7 @@ class Ledger:
 
         Args:
             key: Namespace and name of the claim, which need not exist yet.
-            spec: Says which requests are init containers.
+            spec: Has which requests are init containers.
             allocation: What is written.
         """
         place = ClaimKey(*key)
@@ -205,7 +205,7 @@ class Ledger:
         return assumption
 
     def confirm(self, assumption: Assumption, claim: VGPUClaim) -> None:
-        """The write has an outcome, and `claim` shows it: what stands there is the truth now."""
+        """The write has an outcome, and `claim` shows it: its status is the truth now."""
         self._drop(assumption)
         self._observe(claim)
         self._recount(assumption.key)

@@ -50,7 +50,7 @@ class Requirement:
 
 @dataclass(frozen=True, slots=True)
 class NodeRules:
-    """What a pod says about nodes; equal for pods that may use the same ones.
+    """A pod's rules about nodes; equal for pods that may use the same ones.
 
     Attributes:
         selector: Labels that a node must wear.

@@ -1,4 +1,4 @@
-"""What pods say about other pods: affinity, anti-affinity and spread over topology domains.
+"""Pods' rules about other pods: affinity, anti-affinity and spread over topology domains.
 
 Kept in mode Gate only, for every pod that is on a node or expected there. Sources: Kubernetes, the
 scheduler's plugins InterPodAffinity and PodTopologySpread. Of both only what is required is judged.
@@ -77,7 +77,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class PeerRules:
-    """What a pod says about others, and what theirs may say about it."""
+    """A pod's rules about others, and theirs that may concern it."""
 
     namespace: str = ""
     labels: Labels = ()

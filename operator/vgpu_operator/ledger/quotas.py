@@ -185,7 +185,7 @@ def _memory_of(request: RequestAsk) -> int | None:
 
 
 def _sum_of(ask: Ask, amounts: list[int | None]) -> int | None:
-    """What app containers ask for together, or the largest init container; None: nobody knows."""
+    """What app containers ask for together, or the largest init container; None: unknown."""
     app = init = 0
     for request, amount in zip(ask.requests, amounts, strict=True):
         if amount is None:

@@ -37,7 +37,7 @@ class Needs:
     Attributes:
         amounts: By resource, in the units of `vgpu_api.host`, by name.
         ports: Of the host.
-        peers: What it says about other pods, and they may say about it.
+        peers: Its rules about other pods, and theirs about it.
     """
 
     amounts: tuple[tuple[str, int], ...] = ()

@@ -1,7 +1,7 @@
 """A refusal in amounts: what was asked, and what comes closest to it.
 
-Made when a refusal is told, not when it is decided: each text is a few vector operations over all
-devices.
+Made when a refusal is reported, not when it is decided: each text is a few vector operations over
+all devices.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ Flags: TypeAlias = npt.NDArray[np.bool_]
 
 _NOWHERE = -1
 _IN_USE = 5
-"""The first row of a device's amounts in use; those before say what it is."""
+"""The first row of a device's amounts in use; those before describe it."""
 _QUESTIONS_KEPT = 1_024
 
 REASONS: tuple[Reason | None, ...] = (
@@ -288,7 +288,7 @@ class Arrays:
         Args:
             columns: The state of all devices.
             request: What is asked of each device.
-            mutex: A device in use serves nobody else.
+            mutex: A device in use serves no other claim.
         """
         self._refresh(columns)
         node, facts, slots, cores, memory, slots_used, cores_used, memory_used = self._there(

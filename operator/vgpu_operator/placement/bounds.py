@@ -78,7 +78,7 @@ def only(node: int) -> int:
 class Budget:
     """What may still be taken: MiB and percent of compute over all devices, and how many devices.
 
-    None is no limit; `is_limited` says whether there is any.
+    None is no limit; `is_limited` is True if there is any.
     """
 
     memory_mib: int | None = None

@@ -156,7 +156,7 @@ def charged(request: RequestAsk, memory_mib: int, instance: Instance | None) -> 
 
 
 def take(columns: Columns, device: int, request: RequestAsk) -> Taken:
-    """Use a device that fits, or an instance of it; whoever does, gives it back."""
+    """Use a device that fits, or an instance of it; the caller gives it back."""
     before = slots, cores, memory, slices = columns.in_use(device)
     instance = instance_on(columns, device, request) if columns.mode[device] == "MIG" else None
     if instance is not None:

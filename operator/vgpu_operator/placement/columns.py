@@ -20,7 +20,7 @@ from vgpu_operator.placement.rankings import Rankings
 __all__ = ["NUMA_UNKNOWN_FROM", "Columns", "DeviceFacts", "NodeState"]
 
 CPU_UNKNOWN = 1 << 62
-"""Free milli-CPU of a node of which nobody has said anything: enough for every request."""
+"""Free milli-CPU of a node without any report: enough for every request."""
 
 
 class Columns:
@@ -33,7 +33,7 @@ class Columns:
     Per node: `node_name node_devices` (devices by index, then UUID) `node_ready node_schedulable
     node_policies node_labelled` (for its devices) `node_policy` (its own place among nodes)
     `node_cpu_free` (milli-CPU) `node_cut` (devices in MIG mode), and the sums over its devices
-    `node_slots node_slots_used` and so on.
+    `node_slots node_slots_used` and its kin.
 
     `rankings` is what request classes remember of nodes, `arrays` what a look at every device
     needs, `mix` the requests that are typical, `conditions` gives kinds and conditions their
@@ -215,7 +215,7 @@ class Columns:
         self._touch(self.node_of[device], device)
 
     def lend(self, device: int, slots: int, cores: int, memory: int, slices: int = 0) -> None:
-        """As `set_used`, for a plan that sets it back before it ends: nobody is told."""
+        """As `set_used`, for a plan that undoes it before it ends: no change is reported."""
         node = self.node_of[device]
         self.node_slots_used[node] += slots - self.slots_used[device]
         self.node_cores_used[node] += cores - self.cores_used[device]
@@ -283,7 +283,7 @@ class Columns:
         return node
 
     def _touch(self, node: int, device: int | None = None) -> None:
-        """Tell whoever keeps something that is computed of a node, or of a device."""
+        """Invalidates what is computed of a node, or of a device."""
         self.rankings.touch(node)
         self.arrays.changed(node, device)
 

@@ -43,7 +43,7 @@ from vgpu_operator.placement.planning import (
 from vgpu_operator.placement.rankings import BEST, Entry, Ranking
 
 _FEW = 16
-"""So few candidates are looked at one by one."""
+"""So few candidates are checked one by one."""
 _FAR = 256
 """After so many better nodes that are no candidates, the candidates are looked for instead."""
 
@@ -72,8 +72,8 @@ def place(
         kept: What is kept for others.
 
     Returns:
-        The plan. A refusal has a reason for every candidate once somebody reads it, of the columns
-        as they are then; a grant has none.
+        The plan. A refusal has a reason for every candidate once it is read, of the columns as
+        they are then; a grant has none.
     """
     space = _Space(columns, ask, frozenset(candidates) if candidates is not None else None,
                    nodes, budget, kept)  # fmt: skip
@@ -94,7 +94,7 @@ def best_of(
 ) -> Plan | None:
     """The best of a few nodes, by their numbers; None if none serves, and no reasons.
 
-    For whoever waits and is known not to fit anywhere else: it costs as much as there are nodes.
+    For a request that waits and fits nowhere else: it costs as much as there are nodes.
     """
     space = _Space(columns, ask, None, nodes, budget, kept)
     there = [node for node in numbers if space.is_willing(node)]
@@ -153,7 +153,7 @@ class _Space:
         )
 
     def few(self) -> list[int] | None:
-        """The nodes to choose from, where they are so few that each is looked at on its own."""
+        """The nodes to choose from, where they are so few that each is checked on its own."""
         if self.candidates is not None and len(self.candidates) <= _FEW:
             found = self.columns.node_ids(self.candidates)
             return [node for node in found if node is not None]

@@ -52,7 +52,7 @@ class DeviceFacts:
         cores: Percent of compute that may be given away.
         memory_mib: MiB that may be given away.
         healthy: It works and may be given.
-        duplicate: Another object claims its UUID, so nobody knows where it is.
+        duplicate: Another object claims its UUID, so its place is unknown.
         cordoned: Nothing new on it.
         links: (UUID of another device of the node, how well the two are connected), sorted.
         profiles: What it may be cut into if it is in MIG mode (`geometry`).
@@ -88,7 +88,7 @@ class DeviceFacts:
 
 def refusal_of_facts(facts: Facts, request: RequestAsk) -> Reason | None:
     """Checks 1 to 3: whether a device is in order and of the kind asked for."""
-    if facts.duplicate:  # ours, before HAMi's first: nobody knows where the device is
+    if facts.duplicate:  # ours, before HAMi's first: the device's place is unknown
         return Reason.CARD_UUID_DUPLICATE
     if not facts.healthy:
         return Reason.CARD_NOT_HEALTHY
@@ -110,8 +110,7 @@ class NodeState:
     """What is known of a node: whether it takes pods, and its own policies, if it has any.
 
     `device_policies` are for its devices, `node_policy` for its place among nodes; a claim's come
-    before both. `labelled_policies` are what ACK's labels say of its devices, to pods in ACK's
-    words.
+    before both. `labelled_policies` are of ACK's labels, for pods in ACK's words.
     """
 
     ready: bool = False
@@ -130,7 +129,7 @@ Answer = TypeVar("Answer")
 
 
 class Findings(Generic[State, Answer]):
-    """What was found out of devices by their state, which says it all, for each of many questions.
+    """What was found out of devices by their state alone, for each of many questions.
 
     Args:
         questions: When there are more of them, the one that was asked first is forgotten. (Not the

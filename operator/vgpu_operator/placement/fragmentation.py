@@ -34,7 +34,7 @@ def score_of_rise(rise: float) -> int:
     """A rise of F as a score, 0 to 100, more is better: as published, in whole steps."""
     if rise == math.inf:
         return -1
-    exact = round(rise, 6)  # sums of floats must not tell equal nodes apart
+    exact = round(rise, 6)  # rounding of sums must not order equal nodes
     return int(FULL_SCORE / (1.0 + math.exp(exact / _UNIT)))
 
 
@@ -67,7 +67,7 @@ def rises_on(columns: Columns, devices: Sequence[int], request: RequestAsk) -> l
 
 
 def best_keys(columns: Columns, request: RequestAsk) -> Callable[[int], float | None]:
-    """What says the score, turned about, of the device of a node where F rises least.
+    """The score function, negated, of the device of a node where F rises least.
 
     None if the request fits on none. For a request for one device, which `passing` would let on by
     the device's state alone.
@@ -136,7 +136,7 @@ def _rise_at_level(columns: Columns, device: int, request: RequestAsk, level: in
 
 
 def _rise_of_device(columns: Columns, device: int, request: RequestAsk, level: int) -> float:
-    """As `_rise_at_level`, infinite if the request does not fit; remembered if that is for good."""
+    """As `_rise_at_level`, infinite if the request does not fit; kept if that is permanent."""
     state, rises = _state(columns, device, level), columns.mix.rises.of(request)
     rise = rises.get(state)
     if rise is None:

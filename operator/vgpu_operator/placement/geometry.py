@@ -1,7 +1,7 @@
 """How a device in MIG mode is cut into instances: which profile serves, and where it lies.
 
-The driver says into what a device may be cut and where each profile may lie. An instance lies on
-the memory slices from `start` on, `size` of them; no two share a slice. Slices are the bits of a
+The driver lists what a device may be divided into and where each profile may lie. An instance lies
+on the memory slices from `start` on, `size` of them; no two share a slice. Slices are the bits of a
 number. As in HAMi v2.10 the smallest instance that serves and still has a place is given, and the
 device is charged the instance's size, not what was asked for.
 """

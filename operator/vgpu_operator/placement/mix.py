@@ -20,7 +20,7 @@ _STEP = 1_000
 _REQUESTS_KEPT = 64
 _ALL_UNTIL = 1_000
 _ONE_IN = 8
-"""Of more claims than that, one in so many is looked at: a mix needs no more."""
+"""Of more claims than that, one in so many is sampled: a mix needs no more."""
 _STATES_KEPT = 65_536
 _WINDOW = 16_000
 """Weight of everything seen, in requests, at which it is halved."""
@@ -96,7 +96,7 @@ class Mix:
         return bisect_right(self._steps, free_milli) if self._steps else 0
 
     def wants_next(self) -> bool:
-        """Whether the next claim that is seen for the first time should be told to `observe`."""
+        """Whether the next new claim should be given to `observe`."""
         self._offered += 1
         early = self._offered <= _ALL_UNTIL
         return early or self._offered % _ONE_IN == 0

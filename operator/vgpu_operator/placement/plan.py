@@ -99,7 +99,7 @@ class Plan:
     def groups(self) -> Sequence[Refused]:
         """The reasons and the nodes that have them, of the columns as they are when read first.
 
-        Nodes of a fleet have few different reasons: what can be said by groups costs far less.
+        Nodes of a fleet have few different reasons: a text by groups costs far less.
         """
         if callable(self._refusals):
             self._refusals = self._refusals()
@@ -167,7 +167,7 @@ def alike(refusals: Mapping[str, Tally]) -> list[Refused]:
 
 
 def in_words(refusals: Mapping[str, Tally]) -> dict[str, str]:
-    """Each node's reasons. Many nodes have the very same tally, which is said once."""
+    """Each node's reasons. Nodes with the same tally share one text."""
     said: dict[str, str] = {}
     for tally, nodes in alike(refusals):
         said.update(dict.fromkeys(nodes, str(tally)))

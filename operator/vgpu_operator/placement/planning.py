@@ -280,10 +280,10 @@ def why_not(columns: Columns, node: int, ask: Ask, numa: NumaPolicy) -> Tally:
 
 
 def keys_for(columns: Columns, ask: Ask, numa: NumaPolicy, budget: Budget) -> KeyOf:
-    """What says a node's place among nodes; what is the same for all of them is looked at once.
+    """The function of a node's place among nodes; what all of them share is computed once.
 
     The fullest is first, or the emptiest, or where F rises least. For Fragmentation the claim is
-    planned on the node to know; otherwise nobody has looked yet whether it serves.
+    planned on the node to know; otherwise it is unchecked whether it serves.
     """
     if ask.node_policy == "Fragmentation":
         return _fragmentation_keys(columns, ask, numa, budget)
@@ -316,7 +316,7 @@ def follows_score(ask: Ask) -> int:
 
 
 def policies_on(columns: Columns, node: int, ask: Ask) -> tuple[DevicePolicy, ...]:
-    """Which devices of a node are preferred: the claim says it, or else the node does."""
+    """Which devices of a node are preferred: by the claim, or else by the node."""
     if ask.device_policies:
         return ask.device_policies
     return (columns.node_labelled if ask.by_labels else columns.node_policies)[node]
@@ -335,7 +335,7 @@ def _own_policy(columns: Columns, node: int, ask: Ask) -> NodePolicy | None:
 
 
 def _fragmentation_keys(columns: Columns, ask: Ask, numa: NumaPolicy, budget: Budget) -> KeyOf:
-    """What says how much F rises on a node, as a score that is turned about."""
+    """The function of how much F rises on a node, as a negated score."""
     only = ("Fragmentation",)
 
     def planned(node: int) -> float | None:
@@ -409,8 +409,8 @@ def _plan(
 ) -> tuple[tuple[Grant, ...], list[Taken]] | Tally:
     """Plan all requests; what is taken for it stays taken until `_give_back`.
 
-    A sole request takes its devices only if they are to `stay`, or are cut: nobody comes after it.
-    A refusal has reasons if it is to `explain`.
+    A sole request takes its devices only if they are to `stay`, or are cut: no request comes after
+    it. A refusal has reasons if it is to `explain`.
     """
     preferences = _preferences(columns, node, ask, numa)
     charge = Charge(budget) if budget.is_limited else None

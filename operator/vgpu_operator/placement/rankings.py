@@ -6,10 +6,10 @@ void; a class learns of changes from the log when it is asked next, so a decisio
 has changed, not as much as there is.
 
 A heap holds the best nodes only, which is what taking from it and putting into it costs, and what
-ten thousand classes take of memory. `beyond` says where it was cut; only where none of its nodes
-serves all nodes are looked at again. (Keeping every node was tried: 0.5 MB a class at 5,000 nodes.)
+ten thousand classes take of memory. `beyond` has where it was cut; only where none of its nodes
+serves, all nodes are checked again. (Keeping every node was tried: 0.5 MB a class at 5,000 nodes.)
 
-This module only remembers. What a node is worth and whether it serves is for `planning` to say.
+This module only remembers. `planning` decides what a node is worth and whether it serves.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Entry: TypeAlias = tuple[float, str, int, int]
 
 @dataclass(slots=True)
 class Ranking:
-    """One class's knowledge. `cursor` says up to where it has read the log.
+    """One class's knowledge. `cursor` is the position up to which it has read the log.
 
     Attributes:
         heap: Nodes that may serve, and void entries.

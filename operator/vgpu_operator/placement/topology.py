@@ -1,6 +1,6 @@
 """Which of several devices are connected best, or may be taken without tearing good links apart.
 
-A pair counts what both devices say of it; if they do not agree, or one says nothing, it counts 0.
+A pair counts what both devices report; if they disagree, or one reports nothing, it counts 0.
 """
 
 from __future__ import annotations

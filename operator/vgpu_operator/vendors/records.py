@@ -172,4 +172,4 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "node": _node,
     }
 )
-"""Each makes one annotation from the decision and what its table says of it."""
+"""Each makes one annotation from the decision and its table."""

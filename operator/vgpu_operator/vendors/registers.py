@@ -39,7 +39,7 @@ class RegisteredDevice:
         memory_mib: All its memory.
         cores: All its compute, in the unit in which compute is asked for.
         slots: Requests that it serves at most.
-        numa: Its NUMA node; None where the register says nothing.
+        numa: Its NUMA node; None where the register has none.
         healthy: It may be given away.
         group: What it shares with the other devices that it belongs with; empty: none.
     """
@@ -101,7 +101,7 @@ def given_of(
         cores: Compute given, as it is asked for.
 
     Raises:
-        BadInput: what the record says of the device has to be read from the register, which cannot
+        BadInput: the record's values have to be read from the register, which cannot
             be read or does not name it.
     """
     in_units = kind.cores is not None and kind.cores.units
@@ -129,7 +129,7 @@ def silence_of(kind: Kind, node: Node) -> str:
     """Why nothing may be given of what the node registers; empty where the plugin serves.
 
     An annotation stays when the plugin that wrote it is gone. The kubelet offers the count only
-    while a plugin is connected, so that is what says that it lives.
+    while a plugin is connected, so that shows that it lives.
     """
     resource = kind.register_.alive or kind.count
     offered = node.status.allocatable.get(resource, 0)
@@ -201,7 +201,7 @@ def _fields(kind: Kind, written: str) -> tuple[RegisteredDevice, ...]:
 
 
 def _json(kind: Kind, written: str) -> tuple[RegisteredDevice, ...]:
-    """A list of objects. What an object does not say is 0, empty or false, as Go writes it."""
+    """A list of objects. What an object lacks is 0, empty or false, as Go writes it."""
     try:
         document = json.loads(written)
     except (ValueError, RecursionError) as error:
@@ -231,7 +231,7 @@ def _json(kind: Kind, written: str) -> tuple[RegisteredDevice, ...]:
 
 
 def _group(kind: Kind, said: Mapping[str, Any]) -> str:
-    """What devices which belong together share; empty where it says nothing of the kind."""
+    """What devices which belong together share; empty where it has none."""
     custom = said.get("custominfo")
     register = kind.register_
     if register.group is None or not isinstance(custom, dict):

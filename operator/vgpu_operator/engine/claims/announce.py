@@ -30,7 +30,7 @@ def is_news(claim: VGPUClaim, desired: DesiredStatus) -> bool:
 
 
 def announce(claim: VGPUClaim) -> RecordEvent | None:
-    """The event about what a claim's status has just come to say."""
+    """The event about a change of a claim's status."""
     shown = find(claim.status.conditions, ALLOCATED)
     if shown is None:
         return None

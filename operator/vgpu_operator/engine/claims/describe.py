@@ -1,4 +1,4 @@
-"""Tells people why a pod or a claim gets nothing: a condition on the claim, an event on the pod.
+"""Reports why a pod or a claim gets nothing: a condition on the claim, an event on the pod.
 
 The words are the same in both. Counts in a refusal move with every change of the cluster, so a text
 is written again only when its reason changes or, ever less often, when time has passed; and a pod
@@ -32,7 +32,7 @@ from vgpu_operator.placement import amounts, impossible, place
 from vgpu_operator.placement.bounds import only
 
 TELL_AFTER_S = 1.0
-"""A refusal that lasts for less is not told."""
+"""A shorter refusal is not reported."""
 RETELL_S = 5.0
 """A text is written again after so long at the earliest, and after twice as long each time."""
 RETELL_AT_MOST_S = 300.0
@@ -41,7 +41,7 @@ _ACTION = "Scheduling"
 
 
 def describe(claim: VGPUClaim, state: State) -> Effect | None:
-    """A step of `reconcile`: say why the claim has nothing."""
+    """A step of `reconcile`: report why the claim has nothing."""
     key = key_of(claim)
     if claim.metadata.deletion_timestamp is not None:
         return None
@@ -67,7 +67,7 @@ def describe(claim: VGPUClaim, state: State) -> Effect | None:
 
 
 def describe_missing(key: ClaimKey, state: State) -> Effect | None:
-    """Say why a pod gets nothing whose own claim does not exist yet: the claim is made for that."""
+    """Report why a pod without its own claim gets nothing: the claim is made for that."""
     pods = state.cache.pods_of(key)
     if not _is_refused(key, pods, state):
         _stop_telling(key, state)
@@ -91,7 +91,7 @@ def _stop_telling(key: ClaimKey, state: State) -> None:
 
 
 def node_event(node: Node, reason: str, note: str) -> RecordEvent:
-    """What is odd about a node, told on the node."""
+    """Faults of a node, reported on the node."""
     regarding = Regarding("v1", "Node", None, node.metadata.name, node.metadata.uid)
     return RecordEvent(regarding, "Warning", reason, "Observing", note)
 
@@ -107,7 +107,7 @@ def _is_refused(key: ClaimKey, pods: list[GPUPod], state: State) -> bool:
 def _tell(
     key: ClaimKey, pods: list[GPUPod], claim: VGPUClaim | None, state: State
 ) -> DesiredStatus | None:
-    """What the claim is to say, if it is time; the pods' events are recorded at once."""
+    """The report for the claim, if it is time; the pods' events are recorded at once."""
     told = state.claims.told.setdefault(key, ReportedRefusal(state.now))
     due = max(told.since + TELL_AFTER_S, told.next)
     if state.now < due:

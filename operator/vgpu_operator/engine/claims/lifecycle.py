@@ -67,7 +67,7 @@ def _ended_without_agent(claim: VGPUClaim, cache: Cache) -> bool:
         return pod.pod.is_terminal and pod.pod.is_bound
     if cache.was_never_bound(reserved.pod_uid):
         return False
-    # Its own claim is deleted by Kubernetes when it is gone, and while nobody here watched, too.
+    # Its own claim is deleted by Kubernetes when it is gone, also between two watches.
     is_collected = claim.metadata.deletion_timestamp is not None
     return cache.is_deleted(reserved.pod_uid) or is_collected
 
@@ -155,8 +155,8 @@ def init_devices_are_free(claim: VGPUClaim) -> bool:
 def unused_since(claim: VGPUClaim) -> float | None:
     """Unix time since when the claim holds nothing; None while it does, or if it never did.
 
-    The condition `Allocated` keeps its transition time while it stays False, whatever is said of
-    pods that were refused meanwhile; so the time goes on whoever leads.
+    The condition `Allocated` keeps its transition time while it stays False, also while pods are
+    refused; so the time goes on across leaders.
     """
     status = claim.status
     was_used = status.state == RELEASED or status.released is not None

@@ -1,7 +1,7 @@
 """Reconciles one claim, placement excepted: names the one write that brings it up to date.
 
 Each step looks at the claim as it was last observed and at the state, and names the write that it
-wants, or none; the first that wants one wins. The claim is looked at again when that write has
+wants, or none; the first that wants one wins. The claim is reconciled again when that write has
 ended, whatever its outcome, and whenever anything about it changes.
 """
 
@@ -174,7 +174,7 @@ def release_orphaned(claim: VGPUClaim, state: State) -> Effect | None:
 
 
 def write_reservation(claim: VGPUClaim, state: State) -> Effect | None:
-    """The claim says what was decided for it."""
+    """The claim's status gets its decision."""
     held = state.reservations.of_claim(key_of(claim))
     if held is None or held.allocation is None or held.is_written:
         return None
@@ -401,7 +401,7 @@ def _may_write(claim: VGPUClaim, held: Reservation, state: State) -> bool:
 
 
 def _note_lapsed(key: ClaimKey, state: State) -> None:
-    """A tentative place to which nobody came is given up."""
+    """Gives up a tentative place that no pod took."""
     held = state.reservations.of_claim(key)
     if held is not None and held.is_tentative and held.has_lapsed(state.now):
         give_up(state, held)

@@ -1,6 +1,6 @@
 """The operator's part of a resize in place: larger amounts where there is room, smaller when done.
 
-`vgpu_api.resize` says how operator and agent share the work.
+`vgpu_api.resize` has how operator and agent share the work.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _used_and_given(
 ) -> tuple[Use, Use] | None:
     """What counts as used of a device, and what may be given of it; None while it is not known.
 
-    As placement sees it: a device counts as full on which somebody holds who knows how much.
+    As placement sees it: a device with a claim of unknown amounts counts as full.
     """
     columns = state.ledger.columns
     name = next((device.name for device in devices if device.uuid == uuid), "")

@@ -73,7 +73,7 @@ def claim_for_pod(pod: Pod, spec: VGPUClaimSpec) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class DesiredStatus:
-    """What the operator wants a claim's status to say: an allocation, a refusal, or a release.
+    """The status that the operator wants for a claim: an allocation, a refusal, or a release.
 
     Attributes:
         ready: As kstatus reads it: the operator has nothing left to do for the claim as it is.
@@ -131,7 +131,7 @@ def status_with(
     Args:
         claim: The version that will be written over; None: it is made with this write.
         spec: Its spec.
-        desired: What it shall say.
+        desired: The status to write.
         unix: Unix time.
     """
     before = VGPUClaimStatus(conditions=[]) if claim is None else claim.status
@@ -195,7 +195,7 @@ def observed(claim: VGPUClaim) -> VGPUClaimStatus:
 
 
 def shows(claim: VGPUClaim, desired: DesiredStatus) -> bool:
-    """Whether the status says already what is desired."""
+    """Whether the status has already what is desired."""
     allocated = condition_types.find(claim.status.conditions, condition_types.ALLOCATED)
     return (
         claim.status.allocation == desired.allocation
@@ -208,7 +208,7 @@ def shows(claim: VGPUClaim, desired: DesiredStatus) -> bool:
 
 
 def refused_reason(claim: VGPUClaim) -> str | None:
-    """The reason with which the claim says that it was refused; None where it was not."""
+    """The reason of the claim's refusal in its status; None where it was not."""
     allocated = condition_types.find(claim.status.conditions, condition_types.ALLOCATED)
     if claim.status.allocation is not None or allocated is None or allocated.status == "True":
         return None

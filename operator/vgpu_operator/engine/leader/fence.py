@@ -56,10 +56,10 @@ class AwaitedInformer(Protocol):
     """What keeps one kind in the cache: a reflector."""
 
     async def reach(self, version: int) -> None:
-        """Return when everything up to a version of the kind has been told."""
+        """Return when everything up to a version of the kind has been delivered."""
 
     async def relist(self) -> None:
-        """Return after a list begun later than this call has been told."""
+        """Return after a list begun later than this call has been delivered."""
 
 
 class Observer(Protocol):
@@ -120,7 +120,7 @@ class Fence:
     decider: str
 
     async def close(self) -> int:
-        """Return when no write of a predecessor can land any more; says how many were touched."""
+        """Wait until no write of a predecessor can land; returns how many claims were touched."""
         marker, _ = await asyncio.gather(self._catch_up(), self._catch_up_with_pods())
         self.engine.observe_all()
         open_claims = [
@@ -212,7 +212,7 @@ class Fence:
             try:
                 now = VGPUClaim.read(raw)
             except ValidationError:
-                return None  # the reflector tells of it, and its devices count as full
+                return None  # the reflector reports it, and its devices count as full
             self.engine.observe(ClaimObserved(now))
             return now
 

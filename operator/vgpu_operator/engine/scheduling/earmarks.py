@@ -31,7 +31,7 @@ MOST = 9
 MOST_OF_A_NAMESPACE = 3
 """Of those, for one namespace: no tenant keeps the others' devices free for itself."""
 NODES_WEIGHED = 32
-"""Nodes that are looked at closely for one request: those where the least must become free."""
+"""Nodes that are checked closely for one request: those where the least must become free."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ def is_sound(columns: Columns, earmark: Earmark) -> bool:
 def explain(columns: Columns, earmarks: Earmarks, key: ClaimKey, ask: Ask) -> Mapping[str, str]:
     """By node: how many devices only an earmark keeps from a claim.
 
-    Whom they are kept for is not said: it may be another tenant's.
+    The claim that they are kept for is left out: it may be another tenant's.
     """
     texts: dict[str, str] = {}
     for earmark in earmarks:

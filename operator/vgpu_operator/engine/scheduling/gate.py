@@ -8,11 +8,11 @@ two writes do here, in this order:
                        └── not lifted in time ──┘
 
 The PATCH ties the pod to its node and takes the gate off; it tests the resourceVersion that it was
-decided on. Which side of it a pod is on stands in the pod alone, so an operator that dies between
-the two leaves nothing to guess: its successor finds the claim allocated and the gate there, and
-lifts it, or the gate gone, and waits.
+decided on. Which side of it a pod is on is recorded in the pod alone, so an operator that dies
+between the two leaves nothing to guess: its successor finds the claim allocated and the gate
+there, and lifts it, or the gate gone, and waits.
 
-From the PATCH on kube-scheduler may bind the pod at any moment, without a word to us. So its
+From the PATCH on kube-scheduler may bind the pod at any time, without notice. So its
 devices stay reserved until it runs, or is gone. A pod cannot be gated again nor go elsewhere: where
 kube-scheduler finds no room on its node after all, it has to be replaced.
 """
@@ -192,7 +192,7 @@ def lift_gate(claim: VGPUClaim, state: State) -> Effect | None:
 
 
 def _behind_gate(state: State, held: Reservation, claim: VGPUClaim) -> GPUPod | None:
-    """The pod whose gate a reservation may lift: the claim says so, and no try is under way."""
+    """The pod whose gate a reservation may lift: the claim has it, and no try is under way."""
     pod, allocation = state.cache.pod(held.pod_uid), claim.status.allocation
     is_ready = held.is_written and held.phase in (Phase.OFFERED, Phase.PINNED)
     if not is_ready or held.has_lapsed(state.now) or pod is None or not pod.is_gated:
@@ -275,7 +275,7 @@ def tied_node(pod: GPUPod) -> str:
 
 
 def _refused_with(pod: GPUPod) -> str:
-    """What kube-scheduler says that keeps the pod from its node; empty: nothing."""
+    """Why kube-scheduler keeps the pod from its node; empty: nothing."""
     for condition in pod.pod.status.conditions:
         is_refused = condition.status == "False" and condition.reason == "Unschedulable"
         if condition.type == "PodScheduled" and is_refused:

@@ -61,7 +61,7 @@ def reserve(
 
 
 def adopt(state: State, pod: GPUPod, claim: VGPUClaim) -> Reservation:
-    """Take an allocation that stands in the claim for the pod's reservation."""
+    """Take the claim's current allocation as the pod's reservation."""
     allocation = claim.status.allocation
     assert allocation is not None
     state.claims.expired.pop(key_of(claim), None)  # its pod has come after all
@@ -92,7 +92,7 @@ def take_tentatively(state: State, waiter: Waiter, pod: GPUPod, plan: Plan) -> R
 
 
 def take_softly(state: State, pod: GPUPod, plan: Plan) -> Reservation:
-    """Keep a place for a pod that is on its way to Bind, as long as nobody else needs it."""
+    """Keep a place for a pod that is on its way to Bind, as long as no other pod needs it."""
     held = state.reservations.of_pod(pod.uid)
     if held is not None:
         give_up(state, held)
@@ -130,7 +130,7 @@ def lapse(state: State, reservation: Reservation) -> None:
 
 
 def give_up(state: State, reservation: Reservation) -> None:
-    """Forget a reservation; what the claim's status says is another matter."""
+    """Forget a reservation; the claim's status stays."""
     if not state.reservations.is_current(reservation):
         return
     state.reservations.drop(reservation)
@@ -143,7 +143,7 @@ def give_up(state: State, reservation: Reservation) -> None:
 
 
 def confirm(state: State, reservation: Reservation, claim: VGPUClaim) -> None:
-    """The claim's status has the reservation's allocation, with the amounts that it says."""
+    """The claim's status has the reservation's allocation, with its amounts."""
     reservation.allocation = claim.status.allocation  # a resize keeps the id
     reservation.is_written = claim.status.reserved_for == reservation.reserved_for
     if reservation.assumption is not None:
@@ -167,7 +167,7 @@ def resolve(state: State, key: ClaimKey, version: int) -> None:
 
 
 def leave_unsettled(state: State, key: ClaimKey, version: int, write: InFlight) -> None:
-    """Nobody knows whether a write landed, or still will, while the claim is at this version.
+    """It is unknown whether a write landed, or still will, while the claim is at this version.
 
     It is assumed once more, apart from the reservation's own assumption, which goes its own way.
     """

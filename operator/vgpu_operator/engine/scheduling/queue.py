@@ -1,7 +1,7 @@
 """Who waits for devices: pods that a Filter refused, Immediate claims, and bound pods without any.
 
 Those that are alike wait as one class. For a class it is known up to which release of devices no
-node serves it; after that only the nodes where something became free are looked at, once for each
+node serves it; after that only the nodes where something became free are checked, once for each
 class. So ten thousand waiting pods of a hundred kinds cost what a hundred cost, and nothing while
 nothing becomes free.
 
@@ -30,7 +30,7 @@ class EquivalenceClass(NamedTuple):
 
     Attributes:
         request: What is asked for.
-        rules: What the pod says about nodes.
+        rules: The pod's rules about nodes.
         namespace: Whose quota it counts against.
         node: The node that a bound pod has; empty: any.
         ruled_out: Bits of nodes that kube-scheduler did not offer: what makes it offer them wakes
@@ -55,7 +55,7 @@ class Waiter:
         pod_uid: The pod that it is for; empty for an Immediate claim.
         kind: What it waits for.
         rank: Its turn.
-        since: When it was refused first, monotonic seconds; a try in vain is no new beginning.
+        since: When it was refused first, monotonic seconds; a failed try does not reset it.
     """
 
     key: ClaimKey
@@ -71,7 +71,7 @@ class WaitClass:
 
     Attributes:
         cursor: Up to which release of devices no node serves it.
-        budget: The version of the namespace's quotas that it was looked at with.
+        budget: The version of the namespace's quotas that it was checked with.
         misses: By node number: how many in a row were requeued for room there and not offered the
             node. Pods of one kind differ in what only kube-scheduler knows, so after each miss
             twice as many are requeued at once: those that cannot go there do not keep others

@@ -1,4 +1,4 @@
-"""Why a pod or a claim gets nothing now. The words are made when somebody reads them."""
+"""Why a pod or a claim gets nothing now. The text is made when it is read."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _NONE: Mapping[str, str] = MappingProxyType({})
 
 
 class Refusal:
-    """A reason, and a text for each node that was looked at, where nodes were looked at.
+    """A reason, and a text for each node that was checked, if any was.
 
     Args:
-        reason: Why, where no node was looked at.
+        reason: Why, where no node was checked.
         text: The same in a sentence.
-        plan: The refused plan, where nodes were looked at.
+        plan: The refused plan, where nodes were checked.
         notes: By node: what its text has to add.
     """
 
@@ -77,7 +77,7 @@ class Refusal:
         """Why not on these nodes, by name.
 
         Args:
-            nodes: Those that were looked at, or of which nothing is known.
+            nodes: Those that were checked, or of which nothing is known.
 
         Returns:
             The nodes where the end of others could make room, so that preemption may help; and the

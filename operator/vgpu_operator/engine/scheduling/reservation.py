@@ -56,13 +56,13 @@ class Reservation:
         kind: Of the waiter that a tentative place was taken for.
         is_awaited: Its pod was requeued for this tentative place, so a Filter is to come soon.
         spec: What was decided on; a claim that asks for something else now is left alone. None:
-            the allocation stands in the claim already.
-        allocation: What the claim's status says, or will; None while tentative.
+            the claim has the allocation already.
+        allocation: The claim status's, or what it will be; None while tentative.
         reserved_for: The pod as the claim's status names it.
         replaces: Ids of allocations that the write may replace.
         is_immediate: Of an Immediate claim: the allocation stays when its pod goes elsewhere.
         assumption: What the ledger holds for it until the write has an outcome.
-        is_written: Whether the claim's status says so.
+        is_written: Whether the claim's status has it.
         until: When it lapses, monotonic seconds; None: it does not.
         is_read: Its pod is being read, which decides about its end.
         is_withdrawn: Its scheduler has taken the place back: nothing of it stays tentative.

@@ -36,7 +36,7 @@ def schedule_due(state: State) -> Iterator[list[Effect]]:
 
 
 def is_due(of_kind: WaitClass, state: State) -> bool:
-    """Whether anything has become free since the class was looked at last."""
+    """Whether anything has become free since the class was last tried."""
     budget = state.ledger.budget_version(of_kind.kind.namespace)
     return of_kind.cursor != state.ledger.cursors[1] or of_kind.budget != budget
 

@@ -153,7 +153,7 @@ def wait(state: State, pod: GPUPod, refusal: Refusal, candidates: Collection[str
         pod: The pod.
         refusal: Why.
         candidates: The nodes that were offered. Where kube-scheduler offered all that are feasible,
-            a requeue for another node would be in vain: what makes that feasible wakes the pod.
+            a requeue for another node would have no effect: what makes that feasible wakes the pod.
     """
     held = state.reservations.of_pod(pod.uid)
     missed = 0
@@ -313,7 +313,7 @@ def _copy_for(state: State, pod: GPUPod, key: ClaimKey) -> VGPUClaimSpec | Refus
 def _standing(
     state: State, pod: GPUPod, claim: VGPUClaim, candidates: Collection[str]
 ) -> Reservation | Refusal | None:
-    """What an existing claim says already; None when it is free to be decided."""
+    """What an existing claim has already; None when it is free to be decided."""
     refusal = refusal_of(state, claim, pod)
     allocation = claim.status.allocation
     if refusal is not None or allocation is None:

@@ -53,7 +53,7 @@ def _may_have_one(waiter: Waiter, state: State) -> bool:
     key: ClaimKey = waiter.key
     if state.earmarks.get(key) is not None or not state.earmarks.has_room_for(key.namespace):
         return False
-    if waiter.rank[0] == Standing.DOUBTFUL:  # nobody knows whether it could run there
+    if waiter.rank[0] == Standing.DOUBTFUL:  # unknown whether it could run there
         return False
     refusal = explain_waiter(waiter, state)
     return refusal is not None and refusal.is_of_room
