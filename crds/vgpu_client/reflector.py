@@ -4,9 +4,9 @@ Kopf lists again after a gap and reports what exists; what was deleted meanwhile
 mentions, and an allocator that misses a deletion loses a device until its restart. So we keep our
 own list-and-watch. It remembers uid and version of everything it has delivered, and after a gap
 (410, a broken or silent stream) compares that with a fresh list. The list is decoded page by page
-and told as a whole, deletions first: what comes may need the place of what is gone. The first list
-has no deletions: it is told as its pages come, so that a start takes no more memory than what the
-sink keeps.
+and delivered as a whole, deletions first: what comes may need the place of what is gone. The first
+list has no deletions: it is delivered as its pages come, so that a start takes no more memory than
+the handler keeps.
 
 Versions of a kind only grow. When they do not, a backup of etcd was restored under us: objects
 that we know never were, and ledgers and caches that ignore old versions would keep them for ever.
@@ -41,9 +41,9 @@ TIn = TypeVar("TIn", contravariant=True)
 
 @dataclass(frozen=True, slots=True)
 class ObjectIdentity:
-    """Which object: its place and the uid that tells it from others of its name.
+    """Which object: its place and the UID that distinguishes it from others of its name.
 
-    Of one that is gone, `was_seen` says that the stream told of it, so nothing of it was missed;
+    Of one that is gone, `was_seen` means that the stream reported it, so nothing of it was missed;
     one that a list found missing may have changed unseen before it went.
     """
 
@@ -83,7 +83,7 @@ class Source(Protocol):
 
 
 class EventHandler(Protocol[TIn]):
-    """Who is told. The calls are synchronous and in order; what they raise ends the reflector."""
+    """Receives the changes. Calls are synchronous and in order; an exception ends the reflector."""
 
     def added(self, obj: TIn) -> None:
         """An object that was not known."""
@@ -95,11 +95,11 @@ class EventHandler(Protocol[TIn]):
         """It is gone, or no longer matches the selectors."""
 
     def unreadable(self, identity: ObjectIdentity, raw: Object, error: Exception) -> None:
-        """An object, new or newer, that the decoder refused. Its deletion will be told too."""
+        """An object, new or newer, that the decoder refused. Its deletion will be delivered too."""
 
 
 class _Item(NamedTuple):
-    """An object of a list, as it will be told; unread if its version is the one that is known."""
+    """An object of a list, as it will be delivered; unread if its version is the known one."""
 
     place: _Place
     version: _Version
@@ -138,22 +138,22 @@ class ReflectorTimes:
 
 
 class Reflector(Generic[T]):
-    """Lists and watches one kind and tells a sink.
+    """Lists and watches one kind and delivers changes to a handler.
 
     Args:
         api: Where from.
         resource: The kind.
-        handler: Who is told.
+        handler: Gets the changes.
         decode: Makes of a raw object what the sink wants; may raise anything on a bad object.
         scope: Namespace and selectors.
         times: Times.
         sleep: Waits before a retry; swapped in tests.
         jitter: Spreads those waits, 0 to 1.
-        on_restart: Told why whenever the stream has to be made up for by a new list
+        on_restart: Called with the cause whenever the stream has to be made up for by a new list
             (`gone`, `broken`); for a metric.
-        on_list: Told of each list when all of it has been told: its version, and the UIDs of all
-            that there was then. The sink may know of more, from elsewhere: what of that is no
-            newer came and went while nobody watched.
+        on_list: Called for each list when all of it has been delivered, with its version, and the
+            UIDs of all that there was then. The sink may know of more, from elsewhere: what of
+            that is no newer came and went between two watches.
     """
 
     def __init__(
@@ -181,28 +181,28 @@ class Reflector(Generic[T]):
         self._on_restart = on_restart
         self._on_list = on_list
         self._known: dict[_Place, _Version] = {}
-        self._position = 0  # the version up to which everything has been told
+        self._position = 0  # the version up to which everything has been delivered
         self._failures = 0  # in a row
         self._quorum_wanted = not scope.from_cache
         self._list_wanted = asyncio.Event()
         self._lists_begun = 0
-        self._lists_told = 0  # the number of the last list that was told completely
+        self._lists_told = 0  # the number of the last list that was delivered completely
         self._list_told = asyncio.Condition()
         self._awaited: list[tuple[int, asyncio.Future[None]]] = []  # by version
         self.synced = asyncio.Event()
-        """Set once the first full list has been told."""
+        """Set once the first full list has been delivered."""
         self.follows = asyncio.Event()
-        """Set while it goes on from what was told; clear while it has to list anew."""
+        """Set while it goes on from what was delivered; clear while it has to list anew."""
 
     async def relist(self) -> None:
-        """Return after a list begun later than this call has been told (a quorum read)."""
+        """Return after a list begun later than this call has been delivered (a quorum read)."""
         wanted = self._lists_begun + 1
         self._list_wanted.set()
         async with self._list_told:
             await self._list_told.wait_for(lambda: self._lists_told >= wanted)
 
     async def reach(self, version: int) -> None:
-        """Return when everything up to a version of this kind has been told.
+        """Return when everything up to a version of this kind has been delivered.
 
         Versions grow along a stream, so a write of one's own that comes back by it shows that no
         earlier change of any object of the kind is missing.
@@ -216,7 +216,7 @@ class Reflector(Generic[T]):
         """Keep the sink up to date, for ever.
 
         Raises:
-            DataRestored: The server's data are older than what was told.
+            DataRestored: The server's data are older than what was delivered.
             Exception: A fault of the sink's.
         """
         while True:
@@ -224,7 +224,7 @@ class Reflector(Generic[T]):
                 await self._list()
                 while not self._list_wanted.is_set():
                     if not await self._follow():
-                        # Closed before it said anything: the server is going, or behind.
+                        # Closed before any event: the server is going, or behind.
                         self._failures += 1
                         await self._sleep(self._retry_s())
             except Gone as error:
@@ -246,7 +246,7 @@ class Reflector(Generic[T]):
         return min(longest, self._times.last_retry_s) * (0.5 + 0.5 * self._jitter())
 
     async def _list(self) -> None:
-        """Read everything and tell the difference to what was told before; deletions first."""
+        """Read everything and deliver the difference to the last state; deletions first."""
         quorum = self._quorum_wanted or self._list_wanted.is_set()
         self._list_wanted.clear()
         self._lists_begun += 1
@@ -311,7 +311,7 @@ class Reflector(Generic[T]):
             return _Item(place, version, read=True, raw=raw, error=error)
 
     def _told_item(self, raw: Object) -> _Item:
-        """As `_item`, and told at once; if the list breaks off, the next one finds it known."""
+        """As `_item`, and delivered at once; if the list breaks off, the next one finds it known."""
         item = self._item(raw)
         if item.read:
             self._tell(item)
@@ -325,7 +325,7 @@ class Reflector(Generic[T]):
             )
 
     async def _follow(self) -> bool:
-        """Follow a stream until it ends or a list is wanted; False if it ended without a word."""
+        """Follow a stream until it ends or a list is wanted; False if it ended without an event."""
         stream = asyncio.ensure_future(self._stream())
         interrupt = asyncio.ensure_future(self._list_wanted.wait())
         try:
@@ -359,7 +359,7 @@ class Reflector(Generic[T]):
         if version < since:
             self._must_not_go_back(version)
         if version <= self._position:
-            return  # told before: versions grow along a stream
+            return  # delivered before: versions grow along a stream
         self._position = version
         if kind == "DELETED":
             if _place(raw) in self._known:

@@ -167,7 +167,7 @@ class Operator:
     async def _inform(self, informer: Reflector[Any]) -> None:
         """Follow a kind: pods and claims once the nodes and devices that they are on are there.
 
-        A first list is told as its pages come; a pod on a node whose devices are not known yet
+        A first list is delivered as its pages come; a pod on a node whose devices are not known yet
         would not count as one that takes their place.
         """
         if informer.resource in _LAST:

@@ -13,7 +13,7 @@ from virtual_cluster import FILTER_TAKES_S, VirtualCluster, played
 MIB = 16_384
 
 
-def cards_of(nodes: int, each: int) -> dict[str, tuple[str, int]]:
+def devices_of(nodes: int, each: int) -> dict[str, tuple[str, int]]:
     return {
         f"GPU-{node}-{number}": (f"node-{node:03}", MIB)
         for node in range(nodes)
@@ -24,33 +24,33 @@ def cards_of(nodes: int, each: int) -> dict[str, tuple[str, int]]:
 @pytest.mark.parametrize("nodes", [6, 100])
 def test_a_daemonset_runs_on_every_node_within_ten_seconds(nodes: int) -> None:
     """kube-scheduler offers each of its pods one node: the one that its affinity names."""
-    cards = cards_of(nodes, 1)
+    devices = devices_of(nodes, 1)
     pods: list[str] = []
 
     async def play(cluster: VirtualCluster) -> None:
-        for node in sorted({node for node, _ in cards.values()}):
+        for node in sorted({node for node, _ in devices.values()}):
             only = frozenset({node})
             pods.append(cluster.create(1, 1024, 0, 1e6, nodes=only, is_pinned=True))
         await asyncio.sleep(12)
 
-    cluster, _ = played(cards, play)
+    cluster, _ = played(devices, play)
     assert max(cluster.served_after.get(pod, float("inf")) for pod in pods) <= 10.0
 
 
 def test_a_daemonset_gets_its_part_of_a_full_node_when_somebody_goes() -> None:
     pods: list[str] = []
-    cards = cards_of(6, 1)
+    devices = devices_of(6, 1)
 
     async def play(cluster: VirtualCluster) -> None:
         for _ in range(12):
             cluster.create(1, 8192, 0, 8.0)
         await asyncio.sleep(3)
-        for node in sorted({node for node, _ in cards.values()}):
+        for node in sorted({node for node, _ in devices.values()}):
             only = frozenset({node})
             pods.append(cluster.create(1, 8192, 0, 1e6, nodes=only, is_pinned=True))
         await asyncio.sleep(20)
 
-    cluster, onlooker = played(cards, play)
+    cluster, onlooker = played(devices, play)
     assert all(pod in cluster.served_after for pod in pods)
     assert onlooker.longest_s <= 5.0
 
@@ -68,7 +68,7 @@ UNSCHEDULABLE: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("first", [True, False])
 def test_a_thousand_pods_that_cannot_run_delay_nobody(why: str, first: bool) -> None:
     """Neither those that come after them nor those that wait already."""
-    cards = cards_of(4, 2) | {"GPU-full": (FULL, MIB)}
+    devices = devices_of(4, 2) | {"GPU-full": (FULL, MIB)}
     pods: list[str] = []
 
     async def the_odd(cluster: VirtualCluster) -> None:
@@ -88,7 +88,7 @@ def test_a_thousand_pods_that_cannot_run_delay_nobody(why: str, first: bool) -> 
             await the_odd(cluster)
         await asyncio.sleep(60)
 
-    cluster, onlooker = played(cards, play)
+    cluster, onlooker = played(devices, play)
     assert len([pod for pod in pods if pod in cluster.served_after]) == len(pods)
     assert onlooker.longest_s <= 5.0
     assert onlooker.longest_in_all_s <= 5.0 + LAST_BACKOFF_S

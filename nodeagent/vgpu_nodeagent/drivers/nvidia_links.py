@@ -39,7 +39,7 @@ class NvLinks:
     """The NVLinks of one device that are up.
 
     Attributes:
-        to_cards: How many lead to each other device, by its bus id in lower case.
+        to_devices: How many lead to each other device, by its bus id in lower case.
         to_switches: How many lead to NVSwitches.
     """
 

@@ -102,7 +102,7 @@ def mutate_pod(
         for place in each_container(pod):
             asks = any(place.container.asked(name) is not None for name in resources)
             if ask is not None or asks:
-                _hide_cards(("spec", place.section, place.index), patch)
+                _hide_devices(("spec", place.section, place.index), patch)
         return patch.operations
 
 
@@ -125,12 +125,12 @@ def mutate_ephemeral_containers(raw_pod: dict[str, Any], former: dict[str, Any])
         for index, container in enumerate(read_pod(raw_pod).spec.ephemeral_containers):
             if container.name not in there:
                 refuse_reserved_variables(f"spec.ephemeralContainers[{index}]", container)
-                _hide_cards(("spec", "ephemeralContainers", index), patch)
+                _hide_devices(("spec", "ephemeralContainers", index), patch)
     return patch.operations
 
 
 def _asking_containers(pod: Pod, ask: PodAsk, claim: VGPUClaim | None) -> tuple[PodContainer, ...]:
-    """The containers that will hold cards; those of a named claim are found in the claim."""
+    """The containers that will hold devices; those of a named claim are found in the claim."""
     wanted = ask.containers if ask.native is None else _of_claim(pod, ask.native, claim)
     return tuple(place for place in each_container(pod) if place.name in wanted)
 
@@ -333,7 +333,7 @@ def _choose_runtime(pod: Pod, config: ClusterConfig, patch: JsonPatch) -> None:
         patch.set("spec", "runtimeClassName", value=runtime)
 
 
-def _hide_cards(container: tuple[Step, ...], patch: JsonPatch) -> None:
+def _hide_devices(container: tuple[Step, ...], patch: JsonPatch) -> None:
     """`NVIDIA_VISIBLE_DEVICES=void`, in place of every other value of that variable."""
     steps = (*container, "env")
     hidden = {"name": names.ENV_VISIBLE_DEVICES, "value": HIDDEN}

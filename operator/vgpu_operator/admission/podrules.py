@@ -234,7 +234,7 @@ def _environment_is_free(pod: Pod, asking: Sequence[PodContainer], config: Clust
 
 
 def refuse_reserved_variables(path: str, container: Container) -> None:
-    """Refuse a container that says what the claim and the node decide.
+    """Refuse a container that sets what the claim and the node decide.
 
     Raises:
         BadInput: names the first such variable.

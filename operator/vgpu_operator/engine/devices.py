@@ -1,4 +1,4 @@
-"""What the operator says of devices: who holds what of each, which are two, which links disagree.
+"""The operator's reports on devices: holders, duplicates, links that disagree.
 
 For people to see; a view, never the truth. It is written when it changes, and after everything
 else.
@@ -104,7 +104,7 @@ def _why_out(device: GPUDevice) -> str:
 
 
 def describe_links(state: State) -> Iterator[list[Effect]]:
-    """Events about links that two devices tell differently: placement counts them as no link.
+    """Events about links that two devices report differently: placement counts them as no link.
 
     A list for each node. Of a leader that begins these are all nodes that have links.
     """
@@ -122,7 +122,7 @@ def describe_links(state: State) -> Iterator[list[Effect]]:
 
 
 def view_of(device: GPUDevice, holders: tuple[Holder, ...]) -> dict[str, Any]:
-    """What a device's status says about who holds it."""
+    """The holders in a device's status."""
     total = sum((holder.use for holder in holders), Use())
     return {
         "allocated": {
@@ -163,7 +163,7 @@ def _duplicate(device: GPUDevice, state: State) -> dict[str, Any]:
 
 
 def _shown(device: GPUDevice, written: DeviceWrite | None) -> dict[str, Any]:
-    """What our field manager says of a device already."""
+    """What our field manager has written of a device."""
     observed = version_of(device.metadata.resource_version)
     if written is not None and observed < (written.version or 0):
         return written.status
@@ -177,7 +177,7 @@ def _shown(device: GPUDevice, written: DeviceWrite | None) -> dict[str, Any]:
 
 
 def _is_unused(status: dict[str, Any], shown: dict[str, Any]) -> bool:
-    """Whether nothing was ever held of it: a zero for each of 40,000 devices tells nobody more."""
+    """Whether nothing was ever held of it: a zero for each of 40,000 devices adds nothing."""
     return shown["allocated"] is None and not status["claims"] and "conditions" not in status
 
 

@@ -49,7 +49,7 @@ logger = logging.getLogger(__name__)
 SLICE_S = 0.005
 """The loop is given up to others after so long: Filter, Bind, the Lease."""
 _AT_ONCE = 64
-"""Pods, or claims without a write, that are looked at before a slice may end."""
+"""Pods, or claims without a write, that are reconciled before a slice may end."""
 _TICK_S = 1.0
 _TURN_S = 0.1
 """A tick while refusals wait for their turn to be reported."""

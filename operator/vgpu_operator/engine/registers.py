@@ -1,8 +1,8 @@
 """Devices of vendors whose own plugins register them on the Node: published as GPUDevice objects.
 
-An agent publishes NVIDIA's. Other vendors' device plugins write an annotation on their Node; what
-it says is what the objects say, and a device that is registered no more, or whose plugin the
-kubelet has lost, is not Ready. Decision 54.
+An agent publishes NVIDIA's. Other vendors' device plugins write an annotation on their Node; the
+objects repeat it, and a device that is registered no more, or whose plugin the kubelet has lost,
+is not Ready. Decision 54.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _UNDIVIDED = 100
 
 
 def publish_registered(state: State) -> Iterator[list[Effect]]:
-    """What the devices of the nodes that changed should say, where they say something else.
+    """The status of the devices of the changed nodes, where it differs.
 
     A list for each node. Of a leader that begins these are all nodes.
     """
@@ -89,7 +89,7 @@ def _name(uuid: str, node: str, state: State) -> str:
 def _publish(
     name: str, node: Node, status: dict[str, Any], known: GPUDevice | None, state: State
 ) -> Iterator[Effect]:
-    """The write, unless the device says it already or will as soon as a write has come back."""
+    """The write, unless the device has it already or will as soon as a write has come back."""
     if known is not None and _says(known, status):
         return
     written = state.register_writes.get(name)
@@ -129,7 +129,7 @@ def status_of(
     why: str,
     unix: float,
 ) -> dict[str, Any]:
-    """What the object of a registered device says.
+    """The status of a registered device.
 
     Args:
         kind: Of the device.
@@ -181,7 +181,7 @@ def _unusable(kind: Kind, device: RegisteredDevice) -> str:
 
 
 def _without(device: GPUDevice, ready: dict[str, Any]) -> dict[str, Any]:
-    """What a device says that is registered no more: what it said, and that it is not Ready."""
+    """The status of a device that is registered no more: as it was, but not Ready."""
     healthy = conditions.find(device.status.conditions, conditions.HEALTHY)
     kept = [] if healthy is None else [healthy.to_wire()]
     return {**_said_by(device.status), "conditions": [ready, *kept]}
@@ -198,7 +198,7 @@ def _ready(reason: str, why: str, *, unix: float) -> dict[str, Any]:
 
 
 def _configured(device: GPUDevice | None, *, unix: float) -> list[dict[str, Any]]:
-    """That wishes for the device have no effect which its vendor's plugin would have to grant."""
+    """That settings of the device have no effect which its vendor's plugin would have to grant."""
     spec = None if device is None else device.spec
     set_there = {} if spec is None else {
         "memoryScaling": spec.memory_scaling not in (None, "1"),
@@ -237,7 +237,7 @@ def _says(device: GPUDevice, status: dict[str, Any]) -> bool:
 
 
 def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether two statuses say the same, whenever it came about."""
+    """Whether two statuses are equal but for times."""
     return _timeless(one) == _timeless(other)
 
 

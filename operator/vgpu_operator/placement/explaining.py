@@ -14,7 +14,7 @@ from vgpu_operator.placement.columns import Columns
 from vgpu_operator.placement.planning import policies_on, why_not
 
 _FEW = 16
-"""So few nodes are looked at one by one."""
+"""So few nodes are checked one by one."""
 _LARGEST = int(np.iinfo(np.int64).max)
 _COUNTED_AS: tuple[Reason, ...] = (
     Reason.ALLOCATED_CARDS_INSUFFICIENT_REQUEST,

@@ -80,7 +80,7 @@ async def test_filter_gives_each_node_its_reason_when_nothing_fits(replica: Any)
 
 async def test_only_what_the_end_of_others_could_cure_is_open_to_preemption(replica: Any) -> None:
     for node, fields in {"full": {}, "ill": {"healthy": False}, "other": {"model": "A100"}}.items():
-        replica.card(uuid=f"GPU-{node}", node=node, memory_mib=16384, **fields)
+        replica.device(uuid=f"GPU-{node}", node=node, memory_mib=16384, **fields)
     holder = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 16384}
     replica.offer(replica.pod("holder", limits=holder), "full")
     pod = replica.pod(annotations={"nvidia.com/nouse-gputype": "A100"})

@@ -37,7 +37,7 @@ async def requeued(replica: Any) -> list[str]:
 
 
 def frees(replica: Any, version: int = 2, **fields: Any) -> None:
-    """The card is healthy from now on."""
+    """The device is healthy from now on."""
     replica.news.device_changed(a_device(memory_mib=16384, resource_version=version, **fields))
 
 
@@ -47,14 +47,14 @@ WHOLE = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 16384}
 
 
 def wait_for_eight(replica: Any) -> None:
-    """Eight nodes with a card each recover at once, and eight pods wait for a card."""
-    cards = [{"uuid": f"GPU-{number}", "node": f"node-{number}"} for number in range(8)]
-    for card in cards:
-        replica.card(memory_mib=16384, healthy=False, **card)
+    """Eight nodes with a device each recover at once, and eight pods wait for a device."""
+    devices = [{"uuid": f"GPU-{number}", "node": f"node-{number}"} for number in range(8)]
+    for device in devices:
+        replica.device(memory_mib=16384, healthy=False, **device)
     for number in range(8):
         replica.offered(f"pod-{number}", limits=WHOLE)
-    for card in cards:
-        frees(replica, **card)
+    for device in devices:
+        frees(replica, **device)
 
 
 async def test_much_room_for_one_class_is_given_in_slices_of_one_pod(replica: Any) -> None:
@@ -84,7 +84,7 @@ async def test_what_a_filter_takes_between_two_slices_is_given_to_nobody_else(
 
 
 async def test_a_requeue_is_one_patch_that_a_namesake_refuses(replica: Any) -> None:
-    replica.card(memory_mib=16384, healthy=False)
+    replica.device(memory_mib=16384, healthy=False)
     pod = replica.offered("a")
     frees(replica)
     assert await requeued(replica) == ["a"]
@@ -107,7 +107,7 @@ async def test_of_many_nodes_the_one_with_room_is_nominated_in_the_same_patch(
     """kube-scheduler looks at a sample of so many; a nominated node it looks at first."""
     for number in range(SAMPLED_FROM):
         replica.news.node_changed(a_node(f"plain-{number}"))
-    replica.card(memory_mib=16384, healthy=False)
+    replica.device(memory_mib=16384, healthy=False)
     pod = replica.offered("a")
     frees(replica)
     assert await requeued(replica) == ["a"]
@@ -124,7 +124,7 @@ async def test_of_many_nodes_the_one_with_room_is_nominated_in_the_same_patch(
 async def test_a_requeue_that_cannot_be_written_is_written_as_soon_as_it_can(
     replica: Any,
 ) -> None:
-    replica.card(memory_mib=16384, healthy=False)
+    replica.device(memory_mib=16384, healthy=False)
     replica.offered("a")
     replica.api.before = lambda verb, _: Unreachable("no way") if "merge" in verb else None
     frees(replica)
@@ -136,7 +136,7 @@ async def test_a_requeue_that_cannot_be_written_is_written_as_soon_as_it_can(
 
 
 async def test_a_pod_that_is_gone_is_requeued_no_more(replica: Any) -> None:
-    replica.card(memory_mib=16384, healthy=False)
+    replica.device(memory_mib=16384, healthy=False)
     pod = replica.offered("a")
     replica.api.vanish(PODS, "a")
     frees(replica)
@@ -150,7 +150,7 @@ async def test_a_pod_that_is_gone_is_requeued_no_more(replica: Any) -> None:
 
 
 async def test_a_pod_is_requeued_once_in_a_few_seconds(replica: Any) -> None:
-    replica.card(memory_mib=16384, healthy=False)
+    replica.device(memory_mib=16384, healthy=False)
     pod = replica.offered("a")
     for version in range(2, 12, 2):
         frees(replica, version)
@@ -168,7 +168,7 @@ async def test_a_pod_that_never_comes_keeps_its_place_for_a_while_and_is_left_al
     replica: Any,
 ) -> None:
     """kube-scheduler found no node for it, for want of CPU say: only kube-scheduler knows."""
-    replica.card(memory_mib=8192, healthy=False)
+    replica.device(memory_mib=8192, healthy=False)
     for name in ("a", "b"):
         replica.offered(name)
     replica.news.device_changed(a_device(memory_mib=8192, resource_version=2))
@@ -182,8 +182,8 @@ async def test_a_pod_that_never_comes_keeps_its_place_for_a_while_and_is_left_al
 
 async def test_who_is_not_offered_the_node_lets_twice_as_many_try(replica: Any) -> None:
     """Pods of one kind may differ in CPU: one that fits is found in few steps."""
-    replica.card(memory_mib=8192, healthy=False)
-    replica.card(uuid="GPU-9", node="node-2", healthy=False)
+    replica.device(memory_mib=8192, healthy=False)
+    replica.device(uuid="GPU-9", node="node-2", healthy=False)
     pods = {name: replica.offered(name) for name in "abcdefgh"}
     replica.news.device_changed(a_device(memory_mib=8192, resource_version=2))
     waves = []
@@ -195,7 +195,7 @@ async def test_who_is_not_offered_the_node_lets_twice_as_many_try(replica: Any) 
 
 
 async def test_only_a_few_kinds_of_pods_are_requeued_for_one_node(replica: Any) -> None:
-    replica.card(memory_mib=8192, healthy=False)
+    replica.device(memory_mib=8192, healthy=False)
     for number in range(2 * CROWDED):
         limits = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 8000 + number}
         replica.offered(f"pod-{number}", limits=limits)
@@ -206,7 +206,7 @@ async def test_only_a_few_kinds_of_pods_are_requeued_for_one_node(replica: Any) 
 async def test_a_pod_set_aside_before_this_replica_led_is_woken(replica: Any) -> None:
     """Its Filter was refused by the predecessor; only the pod itself says so."""
     replica.leading = False
-    replica.card(memory_mib=16384)
+    replica.device(memory_mib=16384)
     condition = Condition(type="PodScheduled", status="False", reason="Unschedulable")
     pod = replica.pod("a")
     aside = pod.model_copy(update={"status": PodStatus(conditions=[condition])})
@@ -218,7 +218,7 @@ async def test_a_pod_set_aside_before_this_replica_led_is_woken(replica: Any) ->
 
 
 async def test_a_pod_that_no_filter_was_refused_for_is_not_touched(replica: Any) -> None:
-    replica.card(memory_mib=16384)
+    replica.device(memory_mib=16384)
     replica.pod("a")
     assert await requeued(replica) == []
     assert replica.api.log == []
@@ -227,8 +227,8 @@ async def test_a_pod_that_no_filter_was_refused_for_is_not_touched(replica: Any)
 # Who.
 
 
-async def test_a_recovered_card_wakes_exactly_the_pods_that_it_serves(replica: Any) -> None:
-    replica.card(memory_mib=16384, healthy=False)
+async def test_a_recovered_device_wakes_exactly_the_pods_that_it_serves(replica: Any) -> None:
+    replica.device(memory_mib=16384, healthy=False)
     for name in ("a", "b", "c"):
         assert filtered(replica, replica.pod(name, limits=LIMITS)) == []
     assert await requeued(replica) == []
@@ -239,23 +239,23 @@ async def test_a_recovered_card_wakes_exactly_the_pods_that_it_serves(replica: A
 async def test_room_for_one_wakes_the_more_important_pod_though_it_is_younger(
     replica: Any,
 ) -> None:
-    replica.card(memory_mib=16384, healthy=False)
+    replica.device(memory_mib=16384, healthy=False)
     replica.offered("old", limits=WHOLE, priority=-5)
     replica.offered("important", limits=WHOLE, priority=1_000_000)
     frees(replica)
     assert await requeued(replica) == ["important"]
 
 
-async def test_an_uncordoned_card_wakes_who_waits_for_it(replica: Any) -> None:
-    replica.card(cordoned=True)
+async def test_an_uncordoned_device_wakes_who_waits_for_it(replica: Any) -> None:
+    replica.device(cordoned=True)
     assert filtered(replica, replica.pod("a", limits=LIMITS)) == []
     assert await requeued(replica) == []
     replica.news.device_changed(a_device(resource_version=2))
     assert await requeued(replica) == ["a"]
 
 
-async def test_an_expired_reservation_wakes_who_waits_for_its_cards(replica: Any) -> None:
-    replica.card(memory_mib=8192)
+async def test_an_expired_reservation_wakes_who_waits_for_its_devices(replica: Any) -> None:
+    replica.device(memory_mib=8192)
     replica.offered("holds", limits=LIMITS)
     await replica.settle()
     assert filtered(replica, replica.pod("waits", limits=LIMITS)) == []
@@ -265,7 +265,7 @@ async def test_an_expired_reservation_wakes_who_waits_for_its_cards(replica: Any
 
 
 async def test_who_would_still_not_fit_is_left_alone(replica: Any) -> None:
-    replica.card(memory_mib=8192, healthy=False)
+    replica.device(memory_mib=8192, healthy=False)
     big = replica.pod("big", limits={"nvidia.com/gpu": 1, "nvidia.com/gpumem": 9000})
     assert filtered(replica, big) == []
     replica.news.device_changed(a_device(memory_mib=8192, resource_version=2))
@@ -282,7 +282,7 @@ def a_quota(version: int, mib: int) -> ResourceQuota:
 
 
 async def test_a_raised_quota_wakes_who_it_kept_waiting(replica: Any) -> None:
-    replica.card(memory_mib=16384)
+    replica.device(memory_mib=16384)
     replica.news.quota_changed(a_quota(1, 8192))
     first, second = replica.pod("a", limits=LIMITS), replica.pod("b", limits=LIMITS)
     await replica.settle()
@@ -293,8 +293,8 @@ async def test_a_raised_quota_wakes_who_it_kept_waiting(replica: Any) -> None:
     assert await requeued(replica) == ["b"]
 
 
-async def test_who_waits_for_a_quota_gets_no_cards_held(replica: Any) -> None:
-    replica.card(memory_mib=16384)
+async def test_who_waits_for_a_quota_gets_no_devices_held(replica: Any) -> None:
+    replica.device(memory_mib=16384)
     replica.news.quota_changed(a_quota(1, 4096))
     replica.offered("a", limits=LIMITS)
     await replica.settle()
@@ -304,7 +304,7 @@ async def test_who_waits_for_a_quota_gets_no_cards_held(replica: Any) -> None:
 
 
 async def test_an_immediate_claim_is_decided_when_its_quota_goes(replica: Any) -> None:
-    replica.card(memory_mib=16384)
+    replica.device(memory_mib=16384)
     replica.news.quota_changed(a_quota(1, 4096))
     replica.claim(a_claim("now", requests=[a_request(memory="8Gi")], binding_mode="Immediate"))
     await replica.settle()
