@@ -311,7 +311,7 @@ class Reflector(Generic[T]):
             return _Item(place, version, read=True, raw=raw, error=error)
 
     def _told_item(self, raw: Object) -> _Item:
-        """As `_item`, and delivered at once; if the list breaks off, the next one finds it known."""
+        """As `_item`, delivered at once; if the list breaks off, the next one finds it known."""
         item = self._item(raw)
         if item.read:
             self._tell(item)
