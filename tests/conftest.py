@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 MOST_AGAIN = 3
 """So many tests of a run may pass only when they are run again (docs/decisions, number 77)."""
 REAL_TIME = {"integration", "e2e"}
-"""Folders of tests that start programs and wait for them."""
+"""Folders of tests that start programs and wait for them; elsewhere such a test is marked."""
 
 # No example has a time limit: what a busy machine does slowly is no fault. Loaded before the
 # plugin reads --hypothesis-profile, which has the last word.
@@ -37,7 +37,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: Sequence[pytest.
     if not config.getoption("again"):
         return
     for item in items:
-        if REAL_TIME & set(item.path.parts) or item.get_closest_marker("xdist_group"):
+        if REAL_TIME & set(item.path.parts) or item.get_closest_marker("real_time"):
             item.add_marker(pytest.mark.flaky(reruns=1))
 
 

@@ -56,7 +56,7 @@ ONE, TWO = "one", "two"
 TENANT = "tenant"
 LIMIT_S = 60.0
 
-pytestmark = [pytest.mark.xdist_group("real-cluster"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,8 @@ from vgpu_client.api import Api
 from vgpu_local.apiserver import ApiServer
 from vgpu_local.cluster import LocalCluster
 from vgpu_local.control_plane import ControlPlane, Options
+from vgpu_local.nursery import Nursery
+from vgpu_local.programs import DRIVER_LOADER, program_environment
 from vgpu_local.real_cluster import real_cluster
 
 IS_REAL = os.environ.get("VGPU_TEST_CLUSTER") == "real"
@@ -50,9 +53,20 @@ class RunningCluster:
 
 
 @pytest.fixture(scope="session")
-def whole_cluster() -> Callable[..., LocalCluster]:
+def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+    """Forks our programs; those on a real control plane are executed, as in production."""
+    folder = tmp_path_factory.mktemp("nursery")
+    with Nursery(program_environment(folder, DRIVER_LOADER)) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def whole_cluster(request: pytest.FixtureRequest) -> Callable[..., LocalCluster]:
     """Describes a cluster of nodes and options, on what this run is for."""
-    return real_cluster if IS_REAL else LocalCluster
+    if IS_REAL:
+        return real_cluster
+    nursery: Nursery = request.getfixturevalue("nursery")
+    return partial(LocalCluster, spawn=nursery.spawn)
 
 
 @pytest.fixture(scope="session")

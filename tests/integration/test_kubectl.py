@@ -12,8 +12,6 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.xdist_group("kubectl")
-
 CLAIM = """
 apiVersion: vgpu.dev/v1alpha1
 kind: VGPUClaim

@@ -33,18 +33,15 @@ from vgpu_local.foundation import ExtenderAccess, Foundation, Server, StandIn
 from vgpu_local.kubelet.kubelet import Kubelet
 from vgpu_local.kubelet.process import ExecResult
 from vgpu_local.nodes import GpuNode
-from vgpu_local.nursery import Nursery
 from vgpu_local.operators import Operators
 from vgpu_local.options import ClusterOptions
 from vgpu_local.pki import Authority
 from vgpu_local.programs import (
-    DRIVER_LOADER,
     LIBRARY,
     Replica,
     WebhookReplica,
     install_tools,
     operator_command,
-    program_environment,
     webhook_command,
 )
 from vgpu_local.readiness import missing, plural
@@ -78,6 +75,7 @@ class LocalCluster(Started):
         nodes: Sequence[GpuNode],
         options: ClusterOptions = ClusterOptions(),  # noqa: B008 - immutable
         foundation: Foundation | None = None,
+        spawn: Spawn = execute,
     ) -> None:
         """Describe a cluster; nothing is started yet.
 
@@ -85,6 +83,7 @@ class LocalCluster(Started):
             nodes: each gets a kubelet and an agent.
             options: see there.
             foundation: what it runs on; None for the stand-in.
+            spawn: how our programs come to be: executed, or forked by a `Nursery`.
         """
         self.folder = Path()
         self.kubeconfig = Path()
@@ -101,7 +100,7 @@ class LocalCluster(Started):
         self._api: Api | None = None
         self._daemons = Daemons(self._undo)
         self._simulated = SimulatedNodes(self._daemons, self._undo)
-        self._spawn: Spawn = execute
+        self._spawn = spawn
         self._settings: ClusterConfig = read_cluster_config(dict(options.config))
 
     def start(self, *, limit: float = 60.0) -> None:
@@ -119,11 +118,6 @@ class LocalCluster(Started):
         leave_on_terminate(self._undo)
         self.folder = Path(tempfile.mkdtemp(prefix="vgpu-local-"))
         self._undo.callback(shutil.rmtree, self.folder, ignore_errors=True)
-        if self._options.nursery:
-            nursery = Nursery(program_environment(self.folder, DRIVER_LOADER))
-            self._undo.callback(nursery.stop)
-            nursery.start()
-            self._spawn = nursery.spawn
         self._undo.callback(self._foundation.stop)
         self.kubeconfig = self._foundation.start(self.folder)
         self._loop = BackgroundLoop("cluster")

@@ -30,7 +30,6 @@ class ClusterOptions:
         lease_s: how long the lease of a silent leader lasts.
         unused_lease_s: how long an agent keeps slots that its kubelet has no record of.
         log_level: of operator and agents.
-        nursery: they are forks of a process that has loaded them, instead of executed each time.
     """
 
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -47,4 +46,3 @@ class ClusterOptions:
     lease_s: int = 15
     unused_lease_s: float = 30.0
     log_level: str = "INFO"
-    nursery: bool = False

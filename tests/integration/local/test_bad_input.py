@@ -12,7 +12,7 @@ from vgpu_local.cluster import LocalCluster
 from vgpu_local.kubectl import Kubectl
 from vgpu_local.nodes import t4_node
 
-pytestmark = [pytest.mark.xdist_group("local-cluster"), pytest.mark.timeout(120)]
+pytestmark = pytest.mark.timeout(120)
 
 
 @pytest.fixture(scope="module")

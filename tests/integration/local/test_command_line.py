@@ -39,7 +39,7 @@ from vgpu_local.steps import (
     until,
 )
 
-pytestmark = [pytest.mark.xdist_group("local-cluster"), pytest.mark.timeout(240)]
+pytestmark = pytest.mark.timeout(240)
 
 _COMPLETE = "from vgpu_operator.cli.completion import main; raise SystemExit(main())"
 AGE = re.compile(r"(\d+[smhd])+")

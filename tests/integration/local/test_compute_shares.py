@@ -14,7 +14,7 @@ from vgpu_local.nodes import t4_node
 from vgpu_local.programs import PROBE
 from vgpu_local.steps import a_container, a_pod, create, delete_pod, running
 
-pytestmark = [pytest.mark.xdist_group("local-cluster"), pytest.mark.timeout(120)]
+pytestmark = pytest.mark.timeout(120)
 
 
 def share(cluster: LocalCluster, pod: str, *, seconds: int) -> float:

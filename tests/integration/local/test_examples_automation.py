@@ -31,7 +31,7 @@ from vgpu_local.steps import (
     until,
 )
 
-pytestmark = [pytest.mark.xdist_group("local-cluster"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 AUTOMATION = ROOT / "examples" / "automation"
 HALF = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 8192}

@@ -28,7 +28,7 @@ from vgpu_local.steps import (
     running,
 )
 
-pytestmark = [pytest.mark.xdist_group("local-cluster"), pytest.mark.timeout(180)]
+pytestmark = pytest.mark.timeout(180)
 
 WHOLE = {"nvidia.com/gpu": 1}
 COMES = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1024}

@@ -20,7 +20,7 @@ from vgpu_local.daemon import Daemon
 from vgpu_local.nodes import t4_node
 from vgpu_local.options import ClusterOptions
 
-pytestmark = [pytest.mark.xdist_group("local-cluster"), pytest.mark.timeout(180)]
+pytestmark = pytest.mark.timeout(180)
 
 LEASE_S = 3
 HALF = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 8192}

@@ -30,7 +30,7 @@ from vgpu_local.steps import (
     until,
 )
 
-pytestmark = [pytest.mark.xdist_group("local-cluster"), pytest.mark.timeout(180)]
+pytestmark = pytest.mark.timeout(180)
 
 WHOLE = {"nvidia.com/gpu": 1}
 

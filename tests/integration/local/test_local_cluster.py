@@ -15,8 +15,6 @@ from vgpu_api.resources import PODS
 from vgpu_local.cluster import LocalCluster
 from vgpu_local.nodes import t4_node
 
-pytestmark = pytest.mark.xdist_group("local-cluster")
-
 SLOTS = "nvidia.com/gpu"
 
 

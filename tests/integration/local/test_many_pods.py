@@ -23,7 +23,7 @@ PODS_AT_ONCE = 200
 RUNS_WITHIN_S = 120.0
 SEED = 20
 
-pytestmark = [pytest.mark.xdist_group("local-cluster"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 SHAPES: tuple[tuple[float, dict[str, int]], ...] = (
     (0.45, {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 3000, "nvidia.com/gpucores": 20}),

@@ -27,7 +27,7 @@ from vgpu_local.steps import (
     until,
 )
 
-pytestmark = [pytest.mark.xdist_group("local-cluster"), pytest.mark.timeout(180)]
+pytestmark = pytest.mark.timeout(180)
 
 MODE = {"nvidia.com/vgpu-mode": "mig"}
 

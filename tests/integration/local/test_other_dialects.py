@@ -26,7 +26,7 @@ from vgpu_operator.cli.inspect_cgpu import main
 
 EXAMPLES = ROOT / "examples" / "dialects"
 
-pytestmark = [pytest.mark.xdist_group("local-cluster"), pytest.mark.timeout(180)]
+pytestmark = pytest.mark.timeout(180)
 
 
 @pytest.fixture(scope="module")

@@ -47,7 +47,7 @@ REFUSED = {
     "hami-configuration/6.5-disable-control": "env[CUDA_DISABLE_CONTROL]: Forbidden",
 }
 
-pytestmark = [pytest.mark.xdist_group("local-cluster"), pytest.mark.timeout(240)]
+pytestmark = pytest.mark.timeout(240)
 
 
 @pytest.fixture(scope="module")

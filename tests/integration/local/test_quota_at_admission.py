@@ -16,7 +16,7 @@ from vgpu_local.nodes import t4_node
 from vgpu_local.options import ClusterOptions
 from vgpu_local.steps import a_claim, a_container, a_pod, create, running
 
-pytestmark = [pytest.mark.xdist_group("local-cluster"), pytest.mark.timeout(120)]
+pytestmark = pytest.mark.timeout(120)
 
 QUOTA = {
     "apiVersion": "v1",

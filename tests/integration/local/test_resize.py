@@ -27,7 +27,7 @@ from vgpu_local.steps import (
 )
 from vgpu_nodeagent.enforcement.page import read_page
 
-pytestmark = [pytest.mark.xdist_group("local-cluster"), pytest.mark.timeout(180)]
+pytestmark = pytest.mark.timeout(180)
 
 SOON_S = 1.0
 

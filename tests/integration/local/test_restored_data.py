@@ -17,7 +17,7 @@ from vgpu_local.daemon import Daemon
 from vgpu_local.pki import Authority
 from vgpu_local.programs import free_replica, operator_command, program_environment
 
-pytestmark = [pytest.mark.xdist_group("local-cluster"), pytest.mark.timeout(240)]
+pytestmark = pytest.mark.timeout(240)
 
 LIMIT_S = 90.0
 

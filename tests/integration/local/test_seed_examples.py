@@ -32,7 +32,7 @@ from vgpu_local.typed import typed
 EXAMPLES = ROOT / "examples"
 RECORD = r"-o jsonpath='{.metadata.annotations.hami\.io/vgpu-devices-allocated}'"
 
-pytestmark = [pytest.mark.xdist_group("local-cluster"), pytest.mark.timeout(120)]
+pytestmark = pytest.mark.timeout(120)
 
 
 @pytest.fixture(scope="module")

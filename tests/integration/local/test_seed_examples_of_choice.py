@@ -39,7 +39,7 @@ DEVICES_OF_NODES = (
 SMALL = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1024, "nvidia.com/gpucores": 5}
 SPREAD = {"scheduling": {"nodePolicy": "Spread", "devicePolicy": "Spread"}}
 
-pytestmark = [pytest.mark.xdist_group("local-cluster"), pytest.mark.timeout(180)]
+pytestmark = pytest.mark.timeout(180)
 
 
 def a_node(name: str, *devices: Any) -> GpuNode:

@@ -17,7 +17,7 @@ from vgpu_local.cluster import LocalCluster
 from vgpu_local.nodes import t4_node
 from vgpu_local.steps import a_container, a_pod, create, running
 
-pytestmark = [pytest.mark.xdist_group("local-cluster"), pytest.mark.timeout(180)]
+pytestmark = pytest.mark.timeout(180)
 
 
 def ready(status: str) -> Callable[[dict[str, Any]], bool]:

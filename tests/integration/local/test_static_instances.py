@@ -29,7 +29,7 @@ from vgpu_local.steps import (
     until,
 )
 
-pytestmark = [pytest.mark.xdist_group("local-cluster"), pytest.mark.timeout(180)]
+pytestmark = pytest.mark.timeout(180)
 
 SMALL, HALF = "nvidia.com/mig-1g.5gb", "nvidia.com/mig-3g.20gb"
 MAKE = """

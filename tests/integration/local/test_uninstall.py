@@ -29,7 +29,7 @@ from vgpu_local.nodes import t4_node
 from vgpu_local.options import ClusterOptions
 from vgpu_local.steps import a_container, a_pod, claim_name, create, delete_pod, running
 
-pytestmark = [pytest.mark.xdist_group("local-cluster"), pytest.mark.timeout(240)]
+pytestmark = pytest.mark.timeout(240)
 
 RIGHTS = Path(__file__).parents[3] / "manifests" / "base" / "operator" / "rights.yaml"
 LIMITS = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1000}

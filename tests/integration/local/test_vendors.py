@@ -53,7 +53,7 @@ OFFERED = {
     "vastaitech.com/va": 4,
 }
 
-pytestmark = [pytest.mark.xdist_group("local-cluster"), pytest.mark.timeout(180)]
+pytestmark = pytest.mark.timeout(180)
 
 
 @pytest.fixture(scope="module")

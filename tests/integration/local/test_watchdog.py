@@ -17,8 +17,6 @@ from vgpu_local.nodes import t4_node
 from vgpu_local.options import ClusterOptions
 from vgpu_local.steps import a_container, a_pod, claim_name, create, delete_pod, running, until
 
-pytestmark = pytest.mark.xdist_group("local-cluster")
-
 # Half the limit through the library; then, in a namespace of its own where there is no shadow of
 # the driver either, more than the rest. Frees that when told to.
 ESCAPE = """

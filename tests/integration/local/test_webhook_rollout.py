@@ -15,7 +15,7 @@ from vgpu_local.nodes import t4_node
 from vgpu_local.options import ClusterOptions
 from vgpu_local.steps import a_container, a_pod
 
-pytestmark = [pytest.mark.xdist_group("local-cluster"), pytest.mark.timeout(180)]
+pytestmark = pytest.mark.timeout(180)
 
 SLICE = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1}
 

@@ -42,7 +42,6 @@ LIMITS: dict[str, dict[str, int]] = {
 HALF_MIB = 8192
 
 pytestmark = [
-    pytest.mark.xdist_group("local-cluster"),
     pytest.mark.timeout(240),
     pytest.mark.parametrize("words", LIMITS),
 ]

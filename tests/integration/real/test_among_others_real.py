@@ -27,7 +27,7 @@ from vgpu_local.installed import InstalledCluster
 from vgpu_local.programs import ROOT
 from vgpu_local.steps import a_container, a_pod
 
-pytestmark = [pytest.mark.xdist_group("real-cluster"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 NODES = 100
 COUNT = "nvidia.com/gpu"

@@ -15,7 +15,7 @@ import pytest
 
 from vgpu_local.programs import ROOT
 
-pytestmark = [pytest.mark.xdist_group("real-cluster"), pytest.mark.timeout(240)]
+pytestmark = pytest.mark.timeout(240)
 
 
 @contextmanager

@@ -26,7 +26,7 @@ SLICE = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 2048}
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 HOSTNAME = "kubernetes.io/hostname"
 
-pytestmark = [pytest.mark.xdist_group("real-cluster"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(scope="module")

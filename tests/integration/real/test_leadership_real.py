@@ -13,7 +13,7 @@ from vgpu_local.options import ClusterOptions
 from vgpu_local.programs import NAMESPACE, SERVICE
 from vgpu_local.real_cluster import real_cluster
 
-pytestmark = [pytest.mark.xdist_group("real-cluster"), pytest.mark.timeout(180)]
+pytestmark = pytest.mark.timeout(180)
 
 
 def a_pod(name: str) -> dict[str, Any]:

@@ -27,8 +27,6 @@ BINDINGS = Resource(
 )
 PROMETHEUS, TENANT = ("default", "prometheus"), ("default", "tenant")
 
-pytestmark = [pytest.mark.xdist_group("real-cluster")]
-
 
 @pytest.fixture(scope="module")
 async def admin(plane: ControlPlane) -> AsyncIterator[Api]:

@@ -32,8 +32,6 @@ LEVELS = Resource(
     False,
 )
 
-pytestmark = [pytest.mark.xdist_group("real-cluster")]
-
 
 @pytest.fixture(scope="module")
 def plane() -> Iterator[ControlPlane]:

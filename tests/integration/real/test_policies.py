@@ -39,8 +39,6 @@ ROLE_BINDINGS = Resource("rbac.authorization.k8s.io", "v1", "rolebindings", "Rol
 FIRST, SECOND = (f"00000000-0000-0000-0000-00000000000{n}" for n in (1, 2))
 HERE, ELSEWHERE = "node-here", "node-elsewhere"
 
-pytestmark = [pytest.mark.xdist_group("real-cluster")]
-
 
 @dataclass(frozen=True, slots=True)
 class Callers:

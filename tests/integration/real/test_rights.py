@@ -37,7 +37,7 @@ CLUSTER_ROLES = Resource(RBAC, "v1", "clusterroles", "ClusterRole", False)
 ROLES = Resource(RBAC, "v1", "roles", "Role", True)
 QUICK = 90.0
 
-pytestmark = [pytest.mark.xdist_group("real-cluster"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 
 @dataclass(frozen=True, slots=True)

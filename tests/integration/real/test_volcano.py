@@ -38,7 +38,7 @@ HALF_A_T4 = {"name": "main", "memory": "8Gi"}
 SESSIONS_S = 8.0
 """Time for some of Volcano's sessions, one a second."""
 
-pytestmark = [pytest.mark.xdist_group("real-cluster"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(scope="module")

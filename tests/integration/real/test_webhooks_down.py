@@ -20,8 +20,6 @@ from vgpu_local.steps import a_claim, a_container, a_pod
 
 DOWN = r"failed calling webhook .*vgpu\.dev"
 
-pytestmark = [pytest.mark.xdist_group("real-cluster")]
-
 
 @pytest.fixture(scope="module")
 async def admin(plane: ControlPlane) -> AsyncIterator[Api]:

@@ -27,7 +27,7 @@ CLAIMS = "vgpuclaims.vgpu.dev"
 MIB = 1 << 20
 AT_ONCE = 30
 
-pytestmark = [pytest.mark.xdist_group("real-cluster"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from preloaded_root import INSIDE, Outcome, PreloadedRoot, install
 if TYPE_CHECKING:
     from conftest import Stage
 
-pytestmark = pytest.mark.xdist_group("preloaded")  # packages are installed by one at a time
+pytestmark = pytest.mark.real_time
 
 ENDED_WITH = 7
 BASH = """

@@ -16,10 +16,8 @@ from vgpu_local.nursery import Child, Nursery
 
 @pytest.fixture(scope="module")
 def nursery() -> Iterator[Nursery]:
-    nursery = Nursery(os.environ)
-    nursery.start()
-    yield nursery
-    nursery.stop()
+    with Nursery(os.environ) as nursery:
+        yield nursery
 
 
 def born(nursery: Nursery, log: Path, module: str, *arguments: str) -> Child:

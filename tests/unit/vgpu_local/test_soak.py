@@ -38,7 +38,7 @@ def test_too_few_samples_prove_nothing():
     assert growth(samples([1, 2, 3])) == []
 
 
-@pytest.mark.xdist_group("local-cluster")
+@pytest.mark.real_time
 @pytest.mark.timeout(240)
 def test_a_short_soak_ends_with_every_pod_run_and_nothing_left():
     with LocalCluster([t4_node("one")], ClusterOptions(lease_s=4)) as cluster:

@@ -29,7 +29,9 @@ from vgpu_local.chaos.workload import encores, play, script
 from vgpu_local.cluster import LocalCluster
 from vgpu_local.kubelet.pace import Pace
 from vgpu_local.nodes import a100_node, t4_node, v100_node
+from vgpu_local.nursery import Nursery
 from vgpu_local.options import ClusterOptions
+from vgpu_local.programs import DRIVER_LOADER, program_environment
 from vgpu_local.readiness import plural
 from vgpu_local.real_cluster import RealControlPlane
 from vgpu_local.scheduler.queue import Backoff
@@ -56,7 +58,6 @@ def _options(pace: float) -> ClusterOptions:
         operators=2,
         lease_s=ceil(_LEASE_S * pace),
         unused_lease_s=_UNUSED_LEASE_S,
-        nursery=True,
         pace=Pace(first_retry=0.2, retry=1.0, first_restart=0.3, last_restart=2.0, gone_grace=1.0),
         backoff=Backoff(first=0.2, last=1.0, between=0.1),
     )
@@ -82,7 +83,11 @@ def run(seed: int, kept: Path, *, on: str = "standin") -> Verdict:
     nodes = [t4_node("chaos-a", 2), v100_node("chaos-b", 2), a100_node("chaos-c", 2)]
     try:
         foundation = RealControlPlane(seed=seed) if on == "real" else None
-        with LocalCluster(nodes, _options(verdict.pace), foundation) as cluster:
+        options = _options(verdict.pace)
+        with (
+            Nursery(program_environment(kept, DRIVER_LOADER)) as nursery,
+            LocalCluster(nodes, options, foundation, nursery.spawn) as cluster,
+        ):
             campaign = _Campaign(cluster, verdict, told_within_s=_TOLD_WITHIN_S[on])
             try:
                 campaign.run()
