@@ -12,9 +12,10 @@
 #define FAR_OFF 15                 /* percent, of a sample */
 #define FADE 0.05                  /* of what was seen before, with each sample */
 #define SURE 6                     /* gaps that must have been seen */
-#define MEMORY_NS 2e9               /* of the factor */
-#define DOUBT_NS 5e7                /* of GPU time */
-#define PAY_NS 1e9                  /* over which a debt is paid off */
+#define MISSED_SOME 2 /* `blind` of a bucket: samples may have come and gone; anything else: none is to be compared */
+#define MEMORY_NS 2e9 /* of the factor */
+#define DOUBT_NS 5e7 /* of GPU time */
+#define PAY_NS 1e9 /* over which a debt is paid off */
 
 typedef _Atomic uint64_t word;
 typedef _Atomic uint32_t halfword;
@@ -124,8 +125,9 @@ void vgpu_calibrate_pay(struct vgpu_calibration *s, struct vgpu_region_bucket *b
 
 void vgpu_calibrate_asked(const struct vgpu_calibration *s, struct vgpu_region_bucket *bucket, uint64_t since_ns)
 {
+    uint32_t none = 0;
     if (since_ns > (s->period_ns ? s->period_ns : 2 * VGPU_TICK_NS)) {
-        vgpu_calibrate_miss(bucket);
+        atomic_compare_exchange_strong((halfword *)&bucket->blind, &none, MISSED_SOME);
     }
 }
 
@@ -185,10 +187,11 @@ static double compare(struct vgpu_calibration *s, struct vgpu_region_bucket *buc
     return measured - (to - from);
 }
 
-static void hold(struct vgpu_calibration *s, uint64_t window, const struct vgpu_measurement *seen)
+static void hold(struct vgpu_calibration *s, uint64_t window, int follows_missed, const struct vgpu_measurement *seen)
 {
     uint32_t at = (s->held_from + s->held_count) % VGPU_HELD;
     s->held[at].window_ns = window;
+    s->held[at].follows_missed = follows_missed;
     s->held[at].seen = *seen;
     s->held_count++;
 }
@@ -260,8 +263,10 @@ static void take_sample(struct vgpu_calibration *s, struct vgpu_region_bucket *b
     atomic_store_explicit((halfword *)&bucket->used_percent, seen->percent, memory_order_relaxed);
     uint32_t blind = atomic_exchange_explicit((halfword *)&bucket->blind, 0, memory_order_relaxed);
     atomic_fetch_add_explicit((word *)&bucket->measured_ns, (uint64_t)used_in(s, percent, window, seen), memory_order_relaxed);
-    if (!blind) { /* else samples were missed */
-        hold(s, window, seen);
+    if (!blind) {
+        hold(s, window, 0, seen);
+    } else if (blind == MISSED_SOME && s->gaps >= SURE) {
+        hold(s, window < s->period_ns ? window : s->period_ns, 1, seen); /* the newest was seen all the same */
     }
 }
 
@@ -276,7 +281,9 @@ void vgpu_calibrate(struct vgpu_calibration *s, struct vgpu_region_bucket *bucke
         if (s->held[at].seen.end_ns > known_ns) {
             break;
         }
-        study(s, s->held[at].window_ns, &s->held[at].seen);
+        if (!s->held[at].follows_missed) {
+            study(s, s->held[at].window_ns, &s->held[at].seen);
+        }
     }
     for (; s->studied && s->gaps >= SURE; let_go(s)) {
         owe(bucket, compare(s, bucket, now_ns, percent, s->held[s->held_from].window_ns, &s->held[s->held_from].seen));

@@ -43,6 +43,7 @@ struct vgpu_calibration {
     uint32_t held_from, held_count, studied; /* of the held ones, for the length of samples */
     struct {
         uint64_t window_ns;
+        int follows_missed; /* others came and went before it */
         struct vgpu_measurement seen;
     } held[VGPU_HELD]; /* samples that are not compared yet */
 };

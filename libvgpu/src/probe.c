@@ -12,6 +12,7 @@
 #define SURE 8                             /* measurements that were watched */
 #define AGAIN 16                           /* after so many one is watched again */
 #define MOST_ASKED 8                       /* in vain, at a time */
+#define PAIR_NS UINT64_C(2000000)          /* launches that follow each other do so as soon as this */
 #define LOOK_NS UINT64_C(200000)
 #define LOST_NS UINT64_C(60000000000)     /* a measurement that will not come any more */
 
@@ -57,6 +58,30 @@ static int is_busy(const struct vgpu_throttle *throttle, int ordinal)
     return 0;
 }
 
+/* NVML has not been heard yet. */
+static int is_blind(const struct vgpu_throttle_card *card, uint64_t now)
+{
+    return now - atomic_load_explicit(&card->first_ns, memory_order_relaxed) < BLIND_NS;
+}
+
+/* Under the lock: until NVML is heard, of launches that follow each other in different streams some are measured both. */
+static void pair(struct vgpu_throttle *throttle, const struct vgpu_launch *l, struct vgpu_probe *probe, int is_second,
+                 uint64_t now)
+{
+    struct vgpu_throttle_card *card = &throttle->cards[l->ordinal];
+    int wants_second = !is_second && is_blind(card, now);
+    struct vgpu_probe *single = throttle->single;
+    probe->stream = (uintptr_t)l->stream;
+    probe->is_second = is_second;
+    probe->before = is_second && single && single->context == probe->context && single->ordinal == l->ordinal ? single : NULL;
+    probe->before_turn = probe->before ? single->turn : 0;
+    if (!is_second) {
+        vgpu_overlap_launched(&card->overlap, (uintptr_t)l->stream);
+        throttle->single = probe;
+    }
+    atomic_store_explicit(&throttle->single_stream, wants_second ? (uintptr_t)l->stream + 1 : 0, memory_order_relaxed);
+}
+
 /* A pair of events for this launch; NULL: it does not get measured. */
 static struct vgpu_probe *claim(struct vgpu_throttle *throttle, const struct vgpu_launch *l, uint64_t now, int learned)
 {
@@ -64,7 +89,9 @@ static struct vgpu_probe *claim(struct vgpu_throttle *throttle, const struct vgp
     uint64_t last = atomic_load_explicit(&throttle->probed_ns, memory_order_relaxed);
     uint64_t pause = PROBE_EVERY_NS + last / 64 * 40503 % (PROBE_EVERY_NS / 2); /* out of step with the program */
     struct vgpu_probe *probe = NULL;
-    if (!vgpu_probe_can(cuda) || (learned && now - last < pause) || !vgpu_calm_try(&throttle->lock)) {
+    uintptr_t single = atomic_load_explicit(&throttle->single_stream, memory_order_relaxed);
+    int is_second = single && single != (uintptr_t)l->stream + 1 && now - last < PAIR_NS;
+    if (!vgpu_probe_can(cuda) || (learned && !is_second && now - last < pause) || !vgpu_calm_try(&throttle->lock)) {
         return NULL;
     }
     if (atomic_compare_exchange_strong(&throttle->probed_ns, &last, now)) {
@@ -75,6 +102,8 @@ static struct vgpu_probe *claim(struct vgpu_throttle *throttle, const struct vgp
     if (probe) {
         probe->is_first = !is_busy(throttle, l->ordinal);
         probe->state = VGPU_PROBE_CLAIMED;
+        probe->turn++;
+        pair(throttle, l, probe, is_second, now);
     }
     vgpu_calm_drop(&throttle->lock);
     return probe;
@@ -108,6 +137,7 @@ void vgpu_probe_start(struct vgpu_throttle *throttle, const struct vgpu_launch *
             release(throttle, probe);
         }
     }
+    vgpu_overlap_charged(&throttle->cards[l->ordinal].overlap, (uint64_t)charge->raw_ns);
     if (!ticket->probe || !charge->alone) {
         vgpu_bucket_count(throttle->cards[l->ordinal].bucket, charge->raw_ns, charge->charged_ns);
     }
@@ -176,6 +206,7 @@ static int is_worth_watching(const struct vgpu_throttle_card *card, const struct
 uint64_t vgpu_probe_believed(const struct vgpu_throttle_card *card, const struct vgpu_cost *cost, uint64_t ns)
 {
     uint64_t part = ns / 8 > FIRST_COST_NS ? ns / 8 : FIRST_COST_NS;
+    ns = card->crowded ? vgpu_overlap_of(&card->overlap, ns) : ns;
     return card->crowded && cost && !is_watched(cost) && atomic_load_explicit(&cost->samples, memory_order_relaxed) < 3 &&
                    ns > part
                ? part
@@ -189,6 +220,57 @@ double vgpu_probe_factor(const struct vgpu_throttle_card *card, const struct vgp
     double factor = (double)vgpu_bucket_factor(card->bucket) / (double)VGPU_FACTOR_ONE;
     uint64_t first = atomic_load_explicit(&card->first_ns, memory_order_relaxed);
     return factor > PRIOR && card->crowded && !is_watched(cost) && now - first < BLIND_NS && ns > TURN_NS ? PRIOR : factor;
+}
+
+static struct vgpu_overlap_run run_of(const struct vgpu_probe *probe, float from_ms)
+{
+    double usual = (double)atomic_load(&probe->cost->ns), took = (double)probe->took_ns, from = (double)from_ms * 1e6;
+    return (struct vgpu_overlap_run){probe->stream, from, from + took, usual < took ? usual : took};
+}
+
+/* What has run beside what. */
+static void compare_times(struct vgpu_throttle_card *card, const struct vgpu_cuda *cuda, const struct vgpu_probe *probe)
+{
+    const struct vgpu_probe *first = probe->is_second ? probe->before : card->origin;
+    float ms = 0;
+    if (!first || first->context != probe->context || (probe->is_second && first->turn != probe->before_turn) ||
+        (first->state != VGPU_PROBE_FREE && first->state != VGPU_PROBE_KEPT) ||
+        (first != probe && cuda->cuEventElapsedTime(&ms, first->start, probe->start) != CUDA_SUCCESS)) {
+        return;
+    }
+    struct vgpu_overlap_run run = run_of(probe, ms);
+    if (probe->is_second) {
+        struct vgpu_overlap_run before = run_of(first, 0);
+        vgpu_overlap_pair(&card->overlap, &before, &run);
+    } else {
+        vgpu_overlap_single(&card->overlap, &run);
+    }
+}
+
+static void drop_origin(struct vgpu_throttle_card *card)
+{
+    if (card->origin) {
+        card->origin->state = VGPU_PROBE_FREE;
+    }
+    card->origin = NULL;
+}
+
+/* Under the lock: one that has run shows what runs side by side. From when NVML is heard on it shows that, too, and what
+ * events showed fades: to follow both makes a share swing. */
+static void learn_overlap(struct vgpu_throttle_card *card, const struct vgpu_cuda *cuda, struct vgpu_probe *probe, uint64_t now)
+{
+    if (!is_blind(card, now)) {
+        drop_origin(card);
+        vgpu_overlap_fade(&card->overlap, now);
+        return;
+    }
+    if (!probe->is_second && (!card->origin || card->origin->context != probe->context)) {
+        drop_origin(card);
+        probe->state = VGPU_PROBE_KEPT;
+        card->origin = probe;
+        vgpu_overlap_restart(&card->overlap);
+    }
+    compare_times(card, cuda, probe);
 }
 
 static void settle_probe(struct vgpu_throttle *throttle, struct vgpu_probe *probe, uint64_t ns, uint64_t now)
@@ -266,8 +348,10 @@ static int harvest_one(struct vgpu_throttle *throttle, const struct vgpu_cuda *c
     }
     int told = result == CUDA_SUCCESS && cuda->cuEventElapsedTime(&ms, probe->start, probe->end) == CUDA_SUCCESS && ms >= 0;
     if (told) {
-        settle_probe(throttle, probe, (uint64_t)((double)ms * 1e6), now);
+        probe->took_ns = (uint64_t)((double)ms * 1e6);
+        settle_probe(throttle, probe, probe->took_ns, now);
         drop(probe);
+        learn_overlap(card, cuda, probe, now);
     } else {
         probe->context = NULL; /* gone with its context: the events are not ours to touch any more */
         lose(throttle, probe);
@@ -314,6 +398,10 @@ void vgpu_probe_end_context(struct vgpu_throttle *throttle, const struct vgpu_cu
         if (cuda->cuEventDestroy_v2) {
             cuda->cuEventDestroy_v2(probe->start);
             cuda->cuEventDestroy_v2(probe->end);
+        }
+        probe->state = VGPU_PROBE_FREE;
+        if (throttle->cards[probe->ordinal].origin == probe) {
+            throttle->cards[probe->ordinal].origin = NULL;
         }
     }
     for (unsigned i = 0; i < VGPU_MAX_DEVICES; i++) {

@@ -6,6 +6,7 @@
 #include "calibrate.h"
 #include "cost.h"
 #include "lock.h"
+#include "overlap.h"
 #include "timeslice.h"
 #include "world.h"
 
@@ -27,9 +28,9 @@ static inline int vgpu_share_is_limited(const struct vgpu_share *share)
     return share->percent && share->percent < 100;
 }
 
-/* A probe is free, then claimed by a launch that is about to be made, then on its way until its second event has come. Under
- * the lock. */
-enum vgpu_probe_state { VGPU_PROBE_FREE, VGPU_PROBE_CLAIMED, VGPU_PROBE_ON_ITS_WAY };
+/* A probe is free, then claimed by a launch that is about to be made, then on its way until its second event has come. Then it
+ * is free again, or kept for its first event. Under the lock. */
+enum vgpu_probe_state { VGPU_PROBE_FREE, VGPU_PROBE_CLAIMED, VGPU_PROBE_ON_ITS_WAY, VGPU_PROBE_KEPT };
 
 /* A pair of events around a launch. */
 struct vgpu_probe {
@@ -45,6 +46,12 @@ struct vgpu_probe {
     int64_t raw_ns, charged_ns; /* what it was charged, alone */
     uint64_t runs_ns;     /* when it was first seen to run; 0: not yet */
     uint32_t looks, ours; /* of timeslice.h, then */
+    uint32_t turn;        /* which use of the pair this is */
+    uint64_t took_ns;     /* the last time, by its events */
+    uintptr_t stream;
+    int is_second;             /* of a pair of overlap.h */
+    struct vgpu_probe *before; /* the first of that pair */
+    uint32_t before_turn;
 };
 
 /* A card as this process sees it. */
@@ -59,6 +66,8 @@ struct vgpu_throttle_card {
     _Atomic uint64_t freed_ns; /* they did until then, and nothing launched since is known to have run; 0: it is */
     struct vgpu_calibration calibration;
     struct vgpu_timeslice timeslice;
+    struct vgpu_overlap overlap;
+    struct vgpu_probe *origin; /* at its start the clock of `overlap` began; NULL: it has not */
     _Atomic int watched; /* something runs of which it is to be known how much of its time is its own */
 };
 
@@ -74,6 +83,8 @@ struct vgpu_throttle {
     struct vgpu_region_bucket own[VGPU_MAX_DEVICES]; /* for `bucket`, where there is no region */
     struct vgpu_calm_lock lock; /* of probes and comparisons */
     _Atomic uint64_t probed_ns, harvested_ns;
+    struct vgpu_probe *single; /* newest that is no second of a pair */
+    _Atomic uintptr_t single_stream; /* its stream, plus one, while a second is wanted; 0: none is */
     _Atomic uint64_t waited_ns; /* last a kernel was seen to wait for another card's */
     _Atomic int comparing;
     struct vgpu_probe probes[VGPU_PROBES];

@@ -260,6 +260,44 @@ TEST(a_kernel_counts_where_it_ran_not_where_it_was_charged)
     CHECK_EQ(calibration.held_count, 0);
 }
 
+/* Half of the card, charged as twice that; NVML is asked each 100 ms at first, then each 250. */
+TEST(of_samples_that_were_missed_the_newest_is_compared_all_the_same)
+{
+    static struct vgpu_calibration calibration;
+    struct vgpu_region_bucket b = {.calibrated_us = 100 * S / 1000};
+    memset(&calibration, 0, sizeof calibration);
+    for (uint64_t at = 100 * S, asked = at; at < 110 * S; at += 10 * MS) {
+        vgpu_calibrate_note(&calibration, &b, at);
+        vgpu_bucket_count(&b, 10 * MS, 10 * MS);
+        uint64_t since = at - asked, end = at / (100 * MS) * 100 * MS;
+        if (since >= (at < 102 * S ? 100 * MS : 250 * MS)) {
+            struct vgpu_measurement seen = {.stamp_us = end / 1000, .end_ns = end, .percent = 50, .others_known = 1};
+            asked = at;
+            vgpu_calibrate_asked(&calibration, &b, since);
+            vgpu_calibrate(&calibration, &b, at, 50, at, &seen);
+            b.debt_ns = at < 102 * S ? 0 : b.debt_ns;
+        }
+    }
+    int64_t debt = (int64_t)b.debt_ns;
+    CHECK(debt < -(int64_t)(1400 * MS) && debt > -(int64_t)(1700 * MS)); /* 50 ms for each of 31 or 32 samples */
+}
+
+TEST(what_is_not_to_be_compared_is_not)
+{
+    static struct vgpu_calibration calibration;
+    struct vgpu_region_bucket b = {.calibrated_us = 100 * S / 1000};
+    memset(&calibration, 0, sizeof calibration);
+    for (uint64_t at = 100 * S + 100 * MS; at < 110 * S; at += 100 * MS) {
+        struct vgpu_measurement seen = {.stamp_us = at / 1000, .end_ns = at, .percent = 50, .others_known = 1};
+        vgpu_calibrate_note(&calibration, &b, at);
+        vgpu_bucket_count(&b, 100 * MS, 100 * MS);
+        vgpu_calibrate_miss(&b);
+        vgpu_calibrate_asked(&calibration, &b, 200 * MS);
+        vgpu_calibrate(&calibration, &b, at, 50, at, &seen);
+    }
+    CHECK_EQ(b.debt_ns, 0);
+}
+
 /* One kernel of 50 ms each half second, in every fifth sample of 100 ms alone; that it has run is noticed late. */
 TEST(samples_that_a_program_hides_between_its_kernels_are_not_taken_for_longer_ones)
 {

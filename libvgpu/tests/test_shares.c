@@ -157,6 +157,29 @@ TEST(a_start_beside_busy_neighbours_is_no_different_however_late_nvml_is)
     }
 }
 
+TEST(kernels_side_by_side_start_with_their_share_beside_busy_neighbours_however_late_nvml_is)
+{
+    struct simulation s = scene(15, 1000 * MS);
+    add(&s, "small_grids", 60);
+    add(&s, "50ms", 19);
+    add(&s, "graph_large", 16);
+    add(&s, "small_grids", 5);
+    simulate(&s);
+    CHECK(near(use(&s, 0, 0, 5), 60, 5) && near(use(&s, 0, 5, 10), 60, 5) && near(use(&s, 3, 0, 5), 5, 2));
+}
+
+/* A program that waits for its bursts asks NVML at their ends alone, and once saw one in six samples compared. */
+TEST(bursts_beside_busy_neighbours_get_no_more_than_their_share)
+{
+    struct simulation s = scene(30, 0);
+    CHECK(scene_at(279, 1013, &s.scene));
+    CHECK(!strcmp(s.scene.tenants[2].workload->name, "burst_long"));
+    simulate(&s);
+    for (unsigned t = 0; t < s.scene.count; t++) {
+        CHECK(near(use(&s, t, 5, 30), s.scene.tenants[t].cores, 1));
+    }
+}
+
 TEST(samples_missed_while_a_program_waits_for_its_kernels_change_nothing)
 {
     struct simulation s = scene(60, 500 * MS);
