@@ -101,7 +101,7 @@ struct vgpu_region_bucket {
     uint64_t others_ns;     /* when somebody else was last seen active on the card */
     uint64_t waited_ns;     /* launches were held up for so long, all together */
     uint32_t used_percent;  /* of the card, by the last comparison */
-    uint32_t blind;         /* 1: samples were missed since */
+    uint32_t blind;         /* 0: every sample was seen; 2: some may have been missed; else the next one is not compared */
 };
 
 /* One card of the container: which column of every slot is its own. `key` is the 64-bit FNV-1a hash of the

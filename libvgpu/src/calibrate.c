@@ -12,10 +12,12 @@
 #define FAR_OFF 15                 /* percent, of a sample */
 #define FADE 0.05                  /* of what was seen before, with each sample */
 #define SURE 6                     /* gaps that must have been seen */
-#define MISSED_SOME 2 /* `blind` of a bucket: samples may have come and gone; anything else: none is to be compared */
 #define MEMORY_NS 2e9 /* of the factor */
 #define DOUBT_NS 5e7 /* of GPU time */
 #define PAY_NS 1e9 /* over which a debt is paid off */
+
+/* `blind` of a bucket; any other value is as NOT_COMPARED. */
+enum { SEEN_ALL = 0, NOT_COMPARED = 1, MISSED_SOME = 2 };
 
 typedef _Atomic uint64_t word;
 typedef _Atomic uint32_t halfword;
@@ -74,7 +76,7 @@ int vgpu_calibrate_due(struct vgpu_region_bucket *bucket, uint64_t now_ns, uint6
 
 void vgpu_calibrate_miss(struct vgpu_region_bucket *bucket)
 {
-    atomic_store_explicit((halfword *)&bucket->blind, 1, memory_order_relaxed);
+    atomic_store_explicit((halfword *)&bucket->blind, NOT_COMPARED, memory_order_relaxed);
 }
 
 void vgpu_calibrate_pause(struct vgpu_region_bucket *bucket, uint64_t until_ns)
@@ -125,9 +127,9 @@ void vgpu_calibrate_pay(struct vgpu_calibration *s, struct vgpu_region_bucket *b
 
 void vgpu_calibrate_asked(const struct vgpu_calibration *s, struct vgpu_region_bucket *bucket, uint64_t since_ns)
 {
-    uint32_t none = 0;
+    uint32_t all = SEEN_ALL;
     if (since_ns > (s->period_ns ? s->period_ns : 2 * VGPU_TICK_NS)) {
-        atomic_compare_exchange_strong((halfword *)&bucket->blind, &none, MISSED_SOME);
+        atomic_compare_exchange_strong((halfword *)&bucket->blind, &all, MISSED_SOME);
     }
 }
 
@@ -261,9 +263,9 @@ static void take_sample(struct vgpu_calibration *s, struct vgpu_region_bucket *b
     }
     write_word(&bucket->calibrated_us, seen->stamp_us);
     atomic_store_explicit((halfword *)&bucket->used_percent, seen->percent, memory_order_relaxed);
-    uint32_t blind = atomic_exchange_explicit((halfword *)&bucket->blind, 0, memory_order_relaxed);
+    uint32_t blind = atomic_exchange_explicit((halfword *)&bucket->blind, SEEN_ALL, memory_order_relaxed);
     atomic_fetch_add_explicit((word *)&bucket->measured_ns, (uint64_t)used_in(s, percent, window, seen), memory_order_relaxed);
-    if (!blind) {
+    if (blind == SEEN_ALL) {
         hold(s, window, 0, seen);
     } else if (blind == MISSED_SOME && s->gaps >= SURE) {
         hold(s, window < s->period_ns ? window : s->period_ns, 1, seen); /* the newest was seen all the same */
