@@ -1,24 +1,30 @@
 """Words of a pod that have no effect here: warnings for the person who applies it.
 
 HAMi's library reads these variables, ACK and Volcano these annotations and labels. Nothing here
-does, so admission returns a warning, which kubectl prints: silence would look like consent.
+does, so admission returns a warning, which kubectl prints: silence would look like consent. The
+same holds for words that act, but not where they stand: another vendor's, a label that should be an
+annotation, an amount without the count. kube-scheduler ignores our resources too, so nothing else
+would report them.
 Source: the getenv calls of HAMi-core.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 from vgpu_api import names
 from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Pod
 from vgpu_api.errors import VgpuError
+from vgpu_api.vendors import Kind, kinds
 from vgpu_operator.admission.rawpod import read_pod
-from vgpu_operator.dialects import ack, native, read, volcano
-from vgpu_operator.dialects.containers import each_container
+from vgpu_operator.dialects import ack, hami, native, read, volcano
+from vgpu_operator.dialects.containers import PodContainer, each_container, is_given
 from vgpu_operator.dialects.hami_annotations import annotation_field
 from vgpu_operator.dialects.moved import restored
+from vgpu_operator.dialects.podask import PodAsk
 from vgpu_operator.dialects.reading import is_left_alone
 
 WITHOUT_EFFECT: Mapping[str, str] = {
@@ -31,6 +37,8 @@ WITHOUT_EFFECT: Mapping[str, str] = {
     "GPUDevice, or deviceMemoryScaling of the configuration",
     "CUDA_REDIRECT": "the library is loaded for every process of the container",
     "RECORD_KERNEL_INTERVAL": "kernels are charged by the GPU time that they take",
+    "CUDA_MEM_LIMIT": "ask with the resource nvidia.com/gpumem",
+    "CUDA_CORE_LIMIT": "ask with the resource nvidia.com/gpucores",
 }
 """By variable: what to use instead."""
 
@@ -48,17 +56,27 @@ CHOOSING_IN_HAMIS_WORDS = (
 CHOOSING = (*CHOOSING_IN_HAMIS_WORDS, names.ACK_NUMA_SPEC)
 """Annotations that choose devices for pods that ask by resources."""
 
+OF_NODES = (names.ACK_NODE_SCHEDULE, names.ACK_NODE_PLACEMENT, names.HAMI_DEVICE_CORDON)
+"""Words that act on a Node."""
+OF_LABELS = (names.HAMI_WEBHOOK_LABEL, names.ACK_GPU_COUNT_LABEL)
+"""Words that act as a pod's labels."""
+_NVIDIAS = "nvidia"
+_FULL = 100
+
 
 def without_effect(raw_pod: dict[str, Any], config: ClusterConfig) -> list[str]:
     """Words without effect of a pod that asks for a GPU; empty for one that cannot be read."""
     try:
         pod = read_pod(raw_pod)
-        if is_left_alone(pod) or read(pod, config) is None:
+        ask = None if is_left_alone(pod) else read(pod, config)
+        if ask is None:
             return []
         pod = restored(pod, config)
+        found = [*_metadata(pod, config), *_beside_a_claim(pod), *_out_of_place(pod)]
+        found += [*_choosing_others(pod, ask, config), *_of_gangs(pod, config)]
+        return [*found, *_amounts(pod, config), *_variables(pod)]
     except VgpuError:
         return []  # refused, and with a better sentence
-    return [*_metadata(pod, config), *_beside_a_claim(pod), *_variables(pod)]
 
 
 def _metadata(pod: Pod, config: ClusterConfig) -> Iterator[str]:
@@ -105,3 +123,110 @@ def _variables(pod: Pod) -> Iterator[str]:
             if variable.name in WITHOUT_EFFECT:
                 path = place.env_path(variable.name)
                 yield f"{path}: has no effect: {WITHOUT_EFFECT[variable.name]}"
+
+
+def _out_of_place(pod: Pod) -> Iterator[str]:
+    """Words that act as annotations and stand as labels, the other way round, or act on a Node."""
+    annotations, labels = pod.metadata.annotations, pod.metadata.labels
+    for key in (*CHOOSING, names.ANNOTATION_CLAIM, names.ANNOTATION_CLAIM_TEMPLATE):
+        if key in labels:
+            yield f"metadata.labels[{key}]: has no effect: write it as an annotation"
+    for key in OF_LABELS:
+        if key in annotations:
+            yield f"{annotation_field(key)}: has no effect: write it as a label"
+    for key in OF_NODES:
+        if key in labels:
+            yield f"metadata.labels[{key}]: has no effect: it acts on a Node"
+        if key in annotations:
+            yield f"{annotation_field(key)}: has no effect: it acts on a Node"
+
+
+@lru_cache(maxsize=1)
+def _readers_of_choice() -> Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]:
+    """By annotation that chooses devices: the kinds that read it, and the counts that ask for them.
+
+    NVIDIA's count stands in the configuration.
+    """
+    of_nvidia = set(CHOOSING_IN_HAMIS_WORDS) - {names.HAMI_NODE_POLICY, names.HAMI_DEVICE_POLICY}
+    of_nvidia -= {names.HAMI_DEVICE_WEIGHTS, names.NVIDIA_NUMA_BIND}  # they place all vendors'
+    found: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
+    for kind in kinds():
+        for key in _choices_of(kind):
+            vendors, counts = found.get(key, ((), ()))
+            found[key] = ((*vendors, kind.name), (*counts, kind.count))
+    return found | dict.fromkeys(of_nvidia, ((_NVIDIAS,), ()))
+
+
+def _choices_of(kind: Kind) -> frozenset[str]:
+    chosen = (*kind.selection.model_dump().values(), *kind.unsupported.annotations)
+    return frozenset(key for key in chosen if key is not None)
+
+
+@lru_cache(maxsize=1)
+def _count_of_amount() -> Mapping[str, str]:
+    """By resource that is an amount of another vendor's devices: the count that it goes with."""
+    return {
+        name: kind.count
+        for kind in kinds()
+        for name in (*kind.resources[1:], *kind.unsupported.resources)
+    }
+
+
+def _choosing_others(pod: Pod, ask: PodAsk, config: ClusterConfig) -> Iterator[str]:
+    """Annotations that choose among devices of a kind that no container asks for."""
+    asked = {_NVIDIAS} if ask.spec is None else {each.vendor for each in ask.spec.requests}
+    known = _readers_of_choice()
+    for key in pod.metadata.annotations:
+        if key not in known:
+            continue
+        vendors, counts = known[key]
+        if asked.isdisjoint(vendors):
+            count = counts[0] if counts else config.nvidia.resource_count_name
+            like = " or the like" if len(counts) > 1 else ""
+            yield f"{annotation_field(key)}: has no effect: no container asks for {count}{like}"
+
+
+def _of_gangs(pod: Pod, config: ClusterConfig) -> Iterator[str]:
+    """A PodGroup of a pod that Volcano does not schedule."""
+    scheduler = pod.spec.scheduler_name
+    is_ours = scheduler in {config.scheduling.scheduler_name, *names.SCHEDULER_ALIASES}
+    if is_ours and names.VOLCANO_GROUP in pod.metadata.annotations:
+        yield (
+            f"{annotation_field(names.VOLCANO_GROUP)}: has no effect: {scheduler} starts each pod "
+            "by itself; with schedulerName volcano Volcano starts the group together"
+        )
+
+
+def _amounts(pod: Pod, config: ClusterConfig) -> Iterator[str]:
+    """Amounts that nothing asks for, or that another amount replaces."""
+    counts = _count_of_amount()
+    for place in each_container(pod):
+        resources = place.container.resources
+        for name in dict.fromkeys((*resources.limits, *resources.requests)):
+            count = counts.get(name)
+            if count is not None and not is_given(place.container, count):
+                yield (
+                    f"{place.resource_path(name)}: has no effect: the container does not ask for "
+                    f"{count}"
+                )
+        priority = config.nvidia.resource_priority_name
+        if place.container.asked(priority) is not None and not hami.asks(place.container, config):
+            yield (
+                f"{place.resource_path(priority)}: has no effect: the container does not ask for "
+                f"{config.nvidia.resource_count_name}"
+            )
+        nvidia, volcanos = config.nvidia, config.volcano
+        yield from _percentage_beside(
+            place, nvidia.resource_memory_name, nvidia.resource_memory_percentage_name
+        )
+        yield from _percentage_beside(
+            place, volcanos.resource_memory_name, volcanos.resource_memory_percentage_name
+        )
+
+
+def _percentage_beside(place: PodContainer, amount: str, percentage: str) -> Iterator[str]:
+    """A percentage of memory beside an amount; 100 still asks for the device alone."""
+    if place.container.asked(percentage) is None or not is_given(place.container, amount):
+        return
+    if place.number(percentage, "a whole percentage, 0 to 100") != _FULL:
+        yield f"{place.resource_path(percentage)}: has no effect: {amount} is given too, and wins"

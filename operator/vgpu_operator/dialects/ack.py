@@ -28,6 +28,7 @@ ALL_CORES = 100
 SHARED = frozenset({"cgpu", "share", "mig", "mps"})
 ISOLATED = frozenset({"core_mem", "mig", "mps"})
 WHOLE = frozenset({"default", "topology"})
+KINDS = SHARED | ISOLATED | WHOLE
 """Values of `ack.node.gpu.schedule`, by what a container asks for. A node labelled `mig` gives
 MIG instances where its devices are divided into them. `mps` needs no MPS daemon (decision 32): the
 library keeps both limits."""

@@ -21,9 +21,11 @@ from vgpu_operator.engine.claims.describe import node_event
 from vgpu_operator.engine.clock import rfc3339
 from vgpu_operator.engine.effects import Effect, PublishDevice
 from vgpu_operator.engine.state import DeviceWrite, State
+from vgpu_operator.ledger.device_facts import unread_words
 from vgpu_operator.vendors import RegisteredDevice, devices_of, silence_of
 
 UNREADABLE = "RegisterUnreadable"
+UNKNOWN_VALUE = "UnknownValue"
 NOT_REGISTERED = "NotRegistered"
 PLUGIN_SILENT = "PluginNotConnected"
 REGISTERED = "Registered"
@@ -47,7 +49,17 @@ def publish_registered(state: State) -> Iterator[list[Effect]]:
         if node is None:
             continue
         known = {device.metadata.name: device for device in state.ledger.devices(name)}
-        yield [effect for kind in kinds() for effect in _publish_kind(kind, node, known, state)]
+        effects = [each for kind in kinds() for each in _publish_kind(kind, node, known, state)]
+        yield [*_tell_unread(node, state), *effects]
+
+
+def _tell_unread(node: Node, state: State) -> Iterator[Effect]:
+    """An event for words of the node that mean nothing, when they change."""
+    text, key = "; ".join(unread_words(node)), (node.metadata.name, "")
+    if text != state.registers_told.get(key, ""):
+        state.registers_told[key] = text
+        if text:
+            yield node_event(node, UNKNOWN_VALUE, text)
 
 
 def _publish_kind(

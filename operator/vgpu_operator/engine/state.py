@@ -320,7 +320,8 @@ class State:
         device_writes: By device: what was written last.
         registers: Nodes whose registers of other vendors' devices are to be read.
         register_writes: By device: what was written last of what its node registers.
-        registers_told: By node and kind: what was reported last of a register that cannot be read.
+        registers_told: By node and kind: what was reported last of a register that cannot be read;
+            of no kind: of words of the node that mean nothing.
         links: Nodes whose devices' links are to be compared.
         links_told: By node: the disagreements of links that were reported last.
         out_of_service: By device: why nothing is placed on it, as reported last; empty: it is

@@ -5,14 +5,16 @@ Absent or contradictory facts make a device unfit, never more capable.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from vgpu_api import conditions, names
 from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Node
+from vgpu_api.errors import BadInput
 from vgpu_api.v1alpha1 import Amount, GPUDevice
 from vgpu_api.v1alpha1.gpudevice import MigStatus
 from vgpu_api.v1alpha1.vgpuclaim import DevicePolicy
+from vgpu_operator.dialects.ack import KINDS
 from vgpu_operator.dialects.hami_annotations import DEVICE_POLICIES, NODE_POLICIES
 from vgpu_operator.placement.columns import NUMA_UNKNOWN_FROM, DeviceFacts, NodeState
 from vgpu_operator.placement.geometry import Offer, Profile, geometry
@@ -132,3 +134,25 @@ def _device_policies(written: str) -> tuple[DevicePolicy, ...]:
     words = [word for part in written.split(",") if (word := part.strip().lower())]
     known = tuple(DEVICE_POLICIES[word] for word in words if word in DEVICE_POLICIES)
     return known or (("Spread",) if words else ())
+
+
+def unread_words(node: Node) -> list[str]:
+    """What the node says in HAMi's and ACK's words that means nothing: each with what would.
+
+    HAMi overlooks such a word, and so does `state_of`: a node must not refuse pods for a typo.
+    """
+    annotations, labels = node.metadata.annotations, node.metadata.labels
+    devices = [part.strip() for part in annotations.get(names.HAMI_DEVICE_POLICY, "").split(",")]
+    written: list[tuple[str, str, Collection[str]]] = [
+        *((f"metadata.annotations[{names.HAMI_DEVICE_POLICY}]", word, DEVICE_POLICIES)
+          for word in devices),
+        (f"metadata.annotations[{names.HAMI_NODE_POLICY}]",
+         annotations.get(names.HAMI_NODE_POLICY, "").strip(), NODE_POLICIES),
+        (f"metadata.labels[{names.ACK_NODE_PLACEMENT}]",
+         labels.get(names.ACK_NODE_PLACEMENT, "").strip(), ("binpack", "spread")),
+    ]  # fmt: skip
+    found = [each for each in written if each[1] and each[1].lower() not in each[2]]
+    kind = labels.get(names.ACK_NODE_SCHEDULE)
+    if kind is not None and kind not in KINDS:
+        found.append((f"metadata.labels[{names.ACK_NODE_SCHEDULE}]", kind, sorted(KINDS)))
+    return [str(BadInput.unsupported(*each)) for each in found]

@@ -6,7 +6,7 @@ import pytest
 
 from vgpu_api.config import ClusterConfig
 from vgpu_operator.admission import without_effect
-from vgpu_operator.admission.variables import WITHOUT_EFFECT
+from vgpu_operator.admission.variables import CHOOSING, WITHOUT_EFFECT
 
 HAMI_READS = (
     "ACTIVE_OOM_KILLER",
@@ -25,7 +25,9 @@ def a_pod(*variables: str, gpu: int = 1, **metadata: Any) -> dict[str, Any]:
     return {"metadata": {"name": "p", **metadata}, "spec": {"containers": [container]}}
 
 
-@pytest.mark.parametrize("name", [*HAMI_READS, "CUDA_OVERSUBSCRIBE"])
+@pytest.mark.parametrize(
+    "name", [*HAMI_READS, "CUDA_OVERSUBSCRIBE", "CUDA_MEM_LIMIT", "CUDA_CORE_LIMIT"]
+)
 def test_a_variable_that_hami_reads_and_we_do_not_is_named_in_a_warning(name: str) -> None:
     (warning,) = without_effect(a_pod(name), ClusterConfig())
     assert warning.startswith(f"spec.containers[0].env[{name}]: has no effect: ")
@@ -112,3 +114,122 @@ def test_annotations_that_choose_devices_say_nothing_beside_a_claim(key: str) ->
     annotations = {"vgpu.dev/claim": "small", key: "spread"}
     (warning,) = without_effect(a_pod(gpu=0, annotations=annotations), ClusterConfig())
     assert warning.startswith(f"metadata.annotations[{key}]: has no effect: the pod names a claim")
+
+
+NVIDIAS = {"nvidia.com/gpu": 1}
+HYGONS = {"hygon.com/dcunum": 1}
+ACTING_ON_NODES = ("ack.node.gpu.schedule", "ack.node.gpu.placement", "hami.io/device-cordon")
+
+
+def nothing_done(field: str, why: str) -> list[str]:
+    said = f"{field}: has no effect: {why}"
+    assert len(said) <= 256
+    return [said]
+
+
+@pytest.mark.parametrize(
+    ("key", "limits", "count"),
+    [
+        ("hygon.com/use-dcutype", NVIDIAS, "hygon.com/dcunum"),
+        ("cambricon.com/nouse-gpuuuid", HYGONS, "cambricon.com/vmlu"),
+        ("huawei.com/vnpu-mode", NVIDIAS, "huawei.com/Ascend910A or the like"),
+        ("nvidia.com/use-gputype", HYGONS, "nvidia.com/gpu"),
+        ("nvidia.com/nouse-gpuuuid", HYGONS, "nvidia.com/gpu"),
+        ("nvidia.com/vgpu-mode", HYGONS, "nvidia.com/gpu"),
+    ],
+)
+def test_choosing_devices_of_a_kind_that_nothing_asks_for_has_no_effect(
+    key: str, limits: dict[str, Any], count: str
+) -> None:
+    pod = in_words(limits, annotations={key: "mig"})
+    found = without_effect(pod, ClusterConfig())
+    assert found == nothing_done(f"metadata.annotations[{key}]", f"no container asks for {count}")
+
+
+@pytest.mark.parametrize(
+    ("key", "limits"),
+    [
+        ("hygon.com/use-dcutype", HYGONS),
+        ("nvidia.com/use-gputype", NVIDIAS),
+        ("nvidia.com/use-gputype", {"aliyun.com/gpu-mem": 4}),
+        ("nvidia.com/numa-bind", HYGONS),
+        ("hami.io/gpu-scheduler-policy", HYGONS),
+        ("hami.io/device-scoring-weights", HYGONS),
+    ],
+)
+def test_choosing_devices_that_are_asked_for_gets_no_warning(
+    key: str, limits: dict[str, Any]
+) -> None:
+    values = {"hami.io/gpu-scheduler-policy": "spread", "nvidia.com/numa-bind": "true"}
+    values["hami.io/device-scoring-weights"] = "slots=1,cores=1,memory=1"
+    pod = in_words(limits, annotations={key: values.get(key, "Z100")})
+    assert without_effect(pod, ClusterConfig()) == []
+
+
+@pytest.mark.parametrize(
+    ("limits", "name", "count"),
+    [
+        (NVIDIAS | {"hygon.com/dcumem": 2000}, "hygon.com/dcumem", "hygon.com/dcunum"),
+        (HYGONS | {"cambricon.com/mlu.smlu.vcore": 3}, "cambricon.com/mlu.smlu.vcore",
+         "cambricon.com/vmlu"),
+        (NVIDIAS | {"huawei.com/Ascend910B3-core": 3}, "huawei.com/Ascend910B3-core",
+         "huawei.com/Ascend910B3"),
+        (HYGONS | {"nvidia.com/priority": 1}, "nvidia.com/priority", "nvidia.com/gpu"),
+    ],
+)  # fmt: skip
+def test_an_amount_without_its_count_has_no_effect(
+    limits: dict[str, Any], name: str, count: str
+) -> None:
+    found = without_effect(in_words(limits), ClusterConfig())
+    why = f"the container does not ask for {count}"
+    assert found == nothing_done(f"spec.containers[0].resources.limits[{name}]", why)
+
+
+@pytest.mark.parametrize("prefix", ["nvidia.com/gpu", "volcano.sh/vgpu-"])
+def test_a_percentage_of_memory_beside_an_amount_has_no_effect(prefix: str) -> None:
+    memory = f"{prefix}mem" if prefix.endswith("gpu") else f"{prefix}memory"
+    pod = in_words({memory: 4000, f"{memory}-percentage": 50})
+    field = f"spec.containers[0].resources.limits[{memory}-percentage]"
+    found = without_effect(pod, ClusterConfig())
+    assert found == nothing_done(field, f"{memory} is given too, and wins")
+
+
+@pytest.mark.parametrize(("memory", "percentage"), [(0, 50), (4000, 100)])
+def test_a_percentage_that_acts_beside_an_amount_gets_no_warning(
+    memory: int, percentage: int
+) -> None:
+    """An amount of 0 is none, and 100 percent asks for the device alone."""
+    pod = in_words({"nvidia.com/gpumem": memory, "nvidia.com/gpumem-percentage": percentage})
+    assert without_effect(pod, ClusterConfig()) == []
+
+
+@pytest.mark.parametrize("key", [*CHOOSING, "vgpu.dev/claim", "vgpu.dev/claim-template"])
+def test_an_annotation_that_stands_as_a_label_has_no_effect(key: str) -> None:
+    found = without_effect(a_pod(labels={key: "x"}), ClusterConfig())
+    assert found == nothing_done(f"metadata.labels[{key}]", "write it as an annotation")
+
+
+@pytest.mark.parametrize("key", ["hami.io/webhook", "aliyun.com/gpu-count"])
+def test_a_label_that_stands_as_an_annotation_has_no_effect(key: str) -> None:
+    found = without_effect(a_pod(annotations={key: "ignore"}), ClusterConfig())
+    assert found == nothing_done(f"metadata.annotations[{key}]", "write it as a label")
+
+
+@pytest.mark.parametrize("where", ["labels", "annotations"])
+@pytest.mark.parametrize("key", ACTING_ON_NODES)
+def test_what_acts_on_nodes_has_no_effect_on_a_pod(key: str, where: str) -> None:
+    found = without_effect(a_pod(**{where: {key: "cgpu"}}), ClusterConfig())
+    assert found == nothing_done(f"metadata.{where}[{key}]", "it acts on a Node")
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "count"), [("vgpu-scheduler", 1), ("hami-scheduler", 1), ("volcano", 0)]
+)
+def test_a_group_has_no_effect_where_volcano_does_not_schedule_it(
+    scheduler: str, count: int
+) -> None:
+    pod = a_pod(annotations={"scheduling.k8s.io/group-name": "gang"})
+    pod["spec"]["schedulerName"] = scheduler
+    found = without_effect(pod, ClusterConfig())
+    assert len(found) == count
+    assert all("[scheduling.k8s.io/group-name]: has no effect: " in said for said in found)

@@ -16,6 +16,7 @@ from vgpu_api.v1alpha1 import GPUDevice
 from vgpu_operator.engine.scheduling.refusal import Refusal
 from vgpu_operator.extender.wire import BindRequest
 
+DEVICE_POLICY = "hami.io/gpu-scheduler-policy"
 REGISTER = "hami.io/node-dcu-register"
 TWO = (
     "DCU-A,4,16384,100,DCU-Z100,0,true,0,hami-core:DCU-B,4,16384,100,DCU-Z100,0,false,1,hami-core:"
@@ -111,6 +112,34 @@ async def test_of_a_register_that_cannot_be_read_nothing_is_given_and_the_node_s
         "nothing is given of its devices: metadata.annotations[hami.io/node-dcu-register]: "
         'Invalid value: "DCU-A,4,much": must be id,count,memory,cores,type,numa,health[,index,mode]'
     )
+
+
+async def test_words_of_a_node_that_mean_nothing_are_told_once(
+    replica: Replica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[dict[str, str]] = []
+    monkeypatch.setattr(replica.recorder, "record", lambda _, **event: events.append(event))
+
+    async def told(version: int, policy: str, **labels: str) -> list[str]:
+        events.clear()
+        node = a_node(labels=labels, device_policy=policy, resource_version=version)
+        replica.news.node_changed(node)
+        await published(replica)
+        return [event["note"] for event in events if event["reason"] == "UnknownValue"]
+
+    assert await told(1, "binpack, numa") == []
+    (note,) = await told(2, "binpack,tight", **{"ack.node.gpu.placement": "Spread"})
+    assert note.startswith(
+        f'metadata.annotations[{DEVICE_POLICY}]: Unsupported value: "tight": supported values: "bin'
+    )
+    assert await told(3, "binpack,tight") == []
+    (note,) = await told(4, "spread", **{"ack.node.gpu.schedule": "cgpuu"})
+    assert note == (
+        'metadata.labels[ack.node.gpu.schedule]: Unsupported value: "cgpuu": supported values: '
+        '"cgpu", "core_mem", "default", "mig", "mps", "share", "topology"'
+    )
+    (note,) = await told(5, "", **{"ack.node.gpu.placement": "tight"})
+    assert note.endswith('supported values: "binpack", "spread"')
 
 
 async def test_a_pod_gets_a_part_of_a_registered_device_and_gives_it_back(
