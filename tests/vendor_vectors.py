@@ -84,10 +84,11 @@ def questions(path: Path) -> Iterator[Question]:
 
 def _groups(node: Node) -> dict[str, str]:
     registered = [(kind, device) for kind in kinds() for device in devices_of(kind, node)]
+    sizes = {"pairs": 2, "wings": 4}
     return {
-        device.id: str(device.index // 2) if kind.choice == "pairs" else device.group
+        device.id: str(device.index // sizes[kind.choice]) if kind.choice in sizes else device.group
         for kind, device in registered
-        if kind.choice == "pairs" or device.group
+        if kind.choice in sizes or device.group
     }
 
 

@@ -34,8 +34,9 @@ class RequestAsk:
     difference (Fragmentation), else 0. `choice` names what decides which of several devices go
     together, where the vendor's table has that (`placement.choices`); `group_mutex`: with the
     policy Mutex no device that is linked to one in use; `one_device`: all containers of a pod that
-    ask for such devices get the same one. `mig_profile` is the name of the only MIG profile that
-    serves, or `any`; the least amounts then stand for whatever it has.
+    ask for such devices get the same one; `one_size`: no device with parts of another size.
+    `mig_profile` is the name of the only MIG profile that serves, or `any`; the least amounts then
+    stand for whatever it has.
     """
 
     name: str
@@ -56,6 +57,7 @@ class RequestAsk:
     choice: ChoiceRule | None = None
     group_mutex: bool = False
     one_device: bool = False
+    one_size: bool = False
     mig_profile: str = ""
     _hash: int = field(init=False, repr=False, compare=False, default=0)
 
@@ -177,6 +179,7 @@ def _request(request: VGPURequest, config: ClusterConfig, cpu_milli: int) -> Req
         choice=None if kind is None else kind.choice,
         group_mutex=kind is not None and kind.group_mutex,
         one_device=kind is not None and kind.one_device,
+        one_size=kind is not None and kind.one_size,
         mig_profile=request.mig_profile or "",
     )
 

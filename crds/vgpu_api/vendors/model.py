@@ -33,7 +33,7 @@ class _Part(BaseModel):
     )
 
 
-ChoiceRule: TypeAlias = Literal["largestGroups", "pairs"]
+ChoiceRule: TypeAlias = Literal["largestGroups", "pairs", "wings"]
 """Which of several devices that fit go together; `vgpu_operator.placement.choices` has them."""
 
 
@@ -52,9 +52,17 @@ class Sizes(_Part):
     """From the smallest to the largest."""
     whole_mib: Amount
     """Memory of a device that is not divided, of which none or more than the largest part is asked;
-    several devices are never divided."""
+    several devices are never divided, but where `several` is true."""
     most_mib: Amount
     """More than this is refused."""
+    several: bool = False
+    """Parts of several devices may be asked for, too."""
+    one_size: bool = False
+    """All parts of one device are of one size."""
+    cores: bool = False
+    """A part has the same share of a device's compute as of its memory."""
+    write_whole: bool = True
+    """Admission writes the memory of a whole device where none is asked for."""
 
     @model_validator(mode="after")
     def _rising(self) -> Sizes:
@@ -108,6 +116,10 @@ class Selection(_Part):
     """Only these devices."""
     exclude_ids: AnnotationKey | None = None
     """None of these devices."""
+    use_ids_too: AnnotationKey | None = None
+    """Another name of `use_ids`; where a pod has both, only devices that both name."""
+    exclude_ids_too: AnnotationKey | None = None
+    """Another name of `exclude_ids`; where a pod has both, none that one of them names."""
 
 
 class Capacity(_Part):
@@ -259,6 +271,13 @@ class Kind(_Part):
         if self.alone and self.cores is not None:
             raise ValueError("alone is without cores: all of them are taken")
         return self
+
+    @property
+    def one_size(self) -> bool:
+        """Whether all parts of one of its devices are of one size."""
+        return (
+            self.memory is not None and self.memory.sizes is not None and self.memory.sizes.one_size
+        )
 
     @property
     def resources(self) -> tuple[str, ...]:

@@ -145,7 +145,7 @@ def _out_of_place(pod: Pod) -> Iterator[str]:
 def _readers_of_choice() -> Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]:
     """By annotation that chooses devices: the kinds that read it, and the counts that ask for them.
 
-    NVIDIA's count stands in the configuration.
+    NVIDIA's count is in the configuration.
     """
     of_nvidia = set(CHOOSING_IN_HAMIS_WORDS) - {names.HAMI_NODE_POLICY, names.HAMI_DEVICE_POLICY}
     of_nvidia -= {names.HAMI_DEVICE_WEIGHTS, names.NVIDIA_NUMA_BIND}  # they place all vendors'

@@ -14,7 +14,7 @@ from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Container, Pod
 from vgpu_api.errors import BadInput, Fault
 from vgpu_api.v1alpha1 import DeviceSelector, VGPURequest
-from vgpu_api.vendors import Kind, Memory, kinds
+from vgpu_api.vendors import Kind, Memory, Selection, kinds
 from vgpu_api.vendors.model import Sizes
 from vgpu_operator.dialects import hami_annotations
 from vgpu_operator.dialects.containers import PodContainer, ResourceDialect, is_given
@@ -86,7 +86,8 @@ def _memory(kind: Kind, memory: Memory, place: PodContainer, count: int) -> int 
     if sizes is None:
         return asked_mib or None
     rounded = _rounded(memory, sizes, place, asked_mib)
-    if count > 1 and rounded != sizes.whole_mib and not (kind.whole_modules and count == 2):
+    is_module = kind.whole_modules and count == 2
+    if count > 1 and rounded != sizes.whole_mib and not (sizes.several or is_module):
         raise place.bad(
             memory.resource,
             "left out with several devices, which are never divided, or ask for one",
@@ -131,8 +132,11 @@ def written(kind: Kind, place: PodContainer) -> dict[str, int]:
         amounts[kind.count] = count
     if kind.cores is not None and kind.cores.several is not None and count > 1:
         amounts[kind.cores.resource] = count * kind.cores.several
-    if kind.memory is not None and kind.memory.sizes is not None:
-        amounts[kind.memory.resource] = _memory(kind, kind.memory, place, count) or 0
+    memory = kind.memory
+    if memory is not None and memory.sizes is not None:
+        is_given = place.container.asked(memory.resource) is not None
+        if memory.sizes.write_whole or is_given:
+            amounts[memory.resource] = _memory(kind, memory, place, count) or 0
     if kind.whole is not None and _is_whole(kind, place, count):
         if kind.memory is not None:
             amounts[kind.memory.resource] = count * kind.whole.memory
@@ -180,6 +184,9 @@ def _refuse_unsupported(kind: Kind, pod: Pod, place: PodContainer) -> None:
 
 def _cores(kind: Kind, place: PodContainer, count: int) -> int:
     """Percent of the compute of each device, at most 100."""
+    if kind.memory is not None and kind.memory.sizes is not None and kind.memory.sizes.cores:
+        part = _memory(kind, kind.memory, place, count) or 0
+        return part * _WHOLE // kind.memory.sizes.whole_mib
     if kind.cores is None:
         return _WHOLE if kind.alone else 0
     if kind.whole is not None and _is_whole(kind, place, count):
@@ -197,13 +204,32 @@ def _cores(kind: Kind, place: PodContainer, count: int) -> int:
 
 def _selector(kind: Kind, pod: Pod) -> DeviceSelector | None:
     chosen = kind.selection
+    most = hami_annotations.MAX_UUIDS
+    excluded = _words(pod, chosen.exclude_ids, most)
+    others = (each for each in _words(pod, chosen.exclude_ids_too, most) if each not in excluded)
     found = DeviceSelector(
         models=_words(pod, chosen.use_types, hami_annotations.MAX_MODELS),
         exclude_models=_words(pod, chosen.exclude_types, hami_annotations.MAX_MODELS),
-        uuids=_words(pod, chosen.use_ids, hami_annotations.MAX_UUIDS),
-        exclude_uuids=_words(pod, chosen.exclude_ids, hami_annotations.MAX_UUIDS),
+        uuids=_used_ids(pod, chosen),
+        exclude_uuids=[*excluded, *others],
     )
     return None if found == DeviceSelector() else found
+
+
+def _used_ids(pod: Pod, chosen: Selection) -> list[str]:
+    """The only devices that may serve; those that both annotations name, where a pod has both."""
+    own = _words(pod, chosen.use_ids, hami_annotations.MAX_UUIDS)
+    other = _words(pod, chosen.use_ids_too, hami_annotations.MAX_UUIDS)
+    if not own or not other:
+        return own or other
+    both = [each for each in own if each in other]
+    if not both:
+        raise BadInput(
+            field=hami_annotations.annotation_field(str(chosen.use_ids_too)),
+            value=", ".join(other),
+            detail=f"none of them is in {chosen.use_ids}: write one of the two",
+        )
+    return both
 
 
 def _words(pod: Pod, key: str | None, most: int) -> list[str]:

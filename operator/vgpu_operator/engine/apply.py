@@ -412,7 +412,7 @@ def _look_at_claims_on(state: State, node: str, *, idle_only: bool = False) -> N
 
 
 def _registers(node: Node) -> list[object]:
-    """The fields of a node with other vendors' devices, and its words that mean nothing."""
+    """The fields of a node with other vendors' devices, and its values that mean nothing."""
     said: list[object] = [unread_words(node)]
     for kind in kinds():
         register = kind.register_

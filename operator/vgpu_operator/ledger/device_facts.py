@@ -137,7 +137,7 @@ def _device_policies(written: str) -> tuple[DevicePolicy, ...]:
 
 
 def unread_words(node: Node) -> list[str]:
-    """What the node says in HAMi's and ACK's words that means nothing: each with what would.
+    """Values of HAMi's policies and ACK's labels on the node that mean nothing, with what would.
 
     HAMi overlooks such a word, and so does `state_of`: a node must not refuse pods for a typo.
     """

@@ -48,6 +48,8 @@ def refusal_of_room(
     # A percentage of a tiny device may round down to nothing, and no memory is not a limit.
     if memory < request.least_mib or memory > columns.memory[device] - columns.memory_used[device]:
         return Reason.CARD_INSUFFICIENT_MEMORY
+    if request.one_size and columns.memory_used[device] != used * memory:
+        return Reason.CARD_NOT_FOUND_CUSTOM_FILTER_RULE
     cores_free = columns.cores[device] - columns.cores_used[device]
     if request.cores > cores_free:
         return Reason.CARD_INSUFFICIENT_CORE
@@ -108,7 +110,8 @@ def passing(
         found = _serving(columns, devices, request)
         known.update(dict.fromkeys([condition[device] for device in devices], False))
         known.update(dict.fromkeys([condition[device] for device in found], True))
-    if "Mutex" in policies or charge is not None or request.uuids or request.exclude_uuids:
+    named = request.uuids or request.exclude_uuids or request.one_size
+    if "Mutex" in policies or charge is not None or named:
         return [c for c in found if not refusal_of_room(columns, c, request, policies, charge)]
     return found
 

@@ -13,9 +13,28 @@ from typing import TypeAlias
 from vgpu_api.vendors.model import ChoiceRule
 from vgpu_operator.placement.columns import Columns
 
+OF_ONE_TOO: frozenset[ChoiceRule] = frozenset({"wings"})
+"""Rules that choose where one device is asked for, too."""
+
 Choice: TypeAlias = Callable[[Columns, Sequence[int], int], tuple[int, ...]]
 
 _OF_A_MODULE = 2
+_OF_A_SERVER = 8
+_OF_A_WING = 4
+_BEST_SIZES: Mapping[int, tuple[int, ...]] = MappingProxyType(
+    {1: (1, 3, 2, 4), 2: (2, 3, 4), 4: (4,)}
+)
+"""By number asked for: of how many devices that fit a half is taken, the best first."""
+_LINKED: Mapping[int, tuple[frozenset[int], ...]] = MappingProxyType(
+    {
+        2: tuple(frozenset((at, at + _OF_A_WING)) for at in range(_OF_A_WING)),
+        4: tuple(
+            frozenset((one, other, one + _OF_A_WING, other + _OF_A_WING))
+            for one, other in ((0, 1), (2, 3), (0, 2), (1, 3), (0, 3), (1, 2))
+        ),
+    }
+)
+"""By number asked for: devices of both halves that are linked with each other."""
 
 
 def largest_groups(columns: Columns, fitting: Sequence[int], count: int) -> tuple[int, ...]:
@@ -44,6 +63,46 @@ def pairs(columns: Columns, fitting: Sequence[int], count: int) -> tuple[int, ..
     return tuple(taken[:count]) if len(taken) >= count else ()
 
 
+def wings(columns: Columns, fitting: Sequence[int], count: int) -> tuple[int, ...]:
+    """All from one half of a server of eight, where its links are; else those linked across.
+
+    The half of which just as many fit comes first, then that of which one or two more do, so that
+    what is left is of use; for one device, a half of which an odd number fits. Halves of one size
+    come in the order of their most wanted devices. Only 1, 2, 4 or 8 devices go together.
+    Source: HAMi v2.10.0, Kunlunxin. It takes the least wanted of a half, and of halves of one size
+    the first in its list.
+    """
+    if count == _OF_A_SERVER:
+        return tuple(fitting) if len(fitting) == count else ()
+    halves: dict[int, list[int]] = {}
+    for device in fitting:
+        halves.setdefault(columns.index[device] // _OF_A_WING, []).append(device)
+    for size in _BEST_SIZES.get(count, ()):
+        for half in halves.values():
+            if len(half) == size:
+                return tuple(half[:count])
+    device_at = {columns.index[device]: device for device in fitting}
+    chosen = {device_at[number] for number in _across(frozenset(device_at), count)}
+    return tuple(device for device in fitting if device in chosen)
+
+
+def _across(fitting: frozenset[int], count: int) -> frozenset[int]:
+    """Devices of both halves that are linked, by their numbers; none if there are none.
+
+    Of four out of six, those that leave two which are linked, if there are such.
+    """
+    found = [group for group in _LINKED.get(count, ()) if group <= fitting]
+    if count == _OF_A_WING and len(fitting) == _OF_A_WING + 2:
+        good = [group for group in found if _are_linked(fitting - group)]
+        found = good or found[-1:]
+    return found[0] if found else frozenset()
+
+
+def _are_linked(two: frozenset[int]) -> bool:
+    first, second = sorted(two)
+    return second - first == _OF_A_WING or first // _OF_A_WING == second // _OF_A_WING
+
+
 def _groups(columns: Columns, fitting: Sequence[int]) -> list[list[int]]:
     """The devices by what they are linked with, in the order of their most wanted."""
     found: list[list[int]] = []
@@ -58,5 +117,5 @@ def _groups(columns: Columns, fitting: Sequence[int]) -> list[list[int]]:
 
 
 CHOICES: Mapping[ChoiceRule, Choice] = MappingProxyType(
-    {"largestGroups": largest_groups, "pairs": pairs}
+    {"largestGroups": largest_groups, "pairs": pairs, "wings": wings}
 )

@@ -63,11 +63,11 @@ def _is_plain(ask: Ask) -> bool:
     """One request whose devices are judged each on its own.
 
     Check 4 is about devices before, UUIDs are about one device, a group's mutex is about its
-    others, and later requests are about earlier ones.
+    others, a size about what is on the device, and later requests are about earlier ones.
     """
     request = ask.requests[0]
     named = request.uuids or request.exclude_uuids or request.group_mutex
-    return len(ask.requests) == 1 and ask.numa != "Require" and not named
+    return len(ask.requests) == 1 and ask.numa != "Require" and not (named or request.one_size)
 
 
 def _together(

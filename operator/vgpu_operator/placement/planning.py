@@ -26,7 +26,7 @@ from vgpu_operator.placement.checks import (
     take,
     take_place,
 )
-from vgpu_operator.placement.choices import CHOICES
+from vgpu_operator.placement.choices import CHOICES, OF_ONE_TOO
 from vgpu_operator.placement.columns import Columns
 from vgpu_operator.placement.fragmentation import best_keys, fragmentation, score_of_rise
 from vgpu_operator.placement.order import Weights, in_order, keys_of, preferred
@@ -200,7 +200,7 @@ def _take(
         return tuple(fitting)
     keys = keys_of(preferences.policies, one_numa_node=False)
     weights = preferences.weights
-    if request.choice is not None and request.count > 1:
+    if request.choice is not None and (request.count > 1 or request.choice in OF_ONE_TOO):
         ranked = preferred(
             columns, fitting, len(fitting), request=request, keys=keys, weights=weights
         )

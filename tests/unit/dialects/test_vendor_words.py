@@ -269,6 +269,56 @@ def test_a_device_that_serves_one_request_at_a_time_is_given_with_all_its_comput
     assert (asked.vendor, asked.cores) == ("enflame-gcu", 100)
 
 
+VXPU, VXPU_MEMORY = "kunlunxin.com/vxpu", "kunlunxin.com/vxpu-memory"
+
+
+@pytest.mark.parametrize(
+    ("memory", "given", "cores"),
+    [(0, "24Gi", 25), (20_000, "24Gi", 25), (24_577, "48Gi", 50), ("96Gi", "96Gi", 100)],
+)
+def test_a_part_of_an_xpu_has_its_share_of_compute(
+    memory: str | int, given: str, cores: int
+) -> None:
+    asked = request_of({VXPU: 2, VXPU_MEMORY: memory})
+    assert (asked.count, asked.memory, asked.cores) == (2, given, cores)
+
+
+def test_the_memory_of_a_whole_xpu_is_not_written() -> None:
+    asked = request_of({VXPU: 1})
+    assert (asked.memory, asked.cores) == ("96Gi", 100)
+    pod = a_pod(containers=[a_container(limits={VXPU: 1})])
+    assert not any("vxpu" in op["path"] for op in mutate_pod(pod.to_wire(), CONFIG, None))
+
+
+def ids_of(**annotations: str) -> tuple[list[str], list[str]]:
+    names = {"hami_use": "hami.io/use-xpu-uuid", "baidu_use": "baidu.com/use-gpuuuid"}
+    names |= {"hami_no": "hami.io/no-use-xpu-uuid", "baidu_no": "baidu.com/nouse-gpuuuid"}
+    pod = a_pod(
+        containers=[a_container(limits={VXPU: 1})],
+        annotations={names[key]: text for key, text in annotations.items()},
+    )
+    ask = read(pod, CONFIG)
+    assert ask is not None
+    assert ask.spec is not None
+    selector = ask.spec.requests[0].selector
+    assert selector is not None
+    return list(selector.uuids), list(selector.exclude_uuids)
+
+
+def test_both_names_of_an_annotation_hold() -> None:
+    assert ids_of(hami_use="A,B", baidu_use="B,C") == (["B"], [])
+    assert ids_of(baidu_use="B,C", hami_no="D", baidu_no="D,E") == (["B", "C"], ["D", "E"])
+
+
+def test_two_lists_without_a_common_device_are_refused() -> None:
+    with pytest.raises(BadInput) as caught:
+        ids_of(hami_use="A", baidu_use="B")
+    assert str(caught.value) == (
+        'metadata.annotations[baidu.com/use-gpuuuid]: Invalid value: "B": none of them is in '
+        "hami.io/use-xpu-uuid: write one of the two"
+    )
+
+
 AMD = {"amd.com/gpu": 1, "amd.com/gpumem": 16_384, "amd.com/gpucores": 25}
 SERVED = ClusterConfig.model_validate({"vendors": {"leaveAlone": []}})
 

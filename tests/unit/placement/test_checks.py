@@ -138,3 +138,15 @@ def test_mutex_of_a_group_keeps_off_devices_that_are_linked_to_one_in_use() -> N
     assert passing(columns, (0, 1, 2), of_group, ()) == [0, 1, 2]
     why = refusal_of_room(columns, 1, of_group, ("Mutex",))
     assert why is Reason.EXCLUSIVE_DEVICE_ALLOCATE_CONFLICT
+
+
+def test_parts_of_one_device_are_of_one_size() -> None:
+    """Source: HAMi v2.10.0, Kunlunxin."""
+    devices = [device_facts(uuid, index=at, memory_mib=4096) for at, uuid in enumerate("abc")]
+    used = {"a": Use(1024, 25, 1), "b": Use(2048, 50, 1)}
+    columns = some_columns(*devices, used=used)
+    request = replace(an_ask(a_request(memory="1Gi", cores=25)).requests[0], one_size=True)
+    assert passing(columns, (0, 1, 2), request, ()) == [0, 2]
+    why = refusal_of_room(columns, 1, request, ())
+    assert why is Reason.CARD_NOT_FOUND_CUSTOM_FILTER_RULE
+    assert passing(columns, (0, 1, 2), replace(request, one_size=False), ()) == [0, 1, 2]

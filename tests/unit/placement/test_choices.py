@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from builders import device_facts, some_columns
-from vgpu_operator.placement.choices import CHOICES, largest_groups, pairs
+from vgpu_operator.placement.choices import CHOICES, largest_groups, pairs, wings
 from vgpu_operator.placement.columns import Columns
 
 
@@ -47,6 +49,31 @@ def test_modules_are_taken_whole() -> None:
     assert pairs(columns, [6, 0, 1, 5, 4], 4) == (0, 1, 5, 4)
     assert pairs(columns, [6, 0, 1, 5, 4], 6) == ()
     assert pairs(columns, [0, 2, 4], 2) == ()
+
+
+@pytest.mark.parametrize(
+    ("fitting", "count", "taken"),
+    [
+        ([7, 0, 1, 2, 3], 1, (7,)),  # one is left of its half
+        ([7, 6, 0, 1, 2], 1, (0,)),  # three are better than two
+        ([7, 6, 5, 4, 1, 0], 2, (1, 0)),
+        ([7, 6, 5, 2, 1, 0], 2, (7, 6)),  # halves of one size: the most wanted
+        ([7, 3], 2, (7, 3)),  # linked across
+        ([7, 2], 2, ()),
+        ([7, 6, 5, 4, 1], 4, (7, 6, 5, 4)),
+        ([5, 4, 1, 0], 4, (5, 4, 1, 0)),
+        ([6, 5, 4, 2, 1, 0], 4, (5, 4, 1, 0)),  # leaves 2 and 6, which are linked
+        ([7, 6, 5, 2, 1, 0], 4, (6, 5, 2, 1)),  # nothing else fits
+        ([7, 6, 5, 0], 4, ()),
+        ([7, 6, 5, 4, 3, 2, 1, 0], 8, (7, 6, 5, 4, 3, 2, 1, 0)),
+        ([7, 6, 5, 4, 3, 2, 1], 8, ()),
+        ([7, 6, 5, 4, 3, 2, 1, 0], 3, ()),
+    ],
+)
+def test_devices_of_a_server_of_two_halves(
+    fitting: list[int], count: int, taken: tuple[int, ...]
+) -> None:
+    assert wings(eight(), fitting, count) == taken
 
 
 def test_every_rule_gives_devices_that_fit_each_once_or_none() -> None:

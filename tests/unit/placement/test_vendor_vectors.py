@@ -69,6 +69,10 @@ def _reasons(question: Question, text: str) -> frozenset[str]:
     if question.name.startswith("ascend910c"):
         words = {part.rpartition(" ")[2] for part in parts}
         return frozenset(words - {"AllocatedCardsInsufficientRequest"})
+    if question.name.startswith("kunlunxin"):
+        return frozenset(
+            {"refused"}
+        )  # HAMi says NumaNotFit of the node, whatever kept devices away
     if question.name.startswith("enflame-gcu"):
         words = ("ExclusiveDeviceAllocateConflict", "CardTimeSlicingExhausted")
         parts = [part.replace(*words) for part in parts]
@@ -87,8 +91,11 @@ def _asking(question: Question, given: list[list[tuple[str, int, int]]]) -> list
 def _several(question: Question, given: list[tuple[str, int, int]]) -> object:
     """Of several devices that go in groups: the amounts, and how many come from each group.
 
-    Which of equal groups they are HAMi decides at random.
+    Which of equal groups they are HAMi decides at random. Halves of a server of Kunlunxin's are
+    halves of HAMi's list, which use reorders, and here those of the server: of them, the amounts.
     """
+    if question.name.startswith("kunlunxin"):
+        return sorted(amounts for _, *amounts in given)
     if len(given) == 1 or not question.groups:
         return given
     counts = Counter(question.groups[uuid] for uuid, _, _ in given)

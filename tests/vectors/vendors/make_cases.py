@@ -25,8 +25,9 @@ import yaml
 from vgpu_api.vendors import Capacity, Kind, kinds
 
 SEED = 20_541
-SEEDS = {"biren": 20_543}
-"""Where HAMi, among devices of equal rank, keeps to the order that an earlier container left."""
+SEEDS = {"biren": 20_543, "kunlunxin-xpu": 20_543}
+"""Where HAMi, among devices of equal rank, keeps to the order that an earlier container left, or
+finds four devices of two halves of a server for linked that are not."""
 CASES_A_KIND = 25
 """Kept here; CASES=1000 in the environment asks more."""
 HAMI_EXAMPLES = "hami-examples"
@@ -64,6 +65,11 @@ def device_config() -> dict[str, Any]:
         "amd": _three(kind_named("amd")),
         "metax": _one(kind_named("metax-gpu")),
         "enflame": {"resourceNameGCU": kind_named("enflame-gcu").count},
+        "kunlun": {
+            **_one(kind_named("kunlunxin-xpu")),
+            "resourceVCountName": kind_named("kunlunxin-vxpu").count,
+            "resourceVMemoryName": "kunlunxin.com/vxpu-memory",
+        },
         "vastai": _one(kind_named("vastai")),
         "biren": _one(kind_named("biren")),
         "vnpus": {"configs": [_ascend(kind) for kind in kinds() if kind.word.startswith("Ascend")]},
@@ -223,6 +229,8 @@ def _node(kind: Kind, name: str, chance: random.Random, *, is_mixed: bool) -> di
     (its issue 2870): then only devices of one size are ordered as documented.
     """
     count = chance.randint(1, 8)
+    if kind.choice == "wings":  # what such servers have
+        count = chance.choice((4, 8, 8, 8))
     if kind.register_.capacity is not None:
         return _capacity(kind, kind.register_.capacity, name, count, chance.choice(SIZES))
     type_ = kind.word if is_mixed else chance.choice(TYPES.get(kind.name, (kind.word,)))
@@ -243,6 +251,9 @@ def _node(kind: Kind, name: str, chance: random.Random, *, is_mixed: bool) -> di
     if kind.memory is not None and kind.memory.sizes is not None:
         for device in devices:
             device["devmem"] = kind.memory.sizes.whole_mib
+    if kind.choice == "wings":
+        for device in devices:
+            device |= {"numa": device["index"] // 4, "count": 4}
     if kind.register_.group is not None and chance.random() < 0.7:
         for device in devices:
             number = chance.choice((0, 0, 0, 1, 1))
@@ -313,11 +324,13 @@ def _annotations(kind: Kind, chance: random.Random) -> dict[str, str]:
 
 
 def _container(kind: Kind, name: str, chance: random.Random) -> dict[str, Any]:
-    limits: dict[str, str] = {kind.count: str(chance.choice((1, 1, 1, 2, 3)))}
+    counts = (1, 1, 1, 2, 4, 8, 3) if kind.choice == "wings" else (1, 1, 1, 2, 3)
+    limits: dict[str, str] = {kind.count: str(chance.choice(counts))}
     if kind.memory is not None and chance.random() < 0.8:
         mib = chance.choice((0, 1000, 2000, 4096, 8000, 16_384, 20_000, 40_000, 70_000))
-        if kind.memory.sizes is not None and limits[kind.count] != "1":
-            whole = kind.memory.sizes.whole_mib
+        sizes = kind.memory.sizes
+        if sizes is not None and not sizes.several and limits[kind.count] != "1":
+            whole = sizes.whole_mib
             mib = chance.choice((whole if kind.whole_modules else 8000, 70_000, *[whole] * 4))
         units = mib // kind.memory.unit_mib
         if kind.memory.amounts:
