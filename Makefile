@@ -118,7 +118,7 @@ arm64:  ## libvgpu for arm64: cross-compiled, its tests run under qemu-user
 gpu-check:  ## limits on this machine's real driver -> build/bench/gpu.json (needs gcc and python3 alone)
 	@$(MAKE) -C libvgpu gpu-check
 
-# Some 850 MB of packages, in a virtual environment of the cache.
+# Some 1.1 GB of packages, in a virtual environment of the cache.
 userland: native $(VGPU_CACHE)/userland/.ready  ## numba, cuda.core, nvitop … on the simulated driver -> build/userland.json
 	@$(PYTHON) libvgpu/tools/userland.py build/userland.json $(VGPU_CACHE)/userland/bin/python
 

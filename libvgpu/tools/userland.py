@@ -54,15 +54,17 @@ WANTED: dict[str, dict[str, Any]] = {
     "gpustat": {"total_mib": 1024, "used_mib": 0, "processes": 0},
     "nvitop": {"total_mib": 1024, "used_mib": 0, "processes": 0, "screen": True},
     "libcudart": {"loads": True},
+    "CuPy": {"driver": 13000},
 }
 _NO_RUNTIME = (
     "stands on libcudart, whose first call fails (error 500): cuGetExportTable gives it no private "
     "table, by which it checks that the driver is NVIDIA's; what it looks up before is replayed "
 )
+#: Why a program that runs comes no further than its figure `answer`.
+STOPS = {"CuPy": f"{_NO_RUNTIME}below"}
 #: What cannot be run here, and what runs it instead.
 ELSEWHERE = {
     "PyTorch": f"{_NO_RUNTIME}below; make gpu-check runs it on a real driver",
-    "CuPy": f"{_NO_RUNTIME}below",
     "nvidia-smi": "comes with NVIDIA's driver alone; test_nvidia_smi.py makes its queries of NVML",
     "DCGM": "its library comes from NVIDIA's own repositories alone",
 }
@@ -118,6 +120,8 @@ def run(name: str, python: str) -> dict[str, Any]:
         return {**row, "wrong": [(done.stderr.strip().splitlines() or ["no word"])[-1]]}
     row |= {"ran": True, "saw": json.loads(done.stdout.splitlines()[-1])}
     row["wrong"] = differences(row["saw"], WANTED[name])
+    if name in STOPS:
+        row["why"] = STOPS[name]
     return row
 
 

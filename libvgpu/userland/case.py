@@ -147,6 +147,17 @@ def cudart() -> dict[str, Any]:
     return {"version": version, "loads": int(error) == 0, "answer": str(r.cudaGetDeviceCount()[0])}
 
 
+def cupy() -> dict[str, Any]:
+    """CuPy: imported, the version of the driver, and the first call that needs a device."""
+    c = importlib.import_module("cupy")
+    runtime = c.cuda.runtime
+    try:
+        answer = f"{runtime.getDeviceCount()} devices"
+    except runtime.CUDARuntimeError as error:
+        answer = str(error).split(":")[0]
+    return {"version": c.__version__, "driver": runtime.driverGetVersion(), "answer": answer}
+
+
 CASES: dict[str, Callable[[], dict[str, Any]]] = {
     "nvidia-ml-py": nvml,
     "cuda-bindings": bindings,
@@ -155,6 +166,7 @@ CASES: dict[str, Callable[[], dict[str, Any]]] = {
     "gpustat": gpustat,
     "nvitop": nvitop,
     "libcudart": cudart,
+    "CuPy": cupy,
 }
 
 if __name__ == "__main__":

@@ -47,6 +47,16 @@ def test_a_program_that_sees_its_slice_is_right_and_names_what_is_not_simulated(
     }
 
 
+def test_a_program_that_stops_at_the_runtime_library_says_why(
+    userland: ModuleType, case: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case.write_text(_TOTAL)
+    monkeypatch.setattr(userland, "STOPS", {"cuda-bindings": "it needs a driver"})
+    row = userland.run("cuda-bindings", sys.executable)
+    assert row["ran"]
+    assert row["why"] == "it needs a driver"
+
+
 def test_a_program_that_sees_more_than_its_slice_is_wrong(userland: ModuleType, case: Path) -> None:
     case.write_text(_TOTAL.replace("total.value >> 20", "16384"))
     row = userland.run("cuda-bindings", sys.executable)
