@@ -8,6 +8,8 @@ view is enough: a Bind is refused, and kube-scheduler tries it again.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from vgpu_api import names
 from vgpu_api.errors import BadInput
 from vgpu_api.vendors import Mark, kind_of
@@ -22,11 +24,21 @@ def served_before(state: State, pod: GPUPod, node: str) -> str:
     """The pod that a plugin of the node must have served before this one; empty: none."""
     if not takes_turns(pod):
         return ""
-    for other in state.cache.pods():
+    for other in _pods_on(state, node):
         if other.uid != pod.uid and takes_turns(other) and _is_served_on(state, other, node):
             metadata = other.pod.metadata
             return f"{metadata.namespace}/{metadata.name}"
     return ""
+
+
+def _pods_on(state: State, node: str) -> Iterator[GPUPod]:
+    """The pods that have devices on a node, or are to get them; not those of the whole cluster."""
+    for key in state.cache.claims_on(node):
+        yield from state.cache.pods_of(key)
+    for held in state.reservations:
+        pod = state.cache.pod(held.pod_uid) if held.node == node else None
+        if pod is not None:
+            yield pod
 
 
 def takes_turns(pod: GPUPod) -> bool:

@@ -243,6 +243,22 @@ async def test_a_plugin_that_never_answers_keeps_others_waiting_for_five_minutes
     assert await bind(replica, second) == ""
 
 
+async def test_whose_turn_it_is_is_found_among_the_pods_of_the_node(
+    replica: Replica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replica.news.node_changed(a_registering_node())
+    await published(replica)
+    first = replica.offered("one", containers=[a_container(limits=LIMITS)])
+    assert await bind(replica, first) == ""
+    await see_bound(replica, first, phase="allocating")
+    second = replica.offered("two", containers=[a_container(limits=LIMITS)])
+    known = replica.cache.pod(second.metadata.uid)
+    assert known is not None
+    monkeypatch.setattr(replica.cache, "pods", None)
+    assert replica.engine.waits_for_plugin(known, "node-1") == "default/one"
+    assert replica.engine.waits_for_plugin(known, "node-2") == ""
+
+
 async def bind(replica: Replica, pod: Pod) -> str:
     replica.offer(pod)
     await replica.settle()
