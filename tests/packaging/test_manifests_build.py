@@ -25,6 +25,12 @@ def built(folder: Path) -> list[Any]:
     return list(yaml.safe_load_all(done.stdout))
 
 
+@pytest.fixture(scope="module")
+def default() -> list[Any]:
+    """The default overlay."""
+    return built(MANIFESTS / "overlays" / "default")
+
+
 def with_components(folder: Path, *components: str) -> list[Any]:
     """The default overlay and these components on top of it."""
     document = {
@@ -46,8 +52,10 @@ def test_an_overlay_builds(overlay: str) -> None:
 
 
 @pytest.mark.parametrize("component", COMPONENTS)
-def test_a_component_builds_and_changes_something(component: str, tmp_path: Path) -> None:
-    assert with_components(tmp_path, component) != built(MANIFESTS / "overlays" / "default")
+def test_a_component_builds_and_changes_something(
+    component: str, tmp_path: Path, default: list[Any]
+) -> None:
+    assert with_components(tmp_path, component) != default
 
 
 def test_uninstalling_knows_every_kind_that_is_installed(tmp_path: Path) -> None:
@@ -113,7 +121,9 @@ def test_no_agent_may_evict_a_pod_or_delete_one(components: list[str], tmp_path:
     ]
 
 
-def test_the_gate_overlay_runs_no_scheduler_and_says_so_to_every_process() -> None:
+def test_the_gate_overlay_runs_no_scheduler_and_says_so_to_every_process(
+    default: list[Any],
+) -> None:
     """What is left of the scheduler is its Secret, which the operator fills with the others."""
     objects = built(MANIFESTS / "overlays" / "gate")
     of_scheduler = [
@@ -122,7 +132,6 @@ def test_the_gate_overlay_runs_no_scheduler_and_says_so_to_every_process() -> No
         if found["metadata"]["name"].startswith("vgpu-scheduler")
     ]
     assert of_scheduler == [("Secret", "vgpu-scheduler-tls")]
-    default = built(MANIFESTS / "overlays" / "default")
     assert {name_of(each) for each in objects} < {name_of(each) for each in default}
     configs = [
         found["data"]["config.yaml"]
