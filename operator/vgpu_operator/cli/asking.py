@@ -18,7 +18,7 @@ from vgpu_api.resources import GPU_DEVICES
 from vgpu_client.api import Api
 from vgpu_client.connection import namespace_of
 from vgpu_client.kubectl import kubectl
-from vgpu_operator.cli import doctor, drain, explain, listing, support, top
+from vgpu_operator.cli import doctor, drain, listing, support, top
 from vgpu_operator.cli.live import begin, end
 from vgpu_operator.cli.printing import Printer, Table, bar, printable
 
@@ -67,6 +67,9 @@ async def _get(options: argparse.Namespace) -> int:
 
 
 async def _explain(options: argparse.Namespace) -> int:
+    # Kept from the others: the engine takes a quarter of a second to load.
+    from vgpu_operator.cli import explain
+
     namespace = options.namespace or namespace_of(options.kubeconfig, options.context)
     async with Api.connect(options.kubeconfig, options.context) as api:
         said = await explain.explain(api, options.subject, namespace, now=_now())
