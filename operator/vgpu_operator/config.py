@@ -142,6 +142,27 @@ class WebhookConfig:
     log_format: LogFormat
 
 
+@dataclass(frozen=True, slots=True)
+class WebConfig:
+    """Everything that the process of the web page needs to know.
+
+    Attributes:
+        cluster: The cluster's configuration, and where it is mounted.
+        identity: The name in the certificate that the process makes itself.
+        listen: Where the page is served.
+        tls: The serving pair in files; None: the process signs one itself.
+    """
+
+    cluster: ConfigFile
+    kubeconfig: str | None
+    context: str | None
+    identity: str
+    listen: Address
+    tls: Tls | None
+    log_level: str
+    log_format: LogFormat
+
+
 def _duration(text: str) -> timedelta:
     """`90d`, `12h`, `600s`; argparse turns the error into a message that names the argument."""
     found = re.fullmatch(r"([1-9][0-9]{0,8})([dhs])", text)
@@ -179,8 +200,8 @@ class _Options:
         variable = "VGPU_" + name.removeprefix("--").replace("-", "_").upper()
         self.parser.add_argument(name, default=self._environ.get(variable, default), **rest)  # type: ignore[arg-type]
 
-    def common(self) -> None:
-        """Declare what both processes have."""
+    def basic(self) -> None:
+        """Declare what all processes have."""
         option = self.option
         option("--kubeconfig", help="default: in-cluster, or the usual kubeconfig")
         option("--context", help="context of the kubeconfig")
@@ -189,17 +210,6 @@ class _Options:
             type=Path,
             help="the cluster configuration: YAML, or a folder",
         )
-        option("--namespace", default="vgpu-system", help="where the Lease and the Secrets are")
-        option("--identity", default=socket.gethostname(), help="name in the Lease, made unique")
-        option("--metrics", type=Address.parse, help="[host]:port of the Prometheus metrics")
-        option(
-            "--metrics-access",
-            type=MetricsAccess,
-            choices=list(MetricsAccess),
-            default="reviewed",
-            help=ACCESS_HELP,
-        )
-        option("--liveness", type=Address.parse, help="host:port of the liveness probe")
         option(
             "--log-level",
             default="INFO",
@@ -214,6 +224,22 @@ class _Options:
             choices=list(LogFormat),
             help="lines of text, or one JSON object a line",
         )
+
+    def common(self) -> None:
+        """Declare what operator and webhooks have."""
+        self.basic()
+        option = self.option
+        option("--namespace", default="vgpu-system", help="where the Lease and the Secrets are")
+        option("--identity", default=socket.gethostname(), help="name in the Lease, made unique")
+        option("--metrics", type=Address.parse, help="[host]:port of the Prometheus metrics")
+        option(
+            "--metrics-access",
+            type=MetricsAccess,
+            choices=list(MetricsAccess),
+            default="reviewed",
+            help=ACCESS_HELP,
+        )
+        option("--liveness", type=Address.parse, help="host:port of the liveness probe")
 
     def pair(self, name: str, certificate: Path | None, key: Path | None) -> Tls | None:
         """A certificate and its key, given together or not at all."""
@@ -265,6 +291,33 @@ def parse_webhook(
         metrics=given.metrics,
         metrics_access=given.metrics_access,
         liveness=given.liveness,
+        log_level=given.log_level,
+        log_format=given.log_format,
+    )
+
+
+def parse_web(arguments: Sequence[str], environ: Mapping[str, str] = os.environ) -> WebConfig:
+    """The configuration of the web page's process that arguments and environment give.
+
+    Raises:
+        SystemExit: An argument is wrong; argparse has printed which.
+        BadInput: The cluster configuration is wrong.
+    """
+    options = _Options("vgpu-web", "Shows devices, claims and who waits.", environ)
+    options.basic()
+    option = options.option
+    option("--identity", default=socket.gethostname(), help="name in a certificate of its own")
+    option("--web", type=Address.parse, default=":9446", help="[host]:port")
+    option("--web-cert", type=Path, help="PEM file of the certificate; default: self-signed")
+    option("--web-key", type=Path, help="PEM file of its private key")
+    given = options.parser.parse_args(arguments)
+    return WebConfig(
+        cluster=_cluster(given.config),
+        kubeconfig=given.kubeconfig,
+        context=given.context,
+        identity=given.identity,
+        listen=given.web,
+        tls=options.pair("web", given.web_cert, given.web_key),
         log_level=given.log_level,
         log_format=given.log_format,
     )

@@ -345,6 +345,7 @@ def services() -> list[Program]:
         Program(
             "vgpu-webhook", _parser_of(lambda: vgpu_operator.config.parse_webhook([], {})), True
         ),
+        Program("vgpu-web", _parser_of(lambda: vgpu_operator.config.parse_web([], {})), True),
         Program("vgpu-nodeagent", _parser_of(lambda: agent_main.parse([]))),
     ]
 

@@ -140,7 +140,7 @@ def test_ports_and_mounts_are_read_from_the_manifests(tree: Path) -> None:
 
 def test_the_programs_are_asked_for_their_own_parsers() -> None:
     services = {program.called: program.parser for program in words.services()}
-    assert set(services) == {"vgpu-operator", "vgpu-webhook", "vgpu-nodeagent"}
+    assert set(services) == {"vgpu-operator", "vgpu-webhook", "vgpu-web", "vgpu-nodeagent"}
     assert "--on-violation" in services["vgpu-nodeagent"].format_help()
     assert {program.called for program in words.commands()} >= {
         "kubectl vgpu audit",

@@ -240,16 +240,24 @@ def yaml_documents(path: Path) -> list[Any]:
     Raises:
         BadDocument: it cannot be read, or has what JSON cannot express.
     """
-    text = _text(path)
+    return yaml_text(_text(path), source=str(path))
+
+
+def yaml_text(text: str, *, source: str) -> list[Any]:
+    """The documents of a text.
+
+    Raises:
+        BadDocument: it is no YAML, or says what JSON cannot.
+    """
     try:
         documents = list(yaml.safe_load_all(text))
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise BadDocument(f"{path}: {error}") from error
+        raise BadDocument(f"{source}: {error}") from error
     except (LookupError, AttributeError, TypeError) as error:
         # What a tag such as !!int or !!bool is given goes unchecked there.
-        raise BadDocument(f"{path}: a value is not of its tag: {error}") from error
+        raise BadDocument(f"{source}: a value is not of its tag: {error}") from error
     for document in documents:
-        _refuse_what_is_not_plain(document, source=str(path), most_values=_MOST_OF_A_MANIFEST)
+        _refuse_what_is_not_plain(document, source=source, most_values=_MOST_OF_A_MANIFEST)
     return documents
 
 
@@ -261,12 +269,19 @@ def manifests(path: Path) -> list[dict[str, Any]]:
     Raises:
         BadDocument: it cannot be read, or holds none.
     """
-    wanted = [
-        found for found in yaml_documents(path) if isinstance(found, dict) and holds_pods(found)
-    ]
+    return _with_pods(yaml_documents(path), source=str(path))
+
+
+def manifests_in(text: str, *, source: str) -> list[dict[str, Any]]:
+    """As `manifests`, of a text."""
+    return _with_pods(yaml_text(text, source=source), source=source)
+
+
+def _with_pods(documents: list[Any], *, source: str) -> list[dict[str, Any]]:
+    wanted = [found for found in documents if isinstance(found, dict) and holds_pods(found)]
     if not wanted:
         raise BadDocument(
-            f"{path}: no pods and claims in it: give a Pod, a VGPUClaim, a workload or a list"
+            f"{source}: no pods and claims in it: give a Pod, a VGPUClaim, a workload or a list"
         )
     return wanted
 

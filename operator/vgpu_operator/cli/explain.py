@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
+from typing import TypeAlias
 
 from pydantic import ValidationError
 
 from vgpu_api import conditions
 from vgpu_api.conditions import find
 from vgpu_api.core import Pod
+from vgpu_api.effective import Use
 from vgpu_api.names import ANNOTATION_CLAIM, pod_claim_name
 from vgpu_api.quantity import format_mib
 from vgpu_api.reasons import Tally
@@ -48,6 +50,14 @@ MOST_NODES = 20
 """Shown of a fleet, the best first."""
 _PLACES = {"pod": PODS, "pods": PODS, "claim": VGPU_CLAIMS, "slice": VGPU_CLAIMS,
            "vgpuclaim": VGPU_CLAIMS, "vgc": VGPU_CLAIMS}  # fmt: skip
+
+Reads: TypeAlias = Callable[[str], bool]
+"""Whether claims of a namespace are named; those of others are counted."""
+
+
+def every_namespace(_: str) -> bool:
+    """Names all claims."""
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,11 +149,7 @@ async def explain(api: Api, subject: str, namespace: str, *, now: datetime) -> E
         ClientError: The API server is away, or refuses the pod or the claim.
     """
     pod, claim = await _subject(api, subject, namespace)
-    key = ClaimKey(namespace, claim.metadata.name) if claim is not None else ClaimKey("", "")
-    shown = f"claim {key.namespace}/{key.name}" if pod is None else f"pod {namespace}/{pod.name}"
-    said = Explanation(shown, f"{key.namespace}/{key.name}" if claim is not None else "")
-    if claim is not None:
-        _repeat(claim, said, now)
+    said = _begun(claim, None if pod is None else f"pod {namespace}/{pod.name}", now)
     config = await installed_config(api)
     state = State(config, Ledger(config=config), lambda: str(uuid.uuid4()))
     try:
@@ -155,7 +161,33 @@ async def explain(api: Api, subject: str, namespace: str, *, now: datetime) -> E
     found = None if pod is None else state.cache.pod(pod.uid)
     if pod is not None and found is None and claim is None:
         raise CannotAnswer(f"pod {namespace}/{pod.name} asks for no GPU")
-    _find_out(state, found, claim, said)
+    _find_out(state, found, claim, said, every_namespace)
+    return said
+
+
+def explained(
+    state: State, claim: VGPUClaim, *, now: datetime, reads: Reads = every_namespace
+) -> Explanation:
+    """As `explain`, of a claim in a state that is kept up to date.
+
+    Args:
+        state: Left as it is.
+        claim: One of its claims.
+        now: For how long something has been so.
+        reads: Whose claims are named.
+    """
+    pods = state.cache.pods_of(_key(claim))
+    said = _begun(claim, None, now)
+    _find_out(state, pods[0] if pods else None, claim, said, reads)
+    return said
+
+
+def _begun(claim: VGPUClaim | None, subject: str | None, now: datetime) -> Explanation:
+    """What the claim's status says, if there is one."""
+    name = "" if claim is None else "{0.namespace}/{0.name}".format(_key(claim))
+    said = Explanation(subject or f"claim {name}", name)
+    if claim is not None:
+        _repeat(claim, said, now)
     return said
 
 
@@ -231,7 +263,9 @@ def _repeat(claim: VGPUClaim, said: Explanation, now: datetime) -> None:
         ]
 
 
-def _find_out(state: State, pod: GPUPod | None, claim: VGPUClaim | None, said: Explanation) -> None:
+def _find_out(
+    state: State, pod: GPUPod | None, claim: VGPUClaim | None, said: Explanation, reads: Reads
+) -> None:
     """What the nodes make of it."""
     spec = claim.spec if pod is None and claim is not None else None
     if pod is not None:
@@ -256,7 +290,8 @@ def _find_out(state: State, pod: GPUPod | None, claim: VGPUClaim | None, said: E
     if refusal is not None:
         said.now = refusal.message
         said.reason = said.reason or str(refusal.reason)
-    _nodes(state, key, kind, said)
+    said.nodes = verdicts(state, key, kind, chosen=said.node, reads=reads)
+    said.nodes_hidden = len(state.ledger.nodes()) - len(said.nodes)
 
 
 def _key(claim: VGPUClaim | None) -> ClaimKey:
@@ -264,16 +299,27 @@ def _key(claim: VGPUClaim | None) -> ClaimKey:
     return ClaimKey(claim.metadata.namespace or "", claim.metadata.name)
 
 
-def _nodes(state: State, key: ClaimKey, kind: EquivalenceClass, said: Explanation) -> None:
+def verdicts(
+    state: State, key: ClaimKey, kind: EquivalenceClass, *, chosen: str = "", reads: Reads
+) -> list[NodeVerdict]:
+    """What nodes make of a claim, which holds nothing meanwhile: the best, `MOST_NODES` of them.
+
+    Args:
+        state: Left as it is.
+        key: The claim, which need not exist.
+        kind: What it asks for.
+        chosen: The node that it has; it comes first.
+        reads: Whose claims are named.
+    """
     names = state.ledger.nodes()
     with state.ledger.without(key):
-        refusals = _refusals(state, names, kind)
-        views = [_view(state, name, kind, refusals.get(name), said.node) for name in names]
-        views.sort(key=lambda view: (view.name != said.node, not view.serves, view.name))
-        said.nodes_hidden = max(len(views) - MOST_NODES, 0)
-        said.nodes = [
-            view if view.serves else _with_ends(state, view, key, kind)
-            for view in views[:MOST_NODES]
+        refused = _refusals(state, names, kind)
+        best = sorted(names, key=lambda name: (name != chosen, name in refused, name))
+        views = [
+            _view(state, name, kind, refused.get(name), chosen, reads) for name in best[:MOST_NODES]
+        ]
+        return [
+            view if view.serves else _with_ends(state, view, key, kind, reads) for view in views
         ]
 
 
@@ -288,7 +334,12 @@ def _refusals(state: State, names: Sequence[str], kind: EquivalenceClass) -> dic
 
 
 def _view(
-    state: State, name: str, kind: EquivalenceClass, refused: Tally | None, chosen: str
+    state: State,
+    name: str,
+    kind: EquivalenceClass,
+    refused: Tally | None,
+    chosen: str,
+    reads: Reads,
 ) -> NodeVerdict:
     columns = state.ledger.columns
     node = columns.node_id(name)
@@ -307,7 +358,7 @@ def _view(
                 cores=columns.cores[device],
                 free_slots=columns.slots[device] - slots,
                 slots=columns.slots[device],
-                held_by=list(_holders(state, columns.uuid[device])),
+                held_by=list(_holders(state, columns.uuid[device], reads)),
             )
         )
     serves = refused is None
@@ -317,16 +368,27 @@ def _view(
     )
 
 
-def _holders(state: State, device: str) -> Iterator[str]:
+def _holders(state: State, device: str, reads: Reads) -> Iterator[str]:
+    others = []
     for holder in state.ledger.holders(device):
-        cores = f", {holder.use.cores} %" if holder.use.cores else ""
-        yield (
-            f"{holder.key.namespace}/{holder.key.name} ({format_mib(holder.use.memory_mib)}{cores})"
-        )
+        if reads(holder.key.namespace):
+            yield f"{holder.key.namespace}/{holder.key.name} ({_amounts(holder.use)})"
+        else:
+            others.append(holder.use)
+    if others:
+        yield f"{_of_others(len(others))} ({_amounts(sum(others, Use()))})"
+
+
+def _amounts(use: Use) -> str:
+    return format_mib(use.memory_mib) + (f", {use.cores} %" if use.cores else "")
+
+
+def _of_others(count: int) -> str:
+    return f"{count} claim{'s' if count > 1 else ''} of other namespaces"
 
 
 def _with_ends(
-    state: State, view: NodeVerdict, key: ClaimKey, kind: EquivalenceClass
+    state: State, view: NodeVerdict, key: ClaimKey, kind: EquivalenceClass, reads: Reads
 ) -> NodeVerdict:
     """With the claims whose end would let the node serve: none of them could be left out.
 
@@ -340,7 +402,9 @@ def _with_ends(
     for each in sorted(held, key=lambda other: _importance(state, other)):
         if _serves_without(state, view.name, kind, ends - {each}):
             ends.discard(each)
-    names = sorted(f"{each.namespace}/{each.name}" for each in ends)
+    names = sorted(f"{each.namespace}/{each.name}" for each in ends if reads(each.namespace))
+    if len(names) < len(ends):
+        names.append(_of_others(len(ends) - len(names)))
     return NodeVerdict(view.name, view.score, view.verdict, view.serves, names, view.devices)
 
 

@@ -389,11 +389,17 @@ def node_state(node: Object, devices: Sequence[GPUDevice]) -> str:
         each["type"] == "Ready" and each["status"] == "True"
         for each in status.get("conditions") or ()
     )
+    cordoned = bool(spec.get("unschedulable"))
+    return worst_state(map(state_of, devices), ready=ready, cordoned=cordoned)
+
+
+def worst_state(devices: Iterable[str], *, ready: bool, cordoned: bool) -> str:
+    """One word for a node: of its own condition, then of its devices' states."""
     if not ready:
         return "NotReady"
-    if spec.get("unschedulable"):
+    if cordoned:
         return "Cordoned"
-    states = {state_of(device) for device in devices}
+    states = set(devices)
     return next((word for word in ("Unknown", "NotReady", "Unhealthy") if word in states), "Ready")
 
 

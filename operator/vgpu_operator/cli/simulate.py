@@ -5,10 +5,11 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from pydantic import ValidationError
 
+from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Pod
 from vgpu_api.errors import BadInput, Fault
 from vgpu_api.field_errors import describe
@@ -44,7 +45,18 @@ class Question:
     standing: Allocation | None = None
 
 
-def question_of(document: Mapping[str, Any], cluster: Cluster, *, admit: bool) -> Question | None:
+class Known(Protocol):
+    """What a question is read with: a cluster's configuration and claims."""
+
+    @property
+    def config(self) -> ClusterConfig:
+        """The cluster's."""
+
+    def claim(self, namespace: str, name: str) -> VGPUClaim | None:
+        """A claim, or a template of claims."""
+
+
+def question_of(document: Mapping[str, Any], cluster: Known, *, admit: bool) -> Question | None:
     """What a pod or a claim asks for; None if it asks for no GPU.
 
     Args:

@@ -15,12 +15,12 @@ import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
 from vgpu_api.resources import SUBJECT_ACCESS_REVIEWS, TOKEN_REVIEWS, Resource
-from vgpu_client import scrapers
 from vgpu_client.errors import Unreachable
 from vgpu_client.listen import listen
 from vgpu_client.metrics_server import MetricsServer
 from vgpu_client.own_certificate import own_certificate
-from vgpu_client.scrapers import ALLOWED_S, KEPT, REFUSED_S, WAITING, Answer, Scrapers
+from vgpu_client.reviews import AT_ONCE, KEPT, WAITING
+from vgpu_client.scrapers import ALLOWED_S, REFUSED_S, Answer, Scrapers
 
 
 class Reviews:
@@ -146,10 +146,10 @@ async def test_a_flood_of_forged_tokens_is_bounded(reviewed: Scrapers, api: Revi
     assert {task.result().status for task in turned_away} == {503}
     api.gate.set()
     await asyncio.gather(*flood)
-    assert api.most_at_once <= scrapers.AT_ONCE
+    assert api.most_at_once <= AT_ONCE
     for number in range(KEPT + 50):
         await reviewed.review(f"Bearer again-{number}")
-    assert len(reviewed._kept) == KEPT
+    assert len(reviewed._answers) == KEPT
 
 
 @asynccontextmanager

@@ -13,7 +13,9 @@ from vgpu_local.apiserver import discovery, errors, openapi
 from vgpu_local.apiserver.cluster import Cluster
 from vgpu_local.apiserver.errors import StatusError
 from vgpu_local.apiserver.faults import Fault, Faults
+from vgpu_local.apiserver.kinds import Obj
 from vgpu_local.apiserver.requests import Asked, target
+from vgpu_local.apiserver.reviews import is_review, reviewed
 from vgpu_local.apiserver.watches import Dropped
 
 _JSON = "application/json"
@@ -40,6 +42,9 @@ class Routes:
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer a request; every refusal becomes a Status."""
         try:
+            if request.method == "POST" and is_review(request.path):
+                body = reviewed(request.path, await request.json(), self._listed)
+                return _json(orjson.dumps(body), 201)
             found = target(self._cluster.registry, request.path)
             if found is None:
                 return self._about(request)
@@ -49,6 +54,10 @@ class Routes:
             return _refusal(error)
         except errors.UnknownPathError:
             return web.Response(status=404, text="404 page not found\n")
+
+    def _listed(self, resource: str) -> list[Obj]:
+        table = self._cluster.store.table(self._cluster.registry.get(resource))
+        return [stored.obj for stored in table.listed(None)]
 
     async def _faulty(self, asked: Asked) -> web.StreamResponse:
         target, user = asked.target, asked.call().user

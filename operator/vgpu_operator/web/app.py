@@ -1,0 +1,66 @@
+"""Puts the page's process together and runs it: informers into the mirror, a server in front."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+
+from vgpu_client.api import Api
+from vgpu_client.listen import listen
+from vgpu_client.own_certificate import own_certificate
+from vgpu_client.reload import changed
+from vgpu_operator.certificates.identity import Identity, InFiles
+from vgpu_operator.config import WebConfig
+from vgpu_operator.engine.clock import Clock
+from vgpu_operator.engine.informers import informers
+from vgpu_operator.web.mirror import Mirror
+from vgpu_operator.web.server import WebServer
+from vgpu_operator.web.sight import Visitors
+
+logger = logging.getLogger(__name__)
+
+
+async def run(config: WebConfig) -> None:
+    """Serve until SIGTERM.
+
+    A new configuration changes what claims mean: the process ends, and is started again with it.
+
+    Raises:
+        VgpuError: No login, or the cluster's data were restored from a backup.
+        OSError: The port is taken, or the certificate in the files cannot be used.
+    """
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    async with Api.connect(config.kubeconfig, config.context) as api:
+        mirror = Mirror(config.cluster.config, Clock())
+        sources = informers(api, mirror.observe)
+        synced = asyncio.Event()
+
+        async def note_synced() -> None:
+            await asyncio.gather(*(source.synced.wait() for source in sources))
+            synced.set()
+
+        work = [
+            *(asyncio.create_task(source.run()) for source in sources),
+            asyncio.create_task(changed(config.cluster, config.log_level)),
+        ]
+        side = asyncio.create_task(note_synced())
+        tls = own_certificate(config.identity)
+        if config.tls is not None:
+            identity = Identity("vgpu-web", InFiles(config.tls), verifies_clients=False)
+            work.append(asyncio.create_task(identity.run()))
+            tls = identity.context
+        stopping = asyncio.create_task(stop.wait())
+        listening = listen(config.listen.host, config.listen.port)
+        async with WebServer(mirror, Visitors(api), listening, tls=tls, synced=synced):
+            await asyncio.wait([*work, stopping], return_when=asyncio.FIRST_COMPLETED)
+        ended = [task for task in work if task.done()]
+        for task in (*work, side, stopping):
+            task.cancel()
+        await asyncio.gather(*work, side, stopping, return_exceptions=True)
+        for task in ended:
+            task.result()
+            logger.info("configuration: a new one is mounted; ending, to begin anew with it")

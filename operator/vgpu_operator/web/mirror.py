@@ -1,0 +1,282 @@
+"""The cluster as the page knows it: the engine's state, kept up to date and never decided on.
+
+It is what a standby of the operator has, fed by the same informers, in a process of its own: no
+page makes the engine wait, and an explanation comes from the functions that decide. Rows of nodes
+and claims are made when one of them changes, so that a page of 5,000 nodes costs a sort.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from uuid import uuid4
+
+from vgpu_api import conditions
+from vgpu_api.conditions import find
+from vgpu_api.config import ClusterConfig
+from vgpu_api.effective import effective_use
+from vgpu_api.v1alpha1 import GPUDevice, VGPUClaim
+from vgpu_operator.cli.listing import state_of, worst_state
+from vgpu_operator.engine import events
+from vgpu_operator.engine.apply import apply
+from vgpu_operator.engine.cache import key_of
+from vgpu_operator.engine.claims.status import refused_reason, summary
+from vgpu_operator.engine.clock import Clock
+from vgpu_operator.engine.events import Event
+from vgpu_operator.engine.state import State
+from vgpu_operator.ledger import ClaimKey, Ledger
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What claims hold, of what may be given away."""
+
+    held: int
+    given: int
+
+    def __add__(self, other: Share) -> Share:
+        return Share(self.held + other.held, self.given + other.given)
+
+
+NO_SHARE = Share(0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRow:
+    """The devices of one model on one node, or on several.
+
+    Attributes:
+        devices: How many.
+        unused: How many of them no claim holds, and serve.
+        memory: In MiB.
+    """
+
+    devices: int
+    unused: int
+    memory: Share
+
+    def __add__(self, other: ModelRow) -> ModelRow:
+        return ModelRow(
+            self.devices + other.devices, self.unused + other.unused, self.memory + other.memory
+        )
+
+
+NO_MODEL = ModelRow(0, 0, NO_SHARE)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRow:
+    """A node with devices, summed up.
+
+    Attributes:
+        state: One word, as `kubectl vgpu get nodes` prints it.
+        device_state: The same without the node's own condition: of its devices alone.
+        states: How many devices are in each state.
+        memory: In MiB, of all devices.
+        cores: In percent of one device.
+        claims: How many hold something.
+        split_mib: Free memory on devices that are partly used.
+        models: By model.
+    """
+
+    name: str
+    state: str
+    device_state: str
+    states: Mapping[str, int]
+    memory: Share
+    cores: Share
+    slots: Share
+    claims: int
+    split_mib: int
+    models: Mapping[str, ModelRow]
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRow:
+    """A claim in short.
+
+    Attributes:
+        state: `Waiting` where it was refused; else as its status says.
+        reason: Of its refusal, or of a violation.
+        since: When it came to that, RFC 3339.
+        memory_mib: That it holds.
+    """
+
+    key: ClaimKey
+    state: str
+    asks: str
+    node: str
+    pod: str
+    reason: str
+    since: str
+    memory_mib: int
+    cores: int
+
+
+class Mirror:
+    """The state, and rows made from it.
+
+    Args:
+        config: The cluster's.
+        clock: Of the state.
+
+    Attributes:
+        state: What explanations and simulations are made from; left as it is by them.
+        claims: By key.
+        version: Grows with each observation.
+    """
+
+    def __init__(self, config: ClusterConfig, clock: Clock) -> None:
+        self.state = State(config, Ledger(config=config), lambda: str(uuid4()))
+        self.claims: dict[ClaimKey, ClaimRow] = {}
+        self.version = 0
+        self._clock = clock
+        self._nodes: dict[str, NodeRow] = {}
+        self._stale: set[str] = set()
+        self._cursor = 0
+        self._changed = asyncio.Event()
+
+    def observe(self, event: Event) -> None:
+        """Take a change of the cluster in."""
+        state = self.state
+        state.now, state.unix = self._clock.monotonic(), self._clock.unix()
+        self._stale.update(self._nodes_of(event))
+        apply(event, state)
+        # What a leader would do about it is not done here.
+        state.outbox.clear()
+        for due in (state.claims.due, state.pods.due, state.devices, state.registers, state.links):
+            due.clear()
+        self._take_claim(event)
+        self.version += 1
+        self._changed.set()
+
+    async def changed(self, since: int, *, within_s: float) -> None:
+        """Return when the version is greater, or after so many seconds."""
+        try:
+            async with asyncio.timeout(within_s):
+                while self.version <= since:
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            pass
+
+    def nodes(self) -> Mapping[str, NodeRow]:
+        """The nodes that have devices, by name."""
+        ledger = self.state.ledger
+        self._cursor, touched = ledger.changed_since(self._cursor)
+        for name in self._stale | touched:
+            devices = ledger.devices(name)
+            if devices:
+                self._nodes[name] = self._row(name, devices)
+            else:
+                self._nodes.pop(name, None)
+        self._stale.clear()
+        return self._nodes
+
+    def shares(self, device: GPUDevice) -> tuple[Share, Share, Share]:
+        """What claims hold of a device: slots, percent, MiB. Nothing before it is described."""
+        if not device.status.uuid:
+            return NO_SHARE, NO_SHARE, NO_SHARE
+        columns = self.state.ledger.columns
+        number = columns.number_of(device.metadata.name)
+        slots, cores, memory = columns.used(number)
+        return (
+            Share(slots, columns.slots[number]),
+            Share(cores, columns.cores[number]),
+            Share(memory, columns.memory[number]),
+        )
+
+    def _nodes_of(self, event: Event) -> tuple[str, ...]:
+        """The nodes whose rows an event may change, beside those that the ledger touches."""
+        match event:
+            case events.NodeObserved():
+                return (event.node.metadata.name,)
+            case events.NodeDeleted() | events.NodeUnreadable():
+                return (event.name,)
+            case events.DeviceObserved():
+                before = self.state.ledger.node_of(event.device.metadata.name)
+                return tuple(filter(None, (event.device.spec.node_name, before)))
+            case events.DeviceDeleted():
+                return tuple(filter(None, (self.state.ledger.node_of(event.name),)))
+            case _:
+                return ()
+
+    def _take_claim(self, event: Event) -> None:
+        match event:
+            case events.ClaimObserved():
+                key = key_of(event.claim)
+            case events.ClaimDeleted():
+                key = event.key
+            case events.ClaimUnreadable():
+                metadata = event.raw["metadata"]
+                key = ClaimKey(metadata.get("namespace") or "", metadata["name"])
+                self.claims[key] = ClaimRow(key, "Unreadable", "", "", "", "", "", 0, 0)
+                return
+            case _:
+                return
+        claim = self.state.cache.claim(key)
+        if claim is None:
+            self.claims.pop(key, None)
+        else:
+            self.claims[key] = claim_row(claim)
+
+    def _row(self, name: str, devices: Sequence[GPUDevice]) -> NodeRow:
+        ledger, node = self.state.ledger, self.state.cache.nodes.get(name)
+        states = Counter(state_of(device) for device in devices)
+        models: dict[str, ModelRow] = {}
+        memory = cores = slots = NO_SHARE
+        split = 0
+        for device in devices:
+            of_slots, of_cores, of_memory = self.shares(device)
+            slots, cores, memory = slots + of_slots, cores + of_cores, memory + of_memory
+            if 0 < of_memory.held < of_memory.given:
+                split += of_memory.given - of_memory.held
+            unused = int(not of_slots.held and state_of(device) == "Ready")
+            model = device.status.model or "not described yet"
+            models[model] = models.get(model, NO_MODEL) + ModelRow(1, unused, of_memory)
+        keys = {holder.key for device in devices for holder in ledger.holders(device.status.uuid)}
+        return NodeRow(
+            name=name,
+            state=worst_state(
+                states,
+                ready=node is not None and node.is_ready,
+                cordoned=node is not None and node.spec.unschedulable,
+            ),
+            device_state=worst_state(states, ready=True, cordoned=False),
+            states=states,
+            memory=memory,
+            cores=cores,
+            slots=slots,
+            claims=len(keys),
+            split_mib=split,
+            models=models,
+        )
+
+
+def claim_row(claim: VGPUClaim) -> ClaimRow:
+    """A claim in short."""
+    status, refused = claim.status, refused_reason(claim)
+    allocated = find(status.conditions, conditions.ALLOCATED)
+    violated = find(status.conditions, conditions.VIOLATED)
+    is_violated = violated is not None and violated.status == "True"
+    shown = violated if is_violated else allocated
+    reason = violated.reason if violated is not None and is_violated else refused or ""
+    memory = cores = 0
+    if status.allocation is not None:
+        for use in effective_use(claim.spec, status.allocation.devices).values():
+            memory, cores = memory + use.memory_mib, cores + use.cores
+    return ClaimRow(
+        key=key_of(claim),
+        state="Waiting" if refused else status.state or "Pending",
+        asks=status.summary or summary(claim.spec),
+        node=status.allocation.node_name if status.allocation else "",
+        pod=status.reserved_for.pod_name if status.reserved_for else "",
+        reason=reason,
+        since=(shown.last_transition_time or "" if shown else "")
+        or claim.metadata.creation_timestamp
+        or "",
+        memory_mib=memory,
+        cores=cores,
+    )

@@ -1,0 +1,493 @@
+// The page: routes in the hash, one live document a view, and every text set as text.
+//
+// The token lives in this module alone. Documents come as server-sent events over fetch, because an
+// EventSource sends no Authorization header.
+
+const API = "api/v1";
+const AGAIN_MS = [1000, 2000, 5000, 10000];
+const main = document.getElementById("main");
+const live = document.getElementById("live");
+const alertBox = document.getElementById("alert");
+const title = document.title;
+
+let token = "";
+let open = null; // the AbortController of the view's stream
+let question = ""; // what was pasted last
+
+// Elements.
+
+function el(tag, attributes, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes ?? {})) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
+    else made.setAttribute(name, value === true ? "" : value);
+  }
+  made.append(...children.flat().filter((child) => child !== null && child !== undefined));
+  return made;
+}
+
+const link = (href, text) => el("a", { href }, text);
+const path = (...parts) => "#/" + parts.map(encodeURIComponent).join("/");
+const heading = (text) => el("h1", null, text);
+
+const GOOD = new Set(["Ready", "InUse", "Allocated", "True"]);
+const BAD = new Set(["NotReady", "Unhealthy", "Failed", "Unreadable"]);
+
+function state(word) {
+  const tone = GOOD.has(word) ? "good" : BAD.has(word) ? "bad" : "warn";
+  return el("span", { class: `state ${tone}` }, word || "–");
+}
+
+function mib(amount) {
+  const units = ["MiB", "GiB", "TiB", "PiB"];
+  let value = amount, unit = 0;
+  while (value >= 1024 && unit < units.length - 1) { value /= 1024; unit += 1; }
+  const digits = Number.isInteger(value) || value >= 100 ? 0 : 1;
+  return `${value.toFixed(digits)} ${units[unit]}`;
+}
+
+const percent = (part) => `${(100 * part).toFixed(part && part < 0.1 ? 1 : 0)} %`;
+
+function share({ held, given }, shown, label) {
+  const text = `${shown(held)} of ${shown(given)}`;
+  const meter = el("meter", { min: 0, max: Math.max(given, 1), "aria-label": `${label}: ${text}` });
+  meter.value = held;
+  return el("div", { class: "amount" }, text, meter);
+}
+
+const cores = (hundredths) => (hundredths / 100).toLocaleString("en", { maximumFractionDigits: 2 });
+const count = (number) => number.toLocaleString("en");
+const counted = (words) => Object.entries(words).map(([word, number]) => `${count(number)} ${word}`).join(", ") || "none";
+
+function since(time) {
+  if (!time) return "–";
+  const seconds = Math.max(0, Math.round((Date.now() - Date.parse(time)) / 1000));
+  const units = [[86400, "d"], [3600, "h"], [60, "min"]];
+  const found = units.find(([size]) => seconds >= 2 * size);
+  const text = found ? `${Math.floor(seconds / found[0])} ${found[1]}` : `${seconds} s`;
+  return el("time", { datetime: time, title: time }, text);
+}
+
+function table(caption, columns, rows, { query = null, empty = "none" } = {}) {
+  const sorted = query?.get("sort") ?? "";
+  const head = columns.map(({ text, order, number }) => {
+    if (!order || !query) return el("th", { scope: "col", class: number && "number" }, text);
+    const turned = sorted === order ? `-${order}` : order;
+    const direction = sorted === order ? "ascending" : sorted === `-${order}` ? "descending" : null;
+    const sort = () => go(query, { sort: turned, page: null }, `sort-${order}`);
+    const button = el("button", { type: "button", id: `sort-${order}`, onclick: sort }, text);
+    return el("th", { scope: "col", "aria-sort": direction, class: number && "number" }, button);
+  });
+  const body = rows.map((cells) => el("tr", null, cells.map((cell, at) =>
+    el(at ? "td" : "th", { scope: at ? null : "row", class: columns[at].number && "number" }, cell))));
+  if (!rows.length) {
+    body.push(el("tr", null, el("td", { colspan: columns.length, class: "faint" }, empty)));
+  }
+  return el("div", { class: "scroll", role: "region", "aria-label": caption, tabindex: "0" },
+    el("table", null, el("caption", null, caption),
+      el("thead", null, el("tr", null, head)), el("tbody", null, body)));
+}
+
+function tiles(...pairs) {
+  return el("dl", { class: "tiles" }, pairs.map(([label, figure, ...rest]) =>
+    el("div", null, el("dt", null, label), el("dd", { class: "figure" }, figure),
+      rest.map((each) => el("dd", { class: "faint" }, each)))));
+}
+
+const facts = (pairs) => el("dl", { class: "facts" },
+  pairs.filter(([, value]) => value !== "" && value !== null)
+    .flatMap(([label, value]) => [el("dt", null, label), el("dd", null, value)]));
+
+// Views: from a document to elements.
+
+function fleet(found) {
+  const made = [heading("Fleet")];
+  const { devices, claims } = found;
+  if (devices) {
+    const { memory, fragmentation } = devices;
+    made.push(tiles(
+      ["Nodes", link("#/nodes", count(devices.nodes)), counted(devices.nodeStates)],
+      ["Devices", count(devices.total), counted(devices.states)],
+      ["Memory given away", percent(memory.given ? memory.held / memory.given : 0), share(memory, mib, "Memory")],
+      ["Compute given away", percent(devices.cores.given ? devices.cores.held / devices.cores.given : 0), share(devices.cores, cores, "Compute, devices")],
+      ["Slots taken", count(devices.slots.held), `of ${count(devices.slots.given)}`],
+      ["Fragmentation", percent(fragmentation.ratio), `${mib(fragmentation.splitMiB)} of ${mib(fragmentation.freeMiB)} free memory is on devices that are partly used`],
+    ));
+  } else {
+    made.push(el("p", { class: "faint" }, "You may not list gpudevices.vgpu.dev, so devices are not shown."));
+  }
+  made.push(el("h2", null, "Claims"), tiles(
+    ["Claims", link("#/claims", count(claims.total)), counted(claims.states)],
+    ["Waiting", link("#/claims?state=Waiting&sort=since", count(claims.waiting)),
+      claims.waitingSince ? el("span", null, "the longest for ", since(claims.waitingSince)) : null],
+  ));
+  if (claims.waiting) {
+    made.push(el("h2", null, "Why they wait"), table("Why claims wait",
+      [{ text: "Reason" }, { text: "Claims", number: true }],
+      Object.entries(claims.reasons).map(([reason, number]) => [reason, count(number)])));
+  }
+  if (devices) {
+    made.push(el("h2", null, "Models"), table("Models",
+      [{ text: "Model" }, { text: "Devices", number: true }, { text: "Unused", number: true }, { text: "Memory given away" }],
+      devices.models.map((model) => [model.model, count(model.devices), count(model.unused), share(model.memory, mib, `Memory of ${model.model}`)])));
+  }
+  const rows = found.namespaces.items.map((each) => [
+    link(`#/claims?namespace=${encodeURIComponent(each.name)}`, each.name),
+    count(each.claims), count(each.waiting), mib(each.memoryMiB), cores(each.cores)]);
+  const { others, namespaces } = found;
+  if (others?.claims) {
+    rows.push([el("span", { class: "faint" }, "namespaces that you may not read"), count(others.claims), count(others.waiting), mib(others.memoryMiB), cores(others.cores)]);
+  }
+  made.push(el("h2", null, "Namespaces"), table("Namespaces",
+    [{ text: "Namespace" }, { text: "Claims", number: true }, { text: "Waiting", number: true }, { text: "Memory", number: true }, { text: "Compute, devices", number: true }], rows));
+  if (namespaces.total > namespaces.items.length) {
+    made.push(el("p", { class: "faint" }, `and ${count(namespaces.total - namespaces.items.length)} more namespaces that hold less`));
+  }
+  return made;
+}
+
+function nodes(found, query) {
+  return [heading("Nodes"), filter(query, "Name", found.states),
+    table("Nodes", [
+      { text: "Node", order: "name" }, { text: "State" }, { text: "Devices", order: "devices", number: true },
+      { text: "Memory", order: "memory" }, { text: "Compute, devices", order: "cores" },
+      { text: "Free", order: "free", number: true }, { text: "Free on partly used", order: "split", number: true },
+      { text: "Claims", order: "claims", number: true }, { text: "Models" }],
+    found.items.map((row) => [
+      link(path("nodes", row.name), row.name), state(row.state), count(row.devices),
+      share(row.memory, mib, `Memory of ${row.name}`), share(row.cores, cores, `Compute of ${row.name}`),
+      mib(row.memory.given - row.memory.held), mib(row.splitMiB), count(row.claims), row.models.join(", ")]),
+    { query, empty: "no node matches" }),
+    pages(found, query)];
+}
+
+function node(found) {
+  return [heading(`Node ${found.name}`),
+    facts([["State", state(found.state)], ["Devices", counted(found.states)],
+      ["Memory", share(found.memory, mib, "Memory")], ["Compute", share(found.cores, cores, "Compute, devices")],
+      ["Claims", count(found.claims)]]),
+    el("h2", null, "Devices"),
+    table("Devices", [{ text: "Device" }, { text: "Model" }, { text: "State" }, { text: "Mode" },
+      { text: "Memory" }, { text: "Compute" }, { text: "Slots", number: true }, { text: "Held by" }],
+    found.items.map((device) => [
+      `${device.index ?? "–"}: ${device.uuid || device.name}`, device.model, state(device.state), device.mode,
+      share(device.memory, mib, `Memory of ${device.uuid}`),
+      share(device.cores, (number) => `${number} %`, `Compute of ${device.uuid}`),
+      `${device.slots.held}/${device.slots.given}`, holders(device)]))];
+}
+
+function holders({ holders: named, others }) {
+  const amounts = (use) => ` ${mib(use.memoryMiB)}${use.cores ? `, ${use.cores} %` : ""}`;
+  const items = named.map((each) => el("li", null,
+    link(path("claims", each.namespace, each.name), `${each.namespace}/${each.name}`), amounts(each)));
+  if (others.claims) {
+    items.push(el("li", { class: "faint" }, `${count(others.claims)} of other namespaces`, amounts(others)));
+  }
+  return items.length ? el("ul", { class: "plain" }, items) : "–";
+}
+
+function claims(found, query) {
+  const hidden = found.others ? el("p", { class: "faint" },
+    `${count(found.others)} claims are in namespaces that you may not read.`) : null;
+  return [heading(query.get("state") === "Waiting" ? "Waiting claims" : "Claims"),
+    filter(query, "Name or pod", found.states, found.namespaces),
+    table("Claims", [
+      { text: "Claim", order: "name" }, { text: "State", order: "state" }, { text: "Request" },
+      { text: "Why", order: "reason" }, { text: "Node", order: "node" }, { text: "Pod" },
+      { text: "Memory", order: "memory", number: true }, { text: "For", order: "since", number: true }],
+    found.items.map((row) => [
+      link(path("claims", row.namespace, row.name), `${row.namespace}/${row.name}`), state(row.state), row.asks,
+      row.reason, row.node ? link(path("nodes", row.node), row.node) : "", row.pod,
+      mib(row.memoryMiB), since(row.since)]),
+    { query, empty: "no claim matches" }),
+    pages(found, query), hidden];
+}
+
+function claim(found) {
+  const { why } = found;
+  const made = [heading(`Claim ${found.namespace}/${found.name}`),
+    facts([["State", state(found.state)], ["For", since(found.since)], ["Request", found.asks],
+      ["Pod", found.pod], ["Node", found.node && link(path("nodes", found.node), found.node)]])];
+  if (!why) return made;
+  const text = [why.reason, why.message].filter(Boolean).join(": ");
+  made.push(el("h2", null, found.node ? "Why here" : "Why it waits"));
+  if (text) made.push(el("p", { class: "why" }, text));
+  if (why.now && why.now !== why.message) made.push(el("p", { class: "why" }, `Now: ${why.now}`));
+  if (why.devices.length) made.push(el("ul", null, why.devices.map((each) => el("li", null, each))));
+  if (why.not_shown) made.push(el("p", { class: "faint" }, why.not_shown));
+  made.push(...verdicts(why.nodes, why.nodes_hidden));
+  made.push(el("h2", null, "Conditions"), table("Conditions",
+    [{ text: "Type" }, { text: "Status" }, { text: "Reason" }, { text: "Message" }, { text: "For", number: true }],
+    found.conditions.map((each) => [each.type, each.status, each.reason, each.message, since(each.since)])));
+  return made;
+}
+
+function verdicts(found, hidden) {
+  if (!found.length) return [];
+  const device = (each) => `${each.uuid}: ${mib(each.free_memory_mib)} and ${each.free_cores} % free, ${each.free_slots} slots`
+    + (each.held_by.length ? `; held by ${each.held_by.join(", ")}` : "");
+  const made = [el("h2", null, "Nodes"), table("What nodes make of it",
+    [{ text: "Node" }, { text: "Verdict" }, { text: "Would serve after the end of" }, { text: "Score", number: true }, { text: "Devices" }],
+    found.map((each) => [
+      link(path("nodes", each.name), each.name), el("span", { class: each.serves ? "good" : "" }, each.verdict),
+      (each.end_first ?? []).join(", "), each.score.toFixed(2),
+      el("details", null, el("summary", null, `${each.devices.length} devices`),
+        el("ul", null, each.devices.map((one) => el("li", null, device(one)))))]))];
+  if (hidden) made.push(el("p", { class: "faint" }, `and ${count(hidden)} more nodes`));
+  return made;
+}
+
+// Tables: which rows.
+
+function go(query, changes, focus) {
+  const next = new URLSearchParams(query);
+  for (const [name, value] of Object.entries(changes)) {
+    if (value === null || value === "") next.delete(name); else next.set(name, value);
+  }
+  wanted = focus;
+  const text = next.toString();
+  location.hash = location.hash.split("?")[0] + (text ? `?${text}` : "");
+}
+
+let wanted = null; // the id of what has the focus once the view is there
+
+function filter(query, label, states, namespaces = null) {
+  const apply = (event) => {
+    event.preventDefault();
+    const form = event.target.closest("form");
+    const given = Object.fromEntries(new FormData(form));
+    go(query, { ...given, page: null }, event.target.id || document.activeElement.id);
+  };
+  const option = (value, text, chosen) => el("option", { value, selected: value === chosen }, text);
+  const select = (name, text, choices) => el("label", { for: `filter-${name}` }, text,
+    el("select", { name, id: `filter-${name}`, onchange: apply }, option("", "all", query.get(name) ?? ""), choices));
+  const chosen = query.get("state") ?? "", space = query.get("namespace") ?? "";
+  const known = Object.entries(states).map(([word, number]) => option(word, `${word} (${count(number)})`, chosen));
+  if (chosen && !(chosen in states)) known.push(option(chosen, `${chosen} (0)`, chosen));
+  const spaces = namespaces && [...new Set([...namespaces, ...(space ? [space] : [])])];
+  return el("form", { class: "filter", role: "search", onsubmit: apply },
+    el("label", { for: "filter-text" }, label,
+      el("input", { type: "search", name: "text", id: "filter-text", value: query.get("text") ?? "", maxlength: 253 })),
+    select("state", "State", known),
+    spaces && select("namespace", "Namespace", spaces.map((each) => option(each, each, space))),
+    el("button", { type: "submit", id: "filter-go" }, "Filter"));
+}
+
+function pages(found, query) {
+  const button = (text, id, page, enabled) => el("button", {
+    type: "button", id, disabled: !enabled, onclick: () => go(query, { page }, id) }, text);
+  const first = found.total ? (found.page - 1) * found.size + 1 : 0;
+  return el("nav", { class: "pages", "aria-label": "Pages" },
+    button("Previous", "page-before", found.page - 1, found.page > 1),
+    el("span", null, `${count(first)}–${count(first + found.items.length - (found.total ? 1 : 0))} of ${count(found.total)}`),
+    button("Next", "page-after", found.page + 1, found.page < found.pages));
+}
+
+// Showing.
+
+function show(elements, { keepFocus }) {
+  const active = document.activeElement;
+  const id = wanted ?? (keepFocus && main.contains(active) ? active.id : "");
+  const inside = active?.id && active.id === id && "value" in active && active.type === "search"
+    ? [active.value, active.selectionStart, active.selectionEnd] : null;
+  const opened = new Set([...main.querySelectorAll("details[open]")].map((each) => detailsKey(each)));
+  const scrolled = [...main.querySelectorAll(".scroll")].map((each) => each.scrollLeft);
+  main.replaceChildren(...elements.filter(Boolean));
+  main.querySelectorAll("details").forEach((each) => { each.open = keepFocus && opened.has(detailsKey(each)); });
+  if (keepFocus) main.querySelectorAll(".scroll").forEach((each, at) => { each.scrollLeft = scrolled[at] ?? 0; });
+  const found = id ? document.getElementById(id) : null;
+  if (found && !found.disabled) {
+    found.focus({ preventScroll: true });
+    if (inside && found.type === "search") {
+      found.value = inside[0];
+      found.setSelectionRange(inside[1], inside[2]);
+    }
+  }
+  wanted = null;
+}
+
+const detailsKey = (each) => each.closest("tr").firstElementChild.textContent;
+
+function say(text) { if (live.textContent !== text) live.textContent = text; }
+function warn(text) { alertBox.textContent = text; }
+
+const VIEWS = [
+  [/^\/fleet$/, () => ["/fleet", fleet]],
+  [/^\/nodes$/, () => ["/nodes", nodes]],
+  [/^\/nodes\/([^/]+)$/, ([name]) => [`/nodes/${name}`, node]],
+  [/^\/claims$/, () => ["/claims", claims]],
+  [/^\/claims\/([^/]+)\/([^/]+)$/, ([space, name]) => [`/claims/${space}/${name}`, claim]],
+];
+
+async function route(event) {
+  open?.abort();
+  warn("");
+  const [place, search = ""] = location.hash.slice(1).split("?");
+  mark();
+  if (!token) { login(); return; }
+  if (place === "/what-if") { ask(); return; }
+  for (const [pattern, view] of VIEWS) {
+    const found = pattern.exec(place);
+    if (!found) continue;
+    const [address, render] = view(found.slice(1));
+    const query = new URLSearchParams(search);
+    const moved = event && place !== new URL(event.oldURL).hash.slice(1).split("?")[0];
+    await follow(address + (search ? `?${query}` : ""), (document) => render(document, query), moved);
+    return;
+  }
+  location.hash = "#/fleet";
+}
+
+function mark() {
+  for (const each of document.querySelectorAll("#views a")) {
+    const [place, search = ""] = each.hash.slice(1).split("?");
+    const [here, asked = ""] = location.hash.slice(1).split("?");
+    const state = new URLSearchParams(asked).get("state") ?? "";
+    const wants = new URLSearchParams(search).get("state") ?? "";
+    const current = here.startsWith(place) && (place !== "/claims" || (state === "Waiting") === (wants === "Waiting"));
+    if (current) each.setAttribute("aria-current", "page"); else each.removeAttribute("aria-current");
+  }
+}
+
+class Refused extends Error {
+  constructor(status, text) { super(text); this.status = status; }
+}
+
+async function asked(address, options = {}) {
+  const headers = { ...options.headers, Authorization: `Bearer ${token}` };
+  const answer = await fetch(API + address, { ...options, headers, cache: "no-store", credentials: "omit" });
+  if (answer.ok) return answer;
+  let text = answer.statusText;
+  try { text = (await answer.json()).error; } catch { /* something in between answered */ }
+  throw new Refused(answer.status, text);
+}
+
+// Follow a document until the view changes; broken streams are opened again.
+async function follow(address, render, moved) {
+  const mine = open = new AbortController();
+  let failures = 0, shown = false;
+  while (open === mine) {
+    try {
+      const answer = await asked(address, { signal: mine.signal, headers: { Accept: "text/event-stream" } });
+      for await (const found of documents(answer.body)) {
+        if (open !== mine) return;
+        failures = 0;
+        const elements = render(found);
+        show(elements, { keepFocus: shown || !moved });
+        document.title = `${main.querySelector("h1").textContent} – ${title}`;
+        if (moved && !shown) main.focus();
+        shown = true;
+        warn("");
+        say(`Live. Changed at ${new Date().toLocaleTimeString()}.`);
+      }
+    } catch (error) {
+      if (open !== mine) return;
+      if (error instanceof Refused) {
+        warn(error.message);
+        if (error.status === 401) { forget(); return; }
+        if (error.status < 500 && error.status !== 429) { say(""); if (!shown) main.replaceChildren(heading("Not shown")); return; }
+      }
+    }
+    say("Not connected. Trying again.");
+    await new Promise((done) => setTimeout(done, AGAIN_MS[Math.min(failures, AGAIN_MS.length - 1)]));
+    failures += 1;
+  }
+}
+
+async function* documents(body) {
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    const parts = (rest + value).split("\n\n");
+    rest = parts.pop();
+    for (const part of parts) {
+      const data = /^data: (.*)$/m.exec(part)?.[1];
+      if (!data) continue;
+      const found = JSON.parse(data);
+      if (/^event: refused$/m.test(part)) throw new Refused(found.status, found.error);
+      yield found;
+    }
+  }
+}
+
+// Logging in and out.
+
+function visible(on) {
+  for (const id of ["views", "user", "leave"]) document.getElementById(id).hidden = !on;
+}
+
+function login() {
+  visible(false);
+  say("");
+  show([...document.getElementById("login").content.cloneNode(true).children], { keepFocus: false });
+  document.title = title;
+  const field = document.getElementById("token");
+  field.focus();
+  main.querySelector("form").addEventListener("submit", async (event) => {
+    event.preventDefault();
+    token = field.value.trim();
+    warn("");
+    try {
+      const me = await (await asked("/me")).json();
+      document.getElementById("user").textContent = me.user;
+      visible(true);
+      if (location.hash.length > 2) route(); else location.hash = "#/fleet";
+    } catch (error) {
+      token = "";
+      warn(error instanceof Refused ? error.message : "The server does not answer.");
+      field.focus();
+    }
+  });
+}
+
+function forget() {
+  token = "";
+  question = "";
+  open?.abort();
+  open = null;
+  login();
+}
+
+document.getElementById("leave").addEventListener("click", () => { forget(); warn(""); });
+
+// What if.
+
+function ask() {
+  open = null;
+  say("");
+  show([...document.getElementById("question").content.cloneNode(true).children], { keepFocus: false });
+  document.title = `What if – ${title}`;
+  const text = document.getElementById("text"), answer = document.getElementById("answer");
+  text.value = question;
+  text.focus();
+  main.querySelector("form").addEventListener("submit", async (event) => {
+    event.preventDefault();
+    question = text.value;
+    warn("");
+    try {
+      const found = await (await asked("/what-if", { method: "POST", body: question })).json();
+      answer.replaceChildren(...answered(found));
+    } catch (error) {
+      answer.replaceChildren();
+      warn(error instanceof Refused ? error.message : "The server does not answer.");
+      if (error.status === 401) forget();
+    }
+  });
+}
+
+function answered(found) {
+  const device = (each) => `${each.container}: ${each.uuid}, ${mib(each.memoryMiB)}`
+    + (each.cores ? `, ${each.cores} %` : "") + (each.profile ? `, ${each.profile}` : "");
+  const made = [el("h2", null, "Now they would go"), table("Answer",
+    [{ text: "Pod" }, { text: "Request" }, { text: "Node" }, { text: "Devices, or why not" }],
+    found.pods.map((each) => [each.name, each.asks, each.node ? link(path("nodes", each.node), each.node) : state("Refused"),
+      each.refused || el("ul", { class: "plain" }, each.devices.map((one) => el("li", null, device(one))))]))];
+  if (found.of !== null) made.push(el("p", { class: "faint" }, `Nodes, for ${found.of}:`));
+  return [...made, ...verdicts(found.nodes, found.nodesHidden)];
+}
+
+addEventListener("hashchange", route);
+route();

@@ -1,0 +1,357 @@
+"""The page over HTTP: three static files, and documents for who shows a token.
+
+    GET  /api/v1/me  /fleet  /nodes  /nodes/NAME  /claims  /claims/NAMESPACE/NAME
+    POST /api/v1/what-if
+
+A GET that accepts `text/event-stream` stays open and gets the document again whenever it changes:
+server-sent events, read by `fetch`, because an EventSource sends no Authorization header. Rights
+are reviewed for each of them, so a stream ends with the right to it. No cookie is set or read, so
+no other site's page can ask in a visitor's name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+import time
+from collections import Counter, OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from importlib import resources
+from socket import socket
+from typing import TypeAlias
+
+import orjson
+from aiohttp import web
+
+from vgpu_api.errors import BadInput, VgpuError
+from vgpu_client.reviews import User
+from vgpu_operator.ledger import ClaimKey
+from vgpu_operator.web import views, what_if
+from vgpu_operator.web.mirror import Mirror
+from vgpu_operator.web.sight import Refused, Sight, Visitors
+
+logger = logging.getLogger(__name__)
+
+CONNECTIONS = 512
+STREAMS = 256
+STREAMS_OF_A_USER = 16
+QUESTIONS = 2
+"""What-ifs that are read at once."""
+LARGEST_TEXT = 64 << 10
+"""Of a what-if: more than any pod, and parsed within a second."""
+FIRST_REQUEST_S = 10.0
+"""A connection that has asked nothing by then is closed."""
+_KEPT = 128
+_SILENCE_S = 15.0
+"""Of a stream; then a comment is sent, so that proxies keep it."""
+_SHORTEST_PAUSE_S = 1.0
+_PART_OF_THE_TIME = 0.05
+"""That documents of one stream may take."""
+_EVENTS = "text/event-stream"
+_JSON = "application/json"
+_PAGE = {
+    "/": ("index.html", "text/html"),
+    "/style.css": ("style.css", "text/css"),
+    "/app.js": ("app.js", "text/javascript"),
+}
+_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+        "img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+        "require-trusted-types-for 'script'; trusted-types 'none'"
+    ),
+    "Cache-Control": "no-store",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+
+_Document: TypeAlias = Mapping[str, object]
+_View: TypeAlias = Callable[[web.Request, Sight], _Document]
+
+
+class WebServer:
+    """Serves until closed; `async with` starts and closes it.
+
+    Args:
+        mirror: What is shown.
+        visitors: Reviews who asks.
+        listening: Where; closed at the end.
+        tls: What to show of ourselves; None: plain HTTP.
+        synced: Set once the mirror has seen everything; 503 before.
+    """
+
+    def __init__(
+        self,
+        mirror: Mirror,
+        visitors: Visitors,
+        listening: socket,
+        *,
+        tls: ssl.SSLContext | None,
+        synced: asyncio.Event,
+    ) -> None:
+        self._mirror = mirror
+        self._visitors = visitors
+        self._listening = listening
+        self._tls = tls
+        self._synced = synced
+        self._kept: OrderedDict[tuple[str, Sight], tuple[int, bytes]] = OrderedDict()
+        self._streams: Counter[str] = Counter()
+        self._streaming: set[asyncio.Task[object]] = set()
+        self._questions = asyncio.Semaphore(QUESTIONS)
+        self._silent: set[asyncio.BaseProtocol] = set()  # connections that have asked nothing yet
+        self._server: asyncio.Server | None = None
+        app = web.Application(client_max_size=LARGEST_TEXT, middlewares=[self._answered])
+        folder = resources.files("vgpu_operator.web") / "page"
+        for path, (name, type_) in _PAGE.items():
+            body = (folder / name).read_bytes()
+            app.router.add_get(path, _static(body, type_))
+        app.router.add_get("/livez", _static(b"ok", "text/plain"))
+        app.router.add_get("/readyz", self._readyz)
+        views_by_path: Mapping[str, _View] = {
+            "/me": self._me,
+            "/fleet": lambda _, sight: views.fleet(mirror, sight),
+            "/nodes": self._nodes,
+            "/nodes/{name}": lambda request, sight: views.node(
+                mirror, sight, request.match_info["name"]
+            ),
+            "/claims": self._claims,
+            "/claims/{namespace}/{name}": self._claim,
+        }
+        for path, view in views_by_path.items():
+            app.router.add_get(f"/api/v1{path}", self._document(view))
+        app.router.add_post("/api/v1/what-if", self._what_if)
+        self._runner = web.AppRunner(
+            app, access_log=None, handle_signals=False, keepalive_timeout=30, shutdown_timeout=1
+        )
+
+    async def __aenter__(self) -> WebServer:
+        await self._runner.setup()
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            self._connected, sock=self._listening, ssl=self._tls
+        )
+        logger.info("the page is served on port %d", self._listening.getsockname()[1])
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._server is not None
+        self._server.close()
+        for task in self._streaming:
+            task.cancel()
+        await self._runner.cleanup()
+        self._listening.close()
+
+    def _connected(self) -> asyncio.BaseProtocol:
+        """Of a new connection: aiohttp's protocol, unless there are too many of them."""
+        server = self._runner.server
+        assert server is not None
+        if len(server.connections) >= CONNECTIONS:
+            return _Closing()
+        protocol = server()
+        self._silent.add(protocol)
+
+        def close_if_silent() -> None:
+            if protocol in self._silent:
+                self._silent.discard(protocol)
+                if protocol.transport is not None:
+                    protocol.transport.close()
+
+        asyncio.get_running_loop().call_later(FIRST_REQUEST_S, close_if_silent)
+        return protocol
+
+    # Answers.
+
+    @web.middleware
+    async def _answered(
+        self,
+        request: web.Request,
+        handler: Callable[[web.Request], Awaitable[web.StreamResponse]],
+    ) -> web.StreamResponse:
+        self._silent.discard(request.protocol)
+        try:
+            answer = await handler(request)
+        except Refused as error:
+            answer = _error(error.status, str(error))
+        except BadInput as error:
+            answer = _error(400, str(error))
+        except VgpuError as error:
+            answer = _error(422, str(error))
+        except web.HTTPRequestEntityTooLarge:
+            answer = _error(413, f"the text is larger than {LARGEST_TEXT >> 10} KiB")
+        except web.HTTPException as error:
+            answer = _error(error.status, error.reason)
+        if not answer.prepared:
+            answer.headers.update(_HEADERS)
+        return answer
+
+    async def _readyz(self, _: web.Request) -> web.Response:
+        ready = self._synced.is_set()
+        return web.Response(
+            status=200 if ready else 503, text="ok" if ready else "reading the cluster"
+        )
+
+    def _document(self, view: _View) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+        async def handle(request: web.Request) -> web.StreamResponse:
+            user = await self._visitor(request)
+            sight = await self._sight(user, request)
+            version, body = self._mirror.version, self._rendered(view, request, sight)
+            if _EVENTS in request.headers.get("Accept", ""):
+                return await self._stream(user, request, self._events(view, request, version, body))
+            return web.Response(body=body, content_type=_JSON)
+
+        return handle
+
+    async def _visitor(self, request: web.Request) -> User:
+        user = await self._visitors.user(request.headers.get("Authorization", ""))
+        if not self._synced.is_set():
+            raise Refused(503, "the cluster is being read; try again in a moment")
+        return user
+
+    async def _sight(self, user: User, request: web.Request) -> Sight:
+        named = (request.match_info.get("namespace"), request.query.get("namespace"))
+        known = {key.namespace for key in self._mirror.claims}
+        return await self._visitors.sight(user, known | set(filter(None, named)))
+
+    def _rendered(self, view: _View, request: web.Request, sight: Sight) -> bytes:
+        """The document; one that was made of the same for the same sight is not made again."""
+        key, version = (request.path_qs, sight), self._mirror.version
+        kept = self._kept.get(key)
+        if kept is not None and kept[0] == version:
+            return kept[1]
+        body = orjson.dumps(view(request, sight), option=orjson.OPT_NON_STR_KEYS)
+        self._kept[key] = version, body
+        self._kept.move_to_end(key)
+        while len(self._kept) > _KEPT:
+            self._kept.popitem(last=False)
+        return body
+
+    # Streams.
+
+    async def _stream(
+        self, user: User, request: web.Request, events: AsyncIterator[bytes]
+    ) -> web.StreamResponse:
+        async with self._counted(user.name):
+            answer = web.StreamResponse(headers={**_HEADERS, "Content-Type": _EVENTS})
+            await answer.prepare(request)
+            try:
+                async for event in events:
+                    await answer.write(event)
+            except ConnectionResetError:
+                pass  # the visitor went to another view
+            return answer
+
+    @asynccontextmanager
+    async def _counted(self, user: str) -> AsyncIterator[None]:
+        if self._streams.total() >= STREAMS or self._streams[user] >= STREAMS_OF_A_USER:
+            raise Refused(429, "too many pages are open; close one and try again")
+        task = asyncio.current_task()
+        assert task is not None
+        self._streams[user] += 1
+        self._streaming.add(task)
+        try:
+            yield
+        finally:
+            self._streaming.discard(task)
+            self._streams[user] -= 1
+            if not self._streams[user]:
+                del self._streams[user]
+
+    async def _events(
+        self, view: _View, request: web.Request, version: int, body: bytes
+    ) -> AsyncIterator[bytes]:
+        """The document, and each other one that follows; what ends it, at the end.
+
+        Args:
+            view: Makes it.
+            request: Who asks for what; reviewed again for each.
+            version: Of the mirror, of which the document was made.
+            body: The document.
+        """
+        mirror = self._mirror
+        yield b"data: " + body + b"\n\n"
+        while True:
+            await mirror.changed(version, within_s=_SILENCE_S)
+            version, began = mirror.version, time.perf_counter()
+            try:
+                user = await self._visitor(request)
+                sight = await self._sight(user, request)
+                began = time.perf_counter()
+                now = self._rendered(view, request, sight)
+            except VgpuError as error:
+                status = error.status if isinstance(error, Refused) else 422
+                text = orjson.dumps({"status": status, "error": str(error)})
+                yield b"event: refused\ndata: " + text + b"\n\n"
+                return
+            took = time.perf_counter() - began
+            if now != body:
+                body = now
+                yield b"data: " + body + b"\n\n"
+            else:
+                yield b":\n\n"
+            await asyncio.sleep(max(_SHORTEST_PAUSE_S, took / _PART_OF_THE_TIME))
+
+    # Views.
+
+    def _me(self, _: web.Request, sight: Sight) -> _Document:
+        return {
+            "user": sight.user,
+            "devices": sight.devices,
+            "nodes": sight.nodes,
+            "everyNamespace": sight.everywhere,
+            "namespaces": sorted(sight.namespaces),
+        }
+
+    def _nodes(self, request: web.Request, sight: Sight) -> _Document:
+        return views.nodes(self._mirror, sight, views.Query.read(request.query, views.NODE_ORDERS))
+
+    def _claims(self, request: web.Request, sight: Sight) -> _Document:
+        return views.claims(
+            self._mirror, sight, views.Query.read(request.query, views.CLAIM_ORDERS)
+        )
+
+    def _claim(self, request: web.Request, sight: Sight) -> _Document:
+        key = ClaimKey(request.match_info["namespace"], request.match_info["name"])
+        return views.claim(self._mirror, sight, key, now=datetime.now(UTC))
+
+    async def _what_if(self, request: web.Request) -> web.StreamResponse:
+        user = await self._visitor(request)
+        try:
+            text = (await request.read()).decode()
+        except UnicodeDecodeError as error:
+            raise Refused(400, f"the text is no UTF-8: {error}") from error
+        if self._questions.locked():
+            raise Refused(429, "other questions are being answered; try again")
+        async with self._questions:
+            # In a thread: YAML of this size takes a good part of a second.
+            found = await asyncio.to_thread(what_if.documents, text)
+            sight = await self._visitors.sight(user, what_if.namespaces(found))
+            answer = what_if.what_if(self._mirror, sight, found)
+        return web.Response(body=orjson.dumps(answer), content_type=_JSON)
+
+
+class _Closing(asyncio.Protocol):
+    """Of a connection too many."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Close it."""
+        transport.close()
+
+
+def _static(body: bytes, type_: str) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    async def handle(_: web.Request) -> web.StreamResponse:
+        return web.Response(body=body, content_type=type_, charset="utf-8")
+
+    return handle
+
+
+def _error(status: int, text: str) -> web.Response:
+    headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
+    return web.Response(
+        status=status, body=orjson.dumps({"error": text}), content_type=_JSON, headers=headers
+    )

@@ -1,0 +1,409 @@
+"""The documents of the page, as a visitor may see them: functions of the mirror and of his sight.
+
+Nothing here asks anybody. What a visitor may not read by name is counted: each function takes the
+sight and leaves out, so that no caller can forget to.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any, TypeAlias, TypeVar
+
+from vgpu_api.errors import BadInput
+from vgpu_api.v1alpha1 import GPUDevice
+from vgpu_operator.cli.explain import explained
+from vgpu_operator.cli.listing import state_of
+from vgpu_operator.ledger import ClaimKey
+from vgpu_operator.web.mirror import NO_MODEL, NO_SHARE, ClaimRow, Mirror, ModelRow, NodeRow, Share
+from vgpu_operator.web.sight import Refused, Sight
+
+Document: TypeAlias = dict[str, Any]
+T = TypeVar("T")
+
+LARGEST_PAGE = 200
+_PAGE = 50
+_LARGEST_FILTER = 253
+_NAMESPACES = 100
+"""Rows of the table of namespaces, those that hold most first; the others are summed up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """Which rows of a table, in which order.
+
+    Attributes:
+        page: From 1.
+        size: Rows of a page.
+        sort: A key of the table's orders; a leading `-` turns it about.
+        text: Part of a name; empty: all.
+        state: Rows in this state; empty: all.
+        namespace: Claims of this one; empty: all that are readable.
+    """
+
+    page: int = 1
+    size: int = _PAGE
+    sort: str = ""
+    text: str = ""
+    state: str = ""
+    namespace: str = ""
+
+    @classmethod
+    def read(cls, given: Mapping[str, str], orders: Iterable[str]) -> Query:
+        """A URL's parameters.
+
+        Raises:
+            BadInput: One of them is none of ours, or cannot be read.
+        """
+        for name, value in given.items():
+            if name not in ("page", "size", "sort", "text", "state", "namespace"):
+                raise BadInput.forbidden(name, "the page has no such parameter")
+            if len(value) > _LARGEST_FILTER:
+                raise BadInput.too_many(name, len(value), _LARGEST_FILTER, "characters")
+        sort = given.get("sort", "")
+        if sort.removeprefix("-") not in ("", *orders):
+            raise BadInput.unsupported("sort", sort, orders)
+        return cls(
+            page=_number(given, "page", 1, 1_000_000),
+            size=_number(given, "size", _PAGE, LARGEST_PAGE),
+            sort=sort,
+            text=given.get("text", ""),
+            state=given.get("state", ""),
+            namespace=given.get("namespace", ""),
+        )
+
+
+def _number(given: Mapping[str, str], name: str, otherwise: int, most: int) -> int:
+    text = given.get(name, "")
+    if not text:
+        return otherwise
+    number = int(text) if text.isascii() and text.isdigit() and len(text) < 8 else 0
+    if not 1 <= number <= most:
+        raise BadInput(field=name, value=text, expected=f"a number, 1 to {most}")
+    return number
+
+
+# The fleet.
+
+
+def fleet(mirror: Mirror, sight: Sight) -> Document:
+    """Everything in sums; of namespaces that are not readable, one sum of all."""
+    rows = list(mirror.nodes().values()) if sight.devices else []
+    claims = [claim for claim in mirror.claims.values() if sight.reads(claim.key.namespace)]
+    shown = claims if not sight.devices else list(mirror.claims.values())
+    waiting = [claim for claim in shown if claim.state == "Waiting"]
+    return {
+        "devices": _fleet_devices(rows, sight) if sight.devices else None,
+        "claims": {
+            "total": len(shown),
+            "states": _counted(claim.state for claim in shown),
+            "waiting": len(waiting),
+            "reasons": _counted(claim.reason for claim in waiting),
+            "waitingSince": min((claim.since for claim in waiting if claim.since), default=""),
+        },
+        "namespaces": _namespaces(claims),
+        "others": _sum_of(
+            claim for claim in mirror.claims.values() if not sight.reads(claim.key.namespace)
+        )
+        if sight.devices
+        else None,
+    }
+
+
+def _fleet_devices(rows: Sequence[NodeRow], sight: Sight) -> Document:
+    states: Counter[str] = Counter()
+    models: dict[str, ModelRow] = defaultdict(lambda: NO_MODEL)
+    for row in rows:
+        states.update(row.states)
+        for model, of_model in row.models.items():
+            models[model] += of_model
+    memory = sum((row.memory for row in rows), NO_SHARE)
+    split = sum(row.split_mib for row in rows)
+    free = memory.given - memory.held
+    return {
+        "nodes": len(rows),
+        "nodeStates": _counted(_node_state(row, sight) for row in rows),
+        "total": sum(states.values()),
+        "states": _counted(states.elements()),
+        "memory": asdict(memory),
+        "cores": asdict(sum((row.cores for row in rows), NO_SHARE)),
+        "slots": asdict(sum((row.slots for row in rows), NO_SHARE)),
+        "models": [
+            {"model": model, **asdict(of_model)} for model, of_model in sorted(models.items())
+        ],
+        "fragmentation": {
+            "freeMiB": free,
+            "splitMiB": split,
+            "ratio": round(split / free, 4) if free else 0.0,
+        },
+    }
+
+
+def _namespaces(claims: Iterable[ClaimRow]) -> Document:
+    of: dict[str, list[ClaimRow]] = defaultdict(list)
+    for claim in claims:
+        of[claim.key.namespace].append(claim)
+    rows = [{"name": name, **_sum_of(each)} for name, each in of.items()]
+    rows.sort(key=lambda row: (-row["memoryMiB"], -row["claims"], row["name"]))
+    return {"items": rows[:_NAMESPACES], "total": len(rows)}
+
+
+def _sum_of(claims: Iterable[ClaimRow]) -> Document:
+    claims = list(claims)
+    return {
+        "claims": len(claims),
+        "waiting": sum(claim.state == "Waiting" for claim in claims),
+        "memoryMiB": sum(claim.memory_mib for claim in claims),
+        "cores": sum(claim.cores for claim in claims),
+    }
+
+
+def _counted(words: Iterable[str]) -> dict[str, int]:
+    """How often each, the most frequent first; by name where two are as frequent."""
+    return dict(sorted(Counter(words).items(), key=lambda pair: (-pair[1], pair[0])))
+
+
+# Nodes.
+
+NODE_ORDERS: Mapping[str, Callable[[NodeRow], Any]] = {
+    "name": lambda row: row.name,
+    "devices": lambda row: sum(row.states.values()),
+    "memory": lambda row: _part(row.memory),
+    "cores": lambda row: _part(row.cores),
+    "free": lambda row: row.memory.given - row.memory.held,
+    "split": lambda row: row.split_mib,
+    "claims": lambda row: row.claims,
+}
+
+
+def nodes(mirror: Mirror, sight: Sight, query: Query) -> Document:
+    """A page of the nodes that have devices.
+
+    Raises:
+        Refused: He may not list devices.
+    """
+    _must_see_devices(sight)
+    every = mirror.nodes().values()
+    found = [
+        row
+        for row in every
+        if query.text in row.name and query.state in ("", _node_state(row, sight))
+    ]
+    rows = _in_order(found, query, NODE_ORDERS, "name", lambda row: row.name)
+    return {
+        "states": _counted(_node_state(row, sight) for row in every),
+        **_paged(rows, query, lambda row: _node_row(row, sight)),
+    }
+
+
+def node(mirror: Mirror, sight: Sight, name: str) -> Document:
+    """A node and its devices, each with the claims that hold it.
+
+    Raises:
+        Refused: He may not list devices, or there is no such node.
+    """
+    _must_see_devices(sight)
+    row = mirror.nodes().get(name)
+    if row is None:
+        raise Refused(404, f"no node {name} with devices")
+    devices = sorted(
+        mirror.state.ledger.devices(name),
+        key=lambda each: (each.status.index or 0, each.status.uuid),
+    )
+    return {
+        **_node_row(row, sight),
+        "items": [_device(mirror, sight, device) for device in devices],
+    }
+
+
+def _node_row(row: NodeRow, sight: Sight) -> Document:
+    return {
+        "name": row.name,
+        "state": _node_state(row, sight),
+        "devices": sum(row.states.values()),
+        "states": _counted(Counter(row.states).elements()),
+        "models": sorted(row.models),
+        "memory": asdict(row.memory),
+        "cores": asdict(row.cores),
+        "slots": asdict(row.slots),
+        "claims": row.claims,
+        "splitMiB": row.split_mib,
+    }
+
+
+def _node_state(row: NodeRow, sight: Sight) -> str:
+    return row.state if sight.nodes else row.device_state
+
+
+def _device(mirror: Mirror, sight: Sight, device: GPUDevice) -> Document:
+    slots, cores, memory = mirror.shares(device)
+    holders = mirror.state.ledger.holders(device.status.uuid)
+    named = [holder for holder in holders if sight.reads(holder.key.namespace)]
+    others = [holder.use for holder in holders if not sight.reads(holder.key.namespace)]
+    cut = device.status.mig is not None and device.status.mig.enabled
+    return {
+        "name": device.metadata.name,
+        "uuid": device.status.uuid,
+        "index": device.status.index,
+        "model": device.status.model,
+        "state": state_of(device),
+        "mode": "MIG" if cut else device.spec.mode,
+        "numa": device.status.numa_node,
+        "driver": device.status.driver_version,
+        "memory": asdict(memory),
+        "cores": asdict(cores),
+        "slots": asdict(slots),
+        "holders": [
+            {
+                "namespace": holder.key.namespace,
+                "name": holder.key.name,
+                "pod": _pod_of(mirror, holder.key),
+                "memoryMiB": holder.use.memory_mib,
+                "cores": holder.use.cores,
+            }
+            for holder in named
+        ],
+        "others": {
+            "claims": len(others),
+            "memoryMiB": sum(use.memory_mib for use in others),
+            "cores": sum(use.cores for use in others),
+        },
+    }
+
+
+def _pod_of(mirror: Mirror, key: ClaimKey) -> str:
+    row = mirror.claims.get(key)
+    return "" if row is None else row.pod
+
+
+def _must_see_devices(sight: Sight) -> None:
+    if not sight.devices:
+        raise Refused(403, f'user "{sight.user}" cannot list gpudevices.vgpu.dev')
+
+
+# Claims.
+
+CLAIM_ORDERS: Mapping[str, Callable[[ClaimRow], Any]] = {
+    "name": lambda row: row.key,
+    "state": lambda row: row.state,
+    "node": lambda row: row.node,
+    "memory": lambda row: row.memory_mib,
+    "reason": lambda row: row.reason,
+    "since": lambda row: row.since,
+}
+
+
+def claims(mirror: Mirror, sight: Sight, query: Query) -> Document:
+    """A page of the claims that are readable; how many others there are of each state.
+
+    Raises:
+        Refused: A namespace is named whose claims he may not list.
+    """
+    if query.namespace:
+        _must_read(sight, query.namespace)
+    readable = [row for row in mirror.claims.values() if sight.reads(row.key.namespace)]
+    found = [
+        row
+        for row in readable
+        if query.namespace in ("", row.key.namespace)
+        and query.state in ("", row.state)
+        and (query.text in row.key.name or query.text in row.pod)
+    ]
+    rows = _in_order(found, query, CLAIM_ORDERS, "name", lambda row: row.key)
+    hidden = len(mirror.claims) - len(readable)
+    return {
+        "states": _counted(row.state for row in readable),
+        "namespaces": sorted({row.key.namespace for row in readable})[:_NAMESPACES],
+        "others": hidden if sight.devices else None,
+        **_paged(rows, query, _claim_row),
+    }
+
+
+def claim(mirror: Mirror, sight: Sight, key: ClaimKey, *, now: datetime) -> Document:
+    """A claim, and why it waits, or is where it is.
+
+    Raises:
+        Refused: He may not list the namespace's claims, or there is no such claim.
+    """
+    _must_read(sight, key.namespace)
+    row, found = mirror.claims.get(key), mirror.state.cache.claim(key)
+    if row is None:
+        raise Refused(404, f"no claim {key.name} in namespace {key.namespace}")
+    if found is None:
+        return {**_claim_row(row), "why": None, "conditions": []}
+    why = asdict(explained(mirror.state, found, now=now, reads=sight.reads))
+    del why["since"]  # the page counts itself
+    if not sight.devices:
+        why["nodes"], why["nodes_hidden"] = [], 0
+        why["not_shown"] = f'nodes: user "{sight.user}" cannot list gpudevices.vgpu.dev'
+    return {
+        **_claim_row(row),
+        "why": why,
+        "conditions": [
+            {
+                "type": each.type,
+                "status": each.status,
+                "reason": each.reason,
+                "message": each.message,
+                "since": each.last_transition_time,
+            }
+            for each in found.status.conditions
+        ],
+    }
+
+
+def _claim_row(row: ClaimRow) -> Document:
+    return {
+        "namespace": row.key.namespace,
+        "name": row.key.name,
+        "state": row.state,
+        "asks": row.asks,
+        "node": row.node,
+        "pod": row.pod,
+        "reason": row.reason,
+        "since": row.since,
+        "memoryMiB": row.memory_mib,
+        "cores": row.cores,
+    }
+
+
+def _must_read(sight: Sight, namespace: str) -> None:
+    if not sight.reads(namespace):
+        text = f'user "{sight.user}" cannot list vgpuclaims.vgpu.dev in namespace "{namespace}"'
+        raise Refused(403, text)
+
+
+# Tables.
+
+
+def _in_order(
+    rows: list[T],
+    query: Query,
+    orders: Mapping[str, Callable[[T], Any]],
+    otherwise: str,
+    identity: Callable[[T], Any],
+) -> list[T]:
+    rows.sort(key=identity)
+    order = query.sort or otherwise
+    rows.sort(key=orders[order.removeprefix("-")], reverse=order.startswith("-"))
+    return rows
+
+
+def _paged(rows: Sequence[T], query: Query, shown: Callable[[T], Document]) -> Document:
+    """A page; the last one where the asked one is beyond it."""
+    pages = max(-(-len(rows) // query.size), 1)
+    page = min(query.page, pages)
+    first = (page - 1) * query.size
+    return {
+        "total": len(rows),
+        "page": page,
+        "pages": pages,
+        "size": query.size,
+        "items": [shown(row) for row in rows[first : first + query.size]],
+    }
+
+
+def _part(share: Share) -> float:
+    return share.held / share.given if share.given else 0.0

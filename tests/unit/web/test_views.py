@@ -1,0 +1,200 @@
+"""What the page shows of the cluster, and to whom."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from builders import a_device, a_node
+from vgpu_api.errors import BadInput
+from vgpu_operator.engine import events
+from vgpu_operator.ledger import ClaimKey
+from vgpu_operator.web import views
+from vgpu_operator.web.sight import Refused, Sight
+from web_world import a_holder, a_mirror, a_waiter
+
+ADMIN = Sight("admin", devices=True, nodes=True, everywhere=True)
+TENANT = Sight("tenant", devices=True, namespaces=frozenset({"mine"}))
+NOW = datetime(2026, 1, 2, tzinfo=UTC)
+
+
+def nodes(mirror: Any, sight: Sight = ADMIN, **given: str) -> Any:
+    return views.nodes(mirror, sight, views.Query.read(given, views.NODE_ORDERS))
+
+
+def claims(mirror: Any, sight: Sight = ADMIN, **given: str) -> Any:
+    return views.claims(mirror, sight, views.Query.read(given, views.CLAIM_ORDERS))
+
+
+def test_the_fleet_is_summed_up() -> None:
+    mirror = a_mirror(claims=[a_holder("a"), a_holder("b", uuid="GPU-0-0"), a_waiter("c")])
+    found = views.fleet(mirror, ADMIN)
+    devices = found["devices"]
+    assert (devices["nodes"], devices["total"], devices["states"]) == (2, 4, {"Ready": 4})
+    assert devices["memory"] == {"held": 8192, "given": 4 * 16_384}
+    assert devices["cores"] == {"held": 50, "given": 400}
+    assert [(m["model"], m["devices"], m["unused"]) for m in devices["models"]] == [
+        ("Tesla T4", 4, 3)
+    ]
+    assert found["claims"]["states"] == {"InUse": 2, "Waiting": 1}
+    assert found["claims"]["reasons"] == {"CardInsufficientMemory": 1}
+    assert found["claims"]["waitingSince"] == "2026-01-01T00:00:00Z"
+
+
+def test_fragmentation_is_the_free_memory_on_devices_that_are_partly_used() -> None:
+    mirror = a_mirror(nodes=1, claims=[a_holder("a", memory_mib=12_288)])
+    found = views.fleet(mirror, ADMIN)["devices"]["fragmentation"]
+    assert found == {"freeMiB": 20_480, "splitMiB": 4096, "ratio": 0.2}
+
+
+def test_claims_of_other_namespaces_are_one_sum() -> None:
+    mirror = a_mirror(claims=[a_holder("a", namespace="mine"), a_holder("b", namespace="theirs")])
+    found = views.fleet(mirror, TENANT)
+    assert [row["name"] for row in found["namespaces"]["items"]] == ["mine"]
+    assert found["others"] == {"claims": 1, "waiting": 0, "memoryMiB": 4096, "cores": 25}
+
+
+def test_without_the_right_to_devices_there_are_own_claims_alone() -> None:
+    mirror = a_mirror(claims=[a_holder("a", namespace="mine"), a_holder("b", namespace="theirs")])
+    sight = Sight("tenant", namespaces=frozenset({"mine"}))
+    found = views.fleet(mirror, sight)
+    assert (found["devices"], found["others"], found["claims"]["total"]) == (None, None, 1)
+    assert claims(mirror, sight)["others"] is None
+    for ask in (lambda: nodes(mirror, sight), lambda: views.node(mirror, sight, "node-0")):
+        with pytest.raises(Refused, match=r'"tenant" cannot list gpudevices\.vgpu\.dev'):
+            ask()
+
+
+def test_a_page_of_nodes_is_sorted_filtered_and_bounded() -> None:
+    mirror = a_mirror(nodes=12, devices=1, claims=[a_holder("a", uuid="GPU-7-0", node="node-7")])
+    first = nodes(mirror, size="5")
+    assert [row["name"] for row in first["items"]] == [
+        "node-0", "node-1", "node-10", "node-11", "node-2",
+    ]  # fmt: skip
+    assert (first["total"], first["pages"]) == (12, 3)
+    assert [row["name"] for row in nodes(mirror, size="5", page="3")["items"]] == [
+        "node-8",
+        "node-9",
+    ]
+    assert nodes(mirror, size="5", page="9")["page"] == 3
+    assert nodes(mirror, sort="-memory", size="1")["items"][0]["name"] == "node-7"
+    assert nodes(mirror, text="node-1")["total"] == 3
+    assert nodes(mirror, state="NotReady")["total"] == 0
+
+
+def test_the_condition_of_a_node_is_shown_to_those_who_may_list_nodes() -> None:
+    mirror = a_mirror(nodes=1)
+    mirror.observe(events.NodeObserved(a_node("node-0", ready=False, resource_version=2)))
+    assert nodes(mirror)["states"] == {"NotReady": 1}
+    assert nodes(mirror, TENANT)["states"] == {"Ready": 1}
+
+
+def test_rows_follow_what_is_observed() -> None:
+    mirror = a_mirror(nodes=1)
+    assert nodes(mirror)["items"][0]["memory"]["held"] == 0
+    claim = a_holder("a")
+    mirror.observe(events.ClaimObserved(claim))
+    assert nodes(mirror)["items"][0]["memory"]["held"] == 4096
+    sick = a_device(uuid="GPU-0-1", node="node-0", index=1, healthy=False, resource_version=2)
+    mirror.observe(events.DeviceObserved(sick))
+    assert nodes(mirror)["items"][0]["states"] == {"Ready": 1, "Unhealthy": 1}
+    mirror.observe(events.ClaimDeleted(ClaimKey("default", "a"), claim.metadata.uid))
+    assert nodes(mirror)["items"][0]["memory"]["held"] == 0
+    assert claims(mirror)["total"] == 0
+    mirror.observe(events.DeviceDeleted(sick.metadata.name))
+    assert nodes(mirror)["items"][0]["devices"] == 1
+
+
+def test_a_device_names_the_claims_that_are_readable_and_counts_the_others() -> None:
+    mirror = a_mirror(claims=[a_holder("a", namespace="mine"), a_holder("b", namespace="theirs")])
+    first = views.node(mirror, TENANT, "node-0")["items"][0]
+    assert [(each["namespace"], each["name"], each["pod"]) for each in first["holders"]] == [
+        ("mine", "a", "pod-of-a")
+    ]
+    assert first["others"] == {"claims": 1, "memoryMiB": 4096, "cores": 25}
+
+
+def test_a_node_that_is_not_there_is_named() -> None:
+    with pytest.raises(Refused, match="no node node-7 with devices") as refused:
+        views.node(a_mirror(), ADMIN, "node-7")
+    assert refused.value.status == 404
+
+
+def test_claims_are_filtered_by_state_namespace_and_name() -> None:
+    mirror = a_mirror(claims=[a_holder("a"), a_waiter("b"), a_waiter("c", namespace="mine")])
+    names = [row["name"] for row in claims(mirror, state="Waiting", sort="-name")["items"]]
+    assert names == ["c", "b"]
+    assert claims(mirror, namespace="mine")["total"] == 1
+    assert claims(mirror, text="pod-of-a")["items"][0]["name"] == "a"
+
+
+def test_a_tenant_sees_his_own_claims_and_how_many_others_there_are() -> None:
+    mirror = a_mirror(claims=[a_holder("a", namespace="mine"), a_waiter("b", namespace="theirs")])
+    found = claims(mirror, TENANT)
+    assert [row["name"] for row in found["items"]] == ["a"]
+    assert (found["states"], found["namespaces"], found["others"]) == ({"InUse": 1}, ["mine"], 1)
+    with pytest.raises(Refused, match='in namespace "theirs"'):
+        claims(mirror, TENANT, namespace="theirs")
+
+
+def test_a_claim_of_another_namespace_is_refused_whether_it_is_there_or_not() -> None:
+    mirror = a_mirror(claims=[a_waiter("b", namespace="theirs")])
+    for name in ("b", "no-such"):
+        with pytest.raises(Refused) as refused:
+            views.claim(mirror, TENANT, ClaimKey("theirs", name), now=NOW)
+        assert refused.value.status == 403
+
+
+def test_a_waiting_claim_is_explained_in_the_words_of_its_condition_and_of_the_engine() -> None:
+    mirror = a_mirror(
+        nodes=1,
+        devices=1,
+        claims=[
+            a_holder("a", namespace="theirs", memory_mib=12_288),
+            a_waiter("b", namespace="mine", memory="8Gi"),
+        ],
+    )
+    found = views.claim(mirror, TENANT, ClaimKey("mine", "b"), now=NOW)
+    why = found["why"]
+    assert (why["reason"], why["message"]) == ("CardInsufficientMemory", "0/2 nodes fit")
+    assert "CardInsufficientMemory" in why["now"]
+    (node,) = why["nodes"]
+    assert node["end_first"] == ["1 claim of other namespaces"]
+    assert node["devices"][0]["held_by"] == ["1 claim of other namespaces (12Gi, 25 %)"]
+    named = views.claim(mirror, ADMIN, ClaimKey("mine", "b"), now=NOW)["why"]["nodes"][0]
+    assert named["end_first"] == ["theirs/a"]
+
+
+def test_without_the_right_to_devices_a_claim_is_explained_without_nodes() -> None:
+    mirror = a_mirror(claims=[a_waiter("b", namespace="mine")])
+    sight = Sight("tenant", namespaces=frozenset({"mine"}))
+    why = views.claim(mirror, sight, ClaimKey("mine", "b"), now=NOW)["why"]
+    assert why["nodes"] == []
+    assert 'user "tenant" cannot list gpudevices' in why["not_shown"]
+
+
+def test_a_claim_that_cannot_be_read_is_listed_without_an_explanation() -> None:
+    mirror = a_mirror()
+    metadata = {"namespace": "mine", "name": "odd", "uid": "u", "resourceVersion": "1"}
+    mirror.observe(events.ClaimUnreadable({"metadata": metadata}))
+    found = views.claim(mirror, TENANT, ClaimKey("mine", "odd"), now=NOW)
+    assert (found["state"], found["why"]) == ("Unreadable", None)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"page": "0"}, 'page: Invalid value: "0": must be a number, 1 to 1000000'),
+        ({"page": "١"}, "page: Invalid value"),
+        ({"size": "201"}, "size: Invalid value"),
+        ({"sort": "colour"}, 'sort: Unsupported value: "colour": supported values: "name"'),
+        ({"text": "x" * 254}, "text: Too many"),
+        ({"namespaces": "x"}, "namespaces: Forbidden"),
+    ],
+)
+def test_a_wrong_parameter_is_refused_by_name(given: dict[str, str], said: str) -> None:
+    with pytest.raises(BadInput) as refused:
+        views.Query.read(given, views.NODE_ORDERS)
+    assert str(refused.value).startswith(said)

@@ -1,0 +1,111 @@
+"""What would become of pasted pods, and that nothing of it stays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from vgpu_operator.cli.documents import BadDocument
+from vgpu_operator.web import views
+from vgpu_operator.web.mirror import Mirror
+from vgpu_operator.web.sight import Refused, Sight
+from vgpu_operator.web.what_if import MOST_PODS, documents, namespaces, what_if
+from web_world import a_holder, a_mirror
+
+ADMIN = Sight("admin", devices=True, nodes=True, everywhere=True)
+POD = """
+apiVersion: v1
+kind: Pod
+metadata: {{name: asks, namespace: {namespace}}}
+spec:
+  containers:
+  - name: main
+    image: x
+    resources: {{limits: {{nvidia.com/gpu: 1, nvidia.com/gpumem: {memory}}}}}
+"""
+
+
+def asked(text: str, mirror: Mirror | None = None, sight: Sight = ADMIN) -> Any:
+    return what_if(mirror or a_mirror(), sight, documents(text))
+
+
+def pod(memory: int = 4096, namespace: str = "default") -> str:
+    return POD.format(memory=memory, namespace=namespace)
+
+
+def test_a_pod_that_fits_is_given_its_node_and_devices() -> None:
+    found = asked(pod())
+    (answer,) = found["pods"]
+    assert answer["node"].startswith("node-")
+    (device,) = answer["devices"]
+    assert (device["container"], device["memoryMiB"]) == ("main", 4096)
+    assert {each["verdict"] for each in found["nodes"]} == {"would serve"}
+
+
+def test_a_pod_that_fits_nowhere_is_refused_with_the_claims_that_are_in_its_way() -> None:
+    mirror = a_mirror(nodes=1, devices=1, claims=[a_holder("a", memory_mib=12_288)])
+    found = asked(pod(8192), mirror)
+    assert "CardInsufficientMemory" in found["pods"][0]["refused"]
+    assert found["nodes"][0]["end_first"] == ["default/a"]
+
+
+def test_pods_are_placed_one_after_the_other_and_nothing_stays() -> None:
+    mirror = a_mirror(nodes=1, devices=1)
+    before = views.fleet(mirror, ADMIN)
+    found = asked("---".join([pod(12_000)] * 2), mirror)
+    assert [bool(each["refused"]) for each in found["pods"]] == [False, True]
+    assert found["of"] == "asks"
+    assert views.fleet(mirror, ADMIN) == before
+
+
+def test_admission_has_its_say() -> None:
+    found = asked(pod().replace("gpumem: 4096", "gpumem: -1"))
+    assert "gpumem" in found["pods"][0]["refused"]
+    assert found["nodes"] == []
+
+
+def test_a_pod_without_a_gpu_is_told_so() -> None:
+    text = "kind: Pod\nmetadata: {name: plain}\nspec: {containers: [{name: a, image: x}]}"
+    assert asked(text)["pods"][0]["refused"] == "the pod asks for no GPU"
+
+
+def test_namespaces_are_those_of_the_pods_also_of_a_daemon_set() -> None:
+    text = """
+kind: DaemonSet
+apiVersion: apps/v1
+metadata: {name: d, namespace: mine}
+spec: {template: {spec: {containers: [{name: a, image: x}]}}}
+"""
+    assert namespaces(documents(text + "---" + pod())) == {"mine", "default"}
+
+
+def test_it_takes_the_right_to_devices_and_to_the_namespaces_claims() -> None:
+    found = documents(pod(namespace="theirs"))
+    with pytest.raises(Refused, match=r"cannot list gpudevices\.vgpu\.dev"):
+        what_if(a_mirror(), Sight("t", namespaces=frozenset({"theirs"})), found)
+    with pytest.raises(Refused, match='in namespace "theirs"'):
+        what_if(a_mirror(), Sight("t", devices=True), found)
+
+
+@pytest.mark.parametrize("text", ["", "kind: Service", "a: [", "a: !!int x"])
+def test_what_is_no_pod_is_refused(text: str) -> None:
+    with pytest.raises(BadDocument, match="the text: "):
+        documents(text)
+
+
+def test_a_bomb_of_aliases_is_refused() -> None:
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 9)]
+    with pytest.raises(BadDocument):
+        documents("\n".join(lines))
+
+
+def test_more_pods_than_are_simulated_at_once_are_refused() -> None:
+    text = f"""
+kind: Deployment
+metadata: {{name: d}}
+spec: {{replicas: {MOST_PODS + 1}, template: {{spec: {{containers: [{{name: a}}]}}}}}}
+"""
+    with pytest.raises(BadDocument, match="more than 64 pods"):
+        namespaces(documents(text))
