@@ -1,4 +1,4 @@
-"""Who somebody is and what he may do, asked of the API server: TokenReview, SubjectAccessReview.
+"""Whose a token is and what its user may do, by the API server: TokenReview, SubjectAccessReview.
 
 Answers are kept for a while, and only so many. A page that refreshes, or a scrape every few
 seconds, costs the API server nothing; no flood of forged tokens costs it, or us, more than a few
@@ -34,11 +34,11 @@ class Busy(VgpuError):
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Who shows a token, as the API server knows him.
+    """Who shows a token, as a TokenReview names him.
 
     Attributes:
         groups: In the server's order.
-        extra: More that authorizers may read; no part of what tells two users apart.
+        extra: More that authorizers may read; no part of a user's hash.
     """
 
     name: str
@@ -131,7 +131,7 @@ def fingerprint(token: str) -> bytes:
 
 
 async def user_of(api: Api, token: str) -> User | None:
-    """Whose token it is; None where the API server does not know it.
+    """Whose token it is; None where the API server does not accept it.
 
     Raises:
         ClientError: The API server is away, or refuses to review.

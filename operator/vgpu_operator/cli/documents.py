@@ -247,7 +247,7 @@ def yaml_text(text: str, *, source: str) -> list[Any]:
     """The documents of a text.
 
     Raises:
-        BadDocument: it is no YAML, or says what JSON cannot.
+        BadDocument: it is no YAML, or has what JSON cannot have.
     """
     try:
         documents = list(yaml.safe_load_all(text))

@@ -183,7 +183,7 @@ def explained(
 
 
 def _begun(claim: VGPUClaim | None, subject: str | None, now: datetime) -> Explanation:
-    """What the claim's status says, if there is one."""
+    """What the claim's status has, if there is one."""
     name = "" if claim is None else "{0.namespace}/{0.name}".format(_key(claim))
     said = Explanation(subject or f"claim {name}", name)
     if claim is not None:

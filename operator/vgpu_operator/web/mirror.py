@@ -98,7 +98,7 @@ class ClaimRow:
     """A claim in short.
 
     Attributes:
-        state: `Waiting` where it was refused; else as its status says.
+        state: `Waiting` where it was refused; else the status's own.
         reason: Of its refusal, or of a violation.
         since: When it came to that, RFC 3339.
         memory_mib: That it holds.

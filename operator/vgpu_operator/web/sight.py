@@ -87,7 +87,7 @@ class Visitors:
         """Who shows this `Authorization` header.
 
         Raises:
-            Refused: 401, the API server does not know him; 503, he cannot be reviewed now.
+            Refused: 401, the API server does not accept him; 503, he cannot be reviewed now.
         """
         token = bearer(authorization)
         if not token:
