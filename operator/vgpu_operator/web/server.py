@@ -1,4 +1,4 @@
-"""The page over HTTP: three static files, and documents for who shows a token.
+"""The page over HTTP: static files, and documents for who shows a token.
 
     GET  /api/v1/me  /fleet  /nodes  /nodes/NAME  /claims  /claims/NAMESPACE/NAME
     POST /api/v1/what-if
@@ -56,6 +56,7 @@ _PAGE = {
     "/": ("index.html", "text/html"),
     "/style.css": ("style.css", "text/css"),
     "/app.js": ("app.js", "text/javascript"),
+    "/icon.svg": ("icon.svg", "image/svg+xml"),
 }
 _HEADERS = {
     "Content-Security-Policy": (

@@ -89,7 +89,7 @@ async def served(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Served]:
         yield Served(url, mirror, reviews, clock, synced, session)
 
 
-@pytest.mark.parametrize("path", ["/", "/app.js", "/style.css"])
+@pytest.mark.parametrize("path", ["/", "/app.js", "/style.css", "/icon.svg"])
 async def test_the_page_is_served_to_anybody_and_may_load_nothing_from_elsewhere(
     served: Served, path: str
 ) -> None:

@@ -376,7 +376,10 @@ async function follow(address, render, moved) {
         const elements = render(found);
         show(elements, { keepFocus: shown || !moved });
         document.title = `${main.querySelector("h1").textContent} – ${title}`;
-        if (moved && !shown) main.focus();
+        if (moved && !shown) {
+          scrollTo(0, 0);
+          main.focus({ preventScroll: true });
+        }
         shown = true;
         warn("");
         say(`Live. Changed at ${new Date().toLocaleTimeString()}.`);
@@ -489,5 +492,10 @@ function answered(found) {
   return [...made, ...verdicts(found.nodes, found.nodesHidden)];
 }
 
+// The hash is the view's, so the link may not change it.
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault();
+  main.focus();
+});
 addEventListener("hashchange", route);
 route();
