@@ -357,6 +357,18 @@ class ClusterConfig(_Section):
         others = [name for kind in served for name in kind.resources]
         return {nvidia.resource_count_name: False, **dict.fromkeys([*ignored, *others], True)}
 
+    def asking_resources(self) -> frozenset[str]:
+        """What the webhooks' expressions name: pods that ask for one of these are ours.
+
+        Of another vendor that is the count alone.
+        """
+        amounts = {name for kind in kinds() for name in kind.resources if name != kind.count}
+        return frozenset(self.managed_resources()) - amounts
+
+    def added_resources(self) -> list[str]:
+        """The names in neither the expressions nor the scheduler's configuration as shipped."""
+        return sorted(self.managed_resources().keys() - ClusterConfig().managed_resources().keys())
+
 
 def read_cluster_config(
     document: Any, report: Callable[[hami.Notice], None] | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from vgpu_api.config import Notice, read_cluster_config
@@ -9,7 +10,7 @@ from vgpu_operator.admission.denial import denying
 
 
 def validate_configuration(raw: dict[str, Any]) -> list[str]:
-    """The keys that do nothing, each with what to use: as warnings.
+    """The keys that do nothing, and names that stand in more places than this: as warnings.
 
     Args:
         raw: The ConfigMap.
@@ -19,5 +20,16 @@ def validate_configuration(raw: dict[str, Any]) -> list[str]:
     """
     found: list[Notice] = []
     with denying():
-        read_cluster_config({"kind": "ConfigMap", "data": raw.get("data") or {}}, found.append)
-    return [str(notice) for notice in found]
+        document = {"kind": "ConfigMap", "data": raw.get("data") or {}}
+        config = read_cluster_config(document, found.append)
+    added = config.added_resources()
+    return [*(str(notice) for notice in found), *([unlisted(added)] if added else ())]
+
+
+def unlisted(names: Iterable[str]) -> str:
+    """Which resource names an administrator has to add by hand, and where."""
+    return (
+        f"{', '.join(names)}: not in the manifests as shipped: pods that ask by these names alone "
+        "are seen once manifests/base/webhook/expressions.yaml and managedResources of the "
+        "scheduler name them"
+    )

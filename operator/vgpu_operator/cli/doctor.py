@@ -49,6 +49,8 @@ from vgpu_operator.cli.listing import lasting, state_of
 from vgpu_operator.cli.uninstall import DAEMON_SETS, DEPLOYMENTS
 
 NAMESPACE = "vgpu-system"
+ASKS = "asks-for-a-device"
+"""The match condition of the webhooks that see the pods that ask for a device."""
 _READ = (
     CUSTOM_RESOURCE_DEFINITIONS,
     GPU_DEVICES,
@@ -333,10 +335,25 @@ def _webhooks(seen: Snapshot) -> Iterator[CheckResult]:
             yield _error("webhooks", text, "the operator writes it when it leads")
         else:
             yield _ok("webhooks", f"{resource.kind} {mine[0]['metadata']['name']}")
+        for hook in (hook for found in mine for hook in found.get("webhooks") or ()):
+            yield from _unseen(hook, seen.config)
     slices = [s for s in seen.of(ENDPOINT_SLICES, NAMESPACE) if _service(s) == "vgpu-webhook"]
     if slices and not any(_answers(each) for s in slices for each in s.get("endpoints") or ()):
         text = "the Service vgpu-webhook leads to no ready pod: pods that ask for GPUs are refused"
         yield _error("webhooks", text, f"kubectl -n {NAMESPACE} get pods")
+
+
+def _unseen(hook: Object, config: ClusterConfig) -> Iterator[CheckResult]:
+    """The configured names by which pods can ask without the webhook seeing them."""
+    for condition in hook.get("matchConditions") or ():
+        if condition["name"] != ASKS:
+            continue
+        asking = sorted(config.asking_resources())
+        unseen = [name for name in asking if f"'{name}'" not in condition["expression"]]
+        if unseen:
+            text = f"{hook['name']} does not see pods that ask by {', '.join(unseen)}"
+            remedy = "add them to manifests/base/webhook/expressions.yaml, and apply it"
+            yield _error("webhooks", text, remedy)
 
 
 def _certificates(seen: Snapshot) -> Iterator[CheckResult]:

@@ -14,6 +14,7 @@ import yaml
 
 from vgpu_api.config import Notice, read_cluster_config
 from vgpu_api.errors import BadInput
+from vgpu_operator.admission.configuration import unlisted
 from vgpu_operator.cli.documents import BadDocument, yaml_documents
 
 
@@ -45,6 +46,8 @@ def checked(files: Sequence[Path]) -> str:
         if not kept:
             raise BadDocument(f"{file}: no configuration is in it")
         lines += [f"{file}: the configuration can be used", *findings]
+        if added := read_cluster_config(kept).added_resources():
+            lines.append(f"{file}: {unlisted(added)}")
     return "".join(f"{line}\n" for line in lines)
 
 

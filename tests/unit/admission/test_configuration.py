@@ -42,3 +42,9 @@ def test_a_key_of_hami_that_does_nothing_is_a_warning() -> None:
         config_map(config_yaml="nvidia:\n  preConfiguredDeviceMemory: 16384\n")
     )
     assert "preConfiguredDeviceMemory: 16384 has no effect: " in warning
+
+
+def test_names_that_the_shipped_manifests_lack_are_a_warning() -> None:
+    text = "nvidia:\n  migStrategy: mixed\n  migProfiles: [1g.10gb]\n  resourceCountName: a.b/gpu\n"
+    (warning,) = validate_configuration(config_map(config_yaml=text))
+    assert warning.startswith("a.b/gpu, nvidia.com/mig-1g.10gb: not in the manifests as shipped: ")

@@ -42,6 +42,16 @@ def test_keys_that_do_nothing_are_listed(
     assert "preConfiguredDeviceMemory: 16384 has no effect: " in second
 
 
+def test_names_that_stand_in_more_places_are_listed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("nvidia:\n  migStrategy: mixed\n  migProfiles: [1g.10gb]\n")
+    assert main(["check", "-f", str(file)]) == 0
+    _, second = capsys.readouterr().out.splitlines()
+    assert second.startswith(f"{file}: nvidia.com/mig-1g.10gb: not in the manifests as shipped: ")
+
+
 @pytest.mark.parametrize("text", ["", "kind: Deployment\n"])
 def test_a_file_without_a_configuration_is_refused(
     text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

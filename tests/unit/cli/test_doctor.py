@@ -27,7 +27,7 @@ from vgpu_api.resources import (
 )
 from vgpu_client.errors import Forbidden
 from vgpu_operator.certificates.issuing import Subject, issue, new_authority
-from vgpu_operator.cli.doctor import NAMESPACE, CheckResult, Snapshot, findings
+from vgpu_operator.cli.doctor import ASKS, NAMESPACE, CheckResult, Snapshot, findings
 from vgpu_operator.cli.uninstall import DAEMON_SETS, DEPLOYMENTS
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -230,6 +230,13 @@ def nvidias_plugin(o: Objects) -> None:
     change(o, DAEMON_SETS).append(other)
 
 
+def a_name_unseen(o: Objects) -> None:
+    names = sorted(ClusterConfig().asking_resources() - {"nvidia.com/gpumem"})
+    expression = f"[{', '.join(repr(name) for name in names)}].exists(name, true)"
+    hook = change(o, MUTATING_WEBHOOKS)[0]["webhooks"][0]
+    hook["matchConditions"] = [{"name": ASKS, "expression": expression}]
+
+
 def hami_is_there(o: Objects) -> None:
     change(o, MUTATING_WEBHOOKS).append({"metadata": {"name": "hami-webhook"}, "webhooks": []})
 
@@ -251,6 +258,7 @@ def hami_is_there(o: Objects) -> None:
         (extender_not_reached, "extender", "error", "unknown authority"),
         (no_webhooks, "webhooks", "error", "no MutatingWebhookConfiguration"),
         (no_bundle, "webhooks", "error", "no caBundle"),
+        (a_name_unseen, "webhooks", "error", "does not see pods that ask by nvidia.com/gpumem"),
         (webhook_away, "webhooks", "error", "no ready pod"),
         (silent_agent, "agents", "error", "silent for 60m"),
         (no_plugin, "agents", "error", "offers no nvidia.com/gpu"),
