@@ -24,9 +24,18 @@ static struct vgpu_cost *entry(struct vgpu_costs *costs, uint64_t key)
     return NULL;
 }
 
+enum { THREADS = 2048 }; /* of a multiprocessor */
+
+uint32_t vgpu_cost_fit(const struct vgpu_geometry *what)
+{
+    uint64_t room = (uint64_t)what->sms * THREADS;
+    uint64_t wanted = what->blocks > room || !what->threads ? room : what->blocks * what->threads;
+    return wanted && wanted < room ? (uint32_t)(room / wanted) : 1;
+}
+
 static uint64_t waves(const struct vgpu_geometry *what)
 {
-    uint64_t room = (uint64_t)(what->sms ? what->sms : 1) * 2048;
+    uint64_t room = (uint64_t)(what->sms ? what->sms : 1) * THREADS;
     uint64_t threads = what->threads ? what->threads : 1;
     uint64_t wanted = what->blocks > UINT64_MAX / threads ? UINT64_MAX : what->blocks * threads;
     return wanted / room + (wanted % room != 0);

@@ -49,6 +49,9 @@ struct vgpu_cost *vgpu_cost_of(struct vgpu_costs *costs, const struct vgpu_geome
 uint64_t vgpu_cost_ns(struct vgpu_costs *costs, const struct vgpu_cost *cost, const struct vgpu_geometry *what, uint64_t now_ns,
                       int *learned);
 
+/* How many of these the device has room for at once, by their threads alone; 1 of a graph. */
+uint32_t vgpu_cost_fit(const struct vgpu_geometry *what);
+
 /* What a measurement tells. In company the turns of others are in it, unless somebody watched: then the lower figures
  * are nearer to the truth. So they are with kernels that wait for each other. */
 enum vgpu_telling { VGPU_ITS_OWN, VGPU_WATCHED, VGPU_WITH_OTHERS, VGPU_WITH_WAITS };

@@ -60,10 +60,11 @@ void vgpu_overlap_fade(struct vgpu_overlap *overlap, uint64_t now_ns);
 /* The clock of singles begins anew. */
 void vgpu_overlap_restart(struct vgpu_overlap *overlap);
 
-/* What so much of the time of kernels takes of the device. */
-static inline uint64_t vgpu_overlap_of(const struct vgpu_overlap *overlap, uint64_t ns)
+/* What so much of the time of kernels takes of the device, if it has room for so many of them at once. */
+static inline uint64_t vgpu_overlap_of(const struct vgpu_overlap *overlap, uint64_t ns, uint32_t fit)
 {
     uint32_t parts = atomic_load_explicit(&overlap->parts, memory_order_relaxed);
+    parts = parts / VGPU_OVERLAP_ONE < fit ? parts : fit * VGPU_OVERLAP_ONE;
     return parts ? ns * VGPU_OVERLAP_ONE / parts : ns;
 }
 

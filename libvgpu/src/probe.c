@@ -203,10 +203,11 @@ static int is_worth_watching(const struct vgpu_throttle_card *card, const struct
 
 /* Beside neighbours the first measurements of a kind may hold any number of their turns: believe a part, and leave the
  * rest to the comparison with NVML. */
-uint64_t vgpu_probe_believed(const struct vgpu_throttle_card *card, const struct vgpu_cost *cost, uint64_t ns)
+uint64_t vgpu_probe_believed(const struct vgpu_throttle_card *card, const struct vgpu_cost *cost,
+                             const struct vgpu_geometry *what, uint64_t ns)
 {
     uint64_t part = ns / 8 > FIRST_COST_NS ? ns / 8 : FIRST_COST_NS;
-    ns = card->crowded ? vgpu_overlap_of(&card->overlap, ns) : ns;
+    ns = card->crowded ? vgpu_overlap_of(&card->overlap, ns, vgpu_cost_fit(what)) : ns;
     return card->crowded && cost && !is_watched(cost) && atomic_load_explicit(&cost->samples, memory_order_relaxed) < 3 &&
                    ns > part
                ? part
@@ -290,7 +291,7 @@ static void settle_probe(struct vgpu_throttle *throttle, struct vgpu_probe *prob
         uint64_t usual = atomic_load(&probe->cost->ns);
         ns = ns > usual ? usual : ns; /* the rest was others' */
     }
-    ns = vgpu_probe_believed(card, probe->cost, ns);
+    ns = vgpu_probe_believed(card, probe->cost, &probe->what, ns);
     if (probe->alone) {
         double factor = vgpu_probe_factor(card, probe->cost, ns, now);
         int beside = telling == VGPU_WATCHED || telling == VGPU_WITH_OTHERS; /* then what it was charged was a prior's */

@@ -36,7 +36,8 @@ void vgpu_probe_harvest(struct vgpu_throttle *throttle, const struct vgpu_launch
 void vgpu_probe_end_context(struct vgpu_throttle *throttle, const struct vgpu_cuda *cuda, CUcontext context);
 
 /* How much of a cost of `ns` is believed; with what an estimate is multiplied. */
-uint64_t vgpu_probe_believed(const struct vgpu_throttle_card *card, const struct vgpu_cost *cost, uint64_t ns);
+uint64_t vgpu_probe_believed(const struct vgpu_throttle_card *card, const struct vgpu_cost *cost,
+                             const struct vgpu_geometry *what, uint64_t ns);
 double vgpu_probe_factor(const struct vgpu_throttle_card *card, const struct vgpu_cost *cost, uint64_t ns, uint64_t now);
 
 #endif

@@ -155,7 +155,7 @@ static int renew(struct vgpu_throttle *throttle, const struct vgpu_throttle_card
     if (!cost) {
         return 0;
     }
-    uint64_t raw = vgpu_probe_believed(card, cost, vgpu_cost_ns(&throttle->costs, cost, what, now, &learned));
+    uint64_t raw = vgpu_probe_believed(card, cost, what, vgpu_cost_ns(&throttle->costs, cost, what, now, &learned));
     int64_t price = (int64_t)((double)raw * vgpu_probe_factor(card, cost, raw, now)) + 1;
     if (!learned || price > hand->left_ns) {
         return 0;
@@ -211,7 +211,7 @@ void vgpu_throttle_begin(struct vgpu_throttle *throttle, struct vgpu_hand *hand,
         } else if (!held) {
             atomic_store_explicit(&card->ran_free, 1, memory_order_relaxed);
         }
-        uint64_t raw = vgpu_probe_believed(card, cost, vgpu_cost_ns(&throttle->costs, cost, &what, now, &learned));
+        uint64_t raw = vgpu_probe_believed(card, cost, &what, vgpu_cost_ns(&throttle->costs, cost, &what, now, &learned));
         if (held && !learned && cost && atomic_load(&cost->pending) && now - began < FIRST_NS) {
             wait_until(card, now, now + nap); /* the first of its kind is still on its way */
             nap = nap < 8 * NAP_NS ? nap * 2 : nap;

@@ -163,6 +163,21 @@ TEST(a_kernel_costs_what_was_measured_and_before_that_a_guess_by_its_waves)
     CHECK_EQ(vgpu_cost_ns(&costs, vgpu_cost_of(&costs, &large), &large, 0, &learned), 300000); /* ten waves of it */
 }
 
+TEST(how_many_kernels_fit_on_a_device_follows_from_their_threads)
+{
+    static const struct {
+        struct vgpu_geometry what;
+        uint32_t fit;
+    } kernels[] = {{{.blocks = 160, .threads = 256, .sms = 20}, 1}, /* all of it */
+                   {{.blocks = 32, .threads = 256, .sms = 20}, 5},
+                   {{.blocks = 100, .threads = 256, .sms = 20}, 1},
+                   {{.blocks = UINT64_MAX, .threads = 1024, .sms = 20}, 1},
+                   {{.blocks = 0, .threads = 0, .sms = 20}, 1}}; /* a graph */
+    for (size_t i = 0; i < sizeof kernels / sizeof kernels[0]; i++) {
+        CHECK_EQ(vgpu_cost_fit(&kernels[i].what), kernels[i].fit);
+    }
+}
+
 TEST(measurements_are_averaged_and_in_company_low_ones_weigh_more)
 {
     struct vgpu_geometry what = grid(2, 800);

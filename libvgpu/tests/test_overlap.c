@@ -12,7 +12,7 @@ static struct vgpu_overlap overlap;
 
 static double factor(void)
 {
-    return 1e9 / (double)vgpu_overlap_of(&overlap, 1000000000);
+    return 1e9 / (double)vgpu_overlap_of(&overlap, 1000000000, 8);
 }
 
 /* So many pairs: each of `streams` in turn launches a kernel of 1 ms, the next one `apart` later. The second takes `took`. */
@@ -38,7 +38,7 @@ static void run_singles(uintptr_t streams, unsigned every, int are_side_by_side)
         for (uintptr_t stream = 1; stream <= streams; stream++, launches++) {
             double from = MS * (are_side_by_side ? row : launches);
             struct vgpu_overlap_run run = {stream, from, from + MS, MS};
-            vgpu_overlap_charged(&overlap, vgpu_overlap_of(&overlap, (uint64_t)MS));
+            vgpu_overlap_charged(&overlap, vgpu_overlap_of(&overlap, (uint64_t)MS, 8));
             chance = chance * UINT64_C(6364136223846793005) + 1442695040888963407;
             if ((chance >> 33) % every == 0) {
                 vgpu_overlap_launched(&overlap, stream);
@@ -51,7 +51,7 @@ static void run_singles(uintptr_t streams, unsigned every, int are_side_by_side)
 TEST(nothing_is_divided_before_anything_was_measured)
 {
     memset(&overlap, 0, sizeof overlap);
-    CHECK_EQ(vgpu_overlap_of(&overlap, 12345), 12345);
+    CHECK_EQ(vgpu_overlap_of(&overlap, 12345, 8), 12345);
 }
 
 TEST(kernels_one_after_the_other_cost_their_whole_times)
@@ -76,6 +76,13 @@ TEST(a_kernel_that_waits_for_the_other_to_leave_the_device_is_not_beside_it)
 {
     run_pairs(100, 2, 0, 2 * MS);
     CHECK(factor() < 1.001);
+}
+
+TEST(no_more_run_side_by_side_than_the_device_has_room_for)
+{
+    run_pairs(100, 3, 0, MS);
+    CHECK_EQ(vgpu_overlap_of(&overlap, 12345, 1), 12345);
+    CHECK_EQ(vgpu_overlap_of(&overlap, 12345, 2), 12345 / 2);
 }
 
 TEST(streams_that_are_seldom_used_hardly_count)
@@ -116,7 +123,7 @@ TEST(what_events_showed_fades_once_nvml_is_heard)
     for (uint64_t now = 2000000000; now < 600000000000; now += 50000000) {
         vgpu_overlap_fade(&overlap, now);
     }
-    CHECK_EQ(vgpu_overlap_of(&overlap, 12345), 12345);
+    CHECK_EQ(vgpu_overlap_of(&overlap, 12345, 8), 12345);
 }
 
 int main(void)
