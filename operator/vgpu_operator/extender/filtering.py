@@ -1,7 +1,9 @@
 """Filter: which node may take the pod? Exactly one: where its devices are reserved.
 
 It never writes and never waits. Where the reservation stands on one of the candidates, that is
-the answer; else it moves to the best of them; where nothing fits, every node has its reason.
+the answer; else it moves to the best of them; where nothing fits, every node has its reason. Nodes
+that were not chosen have none: kube-scheduler looks at reasons only where no node is left, and
+counts a node without one like those that no other pod's end could help (decision 80).
 """
 
 from __future__ import annotations
@@ -38,9 +40,7 @@ def filter_nodes(engine: Engine, request: FilterRequest) -> FilterAnswer:
     if isinstance(outcome, Refusal):
         curable, incurable = outcome.by_cure(names)
         return FilterAnswer([], incurable, curable=curable)
-    others = dict.fromkeys(names, f"GPUs are reserved on {outcome.node}")
-    others.pop(outcome.node, None)
-    return FilterAnswer([outcome.node], others)
+    return FilterAnswer([outcome.node])
 
 
 def _known_or_read(engine: Engine, raw: dict[str, object]) -> Pod:

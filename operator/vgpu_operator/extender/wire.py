@@ -49,7 +49,7 @@ class FilterRequest:
 
 @dataclass(frozen=True, slots=True)
 class FilterAnswer:
-    """The nodes that can, and for each that cannot the reason.
+    """The nodes that can; where none can, for each the reason.
 
     `curable` are those where the end of other pods could make room: kube-scheduler looks for a pod
     to preempt on these only, and not on the `incurable` ones. `nodes` echoes full objects when the
