@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field
 
-from vgpu_api.v1alpha1.base import ApiModel, Condition, Metadata
+from vgpu_api.v1alpha1.base import ApiModel, Condition, Metadata, Word, one_for_equals
 
 
 class EnvVar(ApiModel):
@@ -39,10 +39,12 @@ class VolumeMount(ApiModel):
 class Container(ApiModel):
     """A container or init container."""
 
-    name: str = ""
+    name: Word = ""
     command: list[str] = Field(default_factory=list)
-    env: list[EnvVar] = Field(default_factory=list)
-    resources: ResourceRequirements = Field(default_factory=ResourceRequirements)
+    env: list[Annotated[EnvVar, one_for_equals()]] = Field(default_factory=list)
+    resources: Annotated[ResourceRequirements, one_for_equals()] = Field(
+        default_factory=ResourceRequirements
+    )
     restart_policy: str | None = None
     security_context: SecurityContext | None = None
     volume_mounts: list[VolumeMount] = Field(default_factory=list)
@@ -114,14 +116,14 @@ class Affinity(ApiModel):
 class PodSpec(ApiModel):
     """What of a pod's spec we read."""
 
-    node_name: str = ""
-    scheduler_name: str = ""
+    node_name: Word = ""
+    scheduler_name: Word = ""
     containers: list[Container] = Field(default_factory=list)
     init_containers: list[Container] = Field(default_factory=list)
     ephemeral_containers: list[Container] = Field(default_factory=list)
     """Added for debugging while the pod runs; they ask for no resources."""
     node_selector: dict[str, str] = Field(default_factory=dict)
-    tolerations: list[Toleration] = Field(default_factory=list)
+    tolerations: list[Annotated[Toleration, one_for_equals()]] = Field(default_factory=list)
     affinity: Affinity | None = None
     priority: int | None = None
     """Of its PriorityClass, resolved by the API server."""
@@ -146,7 +148,7 @@ class ContainerStatus(ApiModel):
 class PodStatus(ApiModel):
     """What of a pod's status we read."""
 
-    phase: str = ""
+    phase: Word = ""
     conditions: list[Condition] = Field(default_factory=list)
     nominated_node_name: str = ""
     container_statuses: list[ContainerStatus] = Field(default_factory=list)

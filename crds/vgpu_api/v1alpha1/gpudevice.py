@@ -11,7 +11,17 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from vgpu_api import quantity
-from vgpu_api.v1alpha1.base import ApiModel, Conditions, ListMap, Metadata, Name, Percent, Size
+from vgpu_api.v1alpha1.base import (
+    ApiModel,
+    Conditions,
+    ListMap,
+    Metadata,
+    Name,
+    Percent,
+    Size,
+    Word,
+    one_for_equals,
+)
 
 DeviceMode = Literal["Shared", "Exclusive", "MIG"]
 MigInstances = Literal["OnDemand", "Static"]
@@ -23,9 +33,10 @@ class GPUDeviceSpec(ApiModel):
     """What the administrator wants of this device."""
 
     node_name: Annotated[
-        Name,
+        Word,
         Field(
             min_length=1,
+            max_length=253,
             json_schema_extra={
                 "x-kubernetes-validations": [
                     {
@@ -70,12 +81,17 @@ class Amount(ApiModel):
         return quantity.read_mib(self.memory)
 
 
+SharedAmount = Annotated[Amount, one_for_equals()]
+_LINKS_KEPT = 1 << 16
+"""Equal are those that lead to one device: 5,000 nodes with 8 devices have 40,000."""
+
+
 class Link(ApiModel):
     """How the device reaches another device of its node."""
 
     peer: Annotated[str, Field(max_length=128)]
     """The other device's UUID."""
-    type: Annotated[str, Field(max_length=32)] = ""
+    type: Annotated[Word, Field(max_length=32)] = ""
     """NVLink, or the PCIe class of the path."""
     score: int = 0
     """How well the two are connected; more is better."""
@@ -141,37 +157,39 @@ class DeviceClaim(ApiModel):
 class GPUDeviceStatus(ApiModel):
     """What the agent sees, and what the operator gave away."""
 
-    vendor: Annotated[str, Field(max_length=64)] = ""
+    vendor: Annotated[Word, Field(max_length=64)] = ""
     """The maker, such as nvidia."""
     index: int | None = None
     """The device's number on its node."""
     uuid: Annotated[str, Field(max_length=128)] = ""
     """The device's own identity, as the driver spells it."""
-    model: Annotated[str, Field(max_length=128)] = ""
+    model: Annotated[Word, Field(max_length=128)] = ""
     """The model's name, as the driver spells it."""
-    architecture: Annotated[str, Field(max_length=64)] = ""
+    architecture: Annotated[Word, Field(max_length=64)] = ""
     """The chip's generation."""
-    compute_capability: Annotated[str, Field(max_length=16)] = ""
+    compute_capability: Annotated[Word, Field(max_length=16)] = ""
     """CUDA compute capability, such as 8.0."""
-    driver_version: Annotated[str, Field(max_length=64)] = ""
+    driver_version: Annotated[Word, Field(max_length=64)] = ""
     """The driver's version."""
-    runtime_version: Annotated[str, Field(max_length=64)] = ""
+    runtime_version: Annotated[Word, Field(max_length=64)] = ""
     """The newest CUDA version that the driver serves."""
-    pci_bus_id: Annotated[str, Field(max_length=64)] = Field(default="", alias="pciBusID")
+    pci_bus_id: Annotated[Word, Field(max_length=64)] = Field(default="", alias="pciBusID")
     """Where the device sits on the bus."""
     numa_node: int | None = None
     """The NUMA node it belongs to; absent when unknown."""
-    links: Annotated[list[Link], Field(max_length=64)] = Field(default_factory=list)
+    links: Annotated[
+        list[Annotated[Link, one_for_equals(kept=_LINKS_KEPT)]], Field(max_length=64)
+    ] = Field(default_factory=list)
     """How it reaches the other devices."""
-    capacity: Amount | None = None
+    capacity: SharedAmount | None = None
     """What the device has."""
-    allocatable: Amount | None = None
+    allocatable: SharedAmount | None = None
     """What may be given away: capacity times the scaling factors."""
     mig: MigStatus | None = None
     """Multi-instance mode."""
-    observed_time: Annotated[str, Field(max_length=64)] = ""
+    observed_time: Annotated[Word, Field(max_length=64)] = ""
     """When the agent looked last and something had changed (RFC 3339)."""
-    allocated: Amount | None = None
+    allocated: SharedAmount | None = None
     """What claims hold: a view of the claims, written by the operator."""
     claims: Annotated[
         list[DeviceClaim],
@@ -189,8 +207,8 @@ class GPUDevice(ApiModel):
     """A physical GPU of a node, and what of it is given away."""
 
     plural: ClassVar[str] = "gpudevices"
-    api_version: str = "vgpu.dev/v1alpha1"
-    kind: str = "GPUDevice"
+    api_version: Word = "vgpu.dev/v1alpha1"
+    kind: Word = "GPUDevice"
     metadata: Metadata = Field(default_factory=Metadata)
     spec: GPUDeviceSpec
     """What the administrator wants."""

@@ -11,7 +11,16 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, field_validator, model_validator
 
 from vgpu_api import quantity
-from vgpu_api.v1alpha1.base import ApiModel, Conditions, Metadata, Name, Size, Time
+from vgpu_api.v1alpha1.base import (
+    ApiModel,
+    Conditions,
+    Metadata,
+    Name,
+    Size,
+    Time,
+    Word,
+    one_for_equals,
+)
 from vgpu_api.v1alpha1.gpudevice import CorePolicy
 
 RequestMode = Literal["Any", "Shared", "Exclusive", "MIG"]
@@ -219,11 +228,11 @@ class MigAllocation(ApiModel):
 class AllocatedDevice(ApiModel):
     """One device, or a part of it, given to one request."""
 
-    request: Annotated[str, Field(max_length=63)] = ""
+    request: Annotated[Word, Field(max_length=63)] = ""
     """The request it serves."""
     name: Name = ""
     """The GPUDevice object."""
-    uuid: Annotated[str, Field(max_length=128)] = ""
+    uuid: Annotated[Word, Field(max_length=128)] = ""
     """The device."""
     index: int = 0
     """The device's number on its node."""
@@ -243,9 +252,9 @@ class AllocatedDevice(ApiModel):
 class Allocation(ApiModel):
     """The decision: which devices of which node. Exists, or does not; never in parts."""
 
-    node_name: Name = ""
+    node_name: Annotated[Word, Field(max_length=253)] = ""
     """The node."""
-    node_uid: Annotated[str, Field(max_length=64)] = Field(default="", alias="nodeUID")
+    node_uid: Annotated[Word, Field(max_length=64)] = Field(default="", alias="nodeUID")
     """The node's identity: one registered anew under the same name holds nothing of this."""
     id: AllocationID = ""
     """Names this allocation among all that the claim may ever have: a UUID."""
@@ -310,7 +319,7 @@ class VGPUClaimStatus(ApiModel):
     """Init containers must run again after this round; then they keep what they have (agent)."""
     state: ClaimState | None = None
     """One word for the printed columns. It has no state of containers: see Prepared."""
-    summary: Annotated[str, Field(max_length=256)] = ""
+    summary: Annotated[Word, Field(max_length=256)] = ""
     """The request in short, for the printed columns."""
     cards: Annotated[str, Field(max_length=1024)] = ""
     """The devices' UUIDs, for the printed columns."""
@@ -326,10 +335,10 @@ class VGPUClaim(ApiModel):
     """What one pod asks of the cluster's GPUs, and what it got."""
 
     plural: ClassVar[str] = "vgpuclaims"
-    api_version: str = "vgpu.dev/v1alpha1"
-    kind: str = "VGPUClaim"
+    api_version: Word = "vgpu.dev/v1alpha1"
+    kind: Word = "VGPUClaim"
     metadata: Metadata = Field(default_factory=Metadata)
-    spec: VGPUClaimSpec
+    spec: Annotated[VGPUClaimSpec, one_for_equals()]
     """What is asked for."""
     status: VGPUClaimStatus = Field(
         default_factory=lambda: VGPUClaimStatus(conditions=[]),

@@ -67,7 +67,7 @@ def claim_for_pod(pod: Pod, spec: VGPUClaimSpec) -> dict[str, Any]:
                 }
             ],
         },
-        "spec": spec.to_wire(),
+        "spec": spec.to_short_wire(),
     }
 
 
