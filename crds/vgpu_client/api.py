@@ -166,7 +166,7 @@ class Api:
             subresource=subresource,
         )
         return await self._transport.write(
-            "POST", path, _manager(field_manager), obj, timeout_s=timeout_s
+            "POST", path, _written_by(field_manager), obj, timeout_s=timeout_s
         )
 
     async def replace(
@@ -181,7 +181,7 @@ class Api:
         """Replace an object; refused with `Conflict` when its resourceVersion is not the newest."""
         path = _path_to(resource, obj, subresource)
         return await self._transport.write(
-            "PUT", path, _manager(field_manager), obj, timeout_s=timeout_s
+            "PUT", path, _written_by(field_manager), obj, timeout_s=timeout_s
         )
 
     async def json_patch(
@@ -199,7 +199,7 @@ class Api:
         return await self._transport.write(
             "PATCH",
             resource.path(namespace=namespace, name=name, subresource=subresource),
-            _manager(field_manager),
+            _written_by(field_manager),
             list(operations),
             content_type=JSON_PATCH,
             timeout_s=timeout_s,
@@ -220,7 +220,7 @@ class Api:
         return await self._transport.write(
             "PATCH",
             resource.path(namespace=namespace, name=name, subresource=subresource),
-            _manager(field_manager),
+            _written_by(field_manager),
             changes,
             content_type=MERGE_PATCH,
             timeout_s=timeout_s,
@@ -244,7 +244,7 @@ class Api:
         return await self._transport.write(
             "PATCH",
             _path_to(resource, obj, subresource),
-            {"fieldManager": field_manager, "force": "true" if force else "false"},
+            {**_written_by(field_manager), "force": "true" if force else "false"},
             {"apiVersion": resource.api_version, "kind": resource.kind, **obj},
             content_type=APPLY_PATCH,
             timeout_s=timeout_s,
@@ -319,8 +319,13 @@ class Api:
         await self.create(PODS, binding, subresource="binding", timeout_s=timeout_s)
 
 
-def _manager(field_manager: str | None) -> Mapping[str, str]:
-    return {"fieldManager": field_manager} if field_manager else {}
+def _written_by(field_manager: str | None) -> Mapping[str, str]:
+    """The query of a write.
+
+    Nothing reads the warnings about unknown fields, for which the server would parse it strictly.
+    """
+    query = {"fieldValidation": "Ignore"}
+    return {**query, "fieldManager": field_manager} if field_manager else query
 
 
 def _path_to(resource: Resource, obj: Object, subresource: str | None) -> str:

@@ -100,6 +100,7 @@ async def test_a_write_carries_the_token_its_limit_and_its_kind(tmp_path: Path) 
         "type": "application/merge-patch+json",
         "token": "Bearer secret",
         "timeout": "2500ms",
+        "fieldValidation": "Ignore",
         "fieldManager": "me",
     }
 
