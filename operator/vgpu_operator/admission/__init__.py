@@ -14,11 +14,13 @@ from vgpu_operator.admission.podmutation import (
     mutate_pod,
 )
 from vgpu_operator.admission.podrules import disables_control, validate_pod
+from vgpu_operator.admission.rawpod import RawPod
 from vgpu_operator.admission.variables import without_effect
 from vgpu_operator.admission.warnings import misspelt, unasked, waits_for_claim
 
 __all__ = [
     "Denied",
+    "RawPod",
     "claim_named_by",
     "disables_control",
     "misspelt",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from functools import cached_property
 from typing import Any
 
 from pydantic import ValidationError
@@ -11,12 +13,35 @@ from vgpu_api.field_errors import describe
 from vgpu_operator.admission.denial import Denied
 
 
+class RawPod(dict[str, Any]):
+    """The JSON of a pod, for a review in which several rules read it: it is read once.
+
+    Nobody changes it; a deep copy, which may be changed, is plain JSON.
+    """
+
+    @cached_property
+    def pod(self) -> Pod:
+        """The pod.
+
+        Raises:
+            Denied: it is no pod; names the field.
+        """
+        return _read(self)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> dict[str, Any]:
+        return copy.deepcopy(dict(self), memo)
+
+
 def read_pod(raw: Any) -> Pod:
     """The pod in `raw`; null counts as absent, as everywhere in Kubernetes.
 
     Raises:
         Denied: it is no pod; names the field.
     """
+    return raw.pod if isinstance(raw, RawPod) else _read(raw)
+
+
+def _read(raw: Any) -> Pod:
     try:
         return Pod.model_validate(without_nulls(raw))
     except ValidationError as error:

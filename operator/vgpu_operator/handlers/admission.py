@@ -19,6 +19,7 @@ from vgpu_client.api import Api
 from vgpu_client.errors import ClientError, NotFound
 from vgpu_operator.admission import (
     Denied,
+    RawPod,
     claim_named_by,
     disables_control,
     misspelt,
@@ -63,7 +64,7 @@ def register(registry: kopf.OperatorRegistry, *, api: Api, source: ConfigFile) -
     async def mutate_pods(
         body: kopf.Body, patch: kopf.Patch, warnings: list[str], namespace: str | None, **_: Any
     ) -> None:
-        pod, config = dict(body), source.config
+        pod, config = RawPod(body), source.config
         with _answering("pod", pod, namespace):
             named = claim_named_by(pod)
             claim = None if named is None else await _read_claim(api, namespace or "", named.name)
@@ -107,7 +108,7 @@ def register(registry: kopf.OperatorRegistry, *, api: Api, source: ConfigFile) -
     async def validate_pods(
         body: kopf.Body, warnings: list[str], namespace: str | None, **_: Any
     ) -> None:
-        pod, config = dict(body), source.config
+        pod, config = RawPod(body), source.config
         with _answering("pod", pod, namespace):
             may = await _may_disable_control(pod, namespace or "", api)
             validate_pod(pod, config, may_disable_control=may)
@@ -119,7 +120,7 @@ def register(registry: kopf.OperatorRegistry, *, api: Api, source: ConfigFile) -
     async def warn_pods(
         body: kopf.Body, warnings: list[str], namespace: str | None, **_: Any
     ) -> None:
-        pod = dict(body)
+        pod = RawPod(body)
         with _answering("pod", pod, namespace):
             warnings += misspelt(pod, source.config)
 

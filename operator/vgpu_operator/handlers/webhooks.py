@@ -9,12 +9,12 @@ is taken into the same TLS context (`certificates.identity`), so nothing listens
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from typing import Any
 
 import kopf
+import orjson
 from aiohttp import web
 
 from vgpu_client.listen import listen
@@ -91,10 +91,11 @@ class Webhooks:
         async def serve(request: web.Request) -> web.Response:
             with WEBHOOK_DURATION.labels(webhook=path).time():
                 try:
-                    review = _reduced(json.loads(await request.read()))
-                except (ValueError, RecursionError) as error:
+                    review = _reduced(orjson.loads(await request.read()))
+                except ValueError as error:
                     return web.Response(status=400, text=f"not a review: {error}")
-                answer = web.json_response(await fn(review, webhook=path))
+                body = orjson.dumps(await fn(review, webhook=path))
+                answer = web.Response(body=body, content_type="application/json")
             return _last(answer) if self._draining else answer
 
         return serve
