@@ -314,7 +314,7 @@ async def test_an_agent_repeats_no_uuid_that_its_object_is_not_named_by(callers:
 async def test_what_of_a_device_is_given_away_is_the_operators_to_say(callers: Callers) -> None:
     await make_device(callers.agent, "gpu-given", HERE)
     given = {"status": {"allocated": {"memory": "1Gi", "cores": 1, "slots": 1}}}
-    with pytest.raises(Invalid, match="the operator's to say"):
+    with pytest.raises(Invalid, match="only the operator sets how much"):
         await change(callers.agent, GPU_DEVICES, "gpu-given", given, "status")
     with pytest.raises(Invalid, match="only the operator and the agent"):
         await change(callers.admin, GPU_DEVICES, "gpu-given", given, "status")
