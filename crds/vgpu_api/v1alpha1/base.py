@@ -69,7 +69,7 @@ _LONGEST = 1 << 10
 def one_for_equals(*, kept: int = 1 << 10) -> WrapValidator:
     """Reads equal JSON of a small value as one object, for the fields that are marked with it.
 
-    Values are frozen, so nobody can tell. Each device has a link to each other device of its node
+    Values are frozen, so sharing is safe. Each device has a link to each other device of its node
     and the amounts of its model, and the pods of a Deployment ask for the same: without this they
     are a third of the memory that the objects of a large cluster take.
 

@@ -16,7 +16,7 @@ from vgpu_operator.admission.denial import Denied
 class RawPod(dict[str, Any]):
     """The JSON of a pod, for a review in which several rules read it: it is read once.
 
-    Nobody changes it; a deep copy, which may be changed, is plain JSON.
+    No rule changes it; a deep copy, which may be changed, is plain JSON.
     """
 
     @cached_property

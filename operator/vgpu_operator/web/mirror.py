@@ -30,17 +30,17 @@ from vgpu_operator.ledger import ClaimKey, Ledger
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class GivenPart:
     """What claims hold, of what may be given away."""
 
     held: int
     given: int
 
-    def __add__(self, other: Share) -> Share:
-        return Share(self.held + other.held, self.given + other.given)
+    def __add__(self, other: GivenPart) -> GivenPart:
+        return GivenPart(self.held + other.held, self.given + other.given)
 
 
-NO_SHARE = Share(0, 0)
+NO_SHARE = GivenPart(0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class ModelRow:
 
     devices: int
     unused: int
-    memory: Share
+    memory: GivenPart
 
     def __add__(self, other: ModelRow) -> ModelRow:
         return ModelRow(
@@ -85,9 +85,9 @@ class NodeRow:
     state: str
     device_state: str
     states: Mapping[str, int]
-    memory: Share
-    cores: Share
-    slots: Share
+    memory: GivenPart
+    cores: GivenPart
+    slots: GivenPart
     claims: int
     split_mib: int
     models: Mapping[str, ModelRow]
@@ -175,7 +175,7 @@ class Mirror:
         self._stale.clear()
         return self._nodes
 
-    def shares(self, device: GPUDevice) -> tuple[Share, Share, Share]:
+    def shares(self, device: GPUDevice) -> tuple[GivenPart, GivenPart, GivenPart]:
         """What claims hold of a device: slots, percent, MiB. Nothing before it is described."""
         if not device.status.uuid:
             return NO_SHARE, NO_SHARE, NO_SHARE
@@ -183,9 +183,9 @@ class Mirror:
         number = columns.number_of(device.metadata.name)
         slots, cores, memory = columns.used(number)
         return (
-            Share(slots, columns.slots[number]),
-            Share(cores, columns.cores[number]),
-            Share(memory, columns.memory[number]),
+            GivenPart(slots, columns.slots[number]),
+            GivenPart(cores, columns.cores[number]),
+            GivenPart(memory, columns.memory[number]),
         )
 
     def _nodes_of(self, event: Event) -> tuple[str, ...]:

@@ -31,7 +31,7 @@ from vgpu_client.reviews import User
 from vgpu_operator.ledger import ClaimKey
 from vgpu_operator.web import views, what_if
 from vgpu_operator.web.mirror import Mirror
-from vgpu_operator.web.sight import Refused, Sight, Visitors
+from vgpu_operator.web.sight import Sight, VisitorRefused, Visitors
 
 logger = logging.getLogger(__name__)
 
@@ -177,7 +177,7 @@ class WebServer:
         self._silent.discard(request.protocol)
         try:
             answer = await handler(request)
-        except Refused as error:
+        except VisitorRefused as error:
             answer = _error(error.status, str(error))
         except BadInput as error:
             answer = _error(400, str(error))
@@ -211,7 +211,7 @@ class WebServer:
     async def _visitor(self, request: web.Request) -> User:
         user = await self._visitors.user(request.headers.get("Authorization", ""))
         if not self._synced.is_set():
-            raise Refused(503, "the cluster is being read; try again in a moment")
+            raise VisitorRefused(503, "the cluster is being read; try again in a moment")
         return user
 
     async def _sight(self, user: User, request: web.Request) -> Sight:
@@ -250,7 +250,7 @@ class WebServer:
     @asynccontextmanager
     async def _counted(self, user: str) -> AsyncIterator[None]:
         if self._streams.total() >= STREAMS or self._streams[user] >= STREAMS_OF_A_USER:
-            raise Refused(429, "too many pages are open; close one and try again")
+            raise VisitorRefused(429, "too many pages are open; close one and try again")
         task = asyncio.current_task()
         assert task is not None
         self._streams[user] += 1
@@ -285,7 +285,7 @@ class WebServer:
                 began = time.perf_counter()
                 now = self._rendered(view, request, sight)
             except VgpuError as error:
-                status = error.status if isinstance(error, Refused) else 422
+                status = error.status if isinstance(error, VisitorRefused) else 422
                 text = orjson.dumps({"status": status, "error": str(error)})
                 yield b"event: refused\ndata: " + text + b"\n\n"
                 return
@@ -325,9 +325,9 @@ class WebServer:
         try:
             text = (await request.read()).decode()
         except UnicodeDecodeError as error:
-            raise Refused(400, f"the text is no UTF-8: {error}") from error
+            raise VisitorRefused(400, f"the text is no UTF-8: {error}") from error
         if self._questions.locked():
-            raise Refused(429, "other questions are being answered; try again")
+            raise VisitorRefused(429, "other questions are being answered; try again")
         async with self._questions:
             # In a thread: YAML of this size takes a good part of a second.
             found = await asyncio.to_thread(what_if.documents, text)

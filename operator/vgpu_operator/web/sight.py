@@ -31,7 +31,7 @@ _Right: TypeAlias = tuple[User, str, str]
 """Who lists what, in which namespace; empty: everywhere."""
 
 
-class Refused(VgpuError):
+class VisitorRefused(VgpuError):
     """A request is not answered.
 
     Attributes:
@@ -87,17 +87,17 @@ class Visitors:
         """Who shows this `Authorization` header.
 
         Raises:
-            Refused: 401, the API server does not accept him; 503, he cannot be reviewed now.
+            VisitorRefused: 401, the API server does not accept him; 503, he cannot be reviewed now.
         """
         token = bearer(authorization)
         if not token:
-            raise Refused(401, "show a token: Authorization: Bearer TOKEN")
+            raise VisitorRefused(401, "show a token: Authorization: Bearer TOKEN")
         try:
             user = await self._users.get(fingerprint(token), lambda: user_of(self._api, token))
         except (Busy, ClientError) as error:
-            raise Refused(503, f"the token cannot be reviewed now: {error}") from error
+            raise VisitorRefused(503, f"the token cannot be reviewed now: {error}") from error
         if user is None:
-            raise Refused(401, "the API server does not know this token")
+            raise VisitorRefused(401, "the API server does not know this token")
         return user
 
     async def sight(self, user: User, namespaces: Collection[str]) -> Sight:
@@ -108,7 +108,7 @@ class Visitors:
             namespaces: Those that have claims, and those that he names.
 
         Raises:
-            Refused: 503, his rights cannot be reviewed now.
+            VisitorRefused: 503, his rights cannot be reviewed now.
         """
         devices, nodes, everywhere = await asyncio.gather(
             *(self.lists(user, resource) for resource in (GPU_DEVICES, NODES, VGPU_CLAIMS))
@@ -123,7 +123,7 @@ class Visitors:
         """Whether he may list a kind, in one namespace or (empty) in all.
 
         Raises:
-            Refused: 503, that cannot be reviewed now.
+            VisitorRefused: 503, that cannot be reviewed now.
         """
         attributes: Mapping[str, object] = {
             "resourceAttributes": {
@@ -138,7 +138,7 @@ class Visitors:
         try:
             return await self._rights.get(key, lambda: may(self._api, user, attributes))
         except (Busy, ClientError) as error:
-            raise Refused(503, f"rights cannot be reviewed now: {error}") from error
+            raise VisitorRefused(503, f"rights cannot be reviewed now: {error}") from error
 
 
 def _in_batches(namespaces: Collection[str]) -> Iterator[tuple[str, ...]]:

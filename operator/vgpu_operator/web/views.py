@@ -17,8 +17,16 @@ from vgpu_api.v1alpha1 import GPUDevice
 from vgpu_operator.cli.explain import explained
 from vgpu_operator.cli.listing import state_of
 from vgpu_operator.ledger import ClaimKey
-from vgpu_operator.web.mirror import NO_MODEL, NO_SHARE, ClaimRow, Mirror, ModelRow, NodeRow, Share
-from vgpu_operator.web.sight import Refused, Sight
+from vgpu_operator.web.mirror import (
+    NO_MODEL,
+    NO_SHARE,
+    ClaimRow,
+    GivenPart,
+    Mirror,
+    ModelRow,
+    NodeRow,
+)
+from vgpu_operator.web.sight import Sight, VisitorRefused
 
 Document: TypeAlias = dict[str, Any]
 T = TypeVar("T")
@@ -182,7 +190,7 @@ def nodes(mirror: Mirror, sight: Sight, query: Query) -> Document:
     """A page of the nodes that have devices.
 
     Raises:
-        Refused: He may not list devices.
+        VisitorRefused: He may not list devices.
     """
     _must_see_devices(sight)
     every = mirror.nodes().values()
@@ -202,12 +210,12 @@ def node(mirror: Mirror, sight: Sight, name: str) -> Document:
     """A node and its devices, each with the claims that hold it.
 
     Raises:
-        Refused: He may not list devices, or there is no such node.
+        VisitorRefused: He may not list devices, or there is no such node.
     """
     _must_see_devices(sight)
     row = mirror.nodes().get(name)
     if row is None:
-        raise Refused(404, f"no node {name} with devices")
+        raise VisitorRefused(404, f"no node {name} with devices")
     devices = sorted(
         mirror.state.ledger.devices(name),
         key=lambda each: (each.status.index or 0, each.status.uuid),
@@ -280,7 +288,7 @@ def _pod_of(mirror: Mirror, key: ClaimKey) -> str:
 
 def _must_see_devices(sight: Sight) -> None:
     if not sight.devices:
-        raise Refused(403, f'user "{sight.user}" cannot list gpudevices.vgpu.dev')
+        raise VisitorRefused(403, f'user "{sight.user}" cannot list gpudevices.vgpu.dev')
 
 
 # Claims.
@@ -299,7 +307,7 @@ def claims(mirror: Mirror, sight: Sight, query: Query) -> Document:
     """A page of the claims that are readable; how many others there are of each state.
 
     Raises:
-        Refused: A namespace is named whose claims he may not list.
+        VisitorRefused: A namespace is named whose claims he may not list.
     """
     if query.namespace:
         _must_read(sight, query.namespace)
@@ -325,12 +333,12 @@ def claim(mirror: Mirror, sight: Sight, key: ClaimKey, *, now: datetime) -> Docu
     """A claim, and why it waits, or is where it is.
 
     Raises:
-        Refused: He may not list the namespace's claims, or there is no such claim.
+        VisitorRefused: He may not list the namespace's claims, or there is no such claim.
     """
     _must_read(sight, key.namespace)
     row, found = mirror.claims.get(key), mirror.state.cache.claim(key)
     if row is None:
-        raise Refused(404, f"no claim {key.name} in namespace {key.namespace}")
+        raise VisitorRefused(404, f"no claim {key.name} in namespace {key.namespace}")
     if found is None:
         return {**_claim_row(row), "why": None, "conditions": []}
     why = asdict(explained(mirror.state, found, now=now, reads=sight.reads))
@@ -372,7 +380,7 @@ def _claim_row(row: ClaimRow) -> Document:
 def _must_read(sight: Sight, namespace: str) -> None:
     if not sight.reads(namespace):
         text = f'user "{sight.user}" cannot list vgpuclaims.vgpu.dev in namespace "{namespace}"'
-        raise Refused(403, text)
+        raise VisitorRefused(403, text)
 
 
 # Tables.
@@ -405,5 +413,5 @@ def _paged(rows: Sequence[T], query: Query, shown: Callable[[T], Document]) -> D
     }
 
 
-def _part(share: Share) -> float:
+def _part(share: GivenPart) -> float:
     return share.held / share.given if share.given else 0.0

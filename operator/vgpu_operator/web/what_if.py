@@ -29,7 +29,7 @@ from vgpu_operator.engine.state import State
 from vgpu_operator.ledger import ClaimKey, NodeRules
 from vgpu_operator.placement import place
 from vgpu_operator.web.mirror import Mirror
-from vgpu_operator.web.sight import Refused, Sight
+from vgpu_operator.web.sight import Sight, VisitorRefused
 
 MOST_PODS = 64
 _SOURCE = "the text"
@@ -60,16 +60,16 @@ def what_if(mirror: Mirror, sight: Sight, found: Sequence[Mapping[str, Any]]) ->
 
     Raises:
         BadInput: A workload cannot be read, or there are more pods than can be meant.
-        Refused: He may not list devices, or not the claims of a pod's namespace.
+        VisitorRefused: He may not list devices, or not the claims of a pod's namespace.
     """
     state = mirror.state
     if not sight.devices:
-        raise Refused(403, f'user "{sight.user}" cannot list gpudevices.vgpu.dev')
+        raise VisitorRefused(403, f'user "{sight.user}" cannot list gpudevices.vgpu.dev')
     pods = _pods(found, state.ledger.nodes())
     for pod in pods:
         if not sight.reads(_namespace(pod)):
             text = f'cannot list vgpuclaims.vgpu.dev in namespace "{_namespace(pod)}"'
-            raise Refused(403, f'user "{sight.user}" {text}')
+            raise VisitorRefused(403, f'user "{sight.user}" {text}')
     with ExitStack() as held:
         answers = [
             _answered(state, pod, _key(pod, number), held) for number, pod in enumerate(pods)

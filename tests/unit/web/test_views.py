@@ -12,7 +12,7 @@ from vgpu_api.errors import BadInput
 from vgpu_operator.engine import events
 from vgpu_operator.ledger import ClaimKey
 from vgpu_operator.web import views
-from vgpu_operator.web.sight import Refused, Sight
+from vgpu_operator.web.sight import Sight, VisitorRefused
 from web_world import a_holder, a_mirror, a_waiter
 
 ADMIN = Sight("admin", devices=True, nodes=True, everywhere=True)
@@ -63,7 +63,7 @@ def test_without_the_right_to_devices_there_are_own_claims_alone() -> None:
     assert (found["devices"], found["others"], found["claims"]["total"]) == (None, None, 1)
     assert claims(mirror, sight)["others"] is None
     for ask in (lambda: nodes(mirror, sight), lambda: views.node(mirror, sight, "node-0")):
-        with pytest.raises(Refused, match=r'"tenant" cannot list gpudevices\.vgpu\.dev'):
+        with pytest.raises(VisitorRefused, match=r'"tenant" cannot list gpudevices\.vgpu\.dev'):
             ask()
 
 
@@ -117,7 +117,7 @@ def test_a_device_names_the_claims_that_are_readable_and_counts_the_others() -> 
 
 
 def test_a_node_that_is_not_there_is_named() -> None:
-    with pytest.raises(Refused, match="no node node-7 with devices") as refused:
+    with pytest.raises(VisitorRefused, match="no node node-7 with devices") as refused:
         views.node(a_mirror(), ADMIN, "node-7")
     assert refused.value.status == 404
 
@@ -135,14 +135,14 @@ def test_a_tenant_sees_his_own_claims_and_how_many_others_there_are() -> None:
     found = claims(mirror, TENANT)
     assert [row["name"] for row in found["items"]] == ["a"]
     assert (found["states"], found["namespaces"], found["others"]) == ({"InUse": 1}, ["mine"], 1)
-    with pytest.raises(Refused, match='in namespace "theirs"'):
+    with pytest.raises(VisitorRefused, match='in namespace "theirs"'):
         claims(mirror, TENANT, namespace="theirs")
 
 
 def test_a_claim_of_another_namespace_is_refused_whether_it_is_there_or_not() -> None:
     mirror = a_mirror(claims=[a_waiter("b", namespace="theirs")])
     for name in ("b", "no-such"):
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(VisitorRefused) as refused:
             views.claim(mirror, TENANT, ClaimKey("theirs", name), now=NOW)
         assert refused.value.status == 403
 

@@ -9,7 +9,7 @@ import pytest
 from vgpu_operator.cli.documents import BadDocument
 from vgpu_operator.web import views
 from vgpu_operator.web.mirror import Mirror
-from vgpu_operator.web.sight import Refused, Sight
+from vgpu_operator.web.sight import Sight, VisitorRefused
 from vgpu_operator.web.what_if import MOST_PODS, documents, namespaces, what_if
 from web_world import a_holder, a_mirror
 
@@ -82,9 +82,9 @@ spec: {template: {spec: {containers: [{name: a, image: x}]}}}
 
 def test_it_takes_the_right_to_devices_and_to_the_namespaces_claims() -> None:
     found = documents(pod(namespace="theirs"))
-    with pytest.raises(Refused, match=r"cannot list gpudevices\.vgpu\.dev"):
+    with pytest.raises(VisitorRefused, match=r"cannot list gpudevices\.vgpu\.dev"):
         what_if(a_mirror(), Sight("t", namespaces=frozenset({"theirs"})), found)
-    with pytest.raises(Refused, match='in namespace "theirs"'):
+    with pytest.raises(VisitorRefused, match='in namespace "theirs"'):
         what_if(a_mirror(), Sight("t", devices=True), found)
 
 
