@@ -31,6 +31,7 @@ from vgpu_local.kubelet.pace import Pace
 from vgpu_local.nodes import GpuNode, t4_node
 from vgpu_local.ports import free_ports
 from vgpu_local.programs import agent_command, driver_environment
+from vgpu_nodeagent.enforcement.abi import REGION_BYTES
 
 CRDS = sorted((Path(__file__).parents[1] / "crds").glob("vgpu.dev_*.yaml"))
 FAKE_CTL = Path(__file__).parents[1] / "libvgpu" / "build" / "vgpu-fake-ctl"
@@ -40,6 +41,7 @@ SLOTS_A_DEVICE = 10
 
 CLOCK, FILLER = "clock-shift", "filler"
 DISK_BYTES = 64 << 20
+"""For an agent's state beside the usage regions of its pods."""
 
 
 class DiskFull(Exception):
@@ -225,7 +227,8 @@ async def a_stage(folder: Path, *, devices: int, pods: int, log_level: str) -> A
         )
         environment = dict(driver_environment(node.write_machine(folders.root)))
         environment |= _a_clock(folders.root)
-        is_limited = undo.enter_context(_a_small_disk(folders.root / "agent"))
+        disk_bytes = DISK_BYTES + pods * REGION_BYTES
+        is_limited = undo.enter_context(_a_small_disk(folders.root / "agent", disk_bytes))
         url = f"http://127.0.0.1:{port}/metrics"
         stage = Stage(api, kubelet, node, folders, url, command, environment, is_limited=is_limited)
         undo.push_async_callback(stage.stop_agent)
@@ -244,10 +247,10 @@ def _a_clock(folder: Path) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def _a_small_disk(folder: Path) -> Iterator[bool]:
-    """A file system of its own for a folder; False where this process may not mount one."""
+def _a_small_disk(folder: Path, size: int) -> Iterator[bool]:
+    """A file system of so many bytes for a folder; False where this process may not mount one."""
     folder.mkdir(exist_ok=True)
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "vgpu-stage", str(folder)]
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "vgpu-stage", str(folder)]
     is_mounted = subprocess.run(mount, capture_output=True, check=False).returncode == 0
     try:
         yield is_mounted

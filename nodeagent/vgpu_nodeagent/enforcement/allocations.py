@@ -84,7 +84,7 @@ class Allocations:
         folder.mkdir(parents=True)
         self._usage_folders.make(usage)
         page.create_page(folder / "limits", name=lease)
-        region.create_region(usage / "region")
+        region.create_region(usage / "region", extend=self._usage_folders.extend)
         return (
             Mount(str(folder / "limits"), names.CONTAINER_LIMITS),
             Mount(str(usage), names.CONTAINER_USAGE, read_only=False),
@@ -107,8 +107,8 @@ class Allocations:
             page.remake_page(folder / "limits", name=lease)
             raise
         self._usage_folders.make(folder / "usage")  # its mount does not survive a reboot
-        if not (folder / "usage" / "region").exists():
-            region.create_region(folder / "usage" / "region")
+        if not self.region_path(lease).exists():
+            region.create_region(self.region_path(lease), extend=self._usage_folders.extend)
         self.reclaim(lease)
 
     def reclaim(self, lease: str) -> None:

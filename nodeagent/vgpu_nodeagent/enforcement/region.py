@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,21 +28,28 @@ class DeviceUse:
     throttled_ns: int = 0
 
 
-def create_region(path: Path) -> None:
+def create_region(path: Path, *, extend: Callable[[int, int], None] = os.ftruncate) -> None:
     """Make an empty region of full size, 0666: any user of the container may write it.
 
     Its folder is what keeps it from growing (`usage_folders.py`).
 
+    Args:
+        path: Where.
+        extend: Gives an open, empty file its length in bytes.
+
     Raises:
         FileExistsError: There is one already.
-        OSError: It cannot be written.
+        OSError: It cannot be written; nothing is left of it.
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     descriptor = os.open(path, flags, 0o666)
     try:
         os.fchmod(descriptor, 0o666)  # whatever the umask
-        os.ftruncate(descriptor, abi.REGION_BYTES)
+        extend(descriptor, abi.REGION_BYTES)
         os.fsync(descriptor)
+    except OSError:
+        os.unlink(path)
+        raise
     finally:
         os.close(descriptor)
 

@@ -43,6 +43,13 @@ class UsageFolders(Protocol):
             OSError: It cannot be made.
         """
 
+    def extend(self, region: int, length: int) -> None:
+        """Give an open, empty region its length in bytes.
+
+        Raises:
+            OSError: There is no room for it.
+        """
+
     def remove(self, folder: Path) -> None:
         """Take away what `make` did beyond a plain folder. May be repeated.
 
@@ -61,6 +68,14 @@ class PlainFolders:
         """Make it, readable by all and root's to change."""
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o755)
+
+    def extend(self, region: int, length: int) -> None:
+        """Take all its blocks now: on a full disk a write to a hole ends the container (SIGBUS).
+
+        Raises:
+            OSError: The disk is full.
+        """
+        os.posix_fallocate(region, 0, length)
 
     def remove(self, folder: Path) -> None:
         """Unmount what an agent with bounded folders mounted there; else there is nothing.
@@ -115,6 +130,14 @@ class BoundedFolders:
         options = f"size={abi.REGION_BYTES},nr_inodes={_INODES},mode=0755"
         if _libc().mount(b"vgpu", os.fsencode(folder), b"tmpfs", flags, options.encode()):
             raise _error("mount a tmpfs (this needs a privileged container)", folder)
+
+    def extend(self, region: int, length: int) -> None:
+        """Leave it sparse: the mount has room for it and for nothing else.
+
+        Memory is charged to the container that touches a page, which uses few of them; blocks that
+        are taken here would all be charged to the agent.
+        """
+        os.ftruncate(region, length)
 
     def remove(self, folder: Path) -> None:
         """Unmount it.

@@ -5,6 +5,7 @@ Each test runs its part that mounts in a namespace of its own, where any user ma
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 
 from vgpu_nodeagent.__main__ import parse
+from vgpu_nodeagent.enforcement import abi
 from vgpu_nodeagent.enforcement.allocations import Allocations
 from vgpu_nodeagent.enforcement.cdi import SpecFolder
 from vgpu_nodeagent.enforcement.library import Library
@@ -269,6 +271,30 @@ def test_a_region_on_disk_stays_one_until_the_folder_goes(tmp_path: Path) -> Non
     assert made.region_path("slot-1").stat().st_ino == inode
     made.close("slot-1")
     assert list((tmp_path / "slots").iterdir()) == []
+
+
+def test_a_region_on_disk_has_its_blocks_from_the_start(tmp_path: Path) -> None:
+    """A container that writes to a hole in it on a full disk would be ended by SIGBUS."""
+    made = Allocations(
+        tmp_path / "slots", SpecFolder(tmp_path / "cdi"), library=Library("build", ())
+    )
+    made.create("slot-1")
+    assert made.region_path("slot-1").stat().st_blocks * 512 >= abi.REGION_BYTES
+
+
+def test_a_region_that_a_full_disk_has_no_room_for_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    made = Allocations(
+        tmp_path / "slots", SpecFolder(tmp_path / "cdi"), library=Library("build", ())
+    )
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(OSError, match="No space left"):
+        made.create("slot-1")
+    assert not made.region_path("slot-1").exists()
 
 
 def test_regions_are_bounded_unless_the_command_line_says_otherwise() -> None:
