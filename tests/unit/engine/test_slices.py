@@ -9,6 +9,7 @@ import pytest
 from builders import a_container, a_device, a_node, a_pod
 from vgpu_operator.engine import engine as engine_module
 from vgpu_operator.engine.effects import RecordEvent
+from vgpu_operator.ledger import ClaimKey
 
 LIMITS = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1024}
 
@@ -51,3 +52,19 @@ async def test_links_of_many_nodes_are_compared_node_by_node(replica: Any) -> No
     ]
     assert sum(events) == 3
     assert max(events) == 1
+
+
+async def test_claims_are_reconciled_one_by_one_also_where_there_is_nothing_to_write(
+    replica: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Why a claim is refused takes milliseconds to find out, and may be what it says already."""
+    looked_at: list[Any] = []
+    monkeypatch.setattr(engine_module, "reconcile", lambda key, _: looked_at.append(key))
+    for number in range(20):
+        replica.state.claims.look_at(ClaimKey("default", f"claim-{number}"))
+    sizes, before = [], 0
+    for _ in replica.engine.round():
+        sizes.append(len(looked_at) - before)
+        before = len(looked_at)
+    assert len(looked_at) == 20
+    assert max(sizes) == 1
