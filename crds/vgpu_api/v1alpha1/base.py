@@ -6,6 +6,7 @@ become `kubectl explain`, and `json_schema_extra` carries what pydantic has no w
 
 from __future__ import annotations
 
+import sys
 from functools import lru_cache
 from typing import Annotated, Any, Literal
 
@@ -94,13 +95,8 @@ def one_for_equals(*, kept: int = 1 << 10) -> WrapValidator:
     return WrapValidator(read)
 
 
-@lru_cache(maxsize=1 << 14)
-def _one_text(text: str) -> str:
-    return text
-
-
-Word = Annotated[str, AfterValidator(_one_text)]
-"""A text that many objects have in common: it is kept once."""
+Word = Annotated[str, AfterValidator(sys.intern)]
+"""A text that many objects have in common: it is kept once, as long as one of them has it."""
 
 
 class OwnerReference(ApiModel):
