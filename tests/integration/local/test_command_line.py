@@ -426,6 +426,34 @@ def test_a_support_bundle_has_objects_and_findings_and_no_variables_value(
     delete_pod(cluster, "secretive")
 
 
+# Completion in a shell.
+
+
+def completed(cluster: LocalCluster, *words: str) -> list[str]:
+    """What `kubectl_complete-vgpu` gives kubectl for a line, without the directive."""
+    done = subprocess.run(
+        [sys.executable, "-c", _COMPLETE, *words],
+        env={**os.environ, "KUBECONFIG": str(cluster.kubeconfig)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    *found, directive = done.stdout.splitlines()
+    assert directive in (":4", ":6")
+    return found
+
+
+def test_names_are_completed_from_the_cluster(cluster: LocalCluster, scene: dict[str, str]):
+    assert completed(cluster, "explain", "fi") == ["first"]
+    assert completed(cluster, "explain", f"claim/{scene['third']}") == [f"claim/{scene['third']}"]
+    assert completed(cluster, "get", "slices", scene["first"]) == [scene["first"]]
+    assert completed(cluster, "get", "nodes", "") == ["one", "two"]
+    assert completed(cluster, "top", "--node", "t") == ["two"]
+    assert completed(cluster, "explain", "-n", "kube-system", "pod/fi") == []
+    assert len(completed(cluster, "drain", "device/")) == 2
+
+
 # drain: the last tests, because they end pods.
 
 
@@ -438,6 +466,13 @@ def test_a_plan_of_a_drain_changes_nothing_and_needs_a_yes(
     assert done.returncode == 2
     assert "give --yes" in done.stderr
     assert "Cordoned" not in ask(cluster, "get", "devices")
+
+
+def test_ctrl_c_at_the_question_changes_nothing(cluster: LocalCluster, scene: dict[str, str]):
+    status, text = in_terminal(cluster.kubeconfig, "drain", scene["node"], until="[y/N]")
+    assert status == 2
+    assert "Traceback" not in text
+    assert "nothing is cordoned" in ask(cluster, "drain", scene["node"], "--undo")
 
 
 def test_a_drained_node_is_free_and_takes_nothing_until_that_is_undone(
@@ -470,38 +505,6 @@ def test_a_device_is_drained_by_its_uuid_with_progress_in_a_terminal(
     assert "nothing is cordoned" not in ask(cluster, "drain", uuid, "--undo")
 
 
-def test_ctrl_c_at_the_question_changes_nothing(cluster: LocalCluster, scene: dict[str, str]):
-    status, text = in_terminal(cluster.kubeconfig, "drain", scene["node"], until="[y/N]")
-    assert status == 2
-    assert "Traceback" not in text
-    assert "nothing is cordoned" in ask(cluster, "drain", scene["node"], "--undo")
-
-
 @pytest.mark.parametrize("subject", ["none", "node/none", "device/none", "pod/none"])
 def test_a_drain_of_what_is_not_there_is_one_line(cluster: LocalCluster, subject: str):
     assert "none" in refused(cluster, "drain", subject, "--yes")
-
-
-def completed(cluster: LocalCluster, *words: str) -> list[str]:
-    """What `kubectl_complete-vgpu` gives kubectl for a line, without the directive."""
-    done = subprocess.run(
-        [sys.executable, "-c", _COMPLETE, *words],
-        env={**os.environ, "KUBECONFIG": str(cluster.kubeconfig)},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    )
-    *found, directive = done.stdout.splitlines()
-    assert directive in (":4", ":6")
-    return found
-
-
-def test_names_are_completed_from_the_cluster(cluster: LocalCluster, scene: dict[str, str]):
-    assert completed(cluster, "explain", "fi") == ["first"]
-    assert completed(cluster, "explain", f"claim/{scene['third']}") == [f"claim/{scene['third']}"]
-    assert completed(cluster, "get", "slices", scene["first"]) == [scene["first"]]
-    assert completed(cluster, "get", "nodes", "") == ["one", "two"]
-    assert completed(cluster, "top", "--node", "t") == ["two"]
-    assert completed(cluster, "explain", "-n", "kube-system", "pod/fi") == []
-    assert len(completed(cluster, "drain", "device/")) == 2
