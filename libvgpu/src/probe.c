@@ -103,6 +103,7 @@ static struct vgpu_probe *claim(struct vgpu_throttle *throttle, const struct vgp
         probe->is_first = !is_busy(throttle, l->ordinal);
         probe->state = VGPU_PROBE_CLAIMED;
         probe->turn++;
+        probe->ordinal = l->ordinal; /* here, not with what the launch writes: a later launch may compare with it */
         pair(throttle, l, probe, is_second, now);
     }
     vgpu_calm_drop(&throttle->lock);
@@ -128,7 +129,6 @@ void vgpu_probe_start(struct vgpu_throttle *throttle, const struct vgpu_launch *
             probe->alone = charge->alone;
             probe->cost = cost;
             probe->what = *what;
-            probe->ordinal = l->ordinal;
             probe->launched_ns = now;
             probe->raw_ns = charge->raw_ns;
             probe->charged_ns = charge->charged_ns;
