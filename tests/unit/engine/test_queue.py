@@ -61,6 +61,19 @@ def test_who_waits_again_keeps_its_time_and_who_asks_for_something_else_too():
     assert len(queue) == 1
 
 
+def test_behind_one_that_waits_for_long_others_come_and_go_and_nothing_is_kept():
+    queue = WaitQueue()
+    queue.put(a_waiter("stays"))
+    of_kind = queue.class_of(KINDS[0])
+    assert of_kind is not None
+    for number in range(10_000):
+        queue.put(a_waiter(f"goes-{number}", second=1))
+        queue.remove(ClaimKey("n1", f"goes-{number}"))
+        assert len(of_kind.heap) <= 100
+    queue.put(a_waiter("next", second=2))
+    assert names_in_turn(queue, KINDS[0]) == ["stays", "next"]
+
+
 def test_after_each_miss_twice_as_many_are_requeued_up_to_a_bound():
     queue = WaitQueue()
     queue.put(a_waiter("a"))

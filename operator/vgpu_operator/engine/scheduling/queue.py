@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 from vgpu_operator.ask import Ask
@@ -23,6 +23,8 @@ from vgpu_operator.ledger import ClaimKey, Needs, NodeRules
 UNKNOWN = -1
 """The cursor of a class of which no node has been looked at."""
 _MOST_AT_ONCE = 64
+_STALE = 64
+"""Entries of a heap that may be out of date, beside as many as wait."""
 
 
 class EquivalenceClass(NamedTuple):
@@ -111,6 +113,15 @@ class WaitClass:
         heappop(self.heap)
         return waiter
 
+    def leave(self, key: ClaimKey) -> None:
+        """A claim waits no more."""
+        del self.waiters[key]
+        # Behind a head that stays for days others come and go: the heap may not grow with them.
+        if len(self.heap) > 2 * len(self.waiters) + _STALE:
+            waiting = self.waiters
+            self.heap = [each for each in self.heap if waiting.get(each[2].key) is each[2]]
+            heapify(self.heap)
+
     def push(self, waiter: Waiter) -> None:
         """Give a waiter its turn."""
         if self.waiters.get(waiter.key) is waiter:
@@ -179,7 +190,7 @@ class WaitQueue:
         if waiter is None:
             return None
         of_kind = self._classes[waiter.kind]
-        del of_kind.waiters[key]
+        of_kind.leave(key)
         if not of_kind.waiters:
             del self._classes[waiter.kind]
         return waiter
