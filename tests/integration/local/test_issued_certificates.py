@@ -7,7 +7,7 @@ import socket
 import ssl
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import yaml
 
 from vgpu_api.resources import MUTATING_WEBHOOKS, SECRETS, VALIDATING_WEBHOOKS
 from vgpu_client.api import Api
+from vgpu_client.errors import AlreadyExists
 from vgpu_local.apiserver import ApiServer
 from vgpu_local.assembly import furnish
 from vgpu_local.background import BackgroundLoop
@@ -59,6 +60,18 @@ class Cluster:
         nothing = {"data": {"tls.crt": None, "tls.key": None}}
         async with Api.connect(self._admin) as api:
             await api.merge_patch(SECRETS, secret, nothing, namespace=NAMESPACE)
+
+    async def delete(self, secret: str) -> None:
+        """Delete a Secret, as an administrator might by mistake."""
+        async with Api.connect(self._admin) as api:
+            await api.delete(SECRETS, secret, namespace=NAMESPACE)
+
+    async def apply_secrets(self) -> None:
+        """Create those Secrets of manifests/ that are not there, empty as they are written."""
+        async with Api.connect(self._admin) as api:
+            for obj in yaml.safe_load_all((BASE / "operator/certificates.yaml").read_text()):
+                with suppress(AlreadyExists):
+                    await api.create(SECRETS, obj)
 
     async def _furnish(self) -> None:
         async with Api.connect(self._admin) as api:
@@ -179,4 +192,22 @@ def test_a_pair_that_is_issued_anew_is_shown_by_webhooks_that_go_on_running(
     (bundle,) = cluster.bundles()
     api_server = ssl.create_default_context(cadata=base64.b64decode(bundle).decode())
     assert all(is_let_in(port, api_server, "vgpu-webhook.vgpu-system.svc") for port in ports)
+    assert [daemon.pid for daemon in cluster.daemons] == pids
+
+
+def test_deleted_secrets_are_named_and_filled_anew_once_they_are_there(cluster: Cluster) -> None:
+    """Meanwhile the webhooks go on with the certificate that they have."""
+    ports = [replica.webhook for replica in cluster.webhooks]
+    cluster.until(lambda: all(listens(port) for port in ports))
+    before, pids = shown(cluster), [daemon.pid for daemon in cluster.daemons]
+    for name in ("vgpu-webhook-tls", "vgpu-authority"):
+        cluster.loop.run(cluster.delete(name))
+    missing = 'secrets "vgpu-authority" not found'
+    cluster.until(lambda: any(missing in daemon.tail() for daemon in cluster.daemons))
+    assert shown(cluster) == before
+    cluster.loop.run(cluster.apply_secrets())
+    cluster.until(lambda: not before & shown(cluster))
+    for bundle in cluster.bundles():
+        api_server = ssl.create_default_context(cadata=base64.b64decode(bundle).decode())
+        assert all(is_let_in(port, api_server, "vgpu-webhook.vgpu-system.svc") for port in ports)
     assert [daemon.pid for daemon in cluster.daemons] == pids
