@@ -72,9 +72,9 @@ def main(given: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Of all commands."""
-    commands_of = argparse.ArgumentParser(prog="kubectl-vgpu", description=__doc__)
-    commands = commands_of.add_subparsers(dest="command", required=True)
+    """The parser of all commands."""
+    root = argparse.ArgumentParser(prog="kubectl-vgpu", description=__doc__)
+    commands = root.add_subparsers(dest="command", required=True)
     simulate = commands.add_parser(
         "simulate", help="where would a pod or claim go, in a cluster or in one on paper"
     )
@@ -128,7 +128,7 @@ def parser() -> argparse.ArgumentParser:
     importing.add_argument(
         "-f", "--file", type=Path, action="append", required=True, help="YAML or JSON; - for stdin"
     )
-    return commands_of
+    return root
 
 
 def _file(options: argparse.Namespace) -> None:

@@ -22,8 +22,6 @@ from argcomplete.finders import CompletionFinder
 
 from vgpu_api.errors import VgpuError
 from vgpu_api.resources import GPU_DEVICES, NAMESPACES, NODES, PODS, VGPU_CLAIMS, Resource
-from vgpu_client.api import Api
-from vgpu_client.connection import namespace_of
 from vgpu_operator.cli.arguments import FORMATS
 
 _ANSWER_S = 3.0
@@ -31,7 +29,6 @@ _ANSWER_S = 3.0
 _NO_SPACE, _NO_FILES = 2, 4
 """Of cobra's ShellCompDirective: no space after the candidate, no file names beside it."""
 _NAMESPACED = (PODS, VGPU_CLAIMS)
-_OF_GET: Mapping[str, Resource] = {"slices": VGPU_CLAIMS, "devices": GPU_DEVICES, "nodes": NODES}
 SUBJECTS: Mapping[str, Mapping[str, Resource]] = {
     "explain": {"pod/": PODS, "claim/": VGPU_CLAIMS},
     "drain": {"node/": NODES, "device/": GPU_DEVICES},
@@ -118,7 +115,9 @@ class _Candidates(BaseCompleter):
         if action.dest in NAMES:
             return _asked({"": NAMES[action.dest]}, parsed_args)
         if command == "get" and action.dest == "name":
-            kind = _OF_GET.get(parsed_args.kind)
+            from vgpu_operator.cli.listing import KINDS
+
+            kind = KINDS.get(parsed_args.kind)
             return _asked({"": kind} if kind else {}, parsed_args)
         if action.dest == "subject":
             kinds = SUBJECTS[command]
@@ -138,6 +137,10 @@ def _asked(kinds: Mapping[str, Resource], options: argparse.Namespace) -> Iterab
 
 
 async def _names(kinds: Mapping[str, Resource], options: argparse.Namespace) -> list[str]:
+    # Kept from verbs and options: the client's libraries are half of what those take.
+    from vgpu_client.api import Api
+    from vgpu_client.connection import namespace_of
+
     found: list[str] = []
     async with asyncio.timeout(_ANSWER_S), Api.connect(options.kubeconfig, options.context) as api:
         for before, kind in kinds.items():
