@@ -20,15 +20,15 @@ def machine_environment(machine: Path) -> dict[str, str]:
     return {**clean, **driver_environment(machine)}
 
 
-def returned(program: str, environment: Mapping[str, str]) -> Any:
+def returned(program: str, environment: Mapping[str, str], *arguments: str) -> Any:
     """What the program's coroutine `main` returns, by JSON; it imports both modules that takes."""
     done = subprocess.run(
-        [sys.executable, "-c", f"{program}\nprint(json.dumps(asyncio.run(main())))"],
+        [sys.executable, "-c", f"{program}\nprint(json.dumps(asyncio.run(main())))", *arguments],
         env=environment,
         capture_output=True,
         text=True,
         check=False,
-        timeout=30,
+        timeout=60,
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

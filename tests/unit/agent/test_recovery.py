@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from simulated_driver import machine_environment, returned
 
 BUILD = Path(__file__).parents[3] / "libvgpu" / "build"
 UUID = "GPU-00000000-0000-4000-8000-000000000000"
@@ -19,10 +18,9 @@ from vgpu_nodeagent.drivers.nvidia import NvidiaDriver
 
 async def main():
     driver = NvidiaDriver()
-    print(json.dumps([dataclasses.asdict(card) for card in await driver.devices()]))
+    devices = await driver.devices()
     driver.close()
-
-asyncio.run(main())
+    return [dataclasses.asdict(device) for device in devices]
 """
 
 
@@ -33,18 +31,7 @@ def repair_of(
     machine.write_text(f"driver={driver}\ncard uuid={UUID} cc={cc}\n")
     for verb, value in faults:
         subprocess.run([BUILD / "vgpu-fake-ctl", machine, verb, "0", str(value)], check=True)
-    env = dict(os.environ, VGPU_FAKE_MACHINE=str(machine), LD_LIBRARY_PATH=str(BUILD / "fake"))
-    env.pop("NVIDIA_VISIBLE_DEVICES", None)
-    done = subprocess.run(
-        [sys.executable, "-c", ASK],
-        env=env,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)[0]["repair"]
+    return returned(ASK, machine_environment(machine))[0]["repair"]
 
 
 def test_a_device_without_a_fault_needs_nothing(tmp_path: Path) -> None:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simulated_driver import machine_environment, returned
 from topologies import MACHINES, Machine
 from vgpu_local.nodes import write_sysfs
 from vgpu_nodeagent.drivers.numa import HostNuma
 
-FAKE = Path(__file__).parents[3] / "libvgpu" / "build" / "fake"
 ASK = """
 import asyncio, dataclasses, json, sys
 from pathlib import Path
@@ -26,28 +22,17 @@ from vgpu_nodeagent.drivers.nvidia import NvidiaDriver
 
 async def main():
     driver = NvidiaDriver(sysfs=Path(sys.argv[1]))
-    print(json.dumps([dataclasses.asdict(card) for card in await driver.devices()]))
+    devices = await driver.devices()
     driver.close()
-
-asyncio.run(main())
+    return [dataclasses.asdict(device) for device in devices]
 """
 BUS = "00000000:17:00.0"
 ADDRESS = "0000:17:00.0"
 
 
 def devices_of(paths: Mapping[str, str]) -> list[dict[str, Any]]:
-    env = dict(os.environ, VGPU_FAKE_MACHINE=paths["machine"], LD_LIBRARY_PATH=str(FAKE))
-    env.pop("NVIDIA_VISIBLE_DEVICES", None)
-    done = subprocess.run(
-        [sys.executable, "-c", ASK, paths["sysfs"]],
-        env=env,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stderr
-    return list(json.loads(done.stdout))
+    machine = machine_environment(Path(paths["machine"]))
+    return list(returned(ASK, machine, paths["sysfs"]))
 
 
 @pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.name)
