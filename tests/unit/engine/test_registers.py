@@ -228,14 +228,19 @@ async def test_a_plugin_that_is_not_told_which_pod_it_serves_serves_one_at_a_tim
     assert await bind(replica, second) == ""
 
 
-async def test_a_plugin_that_never_answers_keeps_others_waiting_for_five_minutes(
-    replica: Replica,
-) -> None:
+async def let_the_plugin_serve_one(replica: Replica) -> None:
+    """It is pod `one` on node-1 that its plugin has not answered for."""
     replica.news.node_changed(a_registering_node())
     await published(replica)
     first = replica.offered("one", containers=[a_container(limits=LIMITS)])
     assert await bind(replica, first) == ""
     await see_bound(replica, first, phase="allocating")
+
+
+async def test_a_plugin_that_never_answers_keeps_others_waiting_for_five_minutes(
+    replica: Replica,
+) -> None:
+    await let_the_plugin_serve_one(replica)
     second = replica.offered("two", containers=[a_container(limits=LIMITS)])
     assert "serves pod default/one first" in await bind(replica, second)
     replica.time += 301
@@ -246,11 +251,7 @@ async def test_a_plugin_that_never_answers_keeps_others_waiting_for_five_minutes
 async def test_whose_turn_it_is_is_found_among_the_pods_of_the_node(
     replica: Replica, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    replica.news.node_changed(a_registering_node())
-    await published(replica)
-    first = replica.offered("one", containers=[a_container(limits=LIMITS)])
-    assert await bind(replica, first) == ""
-    await see_bound(replica, first, phase="allocating")
+    await let_the_plugin_serve_one(replica)
     second = replica.offered("two", containers=[a_container(limits=LIMITS)])
     known = replica.cache.pod(second.metadata.uid)
     assert known is not None
