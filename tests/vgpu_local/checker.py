@@ -38,32 +38,43 @@ def excesses(history: Iterable[WriteEvent]) -> list[Excess]:
     A device counts from its first published status on; what claims hold of a device that was never
     published is an excess over nothing.
     """
-    capacity: dict[str, Use] = {}
-    held: dict[str, dict[str, Use]] = {}  # claim UID → device → use
-    total: dict[str, Use] = {}
-    found: list[Excess] = []
-    for write in history:
+    sums = Sums()
+    return [excess for write in history for excess in sums(write)]
+
+
+class Sums:
+    """What each device has and what is used of it after each write; keeps nothing of the past."""
+
+    def __init__(self) -> None:
+        self._capacity: dict[str, Use] = {}
+        self._held: dict[str, dict[str, Use]] = {}  # claim UID → device → use
+        self._total: dict[str, Use] = {}
+
+    def __call__(self, write: WriteEvent) -> list[Excess]:
+        """Take the next write; returns the excesses that it made or left."""
         if write.resource == _DEVICES and write.type != "DELETED":
             device = GPUDevice.model_validate(write.object)
             amount = device.status.allocatable
             if amount is not None and device.status.uuid:
-                capacity[device.status.uuid] = Use(amount.memory_mib, amount.cores, amount.slots)
+                use = Use(amount.memory_mib, amount.cores, amount.slots)
+                self._capacity[device.status.uuid] = use
         if write.resource != _CLAIMS:
-            continue
+            return []
         claim = VGPUClaim.read(write.object)
         uses = {} if write.type == "DELETED" else _uses(claim)
-        before = held.pop(claim.metadata.uid, {})
-        for uuid, use in before.items():
+        total = self._total
+        for uuid, use in self._held.pop(claim.metadata.uid, {}).items():
             total[uuid] = total[uuid] - use
         for uuid, use in uses.items():
             total[uuid] = total.get(uuid, Use()) + use
         if uses:
-            held[claim.metadata.uid] = uses
-        for uuid in uses:
-            limit = capacity.get(uuid, Use())
-            if total[uuid].peak(limit) != limit:
-                found.append(Excess(uuid, write.resource_version, total[uuid], limit))
-    return found
+            self._held[claim.metadata.uid] = uses
+        limits = {uuid: self._capacity.get(uuid, Use()) for uuid in uses}
+        return [
+            Excess(uuid, write.resource_version, total[uuid], limit)
+            for uuid, limit in limits.items()
+            if total[uuid].peak(limit) != limit
+        ]
 
 
 def _uses(claim: VGPUClaim) -> dict[str, Use]:
@@ -81,12 +92,12 @@ def breaches(history: Iterable[WriteEvent], *, slot: str = "nvidia.com/gpu") -> 
         history: what was written, in order.
         slot: the resource that makes a pod one of ours.
     """
-    replay = _Replay(slot)
-    return [f"{breach} ({write.resource_version})" for write in history for breach in replay(write)]
+    replay = Replay(slot)
+    return [breach for write in history for breach in replay(write)]
 
 
-class _Replay:
-    """The pods and claims as they stood after each write."""
+class Replay:
+    """The pods and claims as they stood after each write; keeps nothing of those that are gone."""
 
     def __init__(self, slot: str) -> None:
         self._slot = slot
@@ -94,6 +105,10 @@ class _Replay:
         self._claims: dict[str, VGPUClaim] = {}
 
     def __call__(self, write: WriteEvent) -> list[str]:
+        """Take the next write; returns the rules that it broke, in words."""
+        return [f"{breach} ({write.resource_version})" for breach in self._broken(write)]
+
+    def _broken(self, write: WriteEvent) -> list[str]:
         if write.resource == _CLAIMS:
             return self._claim(VGPUClaim.read(write.object), gone=write.type == "DELETED")
         if write.resource == PODS.plural:

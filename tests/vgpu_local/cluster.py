@@ -25,6 +25,7 @@ from vgpu_api.config.cluster import read_cluster_config
 from vgpu_api.resources import Resource
 from vgpu_client.api import Api
 from vgpu_client.transport import Object
+from vgpu_local.apiserver import ApiServer
 from vgpu_local.assembly import admit_through, furnish, leave_on_terminate
 from vgpu_local.background import BackgroundLoop
 from vgpu_local.daemon import Daemon, Spawn, execute
@@ -92,7 +93,7 @@ class LocalCluster(Started):
         self._operators = Operators(options.operators, options.webhooks)
         self._authority = Authority()
         self._foundation: Foundation = foundation or StandIn(
-            authority=self._authority,
+            server=ApiServer(authority=self._authority),
             scheduler_names=options.scheduler_names,
             backoff=options.backoff,
         )

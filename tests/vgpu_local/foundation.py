@@ -21,7 +21,6 @@ from vgpu_local.apiserver.storage import WriteEvent
 from vgpu_local.apiserver.watches import Break
 from vgpu_local.assembly import extender_config
 from vgpu_local.background import BackgroundLoop
-from vgpu_local.pki import Authority
 from vgpu_local.programs import Front
 from vgpu_local.scheduler.loop import Scheduler
 from vgpu_local.scheduler.queue import Backoff
@@ -73,7 +72,7 @@ class Server(Protocol):
         """Call `listener` after each write, in a thread of its own: be quick."""
 
     def history(self) -> list[WriteEvent]:
-        """Every write since the start, in order."""
+        """The writes since the start, in order: all of them unless it keeps fewer."""
 
     def objects(self, resource: str, namespace: str | None = None) -> list[Object]:
         """The present objects of a kind, named `pods`, `vgpuclaims.vgpu.dev` and so on."""
@@ -115,16 +114,16 @@ class StandIn:
     """The stand-in API server and scheduler, in threads of this process.
 
     Args:
-        authority: signs the API server's certificate.
+        server: the API server, not started.
         scheduler_names: the `schedulerName`s that the scheduler answers to.
         backoff: the scheduler's.
 
     """
 
     def __init__(
-        self, *, authority: Authority, scheduler_names: frozenset[str], backoff: Backoff
+        self, *, server: ApiServer, scheduler_names: frozenset[str], backoff: Backoff
     ) -> None:
-        self._server = ApiServer(authority=authority)
+        self._server = server
         self._names = scheduler_names
         self._backoff = backoff
         self._scheduling: asyncio.Task[None] | None = None

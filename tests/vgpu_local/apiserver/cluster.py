@@ -13,6 +13,7 @@ from vgpu_local.apiserver.apply import apply
 from vgpu_local.apiserver.calls import Call
 from vgpu_local.apiserver.deletes import DeleteOptions, Deleter, Deletion
 from vgpu_local.apiserver.errors import Cause
+from vgpu_local.apiserver.expiry import Expiry
 from vgpu_local.apiserver.garbage import Collector
 from vgpu_local.apiserver.kinds import CRDS, Obj, Registry, Resource
 from vgpu_local.apiserver.ownership import Manager
@@ -39,6 +40,8 @@ class Cluster:
         services: where webhooks' service references lead, see `Admission`.
         clock: seconds since the epoch.
         remembered: changes per kind that a watch may start from.
+        history_kept: how many of the last writes are kept for checkers; None: all.
+        event_ttl_s: how long an event stays after its last write.
         bookmark_every: seconds between bookmarks.
     """
 
@@ -48,17 +51,24 @@ class Cluster:
         services: Mapping[str, str],
         clock: Callable[[], float],
         remembered: int,
+        history_kept: int | None,
+        event_ttl_s: float,
         bookmark_every: float,
     ) -> None:
-        self.store = Store(remembered=remembered)
+        self.store = Store(remembered=remembered, history_kept=history_kept)
         self.registry = Registry()
         self.admission = Admission(self.store, self.registry, services)
         self.writer = Writer(self.store, self.registry, self.admission, clock=clock)
         self.deleter = Deleter(self.writer)
         self.collector = Collector(self.writer, self.deleter, self.registry)
+        self.expiry = Expiry(self.store, ttl_s=event_ttl_s, clock=clock)
         self.reader = Reader(self.store, clock=clock)
         self.watches = Watches(self.store, bookmark_every=bookmark_every)
-        self.store.observers += [self._serve_kind, self.collector.observe]
+        self.store.observers += [
+            self._serve_kind,
+            self.collector.observe,
+            self.expiry.observe,
+        ]
 
     async def begin(self) -> None:
         """Make the namespaces that every cluster has."""

@@ -39,7 +39,10 @@ class Collector:
         references = meta.get("ownerReferences", ())
         before = change.before.obj["metadata"].get("ownerReferences", ()) if change.before else ()
         for reference in before:
-            self._dependents.get(reference["uid"], set()).discard(key)
+            left = self._dependents.get(reference["uid"], set())
+            left.discard(key)
+            if not left:
+                self._dependents.pop(reference["uid"], None)
         if change.type != "DELETED":
             for reference in references:
                 self._dependents.setdefault(reference["uid"], set()).add(key)

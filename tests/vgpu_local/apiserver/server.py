@@ -41,6 +41,8 @@ class ApiServer(Started):
         seed: of the faults' shares.
         clock: seconds since the epoch, for timestamps and ages.
         remembered: changes per kind that a watch may start from; older ones get 410.
+        history_kept: how many of the last writes `history` has; None: all.
+        event_ttl_s: how long an event stays after its last write, as `--event-ttl` says.
         bookmark_every: seconds between bookmarks.
     """
 
@@ -54,6 +56,8 @@ class ApiServer(Started):
         seed: int = 0,
         clock: Callable[[], float] = time.time,
         remembered: int = 10_000,
+        history_kept: int | None = None,
+        event_ttl_s: float = 3600.0,
         bookmark_every: float = 10.0,
     ) -> None:
         self.faults = Faults(seed=seed)
@@ -62,12 +66,14 @@ class ApiServer(Started):
         self._port = port
         self._clock = clock
         self._remembered = remembered
+        self._history_kept = history_kept
+        self._event_ttl_s = event_ttl_s
         self._bookmark_every = bookmark_every
         self._context = self.authority.leaf().server_context() if self.authority else None
         self._cluster = self._new_cluster()
         self._loop: BackgroundLoop | None = None
         self._runner: web.ServerRunner | None = None
-        self._collecting: asyncio.Task[None] | None = None
+        self._tidying: list[asyncio.Task[None]] = []
 
     @property
     def url(self) -> str:
@@ -140,7 +146,7 @@ class ApiServer(Started):
         self._do(self._open)
 
     def history(self) -> list[WriteEvent]:
-        """Every write since the start, in order; since the last restart without data."""
+        """The writes that are kept, in order; since the last restart without data."""
         return list(self._cluster.store.history)
 
     def subscribe(self, listener: Callable[[WriteEvent], None]) -> None:
@@ -187,6 +193,8 @@ class ApiServer(Started):
             services=self.services,
             clock=self._clock,
             remembered=self._remembered,
+            history_kept=self._history_kept,
+            event_ttl_s=self._event_ttl_s,
             bookmark_every=self._bookmark_every,
         )
 
@@ -205,13 +213,17 @@ class ApiServer(Started):
         self._runner, self._port = await listen(routes.handle, port=self._port, tls=self._context)
         if not self._cluster.store.revision:
             await self._cluster.begin()
-        self._collecting = asyncio.create_task(self._cluster.collector.run())
+        self._tidying = [
+            asyncio.create_task(work)
+            for work in (self._cluster.collector.run(), self._cluster.expiry.run())
+        ]
 
     async def _close(self) -> None:
-        if self._collecting is not None:
-            self._collecting.cancel()
+        for task in self._tidying:
+            task.cancel()
+        for task in self._tidying:
             with contextlib.suppress(asyncio.CancelledError):
-                await self._collecting
+                await task
         self._cluster.watches.break_open("*", "drop")
         if self._runner is not None:
             await self._runner.cleanup()

@@ -88,12 +88,15 @@ class Store:
 
     Args:
         remembered: changes kept per kind for watches that start from an older resourceVersion.
+        history_kept: how many of the last writes `history` has; None: all.
         revision: where the global counter starts.
     """
 
-    def __init__(self, *, remembered: int = 10_000, revision: int = 0) -> None:
+    def __init__(
+        self, *, remembered: int = 10_000, history_kept: int | None = None, revision: int = 0
+    ) -> None:
         self.revision = revision
-        self.history: list[WriteEvent] = []
+        self.history: deque[WriteEvent] = deque(maxlen=history_kept)
         self.subscribers: list[Callable[[WriteEvent], None]] = []
         self.observers: list[Callable[[Resource, Change], None]] = []
         self._remembered = remembered
