@@ -36,7 +36,7 @@ from vgpu_nodeagent.kubelet_api import deviceplugin_pb2 as dp
 from vgpu_nodeagent.node_view import NodeView
 from vgpu_nodeagent.reports import Reports
 from vgpu_nodeagent.state.checkpoint import Checkpoint
-from vgpu_nodeagent.state.cuts import places
+from vgpu_nodeagent.state.claim_instances import places
 from vgpu_nodeagent.state.instances import Instances
 
 SLOT = "nvidia.com/gpu"
@@ -69,9 +69,9 @@ class Kubelet:
         self.pods.pop(slot, None)
         self._write()
 
-    def holds(self, pod: Pod, slot: str, lease: str, container: str = "main") -> None:
+    def holds(self, pod: Pod, slot: str, slot_allocation: str, container: str = "main") -> None:
         self.entries.append(
-            KubeletEntry(pod.metadata.uid, container, SLOT, frozenset({slot}), lease)
+            KubeletEntry(pod.metadata.uid, container, SLOT, frozenset({slot}), slot_allocation)
         )
         self.pods[slot] = pod.metadata.name
         self._write()
@@ -83,7 +83,7 @@ class Kubelet:
                 "ContainerName": entry.container,
                 "ResourceName": SLOT,
                 "DeviceIDs": sorted(entry.slot_ids),
-                "AllocResp": _answer(entry.lease),
+                "AllocResp": _answer(entry.slot_allocation),
             }
             for entry in self.entries
         ]
@@ -105,8 +105,8 @@ class Kubelet:
         return PodListing(frozenset(("default", pod) for pod in self.pods.values()), containers)
 
 
-def _answer(lease: str) -> str:
-    device = dp.CDIDevice(name=cdi.device_name(lease))
+def _answer(slot_allocation: str) -> str:
+    device = dp.CDIDevice(name=cdi.device_name(slot_allocation))
     answer = dp.ContainerAllocateResponse(cdi_devices=[device])
     return base64.b64encode(answer.SerializeToString()).decode()
 
@@ -152,14 +152,17 @@ class Bench:
 
     async def start(self, pod: Pod, slot: str, *, wanted: bool = True) -> str:
         """Allocate a slot for a pod and prepare it; returns the lease's name."""
-        lease, _ = self.prestart.allocate([slot])
-        self.kubelet.holds(pod, slot, lease)
+        slot_allocation, _ = self.prestart.allocate([slot])
+        self.kubelet.holds(pod, slot, slot_allocation)
         await self.prestart.prepare([slot], still_wanted=lambda: wanted)
-        return lease
+        return slot_allocation
 
     def nothing_is_granted(self) -> bool:
-        pages = [self.node.allocations.content(x).state for x in self.node.checkpoint.state.leases]
-        return not self.node.checkpoint.state.holdings and PageState.GRANT not in pages
+        pages = [
+            self.node.allocations.content(x).state
+            for x in self.node.checkpoint.state.slot_allocations
+        ]
+        return not self.node.checkpoint.state.claim_allocations and PageState.GRANT not in pages
 
 
 async def a_bench(
@@ -173,7 +176,9 @@ async def a_bench(
     view = SyncedView("n1")
     driver = ObedientDriver(devices or [a_driver_device()])
     checkpoint = Checkpoint(folder / "slots.json")
-    inventory = Inventory(driver, NvidiaConfig(), own_places=lambda: places(checkpoint.state.cuts))
+    inventory = Inventory(
+        driver, NvidiaConfig(), own_places=lambda: places(checkpoint.state.claim_instances)
+    )
     await inventory.refresh()
     kubelet = Kubelet(folder / "kubelet_internal_checkpoint")
     instances = Instances(driver, checkpoint, is_static=inventory.is_static)

@@ -32,7 +32,7 @@ from vgpu_nodeagent.config import (
     METRICS_PORT,
     STATE_DIR,
     SYSFS,
-    UNUSED_LEASE_S,
+    UNUSED_ALLOCATION_S,
     AgentConfig,
     LimitBackendName,
     OnViolation,
@@ -134,7 +134,7 @@ def parse(arguments: Sequence[str]) -> AgentConfig:
     parser.add_argument(
         "--unused-lease-seconds",
         type=float,
-        default=UNUSED_LEASE_S,
+        default=UNUSED_ALLOCATION_S,
         help="how long slots are kept that were given out and that the kubelet has no record of",
     )
     parser.add_argument(
@@ -195,7 +195,7 @@ def parse(arguments: Sequence[str]) -> AgentConfig:
         hang_limit_s=given.hang_limit_seconds,
         metrics_port=given.metrics_port,
         metrics_access=given.metrics_access,
-        unused_lease_s=given.unused_lease_seconds,
+        unused_allocation_s=given.unused_lease_seconds,
         on_violation=given.on_violation,
         on_unclaimed=given.on_unclaimed,
         log_level=given.log_level,

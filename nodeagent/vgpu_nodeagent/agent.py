@@ -59,7 +59,7 @@ from vgpu_nodeagent.own_pods import OwnPods
 from vgpu_nodeagent.publisher import Publisher
 from vgpu_nodeagent.reports import Reports
 from vgpu_nodeagent.state.checkpoint import Checkpoint
-from vgpu_nodeagent.state.cuts import places
+from vgpu_nodeagent.state.claim_instances import places
 from vgpu_nodeagent.state.instances import Instances
 from vgpu_nodeagent.turn import Turn
 from vgpu_nodeagent.usage import PERIOD_S, UsageReader
@@ -96,7 +96,9 @@ class Agent:
         self._pods = OwnPods(api, config.node_name)
         checkpoint = Checkpoint(config.state_dir / "slots.json")
         self._inventory = Inventory(
-            driver, config.cluster.nvidia, own_places=lambda: places(checkpoint.state.cuts)
+            driver,
+            config.cluster.nvidia,
+            own_places=lambda: places(checkpoint.state.claim_instances),
         )
         config.state_dir.mkdir(parents=True, exist_ok=True)
         usage_folders = folders_on(config.usage_regions)
@@ -156,7 +158,7 @@ class Agent:
             is_bound=self._is_bound,
             kubelet_pods=config.kubelet_pods,
             freed=self._room_was_made,
-            unused_lease_s=config.unused_lease_s,
+            unused_allocation_s=config.unused_allocation_s,
         )
         self._audit = AuditSocket(
             self._node, config.state_dir / SOCKET, usage=lambda: self._exposed.usage
@@ -214,7 +216,7 @@ class Agent:
                 await self._turn.wait()
                 await self._inventory.refresh()  # it may have been a long wait
                 await self._load()
-                if self._node.checkpoint.state.cuts:
+                if self._node.checkpoint.state.claim_instances:
                     await self._inventory.refresh()  # ours apart from others
                 self._review_health()
                 parts.create_task(self._heartbeat.run())
@@ -269,7 +271,7 @@ class Agent:
             found = False
         if not found:
             await self._rebuild()
-        for leftover in self._node.allocations.on_disk() - set(checkpoint.state.leases):
+        for leftover in self._node.allocations.on_disk() - set(checkpoint.state.slot_allocations):
             logger.info("closing allocation %s: nobody holds it", leftover)
             self._node.allocations.close(leftover)
 
@@ -293,12 +295,14 @@ class Agent:
         static = frozenset(filter(self._inventory.is_static, devices))
         self._node.checkpoint.commit(recovered(state, pages, devices, static=static))
         logger.warning(
-            "rebuilt %d allocations of %d claims", len(state.leases), len(state.holdings)
+            "rebuilt %d allocations of %d claims",
+            len(state.slot_allocations),
+            len(state.claim_allocations),
         )
 
-    def _page(self, lease: str) -> PageContent | None:
+    def _page(self, name: str) -> PageContent | None:
         try:
-            return self._node.allocations.content(lease)
+            return self._node.allocations.content(name)
         except PageDamaged as error:
             logger.error("%s", error)
             return None

@@ -124,8 +124,8 @@ class AuditSocket:
         both: Sequence[Finding] = [found for found in findings(evidence) if found in first]
         return {
             "node": self._node.name,
-            "leases": len(evidence.state.leases),
-            "claims": sum(not held.closed for held in evidence.state.holdings.values()),
+            "leases": len(evidence.state.slot_allocations),
+            "claims": sum(not held.closed for held in evidence.state.claim_allocations.values()),
             "findings": [asdict(found) for found in both],
         }
 

@@ -21,8 +21,8 @@ METRICS_PORT = 9394
 HEALTH_PORT = 9395
 HANG_LIMIT_S = 30.0
 """Longer than the liveness probe takes to find a loop stuck."""
-UNUSED_LEASE_S = 30.0
-"""A lease that no pod on the kubelet's record holds after so long was never used.
+UNUSED_ALLOCATION_S = 30.0
+"""A slot allocation that no pod on the kubelet's record holds after so long was never used.
 
 The kubelet writes it down as soon as it has our answer; one that died under the call never does.
 """
@@ -77,7 +77,8 @@ class AgentConfig:
             ever.
         metrics_port: Port of the metrics; 0 for none.
         metrics_access: Who may read them.
-        unused_lease_s: How long a lease is kept that the kubelet has not put on record.
+        unused_allocation_s: How long a slot allocation is kept that the kubelet has not put on
+            record.
         on_violation: What is done to a claim that holds more than it may, besides reporting it.
         on_unclaimed: What is done to processes of pods that use a device without a claim.
         log_level: Name of a logging level.
@@ -102,7 +103,7 @@ class AgentConfig:
     hang_limit_s: float = HANG_LIMIT_S
     metrics_port: int = METRICS_PORT
     metrics_access: MetricsAccess = MetricsAccess.REVIEWED
-    unused_lease_s: float = UNUSED_LEASE_S
+    unused_allocation_s: float = UNUSED_ALLOCATION_S
     on_violation: OnViolation = OnViolation.REPORT
     on_unclaimed: OnViolation = OnViolation.REPORT
     log_level: str = "INFO"

@@ -38,14 +38,14 @@ class DeviceCapacity:
         capacity: What the device has.
         allocatable: What may be given away: capacity times the scaling factors.
         core_policy: When compute shares are enforced, where a request has none.
-        is_cut: The device is in MIG mode: it is given in instances only.
+        in_mig_mode: The device is in MIG mode: it is given in instances only.
         is_static: They are an administrator's: none is made or removed.
     """
 
     capacity: Use
     allocatable: Use
     core_policy: str = "Default"
-    is_cut: bool = False
+    in_mig_mode: bool = False
     is_static: bool = False
 
 
@@ -72,7 +72,7 @@ def terms_of(
             int(device.memory_mib * memory_factor), int(DEVICE_CORES * core_factor), slots
         ),
         core_policy=spec.core_policy if spec is not None else "Default",
-        is_cut=device.mig_enabled,
+        in_mig_mode=device.mig_enabled,
         is_static=is_static(device, spec, config),
     )
 

@@ -30,7 +30,7 @@ PERIOD_S = 3.0
 
 _NOTHING = DeviceUse(uuid="", used_bytes=0, peak_bytes=0, denied_count=0)
 _Key = tuple[str, str]
-"""A lease and the UUID of a device, or of an instance."""
+"""A slot allocation and the UUID of a device, or of an instance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class UsageReader:
         self._allocations = allocations
         self._marks: dict[str, int] = {}
         self._proc = proc
-        self._leases: dict[tuple[int, int], str] = {}  # by PID and start time
+        self._slot_allocations: dict[tuple[int, int], str] = {}  # by PID and start time
 
     async def read(self) -> Usage:
         """Read all containers once. A driver that does not answer leaves its part out."""
@@ -118,59 +118,75 @@ class UsageReader:
             devices, memory, compute = {}, {}, {}
         state = self._state()
         pids = {pid for by_pid in (*memory.values(), *compute.values()) for pid in by_pid}
-        leases = self._leases_of(pids, state)
-        held = _by_lease(memory, leases)
-        busy = _by_lease(compute, leases)
+        slot_allocations = self._slot_allocations_of(pids, state)
+        held = _by_slot_allocation(memory, slot_allocations)
+        busy = _by_slot_allocation(compute, slot_allocations)
         uses = [
             use
-            for lease in state.leases.values()
-            if (holding := state.holdings.get(lease.claim_uid)) is not None
-            for use in self._of_lease(lease, holding, held, busy, frozenset(compute))
+            for slot_allocation in state.slot_allocations.values()
+            if (claim_allocation := state.claim_allocations.get(slot_allocation.claim_uid))
+            is not None
+            for use in self._of_slot_allocation(
+                slot_allocation, claim_allocation, held, busy, frozenset(compute)
+            )
         ]
         return Usage(devices, tuple(uses))
 
-    def _of_lease(
+    def _of_slot_allocation(
         self,
-        lease: SlotAllocation,
-        holding: ClaimAllocation,
+        slot_allocation: SlotAllocation,
+        claim_allocation: ClaimAllocation,
         held: Mapping[_Key, float],
         busy: Mapping[_Key, float],
         sampled: frozenset[str],
     ) -> list[ContainerUse]:
         """A region is its container's word: a damaged one is reported, and counts as empty."""
         try:
-            limits = self._allocations.content(lease.name).devices
+            limits = self._allocations.content(slot_allocation.name).devices
         except PageDamaged as error:
-            logger.warning("no use of allocation %s: %s", lease.name, error)
+            logger.warning("no use of allocation %s: %s", slot_allocation.name, error)
             return []
         ledger: dict[str, DeviceUse] = {}
         try:
-            ledger = {use.uuid: use for use in self._allocations.usage(lease.name)}
+            ledger = {use.uuid: use for use in self._allocations.usage(slot_allocation.name)}
         except PageDamaged as error:
             logger.warning("no ledger: %s", error)
         return [
-            _use(lease, holding, number, limit, ledger, held=held, busy=busy, sampled=sampled)
+            _use(
+                slot_allocation,
+                claim_allocation,
+                number,
+                limit,
+                ledger,
+                held=held,
+                busy=busy,
+                sampled=sampled,
+            )
             for number, limit in enumerate(limits)
         ]
 
-    def _leases_of(self, pids: Collection[int], state: SlotState) -> Mapping[int, str]:
-        """Which lease each process runs under; where one lives does not change, so it is kept."""
+    def _slot_allocations_of(self, pids: Collection[int], state: SlotState) -> Mapping[int, str]:
+        """The slot allocation that each process runs under: it does not change, so it is kept."""
         keys = {pid: (pid, start_time(pid, proc=self._proc)) for pid in pids}
-        self._leases = {
+        self._slot_allocations = {
             key: name
-            for key, name in self._leases.items()
-            if name in state.leases and keys.get(key[0]) == key
+            for key, name in self._slot_allocations.items()
+            if name in state.slot_allocations and keys.get(key[0]) == key
         }
         by_pod: defaultdict[str, list[str]] = defaultdict(list)
-        for lease in state.leases.values():
-            if lease.is_bound:
-                by_pod[lease.pod_uid].append(lease.name)
-        for key in set(keys.values()) - set(self._leases):
-            if (name := self._lease_of(key[0], by_pod)) is not None:
-                self._leases[key] = name
-        return {pid: self._leases[key] for pid, key in keys.items() if key in self._leases}
+        for slot_allocation in state.slot_allocations.values():
+            if slot_allocation.is_bound:
+                by_pod[slot_allocation.pod_uid].append(slot_allocation.name)
+        for key in set(keys.values()) - set(self._slot_allocations):
+            if (name := self._slot_allocation_of(key[0], by_pod)) is not None:
+                self._slot_allocations[key] = name
+        return {
+            pid: self._slot_allocations[key]
+            for pid, key in keys.items()
+            if key in self._slot_allocations
+        }
 
-    def _lease_of(self, pid: int, by_pod: Mapping[str, list[str]]) -> str | None:
+    def _slot_allocation_of(self, pid: int, by_pod: Mapping[str, list[str]]) -> str | None:
         """The cgroup names the pod; of several containers of it, the region that is mapped.
 
         Without cgroups of pods the mapped region alone decides.
@@ -185,20 +201,20 @@ class UsageReader:
         return mapped[0] if len(mapped) == 1 else None
 
 
-def _by_lease(
-    by_device: Mapping[str, Mapping[int, float]], leases: Mapping[int, str]
+def _by_slot_allocation(
+    by_device: Mapping[str, Mapping[int, float]], slot_allocations: Mapping[int, str]
 ) -> Mapping[_Key, float]:
     total: defaultdict[_Key, float] = defaultdict(float)
     for uuid, by_pid in by_device.items():
         for pid, amount in by_pid.items():
-            if (name := leases.get(pid)) is not None:
+            if (name := slot_allocations.get(pid)) is not None:
                 total[name, uuid] += amount
     return total
 
 
 def _use(
-    lease: SlotAllocation,
-    holding: ClaimAllocation,
+    slot_allocation: SlotAllocation,
+    claim_allocation: ClaimAllocation,
     number: int,
     limit: DeviceLimit,
     ledger: Mapping[str, DeviceUse],
@@ -207,14 +223,14 @@ def _use(
     busy: Mapping[_Key, float],
     sampled: frozenset[str],
 ) -> ContainerUse:
-    key = (lease.name, limit.uuid)
+    key = (slot_allocation.name, limit.uuid)
     own = ledger.get(limit.uuid)
     percent = busy.get(key, 0.0) if limit.uuid in sampled else None
     return ContainerUse(
-        namespace=holding.namespace,
-        pod=holding.pod_name,
-        container=lease.container,
-        claim=holding.claim_name,
+        namespace=claim_allocation.namespace,
+        pod=claim_allocation.pod_name,
+        container=slot_allocation.container,
+        claim=claim_allocation.claim_name,
         number=number,
         uuid=limit.uuid,
         memory_limit=None if limit.memory_bytes == UNLIMITED else limit.memory_bytes,

@@ -89,19 +89,27 @@ class Violations:
         return "; ".join(map(str, self._strangers.get(uuid, ())))
 
     def violated(
-        self, holding: ClaimAllocation, violation: Violation, uuid: str, sentence: str
+        self, claim_allocation: ClaimAllocation, violation: Violation, uuid: str, sentence: str
     ) -> None:
         """A claim violates a limit."""
-        labels = (self._node, uuid, holding.namespace, holding.claim_name, violation.value)
+        labels = (
+            self._node,
+            uuid,
+            claim_allocation.namespace,
+            claim_allocation.claim_name,
+            violation.value,
+        )
         self._metrics.violations.labels(*labels).inc()
-        if claim := self._view.claim_with_uid(holding.claim_uid):
+        if claim := self._view.claim_with_uid(claim_allocation.claim_uid):
             self._reports.violated(claim, violation.value, sentence)
-        if pod := self._view.pod_with_uid(holding.pod_uid):
-            self._reports.warning(pod, violation.value, f"claim {holding.claim_name} {sentence}")
+        if pod := self._view.pod_with_uid(claim_allocation.pod_uid):
+            self._reports.warning(
+                pod, violation.value, f"claim {claim_allocation.claim_name} {sentence}"
+            )
 
-    def obeys(self, holding: ClaimAllocation, remaining: Mapping[Violation, str]) -> None:
+    def obeys(self, claim_allocation: ClaimAllocation, remaining: Mapping[Violation, str]) -> None:
         """It violates one limit less."""
-        claim = self._view.claim_with_uid(holding.claim_uid)
+        claim = self._view.claim_with_uid(claim_allocation.claim_uid)
         if claim is None:
             return
         if remaining:
@@ -110,9 +118,9 @@ class Violations:
         else:
             self._reports.obeys(claim)
 
-    def confirmed(self, holding: ClaimAllocation) -> None:
+    def confirmed(self, claim_allocation: ClaimAllocation) -> None:
         """It violates nothing: the report of an agent before this one is over."""
-        claim = self._view.claim_with_uid(holding.claim_uid)
+        claim = self._view.claim_with_uid(claim_allocation.claim_uid)
         if claim is not None and is_true(claim.status.conditions, VIOLATED):
             self._reports.obeys(claim)
 

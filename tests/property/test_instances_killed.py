@@ -19,7 +19,7 @@ from vgpu_api.v1alpha1.vgpuclaim import MigAllocation
 from vgpu_nodeagent.drivers.base import MigInstance
 from vgpu_nodeagent.errors import Refused
 from vgpu_nodeagent.state.checkpoint import Checkpoint, decode, encode
-from vgpu_nodeagent.state.cuts import ClaimInstance, places
+from vgpu_nodeagent.state.claim_instances import ClaimInstance, places
 from vgpu_nodeagent.state.instances import Instances
 from vgpu_nodeagent.state.slots import SlotState
 
@@ -85,9 +85,9 @@ class Cuts(RuleBasedStateMachine):
         """When all claims are over, what is left is the administrator's."""
         self.live.clear()
         self.fate.left = 0
-        self.run(self.instances.remove_all(lambda cut: True))
+        self.run(self.instances.remove_all(lambda claim_instance: True))
         assert set(self.there()) == self.foreign
-        assert self.checkpoint.state.cuts == {}
+        assert self.checkpoint.state.claim_instances == {}
 
     def restart(self) -> None:
         """An agent that knows nothing but what is on disk."""
@@ -142,15 +142,18 @@ class Cuts(RuleBasedStateMachine):
         self.fate.left = kill
         self.run(self.instances.remove_all(self.is_over))
 
-    def is_over(self, cut: ClaimInstance) -> bool:
-        _, allocation = self.live.get(cut.claim_uid, (None, None))
-        return allocation is None or allocation.id != cut.allocation_id
+    def is_over(self, claim_instance: ClaimInstance) -> bool:
+        _, allocation = self.live.get(claim_instance.claim_uid, (None, None))
+        return allocation is None or allocation.id != claim_instance.allocation_id
 
     @rule(place=st.sampled_from(PLACES))
     def administrator_cuts(self, place: tuple[str, int, int]) -> None:
         profile, start, size = place
         named = MigInstance(profile, start, size, f"MIG-admin-{len(self.foreign)}")
-        mine = [cut.instance for cut in self.checkpoint.state.cuts.values()]
+        mine = [
+            claim_instance.instance
+            for claim_instance in self.checkpoint.state.claim_instances.values()
+        ]
         if not any(other.overlaps(start, size) for other in (*self.there(), *mine)):
             self.driver.cut(GPU_0, [*self.there(), named])
             self.foreign.add(named)
@@ -164,7 +167,7 @@ class Cuts(RuleBasedStateMachine):
 
     @invariant()
     def every_instance_is_recorded_or_the_administrators(self) -> None:
-        own = places(self.checkpoint.state.cuts)
+        own = places(self.checkpoint.state.claim_instances)
         ours = set(self.there()) - self.foreign
         assert {(GPU_0, instance.start) for instance in ours} <= own
 
@@ -175,9 +178,9 @@ class Cuts(RuleBasedStateMachine):
     @invariant()
     def what_is_said_to_be_made_is_its_claims_alone(self) -> None:
         made = self.instances.made.values()
-        assert len({cut.instance.uuid for cut in made}) == len(made)
-        for cut in made:
-            assert replace(cut.instance) not in self.foreign
+        assert len({claim_instance.instance.uuid for claim_instance in made}) == len(made)
+        for claim_instance in made:
+            assert replace(claim_instance.instance) not in self.foreign
 
 
 TestCuts = Cuts.TestCase

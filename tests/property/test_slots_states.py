@@ -45,31 +45,33 @@ class Slots(RuleBasedStateMachine):
     @rule(ids=st.sets(st.sampled_from(SLOTS), min_size=1))
     def allocate(self, ids: set[str]) -> None:
         self.nonce += 1
-        state, lease = slots.allocate(self.state, slot_ids=ids, nonce=f"n{self.nonce}", now=0.0)
-        assert lease.name not in self.names_ever
-        self.names_ever.add(lease.name)
+        state, slot_allocation = slots.allocate(
+            self.state, slot_ids=ids, nonce=f"n{self.nonce}", now=0.0
+        )
+        assert slot_allocation.name not in self.names_ever
+        self.names_ever.add(slot_allocation.name)
         self.commit(state)
 
-    @precondition(lambda self: self.state.leases)
+    @precondition(lambda self: self.state.slot_allocations)
     @rule(data=st.data(), pod=st.sampled_from(PODS), use=USES, time=st.integers(0, 1))
     def grant(self, data: st.DataObject, pod: str, use: dict[str, Use], time: int) -> None:
-        lease = data.draw(st.sampled_from(sorted(self.state.leases)))
-        holding = ClaimAllocation(f"claim-of-{pod}", "ns", "c", str(time), pod, pod, use)
+        slot_allocation = data.draw(st.sampled_from(sorted(self.state.slot_allocations)))
+        claim_allocation = ClaimAllocation(f"claim-of-{pod}", "ns", "c", str(time), pod, pod, use)
         before = self.state
         try:
             state = slots.grant(
                 before,
-                holding=holding,
-                bindings=[Binding(lease, "main")],
+                claim_allocation=claim_allocation,
+                bindings=[Binding(slot_allocation, "main")],
                 allocatable=DEVICES,
             )
         except Refused:
             assert self.state == before
             return
         self.commit(state)
-        self.open[holding.claim_uid] = use
-        owner = self.owner_ever.setdefault(lease, pod)
-        assert owner == pod, f"{lease} was granted to {owner} and to {pod}"
+        self.open[claim_allocation.claim_uid] = use
+        owner = self.owner_ever.setdefault(slot_allocation, pod)
+        assert owner == pod, f"{slot_allocation} was granted to {owner} and to {pod}"
 
     @rule(pod=st.sampled_from(PODS))
     def close(self, pod: str) -> None:
@@ -80,7 +82,7 @@ class Slots(RuleBasedStateMachine):
     def init_containers_end(self, pod: str) -> None:
         """From then on half of it is used; of a claim that is closed or unknown nothing is."""
         claim = f"claim-of-{pod}"
-        held = self.state.holdings.get(claim)
+        held = self.state.claim_allocations.get(claim)
         use = held.use if held is not None else {"GPU-0": Use(100, 100, 3)}
         rest = {uuid: Use(each.memory_mib // 2, each.cores // 2, 1) for uuid, each in use.items()}
         self.commit(
@@ -90,22 +92,22 @@ class Slots(RuleBasedStateMachine):
         )
         if claim in self.open:
             self.open[claim] = rest
-            assert self.state.holdings[claim].init_ids == ("a", "b")
+            assert self.state.claim_allocations[claim].init_ids == ("a", "b")
 
     @rule(pod=st.sampled_from(PODS))
     def forget(self, pod: str) -> None:
-        held = self.state.holdings.get(f"claim-of-{pod}")
+        held = self.state.claim_allocations.get(f"claim-of-{pod}")
         self.commit(slots.forget(self.state, f"claim-of-{pod}"))
         if held is not None and not held.closed:
-            assert self.state.holdings[held.claim_uid] == held
+            assert self.state.claim_allocations[held.claim_uid] == held
 
-    @precondition(lambda self: self.state.leases)
+    @precondition(lambda self: self.state.slot_allocations)
     @rule(data=st.data())
     def drop(self, data: st.DataObject) -> None:
-        lease = data.draw(st.sampled_from(sorted(self.state.leases)))
-        bound = self.state.leases[lease].is_bound
-        self.commit(slots.drop(self.state, lease))
-        assert (lease in self.state.leases) == bound
+        slot_allocation = data.draw(st.sampled_from(sorted(self.state.slot_allocations)))
+        bound = self.state.slot_allocations[slot_allocation].is_bound
+        self.commit(slots.drop(self.state, slot_allocation))
+        assert (slot_allocation in self.state.slot_allocations) == bound
 
     @rule()
     def crash(self) -> None:
@@ -138,9 +140,9 @@ class Slots(RuleBasedStateMachine):
     @invariant()
     def every_bound_lease_has_an_open_account(self) -> None:
         """What a lease may use is always counted somewhere."""
-        for lease in self.state.leases.values():
-            if lease.is_bound:
-                assert not self.state.holdings[lease.claim_uid].closed
+        for slot_allocation in self.state.slot_allocations.values():
+            if slot_allocation.is_bound:
+                assert not self.state.claim_allocations[slot_allocation.claim_uid].closed
 
     @invariant()
     def slots_in_use_are_offered_as_healthy(self) -> None:
@@ -158,5 +160,7 @@ class TestSlots(Slots.TestCase):  # type: ignore[misc,name-defined]
 
 
 def test_the_names_of_leases_carry_their_first_slot_by_number() -> None:
-    _, lease = slots.allocate(SlotState(), slot_ids=["slot-10", "slot-9"], nonce="x", now=1.0)
-    assert lease == SlotAllocation("slot-9-x", ("slot-9", "slot-10"), 1.0)
+    _, slot_allocation = slots.allocate(
+        SlotState(), slot_ids=["slot-10", "slot-9"], nonce="x", now=1.0
+    )
+    assert slot_allocation == SlotAllocation("slot-9-x", ("slot-9", "slot-10"), 1.0)

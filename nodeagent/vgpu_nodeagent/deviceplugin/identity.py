@@ -1,8 +1,8 @@
 """The pod of a set of slots: three records of the kubelet and the agent must agree.
 
 The device-plugin API names no pod. The kubelet's checkpoint has which pod UID and container each
-of our leases belongs to; PodResources has under which pod name the slots are held now; our own
-watch has which UID that name has. Where they differ, one of them is behind: refuse, and the
+of our slot allocations belongs to; PodResources has under which pod name the slots are held now;
+our own watch has which UID that name has. Where they differ, one of them is behind: refuse, and the
 kubelet asks again.
 """
 
@@ -20,11 +20,11 @@ from vgpu_nodeagent.state.slots import Binding
 
 @dataclass(frozen=True, slots=True)
 class Consumer:
-    """The pod that holds the slots, and its leases on them.
+    """The pod that holds the slots, and its slot allocations on them.
 
-    An ordinary init container and a later container of its pod may both have a lease on them, and
-    the kubelet does not report which of the two it is about to start: both are filled. `cpus`: by
-    container, those that the CPU manager gave to it alone.
+    An ordinary init container and a later container of its pod may both have a slot allocation on
+    them, and the kubelet does not report which of the two it is about to start: both are filled.
+    `cpus`: by container, those that the CPU manager gave to it alone.
     """
 
     pod: Pod
@@ -74,13 +74,15 @@ def identify(
             Why.POD_ENDED, f"pod {pod.metadata.namespace}/{pod.metadata.name} has ended already"
         )
     for entry in mine:
-        if not entry.lease:
+        if not entry.slot_allocation:
             raise Refused(
                 Why.UNKNOWN_ALLOCATION,
                 f"container {entry.container} was allocated by another device plugin",
             )
     cpus = {holder.container: holder.cpus for holder in listing.holders(wanted) if holder.cpus}
-    return Consumer(pod, tuple(Binding(entry.lease, entry.container) for entry in mine), cpus)
+    return Consumer(
+        pod, tuple(Binding(entry.slot_allocation, entry.container) for entry in mine), cpus
+    )
 
 
 def _pod(

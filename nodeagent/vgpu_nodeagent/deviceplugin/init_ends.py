@@ -29,9 +29,9 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Open:
-    """An open holding with its pod and claim as they are now."""
+    """An open claim allocation with its pod and claim as they are now."""
 
-    holding: ClaimAllocation
+    claim_allocation: ClaimAllocation
     pod: Pod
     claim: VGPUClaim
     allocation: Allocation
@@ -44,7 +44,7 @@ class _Open:
     def is_over(self) -> bool:
         """Whether this round has no open page any more."""
         has_part = init_part.has_init_part(self.claim.spec, self.allocation)
-        return self.holding.init_ended == self.round or not has_part
+        return self.claim_allocation.init_ended == self.round or not has_part
 
     @property
     def ended_ids(self) -> frozenset[str] | None:
@@ -53,7 +53,7 @@ class _Open:
         Those of the round before are shown until the kubelet has started the new ones.
         """
         ids = init_part.ended_init_ids(self.pod)
-        return None if ids is None or ids & set(self.holding.init_ids) else ids
+        return None if ids is None or ids & set(self.claim_allocation.init_ids) else ids
 
 
 class InitEnds:
@@ -75,7 +75,7 @@ class InitEnds:
             OSError: It cannot be recorded; nothing is reported then.
         """
         freed = left = False
-        for claim_uid in list(self._node.checkpoint.state.holdings):
+        for claim_uid in list(self._node.checkpoint.state.claim_allocations):
             found = self._open(claim_uid)
             if found is None:
                 continue
@@ -91,15 +91,15 @@ class InitEnds:
         """Report the current state; what is there already is not written again."""
         if init_part.ended_init_ids(found.pod) is None:
             self._reports.init_wanted(found.claim, found.round)
-        elif found.holding.init_ended == found.round:
+        elif found.claim_allocation.init_ended == found.round:
             self._reports.init_ended(found.claim, found.round)
 
     async def _close(self, claim_uid: str) -> bool:
         node = self._node
         before = self._open(claim_uid)
-        for lease in self._leases(before):
-            pod_uid = before.holding.pod_uid if before is not None else ""
-            if await asyncio.to_thread(node.allocations.users, lease, pod_uid):
+        for slot_allocation in self._slot_allocations(before):
+            pod_uid = before.claim_allocation.pod_uid if before is not None else ""
+            if await asyncio.to_thread(node.allocations.users, slot_allocation, pod_uid):
                 return False
         # From here on: no await, until everything is written.
         found = self._open(claim_uid)
@@ -108,9 +108,9 @@ class InitEnds:
         ids = found.ended_ids
         if ids is None:
             return False
-        for lease in self._leases(found):
+        for slot_allocation in self._slot_allocations(found):
             try:
-                node.allocations.shut(lease)
+                node.allocations.shut(slot_allocation)
             except PageDamaged as error:
                 logger.warning("%s; it grants nothing", error)
         rest = init_part.without_init_part(found.claim.spec, found.allocation)
@@ -123,31 +123,41 @@ class InitEnds:
                 use=dict(effective_use(found.claim.spec, rest.devices)),
             )
         )
-        place = f"{found.holding.namespace}/{found.holding.claim_name}"
+        place = f"{found.claim_allocation.namespace}/{found.claim_allocation.claim_name}"
         logger.info("init containers of claim %s have ended", place)
         found = self._open(claim_uid)
         if found is not None:
             self._tell(found)
         return True
 
-    def _leases(self, found: _Open | None) -> list[str]:
+    def _slot_allocations(self, found: _Open | None) -> list[str]:
         if found is None:
             return []
         init = init_part.init_containers(found.pod)
-        leases = self._node.checkpoint.state.of_claim(found.holding.claim_uid)
-        return [lease.name for lease in leases if lease.container in init]
+        slot_allocations = self._node.checkpoint.state.of_claim(found.claim_allocation.claim_uid)
+        return [
+            slot_allocation.name
+            for slot_allocation in slot_allocations
+            if slot_allocation.container in init
+        ]
 
     def _open(self, claim_uid: str) -> _Open | None:
         """What is open on a claim whose spec has init containers; None where there is nothing."""
         view = self._node.view
-        holding = self._node.checkpoint.state.holdings.get(claim_uid)
+        claim_allocation = self._node.checkpoint.state.claim_allocations.get(claim_uid)
         claim = view.claim_with_uid(claim_uid)
-        pod = view.pod_with_uid(holding.pod_uid) if holding is not None else None
-        if holding is None or holding.closed or claim is None or pod is None or pod.is_terminal:
+        pod = view.pod_with_uid(claim_allocation.pod_uid) if claim_allocation is not None else None
+        if (
+            claim_allocation is None
+            or claim_allocation.closed
+            or claim is None
+            or pod is None
+            or pod.is_terminal
+        ):
             return None
         allocation = claim.status.allocation
-        if allocation is None or allocation.id != holding.allocation_id:
+        if allocation is None or allocation.id != claim_allocation.allocation_id:
             return None
         if not init_part.init_requests(claim.spec):
             return None
-        return _Open(holding, pod, claim, allocation)
+        return _Open(claim_allocation, pod, claim, allocation)

@@ -1,9 +1,9 @@
-"""Which leases a PreStart fills once the init containers of its pod have ended.
+"""Which slot allocations a PreStart fills once the init containers of its pod have ended.
 
 The kubelet names slots, not containers, and an ordinary init container may share its slot with a
-later one. After the end of the init containers their leases stay shut. They are started again when
-the kubelet makes the sandbox anew, which no event reports: it shows in a PreStart of their own
-slots, or in one of shared slots that no start of the app container followed.
+later one. After the end of the init containers their slot allocations stay shut. They are started
+again when the kubelet makes the sandbox anew, which no event reports: it shows in a PreStart of
+their own slots, or in one of shared slots that no start of the app container followed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from vgpu_nodeagent.reports import Reports
 from vgpu_nodeagent.state.slots import Binding, ClaimAllocation
 
 _REMEMBERED = 4096
-"""Leases whose last PreStart is remembered; one that was forgotten takes one PreStart more."""
+"""Slot allocations whose last PreStart is remembered; a forgotten one takes one PreStart more."""
 
 
 class InitStarts:
@@ -30,7 +30,7 @@ class InitStarts:
 
     def __init__(self, reports: Reports) -> None:
         self._reports = reports
-        # lease → the round of its last PreStart and the container that this one followed
+        # by slot allocation: the round of its last PreStart, the container that it followed
         self._started: dict[str, tuple[InitRound, str]] = {}
 
     def to_fill(
@@ -38,20 +38,22 @@ class InitStarts:
         consumer: Consumer,
         claim: VGPUClaim,
         allocation: Allocation,
-        holding: ClaimAllocation | None,
+        claim_allocation: ClaimAllocation | None,
     ) -> tuple[tuple[Binding, ...], Allocation]:
-        """The leases to fill, and the part of the allocation that may fill them.
+        """The slot allocations to fill, and the part of the allocation that may fill them.
 
         Args:
-            consumer: The pod and all its leases on the slots.
+            consumer: The pod and all its slot allocations on the slots.
             claim: Its claim.
             allocation: The claim's allocation, on this node.
-            holding: What the claim holds here already.
+            claim_allocation: What the claim holds here already.
 
         Raises:
             Refused: An init container is to start whose devices were given back.
         """
-        if not init_part.init_requests(claim.spec) or not _has_ended(claim, allocation, holding):
+        if not init_part.init_requests(claim.spec) or not _has_ended(
+            claim, allocation, claim_allocation
+        ):
             return consumer.bindings, allocation
         init = init_part.init_containers(consumer.pod)
         left = tuple(binding for binding in consumer.bindings if binding.container not in init)
@@ -71,7 +73,7 @@ class InitStarts:
     def _is_repeated(
         self, consumer: Consumer, bindings: tuple[Binding, ...], init_round: InitRound
     ) -> bool:
-        """Whether no container started after the last PreStart of these leases in this round.
+        """Whether no container started after their last PreStart in this round.
 
         A PreStart of an earlier round does not count: the init container that it started unseen has
         ended since, or the round would not have.
@@ -79,17 +81,22 @@ class InitStarts:
         repeated = False
         for binding in bindings:
             start = (init_round, _last_container(consumer.pod, binding.container))
-            repeated |= self._started.pop(binding.lease, None) == start
-            self._started[binding.lease] = start
+            repeated |= self._started.pop(binding.slot_allocation, None) == start
+            self._started[binding.slot_allocation] = start
             if len(self._started) > _REMEMBERED:
                 del self._started[next(iter(self._started))]
         return repeated
 
 
-def _has_ended(claim: VGPUClaim, allocation: Allocation, holding: ClaimAllocation | None) -> bool:
+def _has_ended(
+    claim: VGPUClaim, allocation: Allocation, claim_allocation: ClaimAllocation | None
+) -> bool:
     """Whether init containers have given back what this allocation gave them, if anything."""
     return (
-        (holding is not None and holding.init_ended == init_part.init_round(allocation))
+        (
+            claim_allocation is not None
+            and claim_allocation.init_ended == init_part.init_round(allocation)
+        )
         or init_part.init_part_ended(claim)
         or not init_part.has_init_part(claim.spec, allocation)
     )

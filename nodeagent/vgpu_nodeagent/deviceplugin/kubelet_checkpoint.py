@@ -1,8 +1,9 @@
 """The kubelet's own record of allocations: the only record of which container got which.
 
 `kubelet_internal_checkpoint` holds, per pod UID, container and resource, the device ids and our
-Allocate answer, and so the name of our lease. It is written before the container is started. It
-is an internal file: whatever looks different from what we know is refused, never interpreted.
+Allocate answer, and so the name of our slot allocation. It is written before the container is
+started. It is an internal file: whatever looks different from what we know is refused, never
+interpreted.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ class KubeletEntry:
     """What the kubelet gave to one container of one resource.
 
     Attributes:
-        lease: The name in our Allocate answer; empty where the answer names none of ours.
+        slot_allocation: The name in our Allocate answer; empty where the answer names none of ours.
     """
 
     pod_uid: str
     container: str
     resource: str
     slot_ids: frozenset[str]
-    lease: str
+    slot_allocation: str
 
 
 def _ids(value: Any) -> Any:
@@ -98,15 +99,18 @@ def _entry(path: Path, entry: _Entry) -> KubeletEntry:
         raise KubeletUnavailable(
             f"kubelet checkpoint {path}: AllocResp of container {entry.container_name}: {error}"
         ) from error
-    leases = [name for d in answer.cdi_devices if (name := cdi.allocation_of(d.name)) is not None]
-    if len(leases) > 1:
+    slot_allocations = [
+        name for d in answer.cdi_devices if (name := cdi.allocation_of(d.name)) is not None
+    ]
+    if len(slot_allocations) > 1:
         raise KubeletUnavailable(
-            f"kubelet checkpoint {path}: container {entry.container_name} has {len(leases)} leases"
+            f"kubelet checkpoint {path}: container {entry.container_name} has "
+            f"{len(slot_allocations)} slot allocations"
         )
     return KubeletEntry(
         pod_uid=entry.pod_uid,
         container=entry.container_name,
         resource=entry.resource_name,
         slot_ids=frozenset(entry.device_ids),
-        lease=leases[0] if leases else "",
+        slot_allocation=slot_allocations[0] if slot_allocations else "",
     )

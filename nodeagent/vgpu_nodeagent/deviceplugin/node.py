@@ -28,7 +28,7 @@ class LocalNode:
         resource: The resource that our slots are offered as.
         view: The newest known pods, claims and devices of this node.
         inventory: The devices.
-        checkpoint: Leases and holdings, on disk.
+        checkpoint: Slot allocations and holdings, on disk.
         allocations: Pages and CDI specs, on disk.
         backends: What keeps claims within their limits.
         instances: Parts of devices in MIG mode, in the driver.

@@ -27,36 +27,40 @@ class OrphanedProcesses:
         self._reports = reports
         self._told: dict[str, frozenset[int]] = {}  # claim UID → reported processes
 
-    async def are_there(self, holding: ClaimAllocation) -> bool:
+    async def are_there(self, claim_allocation: ClaimAllocation) -> bool:
         """Whether anything of the pod runs, or may run, with what it was granted."""
         allocations = self._node.allocations
-        is_known = holding.pod_uid != holding.claim_uid  # else an account made from a page alone
-        pod_uid = holding.pod_uid if is_known else ""
+        is_known = (
+            claim_allocation.pod_uid != claim_allocation.claim_uid
+        )  # else an account made from a page alone
+        pod_uid = claim_allocation.pod_uid if is_known else ""
         if is_known:
             running = await asyncio.to_thread(allocations.pod_processes, pod_uid)
             if running:
                 return True
-        for lease in self._node.checkpoint.state.of_claim(holding.claim_uid):
-            users = await asyncio.to_thread(allocations.users, lease.name, pod_uid)
+        for slot_allocation in self._node.checkpoint.state.of_claim(claim_allocation.claim_uid):
+            users = await asyncio.to_thread(allocations.users, slot_allocation.name, pod_uid)
             if users.unknown and not users.certain:
-                self._tell(holding, users.unknown)
+                self._tell(claim_allocation, users.unknown)
             if users:
                 return True
-        self._told.pop(holding.claim_uid, None)
+        self._told.pop(claim_allocation.claim_uid, None)
         return False
 
-    def _tell(self, holding: ClaimAllocation, pids: frozenset[int]) -> None:
+    def _tell(self, claim_allocation: ClaimAllocation, pids: frozenset[int]) -> None:
         """Report what keeps the devices, once for the same processes."""
-        if self._told.get(holding.claim_uid) == pids:
+        if self._told.get(claim_allocation.claim_uid) == pids:
             return
-        self._told[holding.claim_uid] = pids
+        self._told[claim_allocation.claim_uid] = pids
         listed = ", ".join(map(str, sorted(pids)[:_PIDS_TOLD]))
         message = (
             f"the node agent may not look into {len(pids)} processes of its node (PID {listed}): "
             "it lacks CAP_SYS_PTRACE. They may be using the GPUs, which stay taken until they end"
         )
-        logger.warning("claim %s/%s: %s", holding.namespace, holding.claim_name, message)
-        claim = self._node.view.claim_with_uid(holding.claim_uid)
+        logger.warning(
+            "claim %s/%s: %s", claim_allocation.namespace, claim_allocation.claim_name, message
+        )
+        claim = self._node.view.claim_with_uid(claim_allocation.claim_uid)
         allocation = claim.status.allocation if claim is not None else None
-        if claim and allocation and allocation.id == holding.allocation_id:
+        if claim and allocation and allocation.id == claim_allocation.allocation_id:
             self._reports.not_released(claim, "ProcessesUnreadable", message)

@@ -1,4 +1,4 @@
-"""Allocate and PreStart: where a slot becomes a lease, and a lease a grant.
+"""Allocate and PreStart: where a slot becomes a slot allocation, and a slot allocation a grant.
 
 Allocate answers before anybody knows for whom. PreStart finds the pod, its claim and whether it
 still fits, and only then opens the allocation. Between the last check and the last file written
@@ -109,25 +109,25 @@ class PreStart:
         self._init_starts = InitStarts(reports)
 
     def allocate(self, slot_ids: Iterable[str]) -> tuple[str, tuple[Mount, Mount]]:
-        """Lease slots to a container not yet known; on disk when this returns.
+        """Slot allocation slots to a container not yet known; on disk when this returns.
 
         Returns:
-            The lease's name, and the mounts of its page and usage folder.
+            The slot allocation's name, and the mounts of its page and usage folder.
 
         Raises:
             Refused: It cannot be recorded.
         """
         checkpoint = self._node.checkpoint
-        state, lease = slots.allocate(
+        state, slot_allocation = slots.allocate(
             checkpoint.state, slot_ids=slot_ids, nonce=self._nonce(), now=self._now()
         )
         try:
-            mounts = self._node.allocations.create(lease.name)
+            mounts = self._node.allocations.create(slot_allocation.name)
             checkpoint.commit(state)
         except OSError as error:
-            self._node.allocations.close(lease.name)
+            self._node.allocations.close(slot_allocation.name)
             raise Refused(Why.STORAGE_FAILED, f"cannot record the allocation: {error}") from error
-        return lease.name, mounts
+        return slot_allocation.name, mounts
 
     async def prepare(self, slot_ids: Iterable[str], *, still_wanted: Callable[[], bool]) -> None:
         """Give the container that the kubelet is about to start its claim's devices.
@@ -232,10 +232,10 @@ class PreStart:
         """Record and open the grants of all bindings; whether there is a device in any."""
         node = self._node
         terms = node.inventory.terms()
-        former = node.checkpoint.state.holdings.get(claim.metadata.uid)
+        former = node.checkpoint.state.claim_allocations.get(claim.metadata.uid)
         bindings, allocation = self._init_starts.to_fill(consumer, claim, allocation, former)
         grants = {
-            binding.lease: node.backends.shape(
+            binding.slot_allocation: node.backends.shape(
                 container_grant(
                     claim,
                     may_start_with(claim, allocation),
@@ -250,13 +250,15 @@ class PreStart:
         }
         state = slots.grant(
             node.checkpoint.state,
-            holding=_holding(consumer, claim, allocation, former),
-            bindings=[replace(b, interposed=grants[b.lease].interposed) for b in bindings],
+            claim_allocation=_claim_allocation(consumer, claim, allocation, former),
+            bindings=[
+                replace(b, interposed=grants[b.slot_allocation].interposed) for b in bindings
+            ],
             allocatable={uuid: device.allocatable for uuid, device in terms.items()},
         )
         try:
-            for lease in grants:
-                node.allocations.check(lease)
+            for slot_allocation in grants:
+                node.allocations.check(slot_allocation)
             if not still_wanted():
                 raise Refused(Why.CALL_ENDED, "the kubelet no longer waits for this answer")
             node.checkpoint.commit(state)
@@ -281,11 +283,13 @@ class PreStart:
     def _open(self, grants: dict[str, ContainerGrant]) -> None:
         devices = self._node.inventory.devices
         nodes = {uuid: nodes_of_device(device.minor) for uuid, device in devices.items()}
-        for cut in self._node.instances.made.values():
-            if (device := devices.get(cut.card)) is not None:
-                nodes[cut.instance.uuid] = nodes_of_instance(device.minor, cut.instance)
-        for lease, grant in grants.items():
-            self._node.allocations.open(lease, grant, nodes=nodes)
+        for claim_instance in self._node.instances.made.values():
+            if (device := devices.get(claim_instance.card)) is not None:
+                nodes[claim_instance.instance.uuid] = nodes_of_instance(
+                    device.minor, claim_instance.instance
+                )
+        for slot_allocation, grant in grants.items():
+            self._node.allocations.open(slot_allocation, grant, nodes=nodes)
 
     def _report(self, refused: Refused, found: _Found) -> None:
         if refused.reason is Why.CALL_ENDED:
@@ -302,7 +306,7 @@ class PreStart:
             self._reports.not_prepared(found.claim, refused.reason, str(refused))
 
 
-def _holding(
+def _claim_allocation(
     consumer: Consumer, claim: VGPUClaim, allocation: Allocation, former: ClaimAllocation | None
 ) -> ClaimAllocation:
     pod = consumer.pod.metadata

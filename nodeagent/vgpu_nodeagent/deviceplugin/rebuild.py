@@ -1,9 +1,9 @@
 """The slot state from other records, when the agent's own is lost or damaged.
 
-The kubelet's checkpoint names every lease with its pod UID and container; the claims have what
-their pods hold; a page that still grants has what its processes may use, even where no claim can
-be found any more. Nothing is guessed: what no record binds stays unbound and counts once PreStart
-finds its claim, and what any record grants counts in full.
+The kubelet's checkpoint names every slot allocation with its pod UID and container; the claims have
+what their pods hold; a page that still grants has what its processes may use, even where no claim
+can be found any more. Nothing is guessed: what no record binds stays unbound and counts once
+PreStart finds its claim, and what any record grants counts in full.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from vgpu_nodeagent.drivers.base import PhysicalDevice
 from vgpu_nodeagent.enforcement.abi import UNLIMITED, PageState
 from vgpu_nodeagent.enforcement.page import PageContent
 from vgpu_nodeagent.inventory import DeviceCapacity
-from vgpu_nodeagent.state import cuts
-from vgpu_nodeagent.state.cuts import ClaimInstance, ClaimInstances
+from vgpu_nodeagent.state import claim_instances
+from vgpu_nodeagent.state.claim_instances import ClaimInstance, ClaimInstances
 from vgpu_nodeagent.state.slots import ClaimAllocation, SlotAllocation, SlotState, slot_order
 
 
@@ -38,7 +38,7 @@ def rebuild(
     Args:
         entries: The kubelet's checkpoint, our resource only.
         claims: Those allocated on this node.
-        pages: By lease: the content of every page on disk; None for a damaged one.
+        pages: By slot allocation: the content of every page on disk; None for a damaged one.
         terms: The devices of this node, for pages without a limit.
         now: Seconds since the epoch.
     """
@@ -47,43 +47,50 @@ def rebuild(
         for claim in claims
         if claim.status.reserved_for is not None and claim.status.allocation is not None
     }
-    leases: dict[str, SlotAllocation] = {}
-    holdings: dict[str, ClaimAllocation] = {}
+    slot_allocations: dict[str, SlotAllocation] = {}
+    claim_allocations: dict[str, ClaimAllocation] = {}
     ended: set[str] = set()  # claims whose init containers' pages are closed
     for entry in entries:
-        if not entry.lease:
+        if not entry.slot_allocation:
             continue
         slot_ids = tuple(sorted(entry.slot_ids, key=slot_order))
-        lease = SlotAllocation(entry.lease, slot_ids, now)
-        page = pages.get(entry.lease)
+        slot_allocation = SlotAllocation(entry.slot_allocation, slot_ids, now)
+        page = pages.get(entry.slot_allocation)
         claim = by_pod.get(entry.pod_uid)
         has_ended = _is_ended_init(entry, claim, page)
         if page is None or page.state is PageState.GRANT or has_ended:
-            holding = _holding(entry.pod_uid, claim, entry.lease, page, terms)
-            if holding is not None:
-                if has_ended or holding.claim_uid in ended:
-                    holding = _without_init(holding, claim)
-                    ended.add(holding.claim_uid)
-                holdings[holding.claim_uid] = holding
-                lease = SlotAllocation(
-                    entry.lease, slot_ids, now, entry.pod_uid, entry.container, holding.claim_uid
+            claim_allocation = _claim_allocation(
+                entry.pod_uid, claim, entry.slot_allocation, page, terms
+            )
+            if claim_allocation is not None:
+                if has_ended or claim_allocation.claim_uid in ended:
+                    claim_allocation = _without_init(claim_allocation, claim)
+                    ended.add(claim_allocation.claim_uid)
+                claim_allocations[claim_allocation.claim_uid] = claim_allocation
+                slot_allocation = SlotAllocation(
+                    entry.slot_allocation,
+                    slot_ids,
+                    now,
+                    entry.pod_uid,
+                    entry.container,
+                    claim_allocation.claim_uid,
                 )
-        leases[lease.name] = lease
+        slot_allocations[slot_allocation.name] = slot_allocation
     for name, page in pages.items():
-        if name in leases or page is None or page.state is not PageState.GRANT:
+        if name in slot_allocations or page is None or page.state is not PageState.GRANT:
             continue
         # The kubelet has forgotten it, but its processes may still be ending.
         account = f"page:{name}"
         slot = name.rpartition("-")[0]
-        leases[name] = SlotAllocation(name, (slot,), now, account, "", account)
-        holdings[account] = _of_page(account, account, page, terms)
-    return SlotState(leases, holdings)
+        slot_allocations[name] = SlotAllocation(name, (slot,), now, account, "", account)
+        claim_allocations[account] = _of_page(account, account, page, terms)
+    return SlotState(slot_allocations, claim_allocations)
 
 
-def _holding(
+def _claim_allocation(
     pod_uid: str,
     claim: VGPUClaim | None,
-    lease: str,
+    slot_allocation: str,
     page: PageContent | None,
     terms: Mapping[str, DeviceCapacity],
 ) -> ClaimAllocation | None:
@@ -98,24 +105,24 @@ def _holding(
             pod_name=reserved.pod_name if reserved is not None else "",
             use=effective_use(claim.spec, claim.status.allocation.devices),
         )
-    return None if page is None else _of_page(f"page:{lease}", pod_uid, page, terms)
+    return None if page is None else _of_page(f"page:{slot_allocation}", pod_uid, page, terms)
 
 
 def _is_ended_init(entry: KubeletEntry, claim: VGPUClaim | None, page: PageContent | None) -> bool:
-    """Whether a lease is an init container's whose page was closed; only the end does that."""
+    """Whether its container is an init container whose page was closed; only the end does that."""
     if claim is None or page is None or page.state is not PageState.CLOSED:
         return False
     init = init_requests(claim.spec)
     return entry.container in init or init == {""}
 
 
-def _without_init(holding: ClaimAllocation, claim: VGPUClaim | None) -> ClaimAllocation:
+def _without_init(claim_allocation: ClaimAllocation, claim: VGPUClaim | None) -> ClaimAllocation:
     if claim is None or claim.status.allocation is None:
-        return holding
+        return claim_allocation
     allocation = claim.status.allocation
     rest = without_init_part(claim.spec, allocation)
     use = effective_use(claim.spec, rest.devices)
-    return replace(holding, use=use, init_ended=init_round(allocation))
+    return replace(claim_allocation, use=use, init_ended=init_round(allocation))
 
 
 def _of_page(
@@ -143,26 +150,28 @@ def recovered(
 
     Args:
         state: As it was rebuilt, without any.
-        pages: By lease: the content of every page on disk.
+        pages: By slot allocation: the content of every page on disk.
         devices: As the driver shows them now, by UUID.
         static: Devices whose instances are an administrator's, and stay.
     """
     found: ClaimInstances = {}
     named = {
-        limit.uuid: lease
-        for lease, page in pages.items()
+        limit.uuid: slot_allocation
+        for slot_allocation, page in pages.items()
         if page is not None
         for limit in page.devices
     }
     for uuid, device in devices.items():
         for instance in device.mig_instances:
-            lease = state.leases.get(named.get(instance.uuid, ""))
+            slot_allocation = state.slot_allocations.get(named.get(instance.uuid, ""))
             if instance.uuid in named:
-                claim_uid = lease.claim_uid if lease is not None else ""
-                holding = state.holdings.get(claim_uid)
-                allocation_id = holding.allocation_id if holding is not None else ""
-                cut = ClaimInstance(
+                claim_uid = slot_allocation.claim_uid if slot_allocation is not None else ""
+                claim_allocation = state.claim_allocations.get(claim_uid)
+                allocation_id = (
+                    claim_allocation.allocation_id if claim_allocation is not None else ""
+                )
+                claim_instance = ClaimInstance(
                     uuid, instance, claim_uid, allocation_id, adopted=uuid in static
                 )
-                found = cuts.with_cut(found, cut)
-    return replace(state, cuts=found)
+                found = claim_instances.with_instance(found, claim_instance)
+    return replace(state, claim_instances=found)

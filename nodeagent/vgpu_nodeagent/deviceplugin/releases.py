@@ -18,7 +18,7 @@ from pathlib import Path
 from vgpu_api.core.pod import Pod
 from vgpu_api.init_part import ended_init_ids, init_containers
 from vgpu_api.v1alpha1 import ReservedFor, VGPUClaim
-from vgpu_nodeagent.config import UNUSED_LEASE_S
+from vgpu_nodeagent.config import UNUSED_ALLOCATION_S
 from vgpu_nodeagent.deviceplugin.init_ends import InitEnds
 from vgpu_nodeagent.deviceplugin.kubelet_checkpoint import KubeletEntry, read_kubelet_checkpoint
 from vgpu_nodeagent.deviceplugin.node import LocalNode
@@ -26,8 +26,8 @@ from vgpu_nodeagent.deviceplugin.orphaned_processes import OrphanedProcesses
 from vgpu_nodeagent.deviceplugin.pod_resources import PodListing
 from vgpu_nodeagent.errors import KubeletUnavailable
 from vgpu_nodeagent.reports import Reports
-from vgpu_nodeagent.state import cuts, slots
-from vgpu_nodeagent.state.cuts import ClaimInstance
+from vgpu_nodeagent.state import claim_instances, slots
+from vgpu_nodeagent.state.claim_instances import ClaimInstance
 from vgpu_nodeagent.state.slots import ClaimAllocation
 
 logger = logging.getLogger(__name__)
@@ -52,9 +52,10 @@ class Releases:
             read); asked only about a claim whose pod was never seen here.
         kubelet_pods: The kubelet's folder of pods, by UID.
         freed: Called when capacity was freed.
-        unused_lease_s: How long a lease is kept that the kubelet has not put on record.
-        now: Monotonic seconds. A lease's age counts from when this process first saw it: by the
-            clock on the wall, which may go back, one might stay for an hour.
+        unused_allocation_s: How long a slot allocation is kept that the kubelet has not put on
+            record.
+        now: Monotonic seconds. A slot allocation's age counts from when this process first saw it:
+            by the clock on the wall, which may go back, one might stay for an hour.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class Releases:
         is_bound: Callable[[str, str, str], Awaitable[bool]],
         kubelet_pods: Path,
         freed: Callable[[], None],
-        unused_lease_s: float = UNUSED_LEASE_S,
+        unused_allocation_s: float = UNUSED_ALLOCATION_S,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._node = node
@@ -75,9 +76,9 @@ class Releases:
         self._is_bound = is_bound
         self._kubelet_pods = kubelet_pods
         self._freed = freed
-        self._unused_lease_s = unused_lease_s
+        self._unused_allocation_s = unused_allocation_s
         self._now = now
-        self._first_seen: dict[str, float] = {}  # leases that are not bound
+        self._first_seen: dict[str, float] = {}  # slot allocations that are not bound
         # UIDs of pods seen here and gone since, while claims name them.
         self._gone: set[str] = set()
         # Since when claims name pods that were never seen here, by UID.
@@ -111,7 +112,7 @@ class Releases:
     def rest_s(self) -> float:
         """How long nothing needs to be looked at, unless something changes."""
         now = self._now()
-        ends = (seen + self._unused_lease_s for seen in self._unbound().values())
+        ends = (seen + self._unused_allocation_s for seen in self._unbound().values())
         waits = [end - now for end in ends if end > now]
         return min((_ROUND_S, *(max(wait, _RETRY_S) for wait in waits)))
 
@@ -127,26 +128,26 @@ class Releases:
             return True
         left = False
         ended = [
-            holding
-            for holding in node.checkpoint.state.holdings.values()
-            if not holding.closed and self._has_ended(holding.pod_uid)
+            claim_allocation
+            for claim_allocation in node.checkpoint.state.claim_allocations.values()
+            if not claim_allocation.closed and self._has_ended(claim_allocation.pod_uid)
         ]
-        unused = self._unused_leases()
+        unused = self._unused_allocations()
         if ended or unused:
             try:
                 listing = await node.pod_resources.list()
                 entries = read_kubelet_checkpoint(node.kubelet_checkpoint, resource=node.resource)
-                for holding in ended:
-                    left |= not await self._close_unless_used(holding, listing, entries)
+                for claim_allocation in ended:
+                    left |= not await self._close_unless_used(claim_allocation, listing, entries)
                 self._drop(unused, entries)
             except (KubeletUnavailable, OSError) as error:
                 logger.warning("release must wait: %s", error)
                 left = True
         left |= await self._end_inits()
         left |= await node.instances.remove_all(self._is_over)
-        for lease in node.checkpoint.state.leases.values():
-            if lease.is_bound:
-                await asyncio.to_thread(node.allocations.reclaim, lease.name)
+        for slot_allocation in node.checkpoint.state.slot_allocations.values():
+            if slot_allocation.is_bound:
+                await asyncio.to_thread(node.allocations.reclaim, slot_allocation.name)
         return not self._release_ended_claims() or left
 
     async def _end_inits(self) -> bool:
@@ -166,49 +167,58 @@ class Releases:
         return pod is None or pod.is_terminal
 
     async def _close_unless_used(
-        self, holding: ClaimAllocation, listing: PodListing, entries: Sequence[KubeletEntry]
+        self,
+        claim_allocation: ClaimAllocation,
+        listing: PodListing,
+        entries: Sequence[KubeletEntry],
     ) -> bool:
         node = self._node
-        leases = node.checkpoint.state.of_claim(holding.claim_uid)
-        place = (holding.namespace, holding.pod_name)
-        known = {entry.lease for entry in entries}
-        for lease in leases:
-            for container in listing.holders(frozenset(lease.slot_ids)):
-                # Under the same name and slots there may be a new pod already: only a lease that
-                # the kubelet still has on record is held.
-                if (container.namespace, container.pod) == place and lease.name in known:
+        slot_allocations = node.checkpoint.state.of_claim(claim_allocation.claim_uid)
+        place = (claim_allocation.namespace, claim_allocation.pod_name)
+        known = {entry.slot_allocation for entry in entries}
+        for slot_allocation in slot_allocations:
+            for container in listing.holders(frozenset(slot_allocation.slot_ids)):
+                # Under the same name and slots there may be a new pod already: only a slot
+                # allocation that the kubelet still has on record is held.
+                if (container.namespace, container.pod) == place and slot_allocation.name in known:
                     return False
-        if node.view.pod_with_uid(holding.pod_uid) is None:
-            if (self._kubelet_pods / holding.pod_uid).exists():
+        if node.view.pod_with_uid(claim_allocation.pod_uid) is None:
+            if (self._kubelet_pods / claim_allocation.pod_uid).exists():
                 return False
-            if await self._orphans.are_there(holding):
+            if await self._orphans.are_there(claim_allocation):
                 return False
         # Before its place is anybody else's. Nothing runs on it; the driver would refuse otherwise.
-        if not await node.instances.remove(holding.claim_uid, holding.allocation_id):
+        if not await node.instances.remove(
+            claim_allocation.claim_uid, claim_allocation.allocation_id
+        ):
             return False
-        for lease in leases:
-            node.allocations.close(lease.name)
-        node.checkpoint.commit(slots.close(node.checkpoint.state, holding.claim_uid))
-        logger.info("released claim %s/%s", holding.namespace, holding.claim_name)
+        for slot_allocation in slot_allocations:
+            node.allocations.close(slot_allocation.name)
+        node.checkpoint.commit(slots.close(node.checkpoint.state, claim_allocation.claim_uid))
+        logger.info("released claim %s/%s", claim_allocation.namespace, claim_allocation.claim_name)
         self._freed()
         return True
 
-    def _unused_leases(self) -> list[str]:
-        """Leases that were never bound and are old enough to judge."""
-        oldest = self._now() - self._unused_lease_s
+    def _unused_allocations(self) -> list[str]:
+        """Slot allocations that were never bound and are old enough to judge."""
+        oldest = self._now() - self._unused_allocation_s
         return [name for name, seen in self._unbound().items() if seen < oldest]
 
     def _unbound(self) -> dict[str, float]:
-        """Leases that are not bound, and since when they are known here."""
-        now, leases = self._now(), self._node.checkpoint.state.leases.values()
-        unbound = (lease.name for lease in leases if not lease.is_bound)
+        """Slot allocations that are not bound, and since when they are known here."""
+        now, slot_allocations = self._now(), self._node.checkpoint.state.slot_allocations.values()
+        unbound = (
+            slot_allocation.name
+            for slot_allocation in slot_allocations
+            if not slot_allocation.is_bound
+        )
         self._first_seen = {name: self._first_seen.get(name, now) for name in unbound}
         return self._first_seen
 
     def _drop(self, unused: Sequence[str], entries: Sequence[KubeletEntry]) -> None:
         # The kubelet strikes a pod that went before it started off its record only when it admits
         # the next one; so what counts is whether the pod is still there.
-        known = {entry.lease for entry in entries if self._is_here(entry.pod_uid)}
+        known = {entry.slot_allocation for entry in entries if self._is_here(entry.pod_uid)}
         for name in unused:
             if name not in known:
                 self._node.allocations.close(name)
@@ -228,13 +238,17 @@ class Releases:
             Whether all of that could be recorded.
         """
         node, settled = self._node, True
-        for holding in list(node.checkpoint.state.holdings.values()):
-            claim = node.view.claim_with_uid(holding.claim_uid)
-            if holding.closed and (claim is None or _allocation_id(claim) != holding.allocation_id):
+        for claim_allocation in list(node.checkpoint.state.claim_allocations.values()):
+            claim = node.view.claim_with_uid(claim_allocation.claim_uid)
+            if claim_allocation.closed and (
+                claim is None or _allocation_id(claim) != claim_allocation.allocation_id
+            ):
                 try:
-                    node.checkpoint.commit(slots.forget(node.checkpoint.state, holding.claim_uid))
+                    node.checkpoint.commit(
+                        slots.forget(node.checkpoint.state, claim_allocation.claim_uid)
+                    )
                 except OSError as error:
-                    place = (holding.namespace, holding.claim_name)
+                    place = (claim_allocation.namespace, claim_allocation.claim_name)
                     logger.warning("the end of claim %s/%s cannot be recorded: %s", *place, error)
                     settled = False
         for claim in node.view.claims.objects.values():
@@ -244,28 +258,35 @@ class Releases:
         self._gone &= {reserved.pod_uid for _, reserved in _reserved(node)}
         return settled
 
-    def _is_over(self, cut: ClaimInstance) -> bool:
-        """Whether an instance is needed no more; of one that was granted, its holding decides."""
-        holding = self._node.checkpoint.state.holdings.get(cut.claim_uid)
-        if holding is not None and holding.allocation_id == cut.allocation_id:
-            return holding.closed
-        claim = self._node.view.claim_with_uid(cut.claim_uid)
+    def _is_over(self, claim_instance: ClaimInstance) -> bool:
+        """Whether an instance is needed no more; a claim allocation, if there is one, decides."""
+        claim_allocation = self._node.checkpoint.state.claim_allocations.get(
+            claim_instance.claim_uid
+        )
+        if (
+            claim_allocation is not None
+            and claim_allocation.allocation_id == claim_instance.allocation_id
+        ):
+            return claim_allocation.closed
+        claim = self._node.view.claim_with_uid(claim_instance.claim_uid)
         return (
             claim is None
-            or _allocation_id(claim) != cut.allocation_id
+            or _allocation_id(claim) != claim_instance.allocation_id
             or self._nothing_granted(claim)
         )
 
     def _nothing_in_use(self, claim: VGPUClaim) -> bool:
-        cut = cuts.of_claim(self._node.checkpoint.state.cuts, claim.metadata.uid)
-        return not cut and self._nothing_granted(claim)
+        claim_instance = claim_instances.of_claim(
+            self._node.checkpoint.state.claim_instances, claim.metadata.uid
+        )
+        return not claim_instance and self._nothing_granted(claim)
 
     def _nothing_granted(self, claim: VGPUClaim) -> bool:
-        holding = self._node.checkpoint.state.holdings.get(claim.metadata.uid)
-        if holding is not None and holding.allocation_id == _allocation_id(claim):
-            return holding.closed
+        claim_allocation = self._node.checkpoint.state.claim_allocations.get(claim.metadata.uid)
+        if claim_allocation is not None and claim_allocation.allocation_id == _allocation_id(claim):
+            return claim_allocation.closed
         reserved = claim.status.reserved_for
-        if reserved is None or holding is not None:
+        if reserved is None or claim_allocation is not None:
             return False
         pod = self._node.view.pod_with_uid(reserved.pod_uid)
         return pod.is_terminal if pod is not None else reserved.pod_uid in self._gone
@@ -281,7 +302,7 @@ class Releases:
             uid = reserved.pod_uid
             if (
                 uid in self._gone
-                or claim.metadata.uid in self._node.checkpoint.state.holdings
+                or claim.metadata.uid in self._node.checkpoint.state.claim_allocations
                 or self._node.view.pod_with_uid(uid) is not None
             ):
                 continue

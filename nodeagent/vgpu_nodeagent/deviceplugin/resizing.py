@@ -36,7 +36,7 @@ class _Outcome:
     """The pages of a claim after an attempt.
 
     Attributes:
-        limits: New limits by lease; only of pages that change.
+        limits: New limits by slot allocation; only of pages that change.
         shown: (MiB, cores) of pages, by request and device.
         blocked: Why something could not be done: reason and sentence.
         ended: Requests of init containers that have ended: their pages have no limits any more.
@@ -102,17 +102,17 @@ class Resizing:
     def _resize(self, claim: VGPUClaim) -> bool:
         """Bring the claim's pages to what it asks for; False if that has to be tried again."""
         allocation = claim.status.allocation
-        holding = self._node.checkpoint.state.holdings.get(claim.metadata.uid)
-        if allocation is None or holding is None or holding.closed:
+        claim_allocation = self._node.checkpoint.state.claim_allocations.get(claim.metadata.uid)
+        if allocation is None or claim_allocation is None or claim_allocation.closed:
             return True  # a container that starts is granted what is asked for then
-        if holding.allocation_id != allocation.id:
+        if claim_allocation.allocation_id != allocation.id:
             return True
-        if holding.init_ended == init_round(allocation):
+        if claim_allocation.init_ended == init_round(allocation):
             allocation = without_init_part(claim.spec, allocation)
         wanted = target(claim.spec, allocation)
         outcome = self._attempt(claim, allocation, allowed(wanted, allocation.devices))
         try:
-            self._apply(claim, allocation, holding, outcome)
+            self._apply(claim, allocation, claim_allocation, outcome)
         except Refused as refused:
             outcome.blocked.append(("NoRoom", str(refused)))
         except (PageDamaged, OSError) as error:
@@ -132,33 +132,35 @@ class Resizing:
         """Work out the new limits; nothing is written."""
         outcome = _Outcome()
         init = init_requests(claim.spec)
-        for lease in self._node.checkpoint.state.of_claim(claim.metadata.uid):
-            request = _request_of(claim, lease)
+        for slot_allocation in self._node.checkpoint.state.of_claim(claim.metadata.uid):
+            request = _request_of(claim, slot_allocation)
             mine = {d.uuid: d for d in devices if d.request == request and d.mig is None}
             try:
-                content = self._node.allocations.content(lease.name)
+                content = self._node.allocations.content(slot_allocation.name)
                 if content.state is PageState.CLOSED and request in init:
                     outcome.ended.add(request)
                 if content.state is not PageState.GRANT or not mine:
                     continue
-                ledger = self._node.allocations.usage(lease.name)
+                ledger = self._node.allocations.usage(slot_allocation.name)
             except PageDamaged as error:
                 outcome.blocked.append(("LimitPageDamaged", str(error)))
                 continue
             used = {use.uuid: use.used_bytes for use in ledger}
             limits = [
-                self._limit(lease, limit, mine.get(limit.uuid), used.get(limit.uuid, 0), outcome)
+                self._limit(
+                    slot_allocation, limit, mine.get(limit.uuid), used.get(limit.uuid, 0), outcome
+                )
                 for limit in content.devices
             ]
             for limit in limits:
                 outcome.shown[request, limit.uuid] = limit.memory_bytes // MIB, limit.cores
             if limits != list(content.devices):
-                outcome.limits[lease.name] = limits
+                outcome.limits[slot_allocation.name] = limits
         return outcome
 
     def _limit(
         self,
-        lease: SlotAllocation,
+        slot_allocation: SlotAllocation,
         old: DeviceLimit,
         wanted: AllocatedDevice | None,
         used: int,
@@ -177,16 +179,16 @@ class Resizing:
                 )
             )
             return old
-        if not lease.interposed:
+        if not slot_allocation.interposed:
             known = (
                 "runs without the library"
-                if lease.interposed is not None
+                if slot_allocation.interposed is not None
                 else "was started before it was recorded whether it has the library"
             )
             outcome.blocked.append(
                 (
                     "NotInterposed",
-                    f"GPU {old.uuid}: container {lease.container} {known}, "
+                    f"GPU {old.uuid}: container {slot_allocation.container} {known}, "
                     "and cannot be limited before it starts again",
                 )
             )
@@ -195,8 +197,8 @@ class Resizing:
             outcome.blocked.append(
                 (
                     "InUse",
-                    f"GPU {old.uuid}: container {lease.container} has {-(-used // MIB)} MiB "
-                    f"in use, {wanted.memory_mib} MiB asked",
+                    f"GPU {old.uuid}: container {slot_allocation.container} has "
+                    f"{-(-used // MIB)} MiB in use, {wanted.memory_mib} MiB asked",
                 )
             )
             memory = old.memory_bytes
@@ -204,7 +206,11 @@ class Resizing:
         return replace(old, memory_bytes=memory, cores=wanted.cores, physical_bytes=physical)
 
     def _apply(
-        self, claim: VGPUClaim, allocation: Allocation, holding: ClaimAllocation, outcome: _Outcome
+        self,
+        claim: VGPUClaim,
+        allocation: Allocation,
+        claim_allocation: ClaimAllocation,
+        outcome: _Outcome,
     ) -> None:
         """Record the larger amounts, change the pages, record their values.
 
@@ -218,12 +224,12 @@ class Resizing:
         has = {uuid: device.allocatable for uuid, device in terms.items()}
         uid = claim.metadata.uid
         now = effective_use(claim.spec, _as_shown(allocation.devices, outcome))
-        if holding.init_ended is not None:
-            now = {uuid: use for uuid, use in now.items() if uuid in holding.use}
-        most = {uuid: use.peak(holding.use.get(uuid, Use())) for uuid, use in now.items()}
+        if claim_allocation.init_ended is not None:
+            now = {uuid: use for uuid, use in now.items() if uuid in claim_allocation.use}
+        most = {uuid: use.peak(claim_allocation.use.get(uuid, Use())) for uuid, use in now.items()}
         checkpoint.commit(slots.resize(checkpoint.state, uid, use=most, allocatable=has))
-        for lease, limits in outcome.limits.items():
-            self._node.allocations.resize(lease, limits)
+        for slot_allocation, limits in outcome.limits.items():
+            self._node.allocations.resize(slot_allocation, limits)
         checkpoint.commit(slots.resize(checkpoint.state, uid, use=now, allocatable=has))
 
     def _starting(
@@ -294,10 +300,10 @@ def _as_shown(devices: Sequence[AllocatedDevice], outcome: _Outcome) -> list[All
     return found
 
 
-def _request_of(claim: VGPUClaim, lease: SlotAllocation) -> str:
-    """The request that a lease's container has: of its name, or the sole one without a name."""
+def _request_of(claim: VGPUClaim, slot_allocation: SlotAllocation) -> str:
+    """The request of the container: of its name, or the sole one without a name."""
     names = {request.name for request in claim.spec.requests}
-    return lease.container if lease.container in names else ""
+    return slot_allocation.container if slot_allocation.container in names else ""
 
 
 def _amounts(devices: Sequence[AllocatedDevice]) -> str:

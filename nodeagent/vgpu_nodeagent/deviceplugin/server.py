@@ -97,10 +97,10 @@ class DevicePlugin(dp_grpc.DevicePluginServicer):
                 unknown = [slot for slot in container.devices_ids if slot not in known]
                 if unknown:
                     raise Refused(Why.UNKNOWN_SLOT, f"unknown slot {', '.join(unknown)}")
-                lease, mounts = self._prestart.allocate(container.devices_ids)
+                slot_allocation, mounts = self._prestart.allocate(container.devices_ids)
                 answer.container_responses.append(
                     dp.ContainerAllocateResponse(
-                        cdi_devices=[dp.CDIDevice(name=cdi.device_name(lease))],
+                        cdi_devices=[dp.CDIDevice(name=cdi.device_name(slot_allocation))],
                         mounts=[
                             dp.Mount(
                                 container_path=mount.container_path,

@@ -1,7 +1,7 @@
 """Which slots the kubelet is shown, and which of them it may hand out.
 
-Apart from the leases on them (`state/`): what is offered follows from the devices, and a lease
-never depends on what is offered after it was made.
+Apart from the slot allocations on them (`state/`): what is offered follows from the devices, and a
+slot allocation never depends on what is offered after it was made.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def offer(*, total: int, usable: int, in_use: Collection[str]) -> list[tuple[str
     Args:
         total: Slots of all devices known.
         usable: Slots of the devices that can take something new.
-        in_use: Slots with a lease.
+        in_use: Slots with a slot allocation.
     """
     every = {f"slot-{number}" for number in range(total)} | set(in_use)
     ordered = sorted(every, key=slot_order)

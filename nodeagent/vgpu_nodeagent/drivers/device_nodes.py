@@ -61,7 +61,7 @@ def nodes_of_instance(
     return (*nodes_of_device(minor), *(_node(number, major) for number in numbers))
 
 
-def may_cut(*, proc: Path = PROC, dev: Path = Path("/dev")) -> bool:
+def may_partition(*, proc: Path = PROC, dev: Path = Path("/dev")) -> bool:
     """Whether this process may make and remove instances.
 
     Args:

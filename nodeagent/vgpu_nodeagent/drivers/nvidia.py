@@ -28,7 +28,7 @@ from vgpu_nodeagent.drivers.base import (
     Severity,
 )
 from vgpu_nodeagent.drivers.calls import CallThread
-from vgpu_nodeagent.drivers.device_nodes import may_cut
+from vgpu_nodeagent.drivers.device_nodes import may_partition
 from vgpu_nodeagent.drivers.numa import SYSFS, HostNuma
 from vgpu_nodeagent.drivers.nvidia_links import links_of, nvlinks_of
 from vgpu_nodeagent.drivers.nvidia_recovery import repair_of
@@ -74,7 +74,7 @@ class NvidiaDriver:
         self._nvml = nvml
         self._calls = CallThread("NVML", deadline_s=deadline_s)
         self._events = CallThread("NVML events", deadline_s=deadline_s)
-        self._may_cut = may_cut()
+        self._may_partition = may_partition()
         self._has_warned = False
         self._loaded = False
         self._event_set: Any = None
@@ -91,10 +91,10 @@ class NvidiaDriver:
             DriverUnavailable: NVML is missing, fails or hangs.
         """
         devices = await self._calls.call(
-            self._guarded(partial(_read_devices, self._may_cut, self._host))
+            self._guarded(partial(_read_devices, self._may_partition, self._host))
         )
         if (
-            not self._may_cut
+            not self._may_partition
             and not self._has_warned
             and any(device.mig_enabled for device in devices)
         ):
@@ -278,7 +278,7 @@ def _register_events() -> Any:
     return event_set
 
 
-def _read_devices(may_cut_them: bool, host: HostNuma) -> tuple[PhysicalDevice, ...]:
+def _read_devices(may_partition: bool, host: HostNuma) -> tuple[PhysicalDevice, ...]:
     driver = text(pynvml.nvmlSystemGetDriverVersion())
     version = optional(pynvml.nvmlSystemGetCudaDriverVersion_v2, 0)
     runtime = f"{version // 1000}.{version % 1000 // 10}" if version else ""
@@ -288,7 +288,7 @@ def _read_devices(may_cut_them: bool, host: HostNuma) -> tuple[PhysicalDevice, .
     nvlinks = [nvlinks_of(handle) for handle in handles]
     return tuple(
         replace(
-            _device(index, handle, uuid, may_cut_it=may_cut_them, host=host),
+            _device(index, handle, uuid, may_partition=may_partition, host=host),
             driver_version=driver,
             runtime_version=runtime,
             links=links_of(at, uuids, handles, nvlinks),
@@ -312,13 +312,13 @@ def _answering() -> Iterator[tuple[int, Any, str]]:
 
 
 def _device(
-    index: int, handle: Any, uuid: str, *, may_cut_it: bool, host: HostNuma
+    index: int, handle: Any, uuid: str, *, may_partition: bool, host: HostNuma
 ) -> PhysicalDevice:
     """A device, apart from its links and the driver's version."""
     major, minor = optional(lambda: pynvml.nvmlDeviceGetCudaComputeCapability(handle), (0, 0))
     architecture = optional(lambda: pynvml.nvmlDeviceGetArchitecture(handle), 0)
     bus = bus_id(handle)
-    is_cut = optional(lambda: pynvml.nvmlDeviceGetMigMode(handle)[0] == 1, False)
+    in_mig_mode = optional(lambda: pynvml.nvmlDeviceGetMigMode(handle)[0] == 1, False)
     return PhysicalDevice(
         index=index,
         uuid=uuid,
@@ -330,9 +330,9 @@ def _device(
         pci_bus_id=bus,
         numa_node=host.node_of(bus, _affinity(handle)),
         repair=repair_of(handle),
-        mig_enabled=is_cut,
-        mig_profiles=nvidia_mig.profiles_of(handle) if is_cut and may_cut_it else (),
-        mig_instances=nvidia_mig.instances_of(handle) if is_cut else (),
+        mig_enabled=in_mig_mode,
+        mig_profiles=nvidia_mig.profiles_of(handle) if in_mig_mode and may_partition else (),
+        mig_instances=nvidia_mig.instances_of(handle) if in_mig_mode else (),
     )
 
 

@@ -1,7 +1,7 @@
 """The files of each allocation: its folder with page and region, and its CDI spec.
 
-    <state>/slots/<lease>/limits          mounted read-only over the container's limit page
-    <state>/slots/<lease>/usage/region    in the folder mounted over the container's usage folder,
+    <state>/slots/NAME/limits          mounted read-only over the container's limit page
+    <state>/slots/NAME/usage/region    in the folder mounted over the container's usage folder,
                                           a file system of its own (`usage_folders.py`)
 
 The two mounts are fixed in the Allocate answer; everything else comes with the CDI spec, which
@@ -73,24 +73,24 @@ class Allocations:
         self._dev = dev
         self._proc = proc
 
-    def create(self, lease: str) -> tuple[Mount, Mount]:
+    def create(self, allocation: str) -> tuple[Mount, Mount]:
         """Make a denying page and an empty region; returns the mounts for the Allocate answer.
 
         Raises:
             OSError: They cannot be written.
         """
-        folder = self._root / lease
+        folder = self._root / allocation
         usage = folder / "usage"
         folder.mkdir(parents=True)
         self._usage_folders.make(usage)
-        page.create_page(folder / "limits", name=lease)
+        page.create_page(folder / "limits", name=allocation)
         region.create_region(usage / "region", extend=self._usage_folders.extend)
         return (
             Mount(str(folder / "limits"), names.CONTAINER_LIMITS),
             Mount(str(usage), names.CONTAINER_USAGE, read_only=False),
         )
 
-    def check(self, lease: str) -> None:
+    def check(self, allocation: str) -> None:
         """Make sure that page and region are whole; bring a damaged page back to denying.
 
         Raises:
@@ -99,35 +99,35 @@ class Allocations:
             OSError: It cannot be written.
         """
         self._driver.files()
-        folder = self._root / lease
+        folder = self._root / allocation
         try:
             page.read_page(folder / "limits")
         except PageDamaged:
             folder.mkdir(parents=True, exist_ok=True)
-            page.remake_page(folder / "limits", name=lease)
+            page.remake_page(folder / "limits", name=allocation)
             raise
         self._usage_folders.make(folder / "usage")  # its mount does not survive a reboot
-        if not self.region_path(lease).exists():
-            region.create_region(self.region_path(lease), extend=self._usage_folders.extend)
-        self.reclaim(lease)
+        if not self.region_path(allocation).exists():
+            region.create_region(self.region_path(allocation), extend=self._usage_folders.extend)
+        self.reclaim(allocation)
 
-    def reclaim(self, lease: str) -> None:
+    def reclaim(self, allocation: str) -> None:
         """Take from the ledger what dead processes of earlier containers still hold in it."""
         try:
-            count = reclaim.clear_dead(self._root / lease / "usage" / "region")
+            count = reclaim.clear_dead(self._root / allocation / "usage" / "region")
         except PageDamaged as error:
             logger.warning("what dead processes hold stays charged: %s", error)
             return
         if count:
-            logger.info("allocation %s: cleared %d slots of dead processes", lease, count)
+            logger.info("allocation %s: cleared %d slots of dead processes", allocation, count)
 
     def open(
-        self, lease: str, grant: ContainerGrant, *, nodes: Mapping[str, Sequence[DeviceNode]]
+        self, allocation: str, grant: ContainerGrant, *, nodes: Mapping[str, Sequence[DeviceNode]]
     ) -> None:
         """Fill the page, then write the CDI spec: the lock first, the door after it.
 
         Args:
-            lease: The allocation.
+            allocation: The allocation.
             grant: What its container may use.
             nodes: Device nodes, by the UUID of each device or instance.
 
@@ -137,9 +137,9 @@ class Allocations:
             OSError: Something cannot be written.
         """
         driver = self._driver.files()
-        page.grant(self._root / lease / "limits", grant.limits, name=lease)
+        page.grant(self._root / allocation / "limits", grant.limits, name=allocation)
         if not grant.limits:
-            self._specs.write(lease, Edits(env=grant.env(), mounts=(), device_nodes=()))
+            self._specs.write(allocation, Edits(env=grant.env(), mounts=(), device_nodes=()))
             return
         mounts = self._library.before(driver.mounts) if grant.interposed else driver.mounts
         env = grant.env()
@@ -150,7 +150,7 @@ class Allocations:
         own = (node for limit in grant.limits for node in nodes[limit.uuid])
         wanted = numbered(dict.fromkeys((*own, *control)), proc=self._proc)
         self._specs.write(
-            lease,
+            allocation,
             Edits(
                 env=env,
                 mounts=mounts,
@@ -162,25 +162,25 @@ class Allocations:
             ),
         )
 
-    def close(self, lease: str) -> None:
+    def close(self, allocation: str) -> None:
         """End the grant: the page is closed, then spec and folder go. May be repeated."""
-        folder = self._root / lease
+        folder = self._root / allocation
         try:
-            page.close(folder / "limits", name=lease)
+            page.close(folder / "limits", name=allocation)
         except PageDamaged as error:
             if folder.exists():
-                logger.warning("closing allocation %s: %s", lease, error)
-        self._specs.remove(lease)
+                logger.warning("closing allocation %s: %s", allocation, error)
+        self._specs.remove(allocation)
         try:
             self._usage_folders.remove(folder / "usage")
         except OSError as error:
             logger.error(
-                "allocation %s stays on disk until the agent starts again: %s", lease, error
+                "allocation %s stays on disk until the agent starts again: %s", allocation, error
             )
             return
         shutil.rmtree(folder, ignore_errors=True)
 
-    def shut(self, lease: str) -> None:
+    def shut(self, allocation: str) -> None:
         """Close the page and take the spec away, but keep the folder: it may be opened again.
 
         For an init container that has ended: the kubelet starts it again with the same mounts.
@@ -188,19 +188,19 @@ class Allocations:
         Raises:
             PageDamaged: The page is not this allocation's.
         """
-        page.close(self._root / lease / "limits", name=lease)
-        self._specs.remove(lease)
+        page.close(self._root / allocation / "limits", name=allocation)
+        self._specs.remove(allocation)
 
-    def users(self, lease: str, pod_uid: str) -> ProcessTable:
+    def users(self, allocation: str, pod_uid: str) -> ProcessTable:
         """Processes of the pod that still use the allocation, or may.
 
         The page shows it as well: its container cannot take that away, as it can the region.
 
         Args:
-            lease: The allocation.
+            allocation: The allocation.
             pod_uid: Whose it is; empty where it is unknown.
         """
-        folder = self._root / lease
+        folder = self._root / allocation
         files = [folder / "limits", folder / "usage" / "region"]
         return processes_mapping(files, pod_uid=pod_uid, proc=self._proc)
 
@@ -208,53 +208,53 @@ class Allocations:
         """Processes in the pod's cgroup, whether or not the library is in them."""
         return processes_of_pod(pod_uid, proc=self._proc)
 
-    def region_path(self, lease: str) -> Path:
+    def region_path(self, allocation: str) -> Path:
         """Where the usage region of an allocation lies."""
-        return self._root / lease / "usage" / "region"
+        return self._root / allocation / "usage" / "region"
 
-    def content(self, lease: str) -> page.PageContent:
+    def content(self, allocation: str) -> page.PageContent:
         """The content of an allocation's page.
 
         Raises:
             PageDamaged: It is missing or damaged.
         """
-        return page.read_page(self._root / lease / "limits")
+        return page.read_page(self._root / allocation / "limits")
 
-    def hold_back(self, lease: str, ceilings: Mapping[str, int]) -> None:
+    def hold_back(self, allocation: str, ceilings: Mapping[str, int]) -> None:
         """Let the container have no more than so many percent of some of its devices for now.
 
         Args:
-            lease: The allocation; one that is not open stays as it is.
+            allocation: The allocation; one that is not open stays as it is.
             ceilings: By UUID; a device that is not named has none.
 
         Raises:
             PageDamaged: The page is missing or damaged.
         """
-        path = self._root / lease / "limits"
+        path = self._root / allocation / "limits"
         content = page.read_page(path)
         if content.state is not PageState.GRANT:
             return
         devices = [replace(limit, ceiling=ceilings.get(limit.uuid, 0)) for limit in content.devices]
-        page.grant(path, devices, name=lease, host_bytes=content.host_bytes)
+        page.grant(path, devices, name=allocation, host_bytes=content.host_bytes)
 
-    def resize(self, lease: str, limits: Sequence[page.DeviceLimit]) -> None:
+    def resize(self, allocation: str, limits: Sequence[page.DeviceLimit]) -> None:
         """Change the limits of an open allocation in place: its processes see them at once.
 
         Raises:
             PageDamaged: The page is missing or damaged.
         """
-        path = self._root / lease / "limits"
+        path = self._root / allocation / "limits"
         content = page.read_page(path)
         if content.state is PageState.GRANT:
-            page.grant(path, limits, name=lease, host_bytes=content.host_bytes)
+            page.grant(path, limits, name=allocation, host_bytes=content.host_bytes)
 
-    def usage(self, lease: str) -> tuple[region.DeviceUse, ...]:
+    def usage(self, allocation: str) -> tuple[region.DeviceUse, ...]:
         """The use that the processes of an allocation record.
 
         Raises:
             PageDamaged: The region is missing, or its container has damaged it.
         """
-        return region.read_region(self._root / lease / "usage" / "region")
+        return region.read_region(self._root / allocation / "usage" / "region")
 
     def on_disk(self) -> frozenset[str]:
         """Every allocation that has a folder or a spec, leftovers included."""

@@ -133,9 +133,11 @@ class DriverBackend:
             LimitsUnsupported: The driver has no such limits, or the pod no cgroup of version 2.
             DriverUnavailable: The driver does not answer, or did not take them.
         """
-        cut = {device.uuid for device in allocation.devices if device.mig is not None}
+        claim_instance = {device.uuid for device in allocation.devices if device.mig is not None}
         use = effective_use(claim.spec, allocation.devices)
-        memory = {uuid: of.memory_mib * MIB for uuid, of in use.items() if uuid not in cut}
+        memory = {
+            uuid: of.memory_mib * MIB for uuid, of in use.items() if uuid not in claim_instance
+        }
         if not memory:
             return False
         await self._driver.limit_memory(self._cgroup_of(pod_uid), memory)

@@ -19,7 +19,7 @@ from vgpu_nodeagent.enforcement.abi import CorePolicy
 from vgpu_nodeagent.enforcement.page import DeviceLimit
 from vgpu_nodeagent.errors import Refused, Why
 from vgpu_nodeagent.inventory import DEVICE_CORES, DeviceCapacity
-from vgpu_nodeagent.state.cuts import ClaimInstance
+from vgpu_nodeagent.state.claim_instances import ClaimInstance
 
 _POLICIES = {
     "Default": CorePolicy.DEFAULT,
@@ -209,18 +209,20 @@ def _instance_limit(
 ) -> DeviceLimit:
     """All of an instance, under the instance's own name."""
     start = device.mig.start if device.mig is not None else 0
-    cut = instances.get((device.uuid, start))
-    if cut is None or cut.claim_uid != claim.metadata.uid:
+    claim_instance = instances.get((device.uuid, start))
+    if claim_instance is None or claim_instance.claim_uid != claim.metadata.uid:
         raise Refused(
             Why.MIG_PLACE_MISSING,
             f"the instance at slice {start} of GPU {device.uuid} is not made for claim "
             f"{_place(claim)}",
         )
-    return DeviceLimit(uuid=cut.instance.uuid, memory_bytes=device.memory_mib * MIB, cores=0)
+    return DeviceLimit(
+        uuid=claim_instance.instance.uuid, memory_bytes=device.memory_mib * MIB, cores=0
+    )
 
 
 def _limit(request: VGPURequest, device: AllocatedDevice, terms: DeviceCapacity) -> DeviceLimit:
-    if terms.is_cut:
+    if terms.in_mig_mode:
         raise Refused(
             Why.MIG_PLACE_MISSING,
             f"GPU {device.uuid} is in MIG mode, and no instance of it was given",

@@ -30,7 +30,7 @@ HOLD_S = 5.0
 LEAST_PERCENT = 5
 
 _On = dict[str, dict[str, DeviceLimit]]
-"""By UUID of a device: what each lease may use of it."""
+"""By UUID of a device: what each slot allocation may use of it."""
 
 
 def ceilings(limits: Mapping[str, DeviceLimit], active: Collection[str]) -> Mapping[str, int]:
@@ -46,12 +46,14 @@ def ceilings(limits: Mapping[str, DeviceLimit], active: Collection[str]) -> Mapp
     found = {}
     left = ALL_CORES
     for level in sorted({limit.priority for limit in limits.values()}):
-        mine = {lease: limit for lease, limit in limits.items() if limit.priority == level}
-        busy = {lease: limit for lease, limit in mine.items() if lease in active}
+        mine = {
+            allocation: limit for allocation, limit in limits.items() if limit.priority == level
+        }
+        busy = {allocation: limit for allocation, limit in mine.items() if allocation in active}
         if left < ALL_CORES:
-            for lease in mine:
-                rivals = busy | {lease: mine[lease]}
-                found[lease] = max(LEAST_PERCENT, _part(lease, rivals, left))
+            for allocation in mine:
+                rivals = busy | {allocation: mine[allocation]}
+                found[allocation] = max(LEAST_PERCENT, _part(allocation, rivals, left))
         left -= sum(_share(limit) or ALL_CORES for limit in busy.values())
         left = max(left, 0)
     return found
@@ -62,11 +64,11 @@ def _share(limit: DeviceLimit) -> int:
     return limit.cores if limit.limits_compute else 0
 
 
-def _part(lease: str, rivals: Mapping[str, DeviceLimit], left: int) -> int:
+def _part(allocation: str, rivals: Mapping[str, DeviceLimit], left: int) -> int:
     shares = {rival: _share(limit) for rival, limit in rivals.items()}
     promised = sum(shares.values())
-    if shares[lease]:
-        return shares[lease] if promised <= left else shares[lease] * left // promised
+    if shares[allocation]:
+        return shares[allocation] if promised <= left else shares[allocation] * left // promised
     return max(0, left - promised) // sum(not share for share in shares.values())
 
 
@@ -96,8 +98,8 @@ class PriorityThrottle:
         self._clock = clock
         self._proc = proc
         self._marks: dict[str, int] = {}  # see `Driver.compute_since`
-        self._seen: dict[tuple[str, str], float] = {}  # (device, lease): last seen computing
-        self._held: dict[str, dict[str, int]] = {}  # by lease
+        self._seen: dict[tuple[str, str], float] = {}  # (device, allocation): last seen computing
+        self._held: dict[str, dict[str, int]] = {}  # by slot allocation
         self._calm: SlotState | None = None
 
     async def run(self) -> None:
@@ -128,13 +130,15 @@ class PriorityThrottle:
         # Nothing is awaited from here on: what is read of the pages holds until they are written.
         limits = self._limits()
         self._note(computing, limits)
-        held: dict[str, dict[str, int]] = {lease: {} for on in limits.values() for lease in on}
+        held: dict[str, dict[str, int]] = {
+            allocation: {} for on in limits.values() for allocation in on
+        }
         for uuid, on in limits.items():
-            active = [lease for lease in on if (uuid, lease) in self._seen]
-            for lease, percent in ceilings(on, active).items():
-                held[lease][uuid] = percent
-        for lease, percents in held.items():
-            self._hold_back(lease, percents)
+            active = [allocation for allocation in on if (uuid, allocation) in self._seen]
+            for allocation, percent in ceilings(on, active).items():
+                held[allocation][uuid] = percent
+        for allocation, percents in held.items():
+            self._hold_back(allocation, percents)
         self._held = held
 
     @staticmethod
@@ -144,43 +148,48 @@ class PriorityThrottle:
     def _limits(self) -> _On:
         """The pages that grant something."""
         found: _On = {}
-        for lease in self._state().leases.values():
-            if not lease.is_bound:
+        for allocation in self._state().slot_allocations.values():
+            if not allocation.is_bound:
                 continue
             try:
-                content = self._allocations.content(lease.name)
+                content = self._allocations.content(allocation.name)
             except PageDamaged as error:
                 logger.debug("no priority: %s", error)  # reported where it is opened or read
                 continue
             if content.state is PageState.GRANT:
                 for limit in content.devices:
-                    found.setdefault(limit.uuid, {})[lease.name] = limit
+                    found.setdefault(limit.uuid, {})[allocation.name] = limit
         return found
 
     def _note(self, computing: Mapping[str, Mapping[int, float]], limits: _On) -> None:
-        """Remember who computes; a process of a pod that no lease claims is of all its leases."""
+        """Remember who computes; without a region, a process counts for all that its pod has."""
         now, state = self._clock(), self._state()
         busy = {uuid: {pid for pid, used in on.items() if used} for uuid, on in computing.items()}
         pids = frozenset().union(*busy.values())
         homes = residences(pids, state, self._allocations, proc=self._proc)
         for uuid, at_work in busy.items():
             for home in (homes[pid] for pid in at_work):
-                if home.holding is None:
+                if home.claim_allocation is None:
                     continue
-                mine = {lease.name for lease in state.of_claim(home.holding.claim_uid)}
-                for lease in (mine & home.leases or mine) & limits.get(uuid, {}).keys():
-                    self._seen[uuid, lease] = now
+                mine = {
+                    allocation.name
+                    for allocation in state.of_claim(home.claim_allocation.claim_uid)
+                }
+                for allocation in (mine & home.slot_allocations or mine) & limits.get(
+                    uuid, {}
+                ).keys():
+                    self._seen[uuid, allocation] = now
         self._seen = {
-            (uuid, lease): then
-            for (uuid, lease), then in self._seen.items()
-            if now - then < HOLD_S and lease in limits.get(uuid, {})
+            (uuid, allocation): then
+            for (uuid, allocation), then in self._seen.items()
+            if now - then < HOLD_S and allocation in limits.get(uuid, {})
         }
 
-    def _hold_back(self, lease: str, percents: dict[str, int]) -> None:
+    def _hold_back(self, allocation: str, percents: dict[str, int]) -> None:
         try:
-            self._allocations.hold_back(lease, percents)
+            self._allocations.hold_back(allocation, percents)
         except PageDamaged as error:
             logger.warning("no priority: %s", error)
             return
-        if percents != self._held.get(lease, {}):
-            logger.info("allocation %s makes way: %s", lease, percents or "no longer")
+        if percents != self._held.get(allocation, {}):
+            logger.info("allocation %s makes way: %s", allocation, percents or "no longer")

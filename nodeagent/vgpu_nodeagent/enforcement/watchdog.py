@@ -58,13 +58,13 @@ class Residence:
     """Where a process of the host lives.
 
     Attributes:
-        holding: On whose claim; None for a process of no claim.
-        leases: The leases whose usage region it has mapped.
+        claim_allocation: On whose claim; None for a process of no claim.
+        slot_allocations: The slot allocations whose usage region it has mapped.
         pods: UIDs of the pods in whose cgroup it is.
     """
 
-    holding: ClaimAllocation | None
-    leases: frozenset[str]
+    claim_allocation: ClaimAllocation | None
+    slot_allocations: frozenset[str]
     pods: frozenset[str] = frozenset()
 
 
@@ -134,17 +134,24 @@ def residences(
 
     The cgroup decides: what a process maps is its own to choose.
     """
-    regions = {allocations.region_path(name): name for name in state.leases}
-    by_pod = {holding.pod_uid: holding for holding in state.holdings.values()}
+    regions = {allocations.region_path(name): name for name in state.slot_allocations}
+    by_pod = {
+        claim_allocation.pod_uid: claim_allocation
+        for claim_allocation in state.claim_allocations.values()
+    }
     index, found = index_of(regions), {}
     for pid in pids:
-        leases = frozenset(regions[path] for path in mapped_by(pid, index, proc=proc))
+        slot_allocations = frozenset(regions[path] for path in mapped_by(pid, index, proc=proc))
         pods = pods_of_process(pid, proc=proc)
-        holdings = [by_pod[uid] for uid in pods if uid in by_pod]
+        claim_allocations = [by_pod[uid] for uid in pods if uid in by_pod]
         if not pods:
-            claims = {state.leases[name].claim_uid for name in leases}
-            holdings = [state.holdings[uid] for uid in claims if uid in state.holdings]
-        found[pid] = Residence(holdings[0] if holdings else None, leases, pods)
+            claims = {state.slot_allocations[name].claim_uid for name in slot_allocations}
+            claim_allocations = [
+                state.claim_allocations[uid] for uid in claims if uid in state.claim_allocations
+            ]
+        found[pid] = Residence(
+            claim_allocations[0] if claim_allocations else None, slot_allocations, pods
+        )
     return found
 
 
@@ -168,17 +175,19 @@ def taken_by_claims(
         homes: Where those processes live.
     """
     found: dict[str, tuple[Taken, ...]] = {}
-    for holding in state.holdings.values():
-        if holding.closed:
+    for claim_allocation in state.claim_allocations.values():
+        if claim_allocation.closed:
             continue
-        shares = _shares(state, allocations, holding)
+        shares = _shares(state, allocations, claim_allocation)
         of_claim = []
         for uuid, by_pid in processes.items():
             busy = computing.get(uuid)
-            mine = {pid for pid in (*by_pid, *(busy or ())) if _is_of(homes.get(pid), holding)}
-            if not mine and uuid not in holding.use:
+            mine = {
+                pid for pid in (*by_pid, *(busy or ())) if _is_of(homes.get(pid), claim_allocation)
+            }
+            if not mine and uuid not in claim_allocation.use:
                 continue
-            use = holding.use.get(uuid)
+            use = claim_allocation.use.get(uuid)
             share, forced = shares.get(uuid, (None, False)) if use is not None else (0, True)
             percents = busy or {}
             of_claim.append(
@@ -193,23 +202,23 @@ def taken_by_claims(
                     forced=forced,
                 )
             )
-        found[holding.claim_uid] = tuple(of_claim)
+        found[claim_allocation.claim_uid] = tuple(of_claim)
     return found
 
 
-def _is_of(home: Residence | None, holding: ClaimAllocation) -> bool:
-    of = home.holding if home is not None else None
-    return of is not None and of.claim_uid == holding.claim_uid
+def _is_of(home: Residence | None, claim_allocation: ClaimAllocation) -> bool:
+    of = home.claim_allocation if home is not None else None
+    return of is not None and of.claim_uid == claim_allocation.claim_uid
 
 
 def _ledger(
-    state: SlotState, allocations: Allocations, holding: ClaimAllocation
+    state: SlotState, allocations: Allocations, claim_allocation: ClaimAllocation
 ) -> Mapping[str, int]:
-    """Bytes that a claim's processes have written down, by device: 2 MiB to read for each lease."""
+    """Bytes that a claim's processes have written down, by device: 2 MiB a slot allocation."""
     total: dict[str, int] = {}
-    for lease in state.of_claim(holding.claim_uid):
+    for slot_allocation in state.of_claim(claim_allocation.claim_uid):
         try:
-            for use in allocations.usage(lease.name):
+            for use in allocations.usage(slot_allocation.name):
                 total[use.uuid] = total.get(use.uuid, 0) + use.used_bytes
         except PageDamaged as error:
             logger.warning("no ledger: %s", error)
@@ -217,7 +226,7 @@ def _ledger(
 
 
 def _shares(
-    state: SlotState, allocations: Allocations, holding: ClaimAllocation
+    state: SlotState, allocations: Allocations, claim_allocation: ClaimAllocation
 ) -> Mapping[str, tuple[int | None, bool]]:
     """What all containers of a claim may use of the compute of each device, by their pages.
 
@@ -225,9 +234,9 @@ def _shares(
         By UUID: percent, None for all of it; and whether it is in force without neighbours.
     """
     limits: dict[str, list[DeviceLimit]] = {}
-    for lease in state.of_claim(holding.claim_uid):
+    for slot_allocation in state.of_claim(claim_allocation.claim_uid):
         try:
-            for limit in allocations.content(lease.name).devices:
+            for limit in allocations.content(slot_allocation.name).devices:
                 limits.setdefault(limit.uuid, []).append(limit)
         except PageDamaged as error:
             logger.debug("no share: %s", error)  # reported where it is opened
@@ -244,14 +253,14 @@ class Consequences(Protocol):
     """What follows from what the watchdog sees."""
 
     def violated(
-        self, holding: ClaimAllocation, violation: Violation, uuid: str, sentence: str
+        self, claim_allocation: ClaimAllocation, violation: Violation, uuid: str, sentence: str
     ) -> None:
         """A claim violates a limit; called once until it obeys again."""
 
-    def obeys(self, holding: ClaimAllocation, remaining: Mapping[Violation, str]) -> None:
+    def obeys(self, claim_allocation: ClaimAllocation, remaining: Mapping[Violation, str]) -> None:
         """It violates one limit less; those that remain, each with its sentence."""
 
-    def confirmed(self, holding: ClaimAllocation) -> None:
+    def confirmed(self, claim_allocation: ClaimAllocation) -> None:
         """It has violated nothing since it was first looked at, `QUIET_S` ago; called once."""
 
     def accounts(self, found: Mapping[tuple[str, str, str], Account]) -> None:
@@ -351,7 +360,7 @@ class Watchdog:
             self._add(self._watched[uid], devices, peaks, now)
         self._consequences.accounts(dict(self._accounts(state)))
         for uid, devices in claims.items():
-            self._judge(state.holdings[uid], self._watched[uid], devices, now)
+            self._judge(state.claim_allocations[uid], self._watched[uid], devices, now)
         self._find_strangers(processes, homes)
 
     def _homes_of(
@@ -392,11 +401,11 @@ class Watchdog:
 
     def _accounts(self, state: SlotState) -> Iterator[tuple[tuple[str, str, str], Account]]:
         for uid, watched in self._watched.items():
-            holding = state.holdings[uid]
+            claim_allocation = state.claim_allocations[uid]
             for uuid, memory in watched.memory.items():
                 compute = watched.compute.get(uuid)
                 yield (
-                    (holding.namespace, holding.claim_name, uuid),
+                    (claim_allocation.namespace, claim_allocation.claim_name, uuid),
                     Account(
                         memory.excess_byte_seconds,
                         memory.peak(),
@@ -405,7 +414,11 @@ class Watchdog:
                 )
 
     def _judge(
-        self, holding: ClaimAllocation, watched: _Watched, devices: Collection[Taken], now: float
+        self,
+        claim_allocation: ClaimAllocation,
+        watched: _Watched,
+        devices: Collection[Taken],
+        now: float,
     ) -> None:
         violating = {
             (violation, taken.uuid): taken
@@ -418,53 +431,61 @@ class Watchdog:
         }
         before, watched.reported = watched.reported, set(violating)
         if watched.reported != before:
-            self._report(holding, watched, violating, before)
+            self._report(claim_allocation, watched, violating, before)
         if not violating:
             watched.told = set()
             if not watched.is_confirmed and now - watched.since > QUIET_S:
                 watched.is_confirmed = True
-                self._consequences.confirmed(holding)
+                self._consequences.confirmed(claim_allocation)
         elif self._on_violation is OnViolation.SIGNAL:
             uuids = {uuid for _, uuid in violating}
             pids = {pid for taken in devices if taken.uuid in uuids for pid in taken.pids}
-            self._signal(holding, watched, pids)
+            self._signal(claim_allocation, watched, pids)
 
     def _report(
         self,
-        holding: ClaimAllocation,
+        claim_allocation: ClaimAllocation,
         watched: _Watched,
         violating: Mapping[tuple[Violation, str], Taken],
         before: Collection[tuple[Violation, str]],
     ) -> None:
         """Report what began and what ended since the last look."""
-        ledger = _ledger(self._state(), self._allocations, holding)
+        ledger = _ledger(self._state(), self._allocations, claim_allocation)
         sentences = {
             found: _sentence(found[0], taken, watched, ledger) for found, taken in violating.items()
         }
         for violation, uuid in sorted(violating.keys() - set(before)):
             sentence = sentences[violation, uuid]
             logger.warning(
-                "claim %s/%s: %s: it %s", holding.namespace, holding.claim_name, violation, sentence
+                "claim %s/%s: %s: it %s",
+                claim_allocation.namespace,
+                claim_allocation.claim_name,
+                violation,
+                sentence,
             )
-            self._consequences.violated(holding, violation, uuid, sentence)
+            self._consequences.violated(claim_allocation, violation, uuid, sentence)
         if set(before) - violating.keys():
             remaining = {violation: text for (violation, _), text in sentences.items()}
             limits = ", ".join(sorted(remaining)) or "none"
             logger.info(
                 "claim %s/%s: limits still violated: %s",
-                holding.namespace,
-                holding.claim_name,
+                claim_allocation.namespace,
+                claim_allocation.claim_name,
                 limits,
             )
-            self._consequences.obeys(holding, remaining)
+            self._consequences.obeys(claim_allocation, remaining)
 
-    def _signal(self, holding: ClaimAllocation, watched: _Watched, pids: Collection[int]) -> None:
+    def _signal(
+        self, claim_allocation: ClaimAllocation, watched: _Watched, pids: Collection[int]
+    ) -> None:
         """Ask each process to end; one that is still there at the next look is killed.
 
         Where they live is read anew: a PID may be another process's by now.
         """
         homes = residences(pids, self._state(), self._allocations, proc=self._proc)
-        self._end((pid for pid in sorted(pids) if _is_of(homes[pid], holding)), watched.told)
+        self._end(
+            (pid for pid in sorted(pids) if _is_of(homes[pid], claim_allocation)), watched.told
+        )
 
     def _end(self, pids: Iterable[int], told: set[int]) -> None:
         """SIGTERM to each, SIGKILL to those that had one before."""
@@ -484,7 +505,7 @@ class Watchdog:
         self._strangers_told &= pods.keys()
         homes = residences(pods, self._state(), self._allocations, proc=self._proc)
         still = (pid for pid, pod in sorted(pods.items())
-                 if homes[pid].holding is None and pod in homes[pid].pods)  # fmt: skip
+                 if homes[pid].claim_allocation is None and pod in homes[pid].pods)  # fmt: skip
         self._end(still, self._strangers_told)
 
     def _find_strangers(
@@ -496,7 +517,7 @@ class Watchdog:
         for uuid, by_pid in processes.items():
             there = []
             for pid, held in sorted(by_pid.items()):
-                if homes[pid].holding is not None or pid == os.getpid():
+                if homes[pid].claim_allocation is not None or pid == os.getpid():
                     continue
                 looks[uuid, pid] = self._stranger_looks.get((uuid, pid), 0) + 1
                 if looks[uuid, pid] >= _STRANGER_LOOKS and (name := name_of(pid, proc=self._proc)):
@@ -511,9 +532,9 @@ class Watchdog:
             self._end_strangers(found)
 
     def _tell_host_pids(self, homes: Mapping[int, Residence]) -> None:
-        leases = {name for home in homes.values() for name in home.leases}
-        for name in leases:
-            pids = [pid for pid, home in homes.items() if name in home.leases]
+        slot_allocations = {name for home in homes.values() for name in home.slot_allocations}
+        for name in slot_allocations:
+            pids = [pid for pid, home in homes.items() if name in home.slot_allocations]
             try:
                 tell_host_pids(self._allocations.region_path(name), pids, proc=self._proc)
             except PageDamaged as error:

@@ -1,7 +1,7 @@
 """The slot state on disk: every transition is durable before it takes effect.
 
 A restarted agent is never asked Allocate again, so a name that it forgot is a container that can
-never start, and a holding that it forgot is capacity given away twice. A file that is cut,
+never start, and a claim allocation that it forgot is capacity given away twice. A file that is cut,
 changed or of another format is never read in part: it is set aside for people to look at, and
 the state is rebuilt from what kubelet and API server have (`rebuild.py`).
 """
@@ -23,6 +23,12 @@ from vgpu_nodeagent.state.slots import SlotState
 
 FORMAT = 2
 _STATE = TypeAdapter(SlotState)
+_ON_DISK = {
+    "slot_allocations": "leases",
+    "claim_allocations": "holdings",
+    "claim_instances": "cuts",
+}
+"""What the file has under a key of its own: an older agent reads it too (decision 73)."""
 
 
 class Checkpoint:
@@ -70,7 +76,8 @@ def encode(state: SlotState) -> bytes:
     By orjson: the file is written twice for each container that starts, and pydantic and json take
     20 ms for 150 of them.
     """
-    body = orjson.loads(orjson.dumps(state))
+    fields = orjson.loads(orjson.dumps(state))
+    body = {_ON_DISK[name]: value for name, value in fields.items()}
     document = {"format": FORMAT, "checksum": _checksum(body), "state": body}
     return orjson.dumps(document, option=orjson.OPT_SORT_KEYS | orjson.OPT_INDENT_2)
 
@@ -94,11 +101,14 @@ def decode(path: Path, content: bytes) -> SlotState:
     body = document.get("state")
     if document.get("checksum") not in (_checksum(body), _former_checksum(body)):
         raise CheckpointDamaged(path, "has a checksum that is not its content's")
+    by_key = {key: name for name, key in _ON_DISK.items()}
     try:
-        return _STATE.validate_python(body)
+        if not isinstance(body, dict):
+            return _STATE.validate_python(body)
+        return _STATE.validate_python({by_key.get(key, key): body[key] for key in body})
     except ValidationError as error:
         first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"])
+        field = ".".join(_ON_DISK.get(str(part), str(part)) for part in first["loc"])
         raise CheckpointDamaged(path, f"field {field}: {first['msg']}") from error
 
 

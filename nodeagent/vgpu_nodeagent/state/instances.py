@@ -26,9 +26,9 @@ from vgpu_nodeagent.errors import (
     Refused,
     Why,
 )
-from vgpu_nodeagent.state import cuts
+from vgpu_nodeagent.state import claim_instances
 from vgpu_nodeagent.state.checkpoint import Checkpoint
-from vgpu_nodeagent.state.cuts import ClaimInstance, ClaimInstances, InstancePlace
+from vgpu_nodeagent.state.claim_instances import ClaimInstance, ClaimInstances, InstancePlace
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +60,11 @@ class Instances:
     @property
     def made(self) -> Mapping[InstancePlace, ClaimInstance]:
         """What programs can use by now."""
-        return {cut.place: cut for cut in self._cuts.values() if cut.instance.uuid}
+        return {
+            claim_instance.place: claim_instance
+            for claim_instance in self._claim_instances.values()
+            if claim_instance.instance.uuid
+        }
 
     async def make(self, claim: VGPUClaim, allocation: Allocation) -> None:
         """Make all instances of an allocation that are not there yet.
@@ -77,110 +81,135 @@ class Instances:
         """Remove all instances of one allocation; False if that has to be tried again."""
         gone = True
         async with self._one_at_a_time:
-            for cut in cuts.of_claim(self._cuts, claim_uid):
-                if cut.allocation_id == allocation_id:
-                    gone &= await self._remove(cut)
+            for claim_instance in claim_instances.of_claim(self._claim_instances, claim_uid):
+                if claim_instance.allocation_id == allocation_id:
+                    gone &= await self._remove(claim_instance)
         return gone
 
     async def remove_all(self, is_over: Callable[[ClaimInstance], bool]) -> bool:
         """Remove those that are over; True if one of them is left."""
-        over = {(c.claim_uid, c.allocation_id) for c in self._cuts.values() if is_over(c)}
+        over = {
+            (c.claim_uid, c.allocation_id) for c in self._claim_instances.values() if is_over(c)
+        }
         return not all([await self.remove(*allocation) for allocation in sorted(over)])
 
     @property
-    def _cuts(self) -> ClaimInstances:
-        return self._checkpoint.state.cuts
+    def _claim_instances(self) -> ClaimInstances:
+        return self._checkpoint.state.claim_instances
 
     def _commit(self, changed: ClaimInstances) -> None:
-        self._checkpoint.commit(replace(self._checkpoint.state, cuts=changed))
+        self._checkpoint.commit(replace(self._checkpoint.state, claim_instances=changed))
 
     async def _make(
         self, claim: VGPUClaim, allocation: Allocation, device: AllocatedDevice
     ) -> None:
         assert device.mig is not None
         wanted = MigInstance(device.mig.profile, device.mig.start, device.mig.size)
-        cut = ClaimInstance(device.uuid, wanted, claim.metadata.uid, allocation.id)
-        before = self._cuts.get(cut.key)
-        self._refuse_if_taken(cut)
-        if before.adopted if before is not None else self._is_static(cut.card):
-            await self._adopt(replace(cut, adopted=True), before)
+        claim_instance = ClaimInstance(device.uuid, wanted, claim.metadata.uid, allocation.id)
+        before = self._claim_instances.get(claim_instance.key)
+        self._refuse_if_taken(claim_instance)
+        if before.adopted if before is not None else self._is_static(claim_instance.card):
+            await self._adopt(replace(claim_instance, adopted=True), before)
             return
         try:
             if before is None:
-                await self._driver.check_place(cut.card, wanted)
-                self._write(cuts.with_cut(self._cuts, cut))
-            there = await self._there(cut, before)
+                await self._driver.check_place(claim_instance.card, wanted)
+                self._write(claim_instances.with_instance(self._claim_instances, claim_instance))
+            there = await self._there(claim_instance, before)
         except PlaceTaken as error:
-            if before is None and cut.key in self._cuts:  # nothing of ours came to be there
-                self._write(cuts.without(self._cuts, cut.key))
+            if (
+                before is None and claim_instance.key in self._claim_instances
+            ):  # nothing of ours came to be there
+                self._write(claim_instances.without(self._claim_instances, claim_instance.key))
             self._changed()
             raise Refused(Why.MIG_PLACE_TAKEN, str(error)) from error
         except DriverUnavailable as error:
             raise Refused(Why.DRIVER_UNAVAILABLE, f"{wanted}: {error}") from error
         if before is None or before.instance != there:
-            self._write(cuts.with_cut(self._cuts, replace(cut, instance=there)))
-            logger.info("claim %s: made %s on GPU %s", claim.metadata.name, there, cut.card)
+            self._write(
+                claim_instances.with_instance(
+                    self._claim_instances, replace(claim_instance, instance=there)
+                )
+            )
+            logger.info(
+                "claim %s: made %s on GPU %s", claim.metadata.name, there, claim_instance.card
+            )
             self._changed()
 
-    async def _adopt(self, cut: ClaimInstance, before: ClaimInstance | None) -> None:
+    async def _adopt(self, claim_instance: ClaimInstance, before: ClaimInstance | None) -> None:
         """Give a claim the administrator's instance at its place.
 
         Raises:
             Refused: There is none that programs can use, or the driver does not answer.
         """
         try:
-            there = await self._driver.instance_at(cut.card, cut.instance)
+            there = await self._driver.instance_at(claim_instance.card, claim_instance.instance)
         except DriverUnavailable as error:
-            raise Refused(Why.DRIVER_UNAVAILABLE, f"{cut.instance}: {error}") from error
+            raise Refused(Why.DRIVER_UNAVAILABLE, f"{claim_instance.instance}: {error}") from error
         if there is None or not there.uuid:
             self._changed()
             raise Refused(
                 Why.MIG_PLACE_MISSING,
-                f"{cut.instance} on GPU {cut.card} is not there, and the instances of this GPU "
-                "are made by its administrator",
+                f"{claim_instance.instance} on GPU {claim_instance.card} is not there, and the "
+                "instances of this GPU are made by its administrator",
             )
         if before is None or before.instance != there:
-            self._write(cuts.with_cut(self._cuts, replace(cut, instance=there)))
-            logger.info("%s of GPU %s is given as it is", there, cut.card)
+            self._write(
+                claim_instances.with_instance(
+                    self._claim_instances, replace(claim_instance, instance=there)
+                )
+            )
+            logger.info("%s of GPU %s is given as it is", there, claim_instance.card)
             self._changed()
 
-    async def _there(self, cut: ClaimInstance, before: ClaimInstance | None) -> MigInstance:
+    async def _there(
+        self, claim_instance: ClaimInstance, before: ClaimInstance | None
+    ) -> MigInstance:
         """The instance, made now unless it was before."""
         known = before.instance.uuid if before is not None else None
         try:
-            return await self._driver.make_instance(cut.card, cut.instance, known=known)
+            return await self._driver.make_instance(
+                claim_instance.card, claim_instance.instance, known=known
+            )
         except InstanceLost:
             # The record must not have the old UUID while there may be a new one already.
-            self._write(cuts.with_cut(self._cuts, cut))
-            return await self._driver.make_instance(cut.card, cut.instance, known="")
+            self._write(claim_instances.with_instance(self._claim_instances, claim_instance))
+            return await self._driver.make_instance(
+                claim_instance.card, claim_instance.instance, known=""
+            )
 
-    def _refuse_if_taken(self, cut: ClaimInstance) -> None:
+    def _refuse_if_taken(self, claim_instance: ClaimInstance) -> None:
         """Another claim's instance that is not removed yet, or this one's of another shape."""
-        mine = cut.instance
-        for other in self._cuts.values():
-            if other.card == cut.card and other.instance.overlaps(mine.start, mine.size):
-                if _is_alike(other, cut):
+        mine = claim_instance.instance
+        for other in self._claim_instances.values():
+            if other.card == claim_instance.card and other.instance.overlaps(mine.start, mine.size):
+                if _is_alike(other, claim_instance):
                     continue
                 raise Refused(
                     Why.MIG_PLACE_TAKEN,
-                    f"{mine} on GPU {cut.card} overlaps {other.instance} of the claim with UID "
-                    f"{other.claim_uid}; its release is under way",
+                    f"{mine} on GPU {claim_instance.card} overlaps {other.instance} of the claim "
+                    f"with UID {other.claim_uid}; its release is under way",
                 )
 
-    async def _remove(self, cut: ClaimInstance) -> bool:
+    async def _remove(self, claim_instance: ClaimInstance) -> bool:
         try:
-            if not cut.adopted:
-                await self._driver.remove_instance(cut.card, cut.instance)
+            if not claim_instance.adopted:
+                await self._driver.remove_instance(claim_instance.card, claim_instance.instance)
         except (InstanceInUse, DriverUnavailable) as error:
-            logger.warning("%s on GPU %s is not removed yet: %s", cut.instance, cut.card, error)
+            logger.warning(
+                "%s on GPU %s is not removed yet: %s",
+                claim_instance.instance,
+                claim_instance.card,
+                error,
+            )
             return False
         try:
-            self._commit(cuts.without(self._cuts, cut.key))
+            self._commit(claim_instances.without(self._claim_instances, claim_instance.key))
         except OSError as error:
-            logger.warning("the end of %s cannot be recorded: %s", cut.instance, error)
+            logger.warning("the end of %s cannot be recorded: %s", claim_instance.instance, error)
             return False
-        done = "gave back" if cut.adopted else "removed"
-        logger.info("%s %s of GPU %s", done, cut.instance, cut.card)
+        done = "gave back" if claim_instance.adopted else "removed"
+        logger.info("%s %s of GPU %s", done, claim_instance.instance, claim_instance.card)
         self._changed()
         return True
 

@@ -1,9 +1,10 @@
-"""Slots and leases: which allocation belongs to which pod, as a pure state machine.
+"""Slots and slot allocations: which allocation belongs to which pod, as a pure state machine.
 
 The kubelet hands out interchangeable slot ids and never names the pod. Each answer to Allocate is
-a *lease* with a name used once; the first PreStart binds the lease to a pod, and from then on to
-no other. What the lease's claim uses of each device is its *holding*: it counts against the devices
-until it is closed, whatever the API server has meanwhile.
+a *slot allocation* with a name used once; the first PreStart binds the slot allocation to a pod,
+and from then on to no other. What the slot allocation's claim uses of each device is its *claim
+allocation*: it counts against the devices until it is closed, whatever the API server has
+meanwhile.
 
 States are values: every transition returns a new one, so a state is on disk before it is in use.
 """
@@ -16,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from vgpu_api.effective import Use
 from vgpu_api.init_part import InitRound
 from vgpu_nodeagent.errors import Refused, Why
-from vgpu_nodeagent.state.cuts import ClaimInstance
+from vgpu_nodeagent.state.claim_instances import ClaimInstance
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,41 +82,55 @@ class ClaimAllocation:
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """A lease that is to be bound, to which container, and whether that has the library."""
+    """A slot allocation to be bound, to which container, and whether that has the library."""
 
-    lease: str
+    slot_allocation: str
     container: str
     interposed: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class SlotState:
-    """All leases by name, all holdings by claim UID, and what devices in MIG mode are cut into."""
+    """Slot allocations by name, claim allocations by claim UID, MIG instances by place."""
 
-    leases: Mapping[str, SlotAllocation] = field(default_factory=dict)
-    holdings: Mapping[str, ClaimAllocation] = field(default_factory=dict)
-    cuts: Mapping[str, ClaimInstance] = field(default_factory=dict)
+    slot_allocations: Mapping[str, SlotAllocation] = field(default_factory=dict)
+    claim_allocations: Mapping[str, ClaimAllocation] = field(default_factory=dict)
+    claim_instances: Mapping[str, ClaimInstance] = field(default_factory=dict)
 
     def on(self, slot_ids: Collection[str]) -> list[SlotAllocation]:
-        """The leases on any of these slots, oldest first."""
+        """The slot allocations on any of these slots, oldest first."""
         wanted = set(slot_ids)
-        found = [lease for lease in self.leases.values() if wanted.intersection(lease.slot_ids)]
-        return sorted(found, key=lambda lease: (lease.allocated_at, lease.name))
+        found = [
+            slot_allocation
+            for slot_allocation in self.slot_allocations.values()
+            if wanted.intersection(slot_allocation.slot_ids)
+        ]
+        return sorted(
+            found, key=lambda slot_allocation: (slot_allocation.allocated_at, slot_allocation.name)
+        )
 
     def of_claim(self, claim_uid: str) -> list[SlotAllocation]:
-        """The leases that a claim granted."""
-        return [lease for lease in self.leases.values() if lease.claim_uid == claim_uid]
+        """The slot allocations that a claim granted."""
+        return [
+            slot_allocation
+            for slot_allocation in self.slot_allocations.values()
+            if slot_allocation.claim_uid == claim_uid
+        ]
 
     def slots_in_use(self) -> frozenset[str]:
-        """Slots with any lease, bound or not."""
-        return frozenset(slot for lease in self.leases.values() for slot in lease.slot_ids)
+        """Slots with any slot allocation, bound or not."""
+        return frozenset(
+            slot
+            for slot_allocation in self.slot_allocations.values()
+            for slot in slot_allocation.slot_ids
+        )
 
     def used(self, *, but: str = "") -> Mapping[str, Use]:
-        """Use per device of all holdings that are not closed, `but` one claim's."""
+        """Use per device of all claim allocations that are not closed, `but` one claim's."""
         total: dict[str, Use] = {}
-        for holding in self.holdings.values():
-            if not holding.closed and holding.claim_uid != but:
-                for uuid, use in holding.use.items():
+        for claim_allocation in self.claim_allocations.values():
+            if not claim_allocation.closed and claim_allocation.claim_uid != but:
+                for uuid, use in claim_allocation.use.items():
                     total[uuid] = total.get(uuid, Use()) + use
         return total
 
@@ -129,10 +144,10 @@ def slot_order(slot_id: str) -> tuple[int, str]:
 def allocate(
     state: SlotState, *, slot_ids: Iterable[str], nonce: str, now: float
 ) -> tuple[SlotState, SlotAllocation]:
-    """Answer an Allocate with a lease of a new name.
+    """Answer an Allocate with a slot allocation of a new name.
 
-    Leases already on these slots stay: an ordinary init container's slot goes on to a later
-    container of its pod before anything has started, and both need theirs.
+    Slot allocations already on these slots stay: an ordinary init container's slot goes on to a
+    later container of its pod before anything has started, and both need theirs.
 
     Raises:
         Refused: No slots, or a nonce that was used.
@@ -140,37 +155,43 @@ def allocate(
     ids = tuple(sorted(set(slot_ids), key=slot_order))
     if not ids:
         raise Refused(Why.UNKNOWN_SLOT, "the kubelet allocated no slot")
-    lease = SlotAllocation(f"{ids[0]}-{nonce}", ids, now)
-    if lease.name in state.leases:
-        raise Refused(Why.SLOT_TAKEN, f"allocation {lease.name} exists already")
-    return replace(state, leases={**state.leases, lease.name: lease}), lease
+    slot_allocation = SlotAllocation(f"{ids[0]}-{nonce}", ids, now)
+    if slot_allocation.name in state.slot_allocations:
+        raise Refused(Why.SLOT_TAKEN, f"allocation {slot_allocation.name} exists already")
+    return replace(
+        state, slot_allocations={**state.slot_allocations, slot_allocation.name: slot_allocation}
+    ), slot_allocation
 
 
 def grant(
     state: SlotState,
     *,
-    holding: ClaimAllocation,
+    claim_allocation: ClaimAllocation,
     bindings: Collection[Binding],
     allocatable: Mapping[str, Use],
 ) -> SlotState:
-    """Bind leases to the containers of one pod, on the account of its claim.
+    """Bind slot allocations to the containers of one pod, on the account of its claim.
 
     Args:
         state: As it is.
-        holding: What the claim as a whole uses.
-        bindings: Every lease to fill, with its container.
+        claim_allocation: What the claim as a whole uses.
+        bindings: Every slot allocation to fill, with its container.
         allocatable: What may be given away of each device, by UUID.
 
     Raises:
-        Refused: A lease or slot is another pod's, the claim's account is closed or another's, a
-            device is unknown, or the sum over a device would exceed what it has.
+        Refused: A slot allocation or slot is another pod's, the claim's account is closed or
+            another's, a device is unknown, or the sum over a device would exceed what it has.
     """
-    _check_account(state, holding)
-    leases = dict(state.leases)
+    _check_account(state, claim_allocation)
+    slot_allocations = dict(state.slot_allocations)
     for binding in bindings:
-        leases[binding.lease] = _bound(state, holding, binding)
-    _check_sums(state, holding, allocatable)
-    return replace(state, leases=leases, holdings={**state.holdings, holding.claim_uid: holding})
+        slot_allocations[binding.slot_allocation] = _bound(state, claim_allocation, binding)
+    _check_sums(state, claim_allocation, allocatable)
+    return replace(
+        state,
+        slot_allocations=slot_allocations,
+        claim_allocations={**state.claim_allocations, claim_allocation.claim_uid: claim_allocation},
+    )
 
 
 def resize(
@@ -187,22 +208,30 @@ def resize(
     Raises:
         Refused: The sum over a device would exceed what it has.
     """
-    holding = state.holdings.get(claim_uid)
-    if holding is None or holding.closed or holding.use == use:
+    claim_allocation = state.claim_allocations.get(claim_uid)
+    if claim_allocation is None or claim_allocation.closed or claim_allocation.use == use:
         return state
-    changed = replace(holding, use=dict(use))
+    changed = replace(claim_allocation, use=dict(use))
     _check_sums(state, changed, allocatable)
-    return replace(state, holdings={**state.holdings, claim_uid: changed})
+    return replace(state, claim_allocations={**state.claim_allocations, claim_uid: changed})
 
 
 def close(state: SlotState, claim_uid: str) -> SlotState:
-    """End a claim's leases; its slots are free and its use no longer counts."""
-    holding = state.holdings.get(claim_uid)
-    if holding is None:
+    """End a claim's slot allocations; its slots are free and its use no longer counts."""
+    claim_allocation = state.claim_allocations.get(claim_uid)
+    if claim_allocation is None:
         return state
-    leases = {n: lease for n, lease in state.leases.items() if lease.claim_uid != claim_uid}
-    closed = replace(holding, closed=True)
-    return replace(state, leases=leases, holdings={**state.holdings, claim_uid: closed})
+    slot_allocations = {
+        n: slot_allocation
+        for n, slot_allocation in state.slot_allocations.items()
+        if slot_allocation.claim_uid != claim_uid
+    }
+    closed = replace(claim_allocation, closed=True)
+    return replace(
+        state,
+        slot_allocations=slot_allocations,
+        claim_allocations={**state.claim_allocations, claim_uid: closed},
+    )
 
 
 def end_init(
@@ -222,79 +251,84 @@ def end_init(
         init_ids: The containers that ran in it.
         use: Effective use of the app containers per device UUID.
     """
-    holding = state.holdings.get(claim_uid)
-    if holding is None or holding.closed:
+    claim_allocation = state.claim_allocations.get(claim_uid)
+    if claim_allocation is None or claim_allocation.closed:
         return state
     ids = tuple(sorted(init_ids))
-    ended = replace(holding, use=use, init_ended=init_round, init_ids=ids)
-    return replace(state, holdings={**state.holdings, claim_uid: ended})
+    ended = replace(claim_allocation, use=use, init_ended=init_round, init_ids=ids)
+    return replace(state, claim_allocations={**state.claim_allocations, claim_uid: ended})
 
 
 def forget(state: SlotState, claim_uid: str) -> SlotState:
-    """Drop a closed holding once the API server has recorded it; an open one stays."""
-    holding = state.holdings.get(claim_uid)
-    if holding is None or not holding.closed:
+    """Drop a closed claim allocation once the API server has recorded it; an open one stays."""
+    claim_allocation = state.claim_allocations.get(claim_uid)
+    if claim_allocation is None or not claim_allocation.closed:
         return state
-    holdings = {uid: other for uid, other in state.holdings.items() if uid != claim_uid}
-    return replace(state, holdings=holdings)
+    claim_allocations = {
+        uid: other for uid, other in state.claim_allocations.items() if uid != claim_uid
+    }
+    return replace(state, claim_allocations=claim_allocations)
 
 
-def drop(state: SlotState, lease_name: str) -> SlotState:
-    """Forget a lease that was never bound; a bound one stays."""
-    lease = state.leases.get(lease_name)
-    if lease is None or lease.is_bound:
+def drop(state: SlotState, name: str) -> SlotState:
+    """Forget a slot allocation that was never bound; a bound one stays."""
+    slot_allocation = state.slot_allocations.get(name)
+    if slot_allocation is None or slot_allocation.is_bound:
         return state
-    leases = {name: other for name, other in state.leases.items() if name != lease_name}
-    return replace(state, leases=leases)
+    others = {key: other for key, other in state.slot_allocations.items() if key != name}
+    return replace(state, slot_allocations=others)
 
 
-def _check_account(state: SlotState, holding: ClaimAllocation) -> None:
-    old = state.holdings.get(holding.claim_uid)
+def _check_account(state: SlotState, claim_allocation: ClaimAllocation) -> None:
+    old = state.claim_allocations.get(claim_allocation.claim_uid)
     if old is None:
         return
-    claim = f"{holding.namespace}/{holding.claim_name}"
-    same_allocation = old.allocation_id == holding.allocation_id
+    claim = f"{claim_allocation.namespace}/{claim_allocation.claim_name}"
+    same_allocation = old.allocation_id == claim_allocation.allocation_id
     if old.closed and same_allocation:
         raise Refused(Why.CLAIM_CLOSED, f"this allocation of claim {claim} has ended on this node")
-    if not old.closed and not (same_allocation and old.pod_uid == holding.pod_uid):
+    if not old.closed and not (same_allocation and old.pod_uid == claim_allocation.pod_uid):
         raise Refused(
             Why.CLAIM_CLOSED,
             f"claim {claim} still serves pod {old.pod_name} (UID {old.pod_uid}) on this node",
         )
 
 
-def _bound(state: SlotState, holding: ClaimAllocation, binding: Binding) -> SlotAllocation:
-    lease = state.leases.get(binding.lease)
-    if lease is None:
+def _bound(state: SlotState, claim_allocation: ClaimAllocation, binding: Binding) -> SlotAllocation:
+    slot_allocation = state.slot_allocations.get(binding.slot_allocation)
+    if slot_allocation is None:
         raise Refused(
             Why.UNKNOWN_ALLOCATION,
-            f"the kubelet names allocation {binding.lease}, which this agent does not know",
+            f"the kubelet names allocation {binding.slot_allocation}, "
+            "which this agent does not know",
         )
-    for other in state.on(lease.slot_ids):
-        if other.is_bound and other.pod_uid != holding.pod_uid:
+    for other in state.on(slot_allocation.slot_ids):
+        if other.is_bound and other.pod_uid != claim_allocation.pod_uid:
             raise Refused(
                 Why.SLOT_TAKEN,
-                f"{', '.join(lease.slot_ids)} still belongs to the pod with UID {other.pod_uid}; "
-                "its release is under way",
+                f"{', '.join(slot_allocation.slot_ids)} still belongs to the pod with UID "
+                f"{other.pod_uid}; its release is under way",
             )
-    if lease.is_bound and lease.container != binding.container:
+    if slot_allocation.is_bound and slot_allocation.container != binding.container:
         raise Refused(
             Why.RECORDS_DISAGREE,
-            f"allocation {lease.name} belongs to container {lease.container}, "
+            f"allocation {slot_allocation.name} belongs to container {slot_allocation.container}, "
             f"not {binding.container}",
         )
     return replace(
-        lease,
-        pod_uid=holding.pod_uid,
+        slot_allocation,
+        pod_uid=claim_allocation.pod_uid,
         container=binding.container,
-        claim_uid=holding.claim_uid,
+        claim_uid=claim_allocation.claim_uid,
         interposed=binding.interposed,
     )
 
 
-def _check_sums(state: SlotState, holding: ClaimAllocation, allocatable: Mapping[str, Use]) -> None:
-    used = state.used(but=holding.claim_uid)
-    for uuid, use in holding.use.items():
+def _check_sums(
+    state: SlotState, claim_allocation: ClaimAllocation, allocatable: Mapping[str, Use]
+) -> None:
+    used = state.used(but=claim_allocation.claim_uid)
+    for uuid, use in claim_allocation.use.items():
         has = allocatable.get(uuid)
         if has is None:
             raise Refused(Why.UNKNOWN_DEVICE, f"GPU {uuid} is not on this node")
@@ -308,7 +342,8 @@ def _check_sums(state: SlotState, holding: ClaimAllocation, allocatable: Mapping
             if wanted > limit:
                 raise Refused(
                     Why.OVER_CAPACITY,
-                    f"claim {holding.namespace}/{holding.claim_name} does not fit on GPU {uuid}: "
+                    f"claim {claim_allocation.namespace}/{claim_allocation.claim_name} "
+                    f"does not fit on GPU {uuid}: "
                     f"{word} {limit}{unit}, {held}{unit} in use here, "
                     f"{wanted - held}{unit} more asked",
                 )

@@ -245,11 +245,14 @@ async def test_the_nodes_lease_is_renewed_and_goes_with_the_node(api: Api, node:
     with suppress(AlreadyExists):
         await api.create(NAMESPACES, {"metadata": {"name": "vgpu-node"}})
     await Heartbeat(api, "n1").beat()
-    (lease,) = (await api.list(LEASES, namespace="vgpu-node")).items
-    assert lease["metadata"]["name"] == "n1"
-    assert (lease["spec"]["holderIdentity"], lease["spec"]["leaseDurationSeconds"]) == ("n1", 35)
-    assert lease["spec"]["renewTime"].endswith("Z")
-    (owner,) = lease["metadata"]["ownerReferences"]
+    (slot_allocation,) = (await api.list(LEASES, namespace="vgpu-node")).items
+    assert slot_allocation["metadata"]["name"] == "n1"
+    assert (
+        slot_allocation["spec"]["holderIdentity"],
+        slot_allocation["spec"]["leaseDurationSeconds"],
+    ) == ("n1", 35)
+    assert slot_allocation["spec"]["renewTime"].endswith("Z")
+    (owner,) = slot_allocation["metadata"]["ownerReferences"]
     assert (owner["kind"], owner["name"]) == ("Node", "n1")
 
 
@@ -268,11 +271,11 @@ async def test_beats_are_ten_seconds_apart_and_outlive_a_lost_server(api: Api) -
         async def get(self, *_: object, **__: object) -> Json:
             return {"metadata": {"uid": "u1"}}
 
-        async def apply(self, _: object, lease: Json, **__: object) -> Json:
+        async def apply(self, _: object, slot_allocation: Json, **__: object) -> Json:
             if len(slept) == 1:
                 raise ClientError("no route to host")
-            renewals.append(lease["spec"]["renewTime"])
-            return lease
+            renewals.append(slot_allocation["spec"]["renewTime"])
+            return slot_allocation
 
     with pytest.raises(asyncio.CancelledError):
         await Heartbeat(Flaky(), "n1", sleep=sleep).run()  # type: ignore[arg-type]

@@ -18,14 +18,14 @@ PATH = Path("slots.json")
 
 
 def a_state() -> SlotState:
-    state, lease = slots.allocate(SlotState(), slot_ids=["slot-1"], nonce="abc", now=12.5)
-    holding = ClaimAllocation(
+    state, slot_allocation = slots.allocate(SlotState(), slot_ids=["slot-1"], nonce="abc", now=12.5)
+    claim_allocation = ClaimAllocation(
         "claim-uid", "ns", "claim", "t0", "pod-uid", "pod", {"GPU-0": Use(8, 30, 1)}
     )
     return slots.grant(
         state,
-        holding=holding,
-        bindings=[Binding(lease.name, "main", interposed=True)],
+        claim_allocation=claim_allocation,
+        bindings=[Binding(slot_allocation.name, "main", interposed=True)],
         allocatable={"GPU-0": Use(16, 100, 10)},
     )
 
@@ -155,13 +155,17 @@ def test_a_lease_that_names_no_library_is_read_as_one_of_which_nobody_knows() ->
     read = decode(PATH, json.dumps(former).encode())
     assert read == replace(
         a_state(),
-        leases={n: replace(x, interposed=None) for n, x in a_state().leases.items()},
+        slot_allocations={
+            n: replace(x, interposed=None) for n, x in a_state().slot_allocations.items()
+        },
     )
 
 
 def test_a_file_of_an_agent_that_wrote_other_bytes_for_the_same_text_is_read() -> None:
-    (holding,) = a_state().holdings.values()
-    state = replace(a_state(), holdings={"claim-uid": replace(holding, pod_name="pød")})
+    (claim_allocation,) = a_state().claim_allocations.values()
+    state = replace(
+        a_state(), claim_allocations={"claim-uid": replace(claim_allocation, pod_name="pød")}
+    )
     body = json.loads(encode(state))["state"]
     canonical = json.dumps(body, sort_keys=True, separators=(",", ":")).encode()
     former = {"format": 2, "checksum": hashlib.sha256(canonical).hexdigest(), "state": body}

@@ -24,7 +24,7 @@ from vgpu_nodeagent.audit_socket import USAGE, AuditSocket, ask
 from vgpu_nodeagent.deviceplugin.audit import findings, gather
 from vgpu_nodeagent.drivers.base import DeviceUsage, MigInstance
 from vgpu_nodeagent.enforcement.page import DeviceLimit
-from vgpu_nodeagent.state.cuts import ClaimInstance
+from vgpu_nodeagent.state.claim_instances import ClaimInstance
 from vgpu_nodeagent.state.slots import SlotState
 from vgpu_nodeagent.usage import ContainerUse, Usage
 
@@ -41,7 +41,7 @@ async def bench(tmp_path: Path) -> Bench:
 
 
 def lease_of(bench: Bench) -> str:
-    (name,) = bench.node.checkpoint.state.leases
+    (name,) = bench.node.checkpoint.state.slot_allocations
     return name
 
 
@@ -50,12 +50,12 @@ def commit(bench: Bench, **changes: Any) -> None:
 
 
 def hold(bench: Bench, **changes: Any) -> None:
-    (uid, holding) = next(iter(bench.node.checkpoint.state.holdings.items()))
-    commit(bench, holdings={uid: replace(holding, **changes)})
+    (uid, claim_allocation) = next(iter(bench.node.checkpoint.state.claim_allocations.items()))
+    commit(bench, claim_allocations={uid: replace(claim_allocation, **changes)})
 
 
 def forget_lease(bench: Bench) -> None:
-    commit(bench, leases={})
+    commit(bench, slot_allocations={})
 
 
 def lose_spec(bench: Bench) -> None:
@@ -75,8 +75,10 @@ def forget_by_kubelet(bench: Bench) -> None:
 
 
 def dispute(bench: Bench) -> None:
-    lease = bench.node.checkpoint.state.leases[lease_of(bench)]
-    commit(bench, leases={lease.name: replace(lease, container="other")})
+    slot_allocation = bench.node.checkpoint.state.slot_allocations[lease_of(bench)]
+    commit(
+        bench, slot_allocations={slot_allocation.name: replace(slot_allocation, container="other")}
+    )
 
 
 def lose_claim(bench: Bench) -> None:
@@ -96,15 +98,17 @@ def give_too_much(bench: Bench) -> None:
 
 
 def lose_instance(bench: Bench) -> None:
-    cut = ClaimInstance(GPU_0, MigInstance("1g.5gb", 0, 1, uuid="MIG-gone"), "uid-of-c", "a")
-    commit(bench, cuts={cut.key: cut})
+    claim_instance = ClaimInstance(
+        GPU_0, MigInstance("1g.5gb", 0, 1, uuid="MIG-gone"), "uid-of-c", "a"
+    )
+    commit(bench, claim_instances={claim_instance.key: claim_instance})
 
 
 def shut_with_spec(bench: Bench) -> None:
-    lease = lease_of(bench)
-    path = bench.node.allocations._specs._path(lease)
+    slot_allocation = lease_of(bench)
+    path = bench.node.allocations._specs._path(slot_allocation)
     kept = path.read_bytes()
-    bench.node.allocations.shut(lease)
+    bench.node.allocations.shut(slot_allocation)
     path.write_bytes(kept)
 
 
@@ -152,9 +156,9 @@ async def test_two_records_that_disagree_are_found(
 
 
 async def test_a_lease_whose_folder_is_gone_is_found(bench: Bench) -> None:
-    lease = lease_of(bench)
+    slot_allocation = lease_of(bench)
     state = bench.node.checkpoint.state
-    bench.node.allocations.close(lease)
+    bench.node.allocations.close(slot_allocation)
     assert bench.node.checkpoint.state == state != SlotState()
     assert [finding.reason for finding in findings(gather(bench.node))] == ["PageMissing"]
 

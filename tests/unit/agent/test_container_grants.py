@@ -18,7 +18,7 @@ from vgpu_nodeagent.enforcement.abi import CorePolicy
 from vgpu_nodeagent.enforcement.grants import ContainerGrant, container_grant
 from vgpu_nodeagent.errors import Refused, Why
 from vgpu_nodeagent.inventory import DeviceCapacity, terms_of
-from vgpu_nodeagent.state.cuts import ClaimInstance
+from vgpu_nodeagent.state.claim_instances import ClaimInstance
 
 SLOT = "nvidia.com/gpu"
 FULL_MIB = 16384
@@ -78,15 +78,15 @@ def an_instance_grant(*, made_for: str) -> ContainerGrant:
     )
     claim = a_claim(requests=[a_request(name="main")], allocation=an_allocation(device))
     uid = claim.metadata.uid if made_for == "this" else made_for
-    cut = ClaimInstance("GPU-0", MigInstance("1g.5gb", 6, 1, "MIG-6"), uid, "")
+    claim_instance = ClaimInstance("GPU-0", MigInstance("1g.5gb", 6, 1, "MIG-6"), uid, "")
     return container_grant(
         claim,
         an_allocation(device),
         pod=a_pod(containers=[a_container(limits={SLOT: "1"})]),
         container="main",
         slot_resource=SLOT,
-        terms=terms(is_cut=True),
-        instances={("GPU-0", 6): cut},
+        terms=terms(in_mig_mode=True),
+        instances={("GPU-0", 6): claim_instance},
     )
 
 

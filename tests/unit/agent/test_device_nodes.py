@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from vgpu_nodeagent.drivers.base import MigInstance
-from vgpu_nodeagent.drivers.device_nodes import DeviceNode, may_cut, nodes_of_instance
+from vgpu_nodeagent.drivers.device_nodes import DeviceNode, may_partition, nodes_of_instance
 from vgpu_nodeagent.enforcement.cdi import Edits, SpecFolder
 
 INSTANCE = MigInstance("1g.5gb", 0, 1, "MIG-x", 5, 0)
@@ -56,18 +56,18 @@ def test_a_right_is_made_by_the_runtime_whether_or_not_the_host_has_its_node(
 def test_who_has_not_the_right_may_not_cut_devices(proc: Path) -> None:
     dev = proc / "dev" / "nvidia-caps"
     dev.mkdir(parents=True)
-    assert not may_cut(proc=proc, dev=proc / "dev")
+    assert not may_partition(proc=proc, dev=proc / "dev")
     (dev / "nvidia-cap1").touch()
-    assert may_cut(proc=proc, dev=proc / "dev")
+    assert may_partition(proc=proc, dev=proc / "dev")
 
 
 def test_who_has_cap_sys_admin_may_cut_devices(proc: Path) -> None:
     (proc / "self" / "status").write_text("Name:\tagent\n" + ADMIN)
-    assert may_cut(proc=proc, dev=proc)
+    assert may_partition(proc=proc, dev=proc)
 
 
 def test_a_driver_whose_rights_cannot_be_seen_is_taken_to_give_none(proc: Path) -> None:
     (proc / "driver" / "nvidia-caps" / "mig-minors").unlink()
-    assert not may_cut(proc=proc, dev=proc)
+    assert not may_partition(proc=proc, dev=proc)
     (proc / "driver" / "nvidia").rmdir()
-    assert may_cut(proc=proc, dev=proc)
+    assert may_partition(proc=proc, dev=proc)

@@ -111,8 +111,8 @@ PROFILE = InstanceProfile("1g.5gb", 4864, 14, 1, ((0, 1), (4, 1)))
 
 
 def test_a_device_in_mig_mode_lists_what_it_can_be_divided_into_and_counts_its_instances() -> None:
-    cut = replace(DEVICE, mig_enabled=True, mig_profiles=(PROFILE,))
-    (device,) = words(an_entry(cut))
+    claim_instance = replace(DEVICE, mig_enabled=True, mig_profiles=(PROFILE,))
+    (device,) = words(an_entry(claim_instance))
     assert list(device)[-3:] == ["mode", "migProfiles", "health"]
     assert device["migProfiles"] == [
         {
@@ -124,7 +124,9 @@ def test_a_device_in_mig_mode_lists_what_it_can_be_divided_into_and_counts_its_i
         }
     ]
     assert device["count"] == 2
-    assert words(an_entry(cut, config=NvidiaConfig(device_split_count=1)))[0]["count"] == 1
+    assert (
+        words(an_entry(claim_instance, config=NvidiaConfig(device_split_count=1)))[0]["count"] == 1
+    )
 
 
 def test_scores_of_pairs_are_listed_where_devices_are_linked() -> None:

@@ -105,12 +105,14 @@ async def prepare(bench: Bench, slot: str = "slot-0") -> None:
     await bench.prestart.prepare([slot], still_wanted=lambda: True)
 
 
-def state(bench: Bench, lease: str) -> PageState:
-    return bench.node.allocations.content(lease).state
+def state(bench: Bench, slot_allocation: str) -> PageState:
+    return bench.node.allocations.content(slot_allocation).state
 
 
-def has_spec(bench: Bench, lease: str) -> bool:
-    return any(lease in path.name for path in bench.kubelet.path.parent.glob("cdi/*.json"))
+def has_spec(bench: Bench, slot_allocation: str) -> bool:
+    return any(
+        slot_allocation in path.name for path in bench.kubelet.path.parent.glob("cdi/*.json")
+    )
 
 
 def used(bench: Bench) -> Use:
@@ -119,10 +121,10 @@ def used(bench: Bench) -> Use:
 
 async def ended(bench: Bench, *, app_slot: str = "slot-0") -> tuple[str, str]:
     """The init container has exited 0, and the agent has looked."""
-    leases = await started(bench, app_slot=app_slot)
+    slot_allocations = await started(bench, app_slot=app_slot)
     bench.view.pods.modified(the_pod(exited("prepare", "run-1")))
     await bench.releases.sweep()
-    return leases
+    return slot_allocations
 
 
 async def test_the_page_of_an_ended_init_container_denies_and_only_the_app_counts(
@@ -183,8 +185,8 @@ async def test_a_sidecar_does_not_end_with_the_init_containers(bench: Bench) -> 
     requests = [a_request(name="prepare"), a_request(name="main")]
     spec = claim.spec.model_copy(update={"requests": requests})
     bench.view.claims.added(claim.model_copy(update={"spec": spec}))
-    lease, _ = bench.prestart.allocate(["slot-0"])
-    bench.kubelet.holds(pod, "slot-0", lease)
+    slot_allocation, _ = bench.prestart.allocate(["slot-0"])
+    bench.kubelet.holds(pod, "slot-0", slot_allocation)
     await prepare(bench)
     await bench.releases.sweep()
     assert used(bench) == Use(INIT_MIB + APP_MIB, 0, 2)
@@ -341,6 +343,6 @@ async def test_the_end_of_init_containers_outlives_the_agent(bench: Bench) -> No
     await ended(bench)
     successor = Checkpoint(bench.kubelet.path.parent / "slots.json")
     assert successor.load()
-    holding = successor.state.holdings["uid-of-c"]
-    assert (holding.init_ended, holding.init_ids) == (FIRST_ROUND, ("run-1",))
-    assert holding.use[GPU_0] == Use(APP_MIB, 0, 1)
+    claim_allocation = successor.state.claim_allocations["uid-of-c"]
+    assert (claim_allocation.init_ended, claim_allocation.init_ids) == (FIRST_ROUND, ("run-1",))
+    assert claim_allocation.use[GPU_0] == Use(APP_MIB, 0, 1)

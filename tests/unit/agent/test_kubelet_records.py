@@ -60,7 +60,7 @@ def test_other_resources_are_passed_over_unread(tmp_path: Path) -> None:
 
 def test_an_answer_of_another_plugin_has_no_lease(tmp_path: Path) -> None:
     (entry,) = read(tmp_path, a_record(AllocResp=an_answer("nvidia.com/gpu=0")))
-    assert entry.lease == ""
+    assert entry.slot_allocation == ""
 
 
 def test_without_a_file_the_kubelet_has_allocated_nothing(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_an_answer_with_two_of_our_leases_is_refused(tmp_path: Path) -> None:
 
 def test_a_container_without_an_answer_has_no_lease(tmp_path: Path) -> None:
     (entry,) = read(tmp_path, a_record(AllocResp=None))
-    assert entry.lease == ""
+    assert entry.slot_allocation == ""
 
 
 def test_a_checkpoint_without_entries_is_of_a_kubelet_that_allocated_nothing(
@@ -121,9 +121,13 @@ def test_a_file_that_cannot_be_opened_is_named_with_the_cause(tmp_path: Path) ->
 
 
 def an_entry(
-    container: str = "main", *, uid: str = "uid-of-pod-1", slots: str = "slot-1", lease: str = "x"
+    container: str = "main",
+    *,
+    uid: str = "uid-of-pod-1",
+    slots: str = "slot-1",
+    slot_allocation: str = "x",
 ) -> KubeletEntry:
-    return KubeletEntry(uid, container, SLOT, frozenset(slots.split()), lease)
+    return KubeletEntry(uid, container, SLOT, frozenset(slots.split()), slot_allocation)
 
 
 def a_listing(*containers: ContainerSlots, pods: str = "pod-1") -> PodListing:
@@ -157,7 +161,7 @@ def test_three_records_that_agree_name_the_pod_and_its_leases() -> None:
 
 
 def test_all_leases_of_the_pod_on_these_slots_are_filled() -> None:
-    entries = [an_entry("first", lease="a"), an_entry("main", lease="b")]
+    entries = [an_entry("first", slot_allocation="a"), an_entry("main", slot_allocation="b")]
     pod = a_pod(init_containers=[a_container("first")])
     found = whose(entries, a_listing(holds()), pod)
     assert found.bindings == (Binding("a", "first"), Binding("b", "main"))
@@ -211,5 +215,5 @@ def test_slots_that_only_an_init_container_holds_are_the_pods_own() -> None:
 
 
 def test_a_container_allocated_by_another_plugin_is_refused() -> None:
-    entries = [an_entry(lease="")]
+    entries = [an_entry(slot_allocation="")]
     assert reason(entries, a_listing(holds()), a_pod()) is Why.UNKNOWN_ALLOCATION

@@ -92,8 +92,8 @@ async def test_a_container_gets_its_instance_under_the_instances_own_name(bench:
     await a_started_pod(bench)
     (made,) = there(bench)
     assert (made.profile, made.start, made.size) == ("3g.20gb", 4, 4)
-    (lease,) = bench.node.checkpoint.state.leases
-    (limit,) = bench.node.allocations.content(lease).devices
+    (slot_allocation,) = bench.node.checkpoint.state.slot_allocations
+    (limit,) = bench.node.allocations.content(slot_allocation).devices
     assert (limit.uuid, limit.memory_bytes >> 20, limit.cores) == (made.uuid, 8000, 0)
     (spec,) = (bench.kubelet.path.parent / "cdi").glob("*.json")
     assert f"NVIDIA_VISIBLE_DEVICES={made.uuid}" in spec.read_text()
@@ -114,8 +114,8 @@ async def test_an_instance_that_was_lost_with_a_reboot_is_made_anew(bench: Bench
     await bench.prestart.prepare([SLOT_0], still_wanted=lambda: True)
     (after,) = there(bench)
     assert after.uuid != before.uuid
-    (lease,) = bench.node.checkpoint.state.leases
-    (limit,) = bench.node.allocations.content(lease).devices
+    (slot_allocation,) = bench.node.checkpoint.state.slot_allocations
+    (limit,) = bench.node.allocations.content(slot_allocation).devices
     assert limit.uuid == after.uuid
 
 
@@ -146,7 +146,7 @@ async def test_what_was_put_in_the_place_of_ours_is_left_alone(bench: Bench) -> 
     end(bench, pod)
     await bench.releases.sweep()
     assert list(there(bench)) == [foreign]
-    assert bench.node.checkpoint.state.cuts == {}
+    assert bench.node.checkpoint.state.claim_instances == {}
 
 
 async def test_places_beside_an_administrators_instance_alone_are_offered(tmp_path: Path) -> None:
@@ -231,7 +231,7 @@ async def test_an_instance_of_a_claim_that_is_gone_is_removed(bench: Bench) -> N
     bench.view.claims.deleted(ObjectIdentity("default", "c", "uid-of-c"))
     await bench.releases.sweep()
     assert there(bench) == ()
-    assert bench.node.checkpoint.state.cuts == {}
+    assert bench.node.checkpoint.state.claim_instances == {}
 
 
 async def test_a_device_in_mig_mode_is_not_given_without_an_instance(bench: Bench) -> None:
@@ -250,8 +250,11 @@ async def test_a_lost_record_is_made_anew_from_the_pages_of_ours(bench: Bench) -
     await bench.node.inventory.refresh()
     node = bench.node
     before = node.checkpoint.state
-    pages = {lease: node.allocations.content(lease) for lease in before.leases}
-    lost = replace(before, cuts={})
+    pages = {
+        slot_allocation: node.allocations.content(slot_allocation)
+        for slot_allocation in before.slot_allocations
+    }
+    lost = replace(before, claim_instances={})
     assert recovered(lost, pages, node.inventory.devices) == before
     node.checkpoint.commit(recovered(lost, pages, node.inventory.devices))
     end(bench, pod)

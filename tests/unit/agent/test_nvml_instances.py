@@ -55,14 +55,17 @@ def told(machine: Path, program: str) -> Any:
 
 
 def test_a_device_in_mig_mode_says_what_it_can_be_cut_into(machine: Path) -> None:
-    cut, whole = told(
+    claim_instance, whole = told(
         machine,
         """
 async def main():
     return [dataclasses.asdict(card) for card in await driver.devices()]
 """,
     )
-    assert {p["name"]: (p["memory_mib"], p["cores"], p["slices"]) for p in cut["mig_profiles"]} == {
+    assert {
+        p["name"]: (p["memory_mib"], p["cores"], p["slices"])
+        for p in claim_instance["mig_profiles"]
+    } == {
         "1g.5gb": (4864, 14, 1),
         "1g.10gb": (9984, 14, 1),
         "2g.10gb": (9984, 28, 2),
@@ -71,7 +74,7 @@ async def main():
         "7g.40gb": (40320, 100, 7),
         "1g.5gb+me": (4864, 14, 1),  # of which a device has one: given only if it is there already
     }
-    places = {p["name"]: p["places"] for p in cut["mig_profiles"]}
+    places = {p["name"]: p["places"] for p in claim_instance["mig_profiles"]}
     assert places["3g.20gb"] == [[0, 4], [4, 4]]
     assert (whole["mig_enabled"], whole["mig_profiles"], whole["mig_instances"]) == (False, [], [])
 

@@ -111,16 +111,18 @@ class World:
             proc=self.proc,
         )
 
-    def grant(self, lease: str, *limits: DeviceLimit) -> None:
-        page.grant(self.root / lease / "limits", limits, name=lease, host_bytes=7 << 20)
+    def grant(self, slot_allocation: str, *limits: DeviceLimit) -> None:
+        page.grant(
+            self.root / slot_allocation / "limits", limits, name=slot_allocation, host_bytes=7 << 20
+        )
 
     def at_work(self, *pods: str) -> None:
         self.driver.compute = {GPU_0: {PIDS[pod]: 40.0 for pod in pods}, GPU_1: {}}
 
-    async def ceiling(self, lease: str = PATIENT) -> int:
+    async def ceiling(self, slot_allocation: str = PATIENT) -> int:
         """After another look."""
         await self.precedence.look()
-        return self.allocations.content(lease).devices[0].ceiling
+        return self.allocations.content(slot_allocation).devices[0].ceiling
 
 
 def a_holding(pod: str) -> ClaimAllocation:
@@ -224,7 +226,9 @@ async def test_pages_of_one_priority_are_read_again_only_after_a_grant(
     read: list[str] = []
     content = world.allocations.content
     monkeypatch.setattr(
-        world.allocations, "content", lambda lease: read.append(lease) or content(lease)
+        world.allocations,
+        "content",
+        lambda slot_allocation: read.append(slot_allocation) or content(slot_allocation),
     )
     await world.precedence.look()
     assert read == []

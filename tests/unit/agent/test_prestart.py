@@ -33,9 +33,9 @@ async def test_a_claim_for_this_very_pod_opens_the_allocation(bench: Bench) -> N
     pod = a_bound_pod()
     bench.view.pods.added(pod)
     bench.view.claims.added(a_claim_for(pod))
-    lease = await bench.start(pod, "slot-0")
-    assert bench.node.allocations.content(lease).state is PageState.GRANT
-    assert bench.node.checkpoint.state.leases[lease].pod_uid == pod.metadata.uid
+    slot_allocation = await bench.start(pod, "slot-0")
+    assert bench.node.allocations.content(slot_allocation).state is PageState.GRANT
+    assert bench.node.checkpoint.state.slot_allocations[slot_allocation].pod_uid == pod.metadata.uid
 
 
 async def test_a_container_that_the_claim_leaves_out_starts_and_sees_no_device(
@@ -112,7 +112,7 @@ async def test_the_second_claim_that_overcommits_a_device_is_refused(bench: Benc
             assert await refusal(bench, pod, slot) is Why.OVER_CAPACITY
         else:
             await bench.start(pod, slot)
-    assert list(bench.node.checkpoint.state.holdings) == ["uid-of-c-slot-0"]
+    assert list(bench.node.checkpoint.state.claim_allocations) == ["uid-of-c-slot-0"]
 
 
 async def test_what_still_runs_counts_though_its_claim_was_freed_with_its_node(
@@ -129,7 +129,7 @@ async def test_what_still_runs_counts_though_its_claim_was_freed_with_its_node(
     bench.view.pods.added(second)
     bench.view.claims.added(a_claim_for(second, memory_mib=T4_MIB // 2 + 1, name="c-2"))
     assert await refusal(bench, second, "slot-1") is Why.OVER_CAPACITY
-    assert list(bench.node.checkpoint.state.holdings) == ["uid-of-c-1"]
+    assert list(bench.node.checkpoint.state.claim_allocations) == ["uid-of-c-1"]
 
 
 async def test_a_call_that_nobody_waits_for_any_more_grants_nothing(bench: Bench) -> None:
@@ -149,8 +149,8 @@ async def test_a_kubelet_checkpoint_that_is_cut_refuses(bench: Bench) -> None:
     pod = a_bound_pod()
     bench.view.pods.added(pod)
     bench.view.claims.added(a_claim_for(pod))
-    lease, _ = bench.prestart.allocate(["slot-0"])
-    bench.kubelet.holds(pod, "slot-0", lease)
+    slot_allocation, _ = bench.prestart.allocate(["slot-0"])
+    bench.kubelet.holds(pod, "slot-0", slot_allocation)
     text = bench.kubelet.path.read_text()
     bench.kubelet.path.write_text(text[: len(text) // 2])
     with pytest.raises(Refused, match=r"kubelet checkpoint .* is not JSON") as refused:
@@ -189,8 +189,8 @@ async def test_a_grant_that_cannot_be_recorded_is_not_opened(bench: Bench) -> No
     pod = a_bound_pod()
     bench.view.pods.added(pod)
     bench.view.claims.added(a_claim_for(pod))
-    lease, _ = bench.prestart.allocate(["slot-0"])
-    bench.kubelet.holds(pod, "slot-0", lease)
+    slot_allocation, _ = bench.prestart.allocate(["slot-0"])
+    bench.kubelet.holds(pod, "slot-0", slot_allocation)
     (bench.kubelet.path.parent / ".slots.json.new").mkdir()
     with pytest.raises(Refused) as refused:
         await bench.prestart.prepare(["slot-0"], still_wanted=lambda: True)

@@ -22,13 +22,13 @@ TERMS = {"GPU-0": DeviceCapacity(Use(16_384, 100, 10), Use(32_768, 200, 10))}
 
 
 def an_entry(
-    lease: str = "slot-1-x",
+    slot_allocation: str = "slot-1-x",
     *,
     pod: str = "uid-of-pod-1",
     container: str = "main",
     slot_ids: tuple[str, ...] = ("slot-1",),
 ) -> KubeletEntry:
-    return KubeletEntry(pod, container, "vgpu.dev/slot", frozenset(slot_ids), lease)
+    return KubeletEntry(pod, container, "vgpu.dev/slot", frozenset(slot_ids), slot_allocation)
 
 
 def a_page(
@@ -74,17 +74,19 @@ HELD = ClaimAllocation(
 @pytest.mark.parametrize("pages", [{"slot-1-x": a_page()}, {"slot-1-x": None}, {}])
 def test_what_kubelet_and_claim_agree_on_is_bound_again(pages):
     state = rebuilt(an_entry(), claims=(its_claim(),), pages=pages)
-    lease = SlotAllocation("slot-1-x", ("slot-1",), 7.0, "uid-of-pod-1", "main", "uid-of-claim-1")
-    assert state == SlotState({"slot-1-x": lease}, {"uid-of-claim-1": HELD})
+    slot_allocation = SlotAllocation(
+        "slot-1-x", ("slot-1",), 7.0, "uid-of-pod-1", "main", "uid-of-claim-1"
+    )
+    assert state == SlotState({"slot-1-x": slot_allocation}, {"uid-of-claim-1": HELD})
 
 
 def test_a_leases_slots_are_in_order_of_their_numbers():
     state = rebuilt(an_entry(slot_ids=("slot-10", "slot-9")))
-    assert state.leases["slot-1-x"].slot_ids == ("slot-9", "slot-10")
+    assert state.slot_allocations["slot-1-x"].slot_ids == ("slot-9", "slot-10")
 
 
 def test_an_answer_of_another_plugin_is_no_lease():
-    assert rebuilt(an_entry(lease=""), an_entry()).leases.keys() == {"slot-1-x"}
+    assert rebuilt(an_entry(slot_allocation=""), an_entry()).slot_allocations.keys() == {"slot-1-x"}
 
 
 @pytest.mark.parametrize("state", [PageState.DENY, PageState.CLOSED])
@@ -100,12 +102,12 @@ def test_what_was_not_granted_yet_or_has_ended_stays_unbound(state):
 def test_without_a_claim_for_the_pod_its_open_page_is_what_counts(claims):
     state = rebuilt(an_entry(), claims=claims, pages={"slot-1-x": a_page()})
     account = "page:slot-1-x"
-    assert state.holdings == {
+    assert state.claim_allocations == {
         account: ClaimAllocation(
             account, "", "", "", "uid-of-pod-1", "", {"GPU-0": Use(1024, 30, 1)}
         )
     }
-    assert state.leases["slot-1-x"] == SlotAllocation(
+    assert state.slot_allocations["slot-1-x"] == SlotAllocation(
         "slot-1-x", ("slot-1",), 7.0, "uid-of-pod-1", "main", account
     )
 
@@ -118,18 +120,18 @@ def test_without_claim_and_page_a_lease_waits_for_its_pod(pages):
 
 def test_another_pods_claim_is_not_taken_for_this_ones():
     state = rebuilt(an_entry(pod="uid-of-pod-2"), claims=(its_claim(),))
-    assert state.holdings == {}
+    assert state.claim_allocations == {}
 
 
 def test_a_page_that_the_kubelet_has_forgotten_still_counts_while_it_grants():
     pages = {"slot-1-x": None, "slot-2-y": a_page(PageState.CLOSED), "slot-10-3-z": a_page()}
     state = rebuilt(an_entry(), pages=pages)
     account = "page:slot-10-3-z"
-    assert state.leases == {
+    assert state.slot_allocations == {
         "slot-1-x": SlotAllocation("slot-1-x", ("slot-1",), 7.0),
         "slot-10-3-z": SlotAllocation("slot-10-3-z", ("slot-10-3",), 7.0, account, "", account),
     }
-    assert state.holdings == {
+    assert state.claim_allocations == {
         account: ClaimAllocation(account, "", "", "", account, "", {"GPU-0": Use(1024, 30, 1)})
     }
 
@@ -137,7 +139,7 @@ def test_a_page_that_the_kubelet_has_forgotten_still_counts_while_it_grants():
 def test_pages_behind_one_that_does_not_count_are_looked_at_too():
     pages = {"slot-1-x": a_page(), "slot-2-y": a_page(PageState.DENY), "slot-3-z": a_page()}
     state = rebuilt(an_entry(), claims=(its_claim(),), pages=pages)
-    assert state.leases.keys() == {"slot-1-x", "slot-3-z"}
+    assert state.slot_allocations.keys() == {"slot-1-x", "slot-3-z"}
 
 
 def test_a_page_without_a_limit_counts_for_the_whole_device_and_parts_of_one_device_add_up():
@@ -157,7 +159,7 @@ def test_while_the_init_containers_page_grants_the_claim_counts_with_its_peak():
     pages = {"slot-1-i": a_page(), "slot-1-x": a_page(PageState.DENY)}
     state = rebuilt(INIT, an_entry(), claims=(its_claim(init=True),), pages=pages)
     assert state.used() == {"GPU-0": Use(8192, 30, 1)}
-    assert state.holdings["uid-of-claim-1"].init_ended is None
+    assert state.claim_allocations["uid-of-claim-1"].init_ended is None
 
 
 @pytest.mark.parametrize("order", [(INIT, an_entry()), (an_entry(), INIT)])
@@ -166,15 +168,17 @@ def test_a_closed_page_of_an_init_container_says_that_its_part_has_ended(order):
     pages = {"slot-1-i": a_page(PageState.CLOSED), "slot-1-x": a_page()}
     state = rebuilt(*order, claims=(its_claim(init=True),), pages=pages)
     assert state.used() == {"GPU-0": Use(1024, 30, 1)}
-    assert state.holdings["uid-of-claim-1"].init_ended == InitRound(allocation_id(), 0)
-    assert {lease.claim_uid for lease in state.leases.values()} == {"uid-of-claim-1"}
+    assert state.claim_allocations["uid-of-claim-1"].init_ended == InitRound(allocation_id(), 0)
+    assert {slot_allocation.claim_uid for slot_allocation in state.slot_allocations.values()} == {
+        "uid-of-claim-1"
+    }
 
 
 def test_a_closed_page_of_an_app_container_ends_nothing_of_init_containers():
     pages = {"slot-1-i": a_page(), "slot-1-x": a_page(PageState.CLOSED)}
     state = rebuilt(INIT, an_entry(), claims=(its_claim(init=True),), pages=pages)
     assert state.used() == {"GPU-0": Use(8192, 30, 1)}
-    assert not state.leases["slot-1-x"].is_bound
+    assert not state.slot_allocations["slot-1-x"].is_bound
 
 
 def test_an_init_request_without_a_name_means_whichever_container_has_the_lease():
@@ -184,5 +188,5 @@ def test_an_init_request_without_a_name_means_whichever_container_has_the_lease(
     status = claim.status.model_copy(update={"allocation": allocation})
     claim = claim.model_copy(update={"spec": spec, "status": status})
     state = rebuilt(INIT, claims=(claim,), pages={"slot-1-i": a_page(PageState.CLOSED)})
-    assert state.holdings["uid-of-claim-1"].init_ended == InitRound(allocation_id(), 0)
+    assert state.claim_allocations["uid-of-claim-1"].init_ended == InitRound(allocation_id(), 0)
     assert state.used() == {}

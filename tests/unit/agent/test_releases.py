@@ -14,7 +14,7 @@ from builders import a_pod, allocation_id
 from vgpu_api.core.pod import Pod
 from vgpu_api.v1alpha1 import VGPUClaim
 from vgpu_client.reflector import ObjectIdentity
-from vgpu_nodeagent.config import UNUSED_LEASE_S
+from vgpu_nodeagent.config import UNUSED_ALLOCATION_S
 from vgpu_nodeagent.deviceplugin.pod_resources import PodListing
 from vgpu_nodeagent.deviceplugin.releases import LOST_AFTER_S
 
@@ -117,11 +117,11 @@ async def test_a_new_pod_of_the_same_name_on_the_same_slot_does_not_keep_the_old
     bench.kubelet.forgets(SLOT_0)
     new = a_bound_pod(uid="a-newer-one")
     bench.view.pods.added(new)
-    lease, _ = bench.prestart.allocate([SLOT_0])
-    bench.kubelet.holds(new, SLOT_0, lease)
+    slot_allocation, _ = bench.prestart.allocate([SLOT_0])
+    bench.kubelet.holds(new, SLOT_0, slot_allocation)
     await sweep(bench)
     assert not is_in_use(bench)
-    assert list(bench.node.checkpoint.state.leases) == [lease]
+    assert list(bench.node.checkpoint.state.slot_allocations) == [slot_allocation]
 
 
 async def test_a_kubelet_that_does_not_answer_frees_nothing(bench: Bench) -> None:
@@ -172,10 +172,10 @@ async def test_a_released_holding_is_forgotten_once_its_allocation_is_gone(bench
     delete(bench, pod)
     bench.kubelet.forgets(SLOT_0)
     await sweep(bench)
-    assert bench.node.checkpoint.state.holdings["uid-of-c"].closed
+    assert bench.node.checkpoint.state.claim_allocations["uid-of-c"].closed
     bench.view.claims.deleted(ObjectIdentity("default", "c", "uid-of-c"))
     await sweep(bench)
-    assert bench.node.checkpoint.state.holdings == {}
+    assert bench.node.checkpoint.state.claim_allocations == {}
 
 
 async def test_an_end_that_cannot_be_recorded_is_recorded_later_and_holds_up_no_other(
@@ -194,10 +194,10 @@ async def test_an_end_that_cannot_be_recorded_is_recorded_later_and_holds_up_no_
     await sweep(bench)
     assert bench.said.released_claims[-1] == ("d", NAME)
     assert "the end of claim default/c cannot be recorded" in caplog.text
-    assert bench.node.checkpoint.state.holdings["uid-of-c"].closed
+    assert bench.node.checkpoint.state.claim_allocations["uid-of-c"].closed
     full.rmdir()
     await sweep(bench)
-    assert bench.node.checkpoint.state.holdings == {}
+    assert bench.node.checkpoint.state.claim_allocations == {}
 
 
 async def test_a_pod_that_failed_before_any_container_started_is_released(bench: Bench) -> None:
@@ -254,12 +254,12 @@ async def test_a_lease_that_the_kubelet_never_recorded_is_dropped_after_a_while(
 ) -> None:
     bench.prestart.allocate([SLOT_0])
     await sweep(bench)
-    bench.now = UNUSED_LEASE_S - 1
+    bench.now = UNUSED_ALLOCATION_S - 1
     await sweep(bench)
-    assert len(bench.node.checkpoint.state.leases) == 1
-    bench.now = UNUSED_LEASE_S + 1
+    assert len(bench.node.checkpoint.state.slot_allocations) == 1
+    bench.now = UNUSED_ALLOCATION_S + 1
     await sweep(bench)
-    assert bench.node.checkpoint.state.leases == {}
+    assert bench.node.checkpoint.state.slot_allocations == {}
     assert bench.node.allocations.on_disk() == frozenset()
 
 
@@ -269,44 +269,47 @@ async def test_a_lease_of_a_time_that_is_yet_to_come_is_dropped_as_soon_as_any_o
     """The node's clock has gone back: the record says a moment an hour from now."""
     bench.prestart.allocate([SLOT_0])
     checkpoint = bench.node.checkpoint
-    ahead = {name: replace(x, allocated_at=3600.0) for name, x in checkpoint.state.leases.items()}
-    checkpoint.commit(replace(checkpoint.state, leases=ahead))
+    ahead = {
+        name: replace(x, allocated_at=3600.0)
+        for name, x in checkpoint.state.slot_allocations.items()
+    }
+    checkpoint.commit(replace(checkpoint.state, slot_allocations=ahead))
     await sweep(bench)
-    bench.now = UNUSED_LEASE_S + 1
+    bench.now = UNUSED_ALLOCATION_S + 1
     await sweep(bench)
-    assert checkpoint.state.leases == {}
+    assert checkpoint.state.slot_allocations == {}
 
 
 async def test_the_next_look_comes_as_soon_as_an_unused_lease_may_go(bench: Bench) -> None:
     nothing_due = bench.releases.rest_s()
     bench.prestart.allocate([SLOT_0])
     assert bench.releases.rest_s() <= nothing_due  # and from here on it is known
-    bench.now = UNUSED_LEASE_S - 3
+    bench.now = UNUSED_ALLOCATION_S - 3
     assert bench.releases.rest_s() == 3 < nothing_due
-    bench.now = UNUSED_LEASE_S + 3  # looked at and kept: its pod waits for its image
+    bench.now = UNUSED_ALLOCATION_S + 3  # looked at and kept: its pod waits for its image
     assert bench.releases.rest_s() == nothing_due
 
 
 async def test_a_lease_that_waits_for_its_image_is_kept_however_long(bench: Bench) -> None:
-    lease, _ = bench.prestart.allocate([SLOT_0])
+    slot_allocation, _ = bench.prestart.allocate([SLOT_0])
     pod = a_bound_pod()
-    bench.kubelet.holds(pod, SLOT_0, lease)
+    bench.kubelet.holds(pod, SLOT_0, slot_allocation)
     (bench.kubelet_pods / pod.metadata.uid).mkdir(parents=True)
     await sweep(bench)
-    bench.now = 100 * UNUSED_LEASE_S
+    bench.now = 100 * UNUSED_ALLOCATION_S
     await sweep(bench)
-    assert list(bench.node.checkpoint.state.leases) == [lease]
+    assert list(bench.node.checkpoint.state.slot_allocations) == [slot_allocation]
 
 
 async def test_a_lease_of_a_pod_that_went_before_it_started_is_dropped_though_recorded(
     bench: Bench,
 ) -> None:
-    lease, _ = bench.prestart.allocate([SLOT_0])
-    bench.kubelet.holds(a_bound_pod(), SLOT_0, lease)
+    slot_allocation, _ = bench.prestart.allocate([SLOT_0])
+    bench.kubelet.holds(a_bound_pod(), SLOT_0, slot_allocation)
     await sweep(bench)
-    bench.now = UNUSED_LEASE_S + 1
+    bench.now = UNUSED_ALLOCATION_S + 1
     await sweep(bench)
-    assert bench.node.checkpoint.state.leases == {}
+    assert bench.node.checkpoint.state.slot_allocations == {}
     assert bench.node.allocations.on_disk() == frozenset()
 
 

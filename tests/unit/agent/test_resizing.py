@@ -100,12 +100,12 @@ def change(bench: Bench, resizing: Resizing, name: str = "pod-1", **claim: Any) 
     resizing.resize_due()
 
 
-def page(bench: Bench, lease: str) -> tuple[int, int]:
-    (limit,) = bench.node.allocations.content(lease).devices
+def page(bench: Bench, slot_allocation: str) -> tuple[int, int]:
+    (limit,) = bench.node.allocations.content(slot_allocation).devices
     return limit.memory_bytes // MIB, limit.cores
 
 
-def use_memory(bench: Bench, lease: str, mib: int) -> None:
+def use_memory(bench: Bench, slot_allocation: str, mib: int) -> None:
     """As a process of the container writes it into the region."""
     region = bytearray(abi.REGION_BYTES)
     abi.REGION_HEADER.pack_into(
@@ -121,21 +121,21 @@ def use_memory(bench: Bench, lease: str, mib: int) -> None:
     abi.REGION_SLOT_USED.pack_into(
         region, abi.REGION_SLOTS_OFFSET + abi.REGION_SLOT_USED_OFFSET, *used
     )
-    bench.node.allocations.region_path(lease).write_bytes(region)
+    bench.node.allocations.region_path(slot_allocation).write_bytes(region)
 
 
 def counted(bench: Bench, name: str = "pod-1") -> Use:
-    return bench.node.checkpoint.state.holdings[f"uid-of-c-of-{name}"].use[GPU_0]
+    return bench.node.checkpoint.state.claim_allocations[f"uid-of-c-of-{name}"].use[GPU_0]
 
 
 async def test_more_that_the_operator_has_granted_reaches_the_page(
     bench: Bench, resizing: Resizing, spoken: Spoken
 ) -> None:
-    lease = await running(bench)
-    epoch = bench.node.allocations.content(lease).epoch
+    slot_allocation = await running(bench)
+    epoch = bench.node.allocations.content(slot_allocation).epoch
     change(bench, resizing, held=[(4096, 50)], asked=[{"memory": "4Gi", "cores": 50}])
-    assert page(bench, lease) == (4096, 50)
-    assert bench.node.allocations.content(lease).epoch > epoch
+    assert page(bench, slot_allocation) == (4096, 50)
+    assert bench.node.allocations.content(slot_allocation).epoch > epoch
     assert counted(bench) == Use(4096, 50, 1)
     assert spoken.lines == [("True", f"limits are in place: 4Gi and 50 % of GPU {GPU_0}")]
 
@@ -143,9 +143,9 @@ async def test_more_that_the_operator_has_granted_reaches_the_page(
 async def test_more_that_is_not_granted_yet_waits_and_names_what_is_free(
     bench: Bench, resizing: Resizing, spoken: Spoken
 ) -> None:
-    lease = await running(bench)
+    slot_allocation = await running(bench)
     change(bench, resizing, asked=[{"memory": "16Gi"}])
-    assert page(bench, lease) == (1024, 0)
+    assert page(bench, slot_allocation) == (1024, 0)
     ((said, reason, message), event) = spoken.lines
     assert (said, reason) == ("False", "WaitingForRoom")
     assert message == (
@@ -157,10 +157,10 @@ async def test_more_that_is_not_granted_yet_waits_and_names_what_is_free(
 async def test_less_reaches_the_page_at_once_where_no_more_is_used(
     bench: Bench, resizing: Resizing, spoken: Spoken
 ) -> None:
-    lease = await running(bench, held=[(8192, 50)])
-    use_memory(bench, lease, 2048)
+    slot_allocation = await running(bench, held=[(8192, 50)])
+    use_memory(bench, slot_allocation, 2048)
     change(bench, resizing, held=[(8192, 50)], asked=[{"memory": "2Gi", "cores": 20}])
-    assert page(bench, lease) == (2048, 20)
+    assert page(bench, slot_allocation) == (2048, 20)
     assert counted(bench) == Use(2048, 20, 1)
     assert [line[0] for line in spoken.lines] == ["True"]
 
@@ -168,28 +168,28 @@ async def test_less_reaches_the_page_at_once_where_no_more_is_used(
 async def test_less_than_is_used_is_refused_with_both_numbers_and_done_once_it_is_not(
     bench: Bench, resizing: Resizing, spoken: Spoken
 ) -> None:
-    lease = await running(bench, held=[(8192, 50)])
-    use_memory(bench, lease, 3000)
+    slot_allocation = await running(bench, held=[(8192, 50)])
+    use_memory(bench, slot_allocation, 3000)
     change(bench, resizing, held=[(8192, 50)], asked=[{"memory": "2Gi", "cores": 20}])
-    assert page(bench, lease) == (8192, 20)  # the compute may change
+    assert page(bench, slot_allocation) == (8192, 20)  # the compute may change
     assert counted(bench) == Use(8192, 20, 1)
     message = f"GPU {GPU_0}: container main has 3000 MiB in use, 2048 MiB asked"
     assert spoken.lines[0] == ("False", "InUse", message)
     resizing.resize_due()
     assert len(spoken.lines) == 2  # once, and its event
-    use_memory(bench, lease, 1000)
+    use_memory(bench, slot_allocation, 1000)
     resizing.resize_due()
-    assert page(bench, lease) == (2048, 20)
+    assert page(bench, slot_allocation) == (2048, 20)
     assert spoken.lines[-1][0] == "True"
 
 
 async def test_what_is_in_the_way_is_told_once_however_its_numbers_move(
     bench: Bench, resizing: Resizing, spoken: Spoken
 ) -> None:
-    lease = await running(bench, held=[(8192, 50)])
+    slot_allocation = await running(bench, held=[(8192, 50)])
     asked = [{"memory": "2Gi"}]
     for used in (3000, 3100, 2900):
-        use_memory(bench, lease, used)
+        use_memory(bench, slot_allocation, used)
         change(bench, resizing, held=[(8192, 50)], asked=asked)
     assert [line[1] for line in spoken.lines] == ["InUse", "ResizeNotDone"]
     change(bench, resizing, held=[(8192, 50)], asked=asked, generation=3)
@@ -203,9 +203,9 @@ async def test_what_is_in_the_way_is_told_once_however_its_numbers_move(
 async def test_a_whole_device_cannot_shrink_while_its_container_runs(
     bench: Bench, resizing: Resizing, spoken: Spoken
 ) -> None:
-    lease = await running(bench, held=[(T4_MIB, 100)])
+    slot_allocation = await running(bench, held=[(T4_MIB, 100)])
     change(bench, resizing, held=[(T4_MIB, 100)], asked=[{"memory": "2Gi"}])
-    assert page(bench, lease) == (T4_MIB, 100)
+    assert page(bench, slot_allocation) == (T4_MIB, 100)
     assert spoken.lines[0][:2] == ("False", "NotInterposed")
 
 
@@ -213,23 +213,23 @@ async def test_a_container_without_the_library_is_known_where_its_device_is_not(
     bench: Bench, resizing: Resizing, spoken: Spoken, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As after a restart whose driver does not show the device yet."""
-    lease = await running(bench, held=[(T4_MIB, 100)])
+    slot_allocation = await running(bench, held=[(T4_MIB, 100)])
     monkeypatch.setattr(bench.node.inventory, "terms", dict)
     change(bench, resizing, held=[(T4_MIB, 100)], asked=[{"memory": "2Gi"}])
-    assert page(bench, lease) == (T4_MIB, 100)
+    assert page(bench, slot_allocation) == (T4_MIB, 100)
     assert spoken.lines[0][:2] == ("False", "NotInterposed")
 
 
 async def test_a_slice_that_grew_to_a_whole_device_shrinks_again(
     bench: Bench, resizing: Resizing, spoken: Spoken
 ) -> None:
-    lease = await running(bench)
+    slot_allocation = await running(bench)
     whole = [{"memory": f"{T4_MIB}Mi", "cores": 100}]
     change(bench, resizing, held=[(T4_MIB, 100)], asked=whole)
-    assert page(bench, lease) == (T4_MIB, 100)
+    assert page(bench, slot_allocation) == (T4_MIB, 100)
     less = [{"memory": "2Gi", "cores": 20}]
     change(bench, resizing, held=[(T4_MIB, 100)], asked=less, generation=3)
-    assert page(bench, lease) == (2048, 20)
+    assert page(bench, slot_allocation) == (2048, 20)
     assert [line[0] for line in spoken.lines] == ["True", "True"]
 
 
@@ -239,9 +239,9 @@ async def test_a_container_that_the_driver_kept_has_no_library_after_a_change_of
     with monkeypatch.context() as earlier:
         driver = DriverBackend(bench.driver, bench.kubelet_pods)
         earlier.setattr(bench.node.backends, "shape", driver.shape)
-        lease = await running(bench, held=[(8192, 0)])
+        slot_allocation = await running(bench, held=[(8192, 0)])
     change(bench, resizing, held=[(8192, 0)], asked=[{"memory": "2Gi"}])
-    assert page(bench, lease) == (8192, 0)
+    assert page(bench, slot_allocation) == (8192, 0)
     assert spoken.lines[0][:2] == ("False", "NotInterposed")
 
 
@@ -249,17 +249,17 @@ async def test_a_container_of_which_nobody_recorded_the_library_waits_for_its_ne
     bench: Bench, resizing: Resizing, spoken: Spoken
 ) -> None:
     """Of an earlier agent's checkpoint, or of a rebuilt one."""
-    lease = await running(bench)
+    slot_allocation = await running(bench)
     state = bench.node.checkpoint.state
-    unknown = {name: replace(x, interposed=None) for name, x in state.leases.items()}
-    bench.node.checkpoint.commit(replace(state, leases=unknown))
+    unknown = {name: replace(x, interposed=None) for name, x in state.slot_allocations.items()}
+    bench.node.checkpoint.commit(replace(state, slot_allocations=unknown))
     asked = [{"memory": "512Mi"}]
     change(bench, resizing, asked=asked)
-    assert page(bench, lease) == (1024, 0)
+    assert page(bench, slot_allocation) == (1024, 0)
     assert "before it was recorded" in spoken.lines[0][2]
     await bench.prestart.prepare(["slot-0"], still_wanted=lambda: True)
     resizing.resize_due()
-    assert page(bench, lease) == (512, 0)
+    assert page(bench, slot_allocation) == (512, 0)
     assert spoken.lines[-1][0] == "True"
 
 
@@ -267,10 +267,10 @@ async def test_more_than_this_node_has_room_for_is_not_written_whoever_granted_i
     bench: Bench, resizing: Resizing, spoken: Spoken
 ) -> None:
     """Fails without the sum over the agent's own grants."""
-    lease = await running(bench)
+    slot_allocation = await running(bench)
     await running(bench, "pod-2", "slot-1", held=[(T4_MIB - 1024, 0)])
     change(bench, resizing, held=[(4096, 0)], asked=[{"memory": "4Gi"}])
-    assert page(bench, lease) == (1024, 0)
+    assert page(bench, slot_allocation) == (1024, 0)
     assert counted(bench) == Use(1024, 0, 1)
     assert spoken.lines[0][:2] == ("False", "NoRoom")
 
@@ -278,9 +278,9 @@ async def test_more_than_this_node_has_room_for_is_not_written_whoever_granted_i
 async def test_a_claim_that_was_not_changed_is_left_alone(
     bench: Bench, resizing: Resizing, spoken: Spoken
 ) -> None:
-    lease = await running(bench)
+    slot_allocation = await running(bench)
     change(bench, resizing, held=[(4096, 0)], asked=[{"memory": "4Gi"}], generation=1)
-    assert page(bench, lease) == (1024, 0)
+    assert page(bench, slot_allocation) == (1024, 0)
     assert spoken.lines == []
 
 
@@ -290,13 +290,13 @@ async def test_a_container_that_starts_later_has_the_smaller_amount_from_the_sta
     pod = a_bound_pod()
     bench.view.pods.added(pod)
     bench.view.claims.added(claim_for(pod, held=[(8192, 0)], asked=[{"memory": "2Gi"}], name="c"))
-    lease = await bench.start(pod, "slot-0")
-    assert page(bench, lease) == (2048, 0)
+    slot_allocation = await bench.start(pod, "slot-0")
+    assert page(bench, slot_allocation) == (2048, 0)
     bench.view.claims.modified(
         claim_for(pod, held=[(8192, 0)], asked=[{"memory": "2Gi"}], name="c")
     )
     resizing.resize_due()
-    assert bench.node.checkpoint.state.holdings["uid-of-c"].use[GPU_0] == Use(2048, 0, 1)
+    assert bench.node.checkpoint.state.claim_allocations["uid-of-c"].use[GPU_0] == Use(2048, 0, 1)
     assert spoken.lines == [("True", f"limits are in place: 2Gi and 0 % of GPU {GPU_0}")]
 
 
@@ -312,20 +312,20 @@ async def test_each_container_of_a_claim_has_its_own_limits(
     bench.view.pods.added(pod)
     name, held = "c-of-pod-1", [(4096, 0), (2048, 0)]
     bench.view.claims.added(claim_for(pod, held=held, asked=[{}, {}], generation=1, name=name))
-    leases = {}
+    slot_allocations = {}
     for container, slot_id in (("one", "slot-0"), ("two", "slot-1")):
-        leases[container], _ = bench.prestart.allocate([slot_id])
-        bench.kubelet.holds(pod, slot_id, leases[container], container)
+        slot_allocations[container], _ = bench.prestart.allocate([slot_id])
+        bench.kubelet.holds(pod, slot_id, slot_allocations[container], container)
     bench.kubelet.containers = {"slot-0": "one", "slot-1": "two"}
     await bench.prestart.prepare(["slot-0"], still_wanted=lambda: True)
     asked = [{"memory": "1Gi"}, {"memory": "1Gi"}]
     change(bench, resizing, held=held, asked=asked)
-    assert page(bench, leases["one"]) == (1024, 0)
+    assert page(bench, slot_allocations["one"]) == (1024, 0)
     assert counted(bench) == Use(1024 + 2048, 0, 2)
     assert spoken.lines == []  # the other has not started
     await bench.prestart.prepare(["slot-1"], still_wanted=lambda: True)
     resizing.resize_due()
-    assert page(bench, leases["two"]) == (1024, 0)
+    assert page(bench, slot_allocations["two"]) == (1024, 0)
     assert counted(bench) == Use(2048, 0, 2)
     assert [line[0] for line in spoken.lines] == ["True"]
 
@@ -339,17 +339,17 @@ async def test_what_is_in_the_way_names_the_container_and_the_others_change(
     bench.view.pods.added(pod)
     name, held = "c-of-pod-1", [(4096, 0), (2048, 0)]
     bench.view.claims.added(claim_for(pod, held=held, asked=[{}, {}], generation=1, name=name))
-    leases = {}
+    slot_allocations = {}
     for container, slot_id in (("one", "slot-0"), ("two", "slot-1")):
-        leases[container], _ = bench.prestart.allocate([slot_id])
-        bench.kubelet.holds(pod, slot_id, leases[container], container)
+        slot_allocations[container], _ = bench.prestart.allocate([slot_id])
+        bench.kubelet.holds(pod, slot_id, slot_allocations[container], container)
     bench.kubelet.containers = {"slot-0": "one", "slot-1": "two"}
     await bench.prestart.prepare(["slot-0"], still_wanted=lambda: True)
     await bench.prestart.prepare(["slot-1"], still_wanted=lambda: True)
-    use_memory(bench, leases["one"], 3000)
+    use_memory(bench, slot_allocations["one"], 3000)
     change(bench, resizing, held=held, asked=[{"memory": "1Gi"}, {"memory": "1Gi"}])
-    assert page(bench, leases["one"]) == (4096, 0)
-    assert page(bench, leases["two"]) == (1024, 0)
+    assert page(bench, slot_allocations["one"]) == (4096, 0)
+    assert page(bench, slot_allocations["two"]) == (1024, 0)
     assert counted(bench) == Use(4096 + 1024, 0, 2)
     message = f"GPU {GPU_0}: container one has 3000 MiB in use, 1024 MiB asked"
     assert spoken.lines[0] == ("False", "InUse", message)
@@ -390,25 +390,25 @@ async def preparing(bench: Bench) -> tuple[Pod, str]:
     pod = a_pod_that_prepares()
     bench.view.pods.added(pod)
     bench.view.claims.added(prepares(pod, 4096, generation=1))
-    lease, _ = bench.prestart.allocate(["slot-0"])
-    bench.kubelet.holds(pod, "slot-0", lease, "prepare")
+    slot_allocation, _ = bench.prestart.allocate(["slot-0"])
+    bench.kubelet.holds(pod, "slot-0", slot_allocation, "prepare")
     bench.kubelet.containers = {"slot-0": "prepare"}
     await bench.prestart.prepare(["slot-0"], still_wanted=lambda: True)
-    return pod, lease
+    return pod, slot_allocation
 
 
 async def test_an_init_container_that_runs_is_resized_as_any_other(
     bench: Bench, resizing: Resizing, spoken: Spoken
 ) -> None:
-    pod, lease = await preparing(bench)
+    pod, slot_allocation = await preparing(bench)
     assert counted(bench) == Use(4096, 0, 1)
     bench.view.claims.modified(prepares(pod, 8192, asked="8Gi"))
     resizing.resize_due()
-    assert page(bench, lease) == (8192, 0)
+    assert page(bench, slot_allocation) == (8192, 0)
     assert counted(bench) == Use(8192, 0, 1)
     bench.view.claims.modified(prepares(pod, 8192, asked="1Gi", generation=3))
     resizing.resize_due()
-    assert page(bench, lease) == (1024, 0)
+    assert page(bench, slot_allocation) == (1024, 0)
     assert counted(bench) == Use(2048, 0, 1)  # what the app container will have
     assert [line[0] for line in spoken.lines] == ["True", "True"]
 
@@ -417,8 +417,8 @@ async def test_a_change_for_an_init_container_that_has_ended_is_settled(
     bench: Bench, resizing: Resizing, spoken: Spoken
 ) -> None:
     """Its part may stay in the allocation for long; it runs again with the new amount."""
-    pod, lease = await preparing(bench)
-    bench.node.allocations.shut(lease)
+    pod, slot_allocation = await preparing(bench)
+    bench.node.allocations.shut(slot_allocation)
     bench.view.claims.modified(prepares(pod, 4096, asked="1Gi"))
     resizing.resize_due()
     assert [line[0] for line in spoken.lines] == ["True"]
@@ -513,7 +513,7 @@ async def test_what_ended_init_containers_had_is_not_counted_again_by_a_resize(
         for generation, set_spec in ((1, {}), (2, {"memory": "1Gi"}))
     )
     bench.view.claims.added(claim)
-    lease = await bench.start(pod, "slot-0")
+    slot_allocation = await bench.start(pod, "slot-0")
     state = bench.node.checkpoint.state
     rest = without_init_part(claim.spec, allocation)
     bench.node.checkpoint.commit(
@@ -527,6 +527,6 @@ async def test_what_ended_init_containers_had_is_not_counted_again_by_a_resize(
     )
     bench.view.claims.modified(smaller)
     resizing.resize_due()
-    assert page(bench, lease) == (1024, 0)
-    assert bench.node.checkpoint.state.holdings["uid-of-c"].use[GPU_0] == Use(1024, 0, 1)
+    assert page(bench, slot_allocation) == (1024, 0)
+    assert bench.node.checkpoint.state.claim_allocations["uid-of-c"].use[GPU_0] == Use(1024, 0, 1)
     assert [line[0] for line in spoken.lines] == ["True"]

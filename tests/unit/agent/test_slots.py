@@ -32,29 +32,34 @@ def allocated(*slot_ids: str, state: SlotState | None = None, now: float = 1.0) 
 
 
 def granted(
-    state: SlotState, lease: str, holding: ClaimAllocation | None = None, container: str = "main"
+    state: SlotState,
+    slot_allocation: str,
+    claim_allocation: ClaimAllocation | None = None,
+    container: str = "main",
 ) -> SlotState:
     return slots.grant(
         state,
-        holding=holding or a_holding(),
-        bindings=[Binding(lease, container)],
+        claim_allocation=claim_allocation or a_holding(),
+        bindings=[Binding(slot_allocation, container)],
         allocatable=ALLOCATABLE,
     )
 
 
-def refusal(state: SlotState, lease: str, *args: object, **fields: object) -> tuple[Why, str]:
+def refusal(
+    state: SlotState, slot_allocation: str, *args: object, **fields: object
+) -> tuple[Why, str]:
     with pytest.raises(Refused) as refused:
-        granted(state, lease, *args, **fields)  # type: ignore[arg-type]
+        granted(state, slot_allocation, *args, **fields)  # type: ignore[arg-type]
     return refused.value.reason, str(refused.value)
 
 
 def test_an_allocation_is_one_lease_on_all_its_slots_each_of_them_once():
-    state, lease = slots.allocate(
+    state, slot_allocation = slots.allocate(
         SlotState(), slot_ids=["slot-2", "slot-1", "slot-2"], nonce="n", now=3.0
     )
-    assert lease == SlotAllocation("slot-1-n", ("slot-1", "slot-2"), 3.0)
-    assert state == SlotState({"slot-1-n": lease})
-    assert not lease.is_bound
+    assert slot_allocation == SlotAllocation("slot-1-n", ("slot-1", "slot-2"), 3.0)
+    assert state == SlotState({"slot-1-n": slot_allocation})
+    assert not slot_allocation.is_bound
 
 
 def test_an_allocation_of_nothing_is_refused():
@@ -80,20 +85,23 @@ def test_leases_on_slots_are_found_oldest_first():
         state, _ = slots.allocate(state, slot_ids=ids, nonce=nonce, now=now)
     state, _ = slots.allocate(state, slot_ids=["slot-1"], nonce="z", now=1.0)
     state, _ = slots.allocate(state, slot_ids=["slot-3"], nonce="y", now=0.0)
-    names = [lease.name for lease in state.on(["slot-1"])]
+    names = [slot_allocation.name for slot_allocation in state.on(["slot-1"])]
     assert names == ["slot-1-z", "slot-1-a", "slot-1-b"]
-    assert [lease.name for lease in state.on(["slot-2", "slot-3"])] == ["slot-3-y", "slot-1-a"]
+    assert [slot_allocation.name for slot_allocation in state.on(["slot-2", "slot-3"])] == [
+        "slot-3-y",
+        "slot-1-a",
+    ]
     assert state.slots_in_use() == {"slot-1", "slot-2", "slot-3"}
 
 
 def test_a_grant_binds_the_leases_to_the_pod_and_counts_the_claim():
     state = granted(allocated("slot-1"), "slot-1-n", a_holding("a"), "main")
-    assert state.leases["slot-1-n"] == SlotAllocation(
+    assert state.slot_allocations["slot-1-n"] == SlotAllocation(
         "slot-1-n", ("slot-1",), 1.0, "uid-a", "main", "claim-a"
     )
-    assert state.leases["slot-1-n"].is_bound
-    assert state.holdings == {"claim-a": a_holding("a")}
-    assert state.of_claim("claim-a") == [state.leases["slot-1-n"]]
+    assert state.slot_allocations["slot-1-n"].is_bound
+    assert state.claim_allocations == {"claim-a": a_holding("a")}
+    assert state.of_claim("claim-a") == [state.slot_allocations["slot-1-n"]]
     assert state.of_claim("claim-b") == []
     assert state.used() == {"GPU-0": Use(10, 10, 1)}
 
@@ -102,7 +110,10 @@ def test_a_second_container_of_the_pod_may_have_a_lease_on_the_same_slot():
     state = granted(allocated("slot-1"), "slot-1-n", container="init")
     state, _ = slots.allocate(state, slot_ids=["slot-1"], nonce="later", now=2.0)
     state = granted(state, "slot-1-later", container="main")
-    assert {lease.container for lease in state.on(["slot-1"])} == {"init", "main"}
+    assert {slot_allocation.container for slot_allocation in state.on(["slot-1"])} == {
+        "init",
+        "main",
+    }
 
 
 def test_a_lease_that_this_agent_never_gave_is_refused():
@@ -160,15 +171,15 @@ def test_a_sum_that_is_exactly_the_device_fits_and_other_devices_do_not_count():
 
 
 def test_a_claim_is_not_counted_against_itself():
-    holding = a_holding(use=Use(100, 200, 3))
-    state = allocated("slot-2", state=granted(allocated("slot-1"), "slot-1-n", holding))
-    assert granted(state, "slot-2-n", holding).used() == {"GPU-0": Use(100, 200, 3)}
+    claim_allocation = a_holding(use=Use(100, 200, 3))
+    state = allocated("slot-2", state=granted(allocated("slot-1"), "slot-1-n", claim_allocation))
+    assert granted(state, "slot-2-n", claim_allocation).used() == {"GPU-0": Use(100, 200, 3)}
     assert state.used(but="claim-a") == {}
 
 
 def test_a_device_that_is_not_here_is_refused():
-    holding = a_holding(device="GPU-9")
-    assert refusal(allocated("slot-1"), "slot-1-n", holding) == (
+    claim_allocation = a_holding(device="GPU-9")
+    assert refusal(allocated("slot-1"), "slot-1-n", claim_allocation) == (
         Why.UNKNOWN_DEVICE,
         "GPU GPU-9 is not on this node",
     )
@@ -199,7 +210,7 @@ def test_closing_a_claim_frees_its_slots_and_its_use_and_nobody_elses():
     closed = slots.close(state, "claim-a")
     assert closed.slots_in_use() == {"slot-2"}
     assert closed.used() == {"GPU-0": Use(20, 0, 1)}
-    assert closed.holdings["claim-a"] == replace(a_holding(), closed=True)
+    assert closed.claim_allocations["claim-a"] == replace(a_holding(), closed=True)
     assert slots.close(closed, "nobody") is closed
 
 
@@ -209,8 +220,8 @@ def test_only_a_closed_claim_is_forgotten():
     assert slots.forget(state, "claim-a") is state
     assert slots.forget(state, "nobody") is state
     closed = slots.close(state, "claim-a")
-    assert slots.forget(closed, "claim-a").holdings == {"claim-b": a_holding("b")}
-    assert slots.forget(closed, "claim-a").leases == closed.leases
+    assert slots.forget(closed, "claim-a").claim_allocations == {"claim-b": a_holding("b")}
+    assert slots.forget(closed, "claim-a").slot_allocations == closed.slot_allocations
 
 
 def test_only_a_lease_that_was_never_bound_is_dropped():
@@ -218,8 +229,8 @@ def test_only_a_lease_that_was_never_bound_is_dropped():
     assert slots.drop(state, "slot-1-n") is state
     assert slots.drop(state, "nothing") is state
     dropped = slots.drop(state, "slot-2-n")
-    assert list(dropped.leases) == ["slot-1-n"]
-    assert dropped.holdings == state.holdings
+    assert list(dropped.slot_allocations) == ["slot-1-n"]
+    assert dropped.claim_allocations == state.claim_allocations
 
 
 def test_after_its_init_containers_a_claim_counts_what_its_app_containers_use():
@@ -227,11 +238,14 @@ def test_after_its_init_containers_a_claim_counts_what_its_app_containers_use():
     rest = {"GPU-0": Use(10, 0, 1)}
     ended = slots.end_init(state, "claim-a", init_round=ROUND, init_ids=["2", "1"], use=rest)
     assert ended.used() == rest
-    assert (ended.holdings["claim-a"].init_ended, ended.holdings["claim-a"].init_ids) == (
+    assert (
+        ended.claim_allocations["claim-a"].init_ended,
+        ended.claim_allocations["claim-a"].init_ids,
+    ) == (
         ROUND,
         ("1", "2"),
     )
-    assert ended.leases == state.leases
+    assert ended.slot_allocations == state.slot_allocations
     closed = slots.close(state, "claim-a")
     for unchanged, claim in ((closed, "claim-a"), (state, "nobody")):
         same = slots.end_init(unchanged, claim, init_round=ROUND, init_ids=[], use=rest)

@@ -125,13 +125,13 @@ async def test_an_administrators_instance_is_given_and_outlives_its_claim(tmp_pa
     steps: list[str] = []
     bench.driver.fault = steps.append
     pod = await a_started_pod(bench, SMALL_5)
-    (lease,) = bench.node.checkpoint.state.leases
-    (limit,) = bench.node.allocations.content(lease).devices
+    (slot_allocation,) = bench.node.checkpoint.state.slot_allocations
+    (limit,) = bench.node.allocations.content(slot_allocation).devices
     assert limit.uuid == "MIG-small"
     (spec,) = (bench.kubelet.path.parent / "cdi").glob("*.json")
     assert "NVIDIA_VISIBLE_DEVICES=MIG-small" in spec.read_text()
     await end(bench, pod)
-    assert bench.node.checkpoint.state.cuts == {}
+    assert bench.node.checkpoint.state.claim_instances == {}
     assert bench.said.released_claims == [("c", allocation_id())]
     assert list(there(bench)) == [HALF_0, SMALL_5]
     assert steps == []  # nothing was asked to be made or removed
@@ -155,8 +155,8 @@ async def test_an_instance_that_was_made_anew_serves_the_next_start(tmp_path: Pa
     await a_started_pod(bench, SMALL_5)
     bench.driver.cut(GPU_0, [replace(SMALL_5, uuid="MIG-after")])
     await bench.prestart.prepare([SLOT_0], still_wanted=lambda: True)
-    (lease,) = bench.node.checkpoint.state.leases
-    (limit,) = bench.node.allocations.content(lease).devices
+    (slot_allocation,) = bench.node.checkpoint.state.slot_allocations
+    (limit,) = bench.node.allocations.content(slot_allocation).devices
     assert limit.uuid == "MIG-after"
 
 
@@ -176,9 +176,15 @@ async def test_a_lost_record_leaves_an_administrators_instance_where_it_is(tmp_p
     pod = await a_started_pod(bench, SMALL_5)
     node = bench.node
     before = node.checkpoint.state
-    pages = {lease: node.allocations.content(lease) for lease in before.leases}
+    pages = {
+        slot_allocation: node.allocations.content(slot_allocation)
+        for slot_allocation in before.slot_allocations
+    }
     again = recovered(
-        replace(before, cuts={}), pages, node.inventory.devices, static=frozenset({GPU_0})
+        replace(before, claim_instances={}),
+        pages,
+        node.inventory.devices,
+        static=frozenset({GPU_0}),
     )
     assert again == before
     node.checkpoint.commit(again)

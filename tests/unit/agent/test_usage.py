@@ -40,12 +40,12 @@ def a_holding(claim: str, pod: str) -> ClaimAllocation:
 
 
 STATE = SlotState(
-    leases={
+    slot_allocations={
         "slot-1": SlotAllocation("slot-1", ("1",), 0.0, POD, "main", "uid-one"),
         "slot-2": SlotAllocation("slot-2", ("2",), 0.0, POD, "side", "uid-one"),
         "slot-3": SlotAllocation("slot-3", ("3",), 0.0, OTHER, "main", "uid-two"),
     },
-    holdings={"uid-one": a_holding("one", POD), "uid-two": a_holding("two", OTHER)},
+    claim_allocations={"uid-one": a_holding("one", POD), "uid-two": a_holding("two", OTHER)},
 )
 
 
@@ -70,25 +70,25 @@ class World:
             proc=root / "proc",
         )
 
-    def content(self, lease: str) -> PageContent:
-        if lease in self.damaged:
-            raise PageDamaged(self.root / lease, "is cut")
-        return PageContent(PageState.GRANT, 1, lease, tuple(LIMITS[lease]))
+    def content(self, slot_allocation: str) -> PageContent:
+        if slot_allocation in self.damaged:
+            raise PageDamaged(self.root / slot_allocation, "is cut")
+        return PageContent(PageState.GRANT, 1, slot_allocation, tuple(LIMITS[slot_allocation]))
 
-    def usage(self, lease: str) -> tuple[DeviceUse, ...]:
-        return self.ledgers.get(lease, ())
+    def usage(self, slot_allocation: str) -> tuple[DeviceUse, ...]:
+        return self.ledgers.get(slot_allocation, ())
 
-    def region_path(self, lease: str) -> Path:
-        return self.root / lease / "region"
+    def region_path(self, slot_allocation: str) -> Path:
+        return self.root / slot_allocation / "region"
 
-    def add(self, pid: int, pod: str = "", lease: str = "", start: int = 5) -> None:
+    def add(self, pid: int, pod: str = "", slot_allocation: str = "", start: int = 5) -> None:
         folder = self.root / "proc" / str(pid)
         folder.mkdir(exist_ok=True)
         (folder / "stat").write_text(f"{pid} (a (b) c) S {'0 ' * 18}{start} 0\n")
         (folder / "cgroup").write_text(f"0::/kubepods/burstable/pod{pod}/0123abcd\n" if pod else "")
-        inode = self.region_path(lease).stat().st_ino if lease else 0
+        inode = self.region_path(slot_allocation).stat().st_ino if slot_allocation else 0
         line = f"7f00-7f01 rw-s 0 00:01 {inode}  /usr/local/vgpu/usage/region\n"
-        (folder / "maps").write_text(line if lease else "")
+        (folder / "maps").write_text(line if slot_allocation else "")
 
     async def read(self) -> Mapping[tuple[str, str], ContainerUse]:
         usage = await self.reader.read()
@@ -143,7 +143,7 @@ async def test_a_process_of_no_claim_is_nobodys_use(world: World) -> None:
 
 
 async def test_without_cgroups_of_pods_the_mapped_region_decides(world: World) -> None:
-    world.add(10, lease="slot-2")
+    world.add(10, slot_allocation="slot-2")
     world.driver.compute = {GPU_0: {10: 10.0}}
     assert (await world.read())["one", "side"].cores_used == 0.1
 

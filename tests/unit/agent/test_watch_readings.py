@@ -167,9 +167,9 @@ def shown(metrics: Metrics, name: str) -> list[str]:
 def test_each_violation_is_counted_under_its_reason(
     metrics: Metrics, violations: Violations
 ) -> None:
-    holding = ClaimAllocation("c1", "ns", "one", "a1", "p1", "pod", {GPU_0: Use(1, 0, 1)})
+    claim_allocation = ClaimAllocation("c1", "ns", "one", "a1", "p1", "pod", {GPU_0: Use(1, 0, 1)})
     for violation in Violation:
-        violations.violated(holding, violation, GPU_0, "held too much")
+        violations.violated(claim_allocation, violation, GPU_0, "held too much")
     labels = f'claim="one",device_uuid="{GPU_0}",namespace="ns",node="n1"'
     assert shown(metrics, "vgpu_claim_violations_total") == [
         f'vgpu_claim_violations_total{{{labels},reason="{reason}"}} 1.0'

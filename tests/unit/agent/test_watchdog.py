@@ -38,11 +38,11 @@ def a_holding(claim: str, pod: str, name: str) -> ClaimAllocation:
 
 
 STATE = SlotState(
-    leases={
+    slot_allocations={
         "slot-1": SlotAllocation("slot-1", ("1",), 0.0, POD, "main", CLAIM),
         "slot-2": SlotAllocation("slot-2", ("2",), 0.0, OTHER_POD, "main", OTHER_CLAIM),
     },
-    holdings={
+    claim_allocations={
         CLAIM: a_holding(CLAIM, POD, "one"),
         OTHER_CLAIM: a_holding(OTHER_CLAIM, OTHER_POD, "two"),
     },
@@ -58,10 +58,10 @@ class World:
         self.driver = ObedientDriver([a_driver_device(), a_driver_device(GPU_1, 1)])
         library = Library("build", ())
         self.allocations = Allocations(root / "slots", SpecFolder(root / "cdi"), library=library)
-        for lease in STATE.leases:
-            self.allocations.create(lease)
+        for slot_allocation in STATE.slot_allocations:
+            self.allocations.create(slot_allocation)
             limits = [DeviceLimit(GPU_0, LIMIT_MIB * MIB, 0)]
-            grant(root / "slots" / lease / "limits", limits, name=lease)
+            grant(root / "slots" / slot_allocation / "limits", limits, name=slot_allocation)
         self.seen: list[tuple[str, ...]] = []
         self.measured: dict[tuple[str, str, str], Account] = {}
         self.unclaimed: list[dict[str, tuple[Stranger, ...]]] = []
@@ -72,17 +72,17 @@ class World:
         self.add("self", "", pid=1)
 
     def violated(
-        self, holding: ClaimAllocation, violation: Violation, uuid: str, sentence: str
+        self, claim_allocation: ClaimAllocation, violation: Violation, uuid: str, sentence: str
     ) -> None:
-        self.seen.append((violation.value, holding.claim_name))
+        self.seen.append((violation.value, claim_allocation.claim_name))
         self.sentences.append(sentence)
 
-    def obeys(self, holding: ClaimAllocation, remaining: Mapping[Violation, str]) -> None:
+    def obeys(self, claim_allocation: ClaimAllocation, remaining: Mapping[Violation, str]) -> None:
         still = [f"{violation.value} remains" for violation in remaining]
-        self.seen.append((*(still or ["obeys"]), holding.claim_name))
+        self.seen.append((*(still or ["obeys"]), claim_allocation.claim_name))
 
-    def confirmed(self, holding: ClaimAllocation) -> None:
-        self.cleared.append((holding.claim_name, self.now))
+    def confirmed(self, claim_allocation: ClaimAllocation) -> None:
+        self.cleared.append((claim_allocation.claim_name, self.now))
 
     def accounts(self, found: Mapping[tuple[str, str, str], Account]) -> None:
         self.measured = dict(found)
@@ -95,7 +95,9 @@ class World:
         if pid == 404:
             raise ProcessLookupError(pid)
 
-    def add(self, host_pid: int | str, cgroup: str, *, pid: int = 7, lease: str = "") -> None:
+    def add(
+        self, host_pid: int | str, cgroup: str, *, pid: int = 7, slot_allocation: str = ""
+    ) -> None:
         """A process in a cgroup, with the region of a lease mapped or not."""
         folder = self.proc / str(host_pid)
         (folder / "ns").mkdir(parents=True)
@@ -105,9 +107,11 @@ class World:
         (folder / "stat").write_text(f"{host_pid} (x) S {'0 ' * 18}{START} 0\n")
         (folder / "cgroup").write_text(f"0::{cgroup}\n")
         (folder / "comm").write_text("program\n")
-        inode = self.allocations.region_path(lease).stat().st_ino if lease else 0
+        inode = (
+            self.allocations.region_path(slot_allocation).stat().st_ino if slot_allocation else 0
+        )
         maps = f"7f00-7f01 rw-s 0 00:01 {inode}  /usr/local/vgpu/usage/region\n"
-        (folder / "maps").write_text(maps if lease else "")
+        (folder / "maps").write_text(maps if slot_allocation else "")
 
     def clock(self) -> float:
         """Each look is a second after the one before."""
@@ -186,14 +190,14 @@ async def test_memory_that_passed_by_the_library_is_found_by_the_cgroup(
 
 
 async def test_where_pods_have_no_cgroups_the_mapped_region_tells(world: World) -> None:
-    world.add(100, "/", lease="slot-2")
+    world.add(100, "/", slot_allocation="slot-2")
     world.hold({100: 5000})
     await world.looks(2)
     assert world.seen == [("MemoryLimitViolated", "two")]
 
 
 async def test_a_pod_cannot_put_its_memory_on_another_pods_account(world: World) -> None:
-    world.add(100, CGROUP, lease="slot-2")  # it got hold of a neighbour's region, somehow
+    world.add(100, CGROUP, slot_allocation="slot-2")  # it got hold of a neighbour's region, somehow
     world.hold({100: 5000})
     await world.looks(2)
     assert world.seen == [("MemoryLimitViolated", "one")]
@@ -231,7 +235,7 @@ async def test_who_obeys_is_confirmed_once_after_half_a_minute_and_who_violates_
     world: World,
 ) -> None:
     """An agent before this one may have reported the first, and has forgotten it."""
-    world.add(100, CGROUP, lease="slot-1")
+    world.add(100, CGROUP, slot_allocation="slot-1")
     world.hold({100: 5000})
     watchdog = world.watchdog()
     await world.looks(31, watchdog)
@@ -482,8 +486,8 @@ async def test_processes_are_told_who_they_are_on_the_host(world: World) -> None
     region = world.allocations.region_path("slot-1")
     own(region, 0, 7)
     own(region, 1, 8)
-    world.add(1007, CGROUP, pid=7, lease="slot-1")
-    world.add(1008, CGROUP, pid=8, lease="slot-1")
+    world.add(1007, CGROUP, pid=7, slot_allocation="slot-1")
+    world.add(1008, CGROUP, pid=8, slot_allocation="slot-1")
     world.hold({1007: 10, 1008: 10})
     await world.watchdog().look()
     assert (host_pid(region, 0), host_pid(region, 1)) == (1007, 1008)
@@ -493,7 +497,7 @@ async def test_processes_are_told_who_they_are_on_the_host(world: World) -> None
 def test_a_slot_that_two_processes_may_own_is_left_alone(world: World) -> None:
     region = world.allocations.region_path("slot-1")
     own(region, 0, 7, start=0)
-    world.add(1007, CGROUP, pid=7, lease="slot-1")
-    world.add(2007, CGROUP, pid=7, lease="slot-1")
+    world.add(1007, CGROUP, pid=7, slot_allocation="slot-1")
+    world.add(2007, CGROUP, pid=7, slot_allocation="slot-1")
     assert tell_host_pids(region, [1007, 2007], proc=world.proc) == 0
     assert host_pid(region, 0) == 0

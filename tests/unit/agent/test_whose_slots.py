@@ -19,9 +19,9 @@ def an_entry(
     *,
     uid: str = "uid-of-pod-1",
     slots: tuple[str, ...] = ("slot-1", "slot-2"),
-    lease: str = "x",
+    slot_allocation: str = "x",
 ) -> KubeletEntry:
-    return KubeletEntry(uid, container, "nvidia.com/gpu", frozenset(slots), lease)
+    return KubeletEntry(uid, container, "nvidia.com/gpu", frozenset(slots), slot_allocation)
 
 
 def holds(container: str = "main", *, pod: str = "pod-1", slots: str = "slot-1") -> ContainerSlots:
@@ -107,7 +107,7 @@ def test_a_pod_that_has_ended_is_named():
 
 
 def test_a_container_of_another_plugin_is_named():
-    assert refusal(an_entry(lease=""), holders=(holds(),), pods=(a_pod(),)) == (
+    assert refusal(an_entry(slot_allocation=""), holders=(holds(),), pods=(a_pod(),)) == (
         Why.UNKNOWN_ALLOCATION,
         "container main was allocated by another device plugin",
     )

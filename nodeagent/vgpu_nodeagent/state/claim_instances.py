@@ -50,21 +50,21 @@ class ClaimInstance:
 ClaimInstances: TypeAlias = Mapping[str, ClaimInstance]
 
 
-def places(cuts: ClaimInstances) -> frozenset[InstancePlace]:
+def places(instances: ClaimInstances) -> frozenset[InstancePlace]:
     """Where instances of ours may lie; those of administrators are not among them."""
-    return frozenset(cut.place for cut in cuts.values() if not cut.adopted)
+    return frozenset(instance.place for instance in instances.values() if not instance.adopted)
 
 
-def of_claim(cuts: ClaimInstances, claim_uid: str) -> list[ClaimInstance]:
-    """What is cut for a claim."""
-    return [cut for cut in cuts.values() if cut.claim_uid == claim_uid]
+def of_claim(instances: ClaimInstances, claim_uid: str) -> list[ClaimInstance]:
+    """The instances of a claim."""
+    return [instance for instance in instances.values() if instance.claim_uid == claim_uid]
 
 
-def with_cut(cuts: ClaimInstances, cut: ClaimInstance) -> ClaimInstances:
+def with_instance(instances: ClaimInstances, instance: ClaimInstance) -> ClaimInstances:
     """With one more, or another in its place."""
-    return {**cuts, cut.key: cut}
+    return {**instances, instance.key: instance}
 
 
-def without(cuts: ClaimInstances, key: str) -> ClaimInstances:
+def without(instances: ClaimInstances, key: str) -> ClaimInstances:
     """With one less."""
-    return {other: cut for other, cut in cuts.items() if other != key}
+    return {other: instance for other, instance in instances.items() if other != key}
