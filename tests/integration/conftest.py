@@ -32,8 +32,12 @@ from vgpu_local.real_cluster import real_cluster
 IS_REAL = os.environ.get("VGPU_TEST_CLUSTER") == "real"
 CRDS = sorted((Path(__file__).parents[2] / "crds").glob("vgpu.dev_*.yaml"))
 
-# The one is about the stand-in's own processes; the other's counterpart is in real/test_rights.py.
-OF_THE_STANDIN = ["local/test_local_cluster.py", "local/test_issued_certificates.py"]
+# About the stand-in's own processes; the counterpart of the certificates is in real/test_rights.py.
+OF_THE_STANDIN = [
+    "local/test_local_cluster.py",
+    "local/test_issued_certificates.py",
+    "local/test_demo.py",
+]
 collect_ignore = OF_THE_STANDIN if IS_REAL else ["real"]
 
 

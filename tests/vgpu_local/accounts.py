@@ -19,6 +19,7 @@ SERVICE_ACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount", True)
 OPERATOR = ("vgpu-system", "vgpu-operator")
 WEBHOOK = ("vgpu-system", "vgpu-webhook")
 AGENT = ("vgpu-node", "vgpu-nodeagent")
+WEB = ("vgpu-system", "vgpu-web")
 SCHEDULER = ("vgpu-system", "vgpu-scheduler")
 
 

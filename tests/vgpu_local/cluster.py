@@ -36,6 +36,7 @@ from vgpu_local.kubelet.process import ExecResult
 from vgpu_local.nodes import GpuNode
 from vgpu_local.operators import Operators
 from vgpu_local.options import ClusterOptions
+from vgpu_local.page import Page, start_page
 from vgpu_local.pki import Authority
 from vgpu_local.programs import (
     LIBRARY,
@@ -261,6 +262,24 @@ class LocalCluster(Started):
         """Return what a container has written."""
         kubelet, name = self._container(namespace, pod, container)
         return kubelet.logs(namespace, pod, name)
+
+    def start_page(self) -> Page:
+        """Start the web page; returns when it has read the cluster.
+
+        Raises:
+            NotReady: It has not, after 30 s.
+            DaemonDied: It ended.
+        """
+        try:
+            return start_page(
+                self._daemons,
+                folder=self.folder,
+                kubeconfig=self._foundation.kubeconfig_of("vgpu-web"),
+                config=self._config,
+                spawn=self._spawn,
+            )
+        except TimeoutError as error:
+            raise NotReady(str(error)) from None
 
     def restart_kubelet(self, node: str) -> None:
         """Restart a node's kubelet; its containers go on."""

@@ -1,7 +1,7 @@
 """`make demo`: two simulated GPU nodes, the seed's examples, and what a user sees of them.
 
 It ends by itself with exit 0, or with what went wrong; with `--keep` it stays up and prints a
-KUBECONFIG to play with.
+KUBECONFIG to play with and the address of the web page.
 """
 
 from __future__ import annotations
@@ -13,18 +13,24 @@ import shlex
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from vgpu_api.quantity import MIB
 from vgpu_api.resources import GPU_DEVICES, PODS, VGPU_CLAIMS
 from vgpu_local.cluster import LocalCluster
 from vgpu_local.kubectl import Kubectl
 from vgpu_local.nodes import a100_node, t4_node
+from vgpu_local.page import Page
 from vgpu_local.programs import PROBE, ROOT
 
 EXAMPLES = ROOT / "examples"
 CUDA_OUT_OF_MEMORY = 2
+VISITOR = "visitor"
+_RBAC = "rbac.authorization.k8s.io"
 
 
 class Mismatch(Exception):
@@ -167,6 +173,31 @@ def expect(what: str, seen: object, promised: object) -> None:
     print(f"  → {what}: {seen}")
 
 
+def show_page(cluster: LocalCluster) -> Page:
+    """Start the web page, and make an account that may see everything on it."""
+    kubectl = Kubectl.find(cluster.kubeconfig)
+    account = cluster.folder / "visitor.yaml"
+    account.write_text(yaml.safe_dump_all(_visitor()))
+    for file in (ROOT / "manifests" / "base" / "tenants" / "roles.yaml", account):
+        done = kubectl.run("apply", "-f", str(file))
+        if done.returncode:
+            raise Mismatch(f"kubectl apply -f {file} failed: {done.stderr}")
+    return cluster.start_page()
+
+
+def _visitor() -> Iterator[dict[str, Any]]:
+    subject = {"kind": "ServiceAccount", "namespace": "default", "name": VISITOR}
+    yield {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": VISITOR}}
+    for role in ("vgpu-view", "vgpu-devices-view"):
+        yield {
+            "apiVersion": f"{_RBAC}/v1",
+            "kind": "ClusterRoleBinding",
+            "metadata": {"name": f"{VISITOR}-{role}"},
+            "roleRef": {"apiGroup": _RBAC, "kind": "ClusterRole", "name": role},
+            "subjects": [subject],
+        }
+
+
 def _short(arguments: tuple[str, ...]) -> list[str]:
     return [argument.replace(f"{ROOT}/", "") for argument in arguments]
 
@@ -186,7 +217,9 @@ def main(arguments: list[str] | None = None) -> int:
             return 1
         if options.keep:
             print(f"\nexport KUBECONFIG={cluster.kubeconfig}")
-            print("bash examples/tour.sh  # breaks it, explains it, repairs it", flush=True)
+            print("bash examples/tour.sh  # breaks it, explains it, repairs it")
+            page = show_page(cluster)
+            print(f"kubectl create token {VISITOR}  # for the web page: {page.url}")
             print("Ctrl-C ends it.", flush=True)
             with contextlib.suppress(KeyboardInterrupt):
                 signal.pause()

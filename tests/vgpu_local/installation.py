@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import yaml
@@ -18,7 +19,12 @@ from vgpu_local.programs import ROOT
 
 
 def install(
-    plane: ControlPlane, folder: Path, *, webhook_port: int, overlay_name: str = "default"
+    plane: ControlPlane,
+    folder: Path,
+    *,
+    webhook_port: int,
+    overlay_name: str = "default",
+    components: Sequence[str] = (),
 ) -> None:
     """Apply an overlay, as far as this machine can be a cluster.
 
@@ -27,6 +33,7 @@ def install(
         folder: Where the overlay that adapts it is written.
         webhook_port: Where webhooks listen on this machine.
         overlay_name: Which of manifests/overlays.
+        components: Which of manifests/components beside it.
 
     Raises:
         AssertionError: The API server refused something or warned; with its words.
@@ -34,6 +41,9 @@ def install(
     overlay = folder / "overlay"
     overlay.mkdir()
     base = os.path.relpath(ROOT / "manifests" / "overlays" / overlay_name, overlay)
+    beside = [
+        os.path.relpath(ROOT / "manifests" / "components" / name, overlay) for name in components
+    ]
     configurations = ROOT / "manifests" / "base" / "webhook" / "configurations.yaml"
     hooks = [
         (found["kind"], len(found["webhooks"]))
@@ -56,6 +66,7 @@ def install(
             ("Deployment", "vgpu-webhook"),
             ("Deployment", "vgpu-scheduler"),
             ("DaemonSet", "vgpu-nodeagent"),
+            *([("Deployment", "vgpu-web")] if "web" in components else []),
         )
     ]
     # The API server looks the Service up and then comes here; whom it expects stays as it is.
@@ -86,6 +97,7 @@ def install(
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
         "resources": [base],
+        "components": beside,
         "patches": patches,
     }
     (overlay / "kustomization.yaml").write_text(yaml.safe_dump(document))

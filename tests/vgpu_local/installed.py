@@ -24,7 +24,16 @@ import yaml
 from vgpu_api.resources import GPU_DEVICES, NODES, SECRETS, Resource
 from vgpu_client.api import Api
 from vgpu_client.transport import Object
-from vgpu_local.accounts import AGENT, OPERATOR, SCHEDULER, WEBHOOK, kubeconfig_with, token, user
+from vgpu_local.accounts import (
+    AGENT,
+    OPERATOR,
+    SCHEDULER,
+    WEB,
+    WEBHOOK,
+    kubeconfig_with,
+    token,
+    user,
+)
 from vgpu_local.background import BackgroundLoop
 from vgpu_local.control_plane import ControlPlane, Options
 from vgpu_local.daemon import Daemon
@@ -32,6 +41,7 @@ from vgpu_local.daemons import Daemons
 from vgpu_local.installation import install
 from vgpu_local.nodes import GpuNode
 from vgpu_local.operators import Operators
+from vgpu_local.page import Page, start_page
 from vgpu_local.programs import (
     NAMESPACE,
     ROOT,
@@ -70,6 +80,7 @@ class InstalledCluster(Started):
         scheduler_client: Fields of kube-scheduler's `clientConnection` (`qps`, `burst`) beside how
             it logs in.
         overlay: Which of manifests/overlays: `default` or `gate`.
+        components: Which of manifests/components.
     """
 
     def __init__(
@@ -83,6 +94,7 @@ class InstalledCluster(Started):
         plane: ControlPlane | None = None,
         scheduler_client: Mapping[str, object] | None = None,
         overlay: str = "default",
+        components: Sequence[str] = (),
     ) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="vgpu-installed-"))
         self._nodes = nodes
@@ -92,6 +104,7 @@ class InstalledCluster(Started):
         self._given_plane = plane
         self._scheduler_client = dict(scheduler_client or {})
         self._overlay = overlay
+        self._components = components
         folder = "overlays/gate" if overlay == "gate" else "base"
         self._config = ROOT / "manifests" / folder / "config.yaml"
         self._audit = self.folder / "audit.log"
@@ -138,6 +151,18 @@ class InstalledCluster(Started):
         with urllib.request.urlopen(asked, timeout=30, context=self._tls()) as answer:
             found: Object = json.load(answer)
         return found
+
+    def start_page(self) -> Page:
+        """Start the web page, which takes the component `web`; returns when it is ready.
+
+        Raises:
+            TimeoutError: It is not, after 30 s.
+            DaemonDied: It ended.
+        """
+        kubeconfig = self._kubeconfig(WEB, "vgpu-web")
+        return start_page(
+            self._daemons, folder=self.folder, kubeconfig=kubeconfig, config=self._config
+        )
 
     def run(self, work: Coroutine[Any, Any, T], *, limit: float = 60.0) -> T:
         """Run a coroutine on the cluster's loop, from any other thread."""
@@ -214,6 +239,7 @@ class InstalledCluster(Started):
             self.folder,
             webhook_port=self._operators.front.webhook,
             overlay_name=self._overlay,
+            components=self._components,
         )
         self._start_operators()
         self._start_nodes()
@@ -228,7 +254,7 @@ class InstalledCluster(Started):
     def _audited_plane(self) -> ControlPlane:
         """A control plane of our own, started; the audit is complete whenever it is read."""
         policy = self.folder / "audit.yaml"
-        accounts = [user(account) for account in (OPERATOR, WEBHOOK, AGENT, SCHEDULER)]
+        accounts = [user(account) for account in (OPERATOR, WEBHOOK, WEB, AGENT, SCHEDULER)]
         rule = {"level": "Metadata", "users": accounts, "omitStages": ["RequestReceived"]}
         document = {
             "apiVersion": "audit.k8s.io/v1",

@@ -29,7 +29,7 @@ from typing import Any, NoReturn
 
 from vgpu_local.started import Started
 
-_MODULES = ("vgpu_operator", "vgpu_operator.webhook", "vgpu_nodeagent")
+_MODULES = ("vgpu_operator", "vgpu_operator.webhook", "vgpu_operator.web", "vgpu_nodeagent")
 _BIRTH_S = 60.0
 
 

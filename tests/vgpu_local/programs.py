@@ -206,6 +206,20 @@ def _of_replica(
     }
 
 
+def web_command(port: int, *, kubeconfig: Path, config: Path, tls: tuple[Path, Path]) -> list[str]:
+    """Compose the command line of the web page, with the files of certificate and key."""
+    certificate, key = tls
+    arguments = {
+        "kubeconfig": kubeconfig,
+        "config": config,
+        "identity": "localhost",
+        "web": f"127.0.0.1:{port}",
+        "web-cert": certificate,
+        "web-key": key,
+    }
+    return _module("vgpu_operator.web", arguments)
+
+
 def agent_command(
     node: str,
     folders: NodeFolders,

@@ -26,7 +26,7 @@ from vgpu_api.resources import (
 )
 from vgpu_client.errors import ClientError, NotFound
 from vgpu_client.transport import Object
-from vgpu_local.accounts import AGENT, OPERATOR, SCHEDULER, WEBHOOK, user
+from vgpu_local.accounts import AGENT, OPERATOR, SCHEDULER, WEB, WEBHOOK, user
 from vgpu_local.installed import InstalledCluster
 from vgpu_local.nodes import T4, Device, GpuNode, device_uuid, t4_node
 from vgpu_local.steps import a_claim, a_container, a_pod
@@ -61,11 +61,11 @@ class Right:
 def granted(cluster: InstalledCluster) -> set[Right]:
     """What our own roles grant, one by one. Kubernetes' roles for schedulers are not ours."""
     rights: set[Right] = set()
-    for account in (OPERATOR, WEBHOOK, AGENT):
+    for account in (OPERATOR, WEBHOOK, WEB, AGENT):
         role = cluster.run(cluster.api.get(CLUSTER_ROLES, account[1]))
         rights |= set(_rights(role, user(account), ""))
     own = [(account, account[0]) for account in (OPERATOR, WEBHOOK, SCHEDULER, AGENT)]
-    for account, namespace in (*own, (OPERATOR, AGENT[0])):
+    for account, namespace in (*own, (OPERATOR, AGENT[0]), (WEB, AGENT[0])):
         role = cluster.run(cluster.api.get(ROLES, account[1], namespace=namespace))
         rights |= set(_rights(role, user(account), namespace))
     return rights
@@ -156,7 +156,7 @@ def two_nodes_with_a_device_in_common() -> list[GpuNode]:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[InstalledCluster]:
-    with InstalledCluster(two_nodes_with_a_device_in_common()) as running:
+    with InstalledCluster(two_nodes_with_a_device_in_common(), components=["web"]) as running:
         yield running
 
 
@@ -336,6 +336,14 @@ def a_namespace_says_whether_limits_may_be_switched_off(cluster: InstalledCluste
         create(cluster, pod)
 
 
+def a_visitor_of_the_page_sees_what_he_may_see(cluster: InstalledCluster) -> None:
+    page = cluster.start_page()
+    status, fleet = page.get("/api/v1/fleet", cluster.token(OPERATOR))
+    assert (status, fleet["devices"]["nodes"]) == (200, 2)
+    status, fleet = page.get("/api/v1/fleet", cluster.token(SCHEDULER))
+    assert (status, fleet["devices"]) == (200, None)
+
+
 def everything_goes(cluster: InstalledCluster) -> None:
     for name in ("plain", "patient", "sampled", "renewed", "after"):
         delete(cluster, name)
@@ -354,6 +362,7 @@ STEPS = (
     a_leader_goes_and_the_next_one_places_a_pod,
     a_pod_goes_while_it_is_bound,
     a_namespace_says_whether_limits_may_be_switched_off,
+    a_visitor_of_the_page_sees_what_he_may_see,
     everything_goes,
 )
 

@@ -1,12 +1,13 @@
 """TokenReview and SubjectAccessReview: who a bearer is, and what RBAC's objects let him do.
 
-Every bearer is the user of that name; a service account's is `system:serviceaccount:NS:NAME`. Roles
-and bindings are evaluated as stored, without aggregation. Only reviews ask: the stand-in itself
-refuses nobody anything.
+Every bearer is the user of that name; a service account's is `system:serviceaccount:NS:NAME`, which
+its TokenRequest returns and which holds while the account exists. Roles and bindings are evaluated
+as stored, without aggregation. Only reviews ask: the stand-in itself refuses nobody anything.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -18,6 +19,8 @@ _PATHS = {
     "/apis/authentication.k8s.io/v1/tokenreviews": "TokenReview",
     "/apis/authorization.k8s.io/v1/subjectaccessreviews": "SubjectAccessReview",
 }
+_TOKEN_REQUEST = re.compile(r"/api/v1/namespaces/([^/]+)/serviceaccounts/([^/]+)/token")
+_NO_END = "2999-01-01T00:00:00Z"
 _RBAC = "rbac.authorization.k8s.io"
 
 Listed = Callable[[str], list[Obj]]
@@ -29,19 +32,42 @@ def is_review(path: str) -> bool:
     return path in _PATHS
 
 
+def issued(path: str, listed: Listed) -> Obj | None:
+    """A TokenRequest with its token; None for other paths, and without such a service account."""
+    found = _TOKEN_REQUEST.fullmatch(path)
+    if found is None:
+        return None
+    namespace, name = found.groups()
+    user = f"{_ACCOUNT}{namespace}:{name}"
+    if not _exists(user, listed):
+        return None
+    return {
+        "kind": "TokenRequest",
+        "apiVersion": "authentication.k8s.io/v1",
+        "metadata": {"namespace": namespace, "name": name},
+        "spec": {"audiences": []},
+        "status": {"token": user, "expirationTimestamp": _NO_END},
+    }
+
+
 def reviewed(path: str, body: Obj, listed: Listed) -> Obj:
     """The review with its status."""
     spec = body.get("spec") or {}
     kind = _PATHS[path]
-    status = _token(spec) if kind == "TokenReview" else {"allowed": _allowed(spec, listed)}
+    status = _token(spec, listed) if kind == "TokenReview" else {"allowed": _allowed(spec, listed)}
     return {**body, "kind": kind, "metadata": {"creationTimestamp": None}, "status": status}
 
 
-def _token(spec: Mapping[str, Any]) -> Obj:
+def _token(spec: Mapping[str, Any], listed: Listed) -> Obj:
     user = spec.get("token") or ""
-    if not user:
+    if not user or (user.startswith(_ACCOUNT) and not _exists(user, listed)):
         return {"user": {}}
     return {"authenticated": True, "user": {"username": user, "groups": _groups(user)}}
+
+
+def _exists(user: str, listed: Listed) -> bool:
+    there = (account["metadata"] for account in listed("serviceaccounts"))
+    return any(f"{_ACCOUNT}{each['namespace']}:{each['name']}" == user for each in there)
 
 
 def _groups(user: str) -> list[str]:

@@ -15,7 +15,7 @@ from vgpu_local.apiserver.errors import StatusError
 from vgpu_local.apiserver.faults import Fault, Faults
 from vgpu_local.apiserver.kinds import Obj
 from vgpu_local.apiserver.requests import Asked, target
-from vgpu_local.apiserver.reviews import is_review, reviewed
+from vgpu_local.apiserver.reviews import is_review, issued, reviewed
 from vgpu_local.apiserver.watches import Dropped
 
 _JSON = "application/json"
@@ -45,6 +45,8 @@ class Routes:
             if request.method == "POST" and is_review(request.path):
                 body = reviewed(request.path, await request.json(), self._listed)
                 return _json(orjson.dumps(body), 201)
+            if request.method == "POST" and (token := issued(request.path, self._listed)):
+                return _json(orjson.dumps(token), 201)
             found = target(self._cluster.registry, request.path)
             if found is None:
                 return self._about(request)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from vgpu_local.apiserver.reviews import is_review, reviewed
+from vgpu_local.apiserver.reviews import is_review, issued, reviewed
 
 TOKENS = "/apis/authentication.k8s.io/v1/tokenreviews"
 RIGHTS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
@@ -37,11 +37,28 @@ def lists(
     return bool(answer["status"]["allowed"])
 
 
+def of_the_account(kind: str) -> list[dict[str, Any]]:
+    return [{"metadata": {"namespace": "mine", "name": "reader"}}] * (kind == "serviceaccounts")
+
+
 def test_a_token_is_the_name_of_its_user() -> None:
-    status = reviewed(TOKENS, {"spec": {"token": ACCOUNT}}, lambda _: [])["status"]
+    status = reviewed(TOKENS, {"spec": {"token": ACCOUNT}}, of_the_account)["status"]
     assert status["user"]["username"] == ACCOUNT
     assert "system:serviceaccounts:mine" in status["user"]["groups"]
-    assert "authenticated" not in reviewed(TOKENS, {"spec": {}}, lambda _: [])["status"]
+    assert "authenticated" not in reviewed(TOKENS, {"spec": {}}, of_the_account)["status"]
+    person = reviewed(TOKENS, {"spec": {"token": "jane"}}, of_the_account)["status"]
+    assert person["user"] == {"username": "jane", "groups": ["system:authenticated"]}
+
+
+def test_a_service_account_has_tokens_while_it_exists() -> None:
+    path = "/api/v1/namespaces/mine/serviceaccounts/reader/token"
+    made = issued(path, of_the_account)
+    assert made is not None
+    token = {"spec": {"token": made["status"]["token"]}}
+    assert reviewed(TOKENS, token, of_the_account)["status"]["authenticated"] is True
+    assert "authenticated" not in reviewed(TOKENS, token, lambda _: [])["status"]
+    assert issued(path, lambda _: []) is None
+    assert issued("/api/v1/namespaces/mine/pods", of_the_account) is None
 
 
 @pytest.mark.parametrize(

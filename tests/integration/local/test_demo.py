@@ -1,0 +1,63 @@
+"""`make demo KEEP=1`: what its last lines say is true."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import ssl
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from vgpu_local.kubectl import Kubectl
+
+pytestmark = pytest.mark.timeout(180)
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A demo that stays up, and all that it printed until then."""
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONUNBUFFERED": "1"}
+    command = [sys.executable, "-m", "vgpu_local.demo", "--keep"]
+    running = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+    )
+    try:
+        printed = ""
+        assert running.stdout is not None
+        for line in running.stdout:
+            printed += line
+            if line.startswith("Ctrl-C"):
+                break
+        yield running, printed
+    finally:
+        running.send_signal(signal.SIGTERM)
+        running.communicate(timeout=60)
+
+
+def test_kept_it_prints_a_page_that_can_be_opened_with_the_token_that_it_names(
+    kept: tuple[subprocess.Popen[str], str],
+) -> None:
+    running, printed = kept
+    kubeconfig = re.search(r"^export KUBECONFIG=(.+)$", printed, re.MULTILINE)
+    page = re.search(r"^kubectl (create token \S+)  # .+: (https://\S+)$", printed, re.MULTILINE)
+    assert kubeconfig is not None, printed
+    assert page is not None, printed
+    made = Kubectl.find(Path(kubeconfig[1])).run(*page[1].split())
+    assert (made.returncode, made.stderr) == (0, "")
+    headers = {"Authorization": f"Bearer {made.stdout.strip()}"}
+    asked = urllib.request.Request(f"{page[2]}/api/v1/fleet", headers=headers)
+    unchecked = ssl.create_default_context()  # a browser warns, and goes on
+    unchecked.check_hostname, unchecked.verify_mode = False, ssl.CERT_NONE
+    with urllib.request.urlopen(asked, timeout=30, context=unchecked) as answer:
+        fleet = json.load(answer)
+    assert fleet["devices"]["nodes"] == 2
+    assert fleet["claims"]["total"] > 0
+    running.send_signal(signal.SIGINT)
+    assert running.wait(60) == 0
