@@ -165,8 +165,9 @@ def an_allocated_device(
     index: int = 0,
     memory_mib: int = 1024,
     cores: int = 0,
+    of_mib: int = 0,
 ) -> AllocatedDevice:
-    """A part of a device, given to a request."""
+    """A part of a device, given to a request; of all its memory where it asked a percentage."""
     return AllocatedDevice(
         request=request,
         name=device_object_name(uuid),
@@ -174,6 +175,7 @@ def an_allocated_device(
         index=index,
         memory=format_mib(memory_mib),
         cores=cores,
+        device_memory=format_mib(of_mib) if of_mib else None,
     )
 
 

@@ -123,7 +123,7 @@ def _same_or_default(old: str, new: str, name: str, default: str) -> str:
     )
 
 
-_FROZEN_IN_REQUEST = ("memoryPercent", "computePriority", "selector")
+_FROZEN_IN_REQUEST = ("computePriority", "selector")
 _DEFAULTS_IN_REQUEST = {
     "phase": "'App'",
     "count": "1",
@@ -150,7 +150,8 @@ CLAIM_RULES = (
         )
         + "".join(f" && ({_same('o', 'r', name)})" for name in _FROZEN_IN_REQUEST)
         + ")))",
-        "once allocated, only ttlSecondsAfterUnused and each request's memory and cores can change",
+        "once allocated, only ttlSecondsAfterUnused and each request's memory, memoryPercent and "
+        "cores can change",
     ),
     Rule(
         f"{_NOT_ALLOCATED} || ("

@@ -9,6 +9,10 @@ the work, so that no device is ever given away beyond what it has:
              operator writes the smaller amounts into the allocation
 
 Until both are done, the allocation holds the larger of both amounts.
+
+A percentage means the device's memory as the allocation records it (`deviceMemory`), so that both
+work out the same amount. Were it of the memory that each sees at the time, a change of the node's
+memory scaling would let the operator free more than the agent has taken from the page.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from vgpu_api import conditions
-from vgpu_api.quantity import format_mib
+from vgpu_api.quantity import format_mib, read_mib
 from vgpu_api.v1alpha1 import AllocatedDevice, Allocation, VGPUClaim, VGPUClaimSpec, VGPURequest
 
 FIRST_GENERATION = 1
@@ -32,14 +36,14 @@ def target(spec: VGPUClaimSpec, allocation: Allocation) -> list[AllocatedDevice]
     """The allocation's devices with the amounts that the spec asks for now.
 
     What the spec leaves to defaults stays as it was given, and so do MIG instances and whole
-    devices (`Exclusive`), which cannot change while they are held: see `too_small`.
+    devices (`Exclusive`), which cannot change while they are held: see `unmet`.
     """
     requests = {request.name: request for request in spec.requests}
     return [_wanted(device, requests.get(device.request)) for device in allocation.devices]
 
 
-def too_small(spec: VGPUClaimSpec, allocation: Allocation) -> list[tuple[str, str]]:
-    """Why devices that cannot change are not what the spec asks for now: reason and sentence.
+def unmet(spec: VGPUClaimSpec, allocation: Allocation) -> list[tuple[str, str]]:
+    """Why devices cannot become what the spec asks for now: reason and sentence.
 
     A MIG instance or a whole device that has at least as much serves the request as it is.
     """
@@ -47,9 +51,13 @@ def too_small(spec: VGPUClaimSpec, allocation: Allocation) -> list[tuple[str, st
     found = []
     for device in allocation.devices:
         request = requests.get(device.request)
-        if request is None or (device.mig is None and request.mode != "Exclusive"):
+        if request is None:
             continue
-        memory = max(device.memory_mib, request.memory_mib or 0)
+        if device.mig is None and request.mode != "Exclusive":
+            if request.memory_percent is not None and _memory_mib(device, request) is None:
+                found.append(("DeviceMemoryUnknown", _no_percentage(device, request)))
+            continue
+        memory = max(device.memory_mib, _memory_mib(device, request) or 0)
         cores = device.cores
         if device.mig is not None:
             cores = max(cores, request.cores or 0)
@@ -91,9 +99,30 @@ def is_settled(claim: VGPUClaim) -> bool:
 def _wanted(device: AllocatedDevice, request: VGPURequest | None) -> AllocatedDevice:
     if request is None or device.mig is not None or request.mode == "Exclusive":
         return device
-    memory = device.memory_mib if request.memory_mib is None else request.memory_mib
+    memory = _memory_mib(device, request)
     cores = device.cores if request.cores is None else request.cores
-    return _with(device, memory, cores)
+    return _with(device, device.memory_mib if memory is None else memory, cores)
+
+
+def _memory_mib(device: AllocatedDevice, request: VGPURequest) -> int | None:
+    """MiB that the request means on the device; None: none is asked, or it cannot be worked out.
+
+    Rounded down as by `RequestAsk.memory_on`; a percentage of less than 1 MiB is none.
+    """
+    if request.memory_percent is None:
+        return request.memory_mib
+    if device.device_memory is None:
+        return None
+    return read_mib(device.device_memory) * request.memory_percent // 100 or None
+
+
+def _no_percentage(device: AllocatedDevice, request: VGPURequest) -> str:
+    of = device.device_memory or "none"
+    return (
+        f"device {device.uuid}: {request.memory_percent} % of its memory asked, "
+        f"{format_mib(device.memory_mib)} held; the allocation has {of} "
+        "as the memory of the device: ask by memory, or recreate the pod"
+    )
 
 
 def _each(

@@ -242,6 +242,8 @@ class AllocatedDevice(ApiModel):
     """Compute given, percent; 0 is no reservation and no limit."""
     mig: MigAllocation | None = None
     """The MIG instance, if it is one."""
+    device_memory: Size | None = None
+    """All memory of the device when it was given, where a percentage was asked."""
 
     @property
     def memory_mib(self) -> int:

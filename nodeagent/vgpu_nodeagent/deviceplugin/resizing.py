@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from vgpu_api.effective import Use, effective_use
 from vgpu_api.init_part import init_requests, init_round, without_init_part
 from vgpu_api.quantity import MIB, format_mib
-from vgpu_api.resize import allowed, target, too_small, was_changed
+from vgpu_api.resize import allowed, target, unmet, was_changed
 from vgpu_api.v1alpha1 import AllocatedDevice, Allocation, VGPUClaim
 from vgpu_nodeagent.deviceplugin.node import LocalNode
 from vgpu_nodeagent.enforcement.abi import UNLIMITED, PageState
@@ -122,7 +122,7 @@ class Resizing:
         if not outcome.blocked and self._starting(wanted, allocation, outcome):
             return False
         is_done = not outcome.blocked
-        outcome.blocked += too_small(claim.spec, allocation)  # until the claim changes again
+        outcome.blocked += unmet(claim.spec, allocation)  # until the claim changes again
         self._report(claim, wanted, outcome)
         return is_done
 

@@ -23,7 +23,7 @@ from vgpu_operator.admission.jsonpatch import JsonPatch, Operation
 from vgpu_operator.admission.rawpod import without_nulls
 
 _CONTAINER_NAME = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
-_RESIZABLE = frozenset({"memory", "cores"})
+_RESIZABLE = frozenset({"memory", "memory_percent", "cores"})
 """Fields of a request that may change while it holds devices (resize in place)."""
 _CHANGEABLE = frozenset({"requests", "ttl_seconds_after_unused"})
 """Fields of the spec that are not frozen as a whole."""
@@ -169,7 +169,7 @@ def _is_allocated(raw: Any) -> bool:
 
 
 def _refuse_change_in_use(new: VGPUClaimSpec, raw_old: dict[str, Any]) -> None:
-    """Once devices are given only the ttl, and each request's memory and cores, may change."""
+    """Once devices are given only the ttl, and each request's amounts, may change."""
     try:
         old = VGPUClaim.model_validate({"spec": _spec_of(raw_old)}).spec
     except ValidationError as error:
@@ -195,6 +195,26 @@ def _refuse_change_in_use(new: VGPUClaimSpec, raw_old: dict[str, Any]) -> None:
             if field not in _RESIZABLE and getattr(request, field) != getattr(before, field):
                 path = f"spec.requests[{index}].{_wire_name(VGPURequest, field)}"
                 raise _frozen(path, request, before, field)
+        percent = request.memory_percent
+        if percent not in (None, before.memory_percent) and not _has_totals(raw_old, request.name):
+            raise BadInput(
+                field=f"spec.requests[{index}].memoryPercent",
+                value=percent,
+                detail="must be asked by memory while the claim has an allocation: that does not "
+                "record the memory of the devices, which were not asked for by percentage",
+            )
+
+
+def _has_totals(raw_claim: dict[str, Any], request: str) -> bool:
+    """Whether the request's devices have what a percentage is worked out from."""
+    allocation = raw_claim["status"]["allocation"]
+    devices = allocation.get("devices") if isinstance(allocation, dict) else None
+    mine = [
+        device
+        for device in (devices if isinstance(devices, list) else [])
+        if isinstance(device, dict) and device.get("request", "") == request
+    ]
+    return bool(mine) and all(device.get("deviceMemory") for device in mine)
 
 
 def _wire_name(model: type[VGPUClaimSpec] | type[VGPURequest], field: str) -> str:

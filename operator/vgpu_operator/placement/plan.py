@@ -33,7 +33,8 @@ class Grant:
 
     Not frozen, which would make it several times as dear to make; the types keep it as it is.
     `device` is the GPUDevice's name, `memory_mib` is in MiB, `cores` in percent (0: no
-    reservation); `instance` is the part of a device in MIG mode that it is.
+    reservation); `instance` is the part of a device in MIG mode that it is. `of_mib` is all memory
+    of the device where a percentage of it is asked, else 0.
     """
 
     request: Final[str]
@@ -43,6 +44,7 @@ class Grant:
     memory_mib: Final[int]
     cores: Final[int]
     instance: Final[Instance | None] = None
+    of_mib: Final[int] = 0
 
     @property
     def mig(self) -> MigAllocation | None:
@@ -152,6 +154,7 @@ class Plan:
                     memory=format_mib(grant.memory_mib),
                     cores=grant.cores,
                     mig=grant.mig,
+                    device_memory=format_mib(grant.of_mib) if grant.of_mib else None,
                 )
                 for grant in self.grants
             ],

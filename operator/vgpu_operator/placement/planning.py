@@ -453,6 +453,8 @@ def _preferences(columns: Columns, node: int, ask: Ask, numa: NumaPolicy) -> Pre
 
 def _grant(columns: Columns, device: int, request: RequestAsk) -> Grant:
     instance = instance_on(columns, device, request) if columns.mode[device] == "MIG" else None
-    memory, cores = charged(request, request.memory_on(columns.memory[device]), instance)
+    total = columns.memory[device]
+    memory, cores = charged(request, request.memory_on(total), instance)
     name, uuid, index = columns.name[device], columns.uuid[device], columns.index[device]
-    return Grant(request.name, name, uuid, index, memory, cores, instance)
+    of_mib = 0 if request.memory_percent is None else total
+    return Grant(request.name, name, uuid, index, memory, cores, instance, of_mib)

@@ -10,7 +10,11 @@ from typing import Any
 import pytest
 
 from vgpu_api.names import ANNOTATION_CLAIM
+from vgpu_api.quantity import format_mib
+from vgpu_api.resize import is_settled
 from vgpu_api.resources import VGPU_CLAIMS
+from vgpu_api.v1alpha1 import VGPUClaim
+from vgpu_client.errors import ApiError
 from vgpu_local.checker import excesses
 from vgpu_local.cluster import LocalCluster
 from vgpu_local.nodes import T4, gpu_node
@@ -45,17 +49,17 @@ def cluster(module_cluster: LocalCluster) -> Iterator[LocalCluster]:
     empty(module_cluster)
 
 
-def uses(cluster: LocalCluster, name: str, memory: str) -> None:
+def uses(cluster: LocalCluster, name: str, memory: str | None = None, **request: Any) -> None:
     """A claim in use by a running pod; both are called alike."""
-    create(cluster, a_claim(name, {"memory": memory}))
+    create(cluster, a_claim(name, {"memory": memory} if memory else request))
     create(cluster, a_pod(name, a_container(), annotations={ANNOTATION_CLAIM: name}))
     running(cluster, name)
     claim(cluster, name, is_prepared)
 
 
-def ask(cluster: LocalCluster, name: str, memory: str) -> None:
+def ask(cluster: LocalCluster, name: str, memory: str | None = None, **request: Any) -> None:
     """Change the claim's request, as kubectl edit does."""
-    spec = {"requests": [{"memory": memory}]}
+    spec = {"requests": [{"memory": memory} if memory else request]}
     cluster.run(cluster.api.merge_patch(VGPU_CLAIMS, name, {"spec": spec}, namespace="default"))
 
 
@@ -88,6 +92,28 @@ def test_a_running_container_sees_more_and_less_within_a_second(cluster: LocalCl
         assert found["metadata"]["generation"] > 1
     assert memory_seen(cluster, "c") == [7168]
     assert max(took) < SOON_S
+
+
+def test_a_running_container_sees_another_percentage_and_then_a_size(cluster: LocalCluster) -> None:
+    total = T4.memory_mib
+    uses(cluster, "c", memoryPercent=50, cores=30)
+    assert memory_seen(cluster, "c") == [total // 2]
+    for percent in (75, 10, 33):
+        ask(cluster, "c", memoryPercent=percent, cores=30)
+        mib = total * percent // 100
+        cluster.wait_for(VGPU_CLAIMS, "c", lambda found: is_settled(VGPUClaim.read(found)))
+        claim(cluster, "c", lambda status, mib=mib: held(status) == format_mib(mib))
+        assert memory_seen(cluster, "c") == [mib]
+    ask(cluster, "c", memory="2Gi")
+    claim(cluster, "c", lambda status: held(status) == "2Gi")
+    assert memory_seen(cluster, "c") == [2048]
+
+
+def test_a_percentage_of_what_was_given_by_size_is_refused_by_name(cluster: LocalCluster) -> None:
+    uses(cluster, "c", "2Gi")
+    with pytest.raises(ApiError, match=r"spec\.requests\[0\]\.memoryPercent: Invalid value: 50"):
+        ask(cluster, "c", memoryPercent=50)
+    assert memory_seen(cluster, "c") == [2048]
 
 
 def held(status: dict[str, Any]) -> str:

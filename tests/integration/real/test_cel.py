@@ -62,6 +62,13 @@ async def test_an_allocated_claim_may_change_its_sizes_and_its_ttl(
     assert changed["spec"]["requests"][0]["memory"] == "8Gi"
 
 
+async def test_an_allocated_claim_may_change_its_percentage(api: Api, namespace: str) -> None:
+    claim = await an_allocated_claim(api, namespace, {"memoryPercent": 50})
+    claim["spec"]["requests"][0]["memoryPercent"] = 25
+    changed = await api.replace(VGPU_CLAIMS, claim)
+    assert changed["spec"]["requests"][0]["memoryPercent"] == 25
+
+
 async def test_an_allocated_claims_defaults_may_be_written_out(api: Api, namespace: str) -> None:
     claim = await an_allocated_claim(api, namespace)
     assert claim["spec"]["requests"] == [{"memory": "4Gi"}]

@@ -128,7 +128,6 @@ def test_memory_cores_and_ttl_may_change_while_devices_are_held(changed: dict[st
     [
         (a_claim({"name": "a", "count": 2}), "spec.requests[0].count"),
         (a_claim({"name": "a", "phase": "Init"}), "spec.requests[0].phase"),
-        (a_claim({"name": "a", "memoryPercent": 5}), "spec.requests[0].memoryPercent"),
         (a_claim({"name": "a", "selector": {"uuids": ["x"]}}), "spec.requests[0].selector"),
         (a_claim({"name": "b"}), "spec.requests"),
         (a_claim({"name": "a"}, {"name": "b"}), "spec.requests"),
@@ -143,6 +142,37 @@ def test_everything_else_is_frozen_while_devices_are_held(
     message = denial_of(changed, allocated({"name": "a"}))
     assert message.startswith(f"{field}: ")
     assert message.endswith("while the claim has an allocation")
+
+
+def given(*, request: str = "a", **device: Any) -> dict[str, Any]:
+    """A claim of 50 percent with a device."""
+    held = {"nodeName": "node-1", "devices": [{"request": request, "memory": "8Gi", **device}]}
+    claim = a_claim({"name": "a", "memoryPercent": 50})
+    return {**claim, "status": {"allocation": held}}
+
+
+@pytest.mark.parametrize("wish", [{"memoryPercent": 25}, {"memory": "1Gi"}, {}])
+def test_a_percentage_may_change_where_the_allocation_has_what_it_is_of(
+    wish: dict[str, Any],
+) -> None:
+    validate_claim(a_claim({"name": "a", **wish}), given(deviceMemory="16Gi"))
+
+
+@pytest.mark.parametrize("old", [given(), given(request="b", deviceMemory="16Gi")])
+def test_a_percentage_of_a_device_of_unrecorded_memory_is_refused(old: dict[str, Any]) -> None:
+    validate_claim(a_claim({"name": "a", "memory": "1Gi"}), old)
+    validate_claim(a_claim({"name": "a", "memoryPercent": 50, "cores": 5}), old)
+    assert denial_of(a_claim({"name": "a", "memoryPercent": 25}), old) == (
+        "spec.requests[0].memoryPercent: Invalid value: 25: must be asked by memory while the "
+        "claim has an allocation: that does not record the memory of the devices, which were not "
+        "asked for by percentage"
+    )
+
+
+@pytest.mark.parametrize("allocation", [5, {"devices": 5}, {"devices": [5]}, {"devices": []}])
+def test_a_percentage_is_refused_whatever_nonsense_the_allocation_is(allocation: Any) -> None:
+    old = {**a_claim({"name": "a"}), "status": {"allocation": allocation}}
+    assert "memoryPercent" in denial_of(a_claim({"name": "a", "memoryPercent": 5}), old)
 
 
 def test_without_an_allocation_everything_may_change() -> None:

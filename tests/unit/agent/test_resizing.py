@@ -16,7 +16,7 @@ from vgpu_api.core.pod import Pod
 from vgpu_api.effective import Use, effective_use
 from vgpu_api.init_part import init_round, without_init_part
 from vgpu_api.quantity import MIB
-from vgpu_api.resize import too_small
+from vgpu_api.resize import unmet
 from vgpu_api.v1alpha1 import ReservedFor, VGPUClaim, VGPUClaimStatus
 from vgpu_api.v1alpha1.vgpuclaim import MigAllocation
 from vgpu_nodeagent.deviceplugin.resizing import Resizing
@@ -64,11 +64,14 @@ def claim_for(
     asked: Sequence[dict[str, Any]] = ({},),
     generation: int = 2,
     name: str = "c",
+    of_mib: int = 0,
 ) -> VGPUClaim:
     """A claim of a pod with a request for each of its containers."""
     names = [container.name for container in pod.spec.containers]
     devices = [
-        an_allocated_device(request=container, uuid=GPU_0, memory_mib=memory, cores=cores)
+        an_allocated_device(
+            request=container, uuid=GPU_0, memory_mib=memory, cores=cores, of_mib=of_mib
+        )
         for container, (memory, cores) in zip(names, held, strict=True)
     ]
     return a_claim(
@@ -181,6 +184,46 @@ async def test_less_than_is_used_is_refused_with_both_numbers_and_done_once_it_i
     resizing.resize_due()
     assert page(bench, slot_allocation) == (2048, 20)
     assert spoken.lines[-1][0] == "True"
+
+
+async def test_a_changed_percentage_reaches_the_page_as_the_same_amount_in_bytes(
+    bench: Bench, resizing: Resizing, spoken: Spoken
+) -> None:
+    share = {"held": [(T4_MIB // 2, 30)], "of_mib": T4_MIB}
+    lease = await running(bench, asked=[{"memory_percent": 50}], **share)
+    change(bench, resizing, asked=[{"memory_percent": 25}], **share)
+    assert page(bench, lease) == (T4_MIB // 4, 30)
+    assert counted(bench) == Use(T4_MIB // 4, 30, 1)
+    change(bench, resizing, asked=[{"memory_percent": 75}], generation=3, **share)
+    assert spoken.lines[-1][:2] == ("event", "ResizeNotDone")
+    assert page(bench, lease) == (T4_MIB // 2, 30)  # what is held still
+    grown = {"held": [(T4_MIB * 3 // 4, 30)], "of_mib": T4_MIB}
+    change(bench, resizing, asked=[{"memory_percent": 75}], generation=3, **grown)
+    assert page(bench, lease) == (T4_MIB * 3 // 4, 30)
+    assert [line[0] for line in spoken.lines] == ["True", "False", "event", "True"]
+
+
+async def test_a_smaller_percentage_than_is_used_has_both_numbers(
+    bench: Bench, resizing: Resizing, spoken: Spoken
+) -> None:
+    share = {"held": [(8192, 0)], "of_mib": 16_384}
+    lease = await running(bench, asked=[{"memory_percent": 50}], **share)
+    use_memory(bench, lease, 3000)
+    change(bench, resizing, asked=[{"memory_percent": 10}], **share)
+    assert page(bench, lease) == (8192, 0)
+    message = f"GPU {GPU_0}: container main has 3000 MiB in use, 1638 MiB asked"
+    assert spoken.lines[0] == ("False", "InUse", message)
+
+
+async def test_a_percentage_that_cannot_be_worked_out_is_named_and_not_tried_again(
+    bench: Bench, resizing: Resizing, spoken: Spoken
+) -> None:
+    lease = await running(bench)
+    change(bench, resizing, asked=[{"memory_percent": 10}])
+    assert page(bench, lease) == (1024, 0)
+    assert spoken.lines[0][:2] == ("False", "DeviceMemoryUnknown")
+    resizing.resize_due()
+    assert len(spoken.lines) == 2  # once, and its event
 
 
 async def test_what_is_in_the_way_is_told_once_however_its_numbers_move(
@@ -439,14 +482,14 @@ def test_what_cannot_change_is_refused_with_both_numbers(
     instance = MigAllocation(profile="1g.5gb", start=0, size=1) if mig else None
     allocation = an_allocation(device.model_copy(update={"mig": instance}), node="n1")
     spec = a_claim(requests=[a_request(name="main", mode=mode, **asked)]).spec
-    ((found, message),) = too_small(spec, allocation)
+    ((found, message),) = unmet(spec, allocation)
     assert found == reason
     assert all(number in message for number in numbers)
     less = a_claim(requests=[a_request(name="main", mode=mode, memory="1Gi")]).spec
-    assert too_small(less, allocation) == []
+    assert unmet(less, allocation) == []
 
 
-async def test_an_instance_that_is_too_small_is_told_once_and_not_tried_again(
+async def test_an_instance_that_is_unmet_is_told_once_and_not_tried_again(
     tmp_path: Path, spoken: Spoken
 ) -> None:
     device = replace(a_driver_device(), mig_enabled=True)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from builders import a_claim, a_request, an_allocated_device, an_allocation
-from vgpu_api.resize import allowed, granted, is_settled, target, was_changed
+from builders import a_claim, a_request, an_allocated_device, an_allocation, an_ask
+from vgpu_api.resize import allowed, granted, is_settled, target, unmet, was_changed
 from vgpu_api.v1alpha1 import Condition, VGPUClaimStatus
 from vgpu_api.v1alpha1.vgpuclaim import MigAllocation
 
@@ -16,6 +16,11 @@ amounts = st.tuples(st.integers(1, 80_000), st.integers(0, 100))
 
 def a_device(memory_mib: int = 8192, cores: int = 30):
     return an_allocated_device(request="main", memory_mib=memory_mib, cores=cores)
+
+
+def a_share(memory_mib: int = 8192, cores: int = 30, of_mib: int = 16_384):
+    """Of a request that asked for a percentage."""
+    return an_allocated_device(request="main", memory_mib=memory_mib, cores=cores, of_mib=of_mib)
 
 
 def wanted(device, **request):
@@ -38,6 +43,62 @@ def wanted(device, **request):
 def test_what_a_request_says_replaces_what_was_given(request_, expected) -> None:
     device = wanted(a_device(), **request_)
     assert (device.memory_mib, device.cores) == expected
+
+
+@pytest.mark.parametrize(
+    ("request_", "expected"),
+    [
+        ({"memory_percent": 25}, (4096, 30)),
+        ({"memory_percent": 75, "cores": 50}, (12_288, 50)),
+        ({"memory_percent": 33}, (5406, 30)),
+        ({"memory_percent": 100}, (16_384, 30)),
+        ({"memory": "1Gi"}, (1024, 30)),
+        ({}, (8192, 30)),
+        ({"memory_percent": 25, "mode": "Exclusive"}, (8192, 30)),
+    ],
+)
+def test_a_percentage_is_of_the_memory_that_the_allocation_records(request_, expected) -> None:
+    device = wanted(a_share(), **request_)
+    assert (device.memory_mib, device.cores) == expected
+    assert device.device_memory == "16Gi"
+
+
+@given(of_mib=st.integers(1, 300_000), before=st.integers(1, 100), after=st.integers(1, 100))
+def test_a_changed_percentage_means_what_a_new_claim_of_it_is_given(of_mib, before, after) -> None:
+    """Whatever the device and the percentages: after a resize the device has the amount that
+    placement gives such a request, and an unchanged percentage changes nothing. A percentage that
+    comes to no MiB leaves the device as it is, and is named."""
+    placed = an_ask(a_request(memory_percent=after)).requests[0].memory_on(of_mib)
+    held = an_ask(a_request(memory_percent=before)).requests[0].memory_on(of_mib)
+    device = a_share(memory_mib=held, of_mib=of_mib)
+    claim = a_claim(requests=[a_request(name="main", memory_percent=after)])
+    (found,) = target(claim.spec, an_allocation(device))
+    assert found.memory_mib == (placed or held)
+    reasons = [reason for reason, _ in unmet(claim.spec, an_allocation(device))]
+    assert reasons == ([] if placed else ["DeviceMemoryUnknown"])
+    if before == after:
+        assert found == device
+
+
+def test_a_percentage_of_an_unrecorded_memory_is_named_and_changes_nothing() -> None:
+    claim = a_claim(requests=[a_request(name="main", memory_percent=25)])
+    allocation = an_allocation(a_device())
+    assert target(claim.spec, allocation) == allocation.devices
+    assert unmet(claim.spec, allocation) == [
+        (
+            "DeviceMemoryUnknown",
+            "device GPU-0: 25 % of its memory asked, 8Gi held; the allocation has none as the "
+            "memory of the device: ask by memory, or recreate the pod",
+        )
+    ]
+
+
+def test_a_percentage_that_an_instance_has_not_is_named() -> None:
+    mig = MigAllocation(profile="1g.10gb", start=0, size=1)
+    instance = a_share(of_mib=81_920).model_copy(update={"mig": mig})
+    for percent, reasons in ((10, []), (11, ["MigInstance"])):
+        claim = a_claim(requests=[a_request(name="main", memory_percent=percent)])
+        assert [reason for reason, _ in unmet(claim.spec, an_allocation(instance))] == reasons
 
 
 def test_an_instance_and_a_device_of_no_request_stay_as_they_are() -> None:

@@ -154,6 +154,37 @@ async def test_more_of_one_and_less_of_the_other_holds_the_larger_of_both_meanwh
     assert device_of(replica, pod) == (8000, 10)
 
 
+async def test_a_changed_percentage_is_in_the_ledger_as_bytes_are(replica: Any) -> None:
+    replica.device(memory_mib=DEVICE_MIB)
+    pod = await a_running_pod(replica, gpu=1, **{"gpumem-percentage": 25}, gpucores=30)
+    await a_running_pod(replica, "pod-2", gpu=1, gpumem=4096, gpucores=0)
+    await change(replica, pod, memoryPercent=75)
+    assert device_of(replica, pod) == (12_288, 30)
+    assert use_of(replica.ledger, "GPU-0") == Use(DEVICE_MIB, 30, 2)
+    await change(replica, pod, memoryPercent=76)
+    assert device_of(replica, pod) == (12_288, 30)  # no room
+    await change(replica, pod, memoryPercent=10)
+    assert device_of(replica, pod) == (12_288, 30)
+    report(replica, pod, "Resized", "True")
+    await replica.settle()
+    assert device_of(replica, pod) == (1638, 30)
+    assert use_of(replica.ledger, "GPU-0") == Use(1638 + 4096, 30, 2)
+
+
+async def test_a_percentage_means_the_memory_that_the_device_had_when_it_was_given(
+    replica: Any,
+) -> None:
+    """As the agent reads it: were it of what the columns have now, the operator would free more."""
+    replica.device(memory_mib=DEVICE_MIB)
+    pod = await a_running_pod(replica, gpu=1, **{"gpumem-percentage": 50})
+    replica.device(memory_mib=DEVICE_MIB // 2)
+    await replica.settle()
+    await change(replica, pod, memoryPercent=25)
+    report(replica, pod, "Resized", "True")
+    await replica.settle()
+    assert device_of(replica, pod) == (DEVICE_MIB // 4, 0)
+
+
 async def test_a_quota_holds_for_what_is_added(replica: Any, pod: Pod) -> None:
     replica.news.quota_changed(a_quota(6000))
     await replica.settle()

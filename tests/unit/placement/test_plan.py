@@ -55,7 +55,7 @@ def test_a_refusal_is_explained_as_it_is_when_somebody_reads_it_first():
 
 def test_a_grant_names_the_device_and_what_the_request_means_on_it():
     plan = place(two_nodes(), an_ask(a_request(name="main", memory_percent=25, cores=10)))
-    assert plan.grants == (Grant("main", "gpu-a", "GPU-a", 0, 4096, 10),)
+    assert plan.grants == (Grant("main", "gpu-a", "GPU-a", 0, 4096, 10, of_mib=16_384),)
 
 
 def test_only_candidates_are_considered_and_unknown_ones_are_refused():
