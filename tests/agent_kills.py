@@ -96,17 +96,24 @@ async def campaign(folder: Path, *, pods: int, kills: int, seed: int) -> Result:
 
 async def _kill(stage: Stage, result: Result, chance: random.Random, kills: int) -> None:
     """Kill the agent so often, and let something else happen with some of the kills."""
-    names = [name for name in STRIKES if stage.is_limited or name != FULL_DISK]
-    weights = [STRIKES[name][0] for name in names]
-    while result.kills < kills:
+    for name in planned(chance, kills, with_full_disk=stage.is_limited):
         if chance.random() < 0.5:  # else perhaps while it starts
             await until(partial(_offers_slots, stage), limit_s=QUIET_S)
         await asyncio.sleep(chance.uniform(0.2, 2.5))
-        (name,) = chance.choices(names, weights)
         await stage.kill_agent()
         result.kills += 1
         result.strikes[name] = result.strikes.get(name, 0) + 1
         await STRIKES[name][1](stage, chance)
+
+
+def planned(chance: random.Random, kills: int, *, with_full_disk: bool) -> Sequence[str]:
+    """A strike for each kill, in random order: each at least once where there are enough kills."""
+    names = [name for name in STRIKES if with_full_disk or name != FULL_DISK]
+    weights = [STRIKES[name][0] for name in names]
+    surely = names if kills >= len(names) else []
+    planned = [*surely, *chance.choices(names, weights, k=kills - len(surely))]
+    chance.shuffle(planned)
+    return planned
 
 
 async def _nothing_else(stage: Stage, chance: random.Random) -> None:
@@ -128,8 +135,14 @@ async def _restart_kubelet(stage: Stage, chance: random.Random) -> None:
 
 
 async def _hang_driver(stage: Stage, chance: random.Random) -> None:
-    await stage.slow_driver(HANG_MS)
-    await stage.start_agent()
+    """Before the agent asks for anything, or while it runs and pods start."""
+    if chance.random() < 0.5:
+        await stage.slow_driver(HANG_MS)
+        await stage.start_agent()
+    else:
+        await stage.start_agent()
+        await asyncio.sleep(chance.uniform(0.5, 3.0))
+        await stage.slow_driver(HANG_MS)
     await asyncio.sleep(HANG_MS / 1000)
     await stage.slow_driver(0)
 
@@ -149,10 +162,10 @@ async def _fill_disk(stage: Stage, chance: random.Random) -> None:
 
 
 async def _set_clock_back(stage: Stage, chance: random.Random) -> None:
-    """Back, while the agent is away or while it runs, and forth again at some later strike."""
+    """Back, soon after the agent's start or while it runs; forth again at the next such strike."""
     await stage.start_agent()
     await asyncio.sleep(chance.uniform(0.0, 2.0))
-    stage.shift_clock(chance.choice((BACK_S, 0)))
+    stage.shift_clock(0 if stage.clock_shift_s else BACK_S)
 
 
 async def _restart_runtime(stage: Stage, chance: random.Random) -> None:

@@ -69,6 +69,8 @@ class Stage:
     _environment: dict[str, str]
     _agent: asyncio.subprocess.Process | None = field(default=None)
     gave_up: int = 0
+    clock_shift_s: int = 0
+    """How far the agent's clock on the wall is beside the true time."""
     is_limited: bool = False
     """Whether the agent's state lies on a small disk of its own, which `fill_disk` can fill."""
 
@@ -118,6 +120,7 @@ class Stage:
         """Set the agent's clock on the wall to so many seconds beside the true time, at once."""
         with open(self.folders.root / CLOCK, "r+b") as file:
             file.write(struct.pack("=q", seconds))
+        self.clock_shift_s = seconds
 
     def fill_disk(self) -> None:
         """Leave no byte free on the disk of the agent's state.
