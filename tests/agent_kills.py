@@ -232,7 +232,10 @@ async def _end(stage: Stage, result: Result | None, number: int) -> None:
     name = f"p-{number}"
     await stage.api.delete(PODS, name, namespace="default", grace_s=0)
     if result is not None:
-        await until(lambda: _is_released(stage, name), limit_s=QUIET_S)
+        try:
+            await until(lambda: _is_released(stage, name), limit_s=QUIET_S)
+        except AssertionError:
+            result.wrong += await _still_held(stage, name)
         result.ended += 1
     await stage.api.delete(VGPU_CLAIMS, name, namespace="default")
 
@@ -240,6 +243,20 @@ async def _end(stage: Stage, result: Result | None, number: int) -> None:
 async def _is_released(stage: Stage, name: str) -> bool:
     claim = await stage.api.get(VGPU_CLAIMS, name, namespace="default")
     return bool(claim.get("status", {}).get("released"))
+
+
+async def _still_held(stage: Stage, name: str) -> tuple[str, ...]:
+    """What there is to read of a claim that should have been released."""
+    claim = await stage.api.get(VGPU_CLAIMS, name, namespace="default")
+    try:
+        answer = await ask(stage.state / SOCKET)
+    except (OSError, ValueError) as error:
+        answer = {"error": str(error)}
+    phase = await stage.phase(int(name.rpartition("-")[2]))
+    return (
+        f"claim {name} is not released after {QUIET_S:g} s; pod: {phase or 'gone'}; "
+        f"status: {json.dumps(claim.get('status'))}; audit: {json.dumps(answer)}",
+    )
 
 
 async def _running(stage: Stage) -> Any:

@@ -224,7 +224,7 @@ async def a_stage(folder: Path, *, devices: int, pods: int, log_level: str) -> A
             folders,
             kubeconfig=plane.kubeconfig,
             config=config,
-            unused_allocation_s=3.0,
+            unused_lease_s=3.0,
             log_level=log_level,
             metrics_port=port,
         )
