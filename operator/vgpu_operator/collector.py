@@ -17,12 +17,17 @@ _THRESHOLDS = (700, 2, 2)
 """
 
 
-def keep_passes_short() -> None:
-    """Look at nothing that is there by now again, and from now on only at what is new."""
+def set_aside() -> None:
+    """Look at nothing that is there by now again: what was imported, and what was listed."""
     gc.freeze()
     # Python puts a full pass off until a quarter of what the last one left is new: of nothing, now,
-    # where it would be of all that was listed.
+    # where it would be of all that is there.
     gc.collect()
+
+
+def keep_passes_short() -> None:
+    """Look at nothing that is there by now again, and from now on only at what is new."""
+    set_aside()
     gc.set_threshold(*_THRESHOLDS)
     if _freeze not in gc.callbacks:
         gc.callbacks.append(_freeze)

@@ -1,4 +1,4 @@
-"""The HTTPS server of the admission webhooks: the transport under kopf's handlers.
+"""The HTTPS server of the admission webhooks, under kopf's handlers and beside them.
 
 Kopf's own server ends with kopf's tasks at SIGTERM, runs no handler (and admits) for an
 unregistered path, and reads reviews of 1 MiB at most, while an update carries two objects of up to
@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from functools import partial
 from typing import Any
 
 import kopf
@@ -27,6 +28,9 @@ logger = logging.getLogger(__name__)
 # Two objects of 1.5 MiB, the largest that etcd takes, as JSON that may be escaped.
 LARGEST_REVIEW = 8 << 20
 
+Answer = Callable[[Any], Awaitable[Any]]
+"""Makes the answer to a review."""
+
 
 class Webhooks:
     """Serves reviews and `/readyz`, from when there is a certificate to serve with.
@@ -38,7 +42,9 @@ class Webhooks:
     Args:
         address: Where to listen.
         identity: The certificate; it may change at any time.
-        paths: The handlers' ids; any other path is answered 404.
+        paths: The ids of kopf's handlers.
+        answers: What answers the reviews at other paths without kopf; a path in neither is
+            answered 404.
         drain_s: How long reviews are answered after the end was asked for.
         sleep: Waits for the end of that time.
     """
@@ -49,12 +55,14 @@ class Webhooks:
         identity: Identity,
         *,
         paths: Collection[str],
+        answers: Mapping[str, Answer],
         drain_s: float,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._address = address
         self._identity = identity
         self._paths = paths
+        self._answers = answers
         self._drain_s = drain_s
         self._sleep = sleep
         self._draining = False
@@ -64,8 +72,9 @@ class Webhooks:
         await self._identity.ready.wait()
         app = web.Application(client_max_size=LARGEST_REVIEW)
         app.router.add_get("/readyz", self._readyz)
-        for path in self._paths:
-            app.router.add_post(f"/{path}", self._reviewed(path, fn))
+        by_kopf = {path: partial(fn, webhook=path) for path in self._paths}
+        for path, answer in (by_kopf | dict(self._answers)).items():
+            app.router.add_post(f"/{path}", self._reviewed(path, answer))
         runner = web.AppRunner(app, access_log=None, handle_signals=False)
         await runner.setup()
         try:
@@ -86,17 +95,19 @@ class Webhooks:
         return web.Response(text="ok")
 
     def _reviewed(
-        self, path: str, fn: kopf.WebhookFn
+        self, path: str, answer: Answer
     ) -> Callable[[web.Request], Awaitable[web.Response]]:
+        duration = WEBHOOK_DURATION.labels(webhook=path)
+
         async def serve(request: web.Request) -> web.Response:
-            with WEBHOOK_DURATION.labels(webhook=path).time():
+            with duration.time():
                 try:
                     review = _reduced(orjson.loads(await request.read()))
                 except ValueError as error:
                     return web.Response(status=400, text=f"not a review: {error}")
-                body = orjson.dumps(await fn(review, webhook=path))
-                answer = web.Response(body=body, content_type="application/json")
-            return _last(answer) if self._draining else answer
+                body = orjson.dumps(await answer(review))
+                response = web.Response(body=body, content_type="application/json")
+            return _last(response) if self._draining else response
 
         return serve
 
@@ -108,7 +119,7 @@ def _last(answer: web.Response) -> web.Response:
 
 
 def _reduced(review: Any) -> Any:
-    """The review without what no handler reads of its objects: their UIDs and managed fields.
+    """The review without what no rule reads of its objects: their UIDs and managed fields.
 
     Kopf keeps a memo for the UID of every updated object, for as long as the process runs; no
     handler uses one, and a process that watches nothing never forgets them. Without UIDs all share

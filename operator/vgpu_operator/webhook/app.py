@@ -1,4 +1,4 @@
-"""Puts the webhooks' process together and runs it: kopf's admission handlers on our server."""
+"""Puts the webhooks' process together and runs it: kopf and its handlers, on our server."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from vgpu_api.config import ConfigFile
 from vgpu_client.api import Api
 from vgpu_client.reload import changed
 from vgpu_operator.certificates.parts import webhook_identity
+from vgpu_operator.collector import set_aside
 from vgpu_operator.config import WebhookConfig
 from vgpu_operator.exposition import serve_metrics
 from vgpu_operator.handlers import admission, frame
+from vgpu_operator.handlers.pods import PodReviews
 from vgpu_operator.handlers.webhooks import Webhooks
 
 logger = logging.getLogger(__name__)
@@ -41,7 +43,7 @@ async def run(config: WebhookConfig) -> None:
     registry = kopf.OperatorRegistry()
     async with Api.connect(config.kubeconfig, config.context) as api:
         identity = webhook_identity(api, config)
-        admission.register(registry, api=api, source=config.cluster)
+        admission.register(registry, source=config.cluster)
 
         async def keep(work: Coroutine[None, None, None]) -> None:
             try:
@@ -55,7 +57,11 @@ async def run(config: WebhookConfig) -> None:
         async def start(settings: kopf.OperatorSettings, **_: Any) -> None:
             frame.set_up(settings)
             settings.admission.server = Webhooks(
-                config.listen, identity, paths=admission.PATHS, drain_s=config.drain_s
+                config.listen,
+                identity,
+                paths=admission.PATHS,
+                answers=PodReviews(api, config.cluster).answers,
+                drain_s=config.drain_s,
             )
             for work in (
                 identity.run(),
@@ -63,6 +69,7 @@ async def run(config: WebhookConfig) -> None:
                 follow(config.cluster, config.log_level),
             ):
                 tasks.append(asyncio.create_task(keep(work)))
+            set_aside()  # a pass over what is imported holds all reviews up
 
         @kopf.on.cleanup(registry=registry)
         async def end(**_: Any) -> None:

@@ -19,6 +19,7 @@ from vgpu_operator.certificates.identity import Identity, InFiles
 from vgpu_operator.certificates.issuing import Subject, issue, new_authority
 from vgpu_operator.config import Address, Tls
 from vgpu_operator.handlers.admission import PATHS
+from vgpu_operator.handlers.pods import POD_PATHS
 from vgpu_operator.handlers.webhooks import Webhooks
 
 REVIEW = {"request": {"uid": "r", "object": {"metadata": {"name": "a", "uid": "u"}}}}
@@ -38,6 +39,9 @@ class Served:
     async def review(self, review: Any, *, webhook: str | None = None, **_: Any) -> Any:
         self.reviews.append(review)
         return {"response": {"uid": "r", "allowed": True}}
+
+    async def beside(self, review: Any) -> Any:
+        return {"response": {"uid": review["request"]["uid"], "allowed": False}}
 
     async def drain(self, _: float) -> None:
         self.drains.set()
@@ -76,7 +80,12 @@ async def served(identity: Identity) -> AsyncIterator[Served]:
     (port,) = free_ports(1)
     found = Served(port)
     server = Webhooks(
-        Address("127.0.0.1", port), identity, paths=["one"], drain_s=5, sleep=found.drain
+        Address("127.0.0.1", port),
+        identity,
+        paths=["one"],
+        answers={"beside": found.beside},
+        drain_s=5,
+        sleep=found.drain,
     )
     listens = asyncio.Event()
 
@@ -96,6 +105,11 @@ async def served(identity: Identity) -> AsyncIterator[Served]:
 async def test_a_review_is_passed_on_and_its_connection_is_kept(served: Served) -> None:
     assert await served.post("one", json=REVIEW) == (200, None)
     assert len(served.reviews) == 1
+
+
+async def test_a_path_with_an_answer_of_its_own_never_reaches_kopf(served: Served) -> None:
+    assert await served.post("beside", json=REVIEW) == (200, None)
+    assert served.reviews == []
 
 
 async def test_reviews_lose_what_kopf_would_keep_or_copy_of_their_objects_in_vain(
@@ -148,4 +162,4 @@ def test_the_manifests_send_reviews_to_the_paths_that_have_a_handler() -> None:
         for configuration in configurations
         for hook in configuration["webhooks"]
     ]
-    assert sorted(sent) == sorted(PATHS)
+    assert sorted(sent) == sorted([*PATHS, *POD_PATHS])

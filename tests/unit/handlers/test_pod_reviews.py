@@ -1,0 +1,115 @@
+"""Reviews of pods that are created: the API server's form, around the rules of admission."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import jsonpatch
+import pytest
+
+from vgpu_api.config import ClusterConfig, ConfigFile
+from vgpu_client.api import Api
+from vgpu_local.apiserver import ApiServer
+from vgpu_operator.handlers.pods import PodReviews
+
+ADMITTED = {"resources": {"limits": {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1000}}}
+
+
+def a_review(pod: Any, **request: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "admission.k8s.io/v1",
+        "kind": "AdmissionReview",
+        "request": {"uid": "r", "namespace": "default", "object": pod, **request},
+    }
+
+
+def a_pod(container: dict[str, Any] = ADMITTED, **metadata: Any) -> dict[str, Any]:
+    return {
+        "metadata": {"name": "p", **metadata},
+        "spec": {"containers": [{"name": "main", "image": "none", **container}]},
+    }
+
+
+class Reviews:
+    """What the webhooks answer, and a server behind them that can go away."""
+
+    def __init__(self, server: ApiServer, api: Api) -> None:
+        self.server = server
+        self._answers = PodReviews(api, ConfigFile(None, ClusterConfig())).answers
+
+    async def of(self, path: str, review: dict[str, Any]) -> dict[str, Any]:
+        answer = await self._answers[path](review)
+        assert (answer["apiVersion"], answer["kind"]) == (review["apiVersion"], review["kind"])
+        response: dict[str, Any] = answer["response"]
+        assert response.pop("uid") == "r"
+        return response
+
+
+@pytest.fixture
+async def reviews(tmp_path: Path) -> AsyncIterator[Reviews]:
+    with ApiServer() as server:
+        async with Api.connect(str(server.kubeconfig(tmp_path / "kubeconfig"))) as api:
+            yield Reviews(server, api)
+
+
+async def test_the_patch_makes_the_pod_one_that_needs_no_patch(reviews: Reviews) -> None:
+    """What the API server calls again changes nothing, and is admitted."""
+    pod = a_pod()
+    first = await reviews.of("mutate-pods", a_review(pod))
+    assert first["allowed"]
+    assert first["patchType"] == "JSONPatch"
+    patched = jsonpatch.apply_patch(pod, json.loads(base64.b64decode(first["patch"])))
+    (container,) = patched["spec"]["containers"]
+    assert {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"} in container["env"]
+    assert await reviews.of("mutate-pods", a_review(patched)) == {"allowed": True}
+    assert await reviews.of("validate-pods", a_review(patched)) == {"allowed": True}
+
+
+async def test_a_refusal_names_the_field_and_has_its_code(reviews: Reviews) -> None:
+    answer = await reviews.of("validate-pods", a_review(a_pod({"resources": {"limits": {
+        "nvidia.com/gpu": 1, "nvidia.com/gpucores": 150}}})))  # fmt: skip
+    assert answer["allowed"] is False
+    assert answer["status"]["code"] == 422
+    assert "nvidia.com/gpucores" in answer["status"]["message"]
+
+
+async def test_a_warning_goes_to_the_author(reviews: Reviews) -> None:
+    answer = await reviews.of(
+        "warn-pods", a_review(a_pod(annotations={"nvidia.com/use-gputyp": "a"}))
+    )
+    assert answer["allowed"] is True
+    (warning,) = answer["warnings"]
+    assert "nvidia.com/use-gputype" in warning
+
+
+async def test_a_claim_that_is_not_there_yet_is_warned_about(reviews: Reviews) -> None:
+    pod = a_pod({}, annotations={"vgpu.dev/claim": "later"})
+    answer = await reviews.of("mutate-pods", a_review(pod))
+    assert answer["allowed"] is True
+    assert any("later" in warning for warning in answer["warnings"])
+
+
+async def test_while_the_api_server_is_away_a_pod_that_needs_it_is_refused_as_to_be_tried_again(
+    tmp_path: Path,
+) -> None:
+    with ApiServer() as server:
+        kubeconfig = server.kubeconfig(tmp_path / "kubeconfig")
+    async with Api.connect(str(kubeconfig)) as api:
+        pod = a_pod({}, annotations={"vgpu.dev/claim": "one"})
+        answer = await Reviews(server, api).of("mutate-pods", a_review(pod))
+    assert answer["allowed"] is False
+    assert answer["status"]["code"] == 503
+    assert "try again" in answer["status"]["message"]
+
+
+@pytest.mark.parametrize("no_pod", [None, [], "pod"])
+async def test_a_review_without_a_pod_is_refused_by_field(reviews: Reviews, no_pod: Any) -> None:
+    answer = await reviews.of("mutate-pods", a_review(no_pod))
+    assert answer == {
+        "allowed": False,
+        "status": {"message": "request.object: Required value: an object", "code": 400},
+    }
