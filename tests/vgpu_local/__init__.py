@@ -11,6 +11,6 @@ differ, this one is wrong.
 * all of it at once: `cluster` on a `foundation`, with `options`, `assembly`, `webhooks` and
   `readiness`; or as manifests/ installs it: `installed`, `installation`, `accounts`
 * used by tests: `steps`, `waiting`, `checker` (what was broken at any moment), `kubectl`, `typed`,
-  `command` (kubectl-vgpu, piped or in a terminal)
+  `command` (kubectl-vgpu, with files for its output or in a terminal)
 * `demo`, `soak`, and `chaos`, the fault campaigns
 """

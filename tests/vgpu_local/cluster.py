@@ -70,6 +70,7 @@ class LocalCluster(Started):
     Attributes:
         folder: the run folder; has `kubeconfig`, a log file for each process, a folder a node.
         kubeconfig: an administrator's.
+        spawn: how our programs come to be: executed, or forked by a `Nursery`.
     """
 
     def __init__(
@@ -102,7 +103,7 @@ class LocalCluster(Started):
         self._api: Api | None = None
         self._daemons = Daemons(self._undo)
         self._simulated = SimulatedNodes(self._daemons, self._undo)
-        self._spawn = spawn
+        self.spawn = spawn
         self._settings: ClusterConfig = read_cluster_config(dict(options.config))
 
     def start(self, *, limit: float = 60.0) -> None:
@@ -306,7 +307,7 @@ class LocalCluster(Started):
                 log_level=self._options.log_level,
             )
             return self._daemons.start(
-                replica.name, command, {}, folder=self.folder, spawn=self._spawn
+                replica.name, command, {}, folder=self.folder, spawn=self.spawn
             )
 
         def webhook(replica: WebhookReplica) -> Daemon:
@@ -320,7 +321,7 @@ class LocalCluster(Started):
                 log_level=self._options.log_level,
             )
             return self._daemons.start(
-                replica.name, command, {}, folder=self.folder, spawn=self._spawn
+                replica.name, command, {}, folder=self.folder, spawn=self.spawn
             )
 
         self._operators.start(operator, webhook)
@@ -332,7 +333,7 @@ class LocalCluster(Started):
             folder=self.folder,
             config=self._config,
             kubeconfig_of=lambda node: self._foundation.kubeconfig_of(f"agent-{node}"),
-            spawn=self._spawn,
+            spawn=self.spawn,
             tools=tools,
             pace=self._options.pace,
             unused_lease_s=self._options.unused_lease_s,

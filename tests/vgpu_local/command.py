@@ -1,4 +1,4 @@
-"""`kubectl-vgpu` as a process: piped, and in a terminal of its own."""
+"""`kubectl-vgpu` as a process: with files for its output, and in a terminal of its own."""
 
 from __future__ import annotations
 
@@ -9,28 +9,46 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
+
+from vgpu_local.daemon import Spawn, execute
 
 _MODULE = [sys.executable, "-m", "vgpu_operator.cli"]
 _LIMIT_S = 120.0
 _CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
-def piped(
-    kubeconfig: Path, *arguments: str, environment: Mapping[str, str] | None = None
+def in_files(
+    kubeconfig: Path,
+    *arguments: str,
+    spawn: Spawn = execute,
+    environment: Mapping[str, str] | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command whose output goes into a pipe."""
-    return subprocess.run(
-        [*_MODULE, *arguments],
-        env={**os.environ, "KUBECONFIG": str(kubeconfig), **(environment or {})},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=_LIMIT_S,
-        stdin=subprocess.DEVNULL,
-    )
+    """Run a command whose output goes into files, which it takes for no terminal.
+
+    Args:
+        kubeconfig: Whose cluster.
+        arguments: Of `kubectl-vgpu`.
+        spawn: How the process comes to be.
+        environment: Added to ours.
+
+    Raises:
+        subprocess.TimeoutExpired: It has not ended.
+    """
+    command = [*_MODULE, *arguments, "--kubeconfig", str(kubeconfig)]
+    variables = {**os.environ, **(environment or {})}
+    with tempfile.TemporaryDirectory() as folder:
+        outputs = Path(folder) / "stdout", Path(folder) / "stderr"
+        process = spawn(command, variables, *outputs)
+        try:
+            code = process.wait(_LIMIT_S)
+        finally:
+            process.send_signal(signal.SIGKILL)  # of one that has ended, no one's
+        stdout, stderr = (path.read_text() for path in outputs)
+    return subprocess.CompletedProcess(command, code, stdout, stderr)
 
 
 def in_terminal(

@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -30,19 +30,31 @@ class Process(Protocol):
         """Send it a signal."""
 
 
-Spawn = Callable[[Sequence[str], Mapping[str, str], Path], Process]
-"""Starts a command with an environment in a session of its own, its output appended to a file."""
+class Spawn(Protocol):
+    """Starts a command with an environment in a session of its own."""
+
+    def __call__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        log: Path,
+        errors: Path | None = None,
+        /,
+    ) -> Process:
+        """Start it; output is appended to `log`, with that for errors unless it has its own."""
 
 
-def execute(command: Sequence[str], environment: Mapping[str, str], log: Path) -> Process:
+def execute(
+    command: Sequence[str], environment: Mapping[str, str], log: Path, errors: Path | None = None
+) -> Process:
     """Start a program as it is started everywhere."""
-    with log.open("ab") as output:
+    with log.open("ab") as output, (errors or log).open("ab") as complaints:
         return subprocess.Popen(
             command,
             env=dict(environment),
             stdin=subprocess.DEVNULL,
             stdout=output,
-            stderr=subprocess.STDOUT,
+            stderr=complaints,
             start_new_session=True,
         )
 

@@ -29,7 +29,15 @@ from typing import Any, NoReturn
 
 from vgpu_local.started import Started
 
-_MODULES = ("vgpu_operator", "vgpu_operator.webhook", "vgpu_operator.web", "vgpu_nodeagent")
+_MODULES = (
+    "vgpu_operator",
+    "vgpu_operator.webhook",
+    "vgpu_operator.web",
+    "vgpu_operator.cli",
+    "vgpu_nodeagent",
+)
+_LAZY = ("vgpu_operator.cli.asking", "vgpu_operator.cli.live")
+"""What a program imports only once it knows that it needs it."""
 _BIRTH_S = 60.0
 
 
@@ -110,8 +118,14 @@ class Nursery(Started):
             self._socket.close()
             self._process = None
 
-    def spawn(self, command: Sequence[str], environment: Mapping[str, str], log: Path) -> Child:
-        """Start `python -m MODULE ARGUMENTS`.
+    def spawn(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        log: Path,
+        errors: Path | None = None,
+    ) -> Child:
+        """Start `python -m MODULE ARGUMENTS`; its output is appended to files, as a `Spawn` does.
 
         Raises:
             RuntimeError: it could not be born.
@@ -122,7 +136,7 @@ class Nursery(Started):
             "module": module,
             "arguments": arguments,
             "environment": dict(environment),
-            "log": str(log),
+            "outputs": [str(log), str(errors or log)],
         }
         with self._one_birth, self._born:  # a birth does not say whose it is
             self._socket.sendall(json.dumps(request).encode() + b"\n")
@@ -153,6 +167,8 @@ def main() -> None:
     """Bear who is asked for, tell of their ends, and end them all when nobody listens any more."""
     channel = socket.socket(fileno=int(sys.argv[1]))
     modules = {name: importlib.import_module(f"{name}.__main__") for name in _MODULES}
+    for name in _LAZY:
+        importlib.import_module(name)
     gc.collect()
     gc.freeze()
     woken, wake = os.pipe()
@@ -213,10 +229,10 @@ def _become(request: dict[str, Any], module: ModuleType, fds: Sequence[int]) -> 
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for fd in fds:
             os.close(fd)
-        log = os.open(request["log"], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-        os.dup2(log, 1)
-        os.dup2(log, 2)
-        os.close(log)
+        for number, path in enumerate(request["outputs"], start=1):
+            file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            os.dup2(file, number)
+            os.close(file)
         os.environ.clear()
         os.environ.update(request["environment"])
         tempfile.tempdir = None  # the nursery's may be another

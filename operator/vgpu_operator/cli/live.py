@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import select
 import signal
+import socket
 import sys
 from collections.abc import Sequence
 
@@ -79,15 +81,23 @@ def begin(options: argparse.Namespace, plan: Sequence[str], obstacles: Sequence[
 
 
 def _agreed() -> bool:
-    # asyncio's own handler of Ctrl-C cancels the task, which a prompt that waits never notices.
-    of_asyncio = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        return input("Carry this out? [y/N] ").strip().lower() in ("y", "yes")
-    except (KeyboardInterrupt, EOFError):
+    # asyncio's own handler of Ctrl-C cancels the task, which a prompt that waits never notices;
+    # and `input` misses a Ctrl-C that comes between the prompt and its read.
+    interrupted, interrupt = socket.socketpair()
+    with interrupted, interrupt:
+        interrupt.setblocking(False)
+        wakes = signal.set_wakeup_fd(interrupt.fileno())
+        of_asyncio = signal.signal(signal.SIGINT, lambda *_: None)
+        try:
+            print("Carry this out? [y/N] ", end="", flush=True)
+            ready, _, _ = select.select([sys.stdin, interrupted], [], [])
+        finally:
+            signal.signal(signal.SIGINT, of_asyncio)
+            signal.set_wakeup_fd(wakes)
+    answer = "" if interrupted in ready else sys.stdin.readline()
+    if not answer:
         print()
-        return False
-    finally:
-        signal.signal(signal.SIGINT, of_asyncio)
+    return answer.strip().lower() in ("y", "yes")
 
 
 def end(left: Sequence[str]) -> int:

@@ -1,4 +1,7 @@
-"""`kubectl-vgpu` against a whole cluster, piped and in a terminal: what people see of it."""
+"""`kubectl-vgpu` against a whole cluster, with its output in files and in a terminal.
+
+What has a terminal is executed; the rest is forked, as the cluster's own programs are.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,10 @@ import stat
 import subprocess
 import sys
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
@@ -21,7 +25,7 @@ from vgpu_api.names import AGENT_NAMESPACE
 from vgpu_api.resources import LEASES, NAMESPACES, PODS, VGPU_CLAIMS
 from vgpu_client.errors import AlreadyExists
 from vgpu_local.cluster import LocalCluster
-from vgpu_local.command import in_terminal, piped, without_codes
+from vgpu_local.command import in_files, in_terminal, without_codes
 from vgpu_local.kubectl import Kubectl
 from vgpu_local.nodes import t4_node
 from vgpu_local.options import ClusterOptions
@@ -86,15 +90,21 @@ def cluster(module_cluster: LocalCluster, scene: dict[str, str]) -> LocalCluster
     return module_cluster
 
 
+def run(
+    cluster: LocalCluster, *arguments: str, environment: Mapping[str, str] | None = None
+) -> CompletedProcess[str]:
+    return in_files(cluster.kubeconfig, *arguments, spawn=cluster.spawn, environment=environment)
+
+
 def ask(cluster: LocalCluster, *arguments: str) -> str:
-    done = piped(cluster.kubeconfig, *arguments)
+    done = run(cluster, *arguments)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 
 
 def refused(cluster: LocalCluster, *arguments: str) -> str:
     """The one line of a command that has no answer."""
-    done = piped(cluster.kubeconfig, *arguments)
+    done = run(cluster, *arguments)
     assert done.returncode in (1, 2)
     assert done.stdout == ""
     (line,) = done.stderr.splitlines()
@@ -281,7 +291,9 @@ VERBS = [
 
 
 @pytest.mark.parametrize("arguments", VERBS, ids=lambda words: words[0])
-def test_no_cluster_is_one_line(tmp_path: Path, arguments: tuple[str, ...]):
+def test_no_cluster_is_one_line(
+    module_cluster: LocalCluster, tmp_path: Path, arguments: tuple[str, ...]
+):
     nobody: dict[str, Any] = {
         "apiVersion": "v1",
         "kind": "Config",
@@ -293,7 +305,7 @@ def test_no_cluster_is_one_line(tmp_path: Path, arguments: tuple[str, ...]):
     away, none = tmp_path / "away", tmp_path / "none"
     away.write_text(yaml.safe_dump(nobody))
     for kubeconfig in (away, none):
-        done = piped(kubeconfig, *arguments)
+        done = in_files(kubeconfig, *arguments, spawn=module_cluster.spawn)
         assert (done.returncode, done.stdout) == (2, "")
         (line,) = done.stderr.splitlines()
         assert line.startswith("kubectl-vgpu: ")
@@ -356,7 +368,7 @@ def test_top_shows_what_slices_really_use(
     cluster: LocalCluster, scene: dict[str, str], to_agents: dict[str, str]
 ):
     def shown() -> dict[str, dict[str, str]]:
-        done = piped(cluster.kubeconfig, "top", environment=to_agents)
+        done = run(cluster, "top", environment=to_agents)
         assert (done.returncode, done.stderr) == (0, "")
         return {row["CLAIM"]: row for row in rows(done.stdout)}
 
@@ -370,7 +382,7 @@ def test_top_shows_what_slices_really_use(
 def test_top_shows_devices_and_refreshes_in_a_terminal(
     cluster: LocalCluster, scene: dict[str, str], to_agents: dict[str, str]
 ):
-    done = piped(cluster.kubeconfig, "top", "devices", "--sort-by", "name", environment=to_agents)
+    done = run(cluster, "top", "devices", "--sort-by", "name", environment=to_agents)
     assert (done.returncode, done.stderr) == (0, "")
     assert {row["MODEL"] for row in rows(done.stdout)} == {"Tesla T4"}
     status, text = in_terminal(
@@ -390,7 +402,7 @@ def test_top_without_agents_is_one_line(cluster: LocalCluster):
 def test_doctor_names_what_is_in_order_and_what_is_missing_with_a_remedy(cluster: LocalCluster):
     for node in ("one", "two"):
         cluster.wait_for(LEASES, node, lambda _: True, namespace=AGENT_NAMESPACE)
-    done = piped(cluster.kubeconfig, "doctor", "--all", "-o", "json")
+    done = run(cluster, "doctor", "--all", "-o", "json")
     assert done.stderr == ""
     found = json.loads(done.stdout)
     well = {(each["check"], each["message"]) for each in found if each["level"] == "ok"}
@@ -462,7 +474,7 @@ def test_a_plan_of_a_drain_changes_nothing_and_needs_a_yes(
 ):
     text = ask(cluster, "drain", scene["other"], "--dry-run")
     assert "evict pod default/third" in text
-    done = piped(cluster.kubeconfig, "drain", scene["other"])
+    done = run(cluster, "drain", scene["other"])
     assert done.returncode == 2
     assert "give --yes" in done.stderr
     assert "Cordoned" not in ask(cluster, "get", "devices")
