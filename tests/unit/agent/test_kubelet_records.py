@@ -92,9 +92,9 @@ def test_an_answer_that_cannot_be_read_is_refused(tmp_path: Path, answer: str) -
         read(tmp_path, a_record(AllocResp=answer))
 
 
-def test_an_answer_with_two_of_our_leases_is_refused(tmp_path: Path) -> None:
+def test_an_answer_with_two_of_our_slot_allocations_is_refused(tmp_path: Path) -> None:
     two = an_answer("vgpu.dev/slot=slot-1-a", "vgpu.dev/slot=slot-2-b")
-    with pytest.raises(KubeletUnavailable, match="2 leases"):
+    with pytest.raises(KubeletUnavailable, match="2 slot allocations"):
         read(tmp_path, a_record(AllocResp=two))
 
 

@@ -117,7 +117,8 @@ async def test_a_leader_whose_clock_stands_still_over_grants_no_container(
         except Refused as error:
             refused.append(error.reason)
         pages = [
-            bench.node.allocations.content(name) for name in bench.node.checkpoint.state.leases
+            bench.node.allocations.content(name)
+            for name in bench.node.checkpoint.state.slot_allocations
         ]
         open_bytes = sum(limit.memory_bytes for page in pages for limit in page.devices)
         assert open_bytes <= DEVICE_MIB * MIB
@@ -142,18 +143,18 @@ async def test_of_two_leaders_decisions_the_agent_starts_what_fits_and_refuses_t
         ids = [f"slot-{number}"]
         state, _ = allocate(state, slot_ids=ids, nonce=f"n{number}", now=float(number))
     allocatable = {device: Use(DEVICE_MIB, 100, 10)}
-    leases = sorted(state.leases)
+    names = sorted(state.slot_allocations)
     state = grant(
         state,
-        holding=holding_of(claims[0]),
-        bindings=[Binding(leases[0], "main")],
+        claim_allocation=holding_of(claims[0]),
+        bindings=[Binding(names[0], "main")],
         allocatable=allocatable,
     )
     with pytest.raises(Refused, match="does not fit on GPU"):
         grant(
             state,
-            holding=holding_of(claims[1]),
-            bindings=[Binding(leases[1], "main")],
+            claim_allocation=holding_of(claims[1]),
+            bindings=[Binding(names[1], "main")],
             allocatable=allocatable,
         )
     assert state.used()[device].memory_mib == 10_000
