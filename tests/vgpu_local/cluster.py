@@ -277,7 +277,7 @@ class LocalCluster(Started):
                 folder=self.folder,
                 kubeconfig=self._foundation.kubeconfig_of("vgpu-web"),
                 config=self._config,
-                spawn=self._spawn,
+                spawn=self.spawn,
             )
         except TimeoutError as error:
             raise NotReady(str(error)) from None
