@@ -2,17 +2,19 @@
 
 The operator's own text is in the claim's condition. What they were made from is found out anew:
 the cluster is read once into the engine's state, and the functions that decide in earnest are asked
-what they make of each node. Nothing is written, and what only the operator remembers (reservations
-of pods that are being bound, earmarks) is not seen.
+what they make of each node. Nothing is written. What only the operator remembers is not there:
+reservations of pods that are being bound are not seen, and devices that an earmark keeps are taken
+from the operator's text.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from typing import TypeAlias
 
@@ -38,6 +40,7 @@ from vgpu_operator.engine.claims.describe import refusal_of_kind
 from vgpu_operator.engine.claims.status import summary
 from vgpu_operator.engine.gpu_pod import GPUPod
 from vgpu_operator.engine.informers import current_events
+from vgpu_operator.engine.scheduling.earmarks import HELD
 from vgpu_operator.engine.scheduling.queue import EquivalenceClass
 from vgpu_operator.engine.scheduling.refusal import Refusal
 from vgpu_operator.engine.scheduling.schedule_one import refusal_of, spec_for
@@ -50,6 +53,7 @@ MOST_NODES = 20
 """Shown of a fleet, the best first."""
 _PLACES = {"pod": PODS, "pods": PODS, "claim": VGPU_CLAIMS, "slice": VGPU_CLAIMS,
            "vgpuclaim": VGPU_CLAIMS, "vgc": VGPU_CLAIMS}  # fmt: skip
+_HELD = re.compile(rf"(\d+) on (\S+) {HELD}")
 
 Reads: TypeAlias = Callable[[str], bool]
 """Whether claims of a namespace are named; those of others are counted."""
@@ -88,7 +92,8 @@ class NodeVerdict:
 
     Attributes:
         score: How full its devices are without the claim, 0 to 30; the node policy compares it.
-        verdict: `holds it`, `would serve`, or the reasons why it does not.
+        verdict: `holds it`, `would serve`, how many of its devices an earmark keeps, or the reasons
+            why it does not.
         end_first: Where it does not: the claims whose end would let it serve; None where none of
             them would.
     """
@@ -290,8 +295,23 @@ def _find_out(
     if refusal is not None:
         said.now = refusal.message
         said.reason = said.reason or str(refusal.reason)
-    said.nodes = verdicts(state, key, kind, chosen=said.node, reads=reads)
+    nodes = verdicts(state, key, kind, chosen=said.node, reads=reads)
+    held = {} if said.node else held_devices(said.message)
+    said.nodes = [_without_held(node, held.get(node.name, 0)) for node in nodes]
     said.nodes_hidden = len(state.ledger.nodes()) - len(said.nodes)
+
+
+def held_devices(message: str) -> dict[str, int]:
+    """How many devices of each node an earmark keeps, by what a refusal says."""
+    return {node: int(count) for count, node in _HELD.findall(message)}
+
+
+def _without_held(node: NodeVerdict, held: int) -> NodeVerdict:
+    """What is free there, but kept for who has waited longer, serves nobody else."""
+    if not held or not node.serves:
+        return node
+    devices = f"{held} device{'s' if held > 1 else ''}"
+    return replace(node, verdict=f"{devices} {HELD}", serves=False)
 
 
 def _key(claim: VGPUClaim | None) -> ClaimKey:

@@ -11,6 +11,7 @@ from builders import a_claim, a_container, a_device, a_node, a_request, use_of
 from vgpu_api.conditions import ALLOCATED, find
 from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Pod, ResourceQuota
+from vgpu_operator.cli.explain import held_devices
 from vgpu_operator.engine.devices import view_of
 from vgpu_operator.engine.scheduling.earmarks import MOST, MOST_OF_A_NAMESPACE
 from vgpu_operator.extender.filtering import filter_nodes
@@ -137,7 +138,7 @@ async def test_a_claim_says_that_it_was_refused_in_favour_of_another(replica: An
     await replica.told()
     condition = find(replica.claim_of(late).status.conditions, ALLOCATED)
     assert condition is not None
-    assert "held for a request that has waited longer" in condition.message
+    assert held_devices(condition.message) == {"node-1": 1}
 
 
 async def test_who_is_refused_for_another_reason_is_not_told_of_earmarks(replica: Any) -> None:

@@ -30,6 +30,8 @@ MOST = 9
 """Earmarks at a time in the cluster."""
 MOST_OF_A_NAMESPACE = 3
 """Of those, for one namespace: no tenant keeps the others' devices free for itself."""
+HELD = "held for a request that has waited longer"
+"""What a refusal says of devices that an earmark alone keeps; `kubectl vgpu explain` reads it."""
 NODES_WEIGHED = 32
 """Nodes that are checked closely for one request: those where the least must become free."""
 
@@ -133,9 +135,7 @@ def explain(columns: Columns, earmarks: Earmarks, key: ClaimKey, ask: Ask) -> Ma
             for number in _numbers(columns, earmark).values()
         )
         if kept:
-            texts[earmark.node] = (
-                f"{kept} on {earmark.node} held for a request that has waited longer"
-            )
+            texts[earmark.node] = f"{kept} on {earmark.node} {HELD}"
     return texts
 
 
