@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import errno
 import os
-import struct
 import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -30,16 +29,15 @@ from vgpu_local.kubelet.node import NodeShape
 from vgpu_local.kubelet.pace import Pace
 from vgpu_local.nodes import GpuNode, t4_node
 from vgpu_local.ports import free_ports
-from vgpu_local.programs import agent_command, driver_environment
+from vgpu_local.programs import FAKE_CTL, agent_command, driver_environment
+from vgpu_local.wall_clock import a_clock, shift_clock
 from vgpu_nodeagent.enforcement.abi import REGION_BYTES
 
 CRDS = sorted((Path(__file__).parents[1] / "crds").glob("vgpu.dev_*.yaml"))
-FAKE_CTL = Path(__file__).parents[1] / "libvgpu" / "build" / "vgpu-fake-ctl"
 NODE = "n1"
 SLOTS_A_DEVICE = 10
 
-
-CLOCK, FILLER = "clock-shift", "filler"
+FILLER = "filler"
 DISK_BYTES = 64 << 20
 """For an agent's state beside the usage regions of its pods."""
 
@@ -118,8 +116,7 @@ class Stage:
 
     def shift_clock(self, seconds: int) -> None:
         """Set the agent's clock on the wall to so many seconds beside the true time, at once."""
-        with open(self.folders.root / CLOCK, "r+b") as file:
-            file.write(struct.pack("=q", seconds))
+        shift_clock(self.folders.root, seconds)
         self.clock_shift_s = seconds
 
     def fill_disk(self) -> None:
@@ -229,7 +226,7 @@ async def a_stage(folder: Path, *, devices: int, pods: int, log_level: str) -> A
             metrics_port=port,
         )
         environment = dict(driver_environment(node.write_machine(folders.root)))
-        environment |= _a_clock(folders.root)
+        environment |= a_clock(folders.root)
         disk_bytes = DISK_BYTES + pods * REGION_BYTES
         is_limited = undo.enter_context(_a_small_disk(folders.root / "agent", disk_bytes))
         url = f"http://127.0.0.1:{port}/metrics"
@@ -238,15 +235,6 @@ async def a_stage(folder: Path, *, devices: int, pods: int, log_level: str) -> A
         await stage.start_agent()
         await until(stage.offers_slots)
         yield stage
-
-
-def _a_clock(folder: Path) -> dict[str, str]:
-    """What makes a process go by a clock that `Stage.shift_clock` sets."""
-    library, shift = folder / "clock_shift.so", folder / CLOCK
-    source = Path(__file__).with_name("clock_shift.c")
-    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl"], check=True)
-    shift.write_bytes(struct.pack("=q", 0))
-    return {"LD_PRELOAD": str(library), "CLOCK_SHIFT": str(shift)}
 
 
 @contextlib.contextmanager

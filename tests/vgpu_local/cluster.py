@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import datetime as dt
 import shutil
 import ssl
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -37,8 +39,9 @@ from vgpu_local.nodes import GpuNode
 from vgpu_local.operators import Operators
 from vgpu_local.options import ClusterOptions
 from vgpu_local.page import Page, start_page
-from vgpu_local.pki import Authority
+from vgpu_local.pki import LIFETIME, Authority
 from vgpu_local.programs import (
+    FAKE_CTL,
     LIBRARY,
     Replica,
     WebhookReplica,
@@ -285,6 +288,21 @@ class LocalCluster(Started):
     def restart_kubelet(self, node: str) -> None:
         """Restart a node's kubelet; its containers go on."""
         self.run(self.kubelets[node].restart())
+
+    def reboot_node(self, node: str, *, away_s: float) -> None:
+        """Power a node off and on, but for its agent, which is somebody else's to kill."""
+        self.run(self.kubelets[node].reboot(away_s))
+
+    def slow_driver(self, node: str, milliseconds: int) -> None:
+        """Let NVML take so long for every answer about a node's first device."""
+        machine = self.folder / node / "machine"
+        command = list(map(str, (FAKE_CTL, machine, "slow", 0, milliseconds)))
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+
+    def renew_certificates(self, good_for: dt.timedelta = LIFETIME) -> None:
+        """Give operators and webhooks new certificates, in the files where they look for them."""
+        for daemon in (*self.operators, *self.webhooks):
+            self._authority.leaf(good_for=good_for).write(self.folder, name=daemon.name)
 
     # Starting
 

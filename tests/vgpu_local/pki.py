@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-_LIFETIME = dt.timedelta(days=2)
+LIFETIME = dt.timedelta(days=2)
 _BACKDATE = dt.timedelta(minutes=5)
 _BOTH_ENDS = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH)
 
@@ -79,18 +79,27 @@ class Authority:
         """The authority's own certificate, PEM: what clients put into `certificate-authority`."""
 
     def leaf(
-        self, *, names: Sequence[str] = ("localhost",), addresses: Sequence[str] = ("127.0.0.1",)
+        self,
+        *,
+        names: Sequence[str] = ("localhost",),
+        addresses: Sequence[str] = ("127.0.0.1",),
+        good_for: dt.timedelta = LIFETIME,
     ) -> Leaf:
         """A certificate for these DNS names and IP addresses (at least one name).
 
         It serves for a server and, where clients must show one, for a client.
+
+        Args:
+            names: DNS names.
+            addresses: IP addresses.
+            good_for: From now on; less than nothing, by up to five minutes: it has expired.
         """
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0][:64])])
         alternatives: list[x509.GeneralName] = [x509.DNSName(name) for name in names]
         alternatives += [x509.IPAddress(ipaddress.ip_address(text)) for text in addresses]
         certificate = (
-            self._builder(subject, key.public_key())
+            self._builder(subject, key.public_key(), good_for)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
             .add_extension(x509.ExtendedKeyUsage(_BOTH_ENDS), critical=False)
@@ -111,7 +120,10 @@ class Authority:
         return ssl.create_default_context(cadata=self.certificate.decode())
 
     def _builder(
-        self, subject: x509.Name, public_key: ec.EllipticCurvePublicKey
+        self,
+        subject: x509.Name,
+        public_key: ec.EllipticCurvePublicKey,
+        good_for: dt.timedelta = LIFETIME,
     ) -> x509.CertificateBuilder:
         now = dt.datetime.now(dt.UTC)
         return (
@@ -121,5 +133,5 @@ class Authority:
             .public_key(public_key)
             .serial_number(x509.random_serial_number())
             .not_valid_before(now - _BACKDATE)
-            .not_valid_after(now + _LIFETIME)
+            .not_valid_after(now + good_for)
         )

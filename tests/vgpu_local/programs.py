@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[2]
 DRIVER_FOLDER = ROOT / "libvgpu" / "build" / "fake"
 PROBE = ROOT / "libvgpu" / "build" / "vgpu-probe"
 LIBRARY = ROOT / "libvgpu" / "build" / "libvgpu.so"
+FAKE_CTL = ROOT / "libvgpu" / "build" / "vgpu-fake-ctl"
 NVIDIA_SMI = ROOT / "tests" / "workload" / "nvidia_smi.py"
 # The loader reads it when a process begins, and never again.
 DRIVER_LOADER = {"LD_LIBRARY_PATH": str(DRIVER_FOLDER)}

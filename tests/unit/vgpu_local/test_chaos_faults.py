@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import itertools
 import random
 import signal
@@ -11,6 +12,7 @@ from vgpu_local.apiserver.faults import Fault, Faults
 from vgpu_local.chaos.api_faults import draw
 from vgpu_local.chaos.faults import Injector, Terms
 from vgpu_local.chaos.leader import LEASES
+from vgpu_local.pki import LIFETIME
 
 
 class Named:
@@ -34,6 +36,10 @@ class Cluster:
         self.kubelets = {"one": object()}
         self.server = self
         self.faults = Faults()
+        self.rebooted: list[str] = []
+        self.slowed: list[int] = []
+        self.good_for: list[dt.timedelta] = []
+        self.clock: list[int] = []
         self._renewals = itertools.count()
 
     def objects(self, resource: str, namespace: str) -> list[dict[str, Any]]:
@@ -49,6 +55,15 @@ class Cluster:
 
     def restart_kubelet(self, node: str) -> None:
         pass
+
+    def reboot_node(self, node: str, *, away_s: float) -> None:
+        self.rebooted.append(node)
+
+    def slow_driver(self, node: str, milliseconds: int) -> None:
+        self.slowed.append(milliseconds)
+
+    def renew_certificates(self, good_for: dt.timedelta = LIFETIME) -> None:
+        self.good_for.append(good_for)
 
 
 class Supervised:
@@ -71,13 +86,13 @@ class Supervised:
         self.mended = True
 
 
-TERMS = Terms(lasts_s=0.0, fewest=1000, more_s=60.0, lease_s=0.0)
+TERMS = Terms(lasts_s=0.0, fewest=1000, more_s=60.0, lease_s=0.0, expired_s=0.0, hangs_s=0.0)
 
 
 def an_injector(cluster: Cluster) -> Injector:
     supervised: Any = Supervised(cluster)
     whole: Any = cluster
-    return Injector(whole, supervised, random.Random(7), TERMS)
+    return Injector(whole, supervised, random.Random(7), TERMS, cluster.clock.append)
 
 
 def test_only_what_hurt_counts() -> None:
@@ -116,6 +131,20 @@ def test_the_leader_is_stopped_and_woken_and_cut_off_from_its_lease() -> None:
     stops = cluster.operators[1].signals
     assert signal.SIGSTOP in stops
     assert stops.count(signal.SIGSTOP) == stops.count(signal.SIGCONT)
+
+
+def test_what_outlasts_a_blow_is_well_again_in_the_end() -> None:
+    cluster = Cluster()
+    injector = an_injector(cluster)
+    injector.run(is_enough=lambda: True)
+    injector.end()
+    assert cluster.rebooted == ["one"]
+    assert min(cluster.good_for) < dt.timedelta() < cluster.good_for[-1]
+    assert len(cluster.slowed) == 2
+    assert cluster.slowed[-1] == 0
+    assert len(cluster.clock) == 3
+    assert cluster.clock[-1] == 0
+    assert all(cluster.clock[:-1])
 
 
 def test_the_faults_of_a_seed_are_always_the_same_and_befall_requests_that_are_made() -> None:

@@ -5,19 +5,22 @@ from __future__ import annotations
 import logging
 import random
 import shutil
+import tempfile
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from math import ceil
 from pathlib import Path
 
+from vgpu_api.names import AGENT_LEASE_S
 from vgpu_api.resources import PODS, VGPU_CLAIMS
 from vgpu_local import checker
 from vgpu_local.chaos.busyness import slowed_down_by
 from vgpu_local.chaos.faults import Injector, Terms
 from vgpu_local.chaos.pods import COUNT, NAMESPACE, Box, Shape
-from vgpu_local.chaos.remains import remains
+from vgpu_local.chaos.remains import objects, remains
 from vgpu_local.chaos.sightings import Sightings
 from vgpu_local.chaos.stage import Stage
 from vgpu_local.chaos.stories import STAYING
@@ -35,6 +38,7 @@ from vgpu_local.programs import DRIVER_LOADER, program_environment
 from vgpu_local.readiness import plural
 from vgpu_local.real_cluster import RealControlPlane
 from vgpu_local.scheduler.queue import Backoff
+from vgpu_local.wall_clock import a_clock, shift_clock
 
 FEWEST_FAULTS = 40
 FEWEST_PODS = 150
@@ -51,6 +55,14 @@ _TOLD_WITHIN_S = {"standin": 0.0, "real": 1.0}
 # Both a fifth of what they are by default, and 30 s without a leader 6 s.
 _LEASE_S = 3
 _UNUSED_LEASE_S = 6.0
+# Operators and webhooks look at their files every 5 s.
+_EXPIRED_S = 7.5
+_HANGS_S = 6.0
+# More than the longest outage of the API server, which silences every agent.
+_AGENT_GONE_S = 15
+_LONG_AWAY_S = 3600.0
+_SEEDS_WITH_AN_AGENT_GONE = 3
+"""Of so many seeds one waits for an agent to be gone, which takes a minute."""
 
 
 def _options(pace: float) -> ClusterOptions:
@@ -58,6 +70,7 @@ def _options(pace: float) -> ClusterOptions:
         operators=2,
         lease_s=ceil(_LEASE_S * pace),
         unused_lease_s=_UNUSED_LEASE_S,
+        agent_gone_s=_AGENT_GONE_S,
         pace=Pace(first_retry=0.2, retry=1.0, first_restart=0.3, last_restart=2.0, gone_grace=1.0),
         backoff=Backoff(first=0.2, last=1.0, between=0.1),
     )
@@ -85,10 +98,13 @@ def run(seed: int, kept: Path, *, on: str = "standin") -> Verdict:
         foundation = RealControlPlane(seed=seed) if on == "real" else None
         options = _options(verdict.pace)
         with (
-            Nursery(program_environment(kept, DRIVER_LOADER)) as nursery,
+            tempfile.TemporaryDirectory(prefix="vgpu-clock-") as clock,
+            Nursery(
+                program_environment(kept, {**DRIVER_LOADER, **a_clock(Path(clock))})
+            ) as nursery,
             LocalCluster(nodes, options, foundation, nursery.spawn) as cluster,
         ):
-            campaign = _Campaign(cluster, verdict, told_within_s=_TOLD_WITHIN_S[on])
+            campaign = _Campaign(cluster, verdict, Path(clock), told_within_s=_TOLD_WITHIN_S[on])
             try:
                 campaign.run()
             except Unsettled as error:
@@ -108,7 +124,9 @@ def run(seed: int, kept: Path, *, on: str = "standin") -> Verdict:
 class _Campaign:
     """The parts of a run, in the order in which they are needed."""
 
-    def __init__(self, cluster: LocalCluster, verdict: Verdict, *, told_within_s: float) -> None:
+    def __init__(
+        self, cluster: LocalCluster, verdict: Verdict, clock: Path, *, told_within_s: float
+    ) -> None:
         self._cluster = cluster
         self._verdict = verdict
         chance = random.Random(verdict.seed)
@@ -136,7 +154,10 @@ class _Campaign:
                 fewest=FEWEST_FAULTS,
                 more_s=_MORE_S * verdict.pace,
                 lease_s=ceil(_LEASE_S * verdict.pace),
+                expired_s=_EXPIRED_S,
+                hangs_s=_HANGS_S,
             ),
+            partial(shift_clock, clock),
         )
         self._encores = encores(random.Random(chance.random()))
 
@@ -157,6 +178,8 @@ class _Campaign:
         self._played(playing)
         self._leave_nothing()
         self._fill_every_device()
+        if self._verdict.seed % _SEEDS_WITH_AN_AGENT_GONE == 0:
+            self._lose_an_agent()
         self._leave_nothing()
 
     def _begin_to_play(self) -> Future[None]:
@@ -251,11 +274,23 @@ class _Campaign:
         self._verdict.findings += [
             f"pod {name} has a node, and fits none" for name in sorted(bound & self._stage.hopeless)
         ]
+        self._delete_all()
+        self._until(time.monotonic() + _GONE_WITHIN_S, lambda: remains(self._cluster))
+
+    def _delete_all(self) -> None:
         for resource in (PODS, VGPU_CLAIMS):
             for found in self._cluster.objects(plural(resource), NAMESPACE):
                 deletion = self._stage.delete(resource, found["metadata"]["name"])
                 self._cluster.run(deletion)
-        self._until(time.monotonic() + _GONE_WITHIN_S, lambda: remains(self._cluster))
+
+    def _lose_an_agent(self) -> None:
+        """An agent goes before the claims on its node do: they end without its word."""
+        agents = sorted(daemon.name for daemon in self._cluster.agents.values())
+        self._supervisor.kill(agents[self._verdict.seed % len(agents)], away_s=_LONG_AWAY_S)
+        self._delete_all()
+        limit = AGENT_LEASE_S + _AGENT_GONE_S + _GONE_WITHIN_S
+        self._until(time.monotonic() + limit, lambda: objects(self._cluster))
+        self._supervisor.mend()
 
     def _fill_every_device(self) -> None:
         """Whatever leaked, and be it in a process's memory alone, would be missing now."""

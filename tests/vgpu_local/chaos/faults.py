@@ -7,6 +7,7 @@ them, more are struck until it is enough, or the time for that is over.
 
 from __future__ import annotations
 
+import datetime as dt
 import random
 import signal
 import threading
@@ -25,6 +26,9 @@ _WATCHED = ("pods", "vgpuclaims.vgpu.dev", "gpudevices.vgpu.dev", "nodes", "*")
 _API_FAULTS = 60
 _MORE_EVERY_S = 0.25
 _LEADER_WITHIN_S = 60.0
+_EXPIRED = dt.timedelta(minutes=-1)
+_HANGS_MS = 10_000
+"""Every answer; what was asked while it hung is answered so late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +58,16 @@ class Terms:
         fewest: so many must hurt.
         more_s: for so long after the schedule more are struck where something is wanting.
         lease_s: of the operators' Lease.
+        expired_s: how long certificates stay expired.
+        hangs_s: how long NVML hangs.
     """
 
     lasts_s: float
     fewest: int
     more_s: float
     lease_s: float
+    expired_s: float
+    hangs_s: float
 
 
 class Injector:
@@ -71,14 +79,29 @@ class Injector:
     """
 
     def __init__(
-        self, cluster: LocalCluster, supervisor: Supervisor, chance: random.Random, terms: Terms
+        self,
+        cluster: LocalCluster,
+        supervisor: Supervisor,
+        chance: random.Random,
+        terms: Terms,
+        set_clock: Callable[[int], None],
     ) -> None:
+        """Draw the schedule.
+
+        Args:
+            cluster: Whom.
+            supervisor: Of its processes.
+            chance: Everything is drawn from it.
+            terms: How long and how much.
+            set_clock: Sets the clock of our programs to so many seconds beside the true time.
+        """
         self.log: list[str] = []
         self.missed: list[str] = []
         self._cluster = cluster
         self._supervisor = supervisor
         self._chance = chance
         self._terms = terms
+        self._set_clock = set_clock
         self._armed: list[Fault] = []
         self._later: list[threading.Thread] = []
         self._lock = threading.Lock()
@@ -106,6 +129,11 @@ class Injector:
             (2, 0.03, 1.0, self._restarted_server),
             (1, 0.2, 0.9, self._no_webhook),
             (1, 0.4, 0.6, self._long_outage),
+            (1, 0.1, 0.7, self._expired_certificates),
+            (1, 0.03, 1.0, self._new_certificates),
+            (1, 0.2, 0.9, self._rebooted_node),
+            (1, 0.03, 1.0, self._hanging_driver),
+            (2, 0.1, 1.0, self._clock_jump),
         )
         self._blows = sorted(
             (
@@ -137,6 +165,7 @@ class Injector:
             self._struck = self._struck + self._befallen()
             self._armed.clear()
         self._cluster.server.faults.clear()
+        self._set_clock(0)
         self._supervisor.mend()
 
     @property
@@ -322,6 +351,55 @@ class Injector:
             self._cluster.server.restart(down_for=down_s)
 
         return Blow(at, f"no API server for {down_s:.1f} s", strike)
+
+    def _expired_certificates(self, chance: random.Random, at: float) -> Blow:
+        for_s = self._terms.expired_s * chance.uniform(0.8, 1.2)
+
+        def strike() -> None:
+            self._hurt()
+            self._cluster.renew_certificates(_EXPIRED)
+            self._in(for_s, self._cluster.renew_certificates)
+
+        return Blow(at, f"certificates expired, and renewed after {for_s:.1f} s", strike)
+
+    def _new_certificates(self, chance: random.Random, at: float) -> Blow:
+        def strike() -> None:
+            self._hurt()
+            self._cluster.renew_certificates()
+
+        return Blow(at, "certificates renewed", strike)
+
+    def _rebooted_node(self, chance: random.Random, at: float) -> Blow:
+        node, away_s = chance.choice(sorted(self._cluster.kubelets)), chance.uniform(0.5, 2)
+
+        def strike() -> None:
+            self._hurt()
+            self._supervisor.kill(self._cluster.agents[node].name, away_s=away_s)
+            self._cluster.reboot_node(node, away_s=away_s)
+
+        return Blow(at, f"{node} rebooted, away for {away_s:.1f} s", strike)
+
+    def _hanging_driver(self, chance: random.Random, at: float) -> Blow:
+        node, for_s = (
+            chance.choice(sorted(self._cluster.kubelets)),
+            self._terms.hangs_s * chance.random(),
+        )
+
+        def strike() -> None:
+            self._hurt()
+            self._cluster.slow_driver(node, _HANGS_MS)
+            self._in(for_s, lambda: self._cluster.slow_driver(node, 0))
+
+        return Blow(at, f"NVML of {node} hangs for {for_s:.1f} s", strike)
+
+    def _clock_jump(self, chance: random.Random, at: float) -> Blow:
+        seconds = chance.choice((-3600, -60, 60, 3600))
+
+        def strike() -> None:
+            self._hurt()
+            self._set_clock(seconds)
+
+        return Blow(at, f"clocks set to {seconds:+d} s beside the true time", strike)
 
     def _in(self, seconds: float, what: Callable[[], object]) -> None:
         timer = threading.Timer(seconds, what)

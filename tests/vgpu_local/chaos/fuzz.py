@@ -64,7 +64,9 @@ def fuzzed(chance: random.Random, name: str) -> Story:
 
 
 def _wanted(chance: random.Random, name: str) -> dict[str, Any]:
-    ttl = {"ttlSecondsAfterUnused": chance.randrange(3)} if chance.random() < 0.2 else {}
+    ttl: dict[str, Any] = {}
+    if chance.random() < 0.2:
+        ttl = {"ttlSecondsAfterUnused": chance.randrange(3)}
     return claim(name, requests(chance), immediate=chance.random() < 0.4, **ttl)
 
 

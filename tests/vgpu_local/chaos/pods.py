@@ -61,7 +61,7 @@ def one(limits: Limits, **rest: Any) -> Shape:
     return Shape((Box("main", limits),), **rest)
 
 
-def pod(name: str, shape: Shape, witness: Path) -> Object:
+def pod(name: str, shape: Shape, witness: Path, *, namespace: str = NAMESPACE) -> Object:
     """The pod's object; its containers testify into the folder `witness`."""
     annotations = {ANNOTATION_CLAIM: shape.claim, ANNOTATION_CLAIM_TEMPLATE: shape.template}
     spec: dict[str, Any] = {
@@ -77,7 +77,7 @@ def pod(name: str, shape: Shape, witness: Path) -> Object:
         "kind": "Pod",
         "metadata": {
             "name": name,
-            "namespace": NAMESPACE,
+            "namespace": namespace,
             "annotations": {key: value for key, value in annotations.items() if value},
         },
         "spec": spec,
@@ -100,13 +100,18 @@ def _container(box: Box, witness: Path) -> dict[str, Any]:
 
 
 def claim(
-    name: str, requests: Sequence[Mapping[str, Any]], *, immediate: bool = False, **spec: Any
+    name: str,
+    requests: Sequence[Mapping[str, Any]],
+    *,
+    namespace: str = NAMESPACE,
+    immediate: bool = False,
+    **spec: Any,
 ) -> Object:
     """A claim's object."""
     mode = {"bindingMode": "Immediate"} if immediate else {}
     return {
         "apiVersion": f"{GROUP}/{VERSION}",
         "kind": "VGPUClaim",
-        "metadata": {"name": name, "namespace": NAMESPACE},
+        "metadata": {"name": name, "namespace": namespace},
         "spec": {"requests": [dict(request) for request in requests], **mode, **spec},
     }

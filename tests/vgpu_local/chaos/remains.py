@@ -6,19 +6,23 @@ import json
 from collections.abc import Iterator
 
 from vgpu_api.resources import GPU_DEVICES, PODS, VGPU_CLAIMS
-from vgpu_local.chaos.pods import NAMESPACE
 from vgpu_local.cluster import LocalCluster
 from vgpu_local.readiness import plural
 
 
 def remains(cluster: LocalCluster) -> list[str]:
     """Everything that should be gone, in words."""
-    return [*_objects(cluster), *_device_views(cluster), *_on_nodes(cluster)]
+    return [*objects(cluster), *_device_views(cluster), *_on_nodes(cluster)]
+
+
+def objects(cluster: LocalCluster) -> list[str]:
+    """Pods and claims, of whatever namespace, in words."""
+    return list(_objects(cluster))
 
 
 def _objects(cluster: LocalCluster) -> Iterator[str]:
     for resource in (PODS, VGPU_CLAIMS):
-        for found in cluster.objects(plural(resource), NAMESPACE):
+        for found in cluster.objects(plural(resource)):
             metadata = found["metadata"]
             keeps = metadata.get("finalizers")
             yield f"{resource.kind} {metadata['name']}" + (f", kept by {keeps}" if keeps else "")

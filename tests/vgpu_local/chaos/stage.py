@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from vgpu_api.resources import PODS, VGPU_CLAIMS, Resource
+from vgpu_api.resources import NAMESPACES, PODS, VGPU_CLAIMS, Resource
 from vgpu_client.api import Api
 from vgpu_client.errors import AlreadyExists, ApiError, ClientError, Forbidden, Invalid, NotFound
 from vgpu_client.transport import Object
@@ -51,13 +51,23 @@ class Stage:
         self._api = api
         self._witness = witness
 
-    async def pod(self, name: str, shape: Shape) -> str:
+    async def namespace(self, name: str) -> None:
+        """Create a namespace.
+
+        Raises:
+            Refused: it is not wanted.
+        """
+        await self._create(NAMESPACES, {"metadata": {"name": name}})
+
+    async def pod(self, name: str, shape: Shape, *, namespace: str = NAMESPACE) -> str:
         """Create a pod; returns its UID.
 
         Raises:
             Refused: it is not wanted.
         """
-        created = await self._create(PODS, pods.pod(name, shape, self._witness))
+        created = await self._create(
+            PODS, pods.pod(name, shape, self._witness, namespace=namespace)
+        )
         self.pods += 1
         return str(created["metadata"]["uid"])
 
@@ -87,7 +97,7 @@ class Stage:
         while True:
             try:
                 await self._api.delete(
-                    resource, name, namespace=NAMESPACE, grace_s=0 if force else None
+                    resource, name, namespace=_home(resource), grace_s=0 if force else None
                 )
                 return
             except NotFound:
@@ -120,11 +130,20 @@ class Stage:
             await asyncio.sleep(_LOOK_S)
         return False
 
-    async def read(self, resource: Resource, name: str) -> Object | None:
+    async def namespace_is_gone(self, name: str) -> None:
+        """Wait until there is no such namespace any more."""
+        while True:
+            if await self.read(NAMESPACES, name, namespace=None) is None:
+                return
+            await asyncio.sleep(_AGAIN_S)
+
+    async def read(
+        self, resource: Resource, name: str, *, namespace: str | None = NAMESPACE
+    ) -> Object | None:
         """The object, if there is one."""
         while True:
             try:
-                return await self._api.get(resource, name, namespace=NAMESPACE)
+                return await self._api.get(resource, name, namespace=namespace)
             except NotFound:
                 return None
             except ClientError:
@@ -138,7 +157,8 @@ class Stage:
                 return await self._api.create(resource, obj)
             except AlreadyExists:
                 # Perhaps it is ours: an answer was lost.
-                found = await self.read(resource, obj["metadata"]["name"])
+                space = obj["metadata"].get("namespace")
+                found = await self.read(resource, obj["metadata"]["name"], namespace=space)
                 if unsure and found and not found["metadata"].get("deletionTimestamp"):
                     return found
             except ClientError as error:
@@ -146,6 +166,10 @@ class Stage:
                     raise Refused(str(error)) from error
                 unsure = True
             await asyncio.sleep(_AGAIN_S)
+
+
+def _home(resource: Resource) -> str | None:
+    return NAMESPACE if resource.namespaced else None
 
 
 def _is_final(error: ClientError) -> bool:

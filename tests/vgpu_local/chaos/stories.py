@@ -10,7 +10,7 @@ import random
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from vgpu_api.resources import PODS, VGPU_CLAIMS
+from vgpu_api.resources import NAMESPACES, PODS, VGPU_CLAIMS
 from vgpu_local.chaos.pods import CORES, COUNT, MEMORY, PERCENT, Box, Limits, Shape, claim, one
 from vgpu_local.chaos.stage import Stage
 
@@ -203,6 +203,26 @@ def template(chance: random.Random, name: str) -> Story:
     return story
 
 
+def namespace_goes(chance: random.Random, name: str) -> Story:
+    """A namespace is deleted with claims in use: a user's, and those of a pod."""
+    wanted = claim("claim", requests(chance), namespace=name, immediate=chance.random() < 0.5)
+    shape = any_shape(chance)
+    if chance.random() < 0.3:
+        shape = shape.ending(_STUBBORN)
+    life = chance.uniform(0.5, 6)
+
+    async def story(stage: Stage) -> None:
+        await stage.namespace(name)
+        await stage.claim(wanted)
+        await stage.pod("of-claim", one({}, claim="claim"), namespace=name)
+        await stage.pod("alone", shape, namespace=name)
+        await asyncio.sleep(life)
+        await stage.delete(NAMESPACES, name)
+        await stage.namespace_is_gone(name)
+
+    return story
+
+
 def fits_nowhere(chance: random.Random, name: str) -> Story:
     """Must never get a node."""
     limits = chance.choice(({COUNT: 1, MEMORY: 200_000}, {COUNT: 3}, {COUNT: 2, MEMORY: 82_000}))
@@ -227,14 +247,17 @@ def nobody_schedules(chance: random.Random, name: str) -> Story:
 
 
 def stays(chance: random.Random, name: str) -> Story:
-    """Made again by its controller when a kubelet whose plugin was away would not have it."""
-    limits = small(chance)
+    """Made again by its controller when a kubelet whose plugin was away would not have it.
+
+    Where its node goes down and comes back, its container is started again.
+    """
+    shape = one(small(chance), restart="Always")
 
     async def story(stage: Stage) -> None:
         stage.staying.add(name)
-        await stage.pod(name, one(limits))
+        await stage.pod(name, shape)
         while not await stage.runs(name):
             await stage.delete(PODS, name, force=True)
-            await stage.pod(name, one(limits))
+            await stage.pod(name, shape)
 
     return story

@@ -133,6 +133,21 @@ class Kubelet:
         await asyncio.sleep(away_s)
         self._runtime.is_up = True
 
+    async def reboot(self, away_s: float) -> None:
+        """Power the node off and on: containers and what lies in /run are gone, the disk stays.
+
+        Pods go on as their restart policies say. What else ran on the node is the caller's to kill.
+        """
+        self._runtime.is_up = False
+        await self._close_sockets()
+        await asyncio.sleep(away_s)
+        for worker in tuple(self._workers.values()):  # after all that was about to start has
+            worker.crash()
+        for spec in self.folders.cdi.iterdir():
+            spec.unlink()
+        await self.restart()
+        self._runtime.is_up = True
+
     async def exec(
         self,
         namespace: str,
