@@ -131,9 +131,9 @@ bench-openb: $(SETUP)  ## packing of a trace in OPENB=DIR -> build/bench/openb.j
 	@test -n "$(OPENB)" || { echo "make bench-openb OPENB=DIR: the folder of the trace" >&2; exit 2; }
 	@PYTHONPATH=tests $(BIN)/python tests/perf/openb_bench.py $(OPENB)
 
-release: $(SETUP)  ## manifests, Helm chart, wheel, bill of materials and digests: VERSION= IMAGES="NAME=REFERENCE ..." -> build/release
+release: $(SETUP)  ## manifests, Helm chart, wheel, bill of materials and digests: VERSION= IMAGES="NAME=REFERENCE ..." PUBLISHED_AT= -> build/release
 	@test -n "$(VERSION)" || { echo "make release VERSION=MAJOR.MINOR.PATCH" >&2; exit 2; }
-	@PYTHONPATH=tests $(BIN)/python -m release build/release --version $(VERSION) $(foreach image,$(IMAGES),--image $(image))
+	@PYTHONPATH=tests $(BIN)/python -m release build/release --version $(VERSION) $(foreach image,$(IMAGES),--image $(image)) $(if $(PUBLISHED_AT),--published-at $(PUBLISHED_AT))
 
 check-metrics: $(SETUP)  ## what a running agent exposes, judged by promtool (Debian: prometheus)
 	@bash tests/packaging/check_metrics.sh

@@ -35,6 +35,7 @@ def test_every_file_has_its_digest(release: Path):
     names = {path.name for path in files}
     assert names >= {"crds.yaml", "default.yaml", "sbom.cdx.json", "vgpu-1.2.3.tgz"}
     assert any(name.endswith(".whl") for name in names)
+    assert names >= {"krew.yaml", "kubectl-vgpu-1.2.3.tar.gz"}
 
 
 def test_images_are_those_that_were_given_and_the_others_have_the_version(release: Path):

@@ -3,9 +3,9 @@
     make release VERSION=1.2.3 IMAGES="vgpu/operator=REPOSITORY@sha256:... vgpu/nodeagent=..."
 
 The folder has `manifests/` (the CRDs, the default overlay, and it with each component), the Helm
-chart, the wheel with the commands, a CycloneDX bill of materials of what the images install, and
-`SHA256SUMS`. Images are named by digest where `IMAGES` gives one. The same tree and arguments make
-the same bytes.
+chart, the wheel with the commands, `kubectl vgpu` as a plugin for krew, a CycloneDX bill of
+materials of what the images install, and `SHA256SUMS`. Images are named by digest where `IMAGES`
+gives one. The same tree and arguments make the same bytes.
 """
 
 from __future__ import annotations
@@ -28,11 +28,14 @@ from typing import Any
 import yaml
 
 from manual.words import ROOT
+from release import krew
 from release.chart import COMPONENTS, chart, kustomized
 
 _VERSION = re.compile(r"\d+\.\d+\.\d+(-[0-9A-Za-z.-]+)?")
 _PIN = re.compile(r"([A-Za-z0-9._-]+)==([^\s\\]+)")
 _HASH = re.compile(r"--hash=sha256:([0-9a-f]{64})")
+PUBLISHED_AT = "https://example.com/vgpu"
+"""Where nothing is said of it: krew needs an address, and takes `--archive` in place of it."""
 _EPOCH = 315_532_800
 """1980: the first year that a zip knows."""
 
@@ -41,13 +44,16 @@ class BadArgument(Exception):
     """An argument that cannot be used; the text says why."""
 
 
-def write(folder: Path, version: str, images: Mapping[str, str]) -> list[Path]:
+def write(
+    folder: Path, version: str, images: Mapping[str, str], published_at: str = PUBLISHED_AT
+) -> list[Path]:
     """Write the release; returns its files.
 
     Args:
         folder: Made; must be empty.
         version: Of everything in it.
         images: References by the names that the manifests have them under.
+        published_at: URL of the folder that the files will be in, for krew.
 
     Raises:
         BadArgument: One of them cannot be used.
@@ -66,10 +72,12 @@ def write(folder: Path, version: str, images: Mapping[str, str]) -> list[Path]:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     chart_files = {
-        name: _with_images(text, images, version) for name, text in chart(version).items()
+        name: _with_images(text, images, version).encode() for name, text in chart(version).items()
     }
     _archive(folder / f"vgpu-{version}.tgz", "vgpu", chart_files)
-    _wheel(folder)
+    archive = pack(folder, version, krew.contents(version, _wheel(folder), _lock()))
+    plugin = krew.manifest(version, archive, published_at.rstrip("/"))
+    (folder / "krew.yaml").write_text(plugin)
     written = sorted(path for path in folder.rglob("*") if path.is_file())
     sums = [f"{_digest(path)}  {path.relative_to(folder)}\n" for path in written]
     (folder / "SHA256SUMS").write_text("".join(sums))
@@ -95,8 +103,6 @@ def _with_images(text: str, images: Mapping[str, str], version: str) -> str:
 def bill_of_materials(version: str) -> dict[str, Any]:
     """What the images install beside the project, as CycloneDX 1.5: packages, versions, hashes."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    command = [sys.executable, str(ROOT / "tests" / "packaging" / "locked.py"), "run"]
-    lock = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     return {
         "bomFormat": "CycloneDX",
         "specVersion": "1.5",
@@ -110,7 +116,7 @@ def bill_of_materials(version: str) -> dict[str, Any]:
                 "licenses": [{"license": {"id": project["license"]}}],
             }
         },
-        "components": sorted(_components(lock), key=lambda each: str(each["name"])),
+        "components": sorted(_components(_lock()), key=lambda each: str(each["name"])),
     }
 
 
@@ -129,24 +135,41 @@ def _components(lock: str) -> Iterator[dict[str, Any]]:
         }
 
 
-def _archive(path: Path, folder: str, files: Mapping[str, str]) -> None:
+def pack(folder: Path, version: str, files: Mapping[str, bytes]) -> Path:
+    """Write the archive of the plugin for krew; returns its path."""
+    archive = folder / krew.archive_name(version)
+    _archive(archive, f"{krew.BIN}-{version}", files, programs=[krew.BIN])
+    return archive
+
+
+def _lock() -> str:
+    """What the project needs when it runs, with hashes."""
+    command = [sys.executable, str(ROOT / "tests" / "packaging" / "locked.py"), "run"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def _archive(
+    path: Path, folder: str, files: Mapping[str, bytes], *, programs: Sequence[str] = ()
+) -> None:
     """A gzipped tar whose bytes follow from the files alone."""
     path.parent.mkdir(parents=True, exist_ok=True)
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:
-        for name, text in sorted(files.items()):
-            content = text.encode()
+        for name, content in sorted(files.items()):
             entry = tarfile.TarInfo(f"{folder}/{name}")
-            entry.size, entry.mtime, entry.mode = len(content), _EPOCH, 0o644
+            entry.mode = 0o755 if name in programs else 0o644
+            entry.size, entry.mtime = len(content), _EPOCH
             archive.addfile(entry, io.BytesIO(content))
     path.write_bytes(gzip.compress(packed.getvalue(), mtime=0))
 
 
-def _wheel(folder: Path) -> None:
+def _wheel(folder: Path) -> Path:
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps"]
     command += ["--no-build-isolation", "--disable-pip-version-check", "-w", str(folder), str(ROOT)]
     environment = {**os.environ, "SOURCE_DATE_EPOCH": str(_EPOCH)}
     subprocess.run(command, check=True, env=environment)
+    (wheel,) = folder.glob("*.whl")
+    return wheel
 
 
 def _digest(path: Path) -> str:
@@ -166,9 +189,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--version", required=True)
     parser.add_argument("--image", action="append", default=[], metavar="NAME=REFERENCE")
+    parser.add_argument("--published-at", default=PUBLISHED_AT, metavar="URL")
     given = parser.parse_args(arguments)
     try:
-        files = write(given.folder, given.version, dict(map(_image, given.image)))
+        images = dict(map(_image, given.image))
+        files = write(given.folder, given.version, images, given.published_at)
     except BadArgument as error:
         print(f"release: {error}", file=sys.stderr)
         return 2
