@@ -51,7 +51,7 @@ SLICE_S = 0.005
 _AT_ONCE = 64
 """Pods, or claims without a write, that are reconciled before a slice may end."""
 _TICK_S = 1.0
-_TURN_S = 0.1
+_TURN_S = 0.05
 """A tick while refusals wait for their turn to be reported."""
 _AGENTS_EVERY_S = 1.0
 _DEVICES_EVERY_S = 1.0

@@ -59,6 +59,43 @@ def test_who_leaves_takes_nobodys_turn() -> None:
     assert not turns
 
 
+def test_a_few_reasons_are_found_out_in_a_round_and_who_came_first_goes_first() -> None:
+    turns = RefusalLimiter()
+    found_out = [key for key in KEYS[:50] if turns.take(key) and turns.may_find_out(key)]
+    now = 1.0
+    while turns:
+        now += 0.05
+        found = [key for key in turns.next(now) if turns.take(key) and turns.may_find_out(key)]
+        assert 0 < len(found) <= 2
+        found_out += found
+    assert found_out == KEYS[:50]
+
+
+def test_a_turn_that_was_given_back_keeps_only_those_who_have_to_look_themselves() -> None:
+    """Those of a class whose reasons are known go on beside it."""
+    turns = RefusalLimiter()
+    for key in KEYS:
+        turns.take(key)
+    for key in turns.next(10.0):
+        assert turns.take(key)
+        turns.may_find_out(key)
+    again = turns.next(20.0)
+    assert again[:6] == KEYS[10:16]
+    assert len(again) == 8
+    assert len(turns) == len(KEYS) - 8 - 2 - 8
+
+
+def test_who_leaves_has_no_turn_that_was_given_back() -> None:
+    turns = RefusalLimiter()
+    for key in KEYS[:3]:
+        turns.take(key)
+        turns.may_find_out(key)
+    assert len(turns) == 1
+    turns.leave(KEYS[2])
+    assert not turns
+    assert turns.next(10.0) == []
+
+
 async def test_a_thousand_that_wait_are_looked_at_only_when_they_are_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -118,6 +118,24 @@ async def test_what_is_kept_for_one_pod_is_not_left_idle_when_an_equal_one_ranks
     assert await replica.scheduled() == [starved.metadata.name]
 
 
+async def test_what_was_promised_to_a_more_important_pod_is_kept_for_nobody_else(
+    replica: Any,
+) -> None:
+    """One that starves meanwhile would turn it away, though it was requeued for that room."""
+    small = await a_full_device(replica)
+    replica.offered("zlarge", limits=asking(16384))
+    await replica.scheduled()
+    replica.time += AFTER_S - 2
+    important = replica.offered("important", limits=asking(12288), priority=10)
+    await replica.told()  # the refusal of each was just found out
+    for pod in small:
+        end(replica, pod)
+    await replica.settle()  # it is requeued
+    replica.time += 1
+    await replica.settle()  # and the other has starved
+    assert filtered(replica, important).node_names == ["node-1"]
+
+
 async def test_what_becomes_free_is_kept_also_between_two_rounds(replica: Any) -> None:
     small = await a_full_device(replica)
     await a_starving_pod(replica)

@@ -115,6 +115,10 @@ def _tell(
         return None
     if not state.claims.turns.take(key):
         return None
+    waiter = state.queue.get(key)
+    is_known = waiter is None or _explained(waiter, state) is not None
+    if not (is_known or state.claims.turns.may_find_out(key)):
+        return None
     found = _refusals(key, pods, claim, state)
     if not found:  # there is room by now
         state.claims.timers.set(key, state.now + _LOOK_AGAIN_S)
@@ -153,18 +157,24 @@ def _refusals(
 
 def explain_waiter(waiter: Waiter, state: State) -> Refusal | None:
     """Why no node serves who waits, as things are now; None if one does."""
-    of_kind, kind = state.queue.class_of(waiter.kind), waiter.kind
-    if of_kind is None:
-        return None
-    if of_kind.explained is not None:
-        at, cursors, known = of_kind.explained
-        # Its counts move with every change; who reads them does not.
-        if cursors == state.ledger.cursors or state.now - at < RETELL_S:
-            return known
-    refusal = refusal_of_kind(waiter.key, kind, state)
-    if refusal is not None:
+    known = _explained(waiter, state)
+    if known is not None:
+        return known
+    refusal = refusal_of_kind(waiter.key, waiter.kind, state)
+    of_kind = state.queue.class_of(waiter.kind)
+    if refusal is not None and of_kind is not None:
         of_kind.explained = state.now, state.ledger.cursors, refusal
     return refusal
+
+
+def _explained(waiter: Waiter, state: State) -> Refusal | None:
+    """Why its class is refused, as it was found out a moment ago; None if that is due again."""
+    of_kind = state.queue.class_of(waiter.kind)
+    if of_kind is None or of_kind.explained is None:
+        return None
+    at, cursors, known = of_kind.explained
+    # Its counts move with every change; who reads them does not.
+    return known if cursors == state.ledger.cursors or state.now - at < RETELL_S else None
 
 
 def refusal_of_kind(key: ClaimKey, kind: EquivalenceClass, state: State) -> Refusal | None:

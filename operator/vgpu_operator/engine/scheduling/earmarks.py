@@ -140,7 +140,12 @@ def explain(columns: Columns, earmarks: Earmarks, key: ClaimKey, ask: Ask) -> Ma
 
 
 def choose(
-    columns: Columns, ask: Ask, key: ClaimKey, nodes: NodeFilter, earmarks: Earmarks
+    columns: Columns,
+    ask: Ask,
+    key: ClaimKey,
+    nodes: NodeFilter,
+    earmarks: Earmarks,
+    promised: Collection[int] = (),
 ) -> Earmark | None:
     """The devices that would serve `ask` soonest; None where no node ever could.
 
@@ -150,12 +155,14 @@ def choose(
         key: The claim.
         nodes: Those that its pod may use.
         earmarks: Devices that are kept already are kept for one claim only.
+        promised: Numbers of devices that are left to others.
     """
     best: tuple[float, str, tuple[str, ...]] | None = None
     for node, least in columns.arrays.closest(columns, ask, NODES_WEIGHED, within=nodes.allowed):
         if best is not None and least >= best[0] and len(ask.requests) == 1:
             break  # no less must become free on the nodes that follow
         taken = {name for other in earmarks.by_node.get(node, ()) for name in other.devices}
+        taken.update(columns.name[device] for device in promised)
         target = _on_node(columns, node, ask, taken)
         if target is not None and (best is None or target < best):
             best = target

@@ -44,9 +44,25 @@ def earmark_due(state: State) -> Iterator[None]:
             waiter.key,
             nodes_for(waiter.kind, state),
             state.earmarks,
+            _promised(waiter, state),
         )
         if earmark is not None:
             state.earmarks.put(earmark)
+
+
+def _promised(waiter: Waiter, state: State) -> set[int]:
+    """The devices that are tentatively those of pods more important than who waits.
+
+    An earmark there would turn such a pod away from what it was requeued for.
+    """
+    priority = -waiter.rank[1]
+    return {
+        share.device
+        for on_node in state.reservations.tentative.values()
+        for place in on_node.values()
+        if place.is_awaited and place.priority > priority
+        for share in place.shares
+    }
 
 
 def _may_have_one(waiter: Waiter, state: State) -> bool:
