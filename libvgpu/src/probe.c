@@ -21,8 +21,22 @@ int vgpu_probe_can(const struct vgpu_cuda *cuda)
     return cuda->cuEventCreate && cuda->cuEventRecord && cuda->cuEventQuery && cuda->cuEventElapsedTime && cuda->cuCtxGetCurrent;
 }
 
-/* Under the lock: a pair of events of the current context. */
-static struct vgpu_probe *free_probe(struct vgpu_throttle *throttle, const struct vgpu_cuda *cuda)
+/* Under the lock: is it, having run, still to be compared with a second that has not? Were its events used again before, then
+ * those pairs would be lost in which the first had ended when the second began. */
+static int is_awaited(const struct vgpu_throttle *throttle, const struct vgpu_probe *first)
+{
+    for (unsigned i = 0; i < VGPU_PROBES; i++) {
+        const struct vgpu_probe *probe = &throttle->probes[i];
+        if ((probe->state == VGPU_PROBE_CLAIMED || probe->state == VGPU_PROBE_ON_ITS_WAY) && probe->before == first &&
+            probe->before_turn == first->turn) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* Under the lock: a pair of events of the current context, but not those of `first`. */
+static struct vgpu_probe *free_probe(struct vgpu_throttle *throttle, const struct vgpu_cuda *cuda, const struct vgpu_probe *first)
 {
     CUcontext context = NULL;
     struct vgpu_probe *unused = NULL;
@@ -31,7 +45,7 @@ static struct vgpu_probe *free_probe(struct vgpu_throttle *throttle, const struc
     }
     for (unsigned i = 0; i < VGPU_PROBES; i++) {
         struct vgpu_probe *probe = &throttle->probes[i];
-        if (probe->state == VGPU_PROBE_FREE && probe->context == context) {
+        if (probe->state == VGPU_PROBE_FREE && probe->context == context && probe != first && !is_awaited(throttle, probe)) {
             return probe;
         }
         unused = !unused && probe->state == VGPU_PROBE_FREE && !probe->context ? probe : unused;
@@ -96,7 +110,7 @@ static struct vgpu_probe *claim(struct vgpu_throttle *throttle, const struct vgp
     }
     if (atomic_compare_exchange_strong(&throttle->probed_ns, &last, now)) {
         int mode = vgpu_capture_relax(cuda);
-        probe = free_probe(throttle, cuda);
+        probe = free_probe(throttle, cuda, is_second ? throttle->single : NULL);
         vgpu_capture_restore(cuda, mode);
     }
     if (probe) {
