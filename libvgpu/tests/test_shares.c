@@ -168,6 +168,17 @@ TEST(kernels_side_by_side_start_with_their_share_beside_busy_neighbours_however_
     CHECK(near(use(&s, 0, 0, 5), 60, 5) && near(use(&s, 0, 5, 10), 60, 5) && near(use(&s, 3, 0, 5), 5, 2));
 }
 
+/* Threads that are held back one after the other never meet on the device, though each has a stream. */
+TEST(streams_whose_kernels_do_not_meet_are_charged_their_whole_times_before_nvml_is_heard)
+{
+    struct simulation s = scene(5, 1000 * MS);
+    add(&s, "waves", 19);
+    add(&s, "20us_sync", 56);
+    add(&s, "small_grids", 25);
+    simulate(&s);
+    CHECK(near(use(&s, 2, 0, 1.5), 25, 4) && near(use(&s, 2, 0, 5), 25, 2));
+}
+
 /* A program that waits for its bursts asks NVML at their ends alone, and once saw one in six samples compared. */
 TEST(bursts_beside_busy_neighbours_get_no_more_than_their_share)
 {
