@@ -22,7 +22,7 @@ JOBS ?= 1
 
 SETUP := $(VENV)/.ready
 
-.PHONY: help setup demo test release chaos chaos-agent soak cluster cluster-down e2e e2e-rollouts e2e-uninstall bench bench-cluster bench-placement bench-start bench-waiting bench-admission bench-libvgpu arm64 gpu-check userland bench-openb bench-agent check-metrics lint shape fmt reference docs crds proto lock mutate native control-plane ci clean
+.PHONY: help setup demo test release chaos chaos-agent soak cluster cluster-down e2e e2e-rollouts e2e-uninstall bench bench-cluster bench-placement bench-start bench-waiting bench-admission bench-libvgpu arm64 gpu-check userland bench-openb bench-agent bench-web web-check web-screenshots check-metrics lint shape fmt reference docs crds proto lock mutate native control-plane ci clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -101,11 +101,25 @@ bench-cluster: $(SETUP) control-plane  ## pods on a real control plane: SIZES="1
 bench-agent: setup  ## an agent with 16 GPUs and 150 pods -> build/bench/agent.json
 	@PYTHONPATH=tests $(BIN)/python tests/perf/agent_bench.py
 
+bench-web: $(SETUP)  ## the web page at 5,000 nodes with 20,000 claims: NOTE= -> build/bench/web.json
+	@PYTHONPATH=tests $(BIN)/python tests/perf/web_bench.py --note "$(NOTE)"
+
 bench-admission: $(SETUP)  ## reviews of 200 pods a second by one process of the webhooks -> build/bench/admission.json
 	@PYTHONPATH=tests $(BIN)/python tests/perf/admission_bench.py
 
 bench-libvgpu: $(SETUP)  ## what the library costs a call and a process -> build/bench/libvgpu.json
 	@$(MAKE) -C libvgpu bench
+
+# Chromium takes minutes on a machine that is busy, so this is no part of `make ci`.
+web-check: $(VGPU_CACHE)/browser/.ready  ## the web page in a headless Chromium: sizes, light and dark, keyboard, screen readers
+	@VGPU_BROWSER=$(VGPU_CACHE)/browser $(BIN)/pytest -n0 tests/browser $(PYTEST_ARGS)
+
+web-screenshots: $(VGPU_CACHE)/browser/.ready  ## pictures of the web page -> docs/operations/web
+	@VGPU_BROWSER=$(VGPU_CACHE)/browser PYTHONPATH=tests $(BIN)/python tests/browser/screenshots.py
+
+$(VGPU_CACHE)/browser/.ready: $(SETUP) tests/browser/setup.sh tests/browser/requirements.lock
+	@bash tests/browser/setup.sh $(@D)
+	@touch $@
 
 # What the cross build needs comes from Debian, where we may install it.
 arm64:  ## libvgpu for arm64: cross-compiled, its tests run under qemu-user

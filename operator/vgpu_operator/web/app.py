@@ -41,6 +41,7 @@ async def run(config: WebConfig) -> None:
 
         async def note_synced() -> None:
             await asyncio.gather(*(source.synced.wait() for source in sources))
+            mirror.nodes()  # the rows of a large fleet take a second: not the first visitor's
             synced.set()
 
         work = [

@@ -23,13 +23,13 @@ function el(tag, attributes, ...children) {
     if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
     else made.setAttribute(name, value === true ? "" : value);
   }
-  made.append(...children.flat().filter((child) => child !== null && child !== undefined));
+  made.append(...children.flat(2).filter((child) => child !== null && child !== undefined));
   return made;
 }
 
 const link = (href, text) => el("a", { href }, text);
 const path = (...parts) => "#/" + parts.map(encodeURIComponent).join("/");
-const heading = (text) => el("h1", null, text);
+const heading = (text, ...beside) => el("h1", null, text, beside.map((each) => [" ", each]));
 
 const GOOD = new Set(["Ready", "InUse", "Allocated", "True"]);
 const BAD = new Set(["NotReady", "Unhealthy", "Failed", "Unreadable"]);
@@ -47,6 +47,7 @@ function mib(amount) {
   return `${value.toFixed(digits)} ${units[unit]}`;
 }
 
+const part = ({ held, given }) => (given ? held / given : 0);
 const percent = (part) => `${(100 * part).toFixed(part && part < 0.1 ? 1 : 0)} %`;
 
 function share({ held, given }, shown, label) {
@@ -58,7 +59,8 @@ function share({ held, given }, shown, label) {
 
 const cores = (hundredths) => (hundredths / 100).toLocaleString("en", { maximumFractionDigits: 2 });
 const count = (number) => number.toLocaleString("en");
-const counted = (words) => Object.entries(words).map(([word, number]) => `${count(number)} ${word}`).join(", ") || "none";
+const tally = (words) => el("ul", { class: "tally" }, Object.entries(words).map(([word, number]) =>
+  el("li", null, `${count(number)} `, state(word))));
 
 function since(time) {
   if (!time) return "–";
@@ -95,6 +97,8 @@ function tiles(...pairs) {
       rest.map((each) => el("dd", { class: "faint" }, each)))));
 }
 
+const section = (title, ...children) => el("section", null, el("h2", null, title), children);
+
 const facts = (pairs) => el("dl", { class: "facts" },
   pairs.filter(([, value]) => value !== "" && value !== null)
     .flatMap(([label, value]) => [el("dt", null, label), el("dd", null, value)]));
@@ -104,34 +108,39 @@ const facts = (pairs) => el("dl", { class: "facts" },
 function fleet(found) {
   const made = [heading("Fleet")];
   const { devices, claims } = found;
+  const sums = [];
   if (devices) {
     const { memory, fragmentation } = devices;
-    made.push(tiles(
-      ["Nodes", link("#/nodes", count(devices.nodes)), counted(devices.nodeStates)],
-      ["Devices", count(devices.total), counted(devices.states)],
-      ["Memory given away", percent(memory.given ? memory.held / memory.given : 0), share(memory, mib, "Memory")],
-      ["Compute given away", percent(devices.cores.given ? devices.cores.held / devices.cores.given : 0), share(devices.cores, cores, "Compute, devices")],
-      ["Slots taken", count(devices.slots.held), `of ${count(devices.slots.given)}`],
+    sums.push(
+      ["Nodes", link("#/nodes", count(devices.nodes)), tally(devices.nodeStates)],
+      ["Devices", count(devices.total), tally(devices.states)],
+      ["Memory given away", percent(part(memory)), share(memory, mib, "Memory")],
+      ["Compute given away", percent(part(devices.cores)), share(devices.cores, cores, "Compute, devices")],
+      ["Slots taken", count(devices.slots.held), share(devices.slots, count, "Slots")],
       ["Fragmentation", percent(fragmentation.ratio), `${mib(fragmentation.splitMiB)} of ${mib(fragmentation.freeMiB)} free memory is on devices that are partly used`],
-    ));
+    );
   } else {
     made.push(el("p", { class: "faint" }, "You may not list gpudevices.vgpu.dev, so devices are not shown."));
   }
-  made.push(el("h2", null, "Claims"), tiles(
-    ["Claims", link("#/claims", count(claims.total)), counted(claims.states)],
+  sums.push(
+    ["Claims", link("#/claims", count(claims.total)), tally(claims.states)],
     ["Waiting", link("#/claims?state=Waiting&sort=since", count(claims.waiting)),
-      claims.waitingSince ? el("span", null, "the longest for ", since(claims.waitingSince)) : null],
-  ));
+      claims.waitingSince ? el("span", null, "the longest for ", since(claims.waitingSince)) : "no claim waits"],
+  );
+  made.push(tiles(...sums));
+  const beside = [];
   if (claims.waiting) {
-    made.push(el("h2", null, "Why they wait"), table("Why claims wait",
-      [{ text: "Reason" }, { text: "Claims", number: true }],
-      Object.entries(claims.reasons).map(([reason, number]) => [reason, count(number)])));
+    beside.push(section("Why they wait", table("Why claims wait",
+      [{ text: "Reason" }, { text: "Claims" }],
+      Object.entries(claims.reasons).map(([reason, number]) =>
+        [reason || "no reason yet", share({ held: number, given: claims.waiting }, count, reason)]))));
   }
   if (devices) {
-    made.push(el("h2", null, "Models"), table("Models",
+    beside.push(section("Models", table("Models",
       [{ text: "Model" }, { text: "Devices", number: true }, { text: "Unused", number: true }, { text: "Memory given away" }],
-      devices.models.map((model) => [model.model, count(model.devices), count(model.unused), share(model.memory, mib, `Memory of ${model.model}`)])));
+      devices.models.map((model) => [model.model, count(model.devices), count(model.unused), share(model.memory, mib, `Memory of ${model.model}`)]))));
   }
+  made.push(el("div", { class: "beside" }, beside));
   const rows = found.namespaces.items.map((each) => [
     link(`#/claims?namespace=${encodeURIComponent(each.name)}`, each.name),
     count(each.claims), count(each.waiting), mib(each.memoryMiB), cores(each.cores)]);
@@ -163,15 +172,16 @@ function nodes(found, query) {
 }
 
 function node(found) {
-  return [heading(`Node ${found.name}`),
-    facts([["State", state(found.state)], ["Devices", counted(found.states)],
-      ["Memory", share(found.memory, mib, "Memory")], ["Compute", share(found.cores, cores, "Compute, devices")],
-      ["Claims", count(found.claims)]]),
+  return [heading(`Node ${found.name}`, state(found.state)),
+    tiles(["Devices", count(found.devices), tally(found.states), found.models.join(", ")],
+      ["Memory given away", percent(part(found.memory)), share(found.memory, mib, "Memory")],
+      ["Compute given away", percent(part(found.cores)), share(found.cores, cores, "Compute, devices")],
+      ["Claims", count(found.claims), share(found.slots, count, "Slots")]),
     el("h2", null, "Devices"),
     table("Devices", [{ text: "Device" }, { text: "Model" }, { text: "State" }, { text: "Mode" },
       { text: "Memory" }, { text: "Compute" }, { text: "Slots", number: true }, { text: "Held by" }],
     found.items.map((device) => [
-      `${device.index ?? "–"}: ${device.uuid || device.name}`, device.model, state(device.state), device.mode,
+      [`${device.index ?? "–"} `, el("code", null, device.uuid || device.name)], device.model, state(device.state), device.mode,
       share(device.memory, mib, `Memory of ${device.uuid}`),
       share(device.cores, (number) => `${number} %`, `Compute of ${device.uuid}`),
       `${device.slots.held}/${device.slots.given}`, holders(device)]))];
@@ -206,8 +216,8 @@ function claims(found, query) {
 
 function claim(found) {
   const { why } = found;
-  const made = [heading(`Claim ${found.namespace}/${found.name}`),
-    facts([["State", state(found.state)], ["For", since(found.since)], ["Request", found.asks],
+  const made = [heading(`Claim ${found.namespace}/${found.name}`, state(found.state)),
+    facts([["For", since(found.since)], ["Request", found.asks],
       ["Pod", found.pod], ["Node", found.node && link(path("nodes", found.node), found.node)]])];
   if (!why) return made;
   const text = [why.reason, why.message].filter(Boolean).join(": ");
@@ -309,7 +319,10 @@ function show(elements, { keepFocus }) {
 
 const detailsKey = (each) => each.closest("tr").firstElementChild.textContent;
 
-function say(text) { if (live.textContent !== text) live.textContent = text; }
+function say(text, { on = false } = {}) {
+  live.classList.toggle("on", on);
+  if (live.textContent !== text) live.textContent = text;
+}
 function warn(text) { alertBox.textContent = text; }
 
 const VIEWS = [
@@ -382,7 +395,7 @@ async function follow(address, render, moved) {
         }
         shown = true;
         warn("");
-        say(`Live. Changed at ${new Date().toLocaleTimeString()}.`);
+        say(`Live. Changed at ${new Date().toLocaleTimeString()}.`, { on: true });
       }
     } catch (error) {
       if (open !== mine) return;

@@ -1,0 +1,110 @@
+"""A visit to the page: a tab, and what went wrong in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from web_fleet import NOW, ServedFleet, name_of
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page, ViewportSize
+
+WIDE: ViewportSize = {"width": 1280, "height": 800}
+NARROW: ViewportSize = {"width": 390, "height": 800}
+# Chromium's own sandbox takes rights that containers do not have; it opens our page alone.
+CHROMIUM: dict[str, Any] = {"executable_path": "/usr/bin/chromium", "args": ["--no-sandbox"]}
+POD = """\
+apiVersion: v1
+kind: Pod
+metadata: {name: train, namespace: vision}
+spec:
+  containers:
+  - name: main
+    image: registry.example/train:1
+    resources: {limits: {nvidia.com/gpu: 2, nvidia.com/gpumem: 20000}}
+"""
+VIEWS = {
+    "fleet": ("#/fleet", "Fleet"),
+    "nodes": ("#/nodes?sort=-memory", "Nodes"),
+    "node": (f"#/nodes/{name_of(1)}", f"Node {name_of(1)}"),
+    "claims": ("#/claims", "Claims"),
+    "waiting": ("#/claims?state=Waiting&sort=since", "Waiting claims"),
+    "claim": ("#/claims/robotics/train-00005-gpu", "Claim robotics/train-00005-gpu"),
+    "what-if": ("#/what-if", "What if"),
+}
+"""By name: the address, and how its heading begins."""
+
+
+@dataclass
+class Visit:
+    """A tab.
+
+    Attributes:
+        page: Of playwright.
+        errors: What the console reported, violations of the policy among them.
+        asked: The addresses of all requests.
+    """
+
+    page: Page
+    url: str
+    errors: list[str] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
+
+    def log_in(self, token: str = "admin") -> None:
+        """With the keyboard."""
+        self.page.get_by_label("Token").fill(token)
+        self.page.keyboard.press("Enter")
+        self.page.get_by_role("heading", level=1, name="Fleet").wait_for()
+
+    def go(self, view: str) -> None:
+        """To one of the `VIEWS`; returns when it is shown."""
+        address, heading = VIEWS[view]
+        self.page.evaluate("address => { location.hash = address; }", address)
+        self.page.get_by_role("heading", level=1).filter(has_text=heading).wait_for()
+
+    def ask(self, text: str) -> None:
+        """A what-if; returns when it is answered."""
+        self.page.get_by_label("Manifests").fill(text)
+        self.page.get_by_role("button", name="Ask").click()
+        self.page.get_by_role("heading", name="Now they would go").wait_for()
+
+    def focused(self) -> str:
+        """What has the focus: its id, or else its text."""
+        text: str = self.page.evaluate(
+            "() => document.activeElement.id || document.activeElement.textContent"
+        )
+        return text
+
+
+@contextmanager
+def visit(
+    browser: Browser, fleet: ServedFleet, *, scheme: str = "light", viewport: ViewportSize = WIDE
+) -> Iterator[Visit]:
+    """Open the page in a tab of its own.
+
+    Args:
+        browser: Where.
+        fleet: What it shows.
+        scheme: `light` or `dark`.
+        viewport: Size of the tab.
+    """
+    context = browser.new_context(
+        color_scheme="dark" if scheme == "dark" else "light", viewport=viewport, locale="en-GB"
+    )
+    try:
+        page = context.new_page()
+        page.clock.set_fixed_time(NOW)
+        made = Visit(page, fleet.url)
+        page.on(
+            "console",
+            lambda message: made.errors.append(message.text) if message.type == "error" else None,
+        )
+        page.on("pageerror", lambda error: made.errors.append(str(error)))
+        page.on("request", lambda request: made.asked.append(request.url))
+        page.goto(fleet.url)
+        yield made
+    finally:
+        context.close()
