@@ -12,6 +12,7 @@ import yaml
 
 from vgpu_api.config import load_cluster_config
 from vgpu_api.vendors import kinds
+from vgpu_operator.admission.variables import NOT_SERVED
 from vgpu_operator.extender.binding import ANSWER_WITHIN_S
 
 MANIFESTS = Path(__file__).parents[2] / "manifests"
@@ -41,7 +42,7 @@ def written() -> dict[str, str]:
     return dict(yaml.safe_load(text)["data"])
 
 
-@pytest.mark.parametrize("name", ["asks", "misspelt", "unseen"])
+@pytest.mark.parametrize("name", ["asks", "misspelt", "jobs", "unseen"])
 def test_the_webhooks_see_the_pods_that_ask_for_devices_that_are_served_and_no_others(
     name: str,
 ) -> None:
@@ -53,6 +54,19 @@ def test_the_webhooks_see_the_pods_that_ask_for_devices_that_are_served_and_no_o
     # Of a vendor whose plugin stays, the count asks; its names are no near misses of ours.
     counts = {kind.count for kind in kinds() if kind.name not in config.vendors.leave_alone}
     assert names == (ours if name == "misspelt" else ours | counts)
+
+
+def test_pods_are_warned_whose_words_do_nothing() -> None:
+    """An amount of another vendor's without the count, and devices that are not served."""
+    config = load_cluster_config(MANIFESTS / "base" / "config.yaml")
+    served = [kind for kind in kinds() if kind.name not in config.vendors.leave_alone]
+    lists = re.findall(r"\[('[^\]]*')\]", written()["misspelt"])[1:4]
+    not_served, amounts, counts = (set(re.findall(r"'([^']*)'", each)) for each in lists)
+    assert not_served == set(NOT_SERVED)
+    assert counts == {kind.count for kind in served}
+    assert amounts == {
+        name for kind in served for name in (*kind.resources[1:], *kind.unsupported.resources)
+    }
 
 
 def built() -> list[Any]:
@@ -75,6 +89,7 @@ def test_kustomize_writes_each_expression_to_its_places_and_leaves_the_list_itse
         "mutate-ephemeral-containers": "asks",
         "validate-pods": "asks",
         "warn-pods": "misspelt",
+        "check-volcano-jobs": "jobs",
     }
     for hook, expression in places.items():
         (condition,) = hooks[hook]["matchConditions"]

@@ -15,18 +15,21 @@ from vgpu_operator.admission.podmutation import (
 )
 from vgpu_operator.admission.podrules import disables_control, validate_pod
 from vgpu_operator.admission.rawpod import RawPod
-from vgpu_operator.admission.variables import without_effect
+from vgpu_operator.admission.variables import unanswered, without_effect
+from vgpu_operator.admission.volcanojobs import check_volcano_job
 from vgpu_operator.admission.warnings import misspelt, unasked, waits_for_claim
 
 __all__ = [
     "Denied",
     "RawPod",
+    "check_volcano_job",
     "claim_named_by",
     "disables_control",
     "misspelt",
     "mutate_claim",
     "mutate_ephemeral_containers",
     "mutate_pod",
+    "unanswered",
     "unasked",
     "validate_claim",
     "validate_configuration",

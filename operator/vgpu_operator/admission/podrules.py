@@ -151,14 +151,15 @@ def _node_is_not_chosen(pod: Pod, asking: Sequence[PodContainer], config: Cluste
 
 def _amounts_are_in_range(pod: Pod, asking: Sequence[PodContainer], config: ClusterConfig) -> None:
     """The parser clamps and overlooks as HAMi does; what a person wrote must be meant."""
-    nvidia = config.nvidia
+    nvidia, volcanos = config.nvidia, config.volcano
     recorded = native.slots_added(pod)
     for place in asking:
-        if place.name in recorded:
-            continue
-        hami.memory(place, config)
-        hami.priority(place, config)
-        for name in (nvidia.resource_memory_percentage_name, nvidia.resource_core_name):
+        percentages = [volcanos.resource_memory_percentage_name, volcanos.resource_core_name]
+        if place.name not in recorded:
+            hami.memory(place, config)
+            hami.priority(place, config)
+            percentages += [nvidia.resource_memory_percentage_name, nvidia.resource_core_name]
+        for name in percentages:
             given = place.container.asked(name)
             if given is not None and _percentage(given) is None:
                 raise BadInput(

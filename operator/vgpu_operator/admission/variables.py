@@ -19,6 +19,7 @@ from vgpu_api.config import ClusterConfig
 from vgpu_api.core import Pod
 from vgpu_api.errors import VgpuError
 from vgpu_api.vendors import Kind, kinds
+from vgpu_operator.admission.denial import denying
 from vgpu_operator.admission.rawpod import read_pod
 from vgpu_operator.dialects import ack, hami, native, read, volcano
 from vgpu_operator.dialects.containers import PodContainer, each_container, is_given
@@ -41,6 +42,25 @@ WITHOUT_EFFECT: Mapping[str, str] = {
     "CUDA_CORE_LIMIT": "ask with the resource nvidia.com/gpucores",
 }
 """By variable: what to use instead."""
+
+_PARTS_OF_METAX = (
+    "a part of a MetaX GPU, of which service and application classes depend on the pods beside"
+)
+_PARTS_OF_ENFLAME = "a part of an Enflame GCU, in sizes that each node has of its own"
+_CORES_OF_NEURON = "AWS Neuron devices are given by the numbers of their cores"
+NOT_SERVED: Mapping[str, str] = {
+    "metax-tech.com/sgpu": _PARTS_OF_METAX,
+    "metax-tech.com/vmemory": _PARTS_OF_METAX,
+    "metax-tech.com/vcore": _PARTS_OF_METAX,
+    "enflame.com/drs-gcu": _PARTS_OF_ENFLAME,
+    "enflame.com/gcu-memory": _PARTS_OF_ENFLAME,
+    "enflame.com/gcu-core": _PARTS_OF_ENFLAME,
+    "enflame.com/vgcu": _PARTS_OF_ENFLAME,
+    "enflame.com/vgcu-percentage": _PARTS_OF_ENFLAME,
+    "aws.amazon.com/neuron": _CORES_OF_NEURON,
+    "aws.amazon.com/neuroncore": _CORES_OF_NEURON,
+}
+"""By resource that HAMi serves and vgpu does not: what it is (decision 55)."""
 
 CHOOSING_IN_HAMIS_WORDS = (
     names.NVIDIA_USE_TYPE,
@@ -77,6 +97,21 @@ def without_effect(raw_pod: dict[str, Any], config: ClusterConfig) -> list[str]:
         return [*found, *_amounts(pod, config), *_variables(pod)]
     except VgpuError:
         return []  # refused, and with a better sentence
+
+
+def unanswered(raw_pod: dict[str, Any], config: ClusterConfig) -> list[str]:
+    """Resources of other vendors in a pod that asks for nothing here, and that do nothing.
+
+    A pod that asks for something has the same warnings by `without_effect`.
+
+    Raises:
+        Denied: The pod cannot be read, or asks in a way that cannot be understood.
+    """
+    with denying():
+        pod = read_pod(raw_pod)
+        if is_left_alone(pod) or read(pod, config) is not None:
+            return []
+    return [*_others_amounts(pod, config), *_not_served(pod, config)]
 
 
 def _metadata(pod: Pod, config: ClusterConfig) -> Iterator[str]:
@@ -162,12 +197,13 @@ def _choices_of(kind: Kind) -> frozenset[str]:
     return frozenset(key for key in chosen if key is not None)
 
 
-@lru_cache(maxsize=1)
-def _count_of_amount() -> Mapping[str, str]:
+@lru_cache(maxsize=8)
+def _count_of_amount(leave_alone: tuple[str, ...]) -> Mapping[str, str]:
     """By resource that is an amount of another vendor's devices: the count that it goes with."""
     return {
         name: kind.count
         for kind in kinds()
+        if kind.name not in leave_alone
         for name in (*kind.resources[1:], *kind.unsupported.resources)
     }
 
@@ -199,16 +235,9 @@ def _of_gangs(pod: Pod, config: ClusterConfig) -> Iterator[str]:
 
 def _amounts(pod: Pod, config: ClusterConfig) -> Iterator[str]:
     """Amounts that nothing asks for, or that another amount replaces."""
-    counts = _count_of_amount()
+    yield from _others_amounts(pod, config)
+    yield from _not_served(pod, config)
     for place in each_container(pod):
-        resources = place.container.resources
-        for name in dict.fromkeys((*resources.limits, *resources.requests)):
-            count = counts.get(name)
-            if count is not None and not is_given(place.container, count):
-                yield (
-                    f"{place.resource_path(name)}: has no effect: the container does not ask for "
-                    f"{count}"
-                )
         priority = config.nvidia.resource_priority_name
         if place.container.asked(priority) is not None and not hami.asks(place.container, config):
             yield (
@@ -222,6 +251,39 @@ def _amounts(pod: Pod, config: ClusterConfig) -> Iterator[str]:
         yield from _percentage_beside(
             place, volcanos.resource_memory_name, volcanos.resource_memory_percentage_name
         )
+
+
+def _others_amounts(pod: Pod, config: ClusterConfig) -> Iterator[str]:
+    """Amounts of other vendors' devices without the count that would ask for them."""
+    counts = _count_of_amount(config.vendors.leave_alone)
+    for place in each_container(pod):
+        for name in _named(place):
+            count = counts.get(name)
+            if count is not None and not is_given(place.container, count):
+                yield (
+                    f"{place.resource_path(name)}: has no effect: the container does not ask for "
+                    f"{count}"
+                )
+
+
+def _not_served(pod: Pod, config: ClusterConfig) -> Iterator[str]:
+    """Devices that HAMi would place, in a pod that names our scheduler."""
+    scheduler = pod.spec.scheduler_name
+    if scheduler not in {config.scheduling.scheduler_name, *names.SCHEDULER_ALIASES}:
+        return
+    for place in each_container(pod):
+        for name in _named(place):
+            if name in NOT_SERVED:
+                yield (
+                    f"{place.resource_path(name)}: not served by {scheduler}: {NOT_SERVED[name]}; "
+                    "leave the pod the scheduler of HAMi or of the vendor"
+                )
+
+
+def _named(place: PodContainer) -> Iterator[str]:
+    """The resources of a container, each once."""
+    resources = place.container.resources
+    yield from dict.fromkeys((*resources.limits, *resources.requests))
 
 
 def _percentage_beside(place: PodContainer, amount: str, percentage: str) -> Iterator[str]:

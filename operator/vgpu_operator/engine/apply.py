@@ -40,7 +40,7 @@ from vgpu_operator.engine.scheduling.schedule_one import (
 )
 from vgpu_operator.engine.state import AgentSeen, State
 from vgpu_operator.ledger import ClaimKey
-from vgpu_operator.ledger.device_facts import unread_words
+from vgpu_operator.ledger.device_facts import cordoned_uuids, unread_words
 
 _FIRST_WAIT_S = 0.05
 _LAST_WAIT_S = 5.0
@@ -413,7 +413,7 @@ def _look_at_claims_on(state: State, node: str, *, idle_only: bool = False) -> N
 
 def _registers(node: Node) -> list[object]:
     """The fields of a node with other vendors' devices, and its values that mean nothing."""
-    said: list[object] = [unread_words(node)]
+    said: list[object] = [unread_words(node), cordoned_uuids(node)]
     for kind in kinds():
         register = kind.register_
         said.append(node.status.allocatable.get(register.alive or kind.count))

@@ -21,7 +21,7 @@ from vgpu_operator.engine.claims.describe import node_event
 from vgpu_operator.engine.clock import rfc3339
 from vgpu_operator.engine.effects import Effect, PublishDevice
 from vgpu_operator.engine.state import DeviceWrite, State
-from vgpu_operator.ledger.device_facts import unread_words
+from vgpu_operator.ledger.device_facts import unknown_cordons, unread_words
 from vgpu_operator.vendors import RegisteredDevice, devices_of, silence_of
 
 UNREADABLE = "RegisterUnreadable"
@@ -55,7 +55,9 @@ def publish_registered(state: State) -> Iterator[list[Effect]]:
 
 def _tell_unread(node: Node, state: State) -> Iterator[Effect]:
     """An event for words of the node that mean nothing, when they change."""
-    text, key = "; ".join(unread_words(node)), (node.metadata.name, "")
+    name = node.metadata.name
+    words = [*unread_words(node), *unknown_cordons(node, state.ledger.devices(name))]
+    text, key = "; ".join(words), (name, "")
     if text != state.registers_told.get(key, ""):
         state.registers_told[key] = text
         if text:

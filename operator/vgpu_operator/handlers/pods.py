@@ -1,8 +1,9 @@
-"""Reviews of pods that are created, answered without kopf's part of a review.
+"""Reviews of pods that are created, and of Jobs that make them, without kopf's part of a review.
 
 They come as fast as a rollout makes pods, and each pod waits for two of them. Kopf copies and
 compares an object, and starts a handler with a log and a state of its own, which costs more CPU
-than the rules themselves (decision 85). What people write by hand stays with kopf's handlers
+than the rules themselves (decision 85); and it reviews only kinds that it has found at its start,
+which Volcano's need not be. What people write by hand stays with kopf's handlers
 (`admission`).
 """
 
@@ -23,10 +24,12 @@ from vgpu_client.api import Api
 from vgpu_client.errors import NotFound
 from vgpu_operator.admission import (
     RawPod,
+    check_volcano_job,
     claim_named_by,
     disables_control,
     misspelt,
     mutate_pod,
+    unanswered,
     unasked,
     validate_pod,
     waits_for_claim,
@@ -36,7 +39,7 @@ from vgpu_operator.admission.jsonpatch import Operation, applied
 from vgpu_operator.handlers.outcomes import answering
 from vgpu_operator.handlers.quotas import refuse_over_quota
 
-POD_PATHS = ("mutate-pods", "validate-pods", "warn-pods")
+POD_PATHS = ("mutate-pods", "validate-pods", "warn-pods", "check-volcano-jobs")
 """Where the webhook configurations send these reviews."""
 
 Verdict = tuple[list[Operation], list[str]]
@@ -53,9 +56,11 @@ class PodReviews:
     def __init__(self, api: Api, source: ConfigFile) -> None:
         self._api = api
         self._source = source
-        rules = (self._mutate, self._validate, self._warn)
+        rules = (self._mutate, self._validate, self._warn, self._check_job)
+        kinds = ("pod", "pod", "pod", "job")
         self.answers = {
-            path: _answering_by(rule) for path, rule in zip(POD_PATHS, rules, strict=True)
+            path: _answering_by(rule, kind)
+            for path, rule, kind in zip(POD_PATHS, rules, kinds, strict=True)
         }
 
     async def _mutate(self, pod: RawPod, namespace: str) -> Verdict:
@@ -76,7 +81,11 @@ class PodReviews:
         return [], [*unasked(pod, config), *without_effect(pod, config)]
 
     async def _warn(self, pod: RawPod, _: str) -> Verdict:
-        return [], misspelt(pod, self._source.config)
+        config = self._source.config
+        return [], [*misspelt(pod, config), *unanswered(pod, config)]
+
+    async def _check_job(self, job: dict[str, Any], _: str) -> Verdict:
+        return [], check_volcano_job(job, self._source.config)
 
     async def _may_disable_control(self, pod: RawPod, namespace: str) -> bool:
         """Whether the namespace allows it; only a pod that does it costs a read."""
@@ -98,9 +107,14 @@ class PodReviews:
 
 
 def _answering_by(
-    rule: Callable[[RawPod, str], Awaitable[Verdict]],
+    rule: Callable[[RawPod, str], Awaitable[Verdict]], kind: str
 ) -> Callable[[Any], Awaitable[Any]]:
-    """Answers reviews of pods in the API server's form, by `rule`; a refusal is an answer too."""
+    """Answers reviews in the API server's form, by `rule`; a refusal is an answer too.
+
+    Args:
+        rule: The verdict on an object of a namespace; of a Job the JSON alone is read.
+        kind: What logs call the object.
+    """
 
     async def answer(review: Any) -> Any:
         request = review["request"]
@@ -116,7 +130,7 @@ def _answering_by(
             return _refused("request.object: Required value: an object", 400)
         pod, namespace = RawPod(request["object"]), str(request.get("namespace") or "")
         try:
-            with answering("pod", pod, namespace):
+            with answering(kind, pod, namespace):
                 operations, warnings = await rule(pod, namespace)
         except kopf.AdmissionError as refusal:
             return _refused(str(refusal), refusal.code)

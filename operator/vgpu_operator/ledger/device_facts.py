@@ -107,6 +107,20 @@ def cordoned_uuids(node: Node | None) -> frozenset[str]:
     return frozenset(uuid for part in text.split(",") if (uuid := part.strip()))
 
 
+def unknown_cordons(node: Node, devices: Collection[GPUDevice]) -> list[str]:
+    """UUIDs that the node's annotation cordons and none of its devices has, as field errors.
+
+    Empty while no device of the node is known: its agent may not have begun.
+    """
+    known = {device.status.uuid for device in devices if device.status.uuid}
+    unknown = sorted(cordoned_uuids(node) - known) if known else []
+    if not unknown:
+        return []
+    field = f"metadata.annotations[{names.HAMI_DEVICE_CORDON}]"
+    expected = "UUIDs of this node's devices, which kubectl get gpudevices lists"
+    return [str(BadInput(field=field, value=", ".join(unknown), expected=expected))]
+
+
 def state_of(node: Node, *, config: ClusterConfig) -> NodeState:
     """Whether the node takes pods, its own place among nodes, and the policies for its devices."""
     default = (config.scheduling.device_policy,)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import jsonpatch
@@ -73,6 +74,18 @@ def test_a_container_speaks_one_dialect(limits: dict[str, Any], field: str) -> N
 def test_an_amount_that_cannot_be_read_is_refused_with_what_would_be_right() -> None:
     with pytest.raises(Denied, match=r"limits\[aliyun.com/gpu-mem\].*whole number of GiB"):
         admitted(a_pod({GIB: "3.5"}))
+
+
+@pytest.mark.parametrize("name", ["volcano.sh/vgpu-cores", "volcano.sh/vgpu-memory-percentage"])
+def test_a_percentage_in_volcanos_words_is_refused_as_in_hamis(name: str) -> None:
+    """Before and after the pod has its slot: another webhook may write between the two."""
+    config, bad = ClusterConfig(), f"{name}]: Invalid value: 150: must be a whole percentage"
+    with pytest.raises(Denied, match=re.escape(bad)):
+        mutate_pod(a_pod({NUMBER: 1, name: 150}), config, None)
+    pod = admitted(a_pod({NUMBER: 1, name: 50}))
+    pod["spec"]["containers"][0]["resources"]["limits"][name] = 150
+    with pytest.raises(Denied, match=re.escape(bad)):
+        validate_pod(pod, config)
 
 
 def test_nobody_claims_slots_for_a_container_that_asks_for_nothing() -> None:

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from vgpu_api.config import ClusterConfig
-from vgpu_operator.admission import without_effect
-from vgpu_operator.admission.variables import CHOOSING, WITHOUT_EFFECT
+from vgpu_operator.admission import unanswered, without_effect
+from vgpu_operator.admission.variables import CHOOSING, NOT_SERVED, WITHOUT_EFFECT
 
 HAMI_READS = (
     "ACTIVE_OOM_KILLER",
@@ -233,3 +233,43 @@ def test_a_group_has_no_effect_where_volcano_does_not_schedule_it(
     found = without_effect(pod, ClusterConfig())
     assert len(found) == count
     assert all("[scheduling.k8s.io/group-name]: has no effect: " in said for said in found)
+
+
+def test_an_amount_without_its_count_is_named_where_nothing_else_is_asked_for() -> None:
+    pod = in_words({"hygon.com/dcumem": 4000})
+    assert unanswered(pod, ClusterConfig()) == [
+        "spec.containers[0].resources.limits[hygon.com/dcumem]: has no effect: the container does "
+        "not ask for hygon.com/dcunum"
+    ]
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"hygon.com/dcumem": 4000, "hygon.com/dcunum": 1},
+        {"amd.com/gpumem": 4000},
+        {"hygon.com/dcumem": 4000, "nvidia.com/gpu": 1},
+        {"aws.amazon.com/neuron": 1},
+    ],
+)
+def test_words_that_act_or_that_another_review_names_or_that_are_left_alone_get_no_warning(
+    limits: dict[str, Any],
+) -> None:
+    assert unanswered(in_words(limits), ClusterConfig()) == []
+
+
+@pytest.mark.parametrize("name", NOT_SERVED)
+def test_a_device_that_is_not_served_is_named_to_a_pod_of_our_scheduler(name: str) -> None:
+    pod = in_words({name: 1})
+    pod["spec"]["schedulerName"] = "hami-scheduler"
+    (warning,) = unanswered(pod, ClusterConfig())
+    assert warning == (
+        f"spec.containers[0].resources.limits[{name}]: not served by hami-scheduler: "
+        f"{NOT_SERVED[name]}; leave the pod the scheduler of HAMi or of the vendor"
+    )
+    assert len(warning) <= 256
+    pod["spec"]["containers"].append(
+        {"name": "two", "resources": {"limits": {"nvidia.com/gpu": 1}}}
+    )
+    assert unanswered(pod, ClusterConfig()) == []
+    assert without_effect(pod, ClusterConfig()) == [warning]

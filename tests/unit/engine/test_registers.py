@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from builders import a_claim, a_container, a_node, a_request, an_allocation, use_of
+from builders import a_claim, a_container, a_device, a_node, a_request, an_allocation, use_of
 from replica import Replica
 from vgpu_api.core import Node, Pod
 from vgpu_api.names import device_object_name
@@ -140,6 +140,29 @@ async def test_words_of_a_node_that_mean_nothing_are_told_once(
     )
     (note,) = await told(5, "", **{"ack.node.gpu.placement": "tight"})
     assert note.endswith('supported values: "binpack", "spread"')
+
+
+async def test_a_cordon_of_a_device_that_the_node_has_not_is_reported_once(
+    replica: Replica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[dict[str, str]] = []
+    monkeypatch.setattr(replica.recorder, "record", lambda _, **event: events.append(event))
+
+    async def told(version: int, *uuids: str) -> list[str]:
+        events.clear()
+        replica.news.node_changed(a_node(cordoned_uuids=uuids, resource_version=version))
+        await published(replica)
+        return [event["note"] for event in events if event["reason"] == "UnknownValue"]
+
+    assert await told(1, "GPU-0", "GPU-9") == []  # its devices are not known yet
+    replica.news.device_changed(a_device())
+    (note,) = await told(2, "GPU-9", "GPU-0", "GPU-8")
+    assert note == (
+        'metadata.annotations[hami.io/device-cordon]: Invalid value: "GPU-8, GPU-9": must be UUIDs '
+        "of this node's devices, which kubectl get gpudevices lists"
+    )
+    assert await told(3, "GPU-0", "GPU-8", "GPU-9") == []
+    assert await told(4, "GPU-0") == []
 
 
 async def test_a_pod_gets_a_part_of_a_registered_device_and_gives_it_back(
