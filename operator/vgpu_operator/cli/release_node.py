@@ -18,6 +18,7 @@ from vgpu_api.resources import LEASES, PODS, VGPU_CLAIMS
 from vgpu_client.api import Api
 from vgpu_client.errors import Conflict, NotFound
 from vgpu_client.transport import Object
+from vgpu_operator.cli.listing import listed
 from vgpu_operator.cli.users import Users, delete_pods, users_of
 
 _END_S = 90.0
@@ -141,7 +142,7 @@ class ReleaseNode:
     async def _allocated(self) -> list[Object]:
         return [
             claim
-            for claim in (await self._api.list(VGPU_CLAIMS)).items
+            for claim in (await listed(self._api, VGPU_CLAIMS)).items
             if ((claim.get("status") or {}).get("allocation") or {}).get("nodeName") == self._node
         ]
 

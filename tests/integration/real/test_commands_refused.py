@@ -1,0 +1,101 @@
+"""Each verb of `kubectl vgpu` without rights, and where the project is not: no traceback."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+import yaml
+
+from vgpu_client.api import Api
+from vgpu_local.accounts import SERVICE_ACCOUNTS, kubeconfig_with, token
+from vgpu_local.command import in_files
+from vgpu_local.control_plane import ControlPlane, Options
+from vgpu_local.steps import a_container, a_pod
+
+NOBODY = ("default", "nobody")
+
+pytestmark = pytest.mark.timeout(300)
+
+VERBS: Sequence[tuple[str, ...]] = (
+    ("get", "slices"),
+    ("get", "slices", "-A", "-o", "json"),
+    ("get", "slices", "none"),
+    ("get", "devices", "-w"),
+    ("get", "nodes"),
+    ("explain", "none"),
+    ("explain", "claim/none"),
+    ("top",),
+    ("top", "devices"),
+    ("simulate", "-f", "POD"),
+    ("drain", "none", "--yes"),
+    ("doctor",),
+    ("support-bundle", "--file", "BUNDLE"),
+    ("uninstall", "--yes", "--no-wait-for-capacity"),
+    ("release", "--node", "none", "--yes"),
+)
+FIND_OUT = ("doctor", "support-bundle", "uninstall")
+"""These are made for clusters on which something is missing, and say what."""
+
+
+async def _token(kubeconfig: Path) -> str:
+    async with Api.connect(str(kubeconfig)) as api:
+        metadata = {"namespace": NOBODY[0], "name": NOBODY[1]}
+        await api.create(SERVICE_ACCOUNTS, {"metadata": metadata})
+        return await token(api, NOBODY)
+
+
+@pytest.fixture(scope="module")
+def without_rights(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What an account logs in with that has no role, where everything is installed."""
+    bearer = asyncio.run(_token(plane.kubeconfig))
+    path = tmp_path_factory.mktemp("nobody") / "kubeconfig"
+    return kubeconfig_with(plane.kubeconfig, path, bearer)
+
+
+@pytest.fixture(scope="module")
+def bare() -> Iterator[Path]:
+    """An administrator's kubeconfig of a cluster that nothing was installed on."""
+    with ControlPlane(Options()) as running:
+        yield running.kubeconfig
+
+
+def asked(
+    kubeconfig: Path, folder: Path, arguments: Sequence[str]
+) -> subprocess.CompletedProcess[str]:
+    pod = folder / "pod.yaml"
+    limits = {"nvidia.com/gpu": 1, "nvidia.com/gpumem": 1000}
+    pod.write_text(yaml.safe_dump(a_pod("what-if", a_container(limits=limits))))
+    paths = {"POD": str(pod), "BUNDLE": str(folder / "bundle.tar.gz")}
+    return in_files(kubeconfig, *(paths.get(word, word) for word in arguments))
+
+
+@pytest.mark.parametrize("arguments", VERBS, ids=" ".join)
+def test_without_rights_it_says_in_one_line_what_is_forbidden(
+    without_rights: Path, tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    done = asked(without_rights, tmp_path, arguments)
+    assert done.returncode in (1, 2), done
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert "forbidden" in done.stderr
+
+
+@pytest.mark.parametrize("arguments", VERBS, ids=" ".join)
+def test_where_the_project_is_not_it_says_so_without_a_traceback(
+    bare: Path, tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    done = asked(bare, tmp_path, arguments)
+    assert "Traceback" not in done.stdout + done.stderr
+    if arguments[0] in FIND_OUT:
+        assert done.returncode in (0, 1), done
+        assert done.stdout != ""
+    else:
+        assert done.returncode in (1, 2), done
+        assert done.stdout == ""
+        assert done.stderr.count("\n") == 1, done.stderr
+        assert done.stderr.startswith("kubectl-vgpu: ")
+        assert "404" not in done.stderr
