@@ -302,12 +302,12 @@ def _find_out(
 
 
 def held_devices(message: str) -> dict[str, int]:
-    """How many devices of each node an earmark keeps, by what a refusal says."""
+    """How many devices of each node an earmark keeps, by a refusal's text."""
     return {node: int(count) for count, node in _HELD.findall(message)}
 
 
 def _without_held(node: NodeVerdict, held: int) -> NodeVerdict:
-    """What is free there, but kept for who has waited longer, serves nobody else."""
+    """What is free there, but kept for a request that has waited longer, serves no other."""
     if not held or not node.serves:
         return node
     devices = f"{held} device{'s' if held > 1 else ''}"

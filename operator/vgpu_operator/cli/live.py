@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from vgpu_client.api import Api
 from vgpu_client.errors import ClientError
 from vgpu_operator.cli.installed import installed_config
+from vgpu_operator.cli.listing import CannotAnswer
 from vgpu_operator.cli.release_node import ReleaseNode
 from vgpu_operator.cli.uninstall import Uninstall
 
@@ -28,6 +29,9 @@ def run(options: argparse.Namespace) -> int:
     command = _uninstall if options.command == "uninstall" else _release
     try:
         return asyncio.run(command(options))
+    except CannotAnswer as error:
+        print(f"kubectl-vgpu: {error}", file=sys.stderr)
+        return _NOT_BEGUN
     except ClientError as error:
         print(f"kubectl-vgpu: {error}", file=sys.stderr)
         return _LEFT

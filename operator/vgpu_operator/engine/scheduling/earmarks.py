@@ -31,7 +31,7 @@ MOST = 9
 MOST_OF_A_NAMESPACE = 3
 """Of those, for one namespace: no tenant keeps the others' devices free for itself."""
 HELD = "held for a request that has waited longer"
-"""What a refusal says of devices that an earmark alone keeps; `kubectl vgpu explain` reads it."""
+"""In a refusal, of devices that an earmark alone keeps; `kubectl vgpu explain` reads it."""
 NODES_WEIGHED = 32
 """Nodes that are checked closely for one request: those where the least must become free."""
 
