@@ -6,8 +6,9 @@ differ, this one is wrong.
 * what stands in for Kubernetes: `apiserver`, `scheduler`, `kubelet`, `podwriter`, `service`, `pki`
 * the real thing in its place: `control_plane`, `fault_proxy` with `request_words` and
   `broken_stream`, `recorder`; put together in `real_cluster`
-* what they stand on: `background`, `listener`, `ports`, `started`
-* our programs: `programs`, `daemon`, `daemons`, `nursery`, `operators`, `nodes`, `simulated_nodes`
+* what they stand on: `background`, `listener`, `ports`, `started`, `wall_clock`
+* our programs: `programs`, `daemon`, `daemons`, `nursery`, `operators`, `page`, `nodes`,
+  `simulated_nodes`
 * all of it at once: `cluster` on a `foundation`, with `options`, `assembly`, `webhooks` and
   `readiness`; or as manifests/ installs it: `installed`, `installation`, `accounts`
 * used by tests: `steps`, `waiting`, `checker` (what was broken at any moment), `kubectl`, `typed`,
