@@ -32,7 +32,7 @@ _TELLS_AT_ONCE = 8.0
 """In one round."""
 _FOUND_OUT_AT_ONCE = 2
 """Of those, the ones whose reasons are not known yet: that takes a look at all devices, some
-milliseconds at 5,000 nodes, and nobody who waits for a device is served meanwhile."""
+milliseconds at 5,000 nodes, and no pod that waits for a device is served meanwhile."""
 
 
 class RefusalLimiter:
